@@ -1,0 +1,77 @@
+//! The one error of a run: a stable code, what happened, and what to do about it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Stable codes. The first four come from the specification; none is ever renumbered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ErrorCode {
+    /// Command not found or not executable.
+    #[serde(rename = "ACODE-EXE-001")]
+    NotFound,
+    #[serde(rename = "ACODE-EXE-002")]
+    Timeout,
+    /// The process failed: any non-zero exit or a signal.
+    #[serde(rename = "ACODE-EXE-003")]
+    Failed,
+    /// The output is larger than the result carries, or than may be captured.
+    #[serde(rename = "ACODE-EXE-004")]
+    OutputTooLarge,
+    #[serde(rename = "ACODE-EXE-005")]
+    InvalidRequest,
+    #[serde(rename = "ACODE-EXE-006")]
+    WorkingDirectory,
+    #[serde(rename = "ACODE-EXE-007")]
+    LimitExceeded,
+    #[serde(rename = "ACODE-EXE-008")]
+    Cancelled,
+    /// The system could not start a process.
+    #[serde(rename = "ACODE-EXE-009")]
+    NoResources,
+}
+
+impl ErrorCode {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NotFound => "ACODE-EXE-001",
+            Self::Timeout => "ACODE-EXE-002",
+            Self::Failed => "ACODE-EXE-003",
+            Self::OutputTooLarge => "ACODE-EXE-004",
+            Self::InvalidRequest => "ACODE-EXE-005",
+            Self::WorkingDirectory => "ACODE-EXE-006",
+            Self::LimitExceeded => "ACODE-EXE-007",
+            Self::Cancelled => "ACODE-EXE-008",
+            Self::NoResources => "ACODE-EXE-009",
+        }
+    }
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Why a run did not succeed, for people and programs alike.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunError {
+    pub code: ErrorCode,
+    pub message: String,
+    pub hint: Option<String>,
+    /// Every problem of a refused request; empty otherwise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_what_serde_writes() {
+        for code in [ErrorCode::NotFound, ErrorCode::OutputTooLarge, ErrorCode::NoResources] {
+            assert_eq!(serde_json::to_value(code).unwrap(), code.as_str());
+        }
+    }
+}

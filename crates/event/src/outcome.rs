@@ -1,0 +1,229 @@
+//! How a run ended.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// How a run ended, with what is needed to explain it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The child ended by itself with this code.
+    Exited(i32),
+    /// The child was ended by this signal, which retake did not send.
+    Signaled(i32),
+    /// The deadline passed and retake ended the tree.
+    TimedOut,
+    /// Someone asked for the end; the signal is the one that asked (TERM when none did).
+    Cancelled(i32),
+    /// A limit was exceeded; the signal is the one that ended the child.
+    LimitExceeded(LimitKind, i32),
+    /// No process of the user's program ever ran.
+    NotStarted(StartFailure),
+    /// The runner itself died; only ever found in the record.
+    Interrupted,
+}
+
+/// The one word for an outcome in JSON and in the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Word {
+    Exited,
+    Signaled,
+    TimedOut,
+    Cancelled,
+    LimitExceeded,
+    NotStarted,
+    Interrupted,
+}
+
+/// Which limit a run exceeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitKind {
+    Memory,
+    Cpu,
+    Procs,
+    Files,
+    Fsize,
+    /// The cap on captured bytes (`max_capture_mb`), which protects the disk.
+    Capture,
+}
+
+/// Why nothing was started. The kind decides retake's exit code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StartFailure {
+    /// The request was invalid; every problem is listed.
+    Refused(Vec<String>),
+    /// The working directory cannot be used.
+    WorkingDirectory(String),
+    NotFound(String),
+    NotExecutable(String),
+    /// The program exists, but the interpreter (or loader) it names does not.
+    MissingInterpreter(String),
+    /// The kernel does not know the file's format.
+    WrongFormat(String),
+    /// The system could not start a process: no memory, no process slot, no descriptor.
+    NoResources(String),
+}
+
+impl Outcome {
+    pub fn word(&self) -> Word {
+        match self {
+            Self::Exited(_) => Word::Exited,
+            Self::Signaled(_) => Word::Signaled,
+            Self::TimedOut => Word::TimedOut,
+            Self::Cancelled(_) => Word::Cancelled,
+            Self::LimitExceeded(..) => Word::LimitExceeded,
+            Self::NotStarted(_) => Word::NotStarted,
+            Self::Interrupted => Word::Interrupted,
+        }
+    }
+
+    /// What retake itself exits with; `None` when no one was left to exit.
+    pub fn exit_code(&self) -> Option<i32> {
+        Some(match self {
+            Self::Exited(code) => *code,
+            Self::Signaled(signal) | Self::Cancelled(signal) | Self::LimitExceeded(_, signal) => {
+                128 + signal
+            }
+            Self::TimedOut => 124,
+            Self::NotStarted(failure) => failure.exit_code(),
+            Self::Interrupted => return None,
+        })
+    }
+
+    pub fn success(&self) -> bool {
+        matches!(self, Self::Exited(0))
+    }
+
+    /// The signal that ended the run, or asked for its end.
+    pub fn signal(&self) -> Option<i32> {
+        match self {
+            Self::Signaled(signal) | Self::Cancelled(signal) | Self::LimitExceeded(_, signal) => {
+                Some(*signal)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl StartFailure {
+    fn exit_code(&self) -> i32 {
+        match self {
+            Self::NotFound(_) => 127,
+            Self::NotExecutable(_) | Self::MissingInterpreter(_) | Self::WrongFormat(_) => 126,
+            Self::Refused(_) | Self::WorkingDirectory(_) | Self::NoResources(_) => 125,
+        }
+    }
+}
+
+impl fmt::Display for StartFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(problems) => f.write_str(&problems.join("; ")),
+            Self::WorkingDirectory(message)
+            | Self::NotFound(message)
+            | Self::NotExecutable(message)
+            | Self::MissingInterpreter(message)
+            | Self::WrongFormat(message)
+            | Self::NoResources(message) => f.write_str(message),
+        }
+    }
+}
+
+impl Word {
+    pub const ALL: [Self; 7] = [
+        Self::Exited,
+        Self::Signaled,
+        Self::TimedOut,
+        Self::Cancelled,
+        Self::LimitExceeded,
+        Self::NotStarted,
+        Self::Interrupted,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Exited => "exited",
+            Self::Signaled => "signaled",
+            Self::TimedOut => "timed_out",
+            Self::Cancelled => "cancelled",
+            Self::LimitExceeded => "limit_exceeded",
+            Self::NotStarted => "not_started",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl LimitKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Cpu => "cpu",
+            Self::Procs => "procs",
+            Self::Files => "files",
+            Self::Fsize => "fsize",
+            Self::Capture => "capture",
+        }
+    }
+}
+
+impl fmt::Display for LimitKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// The usual name of a Linux signal, `SIGTERM` for 15; real-time ones are counted from `SIGRTMIN`.
+pub fn signal_name(signal: i32) -> String {
+    const NAMES: [&str; 31] = [
+        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",
+        "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG",
+        "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+    ];
+    match signal {
+        1..=31 => format!("SIG{}", NAMES[signal as usize - 1]),
+        34..=64 => format!("SIGRTMIN+{}", signal - 34),
+        other => format!("signal {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_follow_the_shell() {
+        let code = |outcome: Outcome| outcome.exit_code();
+        assert_eq!(code(Outcome::Exited(42)), Some(42));
+        assert_eq!(code(Outcome::TimedOut), Some(124));
+        assert_eq!(code(Outcome::NotStarted(StartFailure::Refused(vec![]))), Some(125));
+        assert_eq!(code(Outcome::NotStarted(StartFailure::WrongFormat("x".into()))), Some(126));
+        assert_eq!(code(Outcome::NotStarted(StartFailure::NotFound("x".into()))), Some(127));
+        assert_eq!(code(Outcome::Signaled(11)), Some(139));
+        assert_eq!(code(Outcome::Cancelled(2)), Some(130));
+        assert_eq!(code(Outcome::Interrupted), None);
+    }
+
+    #[test]
+    fn words_are_what_serde_writes() {
+        for word in Word::ALL {
+            assert_eq!(serde_json::to_value(word).unwrap(), word.as_str());
+        }
+    }
+
+    #[test]
+    fn signals_have_their_names() {
+        assert_eq!(signal_name(2), "SIGINT");
+        assert_eq!(signal_name(25), "SIGXFSZ");
+        assert_eq!(signal_name(31), "SIGSYS");
+        assert_eq!(signal_name(34), "SIGRTMIN+0");
+        assert_eq!(signal_name(0), "signal 0");
+    }
+}

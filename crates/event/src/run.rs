@@ -1,0 +1,326 @@
+//! What is said of one run: the intent before it, the ending after it, and both as one JSON object.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{CorrelationIds, LoopId, RunError, RunId, Word};
+
+/// One of the child's two output streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl Stream {
+    pub const BOTH: [Self; 2] = [Self::Stdout, Self::Stderr];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+
+    /// 0 for stdout, 1 for stderr: a place in a pair.
+    pub fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// Limits of a run; `None` leaves the resource unlimited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Limits {
+    /// Memory of the whole tree, in bytes.
+    pub memory_bytes: Option<u64>,
+    /// CPU time of the whole tree.
+    pub cpu_ms: Option<u64>,
+    /// Processes and threads of the whole tree.
+    pub procs: Option<u64>,
+    /// Open files of each process.
+    pub files: Option<u64>,
+    /// Size of any file a process writes, in bytes.
+    pub fsize_bytes: Option<u64>,
+}
+
+/// What the tree used, as the kernel accounts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Usage {
+    pub user_cpu_ms: u64,
+    pub system_cpu_ms: u64,
+    /// The largest resident set of any one process.
+    pub max_rss_kb: u64,
+    pub minor_faults: u64,
+    pub major_faults: u64,
+    pub blocks_in: u64,
+    pub blocks_out: u64,
+    pub voluntary_switches: u64,
+    pub involuntary_switches: u64,
+}
+
+/// A process that was still there after the child had ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LeftProcess {
+    pub pid: i32,
+    pub command: String,
+    pub fate: LeftFate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeftFate {
+    /// retake ended it.
+    Ended,
+    /// It was allowed to stay.
+    Kept,
+    /// It could not be ended (stuck in the kernel, or not ours to signal).
+    Survived,
+}
+
+/// What kind of loop a run belongs to; `exec` is a loop of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    Exec,
+    Matrix,
+    Agent,
+    Crash,
+}
+
+impl Kind {
+    pub const ALL: [Self; 4] = [Self::Exec, Self::Matrix, Self::Agent, Self::Crash];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Exec => "exec",
+            Self::Matrix => "matrix",
+            Self::Agent => "agent",
+            Self::Crash => "crash",
+        }
+    }
+}
+
+/// Where the child's environment starts from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EnvMode {
+    /// The parent's variables plus the given ones.
+    #[default]
+    Inherit,
+    /// Only the given ones.
+    Replace,
+    /// Like `inherit`, without variables that hijack a child and without secrets not allowed.
+    Merge,
+}
+
+impl EnvMode {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Inherit => "inherit",
+            Self::Replace => "replace",
+            Self::Merge => "merge",
+        }
+    }
+}
+
+/// How the environment of a run was made. Values are as recorded, that is redacted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EnvPolicy {
+    pub mode: EnvMode,
+    pub set: BTreeMap<String, String>,
+    pub unset: Vec<String>,
+}
+
+/// Everything known of a run before it starts. Committed before the spawn, already redacted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Intent {
+    pub id: RunId,
+    pub kind: Kind,
+    pub loop_id: LoopId,
+    pub iteration: u64,
+    pub parent_id: Option<RunId>,
+    /// What the user asked for, as one line.
+    pub command: String,
+    /// The exact argument vector, program first. Bytes that are not UTF-8 are replaced here and
+    /// kept in `arguments_base64`.
+    pub arguments: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments_base64: Option<Vec<String>>,
+    pub shell: bool,
+    pub working_directory: String,
+    pub environment: EnvPolicy,
+    pub timeout_ms: Option<u64>,
+    pub limits: Limits,
+    pub correlation_ids: CorrelationIds,
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    pub start_time: Timestamp,
+    pub host: String,
+    pub user: String,
+    pub version: String,
+    pub redacted: bool,
+}
+
+/// Everything known of a run once it is over. Committed before the result is printed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Ending {
+    pub outcome: Word,
+    pub exit_code: Option<i32>,
+    pub signal: Option<String>,
+    pub end_time: Timestamp,
+    /// Monotonic, rounded up, never 0.
+    pub duration_ms: u64,
+    /// Bytes as stored, after redaction.
+    pub stdout_bytes: u64,
+    pub stderr_bytes: u64,
+    /// Bytes as the child wrote them.
+    pub stdout_raw_bytes: u64,
+    pub stderr_raw_bytes: u64,
+    /// BLAKE3 of each stream as stored, in hex; `None` where nothing was captured.
+    pub stdout_blake3: Option<String>,
+    pub stderr_blake3: Option<String>,
+    pub truncated: bool,
+    pub leaked: bool,
+    pub left_processes: Vec<LeftProcess>,
+    pub error: Option<RunError>,
+    pub usage: Usage,
+    /// How many secrets were replaced, in arguments, environment and output together.
+    pub redactions: u64,
+}
+
+/// Whether a run is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    Running,
+    Finished,
+    Interrupted,
+}
+
+/// A run as `--json` shows it: the intent, and the ending once there is one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    pub intent: Intent,
+    pub state: State,
+    pub ending: Option<Ending>,
+    pub recorded: bool,
+}
+
+impl Run {
+    pub fn success(&self) -> bool {
+        self.ending
+            .as_ref()
+            .is_some_and(|ending| ending.outcome == Word::Exited && ending.exit_code == Some(0))
+    }
+}
+
+/// The document's keys, in the order people read them.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RunDocument<'a> {
+    id: RunId,
+    command: &'a str,
+    arguments: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arguments_base64: &'a Option<Vec<String>>,
+    shell: bool,
+    working_directory: &'a str,
+    state: State,
+    outcome: Option<Word>,
+    exit_code: Option<i32>,
+    signal: Option<&'a str>,
+    success: bool,
+    timed_out: bool,
+    error: Option<&'a RunError>,
+    start_time: Timestamp,
+    end_time: Option<Timestamp>,
+    duration_ms: Option<u64>,
+    stdout_bytes: Option<u64>,
+    stderr_bytes: Option<u64>,
+    stdout_raw_bytes: Option<u64>,
+    stderr_raw_bytes: Option<u64>,
+    stdout_blake3: Option<&'a str>,
+    stderr_blake3: Option<&'a str>,
+    truncated: bool,
+    redactions: Option<u64>,
+    redacted: bool,
+    leaked: bool,
+    left_processes: &'a [LeftProcess],
+    usage: Option<&'a Usage>,
+    timeout_ms: Option<u64>,
+    limits: &'a Limits,
+    environment: &'a EnvPolicy,
+    correlation_ids: &'a CorrelationIds,
+    labels: &'a BTreeMap<String, String>,
+    kind: Kind,
+    loop_id: LoopId,
+    iteration: u64,
+    parent_id: Option<RunId>,
+    recorded: bool,
+    host: &'a str,
+    user: &'a str,
+    version: &'a str,
+}
+
+impl Serialize for Run {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (intent, ending) = (&self.intent, self.ending.as_ref());
+        RunDocument {
+            id: intent.id,
+            command: &intent.command,
+            arguments: &intent.arguments,
+            arguments_base64: &intent.arguments_base64,
+            shell: intent.shell,
+            working_directory: &intent.working_directory,
+            state: self.state,
+            outcome: match (ending, self.state) {
+                (Some(ending), _) => Some(ending.outcome),
+                (None, State::Interrupted) => Some(Word::Interrupted),
+                (None, _) => None,
+            },
+            exit_code: ending.and_then(|e| e.exit_code),
+            signal: ending.and_then(|e| e.signal.as_deref()),
+            success: self.success(),
+            timed_out: ending.is_some_and(|e| e.outcome == Word::TimedOut),
+            error: ending.and_then(|e| e.error.as_ref()),
+            start_time: intent.start_time,
+            end_time: ending.map(|e| e.end_time),
+            duration_ms: ending.map(|e| e.duration_ms),
+            stdout_bytes: ending.map(|e| e.stdout_bytes),
+            stderr_bytes: ending.map(|e| e.stderr_bytes),
+            stdout_raw_bytes: ending.map(|e| e.stdout_raw_bytes),
+            stderr_raw_bytes: ending.map(|e| e.stderr_raw_bytes),
+            stdout_blake3: ending.and_then(|e| e.stdout_blake3.as_deref()),
+            stderr_blake3: ending.and_then(|e| e.stderr_blake3.as_deref()),
+            truncated: ending.is_some_and(|e| e.truncated),
+            redactions: ending.map(|e| e.redactions),
+            redacted: intent.redacted,
+            leaked: ending.is_some_and(|e| e.leaked),
+            left_processes: ending.map_or(&[], |e| &e.left_processes),
+            usage: ending.map(|e| &e.usage),
+            timeout_ms: intent.timeout_ms,
+            limits: &intent.limits,
+            environment: &intent.environment,
+            correlation_ids: &intent.correlation_ids,
+            labels: &intent.labels,
+            kind: intent.kind,
+            loop_id: intent.loop_id,
+            iteration: intent.iteration,
+            parent_id: intent.parent_id,
+            recorded: self.recorded,
+            host: &intent.host,
+            user: &intent.user,
+            version: &intent.version,
+        }
+        .serialize(serializer)
+    }
+}
