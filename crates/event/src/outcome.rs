@@ -45,8 +45,6 @@ pub enum LimitKind {
     Procs,
     Files,
     Fsize,
-    /// The cap on captured bytes (`max_capture_mb`), which protects the disk.
-    Capture,
 }
 
 /// Why nothing was started. The kind decides retake's exit code.
@@ -169,7 +167,6 @@ impl LimitKind {
             Self::Procs => "procs",
             Self::Files => "files",
             Self::Fsize => "fsize",
-            Self::Capture => "capture",
         }
     }
 }

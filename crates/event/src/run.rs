@@ -63,6 +63,21 @@ pub struct Usage {
     pub involuntary_switches: u64,
 }
 
+impl Usage {
+    /// Adds what further processes of the same tree used.
+    pub fn add(&mut self, other: &Self) {
+        self.user_cpu_ms += other.user_cpu_ms;
+        self.system_cpu_ms += other.system_cpu_ms;
+        self.max_rss_kb = self.max_rss_kb.max(other.max_rss_kb);
+        self.minor_faults += other.minor_faults;
+        self.major_faults += other.major_faults;
+        self.blocks_in += other.blocks_in;
+        self.blocks_out += other.blocks_out;
+        self.voluntary_switches += other.voluntary_switches;
+        self.involuntary_switches += other.involuntary_switches;
+    }
+}
+
 /// A process that was still there after the child had ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

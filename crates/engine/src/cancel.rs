@@ -1,0 +1,111 @@
+//! Asking a run to end, or to pause, from a signal handler or another thread.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+use crate::sys;
+
+/// A token that ends or suspends the runs it is given to. Cloning it gives another handle on the
+/// same request. Every method is safe in a signal handler.
+#[derive(Clone)]
+pub struct Cancel {
+    state: Arc<State>,
+}
+
+struct State {
+    /// Wakes the supervision loop.
+    wake: OwnedFd,
+    /// The signal that asked first; 0 while nobody did.
+    signal: AtomicI32,
+    kill: AtomicBool,
+    suspend: AtomicBool,
+    window: AtomicBool,
+}
+
+impl Cancel {
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: plain numbers.
+        let fd = sys::check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+        // SAFETY: just made, ours alone.
+        let wake = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self {
+            state: Arc::new(State {
+                wake,
+                signal: AtomicI32::new(0),
+                kill: AtomicBool::new(false),
+                suspend: AtomicBool::new(false),
+                window: AtomicBool::new(false),
+            }),
+        })
+    }
+
+    /// Asks for the end: TERM to the whole tree, the grace, then KILL. Asked again, kills at once.
+    /// `signal` is what the outcome will name.
+    pub fn cancel(&self, signal: i32) {
+        if self.state.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst).is_err()
+        {
+            self.state.kill.store(true, Ordering::SeqCst);
+        }
+        self.wake();
+    }
+
+    /// Asks for the end without grace.
+    pub fn kill(&self, signal: i32) {
+        self.state.kill.store(true, Ordering::SeqCst);
+        self.cancel(signal);
+    }
+
+    /// Asks to stop the tree and the clock, as Ctrl-Z does.
+    pub fn suspend(&self) {
+        self.state.suspend.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Tells that the terminal's size changed.
+    pub fn window_changed(&self) {
+        self.state.window.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// The signal that asked for the end, if one did.
+    pub fn requested(&self) -> Option<i32> {
+        Some(self.state.signal.load(Ordering::SeqCst)).filter(|&signal| signal != 0)
+    }
+
+    pub(crate) fn kill_requested(&self) -> bool {
+        self.state.kill.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn take_suspend(&self) -> bool {
+        self.state.suspend.swap(false, Ordering::SeqCst)
+    }
+
+    pub(crate) fn take_window(&self) -> bool {
+        self.state.window.swap(false, Ordering::SeqCst)
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.state.wake.as_raw_fd()
+    }
+
+    /// Forgets past wakes, so that the next wait sleeps.
+    pub(crate) fn drain(&self) {
+        let mut count = [0; 8];
+        // Nothing to read means that nobody woke us since; the flags say what is asked.
+        _ = sys::read_some(self.fd(), &mut count);
+    }
+
+    fn wake(&self) {
+        let one = 1u64;
+        // SAFETY: eight bytes of our own, and `write` may be called in a signal handler. A full
+        // counter means that the wake is already on its way.
+        unsafe {
+            let errno = libc::__errno_location();
+            let saved = *errno;
+            libc::write(self.fd(), (&raw const one).cast(), 8);
+            *errno = saved;
+        }
+    }
+}

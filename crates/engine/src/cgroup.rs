@@ -1,0 +1,238 @@
+//! Limits of a whole tree by the kernel's own accounting, where a cgroup may be made.
+//!
+//! Version 1 and 2 both occur, also side by side. What cannot be had here is watched instead.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use retake_event::{LimitKind, Limits};
+
+/// The cgroups of one run; removed when dropped.
+pub(crate) struct Cgroup {
+    directories: Vec<PathBuf>,
+    procs: Vec<File>,
+    memory: Option<Controller>,
+    cpu: Option<Controller>,
+    pids: bool,
+}
+
+struct Controller {
+    directory: PathBuf,
+    version: Version,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+impl Cgroup {
+    /// Makes a cgroup for as many of the limits as this system lets us.
+    pub(crate) fn create(limits: &Limits) -> Self {
+        let mut made =
+            Self { directories: Vec::new(), procs: Vec::new(), memory: None, cpu: None, pids: false };
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        if let Some(bytes) = limits.memory_bytes
+            && let Some(controller) = made.join("memory", &own, &mounts)
+        {
+            let bound = match controller.version {
+                Version::One => {
+                    let bound = controller.set("memory.limit_in_bytes", bytes);
+                    // Without swap accounting this file is missing, and so is the need.
+                    _ = controller.set("memory.memsw.limit_in_bytes", bytes);
+                    bound
+                }
+                Version::Two => {
+                    // Both are absent on some kernels; the limit itself holds without them.
+                    _ = controller.set("memory.swap.max", 0);
+                    _ = controller.set("memory.oom.group", 1);
+                    controller.set("memory.max", bytes)
+                }
+            };
+            made.memory = bound.is_ok().then_some(controller);
+        }
+        if let Some(count) = limits.procs
+            && let Some(controller) = made.join("pids", &own, &mounts)
+        {
+            made.pids = controller.set("pids.max", count).is_ok();
+        }
+        if limits.cpu_ms.is_some() {
+            made.cpu = made.join("cpuacct", &own, &mounts);
+            if made.cpu_ms().is_none() {
+                made.cpu = None;
+            }
+        }
+        made
+    }
+
+    /// Whether the kernel holds this limit, so that nobody needs to watch it.
+    pub(crate) fn holds(&self, limit: LimitKind) -> bool {
+        match limit {
+            LimitKind::Memory => self.memory.is_some(),
+            LimitKind::Procs => self.pids,
+            _ => false,
+        }
+    }
+
+    /// Files in which the child writes itself down before it becomes the program.
+    pub(crate) fn procs(&self) -> Vec<RawFd> {
+        self.procs.iter().map(AsRawFd::as_raw_fd).collect()
+    }
+
+    /// Whether the kernel killed a process of the tree for its memory.
+    pub(crate) fn out_of_memory(&self) -> bool {
+        self.memory.as_ref().is_some_and(|controller| {
+            let file = match controller.version {
+                Version::One => "memory.oom_control",
+                Version::Two => "memory.events",
+            };
+            controller.field(file, "oom_kill").is_some_and(|kills| kills > 0)
+        })
+    }
+
+    /// CPU time of the tree so far.
+    pub(crate) fn cpu_ms(&self) -> Option<u64> {
+        let controller = self.cpu.as_ref()?;
+        match controller.version {
+            Version::One => {
+                let text = fs::read_to_string(controller.directory.join("cpuacct.usage")).ok()?;
+                Some(text.trim().parse::<u64>().ok()? / 1_000_000)
+            }
+            Version::Two => controller.field("cpu.stat", "usage_usec").map(|us| us / 1000),
+        }
+    }
+
+    /// Makes the run's cgroup below our own, with this controller in it.
+    fn join(&mut self, controller: &str, own: &str, mounts: &str) -> Option<Controller> {
+        let (parent, version) = locate(controller, own, mounts)?;
+        let directory = parent.join(format!("retake-{}-{}", std::process::id(), self.sequence()));
+        if !self.directories.contains(&directory) {
+            sweep(&parent);
+            fs::create_dir(&directory).ok()?;
+            self.directories.push(directory.clone());
+            let file = OpenOptions::new().write(true).open(directory.join("cgroup.procs")).ok()?;
+            self.procs.push(file);
+        }
+        // Version 2 accounts CPU time in every cgroup, whatever its controllers.
+        let ready = version == Version::One
+            || controller == "cpuacct"
+            || enable(&parent, &directory, controller);
+        ready.then_some(Controller { directory, version })
+    }
+
+    /// A number that tells the cgroups of concurrent runs of one runner apart.
+    fn sequence(&self) -> u64 {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        match self.directories.first().and_then(|d| d.to_str()?.rsplit_once('-')?.1.parse().ok()) {
+            Some(number) => number,
+            None => NEXT.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // A dead process leaves its cgroup a moment after it was reaped.
+        let until = Instant::now() + Duration::from_millis(200);
+        for directory in &self.directories {
+            while fs::remove_dir(directory).is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY))
+                && Instant::now() < until
+            {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+impl Controller {
+    fn set(&self, file: &str, value: u64) -> std::io::Result<()> {
+        fs::write(self.directory.join(file), value.to_string())
+    }
+
+    fn field(&self, file: &str, name: &str) -> Option<u64> {
+        let text = fs::read_to_string(self.directory.join(file)).ok()?;
+        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+    }
+}
+
+/// On version 2 a controller works in a cgroup only if its parent passes it on.
+fn enable(parent: &Path, directory: &Path, controller: &str) -> bool {
+    let has = || {
+        fs::read_to_string(directory.join("cgroup.controllers"))
+            .is_ok_and(|list| list.split_whitespace().any(|name| name == controller))
+    };
+    if !has() {
+        // Refused where processes live in the parent itself, unless it is the root.
+        _ = fs::write(parent.join("cgroup.subtree_control"), format!("+{controller}"));
+    }
+    has()
+}
+
+/// Where this process's cgroup for a controller is in the file system.
+fn locate(controller: &str, own: &str, mounts: &str) -> Option<(PathBuf, Version)> {
+    let mut two = None;
+    for line in own.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (names, path) = (parts.next()?, parts.next()?);
+        if names.is_empty() {
+            two = Some(path);
+        } else if names.split(',').any(|name| name == controller) {
+            return Some((mounted("cgroup", Some(controller), path, mounts)?, Version::One));
+        }
+    }
+    Some((mounted("cgroup2", None, two?, mounts)?, Version::Two))
+}
+
+fn mounted(kind: &str, option: Option<&str>, path: &str, mounts: &str) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        // id parent device root mountpoint options … - type source super-options
+        let (fields, end) = line.split_once(" - ")?;
+        let mut end = end.split(' ');
+        let (found, options) = (end.next()?, end.nth(1)?);
+        if found != kind || option.is_some_and(|o| !options.split(',').any(|name| name == o)) {
+            return None;
+        }
+        let mut fields = fields.split(' ').skip(3);
+        let (root, mountpoint) = (fields.next()?, fields.next()?);
+        let below = Path::new(path).strip_prefix(root).ok()?;
+        Some(Path::new(mountpoint).join(below))
+    })
+}
+
+/// Removes cgroups left by runners that were killed.
+fn sweep(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|n| n.strip_prefix("retake-")?.split('-').next());
+        if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            // Not empty, or gone already: the next run sees to it.
+            _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "\
+30 24 0:26 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory
+31 24 0:27 /ctr /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids
+32 24 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate";
+
+    #[test]
+    fn finds_both_versions_side_by_side() {
+        let own = "9:pids:/ctr/a\n4:memory:/x/y\n3:cpu,cpuacct:/\n0::/init.scope";
+        let at = |name| locate(name, own, MOUNTS);
+        assert_eq!(at("memory"), Some(("/sys/fs/cgroup/memory/x/y".into(), Version::One)));
+        assert_eq!(at("pids"), Some(("/sys/fs/cgroup/pids/a".into(), Version::One)));
+        assert_eq!(at("cpuacct"), None, "in a hierarchy that is not mounted");
+        assert_eq!(at("io"), Some(("/sys/fs/cgroup/unified/init.scope".into(), Version::Two)));
+        assert_eq!(locate("memory", "", MOUNTS), None);
+    }
+}

@@ -1,0 +1,129 @@
+//! The variables a child gets.
+
+use std::ffi::{OsStr, OsString};
+
+use retake_event::EnvMode;
+
+/// Variables that make a child load, run or trust something it was not asked to. `merge` drops
+/// them unless they are given or allowed. Documented in `docs/environment.md`.
+pub const HIJACKERS: [&str; 26] = [
+    "BASH_ENV",
+    "CLASSPATH",
+    "DYLD_INSERT_LIBRARIES",
+    "ENV",
+    "GCONV_PATH",
+    "GIT_EXEC_PATH",
+    "GIT_SSH_COMMAND",
+    "GLIBC_TUNABLES",
+    "JAVA_TOOL_OPTIONS",
+    "LD_AUDIT",
+    "LD_DEBUG_OUTPUT",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "LD_PROFILE",
+    "NODE_OPTIONS",
+    "NODE_PATH",
+    "PERL5DB",
+    "PERL5LIB",
+    "PERL5OPT",
+    "PROMPT_COMMAND",
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "PYTHONSTARTUP",
+    "RUBYLIB",
+    "RUBYOPT",
+    "ZDOTDIR",
+];
+
+/// How the child's variables are made.
+pub struct Policy<'a> {
+    pub mode: EnvMode,
+    pub set: &'a [(OsString, OsString)],
+    pub unset: &'a [OsString],
+    /// Names that `merge` keeps although they hijack or look secret.
+    pub allow: &'a [String],
+    /// Whether a name looks like that of a secret.
+    pub secret: fn(&str) -> bool,
+}
+
+impl Policy<'_> {
+    /// The child's variables, from those of the parent. A name appears once; given ones win.
+    pub fn apply(
+        &self,
+        parent: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Vec<(OsString, OsString)> {
+        let given = |name: &OsStr| self.set.iter().any(|(set, _)| set == name);
+        let mut variables: Vec<_> = match self.mode {
+            EnvMode::Replace => Vec::new(),
+            EnvMode::Inherit | EnvMode::Merge => parent
+                .into_iter()
+                .filter(|(name, _)| !given(name))
+                .filter(|(name, _)| self.mode == EnvMode::Inherit || self.harmless(name))
+                .collect(),
+        };
+        for (at, (name, value)) in self.set.iter().enumerate() {
+            if !self.set[at + 1..].iter().any(|(later, _)| later == name) {
+                variables.push((name.clone(), value.clone()));
+            }
+        }
+        variables.retain(|(name, _)| !self.unset.contains(name));
+        variables
+    }
+
+    fn harmless(&self, name: &OsStr) -> bool {
+        let Some(name) = name.to_str() else { return false };
+        let hijacks = HIJACKERS.contains(&name) || name.starts_with("BASH_FUNC_");
+        self.allow.iter().any(|allowed| allowed == name) || !(hijacks || (self.secret)(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(list: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+        list.iter().map(|(n, v)| (n.into(), v.into())).collect()
+    }
+
+    fn apply(mode: EnvMode, set: &[(&str, &str)], allow: &[&str]) -> Vec<(OsString, OsString)> {
+        let parent = pairs(&[
+            ("PATH", "/bin"), ("LD_PRELOAD", "x.so"), ("API_TOKEN", "t"), ("BASH_FUNC_f%%", "()"),
+            ("NODE_OPTIONS", "-r x"), ("HOME", "/h"),
+        ]);
+        let allow: Vec<_> = allow.iter().map(ToString::to_string).collect();
+        Policy {
+            mode,
+            set: &pairs(set),
+            unset: &["HOME".into()],
+            allow: &allow,
+            secret: |name| name.ends_with("_TOKEN"),
+        }
+        .apply(parent)
+    }
+
+    #[test]
+    fn inherit_adds_to_everything() {
+        let got = apply(EnvMode::Inherit, &[("PATH", "/x"), ("A", "1"), ("A", "2")], &[]);
+        assert_eq!(
+            got,
+            pairs(&[
+                ("LD_PRELOAD", "x.so"), ("API_TOKEN", "t"), ("BASH_FUNC_f%%", "()"),
+                ("NODE_OPTIONS", "-r x"), ("PATH", "/x"), ("A", "2"),
+            ])
+        );
+    }
+
+    #[test]
+    fn merge_drops_hijackers_and_secrets_unless_given_or_allowed() {
+        let got = apply(EnvMode::Merge, &[("LD_PRELOAD", "mine.so")], &["API_TOKEN"]);
+        assert_eq!(
+            got,
+            pairs(&[("PATH", "/bin"), ("API_TOKEN", "t"), ("LD_PRELOAD", "mine.so")])
+        );
+    }
+
+    #[test]
+    fn replace_has_only_the_given_ones() {
+        assert_eq!(apply(EnvMode::Replace, &[("A", ""), ("HOME", "/x")], &[]), pairs(&[("A", "")]));
+    }
+}

@@ -1,0 +1,275 @@
+//! The keeper: a small, long-lived process between the runner and what it runs.
+//!
+//! Theory of operation. The runner forks its keeper early, while its memory is small. The keeper
+//! does all spawning, so neither the cost of a spawn nor the child's reported memory depends on
+//! the runner's size. Both are subreapers: a grandchild that loses its parent, in whatever group or
+//! session, becomes the keeper's child and is found there. The keeper learns of the runner's death
+//! by end-of-file on their socket and then kills everything below it; the runner learns of the
+//! keeper's death the same way, and inherits its children. See `docs/design/processes.md`.
+//!
+//! One keeper serves one run at a time.
+
+mod protocol;
+mod serve;
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use protocol::{Block, Order, RawUsage};
+use retake_event::Usage;
+use serve::{Inheritance, Scratch};
+
+pub(crate) use protocol::{Group, Stage};
+
+use crate::sys::{self, MAX_FDS, Received};
+
+/// Whose session the keeper and its children live in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Session {
+    /// One without a controlling terminal: a password prompt fails at once instead of hanging.
+    #[default]
+    Own,
+    /// The runner's: needed to lend the child the runner's terminal.
+    Shared,
+}
+
+/// The signal mask and ignored signals that children start with.
+#[derive(Clone, Copy)]
+pub struct Dispositions {
+    mask: libc::sigset_t,
+    ignored: u64,
+}
+
+impl Dispositions {
+    /// Those of the calling thread and process now.
+    pub fn current() -> Self {
+        let mut mask = sys::signal_set(false);
+        let mut ignored = 0;
+        // SAFETY: queries only; zero is a valid sigaction to be filled.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), &raw mut mask);
+            for signal in 1..=64 {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                let known = libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0;
+                if known && action.sa_sigaction == libc::SIG_IGN {
+                    ignored |= 1 << (signal - 1);
+                }
+            }
+        }
+        Self { mask, ignored }
+    }
+
+    /// The same with SIGPIPE at its default. Rust's runtime ignores SIGPIPE before `main`, which
+    /// no child expects.
+    #[must_use]
+    pub fn with_default_pipe(mut self) -> Self {
+        self.ignored &= !(1 << (libc::SIGPIPE - 1));
+        self
+    }
+
+    fn ignores(&self, signal: i32) -> bool {
+        self.ignored & (1 << (signal - 1)) != 0
+    }
+}
+
+/// How a keeper is started.
+#[derive(Clone, Copy)]
+pub struct Settings {
+    pub session: Session,
+    pub dispositions: Dispositions,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            session: Session::Own,
+            dispositions: Dispositions::current().with_default_pipe(),
+        }
+    }
+}
+
+/// The runner's handle on its keeper. Dropping it ends the keeper and whatever still runs below it,
+/// and waits for that.
+pub struct Keeper {
+    pid: i32,
+    socket: Option<OwnedFd>,
+    block: Block,
+    settings: Settings,
+}
+
+/// What the keeper says, in the runner's terms.
+pub(crate) enum Report {
+    Started { pid: i32, pidfd: OwnedFd },
+    Failed { stage: Stage, errno: i32 },
+    Exited { status: i32, usage: Usage, alone: bool },
+    Stopped(i32),
+    Empty { usage: Usage },
+    Stuck,
+    /// The keeper is gone.
+    Lost,
+}
+
+/// One spawn, ready for the kernel.
+pub(crate) struct Spawn<'a> {
+    pub(crate) program: &'a CString,
+    pub(crate) arguments: &'a [CString],
+    pub(crate) environment: &'a [CString],
+    pub(crate) group: Group,
+    pub(crate) nice: Option<i32>,
+    pub(crate) files: Option<u64>,
+    pub(crate) fsize: Option<u64>,
+    /// stdin, stdout, stderr, working directory, terminal
+    pub(crate) fds: [RawFd; 5],
+    pub(crate) cgroup_files: &'a [RawFd],
+}
+
+impl Keeper {
+    /// Forks the keeper. Do it early: the cost grows with the memory in use at this moment, and
+    /// only at this moment.
+    ///
+    /// Makes the calling process a subreaper, so that it inherits the runs of a keeper that dies.
+    pub fn start(settings: Settings) -> io::Result<Self> {
+        let block = Block::new()?;
+        let (socket, theirs) = sys::message_sockets()?;
+        let scratch = Scratch::new()?;
+        // SAFETY: the child of the fork calls only `serve`, which allocates nothing and never
+        // returns; signals stay blocked until it has its own dispositions.
+        let pid = unsafe {
+            libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
+            let everything = sys::signal_set(true);
+            let mut before = sys::signal_set(false);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const everything, &raw mut before);
+            let pid = libc::fork();
+            if pid == 0 {
+                serve::serve(Inheritance {
+                    socket: theirs,
+                    head: block.head(),
+                    dispositions: settings.dispositions,
+                    session: settings.session,
+                    scratch,
+                });
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+            pid
+        };
+        scratch.release();
+        sys::check(pid)?;
+        Ok(Self { pid, socket: Some(socket), block, settings })
+    }
+
+    /// The keeper's process id: everything it runs is below this process.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Replaces a keeper that is gone, so that the next run can take place.
+    pub(crate) fn revive(&mut self) -> io::Result<()> {
+        if self.socket.is_none() {
+            *self = Self::start(self.settings)?;
+        }
+        Ok(())
+    }
+
+    /// Readable when a report has come; `-1`, which `poll` skips, when the keeper is gone.
+    pub(crate) fn socket(&self) -> RawFd {
+        self.socket.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+
+    pub(crate) fn spawn(&mut self, spawn: &Spawn<'_>) -> io::Result<()> {
+        let head = self.block.fill(spawn.program, spawn.arguments, spawn.environment)?;
+        head.group = spawn.group;
+        head.nice = spawn.nice;
+        head.files = spawn.files;
+        head.fsize = spawn.fsize;
+        head.cgroup_files = spawn.cgroup_files.len();
+        let mut fds = [-1; MAX_FDS];
+        fds[..5].copy_from_slice(&spawn.fds);
+        fds[5..5 + spawn.cgroup_files.len()].copy_from_slice(spawn.cgroup_files);
+        let count = 5 + spawn.cgroup_files.len();
+        sys::send(self.socket(), &Order::Spawn, &fds[..count])
+    }
+
+    pub(crate) fn signal(&self, signal: i32) {
+        self.order(Order::Signal(signal));
+    }
+
+    pub(crate) fn kill(&self) {
+        self.order(Order::Kill);
+    }
+
+    pub(crate) fn keep(&self, pid: i32) {
+        self.order(Order::Keep(pid));
+    }
+
+    fn order(&self, order: Order) {
+        // A keeper that is gone shows as a lost one when its reports are read.
+        _ = sys::send(self.socket(), &order, &[]);
+    }
+
+    /// The next report, if one has come.
+    pub(crate) fn report(&mut self) -> Option<Report> {
+        match sys::receive::<protocol::Report>(self.socket()) {
+            Received::Nothing => None,
+            Received::Closed => {
+                self.bury();
+                Some(Report::Lost)
+            }
+            Received::Message(report, fds) => Some(match report {
+                protocol::Report::Started { pid } => {
+                    // SAFETY: came with the message; ours alone.
+                    let pidfd = unsafe { std::os::fd::FromRawFd::from_raw_fd(fds[0]) };
+                    Report::Started { pid, pidfd }
+                }
+                protocol::Report::Failed { stage, errno } => Report::Failed { stage, errno },
+                protocol::Report::Exited { status, usage, alone } => {
+                    Report::Exited { status, usage: usage.into(), alone }
+                }
+                protocol::Report::Stopped(signal) => Report::Stopped(signal),
+                protocol::Report::Empty { usage } => Report::Empty { usage: usage.into() },
+                protocol::Report::Stuck => Report::Stuck,
+            }),
+        }
+    }
+
+    /// Ends a keeper that no longer answers.
+    pub(crate) fn destroy(&mut self) {
+        // SAFETY: our own child, not yet waited for.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        self.bury();
+    }
+
+    /// Closes the socket, which ends the keeper, and reaps it.
+    fn bury(&mut self) {
+        if self.socket.take().is_some() {
+            let mut status = 0;
+            // SAFETY: waits for our own child. If someone else in this program already did, there
+            // is nothing left to do.
+            while unsafe { libc::waitpid(self.pid, &raw mut status, 0) } < 0
+                && sys::errno() == libc::EINTR
+            {}
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.bury();
+    }
+}
+
+impl From<RawUsage> for Usage {
+    fn from(raw: RawUsage) -> Self {
+        Self {
+            user_cpu_ms: raw.user_us.div_ceil(1000),
+            system_cpu_ms: raw.system_us.div_ceil(1000),
+            max_rss_kb: raw.max_rss_kb,
+            minor_faults: raw.minor_faults,
+            major_faults: raw.major_faults,
+            blocks_in: raw.blocks_in,
+            blocks_out: raw.blocks_out,
+            voluntary_switches: raw.voluntary,
+            involuntary_switches: raw.involuntary,
+        }
+    }
+}

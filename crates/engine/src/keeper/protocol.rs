@@ -1,0 +1,219 @@
+//! What the runner and its keeper say to each other.
+//!
+//! Orders and reports are small messages on a socket. The bulky part of a spawn (arguments,
+//! environment) lies in memory both share since the fork, at the same address in both, so the
+//! runner writes finished C arrays there and the keeper uses them as they are.
+
+use std::ffi::{CStr, c_char};
+use std::io;
+use std::ptr::NonNull;
+
+/// Runner to keeper.
+#[derive(Clone, Copy)]
+pub(super) enum Order {
+    /// Start what the shared block says, with descriptors stdin, stdout, stderr, working
+    /// directory, terminal (or a repeat of stdin), then cgroup files.
+    Spawn,
+    /// Send the signal to every process of the run.
+    Signal(i32),
+    /// Kill every process of the run, again and again, until none is left.
+    Kill,
+    /// Leave this process alone from now on.
+    Keep(i32),
+}
+
+/// Keeper to runner.
+#[derive(Clone, Copy)]
+pub(super) enum Report {
+    /// The program runs; a descriptor of the process comes along.
+    Started { pid: i32 },
+    /// Nothing runs.
+    Failed { stage: Stage, errno: i32 },
+    /// The child ended; `alone` says that nothing else of the run is left.
+    Exited { status: i32, usage: RawUsage, alone: bool },
+    /// The child was stopped by this signal.
+    Stopped(i32),
+    /// The last process of the run is gone; the usage is of all but the child itself.
+    Empty { usage: RawUsage },
+    /// Killing goes on without effect: processes stuck in the kernel, or not ours to signal.
+    Stuck,
+}
+
+/// The step between fork and exec that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Clone,
+    Session,
+    Cgroup,
+    Directory,
+    Streams,
+    Terminal,
+    Limit,
+    Exec,
+}
+
+#[derive(Clone, Copy, Default)]
+pub(super) struct RawUsage {
+    pub(super) user_us: u64,
+    pub(super) system_us: u64,
+    pub(super) max_rss_kb: u64,
+    pub(super) minor_faults: u64,
+    pub(super) major_faults: u64,
+    pub(super) blocks_in: u64,
+    pub(super) blocks_out: u64,
+    pub(super) voluntary: u64,
+    pub(super) involuntary: u64,
+}
+
+impl RawUsage {
+    pub(super) fn add(&mut self, usage: &libc::rusage) {
+        let micros = |t: &libc::timeval| t.tv_sec as u64 * 1_000_000 + t.tv_usec as u64;
+        self.user_us += micros(&usage.ru_utime);
+        self.system_us += micros(&usage.ru_stime);
+        self.max_rss_kb = self.max_rss_kb.max(usage.ru_maxrss as u64);
+        self.minor_faults += usage.ru_minflt as u64;
+        self.major_faults += usage.ru_majflt as u64;
+        self.blocks_in += usage.ru_inblock as u64;
+        self.blocks_out += usage.ru_oublock as u64;
+        self.voluntary += usage.ru_nvcsw as u64;
+        self.involuntary += usage.ru_nivcsw as u64;
+    }
+
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.user_us += other.user_us;
+        self.system_us += other.system_us;
+        self.max_rss_kb = self.max_rss_kb.max(other.max_rss_kb);
+        self.minor_faults += other.minor_faults;
+        self.major_faults += other.major_faults;
+        self.blocks_in += other.blocks_in;
+        self.blocks_out += other.blocks_out;
+        self.voluntary += other.voluntary;
+        self.involuntary += other.involuntary;
+    }
+}
+
+/// How the child meets its terminal and its siblings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Group {
+    /// A process group of its own, in the keeper's session.
+    #[default]
+    Own,
+    /// The same, made the foreground group of the inherited terminal.
+    Foreground,
+    /// A session of its own with the given pseudo-terminal as its controlling terminal.
+    Session,
+}
+
+/// The fixed part of a spawn. The keeper's child writes `failed` when a step fails.
+#[repr(C)]
+pub(super) struct Head {
+    pub(super) program: *const c_char,
+    pub(super) argv: *const *const c_char,
+    pub(super) envp: *const *const c_char,
+    pub(super) group: Group,
+    pub(super) nice: Option<i32>,
+    pub(super) files: Option<u64>,
+    pub(super) fsize: Option<u64>,
+    pub(super) cgroup_files: usize,
+    pub(super) failed: Option<(Stage, i32)>,
+}
+
+/// The shared memory. The kernel takes at most 6 MiB of arguments and environment together, so
+/// what does not fit here could not run anyway. Untouched pages cost nothing.
+pub(super) struct Block {
+    base: NonNull<u8>,
+}
+
+const BLOCK_SIZE: usize = 8 << 20;
+
+// SAFETY: the block is plain memory; its one user at a time is whoever holds the keeper.
+unsafe impl Send for Block {}
+
+impl Block {
+    pub(super) fn new() -> io::Result<Self> {
+        // SAFETY: a fresh anonymous mapping.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                BLOCK_SIZE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        NonNull::new(base.cast()).map(|base| Self { base }).ok_or_else(io::Error::last_os_error)
+    }
+
+    pub(super) fn head(&self) -> *mut Head {
+        self.base.as_ptr().cast()
+    }
+
+    /// Lays out a spawn. Fails with `E2BIG` when it is larger than any kernel would take.
+    pub(super) fn fill(
+        &mut self,
+        program: &CStr,
+        arguments: &[impl AsRef<CStr>],
+        environment: &[impl AsRef<CStr>],
+    ) -> io::Result<&mut Head> {
+        let mut at = size_of::<Head>().next_multiple_of(64);
+        let program = self.string(&mut at, program)?;
+        let argv = self.array(&mut at, arguments)?;
+        let envp = self.array(&mut at, environment)?;
+        // SAFETY: the block begins with the head, is aligned to a page, and no order is under way,
+        // so the keeper does not look.
+        unsafe {
+            self.head().write(Head {
+                program,
+                argv,
+                envp,
+                group: Group::Own,
+                nice: None,
+                files: None,
+                fsize: None,
+                cgroup_files: 0,
+                failed: None,
+            });
+            Ok(&mut *self.head())
+        }
+    }
+
+    fn string(&self, at: &mut usize, string: &CStr) -> io::Result<*const c_char> {
+        let bytes = string.to_bytes_with_nul();
+        let place = self.reserve(at, bytes.len(), 1)?;
+        // SAFETY: `reserve` made sure of the room.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
+        Ok(place.cast())
+    }
+
+    fn array(&self, at: &mut usize, strings: &[impl AsRef<CStr>]) -> io::Result<*const *const c_char> {
+        let bytes = (strings.len() + 1) * size_of::<*const c_char>();
+        let array = self.reserve(at, bytes, align_of::<*const c_char>())?.cast::<*const c_char>();
+        for (index, string) in strings.iter().enumerate() {
+            let string = self.string(at, string.as_ref())?;
+            // SAFETY: the array has a place for each string and the closing null.
+            unsafe { array.add(index).write(string) };
+        }
+        // SAFETY: as above.
+        unsafe { array.add(strings.len()).write(std::ptr::null()) };
+        Ok(array)
+    }
+
+    fn reserve(&self, at: &mut usize, bytes: usize, align: usize) -> io::Result<*mut u8> {
+        let start = at.next_multiple_of(align);
+        let end = start.checked_add(bytes).filter(|&end| end <= BLOCK_SIZE);
+        *at = end.ok_or_else(|| io::Error::from_raw_os_error(libc::E2BIG))?;
+        // SAFETY: within the mapping, as just checked.
+        Ok(unsafe { self.base.as_ptr().add(start) })
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with this size, and nothing points into it any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), BLOCK_SIZE) };
+    }
+}

@@ -1,0 +1,506 @@
+//! The keeper's own life: it spawns, reaps, signals, and ends everything when the runner is gone.
+//!
+//! This code runs in a fork of a possibly threaded program: it must not allocate, lock, panic or
+//! touch anything but system calls and memory set aside before the fork.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use super::protocol::{Group, Head, Order, RawUsage, Report, Stage};
+use super::{Dispositions, Session};
+use crate::sys::{self, MAX_FDS, Received};
+use crate::tree::{self, Entry};
+
+/// Memory the keeper works in, made before the fork. Untouched pages cost nothing.
+pub(super) struct Scratch {
+    stack: &'static mut [u8],
+    found: &'static mut [Entry],
+    kept: &'static mut [i32],
+}
+
+const STACK: usize = 64 << 10;
+const FOUND: usize = 64 << 10;
+const KEPT: usize = 1 << 10;
+
+impl Scratch {
+    /// The memory lives as long as the keeper process; the runner gives its own view back with
+    /// [`Scratch::release`].
+    pub(super) fn new() -> std::io::Result<Self> {
+        // SAFETY: a fresh, zeroed, page-aligned mapping is split into three disjoint parts, and
+        // zero is a valid value of each element type.
+        unsafe {
+            let base = libc::mmap(
+                std::ptr::null_mut(),
+                Self::SIZE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            );
+            if base == libc::MAP_FAILED {
+                return Err(std::io::Error::last_os_error());
+            }
+            let stack = base.cast::<u8>();
+            let found = stack.add(STACK).cast::<Entry>();
+            let kept = found.add(FOUND).cast::<i32>();
+            Ok(Self {
+                stack: std::slice::from_raw_parts_mut(stack, STACK),
+                found: std::slice::from_raw_parts_mut(found, FOUND),
+                kept: std::slice::from_raw_parts_mut(kept, KEPT),
+            })
+        }
+    }
+
+    const SIZE: usize = STACK + FOUND * size_of::<Entry>() + KEPT * size_of::<i32>();
+
+    pub(super) fn release(self) {
+        // SAFETY: mapped in `new` with this size; `self` held the only references into it.
+        unsafe { libc::munmap(self.stack.as_mut_ptr().cast(), Self::SIZE) };
+    }
+}
+
+/// What the keeper takes with it through the fork.
+pub(super) struct Inheritance {
+    pub(super) socket: OwnedFd,
+    pub(super) head: *mut Head,
+    pub(super) dispositions: Dispositions,
+    pub(super) session: Session,
+    pub(super) scratch: Scratch,
+}
+
+/// How often killing is repeated while processes are left, and when it is reported as stuck.
+const KILL_EVERY_NS: i64 = 2_000_000;
+const STUCK_AFTER: u32 = 1000;
+
+struct Keeper {
+    socket: RawFd,
+    head: *mut Head,
+    original: Dispositions,
+    scratch: Scratch,
+    kept: usize,
+    child: Option<i32>,
+    /// Usage of processes other than the child, since the last report.
+    others: RawUsage,
+    /// A run is going on: its end has not been reported.
+    open: bool,
+    killing: Option<u32>,
+    terminal: Option<Terminal>,
+}
+
+/// The inherited terminal as it was before the child got it.
+struct Terminal {
+    fd: RawFd,
+    group: i32,
+    modes: libc::termios,
+}
+
+/// Never returns: ends the process when the runner is gone and nothing of its runs is left.
+pub(super) fn serve(inheritance: Inheritance) -> ! {
+    let Inheritance { socket, head, dispositions, session, scratch } = inheritance;
+    let socket = socket.as_raw_fd();
+    settle(socket, &dispositions, session);
+    let mut keeper = Keeper {
+        socket,
+        head,
+        original: dispositions,
+        scratch,
+        kept: 0,
+        child: None,
+        others: RawUsage::default(),
+        open: false,
+        killing: None,
+        terminal: None,
+    };
+    loop {
+        let ordered = keeper.wait();
+        keeper.reap();
+        if ordered {
+            keeper.obey();
+        }
+        keeper.kill();
+    }
+}
+
+/// Becomes a process of its own: named, in its own group, without the runner's descriptors, deaf
+/// to every signal but the death of children.
+fn settle(socket: RawFd, original: &Dispositions, session: Session) {
+    extern "C" fn wake(_: c_int) {}
+    // SAFETY: plain system calls on our own process; the structures are initialised.
+    unsafe {
+        libc::prctl(libc::PR_SET_NAME, c"(keeper)".as_ptr());
+        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
+        libc::prctl(libc::PR_SET_PDEATHSIG, 0);
+        // Without a controlling terminal there is nothing to leave, and a new session would cost a
+        // scheduling group of its own, which is slow on a loaded machine.
+        if session == Session::Own && has_terminal() {
+            libc::setsid();
+        } else {
+            libc::setpgid(0, 0);
+        }
+        let mut action: libc::sigaction = std::mem::zeroed();
+        for signal in 1..=64 {
+            action.sa_sigaction =
+                if original.ignores(signal) { libc::SIG_IGN } else { libc::SIG_DFL };
+            if signal == libc::SIGCHLD {
+                action.sa_sigaction = wake as extern "C" fn(c_int) as usize;
+            }
+            libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+        }
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        for fd in 0..3 {
+            if null != fd {
+                libc::dup2(null, fd);
+            }
+        }
+        if null > 2 {
+            libc::close(null);
+        }
+        libc::chdir(c"/".as_ptr());
+    }
+    close_private(socket);
+}
+
+fn has_terminal() -> bool {
+    // SAFETY: plain system calls.
+    unsafe {
+        let fd = libc::open(c"/dev/tty".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        fd >= 0 && libc::close(fd) == 0
+    }
+}
+
+/// Closes what a plain exec would have closed. Descriptors meant for children, such as those of
+/// `<(command)` or a make job server, stay open for them.
+fn close_private(socket: RawFd) {
+    // SAFETY: plain descriptor calls; `limit` is initialised by getrlimit.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+        let mut fd = 3;
+        // Descriptors are handed out lowest first: a long gap means that no more follow.
+        let mut gap = 0;
+        while (fd as libc::rlim_t) < limit.rlim_cur && gap < 256 {
+            let flags = libc::fcntl(fd, libc::F_GETFD);
+            gap = if flags < 0 { gap + 1 } else { 0 };
+            if flags > 0 && flags & libc::FD_CLOEXEC != 0 && fd != socket {
+                libc::close(fd);
+            }
+            fd += 1;
+        }
+    }
+}
+
+impl Keeper {
+    /// Sleeps until an order (then says so) or a child's death. SIGCHLD is let in only here, so
+    /// none is missed.
+    fn wait(&mut self) -> bool {
+        let mut watched = libc::pollfd { fd: self.socket, events: libc::POLLIN, revents: 0 };
+        let tick = libc::timespec { tv_sec: 0, tv_nsec: KILL_EVERY_NS };
+        let timeout = if self.killing.is_some() { &raw const tick } else { std::ptr::null() };
+        let mut mask = sys::signal_set(true);
+        // SAFETY: the structures are alive for the calls; a failure only means an early look.
+        unsafe {
+            libc::sigdelset(&raw mut mask, libc::SIGCHLD);
+            libc::ppoll(&raw mut watched, 1, timeout, &raw const mask) > 0
+        }
+    }
+
+    fn reap(&mut self) {
+        let mut ended = None;
+        let alone = loop {
+            let mut status = 0;
+            // SAFETY: zero is a valid rusage, and both out-pointers are alive.
+            let (pid, usage) = unsafe {
+                let mut usage: libc::rusage = std::mem::zeroed();
+                let options = libc::WNOHANG | libc::WUNTRACED | libc::__WALL;
+                (libc::wait4(-1, &raw mut status, options, &raw mut usage), usage)
+            };
+            match pid {
+                0 => break self.only_kept(),
+                ..0 => break sys::errno() == libc::ECHILD,
+                _ if libc::WIFSTOPPED(status) => {
+                    if self.child == Some(pid) {
+                        self.report(&Report::Stopped(libc::WSTOPSIG(status)), &[]);
+                    }
+                }
+                _ if self.child == Some(pid) => {
+                    let mut own = RawUsage::default();
+                    own.add(&usage);
+                    ended = Some((status, own));
+                    self.child = None;
+                }
+                _ => {
+                    self.others.add(&usage);
+                    self.forget(pid);
+                }
+            }
+        };
+        if let Some((status, mut usage)) = ended {
+            usage.merge(&std::mem::take(&mut self.others));
+            self.open = !alone;
+            self.report(&Report::Exited { status, usage, alone }, &[]);
+        } else if alone && self.open && self.child.is_none() {
+            self.open = false;
+            let usage = std::mem::take(&mut self.others);
+            self.report(&Report::Empty { usage }, &[]);
+        }
+        if alone {
+            self.killing = None;
+        }
+    }
+
+    /// Whether the children that are left were all told to stay.
+    fn only_kept(&mut self) -> bool {
+        self.kept > 0 && self.child.is_none() && self.walk() == 0
+    }
+
+    /// The processes of the run: everything below, without what was told to stay.
+    fn walk(&mut self) -> usize {
+        // SAFETY: no arguments, no failure.
+        let own = unsafe { libc::getpid() };
+        let count = tree::descendants(own, self.scratch.found);
+        if self.kept == 0 {
+            return count;
+        }
+        let mut left = 0;
+        for at in 0..count {
+            let entry = self.scratch.found[at];
+            let kept = self.scratch.kept[..self.kept].contains(&entry.pid);
+            // Parents come first, so dropping a kept one drops all below it.
+            let below = entry.parent == own
+                || self.scratch.found[..left].iter().any(|e| e.pid == entry.parent);
+            if !kept && below {
+                self.scratch.found[left] = entry;
+                left += 1;
+            }
+        }
+        left
+    }
+
+    fn forget(&mut self, pid: i32) {
+        let kept = &mut self.scratch.kept[..self.kept];
+        if let Some(at) = kept.iter().position(|&k| k == pid) {
+            kept.swap(at, kept.len() - 1);
+            self.kept -= 1;
+        }
+    }
+
+    fn obey(&mut self) {
+        match sys::receive::<Order>(self.socket) {
+            Received::Nothing => {}
+            Received::Closed => self.end(),
+            Received::Message(Order::Spawn, fds) => self.spawn(fds),
+            Received::Message(Order::Signal(signal), _) => self.signal(signal),
+            Received::Message(Order::Kill, _) => self.killing = Some(0),
+            Received::Message(Order::Keep(pid), _) => {
+                if let Some(place) = self.scratch.kept.get_mut(self.kept) {
+                    *place = pid;
+                    self.kept += 1;
+                }
+            }
+        }
+    }
+
+    fn signal(&mut self, signal: i32) {
+        let count = self.walk();
+        for entry in &self.scratch.found[..count] {
+            // A stopped process acts on a signal only once it continues.
+            match signal {
+                libc::SIGSTOP | libc::SIGCONT | libc::SIGKILL => tree::signal(*entry, &[signal]),
+                _ => tree::signal(*entry, &[signal, libc::SIGCONT]),
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        let Some(rounds) = self.killing else { return };
+        self.signal(libc::SIGKILL);
+        self.killing = Some(rounds.saturating_add(1));
+        if rounds == STUCK_AFTER {
+            self.report(&Report::Stuck, &[]);
+        }
+    }
+
+    /// The runner is gone: so is everything it started, and the terminal is given back.
+    fn end(&mut self) -> ! {
+        self.killing = Some(0);
+        self.reap();
+        while self.killing.is_some_and(|rounds| rounds <= STUCK_AFTER) {
+            self.kill();
+            self.wait_for_children();
+            self.reap();
+        }
+        if let Some(terminal) = &self.terminal {
+            terminal.give_back();
+        }
+        // SAFETY: ends the process without running the runner's exit handlers.
+        unsafe { libc::_exit(0) }
+    }
+
+    /// Like `wait`, without the socket, which is closed and would wake us for ever.
+    fn wait_for_children(&self) {
+        let tick = libc::timespec { tv_sec: 0, tv_nsec: KILL_EVERY_NS };
+        let mut mask = sys::signal_set(true);
+        // SAFETY: as in `wait`.
+        unsafe {
+            libc::sigdelset(&raw mut mask, libc::SIGCHLD);
+            libc::ppoll(std::ptr::null_mut(), 0, &raw const tick, &raw const mask);
+        }
+    }
+
+    fn report(&self, report: &Report, fds: &[RawFd]) {
+        // A runner that is gone shows as a closed socket on the next look.
+        _ = sys::send(self.socket, report, fds);
+    }
+
+    fn spawn(&mut self, fds: [RawFd; MAX_FDS]) {
+        // SAFETY: the runner filled the block before it sent the order, and waits for the report.
+        let head = unsafe { &mut *self.head };
+        if head.group == Group::Foreground && self.terminal.is_none() {
+            self.terminal = Terminal::save(fds[4]);
+        }
+        self.killing = None;
+        self.others = RawUsage::default();
+        let start = Start { head, fds, original: &self.original, keeper: self.pid() };
+        let mut pidfd: c_int = -1;
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
+        // The stack grows down from the end, which must be aligned.
+        let top = self.scratch.stack.as_mut_ptr_range().end.map_addr(|end| end & !63);
+        // SAFETY: the child runs on its own stack while we are suspended, until it execs or ends.
+        let pid = unsafe {
+            libc::clone(
+                become_program,
+                top.cast(),
+                flags,
+                (&raw const start).cast_mut().cast::<c_void>(),
+                &raw mut pidfd,
+            )
+        };
+        let clone_errno = sys::errno();
+        for fd in fds {
+            let saved = self.terminal.as_ref().is_some_and(|terminal| terminal.fd == fd);
+            if fd >= 0 && !saved {
+                // SAFETY: received with the order, ours to close.
+                unsafe { libc::close(fd) };
+            }
+        }
+        if pid < 0 {
+            self.report(&Report::Failed { stage: Stage::Clone, errno: clone_errno }, &[]);
+            return;
+        }
+        // SAFETY: just made by clone, ours alone.
+        let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+        // SAFETY: the child, which shares our memory, has exec'd or ended.
+        if let Some((stage, errno)) = unsafe { (*self.head).failed } {
+            // SAFETY: reaps the child that did not become the program.
+            unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) };
+            self.report(&Report::Failed { stage, errno }, &[]);
+        } else {
+            self.child = Some(pid);
+            self.open = true;
+            self.report(&Report::Started { pid }, &[pidfd.as_raw_fd()]);
+        }
+    }
+
+    fn pid(&self) -> i32 {
+        // SAFETY: no arguments, no failure.
+        unsafe { libc::getpid() }
+    }
+}
+
+impl Terminal {
+    fn save(fd: RawFd) -> Option<Self> {
+        // SAFETY: zero is a valid termios, filled by the call.
+        unsafe {
+            let mut modes: libc::termios = std::mem::zeroed();
+            let group = libc::tcgetpgrp(fd);
+            (group > 0 && libc::tcgetattr(fd, &raw mut modes) == 0)
+                .then_some(Self { fd, group, modes })
+        }
+    }
+
+    fn give_back(&self) {
+        // SAFETY: plain calls on a descriptor we hold; every signal is blocked, so no SIGTTOU.
+        unsafe {
+            let now = libc::tcgetpgrp(self.fd);
+            // Only if no one else has taken it since, such as the user's shell.
+            if now > 0 && libc::kill(-now, 0) != 0 {
+                libc::tcsetattr(self.fd, libc::TCSANOW, &raw const self.modes);
+                libc::tcsetpgrp(self.fd, self.group);
+            }
+        }
+    }
+}
+
+/// What the new process needs between clone and exec.
+struct Start<'a> {
+    head: *mut Head,
+    fds: [RawFd; MAX_FDS],
+    original: &'a Dispositions,
+    keeper: i32,
+}
+
+/// The child, before it is the program. It shares the keeper's memory, so it only makes system
+/// calls and notes which one failed.
+extern "C" fn become_program(start: *mut c_void) -> c_int {
+    // SAFETY: the keeper passed a `Start` that lives until we exec or end.
+    let start = unsafe { &*start.cast::<Start>() };
+    // SAFETY: the keeper is suspended; nobody else touches the block.
+    let head = unsafe { &mut *start.head };
+    head.failed = Some(steps(start, head).err().unwrap_or((Stage::Exec, sys::errno())));
+    127
+}
+
+/// Returns only if a step fails; `Ok` means that the last one, exec, did.
+fn steps(start: &Start, head: &Head) -> Result<(), (Stage, i32)> {
+    let step = |stage: Stage, result: c_int| {
+        if result < 0 { Err((stage, sys::errno())) } else { Ok(()) }
+    };
+    let [stdin, stdout, stderr, directory, terminal, ref cgroups @ ..] = start.fds;
+    // SAFETY: plain system calls on our own, not yet started, process. Pointers in the head are
+    // finished C arrays in shared memory.
+    unsafe {
+        // Should the keeper be killed, the program goes too. It was our parent a moment ago; if it
+        // is not now, it died in between.
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        if libc::getppid() != start.keeper {
+            return Err((Stage::Session, libc::ESRCH));
+        }
+        match head.group {
+            Group::Own | Group::Foreground => step(Stage::Session, libc::setpgid(0, 0))?,
+            Group::Session => step(Stage::Session, libc::setsid())?,
+        }
+        for &file in &cgroups[..head.cgroup_files] {
+            step(Stage::Cgroup, libc::write(file, c"0".as_ptr().cast(), 1) as c_int)?;
+        }
+        step(Stage::Directory, libc::fchdir(directory))?;
+        step(Stage::Streams, libc::dup2(stdin, 0))?;
+        step(Stage::Streams, libc::dup2(stdout, 1))?;
+        step(Stage::Streams, libc::dup2(stderr, 2))?;
+        match head.group {
+            Group::Own => {}
+            Group::Foreground => {
+                // Every signal is still blocked, so this does not stop us.
+                step(Stage::Terminal, libc::tcsetpgrp(terminal, libc::getpid()))?;
+            }
+            Group::Session => step(Stage::Terminal, libc::ioctl(1, libc::TIOCSCTTY, 0))?,
+        }
+        for (resource, limit) in
+            [(libc::RLIMIT_NOFILE, head.files), (libc::RLIMIT_FSIZE, head.fsize)]
+        {
+            if let Some(limit) = limit {
+                let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+                step(Stage::Limit, libc::setrlimit(resource, &raw const limit))?;
+            }
+        }
+        if let Some(nice) = head.nice {
+            step(Stage::Limit, libc::setpriority(libc::PRIO_PROCESS, 0, nice))?;
+        }
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction =
+            if start.original.ignores(libc::SIGCHLD) { libc::SIG_IGN } else { libc::SIG_DFL };
+        libc::sigaction(libc::SIGCHLD, &raw const action, std::ptr::null_mut());
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const start.original.mask, std::ptr::null_mut());
+        libc::execve(head.program, head.argv, head.envp);
+    }
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! Processes that outlive the child: naming them, and ending them when the keeper cannot.
+
+use std::ffi::CString;
+use std::time::{Duration, Instant};
+
+use crate::tree::{self, Entry, Stat};
+
+/// The variable by which a child knows, and shows, which run it belongs to.
+pub const PARENT_VARIABLE: &str = "RETAKE_PARENT_ID";
+
+/// A process as people know it.
+pub(crate) struct Process {
+    pub(crate) pid: i32,
+    pub(crate) command: String,
+    name: String,
+}
+
+impl Process {
+    /// Whether its program has one of these names.
+    pub(crate) fn is_named(&self, names: &[String]) -> bool {
+        names.iter().any(|name| {
+            // The kernel cuts names to 15 bytes.
+            *name == self.name || (name.len() > 15 && name.as_bytes()[..15] == *self.name.as_bytes())
+        })
+    }
+}
+
+/// The living processes below `root`.
+pub(crate) fn below(root: i32) -> Vec<Process> {
+    let mut found = vec![Entry::default(); 16 << 10];
+    let count = tree::descendants(root, &mut found);
+    found[..count].iter().filter_map(|entry| describe(entry.pid)).collect()
+}
+
+fn describe(pid: i32) -> Option<Process> {
+    if Stat::read(pid)?.state == b'Z' {
+        return None;
+    }
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned();
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words: Vec<_> = line
+        .split(|&b| b == 0)
+        .filter(|word| !word.is_empty())
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect();
+    let command = if words.is_empty() {
+        format!("[{name}]")
+    } else {
+        crate::words::quote(words.iter().map(String::as_str))
+    };
+    Some(Process { pid, command, name })
+}
+
+/// Ends the processes of a run whose keeper is gone. They are our children now, together with
+/// whatever else this program runs, so each must show that it belongs to the run.
+pub(crate) fn end_orphans(keeper: i32, child: Option<i32>, environment: &[CString]) {
+    let mark = environment
+        .iter()
+        .map(|pair| pair.as_bytes())
+        .find(|pair| pair.starts_with(PARENT_VARIABLE.as_bytes()));
+    let own = std::process::id() as i32;
+    let until = Instant::now() + Duration::from_secs(2);
+    let mut found = vec![Entry::default(); 16 << 10];
+    loop {
+        let count = tree::descendants(own, &mut found);
+        let mut members: Vec<i32> = Vec::new();
+        let mut alive = false;
+        for &entry in &found[..count] {
+            let Some(stat) = Stat::read(entry.pid) else { continue };
+            let belongs = members.contains(&entry.parent)
+                || stat.session == keeper
+                || child.is_some_and(|child| [entry.pid, stat.group, stat.session].contains(&child))
+                || mark.is_some_and(|mark| carries(entry.pid, mark));
+            if !belongs {
+                continue;
+            }
+            members.push(entry.pid);
+            tree::signal(entry, &[libc::SIGKILL]);
+            if entry.parent == own {
+                // SAFETY: reaps an adopted child; if it is not dead yet, the next round does.
+                unsafe { libc::waitpid(entry.pid, std::ptr::null_mut(), libc::WNOHANG) };
+            }
+            alive |= stat.state != b'Z' || entry.parent == own;
+        }
+        if !alive || Instant::now() > until {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Whether a process's environment contains this `NAME=value`.
+fn carries(pid: i32, pair: &[u8]) -> bool {
+    std::fs::read(format!("/proc/{pid}/environ"))
+        .is_ok_and(|environment| environment.split(|&b| b == 0).any(|entry| entry == pair))
+}

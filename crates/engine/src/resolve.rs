@@ -1,0 +1,181 @@
+//! Finding the program, and explaining why it could not be run.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use retake_event::StartFailure;
+
+/// The file a program name stands for, as the kernel will be asked to run it from `cwd`.
+///
+/// A name with a slash is a path; any other is looked up in `path`. Nothing is spawned for a
+/// program that is not there.
+pub(crate) fn resolve(
+    program: &OsStr,
+    path: Option<&OsStr>,
+    cwd: &Path,
+) -> Result<PathBuf, StartFailure> {
+    let shown = program.to_string_lossy();
+    if program.as_bytes().contains(&b'/') {
+        return match runnable(&cwd.join(program)) {
+            Runnable::Yes => Ok(PathBuf::from(program)),
+            Runnable::Missing => {
+                Err(StartFailure::NotFound(format!("{shown}: there is no such file")))
+            }
+            Runnable::No(why) => Err(StartFailure::NotExecutable(format!("{shown}: {why}"))),
+        };
+    }
+    let mut refused = None;
+    for directory in std::env::split_paths(path.unwrap_or(OsStr::new("/usr/local/bin:/usr/bin:/bin"))) {
+        // An empty entry means the current directory.
+        let candidate =
+            if directory.as_os_str().is_empty() { Path::new(".").join(program) } else { directory.join(program) };
+        match runnable(&cwd.join(&candidate)) {
+            Runnable::Yes => return Ok(candidate),
+            Runnable::Missing => {}
+            Runnable::No(why) => {
+                refused.get_or_insert_with(|| format!("{}: {why}", candidate.display()));
+            }
+        }
+    }
+    match refused {
+        Some(why) => Err(StartFailure::NotExecutable(why)),
+        None => Err(StartFailure::NotFound(format!("{shown}: no program of that name on PATH"))),
+    }
+}
+
+/// Whether a word names a program that would be found.
+pub fn on_path(program: &str, path: Option<&OsStr>, cwd: &Path) -> bool {
+    !program.is_empty() && resolve(OsStr::new(program), path, cwd).is_ok()
+}
+
+enum Runnable {
+    Yes,
+    Missing,
+    No(&'static str),
+}
+
+fn runnable(file: &Path) -> Runnable {
+    let Ok(name) = CString::new(file.as_os_str().as_bytes()) else { return Runnable::Missing };
+    // SAFETY: a C string that outlives the call.
+    let access = unsafe { libc::faccessat(libc::AT_FDCWD, name.as_ptr(), libc::X_OK, libc::AT_EACCESS) };
+    if access == 0 {
+        return match std::fs::metadata(file) {
+            Ok(meta) if meta.is_dir() => Runnable::No("is a directory"),
+            _ => Runnable::Yes,
+        };
+    }
+    match std::fs::metadata(file) {
+        Ok(meta) if meta.is_dir() => Runnable::No("is a directory"),
+        Ok(meta) if meta.file_type().is_socket() => Runnable::No("is a socket"),
+        Ok(_) => Runnable::No("is not executable; chmod +x it, or run it with its interpreter"),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            Runnable::No("a directory on the way may not be searched")
+        }
+        Err(_) => Runnable::Missing,
+    }
+}
+
+/// Says why the kernel would not run a file that is there.
+pub(crate) fn explain_exec(program: &Path, cwd: &Path, errno: i32) -> StartFailure {
+    let shown = program.display();
+    let file = cwd.join(program);
+    match errno {
+        libc::ENOENT => match interpreter(&file) {
+            Some(needed) => StartFailure::MissingInterpreter(format!(
+                "{shown}: its interpreter {} does not exist",
+                Path::new(&needed).display()
+            )),
+            None => StartFailure::NotFound(format!("{shown}: there is no such file")),
+        },
+        libc::ENOTDIR | libc::ELOOP => {
+            StartFailure::NotFound(format!("{shown}: {}", describe(errno)))
+        }
+        libc::ENOEXEC | libc::ELIBBAD | libc::EINVAL => StartFailure::WrongFormat(format!(
+            "{shown}: not a program this system can run; a script needs a first line such as #!/bin/sh"
+        )),
+        libc::EACCES | libc::EPERM => match interpreter(&file) {
+            Some(needed) if !needed.is_empty() => StartFailure::NotExecutable(format!(
+                "{shown}: it, or its interpreter {}, may not be executed here",
+                Path::new(&needed).display()
+            )),
+            _ => StartFailure::NotExecutable(format!("{shown}: {}", describe(errno))),
+        },
+        libc::E2BIG => StartFailure::Refused(vec![
+            "the arguments and variables together are larger than the kernel takes; pass the data in a file or on stdin".into(),
+        ]),
+        libc::ETXTBSY => StartFailure::NotExecutable(format!(
+            "{shown}: someone is writing to it; try again when that is done"
+        )),
+        _ => StartFailure::NoResources(format!("{shown}: {}", describe(errno))),
+    }
+}
+
+pub(crate) fn describe(errno: i32) -> String {
+    let text = std::io::Error::from_raw_os_error(errno).to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_lowercase()
+}
+
+/// The interpreter a script names in its first line, or the loader an ELF program names.
+fn interpreter(file: &Path) -> Option<OsString> {
+    let mut start = Vec::new();
+    std::fs::File::open(file).ok()?.take(16 << 10).read_to_end(&mut start).ok()?;
+    if let Some(line) = start.strip_prefix(b"#!") {
+        let name: Vec<u8> = line
+            .iter()
+            .copied()
+            .skip_while(|b| b" \t".contains(b))
+            .take_while(|b| !b" \t\n".contains(b))
+            .collect();
+        return Some(OsString::from_vec(name));
+    }
+    elf_loader(&start)
+}
+
+/// Reads PT_INTERP of a little-endian 64-bit ELF file, the only kind on the systems retake runs on.
+fn elf_loader(file: &[u8]) -> Option<OsString> {
+    if !file.starts_with(b"\x7fELF\x02\x01") {
+        return None;
+    }
+    let word = |at: usize, bytes: usize| -> Option<usize> {
+        let slice = file.get(at..at + bytes)?;
+        Some(slice.iter().rev().fold(0usize, |n, &b| (n << 8) | usize::from(b)))
+    };
+    let (table, size, count) = (word(32, 8)?, word(54, 2)?, word(56, 2)?);
+    for index in 0..count {
+        let header = table.checked_add(index * size)?;
+        if word(header, 4)? == 3 {
+            let (offset, length) = (word(header + 8, 8)?, word(header + 32, 8)?);
+            let name = file.get(offset..offset.checked_add(length)?)?;
+            let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
+            return Some(OsString::from_vec(name[..end].to_vec()));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_loader_of_a_real_program() {
+        let start = std::fs::read("/bin/true").unwrap();
+        let loader = elf_loader(&start).unwrap();
+        assert!(Path::new(&loader).exists(), "{loader:?}");
+    }
+
+    #[test]
+    fn a_directory_on_the_path_does_not_hide_a_program_behind_it() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("true")).unwrap();
+        let path = std::env::join_paths([dir.path(), Path::new("/bin")]).unwrap();
+        let found = resolve(OsStr::new("true"), Some(&path), Path::new("/")).unwrap();
+        assert_eq!(found, Path::new("/bin/true"));
+        let alone = std::env::join_paths([dir.path()]).unwrap();
+        let error = resolve(OsStr::new("true"), Some(&alone), Path::new("/")).unwrap_err();
+        assert!(matches!(error, StartFailure::NotExecutable(why) if why.contains("is a directory")));
+    }
+}

@@ -1,0 +1,791 @@
+//! One run from spawn to result: a single loop over the child, its output, the clock and whoever
+//! asks for the end.
+//!
+//! Nothing in here waits for anything but `poll`: not for the child, not for a grandchild that
+//! holds a pipe open, not for the reader of our own output.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant, SystemTime};
+
+use retake_event::{LeftFate, LeftProcess, LimitKind, Outcome, StartFailure, Stream, Usage};
+
+use crate::buffer::PageBuffer;
+use crate::cancel::Cancel;
+use crate::command::{Command, Detach, Stdin, check_directory};
+use crate::keeper::{Group, Keeper, Report, Spawn, Stage};
+use crate::leftovers;
+use crate::relay::{Passed, Relay};
+use crate::resolve;
+use crate::sys;
+use crate::terminal::{Pty, Raw, Terminal};
+use crate::watch::{self, Watch};
+
+/// After the child's exit, how long its leftovers may take to end by themselves.
+pub const DRAIN: Duration = Duration::from_millis(300);
+/// Between TERM and KILL for a leftover.
+const LEFTOVER_GRACE: Duration = Duration::from_millis(200);
+/// How long a run that was ended waits for the reader of its output.
+const RELAY_PATIENCE: Duration = Duration::from_millis(100);
+/// How long the keeper may be silent when it owes a report.
+const KEEPER_PATIENCE: Duration = Duration::from_secs(2);
+/// Larger than the default, so that a child writing 64 KiB at a time does not wait for each read.
+const PIPE_SIZE: i32 = 256 << 10;
+
+/// Where the child's output goes, live; `None` keeps it to the observer.
+#[derive(Clone, Copy, Default)]
+pub struct Attach<'a> {
+    pub stdout: Option<BorrowedFd<'a>>,
+    pub stderr: Option<BorrowedFd<'a>>,
+}
+
+/// What an observer sees of a run, in order.
+pub enum Event<'a> {
+    /// The program runs.
+    Started { pid: i32 },
+    /// The child, or something it left, wrote this.
+    Output { stream: Stream, bytes: &'a [u8] },
+    /// The tree is stopped and the clock stands; the run goes on when the observer returns.
+    Suspended,
+    Finished(&'a Finished),
+}
+
+/// How a run went.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    pub outcome: Outcome,
+    pub pid: Option<i32>,
+    pub start: SystemTime,
+    /// Until the child's end, by a clock that nobody sets.
+    pub duration: Duration,
+    pub usage: Usage,
+    /// Bytes written to stdout and stderr.
+    pub bytes: [u64; 2],
+    /// Something outlived the child and had to be ended, or still holds its output open.
+    pub leaked: bool,
+    pub left: Vec<LeftProcess>,
+    /// Bytes that were captured but that the reader of our own output did not take.
+    pub unread: [u64; 2],
+    /// Why passing output on failed, when that ended the run.
+    pub relay_error: Option<String>,
+}
+
+impl Keeper {
+    /// Runs the command. Whatever happens is in the result; nothing written before is lost.
+    pub fn run(
+        &mut self,
+        command: &Command,
+        cancel: &Cancel,
+        attach: Attach<'_>,
+        observer: &mut dyn FnMut(Event<'_>),
+    ) -> Finished {
+        let start = SystemTime::now();
+        let clock = Instant::now();
+        let finished = match Supervision::start(self, command, cancel, attach, observer, clock) {
+            Ok(supervision) => supervision.supervise(start),
+            Err(failure) => Finished {
+                outcome: Outcome::NotStarted(failure),
+                pid: None,
+                start,
+                duration: clock.elapsed(),
+                usage: Usage::default(),
+                bytes: [0; 2],
+                leaked: false,
+                left: Vec::new(),
+                unread: [0; 2],
+                relay_error: None,
+            },
+        };
+        observer(Event::Finished(&finished));
+        finished
+    }
+}
+
+/// Why retake is ending the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    Timeout,
+    Cancel(i32),
+    Limit(LimitKind),
+}
+
+struct Supervision<'a> {
+    keeper: &'a mut Keeper,
+    command: &'a Command,
+    cancel: &'a Cancel,
+    observer: &'a mut dyn FnMut(Event<'_>),
+    clock: Instant,
+    streams: [Option<OwnedFd>; 2],
+    grown: [bool; 2],
+    bytes: [u64; 2],
+    relays: [Option<Relay<'a>>; 2],
+    relay_error: Option<i32>,
+    watch: Option<Watch>,
+    terminal: Option<Terminal>,
+    pty: Option<Pty>,
+    typing: Option<Typing>,
+
+    pid: Option<i32>,
+    pidfd: Option<OwnedFd>,
+    /// The wait status and the run's length, once the child has ended.
+    exit: Option<(i32, Duration)>,
+    failure: Option<StartFailure>,
+    usage: Usage,
+    /// Nothing of the run is alive.
+    alone: bool,
+    cause: Option<Cause>,
+    left: Vec<LeftProcess>,
+    held_open: bool,
+    lost_keeper: bool,
+    done: bool,
+
+    deadline: Option<Instant>,
+    next_look: Option<Instant>,
+    kill_at: Option<Instant>,
+    drain_until: Option<Instant>,
+    patience_until: Option<Instant>,
+    /// When the keeper must have reported, and whether it was reminded.
+    owed: Option<(Instant, bool)>,
+}
+
+/// Keys on their way from the user's terminal to the pseudo-terminal.
+struct Typing {
+    raw: Raw,
+    keys: Vec<u8>,
+}
+
+impl<'a> Supervision<'a> {
+    fn start(
+        keeper: &'a mut Keeper,
+        command: &'a Command,
+        cancel: &'a Cancel,
+        attach: Attach<'a>,
+        observer: &'a mut dyn FnMut(Event<'_>),
+        clock: Instant,
+    ) -> Result<Self, StartFailure> {
+        let request = &command.request;
+        if let Some(problem) = check_directory(&request.cwd) {
+            return Err(StartFailure::WorkingDirectory(problem.to_string()));
+        }
+        let path = command.search_path();
+        let program = resolve::resolve(&request.arguments[0], path.as_deref(), &request.cwd)?;
+        let program = std::ffi::CString::new(program.into_os_string().into_encoded_bytes())
+            .map_err(|_| StartFailure::Refused(vec!["the program's path contains a NUL".into()]))?;
+        let system = |what: &str| {
+            let what = what.to_owned();
+            move |error: io::Error| {
+                StartFailure::NoResources(format!("{what}: {}", crate::command::plain(&error)))
+            }
+        };
+        keeper.revive().map_err(system("no process could be made"))?;
+
+        let directory = open_directory(&request.cwd)
+            .map_err(|error| StartFailure::WorkingDirectory(format!(
+                "working directory {}: {}", request.cwd.display(), crate::command::plain(&error)
+            )))?;
+        let inherits_terminal = request.stdin == Stdin::Inherit
+            // SAFETY: asks about a descriptor.
+            && unsafe { libc::isatty(0) } == 1;
+        let (pty, typing) = if request.pty {
+            let pty = Pty::open(inherits_terminal).map_err(system("no pseudo-terminal"))?;
+            let raw = inherits_terminal.then(|| Raw::enter(0)).flatten();
+            (Some(pty), raw.map(|raw| Typing { raw, keys: Vec::new() }))
+        } else {
+            (None, None)
+        };
+        let mut terminal =
+            if inherits_terminal && pty.is_none() { Terminal::controlling(0) } else { None };
+
+        let pipe = || sys::pipe().map_err(system("no pipe for the output"));
+        let (out, err, out_end, err_end) = match &pty {
+            Some(pty) => {
+                let duplicate = |fd: &OwnedFd| fd.try_clone().map_err(system("no pseudo-terminal"));
+                (Some(duplicate(&pty.ours)?), None, duplicate(&pty.theirs)?, duplicate(&pty.theirs)?)
+            }
+            None => {
+                let (out, out_end) = pipe()?;
+                let (err, err_end) = pipe()?;
+                (Some(out), Some(err), out_end, err_end)
+            }
+        };
+        let stdin = open_stdin(&request.stdin, pty.as_ref().filter(|_| inherits_terminal))
+            .map_err(system("stdin"))?;
+        let watch = Watch::over(&request.limits, keeper.pid());
+        let group = match (&terminal, &pty) {
+            (Some(terminal), _) if terminal.in_front() => Group::Foreground,
+            (_, Some(_)) if inherits_terminal => Group::Session,
+            _ => Group::Own,
+        };
+        let cgroup_files = watch.as_ref().map(|watch| watch.cgroup().procs()).unwrap_or_default();
+        keeper
+            .spawn(&Spawn {
+                program: &program,
+                arguments: &command.arguments,
+                environment: &command.environment,
+                group,
+                nice: request.nice,
+                files: request.limits.files,
+                fsize: request.limits.fsize_bytes,
+                fds: [
+                    stdin.as_raw_fd(),
+                    out_end.as_raw_fd(),
+                    err_end.as_raw_fd(),
+                    directory.as_raw_fd(),
+                    terminal.as_ref().map_or(stdin.as_raw_fd(), Terminal::fd),
+                ],
+                cgroup_files: &cgroup_files,
+            })
+            .map_err(|error| resolve::explain_exec(
+                request.arguments[0].as_ref(), &request.cwd, error.raw_os_error().unwrap_or(0)
+            ))?;
+        if group == Group::Foreground
+            && let Some(terminal) = &mut terminal
+        {
+            terminal.lent();
+        }
+        Ok(Self {
+            next_look: watch.as_ref().map(|_| clock + watch::EVERY),
+            deadline: request.timeout.and_then(|timeout| clock.checked_add(timeout)),
+            keeper,
+            command,
+            cancel,
+            observer,
+            clock,
+            streams: [out, err],
+            grown: [false; 2],
+            bytes: [0; 2],
+            relays: [attach.stdout.map(Relay::new), attach.stderr.map(Relay::new)],
+            relay_error: None,
+            watch,
+            terminal,
+            pty,
+            typing,
+            pid: None,
+            pidfd: None,
+            exit: None,
+            failure: None,
+            usage: Usage::default(),
+            alone: false,
+            cause: None,
+            left: Vec::new(),
+            held_open: false,
+            lost_keeper: false,
+            done: false,
+            kill_at: None,
+            drain_until: None,
+            patience_until: None,
+            owed: None,
+        })
+    }
+
+    fn supervise(mut self, start: SystemTime) -> Finished {
+        let mut buffer = PageBuffer::new();
+        while !self.done {
+            self.step(&mut buffer);
+        }
+        // The terminal first: whatever is said next goes to a sane one.
+        self.terminal = None;
+        self.typing = None;
+        let duration = self.exit.map_or_else(|| self.clock.elapsed(), |(_, duration)| duration);
+        let outcome = self.outcome();
+        Finished {
+            outcome,
+            pid: self.pid,
+            start,
+            duration,
+            usage: self.usage,
+            bytes: self.bytes,
+            leaked: self.held_open
+                || self.left.iter().any(|process| process.fate != LeftFate::Kept),
+            left: self.left,
+            unread: self.relays.map(|relay| relay.map_or(0, |relay| relay.lost())),
+            relay_error: self.relay_error.map(resolve::describe),
+        }
+    }
+
+    fn outcome(&mut self) -> Outcome {
+        if let Some(failure) = self.failure.take() {
+            return Outcome::NotStarted(failure);
+        }
+        let status = self.exit.map(|(status, _)| status);
+        let killer = status.filter(|&s| libc::WIFSIGNALED(s)).map(|s| libc::WTERMSIG(s));
+        let exhausted = self.watch.as_ref().is_some_and(|watch| watch.cgroup().out_of_memory());
+        match self.cause {
+            Some(Cause::Limit(limit)) => {
+                Outcome::LimitExceeded(limit, killer.unwrap_or(libc::SIGKILL))
+            }
+            Some(Cause::Timeout) => Outcome::TimedOut,
+            Some(Cause::Cancel(signal)) => Outcome::Cancelled(signal),
+            None if self.lost_keeper => Outcome::Interrupted,
+            None if exhausted => {
+                Outcome::LimitExceeded(LimitKind::Memory, killer.unwrap_or(libc::SIGKILL))
+            }
+            None => match (status, killer) {
+                (_, Some(libc::SIGXFSZ)) if self.command.request.limits.fsize_bytes.is_some() => {
+                    Outcome::LimitExceeded(LimitKind::Fsize, libc::SIGXFSZ)
+                }
+                (_, Some(signal)) => Outcome::Signaled(signal),
+                (Some(status), None) => Outcome::Exited(libc::WEXITSTATUS(status)),
+                (None, None) => Outcome::Interrupted,
+            },
+        }
+    }
+
+    /// Sleeps until something happens, then deals with all of it, control before output.
+    fn step(&mut self, buffer: &mut PageBuffer) {
+        let entry = |fd: RawFd, events: i16| libc::pollfd { fd, events, revents: 0 };
+        let mut polled = [
+            entry(self.keeper.socket(), libc::POLLIN),
+            entry(self.cancel.fd(), libc::POLLIN),
+            entry(self.pidfd.as_ref().map_or(-1, AsRawFd::as_raw_fd), libc::POLLIN),
+            entry(self.readable(Stream::Stdout), libc::POLLIN),
+            entry(self.readable(Stream::Stderr), libc::POLLIN),
+            entry(self.waiting_relay(Stream::Stdout), libc::POLLOUT),
+            entry(self.waiting_relay(Stream::Stderr), libc::POLLOUT),
+            entry(self.typing.as_ref().filter(|t| t.keys.is_empty()).map_or(-1, |_| 0), libc::POLLIN),
+            entry(self.key_sink(), libc::POLLOUT),
+        ];
+        sys::poll(&mut polled, self.next_instant());
+        let ready = polled.map(|entry| entry.revents != 0);
+        if ready[0] {
+            self.hear();
+        }
+        if ready[1] {
+            self.cancel.drain();
+        }
+        if ready[2] {
+            // The child has ended; the keeper owes its report.
+            self.pidfd = None;
+            self.expect_report();
+        }
+        self.asked();
+        self.timers(Instant::now());
+        for (stream, ready, events) in
+            [(Stream::Stdout, ready[3], polled[3].revents), (Stream::Stderr, ready[4], polled[4].revents)]
+        {
+            if ready {
+                self.read(stream, events, buffer);
+            }
+        }
+        for (stream, ready) in [(Stream::Stdout, ready[5]), (Stream::Stderr, ready[6])] {
+            if ready && let Some(relay) = &mut self.relays[stream.index()] {
+                let passed = relay.resume();
+                self.passed(stream, &passed);
+            }
+        }
+        if ready[7] || ready[8] {
+            self.type_on();
+        }
+        self.done = self.done || self.is_over();
+    }
+
+    /// The descriptor of a stream we want to read now; `-1` while its reader is behind.
+    fn readable(&self, stream: Stream) -> RawFd {
+        let behind = self.relays[stream.index()].as_ref().is_some_and(Relay::waits);
+        match &self.streams[stream.index()] {
+            Some(fd) if !behind || self.cause.is_some() => fd.as_raw_fd(),
+            _ => -1,
+        }
+    }
+
+    fn waiting_relay(&self, stream: Stream) -> RawFd {
+        let relay = self.relays[stream.index()].as_ref().filter(|relay| relay.waits());
+        relay.map_or(-1, Relay::fd)
+    }
+
+    fn next_instant(&self) -> Option<Instant> {
+        [
+            self.deadline,
+            self.next_look,
+            self.kill_at,
+            self.drain_until,
+            self.patience_until,
+            self.owed.map(|(at, _)| at),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    fn is_over(&self) -> bool {
+        let ended = self.exit.is_some() && self.alone || self.failure.is_some();
+        let silent = self.streams.iter().all(Option::is_none);
+        ended && silent && !self.relays.iter().flatten().any(Relay::waits)
+    }
+
+    fn hear(&mut self) {
+        while let Some(report) = self.keeper.report() {
+            self.owed = None;
+            match report {
+                Report::Started { pid, pidfd } => {
+                    self.pid = Some(pid);
+                    self.pidfd = Some(pidfd);
+                    (self.observer)(Event::Started { pid });
+                }
+                Report::Failed { stage, errno } => {
+                    self.failure = Some(self.explain(stage, errno));
+                    self.streams = [None, None];
+                }
+                Report::Exited { status, usage, alone } => {
+                    self.exit = Some((status, self.clock.elapsed()));
+                    self.pidfd = None;
+                    self.deadline = self.deadline.filter(|_| self.relays.iter().any(Option::is_some));
+                    self.usage = usage;
+                    self.ended(alone);
+                    return;
+                }
+                Report::Empty { usage } => {
+                    self.usage.add(&usage);
+                    self.ended(true);
+                    return;
+                }
+                Report::Stopped(signal) => {
+                    let by_terminal = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+                    let ours = self.terminal.is_some() || self.typing.is_some();
+                    if ours && by_terminal.contains(&signal) {
+                        self.suspend();
+                    }
+                }
+                Report::Stuck => {
+                    for process in self.survivors() {
+                        self.note_left(process, LeftFate::Survived);
+                    }
+                    self.give_up();
+                }
+                Report::Lost => self.keeper_lost(),
+            }
+        }
+    }
+
+    /// The child has ended, and possibly everything else too.
+    fn ended(&mut self, alone: bool) {
+        self.alone = alone;
+        let now = Instant::now();
+        if alone {
+            self.kill_at = None;
+            self.next_look = None;
+            // Only a process outside the tree can still hold a pipe now.
+            self.drain_until = Some(now + DRAIN);
+            if self.cause.is_some() {
+                self.patience_until = Some(now + RELAY_PATIENCE);
+            }
+        } else if self.cause.is_none() {
+            self.drain_until = Some(now + DRAIN);
+        }
+    }
+
+    /// Looks at what signal handlers and other threads asked for.
+    fn asked(&mut self) {
+        if self.cancel.take_window()
+            && let Some(pty) = &self.pty
+        {
+            pty.copy_size();
+        }
+        if self.cancel.take_suspend() {
+            self.suspend();
+        }
+        let Some(signal) = self.cancel.requested() else { return };
+        if self.exit.is_some() && self.cause.is_none() {
+            // The child has its outcome; what remains is not worth waiting for.
+            self.abandon_rest();
+        } else if self.cause.is_none() {
+            self.end(Cause::Cancel(signal));
+        }
+        if self.cancel.kill_requested() && self.kill_at.is_some_and(|at| at > Instant::now()) {
+            self.kill_at = Some(Instant::now());
+        }
+    }
+
+    fn timers(&mut self, now: Instant) {
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if due(self.deadline) {
+            self.deadline = None;
+            if self.exit.is_none() {
+                self.end(Cause::Timeout);
+            } else {
+                self.abandon_rest();
+            }
+        }
+        if due(self.next_look) {
+            self.next_look = Some(now + watch::EVERY);
+            let exceeded = self.watch.as_mut().and_then(Watch::exceeded);
+            if let Some(limit) = exceeded.filter(|_| self.cause.is_none()) {
+                self.end(Cause::Limit(limit));
+            }
+        }
+        if due(self.kill_at) {
+            self.kill_at = None;
+            self.keeper.kill();
+            self.expect_report();
+        }
+        if due(self.drain_until) {
+            self.drain_until = None;
+            self.drained();
+        }
+        if due(self.patience_until) {
+            self.patience_until = None;
+            self.relays.iter_mut().flatten().for_each(Relay::give_up);
+        }
+        if let Some((at, reminded)) = self.owed
+            && at <= now
+        {
+            self.remind(reminded);
+        }
+    }
+
+    /// Starts the ending: TERM now, KILL after the grace. A limit is a wall: no grace.
+    fn end(&mut self, cause: Cause) {
+        self.cause = Some(cause);
+        self.deadline = None;
+        self.drain_until = None;
+        if self.pid.is_none() && self.failure.is_none() {
+            // Not even started: the keeper hangs in the kernel with it.
+            self.expect_report();
+        }
+        let grace = match cause {
+            Cause::Limit(_) => Duration::ZERO,
+            Cause::Timeout | Cause::Cancel(_) => self.command.request.grace,
+        };
+        if !grace.is_zero() {
+            self.keeper.signal(libc::SIGTERM);
+        }
+        self.kill_at = Some(Instant::now() + grace);
+    }
+
+    /// After the child's own end: leftovers are killed and a slow reader is left behind.
+    fn abandon_rest(&mut self) {
+        self.relays.iter_mut().flatten().for_each(Relay::give_up);
+        if !self.alone && self.left.is_empty() {
+            self.drain_until = None;
+            self.drained();
+        }
+    }
+
+    /// The time for leftovers to end by themselves is over.
+    fn drained(&mut self) {
+        if self.exit.is_none() && self.failure.is_none() {
+            return;
+        }
+        if self.alone {
+            // Nothing of ours is alive: someone else holds the pipes, or a process told to stay.
+            self.held_open = self.streams.iter().any(Option::is_some)
+                && !self.left.iter().any(|process| process.fate == LeftFate::Kept);
+            self.streams = [None, None];
+            return;
+        }
+        let mut others = false;
+        for process in self.survivors() {
+            let stays = match &self.command.request.detach {
+                Detach::None => false,
+                Detach::All => true,
+                Detach::Named(names) => process.is_named(names),
+            };
+            if stays {
+                self.keeper.keep(process.pid);
+                self.note_left(process, LeftFate::Kept);
+            } else {
+                others = true;
+                self.note_left(process, LeftFate::Ended);
+            }
+        }
+        if others {
+            self.keeper.signal(libc::SIGTERM);
+            self.kill_at = Some(Instant::now() + LEFTOVER_GRACE);
+        } else if self.left.is_empty() {
+            // They ended while we looked; the keeper is about to say so.
+            self.expect_report();
+        } else {
+            self.give_up();
+        }
+    }
+
+    /// Ends the supervision although processes are left.
+    fn give_up(&mut self) {
+        self.alone = true;
+        self.kill_at = None;
+        self.streams = [None, None];
+        self.exit.get_or_insert((libc::SIGKILL, self.clock.elapsed()));
+    }
+
+    fn survivors(&self) -> Vec<leftovers::Process> {
+        leftovers::below(self.keeper.pid())
+    }
+
+    fn note_left(&mut self, process: leftovers::Process, fate: LeftFate) {
+        match self.left.iter_mut().find(|left| left.pid == process.pid) {
+            Some(left) => left.fate = fate,
+            None => self.left.push(LeftProcess { pid: process.pid, command: process.command, fate }),
+        }
+    }
+
+    fn expect_report(&mut self) {
+        self.owed.get_or_insert((Instant::now() + KEEPER_PATIENCE, false));
+    }
+
+    /// The keeper owes a report. Someone may have stopped it; if it is worse, we take over.
+    fn remind(&mut self, reminded: bool) {
+        if reminded {
+            self.keeper.destroy();
+            self.keeper_lost();
+        } else {
+            // SAFETY: our own child, not yet waited for.
+            unsafe { libc::kill(self.keeper.pid(), libc::SIGCONT) };
+            self.owed = Some((Instant::now() + KEEPER_PATIENCE, true));
+        }
+    }
+
+    /// Without a keeper its processes are ours: end them.
+    fn keeper_lost(&mut self) {
+        self.owed = None;
+        self.lost_keeper = true;
+        leftovers::end_orphans(self.keeper.pid(), self.pid, &self.command.environment);
+        self.exit.get_or_insert((libc::SIGKILL, self.clock.elapsed()));
+        self.ended(true);
+    }
+
+    /// Stops tree and clock until the observer returns.
+    fn suspend(&mut self) {
+        let at = Instant::now();
+        self.keeper.signal(libc::SIGSTOP);
+        if let Some(terminal) = &mut self.terminal {
+            terminal.take_back();
+        }
+        if let Some(typing) = &self.typing {
+            typing.raw.pause();
+        }
+        (self.observer)(Event::Suspended);
+        if let Some(typing) = &self.typing {
+            typing.raw.again();
+        }
+        if let (Some(terminal), Some(pid)) = (&mut self.terminal, self.pid) {
+            terminal.lend(pid);
+        }
+        self.keeper.signal(libc::SIGCONT);
+        let stood = at.elapsed();
+        for instant in [&mut self.deadline, &mut self.kill_at, &mut self.drain_until] {
+            *instant = instant.map(|instant| instant + stood);
+        }
+    }
+
+    fn read(&mut self, stream: Stream, events: i16, buffer: &mut PageBuffer) {
+        let index = stream.index();
+        let Some(fd) = self.streams[index].as_ref().map(AsRawFd::as_raw_fd) else { return };
+        if events & libc::POLLIN == 0 {
+            // Hung up with nothing left to read.
+            self.streams[index] = None;
+            return;
+        }
+        let n = match sys::read_some(fd, buffer.as_mut()) {
+            Ok(Some(0)) | Err(_) => {
+                self.streams[index] = None;
+                return;
+            }
+            Ok(None) => return,
+            Ok(Some(n)) => n,
+        };
+        if n >= 32 << 10 && !std::mem::replace(&mut self.grown[index], true) {
+            // SAFETY: plain numbers. Over the user's share of pipe memory it stays as it is.
+            unsafe { libc::fcntl(fd, libc::F_SETPIPE_SZ, PIPE_SIZE) };
+        }
+        self.bytes[index] += n as u64;
+        let bytes = &buffer.as_mut()[..n];
+        (self.observer)(Event::Output { stream, bytes });
+        if let Some(relay) = &mut self.relays[index] {
+            if relay.waits() {
+                relay.skip(bytes);
+            } else {
+                let passed = relay.pass(bytes);
+                self.passed(stream, &passed);
+            }
+        }
+    }
+
+    fn passed(&mut self, stream: Stream, passed: &Passed) {
+        if !matches!(passed, Passed::Closed) {
+            return;
+        }
+        let Some(relay) = self.relays[stream.index()].take() else { return };
+        // Nobody reads any more. Like a program that writes into a closed pipe, the run ends.
+        if self.cause.is_none() && self.exit.is_none() {
+            self.relay_error = relay.error();
+            self.end(Cause::Cancel(libc::SIGPIPE));
+        }
+    }
+
+    fn key_sink(&self) -> RawFd {
+        match (&self.typing, &self.pty) {
+            (Some(typing), Some(pty)) if !typing.keys.is_empty() => pty.ours.as_raw_fd(),
+            _ => -1,
+        }
+    }
+
+    /// Moves keys from the user's terminal to the child's.
+    fn type_on(&mut self) {
+        let (Some(typing), Some(pty)) = (&mut self.typing, &self.pty) else { return };
+        if typing.keys.is_empty() {
+            let mut keys = [0; 512];
+            match sys::read_some(0, &mut keys) {
+                Ok(Some(n @ 1..)) => typing.keys.extend_from_slice(&keys[..n]),
+                Ok(None) => {}
+                // The user's terminal is gone: nothing more will be typed.
+                Ok(Some(_)) | Err(_) => self.typing = None,
+            }
+            return;
+        }
+        // SAFETY: writes from a buffer that is alive, after `poll` said there is room.
+        let n = unsafe {
+            libc::write(pty.ours.as_raw_fd(), typing.keys.as_ptr().cast(), typing.keys.len())
+        };
+        if n > 0 {
+            typing.keys.drain(..n as usize);
+        }
+    }
+
+    fn explain(&self, stage: Stage, errno: i32) -> StartFailure {
+        let request = &self.command.request;
+        let why = resolve::describe(errno);
+        match stage {
+            Stage::Exec => {
+                let path = self.command.search_path();
+                match resolve::resolve(&request.arguments[0], path.as_deref(), &request.cwd) {
+                    Ok(program) => resolve::explain_exec(&program, &request.cwd, errno),
+                    Err(failure) => failure,
+                }
+            }
+            Stage::Directory => StartFailure::WorkingDirectory(format!(
+                "working directory {}: {why}",
+                request.cwd.display()
+            )),
+            Stage::Clone => StartFailure::NoResources(format!("no process could be made: {why}")),
+            Stage::Limit => StartFailure::NoResources(format!(
+                "a limit or priority could not be set: {why}; ask for less than the current limit"
+            )),
+            Stage::Session | Stage::Cgroup | Stage::Streams | Stage::Terminal => {
+                StartFailure::NoResources(format!(
+                    "the new process could not be set up ({stage:?}): {why}"
+                ))
+            }
+        }
+    }
+}
+
+fn open_directory(path: &std::path::Path) -> io::Result<OwnedFd> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    Ok(File::options().read(true).custom_flags(flags).open(path)?.into())
+}
+
+fn open_stdin(stdin: &Stdin, pty: Option<&Pty>) -> io::Result<OwnedFd> {
+    match (stdin, pty) {
+        (Stdin::Inherit, Some(pty)) => pty.theirs.try_clone(),
+        (Stdin::Inherit, None) => {
+            // SAFETY: duplicates descriptor 0, which stays open; the copy is ours alone.
+            let fd = sys::check(unsafe { libc::fcntl(0, libc::F_DUPFD_CLOEXEC, 3) })?;
+            // SAFETY: just made.
+            Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        }
+        (Stdin::Null, _) => Ok(File::open("/dev/null")?.into()),
+        (Stdin::File(path), _) => Ok(File::open(path)?.into()),
+    }
+}

@@ -1,0 +1,270 @@
+//! The few system calls the engine needs, as safe functions where that is possible.
+//!
+//! Nothing here allocates unless its name or result says so: the keeper runs in a forked copy of a
+//! possibly threaded program, where only async-signal-safe calls are allowed.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use libc::{c_int, c_void};
+
+/// Turns the `-1` of a C call into the error it stands for.
+pub(crate) fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+pub(crate) fn errno() -> i32 {
+    // SAFETY: the location is valid for the calling thread.
+    unsafe { *libc::__errno_location() }
+}
+
+/// A pipe whose both ends close on exec.
+pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: `ends` has room for the two descriptors.
+    check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
+    // SAFETY: both were just made and belong to nobody else.
+    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
+}
+
+/// A connected pair of message sockets: each send arrives whole or not at all, in order.
+pub(crate) fn message_sockets() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: `ends` has room for the two descriptors.
+    check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) })?;
+    // SAFETY: both were just made and belong to nobody else.
+    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
+}
+
+pub(crate) fn set_nonblocking(fd: &impl AsRawFd) -> io::Result<()> {
+    let fd = fd.as_raw_fd();
+    // SAFETY: plain descriptor flags, no pointers.
+    let flags = check(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
+    // SAFETY: as above.
+    check(unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
+}
+
+/// Reads once; `Ok(None)` when nothing is there yet.
+pub(crate) fn read_some(fd: RawFd, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        // SAFETY: the buffer is ours and as long as we say.
+        let n = unsafe { libc::read(fd, buffer.as_mut_ptr().cast::<c_void>(), buffer.len()) };
+        if n >= 0 {
+            return Ok(Some(n as usize));
+        }
+        match errno() {
+            libc::EINTR => continue,
+            libc::EAGAIN => return Ok(None),
+            code => return Err(io::Error::from_raw_os_error(code)),
+        }
+    }
+}
+
+/// Waits for any of the descriptors, until the instant at the latest. Interruptions count as a wake.
+pub(crate) fn poll(fds: &mut [libc::pollfd], until: Option<Instant>) {
+    let limit;
+    let timeout = match until {
+        None => std::ptr::null(),
+        Some(until) => {
+            let left = until.saturating_duration_since(Instant::now());
+            limit = timespec(left);
+            &raw const limit
+        }
+    };
+    // SAFETY: the array and the timeout outlive the call. A failure is a wake without readiness.
+    let ready =
+        unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as _, timeout, std::ptr::null()) };
+    if ready < 0 {
+        for fd in fds {
+            fd.revents = 0;
+        }
+    }
+}
+
+pub(crate) fn timespec(duration: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: duration.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        tv_nsec: duration.subsec_nanos().into(),
+    }
+}
+
+/// A set of signals with every member, or none.
+pub(crate) fn signal_set(full: bool) -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: both calls initialise the whole set and cannot fail.
+    unsafe {
+        if full {
+            libc::sigfillset(set.as_mut_ptr());
+        } else {
+            libc::sigemptyset(set.as_mut_ptr());
+        }
+        set.assume_init()
+    }
+}
+
+/// The size of a fixed descriptor list in one message.
+pub(crate) const MAX_FDS: usize = 10;
+
+#[repr(C)]
+union ControlBuffer {
+    _align: libc::cmsghdr,
+    bytes: [u8; 128],
+}
+
+/// Sends a plain value and descriptors as one message.
+pub(crate) fn send<T: Copy>(socket: RawFd, value: &T, fds: &[RawFd]) -> io::Result<()> {
+    debug_assert!(fds.len() <= MAX_FDS, "more descriptors than a message carries");
+    let mut control = ControlBuffer { bytes: [0; 128] };
+    let mut part = libc::iovec {
+        iov_base: std::ptr::from_ref(value).cast_mut().cast::<c_void>(),
+        iov_len: size_of::<T>(),
+    };
+    // SAFETY: zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    if !fds.is_empty() {
+        let length = size_of_val(fds) as u32;
+        // SAFETY: CMSG_SPACE of ten descriptors is below the 128 bytes of the buffer, and the
+        // header and data written lie within it.
+        unsafe {
+            message.msg_control = (&raw mut control.bytes).cast();
+            message.msg_controllen = libc::CMSG_SPACE(length) as _;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(length) as _;
+            std::ptr::copy_nonoverlapping(
+                fds.as_ptr(),
+                libc::CMSG_DATA(header).cast::<RawFd>(),
+                fds.len(),
+            );
+        }
+    }
+    loop {
+        // SAFETY: everything the message points to is alive.
+        let sent = unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) };
+        if sent >= 0 {
+            return Ok(());
+        }
+        if errno() != libc::EINTR {
+            return Err(io::Error::from_raw_os_error(errno()));
+        }
+    }
+}
+
+/// What [`receive`] found.
+pub(crate) enum Received<T> {
+    Message(T, [RawFd; MAX_FDS]),
+    Nothing,
+    Closed,
+}
+
+/// Receives one message without waiting. Absent descriptors are `-1`; present ones are the
+/// caller's to close.
+pub(crate) fn receive<T: Copy>(socket: RawFd) -> Received<T> {
+    let mut control = ControlBuffer { bytes: [0; 128] };
+    let mut value = MaybeUninit::<T>::uninit();
+    let mut fds = [-1; MAX_FDS];
+    let mut part =
+        libc::iovec { iov_base: value.as_mut_ptr().cast::<c_void>(), iov_len: size_of::<T>() };
+    // SAFETY: zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw mut control).cast();
+    message.msg_controllen = size_of::<ControlBuffer>() as _;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    let got = loop {
+        // SAFETY: everything the message points to is alive.
+        let got = unsafe { libc::recvmsg(socket, &raw mut message, flags) };
+        if got < 0 && errno() == libc::EINTR {
+            continue;
+        }
+        break got;
+    };
+    if got < 0 && errno() == libc::EAGAIN {
+        return Received::Nothing;
+    }
+    if got < size_of::<T>() as isize {
+        return Received::Closed;
+    }
+    // SAFETY: the kernel filled the control buffer; headers and data lie within it.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        if !header.is_null() && (*header).cmsg_type == libc::SCM_RIGHTS {
+            let bytes = (*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+            let count = (bytes / size_of::<RawFd>()).min(MAX_FDS);
+            std::ptr::copy_nonoverlapping(
+                libc::CMSG_DATA(header).cast::<RawFd>(),
+                fds.as_mut_ptr(),
+                count,
+            );
+        }
+        // SAFETY: a whole `T` arrived, written by `send` of the same type in the same program.
+        Received::Message(value.assume_init(), fds)
+    }
+}
+
+pub(crate) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: plain numbers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let fd = check(fd as c_int)?;
+    // SAFETY: just made, ours alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+pub(crate) fn pidfd_signal(pidfd: RawFd, signal: c_int) -> io::Result<()> {
+    // SAFETY: a null siginfo asks for the default one.
+    let result = unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd, signal, std::ptr::null::<c_void>(), 0)
+    };
+    check(result as c_int).map(drop)
+}
+
+/// Formats small paths such as `/proc/1/task/1/children` without allocating.
+pub(crate) struct PathBuffer {
+    bytes: [u8; 64],
+    length: usize,
+}
+
+impl PathBuffer {
+    pub(crate) fn new() -> Self {
+        Self { bytes: [0; 64], length: 0 }
+    }
+
+    pub(crate) fn text(mut self, text: &[u8]) -> Self {
+        // The last byte stays zero, which ends the string.
+        let room = self.bytes.len() - 1 - self.length;
+        let n = text.len().min(room);
+        self.bytes[self.length..self.length + n].copy_from_slice(&text[..n]);
+        self.length += n;
+        self
+    }
+
+    pub(crate) fn number(self, number: i32) -> Self {
+        let mut digits = [0u8; 10];
+        let (mut at, mut rest) = (digits.len(), number.unsigned_abs());
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        self.text(&digits[at..])
+    }
+
+    /// Opens the path for reading, closing on exec.
+    pub(crate) fn open(&self) -> io::Result<OwnedFd> {
+        let path = self.bytes.as_ptr().cast();
+        // SAFETY: the buffer ends with a zero byte.
+        let fd = check(unsafe { libc::open(path, libc::O_RDONLY | libc::O_CLOEXEC) })?;
+        // SAFETY: just opened, ours alone.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+}

@@ -1,0 +1,164 @@
+//! Terminals: the user's own, lent to the child and taken back, and pseudo-terminals.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use crate::sys;
+
+/// The terminal the user runs retake from, while a child may use it.
+pub(crate) struct Terminal {
+    fd: RawFd,
+    own_group: i32,
+    modes: libc::termios,
+    lent: bool,
+    /// What SIGTTOU did before: while the child is in front, our own writes must not stop us.
+    ttou: libc::sigaction,
+}
+
+impl Terminal {
+    /// The terminal behind `fd`, if it controls this process.
+    pub(crate) fn controlling(fd: RawFd) -> Option<Self> {
+        // SAFETY: plain queries; zero is valid for both structures, which the calls fill.
+        unsafe {
+            let mut modes: libc::termios = std::mem::zeroed();
+            if libc::tcgetpgrp(fd) <= 0 || libc::tcgetattr(fd, &raw mut modes) != 0 {
+                return None;
+            }
+            let mut ignore: libc::sigaction = std::mem::zeroed();
+            ignore.sa_sigaction = libc::SIG_IGN;
+            let mut ttou: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(libc::SIGTTOU, &raw const ignore, &raw mut ttou);
+            Some(Self { fd, own_group: libc::getpgrp(), modes, lent: false, ttou })
+        }
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.fd
+    }
+
+    /// Whether this process is the one the user is talking to.
+    pub(crate) fn in_front(&self) -> bool {
+        // SAFETY: a plain query.
+        unsafe { libc::tcgetpgrp(self.fd) == self.own_group }
+    }
+
+    /// The child made itself the foreground group.
+    pub(crate) fn lent(&mut self) {
+        self.lent = true;
+    }
+
+    /// Puts the child in front again after a pause, if we are.
+    pub(crate) fn lend(&mut self, group: i32) {
+        if self.in_front() {
+            // SAFETY: SIGTTOU is ignored, so this does not stop us.
+            self.lent = unsafe { libc::tcsetpgrp(self.fd, group) } == 0;
+        }
+    }
+
+    /// Modes and foreground as they were before the child.
+    pub(crate) fn take_back(&mut self) {
+        if std::mem::take(&mut self.lent) {
+            // SAFETY: SIGTTOU is ignored; a terminal that is gone cannot be restored.
+            unsafe {
+                libc::tcsetpgrp(self.fd, self.own_group);
+                libc::tcsetattr(self.fd, libc::TCSADRAIN, &raw const self.modes);
+            }
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.take_back();
+        // SAFETY: restores what `controlling` saved.
+        unsafe { libc::sigaction(libc::SIGTTOU, &raw const self.ttou, std::ptr::null_mut()) };
+    }
+}
+
+/// A pseudo-terminal: the child writes to one side, we read the other.
+pub(crate) struct Pty {
+    pub(crate) ours: OwnedFd,
+    pub(crate) theirs: OwnedFd,
+}
+
+impl Pty {
+    /// `typed` says that a person will type into it.
+    pub(crate) fn open(typed: bool) -> io::Result<Self> {
+        // SAFETY: descriptors just made are wrapped at once; structures are filled before use.
+        unsafe {
+            let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+            let ours = OwnedFd::from_raw_fd(sys::check(libc::posix_openpt(flags))?);
+            let unlock: libc::c_int = 0;
+            sys::check(libc::ioctl(ours.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlock))?;
+            let theirs = sys::check(libc::ioctl(ours.as_raw_fd(), libc::TIOCGPTPEER, flags))?;
+            let theirs = OwnedFd::from_raw_fd(theirs);
+            if !typed {
+                // Lines end as the program wrote them, and nothing is echoed.
+                let mut modes: libc::termios = std::mem::zeroed();
+                if libc::tcgetattr(theirs.as_raw_fd(), &raw mut modes) == 0 {
+                    modes.c_oflag &= !libc::ONLCR;
+                    modes.c_lflag &= !libc::ECHO;
+                    libc::tcsetattr(theirs.as_raw_fd(), libc::TCSANOW, &raw const modes);
+                }
+            }
+            let pty = Self { ours, theirs };
+            pty.copy_size();
+            Ok(pty)
+        }
+    }
+
+    /// Takes on the size of the user's terminal, or 80 x 24 without one.
+    pub(crate) fn copy_size(&self) {
+        // SAFETY: the structure is filled by whichever query succeeds first.
+        unsafe {
+            let mut size: libc::winsize = std::mem::zeroed();
+            let known = (0..3).any(|fd| {
+                libc::ioctl(fd, libc::TIOCGWINSZ, &raw mut size) == 0 && size.ws_col > 0
+            });
+            if !known {
+                size.ws_col = 80;
+                size.ws_row = 24;
+            }
+            libc::ioctl(self.ours.as_raw_fd(), libc::TIOCSWINSZ, &raw const size);
+        }
+    }
+}
+
+/// The user's terminal passing every key on, until dropped.
+pub(crate) struct Raw {
+    fd: RawFd,
+    before: libc::termios,
+}
+
+impl Raw {
+    pub(crate) fn enter(fd: RawFd) -> Option<Self> {
+        // SAFETY: zero is a valid termios, filled by the query.
+        let before = unsafe {
+            let mut before: libc::termios = std::mem::zeroed();
+            (libc::tcgetattr(fd, &raw mut before) == 0).then_some(before)
+        }?;
+        let raw = Self { fd, before };
+        raw.again();
+        Some(raw)
+    }
+
+    pub(crate) fn again(&self) {
+        let mut modes = self.before;
+        // SAFETY: changes and sets our own copy.
+        unsafe {
+            libc::cfmakeraw(&raw mut modes);
+            libc::tcsetattr(self.fd, libc::TCSADRAIN, &raw const modes);
+        }
+    }
+
+    pub(crate) fn pause(&self) {
+        // SAFETY: sets what `enter` saved.
+        unsafe { libc::tcsetattr(self.fd, libc::TCSADRAIN, &raw const self.before) };
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        self.pause();
+    }
+}

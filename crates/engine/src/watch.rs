@@ -1,0 +1,112 @@
+//! Limits of a whole tree by looking at it, where no cgroup can be had.
+//!
+//! A watched limit may be exceeded for as long as one look takes to come: [`EVERY`].
+
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use retake_event::{LimitKind, Limits};
+
+use crate::cgroup::Cgroup;
+use crate::sys::{self, PathBuffer};
+use crate::tree::{self, Entry, Stat};
+
+/// How often limits are looked at.
+pub const EVERY: Duration = Duration::from_millis(50);
+
+pub(crate) struct Watch {
+    limits: Limits,
+    cgroup: Cgroup,
+    keeper: i32,
+    /// The keeper's CPU ticks before the run: those of earlier runs it has reaped.
+    before: u64,
+    found: Vec<Entry>,
+}
+
+impl Watch {
+    /// `None` when no limit of the tree is set, so that nothing needs to be looked at.
+    pub(crate) fn over(limits: &Limits, keeper: i32) -> Option<Self> {
+        if limits.memory_bytes.or(limits.cpu_ms).or(limits.procs).is_none() {
+            return None;
+        }
+        Some(Self {
+            limits: *limits,
+            cgroup: Cgroup::create(limits),
+            keeper,
+            before: Stat::read(keeper).map_or(0, |stat| stat.ticks),
+            found: vec![Entry::default(); 16 << 10],
+        })
+    }
+
+    pub(crate) fn cgroup(&self) -> &Cgroup {
+        &self.cgroup
+    }
+
+    /// The limit that is exceeded now, if one is.
+    pub(crate) fn exceeded(&mut self) -> Option<LimitKind> {
+        if self.cgroup.out_of_memory() {
+            return Some(LimitKind::Memory);
+        }
+        let memory = self.limits.memory_bytes.filter(|_| !self.cgroup.holds(LimitKind::Memory));
+        let procs = self.limits.procs.filter(|_| !self.cgroup.holds(LimitKind::Procs));
+        let by_kernel = self.cgroup.cpu_ms();
+        if let (Some(limit), Some(used)) = (self.limits.cpu_ms, by_kernel)
+            && used >= limit
+        {
+            return Some(LimitKind::Cpu);
+        }
+        let cpu = self.limits.cpu_ms.filter(|_| by_kernel.is_none());
+        if memory.or(procs).or(cpu).is_none() {
+            return None;
+        }
+        let count = tree::descendants(self.keeper, &mut self.found);
+        let tree = &self.found[..count];
+        let stats = || tree.iter().filter_map(|entry| Stat::read(entry.pid));
+        if let Some(limit) = cpu {
+            let reaped = Stat::read(self.keeper).map_or(0, |stat| stat.ticks);
+            let ticks = reaped.saturating_sub(self.before) + stats().map(|s| s.ticks).sum::<u64>();
+            if ticks * 1000 / ticks_per_second() >= limit {
+                return Some(LimitKind::Cpu);
+            }
+        }
+        let tasks = || stats().filter(|stat| stat.state != b'Z').map(|stat| stat.threads).sum::<u64>();
+        if procs.is_some_and(|limit| tasks() > limit) {
+            return Some(LimitKind::Procs);
+        }
+        if let Some(limit) = memory {
+            // Resident sets count shared pages once per process: an upper bound that is cheap.
+            // Only when it is over the limit are shares counted, which is exact and slow.
+            let sum = |of: fn(i32) -> Option<u64>| tree.iter().filter_map(|e| of(e.pid)).sum::<u64>();
+            if sum(resident) > limit && sum(proportional) > limit {
+                return Some(LimitKind::Memory);
+            }
+        }
+        None
+    }
+}
+
+fn ticks_per_second() -> u64 {
+    // SAFETY: a plain query.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100).max(1)
+}
+
+fn resident(pid: i32) -> Option<u64> {
+    let text = small_file(PathBuffer::new().text(b"/proc/").number(pid).text(b"/statm"))?;
+    let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
+    // SAFETY: a plain query.
+    Some(pages * u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?)
+}
+
+fn proportional(pid: i32) -> Option<u64> {
+    let text = small_file(PathBuffer::new().text(b"/proc/").number(pid).text(b"/smaps_rollup"));
+    let Some(text) = text else { return resident(pid) };
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? * 1024)
+}
+
+fn small_file(path: PathBuffer) -> Option<String> {
+    let file = path.open().ok()?;
+    let mut buffer = [0; 2048];
+    let n = sys::read_some(file.as_raw_fd(), &mut buffer).ok()??;
+    Some(String::from_utf8_lossy(&buffer[..n]).into_owned())
+}

@@ -1,0 +1,221 @@
+//! Whether a command line given as one string needs a shell.
+//!
+//! A line of plain words runs directly: no shell to start, nothing to inject into. What only a
+//! shell understands goes to `/bin/sh -c`, and the result says so.
+
+/// Whether a shell may be used for a command given as one string.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ShellMode {
+    /// Only for a line that needs one.
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+/// A command line turned into arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    pub arguments: Vec<String>,
+    pub shell: bool,
+}
+
+/// The line needs a shell and may not have one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}, which needs a shell; allow one with --shell true, or give the program and its arguments after --")]
+pub struct ShellNeeded {
+    reason: String,
+}
+
+/// What dash and POSIX know as built-in or reserved in the place of a command.
+const BUILTINS: [&str; 59] = [
+    "!", ".", ":", "[", "alias", "bg", "break", "case", "cd", "command", "continue", "do", "done",
+    "echo", "elif", "else", "esac", "eval", "exec", "exit", "export", "false", "fc", "fg", "fi",
+    "for", "getopts", "hash", "if", "in", "jobs", "kill", "local", "printf", "pwd", "read",
+    "readonly", "return", "set", "shift", "source", "test", "then", "times", "trap", "true", "type",
+    "ulimit", "umask", "unalias", "unset", "until", "wait", "while", "{", "}", "[[", "function",
+    "time",
+];
+
+/// Decides how a line runs. `on_path` tells whether a word names a program.
+pub fn interpret(
+    line: &str,
+    mode: ShellMode,
+    on_path: impl Fn(&str) -> bool,
+) -> Result<Line, ShellNeeded> {
+    let through_shell = || Line {
+        arguments: vec!["/bin/sh".into(), "-c".into(), line.into()],
+        shell: true,
+    };
+    if mode == ShellMode::Always {
+        return Ok(through_shell());
+    }
+    let reason = match split(line) {
+        Ok(arguments) => match arguments.first() {
+            // A program of that name wins over a builtin.
+            Some(first) if BUILTINS.contains(&first.as_str()) && !on_path(first) => {
+                format!("`{first}` is a shell builtin")
+            }
+            _ => return Ok(Line { arguments, shell: false }),
+        },
+        Err(reason) => reason,
+    };
+    match mode {
+        ShellMode::Never => Err(ShellNeeded { reason }),
+        ShellMode::Auto | ShellMode::Always => Ok(through_shell()),
+    }
+}
+
+/// Splits plain and quoted words, or says what a shell would have to do.
+fn split(line: &str) -> Result<Vec<String>, String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut chars = line.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            ' ' | '\t' => words.extend(word.take()),
+            '\'' | '"' => {
+                let word = word.get_or_insert_default();
+                loop {
+                    match chars.next() {
+                        None => return Err(format!("the {c} quote is not closed")),
+                        Some(end) if end == c => break,
+                        Some(special @ ('$' | '`' | '\\')) if c == '"' => {
+                            return Err(format!("`{special}` inside quotes is expanded"));
+                        }
+                        Some(plain) => word.push(plain),
+                    }
+                }
+            }
+            '|' | '&' | ';' | '<' | '>' | '(' | ')' | '\n' | '\r' => {
+                return Err(format!("`{}` is a shell operator", c.escape_debug()));
+            }
+            '$' | '`' | '\\' | '*' | '?' | '[' => {
+                // `[` alone is the name of a program.
+                if c == '[' && word.is_none() && chars.as_str().starts_with([' ', '\t']) {
+                    word = Some("[".into());
+                } else {
+                    return Err(format!("`{c}` is expanded by a shell"));
+                }
+            }
+            '~' if word.as_ref().is_none_or(|w| w.ends_with(['=', ':'])) => {
+                return Err("`~` is expanded by a shell".into());
+            }
+            '#' if word.is_none() => return Err("`#` begins a comment".into()),
+            '=' if words.is_empty() && word.as_ref().is_some_and(|w| is_name(w)) => {
+                return Err("a variable assignment comes before the program".into());
+            }
+            plain => word.get_or_insert_default().push(plain),
+        }
+    }
+    words.extend(word);
+    Ok(words)
+}
+
+/// Whether this is a portable name of a variable.
+pub(crate) fn is_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// Writes arguments as a line that a shell would split into the same arguments.
+pub fn quote<'a>(arguments: impl IntoIterator<Item = &'a str>) -> String {
+    let mut line = String::new();
+    for argument in arguments {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        let plain = |c: char| c.is_alphanumeric() || "_@%+=:,./-".contains(c);
+        if !argument.is_empty() && argument.chars().all(plain) {
+            line.push_str(argument);
+        } else {
+            line.push('\'');
+            line.push_str(&argument.replace('\'', r"'\''"));
+            line.push('\'');
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn auto(line: &str) -> Line {
+        interpret(line, ShellMode::Auto, |name| ["echo", "npm", "["].contains(&name)).unwrap()
+    }
+
+    #[test]
+    fn plain_words_run_directly() {
+        for (line, words) in [
+            ("npm test", vec!["npm", "test"]),
+            ("  npm\trun  a=b ", vec!["npm", "run", "a=b"]),
+            ("echo 'a b' \"c d\"''", vec!["echo", "a b", "c d"]),
+            ("echo ''", vec!["echo", ""]),
+            ("echo a#b x~y", vec!["echo", "a#b", "x~y"]),
+            ("[ -f x ]", vec!["[", "-f", "x", "]"]),
+            ("nosuch --flag", vec!["nosuch", "--flag"]),
+        ] {
+            let got = auto(line);
+            assert_eq!((got.arguments, got.shell), (words.iter().map(ToString::to_string).collect(), false), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_needs_a_shell_gets_one() {
+        for line in [
+            "exit 42", "cd /tmp", "a | b", "a && b", "a; b", "a > f", "echo $HOME", "echo `x`",
+            "echo \"$HOME\"", "echo *", "ls ?", "echo [ab]", "echo a\\ b", "FOO=1 npm", "echo ~",
+            "echo 'open", "# nothing", "a\nb", "(a)", "if true; then a; fi", "echo PATH=~/x",
+        ] {
+            let got = auto(line);
+            assert!(got.shell, "{line}");
+            assert_eq!(got.arguments, ["/bin/sh", "-c", line]);
+        }
+    }
+
+    #[test]
+    fn a_program_wins_over_a_builtin() {
+        assert!(!auto("echo hello").shell);
+        assert!(interpret("echo hello", ShellMode::Auto, |_| false).unwrap().shell);
+    }
+
+    #[test]
+    fn never_says_how_to_ask_for_one() {
+        let error = interpret("exit 42", ShellMode::Never, |_| false).unwrap_err().to_string();
+        assert!(error.contains("`exit` is a shell builtin") && error.contains("--shell true"), "{error}");
+        let error = interpret("a | b", ShellMode::Never, |_| false).unwrap_err().to_string();
+        assert!(error.contains("`|` is a shell operator"), "{error}");
+        assert!(!interpret("a b", ShellMode::Never, |_| true).unwrap().shell);
+    }
+
+    proptest! {
+        #[test]
+        fn a_quoted_line_means_the_same_to_a_real_shell(
+            words in proptest::collection::vec("[^\0]{0,8}", 1..5)
+        ) {
+            let line = quote(words.iter().map(String::as_str));
+            let output = std::process::Command::new("sh")
+                .args(["-c", &format!("printf '%s\\0' {line}")])
+                .output()
+                .unwrap();
+            let expected: Vec<u8> = words.iter().flat_map(|w| [w.as_bytes(), b"\0"].concat()).collect();
+            prop_assert_eq!(output.stdout, expected);
+        }
+
+        #[test]
+        fn a_direct_line_has_the_words_a_real_shell_sees(line in "[a-z '\"=#~.-]{1,16}") {
+            let line = format!("x {line}");
+            if let Ok(words) = split(&line) {
+                let output = std::process::Command::new("sh")
+                    .args(["-c", &format!("x() {{ printf '%s\\0' x \"$@\"; }}; {line}")])
+                    .output()
+                    .unwrap();
+                let expected: Vec<u8> = words.iter().flat_map(|w| [w.as_bytes(), b"\0"].concat()).collect();
+                prop_assert_eq!(output.stdout, expected, "{}", line);
+            }
+        }
+    }
+}
