@@ -39,14 +39,6 @@ pub(crate) fn message_sockets() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 
-pub(crate) fn set_nonblocking(fd: &impl AsRawFd) -> io::Result<()> {
-    let fd = fd.as_raw_fd();
-    // SAFETY: plain descriptor flags, no pointers.
-    let flags = check(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
-    // SAFETY: as above.
-    check(unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
-}
-
 /// Reads once; `Ok(None)` when nothing is there yet.
 pub(crate) fn read_some(fd: RawFd, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     loop {

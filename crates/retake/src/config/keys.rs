@@ -1,0 +1,184 @@
+//! Every configuration key: its name, what it takes, what it is without configuration.
+//!
+//! One table feeds reading, checking, `config --explain` and the file that `init` writes.
+
+/// What a key takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A whole number within these bounds.
+    Number { min: u64, max: u64 },
+    Truth,
+    /// One of these words.
+    Word(&'static [&'static str]),
+    Words,
+}
+
+pub(crate) struct Key {
+    pub(crate) path: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) default: &'static str,
+    pub(crate) about: &'static str,
+}
+
+const fn key(path: &'static str, kind: Kind, default: &'static str, about: &'static str) -> Key {
+    Key { path, kind, default, about }
+}
+
+const fn number(min: u64, max: u64) -> Kind {
+    Kind::Number { min, max }
+}
+
+pub(crate) const KEYS: [Key; 14] = [
+    key(
+        "execution.default_timeout_seconds",
+        number(1, 31_536_000),
+        "300",
+        "A run without --timeout is ended after this many seconds",
+    ),
+    key(
+        "execution.grace_seconds",
+        number(0, 86_400),
+        "5",
+        "Between asking a run to end (TERM) and killing it",
+    ),
+    key(
+        "execution.max_output_kb",
+        number(0, 1_048_576),
+        "1024",
+        "How much of each stream a result carries; the rest is in the record",
+    ),
+    key(
+        "execution.max_capture_mb",
+        number(1, 1 << 40),
+        "4096",
+        "How much of each stream is kept at most; protects the disk",
+    ),
+    key(
+        "execution.use_shell",
+        Kind::Word(&["auto", "true", "false"]),
+        "auto",
+        "Whether a command given as one string may go through /bin/sh",
+    ),
+    key(
+        "execution.detach_ok",
+        Kind::Words,
+        "",
+        "Programs that may outlive a run, such as a compiler cache daemon",
+    ),
+    key(
+        "execution.environment.mode",
+        Kind::Word(&["inherit", "replace", "merge"]),
+        "inherit",
+        "What a child's variables start from",
+    ),
+    key(
+        "execution.environment.allow",
+        Kind::Words,
+        "",
+        "Variables that mode merge passes on although they look secret or dangerous",
+    ),
+    key("execution.audit.enabled", Kind::Truth, "true", "Whether runs are recorded"),
+    key(
+        "execution.audit.required",
+        Kind::Truth,
+        "false",
+        "Whether a run that cannot be recorded is refused",
+    ),
+    key(
+        "execution.audit.retention_days",
+        number(0, 36_500),
+        "30",
+        "Recorded exec runs are deleted after this many days; 0 keeps them for ever",
+    ),
+    key(
+        "redaction.secrets",
+        Kind::Words,
+        "",
+        "Variables whose values are secret although their names do not look so",
+    ),
+    key(
+        "redaction.allow",
+        Kind::Words,
+        "",
+        "Variables whose values are not secret although their names look so",
+    ),
+    key(
+        "redaction.patterns",
+        Kind::Words,
+        "",
+        "Further secrets to replace in output and arguments, as NAME=REGEX",
+    ),
+];
+
+/// Finds a key, or the one that was probably meant.
+pub(crate) fn find(path: &str) -> Result<&'static Key, Option<&'static str>> {
+    if let Some(key) = KEYS.iter().find(|key| key.path == path) {
+        return Ok(key);
+    }
+    let nearest = KEYS.iter().map(|key| (distance(path, key.path), key.path)).min();
+    Err(nearest.filter(|(distance, _)| *distance <= 2 + path.len() / 4).map(|(_, path)| path))
+}
+
+/// Whether other keys lie below this path.
+pub(crate) fn is_group(path: &str) -> bool {
+    KEYS.iter().any(|key| key.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+}
+
+/// How many single-letter edits lie between two words.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.bytes().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// The text of a configuration file with every default, commented out.
+pub(crate) fn commented_defaults() -> String {
+    let mut text = String::from(
+        "# retake's configuration for this project. Every key is optional; what is commented out\n\
+         # shows the default. `retake config --explain` tells where each value comes from.\n",
+    );
+    let mut open: Vec<&str> = Vec::new();
+    for key in &KEYS {
+        let parts: Vec<_> = key.path.split('.').collect();
+        let (name, groups) = parts.split_last().expect("a path has a name");
+        let common = open.iter().zip(groups).take_while(|(a, b)| a == b).count();
+        for (depth, group) in groups.iter().enumerate().skip(common) {
+            text.push_str(&format!("\n# {}{group}:\n", "  ".repeat(depth)));
+        }
+        open = groups.to_vec();
+        let indent = "  ".repeat(groups.len());
+        let value = match key.kind {
+            Kind::Words => format!("[{}]", key.default),
+            _ => key.default.to_owned(),
+        };
+        text.push_str(&format!("# {indent}# {}\n# {indent}{name}: {value}\n", key.about));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_of_the_pen_is_recognised() {
+        assert!(find("execution.max_output_kb").is_ok());
+        assert_eq!(find("execution.max_output_kbs").err(), Some(Some("execution.max_output_kb")));
+        assert_eq!(find("execution.timeout").err(), Some(None));
+        assert_eq!(find("zzz").err(), Some(None));
+        assert!(is_group("execution") && is_group("execution.audit") && !is_group("execution.aud"));
+    }
+
+    #[test]
+    fn distances() {
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("", "abc"), 3);
+    }
+}

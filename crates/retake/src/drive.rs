@@ -1,0 +1,314 @@
+//! One run, on the record: intent, engine, redaction, capture, outcome, in that order.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use retake_engine::{Attach, Cancel, Command, Event, Finished, Keeper};
+use retake_event::{
+    Ending, ErrorCode, Intent, LeftFate, Outcome, Run, RunError, StartFailure, State, Stream,
+    signal_name,
+};
+use retake_store::redact::{Redactor, StreamRedactor};
+use retake_store::{Recording, Store};
+
+use crate::inline::Inline;
+use crate::signals;
+use crate::term;
+
+/// Which streams are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Capture {
+    All,
+    Stdout,
+    Stderr,
+    None,
+}
+
+impl Capture {
+    fn keeps(self, stream: Stream) -> bool {
+        match self {
+            Self::All => true,
+            Self::None => false,
+            Self::Stdout => stream == Stream::Stdout,
+            Self::Stderr => stream == Stream::Stderr,
+        }
+    }
+}
+
+/// A run that is ready to start.
+pub(crate) struct Job {
+    pub(crate) intent: Intent,
+    pub(crate) command: Command,
+    pub(crate) redactor: Redactor,
+    /// Replacements already made in the intent.
+    pub(crate) redactions: u64,
+    pub(crate) capture: Capture,
+    /// Whether output passes through to our own stdout and stderr.
+    pub(crate) pass: bool,
+    /// How much of each stream the result carries.
+    pub(crate) inline_bytes: u64,
+    /// How much of each stream is kept at most.
+    pub(crate) capture_bytes: u64,
+}
+
+/// What became of a job.
+pub(crate) struct Done {
+    pub(crate) run: Run,
+    pub(crate) outcome: Outcome,
+    /// The part of each stream that a result carries.
+    pub(crate) output: [Vec<u8>; 2],
+}
+
+/// One stream on its way into the record.
+struct Captured {
+    redactor: StreamRedactor,
+    inline: Inline,
+    kept: u64,
+    room: u64,
+    raw: u64,
+    over: bool,
+}
+
+/// Runs the job. With a recording its intent is already committed.
+pub(crate) fn run(
+    job: Job,
+    keeper: &mut Keeper,
+    cancel: &Cancel,
+    record: Option<(&mut Store, Recording)>,
+    want_output: bool,
+) -> Done {
+    let inline = |keeps: bool| Inline::new(if want_output && keeps { job.inline_bytes as usize } else { 0 });
+    let mut captured = Stream::BOTH.map(|stream| Captured {
+        redactor: job.redactor.stream(),
+        inline: inline(job.capture.keeps(stream)),
+        kept: 0,
+        room: job.capture_bytes,
+        raw: 0,
+        over: false,
+    });
+    let (mut store, mut recording) = match record {
+        Some((store, recording)) => (Some(store), Some(recording)),
+        None => (None, None),
+    };
+    let (stdout, stderr) = (std::io::stdout(), std::io::stderr());
+    let attach = if job.pass {
+        Attach { stdout: Some(stdout.as_fd()), stderr: Some(stderr.as_fd()) }
+    } else {
+        Attach::default()
+    };
+    let finished = keeper.run(&job.command, cancel, attach, &mut |event| match event {
+        Event::Output { stream, bytes } => {
+            let captured = &mut captured[stream.index()];
+            captured.raw += bytes.len() as u64;
+            if job.capture.keeps(stream) {
+                captured.take(stream, Some(bytes), recording.as_mut());
+            }
+        }
+        Event::Suspended => signals::stop(),
+        Event::Started { .. } | Event::Finished(_) => {}
+    });
+    let mut redactions = job.redactions;
+    for stream in Stream::BOTH {
+        let captured = &mut captured[stream.index()];
+        captured.take(stream, None, recording.as_mut());
+        redactions += captured.redactor.count();
+    }
+    let over = captured.iter().any(|c| c.over || (c.kept > job.inline_bytes));
+    let ending = ending(&finished, &job, over, &captured, redactions);
+    let mut run =
+        Run { intent: job.intent, state: State::Finished, ending: Some(ending), recorded: false };
+    if let (Some(store), Some(recording)) = (store.as_mut(), recording)
+        && let Some(ending) = run.ending.take()
+    {
+        match recording.finish(store, ending.clone()) {
+            Ok(kept) => {
+                run.ending = Some(kept.ending);
+                run.recorded = true;
+                if let Some(problem) = kept.problem {
+                    let lost = kept.lost[0] + kept.lost[1];
+                    term::say(&format!("{lost} bytes of output are not in the record: {problem}"));
+                }
+            }
+            Err(error) => {
+                term::say(&format!("the outcome of this run is not recorded: {error}"));
+                run.ending = Some(ending);
+            }
+        }
+    }
+    Done { run, outcome: finished.outcome, output: captured.map(|c| c.inline.finish()) }
+}
+
+impl Captured {
+    /// Redacts and keeps bytes; `None` ends the stream.
+    fn take(&mut self, stream: Stream, bytes: Option<&[u8]>, mut recording: Option<&mut Recording>) {
+        let Self { redactor, inline, kept, room, over, .. } = self;
+        let mut keep = |clean: &[u8]| {
+            *kept += clean.len() as u64;
+            inline.push(clean);
+            let fits = usize::try_from(*room).unwrap_or(usize::MAX).min(clean.len());
+            *over |= fits < clean.len();
+            *room -= fits as u64;
+            if let Some(recording) = &mut recording {
+                recording.append(stream, &clean[..fits]);
+            }
+        };
+        match bytes {
+            Some(bytes) => redactor.push(bytes, &mut keep),
+            None => redactor.finish(&mut keep),
+        }
+    }
+}
+
+fn ending(
+    finished: &Finished,
+    job: &Job,
+    over: bool,
+    captured: &[Captured; 2],
+    redactions: u64,
+) -> Ending {
+    let start = job.intent.start_time;
+    let duration_ms = u64::try_from(finished.duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
+    Ending {
+        outcome: finished.outcome.word(),
+        exit_code: Some(exit_code(&finished.outcome)),
+        signal: finished.outcome.signal().map(signal_name),
+        end_time: end_time(start, finished.duration),
+        duration_ms,
+        stdout_bytes: captured[0].kept,
+        stderr_bytes: captured[1].kept,
+        stdout_raw_bytes: captured[0].raw,
+        stderr_raw_bytes: captured[1].raw,
+        stdout_blake3: None,
+        stderr_blake3: None,
+        truncated: over,
+        leaked: finished.leaked,
+        left_processes: finished.left.clone(),
+        error: explain(finished, job, over),
+        usage: finished.usage,
+        redactions,
+    }
+}
+
+fn end_time(start: Timestamp, duration: Duration) -> Timestamp {
+    // Past the end of all calendars a start is as good an end as any.
+    start.checked_add(duration).unwrap_or(start)
+}
+
+/// What retake exits with. A run whose keeper was killed counts as retake's own failure.
+pub(crate) fn exit_code(outcome: &Outcome) -> i32 {
+    outcome.exit_code().unwrap_or(125)
+}
+
+/// The one error of a run, if it has one: the first that applies.
+fn explain(finished: &Finished, job: &Job, over: bool) -> Option<RunError> {
+    let error = |code, message: String, hint: &str| {
+        let hint = Some(hint.to_owned()).filter(|hint| !hint.is_empty());
+        Some(RunError { code, message, hint, problems: Vec::new() })
+    };
+    match &finished.outcome {
+        Outcome::NotStarted(failure) => Some(refusal(failure)),
+        Outcome::LimitExceeded(limit, _) => error(
+            ErrorCode::LimitExceeded,
+            format!("the run exceeded its {limit} limit and was ended"),
+            &format!("raise it with --limit {limit}=…, or make the command use less"),
+        ),
+        Outcome::Cancelled(libc::SIGPIPE) => error(
+            ErrorCode::Cancelled,
+            format!(
+                "the output could not be passed on ({}), so the run was ended",
+                finished.relay_error.as_deref().unwrap_or("its reader is gone")
+            ),
+            "use --quiet to run without passing output on",
+        ),
+        Outcome::Cancelled(signal) => {
+            error(ErrorCode::Cancelled, format!("cancelled by {}", signal_name(*signal)), "")
+        }
+        Outcome::TimedOut => error(
+            ErrorCode::Timeout,
+            format!(
+                "timed out after {}",
+                term::duration(Duration::from_millis(job.intent.timeout_ms.unwrap_or(0)))
+            ),
+            "give it longer with --timeout, or look at the output for what it was waiting for",
+        ),
+        Outcome::Exited(0) if over => error(
+            ErrorCode::OutputTooLarge,
+            format!(
+                "the output is larger than the result carries ({} KB per stream)",
+                job.inline_bytes / 1024
+            ),
+            "raise --max-output-kb, or read all of it with `retake runs logs`",
+        ),
+        Outcome::Exited(0) => None,
+        Outcome::Exited(code) => {
+            error(ErrorCode::Failed, format!("the command exited with code {code}"), "")
+        }
+        Outcome::Signaled(signal) => {
+            error(ErrorCode::Failed, format!("the command was ended by {}", signal_name(*signal)), "")
+        }
+        Outcome::Interrupted => error(
+            ErrorCode::Failed,
+            "the process that kept this run was killed, and the run with it".into(),
+            "run it again",
+        ),
+    }
+}
+
+/// The error of a run that did not start.
+pub(crate) fn refusal(failure: &StartFailure) -> RunError {
+    let (code, hint) = match failure {
+        StartFailure::Refused(_) => (ErrorCode::InvalidRequest, "correct the request; nothing was started"),
+        StartFailure::WorkingDirectory(_) => (ErrorCode::WorkingDirectory, "create it or correct --cwd"),
+        StartFailure::NotFound(_) => (
+            ErrorCode::NotFound,
+            "check the spelling and PATH, give its full path, or use --shell true for a shell builtin",
+        ),
+        StartFailure::NotExecutable(_) | StartFailure::WrongFormat(_) => {
+            (ErrorCode::NotFound, "give a program this system can run")
+        }
+        StartFailure::MissingInterpreter(_) => {
+            (ErrorCode::NotFound, "install the interpreter, or correct the first line of the script")
+        }
+        StartFailure::NoResources(_) => {
+            (ErrorCode::NoResources, "free some, or raise the limits of this session (ulimit -a)")
+        }
+    };
+    RunError {
+        code,
+        message: failure.to_string(),
+        hint: Some(hint.to_owned()),
+        problems: match failure {
+            StartFailure::Refused(problems) => problems.clone(),
+            _ => Vec::new(),
+        },
+    }
+}
+
+/// What a person at the terminal should know about how the run ended.
+pub(crate) fn report(done: &Done) {
+    let Some(ending) = &done.run.ending else { return };
+    for process in &ending.left_processes {
+        let did = match process.fate {
+            LeftFate::Ended => "was still running after the command had ended, and was ended",
+            LeftFate::Kept => "is still running, as allowed",
+            LeftFate::Survived => "is still running and could not be ended",
+        };
+        term::say(&format!("{} ({}) {did}", process.command, process.pid));
+    }
+    if ending.leaked && ending.left_processes.is_empty() {
+        term::say("the output was still held open by a process outside this run; the rest of it is not captured");
+    }
+    // A plain failure has said what it had to say itself.
+    let spoke = matches!(done.outcome, Outcome::Exited(_));
+    if let Some(error) = ending.error.as_ref().filter(|_| !spoke) {
+        if error.problems.len() > 1 {
+            error.problems.iter().for_each(|problem| term::say(problem));
+        } else {
+            term::say(&error.message);
+        }
+        if let Some(hint) = &error.hint {
+            term::say(&format!("hint: {hint}"));
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The signals retake itself receives, and how it leaves because of one.
+
+use std::sync::OnceLock;
+
+use retake_engine::{Cancel, Dispositions};
+
+/// SIGPIPE as the process that started us left it. Rust's runtime changes it before `main`, so it
+/// is read before that.
+static PIPE_WAS_IGNORED: OnceLock<bool> = OnceLock::new();
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static READ_PIPE: extern "C" fn() = read_pipe;
+
+extern "C" fn read_pipe() {
+    // SAFETY: zero is a valid sigaction, filled by the query.
+    let ignored = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut action) == 0
+            && action.sa_sigaction == libc::SIG_IGN
+    };
+    // Set once, before anything else runs.
+    _ = PIPE_WAS_IGNORED.set(ignored);
+}
+
+/// What children get: exactly what we got.
+pub(crate) fn original() -> Dispositions {
+    let current = Dispositions::current();
+    if PIPE_WAS_IGNORED.get() == Some(&true) { current } else { current.with_default_pipe() }
+}
+
+static CANCEL: OnceLock<Cancel> = OnceLock::new();
+
+const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+const PAUSING: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+
+extern "C" fn on_end(signal: i32) {
+    if let Some(cancel) = CANCEL.get() {
+        cancel.cancel(signal);
+    }
+}
+
+extern "C" fn on_pause(_: i32) {
+    if let Some(cancel) = CANCEL.get() {
+        cancel.suspend();
+    }
+}
+
+extern "C" fn on_resize(_: i32) {
+    if let Some(cancel) = CANCEL.get() {
+        cancel.window_changed();
+    }
+}
+
+/// Turns signals into requests on the returned token. Signals we were told to ignore stay ignored.
+pub(crate) fn install() -> std::io::Result<Cancel> {
+    let cancel = Cancel::new()?;
+    let cancel = CANCEL.get_or_init(|| cancel).clone();
+    for signal in ENDING {
+        handle(signal, on_end);
+    }
+    for signal in PAUSING {
+        handle(signal, on_pause);
+    }
+    handle(libc::SIGWINCH, on_resize);
+    Ok(cancel)
+}
+
+fn handle(signal: i32, handler: extern "C" fn(i32)) {
+    // SAFETY: the handler only touches atomics and writes to a descriptor. Without SA_RESTART a
+    // write to a terminal we may not use returns instead of being tried for ever.
+    unsafe {
+        let mut now: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &raw mut now);
+        if now.sa_sigaction != libc::SIG_IGN {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as usize;
+            libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+        }
+    }
+}
+
+fn set_default(signal: i32) {
+    // SAFETY: the default disposition of a valid signal.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
+/// Back to what signals do to a program that does not care: once a run is over, Ctrl-C while its
+/// result is printed must simply end us.
+pub(crate) fn uninstall() {
+    for signal in ENDING.into_iter().chain(PAUSING) {
+        // SAFETY: zero is a valid sigaction, filled by the query.
+        let ours = unsafe {
+            let mut now: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &raw mut now);
+            now.sa_sigaction != libc::SIG_IGN
+        };
+        if ours {
+            set_default(signal);
+        }
+    }
+}
+
+/// Stops like any other job of the shell; returns when continued.
+pub(crate) fn stop() {
+    set_default(libc::SIGTSTP);
+    // SAFETY: to our own process group, as the terminal would have done.
+    unsafe { libc::kill(0, libc::SIGTSTP) };
+    handle(libc::SIGTSTP, on_pause);
+}
+
+/// Dies of the signal, so that a shell loop around us stops too.
+pub(crate) fn die_of(signal: i32) {
+    // SAFETY: a core file of retake would explain nothing.
+    unsafe {
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
+    }
+    set_default(signal);
+    // SAFETY: unblocks and raises; returns only for a signal whose default is not to die.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+        libc::raise(signal);
+    }
+}

@@ -1,0 +1,81 @@
+//! Talking to people on stderr and giving data on stdout. The only place that prints.
+
+use std::io::{self, IsTerminal, Write};
+
+/// Says something to the person at the terminal: each line begins with `retake: `.
+pub(crate) fn say(message: &str) {
+    let mut text = String::new();
+    for line in message.lines() {
+        text.push_str("retake: ");
+        text.push_str(&visible(line));
+        text.push('\n');
+    }
+    // A closed stderr means that nobody listens.
+    _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// Writes data to stdout.
+pub(crate) fn data(bytes: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(bytes)?;
+    stdout.flush()
+}
+
+/// Writes one JSON document to stdout: indented for people, on one line for programs.
+pub(crate) fn document(value: &impl serde::Serialize) -> io::Result<()> {
+    let mut text = if io::stdout().is_terminal() {
+        serde_json::to_vec_pretty(value)
+    } else {
+        serde_json::to_vec(value)
+    }
+    .map_err(io::Error::other)?;
+    text.push(b'\n');
+    data(&text)
+}
+
+/// Text with control characters made visible, so that what a run printed cannot steer a terminal.
+pub(crate) fn visible(text: &str) -> std::borrow::Cow<'_, str> {
+    let harmless = |c: char| !c.is_control() || c == '\t';
+    if text.chars().all(harmless) {
+        return text.into();
+    }
+    text.chars()
+        .map(|c| if harmless(c) { c.to_string() } else { c.escape_default().to_string() })
+        .collect::<String>()
+        .into()
+}
+
+/// A length of time as people say it.
+pub(crate) fn duration(duration: std::time::Duration) -> String {
+    let ms = duration.as_millis();
+    match ms {
+        0..1_000 => format!("{ms}ms"),
+        1_000..60_000 if ms % 1000 == 0 => format!("{}s", ms / 1000),
+        1_000..60_000 => format!("{:.1}s", duration.as_secs_f64()),
+        60_000..3_600_000 => format!("{}m{:02}s", ms / 60_000, ms / 1000 % 60),
+        _ => format!("{}h{:02}m", ms / 3_600_000, ms / 60_000 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn control_characters_are_shown_not_obeyed() {
+        assert_eq!(visible("plain ä\ttext"), "plain ä\ttext");
+        assert_eq!(visible("a\x1b[31mb\r"), "a\\u{1b}[31mb\\r");
+    }
+
+    #[test]
+    fn durations_read_naturally() {
+        let say = |ms| duration(Duration::from_millis(ms));
+        assert_eq!(say(7), "7ms");
+        assert_eq!(say(2000), "2s");
+        assert_eq!(say(1550), "1.6s");
+        assert_eq!(say(61_000), "1m01s");
+        assert_eq!(say(3_660_000), "1h01m");
+    }
+}

@@ -1,0 +1,305 @@
+//! Listing runs, newest first. Every filter names the index that serves it.
+//!
+//! Pages continue from a key, never by OFFSET, so page 10,000 costs what page 1 does.
+
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use retake_event::{Kind, LoopId, Run, RunId, State, Word};
+use rusqlite::types::Value;
+
+use crate::ledger::{parse_ending, parse_intent};
+use crate::projection::{INTERRUPTED, OK, kind_number, status};
+use crate::{Result, Store, lock};
+
+/// Which runs to list; the default is all of them.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    pub status: Option<Status>,
+    pub kind: Option<Kind>,
+    pub loop_id: Option<LoopId>,
+    pub parent: Option<RunId>,
+    pub run_id: Option<String>,
+    pub session_id: Option<String>,
+    pub task_id: Option<String>,
+    pub step_id: Option<String>,
+    pub tool_call_id: Option<String>,
+    pub worktree_id: Option<String>,
+    pub repo_sha: Option<String>,
+    /// Every one must match.
+    pub labels: Vec<(String, String)>,
+    /// A shell-style pattern (`*`, `?`, `[a-z]`) over the whole command line.
+    pub command: Option<String>,
+    pub cwd: Option<PathBuf>,
+    /// Started at or after.
+    pub since: Option<Timestamp>,
+    /// Started before.
+    pub until: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    Running,
+    Ok,
+    /// Every outcome but success.
+    Failed,
+    Outcome(Word),
+}
+
+/// Where a page ended: the start and number of its last run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    start_us: i64,
+    seq: i64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Page {
+    pub runs: Vec<Run>,
+    /// Where the next page begins; `None` when this was the last.
+    pub next: Option<Cursor>,
+}
+
+/// A row with what a run is made of.
+pub(crate) struct Found {
+    pub(crate) seq: i64,
+    pub(crate) start_us: i64,
+    intent: Option<Vec<u8>>,
+    outcome: Option<(i64, Option<Vec<u8>>)>,
+}
+
+pub(crate) const RUN_COLUMNS: &str = "r.seq, r.start_us, i.body, r.outcome_seq, o.body";
+pub(crate) const RUN_JOINS: &str =
+    "JOIN ledger i ON i.seq = r.seq LEFT JOIN ledger o ON o.seq = r.outcome_seq";
+
+impl Found {
+    pub(crate) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
+        let outcome = match row.get::<_, Option<i64>>(3)? {
+            Some(seq) => Some((seq, row.get(4)?)),
+            None => None,
+        };
+        Ok(Self { seq: row.get(0)?, start_us: row.get(1)?, intent: row.get(2)?, outcome })
+    }
+}
+
+/// The text and the parameters of a query under construction.
+pub(crate) struct Clauses {
+    from: String,
+    conditions: Vec<String>,
+    parameters: Vec<Value>,
+}
+
+impl Filter {
+    pub(crate) fn clauses(&self) -> Clauses {
+        let mut clauses = Clauses {
+            from: String::new(),
+            conditions: Vec::new(),
+            parameters: Vec::new(),
+        };
+        // The first index found drives the query: the most selective kinds come first.
+        let mut index = None;
+        let ids = [
+            ("tool_call_id", "runs_tool_call", &self.tool_call_id),
+            ("step_id", "runs_step", &self.step_id),
+            ("task_id", "runs_task", &self.task_id),
+            ("run_id", "runs_run_id", &self.run_id),
+            ("session_id", "runs_session", &self.session_id),
+            ("repo_sha", "runs_repo_sha", &self.repo_sha),
+            ("worktree_id", "runs_worktree", &self.worktree_id),
+        ];
+        for (column, name, value) in ids {
+            if let Some(value) = value {
+                clauses.equal(column, Value::Text(value.clone()));
+                index.get_or_insert(name);
+            }
+        }
+        if let Some(loop_id) = self.loop_id {
+            clauses.equal("loop", Value::Blob(loop_id.as_bytes().to_vec()));
+            index.get_or_insert("runs_loop");
+        }
+        if let Some(parent) = self.parent {
+            clauses.equal("parent", Value::Blob(parent.as_bytes().to_vec()));
+            index.get_or_insert("runs_parent");
+        }
+        if let Some(command) = &self.command {
+            if command.contains(['*', '?', '[']) {
+                clauses.condition("r.command GLOB", Value::Text(command.clone()));
+            } else {
+                clauses.equal("command", Value::Text(command.clone()));
+                index.get_or_insert("runs_command");
+            }
+        }
+        match self.status {
+            None => {}
+            Some(Status::Ok) => {
+                clauses.conditions.push(format!("r.status = {OK}"));
+                index.get_or_insert("runs_status");
+            }
+            Some(Status::Failed) => {
+                clauses.conditions.push("r.status > 0".to_owned());
+                index.get_or_insert("runs_failed");
+            }
+            Some(Status::Running) => {
+                clauses.conditions.push("r.status IS NULL".to_owned());
+                index.get_or_insert("runs_open");
+            }
+            // Also those whose runner died and that no start has marked yet.
+            Some(Status::Outcome(Word::Interrupted)) => {
+                clauses.conditions.push(format!("(r.status = {INTERRUPTED} OR r.status IS NULL)"));
+            }
+            // Nearly every run exited, whatever its code: the order by start serves best.
+            Some(Status::Outcome(Word::Exited)) => {
+                clauses.conditions.push("r.status IN (0, 1)".to_owned());
+            }
+            Some(Status::Outcome(word)) => {
+                clauses.conditions.push(format!("r.status = {}", status(word, None)));
+                index.get_or_insert("runs_status");
+            }
+        }
+        if let Some(cwd) = &self.cwd {
+            clauses.equal("cwd", Value::Text(cwd.to_string_lossy().into_owned()));
+            index.get_or_insert("runs_cwd");
+        }
+        if let Some(kind) = self.kind {
+            clauses.conditions.push(format!("r.kind = {}", kind_number(kind)));
+            if kind != Kind::Exec {
+                clauses.conditions.push("r.kind > 0".to_owned());
+                index.get_or_insert("runs_kind");
+            }
+        }
+        for (bound, at) in [(">=", self.since), ("<", self.until)] {
+            if let Some(at) = at {
+                clauses.condition(&format!("r.start_us {bound}"), at.as_microsecond().into());
+            }
+        }
+        clauses.from = match self.labels.split_first() {
+            None => format!("runs r INDEXED BY {}", index.unwrap_or("runs_start")),
+            Some((first, rest)) => {
+                clauses.condition("l.key =", Value::Text(first.0.clone()));
+                clauses.condition("l.value =", Value::Text(first.1.clone()));
+                for (key, value) in rest {
+                    clauses.parameters.push(Value::Text(key.clone()));
+                    clauses.parameters.push(Value::Text(value.clone()));
+                    let count = clauses.parameters.len();
+                    clauses.conditions.push(format!(
+                        "EXISTS (SELECT 1 FROM labels m WHERE m.key = ?{} AND m.value = ?{count}
+                           AND m.start_us = r.start_us AND m.run = r.seq)",
+                        count - 1
+                    ));
+                }
+                "labels l CROSS JOIN runs r ON r.seq = l.run".to_owned()
+            }
+        };
+        clauses
+    }
+
+    fn order_columns(&self) -> (&'static str, &'static str) {
+        if self.labels.is_empty() { ("r.start_us", "r.seq") } else { ("l.start_us", "l.run") }
+    }
+
+    /// The query for one page, and its parameters.
+    pub(crate) fn sql(
+        &self,
+        (columns, joins): (&str, &str),
+        after: Option<Cursor>,
+        limit: usize,
+    ) -> (String, Vec<Value>) {
+        let mut clauses = self.clauses();
+        let (start, seq) = self.order_columns();
+        if let Some(cursor) = after {
+            clauses.parameters.push(cursor.start_us.into());
+            clauses.parameters.push(cursor.seq.into());
+            let count = clauses.parameters.len();
+            clauses.conditions.push(format!("({start}, {seq}) < (?{}, ?{count})", count - 1));
+        }
+        let filter = if clauses.conditions.is_empty() {
+            String::new()
+        } else {
+            format!("WHERE {}", clauses.conditions.join(" AND "))
+        };
+        let sql = format!(
+            "SELECT {columns} FROM {} {joins} {filter}
+             ORDER BY {start} DESC, {seq} DESC LIMIT {limit}",
+            clauses.from
+        );
+        (sql, clauses.parameters)
+    }
+
+    fn admits(&self, run: &Run) -> bool {
+        match self.status {
+            Some(Status::Running) => run.state == State::Running,
+            Some(Status::Outcome(Word::Interrupted)) => run.state == State::Interrupted,
+            _ => true,
+        }
+    }
+}
+
+impl Clauses {
+    fn equal(&mut self, column: &str, value: Value) {
+        self.condition(&format!("r.{column} ="), value);
+    }
+
+    fn condition(&mut self, left: &str, value: Value) {
+        self.parameters.push(value);
+        self.conditions.push(format!("{left} ?{}", self.parameters.len()));
+    }
+}
+
+impl Store {
+    /// One page of runs, newest first.
+    pub fn list(&self, filter: &Filter, after: Option<Cursor>, limit: usize) -> Result<Page> {
+        let mut page = Page { runs: Vec::new(), next: after };
+        while page.runs.len() < limit {
+            // One more than asked tells whether there is a next page.
+            let wanted = (limit - page.runs.len()).saturating_add(1);
+            let (sql, parameters) = filter.sql((RUN_COLUMNS, RUN_JOINS), page.next, wanted);
+            let found = self.select(&sql, parameters)?;
+            let more = found.len() == wanted;
+            for row in found.into_iter().take(wanted - 1) {
+                page.next = Some(Cursor { start_us: row.start_us, seq: row.seq });
+                let run = self.assemble(row)?;
+                if filter.admits(&run) {
+                    page.runs.push(run);
+                }
+            }
+            if !more {
+                page.next = None;
+                break;
+            }
+        }
+        Ok(page)
+    }
+
+    pub(crate) fn select(&self, sql: &str, parameters: Vec<Value>) -> Result<Vec<Found>> {
+        self.connection
+            .prepare(sql)
+            .and_then(|mut statement| {
+                statement
+                    .query_map(rusqlite::params_from_iter(parameters), Found::read)?
+                    .collect()
+            })
+            .map_err(|error| self.failed("list runs", error))
+    }
+
+    pub(crate) fn assemble(&self, found: Found) -> Result<Run> {
+        let intent = parse_intent(found.seq, found.intent.as_deref())?;
+        let ending = match found.outcome {
+            Some((seq, body)) => Some(parse_ending(seq, body.as_deref())?),
+            None => None,
+        };
+        let state = match &ending {
+            Some(ending) if ending.outcome == Word::Interrupted => State::Interrupted,
+            Some(_) => State::Finished,
+            None => self.unfinished_state(&intent)?,
+        };
+        Ok(Run { intent, state, ending, recorded: true })
+    }
+
+    fn unfinished_state(&self, intent: &retake_event::Intent) -> Result<State> {
+        if lock::is_alive(&self.dir, intent.id) {
+            return Ok(State::Running);
+        }
+        // It may have finished since the row was read; then it is not interrupted.
+        Ok(if self.whereabouts(intent.id)?.1 { State::Running } else { State::Interrupted })
+    }
+}

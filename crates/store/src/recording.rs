@@ -1,0 +1,293 @@
+//! One run being recorded: intent first, output as it arrives, outcome last.
+//!
+//! Bytes given to a recording are already redacted. They reach the spool file at once, so that
+//! another process can follow them and a killed runner leaves them readable. What a failing disk
+//! does to the spool is remembered and reported by `finish`; it never ends the run.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::time::Instant;
+
+use retake_event::{Ending, Intent, RunId, Stream};
+
+use crate::chunks::ChunkLog;
+use crate::dir::{Dir, remove, sync_dir};
+use crate::ledger::{self, Entry};
+use crate::lock::LiveLock;
+use crate::output::{self, INLINE_LIMIT, Kept};
+use crate::projection::{End, Row, insert_labels, seq_of};
+use crate::store::Durability;
+use crate::{Error, Result, Store};
+
+/// A run whose intent is committed and whose outcome is not.
+#[derive(Debug)]
+pub struct Recording {
+    dir: Dir,
+    id: RunId,
+    seq: i64,
+    live: LiveLock,
+    begun: Instant,
+    streams: [Spool; 2],
+    chunks: ChunkLog,
+    chunk_file: Option<File>,
+    chunks_written: usize,
+    problem: Option<Error>,
+}
+
+/// What a finished recording says about what it kept.
+#[derive(Debug)]
+pub struct Finished {
+    /// The ending as committed: byte counts and hashes are those of the stored bytes.
+    pub ending: Ending,
+    /// Bytes that could not be stored.
+    pub lost: [u64; 2],
+    /// Why they could not.
+    pub problem: Option<Error>,
+}
+
+#[derive(Debug, Default)]
+struct Spool {
+    file: Option<File>,
+    hasher: Option<Box<blake3::Hasher>>,
+    bytes: u64,
+    lost: u64,
+    /// The whole stream while it is small enough to be kept in the database.
+    small: Vec<u8>,
+    broken: bool,
+}
+
+impl Store {
+    /// Commits the intent, then hands out what the run is recorded with.
+    pub fn begin(&mut self, intent: &Intent) -> Result<Recording> {
+        if self.is_read_only() {
+            return Err(Error::ReadOnly {
+                path: self.path().to_owned(),
+                action: "record a run",
+            });
+        }
+        // Before the intent: a committed intent without a lock means that its runner died.
+        let live = LiveLock::take(&self.dir, intent.id)?;
+        let committed = self.write(Durability::Process, "record the intent", |tx, dir| {
+            insert_intent(tx, dir, intent)
+        });
+        let seq = match committed {
+            Ok(seq) => seq,
+            Err(error) => {
+                if !matches!(error, Error::Duplicate { .. }) {
+                    // The intent's own failure is the one to report; a leftover is swept later.
+                    drop(live.release(&self.dir.live(intent.id)));
+                }
+                return Err(error);
+            }
+        };
+        Ok(Recording {
+            dir: self.dir.clone(),
+            id: intent.id,
+            seq,
+            live,
+            begun: Instant::now(),
+            streams: Default::default(),
+            chunks: ChunkLog::default(),
+            chunk_file: None,
+            chunks_written: 0,
+            problem: None,
+        })
+    }
+}
+
+pub(crate) fn insert_intent(
+    connection: &rusqlite::Connection,
+    dir: &Dir,
+    intent: &Intent,
+) -> Result<i64> {
+    let failed = |error| Error::sqlite("record the intent", dir.database(), error);
+    if seq_of(connection, intent.id).map_err(failed)?.is_some() {
+        return Err(Error::Duplicate { id: intent.id });
+    }
+    let entry = Entry::Intent(Box::new(intent.clone()));
+    let seq = ledger::append(connection, &entry).map_err(failed)?;
+    Row::of(seq, intent).insert(connection).map_err(failed)?;
+    insert_labels(connection, seq, intent).map_err(failed)?;
+    Ok(seq)
+}
+
+/// Appends the outcome and completes the projection, inside the caller's transaction.
+pub(crate) fn insert_outcome(
+    connection: &rusqlite::Connection,
+    dir: &Dir,
+    (id, seq): (RunId, i64),
+    ending: &Ending,
+    kept: &[Kept<'_>],
+    chunks: Option<&[u8]>,
+) -> Result<()> {
+    let failed = |error| Error::sqlite("record the outcome", dir.database(), error);
+    let entry = Entry::Outcome { run: id, ending: Box::new(ending.clone()) };
+    let outcome_seq = ledger::append(connection, &entry).map_err(failed)?;
+    if End::of(outcome_seq, ending).update(connection, seq, chunks).map_err(failed)? == 0 {
+        return Err(Error::NotFound { text: id.to_string() });
+    }
+    for output in kept {
+        output::insert(connection, seq, output).map_err(failed)?;
+    }
+    Ok(())
+}
+
+impl Recording {
+    pub fn id(&self) -> RunId {
+        self.id
+    }
+
+    /// Stores bytes of a stream. Never fails: what cannot be stored is counted as lost.
+    pub fn append(&mut self, stream: Stream, bytes: &[u8]) {
+        let spool = &self.streams[stream.index()];
+        if bytes.is_empty() {
+            return;
+        }
+        if spool.broken {
+            self.streams[stream.index()].lost += bytes.len() as u64;
+            return;
+        }
+        if let Err(error) = self.try_append(stream, bytes) {
+            self.streams[stream.index()].broken = true;
+            self.problem.get_or_insert(error);
+        }
+    }
+
+    fn try_append(&mut self, stream: Stream, bytes: &[u8]) -> Result<()> {
+        let index = stream.index();
+        if self.streams[index].file.is_none() {
+            match self.dir.create_private(&self.dir.spool(self.id, stream)) {
+                Ok(file) => self.streams[index].file = Some(file),
+                Err(error) => {
+                    self.streams[index].lost += bytes.len() as u64;
+                    return Err(error);
+                }
+            }
+        }
+        let at_us = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.chunks.note(stream, self.streams[index].bytes, at_us);
+        // A single stream has only one order; the index is needed on disk once there are two.
+        let both = self.streams.iter().all(|spool| spool.file.is_some());
+        if both && self.chunks_written < self.chunks.bytes().len() {
+            self.write_chunks();
+        }
+        self.streams[index]
+            .write(bytes)
+            .map_err(|error| Error::io("write", &self.dir.spool(self.id, stream), error))
+    }
+
+    /// The order of arrival is worth less than the bytes: a failure here costs only the order
+    /// that a reader sees while the run goes on, the whole index is committed at the end.
+    fn write_chunks(&mut self) {
+        if self.chunk_file.is_none() {
+            self.chunk_file = self.dir.create_private(&self.dir.chunks(self.id)).ok();
+        }
+        let rest = &self.chunks.bytes()[self.chunks_written..];
+        if let Some(file) = &mut self.chunk_file {
+            match file.write_all(rest) {
+                Ok(()) => self.chunks_written += rest.len(),
+                Err(_) => self.chunks_written = usize::MAX, // a gap would misplace all that follows
+            }
+        }
+    }
+
+    /// Bytes stored so far.
+    pub fn stored_bytes(&self, stream: Stream) -> u64 {
+        self.streams[stream.index()].bytes
+    }
+
+    /// Bytes that could not be stored so far, and the first reason.
+    pub fn trouble(&self) -> Option<(u64, &Error)> {
+        let lost = self.streams.iter().map(|spool| spool.lost).sum();
+        self.problem.as_ref().map(|problem| (lost, problem))
+    }
+
+    /// Syncs large output, then commits the outcome to disk. Byte counts and hashes of the ending
+    /// are filled in here. On an error the run stays in the record without an outcome and reads
+    /// `interrupted`.
+    pub fn finish(mut self, store: &mut Store, mut ending: Ending) -> Result<Finished> {
+        let mut hashes = [None; 2];
+        for stream in Stream::BOTH {
+            let spool = &mut self.streams[stream.index()];
+            hashes[stream.index()] = spool.hasher.as_ref().map(|hasher| hasher.finalize());
+            if spool.bytes > INLINE_LIMIT
+                && let Some(file) = &spool.file
+                && let Err(error) = file.sync_data()
+            {
+                let path = self.dir.spool(self.id, stream);
+                self.problem.get_or_insert(Error::io("sync", &path, error));
+            }
+        }
+        if self.streams.iter().any(|spool| spool.bytes > INLINE_LIMIT)
+            && let Err(error) = sync_dir(&self.dir.spool_dir())
+        {
+            self.problem.get_or_insert(error);
+        }
+        let hex = |stream: Stream| hashes[stream.index()].map(|hash| hash.to_hex().to_string());
+        ending.stdout_bytes = self.streams[0].bytes;
+        ending.stderr_bytes = self.streams[1].bytes;
+        ending.stdout_blake3 = hex(Stream::Stdout);
+        ending.stderr_blake3 = hex(Stream::Stderr);
+        let lost = [self.streams[0].lost, self.streams[1].lost];
+        ending.truncated |= lost != [0, 0];
+
+        let mut kept = Vec::with_capacity(2);
+        for stream in Stream::BOTH {
+            if let Some(hash) = hashes[stream.index()] {
+                let spool = &self.streams[stream.index()];
+                let inline = (spool.bytes <= INLINE_LIMIT).then_some(&spool.small[..]);
+                kept.push(Kept { stream, bytes: spool.bytes, hash, inline });
+            }
+        }
+        let chunks = (!kept.is_empty()).then_some(self.chunks.bytes());
+        store.write(Durability::Power, "record the outcome", |tx, dir| {
+            insert_outcome(tx, dir, (self.id, self.seq), &ending, &kept, chunks)
+        })?;
+        // The outcome is committed: what cannot be tidied now is swept by the next recovery.
+        let mut tidied = self.live.release(&self.dir.live(self.id));
+        for stream in Stream::BOTH {
+            let spool = &self.streams[stream.index()];
+            if spool.file.is_some() && spool.bytes <= INLINE_LIMIT {
+                tidied = tidied.and(remove(&self.dir.spool(self.id, stream)));
+            }
+        }
+        if self.chunk_file.is_some() {
+            tidied = tidied.and(remove(&self.dir.chunks(self.id)));
+        }
+        Ok(Finished { ending, lost, problem: self.problem.or(tidied.err()) })
+    }
+}
+
+impl Spool {
+    /// What is counted and hashed is exactly what the file got, also when it took only a part.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut rest = bytes;
+        let mut outcome = Ok(());
+        while let Some(file) = &mut self.file
+            && !rest.is_empty()
+            && outcome.is_ok()
+        {
+            match file.write(rest) {
+                Ok(0) => outcome = Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    self.keep(&rest[..written]);
+                    rest = &rest[written..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => outcome = Err(error),
+            }
+        }
+        self.lost += rest.len() as u64;
+        outcome
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        self.hasher.get_or_insert_with(|| Box::new(blake3::Hasher::new())).update(bytes);
+        self.bytes += bytes.len() as u64;
+        if self.bytes <= INLINE_LIMIT {
+            self.small.extend_from_slice(bytes);
+        } else if !self.small.is_empty() {
+            self.small = Vec::new();
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! Redaction: secrets are replaced by `[redacted:NAME]` before anything is stored.
+//!
+//! A [`Redactor`] knows the values of secret variables, well-known token shapes and the user's own
+//! patterns; a [`StreamRedactor`] applies it to a stream that arrives in pieces. Usable without a
+//! store. Values under six characters are left alone: replacing them would shred the output.
+
+mod names;
+mod patterns;
+mod shapes;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use aho_corasick::packed;
+use aho_corasick::{AhoCorasick, Input, MatchKind};
+
+use crate::{Error, Result};
+use patterns::Patterns;
+use shapes::{SHAPES, Verdict};
+
+pub use names::is_secret_name;
+pub use stream::StreamRedactor;
+
+/// The shortest value that is replaced.
+pub const SHORTEST: usize = 6;
+/// A line of a secret of several lines is replaced on its own from this length on.
+const SHORTEST_LINE: usize = 16;
+/// Candidates are found by their first bytes; the rest is compared in place.
+const ANCHOR: usize = 4;
+/// How many line breaks a printed secret may have that its value does not.
+const FOLDS: usize = 64;
+
+/// What is secret. Cheap to clone, and shared by all streams of a run.
+#[derive(Clone, Debug)]
+pub struct Redactor {
+    rules: Option<Arc<Rules>>,
+}
+
+#[derive(Debug)]
+struct Rules {
+    literals: Vec<Literal>,
+    markers: Vec<Vec<u8>>,
+    shape_markers: Vec<Vec<u8>>,
+    shapes: bool,
+    /// For each first byte, the literals that begin with it: a candidate is checked against few.
+    by_first: Vec<Vec<u16>>,
+    finder: Finder,
+    longest_anchor: usize,
+    patterns: Option<Patterns>,
+}
+
+#[derive(Debug)]
+struct Literal {
+    value: Vec<u8>,
+    marker: usize,
+    /// How many of its first bytes it is found by.
+    anchor: usize,
+}
+
+#[derive(Debug)]
+enum Finder {
+    Packed(packed::Searcher),
+    /// More anchors than the vector search takes.
+    Automaton(Box<AhoCorasick>),
+    Nothing,
+}
+
+/// Collects what is secret.
+#[derive(Debug, Default)]
+pub struct Builder {
+    secrets: Vec<(String, Vec<u8>)>,
+    patterns: Vec<(String, String)>,
+    without_shapes: bool,
+}
+
+impl Builder {
+    /// A secret value and the name it is replaced by. Values that are too short are ignored.
+    pub fn secret(&mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) -> &mut Self {
+        self.secrets.push((name.into(), value.into()));
+        self
+    }
+
+    /// A regular expression whose matches are secret. It sees one line at a time.
+    pub fn pattern(&mut self, name: impl Into<String>, regex: impl Into<String>) -> &mut Self {
+        self.patterns.push((name.into(), regex.into()));
+        self
+    }
+
+    /// Only the given values and patterns, no well-known token shapes.
+    pub fn without_shapes(&mut self) -> &mut Self {
+        self.without_shapes = true;
+        self
+    }
+
+    pub fn build(&self) -> Result<Redactor> {
+        let patterns = match &self.patterns[..] {
+            [] => None,
+            given => Some(Patterns::new(given)?),
+        };
+        let (mut literals, mut markers) = (Vec::<Literal>::new(), Vec::new());
+        for (name, value) in &self.secrets {
+            let value = value.trim_ascii();
+            if value.len() < SHORTEST {
+                continue;
+            }
+            let marker = markers.len();
+            markers.push(marker_of(name));
+            let mut add = |value: &[u8]| {
+                if !literals.iter().any(|literal| literal.value == value) {
+                    // A line break may be printed in several ways, so it cannot be searched for.
+                    let first_line = memchr::memchr(b'\n', value).unwrap_or(value.len());
+                    let anchor = ANCHOR.min(first_line);
+                    literals.push(Literal { value: value.to_vec(), marker, anchor });
+                }
+            };
+            add(value);
+            if value.contains(&b'\n') {
+                for line in value.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii) {
+                    // The first and last lines of a PEM block are the same in every key.
+                    if line.len() >= SHORTEST_LINE && !line.starts_with(b"-----") {
+                        add(line);
+                    }
+                }
+            }
+        }
+        let shapes = !self.without_shapes;
+        if literals.len() > usize::from(u16::MAX) {
+            return Err(Error::BadPattern {
+                name: "secrets".to_owned(),
+                detail: format!("{} values are too many", literals.len()),
+            });
+        }
+        let mut by_first = vec![Vec::new(); 256];
+        let mut anchors: Vec<&[u8]> = Vec::new();
+        for (index, literal) in literals.iter().enumerate() {
+            by_first[usize::from(literal.value[0])].push(index as u16);
+            anchors.push(&literal.value[..literal.anchor]);
+        }
+        if shapes {
+            anchors.extend(SHAPES.iter().map(|shape| shape.prefix));
+        }
+        anchors.sort_unstable();
+        anchors.dedup();
+        let longest_anchor = anchors.iter().map(|anchor| anchor.len()).max().unwrap_or(0);
+        let finder = Finder::new(&anchors)?;
+        let shape_markers = SHAPES.iter().map(|shape| marker_of(shape.name)).collect();
+        Ok(Redactor {
+            rules: Some(Arc::new(Rules {
+                literals,
+                markers,
+                shape_markers,
+                shapes,
+                by_first,
+                finder,
+                longest_anchor,
+                patterns,
+            })),
+        })
+    }
+}
+
+fn marker_of(name: &str) -> Vec<u8> {
+    let name: String = name.chars().filter(|c| !c.is_control() && !"[]".contains(*c)).collect();
+    format!("[redacted:{name}]").into_bytes()
+}
+
+impl Finder {
+    fn new(anchors: &[&[u8]]) -> Result<Self> {
+        if anchors.is_empty() {
+            return Ok(Self::Nothing);
+        }
+        let packed = packed::Config::new()
+            .match_kind(packed::MatchKind::LeftmostFirst)
+            .builder()
+            .extend(anchors)
+            .build();
+        match packed {
+            Some(searcher) => Ok(Self::Packed(searcher)),
+            None => AhoCorasick::builder()
+                .match_kind(MatchKind::LeftmostFirst)
+                .build(anchors)
+                .map(|automaton| Self::Automaton(Box::new(automaton)))
+                .map_err(|error| Error::BadPattern {
+                    name: "secrets".to_owned(),
+                    detail: error.to_string(),
+                }),
+        }
+    }
+
+    fn find(&self, bytes: &[u8], from: usize) -> Option<usize> {
+        let span = aho_corasick::Span::from(from..bytes.len());
+        match self {
+            Self::Packed(searcher) => searcher.find_in(bytes, span).map(|found| found.start()),
+            Self::Automaton(automaton) => {
+                automaton.find(Input::new(bytes).span(span)).map(|found| found.start())
+            }
+            Self::Nothing => None,
+        }
+    }
+}
+
+/// A verdict together with what the secret is called.
+struct Judged<'a> {
+    verdict: Verdict,
+    marker: &'a [u8],
+}
+
+impl Rules {
+    /// Whether a secret begins at `at`: the longest one that is there, or could still come.
+    fn judge(&self, bytes: &[u8], at: usize, before: Option<u8>, last: bool) -> Judged<'_> {
+        let mut best = Judged { verdict: Verdict::No, marker: &[] };
+        let mut consider = |verdict: Verdict, marker| match (verdict, best.verdict) {
+            (Verdict::No, _) => {}
+            // A longer secret may still turn out to begin here: its rest must not slip through.
+            (_, Verdict::NeedMore) => {}
+            (
+                Verdict::Found { start, end, .. },
+                Verdict::Found { start: best_start, end: best_end, .. },
+            ) if (best_start, std::cmp::Reverse(best_end)) <= (start, std::cmp::Reverse(end)) => {}
+            (verdict, _) => best = Judged { verdict, marker },
+        };
+        for &index in &self.by_first[usize::from(bytes[at])] {
+            let literal = &self.literals[usize::from(index)];
+            let verdict = compare(&literal.value, bytes, at, last);
+            consider(verdict, &self.markers[literal.marker][..]);
+        }
+        if self.shapes {
+            for (shape, marker) in SHAPES.iter().zip(&self.shape_markers) {
+                let rest = &bytes[at..];
+                if rest.starts_with(shape.prefix) {
+                    consider(shape.judge(bytes, at, before, last), &marker[..]);
+                } else if !last && shape.prefix.starts_with(rest) {
+                    consider(Verdict::NeedMore, &marker[..]);
+                }
+            }
+        }
+        best
+    }
+
+    /// Where an anchor may have begun that the end of `bytes` cuts off.
+    fn cut_anchor(&self, bytes: &[u8], from: usize) -> Option<usize> {
+        let start = from.max(bytes.len().saturating_sub(self.longest_anchor.saturating_sub(1)));
+        (start..bytes.len()).find(|&at| {
+            let rest = &bytes[at..];
+            self.by_first[usize::from(rest[0])].iter().any(|&index| {
+                let literal = &self.literals[usize::from(index)];
+                literal.value[..literal.anchor].starts_with(rest)
+            }) || (self.shapes && SHAPES.iter().any(|shape| shape.prefix.starts_with(rest)))
+        })
+    }
+}
+
+/// Compares a secret with what is there. A line break of the value may have been printed in any
+/// style, also escaped; one that the value does not have may come from a fold of the output.
+fn compare(value: &[u8], bytes: &[u8], at: usize, last: bool) -> Verdict {
+    let (mut matched, mut position, mut folds) = (0, at, 0);
+    loop {
+        if matched == value.len() {
+            return Verdict::Found { start: at, end: position, open: None };
+        }
+        let rest = &bytes[position..];
+        let Some(&byte) = rest.first() else {
+            return if last { Verdict::No } else { Verdict::NeedMore };
+        };
+        let wanted = value[matched];
+        if byte == wanted {
+            matched += 1;
+            position += 1;
+            continue;
+        }
+        let newline = match rest {
+            [b'\r', b'\n', ..] => 2,
+            [b'\r'] if !last => return Verdict::NeedMore,
+            [b'\\', b'n', ..] if wanted == b'\n' => 2,
+            [b'\\'] if wanted == b'\n' && !last => return Verdict::NeedMore,
+            [b'\n', ..] => 1,
+            _ => return Verdict::No,
+        };
+        if wanted == b'\n' {
+            matched += 1;
+        } else if matched >= ANCHOR && folds < FOLDS {
+            folds += 1;
+        } else {
+            return Verdict::No;
+        }
+        position += newline;
+    }
+}
+
+impl Redactor {
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Changes nothing: for `--no-redact`.
+    pub fn off() -> Self {
+        Self { rules: None }
+    }
+
+    pub fn is_off(&self) -> bool {
+        self.rules.is_none()
+    }
+
+    pub fn stream(&self) -> StreamRedactor {
+        StreamRedactor::new(self.rules.clone())
+    }
+
+    /// Redacts a whole value; the number says how many secrets it had.
+    pub fn redact_bytes<'a>(&self, bytes: &'a [u8]) -> (Cow<'a, [u8]>, u64) {
+        let mut stream = self.stream();
+        let mut redacted = Vec::new();
+        stream.push(bytes, &mut |piece| redacted.extend_from_slice(piece));
+        stream.finish(&mut |piece| redacted.extend_from_slice(piece));
+        match stream.count() {
+            0 => (Cow::Borrowed(bytes), 0),
+            count => (Cow::Owned(redacted), count),
+        }
+    }
+
+    pub fn redact_str<'a>(&self, text: &'a str) -> (Cow<'a, str>, u64) {
+        match self.redact_bytes(text.as_bytes()) {
+            (Cow::Borrowed(_), count) => (Cow::Borrowed(text), count),
+            (Cow::Owned(bytes), count) => {
+                (Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()), count)
+            }
+        }
+    }
+
+    /// Redacts the value of a variable: all of it when the name says that it is secret.
+    pub fn redact_variable<'a>(&self, name: &str, value: &'a str) -> (Cow<'a, str>, u64) {
+        let whole = !self.is_off() && is_secret_name(name) && value.len() >= SHORTEST;
+        if whole {
+            let marker = String::from_utf8_lossy(&marker_of(name)).into_owned();
+            return (Cow::Owned(marker), 1);
+        }
+        self.redact_str(value)
+    }
+}

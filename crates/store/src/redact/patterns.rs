@@ -1,0 +1,133 @@
+//! The user's own patterns: regular expressions over one line at a time.
+//!
+//! Only who configures patterns pays for them: the current line is then held back until it ends.
+
+use regex::bytes::Regex;
+
+use crate::{Error, Result};
+
+/// A line longer than this is treated in parts.
+const LONGEST_LINE: usize = 64 * 1024;
+/// What a match may reach over the end of a part.
+const OVERLAP: usize = 4 * 1024;
+
+#[derive(Debug)]
+pub(crate) struct Patterns {
+    regexes: Vec<(Regex, Vec<u8>)>,
+}
+
+impl Patterns {
+    pub(crate) fn new(given: &[(String, String)]) -> Result<Self> {
+        let regexes = given
+            .iter()
+            .map(|(name, regex)| match Regex::new(regex) {
+                Ok(regex) => Ok((regex, super::marker_of(name))),
+                Err(error) => {
+                    Err(Error::BadPattern { name: name.clone(), detail: error.to_string() })
+                }
+            })
+            .collect::<Result<_>>()?;
+        Ok(Self { regexes })
+    }
+
+    /// Where secrets are, in order and merged, each with the marker of the first.
+    fn matches(&self, line: &[u8]) -> Vec<(usize, usize, &[u8])> {
+        let mut found: Vec<(usize, usize, &[u8])> = Vec::new();
+        for (regex, marker) in &self.regexes {
+            found.extend(
+                regex
+                    .find_iter(line)
+                    .filter(|found| !found.is_empty())
+                    .map(|found| (found.start(), found.end(), &marker[..])),
+            );
+        }
+        found.sort_by_key(|&(start, end, _)| (start, std::cmp::Reverse(end)));
+        let mut merged: Vec<(usize, usize, &[u8])> = Vec::new();
+        for (start, end, marker) in found {
+            match merged.last_mut() {
+                Some(last) if start < last.1 => last.1 = last.1.max(end),
+                _ => merged.push((start, end, marker)),
+            }
+        }
+        merged
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct LineStage {
+    line: Vec<u8>,
+    count: u64,
+}
+
+impl LineStage {
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub(crate) fn held(&self) -> usize {
+        self.line.len()
+    }
+
+    pub(crate) fn push(
+        &mut self,
+        patterns: &Patterns,
+        bytes: &[u8],
+        out: &mut impl FnMut(&[u8]),
+    ) {
+        for part in bytes.split_inclusive(|&byte| byte == b'\n') {
+            self.line.extend_from_slice(part);
+            if part.ends_with(b"\n") {
+                self.finish(patterns, out);
+            } else if self.line.len() > LONGEST_LINE {
+                self.cut(patterns, out);
+            }
+        }
+    }
+
+    pub(crate) fn finish(&mut self, patterns: &Patterns, out: &mut impl FnMut(&[u8])) {
+        let line = std::mem::take(&mut self.line);
+        self.replace(&line, patterns.matches(&line), line.len(), out);
+    }
+
+    /// Lets go of the beginning of an endless line.
+    fn cut(&mut self, patterns: &Patterns, out: &mut impl FnMut(&[u8])) {
+        let mut line = std::mem::take(&mut self.line);
+        let mut matches = patterns.matches(&line);
+        let mut cut = line.len() - OVERLAP;
+        while let Some(&(start, end, _)) = matches.last()
+            && end > cut
+        {
+            // A match that is longer than any line may be is let go as it stands.
+            if start == 0 {
+                cut = end;
+                break;
+            }
+            cut = cut.min(start);
+            matches.pop();
+        }
+        self.replace(&line, matches, cut, out);
+        line.drain(..cut);
+        self.line = line;
+    }
+
+    fn replace(
+        &mut self,
+        line: &[u8],
+        matches: Vec<(usize, usize, &[u8])>,
+        end: usize,
+        out: &mut impl FnMut(&[u8]),
+    ) {
+        let mut at = 0;
+        for (start, stop, marker) in matches {
+            if start > at {
+                out(&line[at..start]);
+            }
+            out(marker);
+            self.count += 1;
+            at = stop;
+        }
+        if end > at {
+            out(&line[at..end]);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Redaction of a stream that arrives in pieces.
+//!
+//! Only what could be the beginning of a secret is held back, until the bytes that follow decide
+//! or the stream ends; everything else passes through as slices of the input, uncopied. Where
+//! secrets overlap, all of their bytes go, under the name of the first.
+
+use std::sync::Arc;
+
+use super::Rules;
+use super::patterns::LineStage;
+use super::shapes::{Class, Verdict};
+
+/// A private key that has not ended after this many bytes was none.
+const LONGEST_KEY: usize = 64 * 1024;
+/// How much of the input is joined to held-back bytes at a time.
+const JOIN: usize = 4 * 1024;
+
+/// Applies a `Redactor` to one stream.
+#[derive(Debug)]
+pub struct StreamRedactor {
+    rules: Option<Arc<Rules>>,
+    state: Scan,
+    /// Bytes held back.
+    carry: Vec<u8>,
+    lines: Option<LineStage>,
+}
+
+#[derive(Debug, Default)]
+struct Scan {
+    /// How many of the held-back bytes are part of a secret that was already replaced.
+    covered: usize,
+    /// The byte before the held-back ones.
+    before: Option<u8>,
+    /// A token that was replaced and may go on.
+    open: Option<(Class, usize)>,
+    count: u64,
+}
+
+impl StreamRedactor {
+    pub(super) fn new(rules: Option<Arc<Rules>>) -> Self {
+        let lines = rules
+            .as_ref()
+            .filter(|rules| rules.patterns.is_some())
+            .map(|_| LineStage::default());
+        Self { rules, state: Scan::default(), carry: Vec::new(), lines }
+    }
+
+    /// How many secrets were replaced so far.
+    pub fn count(&self) -> u64 {
+        self.state.count + self.lines.as_ref().map_or(0, LineStage::count)
+    }
+
+    /// How many bytes are held back.
+    pub fn held(&self) -> usize {
+        self.carry.len() + self.lines.as_ref().map_or(0, LineStage::held)
+    }
+
+    /// Takes the next piece and hands on what is settled.
+    pub fn push(&mut self, input: &[u8], out: &mut impl FnMut(&[u8])) {
+        let Some(rules) = self.rules.clone() else { return out(input) };
+        match (&mut self.lines, &rules.patterns) {
+            (Some(lines), Some(patterns)) => {
+                let mut settled = Vec::new();
+                self.state.push(&rules, &mut self.carry, input, &mut |piece| {
+                    settled.extend_from_slice(piece);
+                });
+                lines.push(patterns, &settled, out);
+            }
+            _ => self.state.push(&rules, &mut self.carry, input, out),
+        }
+    }
+
+    /// The stream is over: nothing can follow what was held back.
+    pub fn finish(&mut self, out: &mut impl FnMut(&[u8])) {
+        let Some(rules) = self.rules.clone() else { return };
+        let rest = std::mem::take(&mut self.carry);
+        match (&mut self.lines, &rules.patterns) {
+            (Some(lines), Some(patterns)) => {
+                let mut settled = Vec::new();
+                self.state.scan(&rules, &rest, true, &mut |piece| settled.extend_from_slice(piece));
+                lines.push(patterns, &settled, out);
+                lines.finish(patterns, out);
+            }
+            _ => {
+                self.state.scan(&rules, &rest, true, out);
+            }
+        }
+    }
+}
+
+impl Scan {
+    fn push(
+        &mut self,
+        rules: &Rules,
+        carry: &mut Vec<u8>,
+        mut input: &[u8],
+        out: &mut impl FnMut(&[u8]),
+    ) {
+        while !carry.is_empty() && !input.is_empty() {
+            let held = carry.len();
+            let joined = input.len().min(JOIN);
+            carry.extend_from_slice(&input[..joined]);
+            let kept_from = self.scan(rules, carry, false, out);
+            if kept_from >= held {
+                // What was held is settled; the rest can be read where it lies.
+                input = &input[kept_from - held..];
+                carry.clear();
+            } else {
+                carry.drain(..kept_from);
+                input = &input[joined..];
+            }
+        }
+        if !input.is_empty() {
+            let kept_from = self.scan(rules, input, false, out);
+            carry.extend_from_slice(&input[kept_from..]);
+        }
+    }
+
+    /// Hands on what is settled and says from where on bytes must be held back.
+    fn scan(
+        &mut self,
+        rules: &Rules,
+        bytes: &[u8],
+        last: bool,
+        out: &mut impl FnMut(&[u8]),
+    ) -> usize {
+        // Everything before `settled` has been handed on or replaced.
+        let mut settled = self.covered.min(bytes.len());
+        let mut open_at = None;
+        if let Some((class, seen)) = self.open.take() {
+            let (length, more) = class.extent(&bytes[settled..], last);
+            settled += length;
+            self.stay_open(class, seen + length, more);
+            open_at = self.open.map(|_| settled);
+        }
+        let (mut at, mut hold) = (0, None);
+        while let Some(found) = rules.finder.find(bytes, at) {
+            let before = match found {
+                0 => self.before,
+                _ => Some(bytes[found - 1]),
+            };
+            let judged = rules.judge(bytes, found, before, last);
+            match judged.verdict {
+                Verdict::No => {}
+                Verdict::NeedMore => {
+                    hold = Some(found);
+                    break;
+                }
+                Verdict::Found { start, end, open } => {
+                    if start >= settled {
+                        if start > settled {
+                            out(&bytes[settled..start]);
+                        }
+                        out(judged.marker);
+                        self.count += 1;
+                    }
+                    if end > settled {
+                        settled = end;
+                        self.open = None;
+                        open_at = None;
+                        if let Some(class) = open {
+                            self.stay_open(class, end - start, true);
+                            open_at = self.open.map(|_| settled);
+                        }
+                    }
+                }
+            }
+            at = found + 1;
+        }
+        if hold.is_none() && !last {
+            hold = rules.cut_anchor(bytes, at);
+        }
+        let hold = hold.unwrap_or(bytes.len()).min(open_at.unwrap_or(bytes.len()));
+        if hold > settled {
+            out(&bytes[settled..hold]);
+            settled = hold;
+        }
+        self.covered = settled - hold;
+        if hold > 0 {
+            self.before = Some(bytes[hold - 1]);
+        }
+        hold
+    }
+
+    fn stay_open(&mut self, class: Class, seen: usize, more: bool) {
+        if more && (class != Class::Pem || seen < LONGEST_KEY) {
+            self.open = Some((class, seen));
+        }
+    }
+}

@@ -1,0 +1,205 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn redactor(secrets: &[(&str, &str)]) -> Redactor {
+    let mut builder = Redactor::builder();
+    for (name, value) in secrets {
+        builder.secret(*name, value.as_bytes());
+    }
+    builder.build().unwrap()
+}
+
+fn in_pieces(redactor: &Redactor, text: &[u8], size: usize) -> (Vec<u8>, u64) {
+    let mut stream = redactor.stream();
+    let mut out = Vec::new();
+    for piece in text.chunks(size.max(1)) {
+        stream.push(piece, &mut |bytes| out.extend_from_slice(bytes));
+    }
+    stream.finish(&mut |bytes| out.extend_from_slice(bytes));
+    assert_eq!(stream.held(), 0);
+    (out, stream.count())
+}
+
+/// Every size of piece gives the same text.
+#[track_caller]
+fn assert_redacts(redactor: &Redactor, text: &str, expected: &str) {
+    for size in (1..=text.len().min(80)).chain([text.len()]) {
+        let (out, _) = in_pieces(redactor, text.as_bytes(), size);
+        assert_eq!(String::from_utf8_lossy(&out), expected, "in pieces of {size}");
+    }
+}
+
+#[test]
+fn values_are_replaced_by_their_names() {
+    let redactor = redactor(&[("API_KEY", "hunter2-very-secret"), ("PIN", "12345")]);
+    assert_redacts(
+        &redactor,
+        "key=hunter2-very-secret; pin=12345; hunter2-very-secrehunter2-very-secret",
+        "key=[redacted:API_KEY]; pin=12345; hunter2-very-secre[redacted:API_KEY]",
+    );
+}
+
+#[test]
+fn a_secret_that_begins_another_does_not_leave_its_rest() {
+    let redactor = redactor(&[("A", "abcdef"), ("B", "abcdefghijkl")]);
+    assert_redacts(&redactor, "abcdefghijkl abcdefgh", "[redacted:B] [redacted:A]gh");
+}
+
+#[test]
+fn overlapping_secrets_go_whole() {
+    let redactor = redactor(&[("A", "abcdefgh"), ("B", "efghijkl")]);
+    assert_redacts(&redactor, "<abcdefghijkl>", "<[redacted:A]>");
+    let periodic = self::redactor(&[("P", "ababab")]);
+    assert_redacts(&periodic, "xabababababay", "x[redacted:P]ay");
+}
+
+#[test]
+fn a_secret_split_over_lines_is_still_one() {
+    let redactor = redactor(&[("TOKEN", "first-line-1\nsecond-line-2"), ("KEY", "0123456789abcdef")]);
+    for newline in ["\n", "\r\n", "\\n"] {
+        let text = format!("<first-line-1{newline}second-line-2>");
+        assert_redacts(&redactor, &text, "<[redacted:TOKEN]>");
+    }
+    assert_redacts(&redactor, "01234567\n89abcdef 0123\r\n456789abcdef", "[redacted:KEY] [redacted:KEY]");
+}
+
+#[test]
+fn long_lines_of_a_secret_go_on_their_own() {
+    let redactor = redactor(&[("KEYS", "short\nthis-line-is-long-enough\n")]);
+    assert_redacts(&redactor, "1: this-line-is-long-enough, short", "1: [redacted:KEYS], short");
+}
+
+#[test]
+fn well_known_tokens_are_found_by_shape() {
+    let redactor = redactor(&[]);
+    let cases = [
+        ("ghp_0123456789abcdefghijABCDEFGHIJ012345", "github-token"),
+        ("github_pat_11ABCDEFG0123456789_abcdefghijklmnopqrstuvwxyzABCDEFGHIJ", "github-token"),
+        ("glpat-abcdefghij0123456789", "gitlab-token"),
+        ("AKIAIOSFODNN7EXAMPLE", "aws-access-key"),
+        ("xoxb-123456789012-abcdefghijkl", "slack-token"),
+        ("sk-ant-api03-abcdefghijklmnopqrstuvwxyz", "anthropic-key"),
+        ("sk-abcdefghijklmnopqrstuvwxyz0123456789ABCD", "api-key"),
+        ("AIzaSyA1234567890abcdefghijklmnopqrstuv", "google-key"),
+        ("npm_0123456789abcdefghijABCDEFGHIJ012345", "npm-token"),
+        ("sk_live_0123456789abcdef", "stripe-key"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NSJ9.dBjftJeZ4CVP-mB92K27uhbUJU1p1r", "jwt"),
+    ];
+    for (token, name) in cases {
+        let expected = format!("t={{[redacted:{name}]}} end");
+        assert_redacts(&redactor, &format!("t={{{token}}} end"), &expected);
+    }
+}
+
+#[test]
+fn honest_output_is_left_alone() {
+    let redactor = redactor(&[]);
+    for text in [
+        "task-force and disk-usage; https://example.org/a:b@c; eyJust a word",
+        "AKIAIOSFODNN7EXAMPLEX and AKIAshort; ghp_short; -----BEGIN CERTIFICATE-----",
+        "http://localhost:8080/path user@host:22 postgres://user@host/db sk-learn-is-a-library-for-ml",
+        "------------------------------------------------------------------------",
+    ] {
+        assert_redacts(&redactor, text, text);
+    }
+}
+
+#[test]
+fn a_private_key_goes_and_what_follows_stays() {
+    let redactor = redactor(&[]);
+    let text = "a\n-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA\n  q1w2e3/+==\n-----END RSA PRIVATE KEY-----\nb: c\n";
+    assert_redacts(
+        &redactor,
+        text,
+        "a\n[redacted:private-key]-----END RSA PRIVATE KEY-----\nb: c\n",
+    );
+}
+
+#[test]
+fn a_password_in_a_url_goes() {
+    let redactor = redactor(&[]);
+    assert_redacts(
+        &redactor,
+        "clone https://joe:s3cretpass@git.example.org/x.git ok",
+        "clone https://joe:[redacted:url-password]@git.example.org/x.git ok",
+    );
+}
+
+#[test]
+fn configured_patterns_see_lines() {
+    let mut builder = Redactor::builder();
+    builder.pattern("ticket", r"TCK-\d{4,}");
+    let redactor = builder.build().unwrap();
+    assert_redacts(&redactor, "a TCK-12345 b\nTCK-1\nTCK-9999", "a [redacted:ticket] b\nTCK-1\n[redacted:ticket]");
+    let long = format!("{}TCK-123456789", "x".repeat(200_000));
+    let (out, count) = in_pieces(&redactor, long.as_bytes(), 7_000);
+    assert_eq!((out.len(), count), (200_000 + "[redacted:ticket]".len(), 1));
+    let error = Redactor::builder().pattern("bad", "(").build().unwrap_err().to_string();
+    assert!(error.contains("`bad`"), "{error}");
+}
+
+#[test]
+fn variables_are_judged_by_name_and_by_value() {
+    let redactor = redactor(&[("DB_PASSWORD", "correct-horse")]);
+    assert_eq!(redactor.redact_variable("MY_TOKEN", "whatever1").0, "[redacted:MY_TOKEN]");
+    assert_eq!(redactor.redact_variable("MY_TOKEN", "abc").0, "abc");
+    assert_eq!(redactor.redact_variable("URL", "x=correct-horse").0, "x=[redacted:DB_PASSWORD]");
+    assert_eq!(Redactor::off().redact_variable("MY_TOKEN", "whatever1").0, "whatever1");
+    assert_eq!(redactor.redact_str("nothing here"), (Cow::Borrowed("nothing here"), 0));
+}
+
+#[test]
+fn more_secrets_than_the_vector_search_takes_still_work() {
+    let secrets: Vec<(String, String)> =
+        (0..300).map(|i| (format!("S{i}"), format!("{i:03}-secret-{i}"))).collect();
+    let mut builder = Redactor::builder();
+    for (name, value) in &secrets {
+        builder.secret(name, value.as_bytes());
+    }
+    let redactor = builder.build().unwrap();
+    assert_redacts(&redactor, "a 299-secret-299 b 007-secret-7", "a [redacted:S299] b [redacted:S7]");
+}
+
+proptest! {
+    /// The definition, without any cleverness: cover every occurrence, name maximal runs.
+    #[test]
+    fn random_secrets_never_survive_any_chunking(
+        secrets in proptest::collection::vec("[ab]{6,9}|[a-c]{6,14}", 1..4),
+        noise in proptest::collection::vec(("[ab]{0,12}", 0usize..8), 0..12),
+        size in 1usize..40,
+    ) {
+        let mut builder = Redactor::builder();
+        builder.without_shapes();
+        for (index, secret) in secrets.iter().enumerate() {
+            builder.secret(format!("S{index}"), secret.as_bytes());
+        }
+        let redactor = builder.build().unwrap();
+        let mut text = String::new();
+        for (filler, pick) in &noise {
+            text.push_str(filler);
+            if let Some(secret) = secrets.get(*pick) {
+                text.push_str(secret);
+            }
+        }
+        let (out, _) = in_pieces(&redactor, text.as_bytes(), size);
+        let whole = in_pieces(&redactor, text.as_bytes(), text.len()).0;
+        let mut covered = vec![false; text.len()];
+        for secret in &secrets {
+            for at in 0..text.len() {
+                if text[at..].starts_with(secret.as_str()) {
+                    covered[at..at + secret.len()].fill(true);
+                }
+            }
+        }
+        let honest: String =
+            text.bytes().zip(&covered).filter(|(_, c)| !**c).map(|(b, _)| char::from(b)).collect();
+        for out in [out, whole] {
+            let mut rest = String::from_utf8(out).unwrap();
+            for index in 0..secrets.len() {
+                rest = rest.replace(&format!("[redacted:S{index}]"), "");
+            }
+            prop_assert_eq!(&rest, &honest);
+        }
+    }
+}
