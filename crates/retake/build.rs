@@ -1,8 +1,17 @@
-//! Links libgcc into the program: finding and relocating the shared one would take a quarter of
-//! the time a short `retake exec` takes in all.
+//! Links the unwinder into the program: finding, mapping and relocating the shared one at every
+//! start would take a noticeable part of a short `retake exec`.
+
+use std::path::PathBuf;
+use std::process::Command;
 
 #[expect(clippy::print_stdout, reason = "how a build script speaks to cargo")]
 fn main() {
-    println!("cargo::rustc-link-arg-bins=-static-libgcc");
     println!("cargo::rerun-if-changed=build.rs");
+    // Without gcc's static unwinder (another compiler, another system) the shared one serves.
+    let found = Command::new("cc").arg("-print-file-name=libgcc_eh.a").output();
+    let path = found.map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
+    if let Some(directory) = path.ok().filter(|p| p.is_absolute()).and_then(|p| Some(p.parent()?.to_owned())) {
+        println!("cargo::rustc-link-search=native={}", directory.display());
+        println!("cargo::rustc-link-lib=static:+whole-archive,-bundle=gcc_eh");
+    }
 }

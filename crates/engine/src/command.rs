@@ -6,8 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use retake_event::Limits;
+use retake_event::{Limits, StartFailure};
 
+use crate::resolve::resolve;
 use crate::words;
 
 /// The longest single argument or `NAME=value` the kernel takes, its closing NUL included.
@@ -168,10 +169,12 @@ impl Command {
         &self.request
     }
 
-    /// Where the child itself would look for programs.
-    pub(crate) fn search_path(&self) -> Option<OsString> {
-        let given = self.request.environment.iter().find(|(name, _)| name == "PATH");
-        given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os("PATH"))
+    /// The file that will be asked to run, looked up where the child itself would look.
+    pub(crate) fn locate(&self) -> Result<PathBuf, StartFailure> {
+        let request = &self.request;
+        let given = request.environment.iter().find(|(name, _)| name == "PATH");
+        let path = given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os("PATH"));
+        resolve(&request.arguments[0], path.as_deref(), &request.cwd)
     }
 }
 

@@ -25,11 +25,24 @@ impl Process {
     }
 }
 
-/// The living processes below `root`.
-pub(crate) fn below(root: i32) -> Vec<Process> {
+/// The living processes below `root`, without those in `kept` and what is below them. Forgets kept
+/// ones that are gone.
+pub(crate) fn below(root: i32, kept: &mut Vec<i32>) -> Vec<Process> {
     let mut found = vec![Entry::default(); 16 << 10];
     let count = tree::descendants(root, &mut found);
-    found[..count].iter().filter_map(|entry| describe(entry.pid)).collect()
+    let found = &found[..count];
+    kept.retain(|pid| found.iter().any(|entry| entry.pid == *pid));
+    let mut left_out = kept.clone();
+    let mut processes = Vec::new();
+    for entry in found {
+        // Parents come first, so whatever is below a kept process is seen after it.
+        if left_out.contains(&entry.pid) || left_out.contains(&entry.parent) {
+            left_out.push(entry.pid);
+        } else {
+            processes.extend(describe(entry.pid));
+        }
+    }
+    processes
 }
 
 fn describe(pid: i32) -> Option<Process> {

@@ -3,7 +3,6 @@
 use std::ffi::{CString, OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use retake_event::StartFailure;
@@ -59,18 +58,18 @@ enum Runnable {
 
 fn runnable(file: &Path) -> Runnable {
     let Ok(name) = CString::new(file.as_os_str().as_bytes()) else { return Runnable::Missing };
-    // SAFETY: a C string that outlives the call.
-    let access = unsafe { libc::faccessat(libc::AT_FDCWD, name.as_ptr(), libc::X_OK, libc::AT_EACCESS) };
-    if access == 0 {
-        return match std::fs::metadata(file) {
-            Ok(meta) if meta.is_dir() => Runnable::No("is a directory"),
-            _ => Runnable::Yes,
-        };
-    }
     match std::fs::metadata(file) {
         Ok(meta) if meta.is_dir() => Runnable::No("is a directory"),
-        Ok(meta) if meta.file_type().is_socket() => Runnable::No("is a socket"),
-        Ok(_) => Runnable::No("is not executable; chmod +x it, or run it with its interpreter"),
+        Ok(_) => {
+            // SAFETY: a C string that outlives the call.
+            let access = unsafe {
+                libc::faccessat(libc::AT_FDCWD, name.as_ptr(), libc::X_OK, libc::AT_EACCESS)
+            };
+            if access == 0 {
+                return Runnable::Yes;
+            }
+            Runnable::No("is not executable; chmod +x it, or run it with its interpreter")
+        }
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
             Runnable::No("a directory on the way may not be searched")
         }

@@ -4,9 +4,11 @@
 //! Nothing in here waits for anything but `poll`: not for the child, not for a grandchild that
 //! holds a pipe open, not for the reader of our own output.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use retake_event::{LeftFate, LeftProcess, LimitKind, Outcome, StartFailure, Stream, Usage};
@@ -165,13 +167,6 @@ impl<'a> Supervision<'a> {
         clock: Instant,
     ) -> Result<Self, StartFailure> {
         let request = &command.request;
-        if let Some(problem) = check_directory(&request.cwd) {
-            return Err(StartFailure::WorkingDirectory(problem.to_string()));
-        }
-        let path = command.search_path();
-        let program = resolve::resolve(&request.arguments[0], path.as_deref(), &request.cwd)?;
-        let program = std::ffi::CString::new(program.into_os_string().into_encoded_bytes())
-            .map_err(|_| StartFailure::Refused(vec!["the program's path contains a NUL".into()]))?;
         let system = |what: &str| {
             let what = what.to_owned();
             move |error: io::Error| {
@@ -180,10 +175,12 @@ impl<'a> Supervision<'a> {
         };
         keeper.revive().map_err(system("no process could be made"))?;
 
-        let directory = open_directory(&request.cwd)
-            .map_err(|error| StartFailure::WorkingDirectory(format!(
-                "working directory {}: {}", request.cwd.display(), crate::command::plain(&error)
-            )))?;
+        let directory = open_directory(&request.cwd).map_err(|error| {
+            directory_failure(&request.cwd, error.raw_os_error().unwrap_or(libc::EIO))
+        })?;
+        let program = command.locate()?;
+        let program = CString::new(program.into_os_string().into_encoded_bytes())
+            .map_err(|_| StartFailure::Refused(vec!["the program's path contains a NUL".into()]))?;
         let inherits_terminal = request.stdin == Stdin::Inherit
             // SAFETY: asks about a descriptor.
             && unsafe { libc::isatty(0) } == 1;
@@ -227,13 +224,10 @@ impl<'a> Supervision<'a> {
                 nice: request.nice,
                 files: request.limits.files,
                 fsize: request.limits.fsize_bytes,
-                fds: [
-                    stdin.as_raw_fd(),
-                    out_end.as_raw_fd(),
-                    err_end.as_raw_fd(),
-                    directory.as_raw_fd(),
-                    terminal.as_ref().map_or(stdin.as_raw_fd(), Terminal::fd),
-                ],
+                directory: directory.as_raw_fd(),
+                stdout: out_end.as_raw_fd(),
+                stderr: err_end.as_raw_fd(),
+                stdin: stdin.as_ref().map(AsRawFd::as_raw_fd),
                 cgroup_files: &cgroup_files,
             })
             .map_err(|error| resolve::explain_exec(
@@ -275,7 +269,7 @@ impl<'a> Supervision<'a> {
             kill_at: None,
             drain_until: None,
             patience_until: None,
-            owed: None,
+            owed: Some((clock + KEEPER_PATIENCE, false)),
         })
     }
 
@@ -448,7 +442,7 @@ impl<'a> Supervision<'a> {
                     }
                 }
                 Report::Stuck => {
-                    for process in self.survivors() {
+                    for process in self.keeper.processes() {
                         self.note_left(process, LeftFate::Survived);
                     }
                     self.give_up();
@@ -575,7 +569,7 @@ impl<'a> Supervision<'a> {
             return;
         }
         let mut others = false;
-        for process in self.survivors() {
+        for process in self.keeper.processes() {
             let stays = match &self.command.request.detach {
                 Detach::None => false,
                 Detach::All => true,
@@ -608,10 +602,6 @@ impl<'a> Supervision<'a> {
         self.exit.get_or_insert((libc::SIGKILL, self.clock.elapsed()));
     }
 
-    fn survivors(&self) -> Vec<leftovers::Process> {
-        leftovers::below(self.keeper.pid())
-    }
-
     fn note_left(&mut self, process: leftovers::Process, fate: LeftFate) {
         match self.left.iter_mut().find(|left| left.pid == process.pid) {
             Some(left) => left.fate = fate,
@@ -631,7 +621,9 @@ impl<'a> Supervision<'a> {
         } else {
             // SAFETY: our own child, not yet waited for.
             unsafe { libc::kill(self.keeper.pid(), libc::SIGCONT) };
-            self.owed = Some((Instant::now() + KEEPER_PATIENCE, true));
+            // A start may take its time, on a slow disk say, unless the run is to end.
+            let last = self.pid.is_some() || self.cause.is_some();
+            self.owed = Some((Instant::now() + KEEPER_PATIENCE, last));
         }
     }
 
@@ -746,17 +738,11 @@ impl<'a> Supervision<'a> {
         let request = &self.command.request;
         let why = resolve::describe(errno);
         match stage {
-            Stage::Exec => {
-                let path = self.command.search_path();
-                match resolve::resolve(&request.arguments[0], path.as_deref(), &request.cwd) {
-                    Ok(program) => resolve::explain_exec(&program, &request.cwd, errno),
-                    Err(failure) => failure,
-                }
-            }
-            Stage::Directory => StartFailure::WorkingDirectory(format!(
-                "working directory {}: {why}",
-                request.cwd.display()
-            )),
+            Stage::Exec => match self.command.locate() {
+                Ok(program) => resolve::explain_exec(&program, &request.cwd, errno),
+                Err(failure) => failure,
+            },
+            Stage::Directory => directory_failure(&request.cwd, errno),
             Stage::Clone => StartFailure::NoResources(format!("no process could be made: {why}")),
             Stage::Limit => StartFailure::NoResources(format!(
                 "a limit or priority could not be set: {why}; ask for less than the current limit"
@@ -770,22 +756,29 @@ impl<'a> Supervision<'a> {
     }
 }
 
-fn open_directory(path: &std::path::Path) -> io::Result<OwnedFd> {
+/// Says what is wrong with a directory that was fine when the command was checked.
+fn directory_failure(path: &Path, errno: i32) -> StartFailure {
+    let why = || format!("working directory {}: {}", path.display(), resolve::describe(errno));
+    StartFailure::WorkingDirectory(check_directory(path).map_or_else(why, |p| p.to_string()))
+}
+
+fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     use std::os::unix::fs::OpenOptionsExt;
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
     Ok(File::options().read(true).custom_flags(flags).open(path)?.into())
 }
 
-fn open_stdin(stdin: &Stdin, pty: Option<&Pty>) -> io::Result<OwnedFd> {
+/// What the child reads from; `None` is the keeper's own `/dev/null`.
+fn open_stdin(stdin: &Stdin, pty: Option<&Pty>) -> io::Result<Option<OwnedFd>> {
     match (stdin, pty) {
-        (Stdin::Inherit, Some(pty)) => pty.theirs.try_clone(),
+        (Stdin::Inherit, Some(pty)) => pty.theirs.try_clone().map(Some),
         (Stdin::Inherit, None) => {
             // SAFETY: duplicates descriptor 0, which stays open; the copy is ours alone.
             let fd = sys::check(unsafe { libc::fcntl(0, libc::F_DUPFD_CLOEXEC, 3) })?;
             // SAFETY: just made.
-            Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+            Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) }))
         }
-        (Stdin::Null, _) => Ok(File::open("/dev/null")?.into()),
-        (Stdin::File(path), _) => Ok(File::open(path)?.into()),
+        (Stdin::Null, _) => Ok(None),
+        (Stdin::File(path), _) => Ok(Some(File::open(path)?.into())),
     }
 }

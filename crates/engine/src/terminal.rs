@@ -32,10 +32,6 @@ impl Terminal {
         }
     }
 
-    pub(crate) fn fd(&self) -> RawFd {
-        self.fd
-    }
-
     /// Whether this process is the one the user is talking to.
     pub(crate) fn in_front(&self) -> bool {
         // SAFETY: a plain query.

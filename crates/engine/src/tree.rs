@@ -90,7 +90,7 @@ fn scan(root: i32, found: &mut [Entry]) -> usize {
 }
 
 /// Calls back for each entry of a directory whose name is a number.
-fn for_each_number(directory: RawFd, mut each: impl FnMut(i32)) {
+pub(crate) fn for_each_number(directory: RawFd, mut each: impl FnMut(i32)) {
     #[repr(align(8))]
     struct Names([u8; 2048]);
     let mut names = Names([0; 2048]);

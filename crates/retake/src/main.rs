@@ -1,24 +1,14 @@
 //! retake: run it again, on the record.
+//!
+//! The C entry point instead of Rust's: the runtime's start-up reads `/proc/self/maps`, sets up a
+//! signal stack and ignores SIGPIPE, which a runner of short commands pays for at every run, and
+//! whose last part would be passed on to every child.
 
-mod cli;
-mod config;
-mod drive;
-mod git;
-mod inline;
-mod place;
-mod request;
-mod signals;
-mod term;
+#![no_main]
 
-use std::process::ExitCode;
+use std::ffi::{c_char, c_int};
 
-fn main() -> ExitCode {
-    match cli::main() {
-        cli::Exit::Code(code) => ExitCode::from(code),
-        cli::Exit::Signal(signal) => {
-            signals::die_of(signal);
-            // Only a signal that does not kill comes here.
-            ExitCode::from(125)
-        }
-    }
+#[unsafe(no_mangle)]
+extern "C" fn main(_: c_int, _: *const *const c_char) -> c_int {
+    retake::main()
 }

@@ -4,29 +4,19 @@ use std::sync::OnceLock;
 
 use retake_engine::{Cancel, Dispositions};
 
-/// SIGPIPE as the process that started us left it. Rust's runtime changes it before `main`, so it
-/// is read before that.
-static PIPE_WAS_IGNORED: OnceLock<bool> = OnceLock::new();
+static ORIGINAL: OnceLock<Dispositions> = OnceLock::new();
 
-#[used]
-#[unsafe(link_section = ".init_array")]
-static READ_PIPE: extern "C" fn() = read_pipe;
-
-extern "C" fn read_pipe() {
-    // SAFETY: zero is a valid sigaction, filled by the query.
-    let ignored = unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut action) == 0
-            && action.sa_sigaction == libc::SIG_IGN
-    };
-    // Set once, before anything else runs.
-    _ = PIPE_WAS_IGNORED.set(ignored);
+/// Notes what we were started with, before anything changes it, and lets a write to a closed pipe
+/// fail instead of killing us. Called first of all.
+pub(crate) fn remember() {
+    ORIGINAL.get_or_init(Dispositions::current);
+    // SAFETY: a plain disposition.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
 
 /// What children get: exactly what we got.
 pub(crate) fn original() -> Dispositions {
-    let current = Dispositions::current();
-    if PIPE_WAS_IGNORED.get() == Some(&true) { current } else { current.with_default_pipe() }
+    *ORIGINAL.get_or_init(Dispositions::current)
 }
 
 static CANCEL: OnceLock<Cancel> = OnceLock::new();

@@ -94,7 +94,8 @@ impl Dir {
         Ok(())
     }
 
-    /// The database must be ours: what someone else wrote there would be believed.
+    /// The database must be ours, or root's: what someone else wrote there would be believed, and
+    /// what root writes into another user's store that user could not use any more.
     pub(crate) fn check_owner(&self) -> Result<()> {
         // SAFETY: geteuid only reads the process's credentials and cannot fail.
         let user = unsafe { libc::geteuid() };
@@ -103,7 +104,7 @@ impl Dir {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(Error::io("look at", &self.database, error)),
         };
-        if user != 0 && metadata.uid() != user && metadata.uid() != 0 {
+        if metadata.uid() != user && metadata.uid() != 0 {
             return Err(Error::ForeignOwner {
                 path: self.database.clone(),
                 owner: metadata.uid(),
@@ -192,8 +193,7 @@ pub(crate) fn free_bytes(path: &Path) -> Result<u64> {
 /// FUSE is refused only where it is known to be remote: overlay and encrypted local ones work.
 fn network_filesystem(path: &Path) -> Result<Option<&'static str>> {
     const FUSE: i64 = 0x6573_5546;
-    let kind = i64::from(statfs(path)?.f_type);
-    Ok(match kind {
+    Ok(match statfs(path)?.f_type {
         0x6969 => Some("NFS"),
         0x517B => Some("SMB"),
         0xFF53_4D42 => Some("CIFS"),

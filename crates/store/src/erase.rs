@@ -152,6 +152,9 @@ impl Store {
             |tx, dir| {
                 doomed.retain(|doomed| !lock::is_alive(dir, doomed.run.intent.id));
                 let mut files = Vec::new();
+                if doomed.is_empty() {
+                    return Ok(files);
+                }
                 for doomed in &doomed {
                     doomed.erase(tx, dir, &mut files)?;
                 }

@@ -127,22 +127,25 @@ impl Error {
             Some(ErrorCode::NotADatabase) => {
                 Self::Corrupt { path, detail: "the file is not a database".to_owned() }
             }
+            Some(ErrorCode::CannotOpen) => {
+                Self::NotWritable { path, source: io::Error::other(source.to_string()) }
+            }
+            // Every migration is transactional, so a missing table was taken away later.
+            _ if source.to_string().starts_with("no such ") => {
+                Self::Corrupt { path, detail: source.to_string() }
+            }
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
                 Self::Busy { path, waited: crate::lock::PATIENCE }
             }
-            Some(ErrorCode::ReadOnly) => Self::NotWritable {
-                path,
-                source: io::Error::from(io::ErrorKind::PermissionDenied),
-            },
+            Some(ErrorCode::ReadOnly) => {
+                Self::NotWritable { path, source: io::Error::from(io::ErrorKind::PermissionDenied) }
+            }
             _ => Self::Sqlite { action, path, source },
         }
     }
 
     /// Whether the record itself is damaged, as opposed to unreachable or badly asked.
     pub fn is_damage(&self) -> bool {
-        matches!(
-            self,
-            Self::Corrupt { .. } | Self::BadEntry { .. } | Self::OutputLost { .. }
-        )
+        matches!(self, Self::Corrupt { .. } | Self::BadEntry { .. } | Self::OutputLost { .. })
     }
 }

@@ -115,7 +115,8 @@ impl Frames {
         Ok(Self { file, starts, end, cached: None })
     }
 
-    pub(crate) fn length(&self) -> u64 {
+    #[cfg(test)]
+    fn length(&self) -> u64 {
         self.end.1
     }
 

@@ -21,6 +21,7 @@ pub(crate) enum Entry {
     Intent(Box<Intent>),
     Outcome { run: RunId, ending: Box<Ending> },
     Marker(Marker),
+    Repair(Repair),
 }
 
 /// Says which bodies were erased, so that a missing body without a marker is a break.
@@ -39,8 +40,17 @@ pub(crate) struct Marker {
 pub(crate) enum Reason {
     Delete,
     Prune,
-    /// Entries that a repair found unreadable.
-    Repair,
+}
+
+/// Begins the chain of a record that was put together from a damaged one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Repair {
+    pub(crate) at: Timestamp,
+    pub(crate) read: u64,
+    pub(crate) lost: u64,
+    /// The last entry that could be read, as COUNT:HASH.
+    pub(crate) old_head: Option<String>,
 }
 
 /// The hash of the last entry, and how many entries there are.
@@ -88,7 +98,10 @@ pub(crate) fn chain(previous: &blake3::Hash, seq: i64, body_hash: &blake3::Hash)
     hasher.finalize()
 }
 
-pub(crate) fn hash_column(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<blake3::Hash> {
+pub(crate) fn hash_column(
+    row: &rusqlite::Row<'_>,
+    column: usize,
+) -> rusqlite::Result<blake3::Hash> {
     Ok(blake3::Hash::from_bytes(row.get::<_, [u8; 32]>(column)?))
 }
 
@@ -118,8 +131,7 @@ pub(crate) fn append(connection: &Connection, entry: &Entry) -> rusqlite::Result
 }
 
 pub(crate) fn parse(seq: i64, body: &[u8]) -> Result<Entry> {
-    serde_json::from_slice(body)
-        .map_err(|error| Error::BadEntry { seq, detail: error.to_string() })
+    serde_json::from_slice(body).map_err(|error| Error::BadEntry { seq, detail: error.to_string() })
 }
 
 pub(crate) fn parse_intent(seq: i64, body: Option<&[u8]>) -> Result<Intent> {

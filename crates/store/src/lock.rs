@@ -19,6 +19,9 @@ use retake_event::RunId;
 /// How long a writer waits for the others before it gives up.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How many milliseconds a new run waits for its own live file.
+const LIVE_PATIENCE: u32 = 500;
+
 fn flock(file: &File, operation: i32) -> io::Result<()> {
     loop {
         // SAFETY: the descriptor is open for as long as `file` is borrowed.
@@ -97,9 +100,19 @@ pub(crate) struct LiveLock {
 impl LiveLock {
     pub(crate) fn take(dir: &Dir, id: RunId) -> Result<Self> {
         let path = dir.live(id);
+        let mut patience = LIVE_PATIENCE;
         loop {
             let file = dir.create_private(&path)?;
-            flock(&file, libc::LOCK_EX).map_err(|error| Error::io("lock", &path, error))?;
+            let locked = try_flock(&file, libc::LOCK_EX);
+            if !locked.map_err(|error| Error::io("lock", &path, error))? {
+                // A reader's probe lasts microseconds; what lasts longer is a run with this id.
+                if patience == 0 {
+                    return Err(Error::Duplicate { id });
+                }
+                patience -= 1;
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
             // A recovery that came between our creating and locking took the file for a leftover.
             let links =
                 file.metadata().map_err(|error| Error::io("look at", &path, error))?.nlink();
@@ -128,6 +141,23 @@ impl LiveLock {
     pub(crate) fn release(self, path: &Path) -> Result<()> {
         remove(path)
     }
+}
+
+/// The runs that have a live file: those that run, and those whose runner died.
+pub(crate) fn live_ids(dir: &Dir) -> Result<Vec<RunId>> {
+    let path = dir.live_dir();
+    let entries = match std::fs::read_dir(&path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Error::io("read", &path, error)),
+    };
+    let mut ids = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(|error| Error::io("read", &path, error))?.file_name();
+        // Any other name is not ours to judge.
+        ids.extend(name.to_str().and_then(|name| name.parse::<RunId>().ok()));
+    }
+    Ok(ids)
 }
 
 /// Whether the runner of a run lives, found out without writing anything.

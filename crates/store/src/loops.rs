@@ -122,11 +122,7 @@ impl Store {
     }
 
     /// Appends events in one commit and returns the number of the last; the first one is 1.
-    pub fn append_events(
-        &mut self,
-        id: LoopId,
-        events: &[(Timestamp, String)],
-    ) -> Result<u64> {
+    pub fn append_events(&mut self, id: LoopId, events: &[(Timestamp, String)]) -> Result<u64> {
         self.write(Durability::Process, "record events", |tx, dir| {
             let failed = |error| Error::sqlite("record events", dir.database(), error);
             let mut seq: i64 = tx

@@ -210,10 +210,8 @@ impl Store {
             match File::open(self.dir.spool(id, stream)) {
                 Ok(file) => {
                     let path = self.dir.spool(id, stream);
-                    let length = file
-                        .metadata()
-                        .map_err(|error| Error::io("look at", &path, error))?
-                        .len();
+                    let length =
+                        file.metadata().map_err(|error| Error::io("look at", &path, error))?.len();
                     return Ok(OutputReader { source: Source::Plain(file), length, position: 0 });
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -171,14 +171,7 @@ impl End {
                 "UPDATE runs SET outcome_seq = ?2, status = ?3, exit_code = ?4, duration_ms = ?5,
                    chunks = ?6 WHERE seq = ?1 AND outcome_seq IS NULL",
             )?
-            .execute((
-                seq,
-                self.outcome_seq,
-                self.status,
-                self.exit_code,
-                self.duration_ms,
-                chunks,
-            ))
+            .execute((seq, self.outcome_seq, self.status, self.exit_code, self.duration_ms, chunks))
     }
 }
 

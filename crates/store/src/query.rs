@@ -91,11 +91,8 @@ pub(crate) struct Clauses {
 
 impl Filter {
     pub(crate) fn clauses(&self) -> Clauses {
-        let mut clauses = Clauses {
-            from: String::new(),
-            conditions: Vec::new(),
-            parameters: Vec::new(),
-        };
+        let mut clauses =
+            Clauses { from: String::new(), conditions: Vec::new(), parameters: Vec::new() };
         // The first index found drives the query: the most selective kinds come first.
         let mut index = None;
         let ids = [
@@ -139,10 +136,8 @@ impl Filter {
                 clauses.conditions.push("r.status > 0".to_owned());
                 index.get_or_insert("runs_failed");
             }
-            Some(Status::Running) => {
-                clauses.conditions.push("r.status IS NULL".to_owned());
-                index.get_or_insert("runs_open");
-            }
+            // Few, and known from their live files: an index would cost every run two pages.
+            Some(Status::Running) => clauses.conditions.push("r.status IS NULL".to_owned()),
             // Also those whose runner died and that no start has marked yet.
             Some(Status::Outcome(Word::Interrupted)) => {
                 clauses.conditions.push(format!("(r.status = {INTERRUPTED} OR r.status IS NULL)"));
@@ -203,8 +198,19 @@ impl Filter {
         (columns, joins): (&str, &str),
         after: Option<Cursor>,
         limit: usize,
+        among: Option<&[RunId]>,
     ) -> (String, Vec<Value>) {
         let mut clauses = self.clauses();
+        if let Some(ids) = among {
+            let first = clauses.parameters.len() + 1;
+            let marks: Vec<String> = (0..ids.len()).map(|i| format!("?{}", first + i)).collect();
+            clauses.conditions.push(format!("r.id IN ({})", marks.join(", ")));
+            clauses.parameters.extend(ids.iter().map(|id| Value::Blob(id.as_bytes().to_vec())));
+            if self.labels.is_empty() {
+                clauses.from = "runs r".to_owned();
+            }
+        }
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let (start, seq) = self.order_columns();
         if let Some(cursor) = after {
             clauses.parameters.push(cursor.start_us.into());
@@ -223,6 +229,13 @@ impl Filter {
             clauses.from
         );
         (sql, clauses.parameters)
+    }
+
+    /// The statement behind a page, for tests and tools that look at its query plan.
+    #[doc(hidden)]
+    pub fn explainable(&self, later_page: bool, limit: usize) -> (String, Vec<Value>) {
+        let after = later_page.then_some(Cursor { start_us: 0, seq: 0 });
+        self.sql((RUN_COLUMNS, RUN_JOINS), after, limit, None)
     }
 
     fn admits(&self, run: &Run) -> bool {
@@ -249,10 +262,15 @@ impl Store {
     /// One page of runs, newest first.
     pub fn list(&self, filter: &Filter, after: Option<Cursor>, limit: usize) -> Result<Page> {
         let mut page = Page { runs: Vec::new(), next: after };
+        let live = match filter.status {
+            Some(Status::Running) => Some(lock::live_ids(&self.dir)?),
+            _ => None,
+        };
         while page.runs.len() < limit {
             // One more than asked tells whether there is a next page.
             let wanted = (limit - page.runs.len()).saturating_add(1);
-            let (sql, parameters) = filter.sql((RUN_COLUMNS, RUN_JOINS), page.next, wanted);
+            let (sql, parameters) =
+                filter.sql((RUN_COLUMNS, RUN_JOINS), page.next, wanted, live.as_deref());
             let found = self.select(&sql, parameters)?;
             let more = found.len() == wanted;
             for row in found.into_iter().take(wanted - 1) {
@@ -274,9 +292,7 @@ impl Store {
         self.connection
             .prepare(sql)
             .and_then(|mut statement| {
-                statement
-                    .query_map(rusqlite::params_from_iter(parameters), Found::read)?
-                    .collect()
+                statement.query_map(rusqlite::params_from_iter(parameters), Found::read)?.collect()
             })
             .map_err(|error| self.failed("list runs", error))
     }

@@ -60,10 +60,7 @@ impl Store {
     /// Commits the intent, then hands out what the run is recorded with.
     pub fn begin(&mut self, intent: &Intent) -> Result<Recording> {
         if self.is_read_only() {
-            return Err(Error::ReadOnly {
-                path: self.path().to_owned(),
-                action: "record a run",
-            });
+            return Err(Error::ReadOnly { path: self.path().to_owned(), action: "record a run" });
         }
         // Before the intent: a committed intent without a lock means that its runner died.
         let live = LiveLock::take(&self.dir, intent.id)?;

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use retake_event::{Ending, Intent, Run, RunId, State, Stream, Usage, Word};
 
 use crate::dir::{Dir, remove, sync_dir};
-use crate::lock::LiveLock;
+use crate::lock::{LiveLock, live_ids};
 use crate::output::{self, INLINE_LIMIT, Kept, Storage, place};
 use crate::recording::insert_outcome;
 use crate::store::Durability;
@@ -28,19 +28,9 @@ impl Store {
     /// Marks every run whose runner died as interrupted and returns them, so that the caller can
     /// look for processes they left behind.
     pub fn recover(&mut self) -> Result<Vec<Run>> {
-        let live_dir = self.dir.live_dir();
-        let entries = match fs::read_dir(&live_dir) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(Error::io("read", &live_dir, error)),
-        };
         let mut recovered = Vec::new();
-        for entry in entries {
-            let path = entry.map_err(|error| Error::io("read", &live_dir, error))?.path();
-            // Someone else's file: leave it; doctor reports it.
-            let Some(id) = path.file_name().and_then(|name| name.to_str()?.parse().ok()) else {
-                continue;
-            };
+        for id in live_ids(&self.dir)? {
+            let path = self.dir.live(id);
             let Some(lock) = LiveLock::adopt(&path)? else { continue };
             if let Some(run) = self.bury(id)? {
                 recovered.push(run);

@@ -24,11 +24,7 @@ pub(crate) fn version(connection: &Connection, dir: &Dir) -> Result<i64> {
 pub(crate) fn check(connection: &Connection, dir: &Dir) -> Result<bool> {
     let found = version(connection, dir)?;
     if found > SCHEMA_VERSION {
-        return Err(Error::Newer {
-            path: dir.database().to_owned(),
-            found,
-            known: SCHEMA_VERSION,
-        });
+        return Err(Error::Newer { path: dir.database().to_owned(), found, known: SCHEMA_VERSION });
     }
     if found == 0 {
         let failed = |error| Error::sqlite("read the schema", dir.database(), error);

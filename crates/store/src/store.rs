@@ -74,11 +74,17 @@ impl Store {
             return Err(Error::NoStore { path: root.to_owned() });
         }
         dir.check_owner()?;
-        let store = match Self::connect(dir.clone(), Access::Read) {
-            Ok(store) if schema::version(&store.connection, &store.dir).is_ok() => store,
-            // Without a -shm file to share, SQLite reads a WAL only if it may create one; on a
-            // medium nobody can write, nobody is writing either, and the file can be read as is.
-            Ok(_) | Err(_) => Self::connect_immutable(dir)?,
+        let plain = Self::connect(dir.clone(), Access::Read)
+            .and_then(|store| schema::version(&store.connection, &store.dir).map(|_| store));
+        let store = match plain {
+            Err(Error::NotWritable { .. })
+                if !dir.wal().metadata().is_ok_and(|wal| wal.len() > 0) =>
+            {
+                // Where nothing may be created SQLite cannot share a WAL index. Nobody can be
+                // writing there either, so without a WAL the file can be read as it is.
+                Self::connect_immutable(dir)?
+            }
+            other => other?,
         };
         if schema::check(&store.connection, &store.dir)? {
             return Err(Error::NotARecord {
@@ -136,17 +142,7 @@ impl Store {
 
     fn connect_with(name: PathBuf, dir: Dir, access: Access, flags: OpenFlags) -> Result<Self> {
         let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-        let failed = |error| match error {
-            rusqlite::Error::SqliteFailure(code, _)
-                if code.code == rusqlite::ErrorCode::CannotOpen && access == Access::Write =>
-            {
-                Error::NotWritable {
-                    path: dir.database().to_owned(),
-                    source: std::io::Error::last_os_error(),
-                }
-            }
-            other => Error::sqlite("open the record", dir.database(), other),
-        };
+        let failed = |error| Error::sqlite("open the record", dir.database(), error);
         let connection = Connection::open_with_flags(name, flags).map_err(failed)?;
         connection.busy_timeout(PATIENCE).map_err(failed)?;
         if access == Access::Write {
@@ -215,7 +211,9 @@ impl Store {
         transaction.commit().map_err(failed)?;
         after(&value, dir)?;
         if durability == Durability::Power {
-            self.fold_wal()?;
+            // The commit is safe in the WAL: a fold that fails is tried again by the next writer,
+            // and must not make a recorded outcome look like a lost one.
+            drop(self.fold_wal());
         }
         Ok(value)
     }

@@ -22,6 +22,7 @@ use serve::{Inheritance, Scratch};
 
 pub(crate) use protocol::{Group, Stage};
 
+use crate::leftovers::{self, Process};
 use crate::sys::{self, MAX_FDS, Received};
 
 /// Whose session the keeper and its children live in.
@@ -96,6 +97,8 @@ pub struct Keeper {
     socket: Option<OwnedFd>,
     block: Block,
     settings: Settings,
+    /// Processes of earlier runs that were told to stay.
+    kept: Vec<i32>,
 }
 
 /// What the keeper says, in the runner's terms.
@@ -119,8 +122,11 @@ pub(crate) struct Spawn<'a> {
     pub(crate) nice: Option<i32>,
     pub(crate) files: Option<u64>,
     pub(crate) fsize: Option<u64>,
-    /// stdin, stdout, stderr, working directory, terminal
-    pub(crate) fds: [RawFd; 5],
+    pub(crate) directory: RawFd,
+    pub(crate) stdout: RawFd,
+    pub(crate) stderr: RawFd,
+    /// `None` reads nothing.
+    pub(crate) stdin: Option<RawFd>,
     pub(crate) cgroup_files: &'a [RawFd],
 }
 
@@ -155,7 +161,7 @@ impl Keeper {
         };
         scratch.release();
         sys::check(pid)?;
-        Ok(Self { pid, socket: Some(socket), block, settings })
+        Ok(Self { pid, socket: Some(socket), block, settings, kept: Vec::new() })
     }
 
     /// The keeper's process id: everything it runs is below this process.
@@ -183,10 +189,15 @@ impl Keeper {
         head.files = spawn.files;
         head.fsize = spawn.fsize;
         head.cgroup_files = spawn.cgroup_files.len();
+        head.has_stdin = spawn.stdin.is_some();
         let mut fds = [-1; MAX_FDS];
-        fds[..5].copy_from_slice(&spawn.fds);
-        fds[5..5 + spawn.cgroup_files.len()].copy_from_slice(spawn.cgroup_files);
-        let count = 5 + spawn.cgroup_files.len();
+        let list = [spawn.directory, spawn.stdout, spawn.stderr].into_iter();
+        let list = list.chain(spawn.stdin).chain(spawn.cgroup_files.iter().copied());
+        let mut count = 0;
+        for (place, fd) in fds.iter_mut().zip(list) {
+            *place = fd;
+            count += 1;
+        }
         sys::send(self.socket(), &Order::Spawn, &fds[..count])
     }
 
@@ -198,8 +209,14 @@ impl Keeper {
         self.order(Order::Kill);
     }
 
-    pub(crate) fn keep(&self, pid: i32) {
+    pub(crate) fn keep(&mut self, pid: i32) {
+        self.kept.push(pid);
         self.order(Order::Keep(pid));
+    }
+
+    /// The living processes of the run that goes on, without those of earlier ones.
+    pub(crate) fn processes(&mut self) -> Vec<Process> {
+        leftovers::below(self.pid, &mut self.kept)
     }
 
     fn order(&self, order: Order) {
@@ -207,9 +224,10 @@ impl Keeper {
         _ = sys::send(self.socket(), &order, &[]);
     }
 
-    /// The next report, if one has come.
+    /// The next report, if one has come. A lost keeper is reported once.
     pub(crate) fn report(&mut self) -> Option<Report> {
-        match sys::receive::<protocol::Report>(self.socket()) {
+        let socket = self.socket.as_ref()?.as_raw_fd();
+        match sys::receive::<protocol::Report>(socket) {
             Received::Nothing => None,
             Received::Closed => {
                 self.bury();

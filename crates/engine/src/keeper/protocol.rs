@@ -11,8 +11,8 @@ use std::ptr::NonNull;
 /// Runner to keeper.
 #[derive(Clone, Copy)]
 pub(super) enum Order {
-    /// Start what the shared block says, with descriptors stdin, stdout, stderr, working
-    /// directory, terminal (or a repeat of stdin), then cgroup files.
+    /// Start what the shared block says, with descriptors of the working directory, stdout,
+    /// stderr, stdin if it has one, then cgroup files.
     Spawn,
     /// Send the signal to every process of the run.
     Signal(i32),
@@ -114,6 +114,7 @@ pub(super) struct Head {
     pub(super) nice: Option<i32>,
     pub(super) files: Option<u64>,
     pub(super) fsize: Option<u64>,
+    pub(super) has_stdin: bool,
     pub(super) cgroup_files: usize,
     pub(super) failed: Option<(Stage, i32)>,
 }
@@ -174,6 +175,7 @@ impl Block {
                 nice: None,
                 files: None,
                 fsize: None,
+                has_stdin: false,
                 cgroup_files: 0,
                 failed: None,
             });

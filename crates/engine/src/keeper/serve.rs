@@ -171,22 +171,16 @@ fn has_terminal() -> bool {
 /// Closes what a plain exec would have closed. Descriptors meant for children, such as those of
 /// `<(command)` or a make job server, stay open for them.
 fn close_private(socket: RawFd) {
-    // SAFETY: plain descriptor calls; `limit` is initialised by getrlimit.
-    unsafe {
-        let mut limit: libc::rlimit = std::mem::zeroed();
-        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
-        let mut fd = 3;
-        // Descriptors are handed out lowest first: a long gap means that no more follow.
-        let mut gap = 0;
-        while (fd as libc::rlim_t) < limit.rlim_cur && gap < 256 {
-            let flags = libc::fcntl(fd, libc::F_GETFD);
-            gap = if flags < 0 { gap + 1 } else { 0 };
-            if flags > 0 && flags & libc::FD_CLOEXEC != 0 && fd != socket {
+    let Ok(list) = sys::PathBuffer::new().text(b"/proc/self/fd").open() else { return };
+    tree::for_each_number(list.as_raw_fd(), |fd| {
+        // SAFETY: plain descriptor calls on our own copies.
+        unsafe {
+            let private = libc::fcntl(fd, libc::F_GETFD) & libc::FD_CLOEXEC != 0;
+            if private && fd != socket && fd != list.as_raw_fd() {
                 libc::close(fd);
             }
-            fd += 1;
         }
-    }
+    });
 }
 
 impl Keeper {
@@ -356,7 +350,7 @@ impl Keeper {
         // SAFETY: the runner filled the block before it sent the order, and waits for the report.
         let head = unsafe { &mut *self.head };
         if head.group == Group::Foreground && self.terminal.is_none() {
-            self.terminal = Terminal::save(fds[4]);
+            self.terminal = Terminal::save(fds[3]);
         }
         self.killing = None;
         self.others = RawUsage::default();
@@ -455,7 +449,10 @@ fn steps(start: &Start, head: &Head) -> Result<(), (Stage, i32)> {
     let step = |stage: Stage, result: c_int| {
         if result < 0 { Err((stage, sys::errno())) } else { Ok(()) }
     };
-    let [stdin, stdout, stderr, directory, terminal, ref cgroups @ ..] = start.fds;
+    let [directory, stdout, stderr, ref rest @ ..] = start.fds;
+    // Without a stdin of its own the child reads the keeper's, which is /dev/null.
+    let (stdin, cgroups) =
+        if head.has_stdin { (Some(rest[0]), &rest[1..]) } else { (None, &rest[..]) };
     // SAFETY: plain system calls on our own, not yet started, process. Pointers in the head are
     // finished C arrays in shared memory.
     unsafe {
@@ -473,14 +470,16 @@ fn steps(start: &Start, head: &Head) -> Result<(), (Stage, i32)> {
             step(Stage::Cgroup, libc::write(file, c"0".as_ptr().cast(), 1) as c_int)?;
         }
         step(Stage::Directory, libc::fchdir(directory))?;
-        step(Stage::Streams, libc::dup2(stdin, 0))?;
+        if let Some(stdin) = stdin {
+            step(Stage::Streams, libc::dup2(stdin, 0))?;
+        }
         step(Stage::Streams, libc::dup2(stdout, 1))?;
         step(Stage::Streams, libc::dup2(stderr, 2))?;
         match head.group {
             Group::Own => {}
             Group::Foreground => {
                 // Every signal is still blocked, so this does not stop us.
-                step(Stage::Terminal, libc::tcsetpgrp(terminal, libc::getpid()))?;
+                step(Stage::Terminal, libc::tcsetpgrp(0, libc::getpid()))?;
             }
             Group::Session => step(Stage::Terminal, libc::ioctl(1, libc::TIOCSCTTY, 0))?,
         }

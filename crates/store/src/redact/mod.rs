@@ -4,6 +4,7 @@
 //! patterns; a [`StreamRedactor`] applies it to a stream that arrives in pieces. Usable without a
 //! store. Values under six characters are left alone: replacing them would shred the output.
 
+mod finder;
 mod names;
 mod patterns;
 mod shapes;
@@ -14,12 +15,10 @@ mod tests;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use aho_corasick::packed;
-use aho_corasick::{AhoCorasick, Input, MatchKind};
-
 use crate::{Error, Result};
+use finder::Finder;
 use patterns::Patterns;
-use shapes::{SHAPES, Verdict};
+use shapes::{SHAPES, Verdict, url_before};
 
 pub use names::is_secret_name;
 pub use stream::StreamRedactor;
@@ -45,9 +44,9 @@ struct Rules {
     markers: Vec<Vec<u8>>,
     shape_markers: Vec<Vec<u8>>,
     shapes: bool,
-    /// For each first byte, the literals that begin with it: a candidate is checked against few.
-    by_first: Vec<Vec<u16>>,
-    finder: Finder,
+    /// For each first byte, what begins with it: a candidate is checked against few.
+    by_first: Vec<Vec<Rule>>,
+    finders: Vec<Finder>,
     longest_anchor: usize,
     patterns: Option<Patterns>,
 }
@@ -60,12 +59,19 @@ struct Literal {
     anchor: usize,
 }
 
-#[derive(Debug)]
-enum Finder {
-    Packed(packed::Searcher),
-    /// More anchors than the vector search takes.
-    Automaton(Box<AhoCorasick>),
-    Nothing,
+/// One thing that is secret, by its place in its list.
+#[derive(Clone, Copy, Debug)]
+struct Rule {
+    kind: RuleKind,
+    index: u16,
+    /// Most candidates already differ here. `None` where the second byte may vary.
+    second: Option<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RuleKind {
+    Literal,
+    Shape,
 }
 
 /// Collects what is secret.
@@ -134,18 +140,24 @@ impl Builder {
             });
         }
         let mut by_first = vec![Vec::new(); 256];
-        let mut anchors: Vec<&[u8]> = Vec::new();
-        for (index, literal) in literals.iter().enumerate() {
-            by_first[usize::from(literal.value[0])].push(index as u16);
-            anchors.push(&literal.value[..literal.anchor]);
+        let of_literals = literals
+            .iter()
+            .enumerate()
+            .map(|(index, literal)| (RuleKind::Literal, index, &literal.value[..literal.anchor]));
+        let known = if shapes { &SHAPES[..] } else { &[] };
+        let of_shapes =
+            known.iter().enumerate().map(|(index, shape)| (RuleKind::Shape, index, shape.prefix));
+        let mut longest_anchor = 0;
+        for (kind, index, anchor) in of_literals.chain(of_shapes) {
+            let second = anchor.get(1).copied();
+            by_first[usize::from(anchor[0])].push(Rule { kind, index: index as u16, second });
+            longest_anchor = longest_anchor.max(anchor.len());
         }
+        let mut finders = Vec::new();
+        finders.extend(Finder::any(literals.iter().map(|l| &l.value[..l.anchor]).collect())?);
         if shapes {
-            anchors.extend(SHAPES.iter().map(|shape| shape.prefix));
+            finders.extend(Finder::shapes()?);
         }
-        anchors.sort_unstable();
-        anchors.dedup();
-        let longest_anchor = anchors.iter().map(|anchor| anchor.len()).max().unwrap_or(0);
-        let finder = Finder::new(&anchors)?;
         let shape_markers = SHAPES.iter().map(|shape| marker_of(shape.name)).collect();
         Ok(Redactor {
             rules: Some(Arc::new(Rules {
@@ -154,7 +166,7 @@ impl Builder {
                 shape_markers,
                 shapes,
                 by_first,
-                finder,
+                finders,
                 longest_anchor,
                 patterns,
             })),
@@ -165,41 +177,6 @@ impl Builder {
 fn marker_of(name: &str) -> Vec<u8> {
     let name: String = name.chars().filter(|c| !c.is_control() && !"[]".contains(*c)).collect();
     format!("[redacted:{name}]").into_bytes()
-}
-
-impl Finder {
-    fn new(anchors: &[&[u8]]) -> Result<Self> {
-        if anchors.is_empty() {
-            return Ok(Self::Nothing);
-        }
-        let packed = packed::Config::new()
-            .match_kind(packed::MatchKind::LeftmostFirst)
-            .builder()
-            .extend(anchors)
-            .build();
-        match packed {
-            Some(searcher) => Ok(Self::Packed(searcher)),
-            None => AhoCorasick::builder()
-                .match_kind(MatchKind::LeftmostFirst)
-                .build(anchors)
-                .map(|automaton| Self::Automaton(Box::new(automaton)))
-                .map_err(|error| Error::BadPattern {
-                    name: "secrets".to_owned(),
-                    detail: error.to_string(),
-                }),
-        }
-    }
-
-    fn find(&self, bytes: &[u8], from: usize) -> Option<usize> {
-        let span = aho_corasick::Span::from(from..bytes.len());
-        match self {
-            Self::Packed(searcher) => searcher.find_in(bytes, span).map(|found| found.start()),
-            Self::Automaton(automaton) => {
-                automaton.find(Input::new(bytes).span(span)).map(|found| found.start())
-            }
-            Self::Nothing => None,
-        }
-    }
 }
 
 /// A verdict together with what the secret is called.
@@ -222,18 +199,27 @@ impl Rules {
             ) if (best_start, std::cmp::Reverse(best_end)) <= (start, std::cmp::Reverse(end)) => {}
             (verdict, _) => best = Judged { verdict, marker },
         };
-        for &index in &self.by_first[usize::from(bytes[at])] {
-            let literal = &self.literals[usize::from(index)];
-            let verdict = compare(&literal.value, bytes, at, last);
-            consider(verdict, &self.markers[literal.marker][..]);
-        }
-        if self.shapes {
-            for (shape, marker) in SHAPES.iter().zip(&self.shape_markers) {
-                let rest = &bytes[at..];
-                if rest.starts_with(shape.prefix) {
-                    consider(shape.judge(bytes, at, before, last), &marker[..]);
-                } else if !last && shape.prefix.starts_with(rest) {
-                    consider(Verdict::NeedMore, &marker[..]);
+        let rest = &bytes[at..];
+        for rule in &self.by_first[usize::from(bytes[at])] {
+            if let (Some(second), Some(&next)) = (rule.second, rest.get(1))
+                && second != next
+            {
+                continue;
+            }
+            let index = usize::from(rule.index);
+            match rule.kind {
+                RuleKind::Literal => {
+                    let literal = &self.literals[index];
+                    let verdict = compare(&literal.value, bytes, at, last);
+                    consider(verdict, &self.markers[literal.marker][..]);
+                }
+                RuleKind::Shape => {
+                    let (shape, marker) = (&SHAPES[index], &self.shape_markers[index][..]);
+                    if rest.starts_with(shape.prefix) {
+                        consider(shape.judge(bytes, at, before, last), marker);
+                    } else if !last && shape.prefix.starts_with(rest) {
+                        consider(Verdict::NeedMore, marker);
+                    }
                 }
             }
         }
@@ -241,15 +227,27 @@ impl Rules {
     }
 
     /// Where an anchor may have begun that the end of `bytes` cuts off.
-    fn cut_anchor(&self, bytes: &[u8], from: usize) -> Option<usize> {
-        let start = from.max(bytes.len().saturating_sub(self.longest_anchor.saturating_sub(1)));
-        (start..bytes.len()).find(|&at| {
+    fn cut_anchor(&self, bytes: &[u8]) -> Option<usize> {
+        let start = bytes.len().saturating_sub(self.longest_anchor.saturating_sub(1));
+        let cut = (start..bytes.len()).find(|&at| {
             let rest = &bytes[at..];
-            self.by_first[usize::from(rest[0])].iter().any(|&index| {
-                let literal = &self.literals[usize::from(index)];
-                literal.value[..literal.anchor].starts_with(rest)
-            }) || (self.shapes && SHAPES.iter().any(|shape| shape.prefix.starts_with(rest)))
-        })
+            self.by_first[usize::from(rest[0])].iter().any(|rule| {
+                let index = usize::from(rule.index);
+                match rule.kind {
+                    RuleKind::Literal => {
+                        let literal = &self.literals[index];
+                        literal.value[..literal.anchor].starts_with(rest)
+                    }
+                    RuleKind::Shape => SHAPES[index].prefix.starts_with(rest),
+                }
+            })
+        });
+        // A URL whose user information may still turn out to have a password.
+        let url = if self.shapes { url_before(bytes, bytes.len()) } else { None };
+        match (cut, url) {
+            (Some(cut), Some(url)) => Some(cut.min(url)),
+            (cut, url) => cut.or(url),
+        }
     }
 }
 

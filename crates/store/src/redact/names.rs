@@ -2,8 +2,20 @@
 
 /// Words that make a name secret as its last part (`API_KEY`, `apiToken`) or as the whole name.
 const ENDINGS: [&str; 14] = [
-    "KEY", "SECRET", "TOKEN", "PASSWORD", "PASSWD", "PASSPHRASE", "PASSCODE", "PWD", "PASS",
-    "APIKEY", "AUTHTOKEN", "CREDENTIAL", "CREDENTIALS", "SECRETS",
+    "KEY",
+    "SECRET",
+    "TOKEN",
+    "PASSWORD",
+    "PASSWD",
+    "PASSPHRASE",
+    "PASSCODE",
+    "PWD",
+    "PASS",
+    "APIKEY",
+    "AUTHTOKEN",
+    "CREDENTIAL",
+    "CREDENTIALS",
+    "SECRETS",
 ];
 
 /// Words that make a name secret wherever they stand (`AWS_SECRET_ACCESS_KEY_ID_2`).
@@ -58,10 +70,25 @@ mod tests {
     #[test]
     fn secrets_are_known_by_name() {
         for name in [
-            "API_KEY", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "TOKEN",
-            "PASSWORD", "DB_PASSWORD", "MYSQL_PWD", "PGPASSWORD", "npm_token",
-            "MY_CREDENTIALS", "GOOGLE_CREDENTIAL_JSON", "SSH_PASSPHRASE", "apiToken", "SECRET",
-            "DATABASE_PASSWD", "CLIENT_SECRET_2", "SECRET_KEY_BASE", "DB_PASS",
+            "API_KEY",
+            "OPENAI_API_KEY",
+            "AWS_SECRET_ACCESS_KEY",
+            "GITHUB_TOKEN",
+            "TOKEN",
+            "PASSWORD",
+            "DB_PASSWORD",
+            "MYSQL_PWD",
+            "PGPASSWORD",
+            "npm_token",
+            "MY_CREDENTIALS",
+            "GOOGLE_CREDENTIAL_JSON",
+            "SSH_PASSPHRASE",
+            "apiToken",
+            "SECRET",
+            "DATABASE_PASSWD",
+            "CLIENT_SECRET_2",
+            "SECRET_KEY_BASE",
+            "DB_PASS",
         ] {
             assert!(is_secret_name(name), "{name}");
         }
@@ -70,9 +97,25 @@ mod tests {
     #[test]
     fn other_names_are_left_alone() {
         for name in [
-            "PATH", "HOME", "PWD", "OLDPWD", "SSH_AUTH_SOCK", "KEYBOARD", "XKB_KEYMAP", "MONKEY",
-            "TOKENIZER", "KEY", "COMPASS", "BYPASS", "GPG_KEY", "TOKEN_FILE", "PASSWORD_FILE",
-            "SECRET_NAME", "AWS_ACCESS_KEY_ID", "", "_",
+            "PATH",
+            "HOME",
+            "PWD",
+            "OLDPWD",
+            "SSH_AUTH_SOCK",
+            "KEYBOARD",
+            "XKB_KEYMAP",
+            "MONKEY",
+            "TOKENIZER",
+            "KEY",
+            "COMPASS",
+            "BYPASS",
+            "GPG_KEY",
+            "TOKEN_FILE",
+            "PASSWORD_FILE",
+            "SECRET_NAME",
+            "AWS_ACCESS_KEY_ID",
+            "",
+            "_",
         ] {
             assert!(!is_secret_name(name), "{name}");
         }

@@ -68,12 +68,7 @@ impl LineStage {
         self.line.len()
     }
 
-    pub(crate) fn push(
-        &mut self,
-        patterns: &Patterns,
-        bytes: &[u8],
-        out: &mut impl FnMut(&[u8]),
-    ) {
+    pub(crate) fn push(&mut self, patterns: &Patterns, bytes: &[u8], out: &mut impl FnMut(&[u8])) {
         for part in bytes.split_inclusive(|&byte| byte == b'\n') {
             self.line.extend_from_slice(part);
             if part.ends_with(b"\n") {

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::Rules;
+use super::finder::Candidates;
 use super::patterns::LineStage;
 use super::shapes::{Class, Verdict};
 
@@ -38,10 +39,8 @@ struct Scan {
 
 impl StreamRedactor {
     pub(super) fn new(rules: Option<Arc<Rules>>) -> Self {
-        let lines = rules
-            .as_ref()
-            .filter(|rules| rules.patterns.is_some())
-            .map(|_| LineStage::default());
+        let lines =
+            rules.as_ref().filter(|rules| rules.patterns.is_some()).map(|_| LineStage::default());
         Self { rules, state: Scan::default(), carry: Vec::new(), lines }
     }
 
@@ -133,17 +132,17 @@ impl Scan {
             self.stay_open(class, seen + length, more);
             open_at = self.open.map(|_| settled);
         }
-        let (mut at, mut hold) = (0, None);
-        while let Some(found) = rules.finder.find(bytes, at) {
-            let before = match found {
+        let mut hold = None;
+        for candidate in Candidates::new(&rules.finders, bytes) {
+            let before = match candidate.start {
                 0 => self.before,
-                _ => Some(bytes[found - 1]),
+                start => Some(bytes[start - 1]),
             };
-            let judged = rules.judge(bytes, found, before, last);
+            let judged = rules.judge(bytes, candidate.start, before, last);
             match judged.verdict {
                 Verdict::No => {}
                 Verdict::NeedMore => {
-                    hold = Some(found);
+                    hold = Some(candidate.start);
                     break;
                 }
                 Verdict::Found { start, end, open } => {
@@ -165,10 +164,9 @@ impl Scan {
                     }
                 }
             }
-            at = found + 1;
         }
         if hold.is_none() && !last {
-            hold = rules.cut_anchor(bytes, at);
+            hold = rules.cut_anchor(bytes);
         }
         let hold = hold.unwrap_or(bytes.len()).min(open_at.unwrap_or(bytes.len()));
         if hold > settled {

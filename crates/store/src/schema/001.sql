@@ -36,7 +36,6 @@ CREATE TABLE runs (
 CREATE INDEX runs_start     ON runs (start_us);
 CREATE INDEX runs_status    ON runs (status, start_us) WHERE status IS NOT NULL;
 CREATE INDEX runs_failed    ON runs (start_us) WHERE status > 0;
-CREATE INDEX runs_open      ON runs (start_us) WHERE status IS NULL;
 CREATE INDEX runs_kind      ON runs (kind, start_us) WHERE kind > 0;
 CREATE INDEX runs_loop      ON runs (loop, start_us);
 CREATE INDEX runs_parent    ON runs (parent, start_us) WHERE parent IS NOT NULL;
@@ -70,7 +69,7 @@ CREATE TABLE outputs (
   content BLOB
 ) STRICT;
 
-CREATE INDEX outputs_pending ON outputs (place) WHERE pending = 1;
+CREATE INDEX outputs_pending ON outputs (place, bytes) WHERE pending = 1;
 CREATE INDEX outputs_shared  ON outputs (hash) WHERE storage = 2;
 
 -- More than the search index takes in: the middle has to be scanned.

@@ -1,0 +1,24 @@
+//! The program behind the `retake` command; `main.rs` only enters it.
+
+mod cli;
+mod config;
+mod drive;
+mod git;
+mod inline;
+mod place;
+mod request;
+mod signals;
+mod term;
+
+/// Does what the command line asks for and says what to exit with.
+pub fn main() -> i32 {
+    signals::remember();
+    match cli::main() {
+        cli::Exit::Code(code) => i32::from(code),
+        cli::Exit::Signal(signal) => {
+            signals::die_of(signal);
+            // Only a signal that does not kill comes here.
+            125
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Full-text search over output, newest first, with the place of each match.
+//!
+//! The index holds both ends of each stream. What it does not hold (output not indexed yet, the
+//! middle of large output) is scanned, up to a limit, and what was not looked at is reported.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
+
+use retake_event::{Run, RunId, Stream};
+
+use crate::index::{WINDOW, plain, text_of};
+use crate::output::{self, at_place};
+use crate::{Error, Result, Store};
+
+/// Bytes of context on either side of a match.
+const CONTEXT: usize = 60;
+const BLOCK: usize = 1024 * 1024;
+
+#[derive(Clone, Debug)]
+pub struct Hit {
+    pub run: Run,
+    pub stream: Stream,
+    /// Text around the first match, on one line where the output has lines.
+    pub snippet: String,
+    /// Where the matches are in the snippet, in bytes.
+    pub matches: Vec<Range<usize>>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    pub hits: Vec<Hit>,
+    /// Bytes of output that are not indexed and were not looked at.
+    pub skipped_bytes: u64,
+    /// There are older hits than those returned.
+    pub more: bool,
+}
+
+/// What to look for: words in this order, whole, in any case; a `*` at the end completes the last.
+#[derive(Clone, Debug)]
+struct Phrase {
+    words: Vec<String>,
+    prefix: bool,
+}
+
+impl Phrase {
+    fn parse(text: &str) -> Self {
+        let words = tokens(text).map(|(_, word)| word).collect();
+        Self { words, prefix: text.trim_end().ends_with('*') }
+    }
+
+    fn query(&self) -> String {
+        let star = if self.prefix { " *" } else { "" };
+        format!("\"{}\"{star}", self.words.join(" "))
+    }
+
+    /// Where the phrase occurs in a text.
+    fn find(&self, text: &str) -> Vec<Range<usize>> {
+        let last = self.words.len() - 1;
+        let mut window: Vec<(Range<usize>, String)> = Vec::new();
+        let mut found = Vec::new();
+        for token in tokens(text) {
+            window.push(token);
+            if window.len() > self.words.len() {
+                window.remove(0);
+            }
+            let same = window.len() == self.words.len()
+                && window.iter().zip(&self.words).enumerate().all(|(index, ((_, a), b))| {
+                    if index == last && self.prefix { a.starts_with(b.as_str()) } else { a == b }
+                });
+            if same {
+                found.push(window[0].0.start..window[last].0.end);
+            }
+        }
+        found
+    }
+}
+
+/// Words as the index sees them: runs of letters and digits, folded.
+fn tokens(text: &str) -> impl Iterator<Item = (Range<usize>, String)> + '_ {
+    let mut rest = text.char_indices().peekable();
+    std::iter::from_fn(move || {
+        while rest.next_if(|(_, letter)| !letter.is_alphanumeric()).is_some() {}
+        let &(start, _) = rest.peek()?;
+        let (mut end, mut word) = (start, String::new());
+        while let Some((at, letter)) = rest.next_if(|(_, letter)| letter.is_alphanumeric()) {
+            end = at + letter.len_utf8();
+            word.extend(letter.to_lowercase());
+        }
+        Some((start..end, word))
+    })
+}
+
+impl Store {
+    /// Runs whose output has the words of `text`, newest first. At most `scan_bytes` of what is
+    /// not indexed are read.
+    pub fn search(&self, text: &str, limit: usize, scan_bytes: u64) -> Result<Found> {
+        let phrase = Phrase::parse(text);
+        if phrase.words.is_empty() || limit == 0 {
+            return Ok(Found::default());
+        }
+        let mut found = Found::default();
+        let mut places = self.indexed(&phrase, limit + 1)?;
+        places.extend(self.scan(&phrase, scan_bytes, &mut found.skipped_bytes)?);
+        places.sort_unstable_by(|a, b| b.cmp(a));
+        places.dedup();
+        found.more = places.len() > limit;
+        for place in places.into_iter().take(limit) {
+            found.hits.extend(self.hit(&phrase, place)?);
+        }
+        Ok(found)
+    }
+
+    fn indexed(&self, phrase: &Phrase, limit: usize) -> Result<Vec<i64>> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.connection
+            .prepare_cached(
+                "SELECT rowid FROM search WHERE search MATCH ?1 ORDER BY rowid DESC LIMIT ?2",
+            )
+            .and_then(|mut statement| {
+                statement.query_map((phrase.query(), limit), |row| row.get(0))?.collect()
+            })
+            .map_err(|error| self.failed("search", error))
+    }
+
+    /// Looks through what the index does not hold, newest first.
+    fn scan(&self, phrase: &Phrase, budget: u64, skipped: &mut u64) -> Result<Vec<i64>> {
+        let mut places = Vec::new();
+        let mut left = budget;
+        let unindexed = [
+            "SELECT place, bytes, 0 FROM outputs WHERE pending = 1 ORDER BY place DESC",
+            "SELECT place, bytes, 1 FROM outputs WHERE bytes > 131072 ORDER BY place DESC",
+        ];
+        for sql in unindexed {
+            let mut statement =
+                self.connection.prepare(sql).map_err(|error| self.failed("search", error))?;
+            let mut rows = statement.query([]).map_err(|error| self.failed("search", error))?;
+            while let Some(row) = rows.next().map_err(|error| self.failed("search", error))? {
+                let read = |column| row.get::<_, i64>(column);
+                let (Ok(place), Ok(bytes), Ok(middle)) = (read(0), read(1), read(2)) else {
+                    continue;
+                };
+                let range = match (middle, bytes.unsigned_abs()) {
+                    (0, bytes) => 0..bytes,
+                    // A little more than the middle: a phrase may begin in an indexed part.
+                    (_, bytes) => WINDOW - 1024..bytes - WINDOW + 1024,
+                };
+                let length = range.end - range.start;
+                if length > left {
+                    *skipped += length;
+                    continue;
+                }
+                left -= length;
+                if self.snippet(phrase, place, range)?.is_some() {
+                    places.push(place);
+                }
+            }
+        }
+        Ok(places)
+    }
+
+    fn hit(&self, phrase: &Phrase, place: i64) -> Result<Option<Hit>> {
+        let Some((id, stream)) = self.run_at(place)? else { return Ok(None) };
+        let run = self.get(id)?;
+        let mut output = self.read_output(id, stream)?;
+        let length = output.length();
+        let text = text_of(&mut output).map_err(|error| lost(id, stream, &error))?;
+        let indexed = phrase.find(&text);
+        let (snippet, matches) = if indexed.is_empty() {
+            // In the middle; or found by folding that this text does not show (accents).
+            self.snippet(phrase, place, 0..length)?.unwrap_or_else(|| around(&text, &[]))
+        } else {
+            around(&text, &indexed)
+        };
+        Ok(Some(Hit { run, stream, snippet, matches }))
+    }
+
+    fn run_at(&self, place: i64) -> Result<Option<(RunId, Stream)>> {
+        use rusqlite::OptionalExtension;
+        let (seq, stream) = at_place(place);
+        let id = self
+            .connection
+            .prepare_cached("SELECT id FROM runs WHERE seq = ?1")
+            .and_then(|mut statement| {
+                statement.query_row([seq], |row| row.get::<_, [u8; 16]>(0)).optional()
+            })
+            .map_err(|error| self.failed("search", error))?;
+        Ok(id.map(|id| (RunId::from_bytes(id), stream)))
+    }
+
+    /// The first match within a range of an output.
+    fn snippet(
+        &self,
+        phrase: &Phrase,
+        place: i64,
+        range: Range<u64>,
+    ) -> Result<Option<(String, Vec<Range<usize>>)>> {
+        let Some((id, stream)) = self.run_at(place)? else { return Ok(None) };
+        let stored =
+            output::load(&self.connection, place).map_err(|error| self.failed("search", error))?;
+        let Some(stored) = stored else { return Ok(None) };
+        // A lost file is reported by doctor; it must not hide what other runs have.
+        let Ok(mut output) = stored.open(&self.dir, id, stream) else { return Ok(None) };
+        let failed = |error| lost(id, stream, &error);
+        output.seek(SeekFrom::Start(range.start)).map_err(failed)?;
+        let mut input = output.take(range.end - range.start);
+        let mut block = Vec::new();
+        loop {
+            let kept = block.len();
+            let read = Read::by_ref(&mut input)
+                .take(BLOCK as u64)
+                .read_to_end(&mut block)
+                .map_err(failed)?;
+            let text = plain(&block);
+            let found = phrase.find(&text);
+            if !found.is_empty() {
+                return Ok(Some(around(&text, &found)));
+            }
+            if read == 0 || block.len() == kept {
+                return Ok(None);
+            }
+            block.drain(..block.len().saturating_sub(1024));
+        }
+    }
+}
+
+fn lost(id: RunId, stream: Stream, error: &std::io::Error) -> Error {
+    Error::OutputLost { id, stream: stream.as_str(), detail: error.to_string() }
+}
+
+/// The line of the first match, shortened to its surroundings.
+fn around(text: &str, found: &[Range<usize>]) -> (String, Vec<Range<usize>>) {
+    let first = found.first().cloned().unwrap_or(0..0);
+    let line_start = text[..first.start].rfind('\n').map_or(0, |at| at + 1);
+    let line_end = text[first.end..].find('\n').map_or(text.len(), |at| first.end + at);
+    let floor = |mut at: usize| {
+        while !text.is_char_boundary(at) {
+            at -= 1;
+        }
+        at
+    };
+    let start = floor(line_start.max(first.start.saturating_sub(CONTEXT)));
+    let end = floor(line_end.min(first.end + CONTEXT)).max(first.end);
+    let matches = found
+        .iter()
+        .filter(|range| range.start >= start && range.end <= end && !range.is_empty())
+        .map(|range| range.start - start..range.end - start)
+        .collect();
+    (text[start..end].to_owned(), matches)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phrase_matches_whole_words_in_order() {
+        let text =
+            "Connection REFUSED: connection-refused, refused connection, connections refused";
+        let found = Phrase::parse("connection refused").find(text);
+        assert_eq!(found, vec![0..18, 20..38]);
+        assert_eq!(Phrase::parse("connect*").find("a Connected b"), vec![2..11]);
+    }
+
+    #[test]
+    fn a_snippet_is_the_surroundings_on_one_line() {
+        let text = format!("before\n{} needle {}\nafter", "é".repeat(80), "y".repeat(100));
+        let found = Phrase::parse("needle").find(&text);
+        let (snippet, matches) = around(&text, &found);
+        assert!(!snippet.contains('\n') && snippet.len() < 140);
+        assert_eq!(&snippet[matches[0].clone()], "needle");
+    }
+}

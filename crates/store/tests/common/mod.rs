@@ -1,0 +1,173 @@
+//! Shared set-up of the store's tests.
+#![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use retake_event::{
+    CorrelationIds, Ending, EnvPolicy, Intent, Kind, Limits, LoopId, RunId, Stream, Usage, Word,
+};
+use retake_store::{Intact, Store, Verification};
+
+pub(crate) fn intent(command: &str) -> Intent {
+    Intent {
+        id: RunId::new(),
+        kind: Kind::Exec,
+        loop_id: LoopId::new(),
+        iteration: 1,
+        parent_id: None,
+        command: command.to_owned(),
+        arguments: command.split(' ').map(str::to_owned).collect(),
+        arguments_base64: None,
+        shell: false,
+        working_directory: "/project".to_owned(),
+        environment: EnvPolicy::default(),
+        timeout_ms: Some(300_000),
+        limits: Limits::default(),
+        correlation_ids: CorrelationIds::default(),
+        labels: BTreeMap::new(),
+        start_time: Timestamp::now(),
+        host: "host".to_owned(),
+        user: "user".to_owned(),
+        version: "0.1.0".to_owned(),
+        redacted: true,
+    }
+}
+
+pub(crate) fn ending(exit_code: i32) -> Ending {
+    Ending {
+        outcome: Word::Exited,
+        exit_code: Some(exit_code),
+        signal: None,
+        end_time: Timestamp::now(),
+        duration_ms: 5,
+        stdout_bytes: 0,
+        stderr_bytes: 0,
+        stdout_raw_bytes: 0,
+        stderr_raw_bytes: 0,
+        stdout_blake3: None,
+        stderr_blake3: None,
+        truncated: false,
+        leaked: false,
+        left_processes: Vec::new(),
+        error: None,
+        usage: Usage::default(),
+        redactions: 0,
+    }
+}
+
+/// A store in a directory that goes with it.
+pub(crate) struct TestStore {
+    pub(crate) temp: tempfile::TempDir,
+    pub(crate) store: Store,
+}
+
+impl TestStore {
+    pub(crate) fn new() -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        let store = Store::open(&temp.path().join("store")).unwrap();
+        Self { temp, store }
+    }
+
+    pub(crate) fn root(&self) -> PathBuf {
+        self.temp.path().join("store")
+    }
+
+    pub(crate) fn reopen(&mut self) {
+        self.store = Store::open(&self.root()).unwrap();
+    }
+
+    /// Records one run with this output.
+    pub(crate) fn record(
+        &mut self,
+        intent: &Intent,
+        exit_code: i32,
+        output: &[(Stream, &[u8])],
+    ) -> Ending {
+        let mut recording = self.store.begin(intent).unwrap();
+        for (stream, bytes) in output {
+            recording.append(*stream, bytes);
+        }
+        let finished = recording.finish(&mut self.store, ending(exit_code)).unwrap();
+        assert!(finished.problem.is_none(), "{:?}", finished.problem);
+        assert_eq!(finished.lost, [0, 0]);
+        finished.ending
+    }
+
+    pub(crate) fn run(&mut self, command: &str, exit_code: i32) -> RunId {
+        let intent = intent(command);
+        self.record(&intent, exit_code, &[]);
+        intent.id
+    }
+
+    pub(crate) fn output(&self, id: RunId, stream: Stream) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.store.read_output(id, stream).unwrap().read_to_end(&mut bytes).unwrap();
+        bytes
+    }
+
+    pub(crate) fn merged(&self, id: RunId) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.store.read_merged(id).unwrap().read_to_end(&mut bytes).unwrap();
+        bytes
+    }
+
+    #[track_caller]
+    pub(crate) fn assert_intact(&self) -> Intact {
+        assert_intact(&self.store)
+    }
+
+    pub(crate) fn compact(&mut self) {
+        while self.store.compact(Duration::from_secs(60)).unwrap().more {}
+    }
+
+    /// Plain SQL on the database, behind the store's back.
+    pub(crate) fn tamper(&self, sql: &str) {
+        let connection = rusqlite::Connection::open(self.store.database_path()).unwrap();
+        connection.execute_batch(sql).unwrap();
+    }
+}
+
+#[track_caller]
+pub(crate) fn assert_intact(store: &Store) -> Intact {
+    match store.verify(None).unwrap() {
+        Verification::Intact(intact) => intact,
+        Verification::Broken(found) => panic!("{found}"),
+    }
+}
+
+/// Every file below a directory, with its bytes.
+pub(crate) fn all_files(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(all_files(&path));
+        } else {
+            let bytes = std::fs::read(&path).unwrap();
+            found.push((path, bytes));
+        }
+    }
+    found
+}
+
+/// The files that contain `needle` in any case, compressed ones looked into.
+pub(crate) fn files_with(directory: &Path, needle: &[u8]) -> Vec<PathBuf> {
+    let needle = needle.to_ascii_lowercase();
+    all_files(directory)
+        .into_iter()
+        .filter(|(path, bytes)| {
+            let mut bytes = bytes.clone();
+            if path.extension().is_some_and(|extension| extension == "zst") {
+                bytes = zstd::stream::decode_all(&bytes[..]).unwrap();
+            }
+            bytes.make_ascii_lowercase();
+            memchr::memmem::find(&bytes, &needle).is_some()
+        })
+        .map(|(path, _)| path)
+        .collect()
+}

@@ -1,0 +1,152 @@
+//! A database written by the first release opens, verifies and goes on, for ever.
+//!
+//! The fixture is made once, by the ignored test below, and never again: a later release that
+//! changes the schema adds a fixture of its own.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use common::{TestStore, ending, intent};
+use jiff::Timestamp;
+use retake_event::{Kind, LoopId, RunId, State, Stream, Word};
+use retake_store::{Filter, Head, LoopRecord, SCHEMA_VERSION, Store, Verification};
+use serde_json::{Value, json};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy(&path, &target);
+        } else {
+            fs::copy(&path, &target).unwrap();
+            fs::set_permissions(&target, fs::Permissions::from_mode(0o600)).unwrap();
+        }
+    }
+    // Git keeps no such modes.
+    fs::set_permissions(to, fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+#[test]
+fn the_first_release_s_database_opens_and_verifies() {
+    let expected: Value = serde_json::from_slice(&fs::read(fixture("v1.json")).unwrap()).unwrap();
+    let head: Head = expected["head"].as_str().unwrap().parse().unwrap();
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("store");
+    copy(&fixture("v1"), &root);
+
+    let mut test = TestStore { store: Store::open(&root).unwrap(), temp };
+    assert!(matches!(test.store.verify(Some(head)).unwrap(), Verification::Intact(_)));
+    let page = test.store.list(&Filter::default(), None, 50).unwrap();
+    assert_eq!(serde_json::to_value(&page.runs).unwrap(), expected["runs"]);
+    for run in &page.runs {
+        for stream in Stream::BOTH {
+            let hash = blake3::hash(&test.output(run.intent.id, stream)).to_hex().to_string();
+            let key = format!("{}.{}", run.intent.id, stream.as_str());
+            assert_eq!(expected["outputs"][&key], hash, "{key}");
+        }
+    }
+    assert_eq!(page.runs.iter().filter(|run| run.state == State::Interrupted).count(), 1);
+    let hits = test.store.search("needle", 9, 0).unwrap().hits;
+    assert_eq!(hits[0].snippet, "a needle in a haystack");
+    let id: LoopId = expected["loop"].as_str().unwrap().parse().unwrap();
+    assert_eq!(test.store.get_loop(id).unwrap().stop_reason.as_deref(), Some("completed"));
+    assert_eq!(test.store.events(id, 0, 9).unwrap().len(), 2);
+
+    let new: RunId = test.run("after", 0);
+    test.store.delete(page.runs[0].intent.id).unwrap();
+    assert_eq!(test.store.find("last").unwrap().intent.id, new);
+    assert!(matches!(test.store.verify(Some(head)).unwrap(), Verification::Intact(_)));
+    assert!(test.store.examine(true).unwrap().problems.is_empty());
+}
+
+/// `cargo test -p retake-store --test fixture -- --ignored`, once, when version 1 was made.
+#[test]
+#[ignore = "writes the fixture; made once"]
+fn make_the_fixture_of_version_1() {
+    assert_eq!(SCHEMA_VERSION, 1, "a later version makes a fixture of its own");
+    assert!(!fixture("v1").exists(), "a fixture is never made again");
+    let mut test = TestStore::new();
+    let now = Timestamp::now();
+    let loop_id = LoopId::new();
+    test.store
+        .begin_loop(&LoopRecord {
+            id: loop_id,
+            kind: Kind::Matrix,
+            plan: r#"{"axis":["a","b"]}"#.into(),
+            state: "running".into(),
+            stop_reason: None,
+            start_time: now,
+            end_time: None,
+        })
+        .unwrap();
+    test.store.append_events(loop_id, &[(now, "1".into()), (now, "2".into())]).unwrap();
+    test.store.update_loop(loop_id, "finished", Some(("completed", now))).unwrap();
+    let mut labelled = intent("make check");
+    labelled.labels.insert("suite".into(), "nightly".into());
+    labelled.correlation_ids.session_id = Some("sess-456".into());
+    labelled.kind = Kind::Matrix;
+    labelled.loop_id = loop_id;
+    test.record(
+        &labelled,
+        2,
+        &[
+            (Stream::Stdout, b"one\n"),
+            (Stream::Stderr, b"\xff\xfe bytes\n"),
+            (Stream::Stdout, b"two\n"),
+        ],
+    );
+    let mut child = intent("echo needle");
+    child.parent_id = Some(labelled.id);
+    test.record(&child, 0, &[(Stream::Stdout, b"a needle in a haystack\n")]);
+    test.record(&intent("seq"), 0, &[(Stream::Stdout, &b"0123456789\n".repeat(20_000))]);
+    let doomed = test.run("to be deleted", 0);
+    test.compact();
+    test.store.delete(doomed).unwrap();
+    let mut dead = test.store.begin(&intent("sleep 9")).unwrap();
+    dead.append(Stream::Stdout, b"still here\n");
+    drop(dead);
+    assert_eq!(
+        test.store.recover().unwrap()[0].ending.as_ref().unwrap().outcome,
+        Word::Interrupted
+    );
+    let mut timed_out = ending(124);
+    timed_out.outcome = Word::TimedOut;
+    let recording = test.store.begin(&intent("sleep 10")).unwrap();
+    recording.finish(&mut test.store, timed_out).unwrap();
+    test.compact();
+
+    let runs = test.store.list(&Filter::default(), None, 50).unwrap().runs;
+    let outputs: serde_json::Map<String, Value> = runs
+        .iter()
+        .flat_map(|run| Stream::BOTH.map(|stream| (run.intent.id, stream)))
+        .map(|(id, stream)| {
+            let hash = blake3::hash(&test.output(id, stream)).to_hex().to_string();
+            (format!("{id}.{}", stream.as_str()), hash.into())
+        })
+        .collect();
+    let expected = json!({
+        "head": test.store.head().unwrap().to_string(),
+        "runs": runs,
+        "outputs": outputs,
+        "loop": loop_id,
+    });
+    fs::write(fixture("v1.json"), serde_json::to_vec_pretty(&expected).unwrap()).unwrap();
+    let root = test.root();
+    test.tamper("PRAGMA wal_checkpoint(TRUNCATE)");
+    drop(test.store);
+    copy(&root, &fixture("v1"));
+    for name in ["write.lock", "retake.db-wal", "retake.db-shm"] {
+        // Made anew by whoever opens the store.
+        drop(fs::remove_file(fixture("v1").join(name)));
+    }
+}

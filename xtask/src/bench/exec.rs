@@ -1,0 +1,387 @@
+//! What running one command costs, against a bare spawn and against the usual runners.
+
+use std::ffi::{CString, OsStr};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use retake_engine::{Attach, Cancel, Keeper, Request, Settings};
+
+use super::median;
+use super::table::Page;
+
+const ROUNDS: usize = 15;
+const BATCH: usize = 100;
+const BIG_MIB: usize = 2048;
+
+pub(crate) fn run() -> Result<(), String> {
+    let mut page = Page::new(
+        "exec: the cost of one run",
+        "`cargo xtask bench exec` writes this page. Every figure is the median of interleaved rounds of one run; \
+         compare ratios, not times.",
+    );
+    spawn(&mut page)?;
+    cold(&mut page)?;
+    capture(&mut page)?;
+    page.write("exec.md")
+}
+
+/// One variant's cost of one run of `true`.
+#[derive(Clone, Copy)]
+struct Cost {
+    wall_us: f64,
+    cpu_us: f64,
+    max_rss_kb: f64,
+}
+
+fn spawn(page: &mut Page) -> Result<(), String> {
+    page.section(
+        "Spawn to result of /bin/true, in a long-lived program",
+        "CPU is user and system time of everything involved, the program and the keeper included. \
+         `engine` owns the run completely: keeper, process group, pidfd, both pipes, subreaping, orphan and leak \
+         checks. The 2 GiB rows run the same with that much memory touched by the program.",
+    );
+    let own = |name: &str, mib: usize| {
+        vec!["spin".into(), name.to_owned(), BATCH.to_string(), mib.to_string()]
+    };
+    let variants = [
+        ("posix_spawn + waitpid", own("posix_spawn", 0)),
+        ("engine, full ownership", own("engine", 0)),
+        ("posix_spawn + waitpid, 2 GiB", own("posix_spawn", BIG_MIB)),
+        ("engine, full ownership, 2 GiB", own("engine", BIG_MIB)),
+        ("sh -c true", own("sh", 0)),
+        ("timeout 5 true", own("timeout", 0)),
+    ];
+    let peers = peers();
+    let mut costs = vec![Vec::new(); variants.len() + peers.len()];
+    for round in 0..ROUNDS {
+        eprint!("\rspawn: round {} of {ROUNDS}", round + 1);
+        for (costs, (_, arguments)) in costs.iter_mut().zip(&variants) {
+            // The large ones take seconds each; fewer rounds still give a median.
+            if arguments[3] == "0" || round % 3 == 0 {
+                costs.push(spun(arguments)?);
+            }
+        }
+        for (costs, peer) in costs[variants.len()..].iter_mut().zip(&peers) {
+            costs.extend(peer.measure());
+        }
+    }
+    eprintln!();
+    let names = variants.iter().map(|(name, _)| *name).chain(peers.iter().map(|peer| peer.name));
+    let base = &costs[0].clone();
+    let big = &costs[2].clone();
+    let rows: Vec<_> = names
+        .zip(&costs)
+        .map(|(name, costs)| {
+            let middle = |of: fn(&Cost) -> f64, costs: &[Cost]| median(&costs.iter().map(of).collect::<Vec<_>>());
+            let base = if name.ends_with("GiB") { big } else { base };
+            let (wall, cpu) = (middle(|c| c.wall_us, costs), middle(|c| c.cpu_us, costs));
+            if costs.is_empty() {
+                return vec![name.into(), "not installed".into(), "".into(), "".into(), "".into(), "".into()];
+            }
+            let rss = middle(|c| c.max_rss_kb, costs);
+            vec![
+                name.into(),
+                format!("{wall:.0}"),
+                format!("{:.2}", wall / middle(|c| c.wall_us, base)),
+                format!("{cpu:.0}"),
+                format!("{:.2}", cpu / middle(|c| c.cpu_us, base)),
+                if rss > 0.0 { format!("{rss:.0}") } else { "".into() },
+            ]
+        })
+        .collect();
+    page.table(&["", "wall µs", "ratio", "CPU µs", "ratio", "maxRssKb of true"], &rows);
+    Ok(())
+}
+
+/// A peer that loops over `true` itself; its start-up is subtracted by running it twice.
+struct Peer {
+    name: &'static str,
+    many: Vec<String>,
+    few: Vec<String>,
+}
+
+fn peers() -> Vec<Peer> {
+    let peer = |name, line: &dyn Fn(usize) -> Vec<String>| Peer { name, many: line(62), few: line(2) };
+    let shell = |text: String| vec!["sh".to_owned(), "-c".into(), text];
+    vec![
+        peer("hyperfine -N", &|n| {
+            let runs = n.to_string();
+            ["hyperfine", "-N", "--style", "none", "--warmup", "0", "--runs", &runs, "true"].map(String::from).to_vec()
+        }),
+        peer("xargs -n1", &|n| shell(format!("seq {n} | xargs -n1 true"))),
+        peer("GNU parallel -j1", &|n| shell(format!("seq {n} | parallel -j1 true"))),
+        peer("python subprocess.run(capture_output)", &|n| {
+            let code = format!("import subprocess\nfor _ in range({n}): subprocess.run(['true'], capture_output=True)");
+            vec!["python3".into(), "-c".into(), code]
+        }),
+        peer("node spawn", &|n| {
+            let code = format!(
+                "const {{spawn}}=require('child_process');let n={n};(function f(){{if(n--)spawn('true').on('close',f)}})()"
+            );
+            vec!["node".into(), "-e".into(), code]
+        }),
+    ]
+}
+
+impl Peer {
+    fn measure(&self) -> Option<Cost> {
+        let (few, many) = (timed(&self.few).ok()?, timed(&self.many).ok()?);
+        Some(Cost {
+            wall_us: (many.0 - few.0) / 60.0,
+            cpu_us: (many.1 - few.1) / 60.0,
+            max_rss_kb: 0.0,
+        })
+    }
+}
+
+/// Wall and CPU microseconds of a whole command, and its largest resident set in KiB.
+fn timed<S: AsRef<OsStr>>(words: &[S]) -> Result<(f64, f64, f64), String> {
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let start = Instant::now();
+    let child = command.spawn().map_err(|error| format!("{:?}: {error}", words[0].as_ref()))?;
+    // SAFETY: zero is a valid rusage, filled by the call, which waits for our own child.
+    let (status, usage) = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        let mut status = 0;
+        libc::wait4(child.id() as i32, &raw mut status, 0, &raw mut usage);
+        (status, usage)
+    };
+    let wall = start.elapsed().as_secs_f64() * 1e6;
+    if status != 0 {
+        return Err(format!("{:?} ended with status {status}", words[0].as_ref()));
+    }
+    Ok((wall, cpu_us(&usage), usage.ru_maxrss as f64))
+}
+
+fn cpu_us(usage: &libc::rusage) -> f64 {
+    let micros = |t: libc::timeval| t.tv_sec as f64 * 1e6 + t.tv_usec as f64;
+    micros(usage.ru_utime) + micros(usage.ru_stime)
+}
+
+fn spun(arguments: &[String]) -> Result<Cost, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let output = Command::new(own).args(arguments).output().map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let numbers: Vec<f64> = text.split_whitespace().filter_map(|n| n.parse().ok()).collect();
+    match numbers[..] {
+        [wall_us, cpu_us, max_rss_kb] => Ok(Cost { wall_us, cpu_us, max_rss_kb }),
+        _ => Err(format!("{arguments:?}: {}", String::from_utf8_lossy(&output.stderr))),
+    }
+}
+
+/// Runs `true` many times in this process and prints the median wall time, CPU per run, and the
+/// memory that was reported for it.
+pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
+    let &[variant, count, mib] = batch else { return Err("spin VARIANT COUNT MIB".into()) };
+    let count: usize = count.parse().map_err(|_| "COUNT is a number")?;
+    let mib: usize = mib.parse().map_err(|_| "MIB is a number")?;
+    let mut keeper = match variant {
+        "engine" => Some(Keeper::start(Settings::default()).map_err(|error| error.to_string())?),
+        _ => None,
+    };
+    let memory = vec![1u8; mib << 20];
+    std::hint::black_box(&memory);
+    let cancel = Cancel::new().map_err(|error| error.to_string())?;
+    let command = retake_engine::Command::new(Request::new(["/bin/true"])).map_err(|p| format!("{p:?}"))?;
+    let words: &[&str] = match variant {
+        "sh" => &["/bin/sh", "-c", "true"],
+        "timeout" => &["/usr/bin/timeout", "5", "true"],
+        _ => &["/bin/true"],
+    };
+    let before = total_cpu_us();
+    let mut walls = Vec::with_capacity(count);
+    let mut max_rss_kb = 0;
+    for _ in 0..count {
+        let start = Instant::now();
+        match &mut keeper {
+            Some(keeper) => {
+                let finished = keeper.run(&command, &cancel, Attach::default(), &mut |_| {});
+                max_rss_kb = finished.usage.max_rss_kb;
+                if !finished.outcome.success() {
+                    return Err(format!("{:?}", finished.outcome));
+                }
+            }
+            None => max_rss_kb = posix_spawn(words)?,
+        }
+        walls.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    // The keeper's time counts once it has been waited for.
+    drop(keeper);
+    let cpu = (total_cpu_us() - before) / count as f64;
+    println!("{} {cpu} {max_rss_kb}", median(&walls));
+    Ok(())
+}
+
+fn total_cpu_us() -> f64 {
+    [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN]
+        .map(|who| {
+            // SAFETY: zero is a valid rusage, filled by the call.
+            unsafe {
+                let mut usage: libc::rusage = std::mem::zeroed();
+                libc::getrusage(who, &raw mut usage);
+                cpu_us(&usage)
+            }
+        })
+        .iter()
+        .sum()
+}
+
+unsafe extern "C" {
+    static environ: *const *mut libc::c_char;
+}
+
+fn posix_spawn(words: &[&str]) -> Result<u64, String> {
+    let words: Vec<_> = words.iter().map(|word| CString::new(*word).expect("no NUL")).collect();
+    let mut argv: Vec<_> = words.iter().map(|word| word.as_ptr().cast_mut()).collect();
+    argv.push(std::ptr::null_mut());
+    // SAFETY: finished C arrays; the child is waited for.
+    unsafe {
+        let mut pid = 0;
+        let error = libc::posix_spawn(
+            &raw mut pid,
+            argv[0],
+            std::ptr::null(),
+            std::ptr::null(),
+            argv.as_ptr(),
+            environ,
+        );
+        if error != 0 {
+            return Err(std::io::Error::from_raw_os_error(error).to_string());
+        }
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::wait4(pid, std::ptr::null_mut(), 0, &raw mut usage);
+        Ok(usage.ru_maxrss as u64)
+    }
+}
+
+fn release(name: &str) -> Result<PathBuf, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let path = own.with_file_name(name);
+    path.exists().then_some(path).ok_or_else(|| format!("{name} is not built; start with cargo xtask bench"))
+}
+
+fn cold(page: &mut Page) -> Result<(), String> {
+    page.section(
+        "A whole process around /bin/true",
+        "From exec of the runner to its end, as a script would use it. Unrecorded: `execution.audit.enabled: false`.",
+    );
+    let retake = release("retake")?;
+    let directory = scratch()?;
+    let (retake, store) = (retake.display().to_string(), directory.join("store").display().to_string());
+    let ours = [&retake, "--store", &store, "exec", "--", "true"].map(String::from).to_vec();
+    let variants = [
+        ("timeout 5 true", ["timeout", "5", "true"].map(String::from).to_vec(), false),
+        ("retake exec -- true, unrecorded", ours.clone(), false),
+        ("retake exec -- true, recorded", ours, true),
+    ];
+    let mut walls = vec![Vec::new(); variants.len()];
+    let mut cpus = vec![Vec::new(); variants.len()];
+    for round in 0..300 {
+        if round % 30 == 0 {
+            eprint!("\rcold: round {round} of 300");
+        }
+        for (index, (_, words, recorded)) in variants.iter().enumerate() {
+            // SAFETY: this program has one thread.
+            unsafe { std::env::set_var("RETAKE_EXECUTION__AUDIT__ENABLED", recorded.to_string()) };
+            let (wall, cpu, _) = timed(words)?;
+            walls[index].push(wall);
+            cpus[index].push(cpu);
+        }
+    }
+    eprintln!();
+    let rows: Vec<_> = (variants.iter().enumerate())
+        .map(|(index, (name, ..))| {
+            let (wall, cpu) = (median(&walls[index]), median(&cpus[index]));
+            vec![
+                (*name).into(),
+                format!("{:.2}", wall / 1000.0),
+                format!("{:.2}", wall / median(&walls[0])),
+                format!("{:.2}", cpu / 1000.0),
+                format!("{:.2}", cpu / median(&cpus[0])),
+            ]
+        })
+        .collect();
+    page.table(&["", "wall ms", "ratio", "CPU ms", "ratio"], &rows);
+    std::fs::remove_dir_all(&directory).map_err(|error| error.to_string())
+}
+
+/// A directory on the disk the project is on, not in memory.
+fn scratch() -> Result<PathBuf, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let path = own.with_file_name("bench-scratch");
+    // What an interrupted benchmark left is of no use.
+    _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).map_err(|error| error.to_string())?;
+    Ok(path)
+}
+
+fn capture(page: &mut Page) -> Result<(), String> {
+    page.section(
+        "Capture of 1 GiB of log-like text",
+        "To a file, with `retake exec --quiet` hashing (BLAKE3) and recording it as well; the whole process, \
+         its final sync to disk included. Resident memory is of retake itself, or of `sh`, `cat` and the writer.",
+    );
+    const SIZE: usize = 1 << 30;
+    let (retake, fake) = (release("retake")?, release("retake-fake")?);
+    let directory = scratch()?;
+    let file = directory.join("out");
+    let mut rows = Vec::new();
+    for chunk in [64 << 10, 4 << 10] {
+        let pipe = format!("{} spew {SIZE} {chunk} | cat > {}", fake.display(), file.display());
+        let ours = |redact: bool| {
+            let mut list = vec![
+                retake.display().to_string(),
+                "--store".into(),
+                directory.join("store").display().to_string(),
+                "exec".into(),
+                "--quiet".into(),
+            ];
+            if !redact {
+                list.push("--no-redact".into());
+            }
+            list.extend(["--".into(), fake.display().to_string(), "spew".into(), SIZE.to_string(), chunk.to_string()]);
+            list
+        };
+        let variants = [
+            ("cmd | cat > file", vec!["sh".into(), "-c".into(), pipe]),
+            ("retake exec --quiet --no-redact", ours(false)),
+            ("retake exec --quiet", ours(true)),
+        ];
+        let mut walls = vec![Vec::new(); variants.len()];
+        let mut sizes = vec![Vec::new(); variants.len()];
+        for round in 0..5 {
+            eprint!("\rcapture, {} KiB writes: round {} of 5", chunk >> 10, round + 1);
+            for (index, (_, words)) in variants.iter().enumerate() {
+                clear(&directory)?;
+                let (wall, _, rss) = timed(words)?;
+                walls[index].push(wall);
+                sizes[index].push(rss);
+            }
+        }
+        eprintln!();
+        for (index, (name, _)) in variants.iter().enumerate() {
+            let rate = |index: usize| SIZE as f64 / median(&walls[index]);
+            rows.push(vec![
+                format!("{} KiB", chunk >> 10),
+                (*name).into(),
+                format!("{:.0}", rate(index)),
+                format!("{:.2}", rate(index) / rate(0)),
+                format!("{:.1}", median(&sizes[index]) / 1024.0),
+            ]);
+        }
+    }
+    page.table(&["writes", "", "MB/s", "ratio", "resident MiB"], &rows);
+    std::fs::remove_dir_all(&directory).map_err(|error| error.to_string())
+}
+
+fn clear(directory: &Path) -> Result<(), String> {
+    std::fs::remove_dir_all(directory)
+        .and_then(|()| std::fs::create_dir_all(directory))
+        .map_err(|error| error.to_string())?;
+    // What the last variant left dirty must not slow the next one down.
+    // SAFETY: no arguments.
+    unsafe { libc::sync() };
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! Benchmarks against peers, measured in the same run.
+//!
+//! Rounds are interleaved and reported as medians: on a shared machine only ratios within one run
+//! mean anything.
+
+mod exec;
+mod table;
+
+use std::process::Command;
+
+pub(crate) fn run(name: &str) -> Result<(), String> {
+    if cfg!(debug_assertions) {
+        // A benchmark of a debug build would measure the compiler's patience.
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        crate::test::succeed(Command::new(&cargo).args([
+            "build", "--release", "--quiet", "-p", "retake", "-p", "retake-engine", "--bins",
+        ]))?;
+        return crate::test::succeed(
+            Command::new(cargo).args(["run", "--release", "--quiet", "-p", "xtask", "--", "bench", name]),
+        );
+    }
+    match name {
+        "exec" => exec::run(),
+        _ => Err(format!("there is no benchmark {name}; there is: exec")),
+    }
+}
+
+pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
+    exec::spin(batch)
+}
+
+/// The middle value.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => sorted[n / 2],
+        n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
+    }
+}
