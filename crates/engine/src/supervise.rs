@@ -184,29 +184,30 @@ impl<'a> Supervision<'a> {
         let inherits_terminal = request.stdin == Stdin::Inherit
             // SAFETY: asks about a descriptor.
             && unsafe { libc::isatty(0) } == 1;
-        let (pty, typing) = if request.pty {
-            let pty = Pty::open(inherits_terminal).map_err(system("no pseudo-terminal"))?;
-            let raw = inherits_terminal.then(|| Raw::enter(0)).flatten();
-            (Some(pty), raw.map(|raw| Typing { raw, keys: Vec::new() }))
+        let (pty, pty_end) = if request.pty {
+            let (pty, end) = Pty::open(inherits_terminal).map_err(system("no pseudo-terminal"))?;
+            (Some(pty), Some(end))
         } else {
             (None, None)
         };
+        let typing = (pty.is_some() && inherits_terminal).then(|| Raw::enter(0)).flatten();
+        let typing = typing.map(|raw| Typing { raw, keys: Vec::new() });
         let mut terminal =
             if inherits_terminal && pty.is_none() { Terminal::controlling(0) } else { None };
 
         let pipe = || sys::pipe().map_err(system("no pipe for the output"));
-        let (out, err, out_end, err_end) = match &pty {
-            Some(pty) => {
-                let duplicate = |fd: &OwnedFd| fd.try_clone().map_err(system("no pseudo-terminal"));
-                (Some(duplicate(&pty.ours)?), None, duplicate(&pty.theirs)?, duplicate(&pty.theirs)?)
+        let duplicate = |fd: &OwnedFd| fd.try_clone().map_err(system("no pseudo-terminal"));
+        let (out, err, out_end, err_end) = match (&pty, &pty_end) {
+            (Some(pty), Some(end)) => {
+                (Some(duplicate(&pty.ours)?), None, duplicate(end)?, duplicate(end)?)
             }
-            None => {
+            _ => {
                 let (out, out_end) = pipe()?;
                 let (err, err_end) = pipe()?;
                 (Some(out), Some(err), out_end, err_end)
             }
         };
-        let stdin = open_stdin(&request.stdin, pty.as_ref().filter(|_| inherits_terminal))
+        let stdin = open_stdin(&request.stdin, pty_end.filter(|_| inherits_terminal))
             .map_err(system("stdin"))?;
         let watch = Watch::over(&request.limits, keeper.pid());
         let group = match (&terminal, &pty) {
@@ -769,9 +770,9 @@ fn open_directory(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// What the child reads from; `None` is the keeper's own `/dev/null`.
-fn open_stdin(stdin: &Stdin, pty: Option<&Pty>) -> io::Result<Option<OwnedFd>> {
-    match (stdin, pty) {
-        (Stdin::Inherit, Some(pty)) => pty.theirs.try_clone().map(Some),
+fn open_stdin(stdin: &Stdin, pty_end: Option<OwnedFd>) -> io::Result<Option<OwnedFd>> {
+    match (stdin, pty_end) {
+        (Stdin::Inherit, Some(end)) => Ok(Some(end)),
         (Stdin::Inherit, None) => {
             // SAFETY: duplicates descriptor 0, which stays open; the copy is ours alone.
             let fd = sys::check(unsafe { libc::fcntl(0, libc::F_DUPFD_CLOEXEC, 3) })?;

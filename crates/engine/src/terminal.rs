@@ -71,15 +71,15 @@ impl Drop for Terminal {
     }
 }
 
-/// A pseudo-terminal: the child writes to one side, we read the other.
+/// Our side of a pseudo-terminal: we read what the child writes.
 pub(crate) struct Pty {
     pub(crate) ours: OwnedFd,
-    pub(crate) theirs: OwnedFd,
 }
 
 impl Pty {
+    /// Our side, and the child's. Ours ends only when every copy of the child's is closed.
     /// `typed` says that a person will type into it.
-    pub(crate) fn open(typed: bool) -> io::Result<Self> {
+    pub(crate) fn open(typed: bool) -> io::Result<(Self, OwnedFd)> {
         // SAFETY: descriptors just made are wrapped at once; structures are filled before use.
         unsafe {
             let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
@@ -97,9 +97,9 @@ impl Pty {
                     libc::tcsetattr(theirs.as_raw_fd(), libc::TCSANOW, &raw const modes);
                 }
             }
-            let pty = Self { ours, theirs };
+            let pty = Self { ours };
             pty.copy_size();
-            Ok(pty)
+            Ok((pty, theirs))
         }
     }
 

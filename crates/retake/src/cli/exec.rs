@@ -299,6 +299,7 @@ fn prepare(args: Args, given_store: Option<&Path>) -> Result<Prepared, Refused> 
             (false, names) => Detach::Named(names.to_vec()),
         },
     };
+    let missing = request.arguments.is_empty();
     match Command::new(request) {
         Ok(command) if problems.0.is_empty() => Ok(Prepared {
             job: Job {
@@ -320,9 +321,8 @@ fn prepare(args: Args, given_store: Option<&Path>) -> Result<Prepared, Refused> 
         }),
         Ok(_) => Err(refuse(intent, problems.0)),
         Err(more) => {
-            // An empty command was already explained, and better, while it was read.
-            let explained = !problems.0.is_empty();
-            problems.0.extend(more.into_iter().filter(|p| !explained || *p != Problem::Empty));
+            // Why there is no command was already explained, and better, while it was read.
+            problems.0.extend(more.into_iter().filter(|p| !missing || *p != Problem::Empty));
             Err(refuse(intent, problems.0))
         }
     }
@@ -363,6 +363,10 @@ fn arguments(
                 problems.note("the command is not UTF-8; give the program and its arguments after --");
                 return (Vec::new(), false, command);
             };
+            if text.trim().is_empty() {
+                problems.0.push(Problem::Empty);
+                return (Vec::new(), false, command);
+            }
             if text.contains('\0') {
                 problems.0.push(Problem::Nul("the command".into()));
                 return (Vec::new(), false, command);

@@ -1,0 +1,113 @@
+//! The one environment of the tests of the real program: a project of its own, nothing of the
+//! user's, and stdout, stderr and status of each call together.
+
+#![allow(dead_code, reason = "each test program uses its own part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+pub const RETAKE: &str = env!("CARGO_BIN_EXE_retake");
+
+pub struct Sandbox {
+    pub dir: tempfile::TempDir,
+}
+
+/// What one call gave.
+pub struct Called {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Called {
+    /// All of it as one text to compare.
+    pub fn snapshot(&self) -> String {
+        let mut text = format!("exit {}\n", self.code);
+        for (name, stream) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
+            for line in stream.lines() {
+                text.push_str(&format!("{name}: {line}\n"));
+            }
+        }
+        text
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.snapshot()))
+    }
+}
+
+impl Sandbox {
+    /// A project directory with an empty record.
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir_all(dir.path().join("project/.agent")).expect("a project");
+        Self { dir }
+    }
+
+    pub fn project(&self) -> PathBuf {
+        self.dir.path().canonicalize().expect("it exists").join("project")
+    }
+
+    pub fn file(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.project().join(name);
+        std::fs::write(&path, content).expect("written");
+        path
+    }
+
+    /// A command in the project, with the program on PATH and nothing of the user's settings.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("RETAKE_") {
+                command.env_remove(name);
+            }
+        }
+        let home = self.dir.path().join("home");
+        let bin = Path::new(RETAKE).parent().expect("a directory");
+        let path = std::env::var("PATH").expect("a PATH");
+        command
+            .current_dir(self.project())
+            .stdin(Stdio::null())
+            .env("HOME", &home)
+            .env("XDG_DATA_HOME", home.join("data"))
+            .env("XDG_CONFIG_HOME", home.join("config"))
+            .env("PATH", format!("{}:{path}", bin.display()))
+            .env_remove("NO_COLOR");
+        command
+    }
+
+    pub fn retake(&self, arguments: &[&str]) -> Called {
+        called(self.command(RETAKE).args(arguments))
+    }
+
+    /// Through a shell, as a user would type it; `retake` is on PATH.
+    pub fn sh(&self, line: &str) -> Called {
+        called(self.command("sh").args(["-c", line]))
+    }
+}
+
+pub fn called(command: &mut Command) -> Called {
+    let Output { status, stdout, stderr } = command.output().expect("started");
+    let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+    Called {
+        code: status.code().unwrap_or_else(|| 128 + signal.expect("a code or a signal")),
+        stdout: String::from_utf8_lossy(&stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&stderr).into_owned(),
+    }
+}
+
+/// Whether a process runs; a zombie does not.
+pub fn alive(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z'))
+}
+
+/// Waits for a condition, for as long as any machine may take.
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < until, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
