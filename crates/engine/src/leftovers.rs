@@ -88,7 +88,7 @@ pub(crate) fn end_orphans(keeper: i32, child: Option<i32>, environment: &[CStrin
                 continue;
             }
             members.push(entry.pid);
-            tree::signal(entry, &[libc::SIGKILL]);
+            tree::signal(entry, own, &[libc::SIGKILL]);
             if entry.parent == own {
                 // SAFETY: reaps an adopted child; if it is not dead yet, the next round does.
                 unsafe { libc::waitpid(entry.pid, std::ptr::null_mut(), libc::WNOHANG) };

@@ -35,6 +35,13 @@ const KEEPER_PATIENCE: Duration = Duration::from_secs(2);
 /// Larger than the default, so that a child writing 64 KiB at a time does not wait for each read.
 const PIPE_SIZE: i32 = 256 << 10;
 
+/// From this many bytes on a stream is one that floods.
+const BUSY: u64 = 64 << 10;
+/// How long a flooding stream gathers in the pipe when a read found less than [`GATHERED`]: many
+/// small writes then cost few reads, and nobody sees a delay this short.
+const GATHER: Duration = Duration::from_micros(100);
+const GATHERED: usize = 128 << 10;
+
 /// Where the child's output goes, live; `None` keeps it to the observer.
 #[derive(Clone, Copy, Default)]
 pub struct Attach<'a> {
@@ -119,8 +126,9 @@ struct Supervision<'a> {
     observer: &'a mut dyn FnMut(Event<'_>),
     clock: Instant,
     streams: [Option<OwnedFd>; 2],
-    grown: [bool; 2],
     bytes: [u64; 2],
+    /// A busy stream is left alone until then, so that the next read takes more.
+    gather_until: [Option<Instant>; 2],
     relays: [Option<Relay<'a>>; 2],
     relay_error: Option<i32>,
     watch: Option<Watch>,
@@ -248,8 +256,8 @@ impl<'a> Supervision<'a> {
             observer,
             clock,
             streams: [out, err],
-            grown: [false; 2],
             bytes: [0; 2],
+            gather_until: [None; 2],
             relays: [attach.stdout.map(Relay::new), attach.stderr.map(Relay::new)],
             relay_error: None,
             watch,
@@ -375,10 +383,13 @@ impl<'a> Supervision<'a> {
         self.done = self.done || self.is_over();
     }
 
-    /// The descriptor of a stream we want to read now; `-1` while its reader is behind.
+    /// The descriptor of a stream we want to read now; `-1` while its reader is behind, or while
+    /// more gathers in the pipe.
     fn readable(&self, stream: Stream) -> RawFd {
-        let behind = self.relays[stream.index()].as_ref().is_some_and(Relay::waits);
-        match &self.streams[stream.index()] {
+        let index = stream.index();
+        let behind = self.relays[index].as_ref().is_some_and(Relay::waits);
+        match &self.streams[index] {
+            Some(_) if self.gather_until[index].is_some() => -1,
             Some(fd) if !behind || self.cause.is_some() => fd.as_raw_fd(),
             _ => -1,
         }
@@ -397,6 +408,8 @@ impl<'a> Supervision<'a> {
             self.drain_until,
             self.patience_until,
             self.owed.map(|(at, _)| at),
+            self.gather_until[0],
+            self.gather_until[1],
         ]
         .into_iter()
         .flatten()
@@ -494,6 +507,9 @@ impl<'a> Supervision<'a> {
 
     fn timers(&mut self, now: Instant) {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        for until in &mut self.gather_until {
+            *until = until.filter(|_| !due(*until));
+        }
         if due(self.deadline) {
             self.deadline = None;
             if self.exit.is_none() {
@@ -677,11 +693,15 @@ impl<'a> Supervision<'a> {
             Ok(None) => return,
             Ok(Some(n)) => n,
         };
-        if n >= 32 << 10 && !std::mem::replace(&mut self.grown[index], true) {
+        let before = self.bytes[index];
+        self.bytes[index] += n as u64;
+        if before < BUSY && self.bytes[index] >= BUSY {
             // SAFETY: plain numbers. Over the user's share of pipe memory it stays as it is.
             unsafe { libc::fcntl(fd, libc::F_SETPIPE_SZ, PIPE_SIZE) };
         }
-        self.bytes[index] += n as u64;
+        if before >= BUSY && n < GATHERED {
+            self.gather_until[index] = Some(Instant::now() + GATHER);
+        }
         let bytes = &buffer.as_mut()[..n];
         (self.observer)(Event::Output { stream, bytes });
         if let Some(relay) = &mut self.relays[index] {

@@ -165,11 +165,12 @@ impl Stat {
     }
 }
 
-/// Signals a process found in a walk, unless its number has passed to another process since.
-pub(crate) fn signal(entry: Entry, signals: &[i32]) {
+/// Signals a process found in a walk from `root`, unless its number has passed to another process
+/// since. One whose parent died meanwhile is a child of the root now: that is what a subreaper is.
+pub(crate) fn signal(entry: Entry, root: i32, signals: &[i32]) {
     let Ok(pidfd) = sys::pidfd_open(entry.pid) else { return };
-    // A process whose parent died meanwhile has another parent; the next walk finds it there.
-    if Stat::read(entry.pid).is_some_and(|stat| stat.parent == entry.parent) {
+    let ours = |stat: Stat| stat.parent == entry.parent || stat.parent == root;
+    if Stat::read(entry.pid).is_some_and(ours) {
         for &signal in signals {
             // Gone or not ours to signal: the walk that follows shows which.
             _ = sys::pidfd_signal(pidfd.as_raw_fd(), signal);

@@ -61,6 +61,19 @@ fn a_child_that_ignores_term_is_killed_after_the_grace() {
 }
 
 #[test]
+fn term_reaches_a_child_whose_parent_dies_of_it_first() {
+    let mut lab = Lab::new();
+    for _ in 0..20 {
+        let mut request = Request::new(["sh", "-c", "(sleep 1000; :); :"]);
+        request.timeout = Some(Duration::from_millis(30));
+        request.grace = Duration::from_secs(60);
+        let took = lab.run(request);
+        assert_eq!(took.finished.outcome, Outcome::TimedOut);
+        assert!(took.wall < SOON, "nothing waited for the grace");
+    }
+}
+
+#[test]
 fn a_stopped_child_dies_too() {
     let mut request = fake(&["stop-self"]);
     request.timeout = Some(Duration::from_millis(300));

@@ -5,8 +5,12 @@ mod config;
 mod drive;
 mod git;
 mod inline;
+mod leftovers;
 mod place;
+mod record;
+mod recovery;
 mod request;
+mod shown;
 mod signals;
 mod term;
 

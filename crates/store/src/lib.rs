@@ -9,6 +9,7 @@
 
 mod chunks;
 mod compact;
+mod digest;
 mod dir;
 mod doctor;
 mod erase;

@@ -11,6 +11,7 @@ use std::time::Instant;
 use retake_event::{Ending, Intent, RunId, Stream};
 
 use crate::chunks::ChunkLog;
+use crate::digest::Digest;
 use crate::dir::{Dir, remove, sync_dir};
 use crate::ledger::{self, Entry};
 use crate::lock::LiveLock;
@@ -48,7 +49,7 @@ pub struct Finished {
 #[derive(Debug, Default)]
 struct Spool {
     file: Option<File>,
-    hasher: Option<Box<blake3::Hasher>>,
+    digest: Option<Digest>,
     bytes: u64,
     lost: u64,
     /// The whole stream while it is small enough to be kept in the database.
@@ -199,14 +200,18 @@ impl Recording {
         self.problem.as_ref().map(|problem| (lost, problem))
     }
 
+    /// The hash of each stream that has bytes, as far as it has come.
+    pub fn digests(&mut self) -> [Option<blake3::Hash>; 2] {
+        [0, 1].map(|index: usize| self.streams[index].digest.as_mut().map(Digest::finish))
+    }
+
     /// Syncs large output, then commits the outcome to disk. Byte counts and hashes of the ending
     /// are filled in here. On an error the run stays in the record without an outcome and reads
     /// `interrupted`.
     pub fn finish(mut self, store: &mut Store, mut ending: Ending) -> Result<Finished> {
-        let mut hashes = [None; 2];
+        let hashes = self.digests();
         for stream in Stream::BOTH {
             let spool = &mut self.streams[stream.index()];
-            hashes[stream.index()] = spool.hasher.as_ref().map(|hasher| hasher.finalize());
             if spool.bytes > INLINE_LIMIT
                 && let Some(file) = &spool.file
                 && let Err(error) = file.sync_data()
@@ -267,7 +272,14 @@ impl Spool {
             match file.write(rest) {
                 Ok(0) => outcome = Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => {
-                    self.keep(&rest[..written]);
+                    self.bytes += written as u64;
+                    let digest = self.digest.get_or_insert_with(Digest::new);
+                    digest.update(&rest[..written], self.bytes);
+                    if self.bytes <= INLINE_LIMIT {
+                        self.small.extend_from_slice(&rest[..written]);
+                    } else {
+                        self.small = Vec::new();
+                    }
                     rest = &rest[written..];
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -276,15 +288,5 @@ impl Spool {
         }
         self.lost += rest.len() as u64;
         outcome
-    }
-
-    fn keep(&mut self, bytes: &[u8]) {
-        self.hasher.get_or_insert_with(|| Box::new(blake3::Hasher::new())).update(bytes);
-        self.bytes += bytes.len() as u64;
-        if self.bytes <= INLINE_LIMIT {
-            self.small.extend_from_slice(bytes);
-        } else if !self.small.is_empty() {
-            self.small = Vec::new();
-        }
     }
 }

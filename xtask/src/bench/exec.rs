@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use retake_engine::{Attach, Cancel, Keeper, Request, Settings};
+use retake_engine::{Attach, Cancel, Event, Keeper, Request, Settings};
+use retake_event::{CorrelationIds, EnvPolicy, Intent, Kind, Limits, LoopId, RunId};
+use retake_store::Store;
+use retake_store::redact::Redactor;
 
 use super::median;
 use super::table::Page;
@@ -175,6 +178,9 @@ fn spun(arguments: &[String]) -> Result<Cost, String> {
 /// memory that was reported for it.
 pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
     let &[variant, count, mib] = batch else { return Err("spin VARIANT COUNT MIB".into()) };
+    if variant.starts_with("capture") {
+        return spin_capture(variant == "capture-redacted", count, mib);
+    }
     let count: usize = count.parse().map_err(|_| "COUNT is a number")?;
     let mib: usize = mib.parse().map_err(|_| "MIB is a number")?;
     let mut keeper = match variant {
@@ -317,52 +323,58 @@ fn scratch() -> Result<PathBuf, String> {
     Ok(path)
 }
 
+const GIB: usize = 1 << 30;
+
 fn capture(page: &mut Page) -> Result<(), String> {
     page.section(
-        "Capture of 1 GiB of log-like text",
-        "To a file, with `retake exec --quiet` hashing (BLAKE3) and recording it as well; the whole process, \
-         its final sync to disk included. Resident memory is of retake itself, or of `sh`, `cat` and the writer.",
+        "Capture of 1 GiB of log-like text to a file",
+        "`engine to spool, hashed` is what every recorded run does while it runs: engine, spool and BLAKE3, until \
+         all bytes are in the file and hashed. `retake exec --quiet` is the whole program, which also syncs the \
+         gigabyte to disk before it commits the outcome; its peer for that is `dd conv=fdatasync`. Resident memory \
+         is of the process that captures.",
     );
-    const SIZE: usize = 1 << 30;
     let (retake, fake) = (release("retake")?, release("retake-fake")?);
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let directory = scratch()?;
-    let file = directory.join("out");
+    let file = directory.join("out").display().to_string();
+    let store = directory.join("store").display().to_string();
     let mut rows = Vec::new();
     for chunk in [64 << 10, 4 << 10] {
-        let pipe = format!("{} spew {SIZE} {chunk} | cat > {}", fake.display(), file.display());
-        let ours = |redact: bool| {
-            let mut list = vec![
-                retake.display().to_string(),
-                "--store".into(),
-                directory.join("store").display().to_string(),
-                "exec".into(),
-                "--quiet".into(),
-            ];
-            if !redact {
-                list.push("--no-redact".into());
-            }
-            list.extend(["--".into(), fake.display().to_string(), "spew".into(), SIZE.to_string(), chunk.to_string()]);
-            list
-        };
+        let spew = format!("{} spew {GIB} {chunk}", fake.display());
+        let shell = |line: String| vec!["sh".to_owned(), "-c".into(), line];
         let variants = [
-            ("cmd | cat > file", vec!["sh".into(), "-c".into(), pipe]),
-            ("retake exec --quiet --no-redact", ours(false)),
-            ("retake exec --quiet", ours(true)),
+            ("cmd | cat > file", shell(format!("{spew} | cat > {file}"))),
+            (
+                "engine to spool, hashed",
+                [&own.display().to_string(), "spin", "capture", &chunk.to_string(), &store].map(String::from).to_vec(),
+            ),
+            (
+                "engine to spool, hashed, 20 secrets redacted",
+                [&own.display().to_string(), "spin", "capture-redacted", &chunk.to_string(), &store].map(String::from).to_vec(),
+            ),
+            ("cmd | dd of=file conv=fdatasync", shell(format!("{spew} | dd of={file} bs=256k conv=fdatasync"))),
+            ("retake exec --quiet, synced", shell(format!("exec {} --store {store} exec --quiet -- {spew}", retake.display()))),
         ];
         let mut walls = vec![Vec::new(); variants.len()];
         let mut sizes = vec![Vec::new(); variants.len()];
-        for round in 0..5 {
-            eprint!("\rcapture, {} KiB writes: round {} of 5", chunk >> 10, round + 1);
+        for round in 0..7 {
+            eprint!("\rcapture, {} KiB writes: round {} of 7", chunk >> 10, round + 1);
             for (index, (_, words)) in variants.iter().enumerate() {
                 clear(&directory)?;
-                let (wall, _, rss) = timed(words)?;
-                walls[index].push(wall);
-                sizes[index].push(rss);
+                if words.get(1).is_some_and(|word| word == "spin") {
+                    let cost = spun(&words[1..])?;
+                    walls[index].push(cost.wall_us);
+                    sizes[index].push(cost.max_rss_kb);
+                } else {
+                    let (wall, _, rss) = timed(words)?;
+                    walls[index].push(wall);
+                    sizes[index].push(rss);
+                }
             }
         }
         eprintln!();
         for (index, (name, _)) in variants.iter().enumerate() {
-            let rate = |index: usize| SIZE as f64 / median(&walls[index]);
+            let rate = |index: usize| GIB as f64 / median(&walls[index]);
             rows.push(vec![
                 format!("{} KiB", chunk >> 10),
                 (*name).into(),
@@ -372,8 +384,70 @@ fn capture(page: &mut Page) -> Result<(), String> {
             ]);
         }
     }
-    page.table(&["writes", "", "MB/s", "ratio", "resident MiB"], &rows);
+    page.table(&["writes", "", "MB/s", "ratio to cat", "resident MiB"], &rows);
     std::fs::remove_dir_all(&directory).map_err(|error| error.to_string())
+}
+
+/// Captures a gigabyte as a recorded run does, in this process; prints like [`spin`].
+fn spin_capture(redacted: bool, chunk: &str, store: &str) -> Result<(), String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let fake = release("retake-fake")?;
+    let mut keeper = Keeper::start(Settings::default()).map_err(|e| text(&e))?;
+    let cancel = Cancel::new().map_err(|e| text(&e))?;
+    let words = [fake.display().to_string(), "spew".into(), GIB.to_string(), chunk.to_owned()];
+    let command = retake_engine::Command::new(Request::new(words)).map_err(|p| format!("{p:?}"))?;
+    let mut builder = Redactor::builder();
+    for n in 0..20 {
+        builder.secret(format!("SECRET_{n}"), format!("s3cr3t-{n}-{}", n * 7919));
+    }
+    let redactor = if redacted { builder.build().map_err(|e| text(&e))? } else { Redactor::off() };
+    let mut streams = [redactor.stream(), redactor.stream()];
+    let mut store = Store::open(Path::new(store)).map_err(|e| text(&e))?;
+    let mut recording = store.begin(&intent()).map_err(|e| text(&e))?;
+    let start = Instant::now();
+    let finished = keeper.run(&command, &cancel, Attach::default(), &mut |event| {
+        if let Event::Output { stream, bytes } = event {
+            streams[stream.index()].push(bytes, &mut |clean: &[u8]| recording.append(stream, clean));
+        }
+    });
+    let digests = recording.digests();
+    let wall = start.elapsed().as_secs_f64() * 1e6;
+    if finished.bytes[0] != GIB as u64 || digests[0].is_none() {
+        return Err(format!("captured {:?}", finished.bytes));
+    }
+    // SAFETY: zero is a valid rusage, filled by the call.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
+        usage
+    };
+    println!("{wall} {} {}", cpu_us(&usage), usage.ru_maxrss);
+    Ok(())
+}
+
+fn intent() -> Intent {
+    Intent {
+        id: RunId::new(),
+        kind: Kind::Exec,
+        loop_id: LoopId::new(),
+        iteration: 0,
+        parent_id: None,
+        command: "bench".into(),
+        arguments: vec!["bench".into()],
+        arguments_base64: None,
+        shell: false,
+        working_directory: "/".into(),
+        environment: EnvPolicy::default(),
+        timeout_ms: None,
+        limits: Limits::default(),
+        correlation_ids: CorrelationIds::default(),
+        labels: Default::default(),
+        start_time: jiff::Timestamp::now(),
+        host: "bench".into(),
+        user: "bench".into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        redacted: true,
+    }
 }
 
 fn clear(directory: &Path) -> Result<(), String> {

@@ -15,18 +15,20 @@ use crate::tree::{self, Entry};
 pub(super) struct Scratch {
     stack: &'static mut [u8],
     found: &'static mut [Entry],
+    told: &'static mut [Entry],
     kept: &'static mut [i32],
 }
 
 const STACK: usize = 64 << 10;
 const FOUND: usize = 64 << 10;
+const TOLD: usize = 4 << 10;
 const KEPT: usize = 1 << 10;
 
 impl Scratch {
     /// The memory lives as long as the keeper process; the runner gives its own view back with
     /// [`Scratch::release`].
     pub(super) fn new() -> std::io::Result<Self> {
-        // SAFETY: a fresh, zeroed, page-aligned mapping is split into three disjoint parts, and
+        // SAFETY: a fresh, zeroed, page-aligned mapping is split into disjoint parts, and
         // zero is a valid value of each element type.
         unsafe {
             let base = libc::mmap(
@@ -42,16 +44,18 @@ impl Scratch {
             }
             let stack = base.cast::<u8>();
             let found = stack.add(STACK).cast::<Entry>();
-            let kept = found.add(FOUND).cast::<i32>();
+            let told = found.add(FOUND);
+            let kept = told.add(TOLD).cast::<i32>();
             Ok(Self {
                 stack: std::slice::from_raw_parts_mut(stack, STACK),
                 found: std::slice::from_raw_parts_mut(found, FOUND),
+                told: std::slice::from_raw_parts_mut(told, TOLD),
                 kept: std::slice::from_raw_parts_mut(kept, KEPT),
             })
         }
     }
 
-    const SIZE: usize = STACK + FOUND * size_of::<Entry>() + KEPT * size_of::<i32>();
+    const SIZE: usize = STACK + (FOUND + TOLD) * size_of::<Entry>() + KEPT * size_of::<i32>();
 
     pub(super) fn release(self) {
         // SAFETY: mapped in `new` with this size; `self` held the only references into it.
@@ -249,8 +253,7 @@ impl Keeper {
 
     /// The processes of the run: everything below, without what was told to stay.
     fn walk(&mut self) -> usize {
-        // SAFETY: no arguments, no failure.
-        let own = unsafe { libc::getpid() };
+        let own = self.pid();
         let count = tree::descendants(own, self.scratch.found);
         if self.kept == 0 {
             return count;
@@ -294,13 +297,24 @@ impl Keeper {
         }
     }
 
+    /// Signals every process of the run, and then once more those that were made meanwhile.
     fn signal(&mut self, signal: i32) {
-        let count = self.walk();
-        for entry in &self.scratch.found[..count] {
-            // A stopped process acts on a signal only once it continues.
-            match signal {
-                libc::SIGSTOP | libc::SIGCONT | libc::SIGKILL => tree::signal(*entry, &[signal]),
-                _ => tree::signal(*entry, &[signal, libc::SIGCONT]),
+        // A stopped process acts on a signal only once it continues.
+        let signals = match signal {
+            libc::SIGSTOP | libc::SIGCONT | libc::SIGKILL => &[signal][..],
+            _ => &[signal, libc::SIGCONT],
+        };
+        let own = self.pid();
+        let first = self.walk();
+        for entry in &self.scratch.found[..first] {
+            tree::signal(*entry, own, signals);
+        }
+        let told = first.min(self.scratch.told.len());
+        self.scratch.told[..told].copy_from_slice(&self.scratch.found[..told]);
+        let second = self.walk();
+        for entry in &self.scratch.found[..second] {
+            if !self.scratch.told[..told].iter().any(|before| before.pid == entry.pid) {
+                tree::signal(*entry, own, signals);
             }
         }
     }

@@ -174,8 +174,8 @@ pub(crate) fn exec(args: Args, store: Option<&Path>) -> Exit {
 }
 
 /// A checked request, with everything that is needed to run and record it.
-struct Prepared {
-    job: Job,
+pub(super) struct Prepared {
+    pub(super) job: Job,
     place: Place,
     audit: Audit,
     json: bool,
@@ -187,12 +187,12 @@ struct Audit {
 }
 
 /// A request that was refused: the run that would have been, and why it is not.
-struct Refused {
-    intent: Box<Intent>,
-    failure: StartFailure,
+pub(super) struct Refused {
+    pub(super) intent: Box<Intent>,
+    pub(super) failure: StartFailure,
 }
 
-fn prepare(args: Args, given_store: Option<&Path>) -> Result<Prepared, Refused> {
+pub(super) fn prepare(args: Args, given_store: Option<&Path>) -> Result<Prepared, Refused> {
     let mut problems = Problems::default();
     let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
     let place = Place::find(&here, given_store).map_err(|error| error.to_string());
@@ -517,7 +517,7 @@ fn describe_arguments(intent: &mut Intent, arguments: &[OsString], redactor: &Re
     count
 }
 
-fn empty_intent(command: String, cwd: &Path) -> Intent {
+pub(super) fn empty_intent(command: String, cwd: &Path) -> Intent {
     Intent {
         id: RunId::new(),
         kind: Kind::Exec,
@@ -543,7 +543,7 @@ fn empty_intent(command: String, cwd: &Path) -> Intent {
 }
 
 /// Runs what was prepared. Also says whether the child had our terminal.
-fn perform(prepared: Prepared) -> Result<(Done, bool), Refused> {
+pub(super) fn perform(prepared: Prepared) -> Result<(Done, bool), Refused> {
     let Prepared { mut job, place, audit, json } = prepared;
     let request = job.command.request();
     // SAFETY: asks about a descriptor.
@@ -587,7 +587,7 @@ fn begin(place: &Place, intent: &Intent) -> retake_store::Result<(Store, Option<
     Ok((store, Some(recording)))
 }
 
-fn finish(done: Done, json: bool, terminal: bool) -> Exit {
+pub(super) fn finish(done: Done, json: bool, terminal: bool) -> Exit {
     drive::report(&done);
     if json && let Err(error) = term::document(&Document::new(&done.run, done.output)) {
         term::say(&format!("the result could not be printed: {error}"));
@@ -602,7 +602,7 @@ fn finish(done: Done, json: bool, terminal: bool) -> Exit {
 }
 
 impl Refused {
-    fn tell(self, json: bool) -> Exit {
+    pub(super) fn tell(self, json: bool) -> Exit {
         let outcome = Outcome::NotStarted(self.failure);
         let Outcome::NotStarted(failure) = &outcome else { unreachable!("just made") };
         let end_time = Timestamp::now();

@@ -1,6 +1,16 @@
 //! The command line: one file per subcommand.
 
+mod again;
+mod audit;
+mod completions;
+mod config;
+mod doctor;
 mod exec;
+mod failure;
+mod init;
+mod man;
+mod runs;
+mod tour;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,7 +18,7 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::term;
+pub(crate) use failure::Failure;
 
 /// How the program ends.
 pub(crate) enum Exit {
@@ -19,6 +29,8 @@ pub(crate) enum Exit {
 
 impl Exit {
     pub(crate) const OK: Self = Self::Code(0);
+    /// Not found, broken, damaged: the answer is no.
+    pub(crate) const FAILED: Self = Self::Code(1);
     pub(crate) const USAGE: Self = Self::Code(2);
     /// A refused `exec`, or retake's own failure in one.
     pub(crate) const REFUSED: Self = Self::Code(125);
@@ -35,24 +47,47 @@ struct Cli {
     command: Command,
 }
 
+// Deferred: describing every option of every command costs a short run more than it gains.
 #[derive(Subcommand)]
+#[command(defer = true)]
 enum Command {
     Exec(Box<exec::Args>),
+    Runs(runs::Args),
+    Again(again::Args),
+    Audit(audit::Args),
+    Doctor(doctor::Args),
+    Init(init::Args),
+    Config(config::Args),
+    Completions(completions::Args),
+    Man(man::Args),
+    Tour(tour::Args),
 }
 
 pub(crate) fn main() -> Exit {
     let typed: Vec<OsString> = std::env::args_os().collect();
     let cli = match Cli::try_parse_from(&typed) {
         Ok(cli) => cli,
-        Err(error) => return usage(&error, &typed),
+        Err(error) => return usage(error, &typed),
     };
-    match cli.command {
-        Command::Exec(args) => exec::exec(*args, cli.store.as_deref()),
-    }
+    let store = cli.store.as_deref();
+    let answered = match cli.command {
+        Command::Exec(args) => return exec::exec(*args, store),
+        Command::Again(args) => return again::again(&args, store),
+        Command::Runs(args) => runs::runs(args, store),
+        Command::Audit(args) => audit::audit(&args, store),
+        Command::Doctor(args) => doctor::doctor(&args, store),
+        Command::Init(args) => init::init(&args),
+        Command::Config(args) => config::config(&args, store),
+        Command::Completions(args) => completions::completions(&args),
+        Command::Man(args) => man::man(&args),
+        Command::Tour(args) => tour::tour(&args),
+    };
+    answered.unwrap_or_else(|failure| failure.tell())
 }
 
 /// Help and versions are answers; anything else is a mistake, which `exec` answers in its own way.
-fn usage(error: &clap::Error, typed: &[OsString]) -> Exit {
+fn usage(error: clap::Error, typed: &[OsString]) -> Exit {
+    let error = in_full(error, typed);
     // A closed stdout or stderr means that nobody reads it.
     let print = || _ = error.print();
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
@@ -60,11 +95,7 @@ fn usage(error: &clap::Error, typed: &[OsString]) -> Exit {
         return Exit::OK;
     }
     let options: Vec<_> = typed.iter().take_while(|word| *word != "--").collect();
-    let executes = ["exec", "again"].iter().any(|name| options.get(1).is_some_and(|w| *w == name))
-        || options.iter().position(|word| *word == "exec").is_some_and(|at| {
-            options[1..at].iter().all(|word| word.as_encoded_bytes().starts_with(b"--store"))
-                || at == 3 && options[1] == "--store"
-        });
+    let executes = subcommand(&options).is_some_and(|name| name == "exec" || name == "again");
     if !executes {
         print();
         return Exit::USAGE;
@@ -78,15 +109,65 @@ fn usage(error: &clap::Error, typed: &[OsString]) -> Exit {
     Exit::REFUSED
 }
 
-/// The whole command line, for completions and manual pages.
-#[expect(dead_code, reason = "used by the generators")]
-pub(crate) fn definition() -> clap::Command {
-    Cli::command()
+/// The first word that is neither an option nor the value of `--store`.
+fn subcommand<'a>(options: &[&'a OsString]) -> Option<&'a OsString> {
+    let mut words = options.iter().skip(1);
+    while let Some(word) = words.next() {
+        match word.as_encoded_bytes() {
+            b"--store" => {
+                words.next();
+            }
+            [b'-', ..] => {}
+            _ => return Some(word),
+        }
+    }
+    None
 }
 
-/// Ends a command that could not do its work.
-#[expect(dead_code, reason = "used by the commands that read the record")]
-pub(crate) fn failed(message: &str) -> Exit {
-    term::say(message);
-    Exit::Code(1)
+/// Help that lists commands needs what was deferred.
+fn in_full(error: clap::Error, typed: &[OsString]) -> clap::Error {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            definition().try_get_matches_from(typed).err().unwrap_or(error)
+        }
+        _ => error,
+    }
+}
+
+/// The whole command line, for help, completions and manual pages.
+fn definition() -> clap::Command {
+    let mut definition = Cli::command();
+    definition.build();
+    definition
+}
+
+/// A command line that retake itself makes, taken as if it were typed after `retake exec`.
+fn exec_arguments(options: impl IntoIterator<Item = OsString>) -> Result<exec::Args, clap::Error> {
+    let typed = ["retake".into(), "exec".into()].into_iter().chain(options);
+    match Cli::try_parse_from(typed)?.command {
+        Command::Exec(args) => Ok(*args),
+        _ => unreachable!("it begins with exec"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        definition().debug_assert();
+    }
+
+    #[test]
+    fn the_subcommand_is_found_behind_options() {
+        let name = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            subcommand(&words.iter().collect::<Vec<_>>()).map(|w| w.to_string_lossy().into_owned())
+        };
+        assert_eq!(name("retake exec --json").as_deref(), Some("exec"));
+        assert_eq!(name("retake --store exec again x").as_deref(), Some("again"));
+        assert_eq!(name("retake --store=/x exec").as_deref(), Some("exec"));
+        assert_eq!(name("retake --json"), None);
+    }
 }

@@ -1,6 +1,16 @@
 //! Talking to people on stderr and giving data on stdout. The only place that prints.
 
+mod colour;
+mod pager;
+mod table;
+mod time;
+
 use std::io::{self, IsTerminal, Write};
+
+pub(crate) use colour::{Palette, Shade};
+pub(crate) use pager::page;
+pub(crate) use table::{Cell, Column, Table};
+pub(crate) use time::{ago, count, moment, size};
 
 /// Says something to the person at the terminal: each line begins with `retake: `.
 pub(crate) fn say(message: &str) {
@@ -19,6 +29,11 @@ pub(crate) fn data(bytes: &[u8]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(bytes)?;
     stdout.flush()
+}
+
+/// Stdout for much data; whoever uses it flushes it.
+pub(crate) fn writer() -> impl Write {
+    io::BufWriter::with_capacity(64 * 1024, io::stdout().lock())
 }
 
 /// Writes one JSON document to stdout: indented for people, on one line for programs.
@@ -43,6 +58,27 @@ pub(crate) fn visible(text: &str) -> std::borrow::Cow<'_, str> {
         .map(|c| if harmless(c) { c.to_string() } else { c.escape_default().to_string() })
         .collect::<String>()
         .into()
+}
+
+/// How many columns stdout has; `None` where nothing limits a line.
+pub(crate) fn width() -> Option<usize> {
+    let told = std::env::var("COLUMNS").ok().and_then(|text| text.trim().parse().ok());
+    told.filter(|columns| *columns > 0).or_else(|| Some(window()?.0))
+}
+
+/// How many lines the terminal at stdout has.
+fn height() -> usize {
+    window().map_or(usize::MAX, |(_, lines)| lines)
+}
+
+/// Columns and lines of the terminal at stdout; `None` where there is none, or one that has no size.
+fn window() -> Option<(usize, usize)> {
+    // SAFETY: zero is a valid window size, filled by the query.
+    let size = unsafe {
+        let mut size: libc::winsize = std::mem::zeroed();
+        (libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) == 0).then_some(size)
+    }?;
+    (size.ws_col > 0 && size.ws_row > 0).then(|| (size.ws_col.into(), size.ws_row.into()))
 }
 
 /// A length of time as people say it.

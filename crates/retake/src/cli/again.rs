@@ -1,0 +1,304 @@
+//! `retake again`: a recorded run once more, and how it compares.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use jiff::Timestamp;
+use retake_event::{Intent, Run, RunId, StartFailure, Stream};
+use retake_store::Store;
+
+use super::exec::{self, Refused};
+use super::{Exit, Failure, exec_arguments};
+use crate::record::{self, Record};
+use crate::{git, place, shown, term};
+
+/// What stands in the record where a secret was.
+const MARK: &str = "[redacted:";
+/// The label by which the new run names the old one.
+const LABEL: &str = "again";
+
+/// Run a recorded command once more and say how it compares
+///
+/// Same arguments, directory, limits and environment policy. What differs now is said before it
+/// starts: the commit, the program, where it runs. Variables that were inherited, or redacted, come
+/// from the current environment; an argument that was redacted is not known, so such a run is
+/// refused. What no record says (stdin, --pty, --nice, --capture) is as in a plain `retake exec`.
+/// Exit codes are those of exec; the new run has the label `again=ID`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The run: its id, a unique beginning or end of it, or `last`
+    #[arg(value_name = "ID")]
+    id: String,
+    /// Print the result as one JSON object instead of passing output through
+    #[arg(long)]
+    json: bool,
+    /// Pass nothing through
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+pub(super) fn again(args: &Args, store: Option<&Path>) -> Exit {
+    match run(args, store) {
+        Ok(exit) => exit,
+        Err(refused) => refused.tell(args.json),
+    }
+}
+
+fn run(args: &Args, given: Option<&Path>) -> Result<Exit, Refused> {
+    let (run, secrets) = look_up(&args.id, given).map_err(|failure| {
+        let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+        let intent = exec::empty_intent(format!("again {}", args.id), &here);
+        refuse(intent, vec![failure.to_string()])
+    })?;
+    let options = options(args, &run, &secrets).map_err(|problems| {
+        let here = Path::new(&run.intent.working_directory);
+        refuse(exec::empty_intent(run.intent.command.clone(), here), problems)
+    })?;
+    let parsed = exec_arguments(options).map_err(|error| {
+        let here = Path::new(&run.intent.working_directory);
+        let intent = exec::empty_intent(run.intent.command.clone(), here);
+        refuse(intent, vec![error.to_string().trim_end().to_owned()])
+    })?;
+    let mut prepared = exec::prepare(parsed, given)?;
+    // The arguments are exact; how they were written, and that a shell reads them, is not in them.
+    let (command, _) = prepared.job.redactor.redact_str(&run.intent.command);
+    prepared.job.intent.command = command.into_owned();
+    prepared.job.intent.shell = run.intent.shell;
+    for difference in differences(&run, &prepared.job.intent) {
+        term::say(&difference);
+    }
+    let (done, terminal) = exec::perform(prepared)?;
+    term::say(&compared(&run, &done.run));
+    Ok(exec::finish(done, args.json, terminal))
+}
+
+fn refuse(intent: Intent, problems: Vec<String>) -> Refused {
+    Refused { intent: Box::new(intent), failure: StartFailure::Refused(problems) }
+}
+
+/// The run, and the names of the secrets that were replaced in its output.
+fn look_up(id: &str, given: Option<&Path>) -> Result<(Run, BTreeSet<String>), Failure> {
+    let store = Record::find(given)?.read()?;
+    let run = record::find(&store, id)?;
+    let secrets = secrets(&store, &run)?;
+    Ok((run, secrets))
+}
+
+/// A variable that was named as a secret is still one, although the record has only its name.
+fn secrets(store: &Store, run: &Run) -> Result<BTreeSet<String>, Failure> {
+    let id = run.intent.id;
+    let mut names = BTreeSet::new();
+    if run.intent.redacted && run.ending.as_ref().is_none_or(|ending| ending.redactions > 0) {
+        for stream in Stream::BOTH {
+            let mut output = store.read_output(id, stream)?;
+            collect_names(&mut output, &mut names).map_err(|source| Failure::Reading { id, source })?;
+        }
+    }
+    Ok(names)
+}
+
+/// The names in `[redacted:NAME]` marks.
+fn collect_names(output: &mut impl Read, names: &mut BTreeSet<String>) -> io::Result<()> {
+    const LONGEST: usize = 256;
+    let mut block = Vec::new();
+    loop {
+        let read = output.by_ref().take(64 * 1024).read_to_end(&mut block)?;
+        for at in 0..block.len() {
+            let Some(rest) = block[at..].strip_prefix(MARK.as_bytes()) else { continue };
+            let Some(end) = rest.iter().take(LONGEST).position(|&byte| byte == b']') else { continue };
+            names.extend(std::str::from_utf8(&rest[..end]).map(str::to_owned));
+        }
+        if read == 0 {
+            return Ok(());
+        }
+        block.drain(..block.len().saturating_sub(LONGEST));
+    }
+}
+
+/// The run as it would be typed after `retake exec`.
+fn options(args: &Args, run: &Run, secrets: &BTreeSet<String>) -> Result<Vec<OsString>, Vec<String>> {
+    let intent = &run.intent;
+    let mut problems = Vec::new();
+    let mut options: Vec<OsString> = Vec::new();
+    let mut option = |name: &str, value: &OsStr| {
+        let mut text = OsString::from(format!("--{name}="));
+        text.push(value);
+        options.push(text);
+    };
+    match intent.timeout_ms {
+        Some(ms) => option("timeout", format!("{ms}ms").as_ref()),
+        None => {}
+    }
+    let limits = &intent.limits;
+    let limits = [
+        ("memory", limits.memory_bytes.map(|bytes| bytes.to_string())),
+        ("cpu", limits.cpu_ms.map(|ms| format!("{ms}ms"))),
+        ("procs", limits.procs.map(|count| count.to_string())),
+        ("files", limits.files.map(|count| count.to_string())),
+        ("fsize", limits.fsize_bytes.map(|bytes| bytes.to_string())),
+    ];
+    for (name, value) in limits {
+        if let Some(value) = value {
+            option("limit", format!("{name}={value}").as_ref());
+        }
+    }
+    option("cwd", intent.working_directory.as_ref());
+    option("env-mode", intent.environment.mode.as_str().as_ref());
+    let mut secrets = secrets.clone();
+    for (name, value) in &intent.environment.set {
+        let mut pair = OsString::from(format!("{name}="));
+        if redacted(intent, value) {
+            match std::env::var_os(name) {
+                Some(current) => pair.push(current),
+                None => problems.push(format!("the variable {name} was redacted in the record and is not set now; set it and try again")),
+            }
+            secrets.insert(name.clone());
+        } else {
+            pair.push(value);
+        }
+        option("env", &pair);
+    }
+    for name in &intent.environment.unset {
+        option("unset", name.as_ref());
+    }
+    for name in secrets.iter().filter(|name| std::env::var_os(name).is_some()) {
+        option("secret", name.as_ref());
+    }
+    for (key, value) in intent.labels.iter().filter(|(key, _)| *key != LABEL) {
+        option("label", format!("{key}={value}").as_ref());
+    }
+    option("label", format!("{LABEL}={}", intent.id).as_ref());
+    let flags = [
+        ("--no-timeout", intent.timeout_ms.is_none()),
+        ("--no-redact", !intent.redacted),
+        ("--json", args.json),
+        ("--quiet", args.quiet),
+    ];
+    options.extend(flags.iter().filter(|(_, given)| *given).map(|(flag, _)| OsString::from(flag)));
+    for (at, argument) in intent.arguments.iter().enumerate() {
+        if redacted(intent, argument) {
+            problems.push(format!(
+                "argument {at} ({argument}) was redacted in the record, so it is not known; give the whole command to `retake exec`"
+            ));
+        }
+    }
+    options.push("--".into());
+    match arguments(intent) {
+        Some(arguments) => options.extend(arguments),
+        None => problems.push("the record has no usable arguments; give the whole command to `retake exec`".to_owned()),
+    }
+    if problems.is_empty() { Ok(options) } else { Err(problems) }
+}
+
+fn redacted(intent: &Intent, text: &str) -> bool {
+    intent.redacted && text.contains(MARK)
+}
+
+/// The exact arguments; `None` when there are none, or they are damaged.
+fn arguments(intent: &Intent) -> Option<Vec<OsString>> {
+    let arguments: Option<Vec<OsString>> = match &intent.arguments_base64 {
+        Some(encoded) => encoded
+            .iter()
+            .map(|text| BASE64_STANDARD.decode(text).ok().map(OsString::from_vec))
+            .collect(),
+        None => Some(intent.arguments.iter().map(OsString::from).collect()),
+    };
+    arguments.filter(|arguments| !arguments.is_empty())
+}
+
+/// What is not as it was, as far as the record can tell.
+fn differences(then: &Run, now: &Intent) -> Vec<String> {
+    let old = &then.intent;
+    let mut found = Vec::new();
+    let mut compare = |what: &str, then: Option<&str>, now: Option<&str>| {
+        if then != now {
+            let (then, now) = (then.unwrap_or("none"), now.unwrap_or("none"));
+            found.push(format!("{what} is now {now}, was {then}"));
+        }
+    };
+    let checkout = git::checkout(Path::new(&old.working_directory));
+    compare("the commit", old.correlation_ids.repo_sha.as_deref(), checkout.sha.as_deref());
+    compare("the worktree", old.correlation_ids.worktree_id.as_deref(), checkout.worktree.as_deref());
+    compare("the host", Some(&old.host), Some(&place::host()));
+    compare("the user", Some(&old.user), Some(&place::user()));
+    compare("retake", Some(&old.version), Some(&now.version));
+    if let Some((program, changed)) = program_changed(old) {
+        let ago = term::ago(changed, Timestamp::now());
+        found.push(format!("the program {} was changed since ({ago})", program.display()));
+    }
+    for (name, value) in &old.environment.set {
+        if redacted(old, value) {
+            found.push(format!("{name} comes from the current environment"));
+        } else if value.contains('\u{fffd}') {
+            found.push(format!("{name} was not UTF-8 and is only nearly what it was"));
+        }
+    }
+    found
+}
+
+/// The program's file and when it was last changed, if that was after the run had begun.
+fn program_changed(intent: &Intent) -> Option<(PathBuf, Timestamp)> {
+    let cwd = Path::new(&intent.working_directory);
+    let program = intent.arguments.first()?;
+    let given = intent.environment.set.get("PATH").map(OsString::from);
+    let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
+    let file = if program.contains('/') {
+        cwd.join(program)
+    } else {
+        std::env::split_paths(&path).map(|dir| cwd.join(dir).join(program)).find(|file| file.is_file())?
+    };
+    let file = file.canonicalize().ok()?;
+    let meta = file.metadata().ok()?;
+    // An installed file often keeps the date of its build; then the new file's own birth tells.
+    let changed = meta.modified().ok().max(meta.created().ok())?;
+    let changed = Timestamp::try_from(changed).ok()?;
+    (changed > intent.start_time).then_some((file, changed))
+}
+
+/// Both runs in one line.
+fn compared(then: &Run, now: &Run) -> String {
+    let pair = |what: &str, then: String, now: String| match then == now {
+        true => format!("{what} {now} as before"),
+        false => format!("{what} {now}, was {then}"),
+    };
+    let took = |run: &Run| {
+        let ms = run.ending.as_ref().map_or(0, |ending| ending.duration_ms);
+        term::duration(Duration::from_millis(ms))
+    };
+    let mut parts = vec![
+        pair("outcome", shown::outcome(then).0, shown::outcome(now).0),
+        pair("took", took(then), took(now)),
+    ];
+    let ids: [RunId; 2] = [then.intent.id, now.intent.id];
+    if let (true, Some(then), Some(now)) = (now.recorded, &then.ending, &now.ending) {
+        let hashes = |ending: &retake_event::Ending| [ending.stdout_blake3.clone(), ending.stderr_blake3.clone()];
+        if hashes(then) == hashes(now) {
+            parts.push("same output".to_owned());
+        } else {
+            parts.push(format!("other output: retake runs diff {} {}", ids[0].short(), ids[1].short()));
+        }
+    }
+    parts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_secrets_are_found_wherever_they_stand() {
+        for padding in [0, 1, 65_530, 65_536, 200_000] {
+            let mut text = vec![b'x'; padding];
+            text.extend_from_slice(b"a [redacted:API_TOKEN] b [redacted:[redacted:PASS] [redacted:");
+            let mut names = BTreeSet::new();
+            collect_names(&mut &text[..], &mut names).unwrap();
+            assert!(names.contains("API_TOKEN") && names.contains("PASS"), "{padding}: {names:?}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! `retake man`: manual pages, from the one definition of the command line.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap_mangen::Man;
+
+use super::{Exit, Failure};
+use crate::term;
+
+/// Print the manual page, or write the pages of all commands into a directory
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Where to write the pages
+    #[arg(value_name = "DIR")]
+    directory: Option<PathBuf>,
+}
+
+pub(super) fn man(args: &Args) -> Result<Exit, Failure> {
+    let definition = super::definition();
+    match &args.directory {
+        None => {
+            let mut page = Vec::new();
+            Man::new(definition).render(&mut page)?;
+            term::data(&page)?;
+        }
+        Some(directory) => {
+            let failed = |source| Failure::File {
+                action: "write manual pages to",
+                path: directory.clone(),
+                source,
+            };
+            std::fs::create_dir_all(directory).map_err(failed)?;
+            pages(definition, directory).map_err(failed)?;
+        }
+    }
+    Ok(Exit::OK)
+}
+
+/// A page for the command and each of its own; `help` is a way to ask, not a command.
+fn pages(command: clap::Command, directory: &Path) -> io::Result<()> {
+    for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help") {
+        pages(inner.clone(), directory)?;
+    }
+    Man::new(command).generate_to(directory)?;
+    Ok(())
+}

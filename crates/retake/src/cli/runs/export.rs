@@ -1,0 +1,97 @@
+//! `retake runs export`: runs for other programs and other records.
+
+use std::io::Write;
+
+use clap::ValueEnum;
+use retake_event::RunId;
+use retake_store::{AuditRecord, Error, Store};
+
+use super::filter::FilterArgs;
+use super::junit;
+use crate::cli::{Exit, Failure};
+use crate::record::{self, Record};
+use crate::term;
+
+/// Runs looked up at once.
+const PAGE: usize = 1000;
+
+/// Write runs to stdout, oldest first
+///
+/// jsonl is complete, output included, and is what `runs import` reads; audit is one audit record
+/// per line; junit is a report for continuous integration. Runs that go on are left out of jsonl.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// What to write
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Jsonl)]
+    format: Format,
+    #[command(flatten)]
+    filter: FilterArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Jsonl,
+    Audit,
+    Junit,
+}
+
+pub(super) fn export(args: &Args, record: &Record) -> Result<Exit, Failure> {
+    let store = record.read_if_any()?;
+    let ids = match &store {
+        Some(store) => matching(store, args)?,
+        None => Vec::new(),
+    };
+    let mut out = term::writer();
+    let mut unfinished = 0;
+    if args.format == Format::Junit {
+        junit::report(store.as_ref(), &ids, &mut out)?;
+    } else if let Some(store) = &store {
+        for id in &ids {
+            let run = match store.get(*id) {
+                // Erased since it was listed.
+                Err(Error::NotFound { .. }) => continue,
+                run => run?,
+            };
+            if args.format == Format::Audit {
+                serde_json::to_writer(&mut out, &AuditRecord::of(&run)).map_err(std::io::Error::from)?;
+                out.write_all(b"\n")?;
+            } else if !store.export(&run, &mut out).map_err(unwritten)? {
+                unfinished += 1;
+            }
+        }
+    }
+    out.flush()?;
+    drop(out);
+    if unfinished > 0 {
+        term::say(&format!("{} without an outcome left out", term::count(unfinished, "run")));
+    }
+    if let Some(store) = store {
+        record::tend(store);
+    }
+    Ok(Exit::OK)
+}
+
+/// A reader that went away is not the store's trouble.
+fn unwritten(error: Error) -> Failure {
+    match error {
+        Error::Io { source, .. } if source.kind() == std::io::ErrorKind::BrokenPipe => {
+            Failure::Output(source)
+        }
+        other => other.into(),
+    }
+}
+
+/// All of them, oldest first. The ids alone: whole runs might not fit into memory.
+fn matching(store: &Store, args: &Args) -> Result<Vec<RunId>, Failure> {
+    let filter = args.filter.filter();
+    let (mut ids, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = store.list(&filter, cursor, PAGE)?;
+        ids.extend(page.runs.iter().map(|run| run.intent.id));
+        cursor = page.next;
+        if cursor.is_none() {
+            ids.reverse();
+            return Ok(ids);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Which runs a command is about: the options that `list`, `stats` and `export` share.
+
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use jiff::Timestamp;
+use retake_event::{Kind, LoopId, Word};
+use retake_store::{Filter, Status};
+
+use super::when;
+
+#[derive(clap::Args)]
+#[command(next_help_heading = "Which runs")]
+pub(super) struct FilterArgs {
+    /// Only runs that did not succeed
+    #[arg(long, conflicts_with = "status")]
+    failed: bool,
+    /// Only runs that are running, ended ok, failed, or had this outcome
+    #[arg(long, value_name = "STATUS", value_parser = statuses())]
+    status: Option<Status>,
+    /// Only runs of this kind of loop
+    #[arg(long, value_name = "KIND", value_parser = kinds())]
+    kind: Option<Kind>,
+    /// Only runs of this loop
+    #[arg(long = "loop", value_name = "LOOP-ID")]
+    loop_id: Option<LoopId>,
+    /// Only runs with this run id of the caller's
+    #[arg(long, value_name = "ID")]
+    run_id: Option<String>,
+    /// Only runs of this session
+    #[arg(long, value_name = "ID")]
+    session_id: Option<String>,
+    /// Only runs of this task
+    #[arg(long, value_name = "ID")]
+    task_id: Option<String>,
+    /// Only runs with this label; repeatable, every one must match
+    #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
+    label: Vec<(String, String)>,
+    /// Only runs whose whole command line matches this pattern (*, ?, [a-z])
+    #[arg(long, value_name = "GLOB")]
+    command: Option<String>,
+    /// Only runs that began at or after this time, or at most this long ago (90m, 3d)
+    #[arg(long, value_name = "TIME", value_parser = when::parse, allow_hyphen_values = true)]
+    since: Option<Timestamp>,
+    /// Only runs that began before this time, or longer ago than this
+    #[arg(long, value_name = "TIME", value_parser = when::parse, allow_hyphen_values = true)]
+    until: Option<Timestamp>,
+    /// Only runs in exactly this working directory
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<PathBuf>,
+}
+
+impl FilterArgs {
+    pub(super) fn filter(&self) -> Filter {
+        Filter {
+            status: if self.failed { Some(Status::Failed) } else { self.status },
+            kind: self.kind,
+            loop_id: self.loop_id,
+            run_id: self.run_id.clone(),
+            session_id: self.session_id.clone(),
+            task_id: self.task_id.clone(),
+            labels: self.label.clone(),
+            command: self.command.clone(),
+            since: self.since,
+            until: self.until,
+            // Without a current directory a relative path can only be compared as it is.
+            cwd: self.cwd.as_ref().map(|dir| std::path::absolute(dir).unwrap_or_else(|_| dir.clone())),
+            ..Filter::default()
+        }
+    }
+}
+
+fn statuses() -> impl TypedValueParser<Value = Status> {
+    let words = ["running", "ok", "failed"];
+    let words = words.into_iter().chain(Word::ALL.map(Word::as_str));
+    PossibleValuesParser::new(words).map(|text| match text.as_str() {
+        "running" => Status::Running,
+        "ok" => Status::Ok,
+        "failed" => Status::Failed,
+        outcome => {
+            let word = Word::ALL.into_iter().find(|word| word.as_str() == outcome);
+            Status::Outcome(word.expect("one of the possible values"))
+        }
+    })
+}
+
+pub(super) fn kinds() -> impl TypedValueParser<Value = Kind> {
+    PossibleValuesParser::new(Kind::ALL.map(Kind::as_str)).map(|text| {
+        let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == text);
+        kind.expect("one of the possible values")
+    })
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("write KEY=VALUE".to_owned()),
+    }
+}

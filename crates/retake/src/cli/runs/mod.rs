@@ -1,0 +1,60 @@
+//! `retake runs`: finding, reading, comparing and clearing away what was recorded.
+
+mod delete;
+mod diff;
+mod differences;
+mod export;
+mod filter;
+mod import;
+mod junit;
+mod list;
+mod logs;
+mod prune;
+mod search;
+mod show;
+mod stats;
+mod when;
+
+use std::path::Path;
+
+use super::{Exit, Failure};
+use crate::record::Record;
+
+/// Look at recorded runs, take them elsewhere, or erase them
+#[derive(clap::Args)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+#[command(defer = true)]
+enum Command {
+    List(Box<list::Args>),
+    Show(show::Args),
+    Logs(logs::Args),
+    Search(search::Args),
+    Diff(diff::Args),
+    Stats(Box<stats::Args>),
+    Export(Box<export::Args>),
+    Import(import::Args),
+    Prune(prune::Args),
+    Delete(delete::Args),
+}
+
+pub(super) fn runs(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    let record = Record::find(store)?;
+    match args.command {
+        Command::List(args) => list::list(&args, &record),
+        Command::Show(args) => show::show(&args, &record),
+        Command::Logs(args) => logs::logs(&args, &record),
+        Command::Search(args) => search::search(&args, &record),
+        Command::Diff(args) => diff::diff(&args, &record),
+        Command::Stats(args) => stats::stats(&args, &record),
+        Command::Export(args) => export::export(&args, &record),
+        Command::Import(args) => import::import(&args, &record),
+        Command::Prune(args) => prune::prune(&args, &record),
+        Command::Delete(args) => delete::delete(&args, &record),
+    }
+}

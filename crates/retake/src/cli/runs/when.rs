@@ -1,0 +1,32 @@
+//! A point in time as people give it: RFC 3339, or an age.
+
+use jiff::Timestamp;
+use retake_engine::parse_duration;
+
+/// `2026-05-01T12:00:00Z`, or `90m` and `3d` for so long ago.
+pub(super) fn parse(text: &str) -> Result<Timestamp, String> {
+    if let Ok(at) = text.parse() {
+        return Ok(at);
+    }
+    let age = parse_duration(text).map_err(|_| {
+        "write a time such as 2026-05-01T12:00:00Z, or an age such as 90m, 12h or 3d".to_owned()
+    })?;
+    Timestamp::now().checked_sub(age).map_err(|_| "that is before the beginning of time".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+
+    use super::*;
+
+    #[test]
+    fn times_and_ages_are_read() {
+        assert_eq!(parse("2026-05-01T12:00:00Z").unwrap().as_second(), 1_777_636_800);
+        assert_eq!(parse("2026-05-01T14:00:00+02:00").unwrap().as_second(), 1_777_636_800);
+        let ago = Timestamp::now().duration_since(parse("90m").unwrap());
+        assert!((ago - SignedDuration::from_mins(90)).abs() < SignedDuration::from_secs(5));
+        assert!(parse("yesterday").unwrap_err().contains("90m"));
+        assert!(parse("-3d").is_err() && parse("").is_err());
+    }
+}

@@ -1,0 +1,57 @@
+//! Colour: only for a person at a terminal, and only beside words that say the same.
+
+use std::io::IsTerminal;
+
+/// What a colour stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shade {
+    Good,
+    Bad,
+    /// Not over, or not finished as planned.
+    Open,
+    /// What the eye should find.
+    Match,
+    Heading,
+}
+
+/// Whether colours are used at all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Palette {
+    on: bool,
+}
+
+impl Palette {
+    #[cfg(test)]
+    pub(crate) const PLAIN: Self = Self { on: false };
+
+    pub(crate) fn of_stdout() -> Self {
+        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        Self { on: std::io::stdout().is_terminal() && !set("NO_COLOR") && !dumb }
+    }
+
+    pub(crate) fn paint(self, shade: Shade, text: &str) -> String {
+        if !self.on || text.is_empty() {
+            return text.to_owned();
+        }
+        let code = match shade {
+            Shade::Good => "32",
+            Shade::Bad => "31",
+            Shade::Open => "33",
+            Shade::Match => "1;33",
+            Shade::Heading => "1",
+        };
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colour_surrounds_the_words_and_can_be_off() {
+        assert_eq!(Palette { on: true }.paint(Shade::Bad, "exit 1"), "\x1b[31mexit 1\x1b[0m");
+        assert_eq!(Palette::PLAIN.paint(Shade::Bad, "exit 1"), "exit 1");
+    }
+}

@@ -1,0 +1,44 @@
+//! Long output goes through a pager when a person at a terminal reads it.
+//!
+//! The one child process that does not come from the engine: a pager needs our terminal and is
+//! neither captured, limited nor recorded.
+
+use std::io::{self, IsTerminal, Write};
+use std::process::{Command, Stdio};
+
+const USUAL: &str = "less -FRX";
+
+/// Shows text on stdout, through `$PAGER` when it is longer than the terminal is high.
+pub(crate) fn page(text: &str) -> io::Result<()> {
+    if !io::stdout().is_terminal() || text.lines().count() < super::height() {
+        return super::data(text.as_bytes());
+    }
+    match std::env::var("PAGER").as_deref().map(str::trim) {
+        Ok("" | "cat") => super::data(text.as_bytes()),
+        Ok(pager) => through(pager, text),
+        Err(_) => through(USUAL, text),
+    }
+}
+
+fn through(pager: &str, text: &str) -> io::Result<()> {
+    // As a shell line, as everyone else who honours $PAGER takes it.
+    let started = Command::new("/bin/sh").args(["-c", pager]).stdin(Stdio::piped()).spawn();
+    let Ok(mut child) = started else { return super::data(text.as_bytes()) };
+    // Ctrl-C at the pager is for the pager; it must not take us from under it.
+    // SAFETY: a plain disposition, put back below.
+    let before = unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
+    let written = match child.stdin.take() {
+        Some(mut stdin) => stdin.write_all(text.as_bytes()),
+        None => Ok(()),
+    };
+    let ended = child.wait();
+    // SAFETY: what was there before.
+    unsafe { libc::signal(libc::SIGINT, before) };
+    match (written, ended?.code()) {
+        // The shell's word for a pager that is not installed.
+        (_, Some(126 | 127)) => super::data(text.as_bytes()),
+        // Whoever quits a pager early has read enough.
+        (Err(error), _) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
+}
