@@ -44,7 +44,11 @@ impl Cancel {
     /// Asks for the end: TERM to the whole tree, the grace, then KILL. Asked again, kills at once.
     /// `signal` is what the outcome will name.
     pub fn cancel(&self, signal: i32) {
-        if self.state.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst).is_err()
+        if self
+            .state
+            .signal
+            .compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst)
+            .is_err()
         {
             self.state.kill.store(true, Ordering::SeqCst);
         }

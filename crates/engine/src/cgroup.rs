@@ -32,8 +32,13 @@ enum Version {
 impl Cgroup {
     /// Makes a cgroup for as many of the limits as this system lets us.
     pub(crate) fn create(limits: &Limits) -> Self {
-        let mut made =
-            Self { directories: Vec::new(), procs: Vec::new(), memory: None, cpu: None, pids: false };
+        let mut made = Self {
+            directories: Vec::new(),
+            procs: Vec::new(),
+            memory: None,
+            cpu: None,
+            pids: false,
+        };
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         if let Some(bytes) = limits.memory_bytes

@@ -77,13 +77,19 @@ pub enum Problem {
     Empty,
     #[error("{0} contains a NUL byte, which no program can receive; remove it or encode it")]
     Nul(String),
-    #[error("{name:?} is not a name for a variable; use letters, digits and _, not beginning with a digit")]
+    #[error(
+        "{name:?} is not a name for a variable; use letters, digits and _, not beginning with a digit"
+    )]
     VariableName { name: String },
     #[error("the timeout {0}; give a positive number of seconds, or --no-timeout for none")]
     Timeout(String),
-    #[error("{what} is {bytes} bytes long and the kernel takes at most {MAX_STRING}; pass it in a file or on stdin")]
+    #[error(
+        "{what} is {bytes} bytes long and the kernel takes at most {MAX_STRING}; pass it in a file or on stdin"
+    )]
     TooLong { what: String, bytes: usize },
-    #[error("the arguments and variables are {bytes} bytes together and the kernel takes {limit} here; pass data in a file or on stdin, or raise `ulimit -s`")]
+    #[error(
+        "the arguments and variables are {bytes} bytes together and the kernel takes {limit} here; pass data in a file or on stdin, or raise `ulimit -s`"
+    )]
     TooMuch { bytes: usize, limit: usize },
     #[error("working directory {}: there is no such directory; create it or correct --cwd", .0.display())]
     DirectoryMissing(PathBuf),
@@ -129,7 +135,11 @@ impl Command {
         }
         let arguments: Vec<_> = (request.arguments.iter().enumerate())
             .filter_map(|(index, argument)| {
-                let what = if index == 0 { "the program's name".into() } else { format!("argument {index}") };
+                let what = if index == 0 {
+                    "the program's name".into()
+                } else {
+                    format!("argument {index}")
+                };
                 c_string(argument.as_bytes().to_vec(), what, &mut problems)
             })
             .collect();
@@ -256,8 +266,9 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         "d" => 86400.0,
         _ => return Err(format!("{text:?} is not a duration; write 90, 90s, 5m or 2h")),
     };
-    let number: f64 =
-        digits.parse().map_err(|_| format!("{text:?} is not a duration; write 90, 90s, 5m or 2h"))?;
+    let number: f64 = digits
+        .parse()
+        .map_err(|_| format!("{text:?} is not a duration; write 90, 90s, 5m or 2h"))?;
     if number.is_sign_negative() && number != 0.0 {
         return Err(format!("{text} is negative"));
     }
@@ -310,9 +321,14 @@ mod tests {
             r.stdin = Stdin::File("/no/such/file".into());
         });
         let expected = [
-            "the command is empty", "argument 1 contains a NUL", "argument 2 is 200000 bytes",
-            "\"A=B\" is not a name", "the value of C contains a NUL", "the timeout is 0",
-            "/no/such: there is no such directory", "stdin file /no/such/file: no such file",
+            "the command is empty",
+            "argument 1 contains a NUL",
+            "argument 2 is 200000 bytes",
+            "\"A=B\" is not a name",
+            "the value of C contains a NUL",
+            "the timeout is 0",
+            "/no/such: there is no such directory",
+            "stdin file /no/such/file: no such file",
         ];
         assert_eq!(got.len(), expected.len(), "{got:#?}");
         for (got, expected) in got.iter().zip(expected) {
@@ -322,9 +338,15 @@ mod tests {
 
     #[test]
     fn the_three_ways_a_directory_is_wrong() {
-        assert!(matches!(check_directory(Path::new("/no/such")), Some(Problem::DirectoryMissing(_))));
+        assert!(matches!(
+            check_directory(Path::new("/no/such")),
+            Some(Problem::DirectoryMissing(_))
+        ));
         assert!(matches!(check_directory(Path::new("/bin/sh")), Some(Problem::DirectoryIsFile(_))));
-        assert!(matches!(check_directory(Path::new("/bin/sh/x")), Some(Problem::DirectoryIsFile(_))));
+        assert!(matches!(
+            check_directory(Path::new("/bin/sh/x")),
+            Some(Problem::DirectoryIsFile(_))
+        ));
         assert!(check_directory(Path::new("/")).is_none());
     }
 

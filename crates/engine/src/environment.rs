@@ -87,8 +87,12 @@ mod tests {
 
     fn apply(mode: EnvMode, set: &[(&str, &str)], allow: &[&str]) -> Vec<(OsString, OsString)> {
         let parent = pairs(&[
-            ("PATH", "/bin"), ("LD_PRELOAD", "x.so"), ("API_TOKEN", "t"), ("BASH_FUNC_f%%", "()"),
-            ("NODE_OPTIONS", "-r x"), ("HOME", "/h"),
+            ("PATH", "/bin"),
+            ("LD_PRELOAD", "x.so"),
+            ("API_TOKEN", "t"),
+            ("BASH_FUNC_f%%", "()"),
+            ("NODE_OPTIONS", "-r x"),
+            ("HOME", "/h"),
         ]);
         let allow: Vec<_> = allow.iter().map(ToString::to_string).collect();
         Policy {
@@ -107,8 +111,12 @@ mod tests {
         assert_eq!(
             got,
             pairs(&[
-                ("LD_PRELOAD", "x.so"), ("API_TOKEN", "t"), ("BASH_FUNC_f%%", "()"),
-                ("NODE_OPTIONS", "-r x"), ("PATH", "/x"), ("A", "2"),
+                ("LD_PRELOAD", "x.so"),
+                ("API_TOKEN", "t"),
+                ("BASH_FUNC_f%%", "()"),
+                ("NODE_OPTIONS", "-r x"),
+                ("PATH", "/x"),
+                ("A", "2"),
             ])
         );
     }
@@ -116,10 +124,7 @@ mod tests {
     #[test]
     fn merge_drops_hijackers_and_secrets_unless_given_or_allowed() {
         let got = apply(EnvMode::Merge, &[("LD_PRELOAD", "mine.so")], &["API_TOKEN"]);
-        assert_eq!(
-            got,
-            pairs(&[("PATH", "/bin"), ("API_TOKEN", "t"), ("LD_PRELOAD", "mine.so")])
-        );
+        assert_eq!(got, pairs(&[("PATH", "/bin"), ("API_TOKEN", "t"), ("LD_PRELOAD", "mine.so")]));
     }
 
     #[test]

@@ -20,7 +20,8 @@ impl Process {
     pub(crate) fn is_named(&self, names: &[String]) -> bool {
         names.iter().any(|name| {
             // The kernel cuts names to 15 bytes.
-            *name == self.name || (name.len() > 15 && name.as_bytes()[..15] == *self.name.as_bytes())
+            *name == self.name
+                || (name.len() > 15 && name.as_bytes()[..15] == *self.name.as_bytes())
         })
     }
 }
@@ -82,7 +83,8 @@ pub(crate) fn end_orphans(keeper: i32, child: Option<i32>, environment: &[CStrin
             let Some(stat) = Stat::read(entry.pid) else { continue };
             let belongs = members.contains(&entry.parent)
                 || stat.session == keeper
-                || child.is_some_and(|child| [entry.pid, stat.group, stat.session].contains(&child))
+                || child
+                    .is_some_and(|child| [entry.pid, stat.group, stat.session].contains(&child))
                 || mark.is_some_and(|mark| carries(entry.pid, mark));
             if !belongs {
                 continue;

@@ -136,7 +136,9 @@ impl<'a> Relay<'a> {
                         return Ok(done);
                     }
                     // SAFETY: as above.
-                    unsafe { libc::write(target, rest.as_ptr().cast(), rest.len().min(libc::PIPE_BUF)) }
+                    unsafe {
+                        libc::write(target, rest.as_ptr().cast(), rest.len().min(libc::PIPE_BUF))
+                    }
                 }
             };
             if n >= 0 {

@@ -27,10 +27,15 @@ pub(crate) fn resolve(
         };
     }
     let mut refused = None;
-    for directory in std::env::split_paths(path.unwrap_or(OsStr::new("/usr/local/bin:/usr/bin:/bin"))) {
+    for directory in
+        std::env::split_paths(path.unwrap_or(OsStr::new("/usr/local/bin:/usr/bin:/bin")))
+    {
         // An empty entry means the current directory.
-        let candidate =
-            if directory.as_os_str().is_empty() { Path::new(".").join(program) } else { directory.join(program) };
+        let candidate = if directory.as_os_str().is_empty() {
+            Path::new(".").join(program)
+        } else {
+            directory.join(program)
+        };
         match runnable(&cwd.join(&candidate)) {
             Runnable::Yes => return Ok(candidate),
             Runnable::Missing => {}
@@ -175,6 +180,8 @@ mod tests {
         assert_eq!(found, Path::new("/bin/true"));
         let alone = std::env::join_paths([dir.path()]).unwrap();
         let error = resolve(OsStr::new("true"), Some(&alone), Path::new("/")).unwrap_err();
-        assert!(matches!(error, StartFailure::NotExecutable(why) if why.contains("is a directory")));
+        assert!(
+            matches!(error, StartFailure::NotExecutable(why) if why.contains("is a directory"))
+        );
     }
 }

@@ -52,9 +52,14 @@ pub struct Attach<'a> {
 /// What an observer sees of a run, in order.
 pub enum Event<'a> {
     /// The program runs.
-    Started { pid: i32 },
+    Started {
+        pid: i32,
+    },
     /// The child, or something it left, wrote this.
-    Output { stream: Stream, bytes: &'a [u8] },
+    Output {
+        stream: Stream,
+        bytes: &'a [u8],
+    },
     /// The tree is stopped and the clock stands; the run goes on when the observer returns.
     Suspended,
     Finished(&'a Finished),
@@ -239,9 +244,13 @@ impl<'a> Supervision<'a> {
                 stdin: stdin.as_ref().map(AsRawFd::as_raw_fd),
                 cgroup_files: &cgroup_files,
             })
-            .map_err(|error| resolve::explain_exec(
-                request.arguments[0].as_ref(), &request.cwd, error.raw_os_error().unwrap_or(0)
-            ))?;
+            .map_err(|error| {
+                resolve::explain_exec(
+                    request.arguments[0].as_ref(),
+                    &request.cwd,
+                    error.raw_os_error().unwrap_or(0),
+                )
+            })?;
         if group == Group::Foreground
             && let Some(terminal) = &mut terminal
         {
@@ -346,7 +355,10 @@ impl<'a> Supervision<'a> {
             entry(self.readable(Stream::Stderr), libc::POLLIN),
             entry(self.waiting_relay(Stream::Stdout), libc::POLLOUT),
             entry(self.waiting_relay(Stream::Stderr), libc::POLLOUT),
-            entry(self.typing.as_ref().filter(|t| t.keys.is_empty()).map_or(-1, |_| 0), libc::POLLIN),
+            entry(
+                self.typing.as_ref().filter(|t| t.keys.is_empty()).map_or(-1, |_| 0),
+                libc::POLLIN,
+            ),
             entry(self.key_sink(), libc::POLLOUT),
         ];
         sys::poll(&mut polled, self.next_instant());
@@ -364,9 +376,10 @@ impl<'a> Supervision<'a> {
         }
         self.asked();
         self.timers(Instant::now());
-        for (stream, ready, events) in
-            [(Stream::Stdout, ready[3], polled[3].revents), (Stream::Stderr, ready[4], polled[4].revents)]
-        {
+        for (stream, ready, events) in [
+            (Stream::Stdout, ready[3], polled[3].revents),
+            (Stream::Stderr, ready[4], polled[4].revents),
+        ] {
             if ready {
                 self.read(stream, events, buffer);
             }
@@ -438,7 +451,8 @@ impl<'a> Supervision<'a> {
                 Report::Exited { status, usage, alone } => {
                     self.exit = Some((status, self.clock.elapsed()));
                     self.pidfd = None;
-                    self.deadline = self.deadline.filter(|_| self.relays.iter().any(Option::is_some));
+                    self.deadline =
+                        self.deadline.filter(|_| self.relays.iter().any(Option::is_some));
                     self.usage = usage;
                     self.ended(alone);
                     return;
@@ -622,7 +636,9 @@ impl<'a> Supervision<'a> {
     fn note_left(&mut self, process: leftovers::Process, fate: LeftFate) {
         match self.left.iter_mut().find(|left| left.pid == process.pid) {
             Some(left) => left.fate = fate,
-            None => self.left.push(LeftProcess { pid: process.pid, command: process.command, fate }),
+            None => {
+                self.left.push(LeftProcess { pid: process.pid, command: process.command, fate })
+            }
         }
     }
 

@@ -67,8 +67,7 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], until: Option<Instant>) {
         }
     };
     // SAFETY: the array and the timeout outlive the call. A failure is a wake without readiness.
-    let ready =
-        unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as _, timeout, std::ptr::null()) };
+    let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as _, timeout, std::ptr::null()) };
     if ready < 0 {
         for fd in fds {
             fd.revents = 0;

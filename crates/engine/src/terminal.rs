@@ -108,9 +108,8 @@ impl Pty {
         // SAFETY: the structure is filled by whichever query succeeds first.
         unsafe {
             let mut size: libc::winsize = std::mem::zeroed();
-            let known = (0..3).any(|fd| {
-                libc::ioctl(fd, libc::TIOCGWINSZ, &raw mut size) == 0 && size.ws_col > 0
-            });
+            let known = (0..3)
+                .any(|fd| libc::ioctl(fd, libc::TIOCGWINSZ, &raw mut size) == 0 && size.ws_col > 0);
             if !known {
                 size.ws_col = 80;
                 size.ws_row = 24;

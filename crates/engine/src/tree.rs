@@ -76,12 +76,14 @@ fn scan(root: i32, found: &mut [Entry]) -> usize {
     let mut count = 0;
     loop {
         let before = count;
-        for at in count..total {
+        let mut at = before;
+        while at < total {
             let parent = found[at].parent;
             if parent == root || found[..count].iter().any(|entry| entry.pid == parent) {
                 found.swap(at, count);
                 count += 1;
             }
+            at += 1;
         }
         if count == before {
             return count;
@@ -109,9 +111,11 @@ pub(crate) fn for_each_number(directory: RawFd, mut each: impl FnMut(i32)) {
             let name = &names.0[at + 19..at + length];
             let digits = name.iter().position(|&b| b == 0).map_or(name, |end| &name[..end]);
             if !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) {
-                each(digits.iter().fold(0i32, |n, d| {
-                    n.wrapping_mul(10).wrapping_add(i32::from(d - b'0'))
-                }));
+                each(
+                    digits
+                        .iter()
+                        .fold(0i32, |n, d| n.wrapping_mul(10).wrapping_add(i32::from(d - b'0'))),
+                );
             }
             at += length;
         }
@@ -142,9 +146,12 @@ impl Stat {
         let mut number = || -> Option<u64> {
             let field = fields.next()?;
             let digits = field.strip_prefix(b"-").unwrap_or(field);
-            Some(digits.iter().take_while(|b| b.is_ascii_digit()).fold(0u64, |n, d| {
-                n.wrapping_mul(10).wrapping_add(u64::from(d - b'0'))
-            }))
+            Some(
+                digits
+                    .iter()
+                    .take_while(|b| b.is_ascii_digit())
+                    .fold(0u64, |n, d| n.wrapping_mul(10).wrapping_add(u64::from(d - b'0'))),
+            )
         };
         let (parent, group, session) = (number()?, number()?, number()?);
         for _ in 0..7 {

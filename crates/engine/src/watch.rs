@@ -26,9 +26,7 @@ pub(crate) struct Watch {
 impl Watch {
     /// `None` when no limit of the tree is set, so that nothing needs to be looked at.
     pub(crate) fn over(limits: &Limits, keeper: i32) -> Option<Self> {
-        if limits.memory_bytes.or(limits.cpu_ms).or(limits.procs).is_none() {
-            return None;
-        }
+        limits.memory_bytes.or(limits.cpu_ms).or(limits.procs)?;
         Some(Self {
             limits: *limits,
             cgroup: Cgroup::create(limits),
@@ -56,9 +54,7 @@ impl Watch {
             return Some(LimitKind::Cpu);
         }
         let cpu = self.limits.cpu_ms.filter(|_| by_kernel.is_none());
-        if memory.or(procs).or(cpu).is_none() {
-            return None;
-        }
+        memory.or(procs).or(cpu)?;
         let count = tree::descendants(self.keeper, &mut self.found);
         let tree = &self.found[..count];
         let stats = || tree.iter().filter_map(|entry| Stat::read(entry.pid));
@@ -69,14 +65,16 @@ impl Watch {
                 return Some(LimitKind::Cpu);
             }
         }
-        let tasks = || stats().filter(|stat| stat.state != b'Z').map(|stat| stat.threads).sum::<u64>();
+        let tasks =
+            || stats().filter(|stat| stat.state != b'Z').map(|stat| stat.threads).sum::<u64>();
         if procs.is_some_and(|limit| tasks() > limit) {
             return Some(LimitKind::Procs);
         }
         if let Some(limit) = memory {
             // Resident sets count shared pages once per process: an upper bound that is cheap.
             // Only when it is over the limit are shares counted, which is exact and slow.
-            let sum = |of: fn(i32) -> Option<u64>| tree.iter().filter_map(|e| of(e.pid)).sum::<u64>();
+            let sum =
+                |of: fn(i32) -> Option<u64>| tree.iter().filter_map(|e| of(e.pid)).sum::<u64>();
             if sum(resident) > limit && sum(proportional) > limit {
                 return Some(LimitKind::Memory);
             }

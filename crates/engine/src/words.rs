@@ -22,7 +22,9 @@ pub struct Line {
 
 /// The line needs a shell and may not have one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}, which needs a shell; allow one with --shell true, or give the program and its arguments after --")]
+#[error(
+    "{reason}, which needs a shell; allow one with --shell true, or give the program and its arguments after --"
+)]
 pub struct ShellNeeded {
     reason: String,
 }
@@ -32,9 +34,9 @@ const BUILTINS: [&str; 59] = [
     "!", ".", ":", "[", "alias", "bg", "break", "case", "cd", "command", "continue", "do", "done",
     "echo", "elif", "else", "esac", "eval", "exec", "exit", "export", "false", "fc", "fg", "fi",
     "for", "getopts", "hash", "if", "in", "jobs", "kill", "local", "printf", "pwd", "read",
-    "readonly", "return", "set", "shift", "source", "test", "then", "times", "trap", "true", "type",
-    "ulimit", "umask", "unalias", "unset", "until", "wait", "while", "{", "}", "[[", "function",
-    "time",
+    "readonly", "return", "set", "shift", "source", "test", "then", "times", "trap", "true",
+    "type", "ulimit", "umask", "unalias", "unset", "until", "wait", "while", "{", "}", "[[",
+    "function", "time",
 ];
 
 /// Decides how a line runs. `on_path` tells whether a word names a program.
@@ -43,10 +45,8 @@ pub fn interpret(
     mode: ShellMode,
     on_path: impl Fn(&str) -> bool,
 ) -> Result<Line, ShellNeeded> {
-    let through_shell = || Line {
-        arguments: vec!["/bin/sh".into(), "-c".into(), line.into()],
-        shell: true,
-    };
+    let through_shell =
+        || Line { arguments: vec!["/bin/sh".into(), "-c".into(), line.into()], shell: true };
     if mode == ShellMode::Always {
         return Ok(through_shell());
     }
@@ -159,16 +159,38 @@ mod tests {
             ("nosuch --flag", vec!["nosuch", "--flag"]),
         ] {
             let got = auto(line);
-            assert_eq!((got.arguments, got.shell), (words.iter().map(ToString::to_string).collect(), false), "{line}");
+            assert_eq!(
+                (got.arguments, got.shell),
+                (words.iter().map(ToString::to_string).collect(), false),
+                "{line}"
+            );
         }
     }
 
     #[test]
     fn what_needs_a_shell_gets_one() {
         for line in [
-            "exit 42", "cd /tmp", "a | b", "a && b", "a; b", "a > f", "echo $HOME", "echo `x`",
-            "echo \"$HOME\"", "echo *", "ls ?", "echo [ab]", "echo a\\ b", "FOO=1 npm", "echo ~",
-            "echo 'open", "# nothing", "a\nb", "(a)", "if true; then a; fi", "echo PATH=~/x",
+            "exit 42",
+            "cd /tmp",
+            "a | b",
+            "a && b",
+            "a; b",
+            "a > f",
+            "echo $HOME",
+            "echo `x`",
+            "echo \"$HOME\"",
+            "echo *",
+            "ls ?",
+            "echo [ab]",
+            "echo a\\ b",
+            "FOO=1 npm",
+            "echo ~",
+            "echo 'open",
+            "# nothing",
+            "a\nb",
+            "(a)",
+            "if true; then a; fi",
+            "echo PATH=~/x",
         ] {
             let got = auto(line);
             assert!(got.shell, "{line}");
@@ -185,7 +207,10 @@ mod tests {
     #[test]
     fn never_says_how_to_ask_for_one() {
         let error = interpret("exit 42", ShellMode::Never, |_| false).unwrap_err().to_string();
-        assert!(error.contains("`exit` is a shell builtin") && error.contains("--shell true"), "{error}");
+        assert!(
+            error.contains("`exit` is a shell builtin") && error.contains("--shell true"),
+            "{error}"
+        );
         let error = interpret("a | b", ShellMode::Never, |_| false).unwrap_err().to_string();
         assert!(error.contains("`|` is a shell operator"), "{error}");
         assert!(!interpret("a b", ShellMode::Never, |_| true).unwrap().shell);

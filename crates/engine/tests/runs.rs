@@ -165,11 +165,12 @@ fn what_may_stay_stays_and_the_next_run_is_not_disturbed() {
         request.detach = detach;
         let command = Command::new(request).unwrap();
         let mut output = Vec::new();
-        let finished = lab.keeper.run(&command, &lab.cancel, retake_engine::Attach::default(), &mut |event| {
-            if let retake_engine::Event::Output { bytes, .. } = event {
-                output.extend_from_slice(bytes);
-            }
-        });
+        let finished =
+            lab.keeper.run(&command, &lab.cancel, retake_engine::Attach::default(), &mut |event| {
+                if let retake_engine::Event::Output { bytes, .. } = event {
+                    output.extend_from_slice(bytes);
+                }
+            });
         assert!(!finished.leaked);
         assert_eq!(finished.left[0].fate, LeftFate::Kept);
         let daemon: i32 = String::from_utf8(output).unwrap().trim().parse().unwrap();
@@ -179,7 +180,8 @@ fn what_may_stay_stays_and_the_next_run_is_not_disturbed() {
         let mut request = fake(&["leave-holder"]);
         request.timeout = Some(SOON);
         let command = Command::new(request).unwrap();
-        let next = lab.keeper.run(&command, &lab.cancel, retake_engine::Attach::default(), &mut |_| {});
+        let next =
+            lab.keeper.run(&command, &lab.cancel, retake_engine::Attach::default(), &mut |_| {});
         assert_eq!(next.left.len(), 1, "only its own: {:?}", next.left);
         assert!(alive(daemon), "it was told to stay");
         assert!(start.elapsed() < SOON);
@@ -246,7 +248,11 @@ fn a_child_starts_clean() {
     let ours = std::fs::read_to_string("/proc/thread-self/status").unwrap();
     let pipe = 1 << (libc::SIGPIPE - 1);
     assert_eq!(set(&took.stdout(), "SigBlk"), set(&ours, "SigBlk"));
-    assert_eq!(set(&took.stdout(), "SigIgn"), set(&ours, "SigIgn") & !pipe, "SIGPIPE is Rust's own");
+    assert_eq!(
+        set(&took.stdout(), "SigIgn"),
+        set(&ours, "SigIgn") & !pipe,
+        "SIGPIPE is Rust's own"
+    );
 }
 
 #[test]
@@ -257,7 +263,11 @@ fn descriptors_meant_for_children_reach_them_and_no_others() {
     let expected = inherited();
     assert!(fd >= 60 && expected.contains(&fd));
     let took = Lab::new().run(fake(&["describe"]));
-    assert!(took.stdout().contains(&format!("fds {expected:?}\n")), "{expected:?} {}", took.stdout());
+    assert!(
+        took.stdout().contains(&format!("fds {expected:?}\n")),
+        "{expected:?} {}",
+        took.stdout()
+    );
     // SAFETY: ours.
     unsafe { libc::close(fd) };
 }
@@ -279,7 +289,8 @@ fn variables_and_directory_are_as_asked() {
     let (_dir, path) = scratch();
     let mut request = Request::new(["sh", "-c", "pwd; env"]);
     request.cwd = path.canonicalize().unwrap();
-    request.environment = vec![("A".into(), "1\n2".into()), ("PATH".into(), "/usr/bin:/bin".into())];
+    request.environment =
+        vec![("A".into(), "1\n2".into()), ("PATH".into(), "/usr/bin:/bin".into())];
     let took = Lab::new().run(request);
     let expected = format!("{}\n", path.canonicalize().unwrap().display());
     let text = took.stdout();
@@ -338,7 +349,8 @@ fn a_directory_that_vanished_after_the_check_is_a_result() {
     let command = Command::new(request).unwrap();
     drop(dir);
     let mut lab = Lab::new();
-    let finished = lab.keeper.run(&command, &lab.cancel, retake_engine::Attach::default(), &mut |_| {});
+    let finished =
+        lab.keeper.run(&command, &lab.cancel, retake_engine::Attach::default(), &mut |_| {});
     let Outcome::NotStarted(StartFailure::WorkingDirectory(why)) = finished.outcome else {
         panic!("{:?}", finished.outcome)
     };
@@ -382,7 +394,10 @@ fn processes_are_limited() {
     let took = Lab::new().run(request);
     // By the kernel, forks fail and the bomb goes on trying; watched, the run is ended.
     assert!(
-        matches!(took.finished.outcome, Outcome::TimedOut | Outcome::LimitExceeded(LimitKind::Procs, _)),
+        matches!(
+            took.finished.outcome,
+            Outcome::TimedOut | Outcome::LimitExceeded(LimitKind::Procs, _)
+        ),
         "{:?}",
         took.finished.outcome
     );
@@ -412,7 +427,11 @@ fn a_keeper_that_is_stopped_or_killed_does_not_hang_the_run() {
     let took = lab.run(request);
     assert_eq!(took.finished.outcome, Outcome::Interrupted);
     assert!(!took.pids().into_iter().any(alive), "its session is gone too");
-    assert_eq!(lab.run(Request::new(["true"])).finished.outcome, Outcome::Exited(0), "a new keeper");
+    assert_eq!(
+        lab.run(Request::new(["true"])).finished.outcome,
+        Outcome::Exited(0),
+        "a new keeper"
+    );
 }
 
 #[test]
@@ -426,7 +445,11 @@ fn dropping_the_keeper_ends_it() {
 
 #[test]
 fn usage_is_of_the_whole_tree() {
-    let took = Lab::new().run(Request::new(["sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"]));
+    let took = Lab::new().run(Request::new([
+        "sh",
+        "-c",
+        "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done",
+    ]));
     assert!(took.finished.usage.user_cpu_ms > 10, "{:?}", took.finished.usage);
     assert!(took.finished.usage.max_rss_kb > 500);
 }
@@ -438,7 +461,8 @@ fn several_keepers_work_side_by_side() {
             std::thread::spawn(move || {
                 let mut lab = Lab::new();
                 for _ in 0..10 {
-                    let took = lab.run(Request::new(["sh", "-c", &format!("echo {code}; exit {code}")]));
+                    let took =
+                        lab.run(Request::new(["sh", "-c", &format!("echo {code}; exit {code}")]));
                     assert_eq!(took.finished.outcome, Outcome::Exited(code));
                     assert_eq!(took.stdout(), format!("{code}\n"));
                 }

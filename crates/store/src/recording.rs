@@ -201,15 +201,31 @@ impl Recording {
     }
 
     /// The hash of each stream that has bytes, as far as it has come.
-    pub fn digests(&mut self) -> [Option<blake3::Hash>; 2] {
-        [0, 1].map(|index: usize| self.streams[index].digest.as_mut().map(Digest::finish))
+    pub fn digests(&mut self) -> Result<[Option<blake3::Hash>; 2]> {
+        let mut hashes = [None; 2];
+        for stream in Stream::BOTH {
+            if let Some(digest) = &mut self.streams[stream.index()].digest {
+                let hash = digest.finish().map_err(|error| {
+                    Error::io("read back", &self.dir.spool(self.id, stream), error)
+                })?;
+                hashes[stream.index()] = Some(hash);
+            }
+        }
+        Ok(hashes)
     }
 
     /// Syncs large output, then commits the outcome to disk. Byte counts and hashes of the ending
     /// are filled in here. On an error the run stays in the record without an outcome and reads
     /// `interrupted`.
     pub fn finish(mut self, store: &mut Store, mut ending: Ending) -> Result<Finished> {
-        let hashes = self.digests();
+        let hashes = self.digests().unwrap_or_else(|error| {
+            // What cannot be read back now is not in the record either.
+            for spool in &mut self.streams {
+                spool.lost += std::mem::take(&mut spool.bytes);
+            }
+            self.problem.get_or_insert(error);
+            [None; 2]
+        });
         for stream in Stream::BOTH {
             let spool = &mut self.streams[stream.index()];
             if spool.bytes > INLINE_LIMIT
@@ -274,7 +290,7 @@ impl Spool {
                 Ok(written) => {
                     self.bytes += written as u64;
                     let digest = self.digest.get_or_insert_with(Digest::new);
-                    digest.update(&rest[..written], self.bytes);
+                    digest.update(&rest[..written], file, self.bytes);
                     if self.bytes <= INLINE_LIMIT {
                         self.small.extend_from_slice(&rest[..written]);
                     } else {

@@ -76,11 +76,20 @@ fn spawn(page: &mut Page) -> Result<(), String> {
     let rows: Vec<_> = names
         .zip(&costs)
         .map(|(name, costs)| {
-            let middle = |of: fn(&Cost) -> f64, costs: &[Cost]| median(&costs.iter().map(of).collect::<Vec<_>>());
+            let middle = |of: fn(&Cost) -> f64, costs: &[Cost]| {
+                median(&costs.iter().map(of).collect::<Vec<_>>())
+            };
             let base = if name.ends_with("GiB") { big } else { base };
             let (wall, cpu) = (middle(|c| c.wall_us, costs), middle(|c| c.cpu_us, costs));
             if costs.is_empty() {
-                return vec![name.into(), "not installed".into(), "".into(), "".into(), "".into(), "".into()];
+                return vec![
+                    name.into(),
+                    "not installed".into(),
+                    "".into(),
+                    "".into(),
+                    "".into(),
+                    "".into(),
+                ];
             }
             let rss = middle(|c| c.max_rss_kb, costs);
             vec![
@@ -105,17 +114,22 @@ struct Peer {
 }
 
 fn peers() -> Vec<Peer> {
-    let peer = |name, line: &dyn Fn(usize) -> Vec<String>| Peer { name, many: line(62), few: line(2) };
+    let peer =
+        |name, line: &dyn Fn(usize) -> Vec<String>| Peer { name, many: line(62), few: line(2) };
     let shell = |text: String| vec!["sh".to_owned(), "-c".into(), text];
     vec![
         peer("hyperfine -N", &|n| {
             let runs = n.to_string();
-            ["hyperfine", "-N", "--style", "none", "--warmup", "0", "--runs", &runs, "true"].map(String::from).to_vec()
+            ["hyperfine", "-N", "--style", "none", "--warmup", "0", "--runs", &runs, "true"]
+                .map(String::from)
+                .to_vec()
         }),
         peer("xargs -n1", &|n| shell(format!("seq {n} | xargs -n1 true"))),
         peer("GNU parallel -j1", &|n| shell(format!("seq {n} | parallel -j1 true"))),
         peer("python subprocess.run(capture_output)", &|n| {
-            let code = format!("import subprocess\nfor _ in range({n}): subprocess.run(['true'], capture_output=True)");
+            let code = format!(
+                "import subprocess\nfor _ in range({n}): subprocess.run(['true'], capture_output=True)"
+            );
             vec!["python3".into(), "-c".into(), code]
         }),
         peer("node spawn", &|n| {
@@ -190,7 +204,8 @@ pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
     let memory = vec![1u8; mib << 20];
     std::hint::black_box(&memory);
     let cancel = Cancel::new().map_err(|error| error.to_string())?;
-    let command = retake_engine::Command::new(Request::new(["/bin/true"])).map_err(|p| format!("{p:?}"))?;
+    let command =
+        retake_engine::Command::new(Request::new(["/bin/true"])).map_err(|p| format!("{p:?}"))?;
     let words: &[&str] = match variant {
         "sh" => &["/bin/sh", "-c", "true"],
         "timeout" => &["/usr/bin/timeout", "5", "true"],
@@ -265,7 +280,9 @@ fn posix_spawn(words: &[&str]) -> Result<u64, String> {
 fn release(name: &str) -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let path = own.with_file_name(name);
-    path.exists().then_some(path).ok_or_else(|| format!("{name} is not built; start with cargo xtask bench"))
+    path.exists()
+        .then_some(path)
+        .ok_or_else(|| format!("{name} is not built; start with cargo xtask bench"))
 }
 
 fn cold(page: &mut Page) -> Result<(), String> {
@@ -275,7 +292,8 @@ fn cold(page: &mut Page) -> Result<(), String> {
     );
     let retake = release("retake")?;
     let directory = scratch()?;
-    let (retake, store) = (retake.display().to_string(), directory.join("store").display().to_string());
+    let (retake, store) =
+        (retake.display().to_string(), directory.join("store").display().to_string());
     let ours = [&retake, "--store", &store, "exec", "--", "true"].map(String::from).to_vec();
     let variants = [
         ("timeout 5 true", ["timeout", "5", "true"].map(String::from).to_vec(), false),
@@ -346,14 +364,30 @@ fn capture(page: &mut Page) -> Result<(), String> {
             ("cmd | cat > file", shell(format!("{spew} | cat > {file}"))),
             (
                 "engine to spool, hashed",
-                [&own.display().to_string(), "spin", "capture", &chunk.to_string(), &store].map(String::from).to_vec(),
+                [&own.display().to_string(), "spin", "capture", &chunk.to_string(), &store]
+                    .map(String::from)
+                    .to_vec(),
             ),
             (
                 "engine to spool, hashed, 20 secrets redacted",
-                [&own.display().to_string(), "spin", "capture-redacted", &chunk.to_string(), &store].map(String::from).to_vec(),
+                [
+                    &own.display().to_string(),
+                    "spin",
+                    "capture-redacted",
+                    &chunk.to_string(),
+                    &store,
+                ]
+                .map(String::from)
+                .to_vec(),
             ),
-            ("cmd | dd of=file conv=fdatasync", shell(format!("{spew} | dd of={file} bs=256k conv=fdatasync"))),
-            ("retake exec --quiet, synced", shell(format!("exec {} --store {store} exec --quiet -- {spew}", retake.display()))),
+            (
+                "cmd | dd of=file conv=fdatasync",
+                shell(format!("{spew} | dd of={file} bs=256k conv=fdatasync")),
+            ),
+            (
+                "retake exec --quiet, synced",
+                shell(format!("exec {} --store {store} exec --quiet -- {spew}", retake.display())),
+            ),
         ];
         let mut walls = vec![Vec::new(); variants.len()];
         let mut sizes = vec![Vec::new(); variants.len()];
@@ -407,10 +441,11 @@ fn spin_capture(redacted: bool, chunk: &str, store: &str) -> Result<(), String> 
     let start = Instant::now();
     let finished = keeper.run(&command, &cancel, Attach::default(), &mut |event| {
         if let Event::Output { stream, bytes } = event {
-            streams[stream.index()].push(bytes, &mut |clean: &[u8]| recording.append(stream, clean));
+            streams[stream.index()]
+                .push(bytes, &mut |clean: &[u8]| recording.append(stream, clean));
         }
     });
-    let digests = recording.digests();
+    let digests = recording.digests().map_err(|e| text(&e))?;
     let wall = start.elapsed().as_secs_f64() * 1e6;
     if finished.bytes[0] != GIB as u64 || digests[0].is_none() {
         return Err(format!("captured {:?}", finished.bytes));

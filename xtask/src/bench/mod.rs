@@ -13,11 +13,25 @@ pub(crate) fn run(name: &str) -> Result<(), String> {
         // A benchmark of a debug build would measure the compiler's patience.
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         crate::test::succeed(Command::new(&cargo).args([
-            "build", "--release", "--quiet", "-p", "retake", "-p", "retake-engine", "--bins",
+            "build",
+            "--release",
+            "--quiet",
+            "-p",
+            "retake",
+            "-p",
+            "retake-engine",
+            "--bins",
         ]))?;
-        return crate::test::succeed(
-            Command::new(cargo).args(["run", "--release", "--quiet", "-p", "xtask", "--", "bench", name]),
-        );
+        return crate::test::succeed(Command::new(cargo).args([
+            "run",
+            "--release",
+            "--quiet",
+            "-p",
+            "xtask",
+            "--",
+            "bench",
+            name,
+        ]));
     }
     match name {
         "exec" => exec::run(),

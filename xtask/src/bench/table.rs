@@ -42,7 +42,8 @@ impl Page {
 
     pub(crate) fn write(&self, name: &str) -> Result<(), String> {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/benchmarks").join(name);
-        std::fs::write(&path, &self.text).map_err(|error| format!("{}: {error}", path.display()))?;
+        std::fs::write(&path, &self.text)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
         println!("\nwritten to docs/benchmarks/{name}");
         Ok(())
     }
@@ -52,7 +53,9 @@ fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo")
         .lines()
-        .find_map(|line| Some(line.strip_prefix("model name")?.split_once(':')?.1.trim().to_owned()))
+        .find_map(|line| {
+            Some(line.strip_prefix("model name")?.split_once(':')?.1.trim().to_owned())
+        })
         .unwrap_or_else(|| "unknown processor".into());
     let kernel = read("/proc/sys/kernel/osrelease");
     let load = read("/proc/loadavg");

@@ -83,10 +83,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self {
-            session: Session::Own,
-            dispositions: Dispositions::current().with_default_pipe(),
-        }
+        Self { session: Session::Own, dispositions: Dispositions::current().with_default_pipe() }
     }
 }
 
@@ -103,11 +100,23 @@ pub struct Keeper {
 
 /// What the keeper says, in the runner's terms.
 pub(crate) enum Report {
-    Started { pid: i32, pidfd: OwnedFd },
-    Failed { stage: Stage, errno: i32 },
-    Exited { status: i32, usage: Usage, alone: bool },
+    Started {
+        pid: i32,
+        pidfd: OwnedFd,
+    },
+    Failed {
+        stage: Stage,
+        errno: i32,
+    },
+    Exited {
+        status: i32,
+        usage: Usage,
+        alone: bool,
+    },
     Stopped(i32),
-    Empty { usage: Usage },
+    Empty {
+        usage: Usage,
+    },
     Stuck,
     /// The keeper is gone.
     Lost,

@@ -191,7 +191,11 @@ impl Block {
         Ok(place.cast())
     }
 
-    fn array(&self, at: &mut usize, strings: &[impl AsRef<CStr>]) -> io::Result<*const *const c_char> {
+    fn array(
+        &self,
+        at: &mut usize,
+        strings: &[impl AsRef<CStr>],
+    ) -> io::Result<*const *const c_char> {
         let bytes = (strings.len() + 1) * size_of::<*const c_char>();
         let array = self.reserve(at, bytes, align_of::<*const c_char>())?.cast::<*const c_char>();
         for (index, string) in strings.iter().enumerate() {

@@ -421,8 +421,11 @@ impl Terminal {
         unsafe {
             let mut modes: libc::termios = std::mem::zeroed();
             let group = libc::tcgetpgrp(fd);
-            (group > 0 && libc::tcgetattr(fd, &raw mut modes) == 0)
-                .then_some(Self { fd, group, modes })
+            (group > 0 && libc::tcgetattr(fd, &raw mut modes) == 0).then_some(Self {
+                fd,
+                group,
+                modes,
+            })
         }
     }
 

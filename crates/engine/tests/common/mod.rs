@@ -6,45 +6,45 @@ use std::time::{Duration, Instant};
 use retake_engine::{Attach, Cancel, Command, Event, Finished, Keeper, Request, Settings};
 use retake_event::Stream;
 
-pub struct Lab {
-    pub keeper: Keeper,
-    pub cancel: Cancel,
+pub(crate) struct Lab {
+    pub(crate) keeper: Keeper,
+    pub(crate) cancel: Cancel,
 }
 
 /// What a run gave.
-pub struct Took {
-    pub finished: Finished,
-    pub output: [Vec<u8>; 2],
-    pub wall: Duration,
+pub(crate) struct Took {
+    pub(crate) finished: Finished,
+    pub(crate) output: [Vec<u8>; 2],
+    pub(crate) wall: Duration,
 }
 
 impl Took {
-    pub fn stdout(&self) -> String {
+    pub(crate) fn stdout(&self) -> String {
         String::from_utf8_lossy(&self.output[0]).into_owned()
     }
 
     /// The numbers the program printed, a line each.
-    pub fn pids(&self) -> Vec<i32> {
+    pub(crate) fn pids(&self) -> Vec<i32> {
         self.stdout().lines().filter_map(|line| line.parse().ok()).collect()
     }
 }
 
-pub fn fake(words: &[&str]) -> Request {
+pub(crate) fn fake(words: &[&str]) -> Request {
     Request::new([&[env!("CARGO_BIN_EXE_retake-fake")], words].concat())
 }
 
 impl Lab {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let keeper = Keeper::start(Settings::default()).expect("a keeper");
         Self { keeper, cancel: Cancel::new().expect("a token") }
     }
 
-    pub fn run(&mut self, request: Request) -> Took {
+    pub(crate) fn run(&mut self, request: Request) -> Took {
         self.watch(request, |_, _, _| {})
     }
 
     /// Runs and looks at all output so far each time more arrives.
-    pub fn watch(
+    pub(crate) fn watch(
         &mut self,
         request: Request,
         mut look: impl FnMut(Stream, &[u8], &Cancel),
@@ -66,7 +66,7 @@ impl Lab {
     }
 
     /// The promise of every run: the keeper has no children any more.
-    pub fn assert_nothing_left(&self) {
+    pub(crate) fn assert_nothing_left(&self) {
         let pid = self.keeper.pid();
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
         assert_eq!(children.unwrap_or_default(), "", "processes are left");
@@ -74,13 +74,13 @@ impl Lab {
 }
 
 /// Whether a process runs; a zombie does not.
-pub fn alive(pid: i32) -> bool {
+pub(crate) fn alive(pid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z'))
 }
 
 /// Waits for a condition, for as long as any machine may take.
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let until = Instant::now() + Duration::from_secs(20);
     while !condition() {
         assert!(Instant::now() < until, "never happened: {what}");
@@ -88,13 +88,13 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-pub fn scratch() -> (tempfile::TempDir, PathBuf) {
+pub(crate) fn scratch() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().to_owned();
     (dir, path)
 }
 
-pub fn executable(path: &Path, content: &[u8]) {
+pub(crate) fn executable(path: &Path, content: &[u8]) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::write(path, content).expect("written");
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("executable");

@@ -9,7 +9,9 @@ fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
-        ["spew", bytes, chunk] => spew(bytes.parse().unwrap(), chunk.parse().unwrap(), &mut [&mut std::io::stdout()]),
+        ["spew", bytes, chunk] => {
+            spew(bytes.parse().unwrap(), chunk.parse().unwrap(), &mut [&mut std::io::stdout()])
+        }
         ["spew-both", bytes, chunk] => {
             let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
             spew(bytes.parse().unwrap(), chunk.parse().unwrap(), &mut [&mut out, &mut err]);
@@ -109,8 +111,9 @@ fn main() {
             }
         },
         ["open-files", count] => {
-            let open: Result<Vec<_>, _> =
-                (0..count.parse::<u32>().unwrap()).map(|_| std::fs::File::open("/dev/null")).collect();
+            let open: Result<Vec<_>, _> = (0..count.parse::<u32>().unwrap())
+                .map(|_| std::fs::File::open("/dev/null"))
+                .collect();
             std::process::exit(if open.is_ok() { 0 } else { 7 });
         }
         ["write-file", path, bytes] => {
