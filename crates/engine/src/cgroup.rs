@@ -32,6 +32,12 @@ enum Version {
 impl Cgroup {
     /// Makes a cgroup for as many of the limits as this system lets us.
     pub(crate) fn create(limits: &Limits) -> Self {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        Self::below(limits, &read("/proc/self/cgroup"), &read("/proc/self/mountinfo"))
+    }
+
+    /// The same, given our own cgroups and the mounts as the kernel lists them.
+    fn below(limits: &Limits, own: &str, mounts: &str) -> Self {
         let mut made = Self {
             directories: Vec::new(),
             procs: Vec::new(),
@@ -39,10 +45,8 @@ impl Cgroup {
             cpu: None,
             pids: false,
         };
-        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         if let Some(bytes) = limits.memory_bytes
-            && let Some(controller) = made.join("memory", &own, &mounts)
+            && let Some(controller) = made.join("memory", own, mounts)
         {
             let bound = match controller.version {
                 Version::One => {
@@ -61,12 +65,12 @@ impl Cgroup {
             made.memory = bound.is_ok().then_some(controller);
         }
         if let Some(count) = limits.procs
-            && let Some(controller) = made.join("pids", &own, &mounts)
+            && let Some(controller) = made.join("pids", own, mounts)
         {
             made.pids = controller.set("pids.max", count).is_ok();
         }
         if limits.cpu_ms.is_some() {
-            made.cpu = made.join("cpuacct", &own, &mounts);
+            made.cpu = made.join("cpuacct", own, mounts);
             if made.cpu_ms().is_none() {
                 made.cpu = None;
             }
@@ -223,7 +227,56 @@ fn sweep(parent: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
+
+    /// Uses the real version 2 hierarchy where there is one that we may write to.
+    #[test]
+    fn version_two_accounts_cpu_time_and_says_what_it_cannot_hold() {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mounts: String = mounts
+            .lines()
+            .filter(|l| l.contains(" - cgroup2 "))
+            .map(|l| format!("{l}\n"))
+            .collect();
+        let limits = Limits {
+            cpu_ms: Some(1000),
+            memory_bytes: Some(1 << 30),
+            procs: Some(10),
+            ..Limits::default()
+        };
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap();
+        let own: String =
+            own.lines().filter(|l| l.starts_with("0::")).map(|l| format!("{l}\n")).collect();
+        let made = Cgroup::below(&limits, &own, &mounts);
+        let Some(directory) = made.directories.first().cloned() else {
+            return; // No such hierarchy, or not ours to change: limits are watched, as tested elsewhere.
+        };
+        assert_eq!(made.procs.len(), 1);
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "read go; i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; read end"])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut file = &made.procs[0];
+        file.write_all(child.id().to_string().as_bytes()).unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(b"go\n").unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        while made.cpu_ms().unwrap() < 50 {
+            assert!(Instant::now() < until, "no CPU time is accounted");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(stdin);
+        child.wait().unwrap();
+        // Held only if the controller could be had here.
+        let controllers = fs::read_to_string(directory.join("cgroup.controllers")).unwrap();
+        assert_eq!(made.holds(LimitKind::Memory), controllers.contains("memory"));
+        assert_eq!(made.holds(LimitKind::Procs), controllers.contains("pids"));
+        drop(made);
+        assert!(!directory.exists());
+    }
 
     const MOUNTS: &str = "\
 30 24 0:26 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory

@@ -4,21 +4,20 @@
 //! Nothing in here waits for anything but `poll`: not for the child, not for a grandchild that
 //! holds a pipe open, not for the reader of our own output.
 
-use std::ffi::CString;
-use std::fs::File;
-use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::path::Path;
+mod launch;
+mod streams;
+
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant, SystemTime};
 
 use retake_event::{LeftFate, LeftProcess, LimitKind, Outcome, StartFailure, Stream, Usage};
 
 use crate::buffer::PageBuffer;
 use crate::cancel::Cancel;
-use crate::command::{Command, Detach, Stdin, check_directory};
-use crate::keeper::{Group, Keeper, Report, Spawn, Stage};
+use crate::command::{Command, Detach};
+use crate::keeper::{Keeper, Report};
 use crate::leftovers;
-use crate::relay::{Passed, Relay};
+use crate::relay::Relay;
 use crate::resolve;
 use crate::sys;
 use crate::terminal::{Pty, Raw, Terminal};
@@ -32,15 +31,6 @@ const LEFTOVER_GRACE: Duration = Duration::from_millis(200);
 const RELAY_PATIENCE: Duration = Duration::from_millis(100);
 /// How long the keeper may be silent when it owes a report.
 const KEEPER_PATIENCE: Duration = Duration::from_secs(2);
-/// Larger than the default, so that a child writing 64 KiB at a time does not wait for each read.
-const PIPE_SIZE: i32 = 256 << 10;
-
-/// From this many bytes on a stream is one that floods.
-const BUSY: u64 = 64 << 10;
-/// How long a flooding stream gathers in the pipe when a read found less than [`GATHERED`]: many
-/// small writes then cost few reads, and nobody sees a delay this short.
-const GATHER: Duration = Duration::from_micros(100);
-const GATHERED: usize = 128 << 10;
 
 /// Where the child's output goes, live; `None` keeps it to the observer.
 #[derive(Clone, Copy, Default)]
@@ -170,127 +160,7 @@ struct Typing {
     keys: Vec<u8>,
 }
 
-impl<'a> Supervision<'a> {
-    fn start(
-        keeper: &'a mut Keeper,
-        command: &'a Command,
-        cancel: &'a Cancel,
-        attach: Attach<'a>,
-        observer: &'a mut dyn FnMut(Event<'_>),
-        clock: Instant,
-    ) -> Result<Self, StartFailure> {
-        let request = &command.request;
-        let system = |what: &str| {
-            let what = what.to_owned();
-            move |error: io::Error| {
-                StartFailure::NoResources(format!("{what}: {}", crate::command::plain(&error)))
-            }
-        };
-        keeper.revive().map_err(system("no process could be made"))?;
-
-        let directory = open_directory(&request.cwd).map_err(|error| {
-            directory_failure(&request.cwd, error.raw_os_error().unwrap_or(libc::EIO))
-        })?;
-        let program = command.locate()?;
-        let program = CString::new(program.into_os_string().into_encoded_bytes())
-            .map_err(|_| StartFailure::Refused(vec!["the program's path contains a NUL".into()]))?;
-        let inherits_terminal = request.stdin == Stdin::Inherit
-            // SAFETY: asks about a descriptor.
-            && unsafe { libc::isatty(0) } == 1;
-        let (pty, pty_end) = if request.pty {
-            let (pty, end) = Pty::open(inherits_terminal).map_err(system("no pseudo-terminal"))?;
-            (Some(pty), Some(end))
-        } else {
-            (None, None)
-        };
-        let typing = (pty.is_some() && inherits_terminal).then(|| Raw::enter(0)).flatten();
-        let typing = typing.map(|raw| Typing { raw, keys: Vec::new() });
-        let mut terminal =
-            if inherits_terminal && pty.is_none() { Terminal::controlling(0) } else { None };
-
-        let pipe = || sys::pipe().map_err(system("no pipe for the output"));
-        let duplicate = |fd: &OwnedFd| fd.try_clone().map_err(system("no pseudo-terminal"));
-        let (out, err, out_end, err_end) = match (&pty, &pty_end) {
-            (Some(pty), Some(end)) => {
-                (Some(duplicate(&pty.ours)?), None, duplicate(end)?, duplicate(end)?)
-            }
-            _ => {
-                let (out, out_end) = pipe()?;
-                let (err, err_end) = pipe()?;
-                (Some(out), Some(err), out_end, err_end)
-            }
-        };
-        let stdin = open_stdin(&request.stdin, pty_end.filter(|_| inherits_terminal))
-            .map_err(system("stdin"))?;
-        let watch = Watch::over(&request.limits, keeper.pid());
-        let group = match (&terminal, &pty) {
-            (Some(terminal), _) if terminal.in_front() => Group::Foreground,
-            (_, Some(_)) if inherits_terminal => Group::Session,
-            _ => Group::Own,
-        };
-        let cgroup_files = watch.as_ref().map(|watch| watch.cgroup().procs()).unwrap_or_default();
-        keeper
-            .spawn(&Spawn {
-                program: &program,
-                arguments: &command.arguments,
-                environment: &command.environment,
-                group,
-                nice: request.nice,
-                files: request.limits.files,
-                fsize: request.limits.fsize_bytes,
-                directory: directory.as_raw_fd(),
-                stdout: out_end.as_raw_fd(),
-                stderr: err_end.as_raw_fd(),
-                stdin: stdin.as_ref().map(AsRawFd::as_raw_fd),
-                cgroup_files: &cgroup_files,
-            })
-            .map_err(|error| {
-                resolve::explain_exec(
-                    request.arguments[0].as_ref(),
-                    &request.cwd,
-                    error.raw_os_error().unwrap_or(0),
-                )
-            })?;
-        if group == Group::Foreground
-            && let Some(terminal) = &mut terminal
-        {
-            terminal.lent();
-        }
-        Ok(Self {
-            next_look: watch.as_ref().map(|_| clock + watch::EVERY),
-            deadline: request.timeout.and_then(|timeout| clock.checked_add(timeout)),
-            keeper,
-            command,
-            cancel,
-            observer,
-            clock,
-            streams: [out, err],
-            bytes: [0; 2],
-            gather_until: [None; 2],
-            relays: [attach.stdout.map(Relay::new), attach.stderr.map(Relay::new)],
-            relay_error: None,
-            watch,
-            terminal,
-            pty,
-            typing,
-            pid: None,
-            pidfd: None,
-            exit: None,
-            failure: None,
-            usage: Usage::default(),
-            alone: false,
-            cause: None,
-            left: Vec::new(),
-            held_open: false,
-            lost_keeper: false,
-            done: false,
-            kill_at: None,
-            drain_until: None,
-            patience_until: None,
-            owed: Some((clock + KEEPER_PATIENCE, false)),
-        })
-    }
-
+impl Supervision<'_> {
     fn supervise(mut self, start: SystemTime) -> Finished {
         let mut buffer = PageBuffer::new();
         while !self.done {
@@ -394,23 +264,6 @@ impl<'a> Supervision<'a> {
             self.type_on();
         }
         self.done = self.done || self.is_over();
-    }
-
-    /// The descriptor of a stream we want to read now; `-1` while its reader is behind, or while
-    /// more gathers in the pipe.
-    fn readable(&self, stream: Stream) -> RawFd {
-        let index = stream.index();
-        let behind = self.relays[index].as_ref().is_some_and(Relay::waits);
-        match &self.streams[index] {
-            Some(_) if self.gather_until[index].is_some() => -1,
-            Some(fd) if !behind || self.cause.is_some() => fd.as_raw_fd(),
-            _ => -1,
-        }
-    }
-
-    fn waiting_relay(&self, stream: Stream) -> RawFd {
-        let relay = self.relays[stream.index()].as_ref().filter(|relay| relay.waits());
-        relay.map_or(-1, Relay::fd)
     }
 
     fn next_instant(&self) -> Option<Instant> {
@@ -691,131 +544,5 @@ impl<'a> Supervision<'a> {
         for instant in [&mut self.deadline, &mut self.kill_at, &mut self.drain_until] {
             *instant = instant.map(|instant| instant + stood);
         }
-    }
-
-    fn read(&mut self, stream: Stream, events: i16, buffer: &mut PageBuffer) {
-        let index = stream.index();
-        let Some(fd) = self.streams[index].as_ref().map(AsRawFd::as_raw_fd) else { return };
-        if events & libc::POLLIN == 0 {
-            // Hung up with nothing left to read.
-            self.streams[index] = None;
-            return;
-        }
-        let n = match sys::read_some(fd, buffer.as_mut()) {
-            Ok(Some(0)) | Err(_) => {
-                self.streams[index] = None;
-                return;
-            }
-            Ok(None) => return,
-            Ok(Some(n)) => n,
-        };
-        let before = self.bytes[index];
-        self.bytes[index] += n as u64;
-        if before < BUSY && self.bytes[index] >= BUSY {
-            // SAFETY: plain numbers. Over the user's share of pipe memory it stays as it is.
-            unsafe { libc::fcntl(fd, libc::F_SETPIPE_SZ, PIPE_SIZE) };
-        }
-        if before >= BUSY && n < GATHERED {
-            self.gather_until[index] = Some(Instant::now() + GATHER);
-        }
-        let bytes = &buffer.as_mut()[..n];
-        (self.observer)(Event::Output { stream, bytes });
-        if let Some(relay) = &mut self.relays[index] {
-            if relay.waits() {
-                relay.skip(bytes);
-            } else {
-                let passed = relay.pass(bytes);
-                self.passed(stream, &passed);
-            }
-        }
-    }
-
-    fn passed(&mut self, stream: Stream, passed: &Passed) {
-        if !matches!(passed, Passed::Closed) {
-            return;
-        }
-        let Some(relay) = self.relays[stream.index()].take() else { return };
-        // Nobody reads any more. Like a program that writes into a closed pipe, the run ends.
-        if self.cause.is_none() && self.exit.is_none() {
-            self.relay_error = relay.error();
-            self.end(Cause::Cancel(libc::SIGPIPE));
-        }
-    }
-
-    fn key_sink(&self) -> RawFd {
-        match (&self.typing, &self.pty) {
-            (Some(typing), Some(pty)) if !typing.keys.is_empty() => pty.ours.as_raw_fd(),
-            _ => -1,
-        }
-    }
-
-    /// Moves keys from the user's terminal to the child's.
-    fn type_on(&mut self) {
-        let (Some(typing), Some(pty)) = (&mut self.typing, &self.pty) else { return };
-        if typing.keys.is_empty() {
-            let mut keys = [0; 512];
-            match sys::read_some(0, &mut keys) {
-                Ok(Some(n @ 1..)) => typing.keys.extend_from_slice(&keys[..n]),
-                Ok(None) => {}
-                // The user's terminal is gone: nothing more will be typed.
-                Ok(Some(_)) | Err(_) => self.typing = None,
-            }
-            return;
-        }
-        // SAFETY: writes from a buffer that is alive, after `poll` said there is room.
-        let n = unsafe {
-            libc::write(pty.ours.as_raw_fd(), typing.keys.as_ptr().cast(), typing.keys.len())
-        };
-        if n > 0 {
-            typing.keys.drain(..n as usize);
-        }
-    }
-
-    fn explain(&self, stage: Stage, errno: i32) -> StartFailure {
-        let request = &self.command.request;
-        let why = resolve::describe(errno);
-        match stage {
-            Stage::Exec => match self.command.locate() {
-                Ok(program) => resolve::explain_exec(&program, &request.cwd, errno),
-                Err(failure) => failure,
-            },
-            Stage::Directory => directory_failure(&request.cwd, errno),
-            Stage::Clone => StartFailure::NoResources(format!("no process could be made: {why}")),
-            Stage::Limit => StartFailure::NoResources(format!(
-                "a limit or priority could not be set: {why}; ask for less than the current limit"
-            )),
-            Stage::Session | Stage::Cgroup | Stage::Streams | Stage::Terminal => {
-                StartFailure::NoResources(format!(
-                    "the new process could not be set up ({stage:?}): {why}"
-                ))
-            }
-        }
-    }
-}
-
-/// Says what is wrong with a directory that was fine when the command was checked.
-fn directory_failure(path: &Path, errno: i32) -> StartFailure {
-    let why = || format!("working directory {}: {}", path.display(), resolve::describe(errno));
-    StartFailure::WorkingDirectory(check_directory(path).map_or_else(why, |p| p.to_string()))
-}
-
-fn open_directory(path: &Path) -> io::Result<OwnedFd> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    Ok(File::options().read(true).custom_flags(flags).open(path)?.into())
-}
-
-/// What the child reads from; `None` is the keeper's own `/dev/null`.
-fn open_stdin(stdin: &Stdin, pty_end: Option<OwnedFd>) -> io::Result<Option<OwnedFd>> {
-    match (stdin, pty_end) {
-        (Stdin::Inherit, Some(end)) => Ok(Some(end)),
-        (Stdin::Inherit, None) => {
-            // SAFETY: duplicates descriptor 0, which stays open; the copy is ours alone.
-            let fd = sys::check(unsafe { libc::fcntl(0, libc::F_DUPFD_CLOEXEC, 3) })?;
-            // SAFETY: just made.
-            Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) }))
-        }
-        (Stdin::Null, _) => Ok(None),
-        (Stdin::File(path), _) => Ok(Some(File::open(path)?.into())),
     }
 }
