@@ -25,11 +25,6 @@ pub(crate) fn checkout(directory: &Path) -> Checkout {
     Checkout { sha: head(&git_dir, &common), worktree }
 }
 
-/// The root of the worktree a directory is in.
-pub(crate) fn root(directory: &Path) -> Option<&Path> {
-    directory.ancestors().find(|candidate| git_dir(candidate).is_some())
-}
-
 fn git_dir(directory: &Path) -> Option<PathBuf> {
     let dot_git = directory.join(".git");
     let meta = fs::metadata(&dot_git).ok()?;

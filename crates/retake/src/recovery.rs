@@ -63,7 +63,6 @@ pub(crate) fn report(leftover: &Leftover, stuck: bool) {
 }
 
 /// Erases exec runs older than this many days (0: never), looking at most once a day.
-#[cfg_attr(not(test), expect(dead_code, reason = "for exec, which wires it in"))]
 pub(crate) fn retain(store: &mut Store, days: u64) {
     let Some(days) = u32::try_from(days).ok().filter(|days| *days > 0) else { return };
     match store.retain(days, Timestamp::now()) {

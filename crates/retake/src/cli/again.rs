@@ -73,9 +73,7 @@ fn run(args: &Args, given: Option<&Path>) -> Result<Exit, Refused> {
     for difference in differences(&run, &prepared.job.intent) {
         term::say(&difference);
     }
-    let (done, terminal) = exec::perform(prepared)?;
-    term::say(&compared(&run, &done.run));
-    Ok(exec::finish(done, args.json, terminal))
+    Ok(exec::carry_out(prepared, |now| term::say(&compared(&run, now))))
 }
 
 fn refuse(intent: Intent, problems: Vec<String>) -> Refused {

@@ -26,7 +26,7 @@ use crate::config::Config;
 use crate::drive::{self, Capture, Done, Job};
 use crate::place::{self, Place};
 use crate::request::{self, ENV_MODES, Problems, SHELL_MODES};
-use crate::{git, signals, term};
+use crate::{git, recovery, signals, term};
 
 /// Run one command: captured byte for byte, limited, timed out cleanly, nothing left running
 ///
@@ -166,9 +166,22 @@ pub(crate) fn exec(args: Args, store: Option<&Path>) -> Exit {
         Ok(prepared) => prepared,
         Err(refused) => return refused.tell(json),
     };
-    let done = perform(prepared);
-    match done {
-        Ok((done, terminal)) => finish(done, json, terminal),
+    carry_out(prepared, |_| {})
+}
+
+/// Runs what was prepared, prints the result, and then does what can wait until it is printed.
+/// `remark` is called with the finished run before the result.
+pub(super) fn carry_out(prepared: Prepared, remark: impl FnOnce(&Run)) -> Exit {
+    let (json, days) = (prepared.json, prepared.audit.retention_days);
+    match perform(prepared) {
+        Ok(Performed { done, terminal, store }) => {
+            remark(&done.run);
+            let exit = finish(done, json, terminal);
+            if let Some(mut store) = store {
+                recovery::retain(&mut store, days);
+            }
+            exit
+        }
         Err(refused) => refused.tell(json),
     }
 }
@@ -184,6 +197,15 @@ pub(super) struct Prepared {
 struct Audit {
     enabled: bool,
     required: bool,
+    retention_days: u64,
+}
+
+/// A run that is over, and the record it is in.
+struct Performed {
+    done: Done,
+    /// Whether the child had our terminal.
+    terminal: bool,
+    store: Option<Store>,
 }
 
 /// A request that was refused: the run that would have been, and why it is not.
@@ -316,6 +338,7 @@ pub(super) fn prepare(args: Args, given_store: Option<&Path>) -> Result<Prepared
             audit: Audit {
                 enabled: config.truth("execution.audit.enabled"),
                 required: config.truth("execution.audit.required"),
+                retention_days: config.number("execution.audit.retention_days"),
             },
             json: args.json,
         }),
@@ -542,8 +565,7 @@ pub(super) fn empty_intent(command: String, cwd: &Path) -> Intent {
     }
 }
 
-/// Runs what was prepared. Also says whether the child had our terminal.
-pub(super) fn perform(prepared: Prepared) -> Result<(Done, bool), Refused> {
+fn perform(prepared: Prepared) -> Result<Performed, Refused> {
     let Prepared { mut job, place, audit, json } = prepared;
     let request = job.command.request();
     // SAFETY: asks about a descriptor.
@@ -560,8 +582,8 @@ pub(super) fn perform(prepared: Prepared) -> Result<(Done, bool), Refused> {
     let cancel = signals::install()
         .map_err(|error| own_failure(&job.intent, format!("no event descriptor: {error}")))?;
     job.intent.start_time = Timestamp::now();
-    let mut record = match audit.enabled.then(|| begin(&place, &job.intent)) {
-        Some(Ok(record)) => Some(record),
+    let (mut store, recording) = match audit.enabled.then(|| begin(&place, &job.intent)) {
+        Some(Ok((store, recording))) => (Some(store), Some(recording)),
         Some(Err(error)) if audit.required => {
             let problem = format!("it cannot be recorded, and execution.audit.required is set: {error}");
             let failure = StartFailure::Refused(vec![problem]);
@@ -569,25 +591,26 @@ pub(super) fn perform(prepared: Prepared) -> Result<(Done, bool), Refused> {
         }
         Some(Err(error)) => {
             term::say(&format!("this run is not recorded: {error}"));
-            None
+            (None, None)
         }
-        None => None,
+        None => (None, None),
     };
-    let recording = record.as_mut().map(|(store, recording)| (store, recording.take()));
-    let recording = recording.and_then(|(store, recording)| Some((store, recording?)));
-    let done = drive::run(job, &mut keeper, &cancel, recording, json);
+    let record = store.as_mut().zip(recording);
+    let done = drive::run(job, &mut keeper, &cancel, record, json);
     drop(keeper);
     signals::uninstall();
-    Ok((done, terminal))
+    Ok(Performed { done, terminal, store })
 }
 
-fn begin(place: &Place, intent: &Intent) -> retake_store::Result<(Store, Option<Recording>)> {
+/// Opens the record, sees to runs whose runner died, and commits the intent of this one.
+fn begin(place: &Place, intent: &Intent) -> retake_store::Result<(Store, Recording)> {
     let mut store = Store::open(&place.store)?;
+    recovery::recover(&mut store);
     let recording = store.begin(intent)?;
-    Ok((store, Some(recording)))
+    Ok((store, recording))
 }
 
-pub(super) fn finish(done: Done, json: bool, terminal: bool) -> Exit {
+fn finish(done: Done, json: bool, terminal: bool) -> Exit {
     drive::report(&done);
     if json && let Err(error) = term::document(&Document::new(&done.run, done.output)) {
         term::say(&format!("the result could not be printed: {error}"));
