@@ -58,6 +58,8 @@ pub(crate) struct Done {
     pub(crate) outcome: Outcome,
     /// The part of each stream that a result carries.
     pub(crate) output: [Vec<u8>; 2],
+    /// The run was ended because the reader of its output is gone, like any program in a pipe.
+    pub(crate) unread: bool,
 }
 
 /// One stream on its way into the record.
@@ -136,7 +138,12 @@ pub(crate) fn run(
             }
         }
     }
-    Done { run, outcome: finished.outcome, output: captured.map(|c| c.inline.finish()) }
+    Done {
+        run,
+        unread: finished.relay_error == Some(libc::EPIPE),
+        outcome: finished.outcome,
+        output: captured.map(|c| c.inline.finish()),
+    }
 }
 
 impl Captured {
@@ -215,10 +222,13 @@ fn explain(finished: &Finished, job: &Job, over: bool) -> Option<RunError> {
         ),
         Outcome::Cancelled(libc::SIGPIPE) => error(
             ErrorCode::Cancelled,
-            format!(
-                "the output could not be passed on ({}), so the run was ended",
-                finished.relay_error.as_deref().unwrap_or("its reader is gone")
-            ),
+            match finished.relay_error {
+                None | Some(libc::EPIPE) => "nobody reads the output any more, so the run was ended".into(),
+                Some(errno) => {
+                    let why = std::io::Error::from_raw_os_error(errno);
+                    format!("the output could not be passed on, so the run was ended: {why}")
+                }
+            },
             "use --quiet to run without passing output on",
         ),
         Outcome::Cancelled(signal) => {
@@ -299,8 +309,8 @@ pub(crate) fn report(done: &Done) {
     if ending.leaked && ending.left_processes.is_empty() {
         term::say("the output was still held open by a process outside this run; the rest of it is not captured");
     }
-    // A plain failure has said what it had to say itself.
-    let spoke = matches!(done.outcome, Outcome::Exited(_));
+    // A plain failure has said what it had to say itself, and where nobody reads nobody is told.
+    let spoke = matches!(done.outcome, Outcome::Exited(_)) || done.unread;
     if let Some(error) = ending.error.as_ref().filter(|_| !spoke) {
         if error.problems.len() > 1 {
             error.problems.iter().for_each(|problem| term::say(problem));

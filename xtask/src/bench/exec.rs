@@ -153,7 +153,7 @@ impl Peer {
 }
 
 /// Wall and CPU microseconds of a whole command, and its largest resident set in KiB.
-fn timed<S: AsRef<OsStr>>(words: &[S]) -> Result<(f64, f64, f64), String> {
+pub(super) fn timed<S: AsRef<OsStr>>(words: &[S]) -> Result<(f64, f64, f64), String> {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let start = Instant::now();
@@ -277,7 +277,7 @@ fn posix_spawn(words: &[&str]) -> Result<u64, String> {
     }
 }
 
-fn release(name: &str) -> Result<PathBuf, String> {
+pub(super) fn release(name: &str) -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let path = own.with_file_name(name);
     path.exists()
@@ -332,7 +332,7 @@ fn cold(page: &mut Page) -> Result<(), String> {
 }
 
 /// A directory on the disk the project is on, not in memory.
-fn scratch() -> Result<PathBuf, String> {
+pub(super) fn scratch() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let path = own.with_file_name("bench-scratch");
     // What an interrupted benchmark left is of no use.
@@ -460,7 +460,7 @@ fn spin_capture(redacted: bool, chunk: &str, store: &str) -> Result<(), String> 
     Ok(())
 }
 
-fn intent() -> Intent {
+pub(super) fn intent() -> Intent {
     Intent {
         id: RunId::new(),
         kind: Kind::Exec,

@@ -4,6 +4,7 @@
 //! mean anything.
 
 mod exec;
+mod record;
 mod table;
 
 use std::process::Command;
@@ -35,7 +36,8 @@ pub(crate) fn run(name: &str) -> Result<(), String> {
     }
     match name {
         "exec" => exec::run(),
-        _ => Err(format!("there is no benchmark {name}; there is: exec")),
+        "record" => record::run(),
+        _ => Err(format!("there is no benchmark {name}; there are: exec, record")),
     }
 }
 

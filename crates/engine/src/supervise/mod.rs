@@ -71,8 +71,8 @@ pub struct Finished {
     pub left: Vec<LeftProcess>,
     /// Bytes that were captured but that the reader of our own output did not take.
     pub unread: [u64; 2],
-    /// Why passing output on failed, when that ended the run.
-    pub relay_error: Option<String>,
+    /// Why passing output on failed (`EPIPE`: its reader is gone), when that ended the run.
+    pub relay_error: Option<i32>,
 }
 
 impl Keeper {
@@ -182,7 +182,7 @@ impl Supervision<'_> {
                 || self.left.iter().any(|process| process.fate != LeftFate::Kept),
             left: self.left,
             unread: self.relays.map(|relay| relay.map_or(0, |relay| relay.lost())),
-            relay_error: self.relay_error.map(resolve::describe),
+            relay_error: self.relay_error,
         }
     }
 

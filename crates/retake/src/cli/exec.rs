@@ -650,7 +650,7 @@ impl Refused {
         };
         let intent = *self.intent;
         let run = Run { intent, state: State::Finished, ending: Some(ending), recorded: false };
-        finish(Done { run, outcome, output: Default::default() }, json, false)
+        finish(Done { run, outcome, output: Default::default(), unread: false }, json, false)
     }
 }
 
