@@ -4,7 +4,6 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-#[expect(clippy::print_stdout, reason = "how a build script speaks to cargo")]
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     // Without gcc's static unwinder (another compiler, another system) the shared one serves.

@@ -1,7 +1,5 @@
 //! `retake exec` as a user meets it: the real program, its output, its codes, its manners.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 mod common;
 
 use std::io::{BufRead, BufReader, Read};

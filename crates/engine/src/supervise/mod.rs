@@ -18,7 +18,6 @@ use crate::command::{Command, Detach};
 use crate::keeper::{Keeper, Report};
 use crate::leftovers;
 use crate::relay::Relay;
-use crate::resolve;
 use crate::sys;
 use crate::terminal::{Pty, Raw, Terminal};
 use crate::watch::{self, Watch};

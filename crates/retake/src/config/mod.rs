@@ -117,7 +117,7 @@ impl Config {
             // An empty file, or a group with everything in it commented out.
             YamlData::Value(Scalar::Null) => return,
             _ => {
-                let what = if prefix.is_empty() { "the file".into() } else { format!("{prefix}") };
+                let what = if prefix.is_empty() { "the file".to_owned() } else { prefix.to_owned() };
                 errors.push(format!("{}: {what} takes keys and values, not a single value", place(node)));
                 return;
             }

@@ -86,7 +86,7 @@ pub(crate) fn duration(duration: std::time::Duration) -> String {
     let ms = duration.as_millis();
     match ms {
         0..1_000 => format!("{ms}ms"),
-        1_000..60_000 if ms % 1000 == 0 => format!("{}s", ms / 1000),
+        1_000..60_000 if ms.is_multiple_of(1000) => format!("{}s", ms / 1000),
         1_000..60_000 => format!("{:.1}s", duration.as_secs_f64()),
         60_000..3_600_000 => format!("{}m{:02}s", ms / 60_000, ms / 1000 % 60),
         _ => format!("{}h{:02}m", ms / 3_600_000, ms / 60_000 % 60),
