@@ -80,7 +80,8 @@ pub(crate) fn run(
     record: Option<(&mut Store, Recording)>,
     want_output: bool,
 ) -> Done {
-    let inline = |keeps: bool| Inline::new(if want_output && keeps { job.inline_bytes as usize } else { 0 });
+    let inline =
+        |keeps: bool| Inline::new(if want_output && keeps { job.inline_bytes as usize } else { 0 });
     let mut captured = Stream::BOTH.map(|stream| Captured {
         redactor: job.redactor.stream(),
         inline: inline(job.capture.keeps(stream)),
@@ -148,7 +149,12 @@ pub(crate) fn run(
 
 impl Captured {
     /// Redacts and keeps bytes; `None` ends the stream.
-    fn take(&mut self, stream: Stream, bytes: Option<&[u8]>, mut recording: Option<&mut Recording>) {
+    fn take(
+        &mut self,
+        stream: Stream,
+        bytes: Option<&[u8]>,
+        mut recording: Option<&mut Recording>,
+    ) {
         let Self { redactor, inline, kept, room, over, .. } = self;
         let mut keep = |clean: &[u8]| {
             *kept += clean.len() as u64;
@@ -175,7 +181,8 @@ fn ending(
     redactions: u64,
 ) -> Ending {
     let start = job.intent.start_time;
-    let duration_ms = u64::try_from(finished.duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
+    let duration_ms =
+        u64::try_from(finished.duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
     Ending {
         outcome: finished.outcome.word(),
         exit_code: Some(exit_code(&finished.outcome)),
@@ -223,7 +230,9 @@ fn explain(finished: &Finished, job: &Job, over: bool) -> Option<RunError> {
         Outcome::Cancelled(libc::SIGPIPE) => error(
             ErrorCode::Cancelled,
             match finished.relay_error {
-                None | Some(libc::EPIPE) => "nobody reads the output any more, so the run was ended".into(),
+                None | Some(libc::EPIPE) => {
+                    "nobody reads the output any more, so the run was ended".into()
+                }
                 Some(errno) => {
                     let why = std::io::Error::from_raw_os_error(errno);
                     format!("the output could not be passed on, so the run was ended: {why}")
@@ -254,9 +263,11 @@ fn explain(finished: &Finished, job: &Job, over: bool) -> Option<RunError> {
         Outcome::Exited(code) => {
             error(ErrorCode::Failed, format!("the command exited with code {code}"), "")
         }
-        Outcome::Signaled(signal) => {
-            error(ErrorCode::Failed, format!("the command was ended by {}", signal_name(*signal)), "")
-        }
+        Outcome::Signaled(signal) => error(
+            ErrorCode::Failed,
+            format!("the command was ended by {}", signal_name(*signal)),
+            "",
+        ),
         Outcome::Interrupted => error(
             ErrorCode::Failed,
             "the process that kept this run was killed, and the run with it".into(),
@@ -268,8 +279,12 @@ fn explain(finished: &Finished, job: &Job, over: bool) -> Option<RunError> {
 /// The error of a run that did not start.
 pub(crate) fn refusal(failure: &StartFailure) -> RunError {
     let (code, hint) = match failure {
-        StartFailure::Refused(_) => (ErrorCode::InvalidRequest, "correct the request; nothing was started"),
-        StartFailure::WorkingDirectory(_) => (ErrorCode::WorkingDirectory, "create it or correct --cwd"),
+        StartFailure::Refused(_) => {
+            (ErrorCode::InvalidRequest, "correct the request; nothing was started")
+        }
+        StartFailure::WorkingDirectory(_) => {
+            (ErrorCode::WorkingDirectory, "create it or correct --cwd")
+        }
         StartFailure::NotFound(_) => (
             ErrorCode::NotFound,
             "check the spelling and PATH, give its full path, or use --shell true for a shell builtin",
@@ -277,9 +292,10 @@ pub(crate) fn refusal(failure: &StartFailure) -> RunError {
         StartFailure::NotExecutable(_) | StartFailure::WrongFormat(_) => {
             (ErrorCode::NotFound, "give a program this system can run")
         }
-        StartFailure::MissingInterpreter(_) => {
-            (ErrorCode::NotFound, "install the interpreter, or correct the first line of the script")
-        }
+        StartFailure::MissingInterpreter(_) => (
+            ErrorCode::NotFound,
+            "install the interpreter, or correct the first line of the script",
+        ),
         StartFailure::NoResources(_) => {
             (ErrorCode::NoResources, "free some, or raise the limits of this session (ulimit -a)")
         }
@@ -307,7 +323,9 @@ pub(crate) fn report(done: &Done) {
         term::say(&format!("{} ({}) {did}", process.command, process.pid));
     }
     if ending.leaked && ending.left_processes.is_empty() {
-        term::say("the output was still held open by a process outside this run; the rest of it is not captured");
+        term::say(
+            "the output was still held open by a process outside this run; the rest of it is not captured",
+        );
     }
     // A plain failure has said what it had to say itself, and where nobody reads nobody is told.
     let spoke = matches!(done.outcome, Outcome::Exited(_)) || done.unread;

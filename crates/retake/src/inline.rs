@@ -59,7 +59,8 @@ impl Inline {
         let start = tail.iter().take(3).take_while(|&&byte| byte & 0xC0 == 0x80).count();
         let tail = &tail[start..];
         let left_out = self.total - carried.len() as u64 - tail.len() as u64;
-        carried.extend_from_slice(format!("\n[retake: {left_out} bytes left out here]\n").as_bytes());
+        carried
+            .extend_from_slice(format!("\n[retake: {left_out} bytes left out here]\n").as_bytes());
         carried.extend_from_slice(tail);
         carried
     }

@@ -153,7 +153,13 @@ mod tests {
         let before = Timestamp::now();
         let sleeper = |mark: Option<RunId>| {
             let mut command = Command::new("sleep");
-            command.arg("1000").env_remove(PARENT_VARIABLE).stdin(Stdio::null());
+            // With our stdout, a test that fails would keep its reader waiting for the sleepers.
+            command
+                .arg("99")
+                .env_remove(PARENT_VARIABLE)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
             if let Some(run) = mark {
                 command.env(PARENT_VARIABLE, run.to_string());
             }
@@ -163,7 +169,7 @@ mod tests {
             (sleeper(Some(run)), sleeper(Some(other)), sleeper(None));
         let found: Vec<_> = marked().into_iter().filter(|found| found.run == run).collect();
         assert_eq!(found.len(), 1);
-        assert_eq!((found[0].pid, found[0].command.as_str()), (ours.id() as i32, "sleep 1000"));
+        assert_eq!((found[0].pid, found[0].command.as_str()), (ours.id() as i32, "sleep 99"));
         assert!(found[0].began_after(before));
         assert!(!found[0].began_after(before + SignedDuration::from_secs(60)));
         assert!(end(&found).is_empty());

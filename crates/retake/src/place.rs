@@ -18,7 +18,9 @@ pub(crate) enum PlaceError {
          chown it to yourself, or work in a project of your own", .path.display()
     )]
     Foreign { path: PathBuf, owner: u32 },
-    #[error("there is no place for the record: neither $XDG_DATA_HOME nor $HOME is an absolute path; name one with --store")]
+    #[error(
+        "there is no place for the record: neither $XDG_DATA_HOME nor $HOME is an absolute path; name one with --store"
+    )]
     NoHome,
 }
 
@@ -55,7 +57,8 @@ fn check_owner(agent: &Path) -> Result<(), PlaceError> {
 }
 
 fn user_data() -> Result<PathBuf, PlaceError> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let absolute =
+        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     absolute("XDG_DATA_HOME")
         .or_else(|| Some(absolute("HOME")?.join(".local/share")))
         .map(|base| base.join("retake"))

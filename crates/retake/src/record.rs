@@ -13,6 +13,8 @@ use crate::{recovery, shown, term};
 
 /// What a command may spend on compressing and indexing after it has answered.
 const SPARE_TIME: Duration = Duration::from_millis(30);
+/// How many candidates an ambiguous id is answered with.
+const SHOWN: usize = 10;
 
 /// Where the record is, and whether someone said so.
 pub(crate) struct Record {
@@ -61,11 +63,14 @@ pub(crate) fn find(store: &Store, text: &str) -> Result<Run, Failure> {
         Err(Error::Ambiguous { text, candidates }) => {
             let now = Timestamp::now();
             let mut lines = Vec::new();
-            for id in &candidates {
+            for id in candidates.iter().take(SHOWN) {
                 let run = store.get(*id)?;
                 let when = term::ago(run.intent.start_time, now);
                 let outcome = shown::outcome(&run).0;
                 lines.push(format!("{id}  {when}  {outcome}  {}", run.intent.command));
+            }
+            if candidates.len() > SHOWN {
+                lines.push(format!("and {} more", candidates.len() - SHOWN));
             }
             Err(Failure::Ambiguous { text, candidates: lines })
         }

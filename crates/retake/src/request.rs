@@ -53,7 +53,8 @@ pub(crate) fn limits(given: &[String], problems: &mut Problems) -> Limits {
             "procs" => limits.procs = problems.keep(&option, positive(count())),
             "files" => limits.files = problems.keep(&option, positive(count())),
             "cpu" => {
-                let ms = parse_duration(value).map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
+                let ms =
+                    parse_duration(value).map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
                 limits.cpu_ms = problems.keep(&option, positive(ms));
             }
             _ => problems.note(format!(
@@ -183,7 +184,10 @@ mod tests {
         assert_eq!(limits.memory_bytes, Some(512 << 20));
         assert_eq!(limits.cpu_ms, Some(1500));
         assert_eq!(limits.fsize_bytes, Some(1 << 30));
-        super::limits(&["memory", "memory=0", "disk=1", "procs=x"].map(String::from), &mut problems);
+        super::limits(
+            &["memory", "memory=0", "disk=1", "procs=x"].map(String::from),
+            &mut problems,
+        );
         assert_eq!(problems.0.len(), 4);
     }
 
@@ -191,10 +195,15 @@ mod tests {
     fn an_env_file_has_comments_quotes_and_exports() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("env");
-        std::fs::write(&file, "# c\n\nA=1\nexport B='x y'\nC=\"l1\\nl2 \\\"q\\\"\"\r\nD=\nbroken\nE=#no\n").unwrap();
+        std::fs::write(
+            &file,
+            "# c\n\nA=1\nexport B='x y'\nC=\"l1\\nl2 \\\"q\\\"\"\r\nD=\nbroken\nE=#no\n",
+        )
+        .unwrap();
         let mut problems = Problems::default();
         let got = variables(&[file], &["A=2".into(), "nope".into()], &mut problems);
-        let got: Vec<_> = got.iter().map(|(n, v)| format!("{}={}", n.display(), v.display())).collect();
+        let got: Vec<_> =
+            got.iter().map(|(n, v)| format!("{}={}", n.display(), v.display())).collect();
         assert_eq!(got, ["A=1", "B=x y", "C=l1\nl2 \"q\"", "D=", "E=#no", "A=2"]);
         assert_eq!(problems.0.len(), 2);
         assert!(problems.0[0].to_string().contains("env:7"), "{}", problems.0[0]);

@@ -61,14 +61,43 @@ fn output_passes_through_live() {
 fn json_has_every_promised_key() {
     let sandbox = Sandbox::new();
     let called = sandbox.retake(&[
-        "exec", "--json", "--session-id", "s1", "--label", "k=v", "--", "sh", "-c", "echo out; echo err >&2; exit 3",
+        "exec",
+        "--json",
+        "--session-id",
+        "s1",
+        "--label",
+        "k=v",
+        "--",
+        "sh",
+        "-c",
+        "echo out; echo err >&2; exit 3",
     ]);
     assert_eq!(called.code, 3);
     let json = called.json();
     for key in [
-        "id", "command", "workingDirectory", "exitCode", "success", "timedOut", "startTime", "endTime",
-        "durationMs", "stdout", "stderr", "correlationIds", "arguments", "shell", "outcome", "signal", "error",
-        "truncated", "stdoutBytes", "stderrBytes", "leaked", "leftProcesses", "usage",
+        "id",
+        "command",
+        "workingDirectory",
+        "exitCode",
+        "success",
+        "timedOut",
+        "startTime",
+        "endTime",
+        "durationMs",
+        "stdout",
+        "stderr",
+        "correlationIds",
+        "arguments",
+        "shell",
+        "outcome",
+        "signal",
+        "error",
+        "truncated",
+        "stdoutBytes",
+        "stderrBytes",
+        "leaked",
+        "leftProcesses",
+        "usage",
     ] {
         assert!(json.get(key).is_some(), "{key} is missing in {json}");
     }
@@ -76,7 +105,10 @@ fn json_has_every_promised_key() {
     assert_eq!(json["exitCode"], 3);
     assert_eq!(json["stdout"], "out\n");
     assert_eq!(json["stderr"], "err\n");
-    assert_eq!(json["arguments"], serde_json::json!(["sh", "-c", "echo out; echo err >&2; exit 3"]));
+    assert_eq!(
+        json["arguments"],
+        serde_json::json!(["sh", "-c", "echo out; echo err >&2; exit 3"])
+    );
     assert_eq!(json["error"]["code"], "ACODE-EXE-003");
     assert_eq!(json["correlationIds"]["sessionId"], "s1");
     assert_eq!(json["correlationIds"].as_object().unwrap().len(), 7);
@@ -105,7 +137,12 @@ fn outcomes_have_one_word_one_code_and_one_error() {
         (&["--", "/etc/passwd"], "not_started", 126, "ACODE-EXE-001"),
         (&["--cwd", "/no/such", "--", "true"], "not_started", 125, "ACODE-EXE-006"),
         (&["--timeout", "-1", "--", "true"], "not_started", 125, "ACODE-EXE-005"),
-        (&["--limit", "fsize=1K", "--", "sh", "-c", "exec head -c 9999 /dev/zero > big"], "limit_exceeded", 153, "ACODE-EXE-007"),
+        (
+            &["--limit", "fsize=1K", "--", "sh", "-c", "exec head -c 9999 /dev/zero > big"],
+            "limit_exceeded",
+            153,
+            "ACODE-EXE-007",
+        ),
     ];
     for (arguments, word, code, error) in cases {
         let called = sandbox.retake(&[&["exec", "--json"], arguments].concat());
@@ -123,8 +160,24 @@ fn outcomes_have_one_word_one_code_and_one_error() {
 fn a_refused_request_names_every_problem() {
     let sandbox = Sandbox::new();
     let arguments = [
-        "exec", "", "--timeout", "0", "--cwd", "/no/such", "--env", "1A=x", "--env-file", "nope", "--limit",
-        "memory=much", "--nice", "99", "--capture", "some", "--label", "x",
+        "exec",
+        "",
+        "--timeout",
+        "0",
+        "--cwd",
+        "/no/such",
+        "--env",
+        "1A=x",
+        "--env-file",
+        "nope",
+        "--limit",
+        "memory=much",
+        "--nice",
+        "99",
+        "--capture",
+        "some",
+        "--label",
+        "x",
     ];
     let called = sandbox.retake(&arguments);
     assert_eq!(called.code, 125);
@@ -164,12 +217,18 @@ fn usage_errors_of_exec_are_refusals_too() {
 fn a_shell_is_used_only_when_needed_and_allowed() {
     let sandbox = Sandbox::new();
     let json = sandbox.retake(&["exec", "--json", "echo plain words"]).json();
-    assert_eq!((json["shell"].as_bool(), json["stdout"].as_str()), (Some(false), Some("plain words\n")));
+    assert_eq!(
+        (json["shell"].as_bool(), json["stdout"].as_str()),
+        (Some(false), Some("plain words\n"))
+    );
     let json = sandbox.retake(&["exec", "--json", "echo a | tr a b"]).json();
     assert_eq!((json["shell"].as_bool(), json["stdout"].as_str()), (Some(true), Some("b\n")));
     let called = sandbox.retake(&["exec", "--shell", "false", "exit 42"]);
     assert_eq!(called.code, 125);
-    assert!(called.stderr.contains("`exit` is a shell builtin") && called.stderr.contains("--shell true"));
+    assert!(
+        called.stderr.contains("`exit` is a shell builtin")
+            && called.stderr.contains("--shell true")
+    );
     let json = sandbox.retake(&["exec", "--json", "--", "echo", "$HOME", "a;b"]).json();
     assert_eq!(json["stdout"], "$HOME a;b\n");
 }
@@ -179,11 +238,18 @@ fn environment_modes() {
     let sandbox = Sandbox::new();
     let variables = |arguments: &[&str]| {
         let mut command = sandbox.command(RETAKE);
-        command.env("LD_PRELOAD_X", "1").env("NODE_OPTIONS", "--x").env("MY_API_TOKEN", "abc").env("CI_TOKEN", "t");
+        command
+            .env("LD_PRELOAD_X", "1")
+            .env("NODE_OPTIONS", "--x")
+            .env("MY_API_TOKEN", "abc")
+            .env("CI_TOKEN", "t");
         called(command.arg("exec").args(arguments).args(["--", "/usr/bin/env"])).stdout
     };
     let all = variables(&["--env", "A=1", "--unset", "HOME"]);
-    assert!(all.contains("A=1\n") && all.contains("NODE_OPTIONS=") && !all.contains("\nHOME="), "{all}");
+    assert!(
+        all.contains("A=1\n") && all.contains("NODE_OPTIONS=") && !all.contains("\nHOME="),
+        "{all}"
+    );
     assert!(all.contains("RETAKE_PARENT_ID=") && all.contains("RETAKE_STORE="), "{all}");
     assert_eq!(variables(&["--env-mode", "replace", "--env", "A=1"]), "A=1\n");
     sandbox.file(".agent/config.yml", "execution:\n  environment:\n    allow: [CI_TOKEN]\n");
@@ -199,7 +265,8 @@ fn quiet_and_capture() {
     assert_eq!(sandbox.retake(&[&["exec", "--quiet"], &both[..]].concat()).snapshot(), "exit 0\n");
     let none = sandbox.retake(&[&["exec", "--capture", "none"], &both[..]].concat());
     assert_eq!(none.snapshot(), "exit 0\nstdout: out\nstderr: err\n");
-    let json = sandbox.retake(&[&["exec", "--json", "--capture", "stderr"], &both[..]].concat()).json();
+    let json =
+        sandbox.retake(&[&["exec", "--json", "--capture", "stderr"], &both[..]].concat()).json();
     assert_eq!((json["stdout"].as_str(), json["stderr"].as_str()), (Some(""), Some("err\n")));
     assert_eq!(json["stdoutRawBytes"], 4);
 }
@@ -225,14 +292,29 @@ fn secrets_reach_the_child_and_the_terminal_but_not_the_result() {
     let secret = "hunter2-very-secret";
     let run = |arguments: &[&str]| {
         let mut command = sandbox.command(RETAKE);
-        called(command.env("DB_PASSWORD", secret).arg("exec").args(arguments).args(["--", "sh", "-c", "echo pw=$DB_PASSWORD"]))
+        called(command.env("DB_PASSWORD", secret).arg("exec").args(arguments).args([
+            "--",
+            "sh",
+            "-c",
+            "echo pw=$DB_PASSWORD",
+        ]))
     };
     assert_eq!(run(&[]).stdout, format!("pw={secret}\n"));
     let json = run(&["--json"]).json();
     assert_eq!(json["stdout"], "pw=[redacted:DB_PASSWORD]\n");
     assert_eq!(json["redactions"], 1);
     assert_eq!(run(&["--json", "--no-redact"]).json()["stdout"], format!("pw={secret}\n"));
-    let other = sandbox.retake(&["exec", "--json", "--env", "PLAIN=opensesame1", "--secret", "PLAIN", "--", "printenv", "PLAIN"]);
+    let other = sandbox.retake(&[
+        "exec",
+        "--json",
+        "--env",
+        "PLAIN=opensesame1",
+        "--secret",
+        "PLAIN",
+        "--",
+        "printenv",
+        "PLAIN",
+    ]);
     assert_eq!(other.json()["stdout"], "[redacted:PLAIN]\n");
     assert!(!other.stdout.contains("opensesame1"));
 }
@@ -249,7 +331,9 @@ fn a_leak_is_named_and_ended() {
     assert!(called.stderr.contains("sleep 1000"), "{}", called.stderr);
     assert!(!alive(json["stdout"].as_str().unwrap().trim().parse().unwrap()));
 
-    let kept = sandbox.retake(&["exec", "--json", "--detach-ok", "--", "sh", "-c", "sleep 1000 & echo $!"]).json();
+    let kept = sandbox
+        .retake(&["exec", "--json", "--detach-ok", "--", "sh", "-c", "sleep 1000 & echo $!"])
+        .json();
     assert_eq!(kept["leaked"], false);
     let pid: i32 = kept["stdout"].as_str().unwrap().trim().parse().unwrap();
     assert!(alive(pid), "it was allowed to stay");
@@ -269,7 +353,11 @@ fn killing_retake_takes_its_tree_along() {
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let pids: Vec<i32> = lines.map(Result::unwrap).take_while(|line| line != "ready").map(|l| l.parse().unwrap()).collect();
+    let pids: Vec<i32> = lines
+        .map(Result::unwrap)
+        .take_while(|line| line != "ready")
+        .map(|l| l.parse().unwrap())
+        .collect();
     assert_eq!(pids.len(), 3);
     assert!(pids.iter().all(|pid| alive(*pid)));
     child.kill().unwrap();
@@ -290,7 +378,11 @@ fn a_reader_that_is_slow_or_gone_does_not_hang_the_run() {
     assert_eq!(gone.stderr, "141\n", "as quiet as any program in a pipe");
     let full = sandbox.sh("retake exec -- yes > /dev/full; echo $?");
     assert_eq!(full.stdout, "141\n");
-    assert!(full.stderr.contains("could not be passed on, so the run was ended: No space left"), "{}", full.stderr);
+    assert!(
+        full.stderr.contains("could not be passed on, so the run was ended: No space left"),
+        "{}",
+        full.stderr
+    );
     assert!(start.elapsed() < Duration::from_secs(15));
 }
 
@@ -307,9 +399,16 @@ fn signals_end_the_run_and_then_retake() {
     let sandbox = Sandbox::new();
     for (signal, code) in [("INT", 130), ("TERM", 143), ("HUP", 129), ("QUIT", 131)] {
         // Job control, so that the background job does not ignore INT and QUIT.
-        let line = format!("set -m; retake exec --json -- sh -c 'echo $$ > pid; exec sleep 1000' & r=$!; while ! [ -s pid ]; do sleep 0.01; done; kill -{signal} $r; wait $r; echo $? >&2; rm pid");
+        let line = format!(
+            "set -m; retake exec --json -- sh -c 'echo $$ > pid; exec sleep 1000' & r=$!; while ! [ -s pid ]; do sleep 0.01; done; kill -{signal} $r; wait $r; echo $? >&2; rm pid"
+        );
         let called = called(sandbox.command("bash").args(["-c", &line]));
-        assert_eq!(called.stderr.lines().last().unwrap_or(""), code.to_string(), "{}", called.snapshot());
+        assert_eq!(
+            called.stderr.lines().last().unwrap_or(""),
+            code.to_string(),
+            "{}",
+            called.snapshot()
+        );
         let json = called.json();
         assert_eq!(json["outcome"], "cancelled");
         assert_eq!(json["error"]["code"], "ACODE-EXE-008");
@@ -320,7 +419,8 @@ fn signals_end_the_run_and_then_retake() {
 #[test]
 fn nested_runs_link_up() {
     let sandbox = Sandbox::new();
-    let json = sandbox.retake(&["exec", "--json", "--", "retake", "exec", "--json", "--", "true"]).json();
+    let json =
+        sandbox.retake(&["exec", "--json", "--", "retake", "exec", "--json", "--", "true"]).json();
     let inner: serde_json::Value = serde_json::from_str(json["stdout"].as_str().unwrap()).unwrap();
     assert_eq!(inner["parentId"], json["id"]);
     assert_eq!(json["parentId"], serde_json::Value::Null);
@@ -341,7 +441,9 @@ fn the_commit_is_found_without_asking_git() {
 #[test]
 fn a_line_of_a_hundred_megabytes_is_counted_exactly() {
     let sandbox = Sandbox::new();
-    let json = sandbox.retake(&["exec", "--json", "--", "sh", "-c", "head -c 100000000 /dev/zero | tr '\\0' x"]).json();
+    let json = sandbox
+        .retake(&["exec", "--json", "--", "sh", "-c", "head -c 100000000 /dev/zero | tr '\\0' x"])
+        .json();
     assert_eq!(json["stdoutBytes"], 100_000_000);
     assert_eq!(json["truncated"], true);
 }
@@ -354,14 +456,23 @@ fn without_descriptors_or_processes_there_is_still_a_result() {
     assert_eq!(called.json()["error"]["code"], "ACODE-EXE-009", "{}", called.snapshot());
     if unsafe_is_root() {
         // An unprivileged user with no process to spare.
-        std::fs::set_permissions(sandbox.dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::set_permissions(
+            sandbox.dir.path(),
+            std::os::unix::fs::PermissionsExt::from_mode(0o755),
+        )
+        .unwrap();
         let line = format!(
             "chmod 777 . .agent; cp {RETAKE} ./r; setpriv --reuid 65534 --regid 65534 --clear-groups prlimit --nproc=1 ./r --store /tmp/none-$$ exec --json -- true"
         );
         let called = sandbox.sh(&line);
         assert_eq!(called.code, 125, "{}", called.snapshot());
         assert_eq!(called.json()["outcome"], "not_started");
-        assert!(called.json()["error"]["message"].as_str().unwrap().contains("no process could be made"));
+        assert!(
+            called.json()["error"]["message"]
+                .as_str()
+                .unwrap()
+                .contains("no process could be made")
+        );
     }
 }
 
@@ -372,14 +483,17 @@ fn unsafe_is_root() -> bool {
 
 #[test]
 fn descriptors_of_the_shell_reach_the_command() {
-    let called = called(Sandbox::new().command("bash").args(["-c", "retake exec -- cat <(echo one) <(echo two)"]));
+    let called = called(
+        Sandbox::new().command("bash").args(["-c", "retake exec -- cat <(echo one) <(echo two)"]),
+    );
     assert_eq!(called.snapshot(), "exit 0\nstdout: one\nstdout: two\n");
 }
 
 #[test]
 fn a_command_in_its_own_terminal() {
     let sandbox = Sandbox::new();
-    let called = sandbox.retake(&["exec", "--pty", "--", "sh", "-c", "test -t 1 && echo yes; echo err >&2"]);
+    let called =
+        sandbox.retake(&["exec", "--pty", "--", "sh", "-c", "test -t 1 && echo yes; echo err >&2"]);
     assert_eq!(called.snapshot(), "exit 0\nstdout: yes\nstdout: err\n");
 }
 
@@ -410,10 +524,14 @@ fn nothing_is_read_unless_given() {
 fn limits_bind() {
     let sandbox = Sandbox::new();
     let memory = "import time\nx = bytearray(600 << 20)\ntime.sleep(100)";
-    let json = sandbox.retake(&["exec", "--json", "--limit", "memory=200M", "--", "python3", "-c", memory]).json();
+    let json = sandbox
+        .retake(&["exec", "--json", "--limit", "memory=200M", "--", "python3", "-c", memory])
+        .json();
     assert_eq!(json["outcome"], "limit_exceeded", "{json}");
     assert!(json["error"]["message"].as_str().unwrap().contains("memory limit"));
-    let json = sandbox.retake(&["exec", "--json", "--limit", "cpu=0.3s", "--", "sh", "-c", "while :; do :; done"]).json();
+    let json = sandbox
+        .retake(&["exec", "--json", "--limit", "cpu=0.3s", "--", "sh", "-c", "while :; do :; done"])
+        .json();
     assert_eq!(json["outcome"], "limit_exceeded");
     assert_eq!(json["error"]["code"], "ACODE-EXE-007");
     let called = sandbox.retake(&["exec", "--limit", "files=40", "--", "sh", "-c", "ulimit -n"]);

@@ -31,7 +31,11 @@ impl Screen {
             let ours = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC);
             libc::grantpt(ours);
             libc::unlockpt(ours);
-            let theirs = libc::ioctl(ours, libc::TIOCGPTPEER, libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC);
+            let theirs = libc::ioctl(
+                ours,
+                libc::TIOCGPTPEER,
+                libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC,
+            );
             assert!(ours >= 0 && theirs >= 0);
             (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs))
         };
@@ -54,7 +58,8 @@ impl Screen {
         let shell = command.spawn().unwrap();
         // SAFETY: sets the descriptor not to block, so that waiting has an end.
         unsafe { libc::fcntl(ours.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
-        let mut screen = Self { shell, terminal: ours.into(), seen: String::new(), from: 0, sandbox };
+        let mut screen =
+            Self { shell, terminal: ours.into(), seen: String::new(), from: 0, sandbox };
         screen.expect("PROMPT> ");
         screen
     }
@@ -92,7 +97,10 @@ impl Screen {
         let file = self.sandbox.project().join("pid");
         let mut pid = 0;
         eventually("the command wrote its pid", || {
-            pid = std::fs::read_to_string(&file).ok().and_then(|t| t.trim().parse().ok()).unwrap_or(0);
+            pid = std::fs::read_to_string(&file)
+                .ok()
+                .and_then(|t| t.trim().parse().ok())
+                .unwrap_or(0);
             pid != 0
         });
         std::fs::remove_file(file).unwrap();
@@ -136,10 +144,13 @@ fn modes_and_foreground_are_given_back_however_the_run_ends() {
         screen.expect("PROMPT> ");
     }
     // Killed with the child in front: the shell gets its terminal back.
-    screen.line("retake exec --stdin inherit -- sh -c 'stty -echo; echo $PPID > pid; exec sleep 1000'");
+    screen.line(
+        "retake exec --stdin inherit -- sh -c 'stty -echo; echo $PPID > pid; exec sleep 1000'",
+    );
     let keeper = screen.pid();
     let stat = std::fs::read_to_string(format!("/proc/{keeper}/stat")).unwrap();
-    let retake: i32 = stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap();
+    let retake: i32 =
+        stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap();
     // SAFETY: a process of this test.
     unsafe { libc::kill(retake, libc::SIGKILL) };
     screen.expect("Killed");
@@ -167,7 +178,9 @@ fn ctrl_c_ends_the_run_and_a_loop_around_it() {
 fn ctrl_z_stops_tree_and_clock_and_fg_resumes_both() {
     let mut screen = Screen::new();
     for stdin in ["null", "inherit"] {
-        screen.line(&format!("retake exec --stdin {stdin} --timeout 3 -- sh -c 'echo $$ > pid; sleep 1000'"));
+        screen.line(&format!(
+            "retake exec --stdin {stdin} --timeout 3 -- sh -c 'echo $$ > pid; sleep 1000'"
+        ));
         let pid = screen.pid();
         screen.send("\x1a");
         screen.expect("Stopped");

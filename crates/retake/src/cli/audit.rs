@@ -113,7 +113,9 @@ fn tell_intact(intact: &Intact, expected: bool, json: bool) -> Result<(), Failur
     let (runs, entries) = (term::count(runs, "run"), term::count(head.count, "entry"));
     term::say(&format!("{runs} in {entries}{erased}"));
     if !expected {
-        term::say("keep this head elsewhere: `retake audit verify --expect HEAD` then also finds a cut-off or rewritten chain");
+        term::say(
+            "keep this head elsewhere: `retake audit verify --expect HEAD` then also finds a cut-off or rewritten chain",
+        );
     }
     Ok(())
 }
@@ -129,7 +131,9 @@ fn tell_broken(found: &Break, json: bool) -> Result<(), Failure> {
         })?;
     } else {
         term::data(format!("BROKEN {}\n", term::visible(&found.to_string())).as_bytes())?;
-        term::say("the record is not what retake wrote; compare it with a backup, `retake runs show` still reads it");
+        term::say(
+            "the record is not what retake wrote; compare it with a backup, `retake runs show` still reads it",
+        );
     }
     Ok(())
 }

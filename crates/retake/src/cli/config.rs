@@ -38,7 +38,11 @@ pub(super) fn config(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         (true, true) => {
             let explained: Vec<_> = config
                 .entries()
-                .map(|(key, value, source)| Explained { key, value: value.to_json(), source: source.to_string() })
+                .map(|(key, value, source)| Explained {
+                    key,
+                    value: value.to_json(),
+                    source: source.to_string(),
+                })
                 .collect();
             term::document(&explained)?;
         }

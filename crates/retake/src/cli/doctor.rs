@@ -63,7 +63,9 @@ pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     match record.read_if_any() {
         Ok(Some(store)) => document.examined(&store, args.deep)?,
         Ok(None) => {}
-        Err(Failure::Store(error)) if error.is_damage() || matches!(error, Error::NotARecord { .. }) => {
+        Err(Failure::Store(error))
+            if error.is_damage() || matches!(error, Error::NotARecord { .. }) =>
+        {
             document.problems.push(error.to_string());
         }
         Err(failure) => return Err(failure),
@@ -119,8 +121,22 @@ impl Document {
         if let (Some(sqlite), Some(schema)) = (self.sqlite_version, self.schema_version) {
             fact("sqlite", format!("{sqlite}, schema {schema}"));
             fact("runs", format!("{}, {} of them running", self.runs, self.running));
-            fact("database", format!("{} and {} of log", term::size(self.database_bytes), term::size(self.wal_bytes)));
-            fact("output", format!("{} and {} not compressed yet", term::size(self.output_bytes), term::size(self.spool_bytes)));
+            fact(
+                "database",
+                format!(
+                    "{} and {} of log",
+                    term::size(self.database_bytes),
+                    term::size(self.wal_bytes)
+                ),
+            );
+            fact(
+                "output",
+                format!(
+                    "{} and {} not compressed yet",
+                    term::size(self.output_bytes),
+                    term::size(self.spool_bytes)
+                ),
+            );
         } else if self.problems.is_empty() {
             fact("runs", "nothing was recorded here yet".to_owned());
         }
@@ -133,7 +149,14 @@ impl Document {
         for problem in &self.problems {
             fact("problem", problem.clone());
         }
-        fact("result", if self.ok { "no problems".to_owned() } else { term::count(self.problems.len() as u64, "problem") });
+        fact(
+            "result",
+            if self.ok {
+                "no problems".to_owned()
+            } else {
+                term::count(self.problems.len() as u64, "problem")
+            },
+        );
         text
     }
 }
@@ -169,7 +192,12 @@ fn end_leftovers(record: &Record) -> Result<Vec<String>, Failure> {
     }
     let ended = found.iter().filter(|found| !stuck.iter().any(|stuck| stuck.pid == found.pid));
     Ok(ended
-        .map(|leftover| format!("{} ({}) was ended, left over from run {}", leftover.command, leftover.pid, leftover.run))
+        .map(|leftover| {
+            format!(
+                "{} ({}) was ended, left over from run {}",
+                leftover.command, leftover.pid, leftover.run
+            )
+        })
         .collect())
 }
 

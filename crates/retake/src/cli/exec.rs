@@ -114,20 +114,68 @@ pub(crate) struct Args {
     /// A label for the record; repeatable
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Record")]
     label: Vec<String>,
-    #[arg(long, value_name = "ID", env = "RETAKE_RUN_ID", hide_env_values = true, help_heading = "Record",
-        help = "Whose run this belongs to, in the caller's terms")]
+    #[arg(
+        long,
+        value_name = "ID",
+        env = "RETAKE_RUN_ID",
+        hide_env_values = true,
+        help_heading = "Record",
+        help = "Whose run this belongs to, in the caller's terms"
+    )]
     run_id: Option<String>,
-    #[arg(long, value_name = "ID", env = "RETAKE_SESSION_ID", hide_env_values = true, help_heading = "Record", help = "The caller's session")]
+    #[arg(
+        long,
+        value_name = "ID",
+        env = "RETAKE_SESSION_ID",
+        hide_env_values = true,
+        help_heading = "Record",
+        help = "The caller's session"
+    )]
     session_id: Option<String>,
-    #[arg(long, value_name = "ID", env = "RETAKE_TASK_ID", hide_env_values = true, help_heading = "Record", help = "The caller's task")]
+    #[arg(
+        long,
+        value_name = "ID",
+        env = "RETAKE_TASK_ID",
+        hide_env_values = true,
+        help_heading = "Record",
+        help = "The caller's task"
+    )]
     task_id: Option<String>,
-    #[arg(long, value_name = "ID", env = "RETAKE_STEP_ID", hide_env_values = true, help_heading = "Record", help = "The step of that task")]
+    #[arg(
+        long,
+        value_name = "ID",
+        env = "RETAKE_STEP_ID",
+        hide_env_values = true,
+        help_heading = "Record",
+        help = "The step of that task"
+    )]
     step_id: Option<String>,
-    #[arg(long, value_name = "ID", env = "RETAKE_TOOL_CALL_ID", hide_env_values = true, help_heading = "Record", help = "The tool call that asked for this run")]
+    #[arg(
+        long,
+        value_name = "ID",
+        env = "RETAKE_TOOL_CALL_ID",
+        hide_env_values = true,
+        help_heading = "Record",
+        help = "The tool call that asked for this run"
+    )]
     tool_call_id: Option<String>,
-    #[arg(long, value_name = "ID", env = "RETAKE_WORKTREE_ID", hide_env_values = true, help_heading = "Record", help = "The worktree [default: found from git]")]
+    #[arg(
+        long,
+        value_name = "ID",
+        env = "RETAKE_WORKTREE_ID",
+        hide_env_values = true,
+        help_heading = "Record",
+        help = "The worktree [default: found from git]"
+    )]
     worktree_id: Option<String>,
-    #[arg(long, value_name = "SHA", env = "RETAKE_REPO_SHA", hide_env_values = true, help_heading = "Record", help = "The commit [default: found from git]")]
+    #[arg(
+        long,
+        value_name = "SHA",
+        env = "RETAKE_REPO_SHA",
+        hide_env_values = true,
+        help_heading = "Record",
+        help = "The commit [default: found from git]"
+    )]
     repo_sha: Option<String>,
 }
 
@@ -285,7 +333,8 @@ pub(super) fn prepare(args: Args, given_store: Option<&Path>) -> Result<Prepared
         environment.push((PARENT_VARIABLE.into(), id.to_string().into()));
         environment.push(("RETAKE_STORE".into(), place_store.into()));
     }
-    let (arguments, uses_shell, command) = arguments(&args, shell, &environment, &cwd, &mut problems);
+    let (arguments, uses_shell, command) =
+        arguments(&args, shell, &environment, &cwd, &mut problems);
 
     let redactor = redactor(&args, &config, &environment, &mut problems);
     let mut intent = Intent {
@@ -383,7 +432,8 @@ fn arguments(
         }
         ([line], []) => {
             let Some(text) = line.to_str() else {
-                problems.note("the command is not UTF-8; give the program and its arguments after --");
+                problems
+                    .note("the command is not UTF-8; give the program and its arguments after --");
                 return (Vec::new(), false, command);
             };
             if text.trim().is_empty() {
@@ -394,10 +444,15 @@ fn arguments(
                 problems.0.push(Problem::Nul("the command".into()));
                 return (Vec::new(), false, command);
             }
-            let given = environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
+            let given =
+                environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
             let path = given.or_else(|| std::env::var_os("PATH"));
-            match interpret(text, shell.unwrap_or_default(), |name| on_path(name, path.as_deref(), cwd)) {
-                Ok(line) => (line.arguments.into_iter().map(OsString::from).collect(), line.shell, command),
+            match interpret(text, shell.unwrap_or_default(), |name| {
+                on_path(name, path.as_deref(), cwd)
+            }) {
+                Ok(line) => {
+                    (line.arguments.into_iter().map(OsString::from).collect(), line.shell, command)
+                }
                 Err(needed) => {
                     problems.note(needed.to_string());
                     (Vec::new(), false, command)
@@ -407,7 +462,9 @@ fn arguments(
         (words, []) => {
             let words: Vec<_> = words.iter().map(|word| lossy(word)).collect();
             let line = quote(words.iter().map(String::as_str));
-            problems.note(format!("a command of several words is given after --: retake exec -- {line}"));
+            problems.note(format!(
+                "a command of several words is given after --: retake exec -- {line}"
+            ));
             (Vec::new(), false, command)
         }
         _ => {
@@ -477,7 +534,8 @@ fn redactor(
     let named = |name: &str| {
         args.secret.iter().chain(config.words("redaction.secrets")).any(|secret| secret == name)
     };
-    let harmless = |name: &str| config.words("redaction.allow").iter().any(|allowed| allowed == name);
+    let harmless =
+        |name: &str| config.words("redaction.allow").iter().any(|allowed| allowed == name);
     for (name, value) in environment {
         if let Some(name) = name.to_str()
             && (named(name) || is_secret_name(name) && !harmless(name))
@@ -585,7 +643,8 @@ fn perform(prepared: Prepared) -> Result<Performed, Refused> {
     let (mut store, recording) = match audit.enabled.then(|| begin(&place, &job.intent)) {
         Some(Ok((store, recording))) => (Some(store), Some(recording)),
         Some(Err(error)) if audit.required => {
-            let problem = format!("it cannot be recorded, and execution.audit.required is set: {error}");
+            let problem =
+                format!("it cannot be recorded, and execution.audit.required is set: {error}");
             let failure = StartFailure::Refused(vec![problem]);
             return Err(Refused { intent: Box::new(job.intent), failure });
         }
@@ -619,7 +678,9 @@ fn finish(done: Done, json: bool, terminal: bool) -> Exit {
     match done.outcome {
         Outcome::Cancelled(signal) => Exit::Signal(signal),
         // The terminal sent it to the child alone; a shell loop around us should stop as well.
-        Outcome::Signaled(signal @ (libc::SIGINT | libc::SIGQUIT)) if terminal => Exit::Signal(signal),
+        Outcome::Signaled(signal @ (libc::SIGINT | libc::SIGQUIT)) if terminal => {
+            Exit::Signal(signal)
+        }
         ref outcome => Exit::Code(drive::exit_code(outcome).clamp(0, 255) as u8),
     }
 }

@@ -18,9 +18,11 @@ pub(crate) enum Failure {
     Place(#[from] PlaceError),
     #[error(transparent)]
     Store(#[from] retake_store::Error),
-    #[error("`{text}` names {} runs; give more digits of one of these:\n{}", candidates.len(), candidates.join("\n"))]
+    #[error("`{text}` names several runs; give more digits of one of these:\n{}", candidates.join("\n"))]
     Ambiguous { text: String, candidates: Vec<String> },
-    #[error("the output of run {id} cannot be read: {source}; `retake doctor` tells what is damaged")]
+    #[error(
+        "the output of run {id} cannot be read: {source}; `retake doctor` tells what is damaged"
+    )]
     Reading { id: retake_event::RunId, source: io::Error },
     #[error("cannot {action} {}: {source}", path.display())]
     File { action: &'static str, path: PathBuf, source: io::Error },

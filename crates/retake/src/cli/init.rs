@@ -57,7 +57,10 @@ pub(super) fn init(args: &Args) -> Result<Exit, Failure> {
             term::say(&format!("made {}", path.display()));
         }
         if let Some(outer) = outer {
-            term::say(&format!("what runs below is no longer recorded in {}", outer.join(".agent").display()));
+            term::say(&format!(
+                "what runs below is no longer recorded in {}",
+                outer.join(".agent").display()
+            ));
         }
     }
     Ok(Exit::OK)

@@ -24,7 +24,8 @@ struct Tour {
 }
 
 pub(crate) fn tour(_: &Args) -> Result<Exit, Failure> {
-    let failed = |what: &str, error: &dyn std::fmt::Display| Failure::Refused(format!("{what}: {error}"));
+    let failed =
+        |what: &str, error: &dyn std::fmt::Display| Failure::Refused(format!("{what}: {error}"));
     let home = std::env::temp_dir().join(format!("retake-tour-{}", RunId::new().short()));
     let project = home.join("project");
     std::fs::create_dir_all(&project).map_err(|e| failed("no directory for the tour", &e))?;
@@ -59,9 +60,19 @@ impl Tour {
         self.show(&["exec", "exit 42"])?;
 
         stop("A timeout ends the whole tree and keeps what was written before.")?;
-        self.show(&["exec", "--timeout", "1", "--", "sh", "-c", "echo connecting to db; sleep 60"])?;
+        self.show(&[
+            "exec",
+            "--timeout",
+            "1",
+            "--",
+            "sh",
+            "-c",
+            "echo connecting to db; sleep 60",
+        ])?;
 
-        stop("Something left running in the background does not hang the run: it is ended and named.")?;
+        stop(
+            "Something left running in the background does not hang the run: it is ended and named.",
+        )?;
         self.show(&["exec", "--", "sh", "-c", "sleep 1000 & echo started a server"])?;
 
         stop("Limits hold for everything the command starts.")?;
@@ -104,7 +115,8 @@ impl Tour {
 
     /// Shows a command as it would be typed, runs it, and says how it ended.
     fn show_with(&mut self, set: &[(&str, &str)], arguments: &[&str]) -> std::io::Result<()> {
-        let variables: String = set.iter().map(|(name, value)| format!("{name}={value} ")).collect();
+        let variables: String =
+            set.iter().map(|(name, value)| format!("{name}={value} ")).collect();
         say(&format!("\n  $ {variables}retake {}", quote(arguments.iter().copied())))?;
         let (stdout, stderr) = (std::io::stdout(), std::io::stderr());
         let pass = Attach { stdout: Some(stdout.as_fd()), stderr: Some(stderr.as_fd()) };

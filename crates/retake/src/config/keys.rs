@@ -6,7 +6,10 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A whole number within these bounds.
-    Number { min: u64, max: u64 },
+    Number {
+        min: u64,
+        max: u64,
+    },
     Truth,
     /// One of these words.
     Word(&'static [&'static str]),

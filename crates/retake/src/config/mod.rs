@@ -83,7 +83,11 @@ impl Config {
         for key in &KEYS {
             let name = variable(key.path);
             let Some(text) = std::env::var_os(&name) else { continue };
-            match text.to_str().ok_or_else(|| "is not UTF-8".to_owned()).and_then(|t| from_text(key.kind, t)) {
+            match text
+                .to_str()
+                .ok_or_else(|| "is not UTF-8".to_owned())
+                .and_then(|t| from_text(key.kind, t))
+            {
                 Ok(value) => {
                     config.values.insert(key.path, (value, Source::Variable(name)));
                 }
@@ -102,12 +106,24 @@ impl Config {
             }
             Err(error) => {
                 let at = error.marker();
-                errors.push(format!("{}:{}:{}: {}", file.display(), at.line(), at.col() + 1, error.info()));
+                errors.push(format!(
+                    "{}:{}:{}: {}",
+                    file.display(),
+                    at.line(),
+                    at.col() + 1,
+                    error.info()
+                ));
             }
         }
     }
 
-    fn visit(&mut self, file: &Path, prefix: &str, node: &MarkedYaml<'_>, errors: &mut Vec<String>) {
+    fn visit(
+        &mut self,
+        file: &Path,
+        prefix: &str,
+        node: &MarkedYaml<'_>,
+        errors: &mut Vec<String>,
+    ) {
         let place = |node: &MarkedYaml<'_>| {
             let start = node.span.start;
             format!("{}:{}:{}", file.display(), start.line(), start.col() + 1)
@@ -117,8 +133,12 @@ impl Config {
             // An empty file, or a group with everything in it commented out.
             YamlData::Value(Scalar::Null) => return,
             _ => {
-                let what = if prefix.is_empty() { "the file".to_owned() } else { prefix.to_owned() };
-                errors.push(format!("{}: {what} takes keys and values, not a single value", place(node)));
+                let what =
+                    if prefix.is_empty() { "the file".to_owned() } else { prefix.to_owned() };
+                errors.push(format!(
+                    "{}: {what} takes keys and values, not a single value",
+                    place(node)
+                ));
                 return;
             }
         };
@@ -127,7 +147,8 @@ impl Config {
                 errors.push(format!("{}: a key must be a word", place(name)));
                 continue;
             };
-            let path = if prefix.is_empty() { text.to_string() } else { format!("{prefix}.{text}") };
+            let path =
+                if prefix.is_empty() { text.to_string() } else { format!("{prefix}.{text}") };
             if keys::is_group(&path) {
                 self.visit(file, &path, value, errors);
                 continue;
@@ -142,7 +163,8 @@ impl Config {
                     Err(why) => errors.push(format!("{}: {path}: {why}", place(value))),
                 },
                 Err(meant) => {
-                    let hint = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+                    let hint =
+                        meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
                     errors.push(format!("{}: there is no key {path}{hint}", place(name)));
                 }
             }
@@ -189,7 +211,8 @@ pub(crate) fn variable(path: &str) -> String {
 }
 
 fn user_file() -> Option<PathBuf> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let absolute =
+        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let base = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")))?;
     Some(base.join("retake/config.yml"))
 }
@@ -199,7 +222,11 @@ fn from_text(kind: Kind, text: &str) -> Result<Value, String> {
     match kind {
         Kind::Number { min, max } => {
             let number = text.parse::<u64>().map_err(|_| expected(kind, text))?;
-            if (min..=max).contains(&number) { Ok(Value::Number(number)) } else { Err(expected(kind, text)) }
+            if (min..=max).contains(&number) {
+                Ok(Value::Number(number))
+            } else {
+                Err(expected(kind, text))
+            }
         }
         Kind::Truth => text.parse().map(Value::Truth).map_err(|_| expected(kind, text)),
         Kind::Word(words) => words
@@ -257,7 +284,9 @@ mod tests {
     fn read(text: &str) -> (Config, Vec<String>) {
         let mut config = Config { values: BTreeMap::new() };
         for key in &KEYS {
-            config.values.insert(key.path, (from_text(key.kind, key.default).unwrap(), Source::Default));
+            config
+                .values
+                .insert(key.path, (from_text(key.kind, key.default).unwrap(), Source::Default));
         }
         let mut errors = Vec::new();
         config.read(Path::new("c.yml"), text, &mut errors);
@@ -307,9 +336,12 @@ mod tests {
         let text = commented_defaults();
         let (_, errors) = read(&text);
         assert!(errors.is_empty(), "{errors:?}");
-        let uncommented: String =
-            text.lines().filter_map(|l| l.strip_prefix("# ")).filter(|l| l.contains(':') && !l.trim_start().starts_with('#'))
-            .map(|l| format!("{l}\n")).collect();
+        let uncommented: String = text
+            .lines()
+            .filter_map(|l| l.strip_prefix("# "))
+            .filter(|l| l.contains(':') && !l.trim_start().starts_with('#'))
+            .map(|l| format!("{l}\n"))
+            .collect();
         let (config, errors) = read(&uncommented);
         assert!(errors.is_empty(), "{uncommented}\n{errors:?}");
         let (defaults, _) = read("");

@@ -45,12 +45,37 @@ pub(crate) fn document(value: &impl serde::Serialize) -> io::Result<()> {
     }
     .map_err(io::Error::other)?;
     text.push(b'\n');
-    data(&text)
+    data(&harmless_json(text))
+}
+
+/// One JSON value on one line.
+pub(crate) fn json_line(value: &impl serde::Serialize) -> io::Result<Vec<u8>> {
+    let mut text = serde_json::to_vec(value).map_err(io::Error::other)?;
+    text.push(b'\n');
+    Ok(harmless_json(text))
+}
+
+/// JSON need not escape all that can steer a terminal. Such characters stand only in strings, where
+/// an escape means the same.
+fn harmless_json(text: Vec<u8>) -> Vec<u8> {
+    let text = match String::from_utf8(text) {
+        Ok(text) => text,
+        Err(error) => return error.into_bytes(),
+    };
+    let steers = |c: char| steers(c) && c != '\n';
+    if !text.contains(steers) {
+        return text.into_bytes();
+    }
+    let escape = |c: char| format!("\\u{:04x}", u32::from(c));
+    text.chars()
+        .map(|c| if steers(c) { escape(c) } else { c.to_string() })
+        .collect::<String>()
+        .into_bytes()
 }
 
 /// Text with control characters made visible, so that what a run printed cannot steer a terminal.
 pub(crate) fn visible(text: &str) -> std::borrow::Cow<'_, str> {
-    let harmless = |c: char| !c.is_control() || c == '\t';
+    let harmless = |c: char| !steers(c) || c == '\t';
     if text.chars().all(harmless) {
         return text.into();
     }
@@ -58,6 +83,13 @@ pub(crate) fn visible(text: &str) -> std::borrow::Cow<'_, str> {
         .map(|c| if harmless(c) { c.to_string() } else { c.escape_default().to_string() })
         .collect::<String>()
         .into()
+}
+
+/// Whether a character does something to a terminal instead of appearing on it: controls, line
+/// separators, and those that turn the direction of writing so that text reads as another.
+fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// How many columns stdout has; `None` where nothing limits a line.
@@ -103,6 +135,16 @@ mod tests {
     fn control_characters_are_shown_not_obeyed() {
         assert_eq!(visible("plain ä\ttext"), "plain ä\ttext");
         assert_eq!(visible("a\x1b[31mb\r"), "a\\u{1b}[31mb\\r");
+        assert_eq!(visible("a\u{9b}31m\u{202e}b"), "a\\u{9b}31m\\u{202e}b");
+    }
+
+    #[test]
+    fn json_says_the_same_without_steering_a_terminal() {
+        let line = json_line(&"a\u{9b}\u{7f}\u{202e}\x1b\n\"ä").unwrap();
+        let line = String::from_utf8(line).unwrap();
+        assert_eq!(line, "\"a\\u009b\\u007f\\u202e\\u001b\\n\\\"ä\"\n");
+        let back: String = serde_json::from_str(&line).unwrap();
+        assert_eq!(back, "a\u{9b}\u{7f}\u{202e}\x1b\n\"ä");
     }
 
     #[test]

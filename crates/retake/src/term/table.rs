@@ -191,8 +191,18 @@ mod tests {
             Column::new("COMMAND"),
         ];
         let mut table = Table::new(columns);
-        table.row(["1a2b3c4d".into(), "3m ago".into(), "7ms".into(), "cargo test --workspace".into()]);
-        table.row(["5e6f7a8b".into(), "now".into(), "12.5s".into(), "日本語のコマンド\x1b[31m".into()]);
+        table.row([
+            "1a2b3c4d".into(),
+            "3m ago".into(),
+            "7ms".into(),
+            "cargo test --workspace".into(),
+        ]);
+        table.row([
+            "5e6f7a8b".into(),
+            "now".into(),
+            "12.5s".into(),
+            "日本語のコマンド\x1b[31m".into(),
+        ]);
         table
     }
 

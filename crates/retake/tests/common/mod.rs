@@ -3,26 +3,31 @@
 
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+mod record_env;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-pub const RETAKE: &str = env!("CARGO_BIN_EXE_retake");
+#[allow(unused_imports, reason = "each test program uses its own part")]
+pub(crate) use record_env::on_disk;
 
-pub struct Sandbox {
-    pub dir: tempfile::TempDir,
+pub(crate) const RETAKE: &str = env!("CARGO_BIN_EXE_retake");
+
+pub(crate) struct Sandbox {
+    pub(crate) dir: tempfile::TempDir,
 }
 
 /// What one call gave.
-pub struct Called {
-    pub code: i32,
-    pub stdout: String,
-    pub stderr: String,
+pub(crate) struct Called {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 impl Called {
     /// All of it as one text to compare.
-    pub fn snapshot(&self) -> String {
+    pub(crate) fn snapshot(&self) -> String {
         let mut text = format!("exit {}\n", self.code);
         for (name, stream) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
             for line in stream.lines() {
@@ -32,31 +37,32 @@ impl Called {
         text
     }
 
-    pub fn json(&self) -> serde_json::Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.snapshot()))
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", self.snapshot()))
     }
 }
 
 impl Sandbox {
     /// A project directory with an empty record.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::create_dir_all(dir.path().join("project/.agent")).expect("a project");
         Self { dir }
     }
 
-    pub fn project(&self) -> PathBuf {
+    pub(crate) fn project(&self) -> PathBuf {
         self.dir.path().canonicalize().expect("it exists").join("project")
     }
 
-    pub fn file(&self, name: &str, content: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str, content: &str) -> PathBuf {
         let path = self.project().join(name);
         std::fs::write(&path, content).expect("written");
         path
     }
 
     /// A command in the project, with the program on PATH and nothing of the user's settings.
-    pub fn command(&self, program: &str) -> Command {
+    pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("RETAKE_") {
@@ -77,17 +83,17 @@ impl Sandbox {
         command
     }
 
-    pub fn retake(&self, arguments: &[&str]) -> Called {
+    pub(crate) fn retake(&self, arguments: &[&str]) -> Called {
         called(self.command(RETAKE).args(arguments))
     }
 
     /// Through a shell, as a user would type it; `retake` is on PATH.
-    pub fn sh(&self, line: &str) -> Called {
+    pub(crate) fn sh(&self, line: &str) -> Called {
         called(self.command("sh").args(["-c", line]))
     }
 }
 
-pub fn called(command: &mut Command) -> Called {
+pub(crate) fn called(command: &mut Command) -> Called {
     let Output { status, stdout, stderr } = command.output().expect("started");
     let signal = std::os::unix::process::ExitStatusExt::signal(&status);
     Called {
@@ -98,13 +104,13 @@ pub fn called(command: &mut Command) -> Called {
 }
 
 /// Whether a process runs; a zombie does not.
-pub fn alive(pid: i32) -> bool {
+pub(crate) fn alive(pid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z'))
 }
 
 /// Waits for a condition, for as long as any machine may take.
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let until = Instant::now() + Duration::from_secs(20);
     while !condition() {
         assert!(Instant::now() < until, "never happened: {what}");

@@ -58,7 +58,8 @@ pub(super) fn diff(args: &Args, record: &Record) -> Result<Exit, Failure> {
     let a = record::find(&store, &args.a)?;
     let b = record::find(&store, &args.b)?;
     let differences = differences::between(&a, &b);
-    let [stdout, stderr] = [compare(&store, &a, &b, Stream::Stdout)?, compare(&store, &a, &b, Stream::Stderr)?];
+    let [stdout, stderr] =
+        [compare(&store, &a, &b, Stream::Stdout)?, compare(&store, &a, &b, Stream::Stderr)?];
     if args.json {
         let document =
             Document { a: &a, b: &b, differences: &differences, stdout: &stdout, stderr: &stderr };
@@ -110,7 +111,12 @@ fn hash(run: &Run, stream: Stream) -> Option<&str> {
 }
 
 /// Where two outputs part, read side by side: they may be larger than memory.
-fn first_difference(store: &Store, a: RunId, b: RunId, stream: Stream) -> Result<Option<u64>, Failure> {
+fn first_difference(
+    store: &Store,
+    a: RunId,
+    b: RunId,
+    stream: Stream,
+) -> Result<Option<u64>, Failure> {
     let mut left = BufReader::new(store.read_output(a, stream)?).bytes();
     let mut right = BufReader::new(store.read_output(b, stream)?).bytes();
     for at in 0.. {
@@ -189,13 +195,17 @@ fn output(stream: Stream, compared: &Compared, palette: Palette, text: &mut Stri
                     _ => None,
                 };
                 let line = visible(line);
-                let line = shade.map_or_else(|| line.to_string(), |shade| palette.paint(shade, &line));
+                let line =
+                    shade.map_or_else(|| line.to_string(), |shade| palette.paint(shade, &line));
                 _ = writeln!(text, "{line}");
             }
         }
         Compared { first_difference, .. } => {
             let at = first_difference.unwrap_or(0);
-            _ = writeln!(text, "{stream}: differs from byte {at} on; too large to show line by line");
+            _ = writeln!(
+                text,
+                "{stream}: differs from byte {at} on; too large to show line by line"
+            );
         }
     }
 }

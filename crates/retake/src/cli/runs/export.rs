@@ -53,8 +53,7 @@ pub(super) fn export(args: &Args, record: &Record) -> Result<Exit, Failure> {
                 run => run?,
             };
             if args.format == Format::Audit {
-                serde_json::to_writer(&mut out, &AuditRecord::of(&run)).map_err(std::io::Error::from)?;
-                out.write_all(b"\n")?;
+                out.write_all(&term::json_line(&AuditRecord::of(&run))?)?;
             } else if !store.export(&run, &mut out).map_err(unwritten)? {
                 unfinished += 1;
             }

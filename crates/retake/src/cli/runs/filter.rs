@@ -64,7 +64,10 @@ impl FilterArgs {
             since: self.since,
             until: self.until,
             // Without a current directory a relative path can only be compared as it is.
-            cwd: self.cwd.as_ref().map(|dir| std::path::absolute(dir).unwrap_or_else(|_| dir.clone())),
+            cwd: self
+                .cwd
+                .as_ref()
+                .map(|dir| std::path::absolute(dir).unwrap_or_else(|_| dir.clone())),
             ..Filter::default()
         }
     }

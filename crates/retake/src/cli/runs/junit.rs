@@ -100,14 +100,20 @@ fn case(store: &Store, run: &Run, out: &mut impl Write) -> Result<(), Failure> {
         seconds(ms),
         run.intent.start_time
     )?;
-    writeln!(out, "\n      <properties><property name=\"id\" value=\"{}\"/></properties>", run.intent.id)?;
+    writeln!(
+        out,
+        "\n      <properties><property name=\"id\" value=\"{}\"/></properties>",
+        run.intent.id
+    )?;
     let outcome = escaped(&shown::outcome(run).0);
     let error = run.ending.as_ref().and_then(|ending| ending.error.as_ref());
     let message = error.map_or_else(|| outcome.clone(), |error| escaped(&error.message));
     match Verdict::of(run) {
         Verdict::Passed => {}
         Verdict::Skipped => writeln!(out, "      <skipped message=\"{message}\"/>")?,
-        Verdict::Failed => writeln!(out, "      <failure type=\"{outcome}\" message=\"{message}\"/>")?,
+        Verdict::Failed => {
+            writeln!(out, "      <failure type=\"{outcome}\" message=\"{message}\"/>")?
+        }
         Verdict::Error => writeln!(out, "      <error type=\"{outcome}\" message=\"{message}\"/>")?,
     }
     if matches!(Verdict::of(run), Verdict::Failed | Verdict::Error) {
@@ -156,7 +162,10 @@ mod tests {
 
     #[test]
     fn what_xml_cannot_say_is_escaped() {
-        assert_eq!(escaped("a<b>&\"c\"\n\x1b[0m\u{ffff}"), "a&lt;b&gt;&amp;&quot;c&quot;\n\\u{1b}[0m\u{fffd}");
+        assert_eq!(
+            escaped("a<b>&\"c\"\n\x1b[0m\u{ffff}"),
+            "a&lt;b&gt;&amp;&quot;c&quot;\n\\u{1b}[0m\u{fffd}"
+        );
         assert_eq!(seconds(61_005), "61.005");
     }
 }

@@ -73,7 +73,12 @@ impl Facts {
 
     fn outcome(&mut self, run: &Run) {
         let (outcome, shade) = shown::outcome(run);
-        _ = writeln!(self.text, "{:<12}{}", "outcome", self.palette.paint(shade, &visible(&outcome)));
+        _ = writeln!(
+            self.text,
+            "{:<12}{}",
+            "outcome",
+            self.palette.paint(shade, &visible(&outcome))
+        );
     }
 
     fn ending(&mut self, run: &Run, ending: &Ending) {

@@ -103,7 +103,8 @@ pub(super) fn stats(args: &Args, record: &Record) -> Result<Exit, Failure> {
 }
 
 fn summary(stats: &Stats) -> String {
-    let rate = stats.failure_rate().map_or_else(String::new, |rate| format!(" ({})", percent(rate)));
+    let rate =
+        stats.failure_rate().map_or_else(String::new, |rate| format!(" ({})", percent(rate)));
     format!(
         "{}: {} ok, {} failed{rate}, {} unfinished\n",
         term::count(stats.runs, "run"),
@@ -127,7 +128,8 @@ fn table(commands: &[CommandStats]) -> Table {
         Column::new("LONGEST").spare(4),
         Column::new("COMMAND"),
     ]);
-    let took = |ms: Option<u64>| ms.map_or("-".to_owned(), |ms| term::duration(Duration::from_millis(ms)));
+    let took =
+        |ms: Option<u64>| ms.map_or("-".to_owned(), |ms| term::duration(Duration::from_millis(ms)));
     for stats in commands {
         let shade = if stats.streak_ok { Shade::Good } else { Shade::Bad };
         let streak = match (stats.streak, stats.streak_ok) {
@@ -141,7 +143,8 @@ fn table(commands: &[CommandStats]) -> Table {
             took(stats.p50_ms).into(),
             took(stats.p95_ms).into(),
             streak,
-            format!("{} ok, {} failed", stats.longest_ok_streak, stats.longest_failed_streak).into(),
+            format!("{} ok, {} failed", stats.longest_ok_streak, stats.longest_failed_streak)
+                .into(),
             stats.command.clone().into(),
         ]);
     }

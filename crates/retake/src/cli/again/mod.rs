@@ -1,22 +1,22 @@
 //! `retake again`: a recorded run once more, and how it compares.
 
+mod changes;
+
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use jiff::Timestamp;
-use retake_event::{Intent, Run, RunId, StartFailure, Stream};
+use retake_event::{Intent, Run, StartFailure, Stream};
 use retake_store::Store;
 
 use super::exec::{self, Refused};
 use super::{Exit, Failure, exec_arguments};
 use crate::record::{self, Record};
-use crate::{git, place, shown, term};
+use crate::term;
 
 /// What stands in the record where a secret was.
 const MARK: &str = "[redacted:";
@@ -70,10 +70,10 @@ fn run(args: &Args, given: Option<&Path>) -> Result<Exit, Refused> {
     let (command, _) = prepared.job.redactor.redact_str(&run.intent.command);
     prepared.job.intent.command = command.into_owned();
     prepared.job.intent.shell = run.intent.shell;
-    for difference in differences(&run, &prepared.job.intent) {
+    for difference in changes::differences(&run, &prepared.job.intent) {
         term::say(&difference);
     }
-    Ok(exec::carry_out(prepared, |now| term::say(&compared(&run, now))))
+    Ok(exec::carry_out(prepared, |now| term::say(&changes::compared(&run, now))))
 }
 
 fn refuse(intent: Intent, problems: Vec<String>) -> Refused {
@@ -95,7 +95,8 @@ fn secrets(store: &Store, run: &Run) -> Result<BTreeSet<String>, Failure> {
     if run.intent.redacted && run.ending.as_ref().is_none_or(|ending| ending.redactions > 0) {
         for stream in Stream::BOTH {
             let mut output = store.read_output(id, stream)?;
-            collect_names(&mut output, &mut names).map_err(|source| Failure::Reading { id, source })?;
+            collect_names(&mut output, &mut names)
+                .map_err(|source| Failure::Reading { id, source })?;
         }
     }
     Ok(names)
@@ -109,7 +110,9 @@ fn collect_names(output: &mut impl Read, names: &mut BTreeSet<String>) -> io::Re
         let read = output.by_ref().take(64 * 1024).read_to_end(&mut block)?;
         for at in 0..block.len() {
             let Some(rest) = block[at..].strip_prefix(MARK.as_bytes()) else { continue };
-            let Some(end) = rest.iter().take(LONGEST).position(|&byte| byte == b']') else { continue };
+            let Some(end) = rest.iter().take(LONGEST).position(|&byte| byte == b']') else {
+                continue;
+            };
             names.extend(std::str::from_utf8(&rest[..end]).map(str::to_owned));
         }
         if read == 0 {
@@ -120,7 +123,11 @@ fn collect_names(output: &mut impl Read, names: &mut BTreeSet<String>) -> io::Re
 }
 
 /// The run as it would be typed after `retake exec`.
-fn options(args: &Args, run: &Run, secrets: &BTreeSet<String>) -> Result<Vec<OsString>, Vec<String>> {
+fn options(
+    args: &Args,
+    run: &Run,
+    secrets: &BTreeSet<String>,
+) -> Result<Vec<OsString>, Vec<String>> {
     let intent = &run.intent;
     let mut problems = Vec::new();
     let mut options: Vec<OsString> = Vec::new();
@@ -129,9 +136,8 @@ fn options(args: &Args, run: &Run, secrets: &BTreeSet<String>) -> Result<Vec<OsS
         text.push(value);
         options.push(text);
     };
-    match intent.timeout_ms {
-        Some(ms) => option("timeout", format!("{ms}ms").as_ref()),
-        None => {}
+    if let Some(ms) = intent.timeout_ms {
+        option("timeout", format!("{ms}ms").as_ref());
     }
     let limits = &intent.limits;
     let limits = [
@@ -189,7 +195,10 @@ fn options(args: &Args, run: &Run, secrets: &BTreeSet<String>) -> Result<Vec<OsS
     options.push("--".into());
     match arguments(intent) {
         Some(arguments) => options.extend(arguments),
-        None => problems.push("the record has no usable arguments; give the whole command to `retake exec`".to_owned()),
+        None => problems.push(
+            "the record has no usable arguments; give the whole command to `retake exec`"
+                .to_owned(),
+        ),
     }
     if problems.is_empty() { Ok(options) } else { Err(problems) }
 }
@@ -210,81 +219,6 @@ fn arguments(intent: &Intent) -> Option<Vec<OsString>> {
     arguments.filter(|arguments| !arguments.is_empty())
 }
 
-/// What is not as it was, as far as the record can tell.
-fn differences(then: &Run, now: &Intent) -> Vec<String> {
-    let old = &then.intent;
-    let mut found = Vec::new();
-    let mut compare = |what: &str, then: Option<&str>, now: Option<&str>| {
-        if then != now {
-            let (then, now) = (then.unwrap_or("none"), now.unwrap_or("none"));
-            found.push(format!("{what} is now {now}, was {then}"));
-        }
-    };
-    let checkout = git::checkout(Path::new(&old.working_directory));
-    compare("the commit", old.correlation_ids.repo_sha.as_deref(), checkout.sha.as_deref());
-    compare("the worktree", old.correlation_ids.worktree_id.as_deref(), checkout.worktree.as_deref());
-    compare("the host", Some(&old.host), Some(&place::host()));
-    compare("the user", Some(&old.user), Some(&place::user()));
-    compare("retake", Some(&old.version), Some(&now.version));
-    if let Some((program, changed)) = program_changed(old) {
-        let ago = term::ago(changed, Timestamp::now());
-        found.push(format!("the program {} was changed since ({ago})", program.display()));
-    }
-    for (name, value) in &old.environment.set {
-        if redacted(old, value) {
-            found.push(format!("{name} comes from the current environment"));
-        } else if value.contains('\u{fffd}') {
-            found.push(format!("{name} was not UTF-8 and is only nearly what it was"));
-        }
-    }
-    found
-}
-
-/// The program's file and when it was last changed, if that was after the run had begun.
-fn program_changed(intent: &Intent) -> Option<(PathBuf, Timestamp)> {
-    let cwd = Path::new(&intent.working_directory);
-    let program = intent.arguments.first()?;
-    let given = intent.environment.set.get("PATH").map(OsString::from);
-    let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
-    let file = if program.contains('/') {
-        cwd.join(program)
-    } else {
-        std::env::split_paths(&path).map(|dir| cwd.join(dir).join(program)).find(|file| file.is_file())?
-    };
-    let file = file.canonicalize().ok()?;
-    let meta = file.metadata().ok()?;
-    // An installed file often keeps the date of its build; then the new file's own birth tells.
-    let changed = meta.modified().ok().max(meta.created().ok())?;
-    let changed = Timestamp::try_from(changed).ok()?;
-    (changed > intent.start_time).then_some((file, changed))
-}
-
-/// Both runs in one line.
-fn compared(then: &Run, now: &Run) -> String {
-    let pair = |what: &str, then: String, now: String| match then == now {
-        true => format!("{what} {now} as before"),
-        false => format!("{what} {now}, was {then}"),
-    };
-    let took = |run: &Run| {
-        let ms = run.ending.as_ref().map_or(0, |ending| ending.duration_ms);
-        term::duration(Duration::from_millis(ms))
-    };
-    let mut parts = vec![
-        pair("outcome", shown::outcome(then).0, shown::outcome(now).0),
-        pair("took", took(then), took(now)),
-    ];
-    let ids: [RunId; 2] = [then.intent.id, now.intent.id];
-    if let (true, Some(then), Some(now)) = (now.recorded, &then.ending, &now.ending) {
-        let hashes = |ending: &retake_event::Ending| [ending.stdout_blake3.clone(), ending.stderr_blake3.clone()];
-        if hashes(then) == hashes(now) {
-            parts.push("same output".to_owned());
-        } else {
-            parts.push(format!("other output: retake runs diff {} {}", ids[0].short(), ids[1].short()));
-        }
-    }
-    parts.join("; ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -293,7 +227,9 @@ mod tests {
     fn names_of_secrets_are_found_wherever_they_stand() {
         for padding in [0, 1, 65_530, 65_536, 200_000] {
             let mut text = vec![b'x'; padding];
-            text.extend_from_slice(b"a [redacted:API_TOKEN] b [redacted:[redacted:PASS] [redacted:");
+            text.extend_from_slice(
+                b"a [redacted:API_TOKEN] b [redacted:[redacted:PASS] [redacted:",
+            );
             let mut names = BTreeSet::new();
             collect_names(&mut &text[..], &mut names).unwrap();
             assert!(names.contains("API_TOKEN") && names.contains("PASS"), "{padding}: {names:?}");

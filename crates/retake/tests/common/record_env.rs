@@ -1,0 +1,129 @@
+//! What the tests of the record add to the sandbox: runs to look at, texts without what differs
+//! each time, a terminal, and the database itself.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::Command;
+
+use regex::Regex;
+
+use super::{Called, RETAKE, Sandbox, called};
+
+impl Sandbox {
+    /// Runs a shell script on the record and returns the id it got.
+    pub(crate) fn recorded(&self, script: &str) -> String {
+        self.recorded_with(&[], script)
+    }
+
+    pub(crate) fn recorded_with(&self, options: &[&str], script: &str) -> String {
+        let fixed = ["exec", "--json"];
+        let script = ["--", "sh", "-c", script];
+        let arguments: Vec<_> = fixed.iter().chain(options).chain(&script).copied().collect();
+        let called = self.retake(&arguments);
+        let run = called.json();
+        assert_eq!(run["recorded"], true, "{}", called.snapshot());
+        run["id"].as_str().expect("an id").to_owned()
+    }
+
+    pub(crate) fn retake_with(&self, variables: &[(&str, &str)], arguments: &[&str]) -> Called {
+        called(self.command(RETAKE).envs(variables.iter().copied()).args(arguments))
+    }
+
+    /// The commands that a list shows, newest first.
+    pub(crate) fn listed(&self, filter: &[&str]) -> Vec<String> {
+        let arguments: Vec<_> = ["runs", "list", "--json"].iter().chain(filter).copied().collect();
+        let called = self.retake(&arguments);
+        assert_eq!(called.code, 0, "{}", called.snapshot());
+        let list = called.json();
+        let commands = list.as_array().expect("an array").iter();
+        commands.map(|run| run["command"].as_str().expect("a command").to_owned()).collect()
+    }
+
+    pub(crate) fn store(&self) -> PathBuf {
+        self.project().join(".agent/data")
+    }
+
+    /// Changes the database behind retake's back.
+    pub(crate) fn tamper(&self, sql: &str) {
+        let database = rusqlite::Connection::open(self.store().join("retake.db")).expect("opened");
+        database.execute_batch(sql).expect("changed");
+    }
+
+    /// What was given, without what differs from one time to the next.
+    pub(crate) fn settled(&self, text: &str) -> String {
+        let mut text = text.replace(&*self.project().to_string_lossy(), "PROJECT");
+        for (pattern, replacement) in [
+            (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "RUN"),
+            (r"\b[0-9a-f]{64}\b", "HASH"),
+            (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "TIME"),
+            (r"(just now|\d+[smhd] ago)", "AGO"),
+            (r"(?m)(^|[ `])[0-9a-f]{8}\b", "${1}ID"),
+            (r"\b\d+(\.\d+)?(ms|s)\b", "TOOK"),
+            (r"\b\d+(\.\d+)? [KMGT]iB", "SIZE"),
+            (r"\b[\w.-]+@[\w.-]+, retake [\w.]+", "SOMEONE"),
+            (r" {2,}", "  "),
+        ] {
+            let pattern = Regex::new(pattern).expect("a pattern");
+            text = pattern.replace_all(&text, replacement).into_owned();
+        }
+        text
+    }
+
+    /// A call as one text to compare, settled.
+    pub(crate) fn settled_call(&self, arguments: &[&str]) -> String {
+        self.settled(&self.retake(arguments).snapshot())
+    }
+
+    /// What the program shows on a terminal of this size; stderr is not a part of it.
+    pub(crate) fn on_terminal(
+        &self,
+        (columns, lines): (u16, u16),
+        variables: &[(&str, &str)],
+        arguments: &[&str],
+    ) -> String {
+        // SAFETY: descriptors just made are wrapped at once; the size is a complete structure.
+        let (ours, theirs) = unsafe {
+            let ours = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC);
+            libc::grantpt(ours);
+            libc::unlockpt(ours);
+            let theirs = libc::ioctl(
+                ours,
+                libc::TIOCGPTPEER,
+                libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC,
+            );
+            assert!(ours >= 0 && theirs >= 0);
+            let size = libc::winsize { ws_row: lines, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+            assert_eq!(libc::ioctl(ours, libc::TIOCSWINSZ, &raw const size), 0);
+            (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs))
+        };
+        let mut command: Command = self.command(RETAKE);
+        command.env_remove("COLUMNS").env("TERM", "xterm").envs(variables.iter().copied());
+        let mut child = command
+            .args(arguments)
+            .stdout(theirs)
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .expect("started");
+        // Else our own copy of the other end would keep the terminal open for ever.
+        drop(command);
+        let mut shown = Vec::new();
+        let mut terminal = File::from(ours);
+        // The end of a terminal is an error, not an end of file.
+        assert!(terminal.read_to_end(&mut shown).is_err(), "{}", terminal.as_raw_fd());
+        child.wait().expect("ended");
+        String::from_utf8(shown).expect("text").replace("\r\n", "\n")
+    }
+}
+
+/// Whether any file below a directory contains these bytes.
+pub(crate) fn on_disk(directory: &std::path::Path, wanted: &[u8]) -> bool {
+    std::fs::read_dir(directory).expect("readable").any(|entry| {
+        let path = entry.expect("readable").path();
+        if path.is_dir() {
+            return on_disk(&path, wanted);
+        }
+        std::fs::read(&path).expect("readable").windows(wanted.len()).any(|window| window == wanted)
+    })
+}
