@@ -132,16 +132,29 @@ impl Store {
             .optional()
     }
 
+    /// What has to be known of a run to erase it.
+    fn doom(&self, id: RunId) -> Result<Doomed> {
+        let run = self.get(id)?;
+        let (seq, _) = self.whereabouts(id)?;
+        let outcome_seq = self
+            .connection
+            .query_row("SELECT outcome_seq FROM runs WHERE seq = ?1", [seq], |row| row.get(0))
+            .map_err(|error| match error {
+                rusqlite::Error::QueryReturnedNoRows => Error::NotFound { text: id.to_string() },
+                error => self.failed("look up the outcome", error),
+            })?;
+        Ok(Doomed { run, seq, outcome_seq })
+    }
+
     fn erase(&mut self, ids: Vec<RunId>, reason: Reason, erased: &mut Erased) -> Result<()> {
         let mut doomed = Vec::new();
         for id in ids {
-            let run = self.get(id)?;
-            let (seq, _) = self.whereabouts(id)?;
-            let outcome_seq = self
-                .connection
-                .query_row("SELECT outcome_seq FROM runs WHERE seq = ?1", [seq], |row| row.get(0))
-                .map_err(|error| self.failed("look up the outcome", error))?;
-            doomed.push(Doomed { run, seq, outcome_seq });
+            match self.doom(id) {
+                Ok(run) => doomed.push(run),
+                // Someone else erased it since it was listed.
+                Err(Error::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
         if doomed.is_empty() {
             return Ok(());
@@ -150,7 +163,11 @@ impl Store {
             Durability::Power,
             "erase runs",
             |tx, dir| {
-                doomed.retain(|doomed| !lock::is_alive(dir, doomed.run.intent.id));
+                doomed.retain(|doomed| {
+                    let there =
+                        tx.query_row("SELECT 1 FROM runs WHERE seq = ?1", [doomed.seq], |_| Ok(()));
+                    there.is_ok() && !lock::is_alive(dir, doomed.run.intent.id)
+                });
                 let mut files = Vec::new();
                 if doomed.is_empty() {
                     return Ok(files);

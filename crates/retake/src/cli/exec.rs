@@ -270,7 +270,11 @@ pub(super) fn prepare(args: Args, given_store: Option<&Path>) -> Result<Prepared
         Ok(place) => Config::load(place.project.as_deref()).map_err(|errors| errors.0),
         Err(error) => Err(vec![error.clone()]),
     };
-    let cwd = args.cwd.as_ref().map_or_else(|| here.clone(), |given| here.join(given));
+    // Without `.` and doubled slashes, so that the record can be asked for the directory.
+    let cwd = args.cwd.as_ref().map_or_else(
+        || here.clone(),
+        |given| std::path::absolute(here.join(given)).unwrap_or_else(|_| here.join(given)),
+    );
     let config = match config {
         Ok(config) => config,
         Err(errors) => {
