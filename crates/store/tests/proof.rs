@@ -11,7 +11,7 @@ use common::{TestStore, files_with, intent};
 use jiff::{Timestamp, ToSpan};
 use proptest::prelude::*;
 use retake_event::{Kind, RunId, State, Stream};
-use retake_store::{Break, BreakKind, Error, Filter, Head, Prune, Verification};
+use retake_store::{Break, BreakKind, Error, Filter, Head, Prune, Store, Verification};
 
 use Stream::{Stderr, Stdout};
 
@@ -214,6 +214,26 @@ fn pruning_takes_old_exec_runs_and_leaves_the_rest() {
     assert_eq!(test.store.prune(&prune).unwrap().runs, [made[2]]);
     assert_eq!(test.store.list(&Filter::default(), None, 9).unwrap().runs.len(), 1);
     assert_eq!(test.assert_intact().erased, 6);
+}
+
+#[test]
+fn two_prunes_at_once_share_the_work() {
+    let mut test = TestStore::new();
+    let made: Vec<_> = (0..300).map(|n| test.run(&format!("run {n}"), 0)).collect();
+    let prune = Prune {
+        before: Timestamp::now() + 1.hours(),
+        keep_failed: false,
+        kinds: Vec::new(),
+        dry_run: false,
+    };
+    let root = test.root();
+    let erased: Vec<_> = std::thread::scope(|scope| {
+        let work = || Store::open(&root).unwrap().prune(&prune).unwrap().runs;
+        let both = [scope.spawn(work), scope.spawn(work)];
+        both.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(erased.len(), made.len(), "each run is erased once");
+    assert_eq!(test.assert_intact().runs, 0);
 }
 
 #[test]
