@@ -5,7 +5,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use libc::{c_int, c_void};
@@ -206,6 +206,21 @@ pub(crate) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     let fd = check(fd as c_int)?;
     // SAFETY: just made, ours alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Waits for a child's end, for so long at most, and reaps it. Someone else in this program may
+/// have done so: then there is nothing left to wait for.
+pub(crate) fn reap(pid: i32, patience: Duration) -> bool {
+    let until = Instant::now() + patience;
+    if let Ok(pidfd) = pidfd_open(pid) {
+        let mut ended = [libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+        while ended[0].revents == 0 && Instant::now() < until {
+            poll(&mut ended, Some(until));
+        }
+    }
+    // SAFETY: waits for our own child only.
+    let reaped = unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) };
+    reaped != 0
 }
 
 pub(crate) fn pidfd_signal(pidfd: RawFd, signal: c_int) -> io::Result<()> {

@@ -435,6 +435,21 @@ fn a_keeper_that_is_stopped_or_killed_does_not_hang_the_run() {
 }
 
 #[test]
+fn a_keeper_that_is_stopped_for_ever_does_not_hang_the_end() {
+    let mut lab = Lab::new();
+    let keeper = lab.keeper.pid();
+    let stop = format!("(while kill -STOP {keeper}; do sleep 0.005; done) > /dev/null 2>&1 &");
+    let mut request = Request::new(["sh", "-c", &stop]);
+    request.detach = Detach::All;
+    let command = Command::new(request).unwrap();
+    lab.keeper.run(&command, &lab.cancel, retake_engine::Attach::default(), &mut |_| {});
+    let start = Instant::now();
+    drop(lab);
+    assert!(start.elapsed() < SOON);
+    assert!(!alive(keeper));
+}
+
+#[test]
 fn dropping_the_keeper_ends_it() {
     let keeper = Keeper::start(Settings::default()).unwrap();
     let pid = keeper.pid();

@@ -15,6 +15,7 @@ mod serve;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use protocol::{Block, Order, RawUsage};
 use retake_event::Usage;
@@ -24,6 +25,10 @@ pub(crate) use protocol::{Group, Stage};
 
 use crate::leftovers::{self, Process};
 use crate::sys::{self, MAX_FDS, Received};
+
+/// How long the keeper may take to end when nothing is left to kill, and when something is.
+const SETTLING: Duration = Duration::from_millis(500);
+const ENDING: Duration = Duration::from_secs(3);
 
 /// Whose session the keeper and its children live in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -266,15 +271,20 @@ impl Keeper {
         self.bury();
     }
 
-    /// Closes the socket, which ends the keeper, and reaps it.
+    /// Closes the socket, which ends the keeper, and reaps it. One that someone keeps stopping is
+    /// killed; what it was told to leave alone goes on either way.
     fn bury(&mut self) {
-        if self.socket.take().is_some() {
-            let mut status = 0;
-            // SAFETY: waits for our own child. If someone else in this program already did, there
-            // is nothing left to do.
-            while unsafe { libc::waitpid(self.pid, &raw mut status, 0) } < 0
-                && sys::errno() == libc::EINTR
-            {}
+        if self.socket.take().is_none() {
+            return;
+        }
+        for (patience, then) in
+            [(SETTLING, libc::SIGCONT), (ENDING, libc::SIGKILL), (ENDING, libc::SIGKILL)]
+        {
+            if sys::reap(self.pid, patience) {
+                return;
+            }
+            // SAFETY: our own child, not yet waited for.
+            unsafe { libc::kill(self.pid, then) };
         }
     }
 }
