@@ -29,7 +29,7 @@ impl Cancel {
         // SAFETY: plain numbers.
         let fd = sys::check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
         // SAFETY: just made, ours alone.
-        let wake = unsafe { OwnedFd::from_raw_fd(fd) };
+        let wake = sys::above_stdio(unsafe { OwnedFd::from_raw_fd(fd) })?;
         Ok(Self {
             state: Arc::new(State {
                 wake,

@@ -1,7 +1,6 @@
 //! A request to run something, and the validated command made of it.
 
 use std::ffi::{CString, OsStr, OsString};
-use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -81,7 +80,7 @@ pub enum Problem {
         "{name:?} is not a name for a variable; use letters, digits and _, not beginning with a digit"
     )]
     VariableName { name: String },
-    #[error("the timeout {0}; give a positive number of seconds, or --no-timeout for none")]
+    #[error("the timeout {0}")]
     Timeout(String),
     #[error(
         "{what} is {bytes} bytes long and the kernel takes at most {MAX_STRING}; pass it in a file or on stdin"
@@ -106,6 +105,10 @@ pub enum Problem {
 }
 
 impl Problem {
+    pub fn zero_timeout() -> Self {
+        Self::Timeout("is 0; give a positive number of seconds, or --no-timeout for none".into())
+    }
+
     /// Whether it is about the working directory, which has an error code of its own.
     pub fn is_directory(&self) -> bool {
         matches!(
@@ -146,7 +149,8 @@ impl Command {
         let mut environment = Vec::with_capacity(request.environment.len());
         for (name, value) in &request.environment {
             let bytes = name.as_bytes();
-            if bytes.is_empty() || bytes.contains(&b'=') || bytes.contains(&0) {
+            // An inherited name may begin with `=`; some systems have such variables.
+            if bytes.is_empty() || bytes[1..].contains(&b'=') || bytes.contains(&0) {
                 let name = name.to_string_lossy().into_owned();
                 problems.push(Problem::VariableName { name });
                 continue;
@@ -160,13 +164,13 @@ impl Command {
         }
         check_total(&arguments, &environment, &mut problems);
         if request.timeout.is_some_and(|timeout| timeout.is_zero()) {
-            problems.push(Problem::Timeout("is 0".into()));
+            problems.push(Problem::zero_timeout());
         }
         problems.extend(check_directory(&request.cwd));
         if let Stdin::File(path) = &request.stdin
-            && let Err(error) = File::open(path)
+            && let Some(why) = unreadable(path)
         {
-            problems.push(Problem::Stdin { path: path.clone(), why: plain(&error) });
+            problems.push(Problem::Stdin { path: path.clone(), why });
         }
         if problems.is_empty() {
             Ok(Self { request, arguments, environment })
@@ -228,6 +232,20 @@ fn check_total(arguments: &[CString], environment: &[CString], problems: &mut Ve
     }
 }
 
+/// Why a file cannot be read. It is not opened: whoever writes to a FIFO would notice.
+fn unreadable(path: &Path) -> Option<String> {
+    match std::fs::metadata(path) {
+        Ok(meta) if meta.is_dir() => return Some("is a directory".into()),
+        Ok(_) => {}
+        Err(error) => return Some(plain(&error)),
+    }
+    let name = CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: a C string that outlives the call.
+    let access =
+        unsafe { libc::faccessat(libc::AT_FDCWD, name.as_ptr(), libc::R_OK, libc::AT_EACCESS) };
+    (access != 0).then(|| plain(&std::io::Error::last_os_error()))
+}
+
 pub(crate) fn check_directory(path: &Path) -> Option<Problem> {
     let owned = || path.to_path_buf();
     match std::fs::metadata(path) {
@@ -270,7 +288,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         .parse()
         .map_err(|_| format!("{text:?} is not a duration; write 90, 90s, 5m or 2h"))?;
     if number.is_sign_negative() && number != 0.0 {
-        return Err(format!("{text} is negative"));
+        return Err(format!("{text} is negative; give a positive number of seconds"));
     }
     // A century is beyond any use and still fits every clock the kernel has.
     Duration::try_from_secs_f64(number * unit)

@@ -1,6 +1,7 @@
 //! Processes that outlive the child: naming them, and ending them when the keeper cannot.
 
 use std::ffi::CString;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::tree::{self, Entry, Stat};
@@ -67,7 +68,14 @@ fn describe(pid: i32) -> Option<Process> {
 
 /// Ends the processes of a run whose keeper is gone. They are our children now, together with
 /// whatever else this program runs, so each must show that it belongs to the run.
-pub(crate) fn end_orphans(keeper: i32, child: Option<i32>, environment: &[CString]) {
+///
+/// With `everything`, whatever is not a keeper belongs.
+pub(crate) fn end_orphans(
+    keeper: i32,
+    child: Option<i32>,
+    environment: &[CString],
+    everything: bool,
+) {
     let mark = environment
         .iter()
         .map(|pair| pair.as_bytes())
@@ -82,6 +90,7 @@ pub(crate) fn end_orphans(keeper: i32, child: Option<i32>, environment: &[CStrin
         for &entry in &found[..count] {
             let Some(stat) = Stat::read(entry.pid) else { continue };
             let belongs = members.contains(&entry.parent)
+                || everything && entry.parent == own && !is_keeper(entry.pid)
                 || stat.session == keeper
                 || child
                     .is_some_and(|child| [entry.pid, stat.group, stat.session].contains(&child))
@@ -102,6 +111,21 @@ pub(crate) fn end_orphans(keeper: i32, child: Option<i32>, environment: &[CStrin
         }
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// The keepers of this program, which are no one's leftovers.
+static KEEPERS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
+pub(crate) fn register(keeper: i32) {
+    KEEPERS.lock().unwrap_or_else(PoisonError::into_inner).push(keeper);
+}
+
+pub(crate) fn unregister(keeper: i32) {
+    KEEPERS.lock().unwrap_or_else(PoisonError::into_inner).retain(|&known| known != keeper);
+}
+
+fn is_keeper(pid: i32) -> bool {
+    KEEPERS.lock().unwrap_or_else(PoisonError::into_inner).contains(&pid)
 }
 
 /// Whether a process's environment contains this `NAME=value`.

@@ -24,8 +24,8 @@ enum Way {
     /// A pipe or terminal, opened again so that "do not block" is ours alone.
     Reopened(OwnedFd),
     Socket,
-    /// A pipe that may not be reopened: after "writable", this many bytes do not block.
-    Small,
+    /// One that may not be reopened, such as another user's: its flag is set for each write only.
+    Borrowed,
 }
 
 pub(crate) enum Passed {
@@ -88,6 +88,11 @@ impl<'a> Relay<'a> {
         self.sent = self.pending.len();
     }
 
+    /// Adds to what waits: the last output, which nobody will write any more.
+    pub(crate) fn hold(&mut self, bytes: &[u8]) {
+        self.pending.extend_from_slice(bytes);
+    }
+
     /// Counts output that is not even tried: the run is being ended and earlier output waits.
     pub(crate) fn skip(&mut self, bytes: &[u8]) {
         self.lost += bytes.len() as u64;
@@ -129,17 +134,16 @@ impl<'a> Relay<'a> {
                     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
                     libc::send(target, rest.as_ptr().cast(), rest.len(), flags)
                 },
-                Way::Small => {
-                    let mut room = [libc::pollfd { fd: target, events: libc::POLLOUT, revents: 0 }];
-                    sys::poll(&mut room, Some(std::time::Instant::now()));
-                    if room[0].revents == 0 {
-                        return Ok(done);
-                    }
-                    // SAFETY: as above.
-                    unsafe {
-                        libc::write(target, rest.as_ptr().cast(), rest.len().min(libc::PIPE_BUF))
-                    }
-                }
+                // SAFETY: as above; the flags are put back as they were.
+                Way::Borrowed => unsafe {
+                    let flags = libc::fcntl(target, libc::F_GETFL);
+                    libc::fcntl(target, libc::F_SETFL, flags | libc::O_NONBLOCK);
+                    let n = libc::write(target, rest.as_ptr().cast(), rest.len());
+                    let errno = sys::errno();
+                    libc::fcntl(target, libc::F_SETFL, flags);
+                    *libc::__errno_location() = errno;
+                    n
+                },
             };
             if n >= 0 {
                 done += n as usize;
@@ -168,8 +172,8 @@ impl Way {
         let terminal = kind == libc::S_IFCHR && unsafe { libc::isatty(fd) } == 1;
         match kind {
             libc::S_IFSOCK => Self::Socket,
-            libc::S_IFIFO => Self::reopened(fd).unwrap_or(Self::Small),
-            _ if terminal => Self::reopened(fd).unwrap_or(Self::Small),
+            libc::S_IFIFO => Self::reopened(fd).unwrap_or(Self::Borrowed),
+            _ if terminal => Self::reopened(fd).unwrap_or(Self::Borrowed),
             _ => Self::Direct,
         }
     }

@@ -36,22 +36,34 @@ pub(crate) fn message_sockets() -> io::Result<(OwnedFd, OwnedFd)> {
     // SAFETY: `ends` has room for the two descriptors.
     check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) })?;
     // SAFETY: both were just made and belong to nobody else.
-    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
+    let (a, b) = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
+    Ok((above_stdio(a)?, above_stdio(b)?))
+}
+
+/// Where stdin, stdout or stderr was closed, a new descriptor takes its number, and whoever writes
+/// output would write into it.
+pub(crate) fn above_stdio(fd: OwnedFd) -> io::Result<OwnedFd> {
+    if fd.as_raw_fd() > 2 {
+        return Ok(fd);
+    }
+    // SAFETY: duplicates a descriptor we hold; the copy is ours alone.
+    unsafe {
+        let copy = check(libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3))?;
+        Ok(OwnedFd::from_raw_fd(copy))
+    }
 }
 
 /// Reads once; `Ok(None)` when nothing is there yet.
 pub(crate) fn read_some(fd: RawFd, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-    loop {
-        // SAFETY: the buffer is ours and as long as we say.
-        let n = unsafe { libc::read(fd, buffer.as_mut_ptr().cast::<c_void>(), buffer.len()) };
-        if n >= 0 {
-            return Ok(Some(n as usize));
-        }
-        match errno() {
-            libc::EINTR => continue,
-            libc::EAGAIN => return Ok(None),
-            code => return Err(io::Error::from_raw_os_error(code)),
-        }
+    // SAFETY: the buffer is ours and as long as we say.
+    let n = unsafe { libc::read(fd, buffer.as_mut_ptr().cast::<c_void>(), buffer.len()) };
+    if n >= 0 {
+        return Ok(Some(n as usize));
+    }
+    // An interruption may be a request: the caller looks before it reads again.
+    match errno() {
+        libc::EINTR | libc::EAGAIN => Ok(None),
+        code => Err(io::Error::from_raw_os_error(code)),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use crate::keeper::Lent;
 use crate::sys;
 
 /// The terminal the user runs retake from, while a child may use it.
@@ -11,8 +12,32 @@ pub(crate) struct Terminal {
     own_group: i32,
     modes: libc::termios,
     lent: bool,
-    /// What SIGTTOU did before: while the child is in front, our own writes must not stop us.
-    ttou: libc::sigaction,
+    _ttou: IgnoredTtou,
+}
+
+/// While someone else is in front, neither our writes nor our changes of modes may stop us.
+struct IgnoredTtou {
+    before: libc::sigaction,
+}
+
+impl IgnoredTtou {
+    fn new() -> Self {
+        // SAFETY: zero is valid for both structures; the call fills the second.
+        unsafe {
+            let mut ignore: libc::sigaction = std::mem::zeroed();
+            ignore.sa_sigaction = libc::SIG_IGN;
+            let mut before: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(libc::SIGTTOU, &raw const ignore, &raw mut before);
+            Self { before }
+        }
+    }
+}
+
+impl Drop for IgnoredTtou {
+    fn drop(&mut self) {
+        // SAFETY: restores what `new` saved.
+        unsafe { libc::sigaction(libc::SIGTTOU, &raw const self.before, std::ptr::null_mut()) };
+    }
 }
 
 impl Terminal {
@@ -24,12 +49,14 @@ impl Terminal {
             if libc::tcgetpgrp(fd) <= 0 || libc::tcgetattr(fd, &raw mut modes) != 0 {
                 return None;
             }
-            let mut ignore: libc::sigaction = std::mem::zeroed();
-            ignore.sa_sigaction = libc::SIG_IGN;
-            let mut ttou: libc::sigaction = std::mem::zeroed();
-            libc::sigaction(libc::SIGTTOU, &raw const ignore, &raw mut ttou);
-            Some(Self { fd, own_group: libc::getpgrp(), modes, lent: false, ttou })
+            let own_group = libc::getpgrp();
+            Some(Self { fd, own_group, modes, lent: false, _ttou: IgnoredTtou::new() })
         }
+    }
+
+    /// How to leave the terminal, for whoever is left to do it.
+    pub(crate) fn as_lent(&self) -> (RawFd, Lent) {
+        (self.fd, Lent { modes: self.modes, group: Some(self.own_group) })
     }
 
     /// Whether this process is the one the user is talking to.
@@ -66,8 +93,6 @@ impl Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         self.take_back();
-        // SAFETY: restores what `controlling` saved.
-        unsafe { libc::sigaction(libc::SIGTTOU, &raw const self.ttou, std::ptr::null_mut()) };
     }
 }
 
@@ -123,6 +148,7 @@ impl Pty {
 pub(crate) struct Raw {
     fd: RawFd,
     before: libc::termios,
+    _ttou: IgnoredTtou,
 }
 
 impl Raw {
@@ -132,12 +158,26 @@ impl Raw {
             let mut before: libc::termios = std::mem::zeroed();
             (libc::tcgetattr(fd, &raw mut before) == 0).then_some(before)
         }?;
-        let raw = Self { fd, before };
+        let raw = Self { fd, before, _ttou: IgnoredTtou::new() };
         raw.again();
         Some(raw)
     }
 
+    pub(crate) fn as_lent(&self) -> (RawFd, Lent) {
+        (self.fd, Lent { modes: self.before, group: None })
+    }
+
+    /// Whether what is typed is meant for us. In the background the terminal is someone else's:
+    /// neither read from it nor change it.
+    pub(crate) fn in_front(&self) -> bool {
+        // SAFETY: plain queries.
+        unsafe { libc::tcgetpgrp(self.fd) == libc::getpgrp() }
+    }
+
     pub(crate) fn again(&self) {
+        if !self.in_front() {
+            return;
+        }
         let mut modes = self.before;
         // SAFETY: changes and sets our own copy.
         unsafe {
@@ -147,8 +187,10 @@ impl Raw {
     }
 
     pub(crate) fn pause(&self) {
-        // SAFETY: sets what `enter` saved.
-        unsafe { libc::tcsetattr(self.fd, libc::TCSADRAIN, &raw const self.before) };
+        if self.in_front() {
+            // SAFETY: sets what `enter` saved.
+            unsafe { libc::tcsetattr(self.fd, libc::TCSADRAIN, &raw const self.before) };
+        }
     }
 }
 

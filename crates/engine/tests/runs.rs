@@ -200,6 +200,7 @@ fn a_fork_comet_is_caught() {
     request.grace = Duration::ZERO;
     let took = Lab::new().run(request);
     assert!(took.wall < SOON);
+    assert_eq!(took.finished.outcome, Outcome::Exited(0), "its own end is known");
     assert!(took.finished.left.iter().all(|left| left.fate == LeftFate::Ended));
 }
 

@@ -60,6 +60,8 @@ pub(crate) struct Done {
     pub(crate) output: [Vec<u8>; 2],
     /// The run was ended because the reader of its output is gone, like any program in a pipe.
     pub(crate) unread: bool,
+    /// Bytes that were captured but that our own reader did not take in time.
+    pub(crate) untaken: u64,
 }
 
 /// One stream on its way into the record.
@@ -108,7 +110,7 @@ pub(crate) fn run(
                 captured.take(stream, Some(bytes), recording.as_mut());
             }
         }
-        Event::Suspended => signals::stop(),
+        Event::Suspended { by_child } => signals::stop(by_child),
         Event::Started { .. } | Event::Finished(_) => {}
     });
     let mut redactions = job.redactions;
@@ -142,6 +144,7 @@ pub(crate) fn run(
     Done {
         run,
         unread: finished.relay_error == Some(libc::EPIPE),
+        untaken: finished.unread.iter().sum(),
         outcome: finished.outcome,
         output: captured.map(|c| c.inline.finish()),
     }
@@ -185,7 +188,7 @@ fn ending(
         u64::try_from(finished.duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
     Ending {
         outcome: finished.outcome.word(),
-        exit_code: Some(exit_code(&finished.outcome)),
+        exit_code: Some(exit_code(finished)),
         signal: finished.outcome.signal().map(signal_name),
         end_time: end_time(start, finished.duration),
         duration_ms,
@@ -209,9 +212,13 @@ fn end_time(start: Timestamp, duration: Duration) -> Timestamp {
     start.checked_add(duration).unwrap_or(start)
 }
 
-/// What retake exits with. A run whose keeper was killed counts as retake's own failure.
-pub(crate) fn exit_code(outcome: &Outcome) -> i32 {
-    outcome.exit_code().unwrap_or(125)
+/// What retake exits with. Output that cannot be written, and a run whose keeper was killed, are
+/// failures of retake's own.
+fn exit_code(finished: &Finished) -> i32 {
+    match finished.relay_error {
+        None | Some(libc::EPIPE) => finished.outcome.exit_code().unwrap_or(125),
+        Some(_) => 125,
+    }
 }
 
 /// The one error of a run, if it has one: the first that applies.
@@ -280,10 +287,10 @@ fn explain(finished: &Finished, job: &Job, over: bool) -> Option<RunError> {
 pub(crate) fn refusal(failure: &StartFailure) -> RunError {
     let (code, hint) = match failure {
         StartFailure::Refused(_) => {
-            (ErrorCode::InvalidRequest, "correct the request; nothing was started")
+            (ErrorCode::InvalidRequest, "nothing was started; correct what is named above")
         }
         StartFailure::WorkingDirectory(_) => {
-            (ErrorCode::WorkingDirectory, "create it or correct --cwd")
+            (ErrorCode::WorkingDirectory, "nothing was started; --cwd names another directory")
         }
         StartFailure::NotFound(_) => (
             ErrorCode::NotFound,
@@ -297,7 +304,7 @@ pub(crate) fn refusal(failure: &StartFailure) -> RunError {
             "install the interpreter, or correct the first line of the script",
         ),
         StartFailure::NoResources(_) => {
-            (ErrorCode::NoResources, "free some, or raise the limits of this session (ulimit -a)")
+            (ErrorCode::NoResources, "see the limits of this session with ulimit -a")
         }
     };
     RunError {
@@ -326,6 +333,13 @@ pub(crate) fn report(done: &Done) {
         term::say(
             "the output was still held open by a process outside this run; the rest of it is not captured",
         );
+    }
+    if done.untaken > 0 && done.outcome == Outcome::TimedOut {
+        let kept = if done.run.recorded { "; the record has them" } else { "" };
+        term::say(&format!(
+            "{} bytes of output were not taken by their reader in time{kept}",
+            done.untaken
+        ));
     }
     // A plain failure has said what it had to say itself, and where nobody reads nobody is told.
     let spoke = matches!(done.outcome, Outcome::Exited(_)) || done.unread;

@@ -16,6 +16,7 @@ mod term;
 
 /// Does what the command line asks for and says what to exit with.
 pub fn main() -> i32 {
+    signals::fill_stdio();
     signals::remember();
     match cli::main() {
         cli::Exit::Code(code) => i32::from(code),

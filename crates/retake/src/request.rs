@@ -8,6 +8,8 @@ use std::time::Duration;
 use retake_engine::{Problem, ShellMode, Stdin, check_variable, parse_duration, parse_size};
 use retake_event::{EnvMode, Limits};
 
+use crate::term;
+
 /// Collects problems instead of stopping at the first.
 #[derive(Default)]
 pub(crate) struct Problems(pub(crate) Vec<Problem>);
@@ -26,7 +28,7 @@ impl Problems {
 /// `--timeout`, in seconds or with a unit; zero and what is no duration are problems.
 pub(crate) fn timeout(text: &str, problems: &mut Problems) -> Option<Duration> {
     match parse_duration(text) {
-        Ok(Duration::ZERO) => problems.0.push(Problem::Timeout("is 0".into())),
+        Ok(Duration::ZERO) => problems.0.push(Problem::zero_timeout()),
         Ok(duration) => return Some(duration),
         Err(why) => problems.0.push(Problem::Timeout(why)),
     }
@@ -98,7 +100,7 @@ fn read_env_file(file: &Path, variables: &mut Vec<(OsString, OsString)>, problem
     let bytes = match std::fs::read(file) {
         Ok(bytes) => bytes,
         Err(error) => {
-            problems.note(format!("--env-file {}: {error}", file.display()));
+            problems.note(format!("--env-file {}: {}", file.display(), term::plain(&error)));
             return;
         }
     };

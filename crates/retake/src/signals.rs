@@ -1,6 +1,7 @@
 //! The signals retake itself receives, and how it leaves because of one.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use retake_engine::{Cancel, Dispositions};
 
@@ -12,6 +13,29 @@ pub(crate) fn remember() {
     ORIGINAL.get_or_init(Dispositions::current);
     // SAFETY: a plain disposition.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+}
+
+/// A closed stdin, stdout or stderr would be replaced by the next file we open, and output written
+/// into it. Opens /dev/null in its place, and remembers a stdout that is not there.
+pub(crate) fn fill_stdio() {
+    for fd in 0..3 {
+        // SAFETY: asks about a descriptor, and opens the lowest free number, which is this one.
+        unsafe {
+            if libc::fcntl(fd, libc::F_GETFD) < 0 {
+                libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+                if fd == 1 {
+                    STDOUT_CLOSED.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}
+
+static STDOUT_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Whether there is nobody to give data to.
+pub(crate) fn stdout_closed() -> bool {
+    STDOUT_CLOSED.load(Ordering::Relaxed)
 }
 
 /// What children get: exactly what we got.
@@ -91,11 +115,18 @@ pub(crate) fn uninstall() {
     }
 }
 
-/// Stops like any other job of the shell; returns when continued.
-pub(crate) fn stop() {
+/// Stops like any other job of the shell; returns when continued. Where the child was stopped at
+/// its terminal, our group is stopped as the terminal would have done.
+pub(crate) fn stop(whole_group: bool) {
     set_default(libc::SIGTSTP);
-    // SAFETY: to our own process group, as the terminal would have done.
-    unsafe { libc::kill(0, libc::SIGTSTP) };
+    // SAFETY: to ourselves, or our own process group.
+    unsafe {
+        if whole_group {
+            libc::kill(0, libc::SIGTSTP);
+        } else {
+            libc::raise(libc::SIGTSTP);
+        }
+    }
     handle(libc::SIGTSTP, on_pause);
 }
 

@@ -377,7 +377,7 @@ fn a_reader_that_is_slow_or_gone_does_not_hang_the_run() {
     assert_eq!(gone.stdout, "y\n");
     assert_eq!(gone.stderr, "141\n", "as quiet as any program in a pipe");
     let full = sandbox.sh("retake exec -- yes > /dev/full; echo $?");
-    assert_eq!(full.stdout, "141\n");
+    assert_eq!(full.stdout, "125\n");
     assert!(
         full.stderr.contains("could not be passed on, so the run was ended: No space left"),
         "{}",
@@ -536,4 +536,103 @@ fn limits_bind() {
     assert_eq!(json["error"]["code"], "ACODE-EXE-007");
     let called = sandbox.retake(&["exec", "--limit", "files=40", "--", "sh", "-c", "ulimit -n"]);
     assert_eq!(called.stdout, "40\n");
+}
+
+#[test]
+fn closed_descriptors_are_not_filled_with_ours() {
+    let sandbox = Sandbox::new();
+    let script = r"retake exec -- sh -c 'echo out; echo err >&2; exit 3'";
+    for closed in ["<&-", ">&-", "2>&-", "<&- >&-", ">&- 2>&-", "<&- >&- 2>&-"] {
+        let called = sandbox.sh(&format!("({script}) {closed}"));
+        assert_eq!(called.code, 3, "{closed}: {}", called.snapshot());
+    }
+    // What would be an order to kill, had the child's output reached the keeper.
+    let order = r"import os, struct; os.write(1, struct.pack('<II', 1, 9)); os._exit(42)";
+    let called = sandbox.sh(&format!("retake exec -- python3 -c \"{order}\" >&-"));
+    assert_eq!(called.code, 42, "{}", called.snapshot());
+    assert_eq!(sandbox.sh("retake exec --stdin inherit --timeout 5 -- cat <&-").code, 0);
+    assert_eq!(sandbox.sh("retake exec --json -- true >&-").code, 125, "nobody got the result");
+}
+
+#[test]
+fn few_descriptors_and_no_proc_do_not_hang() {
+    let sandbox = Sandbox::new();
+    for n in 4..16 {
+        let called =
+            sandbox.sh(&format!("ulimit -n {n}; timeout -k 1 15 retake exec --timeout 5 -- true"));
+        assert!([0, 125].contains(&called.code), "{n}: {}", called.snapshot());
+    }
+    // SAFETY: no arguments, no failure.
+    if unsafe { libc::geteuid() } == 0 {
+        let run = "retake exec --timeout 0.5 --grace 0.5 -- sleep 1000";
+        let called = sandbox
+            .sh(&format!("unshare -m sh -c 'mount -t tmpfs none /proc && timeout -k 1 15 {run}'"));
+        assert_eq!(called.code, 124, "{}", called.snapshot());
+    }
+}
+
+#[test]
+fn a_directory_that_is_gone_is_refused() {
+    let sandbox = Sandbox::new();
+    let called = sandbox.sh("mkdir d; cd d; rmdir ../d; retake exec --json -- pwd");
+    assert_eq!(called.code, 125);
+    assert_eq!(called.json()["error"]["code"], "ACODE-EXE-006", "{}", called.snapshot());
+    let called = sandbox.sh("mkdir d; cd d; rmdir ../d; retake exec --cwd /usr -- pwd");
+    assert_eq!(called.stdout, "/usr\n");
+}
+
+#[test]
+fn a_fifo_is_read_once_and_waited_for_no_longer_than_allowed() {
+    let sandbox = Sandbox::new();
+    let called = sandbox
+        .sh("mkfifo f; (sleep 0.2; echo hi > f) & retake exec --stdin f --timeout 10 -- cat");
+    assert_eq!(called.snapshot(), "exit 0\nstdout: hi\n");
+    let start = Instant::now();
+    let called = sandbox.sh("mkfifo g; retake exec --stdin g --timeout 0.5 -- cat");
+    assert_eq!(called.code, 125);
+    assert!(called.stderr.contains("nobody wrote to"), "{}", called.stderr);
+    assert!(start.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn an_odd_inherited_variable_is_passed_on() {
+    let called = Sandbox::new().sh("env '=C:=x' retake exec -- env | grep -c '^=C:=x$'");
+    assert_eq!(called.stdout, "1\n", "{}", called.stderr);
+}
+
+#[test]
+fn a_signal_while_leftovers_end_is_not_swallowed() {
+    let sandbox = Sandbox::new();
+    let script = "trap \"\" TERM; sleep 1000 & echo $! > left; exit 0";
+    let line = format!(
+        "retake exec -- sh -c '{script}' & r=$!; while ! [ -s left ]; do sleep 0.01; done; sleep 0.1; kill -TERM $r; wait $r; echo $?"
+    );
+    let called = sandbox.sh(&line);
+    assert_eq!(called.stdout, "143\n", "{}", called.stderr);
+}
+
+#[test]
+fn output_that_is_not_taken_in_time_is_said() {
+    let called = Sandbox::new().sh(
+        "mkfifo p; (exec 3<p; sleep 1000) & r=$!; retake exec --timeout 1 -- head -c 200000 /dev/zero > p; echo $? >&2; kill $r",
+    );
+    assert!(
+        called.stderr.contains(
+            "134464 bytes of output were not taken by their reader in time; the record has them"
+        ),
+        "{}",
+        called.stderr
+    );
+    assert!(called.stderr.ends_with("124\n"), "{}", called.stderr);
+    assert!(!called.stderr.contains("held open"), "{}", called.stderr);
+}
+
+#[test]
+fn a_killed_keeper_leaves_nothing_not_even_what_hides() {
+    let sandbox = Sandbox::new();
+    let script = "(env -i setsid sh -c \"echo \\$\\$ > daemon; exec sleep 1000\" > /dev/null 2>&1 &); while ! [ -s daemon ]; do sleep 0.01; done; kill -9 $PPID; sleep 5";
+    let called = sandbox.retake(&["exec", "--", "sh", "-c", script]);
+    assert_eq!(called.code, 125, "{}", called.snapshot());
+    let daemon = std::fs::read_to_string(sandbox.project().join("daemon")).unwrap();
+    assert!(!alive(daemon.trim().parse().unwrap()));
 }

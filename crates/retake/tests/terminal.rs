@@ -116,6 +116,11 @@ impl Drop for Screen {
     }
 }
 
+fn parent(pid: i32) -> i32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
 fn stopped(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('T')
@@ -222,5 +227,46 @@ fn a_terminal_of_its_own_can_be_typed_into() {
     screen.expect("PROMPT> ");
     screen.line("stty -a | tr ';' '\\n'");
     screen.expect(" icanon");
+    screen.expect("PROMPT> ");
+}
+
+#[test]
+fn killing_retake_also_ends_a_keeper_that_was_stopped() {
+    let mut screen = Screen::new();
+    screen.line("retake exec -- sh -c 'kill -STOP $PPID; echo $$ > pid; sleep 1000'");
+    let child = screen.pid();
+    let keeper = parent(child);
+    let retake = parent(keeper);
+    // SAFETY: a process of this test.
+    unsafe { libc::kill(retake, libc::SIGKILL) };
+    eventually("the tree is gone", || !alive(child) && !alive(keeper));
+}
+
+#[test]
+fn a_raw_terminal_is_made_sane_by_the_keeper() {
+    let mut screen = Screen::new();
+    // A script does not repair its terminal, as an interactive shell would.
+    let script = "retake exec --pty --stdin inherit -- sh -c \"echo \\$PPID > pid; exec sleep 777\"; while ! [ -e go ]; do sleep 0.01; done; stty -a | tr \";\" \"\\n\"";
+    screen.line(&format!("sh -c '{script}'"));
+    let keeper = screen.pid();
+    // SAFETY: a process of this test.
+    unsafe { libc::kill(parent(keeper), libc::SIGKILL) };
+    eventually("the keeper is gone", || !alive(keeper));
+    screen.sandbox.file("go", "");
+    screen.expect(" icanon");
+    screen.expect(" echo ");
+    screen.expect("PROMPT> ");
+}
+
+#[test]
+fn a_terminal_of_its_own_comes_to_the_front_once() {
+    let mut screen = Screen::new();
+    screen
+        .line("retake exec --pty --stdin inherit -- sh -c 'echo $$ > pid; read x; echo got $x' &");
+    screen.pid();
+    screen.expect("PROMPT> ");
+    screen.line("fg");
+    screen.send("hello\r");
+    screen.expect("got hello");
     screen.expect("PROMPT> ");
 }

@@ -13,15 +13,16 @@ mod protocol;
 mod serve;
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use protocol::{Block, Order, RawUsage};
 use retake_event::Usage;
 use serve::{Inheritance, Scratch};
 
-pub(crate) use protocol::{Group, Stage};
+pub(crate) use protocol::{Group, Lent, Stage};
 
 use crate::leftovers::{self, Process};
 use crate::sys::{self, MAX_FDS, Received};
@@ -84,11 +85,19 @@ impl Dispositions {
 pub struct Settings {
     pub session: Session,
     pub dispositions: Dispositions,
+    /// Every child of this program belongs to a run. When a keeper is killed, all that it leaves is
+    /// then ended, also what carries no mark of its run. Not for a program that starts processes of
+    /// its own.
+    pub owns_children: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { session: Session::Own, dispositions: Dispositions::current().with_default_pipe() }
+        Self {
+            session: Session::Own,
+            dispositions: Dispositions::current().with_default_pipe(),
+            owns_children: false,
+        }
     }
 }
 
@@ -107,7 +116,7 @@ pub struct Keeper {
 pub(crate) enum Report {
     Started {
         pid: i32,
-        pidfd: OwnedFd,
+        pidfd: Option<OwnedFd>,
     },
     Failed {
         stage: Stage,
@@ -141,6 +150,8 @@ pub(crate) struct Spawn<'a> {
     pub(crate) stderr: RawFd,
     /// `None` reads nothing.
     pub(crate) stdin: Option<RawFd>,
+    /// The user's terminal, and how to leave it should the runner be killed.
+    pub(crate) terminal: Option<(RawFd, Lent)>,
     pub(crate) cgroup_files: &'a [RawFd],
 }
 
@@ -152,6 +163,8 @@ impl Keeper {
     pub fn start(settings: Settings) -> io::Result<Self> {
         let block = Block::new()?;
         let (socket, theirs) = sys::message_sockets()?;
+        let null =
+            sys::above_stdio(File::options().read(true).write(true).open("/dev/null")?.into())?;
         let scratch = Scratch::new()?;
         // SAFETY: the child of the fork calls only `serve`, which allocates nothing and never
         // returns; signals stay blocked until it has its own dispositions.
@@ -163,6 +176,8 @@ impl Keeper {
             let pid = libc::fork();
             if pid == 0 {
                 serve::serve(Inheritance {
+                    runner: socket.as_raw_fd(),
+                    null,
                     socket: theirs,
                     head: block.head(),
                     dispositions: settings.dispositions,
@@ -175,12 +190,17 @@ impl Keeper {
         };
         scratch.release();
         sys::check(pid)?;
+        leftovers::register(pid);
         Ok(Self { pid, socket: Some(socket), block, settings, kept: Vec::new() })
     }
 
     /// The keeper's process id: everything it runs is below this process.
     pub fn pid(&self) -> i32 {
         self.pid
+    }
+
+    pub(crate) fn owns_children(&self) -> bool {
+        self.settings.owns_children
     }
 
     /// Replaces a keeper that is gone, so that the next run can take place.
@@ -204,9 +224,11 @@ impl Keeper {
         head.fsize = spawn.fsize;
         head.cgroup_files = spawn.cgroup_files.len();
         head.has_stdin = spawn.stdin.is_some();
+        head.terminal = spawn.terminal.map(|(_, lent)| lent);
         let mut fds = [-1; MAX_FDS];
         let list = [spawn.directory, spawn.stdout, spawn.stderr].into_iter();
-        let list = list.chain(spawn.stdin).chain(spawn.cgroup_files.iter().copied());
+        let list = list.chain(spawn.stdin).chain(spawn.terminal.map(|(fd, _)| fd));
+        let list = list.chain(spawn.cgroup_files.iter().copied());
         let mut count = 0;
         for (place, fd) in fds.iter_mut().zip(list) {
             *place = fd;
@@ -249,8 +271,9 @@ impl Keeper {
             }
             Received::Message(report, fds) => Some(match report {
                 protocol::Report::Started { pid } => {
+                    // None arrives when this program has no descriptor to spare.
                     // SAFETY: came with the message; ours alone.
-                    let pidfd = unsafe { std::os::fd::FromRawFd::from_raw_fd(fds[0]) };
+                    let pidfd = (fds[0] >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fds[0]) });
                     Report::Started { pid, pidfd }
                 }
                 protocol::Report::Failed { stage, errno } => Report::Failed { stage, errno },
@@ -277,6 +300,7 @@ impl Keeper {
         if self.socket.take().is_none() {
             return;
         }
+        leftovers::unregister(self.pid);
         for (patience, then) in
             [(SETTLING, libc::SIGCONT), (ENDING, libc::SIGKILL), (ENDING, libc::SIGKILL)]
         {

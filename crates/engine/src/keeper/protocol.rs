@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 #[derive(Clone, Copy)]
 pub(super) enum Order {
     /// Start what the shared block says, with descriptors of the working directory, stdout,
-    /// stderr, stdin if it has one, then cgroup files.
+    /// stderr, stdin if it has one, the user's terminal if it is in use, then cgroup files.
     Spawn,
     /// Send the signal to every process of the run.
     Signal(i32),
@@ -104,6 +104,14 @@ pub(crate) enum Group {
     Session,
 }
 
+/// The user's terminal as it was before the run.
+#[derive(Clone, Copy)]
+pub(crate) struct Lent {
+    pub(crate) modes: libc::termios,
+    /// The foreground group to give it back to, if the child takes its place.
+    pub(crate) group: Option<i32>,
+}
+
 /// The fixed part of a spawn. The keeper's child writes `failed` when a step fails.
 #[repr(C)]
 pub(super) struct Head {
@@ -115,6 +123,7 @@ pub(super) struct Head {
     pub(super) files: Option<u64>,
     pub(super) fsize: Option<u64>,
     pub(super) has_stdin: bool,
+    pub(super) terminal: Option<Lent>,
     pub(super) cgroup_files: usize,
     pub(super) failed: Option<(Stage, i32)>,
 }
@@ -176,6 +185,7 @@ impl Block {
                 files: None,
                 fsize: None,
                 has_stdin: false,
+                terminal: None,
                 cgroup_files: 0,
                 failed: None,
             });

@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use super::protocol::{Group, Head, Order, RawUsage, Report, Stage};
+use super::protocol::{Group, Head, Lent, Order, RawUsage, Report, Stage};
 use super::{Dispositions, Session};
 use crate::sys::{self, MAX_FDS, Received};
 use crate::tree::{self, Entry};
@@ -65,6 +65,9 @@ impl Scratch {
 
 /// What the keeper takes with it through the fork.
 pub(super) struct Inheritance {
+    /// The runner's end of the socket: kept open here, its end would never show.
+    pub(super) runner: RawFd,
+    pub(super) null: OwnedFd,
     pub(super) socket: OwnedFd,
     pub(super) head: *mut Head,
     pub(super) dispositions: Dispositions,
@@ -91,18 +94,19 @@ struct Keeper {
     terminal: Option<Terminal>,
 }
 
-/// The inherited terminal as it was before the child got it.
+/// The user's terminal, to be given back should the runner be killed.
 struct Terminal {
     fd: RawFd,
-    group: i32,
-    modes: libc::termios,
+    lent: Lent,
 }
 
 /// Never returns: ends the process when the runner is gone and nothing of its runs is left.
 pub(super) fn serve(inheritance: Inheritance) -> ! {
-    let Inheritance { socket, head, dispositions, session, scratch } = inheritance;
+    let Inheritance { runner, null, socket, head, dispositions, session, scratch } = inheritance;
     let socket = socket.as_raw_fd();
-    settle(socket, &dispositions, session);
+    // SAFETY: our own copy of a descriptor that nothing here uses.
+    unsafe { libc::close(runner) };
+    settle(socket, null.as_raw_fd(), &dispositions, session);
     let mut keeper = Keeper {
         socket,
         head,
@@ -127,13 +131,14 @@ pub(super) fn serve(inheritance: Inheritance) -> ! {
 
 /// Becomes a process of its own: named, in its own group, without the runner's descriptors, deaf
 /// to every signal but the death of children.
-fn settle(socket: RawFd, original: &Dispositions, session: Session) {
+fn settle(socket: RawFd, null: RawFd, original: &Dispositions, session: Session) {
     extern "C" fn wake(_: c_int) {}
     // SAFETY: plain system calls on our own process; the structures are initialised.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, c"(keeper)".as_ptr());
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
-        libc::prctl(libc::PR_SET_PDEATHSIG, 0);
+        // Should someone stop us, the runner's death makes us go on and notice it.
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT);
         // Without a controlling terminal there is nothing to leave, and a new session would cost a
         // scheduling group of its own, which is slow on a loaded machine.
         if session == Session::Own && has_terminal() {
@@ -150,14 +155,8 @@ fn settle(socket: RawFd, original: &Dispositions, session: Session) {
             }
             libc::sigaction(signal, &raw const action, std::ptr::null_mut());
         }
-        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
         for fd in 0..3 {
-            if null != fd {
-                libc::dup2(null, fd);
-            }
-        }
-        if null > 2 {
-            libc::close(null);
+            libc::dup2(null, fd);
         }
         libc::chdir(c"/".as_ptr());
     }
@@ -175,16 +174,24 @@ fn has_terminal() -> bool {
 /// Closes what a plain exec would have closed. Descriptors meant for children, such as those of
 /// `<(command)` or a make job server, stay open for them.
 fn close_private(socket: RawFd) {
-    let Ok(list) = sys::PathBuffer::new().text(b"/proc/self/fd").open() else { return };
-    tree::for_each_number(list.as_raw_fd(), |fd| {
+    let close = |fd: RawFd| {
         // SAFETY: plain descriptor calls on our own copies.
         unsafe {
-            let private = libc::fcntl(fd, libc::F_GETFD) & libc::FD_CLOEXEC != 0;
-            if private && fd != socket && fd != list.as_raw_fd() {
+            let flags = libc::fcntl(fd, libc::F_GETFD);
+            if flags >= 0 && flags & libc::FD_CLOEXEC != 0 && fd != socket {
                 libc::close(fd);
             }
         }
-    });
+    };
+    match sys::PathBuffer::new().text(b"/proc/self/fd").open() {
+        Ok(list) => tree::for_each_number(list.as_raw_fd(), |fd| {
+            if fd != list.as_raw_fd() {
+                close(fd);
+            }
+        }),
+        // No descriptor to spare, or no /proc: every number there may be.
+        Err(_) => (3..65_536).for_each(close),
+    }
 }
 
 impl Keeper {
@@ -306,6 +313,16 @@ impl Keeper {
         };
         let own = self.pid();
         let first = self.walk();
+        if let (0, Some(child)) = (first, self.child) {
+            // No /proc to walk: the child's group is all that can be reached.
+            // SAFETY: a child that was not yet waited for, so the numbers are still its own.
+            unsafe {
+                for &signal in signals {
+                    libc::kill(-child, signal);
+                    libc::kill(child, signal);
+                }
+            }
+        }
         for entry in &self.scratch.found[..first] {
             tree::signal(*entry, own, signals);
         }
@@ -363,8 +380,10 @@ impl Keeper {
     fn spawn(&mut self, fds: [RawFd; MAX_FDS]) {
         // SAFETY: the runner filled the block before it sent the order, and waits for the report.
         let head = unsafe { &mut *self.head };
-        if head.group == Group::Foreground && self.terminal.is_none() {
-            self.terminal = Terminal::save(fds[3]);
+        self.forget_terminal();
+        if let Some(lent) = head.terminal {
+            let fd = fds[3 + usize::from(head.has_stdin)];
+            self.terminal = (fd >= 0).then_some(Terminal { fd, lent });
         }
         self.killing = None;
         self.others = RawUsage::default();
@@ -409,6 +428,13 @@ impl Keeper {
         }
     }
 
+    fn forget_terminal(&mut self) {
+        if let Some(terminal) = self.terminal.take() {
+            // SAFETY: received with an earlier order, ours to close.
+            unsafe { libc::close(terminal.fd) };
+        }
+    }
+
     fn pid(&self) -> i32 {
         // SAFETY: no arguments, no failure.
         unsafe { libc::getpid() }
@@ -416,27 +442,20 @@ impl Keeper {
 }
 
 impl Terminal {
-    fn save(fd: RawFd) -> Option<Self> {
-        // SAFETY: zero is a valid termios, filled by the call.
-        unsafe {
-            let mut modes: libc::termios = std::mem::zeroed();
-            let group = libc::tcgetpgrp(fd);
-            (group > 0 && libc::tcgetattr(fd, &raw mut modes) == 0).then_some(Self {
-                fd,
-                group,
-                modes,
-            })
-        }
-    }
-
     fn give_back(&self) {
         // SAFETY: plain calls on a descriptor we hold; every signal is blocked, so no SIGTTOU.
         unsafe {
             let now = libc::tcgetpgrp(self.fd);
-            // Only if no one else has taken it since, such as the user's shell.
-            if now > 0 && libc::kill(-now, 0) != 0 {
-                libc::tcsetattr(self.fd, libc::TCSANOW, &raw const self.modes);
-                libc::tcsetpgrp(self.fd, self.group);
+            match self.lent.group {
+                // Only if no one else has taken it since, such as the user's shell.
+                Some(group) if now > 0 && libc::kill(-now, 0) != 0 => {
+                    libc::tcsetattr(self.fd, libc::TCSANOW, &raw const self.lent.modes);
+                    libc::tcsetpgrp(self.fd, group);
+                }
+                Some(_) => {}
+                None => {
+                    libc::tcsetattr(self.fd, libc::TCSANOW, &raw const self.lent.modes);
+                }
             }
         }
     }
@@ -468,8 +487,9 @@ fn steps(start: &Start, head: &Head) -> Result<(), (Stage, i32)> {
     };
     let [directory, stdout, stderr, ref rest @ ..] = start.fds;
     // Without a stdin of its own the child reads the keeper's, which is /dev/null.
-    let (stdin, cgroups) =
+    let (stdin, rest) =
         if head.has_stdin { (Some(rest[0]), &rest[1..]) } else { (None, &rest[..]) };
+    let cgroups = if head.terminal.is_some() { &rest[1..] } else { rest };
     // SAFETY: plain system calls on our own, not yet started, process. Pointers in the head are
     // finished C arrays in shared memory.
     unsafe {

@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Instant;
 
@@ -52,7 +53,7 @@ impl<'a> Supervision<'a> {
             (None, None)
         };
         let typing = (pty.is_some() && inherits_terminal).then(|| Raw::enter(0)).flatten();
-        let typing = typing.map(|raw| Typing { raw, keys: Vec::new() });
+        let typing = typing.map(|raw| Typing { in_front: raw.in_front(), raw, keys: Vec::new() });
         let mut terminal =
             if inherits_terminal && pty.is_none() { Terminal::controlling(0) } else { None };
 
@@ -68,8 +69,15 @@ impl<'a> Supervision<'a> {
                 (Some(out), Some(err), out_end, err_end)
             }
         };
-        let stdin = open_stdin(&request.stdin, pty_end.filter(|_| inherits_terminal))
-            .map_err(system("stdin"))?;
+        let deadline = request.timeout.and_then(|timeout| clock.checked_add(timeout));
+        let stdin = match (&request.stdin, pty_end.filter(|_| inherits_terminal)) {
+            (Stdin::Null, _) => None,
+            (Stdin::Inherit, Some(end)) => Some(end),
+            (Stdin::Inherit, None) => Some(own_stdin().map_err(system("stdin"))?),
+            (Stdin::File(path), _) => {
+                Some(open_input(path, deadline, cancel).map_err(system("stdin"))?)
+            }
+        };
         let watch = Watch::over(&request.limits, keeper.pid());
         let group = match (&terminal, &pty) {
             (Some(terminal), _) if terminal.in_front() => Group::Foreground,
@@ -90,6 +98,11 @@ impl<'a> Supervision<'a> {
                 stdout: out_end.as_raw_fd(),
                 stderr: err_end.as_raw_fd(),
                 stdin: stdin.as_ref().map(AsRawFd::as_raw_fd),
+                terminal: match (&terminal, &typing) {
+                    (Some(terminal), _) if group == Group::Foreground => Some(terminal.as_lent()),
+                    (_, Some(typing)) => Some(typing.raw.as_lent()),
+                    _ => None,
+                },
                 cgroup_files: &cgroup_files,
             })
             .map_err(|error| {
@@ -106,7 +119,7 @@ impl<'a> Supervision<'a> {
         }
         Ok(Self {
             next_look: watch.as_ref().map(|_| clock + watch::EVERY),
-            deadline: request.timeout.and_then(|timeout| clock.checked_add(timeout)),
+            deadline,
             keeper,
             command,
             cancel,
@@ -151,7 +164,7 @@ impl<'a> Supervision<'a> {
             Stage::Directory => directory_failure(&request.cwd, errno),
             Stage::Clone => StartFailure::NoResources(format!("no process could be made: {why}")),
             Stage::Limit => StartFailure::NoResources(format!(
-                "a limit or priority could not be set: {why}; ask for less than the current limit"
+                "a limit or the priority could not be set: {why}; without privileges neither can be raised above what this session has"
             )),
             Stage::Session | Stage::Cgroup | Stage::Streams | Stage::Terminal => {
                 StartFailure::NoResources(format!(
@@ -169,22 +182,35 @@ fn directory_failure(path: &Path, errno: i32) -> StartFailure {
 }
 
 fn open_directory(path: &Path) -> io::Result<OwnedFd> {
-    use std::os::unix::fs::OpenOptionsExt;
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
     Ok(File::options().read(true).custom_flags(flags).open(path)?.into())
 }
 
-/// What the child reads from; `None` is the keeper's own `/dev/null`.
-fn open_stdin(stdin: &Stdin, pty_end: Option<OwnedFd>) -> io::Result<Option<OwnedFd>> {
-    match (stdin, pty_end) {
-        (Stdin::Inherit, Some(end)) => Ok(Some(end)),
-        (Stdin::Inherit, None) => {
-            // SAFETY: duplicates descriptor 0, which stays open; the copy is ours alone.
-            let fd = sys::check(unsafe { libc::fcntl(0, libc::F_DUPFD_CLOEXEC, 3) })?;
-            // SAFETY: just made.
-            Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) }))
-        }
-        (Stdin::Null, _) => Ok(None),
-        (Stdin::File(path), _) => Ok(Some(File::open(path)?.into())),
+fn own_stdin() -> io::Result<OwnedFd> {
+    // SAFETY: duplicates descriptor 0, which stays open; the copy is ours alone.
+    unsafe {
+        let fd = sys::check(libc::fcntl(0, libc::F_DUPFD_CLOEXEC, 3))?;
+        Ok(OwnedFd::from_raw_fd(fd))
     }
+}
+
+/// Opens a file to read from. A FIFO is opened without waiting, and then waited for, until the
+/// deadline or a cancel, to have a writer.
+fn open_input(path: &Path, deadline: Option<Instant>, cancel: &Cancel) -> io::Result<OwnedFd> {
+    use std::os::unix::fs::FileTypeExt;
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    if file.metadata()?.file_type().is_fifo() {
+        let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut polled = [entry(file.as_raw_fd()), entry(cancel.fd())];
+        while polled[0].revents == 0 {
+            if cancel.requested().is_some() || deadline.is_some_and(|at| at <= Instant::now()) {
+                return Err(io::Error::other(format!("nobody wrote to {}", path.display())));
+            }
+            sys::poll(&mut polled, deadline);
+        }
+    }
+    // SAFETY: the child expects to wait for input; the description is ours alone.
+    sys::check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, 0) })?;
+    Ok(file.into())
 }

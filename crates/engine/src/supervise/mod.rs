@@ -28,6 +28,8 @@ pub const DRAIN: Duration = Duration::from_millis(300);
 const LEFTOVER_GRACE: Duration = Duration::from_millis(200);
 /// How long a run that was ended waits for the reader of its output.
 const RELAY_PATIENCE: Duration = Duration::from_millis(100);
+/// Nothing tells when a shell brings us to the front, so it is looked at this often.
+const FRONT_EVERY: Duration = Duration::from_millis(100);
 /// How long the keeper may be silent when it owes a report.
 const KEEPER_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -50,7 +52,10 @@ pub enum Event<'a> {
         bytes: &'a [u8],
     },
     /// The tree is stopped and the clock stands; the run goes on when the observer returns.
-    Suspended,
+    /// `by_child` says that the child was stopped at its terminal, and not we.
+    Suspended {
+        by_child: bool,
+    },
     Finished(&'a Finished),
 }
 
@@ -157,6 +162,7 @@ struct Supervision<'a> {
 struct Typing {
     raw: Raw,
     keys: Vec<u8>,
+    in_front: bool,
 }
 
 impl Supervision<'_> {
@@ -215,6 +221,7 @@ impl Supervision<'_> {
 
     /// Sleeps until something happens, then deals with all of it, control before output.
     fn step(&mut self, buffer: &mut PageBuffer) {
+        self.look_to_the_front();
         let entry = |fd: RawFd, events: i16| libc::pollfd { fd, events, revents: 0 };
         let mut polled = [
             entry(self.keeper.socket(), libc::POLLIN),
@@ -224,10 +231,7 @@ impl Supervision<'_> {
             entry(self.readable(Stream::Stderr), libc::POLLIN),
             entry(self.waiting_relay(Stream::Stdout), libc::POLLOUT),
             entry(self.waiting_relay(Stream::Stderr), libc::POLLOUT),
-            entry(
-                self.typing.as_ref().filter(|t| t.keys.is_empty()).map_or(-1, |_| 0),
-                libc::POLLIN,
-            ),
+            entry(self.key_source(), libc::POLLIN),
             entry(self.key_sink(), libc::POLLOUT),
         ];
         sys::poll(&mut polled, self.next_instant());
@@ -275,6 +279,7 @@ impl Supervision<'_> {
             self.owed.map(|(at, _)| at),
             self.gather_until[0],
             self.gather_until[1],
+            self.typing.as_ref().filter(|t| !t.in_front).map(|_| Instant::now() + FRONT_EVERY),
         ]
         .into_iter()
         .flatten()
@@ -293,7 +298,7 @@ impl Supervision<'_> {
             match report {
                 Report::Started { pid, pidfd } => {
                     self.pid = Some(pid);
-                    self.pidfd = Some(pidfd);
+                    self.pidfd = pidfd;
                     (self.observer)(Event::Started { pid });
                 }
                 Report::Failed { stage, errno } => {
@@ -318,7 +323,7 @@ impl Supervision<'_> {
                     let by_terminal = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
                     let ours = self.terminal.is_some() || self.typing.is_some();
                     if ours && by_terminal.contains(&signal) {
-                        self.suspend();
+                        self.suspend(true);
                     }
                 }
                 Report::Stuck => {
@@ -357,11 +362,12 @@ impl Supervision<'_> {
             pty.copy_size();
         }
         if self.cancel.take_suspend() {
-            self.suspend();
+            self.suspend(false);
         }
         let Some(signal) = self.cancel.requested() else { return };
         if self.exit.is_some() && self.cause.is_none() {
-            // The child has its outcome; what remains is not worth waiting for.
+            // The child has ended; what remains is not worth waiting for.
+            self.cause = Some(Cause::Cancel(signal));
             self.abandon_rest();
         } else if self.cause.is_none() {
             self.end(Cause::Cancel(signal));
@@ -380,7 +386,9 @@ impl Supervision<'_> {
             self.deadline = None;
             if self.exit.is_none() {
                 self.end(Cause::Timeout);
-            } else {
+            } else if self.relays.iter().flatten().any(Relay::waits) {
+                // The child made it, its output did not.
+                self.cause = Some(Cause::Timeout);
                 self.abandon_rest();
             }
         }
@@ -466,12 +474,10 @@ impl Supervision<'_> {
                 self.note_left(process, LeftFate::Ended);
             }
         }
-        if others {
+        if others || self.left.is_empty() {
+            // Nothing to be seen may mean that it moves too fast to be seen.
             self.keeper.signal(libc::SIGTERM);
             self.kill_at = Some(Instant::now() + LEFTOVER_GRACE);
-        } else if self.left.is_empty() {
-            // They ended while we looked; the keeper is about to say so.
-            self.expect_report();
         } else {
             self.give_up();
         }
@@ -483,6 +489,9 @@ impl Supervision<'_> {
         self.kill_at = None;
         self.streams = [None, None];
         self.exit.get_or_insert((libc::SIGKILL, self.clock.elapsed()));
+        if self.cause.is_some() {
+            self.patience_until = Some(Instant::now() + RELAY_PATIENCE);
+        }
     }
 
     fn note_left(&mut self, process: leftovers::Process, fate: LeftFate) {
@@ -515,14 +524,20 @@ impl Supervision<'_> {
     /// Without a keeper its processes are ours: end them.
     fn keeper_lost(&mut self) {
         self.owed = None;
-        self.lost_keeper = true;
-        leftovers::end_orphans(self.keeper.pid(), self.pid, &self.command.environment);
+        // With the child's own end known, nothing of the outcome is lost with it.
+        self.lost_keeper = self.exit.is_none();
+        leftovers::end_orphans(
+            self.keeper.pid(),
+            self.pid,
+            &self.command.environment,
+            self.keeper.owns_children(),
+        );
         self.exit.get_or_insert((libc::SIGKILL, self.clock.elapsed()));
         self.ended(true);
     }
 
     /// Stops tree and clock until the observer returns.
-    fn suspend(&mut self) {
+    fn suspend(&mut self, by_child: bool) {
         let at = Instant::now();
         self.keeper.signal(libc::SIGSTOP);
         if let Some(terminal) = &mut self.terminal {
@@ -531,7 +546,9 @@ impl Supervision<'_> {
         if let Some(typing) = &self.typing {
             typing.raw.pause();
         }
-        (self.observer)(Event::Suspended);
+        (self.observer)(Event::Suspended { by_child });
+        // What stopped us is over; a stop meanwhile was part of it.
+        self.cancel.take_suspend();
         if let Some(typing) = &self.typing {
             typing.raw.again();
         }

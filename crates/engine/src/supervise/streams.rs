@@ -28,7 +28,8 @@ impl Supervision<'_> {
         let behind = self.relays[index].as_ref().is_some_and(Relay::waits);
         match &self.streams[index] {
             Some(_) if self.gather_until[index].is_some() => -1,
-            Some(fd) if !behind || self.cause.is_some() => fd.as_raw_fd(),
+            // What the last process has left in the pipe is all there will be, and is taken in.
+            Some(fd) if !behind || self.alone || self.cause.is_some() => fd.as_raw_fd(),
             _ => -1,
         }
     }
@@ -66,8 +67,10 @@ impl Supervision<'_> {
         let bytes = &buffer.as_mut()[..n];
         (self.observer)(Event::Output { stream, bytes });
         if let Some(relay) = &mut self.relays[index] {
-            if relay.waits() {
+            if relay.waits() && self.cause.is_some() {
                 relay.skip(bytes);
+            } else if relay.waits() {
+                relay.hold(bytes);
             } else {
                 let passed = relay.pass(bytes);
                 self.passed(stream, &passed);
@@ -80,10 +83,31 @@ impl Supervision<'_> {
             return;
         }
         let Some(relay) = self.relays[stream.index()].take() else { return };
-        // Nobody reads any more. Like a program that writes into a closed pipe, the run ends.
-        if self.cause.is_none() && self.exit.is_none() {
+        // Nobody reads any more. Like a program that writes into a closed pipe, the run ends. For a
+        // child that already has, only a real failure matters.
+        if self.exit.is_none() && self.cause.is_none() {
             self.relay_error = relay.error();
             self.end(Cause::Cancel(libc::SIGPIPE));
+        } else if relay.error() != Some(libc::EPIPE) {
+            self.relay_error = relay.error();
+        }
+    }
+
+    /// Notices when the user's terminal has become ours to read.
+    pub(super) fn look_to_the_front(&mut self) {
+        if let Some(typing) = &mut self.typing {
+            let in_front = typing.raw.in_front();
+            if in_front && !std::mem::replace(&mut typing.in_front, in_front) {
+                typing.raw.again();
+            }
+            typing.in_front = in_front;
+        }
+    }
+
+    pub(super) fn key_source(&self) -> RawFd {
+        match &self.typing {
+            Some(typing) if typing.in_front && typing.keys.is_empty() => 0,
+            _ => -1,
         }
     }
 

@@ -40,10 +40,10 @@ use crate::{git, recovery, signals, term};
 )]
 pub(crate) struct Args {
     /// The command as one string
-    #[arg(value_name = "COMMAND")]
+    #[arg(value_name = "COMMAND", hide = true)]
     line: Vec<OsString>,
     /// The program and its arguments, passed on exactly as they are
-    #[arg(last = true, value_name = "PROGRAM")]
+    #[arg(last = true, value_name = "PROGRAM", hide = true)]
     program: Vec<OsString>,
 
     /// End the run after this time: seconds, or 500ms, 90s, 5m, 2h [default: 300, from configuration]
@@ -265,6 +265,12 @@ pub(super) struct Refused {
 pub(super) fn prepare(args: Args, given_store: Option<&Path>) -> Result<Prepared, Refused> {
     let mut problems = Problems::default();
     let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+    if std::env::current_dir().is_err() && !args.cwd.as_ref().is_some_and(|cwd| cwd.is_absolute()) {
+        problems.0.push(Problem::Directory {
+            path: PathBuf::from("."),
+            why: "the current directory no longer exists; cd to one that does, or name one with --cwd".into(),
+        });
+    }
     let place = Place::find(&here, given_store).map_err(|error| error.to_string());
     let config = match &place {
         Ok(place) => Config::load(place.project.as_deref()).map_err(|errors| errors.0),
@@ -639,10 +645,13 @@ fn perform(prepared: Prepared) -> Result<Performed, Refused> {
     };
     let dispositions = signals::original();
     // First the keeper, while our memory is small; it settles in while the record is opened.
-    let mut keeper = Keeper::start(Settings { session, dispositions })
-        .map_err(|error| own_failure(&job.intent, format!("no process could be made: {error}")))?;
-    let cancel = signals::install()
-        .map_err(|error| own_failure(&job.intent, format!("no event descriptor: {error}")))?;
+    let mut keeper = Keeper::start(Settings { session, dispositions, owns_children: true })
+        .map_err(|error| {
+            own_failure(&job.intent, format!("no process could be made: {}", term::plain(&error)))
+        })?;
+    let cancel = signals::install().map_err(|error| {
+        own_failure(&job.intent, format!("no event descriptor: {}", term::plain(&error)))
+    })?;
     job.intent.start_time = Timestamp::now();
     let (mut store, recording) = match audit.enabled.then(|| begin(&place, &job.intent)) {
         Some(Ok((store, recording))) => (Some(store), Some(recording)),
@@ -676,16 +685,17 @@ fn begin(place: &Place, intent: &Intent) -> retake_store::Result<(Store, Recordi
 fn finish(done: Done, json: bool, terminal: bool) -> Exit {
     drive::report(&done);
     if json && let Err(error) = term::document(&Document::new(&done.run, done.output)) {
-        term::say(&format!("the result could not be printed: {error}"));
+        term::say(&format!("the result could not be printed: {}", term::plain(&error)));
         return Exit::REFUSED;
     }
+    let code = done.run.ending.as_ref().and_then(|ending| ending.exit_code).unwrap_or(125);
     match done.outcome {
-        Outcome::Cancelled(signal) => Exit::Signal(signal),
+        Outcome::Cancelled(signal) if code == 128 + signal => Exit::Signal(signal),
         // The terminal sent it to the child alone; a shell loop around us should stop as well.
         Outcome::Signaled(signal @ (libc::SIGINT | libc::SIGQUIT)) if terminal => {
             Exit::Signal(signal)
         }
-        ref outcome => Exit::Code(drive::exit_code(outcome).clamp(0, 255) as u8),
+        _ => Exit::Code(code.clamp(0, 255) as u8),
     }
 }
 
@@ -715,7 +725,11 @@ impl Refused {
         };
         let intent = *self.intent;
         let run = Run { intent, state: State::Finished, ending: Some(ending), recorded: false };
-        finish(Done { run, outcome, output: Default::default(), unread: false }, json, false)
+        finish(
+            Done { run, outcome, output: Default::default(), unread: false, untaken: 0 },
+            json,
+            false,
+        )
     }
 }
 

@@ -29,7 +29,8 @@ pub(crate) fn tour(_: &Args) -> Result<Exit, Failure> {
     let home = std::env::temp_dir().join(format!("retake-tour-{}", RunId::new().short()));
     let project = home.join("project");
     std::fs::create_dir_all(&project).map_err(|e| failed("no directory for the tour", &e))?;
-    let settings = Settings { dispositions: signals::original(), ..Settings::default() };
+    let settings =
+        Settings { dispositions: signals::original(), owns_children: true, ..Settings::default() };
     let mut tour = Tour {
         keeper: Keeper::start(settings).map_err(|e| failed("no process could be made", &e))?,
         cancel: signals::install().map_err(|e| failed("no event descriptor", &e))?,

@@ -77,7 +77,9 @@ impl Config {
             match std::fs::read_to_string(&file) {
                 Ok(text) => config.read(&file, &text, &mut errors),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => errors.push(format!("{}: {error}", file.display())),
+                Err(error) => {
+                    errors.push(format!("{}: {}", file.display(), crate::term::plain(&error)))
+                }
             }
         }
         for key in &KEYS {

@@ -12,6 +12,8 @@ pub(crate) use pager::page;
 pub(crate) use table::{Cell, Column, Table};
 pub(crate) use time::{ago, count, moment, size};
 
+use crate::signals;
+
 /// Says something to the person at the terminal: each line begins with `retake: `.
 pub(crate) fn say(message: &str) {
     let mut text = String::new();
@@ -24,8 +26,17 @@ pub(crate) fn say(message: &str) {
     _ = io::stderr().write_all(text.as_bytes());
 }
 
+/// An error's text without the number that means nothing to most people.
+pub(crate) fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
 /// Writes data to stdout.
 pub(crate) fn data(bytes: &[u8]) -> io::Result<()> {
+    if signals::stdout_closed() {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
     let mut stdout = io::stdout().lock();
     stdout.write_all(bytes)?;
     stdout.flush()
