@@ -11,7 +11,7 @@ use retake_engine::{Attach, Cancel, Keeper, Request, Settings};
 use retake_event::{Ending, Usage, Word};
 use retake_store::Store;
 
-use super::exec::{intent, release, scratch, timed};
+use super::exec::{installed, intent, scratch, timed};
 use super::median;
 use super::table::Page;
 
@@ -152,8 +152,8 @@ fn peers(page: &mut Page) -> Result<(), String> {
         "GNU parallel is started once per command here, as retake is; atuin records only what an interactive shell \
          tells it, so it has no row.",
     );
-    let retake = release("retake")?.display().to_string();
     let directory = scratch()?;
+    let retake = installed("retake", &directory)?.display().to_string();
     let store = directory.join("store").display().to_string();
     let log = directory.join("joblog").display().to_string();
     let variants: [(&str, Vec<String>); 3] = [
@@ -220,7 +220,7 @@ fn read(page: &mut Page) -> Result<(), String> {
             size(&root).saturating_sub(before) / RUNS,
         ),
     );
-    let retake = release("retake")?.display().to_string();
+    let retake = installed("retake", &directory)?.display().to_string();
     let ours = |words: &[&str]| -> Vec<String> {
         let start = [&retake, "--store", &root.display().to_string(), "runs"].map(String::from);
         start.into_iter().chain(words.iter().map(ToString::to_string)).collect()
