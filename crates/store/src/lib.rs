@@ -9,7 +9,6 @@
 
 mod chunks;
 mod compact;
-mod digest;
 mod dir;
 mod doctor;
 mod erase;

@@ -11,7 +11,6 @@ use std::time::Instant;
 use retake_event::{Ending, Intent, RunId, Stream};
 
 use crate::chunks::ChunkLog;
-use crate::digest::Digest;
 use crate::dir::{Dir, remove, sync_dir};
 use crate::ledger::{self, Entry};
 use crate::lock::LiveLock;
@@ -49,7 +48,7 @@ pub struct Finished {
 #[derive(Debug, Default)]
 struct Spool {
     file: Option<File>,
-    digest: Option<Digest>,
+    hasher: Option<Box<blake3::Hasher>>,
     bytes: u64,
     lost: u64,
     /// The whole stream while it is small enough to be kept in the database.
@@ -201,31 +200,15 @@ impl Recording {
     }
 
     /// The hash of each stream that has bytes, as far as it has come.
-    pub fn digests(&mut self) -> Result<[Option<blake3::Hash>; 2]> {
-        let mut hashes = [None; 2];
-        for stream in Stream::BOTH {
-            if let Some(digest) = &mut self.streams[stream.index()].digest {
-                let hash = digest.finish().map_err(|error| {
-                    Error::io("read back", &self.dir.spool(self.id, stream), error)
-                })?;
-                hashes[stream.index()] = Some(hash);
-            }
-        }
-        Ok(hashes)
+    pub fn digests(&self) -> [Option<blake3::Hash>; 2] {
+        [0, 1].map(|index: usize| self.streams[index].hasher.as_ref().map(|h| h.finalize()))
     }
 
     /// Syncs large output, then commits the outcome to disk. Byte counts and hashes of the ending
     /// are filled in here. On an error the run stays in the record without an outcome and reads
     /// `interrupted`.
     pub fn finish(mut self, store: &mut Store, mut ending: Ending) -> Result<Finished> {
-        let hashes = self.digests().unwrap_or_else(|error| {
-            // What cannot be read back now is not in the record either.
-            for spool in &mut self.streams {
-                spool.lost += std::mem::take(&mut spool.bytes);
-            }
-            self.problem.get_or_insert(error);
-            [None; 2]
-        });
+        let hashes = self.digests();
         for stream in Stream::BOTH {
             let spool = &mut self.streams[stream.index()];
             if spool.bytes > INLINE_LIMIT
@@ -289,8 +272,8 @@ impl Spool {
                 Ok(0) => outcome = Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => {
                     self.bytes += written as u64;
-                    let digest = self.digest.get_or_insert_with(Digest::new);
-                    digest.update(&rest[..written], file, self.bytes);
+                    let hasher = self.hasher.get_or_insert_with(|| Box::new(blake3::Hasher::new()));
+                    hasher.update(&rest[..written]);
                     if self.bytes <= INLINE_LIMIT {
                         self.small.extend_from_slice(&rest[..written]);
                     } else {
