@@ -123,7 +123,7 @@ fn again_takes_redacted_variables_from_now_and_refuses_redacted_arguments() {
         sandbox.settled_call(&["again", &id]),
         "exit 125\n\
          stderr: retake: the variable API_TOKEN was redacted in the record and is not set now; set it and try again\n\
-         stderr: retake: hint: correct the request; nothing was started\n"
+         stderr: retake: hint: nothing was started; correct what is named above\n"
     );
 
     sandbox.retake(&[
