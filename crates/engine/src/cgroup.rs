@@ -251,7 +251,9 @@ mod tests {
             own.lines().filter(|l| l.starts_with("0::")).map(|l| format!("{l}\n")).collect();
         let made = Cgroup::below(&limits, &own, &mounts);
         let Some(directory) = made.directories.first().cloned() else {
-            return; // No such hierarchy, or not ours to change: limits are watched, as tested elsewhere.
+            // No such hierarchy, or not ours to change: limits are watched, as tested elsewhere.
+            assert!(std::env::var_os("CI").is_none(), "no writable cgroup2 hierarchy");
+            return;
         };
         assert_eq!(made.procs.len(), 1);
         let mut child = std::process::Command::new("sh")
