@@ -3,13 +3,12 @@
 use std::process::Command;
 
 /// Programs that tests run for real, and the Debian packages they come in.
-const NEEDED: [(&str, &str); 6] = [
+const NEEDED: [(&str, &str); 5] = [
     ("git", "git"),
     ("cc", "gcc"),
-    ("tmux", "tmux"),
     ("setpriv", "util-linux"),
     ("python3", "python3"),
-    ("sqlite3", "sqlite3"),
+    ("mount", "mount"),
 ];
 
 pub(crate) fn run() -> Result<(), String> {
