@@ -1,0 +1,1 @@
+//! Which files changed between two moments.

@@ -1,0 +1,1 @@
+//! Test results from what a run printed and from report files.

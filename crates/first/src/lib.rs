@@ -1,0 +1,1 @@
+//! Crash testing inside `cargo test`.

@@ -1,0 +1,1 @@
+//! A command over versions, refs and iterations.
