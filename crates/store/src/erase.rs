@@ -10,6 +10,7 @@ use crate::dir::{Dir, remove};
 use crate::ledger::{self, Entry, Marker, Reason};
 use crate::output::{self, Storage, place};
 use crate::query::{Filter, Status};
+use crate::separators::ErasedWords;
 use crate::store::Durability;
 use crate::{Error, Result, Store, index, lock};
 
@@ -172,9 +173,12 @@ impl Store {
                 if doomed.is_empty() {
                     return Ok(files);
                 }
+                let failed = |error| Error::sqlite("erase words", dir.database(), error);
+                let mut words = ErasedWords::new().map_err(failed)?;
                 for doomed in &doomed {
-                    doomed.erase(tx, dir, &mut files)?;
+                    doomed.erase(tx, dir, &mut files, &mut words)?;
                 }
+                words.leave(tx).map_err(failed)?;
                 let marker = marker(reason, &doomed);
                 ledger::append(tx, &Entry::Marker(marker))
                     .map_err(|error| Error::sqlite("mark the erasure", dir.database(), error))?;
@@ -222,11 +226,12 @@ impl Doomed {
         tx: &Transaction<'_>,
         dir: &Dir,
         files: &mut Vec<std::path::PathBuf>,
+        words: &mut ErasedWords,
     ) -> Result<()> {
         let failed = |error| Error::sqlite("erase a run", dir.database(), error);
         let intent = &self.run.intent;
         for stream in Stream::BOTH {
-            self.erase_output(tx, dir, stream, files)?;
+            self.erase_output(tx, dir, stream, files, words)?;
         }
         files.push(dir.chunks(intent.id));
         files.push(dir.live(intent.id));
@@ -250,6 +255,7 @@ impl Doomed {
         dir: &Dir,
         stream: Stream,
         files: &mut Vec<std::path::PathBuf>,
+        words: &mut ErasedWords,
     ) -> Result<()> {
         let failed = |error| Error::sqlite("erase output", dir.database(), error);
         let (id, place) = (self.run.intent.id, place(self.seq, stream));
@@ -261,7 +267,10 @@ impl Doomed {
         let (hash, storage) = (stored.hash, stored.storage);
         if !pending {
             match stored.open(dir, id, stream).map(|mut output| index::text_of(&mut output)) {
-                Ok(Ok(text)) => index::remove(tx, place, &text).map_err(failed)?,
+                Ok(Ok(text)) => {
+                    index::remove(tx, place, &text).map_err(failed)?;
+                    words.add(&text).map_err(failed)?;
+                }
                 // Its text cannot be told any more, so it cannot be taken out: index all anew.
                 Ok(Err(_)) | Err(_) => index::reset(tx).map_err(failed)?,
             }

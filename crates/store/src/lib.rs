@@ -30,6 +30,7 @@ pub mod redact;
 mod repair;
 mod schema;
 mod search;
+mod separators;
 mod stats;
 mod store;
 mod transfer;
