@@ -42,7 +42,7 @@ pub use command::{
 pub use environment::{HIJACKERS, Policy};
 pub use keeper::{Dispositions, Keeper, Session, Settings};
 pub use leftovers::PARENT_VARIABLE;
-pub use resolve::on_path;
+pub use resolve::which;
 pub use supervise::{Attach, DRAIN, Event, Finished};
 pub use watch::EVERY as WATCH_INTERVAL;
 pub use words::{Line, ShellMode, ShellNeeded, interpret, quote};

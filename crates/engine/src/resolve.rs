@@ -50,9 +50,12 @@ pub(crate) fn resolve(
     }
 }
 
-/// Whether a word names a program that would be found.
-pub fn on_path(program: &str, path: Option<&OsStr>, cwd: &Path) -> bool {
-    !program.is_empty() && resolve(OsStr::new(program), path, cwd).is_ok()
+/// The file that would be run for a program's name, if one would be found.
+pub fn which(program: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Option<PathBuf> {
+    if program.is_empty() {
+        return None;
+    }
+    resolve(program, path, cwd).ok().map(|file| cwd.join(file))
 }
 
 enum Runnable {

@@ -39,11 +39,11 @@ const BUILTINS: [&str; 59] = [
     "function", "time",
 ];
 
-/// Decides how a line runs. `on_path` tells whether a word names a program.
+/// Decides how a line runs. `which` tells whether a word names a program.
 pub fn interpret(
     line: &str,
     mode: ShellMode,
-    on_path: impl Fn(&str) -> bool,
+    which: impl Fn(&str) -> bool,
 ) -> Result<Line, ShellNeeded> {
     let through_shell =
         || Line { arguments: vec!["/bin/sh".into(), "-c".into(), line.into()], shell: true };
@@ -53,7 +53,7 @@ pub fn interpret(
     let reason = match split(line) {
         Ok(arguments) => match arguments.first() {
             // A program of that name wins over a builtin.
-            Some(first) if BUILTINS.contains(&first.as_str()) && !on_path(first) => {
+            Some(first) if BUILTINS.contains(&first.as_str()) && !which(first) => {
                 format!("`{first}` is a shell builtin")
             }
             _ => return Ok(Line { arguments, shell: false }),

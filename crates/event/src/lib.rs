@@ -7,6 +7,7 @@ mod error;
 mod id;
 mod outcome;
 mod run;
+mod terms;
 
 pub use error::{ErrorCode, RunError};
 pub use id::{CorrelationIds, LoopId, RunId};
@@ -15,3 +16,4 @@ pub use run::{
     Ending, EnvMode, EnvPolicy, Intent, Kind, LeftFate, LeftProcess, Limits, Run, State, Stream,
     Usage,
 };
+pub use terms::{ProgramFile, Terms};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{CorrelationIds, LoopId, RunError, RunId, Word};
+use crate::{CorrelationIds, LoopId, RunError, RunId, Terms, Word};
 
 /// One of the child's two output streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -182,6 +182,8 @@ pub struct Intent {
     pub user: String,
     pub version: String,
     pub redacted: bool,
+    #[serde(default, skip_serializing_if = "Terms::is_plain")]
+    pub terms: Terms,
 }
 
 /// Everything known of a run once it is over. Committed before the result is printed.

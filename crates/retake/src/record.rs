@@ -81,20 +81,13 @@ pub(crate) fn find(store: &Store, text: &str) -> Result<Run, Failure> {
 /// Marks dead runs, compresses and indexes, for as long as nobody minds. Only after the answer is
 /// printed. Where nothing may be written this is left to a command that may.
 pub(crate) fn tend(mut store: Store) {
-    // On a reader a budget of nothing only tells whether there is work.
-    let waiting = store.compact(Duration::ZERO).is_ok_and(|look| look.more);
-    let path = store.path().to_owned();
-    if !waiting && !has_live_files(&path) {
+    if !store.needs_tending() {
         return;
     }
+    let path = store.path().to_owned();
     drop(store);
     let Ok(mut store) = Store::open(&path) else { return };
     recovery::recover(&mut store);
     // What fails here fails again, and is reported, where someone asks for its result.
     drop(store.compact(SPARE_TIME));
-}
-
-/// Whether runs go on, or died: both leave a file here.
-fn has_live_files(store: &Path) -> bool {
-    std::fs::read_dir(store.join("live")).is_ok_and(|mut files| files.next().is_some())
 }

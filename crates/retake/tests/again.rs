@@ -73,10 +73,53 @@ fn again_says_what_differs_now() {
     let sha = |line: &str| line.split([' ', ',']).filter(|word| word.len() == 40).count();
     assert!(first.starts_with("retake: the commit is now ") && sha(first) == 2, "{stderr}");
     assert!(
-        rest.starts_with("retake: the program PROJECT/program was changed since (AGO)\n"),
+        rest.starts_with("retake: the program PROJECT/program is another file now (changed AGO)\n"),
         "{stderr}"
     );
     assert_eq!((again.code, again.stdout.as_str()), (0, "two\n"));
+}
+
+#[test]
+fn again_names_variables_that_changed_and_programs_found_elsewhere() {
+    let sandbox = Sandbox::new();
+    let then = [("COLOUR", "red"), ("GONE", "1"), ("SHLVL", "1")];
+    let now = [("COLOUR", "blue"), ("NEW", "1"), ("SHLVL", "7")];
+    sandbox.retake_with(&then, &["exec", "-q", "--", "true"]);
+    let again = sandbox.retake_with(&now, &["again", "last"]);
+    let said: Vec<_> = again.stderr.lines().take(4).collect();
+    assert_eq!(
+        said[..3],
+        [
+            "retake: other values now: COLOUR",
+            "retake: variables that were not set then: NEW",
+            "retake: variables that are not set any more: 1",
+        ]
+    );
+    assert!(said[3].starts_with("retake: outcome ok as before"), "{said:?}");
+
+    let bin = sandbox.project().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    std::os::unix::fs::symlink("/bin/true", bin.join("true")).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let again = sandbox.retake_with(&[("PATH", &path)], &["again", "last"]);
+    assert!(
+        sandbox.settled(&again.stderr).contains("the program is now PROJECT/bin/true, was /"),
+        "{}",
+        again.stderr
+    );
+}
+
+#[test]
+fn again_repeats_input_priority_terminal_and_capture() {
+    let sandbox = Sandbox::new();
+    sandbox.file("input", "from a file\n");
+    let script = "cat; nice; test -t 1 && echo tty";
+    let options = ["--stdin", "input", "--nice", "7", "--capture", "stdout"];
+    sandbox.retake(&[&["exec", "-q"], &options[..], &["--", "sh", "-c", script]].concat());
+    let again = sandbox.retake(&["again", "last"]);
+    assert_eq!(again.stdout, "from a file\n7\n", "{}", again.stderr);
+    sandbox.retake(&["exec", "-q", "--pty", "--", "sh", "-c", "test -t 1 && echo tty"]);
+    assert_eq!(sandbox.retake(&["again", "last"]).stdout.trim_end(), "tty");
 }
 
 #[test]

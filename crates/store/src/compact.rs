@@ -36,6 +36,14 @@ struct Pending {
 }
 
 impl Store {
+    /// Whether output waits to be compressed and indexed, or runs go on or died, which leaves a file
+    /// either way. Also answers for a store that is only read.
+    pub fn needs_tending(&mut self) -> bool {
+        let waiting = self.compact(Duration::ZERO).is_ok_and(|look| look.more);
+        let mut live = fs::read_dir(self.dir.live_dir());
+        waiting || live.as_mut().is_ok_and(|files| files.next().is_some())
+    }
+
     /// Compresses and indexes what is waiting, oldest first, for about as long as `budget`.
     pub fn compact(&mut self, budget: Duration) -> Result<Compacted> {
         let begun = Instant::now();

@@ -175,7 +175,7 @@ fn an_index_that_cannot_be_undone_is_made_anew() {
     test.record(&doomed, 0, &[(Stdout, &b"zyxwvlost ".repeat(50_000))]);
     test.record(&kept, 0, &[(Stdout, b"zyxwvkept")]);
     test.compact();
-    let (path, _) = common::all_files(&test.root())
+    let (path, _) = all_files(&test.root())
         .into_iter()
         .find(|(path, _)| path.extension().is_some_and(|extension| extension == "zst"))
         .unwrap();

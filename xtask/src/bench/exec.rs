@@ -490,6 +490,7 @@ pub(super) fn intent() -> Intent {
         user: "bench".into(),
         version: env!("CARGO_PKG_VERSION").into(),
         redacted: true,
+        terms: retake_event::Terms::default(),
     }
 }
 

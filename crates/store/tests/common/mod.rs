@@ -35,6 +35,7 @@ pub(crate) fn intent(command: &str) -> Intent {
         user: "user".to_owned(),
         version: "0.1.0".to_owned(),
         redacted: true,
+        terms: retake_event::Terms::default(),
     }
 }
 

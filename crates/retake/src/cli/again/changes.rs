@@ -1,17 +1,21 @@
 //! What is not as it was: before a run is repeated, and after.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_event::{Ending, Intent, Run};
+use retake_event::{Ending, Intent, Run, Terms};
 
 use super::redacted;
-use crate::{git, place, shown, term};
+use crate::{fingerprint, git, place, shown, term};
 
 /// What is not as it was, as far as the record can tell.
-pub(super) fn differences(then: &Run, now: &Intent) -> Vec<String> {
+pub(super) fn differences(
+    then: &Run,
+    now: &Intent,
+    environment: &[(OsString, OsString)],
+) -> Vec<String> {
     let old = &then.intent;
     let mut found = Vec::new();
     let mut compare = |what: &str, then: Option<&str>, now: Option<&str>| {
@@ -30,10 +34,8 @@ pub(super) fn differences(then: &Run, now: &Intent) -> Vec<String> {
     compare("the host", Some(&old.host), Some(&place::host()));
     compare("the user", Some(&old.user), Some(&place::user()));
     compare("retake", Some(&old.version), Some(&now.version));
-    if let Some((program, changed)) = program_changed(old) {
-        let ago = term::ago(changed, Timestamp::now());
-        found.push(format!("the program {} was changed since ({ago})", program.display()));
-    }
+    found.extend(program_changed(&old.terms, &now.terms));
+    found.extend(variables_changed(&old.terms, environment));
     for (name, value) in &old.environment.set {
         if redacted(old, value) {
             found.push(format!("{name} comes from the current environment"));
@@ -44,25 +46,39 @@ pub(super) fn differences(then: &Run, now: &Intent) -> Vec<String> {
     found
 }
 
-/// The program's file and when it was last changed, if that was after the run had begun.
-fn program_changed(intent: &Intent) -> Option<(PathBuf, Timestamp)> {
-    let cwd = Path::new(&intent.working_directory);
-    let program = intent.arguments.first()?;
-    let given = intent.environment.set.get("PATH").map(OsString::from);
-    let path = given.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
-    let file = if program.contains('/') {
-        cwd.join(program)
-    } else {
-        std::env::split_paths(&path)
-            .map(|dir| cwd.join(dir).join(program))
-            .find(|file| file.is_file())?
+fn program_changed(then: &Terms, now: &Terms) -> Option<String> {
+    let (then, now) = (then.program.as_ref()?, now.program.as_ref()?);
+    if then.path != now.path {
+        return Some(format!("the program is now {}, was {}", now.path, then.path));
+    }
+    if then == now {
+        return None;
+    }
+    let ago = term::ago(now.modified, Timestamp::now());
+    let size = match then.bytes == now.bytes {
+        true => String::new(),
+        false => format!(", {} bytes instead of {}", now.bytes, then.bytes),
     };
-    let file = file.canonicalize().ok()?;
-    let meta = file.metadata().ok()?;
-    // An installed file often keeps the date of its build; then the new file's own birth tells.
-    let changed = meta.modified().ok().max(meta.created().ok())?;
-    let changed = Timestamp::try_from(changed).ok()?;
-    (changed > intent.start_time).then_some((file, changed))
+    Some(format!("the program {} is another file now (changed {ago}{size})", now.path))
+}
+
+fn variables_changed(then: &Terms, environment: &[(OsString, OsString)]) -> Vec<String> {
+    let changes = then
+        .variables
+        .as_deref()
+        .and_then(|variables| fingerprint::compare(variables, environment, &then.secrets))
+        .unwrap_or_default();
+    let mut found = Vec::new();
+    if !changes.other.is_empty() {
+        found.push(format!("other values now: {}", changes.other.join(", ")));
+    }
+    if !changes.new.is_empty() {
+        found.push(format!("variables that were not set then: {}", changes.new.join(", ")));
+    }
+    if changes.gone > 0 {
+        found.push(format!("variables that are not set any more: {}", changes.gone));
+    }
+    found
 }
 
 /// Both runs in one line.

@@ -26,10 +26,9 @@ const LABEL: &str = "again";
 /// Run a recorded command once more and say how it compares
 ///
 /// Same arguments, directory, limits and environment policy. What differs now is said before it
-/// starts: the commit, the program, where it runs. Variables that were inherited, or redacted, come
-/// from the current environment; an argument that was redacted is not known, so such a run is
-/// refused. What no record says (stdin, --pty, --nice, --capture) is as in a plain `retake exec`.
-/// Exit codes are those of exec; the new run has the label `again=ID`.
+/// starts: the commit, the program, variables, where it runs. Variables that were inherited, or
+/// redacted, come from the current environment; an argument that was redacted is not known, so such
+/// a run is refused. Exit codes are those of exec; the new run has the label `again=ID`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The run: its id, a unique beginning or end of it, or `last`
@@ -70,7 +69,8 @@ fn run(args: &Args, given: Option<&Path>) -> Result<Exit, Refused> {
     let (command, _) = prepared.job.redactor.redact_str(&run.intent.command);
     prepared.job.intent.command = command.into_owned();
     prepared.job.intent.shell = run.intent.shell;
-    for difference in changes::differences(&run, &prepared.job.intent) {
+    let environment = &prepared.job.command.request().environment;
+    for difference in changes::differences(&run, &prepared.job.intent, environment) {
         term::say(&difference);
     }
     Ok(exec::carry_out(prepared, |now| term::say(&changes::compared(&run, now))))
@@ -154,7 +154,21 @@ fn options(
     }
     option("cwd", intent.working_directory.as_ref());
     option("env-mode", intent.environment.mode.as_str().as_ref());
+    let terms = &intent.terms;
+    if let Some(from) = &terms.stdin {
+        option("stdin", from.as_ref());
+    }
+    if let Some(nice) = terms.nice {
+        option("nice", nice.to_string().as_ref());
+    }
+    if let Some(ms) = terms.grace_ms {
+        option("grace", format!("{ms}ms").as_ref());
+    }
+    if let Some(streams) = &terms.capture {
+        option("capture", streams.as_ref());
+    }
     let mut secrets = secrets.clone();
+    secrets.extend(terms.secrets.iter().cloned());
     for (name, value) in &intent.environment.set {
         let mut pair = OsString::from(format!("{name}="));
         if redacted(intent, value) {
@@ -181,6 +195,8 @@ fn options(
     let flags = [
         ("--no-timeout", intent.timeout_ms.is_none()),
         ("--no-redact", !intent.redacted),
+        ("--pty", terms.pty),
+        ("--detach-ok", terms.detach),
         ("--json", args.json),
         ("--quiet", args.quiet),
     ];

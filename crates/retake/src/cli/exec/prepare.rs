@@ -1,4 +1,4 @@
-//! `retake exec`: one command, completely under control.
+//! From what was typed to a run that is ready to start, or every reason why it is not.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -10,259 +10,22 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
 use retake_engine::{
-    Command, Detach, Keeper, PARENT_VARIABLE, Policy, Problem, Request, Session, Settings, Stdin,
-    interpret, on_path, parse_duration, quote,
+    Command, Detach, PARENT_VARIABLE, Policy, Problem, Request, Stdin, interpret, parse_duration,
+    quote, which,
 };
 use retake_event::{
-    CorrelationIds, Ending, EnvMode, EnvPolicy, Intent, Kind, Limits, LoopId, Outcome, Run, RunId,
-    StartFailure, State, Usage, signal_name,
+    CorrelationIds, EnvMode, EnvPolicy, Intent, Kind, Limits, LoopId, RunId, StartFailure, Terms,
 };
 use retake_store::redact::{Redactor, is_secret_name};
-use retake_store::{Recording, Store};
-use serde::Serialize;
 
-use super::Exit;
+use super::{Args, Audit, Prepared, Refused};
 use crate::config::Config;
-use crate::drive::{self, Capture, Done, Job};
+use crate::drive::{Capture, Job};
 use crate::place::{self, Place};
 use crate::request::{self, ENV_MODES, Problems, SHELL_MODES};
-use crate::{git, recovery, signals, term};
+use crate::{fingerprint, git};
 
-/// Run one command: captured byte for byte, limited, timed out cleanly, nothing left running
-///
-/// The command is either one string, which goes through a shell only if it needs one, or a program
-/// with its arguments after `--`, which never does. Its output passes through live; its exit code
-/// becomes retake's own (124 timed out, 125 refused or retake's own failure, 126 not executable,
-/// 127 not found, 128+n ended by signal n).
-#[derive(clap::Args)]
-#[command(
-    override_usage = "retake exec [OPTIONS] \"COMMAND\" [OPTIONS]\n       retake exec [OPTIONS] -- PROGRAM [ARGUMENT]..."
-)]
-pub(crate) struct Args {
-    /// The command as one string
-    #[arg(value_name = "COMMAND", hide = true)]
-    line: Vec<OsString>,
-    /// The program and its arguments, passed on exactly as they are
-    #[arg(last = true, value_name = "PROGRAM", hide = true)]
-    program: Vec<OsString>,
-
-    /// End the run after this time: seconds, or 500ms, 90s, 5m, 2h [default: 300, from configuration]
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Time and limits")]
-    timeout: Option<String>,
-    /// Never time out
-    #[arg(long, conflicts_with = "timeout", help_heading = "Time and limits")]
-    no_timeout: bool,
-    /// Between asking the tree to end (TERM) and killing it [default: 5]
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Time and limits")]
-    grace: Option<String>,
-    /// memory=512M, cpu=10s, procs=64 for the whole tree; files=256, fsize=1G for each process.
-    /// Repeatable; K, M and G are powers of 1024
-    #[arg(long, value_name = "NAME=VALUE", help_heading = "Time and limits")]
-    limit: Vec<String>,
-    /// Scheduling priority, -20 (first) to 19 (last)
-    #[arg(long, value_name = "N", allow_hyphen_values = true, help_heading = "Time and limits")]
-    nice: Option<String>,
-
-    /// Run in this directory
-    #[arg(long, value_name = "DIR", help_heading = "Surroundings")]
-    cwd: Option<PathBuf>,
-    /// Set a variable; repeatable
-    #[arg(long, value_name = "NAME=VALUE", help_heading = "Surroundings")]
-    env: Vec<OsString>,
-    /// Set the variables in a file of NAME=VALUE lines; repeatable
-    #[arg(long, value_name = "FILE", help_heading = "Surroundings")]
-    env_file: Vec<PathBuf>,
-    /// Remove a variable; repeatable
-    #[arg(long, value_name = "NAME", help_heading = "Surroundings")]
-    unset: Vec<OsString>,
-    /// What variables start from: inherit (all of ours), merge (without secrets and dangerous
-    /// ones), replace (only the given ones) [default: inherit]
-    #[arg(long, value_name = "MODE", help_heading = "Surroundings")]
-    env_mode: Option<String>,
-    /// Whether a command given as one string may use a shell: auto, true or false [default: auto]
-    #[arg(long, value_name = "MODE", help_heading = "Surroundings")]
-    shell: Option<String>,
-    /// What the command reads: null, inherit, or a file [default: null]
-    #[arg(long, value_name = "FROM", help_heading = "Surroundings")]
-    stdin: Option<OsString>,
-    /// Give the command a terminal of its own; stdout and stderr become one
-    #[arg(long, help_heading = "Surroundings")]
-    pty: bool,
-    /// Let processes that the command leaves behind go on
-    #[arg(long, help_heading = "Surroundings")]
-    detach_ok: bool,
-
-    /// Print the result as one JSON object instead of passing output through
-    #[arg(long, help_heading = "Output")]
-    json: bool,
-    /// Pass nothing through
-    #[arg(long, short, help_heading = "Output")]
-    quiet: bool,
-    /// Which streams to keep: all, stdout, stderr or none [default: all]
-    #[arg(long, value_name = "STREAMS", help_heading = "Output")]
-    capture: Option<String>,
-    /// How much of each stream the JSON result carries [default: 1024]
-    #[arg(long, value_name = "N", allow_hyphen_values = true, help_heading = "Output")]
-    max_output_kb: Option<String>,
-    /// Treat the value of this variable as a secret; repeatable
-    #[arg(long, value_name = "NAME", help_heading = "Output")]
-    secret: Vec<String>,
-    /// Keep secrets in what is recorded and printed as JSON
-    #[arg(long, help_heading = "Output")]
-    no_redact: bool,
-
-    /// A label for the record; repeatable
-    #[arg(long, value_name = "KEY=VALUE", help_heading = "Record")]
-    label: Vec<String>,
-    #[arg(
-        long,
-        value_name = "ID",
-        env = "RETAKE_RUN_ID",
-        hide_env_values = true,
-        help_heading = "Record",
-        help = "Whose run this belongs to, in the caller's terms"
-    )]
-    run_id: Option<String>,
-    #[arg(
-        long,
-        value_name = "ID",
-        env = "RETAKE_SESSION_ID",
-        hide_env_values = true,
-        help_heading = "Record",
-        help = "The caller's session"
-    )]
-    session_id: Option<String>,
-    #[arg(
-        long,
-        value_name = "ID",
-        env = "RETAKE_TASK_ID",
-        hide_env_values = true,
-        help_heading = "Record",
-        help = "The caller's task"
-    )]
-    task_id: Option<String>,
-    #[arg(
-        long,
-        value_name = "ID",
-        env = "RETAKE_STEP_ID",
-        hide_env_values = true,
-        help_heading = "Record",
-        help = "The step of that task"
-    )]
-    step_id: Option<String>,
-    #[arg(
-        long,
-        value_name = "ID",
-        env = "RETAKE_TOOL_CALL_ID",
-        hide_env_values = true,
-        help_heading = "Record",
-        help = "The tool call that asked for this run"
-    )]
-    tool_call_id: Option<String>,
-    #[arg(
-        long,
-        value_name = "ID",
-        env = "RETAKE_WORKTREE_ID",
-        hide_env_values = true,
-        help_heading = "Record",
-        help = "The worktree [default: found from git]"
-    )]
-    worktree_id: Option<String>,
-    #[arg(
-        long,
-        value_name = "SHA",
-        env = "RETAKE_REPO_SHA",
-        hide_env_values = true,
-        help_heading = "Record",
-        help = "The commit [default: found from git]"
-    )]
-    repo_sha: Option<String>,
-}
-
-/// The printed result: the run, and the part of its output that a result carries.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Document<'a> {
-    #[serde(flatten)]
-    run: &'a Run,
-    stdout: String,
-    stderr: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stdout_base64: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stderr_base64: Option<String>,
-}
-
-impl<'a> Document<'a> {
-    fn new(run: &'a Run, [stdout, stderr]: [Vec<u8>; 2]) -> Self {
-        // Text where it is text; the exact bytes too where it is not.
-        let split = |bytes: Vec<u8>| match String::from_utf8(bytes) {
-            Ok(text) => (text, None),
-            Err(error) => (
-                String::from_utf8_lossy(error.as_bytes()).into_owned(),
-                Some(BASE64_STANDARD.encode(error.as_bytes())),
-            ),
-        };
-        let ((stdout, stdout_base64), (stderr, stderr_base64)) = (split(stdout), split(stderr));
-        Self { run, stdout, stderr, stdout_base64, stderr_base64 }
-    }
-}
-
-pub(crate) fn exec(args: Args, store: Option<&Path>) -> Exit {
-    let json = args.json;
-    let prepared = match prepare(args, store) {
-        Ok(prepared) => prepared,
-        Err(refused) => return refused.tell(json),
-    };
-    carry_out(prepared, |_| {})
-}
-
-/// Runs what was prepared, prints the result, and then does what can wait until it is printed.
-/// `remark` is called with the finished run before the result.
-pub(super) fn carry_out(prepared: Prepared, remark: impl FnOnce(&Run)) -> Exit {
-    let (json, days) = (prepared.json, prepared.audit.retention_days);
-    match perform(prepared) {
-        Ok(Performed { done, terminal, store }) => {
-            remark(&done.run);
-            let exit = finish(done, json, terminal);
-            if let Some(mut store) = store {
-                recovery::retain(&mut store, days);
-            }
-            exit
-        }
-        Err(refused) => refused.tell(json),
-    }
-}
-
-/// A checked request, with everything that is needed to run and record it.
-pub(super) struct Prepared {
-    pub(super) job: Job,
-    place: Place,
-    audit: Audit,
-    json: bool,
-}
-
-struct Audit {
-    enabled: bool,
-    required: bool,
-    retention_days: u64,
-}
-
-/// A run that is over, and the record it is in.
-struct Performed {
-    done: Done,
-    /// Whether the child had our terminal.
-    terminal: bool,
-    store: Option<Store>,
-}
-
-/// A request that was refused: the run that would have been, and why it is not.
-pub(super) struct Refused {
-    pub(super) intent: Box<Intent>,
-    pub(super) failure: StartFailure,
-}
-
-pub(super) fn prepare(args: Args, given_store: Option<&Path>) -> Result<Prepared, Refused> {
+pub(in crate::cli) fn prepare(args: Args, given_store: Option<&Path>) -> Result<Prepared, Refused> {
     let mut problems = Problems::default();
     let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
     if std::env::current_dir().is_err() && !args.cwd.as_ref().is_some_and(|cwd| cwd.is_absolute()) {
@@ -360,6 +123,7 @@ pub(super) fn prepare(args: Args, given_store: Option<&Path>) -> Result<Prepared
         },
         correlation_ids: correlation(&args, &cwd),
         redacted: !args.no_redact,
+        terms: terms(&args, &arguments, &environment, &here, &cwd),
         ..empty_intent(command, &cwd)
     };
     let redactions = describe_arguments(&mut intent, &arguments, &redactor);
@@ -458,7 +222,7 @@ fn arguments(
                 environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
             let path = given.or_else(|| std::env::var_os("PATH"));
             match interpret(text, shell.unwrap_or_default(), |name| {
-                on_path(name, path.as_deref(), cwd)
+                which(OsStr::new(name), path.as_deref(), cwd).is_some()
             }) {
                 Ok(line) => {
                     (line.arguments.into_iter().map(OsString::from).collect(), line.shell, command)
@@ -495,7 +259,7 @@ fn shown_command(args: &Args) -> String {
     }
 }
 
-fn lossy(text: &OsStr) -> String {
+pub(super) fn lossy(text: &OsStr) -> String {
     text.to_string_lossy().into_owned()
 }
 
@@ -608,7 +372,7 @@ fn describe_arguments(intent: &mut Intent, arguments: &[OsString], redactor: &Re
     count
 }
 
-pub(super) fn empty_intent(command: String, cwd: &Path) -> Intent {
+pub(in crate::cli) fn empty_intent(command: String, cwd: &Path) -> Intent {
     Intent {
         id: RunId::new(),
         kind: Kind::Exec,
@@ -630,114 +394,37 @@ pub(super) fn empty_intent(command: String, cwd: &Path) -> Intent {
         user: place::user(),
         version: env!("CARGO_PKG_VERSION").into(),
         redacted: true,
+        terms: Terms::default(),
     }
 }
 
-fn perform(prepared: Prepared) -> Result<Performed, Refused> {
-    let Prepared { mut job, place, audit, json } = prepared;
-    let request = job.command.request();
-    // SAFETY: asks about a descriptor.
-    let terminal = request.stdin == Stdin::Inherit && unsafe { libc::isatty(0) } == 1;
-    let session = if terminal && !request.pty { Session::Shared } else { Session::Own };
-    let own_failure = |intent: &Intent, message: String| Refused {
-        intent: Box::new(intent.clone()),
-        failure: StartFailure::NoResources(message),
-    };
-    let dispositions = signals::original();
-    // First the keeper, while our memory is small; it settles in while the record is opened.
-    let mut keeper = Keeper::start(Settings { session, dispositions, owns_children: true })
-        .map_err(|error| {
-            own_failure(&job.intent, format!("no process could be made: {}", term::plain(&error)))
-        })?;
-    let cancel = signals::install().map_err(|error| {
-        own_failure(&job.intent, format!("no event descriptor: {}", term::plain(&error)))
-    })?;
-    job.intent.start_time = Timestamp::now();
-    let (mut store, recording) = match audit.enabled.then(|| begin(&place, &job.intent)) {
-        Some(Ok((store, recording))) => (Some(store), Some(recording)),
-        Some(Err(error)) if audit.required => {
-            let problem =
-                format!("it cannot be recorded, and execution.audit.required is set: {error}");
-            let failure = StartFailure::Refused(vec![problem]);
-            return Err(Refused { intent: Box::new(job.intent), failure });
-        }
-        Some(Err(error)) => {
-            term::say(&format!("this run is not recorded: {error}"));
-            (None, None)
-        }
-        None => (None, None),
-    };
-    let record = store.as_mut().zip(recording);
-    let done = drive::run(job, &mut keeper, &cancel, record, json);
-    drop(keeper);
-    signals::uninstall();
-    Ok(Performed { done, terminal, store })
-}
-
-/// Opens the record, sees to runs whose runner died, and commits the intent of this one.
-fn begin(place: &Place, intent: &Intent) -> retake_store::Result<(Store, Recording)> {
-    let mut store = Store::open(&place.store)?;
-    recovery::recover(&mut store);
-    let recording = store.begin(intent)?;
-    Ok((store, recording))
-}
-
-fn finish(done: Done, json: bool, terminal: bool) -> Exit {
-    drive::report(&done);
-    if json && let Err(error) = term::document(&Document::new(&done.run, done.output)) {
-        term::say(&format!("the result could not be printed: {}", term::plain(&error)));
-        return Exit::REFUSED;
+/// What `again` must know to ask for the same. What cannot be parsed is refused before it is kept.
+fn terms(
+    args: &Args,
+    arguments: &[OsString],
+    environment: &[(OsString, OsString)],
+    here: &Path,
+    cwd: &Path,
+) -> Terms {
+    let stdin = args.stdin.as_deref().map(|text| request::stdin(text, here));
+    let program = arguments.first();
+    Terms {
+        program: program.and_then(|program| fingerprint::program(program, environment, cwd)),
+        variables: Some(fingerprint::variables(environment, &args.secret)),
+        stdin: match stdin {
+            None | Some(Stdin::Null) => None,
+            Some(Stdin::Inherit) => Some("inherit".to_owned()),
+            Some(Stdin::File(file)) => Some(lossy(file.as_os_str())),
+        },
+        pty: args.pty,
+        nice: args.nice.as_ref().and_then(|text| text.parse().ok()),
+        grace_ms: args
+            .grace
+            .as_ref()
+            .and_then(|text| parse_duration(text).ok())
+            .map(|grace| u64::try_from(grace.as_millis()).unwrap_or(u64::MAX)),
+        capture: args.capture.clone().filter(|capture| capture != "all"),
+        detach: args.detach_ok,
+        secrets: args.secret.clone(),
     }
-    let code = done.run.ending.as_ref().and_then(|ending| ending.exit_code).unwrap_or(125);
-    match done.outcome {
-        Outcome::Cancelled(signal) if code == 128 + signal => Exit::Signal(signal),
-        // The terminal sent it to the child alone; a shell loop around us should stop as well.
-        Outcome::Signaled(signal @ (libc::SIGINT | libc::SIGQUIT)) if terminal => {
-            Exit::Signal(signal)
-        }
-        _ => Exit::Code(code.clamp(0, 255) as u8),
-    }
-}
-
-impl Refused {
-    pub(super) fn tell(self, json: bool) -> Exit {
-        let outcome = Outcome::NotStarted(self.failure);
-        let Outcome::NotStarted(failure) = &outcome else { unreachable!("just made") };
-        let end_time = Timestamp::now();
-        let ending = Ending {
-            outcome: outcome.word(),
-            exit_code: outcome.exit_code(),
-            signal: outcome.signal().map(signal_name),
-            end_time,
-            duration_ms: 1,
-            stdout_bytes: 0,
-            stderr_bytes: 0,
-            stdout_raw_bytes: 0,
-            stderr_raw_bytes: 0,
-            stdout_blake3: None,
-            stderr_blake3: None,
-            truncated: false,
-            leaked: false,
-            left_processes: Vec::new(),
-            error: Some(drive::refusal(failure)),
-            usage: Usage::default(),
-            redactions: 0,
-        };
-        let intent = *self.intent;
-        let run = Run { intent, state: State::Finished, ending: Some(ending), recorded: false };
-        finish(
-            Done { run, outcome, output: Default::default(), unread: false, untaken: 0 },
-            json,
-            false,
-        )
-    }
-}
-
-/// A command line that could not even be read, answered as `--json` promises.
-pub(crate) fn refuse_usage(message: &str, typed: &[OsString]) -> Exit {
-    let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
-    let words: Vec<_> = typed.iter().skip(2).map(|word| lossy(word)).collect();
-    let intent = empty_intent(quote(words.iter().map(String::as_str)), &here);
-    let failure = StartFailure::Refused(vec![message.to_owned()]);
-    Refused { intent: Box::new(intent), failure }.tell(true)
 }

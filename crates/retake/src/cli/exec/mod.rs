@@ -1,0 +1,216 @@
+//! `retake exec`: one command, completely under control.
+
+mod args;
+mod prepare;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use jiff::Timestamp;
+use retake_engine::{Keeper, Session, Settings, Stdin, quote};
+use retake_event::{Ending, Intent, Outcome, Run, StartFailure, State, Usage, signal_name};
+use retake_store::{Recording, Store};
+use serde::Serialize;
+
+use super::Exit;
+use crate::drive::{self, Done, Job};
+use crate::place::Place;
+use crate::{recovery, signals, term};
+
+pub(crate) use args::Args;
+use prepare::lossy;
+pub(super) use prepare::{empty_intent, prepare};
+
+/// The printed result: the run, and the part of its output that a result carries.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'a> {
+    #[serde(flatten)]
+    run: &'a Run,
+    stdout: String,
+    stderr: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stdout_base64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stderr_base64: Option<String>,
+}
+
+impl<'a> Document<'a> {
+    fn new(run: &'a Run, [stdout, stderr]: [Vec<u8>; 2]) -> Self {
+        // Text where it is text; the exact bytes too where it is not.
+        let split = |bytes: Vec<u8>| match String::from_utf8(bytes) {
+            Ok(text) => (text, None),
+            Err(error) => (
+                String::from_utf8_lossy(error.as_bytes()).into_owned(),
+                Some(BASE64_STANDARD.encode(error.as_bytes())),
+            ),
+        };
+        let ((stdout, stdout_base64), (stderr, stderr_base64)) = (split(stdout), split(stderr));
+        Self { run, stdout, stderr, stdout_base64, stderr_base64 }
+    }
+}
+
+pub(crate) fn exec(args: Args, store: Option<&Path>) -> Exit {
+    let json = args.json;
+    let prepared = match prepare(args, store) {
+        Ok(prepared) => prepared,
+        Err(refused) => return refused.tell(json),
+    };
+    carry_out(prepared, |_| {})
+}
+
+/// Runs what was prepared, prints the result, and then does what can wait until it is printed.
+/// `remark` is called with the finished run before the result.
+pub(super) fn carry_out(prepared: Prepared, remark: impl FnOnce(&Run)) -> Exit {
+    let (json, days) = (prepared.json, prepared.audit.retention_days);
+    match perform(prepared) {
+        Ok(Performed { done, terminal, store }) => {
+            remark(&done.run);
+            let exit = finish(done, json, terminal);
+            if let Some(mut store) = store {
+                recovery::retain(&mut store, days);
+            }
+            exit
+        }
+        Err(refused) => refused.tell(json),
+    }
+}
+
+/// A checked request, with everything that is needed to run and record it.
+pub(super) struct Prepared {
+    pub(super) job: Job,
+    place: Place,
+    audit: Audit,
+    json: bool,
+}
+
+struct Audit {
+    enabled: bool,
+    required: bool,
+    retention_days: u64,
+}
+
+/// A run that is over, and the record it is in.
+struct Performed {
+    done: Done,
+    /// Whether the child had our terminal.
+    terminal: bool,
+    store: Option<Store>,
+}
+
+/// A request that was refused: the run that would have been, and why it is not.
+pub(super) struct Refused {
+    pub(super) intent: Box<Intent>,
+    pub(super) failure: StartFailure,
+}
+
+fn perform(prepared: Prepared) -> Result<Performed, Refused> {
+    let Prepared { mut job, place, audit, json } = prepared;
+    let request = job.command.request();
+    // SAFETY: asks about a descriptor.
+    let terminal = request.stdin == Stdin::Inherit && unsafe { libc::isatty(0) } == 1;
+    let session = if terminal && !request.pty { Session::Shared } else { Session::Own };
+    let own_failure = |intent: &Intent, message: String| Refused {
+        intent: Box::new(intent.clone()),
+        failure: StartFailure::NoResources(message),
+    };
+    let dispositions = signals::original();
+    // First the keeper, while our memory is small; it settles in while the record is opened.
+    let mut keeper = Keeper::start(Settings { session, dispositions, owns_children: true })
+        .map_err(|error| {
+            own_failure(&job.intent, format!("no process could be made: {}", term::plain(&error)))
+        })?;
+    let cancel = signals::install().map_err(|error| {
+        own_failure(&job.intent, format!("no event descriptor: {}", term::plain(&error)))
+    })?;
+    job.intent.start_time = Timestamp::now();
+    let (mut store, recording) = match audit.enabled.then(|| begin(&place, &job.intent)) {
+        Some(Ok((store, recording))) => (Some(store), Some(recording)),
+        Some(Err(error)) if audit.required => {
+            let problem =
+                format!("it cannot be recorded, and execution.audit.required is set: {error}");
+            let failure = StartFailure::Refused(vec![problem]);
+            return Err(Refused { intent: Box::new(job.intent), failure });
+        }
+        Some(Err(error)) => {
+            term::say(&format!("this run is not recorded: {error}"));
+            (None, None)
+        }
+        None => (None, None),
+    };
+    let record = store.as_mut().zip(recording);
+    let done = drive::run(job, &mut keeper, &cancel, record, json);
+    drop(keeper);
+    signals::uninstall();
+    Ok(Performed { done, terminal, store })
+}
+
+/// Opens the record, sees to runs whose runner died, and commits the intent of this one.
+fn begin(place: &Place, intent: &Intent) -> retake_store::Result<(Store, Recording)> {
+    let mut store = Store::open(&place.store)?;
+    recovery::recover(&mut store);
+    let recording = store.begin(intent)?;
+    Ok((store, recording))
+}
+
+fn finish(done: Done, json: bool, terminal: bool) -> Exit {
+    drive::report(&done);
+    if json && let Err(error) = term::document(&Document::new(&done.run, done.output)) {
+        term::say(&format!("the result could not be printed: {}", term::plain(&error)));
+        return Exit::REFUSED;
+    }
+    let code = done.run.ending.as_ref().and_then(|ending| ending.exit_code).unwrap_or(125);
+    match done.outcome {
+        Outcome::Cancelled(signal) if code == 128 + signal => Exit::Signal(signal),
+        // The terminal sent it to the child alone; a shell loop around us should stop as well.
+        Outcome::Signaled(signal @ (libc::SIGINT | libc::SIGQUIT)) if terminal => {
+            Exit::Signal(signal)
+        }
+        _ => Exit::Code(code.clamp(0, 255) as u8),
+    }
+}
+
+impl Refused {
+    pub(super) fn tell(self, json: bool) -> Exit {
+        let outcome = Outcome::NotStarted(self.failure);
+        let Outcome::NotStarted(failure) = &outcome else { unreachable!("just made") };
+        let end_time = Timestamp::now();
+        let ending = Ending {
+            outcome: outcome.word(),
+            exit_code: outcome.exit_code(),
+            signal: outcome.signal().map(signal_name),
+            end_time,
+            duration_ms: 1,
+            stdout_bytes: 0,
+            stderr_bytes: 0,
+            stdout_raw_bytes: 0,
+            stderr_raw_bytes: 0,
+            stdout_blake3: None,
+            stderr_blake3: None,
+            truncated: false,
+            leaked: false,
+            left_processes: Vec::new(),
+            error: Some(drive::refusal(failure)),
+            usage: Usage::default(),
+            redactions: 0,
+        };
+        let intent = *self.intent;
+        let run = Run { intent, state: State::Finished, ending: Some(ending), recorded: false };
+        finish(
+            Done { run, outcome, output: Default::default(), unread: false, untaken: 0 },
+            json,
+            false,
+        )
+    }
+}
+
+/// A command line that could not even be read, answered as `--json` promises.
+pub(crate) fn refuse_usage(message: &str, typed: &[OsString]) -> Exit {
+    let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+    let words: Vec<_> = typed.iter().skip(2).map(|word| lossy(word)).collect();
+    let intent = empty_intent(quote(words.iter().map(String::as_str)), &here);
+    let failure = StartFailure::Refused(vec![message.to_owned()]);
+    Refused { intent: Box::new(intent), failure }.tell(true)
+}
