@@ -215,6 +215,13 @@ fn audit_records_and_reports_have_their_shape() {
     );
     let failed = sandbox.retake(&["runs", "export", "--format", "audit", "--failed"]).stdout;
     assert_eq!(failed.lines().count(), 2);
+    let lines: Vec<serde_json::Value> =
+        audit.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let array = sandbox.retake(&["runs", "export", "--format", "audit", "--json"]).json();
+    assert_eq!(array, serde_json::Value::from(lines));
+    let none = sandbox.retake(&["runs", "export", "--json", "--session-id", "none"]).json();
+    assert_eq!(none, serde_json::json!([]));
+    assert_eq!(sandbox.retake(&["runs", "export", "--format", "junit", "--json"]).code, 2);
     assert_eq!(sandbox.retake(&["runs", "export", "--format", "xml"]).code, 2);
 }
 

@@ -1,6 +1,6 @@
 //! `retake runs export`: runs for other programs and other records.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use clap::ValueEnum;
 use retake_event::RunId;
@@ -24,6 +24,9 @@ pub(crate) struct Args {
     /// What to write
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Jsonl)]
     format: Format,
+    /// Print one JSON array of what would be lines
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     filter: FilterArgs,
 }
@@ -36,12 +39,15 @@ enum Format {
 }
 
 pub(super) fn export(args: &Args, record: &Record) -> Result<Exit, Failure> {
+    if args.json && args.format == Format::Junit {
+        return Err(Failure::Usage("a JUnit report is XML: give --json or --format junit".into()));
+    }
     let store = record.read_if_any()?;
     let ids = match &store {
         Some(store) => matching(store, args)?,
         None => Vec::new(),
     };
-    let mut out = term::writer();
+    let mut out = Lines { to: term::writer(), array: args.json, any: false, begun: false };
     let mut unfinished = 0;
     if args.format == Format::Junit {
         junit::report(store.as_ref(), &ids, &mut out)?;
@@ -59,8 +65,7 @@ pub(super) fn export(args: &Args, record: &Record) -> Result<Exit, Failure> {
             }
         }
     }
-    out.flush()?;
-    drop(out);
+    out.finish()?;
     if unfinished > 0 {
         term::say(&format!("{} without an outcome left out", term::count(unfinished, "run")));
     }
@@ -68,6 +73,44 @@ pub(super) fn export(args: &Args, record: &Record) -> Result<Exit, Failure> {
         record::tend(store);
     }
     Ok(Exit::OK)
+}
+
+/// Lines as they are, or as the elements of one array. A line has no line break inside.
+struct Lines<W> {
+    to: W,
+    array: bool,
+    /// Whether a line was written, and whether one is being written.
+    any: bool,
+    begun: bool,
+}
+
+impl<W: Write> Lines<W> {
+    fn finish(mut self) -> io::Result<()> {
+        if self.array {
+            self.to.write_all(if self.any { b"\n]\n" } else { b"[]\n" })?;
+        }
+        self.to.flush()
+    }
+}
+
+impl<W: Write> Write for Lines<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.array {
+            return self.to.write(bytes);
+        }
+        for part in bytes.split_inclusive(|&byte| byte == b'\n') {
+            if !self.begun {
+                self.to.write_all(if self.any { b",\n" } else { b"[\n" })?;
+            }
+            (self.any, self.begun) = (true, part.last() != Some(&b'\n'));
+            self.to.write_all(part.strip_suffix(b"\n").unwrap_or(part))?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
 }
 
 /// A reader that went away is not the store's trouble.
