@@ -212,6 +212,9 @@ pub struct Ending {
     pub usage: Usage,
     /// How many secrets were replaced, in arguments, environment and output together.
     pub redactions: u64,
+    /// What the run did: changed files, test results. `None` where that was not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effects: Option<serde_json::Value>,
 }
 
 /// Whether a run is over.
@@ -273,6 +276,8 @@ struct RunDocument<'a> {
     leaked: bool,
     left_processes: &'a [LeftProcess],
     usage: Option<&'a Usage>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    effects: Option<&'a serde_json::Value>,
     timeout_ms: Option<u64>,
     limits: &'a Limits,
     environment: &'a EnvPolicy,
@@ -324,6 +329,7 @@ impl Serialize for Run {
             leaked: ending.is_some_and(|e| e.leaked),
             left_processes: ending.map_or(&[], |e| &e.left_processes),
             usage: ending.map(|e| &e.usage),
+            effects: ending.and_then(|e| e.effects.as_ref()),
             timeout_ms: intent.timeout_ms,
             limits: &intent.limits,
             environment: &intent.environment,

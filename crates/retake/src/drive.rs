@@ -204,6 +204,7 @@ fn ending(
         error: explain(finished, job, over),
         usage: finished.usage,
         redactions,
+        effects: None,
     }
 }
 

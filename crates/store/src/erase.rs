@@ -7,6 +7,7 @@ use retake_event::{Kind, Run, RunId, State, Stream};
 use rusqlite::Transaction;
 
 use crate::dir::{Dir, remove};
+use crate::footprint::Footprint;
 use crate::ledger::{self, Entry, Marker, Reason};
 use crate::output::{self, Storage, place};
 use crate::query::{Filter, Status};
@@ -241,6 +242,9 @@ impl Doomed {
                 (key, value, intent.start_time.as_microsecond(), self.seq),
             )
             .map_err(failed)?;
+        }
+        if let Some(footprint) = self.run.ending.as_ref().and_then(Footprint::of) {
+            footprint.remove(tx, self.seq).map_err(failed)?;
         }
         tx.execute("DELETE FROM runs WHERE seq = ?1", [self.seq]).map_err(failed)?;
         for seq in [Some(self.seq), self.outcome_seq].into_iter().flatten() {

@@ -5,6 +5,8 @@
 use retake_event::{CorrelationIds, Ending, Intent, Kind, RunId, Word};
 use rusqlite::{Connection, OptionalExtension};
 
+use crate::footprint::Footprint;
+
 /// The columns known from the intent alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
@@ -160,7 +162,7 @@ impl End {
     }
 
     /// Completes a row; 0 when the row is gone or already complete.
-    pub(crate) fn update(
+    fn update(
         &self,
         connection: &Connection,
         seq: i64,
@@ -173,6 +175,23 @@ impl End {
             )?
             .execute((seq, self.outcome_seq, self.status, self.exit_code, self.duration_ms, chunks))
     }
+}
+
+/// Completes a run with its outcome: its row, and the rows it is found by. `false` when the run is
+/// gone or already complete.
+pub(crate) fn complete(
+    connection: &Connection,
+    seq: i64,
+    (outcome_seq, ending): (i64, &Ending),
+    chunks: Option<&[u8]>,
+) -> rusqlite::Result<bool> {
+    if End::of(outcome_seq, ending).update(connection, seq, chunks)? == 0 {
+        return Ok(false);
+    }
+    if let Some(footprint) = Footprint::of(ending) {
+        footprint.insert(connection, seq)?;
+    }
+    Ok(true)
 }
 
 pub(crate) fn insert_labels(

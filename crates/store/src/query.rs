@@ -10,7 +10,7 @@ use rusqlite::types::Value;
 
 use crate::ledger::{parse_ending, parse_intent};
 use crate::projection::{INTERRUPTED, OK, kind_number, status};
-use crate::{Result, Store, lock};
+use crate::{Result, Store, lock, schema};
 
 /// Which runs to list; the default is all of them.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +31,10 @@ pub struct Filter {
     /// A shell-style pattern (`*`, `?`, `[a-z]`) over the whole command line.
     pub command: Option<String>,
     pub cwd: Option<PathBuf>,
+    /// Changed this file, or one below this directory; absolute.
+    pub changed: Option<PathBuf>,
+    /// Tests ran and some of them failed.
+    pub tests_failed: bool,
     /// Started at or after.
     pub since: Option<Timestamp>,
     /// Started before.
@@ -167,7 +171,30 @@ impl Filter {
                 clauses.condition(&format!("r.start_us {bound}"), at.as_microsecond().into());
             }
         }
+        if let Some(path) = &self.changed {
+            let path = path.to_string_lossy();
+            let below = format!("{}/", path.trim_end_matches('/'));
+            clauses.parameters.push(Value::Text(path.trim_end_matches('/').to_owned()));
+            clauses.parameters.push(Value::Text(below.clone()));
+            // `0` comes after `/`: everything below the directory lies between the two.
+            clauses.parameters.push(Value::Text(format!("{}0", &below[..below.len() - 1])));
+            let last = clauses.parameters.len();
+            clauses.conditions.push(format!(
+                "r.seq IN (SELECT run FROM changes WHERE path = ?{} OR path >= ?{} AND path < ?{last})",
+                last - 2,
+                last - 1
+            ));
+        }
+        if self.tests_failed {
+            clauses.conditions.push(
+                "r.seq IN (SELECT run FROM effects INDEXED BY effects_tests_failed
+                   WHERE tests_failed > 0)"
+                    .to_owned(),
+            );
+        }
         clauses.from = match self.labels.split_first() {
+            // What a run did picks few runs: their numbers lead, and are sorted.
+            None if self.by_effects() => "runs r".to_owned(),
             None => format!("runs r INDEXED BY {}", index.unwrap_or("runs_start")),
             Some((first, rest)) => {
                 clauses.condition("l.key =", Value::Text(first.0.clone()));
@@ -186,6 +213,11 @@ impl Filter {
             }
         };
         clauses
+    }
+
+    /// Whether the tables of effects are asked, which an earlier release did not have.
+    fn by_effects(&self) -> bool {
+        self.changed.is_some() || self.tests_failed
     }
 
     fn order_columns(&self) -> (&'static str, &'static str) {
@@ -262,6 +294,9 @@ impl Store {
     /// One page of runs, newest first.
     pub fn list(&self, filter: &Filter, after: Option<Cursor>, limit: usize) -> Result<Page> {
         let mut page = Page { runs: Vec::new(), next: after };
+        if filter.by_effects() && !self.has_effects()? {
+            return Ok(Page { runs: Vec::new(), next: None });
+        }
         let live = match filter.status {
             Some(Status::Running) => Some(lock::live_ids(&self.dir)?),
             _ => None,
@@ -286,6 +321,11 @@ impl Store {
             }
         }
         Ok(page)
+    }
+
+    /// A store that is only read may still have the schema of an earlier release.
+    pub(crate) fn has_effects(&self) -> Result<bool> {
+        Ok(schema::version(&self.connection, &self.dir)? >= schema::WITH_EFFECTS)
     }
 
     pub(crate) fn select(&self, sql: &str, parameters: Vec<Value>) -> Result<Vec<Found>> {

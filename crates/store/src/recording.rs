@@ -15,7 +15,7 @@ use crate::dir::{Dir, remove, sync_dir};
 use crate::ledger::{self, Entry};
 use crate::lock::LiveLock;
 use crate::output::{self, INLINE_LIMIT, Kept};
-use crate::projection::{End, Row, insert_labels, seq_of};
+use crate::projection::{Row, complete, insert_labels, seq_of};
 use crate::store::Durability;
 use crate::{Error, Result, Store};
 
@@ -120,7 +120,7 @@ pub(crate) fn insert_outcome(
     let failed = |error| Error::sqlite("record the outcome", dir.database(), error);
     let entry = Entry::Outcome { run: id, ending: Box::new(ending.clone()) };
     let outcome_seq = ledger::append(connection, &entry).map_err(failed)?;
-    if End::of(outcome_seq, ending).update(connection, seq, chunks).map_err(failed)? == 0 {
+    if !complete(connection, seq, (outcome_seq, ending), chunks).map_err(failed)? {
         return Err(Error::NotFound { text: id.to_string() });
     }
     for output in kept {

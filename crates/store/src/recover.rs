@@ -118,6 +118,7 @@ fn interrupted(dir: &Dir, intent: &Intent, remains: &[Remains]) -> Ending {
         error: None,
         usage: Usage::default(),
         redactions: 0,
+        effects: None,
     }
 }
 

@@ -17,7 +17,7 @@ use crate::dir::{Dir, sync_dir};
 use crate::ledger::{self, Entry, Repair};
 use crate::lock::WriteTurn;
 use crate::output::{self, Kept, Storage, place};
-use crate::projection::{End, Row, insert_labels, seq_of};
+use crate::projection::{Row, complete, insert_labels, seq_of};
 use crate::recording::{insert_intent, insert_outcome};
 use crate::store::Durability;
 use crate::verify::{Break, BreakKind, Verification};
@@ -110,14 +110,15 @@ fn set_aside(root: &Path, orphan: &Path) -> Result<PathBuf> {
 }
 
 impl Store {
-    /// Derives `runs` and `labels` from the ledger again. The order of arrival is in `runs` alone
+    /// Derives the projection from the ledger again. The order of arrival is in `runs` alone
     /// and is carried over.
     fn rebuild_projection(&mut self) -> Result<()> {
         self.write(Durability::Power, "rebuild the list of runs", |tx, dir| {
             let failed = |error| Error::sqlite("rebuild the list of runs", dir.database(), error);
             tx.execute_batch(
                 "CREATE TEMP TABLE kept AS SELECT seq, chunks FROM runs;
-                 DELETE FROM runs; DELETE FROM labels;",
+                 DELETE FROM runs; DELETE FROM labels;
+                 DELETE FROM effects; DELETE FROM changes; DELETE FROM tests;",
             )
             .map_err(failed)?;
             let mut statement = tx
@@ -133,7 +134,7 @@ impl Store {
                     }
                     Entry::Outcome { run, ending } => {
                         if let Some(intent_seq) = seq_of(tx, run).map_err(failed)? {
-                            End::of(seq, &ending).update(tx, intent_seq, None).map_err(failed)?;
+                            complete(tx, intent_seq, (seq, &ending), None).map_err(failed)?;
                         }
                     }
                     Entry::Marker(_) | Entry::Repair(_) => {}
@@ -264,7 +265,7 @@ fn restore_verbatim(
             Entry::Outcome { run, ending } => {
                 let Some(seq) = seq_of(tx, run).map_err(failed)? else { continue };
                 let chunks = old_chunks(old, seq);
-                End::of(entry.seq, &ending).update(tx, seq, chunks.as_deref()).map_err(failed)?;
+                complete(tx, seq, (entry.seq, &ending), chunks.as_deref()).map_err(failed)?;
                 restore_outputs(tx, dir, (old, seq), (run, seq), &ending)?;
             }
             Entry::Marker(_) | Entry::Repair(_) => {}

@@ -10,14 +10,19 @@ use crate::{Error, Result};
 /// "rtak", so that tools such as file(1) can tell the database from any other.
 const APPLICATION_ID: i64 = 0x7274_616B;
 
-const MIGRATIONS: [&str; 1] = [include_str!("schema/001.sql")];
+const MIGRATIONS: [&str; 2] = [include_str!("schema/001.sql"), include_str!("schema/002.sql")];
+/// The first version that has the tables of [`Footprint`](crate::footprint::Footprint).
+pub(crate) const WITH_EFFECTS: i64 = 2;
 
 pub const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
 
 pub(crate) fn version(connection: &Connection, dir: &Dir) -> Result<i64> {
-    connection
-        .query_row("PRAGMA user_version", [], |row| row.get(0))
-        .map_err(|error| Error::sqlite("read the schema version", dir.database(), error))
+    of(connection).map_err(|error| Error::sqlite("read the schema version", dir.database(), error))
+}
+
+/// The version of an open database.
+pub(crate) fn of(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
 
 /// Refuses what this retake cannot read; says whether migrations are due.

@@ -86,7 +86,9 @@ impl Store {
             }
             other => other?,
         };
-        if schema::check(&store.connection, &store.dir)? {
+        // One of an earlier release is read as it is; one without any tables has nothing to read.
+        schema::check(&store.connection, &store.dir)?;
+        if schema::version(&store.connection, &store.dir)? == 0 {
             return Err(Error::NotARecord {
                 path: store.dir.database().to_owned(),
                 detail: "its schema is not set up yet; any recorded run does that".to_owned(),

@@ -8,10 +8,11 @@ use std::fmt;
 use retake_event::{Ending, Intent, RunId, Stream};
 use rusqlite::Connection;
 
+use crate::footprint::Footprint;
 use crate::ledger::{self, Entry, Head, hash_column};
 use crate::output::{self, Storage, place};
 use crate::projection::{End, Row, seq_of};
-use crate::{Error, Result, Store};
+use crate::{Error, Result, Store, schema};
 
 /// What a verification found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,6 +115,9 @@ struct Walk {
     endings: u64,
     labels: u64,
     outputs: u64,
+    effects: u64,
+    changes: u64,
+    tests: u64,
     missing: Vec<i64>,
     marked: Vec<(i64, i64)>,
 }
@@ -239,6 +243,15 @@ impl Walk {
             Some((_, Some(end))) if end == End::of(seq, ending) => self.endings += 1,
             _ => return differs("what the list says of the outcome"),
         }
+        if let Some(footprint) = Footprint::of(ending) {
+            if !footprint.is_stored(connection, intent_seq)? {
+                return differs("what the list says of the run's effects");
+            }
+            let (changes, tests) = footprint.counts();
+            self.effects += 1;
+            self.changes += changes;
+            self.tests += tests;
+        }
         let recorded = [
             (Stream::Stdout, ending.stdout_bytes, &ending.stdout_blake3),
             (Stream::Stderr, ending.stderr_bytes, &ending.stderr_blake3),
@@ -274,7 +287,7 @@ impl Walk {
                 return broken(seq, None, BreakKind::UnmarkedErasure);
             }
         }
-        let counts = [
+        let mut counts = vec![
             ("a run that the ledger does not have", "SELECT count(*) FROM runs", self.runs),
             (
                 "an outcome that the ledger does not have",
@@ -288,6 +301,14 @@ impl Walk {
                 self.outputs,
             ),
         ];
+        // A store that is only read may still have the schema of an earlier release.
+        if schema::of(connection)? >= schema::WITH_EFFECTS {
+            counts.extend([
+                ("effects", "SELECT count(*) FROM effects", self.effects),
+                ("a changed path", "SELECT count(*) FROM changes", self.changes),
+                ("a test", "SELECT count(*) FROM tests", self.tests),
+            ]);
+        }
         for (what, sql, expected) in counts {
             let counted: i64 = connection.query_row(sql, [], |row| row.get(0))?;
             if counted.unsigned_abs() != expected {

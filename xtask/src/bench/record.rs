@@ -55,6 +55,7 @@ fn ending(code: i32, output: &[u8]) -> Ending {
         error: None,
         usage: Usage::default(),
         redactions: 0,
+        effects: None,
     }
 }
 

@@ -58,6 +58,7 @@ pub(crate) fn ending(exit_code: i32) -> Ending {
         error: None,
         usage: Usage::default(),
         redactions: 0,
+        effects: None,
     }
 }
 

@@ -195,6 +195,7 @@ impl Refused {
             error: Some(drive::refusal(failure)),
             usage: Usage::default(),
             redactions: 0,
+            effects: None,
         };
         let intent = *self.intent;
         let run = Run { intent, state: State::Finished, ending: Some(ending), recorded: false };

@@ -116,7 +116,7 @@ impl<W: Write> Write for Lines<W> {
 /// A reader that went away is not the store's trouble.
 fn unwritten(error: Error) -> Failure {
     match error {
-        Error::Io { source, .. } if source.kind() == std::io::ErrorKind::BrokenPipe => {
+        Error::Io { source, .. } if source.kind() == io::ErrorKind::BrokenPipe => {
             Failure::Output(source)
         }
         other => other.into(),
