@@ -7,6 +7,7 @@ mod config;
 mod doctor;
 mod exec;
 mod failure;
+mod history;
 mod init;
 mod man;
 mod runs;
@@ -54,6 +55,7 @@ enum Command {
     Exec(Box<exec::Args>),
     Runs(runs::Args),
     Again(again::Args),
+    Tests(history::Args),
     Audit(audit::Args),
     Doctor(doctor::Args),
     Init(init::Args),
@@ -74,6 +76,7 @@ pub(crate) fn main() -> Exit {
         Command::Exec(args) => return exec::exec(*args, store),
         Command::Again(args) => return again::again(&args, store),
         Command::Runs(args) => runs::runs(args, store),
+        Command::Tests(args) => history::tests(&args, store),
         Command::Audit(args) => audit::audit(&args, store),
         Command::Doctor(args) => doctor::doctor(&args, store),
         Command::Init(args) => init::init(&args),

@@ -1,6 +1,6 @@
 //! Which runs a command is about: the options that `list`, `stats` and `export` share.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use jiff::Timestamp;
@@ -45,6 +45,12 @@ pub(super) struct FilterArgs {
     /// Only runs that began before this time, or longer ago than this
     #[arg(long, value_name = "TIME", value_parser = when::parse, allow_hyphen_values = true)]
     until: Option<Timestamp>,
+    /// Only runs that changed this file, or one in this directory (of those with --track)
+    #[arg(long, value_name = "PATH")]
+    changed: Option<PathBuf>,
+    /// Only runs whose tests failed (of those with --tests)
+    #[arg(long)]
+    tests_failed: bool,
     /// Only runs in exactly this working directory
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
@@ -63,14 +69,17 @@ impl FilterArgs {
             command: self.command.clone(),
             since: self.since,
             until: self.until,
-            // Without a current directory a relative path can only be compared as it is.
-            cwd: self
-                .cwd
-                .as_ref()
-                .map(|dir| std::path::absolute(dir).unwrap_or_else(|_| dir.clone())),
+            changed: self.changed.as_deref().map(absolute),
+            tests_failed: self.tests_failed,
+            cwd: self.cwd.as_deref().map(absolute),
             ..Filter::default()
         }
     }
+}
+
+/// Without a current directory a relative path can only be compared as it is.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 fn statuses() -> impl TypedValueParser<Value = Status> {
