@@ -4,53 +4,17 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_engine::{Attach, Cancel, Command, Event, Finished, Keeper};
+use retake_engine::{Attach, Cancel, Event, Finished, Keeper};
 use retake_event::{
-    Ending, ErrorCode, Intent, LeftFate, Outcome, Run, RunError, StartFailure, State, Stream,
-    signal_name,
+    Ending, ErrorCode, LeftFate, Outcome, Run, RunError, StartFailure, State, Stream, signal_name,
 };
-use retake_store::redact::{Redactor, StreamRedactor};
+use retake_store::redact::StreamRedactor;
 use retake_store::{Recording, Store};
 
 use crate::inline::Inline;
+use crate::job::Job;
 use crate::signals;
 use crate::term;
-
-/// Which streams are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Capture {
-    All,
-    Stdout,
-    Stderr,
-    None,
-}
-
-impl Capture {
-    fn keeps(self, stream: Stream) -> bool {
-        match self {
-            Self::All => true,
-            Self::None => false,
-            Self::Stdout => stream == Stream::Stdout,
-            Self::Stderr => stream == Stream::Stderr,
-        }
-    }
-}
-
-/// A run that is ready to start.
-pub(crate) struct Job {
-    pub(crate) intent: Intent,
-    pub(crate) command: Command,
-    pub(crate) redactor: Redactor,
-    /// Replacements already made in the intent.
-    pub(crate) redactions: u64,
-    pub(crate) capture: Capture,
-    /// Whether output passes through to our own stdout and stderr.
-    pub(crate) pass: bool,
-    /// How much of each stream the result carries.
-    pub(crate) inline_bytes: u64,
-    /// How much of each stream is kept at most.
-    pub(crate) capture_bytes: u64,
-}
 
 /// What became of a job.
 pub(crate) struct Done {

@@ -6,6 +6,7 @@ mod drive;
 mod fingerprint;
 mod git;
 mod inline;
+mod job;
 mod leftovers;
 mod place;
 mod record;

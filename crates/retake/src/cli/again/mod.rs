@@ -15,6 +15,7 @@ use retake_store::Store;
 
 use super::exec::{self, Refused};
 use super::{Exit, Failure, exec_arguments};
+use crate::job::empty_intent;
 use crate::record::{self, Record};
 use crate::term;
 
@@ -52,16 +53,16 @@ pub(super) fn again(args: &Args, store: Option<&Path>) -> Exit {
 fn run(args: &Args, given: Option<&Path>) -> Result<Exit, Refused> {
     let (run, secrets) = look_up(&args.id, given).map_err(|failure| {
         let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
-        let intent = exec::empty_intent(format!("again {}", args.id), &here);
+        let intent = empty_intent(format!("again {}", args.id), &here);
         refuse(intent, vec![failure.to_string()])
     })?;
     let options = options(args, &run, &secrets).map_err(|problems| {
         let here = Path::new(&run.intent.working_directory);
-        refuse(exec::empty_intent(run.intent.command.clone(), here), problems)
+        refuse(empty_intent(run.intent.command.clone(), here), problems)
     })?;
     let parsed = exec_arguments(options).map_err(|error| {
         let here = Path::new(&run.intent.working_directory);
-        let intent = exec::empty_intent(run.intent.command.clone(), here);
+        let intent = empty_intent(run.intent.command.clone(), here);
         refuse(intent, vec![error.to_string().trim_end().to_owned()])
     })?;
     let mut prepared = exec::prepare(parsed, given)?;

@@ -15,13 +15,13 @@ use retake_store::{Recording, Store};
 use serde::Serialize;
 
 use super::Exit;
-use crate::drive::{self, Done, Job};
+use crate::drive::{self, Done};
+use crate::job::{Job, empty_intent, lossy};
 use crate::place::Place;
 use crate::{recovery, signals, term};
 
 pub(crate) use args::Args;
-use prepare::lossy;
-pub(super) use prepare::{empty_intent, prepare};
+pub(super) use prepare::prepare;
 
 /// The printed result: the run, and the part of its output that a result carries.
 #[derive(Serialize)]
