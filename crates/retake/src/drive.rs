@@ -8,7 +8,7 @@ use retake_engine::{Attach, Cancel, Event, Finished, Keeper};
 use retake_event::{
     Ending, ErrorCode, LeftFate, Outcome, Run, RunError, StartFailure, State, Stream, signal_name,
 };
-use retake_store::redact::StreamRedactor;
+use retake_store::redact::{Redactor, StreamRedactor};
 use retake_store::{Recording, Store};
 
 use crate::inline::Inline;
@@ -38,6 +38,19 @@ struct Captured {
     over: bool,
 }
 
+/// Sees what a run writes, before redaction, and what came of it, before that is recorded.
+pub(crate) trait Observer {
+    fn output(&mut self, _stream: Stream, _bytes: &[u8]) {}
+
+    /// What the run did, for the record.
+    fn effects(&mut self, _finished: &Finished) -> Option<serde_json::Value> {
+        None
+    }
+}
+
+/// Nobody.
+impl Observer for () {}
+
 /// Runs the job. With a recording its intent is already committed.
 pub(crate) fn run(
     job: Job,
@@ -45,6 +58,7 @@ pub(crate) fn run(
     cancel: &Cancel,
     record: Option<(&mut Store, Recording)>,
     want_output: bool,
+    observer: &mut dyn Observer,
 ) -> Done {
     let inline =
         |keeps: bool| Inline::new(if want_output && keeps { job.inline_bytes as usize } else { 0 });
@@ -70,6 +84,7 @@ pub(crate) fn run(
         Event::Output { stream, bytes } => {
             let captured = &mut captured[stream.index()];
             captured.raw += bytes.len() as u64;
+            observer.output(stream, bytes);
             if job.capture.keeps(stream) {
                 captured.take(stream, Some(bytes), recording.as_mut());
             }
@@ -84,7 +99,8 @@ pub(crate) fn run(
         redactions += captured.redactor.count();
     }
     let over = captured.iter().any(|c| c.over || (c.kept > job.inline_bytes));
-    let ending = ending(&finished, &job, over, &captured, redactions);
+    let mut ending = ending(&finished, &job, over, &captured, redactions);
+    ending.effects = observer.effects(&finished).map(|effects| redacted(effects, &job.redactor));
     let mut run =
         Run { intent: job.intent, state: State::Finished, ending: Some(ending), recorded: false };
     if let (Some(store), Some(recording)) = (store.as_mut(), recording)
@@ -169,6 +185,22 @@ fn ending(
         usage: finished.usage,
         redactions,
         effects: None,
+    }
+}
+
+/// Names and messages can hold secrets as well as output can.
+fn redacted(value: serde_json::Value, redactor: &Redactor) -> serde_json::Value {
+    use serde_json::Value;
+    match value {
+        Value::String(text) => Value::String(redactor.redact_str(&text).0.into_owned()),
+        Value::Array(values) => values.into_iter().map(|value| redacted(value, redactor)).collect(),
+        Value::Object(members) => members
+            .into_iter()
+            .map(|(key, value)| {
+                (redactor.redact_str(&key).0.into_owned(), redacted(value, redactor))
+            })
+            .collect(),
+        other => other,
     }
 }
 

@@ -14,6 +14,7 @@ mod recovery;
 mod request;
 mod shown;
 mod signals;
+mod slot;
 mod term;
 
 /// Does what the command line asks for and says what to exit with.

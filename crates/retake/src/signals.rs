@@ -43,33 +43,33 @@ pub(crate) fn original() -> Dispositions {
     *ORIGINAL.get_or_init(Dispositions::current)
 }
 
-static CANCEL: OnceLock<Cancel> = OnceLock::new();
+/// One for each worker: a token wakes one waiter only.
+static CANCELS: OnceLock<Vec<Cancel>> = OnceLock::new();
 
 const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 const PAUSING: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
 extern "C" fn on_end(signal: i32) {
-    if let Some(cancel) = CANCEL.get() {
-        cancel.cancel(signal);
-    }
+    cancels().iter().for_each(|cancel| cancel.cancel(signal));
 }
 
 extern "C" fn on_pause(_: i32) {
-    if let Some(cancel) = CANCEL.get() {
-        cancel.suspend();
-    }
+    cancels().iter().for_each(Cancel::suspend);
 }
 
 extern "C" fn on_resize(_: i32) {
-    if let Some(cancel) = CANCEL.get() {
-        cancel.window_changed();
-    }
+    cancels().iter().for_each(Cancel::window_changed);
 }
 
-/// Turns signals into requests on the returned token. Signals we were told to ignore stay ignored.
-pub(crate) fn install() -> std::io::Result<Cancel> {
-    let cancel = Cancel::new()?;
-    let cancel = CANCEL.get_or_init(|| cancel).clone();
+fn cancels() -> &'static [Cancel] {
+    CANCELS.get().map_or(&[], Vec::as_slice)
+}
+
+/// Turns signals into requests on all of the returned tokens, made on the first call. Signals we
+/// were told to ignore stay ignored.
+pub(crate) fn install(count: usize) -> std::io::Result<&'static [Cancel]> {
+    let made = (0..count).map(|_| Cancel::new()).collect::<std::io::Result<Vec<_>>>()?;
+    let cancels = CANCELS.get_or_init(|| made);
     for signal in ENDING {
         handle(signal, on_end);
     }
@@ -77,7 +77,7 @@ pub(crate) fn install() -> std::io::Result<Cancel> {
         handle(signal, on_pause);
     }
     handle(libc::SIGWINCH, on_resize);
-    Ok(cancel)
+    Ok(cancels)
 }
 
 fn handle(signal: i32, handler: extern "C" fn(i32)) {

@@ -33,7 +33,7 @@ pub(crate) fn tour(_: &Args) -> Result<Exit, Failure> {
         Settings { dispositions: signals::original(), owns_children: true, ..Settings::default() };
     let mut tour = Tour {
         keeper: Keeper::start(settings).map_err(|e| failed("no process could be made", &e))?,
-        cancel: signals::install().map_err(|e| failed("no event descriptor", &e))?,
+        cancel: signals::install(1).map_err(|e| failed("no event descriptor", &e))?[0].clone(),
         program: std::env::current_exe().map_err(|e| failed("retake cannot find itself", &e))?,
         home: home.clone(),
     };

@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
-use retake_engine::{Keeper, Session, Settings, Stdin, quote};
+use retake_engine::{Session, Stdin, quote};
 use retake_event::{Ending, Intent, Outcome, Run, StartFailure, State, Usage, signal_name};
-use retake_store::{Recording, Store};
 use serde::Serialize;
 
 use super::Exit;
 use crate::drive::{self, Done};
 use crate::job::{Job, empty_intent, lossy};
 use crate::place::Place;
-use crate::{recovery, signals, term};
+use crate::slot::{Audit, Ended, Slot};
+use crate::term;
 
 pub(crate) use args::Args;
 pub(super) use prepare::prepare;
@@ -64,14 +64,12 @@ pub(crate) fn exec(args: Args, store: Option<&Path>) -> Exit {
 /// Runs what was prepared, prints the result, and then does what can wait until it is printed.
 /// `remark` is called with the finished run before the result.
 pub(super) fn carry_out(prepared: Prepared, remark: impl FnOnce(&Run)) -> Exit {
-    let (json, days) = (prepared.json, prepared.audit.retention_days);
+    let json = prepared.json;
     match perform(prepared) {
-        Ok(Performed { done, terminal, store }) => {
+        Ok((done, terminal, ended)) => {
             remark(&done.run);
             let exit = finish(done, json, terminal);
-            if let Some(mut store) = store {
-                recovery::retain(&mut store, days);
-            }
+            ended.retain();
             exit
         }
         Err(refused) => refused.tell(json),
@@ -86,73 +84,33 @@ pub(super) struct Prepared {
     json: bool,
 }
 
-struct Audit {
-    enabled: bool,
-    required: bool,
-    retention_days: u64,
-}
-
-/// A run that is over, and the record it is in.
-struct Performed {
-    done: Done,
-    /// Whether the child had our terminal.
-    terminal: bool,
-    store: Option<Store>,
-}
-
 /// A request that was refused: the run that would have been, and why it is not.
 pub(super) struct Refused {
     pub(super) intent: Box<Intent>,
     pub(super) failure: StartFailure,
 }
 
-fn perform(prepared: Prepared) -> Result<Performed, Refused> {
-    let Prepared { mut job, place, audit, json } = prepared;
+/// Runs it. Says whether the child had our terminal.
+fn perform(prepared: Prepared) -> Result<(Done, bool, Ended), Refused> {
+    let Prepared { job, place, audit, json } = prepared;
     let request = job.command.request();
     // SAFETY: asks about a descriptor.
     let terminal = request.stdin == Stdin::Inherit && unsafe { libc::isatty(0) } == 1;
     let session = if terminal && !request.pty { Session::Shared } else { Session::Own };
-    let own_failure = |intent: &Intent, message: String| Refused {
-        intent: Box::new(intent.clone()),
-        failure: StartFailure::NoResources(message),
-    };
-    let dispositions = signals::original();
     // First the keeper, while our memory is small; it settles in while the record is opened.
-    let mut keeper = Keeper::start(Settings { session, dispositions, owns_children: true })
-        .map_err(|error| {
-            own_failure(&job.intent, format!("no process could be made: {}", term::plain(&error)))
-        })?;
-    let cancel = signals::install().map_err(|error| {
-        own_failure(&job.intent, format!("no event descriptor: {}", term::plain(&error)))
+    let slot = Slot::start(1, session, &place, audit).map(|mut slots| slots.remove(0));
+    let mut slot = slot.map_err(|error| Refused {
+        intent: Box::new(job.intent.clone()),
+        failure: StartFailure::NoResources(format!(
+            "no process could be made: {}",
+            term::plain(&error)
+        )),
     })?;
-    job.intent.start_time = Timestamp::now();
-    let (mut store, recording) = match audit.enabled.then(|| begin(&place, &job.intent)) {
-        Some(Ok((store, recording))) => (Some(store), Some(recording)),
-        Some(Err(error)) if audit.required => {
-            let problem =
-                format!("it cannot be recorded, and execution.audit.required is set: {error}");
-            let failure = StartFailure::Refused(vec![problem]);
-            return Err(Refused { intent: Box::new(job.intent), failure });
-        }
-        Some(Err(error)) => {
-            term::say(&format!("this run is not recorded: {error}"));
-            (None, None)
-        }
-        None => (None, None),
-    };
-    let record = store.as_mut().zip(recording);
-    let done = drive::run(job, &mut keeper, &cancel, record, json);
-    drop(keeper);
-    signals::uninstall();
-    Ok(Performed { done, terminal, store })
-}
-
-/// Opens the record, sees to runs whose runner died, and commits the intent of this one.
-fn begin(place: &Place, intent: &Intent) -> retake_store::Result<(Store, Recording)> {
-    let mut store = Store::open(&place.store)?;
-    recovery::recover(&mut store);
-    let recording = store.begin(intent)?;
-    Ok((store, recording))
+    let done = slot.run(job, json, &mut ()).map_err(|unrecorded| Refused {
+        intent: unrecorded.intent,
+        failure: StartFailure::Refused(vec![unrecorded.problem]),
+    })?;
+    Ok((done, terminal, slot.end()))
 }
 
 fn finish(done: Done, json: bool, terminal: bool) -> Exit {

@@ -8,12 +8,13 @@ use std::time::Duration;
 use retake_engine::{Problem, Stdin, interpret, parse_duration, quote, which};
 use retake_event::{CorrelationIds, Intent, Kind, StartFailure};
 
-use super::{Args, Audit, Prepared, Refused};
+use super::{Args, Prepared, Refused};
 use crate::config::Config;
 use crate::git;
 use crate::job::{Capture, Spec, empty_intent, lossy};
 use crate::place::Place;
 use crate::request::{self, ENV_MODES, Problems, SHELL_MODES};
+use crate::slot::Audit;
 
 pub(in crate::cli) fn prepare(args: Args, given_store: Option<&Path>) -> Result<Prepared, Refused> {
     let mut problems = Problems::default();
@@ -98,16 +99,7 @@ pub(in crate::cli) fn prepare(args: Args, given_store: Option<&Path>) -> Result<
     let job = spec
         .job(environment, &config, problems)
         .map_err(|(intent, problems)| refuse(intent, &problems))?;
-    Ok(Prepared {
-        job,
-        place,
-        audit: Audit {
-            enabled: config.truth("execution.audit.enabled"),
-            required: config.truth("execution.audit.required"),
-            retention_days: config.number("execution.audit.retention_days"),
-        },
-        json: args.json,
-    })
+    Ok(Prepared { job, place, audit: Audit::of(&config), json: args.json })
 }
 
 fn refuse(intent: Box<Intent>, problems: &[Problem]) -> Refused {

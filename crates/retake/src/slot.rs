@@ -1,0 +1,135 @@
+//! A worker slot: a keeper that runs one command at a time, a way to end it, and the record.
+//!
+//! All slots of a program are started before any of them opens the record or a thread begins: a
+//! keeper is a fork, and would otherwise hold on to locks and descriptors that are not its own.
+
+use std::io;
+
+use jiff::Timestamp;
+use retake_engine::{Cancel, Keeper, Session, Settings};
+use retake_event::Intent;
+use retake_store::{Recording, Store};
+
+use crate::config::Config;
+use crate::drive::{self, Done, Observer};
+use crate::job::Job;
+use crate::place::Place;
+use crate::{recovery, signals, term};
+
+/// What the configuration says of the record.
+#[derive(Clone, Copy)]
+pub(crate) struct Audit {
+    enabled: bool,
+    required: bool,
+    retention_days: u64,
+}
+
+impl Audit {
+    pub(crate) fn of(config: &Config) -> Self {
+        Self {
+            enabled: config.truth("execution.audit.enabled"),
+            required: config.truth("execution.audit.required"),
+            retention_days: config.number("execution.audit.retention_days"),
+        }
+    }
+}
+
+pub(crate) struct Slot {
+    keeper: Keeper,
+    cancel: Cancel,
+    place: Place,
+    audit: Audit,
+    store: Option<Store>,
+}
+
+/// A run that may not take place, because it could not be recorded.
+pub(crate) struct Unrecorded {
+    pub(crate) intent: Box<Intent>,
+    pub(crate) problem: String,
+}
+
+impl Slot {
+    /// Starts as many slots as asked; signals that ask for the end then reach all of them.
+    pub(crate) fn start(
+        count: usize,
+        session: Session,
+        place: &Place,
+        audit: Audit,
+    ) -> io::Result<Vec<Self>> {
+        let dispositions = signals::original();
+        let settings = Settings { session, dispositions, owns_children: true };
+        let keepers: Vec<Keeper> =
+            (0..count).map(|_| Keeper::start(settings)).collect::<io::Result<_>>()?;
+        let cancels = signals::install(count)?;
+        let slots = keepers.into_iter().zip(cancels).map(|(keeper, cancel)| Self {
+            keeper,
+            cancel: cancel.clone(),
+            place: place.clone(),
+            audit,
+            store: None,
+        });
+        Ok(slots.collect())
+    }
+
+    /// Runs a job on the record. The intent is committed before anything starts.
+    pub(crate) fn run(
+        &mut self,
+        mut job: Job,
+        want_output: bool,
+        observer: &mut dyn Observer,
+    ) -> Result<Done, Unrecorded> {
+        job.intent.start_time = Timestamp::now();
+        let recording = match self.audit.enabled.then(|| self.begin(&job.intent)) {
+            Some(Ok(recording)) => Some(recording),
+            Some(Err(error)) if self.audit.required => {
+                let problem =
+                    format!("it cannot be recorded, and execution.audit.required is set: {error}");
+                return Err(Unrecorded { intent: Box::new(job.intent), problem });
+            }
+            Some(Err(error)) => {
+                term::say(&format!("this run is not recorded: {error}"));
+                None
+            }
+            None => None,
+        };
+        let record = self.store.as_mut().zip(recording);
+        Ok(drive::run(job, &mut self.keeper, &self.cancel, record, want_output, observer))
+    }
+
+    /// Opens the record if need be, sees to runs whose runner died, and commits the intent.
+    fn begin(&mut self, intent: &Intent) -> retake_store::Result<Recording> {
+        self.store()?.begin(intent)
+    }
+
+    /// The record, opened on first use.
+    pub(crate) fn store(&mut self) -> retake_store::Result<&mut Store> {
+        if self.store.is_none() {
+            let mut store = Store::open(&self.place.store)?;
+            recovery::recover(&mut store);
+            self.store = Some(store);
+        }
+        Ok(self.store.as_mut().expect("just opened"))
+    }
+
+    /// Ends the keeper and gives signals back their usual meaning.
+    pub(crate) fn end(self) -> Ended {
+        drop(self.keeper);
+        signals::uninstall();
+        Ended { store: self.store, days: self.audit.retention_days }
+    }
+}
+
+/// What is left of a slot: what can wait until the answer is printed.
+pub(crate) struct Ended {
+    store: Option<Store>,
+    days: u64,
+}
+
+impl Ended {
+    /// Forgets runs that are older than they are kept.
+    pub(crate) fn retain(self) {
+        if let Some(mut store) = self.store {
+            recovery::retain(&mut store, self.days);
+        }
+    }
+}
