@@ -3,6 +3,7 @@
 mod cli;
 mod config;
 mod drive;
+mod effects;
 mod fingerprint;
 mod git;
 mod inline;

@@ -1,7 +1,7 @@
 //! The signals retake itself receives, and how it leaves because of one.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use retake_engine::{Cancel, Dispositions};
 
@@ -49,7 +49,17 @@ static CANCELS: OnceLock<Vec<Cancel>> = OnceLock::new();
 const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 const PAUSING: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
+static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// Becomes true when a signal asks for the end.
+pub(crate) fn asked() -> Arc<AtomicBool> {
+    ASKED.get_or_init(Arc::default).clone()
+}
+
 extern "C" fn on_end(signal: i32) {
+    if let Some(asked) = ASKED.get() {
+        asked.store(true, Ordering::Relaxed);
+    }
     cancels().iter().for_each(|cancel| cancel.cancel(signal));
 }
 

@@ -77,5 +77,12 @@ fn text(value: &Value) -> String {
         Value::Number(number) => number.to_string(),
         Value::Truth(truth) => truth.to_string(),
         Value::Word(word) => (*word).to_owned(),
+        Value::Text(text) => text.clone(),
+        Value::Pairs(pairs) => {
+            let pairs: Vec<_> =
+                pairs.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+            format!("{{{}}}", pairs.join(", "))
+        }
+        Value::Unset => "-".to_owned(),
     }
 }

@@ -97,6 +97,12 @@ impl Tour {
         let [newer, older] = self.newest_two()?;
         self.show(&["runs", "diff", &older, &newer])?;
 
+        stop("What a run did: the files it changed, the tests it ran.")?;
+        let suite = "echo 'not ok 1 - adds' > suite; cat suite; echo 1..1; exit 1";
+        self.show(&["exec", "-q", "--track", "--tests", suite])?;
+        self.show(&["runs", "list", "--changed", "suite"])?;
+        self.show(&["tests"])?;
+
         stop("The record is a chain of hashes: an edit shows.")?;
         self.show(&["audit", "verify"])?;
         self.tamper()?;

@@ -2,6 +2,10 @@
 //!
 //! One table feeds reading, checking, `config --explain` and the file that `init` writes.
 
+use std::sync::OnceLock;
+
+use retake_agent::settings::{self, Takes};
+
 /// What a key takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -14,11 +18,20 @@ pub(crate) enum Kind {
     /// One of these words.
     Word(&'static [&'static str]),
     Words,
+    Text,
+    /// An amount of money, more than nothing.
+    Money,
+    /// `3s`, `20m`, `2h` or seconds.
+    Duration,
+    /// Names with values.
+    Pairs,
 }
 
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Key {
     pub(crate) path: &'static str,
     pub(crate) kind: Kind,
+    /// Empty means unset where a kind has no empty value.
     pub(crate) default: &'static str,
     pub(crate) about: &'static str,
 }
@@ -31,7 +44,7 @@ const fn number(min: u64, max: u64) -> Kind {
     Kind::Number { min, max }
 }
 
-pub(crate) const KEYS: [Key; 14] = [
+const OWN: [Key; 16] = [
     key(
         "execution.default_timeout_seconds",
         number(1, 31_536_000),
@@ -111,20 +124,57 @@ pub(crate) const KEYS: [Key; 14] = [
         "",
         "Further secrets to replace in output and arguments, as NAME=REGEX",
     ),
+    key(
+        "tracking.ignore",
+        Kind::Words,
+        "",
+        "Files that --track leaves out, as in .gitignore, beyond what ignore files say",
+    ),
+    key(
+        "tests.reports",
+        Kind::Words,
+        "",
+        "Where --tests looks for report files besides the usual places, as globs",
+    ),
 ];
+
+/// All keys: retake's own, and those of agents under `agent`.
+pub(crate) fn keys() -> &'static [Key] {
+    static ALL: OnceLock<Vec<Key>> = OnceLock::new();
+    ALL.get_or_init(|| OWN.into_iter().chain(settings::KEYS.iter().map(of_agents)).collect())
+}
+
+fn of_agents(key: &settings::Key) -> Key {
+    Key {
+        // Once for each key in a program's life.
+        path: Box::leak(format!("agent.{}", key.path).into_boxed_str()),
+        kind: match key.takes {
+            Takes::Text => Kind::Text,
+            Takes::Number { min, max } => Kind::Number { min, max },
+            Takes::Money => Kind::Money,
+            Takes::Truth => Kind::Truth,
+            Takes::Duration => Kind::Duration,
+            Takes::Word(words) => Kind::Word(words),
+            Takes::Words => Kind::Words,
+            Takes::Pairs => Kind::Pairs,
+        },
+        default: key.default,
+        about: key.about,
+    }
+}
 
 /// Finds a key, or the one that was probably meant.
 pub(crate) fn find(path: &str) -> Result<&'static Key, Option<&'static str>> {
-    if let Some(key) = KEYS.iter().find(|key| key.path == path) {
+    if let Some(key) = keys().iter().find(|key| key.path == path) {
         return Ok(key);
     }
-    let nearest = KEYS.iter().map(|key| (distance(path, key.path), key.path)).min();
+    let nearest = keys().iter().map(|key| (distance(path, key.path), key.path)).min();
     Err(nearest.filter(|(distance, _)| *distance <= 2 + path.len() / 4).map(|(_, path)| path))
 }
 
 /// Whether other keys lie below this path.
 pub(crate) fn is_group(path: &str) -> bool {
-    KEYS.iter().any(|key| key.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+    keys().iter().any(|key| key.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
 }
 
 /// How many single-letter edits lie between two words.
@@ -148,7 +198,7 @@ pub(crate) fn commented_defaults() -> String {
          # shows the default. `retake config --explain` tells where each value comes from.\n",
     );
     let mut open: Vec<&str> = Vec::new();
-    for key in &KEYS {
+    for key in keys() {
         let parts: Vec<_> = key.path.split('.').collect();
         let (name, groups) = parts.split_last().expect("a path has a name");
         let common = open.iter().zip(groups).take_while(|(a, b)| a == b).count();
@@ -159,6 +209,7 @@ pub(crate) fn commented_defaults() -> String {
         let indent = "  ".repeat(groups.len());
         let value = match key.kind {
             Kind::Words => format!("[{}]", key.default),
+            Kind::Pairs => "{}".to_owned(),
             _ => key.default.to_owned(),
         };
         text.push_str(&format!("# {indent}# {}\n# {indent}{name}: {value}\n", key.about));

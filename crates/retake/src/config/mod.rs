@@ -9,10 +9,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use retake_agent::settings::{self, duration};
 use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
 
 pub(crate) use keys::commented_defaults;
-use keys::{KEYS, Kind};
+use keys::{Kind, keys};
 
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +39,10 @@ pub(crate) enum Value {
     Truth(bool),
     Word(&'static str),
     Words(Vec<String>),
+    /// A text, or an amount or a duration as it was written.
+    Text(String),
+    Pairs(BTreeMap<String, String>),
+    Unset,
 }
 
 impl Value {
@@ -47,6 +52,11 @@ impl Value {
             Self::Truth(truth) => (*truth).into(),
             Self::Word(word) => (*word).into(),
             Self::Words(words) => words.clone().into(),
+            Self::Text(text) => text.as_str().into(),
+            Self::Pairs(pairs) => {
+                pairs.iter().map(|(k, v)| (k.clone(), serde_json::Value::from(v.clone()))).collect()
+            }
+            Self::Unset => serde_json::Value::Null,
         }
     }
 }
@@ -67,9 +77,8 @@ impl Config {
     pub(crate) fn load(project: Option<&Path>) -> Result<Self, ConfigErrors> {
         let mut errors = Vec::new();
         let mut values = BTreeMap::new();
-        for key in &KEYS {
-            let value = from_text(key.kind, key.default).expect("defaults are valid");
-            values.insert(key.path, (value, Source::Default));
+        for key in keys() {
+            values.insert(key.path, (default(key), Source::Default));
         }
         let mut config = Self { values };
         let files = [user_file(), project.map(|dir| dir.join(".agent/config.yml"))];
@@ -82,7 +91,7 @@ impl Config {
                 }
             }
         }
-        for key in &KEYS {
+        for key in keys() {
             let name = variable(key.path);
             let Some(text) = std::env::var_os(&name) else { continue };
             match text
@@ -156,7 +165,7 @@ impl Config {
                 continue;
             }
             match keys::find(&path) {
-                Ok(key) => match from_node(key.kind, value) {
+                Ok(key) => match from_node(key.kind, key.default.is_empty(), value) {
                     Ok(value) => {
                         let line = name.span.start.line();
                         let source = Source::File { path: file.to_owned(), line };
@@ -176,6 +185,24 @@ impl Config {
     /// Every key with its value and where that comes from.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&'static str, &Value, &Source)> {
         self.values.iter().map(|(path, (value, source))| (*path, value, source))
+    }
+
+    /// What is set for agents, as their settings take it; what is not set has its default there.
+    pub(crate) fn of_agents(&self) -> BTreeMap<String, settings::Value> {
+        let set = self.values.iter().filter(|(_, (_, source))| *source != Source::Default);
+        set.filter_map(|(path, (value, _))| {
+            let value = match value {
+                Value::Number(number) => settings::Value::Text(number.to_string()),
+                Value::Truth(truth) => settings::Value::Text(truth.to_string()),
+                Value::Word(word) => settings::Value::Text((*word).to_owned()),
+                Value::Text(text) => settings::Value::Text(text.clone()),
+                Value::Words(words) => settings::Value::Words(words.clone()),
+                Value::Pairs(pairs) => settings::Value::Pairs(pairs.clone()),
+                Value::Unset => return None,
+            };
+            Some((path.strip_prefix("agent.")?.to_owned(), value))
+        })
+        .collect()
     }
 
     pub(crate) fn number(&self, path: &str) -> u64 {
@@ -205,6 +232,16 @@ impl Config {
             other => unreachable!("{path} is {other:?}"),
         }
     }
+}
+
+fn default(key: &keys::Key) -> Value {
+    match key.kind {
+        Kind::Words => {}
+        Kind::Pairs => return Value::Pairs(BTreeMap::new()),
+        _ if key.default.is_empty() => return Value::Unset,
+        _ => {}
+    }
+    from_text(key.kind, key.default).expect("defaults are valid")
 }
 
 /// The variable that sets a key: `RETAKE_EXECUTION__MAX_OUTPUT_KB`.
@@ -239,10 +276,28 @@ fn from_text(kind: Kind, text: &str) -> Result<Value, String> {
         Kind::Words => Ok(Value::Words(
             text.split(',').map(str::trim).filter(|w| !w.is_empty()).map(str::to_owned).collect(),
         )),
+        Kind::Text => Ok(Value::Text(text.to_owned())),
+        Kind::Money => match text.parse::<f64>() {
+            Ok(amount) if amount.is_finite() && amount > 0.0 => Ok(Value::Text(text.to_owned())),
+            _ => Err(expected(kind, text)),
+        },
+        Kind::Duration => match duration::parse(text) {
+            Ok(_) => Ok(Value::Text(text.to_owned())),
+            Err(why) => Err(why),
+        },
+        Kind::Pairs => text
+            .split(',')
+            .filter(|pair| !pair.trim().is_empty())
+            .map(|pair| match pair.split_once('=') {
+                Some((name, value)) => Ok((name.trim().to_owned(), value.to_owned())),
+                None => Err(expected(kind, pair)),
+            })
+            .collect::<Result<_, _>>()
+            .map(Value::Pairs),
     }
 }
 
-fn from_node(kind: Kind, node: &MarkedYaml<'_>) -> Result<Value, String> {
+fn from_node(kind: Kind, optional: bool, node: &MarkedYaml<'_>) -> Result<Value, String> {
     match (&node.data, kind) {
         (YamlData::Sequence(items), Kind::Words) => items
             .iter()
@@ -252,21 +307,40 @@ fn from_node(kind: Kind, node: &MarkedYaml<'_>) -> Result<Value, String> {
             })
             .collect::<Result<_, _>>()
             .map(Value::Words),
+        (YamlData::Mapping(pairs), Kind::Pairs) => pairs
+            .iter()
+            .map(|(name, value)| match (scalar(name), scalar(value)) {
+                (Some(name), Some(value)) => Ok((name, value)),
+                _ => Err(expected(kind, "a group or list")),
+            })
+            .collect::<Result<_, _>>()
+            .map(Value::Pairs),
         (YamlData::Value(Scalar::String(_)), Kind::Number { .. } | Kind::Truth) => {
             Err(expected(kind, "text"))
         }
-        (YamlData::Value(scalar), Kind::Number { .. } | Kind::Truth | Kind::Word(_)) => {
-            let text = match scalar {
-                Scalar::Integer(number) => number.to_string(),
-                Scalar::Boolean(truth) => truth.to_string(),
-                Scalar::String(text) => text.to_string(),
-                Scalar::FloatingPoint(number) => number.to_string(),
-                Scalar::Null => return Err(expected(kind, "nothing")),
-            };
-            from_text(kind, &text)
-        }
         (_, Kind::Words) => Err("takes a list, such as [a, b]".into()),
+        (_, Kind::Pairs) => Err(expected(kind, "a single value")),
+        // A key without a value leaves what has no default unset.
+        (
+            YamlData::Value(Scalar::Null),
+            Kind::Text | Kind::Money | Kind::Duration | Kind::Number { .. },
+        ) if optional => Ok(Value::Unset),
+        (YamlData::Value(Scalar::Null), _) => Err(expected(kind, "nothing")),
+        (YamlData::Value(_), _) => {
+            from_text(kind, &scalar(node).expect("a value that is not null"))
+        }
         _ => Err(expected(kind, "a group or list")),
+    }
+}
+
+/// The text of a single value.
+fn scalar(node: &MarkedYaml<'_>) -> Option<String> {
+    match &node.data {
+        YamlData::Value(Scalar::Integer(number)) => Some(number.to_string()),
+        YamlData::Value(Scalar::Boolean(truth)) => Some(truth.to_string()),
+        YamlData::Value(Scalar::String(text)) => Some(text.to_string()),
+        YamlData::Value(Scalar::FloatingPoint(number)) => Some(number.to_string()),
+        _ => None,
     }
 }
 
@@ -276,6 +350,10 @@ fn expected(kind: Kind, got: &str) -> String {
         Kind::Truth => format!("takes true or false, not {got}"),
         Kind::Word(words) => format!("takes one of {}, not {got}", words.join(", ")),
         Kind::Words => format!("takes a list of words, not {got}"),
+        Kind::Text => format!("takes a text, not {got}"),
+        Kind::Money => format!("takes an amount such as 2.50, not {got}"),
+        Kind::Duration => format!("takes a time such as 90s, 20m or 2h, not {got}"),
+        Kind::Pairs => format!("takes names with values, such as {{A: b}}, not {got}"),
     }
 }
 
@@ -285,10 +363,8 @@ mod tests {
 
     fn read(text: &str) -> (Config, Vec<String>) {
         let mut config = Config { values: BTreeMap::new() };
-        for key in &KEYS {
-            config
-                .values
-                .insert(key.path, (from_text(key.kind, key.default).unwrap(), Source::Default));
+        for key in keys() {
+            config.values.insert(key.path, (default(key), Source::Default));
         }
         let mut errors = Vec::new();
         config.read(Path::new("c.yml"), text, &mut errors);

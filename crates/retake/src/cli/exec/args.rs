@@ -67,6 +67,22 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Surroundings")]
     pub(super) detach_ok: bool,
 
+    /// Look which files the run changes, in this directory and below [default: where it runs]
+    #[arg(
+        long,
+        value_name = "DIR",
+        num_args = 0..=1,
+        require_equals = true,
+        help_heading = "Effects"
+    )]
+    pub(super) track: Option<Option<PathBuf>>,
+    /// With --track: read every file instead of trusting sizes and timestamps
+    #[arg(long, requires = "track", help_heading = "Effects")]
+    pub(super) exact: bool,
+    /// Read test results from what the run prints and from report files it writes
+    #[arg(long, help_heading = "Effects")]
+    pub(super) tests: bool,
+
     /// Print the result as one JSON object instead of passing output through
     #[arg(long, help_heading = "Output")]
     pub(super) json: bool,

@@ -14,7 +14,9 @@ use retake_event::{Ending, Intent, Outcome, Run, StartFailure, State, Usage, sig
 use serde::Serialize;
 
 use super::Exit;
-use crate::drive::{self, Done};
+use crate::config::Config;
+use crate::drive::{self, Done, Observer};
+use crate::effects::{Wanted, Watch};
 use crate::job::{Job, empty_intent, lossy};
 use crate::place::Place;
 use crate::slot::{Audit, Ended, Slot};
@@ -82,6 +84,8 @@ pub(super) struct Prepared {
     place: Place,
     audit: Audit,
     json: bool,
+    wanted: Wanted,
+    config: Config,
 }
 
 /// A request that was refused: the run that would have been, and why it is not.
@@ -92,7 +96,7 @@ pub(super) struct Refused {
 
 /// Runs it. Says whether the child had our terminal.
 fn perform(prepared: Prepared) -> Result<(Done, bool, Ended), Refused> {
-    let Prepared { job, place, audit, json } = prepared;
+    let Prepared { job, place, audit, json, wanted, config } = prepared;
     let request = job.command.request();
     // SAFETY: asks about a descriptor.
     let terminal = request.stdin == Stdin::Inherit && unsafe { libc::isatty(0) } == 1;
@@ -106,7 +110,21 @@ fn perform(prepared: Prepared) -> Result<(Done, bool, Ended), Refused> {
             term::plain(&error)
         )),
     })?;
-    let done = slot.run(job, json, &mut ()).map_err(|unrecorded| Refused {
+    let mut nobody = ();
+    let mut watch = None;
+    if wanted.anything() {
+        let mut begun = Watch::begin(&wanted, &job.command.request().cwd, &place, &config);
+        // What is wrong with the record is said when the run is to be recorded in it.
+        if let Ok(store) = slot.store() {
+            begun.compare_with(store, &job.intent);
+        }
+        watch = Some(begun);
+    }
+    let observer: &mut dyn Observer = match &mut watch {
+        Some(watch) => watch,
+        None => &mut nobody,
+    };
+    let done = slot.run(job, json, observer).map_err(|unrecorded| Refused {
         intent: unrecorded.intent,
         failure: StartFailure::Refused(vec![unrecorded.problem]),
     })?;

@@ -10,6 +10,7 @@ use retake_event::{CorrelationIds, Intent, Kind, StartFailure};
 
 use super::{Args, Prepared, Refused};
 use crate::config::Config;
+use crate::effects::Wanted;
 use crate::git;
 use crate::job::{Capture, Spec, empty_intent, lossy};
 use crate::place::Place;
@@ -73,6 +74,17 @@ pub(in crate::cli) fn prepare(args: Args, given_store: Option<&Path>) -> Result<
     let labels = labels(&args.label, &mut problems);
     let stdin = args.stdin.as_deref().map_or(Stdin::Null, |text| request::stdin(text, &here));
 
+    let wanted = Wanted {
+        track: args.track.as_ref().map(|given| match given {
+            Some(dir) => here.join(dir),
+            None => cwd.clone(),
+        }),
+        exact: args.exact,
+        tests: args.tests,
+    };
+    if let Some(dir) = wanted.track.as_ref().filter(|dir| !dir.is_dir() && **dir != cwd) {
+        problems.note(format!("--track={}: there is no such directory", dir.display()));
+    }
     let place = place.expect("a configuration was loaded from it");
     let mut spec = Spec {
         labels,
@@ -99,7 +111,7 @@ pub(in crate::cli) fn prepare(args: Args, given_store: Option<&Path>) -> Result<
     let job = spec
         .job(environment, &config, problems)
         .map_err(|(intent, problems)| refuse(intent, &problems))?;
-    Ok(Prepared { job, place, audit: Audit::of(&config), json: args.json })
+    Ok(Prepared { job, place, audit: Audit::of(&config), json: args.json, wanted, config })
 }
 
 fn refuse(intent: Box<Intent>, problems: &[Problem]) -> Refused {

@@ -3,6 +3,7 @@
 mod delete;
 mod diff;
 mod differences;
+mod effects;
 mod export;
 mod filter;
 mod import;

@@ -9,6 +9,7 @@ use retake_event::{Ending, Intent, LeftFate, Limits, Run};
 use retake_store::{Store, Tree};
 use serde::Serialize;
 
+use super::effects;
 use crate::cli::{Exit, Failure};
 use crate::record::{self, Record};
 use crate::shown;
@@ -170,6 +171,8 @@ fn facts(run: &Run, store: &Store, palette: Palette) -> String {
     if let Some(ending) = &run.ending {
         facts.ending(run, ending);
     }
+    let effects = run.ending.as_ref().and_then(|ending| ending.effects.as_ref());
+    facts.text.push_str(&effects::lines(effects, palette));
     facts.conditions(intent);
     facts.origin(intent, store);
     facts.text

@@ -1,0 +1,199 @@
+//! Looks at what a run does: the files it changes and the tests it runs, compared with the runs of
+//! the same command before it.
+
+use std::path::{Path, PathBuf};
+
+use retake_effects::Effects;
+use retake_effects::files::{Changes, Rules, Snapshot, Tracker, cache_name};
+use retake_effects::progress::{self, History};
+use retake_effects::summary;
+use retake_effects::tests::reports::{self, Report};
+use retake_effects::tests::{self, Parser};
+use retake_engine::Finished;
+use retake_event::{Intent, Outcome, Stream};
+use retake_store::{Filter, Store};
+
+use crate::config::Config;
+use crate::drive::Observer;
+use crate::place::Place;
+use crate::{signals, term};
+
+/// Where snapshots of tracked directories are kept, below the record.
+pub(crate) const SNAPSHOTS: &str = "snapshots";
+/// How many earlier runs of a command its tests are compared with.
+const COMPARED: usize = 20;
+/// How much of what was printed last is searched for a summary.
+const SUMMARY_BYTES: usize = 256 * 1024;
+
+/// What to look at.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wanted {
+    /// The directory whose files are tracked.
+    pub(crate) track: Option<PathBuf>,
+    /// Whether every file is read, whatever its timestamps say.
+    pub(crate) exact: bool,
+    pub(crate) tests: bool,
+}
+
+impl Wanted {
+    pub(crate) fn anything(&self) -> bool {
+        self.track.is_some() || self.tests
+    }
+}
+
+/// Watches one run.
+pub(crate) struct Watch {
+    files: Option<Files>,
+    parser: Option<Parser>,
+    printed: Vec<u8>,
+    history: History,
+    /// Where report files are looked for, and the patterns of further places.
+    directory: PathBuf,
+    report_places: Vec<String>,
+    started: std::time::SystemTime,
+}
+
+impl Watch {
+    pub(crate) fn begin(wanted: &Wanted, cwd: &Path, place: &Place, config: &Config) -> Self {
+        let track = wanted.track.as_deref();
+        Self {
+            files: track.and_then(|root| Files::begin(root, wanted.exact, place, config)),
+            parser: wanted.tests.then(Parser::new),
+            printed: Vec::new(),
+            history: History::new(),
+            directory: cwd.to_owned(),
+            report_places: config.words("tests.reports").to_vec(),
+            started: std::time::SystemTime::now(),
+        }
+    }
+
+    /// Learns how the tests went in the recorded runs of the same command in the same directory.
+    pub(crate) fn compare_with(&mut self, store: &Store, intent: &Intent) {
+        if self.parser.is_none() {
+            return;
+        }
+        let filter = Filter {
+            command: Some(intent.command.clone()),
+            cwd: Some(PathBuf::from(&intent.working_directory)),
+            ..Filter::default()
+        };
+        // Without a past there is nothing to compare with, which is what is said then.
+        let Ok(page) = store.list(&filter, None, COMPARED) else { return };
+        for run in page.runs.iter().rev().filter(|run| run.intent.command == intent.command) {
+            let effects = run.ending.as_ref().and_then(|ending| ending.effects.clone());
+            let effects = effects.and_then(|value| serde_json::from_value::<Effects>(value).ok());
+            if let Some(results) = effects.and_then(|effects| effects.test_results) {
+                self.history.push(&results);
+            }
+        }
+    }
+
+    /// The report files that the run wrote.
+    fn reports(&self) -> Vec<Report> {
+        match reports::find(&self.directory, self.started, &self.report_places) {
+            Ok(found) => {
+                for (path, error) in &found.unusable {
+                    term::say(&format!("the test report {} is left out: {error}", path.display()));
+                }
+                found.reports
+            }
+            Err(error) => {
+                term::say(&format!("tests.reports: {error}"));
+                Vec::new()
+            }
+        }
+    }
+}
+
+/// The files of one directory before a run.
+pub(crate) struct Files {
+    tracker: Tracker,
+    before: Snapshot,
+}
+
+impl Files {
+    /// Takes the first snapshot. What cannot be tracked is said and left out: the run is what
+    /// matters.
+    pub(crate) fn begin(root: &Path, exact: bool, place: &Place, config: &Config) -> Option<Self> {
+        snapshot(root, exact, place, config)
+            .map_err(|error| term::say(&format!("changed files are not known: {error}")))
+            .ok()
+    }
+
+    /// What changed since, kept for the next run's first snapshot.
+    pub(crate) fn changes(&mut self) -> Option<Changes> {
+        let changes = match self.tracker.snapshot() {
+            Ok(after) => self.before.changes(&after),
+            Err(error) => {
+                term::say(&format!("changed files are not known: {error}"));
+                return None;
+            }
+        };
+        if let Some(problem) = self.tracker.problem() {
+            term::say(&problem.to_string());
+        }
+        if let Err(error) = self.tracker.save() {
+            term::say(&error.to_string());
+        }
+        Some(changes)
+    }
+}
+
+impl Observer for Watch {
+    fn output(&mut self, stream: Stream, bytes: &[u8]) {
+        if let Some(parser) = &mut self.parser {
+            let stream = match stream {
+                Stream::Stdout => tests::Stream::Stdout,
+                Stream::Stderr => tests::Stream::Stderr,
+            };
+            parser.push(stream, bytes);
+        }
+        if stream == Stream::Stdout {
+            let tail = &bytes[bytes.len().saturating_sub(SUMMARY_BYTES)..];
+            if self.printed.len() + tail.len() > 2 * SUMMARY_BYTES {
+                self.printed.drain(..self.printed.len().saturating_sub(SUMMARY_BYTES));
+            }
+            self.printed.extend_from_slice(tail);
+        }
+    }
+
+    fn effects(&mut self, finished: &Finished) -> Option<serde_json::Value> {
+        let changes = self.files.as_mut().and_then(Files::changes);
+        let code = match finished.outcome {
+            Outcome::Exited(code) => Some(code),
+            _ => None,
+        };
+        let results = self.parser.take().and_then(|parser| parser.finish(code, self.reports()));
+        let progress = progress::judge(changes.as_ref(), results.as_ref(), &self.history);
+        let summary = summary::extract(&self.printed);
+        let effects = Effects::new(changes.as_ref(), results, progress, summary);
+        let mut value = serde_json::to_value(effects).expect("effects are plain data");
+        if let Some(files) = &self.files
+            && files.tracker.root() != real(&self.directory)
+        {
+            value["root"] = files.tracker.root().to_string_lossy().into();
+        }
+        Some(value)
+    }
+}
+
+fn snapshot(
+    root: &Path,
+    exact: bool,
+    place: &Place,
+    config: &Config,
+) -> Result<Files, retake_effects::files::Error> {
+    let mut rules = Rules::new().ignore(config.words("tracking.ignore"))?;
+    if let Ok(own) = real(&place.store).strip_prefix(real(root)) {
+        rules = rules.exclude(own);
+    }
+    let directory = place.store.join(SNAPSHOTS).join(cache_name(&real(root)));
+    let tracker = Tracker::new(root, rules)?.exact(exact).with_cache(&directory);
+    let mut tracker = tracker.stop_on(signals::asked());
+    let before = tracker.snapshot()?;
+    Ok(Files { tracker, before })
+}
+
+fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
