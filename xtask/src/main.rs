@@ -15,7 +15,7 @@ fn main() -> ExitCode {
         ["bench", name] => bench::run(name),
         // One measured batch, in a process of its own.
         ["spin", ref batch @ ..] => bench::spin(batch),
-        _ => Err("usage: cargo xtask test | bench exec|record".into()),
+        _ => Err("usage: cargo xtask test | bench effects|exec|record".into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,1 +1,24 @@
 //! A coding agent in a loop.
+//!
+//! This crate holds what such a loop is made of: workspaces, prompts, adapters for agents, the
+//! plan that says what comes next, status, notifications and the log. It starts no process and
+//! knows no database; whoever drives the loop does both.
+
+pub mod adapters;
+pub mod checkpoint;
+pub mod control;
+pub mod display;
+pub mod files;
+pub mod hooks;
+pub mod iteration;
+pub mod lock;
+pub mod log;
+pub mod messages;
+pub mod notify;
+pub mod plan;
+pub mod prompt;
+pub mod report;
+pub mod settings;
+pub mod status;
+pub mod watch;
+pub mod workspace;

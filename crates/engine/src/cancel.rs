@@ -61,6 +61,12 @@ impl Cancel {
         self.cancel(signal);
     }
 
+    /// Takes a request back, so that the token can be used for the next run.
+    pub fn reset(&self) {
+        self.state.kill.store(false, Ordering::SeqCst);
+        self.state.signal.store(0, Ordering::SeqCst);
+    }
+
     /// Asks to stop the tree and the clock, as Ctrl-Z does.
     pub fn suspend(&self) {
         self.state.suspend.store(true, Ordering::SeqCst);

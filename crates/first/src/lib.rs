@@ -1,1 +1,65 @@
-//! Crash testing inside `cargo test`.
+//! Crash testing inside `cargo test`: one test function becomes one crash and one check per crash
+//! point.
+//!
+//! ```no_run
+//! #[test]
+//! fn a_log_survives_a_crash() {
+//!     first::test()
+//!         .run(|env| {
+//!             std::fs::write(env.path("log.tmp"), "one").unwrap();
+//!             first::crash_point("written");
+//!             std::fs::rename(env.path("log.tmp"), env.path("log")).unwrap();
+//!             first::crash_point("renamed");
+//!         })
+//!         .verify(|env, _crash| {
+//!             if let Ok(text) = std::fs::read_to_string(env.path("log")) {
+//!                 assert_eq!(text, "one");
+//!             }
+//!         });
+//! }
+//! ```
+//!
+//! [`Workload::verify`] does the work. It runs this very test again in child processes: one that
+//! kills itself with SIGKILL at crash point 1, one that checks what is left, then crash point 2,
+//! and so on until the workload ends without reaching the next point.
+//!
+//! **What it cannot show:** a killed process leaves the page cache behind, so whatever was written
+//! is there for the check, synced or not. A missing `fsync` passes.
+//!
+//! The crate is linked into other people's test binaries: it depends on `libc` alone, starts
+//! nothing outside [`test`], and ends the process only in children that it started itself or that
+//! were asked for by `FIRST_PHASE`. Linux only.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "first kills, watches and cleans up processes the way Linux does, and runs nowhere else"
+);
+
+mod channel;
+mod child;
+mod drive;
+mod env;
+mod events;
+mod future;
+mod glob;
+mod json;
+mod lifeline;
+mod name;
+mod options;
+mod orchestrator;
+mod place;
+mod plan;
+mod point;
+mod problem;
+mod process;
+mod report;
+mod state;
+mod sweep;
+mod test;
+mod trace;
+mod variables;
+mod verdict;
+
+pub use env::{CrashInfo, Env};
+pub use point::crash_point;
+pub use test::{AsyncWorkload, Test, Verified, Workload, test};

@@ -208,7 +208,7 @@ impl Spec {
 
     /// Knows the values that must not be written down: those of variables that look secret or are
     /// named so, as the child gets them.
-    fn redactor(
+    pub(crate) fn redactor(
         &self,
         config: &Config,
         environment: &[(OsString, OsString)],

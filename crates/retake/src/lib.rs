@@ -1,5 +1,6 @@
 //! The program behind the `retake` command; `main.rs` only enters it.
 
+mod agent;
 mod cli;
 mod config;
 mod drive;

@@ -71,6 +71,11 @@ extern "C" fn on_resize(_: i32) {
     cancels().iter().for_each(Cancel::window_changed);
 }
 
+/// The signal that asked for the end.
+pub(crate) fn received() -> Option<i32> {
+    cancels().iter().find_map(Cancel::requested)
+}
+
 fn cancels() -> &'static [Cancel] {
     CANCELS.get().map_or(&[], Vec::as_slice)
 }

@@ -6,8 +6,8 @@
 use std::io;
 
 use jiff::Timestamp;
-use retake_engine::{Cancel, Keeper, Session, Settings};
-use retake_event::Intent;
+use retake_engine::{Attach, Cancel, Command, Event, Keeper, Request, Session, Settings};
+use retake_event::{Intent, Outcome};
 use retake_store::{Recording, Store};
 
 use crate::config::Config;
@@ -15,6 +15,9 @@ use crate::drive::{self, Done, Observer};
 use crate::job::Job;
 use crate::place::Place;
 use crate::{recovery, signals, term};
+
+/// How much of the output of a command of our own is kept.
+const QUIET: usize = 16 << 20;
 
 /// What the configuration says of the record.
 #[derive(Clone, Copy)]
@@ -94,6 +97,27 @@ impl Slot {
         };
         let record = self.store.as_mut().zip(recording);
         Ok(drive::run(job, &mut self.keeper, &self.cancel, record, want_output, observer))
+    }
+
+    pub(crate) fn cancel(&self) -> &Cancel {
+        &self.cancel
+    }
+
+    /// Runs a command of retake's own, such as git, off the record. Gives how it ended and what it
+    /// printed, as far as that fits.
+    pub(crate) fn quietly(&mut self, request: Request) -> Result<(Outcome, [Vec<u8>; 2]), String> {
+        let command = Command::new(request).map_err(|problems| {
+            problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        })?;
+        let mut output = [Vec::new(), Vec::new()];
+        let finished = self.keeper.run(&command, &self.cancel, Attach::default(), &mut |event| {
+            if let Event::Output { stream, bytes } = event {
+                let kept: &mut Vec<u8> = &mut output[stream.index()];
+                let room = QUIET.saturating_sub(kept.len());
+                kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            }
+        });
+        Ok((finished.outcome, output))
     }
 
     /// Opens the record if need be, sees to runs whose runner died, and commits the intent.

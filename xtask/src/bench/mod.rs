@@ -3,6 +3,7 @@
 //! Rounds are interleaved and reported as medians: on a shared machine only ratios within one run
 //! mean anything.
 
+mod effects;
 mod exec;
 mod record;
 mod table;
@@ -35,14 +36,18 @@ pub(crate) fn run(name: &str) -> Result<(), String> {
         ]));
     }
     match name {
+        "effects" => effects::run(),
         "exec" => exec::run(),
         "record" => record::run(),
-        _ => Err(format!("there is no benchmark {name}; there are: exec, record")),
+        _ => Err(format!("there is no benchmark {name}; there are: effects, exec, record")),
     }
 }
 
 pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
-    exec::spin(batch)
+    match batch {
+        ["effects", batch @ ..] => effects::spin(batch),
+        _ => exec::spin(batch),
+    }
 }
 
 /// The middle value.

@@ -1,1 +1,65 @@
 //! Which files changed between two moments.
+//!
+//! A [`Tracker`] takes [`Snapshot`]s of a directory; two of them give [`Changes`]. Content decides:
+//! a `touch` is no change, an edit that keeps size and mtime is one. Between snapshots, also of
+//! different processes, a cache of each file's stat and BLAKE3 hash saves the reading: a file whose
+//! device, inode, size, mode, mtime and ctime are as before has the content it had before, provided
+//! that its ctime lay safely before the last scan. ctime cannot be set, so there is one exception:
+//! a store through a shared memory mapping to a page that is already dirty moves no timestamp until
+//! the page is written back. [`Tracker::exact`] hashes everything and sees that, too.
+//!
+//! Ignore files hold as they do in ripgrep, with or without git. Files that git tracks although
+//! they are ignored are left out: the index is not consulted.
+//!
+//! Never follows a symbolic link below the root, never opens anything but directories and regular
+//! files, and never writes into the tree unless its cache is put there.
+
+mod cache;
+mod chain;
+mod changes;
+mod coding;
+mod examine;
+mod lines;
+mod listing;
+mod queue;
+mod rules;
+mod scan;
+mod segments;
+mod sys;
+mod tracker;
+mod tree;
+
+use std::io;
+use std::path::PathBuf;
+
+pub use changes::{Changes, Rename};
+pub use lines::LineChange;
+pub use rules::Rules;
+pub use tracker::{Tracker, cache_name, clear_cache};
+pub use tree::Snapshot;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot track {path}: {source}")]
+    Root { path: PathBuf, source: io::Error },
+
+    #[error("the ignore pattern `{pattern}` is not valid: {source}")]
+    Pattern { pattern: String, source: ignore::Error },
+
+    #[error("the {count} ignore patterns are too large together; use fewer")]
+    Patterns { count: usize },
+
+    #[error("looking at {path} was stopped")]
+    Stopped { path: PathBuf },
+
+    #[error("cannot {action} the snapshot cache {path}: {source}")]
+    Cache { action: &'static str, path: PathBuf, source: io::Error },
+
+    #[error(
+        "another program keeps the snapshot cache {path} locked; this snapshot was not kept, the next will take longer"
+    )]
+    Busy { path: PathBuf },
+
+    #[error("cannot keep the lines of the files in {path}, so line counts are missing: {source}")]
+    Lines { path: PathBuf, source: io::Error },
+}

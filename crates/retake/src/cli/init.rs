@@ -36,20 +36,7 @@ pub(super) fn init(args: &Args) -> Result<Exit, Failure> {
     })?;
     // Refuses an .agent/ that belongs to someone else.
     let outer = Place::find(&here, None)?.project.filter(|project| *project != here);
-    let agent = here.join(".agent");
-    fs::create_dir_all(&agent).map_err(failed("make", &agent))?;
-    let file = agent.join("config.yml");
-    if !create(&file, &config::commented_defaults())? {
-        return Err(Failure::Refused(format!(
-            "{} exists and is left as it is; edit it, or move it away first",
-            file.display()
-        )));
-    }
-    let mut created = vec![file];
-    let ignore = agent.join(".gitignore");
-    if create(&ignore, IGNORE)? {
-        created.push(ignore);
-    }
+    let created = make(&here)?;
     if args.json {
         term::document(&Document { created })?;
     } else {
@@ -64,6 +51,25 @@ pub(super) fn init(args: &Args) -> Result<Exit, Failure> {
         }
     }
     Ok(Exit::OK)
+}
+
+/// Makes a project of a directory; gives what was made.
+pub(super) fn make(root: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let agent = root.join(".agent");
+    fs::create_dir_all(&agent).map_err(failed("make", &agent))?;
+    let file = agent.join("config.yml");
+    if !create(&file, &config::commented_defaults())? {
+        return Err(Failure::Refused(format!(
+            "{} exists and is left as it is; edit it, or move it away first",
+            file.display()
+        )));
+    }
+    let mut created = vec![file];
+    let ignore = agent.join(".gitignore");
+    if create(&ignore, IGNORE)? {
+        created.push(ignore);
+    }
+    Ok(created)
 }
 
 /// `false` when there is something of that name already.

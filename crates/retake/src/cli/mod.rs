@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand.
 
 mod again;
+mod agent;
 mod audit;
 mod completions;
 mod config;
@@ -20,6 +21,8 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 pub(crate) use failure::Failure;
+
+use crate::agent::mock;
 
 /// How the program ends.
 pub(crate) enum Exit {
@@ -54,6 +57,7 @@ struct Cli {
 enum Command {
     Exec(Box<exec::Args>),
     Runs(runs::Args),
+    Agent(Box<agent::Args>),
     Again(again::Args),
     Tests(history::Args),
     Audit(audit::Args),
@@ -63,6 +67,15 @@ enum Command {
     Completions(completions::Args),
     Man(man::Args),
     Tour(tour::Args),
+    #[command(name = "__mock-agent", hide = true)]
+    MockAgent(MockAgent),
+}
+
+/// The agent of a dry run
+#[derive(clap::Args)]
+struct MockAgent {
+    #[arg(last = true)]
+    words: Vec<String>,
 }
 
 pub(crate) fn main() -> Exit {
@@ -77,6 +90,8 @@ pub(crate) fn main() -> Exit {
         Command::Again(args) => return again::again(&args, store),
         Command::Runs(args) => runs::runs(args, store),
         Command::Tests(args) => history::tests(&args, store),
+        Command::Agent(args) => agent::agent(*args, store),
+        Command::MockAgent(args) => return mock::play(&args.words),
         Command::Audit(args) => audit::audit(&args, store),
         Command::Doctor(args) => doctor::doctor(&args, store),
         Command::Init(args) => init::init(&args),
@@ -101,7 +116,9 @@ fn usage(error: clap::Error, typed: &[OsString]) -> Exit {
     let executes = subcommand(&options).is_some_and(|name| name == "exec" || name == "again");
     if !executes {
         print();
-        return Exit::USAGE;
+        // So says the specification of agents.
+        let agent = subcommand(&options).is_some_and(|name| name == "agent");
+        return if agent { Exit::FAILED } else { Exit::USAGE };
     }
     if options.iter().any(|word| *word == "--json") {
         let text = error.to_string();

@@ -3,6 +3,7 @@
 //!
 //! A value that cannot be read is an error, never a default; all errors are reported at once.
 
+pub(crate) mod edit;
 mod keys;
 
 use std::collections::BTreeMap;
@@ -187,10 +188,27 @@ impl Config {
         self.values.iter().map(|(path, (value, source))| (*path, value, source))
     }
 
-    /// What is set for agents, as their settings take it; what is not set has its default there.
-    pub(crate) fn of_agents(&self) -> BTreeMap<String, settings::Value> {
+    /// What a file's text alone says of a key; every error of the text is one.
+    pub(crate) fn in_text(
+        file: &Path,
+        text: &str,
+        path: &str,
+    ) -> Result<Option<serde_json::Value>, ConfigErrors> {
+        let mut config = Self { values: BTreeMap::new() };
+        let mut errors = Vec::new();
+        config.read(file, text, &mut errors);
+        if !errors.is_empty() {
+            return Err(ConfigErrors(errors));
+        }
+        Ok(config.values.get(path).map(|(value, _)| value.to_json()))
+    }
+
+    /// What is set for agents, as their settings take it, and whether a variable set it; what is not
+    /// set has its default there.
+    pub(crate) fn of_agents(&self) -> BTreeMap<String, (settings::Value, bool)> {
         let set = self.values.iter().filter(|(_, (_, source))| *source != Source::Default);
-        set.filter_map(|(path, (value, _))| {
+        set.filter_map(|(path, (value, source))| {
+            let by_variable = matches!(source, Source::Variable(_));
             let value = match value {
                 Value::Number(number) => settings::Value::Text(number.to_string()),
                 Value::Truth(truth) => settings::Value::Text(truth.to_string()),
@@ -200,7 +218,7 @@ impl Config {
                 Value::Pairs(pairs) => settings::Value::Pairs(pairs.clone()),
                 Value::Unset => return None,
             };
-            Some((path.strip_prefix("agent.")?.to_owned(), value))
+            Some((path.strip_prefix("agent.")?.to_owned(), (value, by_variable)))
         })
         .collect()
     }
@@ -249,7 +267,8 @@ pub(crate) fn variable(path: &str) -> String {
     format!("RETAKE_{}", path.to_uppercase().replace('.', "__"))
 }
 
-fn user_file() -> Option<PathBuf> {
+/// The user's own configuration.
+pub(crate) fn user_file() -> Option<PathBuf> {
     let absolute =
         |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let base = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")))?;

@@ -103,6 +103,11 @@ fn steers(c: char) -> bool {
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// Many lines with control characters made visible in each.
+pub(crate) fn visible_lines(text: &str) -> String {
+    text.lines().map(|line| format!("{}\n", visible(line))).collect()
+}
+
 /// How many columns stdout has; `None` where nothing limits a line.
 pub(crate) fn width() -> Option<usize> {
     let told = std::env::var("COLUMNS").ok().and_then(|text| text.trim().parse().ok());

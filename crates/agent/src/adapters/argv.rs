@@ -1,0 +1,236 @@
+//! How each agent is started: argument vector and what goes to its standard input.
+//!
+//! The prompt is never an argument: arguments have a size limit and everyone can read them in
+//! the process list.
+
+use std::ffi::OsStr;
+
+use super::Kind;
+
+/// A system prompt longer than this goes to standard input with the rest; the kernel takes
+/// 128 KiB per argument.
+const LONGEST_ARGUMENT: usize = 64 << 10;
+
+/// What is known when an iteration starts.
+#[derive(Clone, Debug)]
+pub struct Launch<'a> {
+    pub kind: Kind,
+    /// The program; `None` takes the agent's own name.
+    pub command: Option<&'a str>,
+    pub args: &'a [String],
+    pub system_prompt: &'a str,
+    pub prompt: &'a str,
+    pub skip_permissions: bool,
+    /// What this iteration may cost, for agents that can stop by themselves.
+    pub max_cost_usd: Option<f64>,
+}
+
+/// A command ready to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invocation {
+    pub argv: Vec<String>,
+    pub stdin: String,
+}
+
+impl Launch<'_> {
+    /// `None` when a custom agent has no command.
+    pub fn invocation(&self) -> Option<Invocation> {
+        let program = self.command.or(self.kind.program())?;
+        let mut argv = vec![program.to_owned()];
+        let given = |words: &[&str]| {
+            self.args.iter().any(|arg| {
+                words.iter().any(|word| {
+                    arg == word || arg.strip_prefix(word).is_some_and(|rest| rest.starts_with('='))
+                })
+            })
+        };
+        let mut add = |words: &[&str]| argv.extend(words.iter().map(|word| (*word).to_owned()));
+        let mut stdin = String::new();
+        // What we need comes after what was configured, so that it holds.
+        match self.kind {
+            Kind::Claude => {
+                add(&as_str(self.args));
+                if self.skip_permissions && !given(&["--dangerously-skip-permissions"]) {
+                    add(&["--dangerously-skip-permissions"]);
+                }
+                add(&["--print", "--output-format", "stream-json", "--verbose"]);
+                if let Some(most) = self.max_cost_usd {
+                    add(&["--max-budget-usd", &most.to_string()]);
+                }
+                if self.system_prompt.len() <= LONGEST_ARGUMENT
+                    && !self.system_prompt.contains('\0')
+                {
+                    add(&["--append-system-prompt", self.system_prompt]);
+                } else {
+                    stdin = format!("{}\n\n", self.system_prompt);
+                }
+            }
+            Kind::Codex => {
+                add(&["exec", "--json", "--skip-git-repo-check"]);
+                let sandbox = ["-s", "--sandbox", "--full-auto", BYPASS, "--approve-for-me"];
+                if self.skip_permissions && !given(&[BYPASS]) {
+                    add(&[BYPASS]);
+                } else if !given(&sandbox) {
+                    // Its own default is read-only, in which no task can be done.
+                    add(&["--sandbox", "workspace-write"]);
+                }
+                add(&as_str(self.args));
+                add(&["-"]);
+            }
+            Kind::Gemini => {
+                add(&as_str(self.args));
+                if self.skip_permissions {
+                    if !given(&["-y", "--yolo"]) {
+                        add(&["--yolo"]);
+                    }
+                } else if !given(&["-y", "--yolo", "--approval-mode"]) {
+                    add(&["--approval-mode", "auto_edit"]);
+                }
+                if !given(&["--skip-trust"]) {
+                    add(&["--skip-trust"]);
+                }
+                add(&["--output-format", "stream-json"]);
+            }
+            Kind::Opencode => {
+                add(&["run", "--format", "json"]);
+                if self.skip_permissions && !given(&["--auto"]) {
+                    add(&["--auto"]);
+                }
+                add(&as_str(self.args));
+            }
+            Kind::Custom => add(&as_str(self.args)),
+        }
+        if self.kind != Kind::Claude && !self.system_prompt.is_empty() {
+            stdin = format!("{}\n\n", self.system_prompt);
+        }
+        stdin.push_str(self.prompt);
+        Some(Invocation { argv, stdin })
+    }
+}
+
+const BYPASS: &str = "--dangerously-bypass-approvals-and-sandbox";
+
+fn as_str(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}
+
+/// Asks whether the agent is there at all. A custom agent is not asked.
+pub fn version(kind: Kind, command: Option<&str>) -> Option<Vec<String>> {
+    let program = command.or(kind.program())?;
+    (kind != Kind::Custom).then(|| vec![program.to_owned(), "--version".to_owned()])
+}
+
+/// An interactive session, which has a person at its standard input: it is sent to a file that
+/// holds its prompt.
+pub fn interactive(
+    kind: Kind,
+    command: Option<&str>,
+    args: &[String],
+    prompt_file: &str,
+) -> Option<Vec<String>> {
+    let program = command.or(kind.program())?;
+    let mut argv = vec![program.to_owned()];
+    argv.extend(args.iter().cloned());
+    let please = format!("Read {prompt_file} and follow it.");
+    match kind {
+        Kind::Gemini => argv.push("--prompt-interactive".to_owned()),
+        Kind::Opencode => argv.push("--prompt".to_owned()),
+        Kind::Claude | Kind::Codex | Kind::Custom => {}
+    }
+    argv.push(please);
+    Some(argv)
+}
+
+/// Claude Code refuses `--dangerously-skip-permissions` to root. Says what works instead.
+pub fn refused_as_root(
+    kind: Kind,
+    skip_permissions: bool,
+    user: u32,
+    is_sandbox: Option<&OsStr>,
+) -> Option<String> {
+    let sandboxed = is_sandbox.is_some_and(|value| value == "1");
+    (kind == Kind::Claude && skip_permissions && user == 0 && !sandboxed).then(|| {
+        "Claude refuses --dangerously-skip-permissions to root. Run as another user, set \
+         IS_SANDBOX=1 if this is a sandbox, or allow tools by name with claude.args: \
+         [--allowedTools, Bash]."
+            .to_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launch<'a>(kind: Kind, args: &'a [String]) -> Launch<'a> {
+        Launch {
+            kind,
+            command: None,
+            args,
+            system_prompt: "SYSTEM",
+            prompt: "--do $it {{now}}",
+            skip_permissions: false,
+            max_cost_usd: None,
+        }
+    }
+
+    #[test]
+    fn the_prompt_is_never_an_argument() {
+        for kind in Kind::ALL {
+            for skip_permissions in [false, true] {
+                let launch = Launch { command: Some("x"), skip_permissions, ..launch(kind, &[]) };
+                let made = launch.invocation().unwrap();
+                assert!(!made.argv.iter().any(|arg| arg.contains("$it")), "{kind}");
+                assert!(made.stdin.ends_with("--do $it {{now}}"), "{kind}");
+                let told = made.stdin.contains("SYSTEM") || made.argv.iter().any(|a| a == "SYSTEM");
+                assert!(told, "{kind}");
+            }
+        }
+    }
+
+    #[test]
+    fn claude_as_specified() {
+        let args = ["--model".to_owned(), "opus".to_owned()];
+        let launch = Launch { max_cost_usd: Some(2.5), ..launch(Kind::Claude, &args) };
+        let words = "claude --model opus --print --output-format stream-json --verbose \
+                     --max-budget-usd 2.5 --append-system-prompt SYSTEM";
+        assert_eq!(launch.invocation().unwrap().argv.join(" "), words);
+        let long = "x".repeat(LONGEST_ARGUMENT + 1);
+        let made = Launch { system_prompt: &long, ..launch }.invocation().unwrap();
+        assert!(made.argv.iter().all(|arg| arg.len() < 100) && made.stdin.starts_with("xxx"));
+    }
+
+    #[test]
+    fn permissions_are_skipped_only_when_asked() {
+        let skips = |kind, skip_permissions, args: &[String]| {
+            let made = Launch { command: Some("x"), skip_permissions, ..launch(kind, args) };
+            made.invocation().unwrap().argv.join(" ")
+        };
+        for (kind, flag) in [
+            (Kind::Claude, "--dangerously-skip-permissions"),
+            (Kind::Codex, BYPASS),
+            (Kind::Gemini, "--yolo"),
+            (Kind::Opencode, "--auto"),
+        ] {
+            assert!(!skips(kind, false, &[]).contains(flag));
+            assert_eq!(skips(kind, true, &[]).matches(flag).count(), 1);
+            assert_eq!(skips(kind, true, &[flag.to_owned()]).matches(flag).count(), 1);
+        }
+        assert!(skips(Kind::Codex, false, &[]).contains("--sandbox workspace-write"));
+        let given = ["--sandbox=read-only".to_owned()];
+        assert!(!skips(Kind::Codex, false, &given).contains("workspace-write"));
+    }
+
+    #[test]
+    fn a_custom_agent_needs_a_command() {
+        assert_eq!(launch(Kind::Custom, &[]).invocation(), None);
+    }
+
+    #[test]
+    fn root_is_told_what_works() {
+        assert!(refused_as_root(Kind::Claude, true, 0, None).unwrap().contains("IS_SANDBOX=1"));
+        assert!(refused_as_root(Kind::Claude, true, 0, Some(OsStr::new("1"))).is_none());
+        assert!(refused_as_root(Kind::Claude, true, 1000, None).is_none());
+        assert!(refused_as_root(Kind::Claude, false, 0, None).is_none());
+        assert!(refused_as_root(Kind::Codex, true, 0, None).is_none());
+    }
+}

@@ -1,0 +1,110 @@
+//! Codex: `codex exec --json`.
+//!
+//! It reports no money. A run may carry `error` items and still succeed; what counts is
+//! `turn.completed` or `turn.failed`.
+
+use std::borrow::Cow;
+
+use super::event::{Ending, Event, Payload, Scope, Tokens, Usage};
+use super::json::Object;
+use super::status_in_message;
+
+pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
+    let Some(kind) = line.str("type") else { return };
+    match &*kind {
+        "thread.started" => {
+            emit(Event::Started { session: line.str("thread_id"), model: line.str("model") });
+        }
+        "item.started" => item(line, false, emit),
+        "item.completed" => item(line, true, emit),
+        "turn.completed" => {
+            if let Some(usage) = line.object("usage") {
+                let number = |name| usage.u64(name).unwrap_or(0);
+                let cached = number("cached_input_tokens");
+                let tokens = Tokens {
+                    input: number("input_tokens").saturating_sub(cached),
+                    output: number("output_tokens"),
+                    cache_read: cached,
+                    cache_write: number("cache_write_input_tokens"),
+                };
+                emit(Event::Usage(Usage {
+                    scope: Scope::Total,
+                    tokens,
+                    cost_usd: None,
+                    context: None,
+                    window: None,
+                }));
+            }
+            emit(Event::Result(Ending::default()));
+        }
+        "turn.failed" => {
+            let message = line.object("error").and_then(|e| e.str("message")).unwrap_or_default();
+            let status = status_in_message(&message);
+            if status.is_some() {
+                emit(Event::ApiError { status, kind: None, message: message.clone() });
+            }
+            emit(Event::Result(Ending {
+                is_error: true,
+                status,
+                text: Some(message),
+                ..Ending::default()
+            }));
+        }
+        "error" => {
+            let message = line.str("message").unwrap_or_default();
+            emit(Event::ApiError { status: status_in_message(&message), kind: None, message });
+        }
+        _ => {}
+    }
+}
+
+fn item<'a>(line: &Object<'a>, done: bool, emit: &mut dyn FnMut(Event<'a>)) {
+    let Some(object) = line.object("item") else { return };
+    let id = object.str("id").unwrap_or_default();
+    let kind = object.str("type").unwrap_or_default();
+    match &*kind {
+        "agent_message" if done => {
+            emit(Event::Text { text: object.str("text").unwrap_or_default(), delta: false });
+        }
+        "command_execution" | "file_change" | "mcp_tool_call" | "web_search" => {
+            let name: Cow<'a, str> = match &*kind {
+                "command_execution" => Cow::Borrowed("Bash"),
+                "mcp_tool_call" => Cow::Owned(format!(
+                    "mcp__{}__{}",
+                    object.str("server").unwrap_or_default(),
+                    object.str("tool").unwrap_or_default()
+                )),
+                other => Cow::Owned(other.to_owned()),
+            };
+            // File changes come as one event, without a start.
+            if !done || &*kind == "file_change" {
+                let input = match &*kind {
+                    "mcp_tool_call" => Payload::of(object.get("arguments")),
+                    "file_change" => Payload::of(object.get("changes")),
+                    _ => Payload::of(line.get("item")),
+                };
+                emit(Event::ToolUse { id: id.clone(), name, input });
+            }
+            if done {
+                let exit_code = object.get("exit_code").and_then(|v| v.i64()).map(|c| c as i32);
+                let is_error =
+                    matches!(object.str("status").as_deref(), Some("failed" | "declined"))
+                        || exit_code.is_some_and(|code| code != 0);
+                let content = object
+                    .get("aggregated_output")
+                    .or_else(|| object.get("result"))
+                    .or_else(|| object.get("error"));
+                if object.is("status", "declined") {
+                    emit(Event::Denied {
+                        tool: kind.clone(),
+                        id: Some(id.clone()),
+                        message: object.str("command").unwrap_or_default(),
+                    });
+                }
+                let content = Payload::of(content);
+                emit(Event::ToolResult { id, is_error, exit_code, content });
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,224 @@
+//! What every agent says, in one set of words.
+
+use std::borrow::Cow;
+
+use super::json::{Json, Tape, string};
+
+/// One fact from an agent's stream. Borrows from the line that it was read from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event<'a> {
+    Started {
+        session: Option<Cow<'a, str>>,
+        model: Option<Cow<'a, str>>,
+    },
+    /// What the agent says. A `delta` continues the text before it.
+    Text {
+        text: Cow<'a, str>,
+        delta: bool,
+    },
+    ToolUse {
+        id: Cow<'a, str>,
+        name: Cow<'a, str>,
+        input: Payload<'a>,
+    },
+    ToolResult {
+        id: Cow<'a, str>,
+        is_error: bool,
+        exit_code: Option<i32>,
+        content: Payload<'a>,
+    },
+    Usage(Usage<'a>),
+    RateLimit(RateLimit),
+    /// The agent itself tries a request again.
+    Retry {
+        attempt: u64,
+        most: Option<u64>,
+        delay_ms: Option<u64>,
+        status: Option<u16>,
+    },
+    ApiError {
+        status: Option<u16>,
+        /// The agent's word for it, such as `authentication_failed`.
+        kind: Option<Cow<'a, str>>,
+        message: Cow<'a, str>,
+    },
+    Denied {
+        tool: Cow<'a, str>,
+        id: Option<Cow<'a, str>>,
+        message: Cow<'a, str>,
+    },
+    Result(Ending<'a>),
+    /// A line that is no event: kept out of the reading, shown as it is.
+    Noise(Cow<'a, str>),
+    /// An event too long to be read.
+    Dropped(u64),
+}
+
+/// How an agent says that it is done.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ending<'a> {
+    pub is_error: bool,
+    pub subtype: Option<Cow<'a, str>>,
+    /// Why it ended, in the agent's own words: `completed`, `api_error`, `aborted_tools`, …
+    pub reason: Option<Cow<'a, str>>,
+    pub status: Option<u16>,
+    pub text: Option<Cow<'a, str>>,
+    pub turns: Option<u64>,
+    /// Permissions that were denied in all.
+    pub denials: Option<u64>,
+}
+
+/// Tokens and money, and what they are the sum of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Usage<'a> {
+    pub scope: Scope<'a>,
+    pub tokens: Tokens,
+    pub cost_usd: Option<f64>,
+    /// Tokens in the model's context at this point.
+    pub context: Option<u64>,
+    pub window: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scope<'a> {
+    /// One reply. An agent repeats it for each part of the reply.
+    Message(Cow<'a, str>),
+    /// A further step, to be added.
+    Step,
+    /// Everything up to here.
+    Total,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tokens {
+    /// Read by the model and not from its cache.
+    pub input: u64,
+    pub output: u64,
+    pub cache_read: u64,
+    pub cache_write: u64,
+}
+
+impl Tokens {
+    pub fn total(&self) -> u64 {
+        [self.input, self.output, self.cache_read, self.cache_write]
+            .into_iter()
+            .fold(0, u64::saturating_add)
+    }
+
+    pub fn add(&mut self, other: Self) {
+        self.input = self.input.saturating_add(other.input);
+        self.output = self.output.saturating_add(other.output);
+        self.cache_read = self.cache_read.saturating_add(other.cache_read);
+        self.cache_write = self.cache_write.saturating_add(other.cache_write);
+    }
+}
+
+/// What an agent says about the limit of its account.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RateLimit {
+    pub state: LimitState,
+    /// Seconds since 1970.
+    pub resets_at: Option<i64>,
+    /// Such as `five_hour` or `seven_day`.
+    pub window: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitState {
+    Allowed,
+    Warning,
+    Rejected,
+}
+
+/// Something an agent passed to a tool or got back, still as the JSON text it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Payload<'a>(&'a str);
+
+impl<'a> Payload<'a> {
+    pub const EMPTY: Payload<'static> = Payload("null");
+
+    pub(crate) fn of(json: Option<Json<'a>>) -> Self {
+        json.map_or(Payload("null"), |json| Payload(json.text()))
+    }
+
+    /// Wraps JSON text.
+    pub fn json(text: &'a str) -> Self {
+        Self(text)
+    }
+
+    pub fn as_json(&self) -> &'a str {
+        self.0
+    }
+
+    /// As text for a reader: a string is its content, a list of text blocks is joined, anything
+    /// else stays JSON, and nothing is empty.
+    pub fn text(&self) -> Cow<'a, str> {
+        match self.0.as_bytes().first() {
+            _ if self.0 == "null" => Cow::Borrowed(""),
+            Some(b'"') => string(self.0).unwrap_or(Cow::Borrowed(self.0)),
+            Some(b'[') => blocks(self.0).map_or(Cow::Borrowed(self.0), Cow::Owned),
+            _ => Cow::Borrowed(self.0),
+        }
+    }
+
+    /// One field of an object, as text.
+    pub fn field(&self, name: &str) -> Option<Cow<'a, str>> {
+        let tape = Tape::parse(self.0)?;
+        let range = tape.root().object()?.get(name)?.range();
+        Some(plain(&self.0[range]))
+    }
+
+    /// The fields of an object with their values as text.
+    pub fn fields(&self) -> Vec<(String, Cow<'a, str>)> {
+        let Some(tape) = Tape::parse(self.0) else { return Vec::new() };
+        let Some(object) = tape.root().object() else { return Vec::new() };
+        object
+            .fields()
+            .map(|(key, value)| (key.into_owned(), plain(&self.0[value.range()])))
+            .collect()
+    }
+}
+
+/// A string's content, or the JSON of anything else.
+fn plain(text: &str) -> Cow<'_, str> {
+    string(text).unwrap_or(Cow::Borrowed(text))
+}
+
+fn blocks(text: &str) -> Option<String> {
+    let tape = Tape::parse(text)?;
+    let parts: Vec<String> = tape
+        .root()
+        .array()?
+        .into_iter()
+        .map(|block| match (block.str(), block.object()) {
+            (Some(text), _) => text.into_owned(),
+            (None, Some(object)) => object.str("text").map_or_else(
+                || format!("[{}]", object.str("type").unwrap_or(Cow::Borrowed("data"))),
+                Cow::into_owned,
+            ),
+            (None, None) => block.text().to_owned(),
+        })
+        .collect();
+    Some(parts.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payloads_read_as_text() {
+        let text = |json| Payload::json(json).text().into_owned();
+        assert_eq!(text(r#""a\nb""#), "a\nb");
+        assert_eq!(
+            text(r#"[{"type":"text","text":"x"},{"type":"image","source":{}},"y",3]"#),
+            "x\n[image]\ny\n3"
+        );
+        assert_eq!(text("null"), "");
+        assert_eq!(text(r#"{"a":1}"#), r#"{"a":1}"#);
+        let input = Payload::json(r#"{"file_path":"/a","limit":5,"none":null}"#);
+        assert_eq!(input.field("file_path").unwrap(), "/a");
+        assert_eq!(input.field("limit").unwrap(), "5");
+        assert_eq!(input.field("none"), None);
+    }
+}

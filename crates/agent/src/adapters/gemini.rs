@@ -1,0 +1,80 @@
+//! Gemini CLI: `gemini --output-format stream-json`.
+//!
+//! It reports no money, and a shell command that failed is a success to it.
+
+use std::borrow::Cow;
+
+use super::event::{Ending, Event, Payload, Scope, Tokens, Usage};
+use super::json::Object;
+use super::{status_code, status_in_message};
+
+pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
+    let Some(kind) = line.str("type") else { return };
+    match &*kind {
+        "init" => {
+            emit(Event::Started { session: line.str("session_id"), model: line.str("model") });
+        }
+        "message" if line.is("role", "assistant") => emit(Event::Text {
+            text: line.str("content").unwrap_or_default(),
+            delta: line.get("delta").and_then(|v| v.bool()).unwrap_or(false),
+        }),
+        "tool_use" => emit(Event::ToolUse {
+            id: line.str("tool_id").unwrap_or_default(),
+            name: line.str("tool_name").unwrap_or_default(),
+            input: Payload::of(line.get("parameters")),
+        }),
+        "tool_result" => {
+            let is_error = line.is("status", "error");
+            let content = line.get("error").filter(|_| is_error).or_else(|| line.get("output"));
+            emit(Event::ToolResult {
+                id: line.str("tool_id").unwrap_or_default(),
+                is_error,
+                exit_code: None,
+                content: Payload::of(content),
+            });
+        }
+        "error" => {
+            let message = line.str("message").unwrap_or_default();
+            // A warning, such as a detected loop, is not the end of anything.
+            if !line.is("severity", "warning") {
+                emit(Event::ApiError { status: status_in_message(&message), kind: None, message });
+            }
+        }
+        "result" => result(line, emit),
+        _ => {}
+    }
+}
+
+fn result<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
+    if let Some(stats) = line.object("stats") {
+        let number = |name| stats.u64(name).unwrap_or(0);
+        let cached = number("cached");
+        let tokens = Tokens {
+            input: number("input_tokens").saturating_sub(cached),
+            output: number("output_tokens"),
+            cache_read: cached,
+            cache_write: 0,
+        };
+        emit(Event::Usage(Usage {
+            scope: Scope::Total,
+            tokens,
+            cost_usd: None,
+            context: None,
+            window: None,
+        }));
+    }
+    let error = line.object("error");
+    let message = error.as_ref().and_then(|e| e.str("message"));
+    let status = error
+        .as_ref()
+        .and_then(|e| e.get("code").or_else(|| e.get("status")))
+        .and_then(status_code)
+        .or_else(|| status_in_message(message.as_deref().unwrap_or_default()));
+    emit(Event::Result(Ending {
+        is_error: !line.is("status", "success"),
+        subtype: error.as_ref().and_then(|e| e.str("type")),
+        status,
+        text: message.map(|m| Cow::Owned(m.into_owned())),
+        ..Ending::default()
+    }));
+}

@@ -1,0 +1,358 @@
+//! Reads one line of JSON in a single pass and decodes only what is asked for.
+//!
+//! An event may carry a file of megabytes that nobody looks at, and fields may have another type
+//! in the next version of an agent. So a value stays text until someone wants it, and a field of
+//! an unexpected type reads as absent instead of spoiling the whole line. Parsing level by level
+//! with a general library was tried: it scans the payload once per level and is three times slower.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use memchr::memchr2;
+
+/// Deeper than any event; protects the stack.
+const DEEPEST: u32 = 128;
+
+/// Where each value of a line begins and ends. An object is followed by its keys and values in
+/// turn, an array by its values.
+#[derive(Debug)]
+pub(crate) struct Tape<'a> {
+    text: &'a str,
+    nodes: Vec<Node>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    start: usize,
+    end: usize,
+    /// The first node that is no longer part of this one.
+    after: usize,
+}
+
+impl<'a> Tape<'a> {
+    /// `None` unless the text is one whole value.
+    pub(crate) fn parse(text: &'a str) -> Option<Self> {
+        let mut parser = Parser { bytes: text.as_bytes(), at: 0, nodes: Vec::with_capacity(64) };
+        parser.value(0)?;
+        parser.space();
+        let whole = parser.at == text.len();
+        whole.then_some(Self { text, nodes: parser.nodes })
+    }
+
+    pub(crate) fn root(&self) -> Json<'_> {
+        Json { tape: self, index: 0 }
+    }
+}
+
+struct Parser<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    nodes: Vec<Node>,
+}
+
+impl Parser<'_> {
+    fn space(&mut self) {
+        while let Some(b' ' | b'\t' | b'\r' | b'\n') = self.bytes.get(self.at) {
+            self.at += 1;
+        }
+    }
+
+    fn take(&mut self, byte: u8) -> bool {
+        let there = self.bytes.get(self.at) == Some(&byte);
+        self.at += usize::from(there);
+        there
+    }
+
+    fn value(&mut self, depth: u32) -> Option<()> {
+        self.space();
+        let index = self.nodes.len();
+        let start = self.at;
+        self.nodes.push(Node { start, end: start, after: index });
+        match self.bytes.get(self.at)? {
+            b'"' => self.string()?,
+            open @ (b'{' | b'[') if depth < DEEPEST => self.list(*open, depth)?,
+            _ => self.scalar()?,
+        }
+        let after = self.nodes.len();
+        self.nodes[index] = Node { start, end: self.at, after };
+        Some(())
+    }
+
+    fn list(&mut self, open: u8, depth: u32) -> Option<()> {
+        let close = if open == b'{' { b'}' } else { b']' };
+        self.at += 1;
+        self.space();
+        if self.take(close) {
+            return Some(());
+        }
+        loop {
+            if open == b'{' {
+                self.space();
+                if self.bytes.get(self.at) != Some(&b'"') {
+                    return None;
+                }
+                self.value(depth + 1)?;
+                self.space();
+                if !self.take(b':') {
+                    return None;
+                }
+            }
+            self.value(depth + 1)?;
+            self.space();
+            if self.take(close) {
+                return Some(());
+            }
+            if !self.take(b',') {
+                return None;
+            }
+        }
+    }
+
+    fn string(&mut self) -> Option<()> {
+        self.at += 1;
+        loop {
+            let rest = self.bytes.get(self.at..)?;
+            let end = memchr2(b'"', b'\\', rest)?;
+            if rest[end] == b'"' {
+                self.at += end + 1;
+                return Some(());
+            }
+            self.at += end + 2;
+        }
+    }
+
+    fn scalar(&mut self) -> Option<()> {
+        let rest = &self.bytes[self.at..];
+        let ends =
+            |b: &u8| matches!(b, b',' | b'}' | b']' | b':' | b'"' | b' ' | b'\t' | b'\r' | b'\n');
+        let length = rest.iter().position(ends).unwrap_or(rest.len());
+        let word = &rest[..length];
+        let number = matches!(word.first(), Some(b'-' | b'0'..=b'9'))
+            && word.iter().all(|b| matches!(b, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E'));
+        self.at += length;
+        (number || matches!(word, b"true" | b"false" | b"null")).then_some(())
+    }
+}
+
+/// One JSON value, still as text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Json<'a> {
+    tape: &'a Tape<'a>,
+    index: usize,
+}
+
+impl<'a> Json<'a> {
+    fn node(self) -> Node {
+        self.tape.nodes[self.index]
+    }
+
+    pub(crate) fn range(self) -> Range<usize> {
+        self.node().start..self.node().end
+    }
+
+    pub(crate) fn text(self) -> &'a str {
+        &self.tape.text[self.range()]
+    }
+
+    pub(crate) fn str(self) -> Option<Cow<'a, str>> {
+        string(self.text())
+    }
+
+    pub(crate) fn bool(self) -> Option<bool> {
+        self.text().parse().ok()
+    }
+
+    pub(crate) fn f64(self) -> Option<f64> {
+        self.text().parse().ok()
+    }
+
+    /// Whole numbers, also when written as `3.0`.
+    pub(crate) fn u64(self) -> Option<u64> {
+        self.text().parse().ok().or_else(|| {
+            let number = self.f64().filter(|n| n.fract() == 0.0 && (0.0..=1e15).contains(n))?;
+            Some(number as u64)
+        })
+    }
+
+    pub(crate) fn i64(self) -> Option<i64> {
+        self.text().parse().ok().or_else(|| self.f64().filter(|n| n.abs() < 1e15).map(|n| n as i64))
+    }
+
+    pub(crate) fn object(self) -> Option<Object<'a>> {
+        self.text().starts_with('{').then_some(Object(self))
+    }
+
+    pub(crate) fn array(self) -> Option<Vec<Json<'a>>> {
+        self.text().starts_with('[').then(|| self.children().collect())
+    }
+
+    /// What lies directly below.
+    fn children(self) -> impl Iterator<Item = Json<'a>> {
+        let (tape, end) = (self.tape, self.node().after);
+        let mut index = self.index + 1;
+        std::iter::from_fn(move || {
+            let child = (index < end).then_some(Json { tape, index })?;
+            index = child.node().after;
+            Some(child)
+        })
+    }
+}
+
+/// A string's content; borrowed when it has no escapes. A broken escape spoils only itself.
+pub(crate) fn string(text: &str) -> Option<Cow<'_, str>> {
+    let inner = text.strip_prefix('"')?.strip_suffix('"')?;
+    if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
+        return Some(Cow::Borrowed(inner));
+    }
+    match serde_json::from_str::<String>(text) {
+        Ok(decoded) => Some(Cow::Owned(decoded)),
+        Err(_) => Some(Cow::Owned(inner.replace("\\n", "\n").replace("\\\"", "\""))),
+    }
+}
+
+/// The fields of one object, in order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Object<'a>(Json<'a>);
+
+impl<'a> Object<'a> {
+    /// A field that is there and not null. The last one counts when a key is repeated.
+    pub(crate) fn get(&self, name: &str) -> Option<Json<'a>> {
+        let found = self.fields().filter(|(key, _)| key == name).last();
+        found.map(|(_, value)| value).filter(|value| value.text() != "null")
+    }
+
+    pub(crate) fn str(&self, name: &str) -> Option<Cow<'a, str>> {
+        self.get(name)?.str()
+    }
+
+    pub(crate) fn u64(&self, name: &str) -> Option<u64> {
+        self.get(name)?.u64()
+    }
+
+    pub(crate) fn object(&self, name: &str) -> Option<Object<'a>> {
+        self.get(name)?.object()
+    }
+
+    pub(crate) fn array(&self, name: &str) -> Vec<Json<'a>> {
+        self.get(name).and_then(Json::array).unwrap_or_default()
+    }
+
+    pub(crate) fn is(&self, name: &str, word: &str) -> bool {
+        self.get(name).and_then(Json::str).is_some_and(|text| text == word)
+    }
+
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (Cow<'a, str>, Json<'a>)> {
+        let mut children = self.0.children();
+        std::iter::from_fn(move || Some((children.next()?.str()?, children.next()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn fields_of_another_type_read_as_absent() {
+        let line = r#" {"a":1.0,"b" : "x\ny","c":null,"d":[1,"two",{"e":true}],"a2":"7","f":{"g":-3},
+            "h":[],"i":{}, "j\u006b": 2}"#;
+        let tape = Tape::parse(line).unwrap();
+        let object = tape.root().object().unwrap();
+        assert_eq!(object.u64("a"), Some(1));
+        assert_eq!(object.u64("b"), None);
+        assert_eq!(object.str("b").as_deref(), Some("x\ny"));
+        assert!(object.get("c").is_none() && object.get("zzz").is_none());
+        assert_eq!(object.u64("a2"), None);
+        let items = object.array("d");
+        assert_eq!(items.len(), 3);
+        assert_eq!(items[2].object().unwrap().get("e").unwrap().bool(), Some(true));
+        assert_eq!(object.object("f").unwrap().get("g").unwrap().i64(), Some(-3));
+        assert!(object.array("a").is_empty() && object.object("a").is_none());
+        assert!(object.array("h").is_empty() && object.object("i").is_some());
+        assert_eq!(object.u64("jk"), Some(2));
+    }
+
+    #[test]
+    fn what_is_not_one_value_is_refused() {
+        for text in [
+            "",
+            "x",
+            "{\"a\":1} x",
+            "{\"a\":",
+            "{\"a\" 1}",
+            "{1:2}",
+            "[1,]",
+            "[1 2]",
+            "\"a",
+            "\"a\\",
+            "{\"a\":tru}",
+            "nan",
+            "{,}",
+            "]",
+        ] {
+            assert!(Tape::parse(text).is_none(), "{text}");
+        }
+        let deep = "[".repeat(100_000);
+        assert!(Tape::parse(&deep).is_none());
+    }
+
+    #[test]
+    fn a_lone_surrogate_does_not_lose_the_text() {
+        assert_eq!(string(r#""a\ud800b""#).unwrap(), r"a\ud800b");
+    }
+
+    fn same(json: Json<'_>, value: &serde_json::Value) -> bool {
+        use serde_json::Value;
+        match value {
+            Value::Null => json.text() == "null",
+            Value::Bool(truth) => json.bool() == Some(*truth),
+            Value::Number(number) => json.f64() == number.as_f64(),
+            Value::String(text) => json.str().as_deref() == Some(text),
+            Value::Array(items) => {
+                let found = json.array().unwrap();
+                found.len() == items.len() && found.iter().zip(items).all(|(a, b)| same(*a, b))
+            }
+            Value::Object(fields) => {
+                let object = json.object().unwrap();
+                object.fields().count() == fields.len()
+                    && fields.iter().filter(|(_, v)| !v.is_null()).all(|(name, value)| {
+                        object.get(name).is_some_and(|found| same(found, value))
+                    })
+            }
+        }
+    }
+
+    fn any_json() -> impl Strategy<Value = serde_json::Value> {
+        let leaf = prop_oneof![
+            Just(serde_json::Value::Null),
+            any::<bool>().prop_map(Into::into),
+            any::<i32>().prop_map(Into::into),
+            "\\PC{0,12}|[\\\\\"\n{}\\[\\],:]{0,8}".prop_map(Into::into),
+        ];
+        leaf.prop_recursive(4, 40, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Into::into),
+                prop::collection::vec(("[a-z\"\\\\]{0,4}", inner), 0..6)
+                    .prop_map(|pairs| serde_json::Value::Object(pairs.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn reads_what_others_write(value in any_json(), pretty in any::<bool>()) {
+            let text = if pretty { format!("{value:#}") } else { value.to_string() };
+            let tape = Tape::parse(&text).expect("valid JSON");
+            prop_assert!(same(tape.root(), &value), "{}", text);
+        }
+
+        #[test]
+        fn never_takes_what_others_refuse_for_its_shape(text in "[\\[\\]{}:,\"a1 ]{0,12}") {
+            if Tape::parse(&text).is_some() {
+                // Numbers with leading zeros are the one thing taken more easily.
+                prop_assert!(serde_json::from_str::<serde_json::Value>(&text).is_ok(), "{}", text);
+            }
+        }
+    }
+}

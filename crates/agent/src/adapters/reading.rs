@@ -1,0 +1,288 @@
+//! What an agent's stream adds up to, and what that means.
+//!
+//! The verdict rests on the agent's own flags. The exit code and the words in a text decide
+//! nothing where the agent has an event stream: real agents exit 0 after an interrupt and say
+//! `success` after a rejected key.
+
+use retake_event::Outcome;
+
+use super::event::{Event, LimitState, RateLimit, Scope, Tokens};
+use super::{Kind, transient_status};
+
+/// How much of the last text and of the result is kept.
+const KEPT: usize = 64 << 10;
+/// How many denied permissions are kept by name.
+const NAMED: usize = 32;
+
+/// Everything an iteration needs to know of one stream.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    pub session: Option<String>,
+    pub model: Option<String>,
+    pub tokens: Tokens,
+    pub cost_usd: Option<f64>,
+    pub turns: Option<u64>,
+    pub tool_uses: u64,
+    pub tool_errors: u64,
+    /// How many permissions were denied.
+    pub denials: u64,
+    pub denied: Vec<String>,
+    pub rate_limit: Option<RateLimit>,
+    pub api_error: Option<ApiError>,
+    pub result: Option<Closing>,
+    /// The last thing the agent said.
+    pub last_text: String,
+    /// Lines that were no events, and events too long to read.
+    pub unread: u64,
+    context: u64,
+    window: Option<u64>,
+    /// The reply whose usage was counted last.
+    message: Option<String>,
+    /// The last event was a piece of text, which the next one continues.
+    flowing: bool,
+    events: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiError {
+    pub status: Option<u16>,
+    pub kind: Option<String>,
+    pub message: String,
+}
+
+/// The agent's own closing words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Closing {
+    pub is_error: bool,
+    pub subtype: Option<String>,
+    pub reason: Option<String>,
+    pub status: Option<u16>,
+    pub text: Option<String>,
+}
+
+/// What became of one attempt.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    Completed,
+    Failed {
+        why: String,
+    },
+    TimedOut,
+    /// Ended from outside, or the agent says that it was.
+    Interrupted,
+    /// The account's limit is reached; until when, in seconds since 1970, if the agent says so.
+    RateLimited {
+        resets_at: Option<i64>,
+    },
+    /// Worth another try after a while.
+    Transient {
+        status: Option<u16>,
+        why: String,
+    },
+    /// The agent stopped at the amount of money it was given.
+    OverCost,
+}
+
+impl Reading {
+    pub fn absorb(&mut self, event: &Event<'_>) {
+        let flowing = std::mem::take(&mut self.flowing);
+        match event {
+            Event::Noise(_) | Event::Dropped(_) => {
+                self.unread += 1;
+                return;
+            }
+            Event::Started { session, model } => {
+                keep_first(&mut self.session, session.as_deref());
+                keep_first(&mut self.model, model.as_deref());
+            }
+            Event::Text { text, delta } => {
+                if !(*delta && flowing) {
+                    self.last_text.clear();
+                }
+                self.flowing = *delta;
+                push_bounded(&mut self.last_text, text);
+            }
+            Event::ToolUse { .. } => self.tool_uses += 1,
+            Event::ToolResult { is_error, .. } => self.tool_errors += u64::from(*is_error),
+            Event::Usage(usage) => {
+                match &usage.scope {
+                    Scope::Message(id) => {
+                        if self.message.as_deref() != Some(&**id) {
+                            self.tokens.add(usage.tokens);
+                            self.message = Some(bounded(id));
+                        }
+                    }
+                    Scope::Step => {
+                        self.tokens.add(usage.tokens);
+                        if let Some(cost) = usage.cost_usd.filter(|cost| cost.is_finite()) {
+                            self.cost_usd = Some(self.cost_usd.unwrap_or(0.0) + cost);
+                        }
+                    }
+                    Scope::Total => {
+                        self.tokens = usage.tokens;
+                        let cost = usage.cost_usd.filter(|cost| cost.is_finite());
+                        self.cost_usd = cost.or(self.cost_usd);
+                    }
+                }
+                self.context = usage.context.unwrap_or(self.context);
+                self.window = usage.window.or(self.window);
+            }
+            Event::RateLimit(limit) => self.rate_limit = Some(limit.clone()),
+            Event::Retry { .. } => {}
+            Event::ApiError { status, kind, message } => {
+                let (kind, message) = (kind.as_deref().map(bounded), bounded(message));
+                self.api_error = Some(ApiError { status: *status, kind, message });
+            }
+            Event::Denied { tool, .. } => {
+                self.denials += 1;
+                if self.denied.len() < NAMED {
+                    self.denied.push(bounded(tool));
+                }
+            }
+            Event::Result(ending) => {
+                self.turns = ending.turns.or(self.turns);
+                self.denials = self.denials.max(ending.denials.unwrap_or(0));
+                self.result = Some(Closing {
+                    is_error: ending.is_error,
+                    subtype: ending.subtype.as_deref().map(bounded),
+                    reason: ending.reason.as_deref().map(bounded),
+                    status: ending.status,
+                    text: ending.text.as_deref().map(bounded),
+                });
+            }
+        }
+        self.events += 1;
+    }
+
+    /// How full the model's context was at the end; unknown where the agent does not say.
+    pub fn context_percent(&self) -> Option<u8> {
+        let window = self.window.filter(|window| *window > 0)?;
+        Some((u128::from(self.context) * 100).div_ceil(u128::from(window)).min(100) as u8)
+    }
+
+    /// The agent has said its last word, and only its process is still there.
+    pub fn finished(&self) -> bool {
+        self.result.is_some()
+    }
+
+    /// What the attempt came to. `outcome` is how the process ended.
+    pub fn verdict(&self, kind: Kind, outcome: &Outcome) -> Verdict {
+        if let Outcome::NotStarted(failure) = outcome {
+            return Verdict::Failed { why: failure.to_string() };
+        }
+        if !kind.capabilities().events {
+            return by_exit(outcome);
+        }
+        match &self.result {
+            Some(closing) if !closing.is_error => Verdict::Completed,
+            Some(closing) => self.failure(closing, outcome),
+            None => self.unfinished(kind, outcome),
+        }
+    }
+
+    fn failure(&self, closing: &Closing, outcome: &Outcome) -> Verdict {
+        let why = || {
+            let words = [&closing.text, &closing.subtype, &closing.reason];
+            words.into_iter().flatten().find(|w| !w.trim().is_empty()).cloned().unwrap_or_default()
+        };
+        if closing.reason.as_deref().is_some_and(|reason| reason.starts_with("aborted")) {
+            // Whoever killed it at the deadline made it say so.
+            return match outcome {
+                Outcome::TimedOut => Verdict::TimedOut,
+                _ => Verdict::Interrupted,
+            };
+        }
+        if closing.subtype.as_deref() == Some("error_max_budget_usd") {
+            return Verdict::OverCost;
+        }
+        if let Some(limited) = self.limited() {
+            return limited;
+        }
+        let status = closing.status.or(self.api_error.as_ref().and_then(|e| e.status));
+        // Without a status there was no answer, unless the agent did not even ask: without a key.
+        let kind = self.api_error.as_ref().and_then(|error| error.kind.as_deref());
+        let lost = closing.reason.as_deref() == Some("api_error")
+            && status.is_none()
+            && matches!(
+                kind,
+                None | Some("server_error" | "rate_limit" | "overloaded" | "unknown")
+            );
+        if status.is_some_and(transient_status) || lost {
+            return Verdict::Transient { status, why: why() };
+        }
+        Verdict::Failed { why: why() }
+    }
+
+    fn unfinished(&self, kind: Kind, outcome: &Outcome) -> Verdict {
+        match outcome {
+            Outcome::TimedOut => return Verdict::TimedOut,
+            Outcome::Cancelled(_) => return Verdict::Interrupted,
+            _ => {}
+        }
+        if let Some(limited) = self.limited() {
+            return limited;
+        }
+        match &self.api_error {
+            Some(ApiError { status, message, .. }) if status.is_some_and(transient_status) => {
+                Verdict::Transient { status: *status, why: message.clone() }
+            }
+            Some(ApiError { message, .. }) if !message.is_empty() => {
+                Verdict::Failed { why: message.clone() }
+            }
+            _ => {
+                let name = kind.title();
+                let how = ended(outcome);
+                let why = match self.events {
+                    0 => format!("{name} said nothing that could be read and {how}"),
+                    _ => format!("{name} {how} without a result"),
+                };
+                Verdict::Failed { why }
+            }
+        }
+    }
+
+    fn limited(&self) -> Option<Verdict> {
+        let limit = self.rate_limit.as_ref()?;
+        let rejected = limit.state == LimitState::Rejected;
+        rejected.then_some(Verdict::RateLimited { resets_at: limit.resets_at })
+    }
+}
+
+fn by_exit(outcome: &Outcome) -> Verdict {
+    match outcome {
+        Outcome::Exited(0) => Verdict::Completed,
+        Outcome::TimedOut => Verdict::TimedOut,
+        Outcome::Cancelled(_) => Verdict::Interrupted,
+        other => Verdict::Failed { why: ended(other) },
+    }
+}
+
+fn ended(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Exited(code) => format!("exited with code {code}"),
+        Outcome::Signaled(signal) | Outcome::Cancelled(signal) => {
+            format!("was ended by {}", retake_event::signal_name(*signal))
+        }
+        Outcome::LimitExceeded(limit, _) => format!("exceeded its limit of {limit}"),
+        Outcome::TimedOut => "timed out".to_owned(),
+        Outcome::NotStarted(failure) => failure.to_string(),
+        Outcome::Interrupted => "was interrupted".to_owned(),
+    }
+}
+
+fn keep_first(slot: &mut Option<String>, value: Option<&str>) {
+    if slot.is_none() {
+        *slot = value.filter(|value| !value.is_empty()).map(bounded);
+    }
+}
+
+fn bounded(text: &str) -> String {
+    let mut kept = String::new();
+    push_bounded(&mut kept, text);
+    kept
+}
+
+fn push_bounded(kept: &mut String, text: &str) {
+    let room = KEPT.saturating_sub(kept.len());
+    kept.push_str(&text[..text.floor_char_boundary(room)]);
+}

@@ -1,0 +1,170 @@
+//! How `stop`, `pause`, `resume` and `tell` reach a loop in another process: a directory of
+//! small files in the workspace.
+//!
+//! A message belongs to the iteration that takes it, and is deleted when that iteration has
+//! ended. One that was taken by an iteration that broke off is given to the next.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::files;
+use crate::plan::Requests;
+use crate::workspace::Workspace;
+
+/// The longest message, and how many may wait.
+const LONGEST: usize = 64 << 10;
+const MOST: usize = 1000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    #[error("{}: {error}", .path.display())]
+    Io { path: PathBuf, error: io::Error },
+    #[error("the message is empty")]
+    Empty,
+    #[error("the message is longer than {LONGEST} bytes")]
+    Long,
+    #[error("{MOST} messages are waiting already")]
+    Many,
+}
+
+/// The requests to one workspace.
+#[derive(Clone, Debug)]
+pub struct Mailbox {
+    dir: PathBuf,
+}
+
+impl Mailbox {
+    pub fn of(workspace: &Workspace) -> Result<Self, ControlError> {
+        let dir = workspace.dir().join(".control");
+        std::fs::create_dir_all(&dir).map_err(at(&dir))?;
+        Ok(Self { dir })
+    }
+
+    /// To be watched for news.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A loop begins: a stop or pause meant for an earlier one is void, and messages that an
+    /// iteration took and did not live to use wait again.
+    pub fn begin(&self) -> Result<(), ControlError> {
+        self.remove("stop")?;
+        self.remove("pause")?;
+        for (path, name) in self.files("taken-")? {
+            if let Some((_, rest)) = name.trim_start_matches("taken-").split_once('-') {
+                let back = self.dir.join(format!("tell-{rest}"));
+                std::fs::rename(&path, back).map_err(at(&path))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn stop(&self) -> Result<(), ControlError> {
+        self.put("stop", b"")
+    }
+
+    pub fn pause(&self) -> Result<(), ControlError> {
+        self.put("pause", b"")
+    }
+
+    pub fn resume(&self) -> Result<(), ControlError> {
+        self.remove("pause")
+    }
+
+    /// Leaves a message for the next prompt.
+    pub fn tell(&self, message: &str, unix_nanos: i128) -> Result<(), ControlError> {
+        if message.trim().is_empty() {
+            return Err(ControlError::Empty);
+        }
+        if message.len() > LONGEST {
+            return Err(ControlError::Long);
+        }
+        if self.files("tell-")?.len() >= MOST {
+            return Err(ControlError::Many);
+        }
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let pid = std::process::id();
+        self.put(&format!("tell-{unix_nanos:020}.{pid}.{count:06}"), message.as_bytes())
+    }
+
+    /// What is asked for at this moment.
+    pub fn requests(&self) -> Requests {
+        let there = |name: &str| self.dir.join(name).symlink_metadata().is_ok();
+        Requests { stop: there("stop"), pause: there("pause"), interrupt: false }
+    }
+
+    /// Messages that wait, oldest first; for display.
+    pub fn waiting(&self) -> Result<Vec<String>, ControlError> {
+        self.files("tell-")?.into_iter().map(|(path, _)| text(&path)).collect()
+    }
+
+    /// Takes all waiting messages for an iteration, oldest first. A second attempt at the same
+    /// iteration gets them again.
+    pub fn take(&self, iteration: u32) -> Result<Vec<String>, ControlError> {
+        for (path, name) in self.files("tell-")? {
+            let rest = name.trim_start_matches("tell-");
+            let taken = self.dir.join(format!("taken-{iteration:010}-{rest}"));
+            match std::fs::rename(&path, taken) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(at(&path)(error)),
+            }
+        }
+        let taken = self.files(&format!("taken-{iteration:010}-"))?;
+        taken.into_iter().map(|(path, _)| text(&path)).collect()
+    }
+
+    /// The iteration has ended: what it took is used up.
+    pub fn settle(&self, iteration: u32) -> Result<(), ControlError> {
+        for (path, _) in self.files(&format!("taken-{iteration:010}-"))? {
+            remove(&path)?;
+        }
+        Ok(())
+    }
+
+    /// A loop has ended: its stop is used up.
+    pub fn end(&self) -> Result<(), ControlError> {
+        self.remove("stop")?;
+        self.remove("pause")
+    }
+
+    fn put(&self, name: &str, content: &[u8]) -> Result<(), ControlError> {
+        let path = self.dir.join(name);
+        files::replace(&path, content).map_err(at(&path))
+    }
+
+    fn remove(&self, name: &str) -> Result<(), ControlError> {
+        remove(&self.dir.join(name))
+    }
+
+    fn files(&self, prefix: &str) -> Result<Vec<(PathBuf, String)>, ControlError> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(&self.dir).map_err(at(&self.dir))? {
+            let entry = entry.map_err(at(&self.dir))?;
+            if let Some(name) = entry.file_name().to_str().filter(|name| name.starts_with(prefix)) {
+                found.push((entry.path(), name.to_owned()));
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> ControlError {
+    let path = path.to_owned();
+    move |error| ControlError::Io { path, error }
+}
+
+fn text(path: &Path) -> Result<String, ControlError> {
+    let bytes = files::read(path, LONGEST as u64).map_err(at(path))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn remove(path: &Path) -> Result<(), ControlError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(path)(error)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,242 @@
+//! What is shown of an agent at work. Makes strings; whoever has the terminal prints them.
+//!
+//! Everything an agent says comes from outside, so control characters are made visible.
+
+mod tool;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::adapters::{Event, LimitState, Payload};
+
+/// Tools that are remembered until their result comes.
+const OPEN: usize = 256;
+
+/// How much is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Quiet,
+    #[default]
+    Progress,
+    Verbose,
+}
+
+impl Level {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Quiet => "quiet",
+            Self::Progress => "progress",
+            Self::Verbose => "verbose",
+        }
+    }
+}
+
+impl std::str::FromStr for Level {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "quiet" => Ok(Self::Quiet),
+            "progress" => Ok(Self::Progress),
+            "verbose" => Ok(Self::Verbose),
+            _ => Err(format!("{text:?} is no output level; write quiet, progress or verbose")),
+        }
+    }
+}
+
+/// Follows one iteration's events and says what each looks like.
+#[derive(Debug, Default)]
+pub struct Display {
+    /// What a result belongs to: its tool and the file or command.
+    open: HashMap<String, (String, Option<String>)>,
+    /// Whether the last thing shown was a piece of text without end.
+    flowing: bool,
+}
+
+impl Display {
+    /// How an event looks in full, with its line feeds; `None` for what is not shown. The same
+    /// text goes into the log.
+    pub fn event(&mut self, event: &Event<'_>) -> Option<String> {
+        let flowing = std::mem::take(&mut self.flowing);
+        let text = match event {
+            Event::Text { text, delta: true } => {
+                self.flowing = true;
+                return Some(if flowing {
+                    visible(text)
+                } else {
+                    format!("📝 {}", visible(text))
+                });
+            }
+            Event::Text { text, .. } if text.trim().is_empty() => return None,
+            Event::Text { text, .. } => format!("📝 {}\n\n", visible(text.trim_end())),
+            Event::ToolUse { id, name, input } => {
+                if self.open.len() >= OPEN {
+                    self.open.clear();
+                }
+                self.open.insert(id.to_string(), (name.to_string(), tool::subject(name, input)));
+                format!("{}\n", tool::used(name, input))
+            }
+            Event::ToolResult { id, is_error, exit_code, content } => {
+                let (name, subject) = self.open.remove(&**id).unwrap_or_default();
+                let result = Returned {
+                    name: &name,
+                    subject,
+                    is_error: *is_error,
+                    exit_code: *exit_code,
+                    content,
+                };
+                format!("{}\n", tool::result(&result))
+            }
+            Event::Denied { tool, message, .. } => {
+                let message = visible(message.trim_end());
+                format!("⚠️ Permission denied: {}: {message}\n\n", line(tool))
+            }
+            Event::Retry { attempt, most, delay_ms, status } => {
+                let most = most.map_or_else(String::new, |most| format!("/{most}"));
+                let status = status.map_or_else(String::new, |s| format!(" after status {s}"));
+                let delay = delay_ms.map_or_else(String::new, |ms| {
+                    format!(", in {}", time(Duration::from_millis(ms)))
+                });
+                format!("⚠️ Request tried again ({attempt}{most}){status}{delay}\n\n")
+            }
+            Event::RateLimit(limit) => match limit.state {
+                LimitState::Allowed => return None,
+                LimitState::Warning => "⚠️ The account's limit is near\n\n".to_owned(),
+                LimitState::Rejected => "⚠️ The account's limit is reached\n\n".to_owned(),
+            },
+            Event::ApiError { status, message, .. } => {
+                let status = status.map_or_else(String::new, |s| format!(" ({s})"));
+                format!("❌ API error{status}: {}\n\n", visible(message.trim_end()))
+            }
+            Event::Noise(text) => format!("{}\n", visible(text)),
+            Event::Dropped(bytes) => format!("⚠️ An event of {bytes} bytes was not read\n\n"),
+            Event::Started { .. } | Event::Usage(_) | Event::Result(_) => return None,
+        };
+        Some(if flowing { format!("\n\n{text}") } else { text })
+    }
+}
+
+pub(crate) struct Returned<'a> {
+    name: &'a str,
+    subject: Option<String>,
+    is_error: bool,
+    exit_code: Option<i32>,
+    content: &'a Payload<'a>,
+}
+
+/// What the live line tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Live {
+    pub iteration: u32,
+    pub max_iterations: u32,
+    pub elapsed: Duration,
+    pub remaining: Option<u64>,
+    pub cost_usd: Option<f64>,
+}
+
+impl Live {
+    /// `Iteration 3/50 · 1m05s · 4 items remaining · $0.42`.
+    pub fn line(&self) -> String {
+        let mut parts = vec![
+            format!("Iteration {}/{}", self.iteration, self.max_iterations),
+            time(self.elapsed),
+        ];
+        if let Some(remaining) = self.remaining {
+            let s = if remaining == 1 { "" } else { "s" };
+            parts.push(format!("{remaining} item{s} remaining"));
+        }
+        if let Some(cost) = self.cost_usd {
+            parts.push(format!("${cost:.2}"));
+        }
+        parts.join(" · ")
+    }
+}
+
+/// `Rate limit reached: going on in 1h02m (resets at …)`.
+pub fn countdown(why: &str, left: Duration) -> String {
+    format!("⚠️ {why}: going on in {}", time(left))
+}
+
+/// `45s`, `1m05s`, `2h03m`.
+pub fn time(duration: Duration) -> String {
+    match duration.as_secs() {
+        0 if !duration.is_zero() => format!("{}ms", duration.as_millis()),
+        s @ 0..60 => format!("{s}s"),
+        s @ 60..3600 => format!("{}m{:02}s", s / 60, s % 60),
+        s => format!("{}h{:02}m", s / 3600, s / 60 % 60),
+    }
+}
+
+/// Makes control characters visible; line feeds and tabs stay.
+pub fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\t' => shown.push(c),
+            // Before a line feed it is only an odd line ending.
+            '\r' => {}
+            c if c.is_control() || is_trick(c) => {
+                shown.extend(c.escape_unicode());
+            }
+            c => shown.push(c),
+        }
+    }
+    shown
+}
+
+/// On one line.
+pub(crate) fn line(text: &str) -> String {
+    visible(text).replace('\n', "\\n")
+}
+
+/// Characters that turn the direction of text, with which one command can look like another.
+fn is_trick(c: char) -> bool {
+    matches!(c, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}' | '\u{200E}' | '\u{200F}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_visible() {
+        assert_eq!(
+            visible("a\u{1b}[31mb\u{7}\tc\r\nd\u{202e}"),
+            "a\\u{1b}[31mb\\u{7}\tc\nd\\u{202e}"
+        );
+        assert_eq!(line("a\nb"), "a\\nb");
+    }
+
+    #[test]
+    fn the_live_line() {
+        let live = Live {
+            iteration: 3,
+            max_iterations: 50,
+            elapsed: Duration::from_secs(65),
+            remaining: Some(4),
+            cost_usd: Some(0.421),
+        };
+        assert_eq!(live.line(), "Iteration 3/50 · 1m05s · 4 items remaining · $0.42");
+        let bare = Live { remaining: None, cost_usd: None, ..live };
+        assert_eq!(bare.line(), "Iteration 3/50 · 1m05s");
+        assert_eq!(time(Duration::from_millis(40)), "40ms");
+        assert_eq!(time(Duration::from_secs(7400)), "2h03m");
+    }
+
+    #[test]
+    fn pieces_of_text_flow() {
+        let mut display = Display::default();
+        let mut shown = String::new();
+        for text in ["one ", "two"] {
+            let event = Event::Text { text: text.into(), delta: true };
+            shown.push_str(&display.event(&event).unwrap());
+        }
+        let use_it = Event::ToolUse {
+            id: "1".into(),
+            name: "Bash".into(),
+            input: Payload::json(r#"{"command":"ls"}"#),
+        };
+        shown.push_str(&display.event(&use_it).unwrap());
+        assert_eq!(shown, "📝 one two\n\n🔧 Bash tool\n   Command: ls\n\n");
+    }
+}

@@ -1,0 +1,341 @@
+//! How each tool's use and result look.
+
+use super::{Returned, line, visible};
+use crate::adapters::Payload;
+
+const READ_LINES: usize = 15;
+const BASH_LINES: usize = 20;
+const OTHER_LINES: usize = 20;
+/// A result's longest line; the log and the record have all of it.
+const WIDE: usize = 500;
+
+/// What the tools of all agents are, whatever they are called.
+fn family(name: &str) -> &'static str {
+    match name {
+        "Read" | "read_file" | "read" => "Read",
+        "Edit" | "MultiEdit" | "NotebookEdit" | "replace" | "edit" => "Edit",
+        "Write" | "write_file" | "write" => "Write",
+        "Bash" | "run_shell_command" | "bash" | "shell" => "Bash",
+        "Grep" | "search_file_content" | "grep_search" | "grep" => "Grep",
+        "Glob" | "glob" => "Glob",
+        _ => "",
+    }
+}
+
+/// `mcp__server__tool` as people say it.
+fn title(name: &str) -> String {
+    if let Some((server, tool)) = name.strip_prefix("mcp__").and_then(|rest| rest.split_once("__"))
+    {
+        return format!("{} (MCP server {})", line(tool), line(server));
+    }
+    if name.is_empty() { "Unknown".to_owned() } else { line(name) }
+}
+
+fn path<'a>(input: &Payload<'a>) -> Option<String> {
+    ["file_path", "filePath", "path", "notebook_path"]
+        .iter()
+        .find_map(|name| input.field(name))
+        .map(|path| line(&path))
+}
+
+/// What a use is about: the file, the command or the pattern.
+pub(super) fn subject(name: &str, input: &Payload<'_>) -> Option<String> {
+    match family(name) {
+        "Read" | "Edit" | "Write" => path(input),
+        "Bash" => input.field("command").map(|command| line(&command)),
+        "Grep" | "Glob" => input.field("pattern").map(|pattern| line(&pattern)),
+        _ => None,
+    }
+}
+
+/// A use, with what was passed. Ends with a line feed.
+pub(super) fn used(name: &str, input: &Payload<'_>) -> String {
+    let mut text = format!("🔧 {} tool\n", title(name));
+    let mut row = |name: &str, value: &str| text.push_str(&format!("   {name}: {value}\n"));
+    let field = |name: &str| input.field(name);
+    match family(name) {
+        "Read" => {
+            row("File", &path(input).unwrap_or_default());
+            let number = |name: &str| field(name)?.parse::<u64>().ok();
+            match (number("offset"), number("limit")) {
+                (Some(from), Some(count)) => {
+                    row("Lines", &format!("{from}-{}", (from + count).saturating_sub(1)))
+                }
+                (Some(from), None) => row("Lines", &format!("from {from}")),
+                (None, Some(count)) => row("Lines", &format!("1-{count}")),
+                (None, None) => {}
+            }
+        }
+        "Edit" => {
+            row("File", &path(input).unwrap_or_default());
+            for (label, names) in
+                [("Old", ["old_string", "oldString"]), ("New", ["new_string", "newString"])]
+            {
+                if let Some(value) = names.iter().find_map(|name| field(name)) {
+                    row(label, &block(&value));
+                }
+            }
+            let all = ["replace_all", "replaceAll"].iter().find_map(|name| field(name));
+            if all.as_deref() == Some("true") {
+                row("Mode", "replace all");
+            }
+            if let Some(edits) = field("edits") {
+                row("Edits", &block(&edits));
+            }
+        }
+        "Write" => {
+            row("File", &path(input).unwrap_or_default());
+            if let Some(content) = field("content") {
+                row("Size", &size(&content));
+            }
+        }
+        "Bash" => {
+            if let Some(command) = field("command") {
+                row("Command", &block(&command));
+            }
+        }
+        "Grep" | "Glob" => {
+            if let Some(pattern) = field("pattern") {
+                row("Pattern", &line(&pattern));
+            }
+            if let Some(path) = path(input) {
+                row("Path", &path);
+            }
+        }
+        _ => {
+            let fields = input.fields();
+            if fields.is_empty() && input.as_json() != "null" && input.as_json() != "{}" {
+                row("Input", &cut(&line(&input.text())));
+            }
+            for (name, value) in fields {
+                row(&line(&name), &cut(&line(&value)));
+            }
+        }
+    }
+    text
+}
+
+/// A result. The agent's flag says whether it failed; its words do not.
+pub(super) fn result(result: &Returned<'_>) -> String {
+    let content = result.content.text();
+    let content = content.trim_end_matches(['\n', '\r']);
+    let name = match family(result.name) {
+        "" => title(result.name),
+        family => family.to_owned(),
+    };
+    if result.is_error {
+        return failed(&name, content, result.exit_code);
+    }
+    match family(result.name) {
+        "Read" => {
+            let rows: Vec<&str> = content.lines().collect();
+            let mut text = format!("✓ File read successfully ({})\n", counted(rows.len(), "line"));
+            for (index, row) in rows.iter().take(READ_LINES).enumerate() {
+                // Agents number the lines themselves, with a tab or an arrow.
+                let (number, row) = numbered(row).unwrap_or((index as u64 + 1, row));
+                text.push_str(&format!("{number:>6} | {}\n", cut(&visible(row))));
+            }
+            more(&mut text, rows.len(), READ_LINES);
+            text
+        }
+        "Bash" => {
+            let code = result.exit_code.unwrap_or(0);
+            format!("✓ Command finished (exit code {code})\n{}", body(content, BASH_LINES))
+        }
+        "Edit" => about("File edited", result),
+        "Write" => about("File written", result),
+        "Grep" => format!(
+            "✓ Search finished ({})\n{}",
+            counted(content.lines().count(), "line"),
+            body(content, OTHER_LINES)
+        ),
+        "Glob" => format!(
+            "✓ Files found ({})\n{}",
+            counted(content.lines().count(), "line"),
+            body(content, OTHER_LINES)
+        ),
+        _ => format!("✓ {name} finished\n{}", body(content, OTHER_LINES)),
+    }
+}
+
+fn about(what: &str, result: &Returned<'_>) -> String {
+    match &result.subject {
+        Some(file) => format!("✓ {what} successfully: {file}\n"),
+        None => format!("✓ {what} successfully\n"),
+    }
+}
+
+/// Errors are never cut. Advice is given where the cause is known from the tool's own error.
+fn failed(name: &str, content: &str, exit_code: Option<i32>) -> String {
+    let content = content
+        .strip_prefix("<tool_use_error>")
+        .map_or(content, |rest| rest.trim_end().trim_end_matches("</tool_use_error>"));
+    if name == "Edit" && content.starts_with("String to replace not found in file") {
+        return format!(
+            "❌ Edit failed: String not found in file\n\n   \
+             The search string was not found in the file. This could be because:\n   \
+             - The string has already been changed\n   \
+             - The string contains special characters that don't match exactly\n   \
+             - The line breaks or spacing differ from what's in the file\n\n   \
+             Tip: Use the Read tool to verify the current file content\n\n{}",
+            indented(content)
+        );
+    }
+    let mut lines = content.lines();
+    let code = exit_code.filter(|code| *code != 0).map(|code| format!("Exit code {code}"));
+    let first = match code {
+        Some(code) => code,
+        None => visible(lines.next().unwrap_or("no message")),
+    };
+    let rest: Vec<&str> = lines.collect();
+    format!("❌ {name} failed: {first}\n{}", indented(&rest.join("\n")))
+}
+
+fn indented(text: &str) -> String {
+    if text.trim().is_empty() {
+        return String::new();
+    }
+    visible(text).lines().map(|row| format!("   {row}\n")).collect()
+}
+
+fn body(content: &str, most: usize) -> String {
+    let rows: Vec<&str> = content.lines().collect();
+    let mut text = String::new();
+    for row in rows.iter().take(most) {
+        text.push_str(&format!("   {}\n", cut(&visible(row))));
+    }
+    more(&mut text, rows.len(), most);
+    text
+}
+
+fn more(text: &mut String, all: usize, shown: usize) {
+    if all > shown {
+        text.push_str(&format!("     ... ({} more lines)\n", all - shown));
+    }
+}
+
+/// `12→text` or `12<tab>text`.
+fn numbered(row: &str) -> Option<(u64, &str)> {
+    let row = row.trim_start();
+    let digits = row.bytes().take_while(u8::is_ascii_digit).count();
+    let rest = row[digits..].strip_prefix(['\t', '→'])?;
+    Some((row[..digits].parse().ok()?, rest))
+}
+
+/// In the row when short, else below it, whole.
+fn block(value: &str) -> String {
+    if !value.contains('\n') && value.chars().count() < 80 {
+        return visible(value);
+    }
+    let rows: Vec<String> = visible(value).split('\n').map(|row| format!("\n     {row}")).collect();
+    rows.concat()
+}
+
+fn size(content: &str) -> String {
+    let lines = counted(content.lines().count(), "line");
+    format!("{:.1} KB, {lines}", content.len() as f64 / 1024.0)
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(WIDE) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used_as(name: &str, input: &str) -> String {
+        used(name, &Payload::json(input))
+    }
+
+    fn came_back(name: &str, is_error: bool, content: &str) -> String {
+        let json = serde_json::Value::from(content).to_string();
+        let content = &Payload::json(&json);
+        result(&Returned { name, subject: Some("/a".into()), is_error, exit_code: None, content })
+    }
+
+    #[test]
+    fn uses() {
+        assert_eq!(
+            used_as("Read", r#"{"file_path":"/workspace/repo/TODO.md"}"#),
+            "🔧 Read tool\n   File: /workspace/repo/TODO.md\n"
+        );
+        assert!(
+            used_as("Read", r#"{"file_path":"/a","offset":10,"limit":5}"#).contains("Lines: 10-14")
+        );
+        let long = "x".repeat(90);
+        let edit = used_as(
+            "Edit",
+            &format!(
+                r#"{{"file_path":"/a","old_string":"{long}","new_string":"b","replace_all":true}}"#
+            ),
+        );
+        assert_eq!(
+            edit,
+            format!(
+                "🔧 Edit tool\n   File: /a\n   Old: \n     {long}\n   New: b\n   Mode: replace all\n"
+            )
+        );
+        assert_eq!(
+            used_as("Write", r#"{"file_path":"/a","content":"hello\nworld\n"}"#),
+            "🔧 Write tool\n   File: /a\n   Size: 0.0 KB, 2 lines\n"
+        );
+        assert_eq!(
+            used_as("Bash", r#"{"command":"cd x\nmake","description":"d"}"#),
+            "🔧 Bash tool\n   Command: \n     cd x\n     make\n"
+        );
+        assert_eq!(
+            used_as("Grep", r#"{"pattern":"a.*b","path":"src"}"#),
+            "🔧 Grep tool\n   Pattern: a.*b\n   Path: src\n"
+        );
+        assert_eq!(
+            used_as("Glob", r#"{"pattern":"**/*.rs"}"#),
+            "🔧 Glob tool\n   Pattern: **/*.rs\n"
+        );
+        assert_eq!(
+            used_as("mcp__github__list_issues", r#"{"repo":"a/b","n":3}"#),
+            "🔧 list_issues (MCP server github) tool\n   repo: a/b\n   n: 3\n"
+        );
+        assert_eq!(used_as("Task", "{}"), "🔧 Task tool\n");
+    }
+
+    #[test]
+    fn results_by_flag_and_never_by_words() {
+        let read = came_back("Read", false, "1\t# TODO\n2\t- [x] error: failed, not found");
+        assert_eq!(
+            read,
+            "✓ File read successfully (2 lines)\n     1 | # TODO\n     2 | - [x] error: failed, not found\n"
+        );
+        let many: String = (0..40).map(|n| format!("row {n}\n")).collect();
+        assert!(
+            came_back("Read", false, &many)
+                .ends_with("    15 | row 14\n     ... (25 more lines)\n")
+        );
+        let bash = came_back("Bash", false, &many);
+        assert!(bash.starts_with("✓ Command finished (exit code 0)\n   row 0\n"));
+        assert!(bash.ends_with("   row 19\n     ... (20 more lines)\n"));
+        assert_eq!(came_back("Write", false, "x"), "✓ File written successfully: /a\n");
+        assert!(
+            came_back(
+                "Edit",
+                true,
+                "<tool_use_error>String to replace not found in file.\nString: x</tool_use_error>"
+            )
+            .starts_with("❌ Edit failed: String not found in file\n\n   The search string")
+        );
+        assert_eq!(
+            came_back("Bash", true, "Exit code 3\n1 failed\nboom"),
+            "❌ Bash failed: Exit code 3\n   1 failed\n   boom\n"
+        );
+        // Errors are shown whole.
+        assert!(came_back("Bash", true, &many).contains("row 39"));
+        assert_eq!(came_back("mcp__x__y", true, ""), "❌ y (MCP server x) failed: no message\n");
+    }
+}

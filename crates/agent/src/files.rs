@@ -1,0 +1,100 @@
+//! Reading and replacing small files that others read and write at the same moment.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Replaces a file as a whole: a reader sees the old or the new content, and a crash leaves one
+/// of them.
+pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let staged = stage(path, content)?;
+    std::fs::rename(&staged, path).inspect_err(|_| forget(&staged))?;
+    sync_directory(path)
+}
+
+/// Creates a file with all its content, or fails because it is there already.
+pub fn create(path: &Path, content: &[u8]) -> io::Result<()> {
+    let staged = stage(path, content)?;
+    let linked = std::fs::hard_link(&staged, path);
+    forget(&staged);
+    linked?;
+    sync_directory(path)
+}
+
+fn stage(path: &Path, content: &[u8]) -> io::Result<std::path::PathBuf> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let staged = path.with_file_name(format!(".{name}.{}-{count}.tmp", std::process::id()));
+    let written =
+        OpenOptions::new().write(true).create_new(true).open(&staged).and_then(|mut f| {
+            f.write_all(content)?;
+            f.sync_all()
+        });
+    match written {
+        Ok(()) => Ok(staged),
+        Err(error) => {
+            forget(&staged);
+            Err(error)
+        }
+    }
+}
+
+fn forget(staged: &Path) {
+    // A leftover harms nobody, and the error that led here matters more.
+    let _ = std::fs::remove_file(staged);
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),
+        _ => Ok(()),
+    }
+}
+
+/// Reads a regular file of at most `most` bytes. A pipe in its place is refused, not waited for.
+pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let refuse = |why: String| Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    if !file.metadata()?.is_file() {
+        return refuse("it is not a regular file".to_owned());
+    }
+    let mut content = Vec::new();
+    file.take(most + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > most {
+        return refuse(format!("it is larger than {most} bytes"));
+    }
+    Ok(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replaces_and_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.json");
+        replace(&path, b"one").unwrap();
+        replace(&path, b"two").unwrap();
+        assert_eq!(read(&path, 10).unwrap(), b"two");
+        assert_eq!(create(&path, b"three").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(read(&path, 10).unwrap(), b"two");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn pipes_and_giants_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pipe");
+        let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: a valid string; the result is checked.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        assert_eq!(read(&path, 10).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        let path = dir.path().join("big");
+        std::fs::write(&path, [0; 11]).unwrap();
+        assert!(read(&path, 10).is_err() && read(&path, 11).is_ok());
+    }
+}

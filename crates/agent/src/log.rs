@@ -1,0 +1,305 @@
+//! The log of one run: `iterate-YYYYMMDD-HHMMSS.log`.
+//!
+//! What stays the same is written once at the top. Trouble with the file turns the log off and
+//! is told once; it never stops the loop.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+
+use crate::adapters::Kind;
+
+/// Written when this much is held, at the end of an iteration, and at the end.
+const BUFFER: usize = 10 * 1024;
+
+pub fn file_name(started: Timestamp) -> String {
+    format!("iterate-{}.log", started.strftime("%Y%m%d-%H%M%S"))
+}
+
+/// Milliseconds and a `Z`.
+pub fn stamp(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
+}
+
+/// What is written once.
+#[derive(Clone, Debug)]
+pub struct Head<'a> {
+    pub workspace: &'a str,
+    pub mode: &'a str,
+    pub max_iterations: u32,
+    pub instructions: &'a str,
+    pub system_prompt: &'a str,
+    pub status_instructions: Option<&'a str>,
+}
+
+type Redact = Box<dyn Fn(&str) -> String + Send>;
+
+pub struct Log {
+    path: PathBuf,
+    /// `None` once it failed.
+    file: Option<File>,
+    held: Vec<u8>,
+    /// Text that is not a whole line yet: a secret may be cut in two here.
+    line: String,
+    agent: &'static str,
+    redact: Redact,
+    trouble: Option<String>,
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Log").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Log {
+    /// Creates the file. If that fails, the log is off and [`Log::trouble`] says why.
+    pub fn create(path: &Path, kind: Kind, redact: Redact) -> Self {
+        let opened = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(path);
+        let mut log = Self {
+            path: path.to_owned(),
+            file: None,
+            held: Vec::new(),
+            line: String::new(),
+            agent: match kind {
+                Kind::Claude => "CLAUDE",
+                Kind::Codex => "CODEX",
+                Kind::Gemini => "GEMINI",
+                Kind::Opencode => "OPENCODE",
+                Kind::Custom => "AGENT",
+            },
+            redact,
+            trouble: None,
+        };
+        match opened {
+            Ok(file) => log.file = Some(file),
+            Err(error) => log.fail(&error),
+        }
+        log
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Why nothing is logged any more; told once.
+    pub fn trouble(&mut self) -> Option<String> {
+        self.trouble.take()
+    }
+
+    pub fn head(&mut self, head: &Head<'_>, started: Timestamp) {
+        let at = stamp(started);
+        self.banner(&["RETAKE - EXECUTION LOG", &format!("Started: {at}")]);
+        self.banner(&["RUN METADATA"]);
+        self.text(&format!(
+            "Workspace: {}\nMode: {}\nMax Iterations: {}\nStart Time: {at}\n\n",
+            head.workspace, head.mode, head.max_iterations
+        ));
+        let mut sections =
+            vec![("INSTRUCTIONS", head.instructions), ("SYSTEM PROMPT", head.system_prompt)];
+        if let Some(own) = head.status_instructions {
+            sections.push(("STATUS INSTRUCTIONS", own));
+        }
+        for (title, content) in sections {
+            self.banner(&[title]);
+            self.text(&format!("{}\n\n", content.trim_end()));
+        }
+        self.flush();
+    }
+
+    pub fn iteration(&mut self, number: u32, at: Timestamp) {
+        self.end_line();
+        self.banner(&[&format!("ITERATION {number}"), &format!("Started: {}", stamp(at))]);
+        self.text(&format!("\n{} OUTPUT:\n", self.agent));
+    }
+
+    /// Output of the agent as it arrives: its text, or what is shown of its tools.
+    pub fn output(&mut self, text: &str) {
+        self.text(text);
+    }
+
+    pub fn iteration_end(&mut self, status: &str, at: Timestamp, remaining: Option<u64>) {
+        self.end_line();
+        let remaining = remaining.map_or_else(|| "unknown".to_owned(), |n| n.to_string());
+        let at = stamp(at);
+        self.text(&format!("\nSTATUS: {status}\nCompleted: {at}\nRemaining: {remaining}\n\n"));
+        self.flush();
+    }
+
+    pub fn error(&mut self, at: Timestamp, message: &str, details: &[String]) {
+        self.end_line();
+        self.text(&format!("\nERROR: {message}\nTime: {}\n", stamp(at)));
+        for line in details {
+            self.text(&format!("  {line}\n"));
+        }
+        self.text("\n");
+        self.flush();
+    }
+
+    /// A remark of the loop itself, such as a wait or the end.
+    pub fn note(&mut self, text: &str) {
+        self.end_line();
+        self.text(&format!("{text}\n"));
+    }
+
+    /// Writes everything that is held.
+    pub fn flush(&mut self) {
+        self.end_partial();
+        self.write_out();
+    }
+
+    fn banner(&mut self, lines: &[&str]) {
+        let bar = "=".repeat(80);
+        self.text(&format!("{bar}\n{}\n{bar}\n", lines.join("\n")));
+        if lines.len() > 1 && lines[0].starts_with("RETAKE") {
+            self.text("\n");
+        }
+    }
+
+    /// Redaction works on whole lines, so that a secret in two pieces is found.
+    fn text(&mut self, text: &str) {
+        if self.file.is_none() {
+            return;
+        }
+        self.line.push_str(text);
+        let whole = match self.line.rfind('\n') {
+            Some(end) => end + 1,
+            // A line without end must not fill the memory.
+            None if self.line.len() > 16 * BUFFER => self.line.len(),
+            None => return,
+        };
+        let rest = self.line.split_off(whole);
+        let lines = std::mem::replace(&mut self.line, rest);
+        self.held.extend_from_slice((self.redact)(&lines).as_bytes());
+        if self.held.len() > BUFFER {
+            self.write_out();
+        }
+    }
+
+    fn end_line(&mut self) {
+        if !self.line.is_empty() {
+            self.text("\n");
+        }
+    }
+
+    fn end_partial(&mut self) {
+        if !self.line.is_empty() {
+            let line = std::mem::take(&mut self.line);
+            self.held.extend_from_slice((self.redact)(&line).as_bytes());
+        }
+    }
+
+    fn write_out(&mut self) {
+        let Some(file) = &mut self.file else { return };
+        let written = file.write_all(&self.held);
+        self.held.clear();
+        if let Err(error) = written {
+            self.fail(&error);
+        }
+    }
+
+    fn fail(&mut self, error: &io::Error) {
+        self.file = None;
+        (self.held, self.line) = (Vec::new(), String::new());
+        let path = self.path.display();
+        self.trouble = Some(format!("⚠️ Logging is off: {path}: {error}"));
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: Head<'static> = Head {
+        workspace: "my-task",
+        mode: "loop",
+        max_iterations: 50,
+        instructions: "Do it.\n",
+        system_prompt: "You are.\n",
+        status_instructions: None,
+    };
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_760_538_225 + second).unwrap()
+    }
+
+    #[test]
+    fn looks_as_specified() {
+        assert_eq!(file_name(at(0)), "iterate-20251015-142345.log");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(file_name(at(0)));
+        let redact = |text: &str| text.replace("hunter2", "[REDACTED]");
+        let mut log = Log::create(&path, Kind::Claude, Box::new(redact));
+        log.head(&HEAD, at(0));
+        log.iteration(1, at(5));
+        log.output("my password is hun");
+        log.output("ter2\nwithout end");
+        log.iteration_end("success", at(30), Some(4));
+        log.iteration(2, at(32));
+        log.error(at(33), "Iteration 2 failed", &["why".to_owned()]);
+        drop(log);
+        let bar = "=".repeat(80);
+        let expected = format!(
+            "{bar}\nRETAKE - EXECUTION LOG\nStarted: 2025-10-15T14:23:45.000Z\n{bar}\n\n\
+             {bar}\nRUN METADATA\n{bar}\nWorkspace: my-task\nMode: loop\nMax Iterations: 50\n\
+             Start Time: 2025-10-15T14:23:45.000Z\n\n\
+             {bar}\nINSTRUCTIONS\n{bar}\nDo it.\n\n\
+             {bar}\nSYSTEM PROMPT\n{bar}\nYou are.\n\n\
+             {bar}\nITERATION 1\nStarted: 2025-10-15T14:23:50.000Z\n{bar}\n\n\
+             CLAUDE OUTPUT:\nmy password is [REDACTED]\nwithout end\n\n\
+             STATUS: success\nCompleted: 2025-10-15T14:24:15.000Z\nRemaining: 4\n\n\
+             {bar}\nITERATION 2\nStarted: 2025-10-15T14:24:17.000Z\n{bar}\n\n\
+             CLAUDE OUTPUT:\n\n\
+             ERROR: Iteration 2 failed\nTime: 2025-10-15T14:24:18.000Z\n  why\n\n"
+        );
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
+    }
+
+    #[test]
+    fn is_held_back_and_written_at_ten_kilobytes_and_at_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.log");
+        let size = || std::fs::metadata(&path).unwrap().len();
+        let mut log = Log::create(&path, Kind::Custom, Box::new(str::to_owned));
+        log.output(&"x\n".repeat(BUFFER / 2));
+        assert_eq!(size(), 0);
+        log.output("y\n");
+        assert_eq!(size(), BUFFER as u64 + 2);
+        log.output("z");
+        drop(log);
+        assert_eq!(size(), BUFFER as u64 + 3);
+    }
+
+    #[test]
+    fn trouble_is_told_once_and_stops_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log =
+            Log::create(&dir.path().join("no/such.log"), Kind::Claude, Box::new(str::to_owned));
+        log.head(&HEAD, at(0));
+        log.iteration(1, at(1));
+        log.output("x");
+        assert!(log.trouble().unwrap().contains("no/such.log"));
+        assert_eq!(log.trouble(), None);
+        // A full disk, in the middle.
+        let mut log = Log::create(Path::new("/dev/full"), Kind::Claude, Box::new(str::to_owned));
+        assert_eq!(log.trouble(), None);
+        log.head(&HEAD, at(0));
+        assert!(log.trouble().is_some());
+        log.iteration_end("success", at(1), None);
+        assert_eq!(log.trouble(), None);
+    }
+}

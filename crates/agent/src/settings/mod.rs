@@ -1,0 +1,444 @@
+//! The `agent:` configuration as typed values.
+//!
+//! Reading files, layers and flags is the front end's; it hands over what it found as texts per
+//! key. A value that cannot be read is an error, never a default, and all errors come at once.
+
+pub mod duration;
+mod key;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use key::{KEYS, Key, Takes};
+
+use crate::adapters::Kind;
+use crate::display::Level;
+use crate::hooks::Hook;
+use crate::iteration::IterationConfig;
+use crate::messages;
+use crate::notify::Events;
+use crate::plan::{Backoff, Budgets, Gate, Mode, OnLimit, Rules};
+use crate::watch;
+use crate::workspace::Metadata;
+
+/// A value as configuration gives it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    Text(String),
+    Words(Vec<String>),
+    Pairs(BTreeMap<String, String>),
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+/// Everything that is wrong with some settings.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.join("\n"))]
+pub struct SettingsError(pub Vec<String>);
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    pub workspaces_dir: PathBuf,
+    pub templates_dir: PathBuf,
+    pub archive_dir: PathBuf,
+    pub prompts_dir: PathBuf,
+    pub global_templates_dir: Option<PathBuf>,
+    pub colors: bool,
+    pub default_max_iterations: Option<u32>,
+    pub default_delay: Duration,
+    pub default_stagnation_threshold: u32,
+    pub output_level: Level,
+    pub notify_url: Option<String>,
+    pub notify_events: Events,
+    pub notify_timeout: Duration,
+    /// `None` when status changes are not notified.
+    pub status_watch: Option<watch::Options>,
+    pub kind: Kind,
+    /// The agent's program; `None` only for a custom agent without one.
+    pub command: Option<String>,
+    pub args: Vec<String>,
+    pub iteration: IterationConfig,
+    pub result_grace: Duration,
+    pub pre_hook: Option<Hook>,
+    pub post_hook: Option<Hook>,
+    pub verification: Verification,
+    pub todo_fallback: bool,
+    pub budgets: Budgets,
+    pub max_failures: u32,
+    pub max_no_progress: u32,
+    pub on_limit: OnLimit,
+    pub backoff: Backoff,
+    pub checkpoint: bool,
+    pub fail_incomplete: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verification {
+    pub auto_verify: bool,
+    pub command: Option<String>,
+    pub timeout: Duration,
+    pub resume_on_fail: bool,
+    pub max_attempts: u32,
+    pub report_filename: String,
+    pub depth: &'static str,
+    pub notify: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self::read(&BTreeMap::new()).unwrap_or_else(|error| unreachable!("defaults: {error}"))
+    }
+}
+
+impl Settings {
+    /// Checks and reads all values. `given` holds what configuration sets, by path without the
+    /// `agent.` in front; what it does not set has its default.
+    pub fn read(given: &BTreeMap<String, Value>) -> Result<Self, SettingsError> {
+        let mut reader = Reader { given, errors: Vec::new() };
+        for path in given.keys() {
+            if !KEYS.iter().any(|key| key.path == path) {
+                reader.errors.push(format!("there is no key agent.{path}"));
+            }
+        }
+        let settings = reader.settings();
+        if reader.errors.is_empty() { Ok(settings) } else { Err(SettingsError(reader.errors)) }
+    }
+
+    /// The loop's rules for a workspace; `max_iterations`, `delay` and `threshold` are flags.
+    pub fn rules(
+        &self,
+        metadata: &Metadata,
+        max_iterations: Option<u32>,
+        delay: Option<Duration>,
+        threshold: Option<u32>,
+        seed: u64,
+    ) -> Rules {
+        let mode = metadata.mode;
+        let of_workspace = metadata.delay.and_then(|delay| Duration::try_from_secs_f64(delay).ok());
+        let gated = self.verification.command.is_some() || self.verification.auto_verify;
+        Rules {
+            mode,
+            max_iterations: max_iterations
+                .or(metadata.max_iterations)
+                .unwrap_or_else(|| self.max_iterations(mode)),
+            delay: delay.or(of_workspace).unwrap_or(self.default_delay),
+            stagnation_threshold: threshold
+                .or(metadata.stagnation_threshold)
+                .unwrap_or(self.default_stagnation_threshold),
+            max_failures: self.max_failures,
+            max_no_progress: self.max_no_progress,
+            iteration_timeout: self.iteration.timeout,
+            on_limit: self.on_limit,
+            budgets: self.budgets,
+            backoff: Backoff { seed, ..self.backoff },
+            verify: gated.then_some(Gate {
+                max_attempts: self.verification.max_attempts,
+                resume_on_fail: self.verification.resume_on_fail,
+            }),
+        }
+    }
+
+    /// What a new workspace of this mode starts with.
+    pub fn max_iterations(&self, mode: Mode) -> u32 {
+        self.default_max_iterations.unwrap_or_else(|| mode.default_max_iterations())
+    }
+
+    /// What cannot be kept with this agent: a budget it does not measure, a breaker that needs
+    /// what is not tracked. Refused, since an ignored limit is worse than none.
+    pub fn refusals(&self) -> Vec<String> {
+        let able = self.kind.capabilities();
+        let budgets = &self.budgets;
+        let mut refused = Vec::new();
+        for (set, option) in [
+            (budgets.cost_usd.is_some(), "--max-cost"),
+            (budgets.iteration_cost_usd.is_some(), "--max-iteration-cost"),
+        ] {
+            if set && !able.cost {
+                refused.push(messages::unmeasurable(option, self.kind));
+            }
+        }
+        for (set, option) in [
+            (budgets.tokens.is_some(), "--max-tokens"),
+            (budgets.iteration_tokens.is_some(), "--max-iteration-tokens"),
+        ] {
+            if set && !able.tokens {
+                refused.push(messages::unmeasurable(option, self.kind));
+            }
+        }
+        if self.max_no_progress > 0 && !self.iteration.track_file_changes {
+            refused
+                .push("--max-no-progress needs agent.track_file_changes, which is off".to_owned());
+        }
+        if self.command.is_none() {
+            refused.push("a custom agent needs agent.command".to_owned());
+        }
+        refused
+    }
+}
+
+struct Reader<'a> {
+    given: &'a BTreeMap<String, Value>,
+    errors: Vec<String>,
+}
+
+impl Reader<'_> {
+    fn settings(&mut self) -> Settings {
+        let kind: Kind = self.word("kind").parse().unwrap_or_default();
+        let own = |reader: &mut Self, general: &str, claude: &str| {
+            // Spec'd keys of Claude apply to Claude; the general ones to whichever is chosen.
+            if kind == Kind::Claude && !reader.given.contains_key(general) {
+                claude.to_owned()
+            } else {
+                general.to_owned()
+            }
+        };
+        let command_key = own(self, "command", "claude.command");
+        let args_key = own(self, "args", "claude.args");
+        Settings {
+            workspaces_dir: self.path("workspacesDir"),
+            templates_dir: self.path("templatesDir"),
+            archive_dir: self.path("archiveDir"),
+            prompts_dir: self.path("promptsDir"),
+            global_templates_dir: self.optional_text("globalTemplatesDir").map(PathBuf::from),
+            colors: self.truth("colors"),
+            default_max_iterations: self.optional_number("defaultMaxIterations").map(|n| n as u32),
+            default_delay: self.duration("defaultDelay").unwrap_or_default(),
+            default_stagnation_threshold: self.number("defaultStagnationThreshold") as u32,
+            output_level: self.word("outputLevel").parse().unwrap_or_default(),
+            notify_url: self.url("notifyUrl"),
+            notify_events: self.events("notifyEvents"),
+            notify_timeout: self.duration("notifyTimeout").unwrap_or_default(),
+            status_watch: {
+                let options = watch::Options {
+                    debounce: Duration::from_millis(
+                        self.number("notification.statusWatch.debounceMs"),
+                    ),
+                    only_meaningful: self.truth("notification.statusWatch.notifyOnlyMeaningful"),
+                };
+                self.truth("notification.statusWatch.enabled").then_some(options)
+            },
+            kind,
+            command: self.optional_text(&command_key).or_else(|| kind.program().map(str::to_owned)),
+            args: self.words(&args_key),
+            iteration: IterationConfig {
+                timeout: self.positive_duration("timeout").unwrap_or_default(),
+                env_vars: self.pairs("env"),
+                track_file_changes: self.truth("track_file_changes"),
+                parse_tests: self.truth("parse_tests"),
+                ..IterationConfig::default()
+            },
+            result_grace: self.duration("resultGrace").unwrap_or_default(),
+            pre_hook: self.hook("pre"),
+            post_hook: self.hook("post"),
+            verification: Verification {
+                auto_verify: self.truth("verification.autoVerify"),
+                command: self.optional_text("verification.command"),
+                timeout: self.positive_duration("verification.timeout").unwrap_or_default(),
+                resume_on_fail: self.truth("verification.resumeOnFail"),
+                max_attempts: self.number("verification.maxAttempts") as u32,
+                report_filename: self.file_name("verification.reportFilename"),
+                depth: self.word("verification.depth"),
+                notify: self.truth("verification.notifyOnVerification"),
+            },
+            todo_fallback: self.truth("todoFallback"),
+            budgets: Budgets {
+                cost_usd: self.money("maxCost"),
+                tokens: self.optional_number("maxTokens"),
+                time: self.positive_duration("maxTime"),
+                iteration_cost_usd: self.money("maxIterationCost"),
+                iteration_tokens: self.optional_number("maxIterationTokens"),
+            },
+            max_failures: self.number("maxFailures") as u32,
+            max_no_progress: self.number("maxNoProgress") as u32,
+            on_limit: match self.word("onLimit") {
+                "stop" => OnLimit::Stop,
+                _ => OnLimit::Wait,
+            },
+            backoff: Backoff {
+                first: self.duration("retry.first").unwrap_or_default(),
+                longest: self.duration("retry.longest").unwrap_or_default(),
+                tries: self.number("retry.tries") as u32,
+                seed: 0,
+            },
+            checkpoint: self.truth("checkpoint"),
+            fail_incomplete: self.truth("failIncomplete"),
+        }
+    }
+
+    fn wrong(&mut self, path: &str, why: impl std::fmt::Display) {
+        self.errors.push(format!("agent.{path}: {why}"));
+    }
+
+    /// The text of a value; empty when unset.
+    fn text(&mut self, path: &str) -> String {
+        let default = || KEYS.iter().find(|key| key.path == path).map_or("", |key| key.default);
+        match self.given.get(path) {
+            Some(Value::Text(text)) => text.clone(),
+            Some(_) => {
+                self.wrong(path, "takes one value, not a list");
+                default().to_owned()
+            }
+            None => default().to_owned(),
+        }
+    }
+
+    fn optional_text(&mut self, path: &str) -> Option<String> {
+        Some(self.text(path)).filter(|text| !text.is_empty())
+    }
+
+    fn path(&mut self, path: &str) -> PathBuf {
+        let text = self.text(path);
+        if text.is_empty() {
+            self.wrong(path, "is empty");
+        }
+        PathBuf::from(text)
+    }
+
+    /// A name without any directory in it.
+    fn file_name(&mut self, path: &str) -> String {
+        let text = self.text(path);
+        let plain = !text.is_empty() && !text.starts_with('.') && !text.contains(['/', '\0']);
+        if !plain {
+            self.wrong(path, format_args!("{text:?} is not a file name"));
+        }
+        text
+    }
+
+    fn url(&mut self, path: &str) -> Option<String> {
+        let text = self.optional_text(path)?;
+        if !text.starts_with("http://") && !text.starts_with("https://") {
+            self.wrong(
+                path,
+                format_args!("{text:?} is not an address; it starts with http:// or https://"),
+            );
+        }
+        Some(text)
+    }
+
+    fn truth(&mut self, path: &str) -> bool {
+        match self.text(path).as_str() {
+            "true" => true,
+            "false" => false,
+            other => {
+                self.wrong(path, format_args!("{other:?} is neither true nor false"));
+                false
+            }
+        }
+    }
+
+    fn word(&mut self, path: &str) -> &'static str {
+        let text = self.text(path);
+        let Some(Key { takes: Takes::Word(words), default, .. }) =
+            KEYS.iter().find(|key| key.path == path)
+        else {
+            return "";
+        };
+        match words.iter().find(|word| **word == text) {
+            Some(word) => word,
+            None => {
+                self.wrong(path, format_args!("{text:?} is not one of {}", words.join(", ")));
+                default
+            }
+        }
+    }
+
+    fn optional_number(&mut self, path: &str) -> Option<u64> {
+        let text = self.optional_text(path)?;
+        let Some(Key { takes: Takes::Number { min, max }, .. }) =
+            KEYS.iter().find(|key| key.path == path)
+        else {
+            return None;
+        };
+        match text.parse::<u64>() {
+            Ok(number) if (*min..=*max).contains(&number) => Some(number),
+            _ => {
+                let why = format!("{text:?} is not a whole number from {min} to {max}");
+                self.wrong(path, why);
+                None
+            }
+        }
+    }
+
+    fn number(&mut self, path: &str) -> u64 {
+        let before = self.errors.len();
+        let number = self.optional_number(path);
+        if number.is_none() && self.errors.len() == before {
+            self.wrong(path, "is empty");
+        }
+        number.unwrap_or_default()
+    }
+
+    fn money(&mut self, path: &str) -> Option<f64> {
+        let text = self.optional_text(path)?;
+        match text.trim_start_matches('$').parse::<f64>() {
+            Ok(amount) if amount.is_finite() && amount > 0.0 => Some(amount),
+            _ => {
+                self.wrong(path, format_args!("{text:?} is not an amount of money above 0"));
+                None
+            }
+        }
+    }
+
+    fn duration(&mut self, path: &str) -> Option<Duration> {
+        let text = self.optional_text(path)?;
+        duration::parse(&text).map_err(|why| self.wrong(path, why)).ok()
+    }
+
+    fn positive_duration(&mut self, path: &str) -> Option<Duration> {
+        let duration = self.duration(path)?;
+        if duration.is_zero() {
+            self.wrong(path, "must be longer than 0");
+        }
+        Some(duration)
+    }
+
+    fn words(&mut self, path: &str) -> Vec<String> {
+        match self.given.get(path) {
+            Some(Value::Words(words)) => words.clone(),
+            Some(Value::Text(text)) if text.is_empty() => Vec::new(),
+            Some(_) => {
+                self.wrong(path, "takes a list");
+                Vec::new()
+            }
+            None => Vec::new(),
+        }
+    }
+
+    fn pairs(&mut self, path: &str) -> BTreeMap<String, String> {
+        match self.given.get(path) {
+            Some(Value::Pairs(pairs)) => pairs.clone(),
+            Some(_) => {
+                self.wrong(path, "takes names with values");
+                BTreeMap::new()
+            }
+            None => BTreeMap::new(),
+        }
+    }
+
+    fn events(&mut self, path: &str) -> Events {
+        let words = match self.given.get(path) {
+            None => vec!["all".to_owned()],
+            Some(_) => self.words(path),
+        };
+        Events::parse(words.iter().map(String::as_str)).unwrap_or_else(|why| {
+            self.wrong(path, why);
+            Events::default()
+        })
+    }
+
+    fn hook(&mut self, when: &str) -> Option<Hook> {
+        let timeout = self.positive_duration(&format!("hooks.{when}.timeout"));
+        let on_failure = self.word(&format!("hooks.{when}.on_failure")).parse();
+        let run = self.optional_text(&format!("hooks.{when}.run"))?;
+        Some(Hook {
+            run,
+            timeout: timeout.unwrap_or(crate::hooks::TIMEOUT),
+            on_failure: on_failure.unwrap_or_default(),
+        })
+    }
+}

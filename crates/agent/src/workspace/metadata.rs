@@ -1,0 +1,193 @@
+//! `.metadata.json`: what a workspace is and what happened to it. Keys that we do not know are
+//! kept as they are.
+
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::files;
+use crate::plan::Mode;
+
+/// Far more than any configuration needs.
+const LARGEST: u64 = 4 << 20;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Metadata {
+    pub name: String,
+    pub created: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_run: Option<Timestamp>,
+    #[serde(default)]
+    pub status: WorkspaceStatus,
+    #[serde(default)]
+    pub total_iterations: u32,
+    #[serde(default)]
+    pub setup_iterations: u32,
+    #[serde(default)]
+    pub execution_iterations: u32,
+    #[serde(default)]
+    pub mode: Mode,
+    /// Absent in files written by hand: then the mode's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_iterations: Option<u32>,
+    /// Seconds between iterations.
+    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "plain_number")]
+    pub delay: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stagnation_threshold: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notify_url: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notify_events: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verification: Option<VerificationState>,
+    /// Configuration of this workspace alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<Map<String, Value>>,
+    #[serde(flatten)]
+    pub unknown: Map<String, Value>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkspaceStatus {
+    #[default]
+    InProgress,
+    Completed,
+    Error,
+}
+
+impl WorkspaceStatus {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InProgress => "in_progress",
+            Self::Completed => "completed",
+            Self::Error => "error",
+        }
+    }
+}
+
+impl std::fmt::Display for WorkspaceStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl std::str::FromStr for WorkspaceStatus {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "in_progress" => Ok(Self::InProgress),
+            "completed" => Ok(Self::Completed),
+            "error" => Ok(Self::Error),
+            _ => Err(format!("{text:?} is no status; write in_progress, completed or error")),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VerificationState {
+    pub verification_attempts: u32,
+    pub last_verification_status: Option<String>,
+    pub last_verification_time: Option<Timestamp>,
+    pub verify_resume_cycles: u32,
+    #[serde(flatten)]
+    pub unknown: Map<String, Value>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum MetadataError {
+    #[error("{}: {error}", .path.display())]
+    Io { path: PathBuf, error: std::io::Error },
+    #[error("{} is not valid: {why}", .path.display())]
+    Invalid { path: PathBuf, why: String },
+}
+
+impl Metadata {
+    pub fn new(name: &str, mode: Mode, created: Timestamp) -> Self {
+        Self {
+            name: name.to_owned(),
+            created: milliseconds(created),
+            last_run: None,
+            status: WorkspaceStatus::InProgress,
+            total_iterations: 0,
+            setup_iterations: 0,
+            execution_iterations: 0,
+            mode,
+            max_iterations: Some(mode.default_max_iterations()),
+            delay: Some(2.0),
+            stagnation_threshold: Some(2),
+            notify_url: None,
+            notify_events: Some(vec!["all".to_owned()]),
+            verification: None,
+            config: None,
+            unknown: Map::new(),
+        }
+    }
+
+    pub fn load(path: &Path) -> Result<Self, MetadataError> {
+        let content = files::read(path, LARGEST)
+            .map_err(|error| MetadataError::Io { path: path.to_owned(), error })?;
+        let invalid = |why: String| MetadataError::Invalid { path: path.to_owned(), why };
+        let metadata: Self =
+            serde_json::from_slice(&content).map_err(|error| invalid(error.to_string()))?;
+        if metadata.max_iterations == Some(0) {
+            return Err(invalid("maxIterations must be 1 or more".to_owned()));
+        }
+        if metadata.delay.is_some_and(|delay| !(0.0..=86_400.0 * 365.0).contains(&delay)) {
+            return Err(invalid("delay must be a number of seconds".to_owned()));
+        }
+        Ok(metadata)
+    }
+
+    pub fn save(&self, path: &Path) -> Result<(), MetadataError> {
+        files::replace(path, &pretty(self))
+            .map_err(|error| MetadataError::Io { path: path.to_owned(), error })
+    }
+
+    /// Counts an interactive session.
+    pub fn count_setup(&mut self) {
+        self.setup_iterations = self.setup_iterations.saturating_add(1);
+        self.total_iterations = self.total_iterations.saturating_add(1);
+    }
+
+    /// Counts an iteration that began at `at`.
+    pub fn count_execution(&mut self, at: Timestamp) {
+        self.execution_iterations = self.execution_iterations.saturating_add(1);
+        self.total_iterations = self.total_iterations.saturating_add(1);
+        self.last_run = Some(milliseconds(at));
+    }
+
+    /// What `reset` does: counters to nothing, in progress again.
+    pub fn reset(&mut self) {
+        (self.total_iterations, self.setup_iterations, self.execution_iterations) = (0, 0, 0);
+        self.status = WorkspaceStatus::InProgress;
+        self.last_run = None;
+        self.verification = None;
+    }
+}
+
+/// Two spaces and a line feed at the end, as people edit these files by hand.
+pub(crate) fn pretty(value: &impl Serialize) -> Vec<u8> {
+    let mut text = serde_json::to_vec_pretty(value).unwrap_or_default();
+    text.push(b'\n');
+    text
+}
+
+pub(crate) fn milliseconds(at: Timestamp) -> Timestamp {
+    Timestamp::from_millisecond(at.as_millisecond()).unwrap_or(at)
+}
+
+/// `2` and not `2.0`.
+fn plain_number<S: serde::Serializer>(value: &Option<f64>, out: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(whole) if whole.fract() == 0.0 && *whole >= 0.0 => out.serialize_u64(*whole as u64),
+        Some(number) => out.serialize_f64(*number),
+        None => out.serialize_none(),
+    }
+}

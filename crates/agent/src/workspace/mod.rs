@@ -1,0 +1,268 @@
+//! Workspaces: one directory per task, with what the agent is told, what it says back, and what
+//! the loop remembers.
+
+mod archive;
+mod check;
+mod metadata;
+mod name;
+mod template;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+
+pub use archive::Archived;
+pub use check::{Criterion, RECOMMENDED, REQUIRED, problems};
+pub use metadata::{Metadata, MetadataError, VerificationState, WorkspaceStatus};
+pub use name::{Name, NameError};
+pub use template::{Template, TemplateFile};
+
+pub(crate) use metadata::{milliseconds, pretty};
+
+use crate::files;
+
+/// What `init` puts into `TODO.md`. It has no check boxes, so it never counts as done.
+const TODO: &str = "# TODO\n\nThe agent keeps its list of items here, as check boxes.\n";
+
+/// Where workspaces, templates and archives are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    pub workspaces: PathBuf,
+    pub templates: PathBuf,
+    pub global_templates: Option<PathBuf>,
+    pub archive: PathBuf,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum WorkspaceError {
+    #[error(transparent)]
+    Name(#[from] NameError),
+    #[error("Workspace not found: {0}")]
+    NotFound(Name),
+    #[error("Workspace already exists: {0}")]
+    Exists(Name),
+    #[error("Template not found: {0}")]
+    NoTemplate(Name),
+    #[error("Template already exists: {0}")]
+    TemplateExists(Name),
+    #[error("Archive not found: {0}")]
+    NoArchive(Name),
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+    #[error("{}: {error}", .path.display())]
+    Io { path: PathBuf, error: io::Error },
+}
+
+pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> WorkspaceError {
+    let path = path.to_owned();
+    move |error| WorkspaceError::Io { path, error }
+}
+
+/// One workspace that exists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workspace {
+    name: Name,
+    dir: PathBuf,
+}
+
+impl Places {
+    /// The usual places in a project.
+    pub fn of_project(project: &Path) -> Self {
+        let agent = project.join(".agent");
+        Self {
+            workspaces: agent.join("workspaces"),
+            templates: agent.join("templates"),
+            global_templates: None,
+            archive: agent.join("archive"),
+        }
+    }
+
+    /// Makes a workspace. It appears with everything in it, or not at all.
+    pub fn create(&self, name: &Name, metadata: &Metadata) -> Result<Workspace, WorkspaceError> {
+        let dir = self.workspaces.join(name);
+        if dir.symlink_metadata().is_ok() {
+            return Err(WorkspaceError::Exists(name.clone()));
+        }
+        let staged = self.stage(name)?;
+        let made = (|| {
+            for sub in ["working", "reports"] {
+                let path = staged.join(sub);
+                std::fs::create_dir(&path).map_err(at(&path))?;
+            }
+            let todo = staged.join("TODO.md");
+            files::replace(&todo, TODO.as_bytes()).map_err(at(&todo))?;
+            metadata.save(&staged.join(".metadata.json"))?;
+            publish(&staged, &dir, || WorkspaceError::Exists(name.clone()))
+        })();
+        made.inspect_err(|_| discard(&staged))?;
+        Ok(Workspace { name: name.clone(), dir })
+    }
+
+    pub fn open(&self, name: &Name) -> Result<Workspace, WorkspaceError> {
+        let dir = self.workspaces.join(name);
+        match dir.join(".metadata.json").symlink_metadata() {
+            Ok(_) => Ok(Workspace { name: name.clone(), dir }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(WorkspaceError::NotFound(name.clone()))
+            }
+            Err(error) => Err(WorkspaceError::Io { path: dir, error }),
+        }
+    }
+
+    /// Every workspace, by name. One whose metadata cannot be read is listed with its error.
+    pub fn list(&self) -> Result<Vec<Listed>, WorkspaceError> {
+        let mut all = Vec::new();
+        for name in names(&self.workspaces)? {
+            if let Ok(workspace) = self.open(&name) {
+                let metadata = workspace.metadata();
+                all.push((workspace, metadata));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Deletes a workspace. What is archived stays.
+    pub fn delete(&self, workspace: &Workspace) -> Result<(), WorkspaceError> {
+        // Out of the way first, so that a crash never leaves half a workspace under its name.
+        let gone = self.stage(&workspace.name)?;
+        let inside = gone.join("workspace");
+        std::fs::rename(&workspace.dir, &inside).map_err(at(&workspace.dir))?;
+        std::fs::remove_dir_all(&gone).map_err(at(&gone))
+    }
+
+    /// An empty directory beside the workspaces, of a name that no workspace can have.
+    fn stage(&self, name: &Name) -> Result<PathBuf, WorkspaceError> {
+        std::fs::create_dir_all(&self.workspaces).map_err(at(&self.workspaces))?;
+        stage_in(&self.workspaces, name)
+    }
+}
+
+/// A workspace and what its metadata says, if it can be read.
+pub type Listed = (Workspace, Result<Metadata, WorkspaceError>);
+
+impl Workspace {
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub fn metadata_path(&self) -> PathBuf {
+        self.dir.join(".metadata.json")
+    }
+
+    pub fn status_path(&self) -> PathBuf {
+        self.dir.join(".status.json")
+    }
+
+    pub fn instructions_path(&self) -> PathBuf {
+        self.dir.join("INSTRUCTIONS.md")
+    }
+
+    pub fn todo_path(&self) -> PathBuf {
+        self.dir.join("TODO.md")
+    }
+
+    pub fn status_instructions_path(&self) -> PathBuf {
+        self.dir.join(".status-instructions.md")
+    }
+
+    pub fn working_dir(&self) -> PathBuf {
+        self.dir.join("working")
+    }
+
+    pub fn reports_dir(&self) -> PathBuf {
+        self.dir.join("reports")
+    }
+
+    pub fn log_path(&self, started: Timestamp) -> PathBuf {
+        self.dir.join(crate::log::file_name(started))
+    }
+
+    pub fn metadata(&self) -> Result<Metadata, WorkspaceError> {
+        Ok(Metadata::load(&self.metadata_path())?)
+    }
+
+    /// Reads, changes and replaces the metadata.
+    pub fn update(&self, change: impl FnOnce(&mut Metadata)) -> Result<Metadata, WorkspaceError> {
+        let mut metadata = self.metadata()?;
+        change(&mut metadata);
+        metadata.save(&self.metadata_path())?;
+        Ok(metadata)
+    }
+
+    /// `None` when there are none, or nothing but white space.
+    pub fn instructions(&self) -> Result<Option<String>, WorkspaceError> {
+        self.text(&self.instructions_path())
+    }
+
+    pub fn status_instructions(&self) -> Result<Option<String>, WorkspaceError> {
+        self.text(&self.status_instructions_path())
+    }
+
+    fn text(&self, path: &Path) -> Result<Option<String>, WorkspaceError> {
+        match files::read(path, 16 << 20) {
+            Ok(bytes) => {
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                Ok(Some(text).filter(|text| !text.trim().is_empty()))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(WorkspaceError::Io { path: path.to_owned(), error }),
+        }
+    }
+}
+
+/// The names in a directory that can be names of ours, sorted.
+fn names(dir: &Path) -> Result<Vec<Name>, WorkspaceError> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(WorkspaceError::Io { path: dir.to_owned(), error }),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(at(dir))?;
+        if let Some(name) = entry.file_name().to_str().and_then(|text| Name::new(text).ok()) {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// A fresh directory in `parent` that no listing shows.
+fn stage_in(parent: &Path, name: &Name) -> Result<PathBuf, WorkspaceError> {
+    for attempt in 0u32.. {
+        let path = parent.join(format!(".{name}.{}-{attempt}", std::process::id()));
+        match std::fs::create_dir(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < 1000 => {}
+            Err(error) => return Err(WorkspaceError::Io { path, error }),
+        }
+    }
+    unreachable!("the loop returns before it runs out of numbers")
+}
+
+/// Gives a finished directory its name, unless the name is taken.
+fn publish(
+    staged: &Path,
+    dir: &Path,
+    exists: impl FnOnce() -> WorkspaceError,
+) -> Result<(), WorkspaceError> {
+    match std::fs::rename(staged, dir) {
+        Ok(()) => Ok(()),
+        Err(error) if dir.symlink_metadata().is_ok() => {
+            let _ = error;
+            Err(exists())
+        }
+        Err(error) => Err(WorkspaceError::Io { path: dir.to_owned(), error }),
+    }
+}
+
+fn discard(staged: &Path) {
+    // The error that led here matters more; the directory's name is nobody's.
+    let _ = std::fs::remove_dir_all(staged);
+}

@@ -1,0 +1,433 @@
+//! The plan over scripted outcomes: every stop reason, both modes, and what holds always.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use retake_agent::iteration::IterationStatus;
+use retake_agent::plan::{
+    Backoff, Budgets, Ending, Gate, Mode, Now, OnLimit, Past, Plan, Report, Requests, Rules, Spent,
+    Step, StopReason, Why,
+};
+
+const NONE: Requests = Requests { stop: false, pause: false, interrupt: false };
+const STOP: Requests = Requests { stop: true, ..NONE };
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn at(seconds: u64) -> Now {
+    Now { elapsed: secs(seconds), unix: 1_000_000 + seconds as i64 }
+}
+
+fn rules(mode: Mode) -> Rules {
+    Rules { delay: Duration::ZERO, ..Rules::new(mode) }
+}
+
+fn ok() -> Report {
+    Report::new(Ending::Completed)
+}
+
+fn complete() -> Report {
+    Report { complete: true, ..ok() }
+}
+
+/// Plays a loop in which every step takes a second; returns its steps in short and the reason.
+struct Story {
+    plan: Plan,
+    clock: u64,
+    steps: Vec<String>,
+}
+
+impl Story {
+    fn new(plan: Plan) -> Self {
+        Self { plan, clock: 0, steps: Vec::new() }
+    }
+
+    fn play(
+        mut self,
+        mut reports: impl FnMut(u32) -> Report,
+        mut gate: impl FnMut(u32) -> bool,
+    ) -> (StopReason, Vec<String>, Plan) {
+        loop {
+            match self.plan.next(at(self.clock), NONE) {
+                Step::Iterate { number, attempt, .. } => {
+                    self.steps.push(format!("{number}.{attempt}"));
+                    self.clock += 1;
+                    self.plan.done(reports(number), at(self.clock));
+                }
+                Step::Verify { attempt } => {
+                    self.steps.push(format!("verify {attempt}"));
+                    self.plan.verified(gate(attempt), at(self.clock));
+                }
+                Step::Wait { why, remaining } => {
+                    self.steps.push(match why {
+                        Why::Delay => "delay".to_owned(),
+                        Why::RateLimit { .. } => "limit".to_owned(),
+                        Why::Backoff { attempt } => format!("backoff {attempt}"),
+                    });
+                    self.clock += remaining.as_secs() + 1;
+                }
+                Step::Pause => unreachable!("nobody asked"),
+                Step::Stop(reason) => return (reason, self.steps, self.plan),
+            }
+            assert!(self.steps.len() < 10_000, "does not end");
+        }
+    }
+}
+
+fn play(rules: Rules, reports: impl FnMut(u32) -> Report) -> (StopReason, Vec<String>, Plan) {
+    Story::new(Plan::new(rules, 0)).play(reports, |_| true)
+}
+
+#[test]
+fn defaults_are_the_specified_ones() {
+    let (reason, steps, _) = play(rules(Mode::Loop), |_| ok());
+    assert_eq!((reason, steps.len()), (StopReason::MaxIterations, 50));
+    let (reason, steps, _) = play(rules(Mode::Iterative), |_| ok());
+    assert_eq!((reason, steps.len()), (StopReason::MaxIterations, 20));
+    let rules = Rules::new(Mode::Loop);
+    assert_eq!(rules.delay, secs(2));
+    assert_eq!((rules.stagnation_threshold, rules.max_failures, rules.max_no_progress), (2, 1, 0));
+    assert_eq!(rules.iteration_timeout, secs(1800));
+}
+
+#[test]
+fn completion_ends_both_modes() {
+    for mode in [Mode::Loop, Mode::Iterative] {
+        let (reason, steps, plan) = play(rules(mode), |n| if n == 3 { complete() } else { ok() });
+        assert_eq!((reason, steps.len(), plan.number()), (StopReason::Completed, 3, 3));
+    }
+}
+
+#[test]
+fn completion_in_the_last_iteration_is_completion() {
+    let few = Rules { max_iterations: 2, ..rules(Mode::Loop) };
+    assert_eq!(play(few, |n| if n == 2 { complete() } else { ok() }).0, StopReason::Completed);
+}
+
+#[test]
+fn a_failed_iteration_cannot_complete() {
+    let report = Report { complete: true, ..Report::new(Ending::Failed) };
+    assert_eq!(play(rules(Mode::Loop), |_| report).0, StopReason::Failed);
+}
+
+#[test]
+fn stagnation_only_in_iterative_mode_and_only_in_a_row() {
+    let idle = Report { worked: Some(false), ..ok() };
+    let busy = Report { worked: Some(true), ..ok() };
+    let (reason, steps, _) = play(rules(Mode::Iterative), |_| idle);
+    assert_eq!((reason, steps.len()), (StopReason::Stagnation, 2));
+    let (reason, _, _) = play(rules(Mode::Loop), |_| idle);
+    assert_eq!(reason, StopReason::MaxIterations);
+    let off = Rules { stagnation_threshold: 0, ..rules(Mode::Iterative) };
+    assert_eq!(play(off, |_| idle).0, StopReason::MaxIterations);
+    let (reason, steps, _) =
+        play(rules(Mode::Iterative), |n| if n % 2 == 0 || n > 6 { idle } else { busy });
+    assert_eq!((reason, steps.len()), (StopReason::Stagnation, 7));
+    // Saying nothing is not the same as saying that there was no work.
+    let (reason, _, _) = play(rules(Mode::Iterative), |n| if n % 2 == 0 { ok() } else { idle });
+    assert_eq!(reason, StopReason::MaxIterations);
+}
+
+#[test]
+fn no_progress_breaker() {
+    let still = Report { progress: Some(false), ..ok() };
+    let moved = Report { progress: Some(true), ..ok() };
+    assert_eq!(play(rules(Mode::Loop), |_| still).0, StopReason::MaxIterations);
+    let three = Rules { max_no_progress: 3, ..rules(Mode::Loop) };
+    let (reason, steps, _) = play(three.clone(), |n| if n == 2 { moved } else { still });
+    assert_eq!((reason, steps.len()), (StopReason::NoProgress, 5));
+    assert_eq!(play(three, |_| ok()).0, StopReason::MaxIterations);
+}
+
+#[test]
+fn failure_breaker() {
+    for ending in [Ending::Failed, Ending::TimedOut] {
+        let (reason, steps, plan) = play(rules(Mode::Loop), |_| Report::new(ending));
+        assert_eq!((reason, steps.len(), plan.number()), (StopReason::Failed, 1, 1));
+        let three = Rules { max_failures: 3, ..rules(Mode::Loop) };
+        let (reason, steps, _) = play(three, |n| if n == 2 { ok() } else { Report::new(ending) });
+        assert_eq!((reason, steps.len()), (StopReason::Failed, 5));
+        let never = Rules { max_failures: 0, ..rules(Mode::Loop) };
+        assert_eq!(play(never, |_| Report::new(ending)).0, StopReason::MaxIterations);
+    }
+    assert_eq!(play(rules(Mode::Loop), |_| Report::new(Ending::HookStopped)).0, StopReason::Failed);
+}
+
+#[test]
+fn a_skipped_iteration_has_a_number_and_is_no_failure() {
+    let few = Rules { max_iterations: 3, ..rules(Mode::Loop) };
+    let (reason, _, plan) = play(few, |_| Report::new(Ending::Skipped));
+    assert_eq!((reason, plan.number(), plan.failures()), (StopReason::MaxIterations, 3, 0));
+}
+
+#[test]
+fn budgets_stop_the_loop() {
+    let spent = Spent { cost_usd: 0.4, tokens: 100 };
+    let report = Report { spent, ..ok() };
+    let with = |budgets| Rules { budgets, ..rules(Mode::Loop) };
+    let (reason, steps, _) =
+        play(with(Budgets { cost_usd: Some(1.0), ..Budgets::default() }), |_| report);
+    assert_eq!((reason, steps.len()), (StopReason::BudgetCost, 3));
+    let (reason, steps, _) =
+        play(with(Budgets { tokens: Some(200), ..Budgets::default() }), |_| report);
+    assert_eq!((reason, steps.len()), (StopReason::BudgetTokens, 2));
+    let (reason, steps, _) =
+        play(with(Budgets { time: Some(secs(4)), ..Budgets::default() }), |_| report);
+    assert_eq!((reason, steps.len()), (StopReason::BudgetTime, 4));
+    for reason in [StopReason::BudgetCost, StopReason::BudgetTokens] {
+        let cut = Report::new(Ending::OverBudget(reason));
+        assert_eq!(play(rules(Mode::Loop), |_| cut).0, reason);
+    }
+}
+
+#[test]
+fn a_running_iteration_is_held_to_both_budgets() {
+    let budgets = Budgets {
+        cost_usd: Some(1.0),
+        iteration_cost_usd: Some(0.5),
+        iteration_tokens: Some(50),
+        ..Budgets::default()
+    };
+    let mut plan = Plan::new(Rules { budgets, ..rules(Mode::Loop) }, 0);
+    let cap = |plan: &mut Plan| match plan.next(at(0), NONE) {
+        Step::Iterate { max_cost_usd, .. } => max_cost_usd,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(cap(&mut plan), Some(0.5));
+    assert_eq!(plan.over(Spent { cost_usd: 0.49, tokens: 49 }), None);
+    assert_eq!(plan.over(Spent { cost_usd: 0.5, tokens: 0 }), Some(StopReason::BudgetCost));
+    assert_eq!(plan.over(Spent { cost_usd: 0.0, tokens: 50 }), Some(StopReason::BudgetTokens));
+    plan.done(Report { spent: Spent { cost_usd: 0.75, tokens: 0 }, ..ok() }, at(1));
+    assert_eq!(cap(&mut plan), Some(0.25));
+    assert_eq!(plan.over(Spent { cost_usd: 0.3, tokens: 0 }), Some(StopReason::BudgetCost));
+}
+
+#[test]
+fn a_timeout_by_the_time_budget_is_no_failure() {
+    let budgets = Budgets { time: Some(secs(10)), ..Budgets::default() };
+    let mut plan = Plan::new(Rules { budgets, ..rules(Mode::Loop) }, 0);
+    let Step::Iterate { timeout, .. } = plan.next(at(4), NONE) else { panic!() };
+    assert_eq!(timeout, secs(6));
+    plan.done(Report::new(Ending::TimedOut), at(10));
+    assert_eq!(plan.stopped(), Some(StopReason::BudgetTime));
+}
+
+#[test]
+fn a_limit_is_waited_out_and_is_no_iteration() {
+    let limit = |resets_at| Report::new(Ending::RateLimited { resets_at: Some(resets_at) });
+    let mut first = true;
+    let (reason, steps, plan) = play(rules(Mode::Loop), |_| {
+        if std::mem::take(&mut first) { limit(1_000_500) } else { complete() }
+    });
+    assert_eq!(reason, StopReason::Completed);
+    assert_eq!(steps, ["1.1", "limit", "1.2"]);
+    assert_eq!((plan.number(), plan.iterations(), plan.failures()), (1, 1, 0));
+
+    let stop = Rules { on_limit: OnLimit::Stop, ..rules(Mode::Loop) };
+    let (reason, _, plan) = play(stop, |_| limit(1_000_500));
+    assert_eq!((reason, plan.number()), (StopReason::RateLimit, 0));
+
+    // A limit that never ends although it says so is not asked about for ever.
+    let (reason, steps, _) = play(rules(Mode::Loop), |_| limit(5));
+    assert_eq!((reason, steps.len()), (StopReason::RateLimit, 21));
+
+    let budgets = Budgets { time: Some(secs(100)), ..Budgets::default() };
+    let (reason, steps, _) = play(Rules { budgets, ..rules(Mode::Loop) }, |_| limit(1_000_500));
+    assert_eq!((reason, steps), (StopReason::BudgetTime, vec!["1.1".to_owned()]));
+}
+
+#[test]
+fn transient_errors_back_off_and_then_count() {
+    let mut left = 4;
+    let (reason, steps, plan) = play(rules(Mode::Loop), |_| {
+        left -= 1;
+        if left > 0 { Report::new(Ending::Transient) } else { complete() }
+    });
+    assert_eq!(reason, StopReason::Completed);
+    assert_eq!(steps, ["1.1", "backoff 1", "1.2", "backoff 2", "1.3", "backoff 3", "1.4"]);
+    assert_eq!((plan.number(), plan.failures()), (1, 0));
+
+    let (reason, steps, plan) = play(rules(Mode::Loop), |_| Report::new(Ending::Transient));
+    assert_eq!((reason, plan.number()), (StopReason::Failed, 1));
+    assert_eq!(steps.len(), 21);
+    let backoff = Backoff { tries: 2, ..Backoff::default() };
+    let (_, steps, _) =
+        play(Rules { backoff, ..rules(Mode::Loop) }, |_| Report::new(Ending::Transient));
+    assert_eq!(steps, ["1.1", "backoff 1", "1.2", "backoff 2", "1.3"]);
+}
+
+#[test]
+fn the_gate_must_pass() {
+    let gate = Some(Gate { max_attempts: 2, resume_on_fail: true });
+    let gated = || Plan::new(Rules { verify: gate, ..rules(Mode::Loop) }, 0);
+    let (reason, steps, _) = Story::new(gated()).play(|_| complete(), |attempt| attempt == 2);
+    assert_eq!(reason, StopReason::Completed);
+    assert_eq!(steps, ["1.1", "verify 1", "2.1", "verify 2"]);
+    // Its output goes into a next prompt twice; the third time is the last.
+    let (reason, steps, _) = Story::new(gated()).play(|_| complete(), |_| false);
+    assert_eq!(reason, StopReason::VerifyFailed);
+    assert_eq!(steps, ["1.1", "verify 1", "2.1", "verify 2", "3.1", "verify 3"]);
+    let once = Some(Gate { max_attempts: 2, resume_on_fail: false });
+    let plan = Plan::new(Rules { verify: once, ..rules(Mode::Loop) }, 0);
+    let (reason, steps, _) = Story::new(plan).play(|_| complete(), |_| false);
+    assert_eq!((reason, steps.len()), (StopReason::VerifyFailed, 2));
+    let few = Rules { verify: gate, max_iterations: 1, ..rules(Mode::Loop) };
+    let (reason, _, _) = Story::new(Plan::new(few, 0)).play(|_| complete(), |_| false);
+    assert_eq!(reason, StopReason::MaxIterations);
+}
+
+#[test]
+fn stop_pause_and_interrupt() {
+    let mut plan = Plan::new(Rules::new(Mode::Loop), 0);
+    plan.done(ok(), at(1));
+    let pause = Requests { pause: true, ..NONE };
+    assert!(
+        matches!(plan.next(at(1), NONE), Step::Wait { why: Why::Delay, remaining } if remaining == secs(2))
+    );
+    assert_eq!(plan.next(at(1), pause), Step::Pause);
+    assert_eq!(plan.next(at(5), pause), Step::Pause);
+    assert!(matches!(plan.next(at(5), NONE), Step::Iterate { number: 2, .. }));
+    assert_eq!(plan.clone().next(at(5), STOP), Step::Stop(StopReason::Stopped));
+    let both = Requests { stop: true, pause: true, interrupt: false };
+    assert_eq!(plan.clone().next(at(5), both), Step::Stop(StopReason::Stopped));
+    let interrupt = Requests { interrupt: true, ..NONE };
+    assert_eq!(plan.clone().next(at(5), interrupt), Step::Stop(StopReason::Interrupted));
+    // A stop while a limit is waited out takes effect at once.
+    let limit = Report::new(Ending::RateLimited { resets_at: Some(2_000_000) });
+    plan.done(limit, at(6));
+    assert!(matches!(plan.next(at(6), NONE), Step::Wait { .. }));
+    assert_eq!(plan.next(at(6), STOP), Step::Stop(StopReason::Stopped));
+    assert_eq!(plan.next(at(6), NONE), Step::Stop(StopReason::Stopped));
+
+    let mut plan = Plan::new(Rules::new(Mode::Loop), 7);
+    plan.done(Report::new(Ending::Interrupted), at(1));
+    assert_eq!((plan.stopped(), plan.number()), (Some(StopReason::Interrupted), 8));
+    // What the agent finished while a stop was asked for is finished.
+    let mut plan = Plan::new(Rules::new(Mode::Loop), 0);
+    plan.done(complete(), at(1));
+    assert_eq!(plan.next(at(1), STOP), Step::Stop(StopReason::Completed));
+}
+
+#[test]
+fn a_broken_loop_goes_on_with_its_counters() {
+    let past = |number, status, worked| Past {
+        number,
+        status,
+        worked,
+        progress: Some(false),
+        spent: Spent { cost_usd: 0.25, tokens: 10 },
+        duration: secs(30),
+    };
+    use IterationStatus::{Completed, Failed, Interrupted};
+    let history =
+        [past(5, Completed, Some(false)), past(6, Failed, Some(false)), past(7, Interrupted, None)];
+    let budgets = Budgets { time: Some(secs(100)), ..Budgets::default() };
+    let rules = Rules { max_failures: 2, budgets, max_iterations: 2, ..rules(Mode::Iterative) };
+    let mut plan = Plan::resume(rules, 4, &history, 1);
+    assert_eq!((plan.number(), plan.failures(), plan.idle(), plan.no_progress()), (7, 1, 2, 2));
+    assert_eq!(plan.spent(), Spent { cost_usd: 0.75, tokens: 30 });
+    assert_eq!(plan.time_left(at(0)), Some(secs(10)));
+    assert_eq!((plan.verify_attempts(), plan.iterations()), (1, 0));
+    assert!(matches!(plan.next(at(0), NONE), Step::Iterate { number: 8, .. }));
+    plan.done(Report::new(Ending::Failed), at(1));
+    assert_eq!(plan.stopped(), Some(StopReason::Failed));
+}
+
+fn any_report() -> impl Strategy<Value = Report> {
+    let ending = prop_oneof![
+        6 => Just(Ending::Completed),
+        2 => Just(Ending::Failed),
+        1 => Just(Ending::TimedOut),
+        1 => Just(Ending::Skipped),
+        1 => Just(Ending::Transient),
+        1 => (0i64..2_000).prop_map(|s| Ending::RateLimited { resets_at: Some(1_000_000 + s) }),
+        1 => Just(Ending::RateLimited { resets_at: None }),
+    ];
+    (ending, any::<bool>(), any::<Option<bool>>(), any::<Option<bool>>(), 0.0..0.2f64, 0u64..50)
+        .prop_map(|(ending, complete, worked, progress, cost_usd, tokens)| Report {
+            ending,
+            complete: complete && tokens > 40,
+            worked,
+            progress,
+            spent: Spent { cost_usd, tokens },
+        })
+}
+
+proptest! {
+    #[test]
+    fn what_holds_in_every_story(
+        reports in prop::collection::vec(any_report(), 1..60),
+        iterative in any::<bool>(),
+        max_iterations in 1u32..30,
+        max_failures in 0u32..4,
+        max_no_progress in 0u32..4,
+        threshold in 0u32..4,
+        last in 0u32..5,
+        gate in prop::option::of(0u32..3),
+    ) {
+        let rules = Rules {
+            max_iterations,
+            max_failures,
+            max_no_progress,
+            stagnation_threshold: threshold,
+            verify: gate.map(|max_attempts| Gate { max_attempts, resume_on_fail: true }),
+            ..Rules::new(if iterative { Mode::Iterative } else { Mode::Loop })
+        };
+        let mut plan = Plan::new(rules.clone(), last);
+        let mut clock = 0;
+        let mut counted = 0;
+        for report in reports {
+            // Waits end; asking twice gives the same answer.
+            let step = loop {
+                let step = plan.next(at(clock), NONE);
+                prop_assert_eq!(plan.next(at(clock), NONE), step);
+                match step {
+                    Step::Wait { remaining, .. } => {
+                        prop_assert!(!remaining.is_zero());
+                        clock += remaining.as_secs() + 1;
+                    }
+                    Step::Verify { .. } => plan.verified(report.tokens_odd(), at(clock)),
+                    other => break other,
+                }
+            };
+            match step {
+                Step::Iterate { number, .. } => {
+                    prop_assert_eq!(number, last + counted + 1);
+                    prop_assert!(counted < max_iterations);
+                    plan.done(report, at(clock));
+                    let same = plan.number() == last + counted;
+                    match report.ending {
+                        Ending::RateLimited { .. } => prop_assert!(same),
+                        Ending::Transient => {}
+                        _ => prop_assert!(!same),
+                    }
+                    counted = plan.number() - last;
+                    prop_assert_eq!(plan.iterations(), counted);
+                }
+                Step::Stop(reason) => {
+                    let completed = reason == StopReason::Completed;
+                    prop_assert!(!completed || counted > 0);
+                    if reason == StopReason::Stagnation {
+                        prop_assert!(iterative && threshold > 0);
+                    }
+                    plan.done(report, at(clock));
+                    prop_assert_eq!(plan.next(at(clock), NONE), Step::Stop(reason));
+                    break;
+                }
+                other => prop_assert!(false, "{:?}", other),
+            }
+        }
+    }
+}
+
+trait Odd {
+    fn tokens_odd(&self) -> bool;
+}
+
+impl Odd for Report {
+    fn tokens_odd(&self) -> bool {
+        self.spent.tokens % 2 == 1
+    }
+}

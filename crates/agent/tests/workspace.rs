@@ -1,0 +1,354 @@
+//! Workspaces on disk: layout, what is kept, who may use them, and how a loop is steered.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::path::Path;
+
+use jiff::Timestamp;
+use retake_agent::control::Mailbox;
+use retake_agent::lock::{Lock, LockError};
+use retake_agent::plan::Mode;
+use retake_agent::status::{Completion, Marks, Source};
+use retake_agent::workspace::{
+    Metadata, Name, Places, TemplateFile, Workspace, WorkspaceError, WorkspaceStatus, problems,
+};
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+fn now() -> Timestamp {
+    Timestamp::from_second(1_760_538_225).unwrap()
+}
+
+struct Project {
+    dir: tempfile::TempDir,
+    places: Places,
+}
+
+impl Project {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut places = Places::of_project(dir.path());
+        places.global_templates = Some(dir.path().join("global"));
+        Self { dir, places }
+    }
+
+    fn workspace(&self, text: &str) -> Workspace {
+        let metadata = Metadata::new(text, Mode::Loop, now());
+        let workspace = self.places.create(&name(text), &metadata).unwrap();
+        std::fs::write(workspace.instructions_path(), "Do it.").unwrap();
+        workspace
+    }
+}
+
+fn entries(dir: &Path) -> Vec<String> {
+    let mut all: Vec<String> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn layout_and_metadata_as_documented() {
+    let project = Project::new();
+    let metadata = Metadata::new("my-task", Mode::Iterative, now());
+    let workspace = project.places.create(&name("my-task"), &metadata).unwrap();
+    assert_eq!(workspace.dir(), project.dir.path().join(".agent/workspaces/my-task"));
+    assert_eq!(entries(workspace.dir()), [".metadata.json", "TODO.md", "reports", "working"]);
+    let text = std::fs::read_to_string(workspace.metadata_path()).unwrap();
+    assert_eq!(
+        text,
+        r#"{
+  "name": "my-task",
+  "created": "2025-10-15T14:23:45Z",
+  "status": "in_progress",
+  "totalIterations": 0,
+  "setupIterations": 0,
+  "executionIterations": 0,
+  "mode": "iterative",
+  "maxIterations": 20,
+  "delay": 2,
+  "stagnationThreshold": 2,
+  "notifyEvents": [
+    "all"
+  ]
+}
+"#
+    );
+    let again = project.places.create(&name("my-task"), &metadata);
+    assert!(matches!(again, Err(WorkspaceError::Exists(_))));
+    assert_eq!(entries(&project.places.workspaces), ["my-task"]);
+    let missing = project.places.open(&name("other")).unwrap_err();
+    assert_eq!(missing.to_string(), "Workspace not found: other");
+}
+
+#[test]
+fn unknown_keys_survive_a_rewrite() {
+    let project = Project::new();
+    let workspace = project.workspace("t");
+    std::fs::write(
+        workspace.metadata_path(),
+        r#"{"name":"t","created":"2025-10-16T14:30:00+02:00","future":{"a":[1]},
+            "verification":{"verificationAttempts":1,"more":true},"config":{"claude":{"args":["-x"]}}}"#,
+    )
+    .unwrap();
+    workspace.update(|metadata| metadata.count_execution(now())).unwrap();
+    workspace.update(Metadata::count_setup).unwrap();
+    let value: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(workspace.metadata_path()).unwrap()).unwrap();
+    assert_eq!(value["future"]["a"][0], 1);
+    assert_eq!(value["verification"]["more"], true);
+    assert_eq!(value["config"]["claude"]["args"][0], "-x");
+    assert_eq!(
+        (&value["executionIterations"], &value["setupIterations"], &value["totalIterations"]),
+        (&1.into(), &1.into(), &2.into())
+    );
+    let metadata = workspace.update(Metadata::reset).unwrap();
+    assert_eq!((metadata.total_iterations, metadata.last_run), (0, None));
+    for nonsense in [
+        r#"{"name":"t"}"#,
+        "{",
+        r#"{"name":"t","created":"2025-10-16T14:30:00Z","maxIterations":0}"#,
+    ] {
+        std::fs::write(workspace.metadata_path(), nonsense).unwrap();
+        assert!(workspace.metadata().is_err(), "{nonsense}");
+    }
+}
+
+#[test]
+fn listed_by_name_with_broken_ones() {
+    let project = Project::new();
+    for text in ["b", "a", "c"] {
+        project.workspace(text);
+    }
+    std::fs::write(project.places.workspaces.join("b/.metadata.json"), "{").unwrap();
+    std::fs::create_dir(project.places.workspaces.join("not a name")).unwrap();
+    let all = project.places.list().unwrap();
+    let seen: Vec<_> = all.iter().map(|(w, m)| (w.name().as_str(), m.is_ok())).collect();
+    assert_eq!(seen, [("a", true), ("b", false), ("c", true)]);
+    assert!(Places::of_project(Path::new("/nowhere")).list().unwrap().is_empty());
+}
+
+#[test]
+fn archived_and_restored_whole() {
+    let project = Project::new();
+    let workspace = project.workspace("t");
+    std::fs::write(workspace.working_dir().join("note"), "n").unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", workspace.dir().join("link")).unwrap();
+    std::fs::write(workspace.dir().join(".lock"), "x").unwrap();
+    let kept = project.places.archive(&workspace, now(), true).unwrap();
+    assert_eq!(kept.archive_name, "t-2025-10-15T14-23-45");
+    let second = project.places.archive(&workspace, now(), false).unwrap();
+    assert_eq!(second.archive_name, "t-2025-10-15T14-23-45-2");
+    assert!(!workspace.dir().exists());
+    assert_eq!(project.places.archives().unwrap().len(), 2);
+    let about = project.places.archive.join(&second.archive_name).join(".archived.json");
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(about).unwrap()).unwrap();
+    for key in ["originalName", "archiveName", "archivedAt", "archivedFrom"] {
+        assert!(json[key].is_string(), "{key}");
+    }
+    let archive = name(&second.archive_name);
+    let back = project.places.restore(&archive, Some(&name("u"))).unwrap();
+    assert_eq!(back.metadata().unwrap().name, "u");
+    assert_eq!(
+        entries(back.dir()),
+        [".metadata.json", "INSTRUCTIONS.md", "TODO.md", "link", "reports", "working"]
+    );
+    assert!(back.dir().join("link").symlink_metadata().unwrap().is_symlink());
+    assert_eq!(std::fs::read_to_string(back.working_dir().join("note")).unwrap(), "n");
+    project.places.restore(&archive, None).unwrap();
+    assert!(matches!(project.places.restore(&archive, None), Err(WorkspaceError::Exists(_))));
+    project.places.delete_archive(&archive).unwrap();
+    assert!(matches!(project.places.restore(&archive, None), Err(WorkspaceError::NoArchive(_))));
+    project.places.delete(&back).unwrap();
+    assert_eq!(entries(&project.places.workspaces), ["t"]);
+}
+
+#[test]
+fn an_archive_cannot_say_where_it_goes() {
+    let project = Project::new();
+    let workspace = project.workspace("t");
+    let kept = project.places.archive(&workspace, now(), true).unwrap();
+    let about = project.places.archive.join(&kept.archive_name).join(".archived.json");
+    let text = std::fs::read_to_string(&about).unwrap();
+    std::fs::write(&about, text.replace("\"t\"", "\"../../evil\"")).unwrap();
+    let restored = project.places.restore(&name(&kept.archive_name), None);
+    assert!(matches!(restored, Err(WorkspaceError::Name(_))));
+}
+
+#[test]
+fn templates() {
+    let project = Project::new();
+    let workspace = project.workspace("t");
+    workspace.update(|m| m.max_iterations = Some(7)).unwrap();
+    let about = |text: &str| TemplateFile {
+        name: text.to_owned(),
+        description: Some("d".into()),
+        tags: vec!["x".into()],
+        estimated_iterations: Some(5),
+        created: now(),
+        mode: Mode::Iterative,
+        max_iterations: None,
+        delay: None,
+    };
+    project.places.save_template(&workspace, about("tpl"), true, false).unwrap();
+    assert!(project.places.template(&name("tpl")).unwrap().global);
+    project.places.save_template(&workspace, about("tpl"), false, false).unwrap();
+    assert!(
+        !project.places.template(&name("tpl")).unwrap().global,
+        "the project's own comes first"
+    );
+    assert_eq!(project.places.templates().unwrap().len(), 1);
+    let twice = project.places.save_template(&workspace, about("tpl"), false, false);
+    assert!(matches!(twice, Err(WorkspaceError::TemplateExists(_))));
+    project.places.save_template(&workspace, about("tpl"), false, true).unwrap();
+    assert!(project.places.save_template(&workspace, about("../x"), false, true).is_err());
+    let made = project.places.use_template(&name("tpl"), &name("n"), now()).unwrap();
+    let metadata = made.metadata().unwrap();
+    assert_eq!((metadata.mode, metadata.max_iterations), (Mode::Loop, Some(7)));
+    assert_eq!(made.instructions().unwrap().as_deref(), Some("Do it."));
+    project.places.delete_template(&name("tpl"), false).unwrap();
+    assert!(project.places.template(&name("tpl")).unwrap().global);
+    project.places.delete_template(&name("tpl"), true).unwrap();
+    assert!(project.places.template(&name("tpl")).is_err());
+}
+
+#[test]
+fn problems_are_named() {
+    let project = Project::new();
+    let workspace = project.workspace("t");
+    assert!(problems(&workspace).is_empty());
+    std::fs::write(workspace.instructions_path(), " \n").unwrap();
+    std::fs::write(workspace.status_path(), "{}").unwrap();
+    std::fs::remove_dir(workspace.reports_dir()).unwrap();
+    workspace.update(|m| m.name = "u".into()).unwrap();
+    let all = problems(&workspace).join("\n");
+    for part in [
+        "names the workspace",
+        "Run setup first: retake agent setup t",
+        "complete is missing",
+        "reports is missing",
+    ] {
+        assert!(all.contains(part), "{part}: {all}");
+    }
+}
+
+#[test]
+fn one_at_a_time_and_reclaimed_from_the_dead() {
+    let project = Project::new();
+    let workspace = project.workspace("t");
+    assert!(Lock::holder(&workspace).is_none());
+    let lock = Lock::acquire(&workspace, "host", "run").unwrap();
+    assert!(lock.abandoned().is_none());
+    let refused = Lock::acquire(&workspace, "host", "run").unwrap_err();
+    let text = refused.to_string();
+    let mine = format!("Workspace t is in use by `retake agent run` (pid {}", std::process::id());
+    assert!(text.starts_with(&mine), "{text}");
+    assert!(matches!(refused, LockError::Held { holder: Some(_), .. }));
+    assert_eq!(Lock::holder(&workspace).unwrap().pid, std::process::id());
+    drop(lock);
+    assert!(Lock::acquire(&workspace, "host", "run").unwrap().abandoned().is_none());
+    // A holder that died leaves its name and no lock.
+    let left = r#"{"pid":1,"host":"h","command":"run","since":"2025-10-16T14:30:00Z"}"#;
+    std::fs::write(workspace.dir().join(".lock"), left).unwrap();
+    assert!(Lock::holder(&workspace).is_none());
+    let lock = Lock::acquire(&workspace, "host", "run").unwrap();
+    assert_eq!(lock.abandoned().unwrap().pid, 1);
+}
+
+#[test]
+fn messages_are_used_once() {
+    let project = Project::new();
+    let workspace = project.workspace("t");
+    let loop_side = Mailbox::of(&workspace).unwrap();
+    let other = Mailbox::of(&workspace).unwrap();
+    loop_side.begin().unwrap();
+    other.tell("first $1 {{x}}", 1).unwrap();
+    other.tell("second", 2).unwrap();
+    assert!(other.tell("  ", 3).is_err() && other.tell(&"x".repeat(70_000), 3).is_err());
+    assert_eq!(other.waiting().unwrap().len(), 2);
+    assert_eq!(loop_side.take(4).unwrap(), ["first $1 {{x}}", "second"]);
+    // A second attempt at the same iteration, and a message in between.
+    other.tell("third", 4).unwrap();
+    assert_eq!(loop_side.take(4).unwrap().len(), 3);
+    loop_side.settle(4).unwrap();
+    assert!(loop_side.take(5).unwrap().is_empty());
+    // An iteration that takes a message and dies leaves it to the next.
+    other.tell("fourth", 5).unwrap();
+    assert_eq!(loop_side.take(6).unwrap(), ["fourth"]);
+    loop_side.begin().unwrap();
+    assert_eq!(loop_side.take(7).unwrap(), ["fourth"]);
+    loop_side.settle(7).unwrap();
+    loop_side.begin().unwrap();
+    assert!(loop_side.take(8).unwrap().is_empty());
+}
+
+#[test]
+fn stop_and_pause_reach_the_loop_that_runs() {
+    let project = Project::new();
+    let workspace = project.workspace("t");
+    let mailbox = Mailbox::of(&workspace).unwrap();
+    mailbox.stop().unwrap();
+    mailbox.pause().unwrap();
+    assert!(mailbox.requests().stop && mailbox.requests().pause);
+    // Meant for a loop that is gone.
+    mailbox.begin().unwrap();
+    assert_eq!(mailbox.requests(), Default::default());
+    mailbox.pause().unwrap();
+    mailbox.resume().unwrap();
+    mailbox.resume().unwrap();
+    assert!(!mailbox.requests().pause);
+    mailbox.stop().unwrap();
+    mailbox.end().unwrap();
+    assert!(!mailbox.requests().stop);
+}
+
+#[test]
+fn completion_counts_only_when_said_in_this_run() {
+    let project = Project::new();
+    let workspace = project.workspace("t");
+    let complete = r#"{"complete":true,"worked":false,"progress":{"completed":2,"total":2}}"#;
+    std::fs::write(workspace.status_path(), complete).unwrap();
+    let start = Marks::take(&workspace);
+    let found = Completion::find(&workspace, start, true);
+    assert!(!found.complete && found.stale && found.worked.is_none());
+    assert_eq!((found.source, found.remaining), (Source::Status, Some(0)));
+    // The same words, written again, by rename.
+    let staged = workspace.dir().join("new");
+    std::fs::write(&staged, complete).unwrap();
+    std::fs::rename(&staged, workspace.status_path()).unwrap();
+    let found = Completion::find(&workspace, start, true);
+    assert!(found.complete && !found.stale);
+    assert_eq!(found.worked, Some(false));
+}
+
+#[test]
+fn check_boxes_decide_only_without_a_valid_status() {
+    let project = Project::new();
+    let workspace = project.workspace("t");
+    let start = Marks::take(&workspace);
+    assert_eq!(Completion::find(&workspace, start, true).source, Source::Nothing);
+    std::fs::write(workspace.todo_path(), "- [x] a\n- [x] b\n").unwrap();
+    let found = Completion::find(&workspace, start, true);
+    assert_eq!((found.source, found.complete, found.remaining), (Source::Todo, true, Some(0)));
+    assert!(!Completion::find(&workspace, start, false).complete);
+    assert!(Completion::find(&workspace, Marks::take(&workspace), true).stale);
+    std::fs::write(workspace.status_path(), r#"{"complete":"yes"}"#).unwrap();
+    let found = Completion::find(&workspace, start, true);
+    assert!(found.complete && found.invalid.unwrap().contains("complete is \"yes\""));
+    std::fs::write(workspace.status_path(), r#"{"complete":false}"#).unwrap();
+    let found = Completion::find(&workspace, start, true);
+    assert_eq!((found.source, found.complete), (Source::Status, false));
+}
+
+#[test]
+fn words_of_a_status() {
+    for status in [WorkspaceStatus::InProgress, WorkspaceStatus::Completed, WorkspaceStatus::Error]
+    {
+        assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
+        assert_eq!(status.as_str().parse(), Ok(status));
+    }
+}

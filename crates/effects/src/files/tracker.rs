@@ -1,0 +1,204 @@
+//! Takes snapshots of one directory, each with the help of the last.
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::Error;
+use super::cache::Cache;
+use super::chain::Chain;
+use super::examine::Moment;
+use super::rules::Rules;
+use super::scan::{Found, Scan};
+use super::segments::{Segments, Sink};
+use super::sys;
+use super::tree::{Snapshot, Tree, bytes};
+
+/// Follows one directory from snapshot to snapshot.
+#[derive(Debug)]
+pub struct Tracker {
+    root: PathBuf,
+    rules: Rules,
+    cache: Option<Cache>,
+    exact: bool,
+    stop: Option<Arc<AtomicBool>>,
+    last: Option<Arc<Tree>>,
+    /// What is on disk.
+    saved: Option<Arc<Tree>>,
+    problem: Option<Error>,
+}
+
+impl Tracker {
+    /// Tracks a directory, which must exist; links that lead to it are resolved once, here.
+    pub fn new(root: &Path, rules: Rules) -> Result<Self, Error> {
+        let bad = |source| Error::Root { path: root.to_owned(), source };
+        let root = root.canonicalize().map_err(bad)?;
+        Ok(Self {
+            root,
+            rules,
+            cache: None,
+            exact: false,
+            stop: None,
+            last: None,
+            saved: None,
+            problem: None,
+        })
+    }
+
+    /// Keeps what is learned in a directory of its own, for this root alone ([`cache_name`] gives a
+    /// name for it). It is made if need be, for the user's eyes only.
+    pub fn with_cache(mut self, directory: &Path) -> Self {
+        self.cache = Some(Cache::new(directory));
+        self
+    }
+
+    /// Believes no `stat` and hashes every file, every time. Finds the one change that `stat` does
+    /// not show: a store through a memory mapping to a page that was already dirty.
+    pub fn exact(mut self, exact: bool) -> Self {
+        self.exact = exact;
+        self
+    }
+
+    /// Ends a snapshot with [`Error::Stopped`] soon after this becomes true.
+    pub fn stop_on(mut self, stop: Arc<AtomicBool>) -> Self {
+        self.stop = Some(stop);
+        self
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// What stood in the way of keeping lines or reading the cache in the last snapshot. The
+    /// snapshot itself is right all the same.
+    pub fn problem(&self) -> Option<&Error> {
+        self.problem.as_ref()
+    }
+
+    /// The last snapshot that was taken, or else the one that was last kept for this root, by
+    /// whichever process.
+    pub fn last(&mut self) -> Option<Snapshot> {
+        self.load();
+        self.last.clone().map(|tree| Snapshot { tree })
+    }
+
+    fn load(&mut self) {
+        if self.last.is_none()
+            && let Some(cache) = &self.cache
+        {
+            self.last = cache.load(&self.root).map(Arc::new);
+            self.saved = self.last.clone();
+        }
+    }
+
+    /// Looks at the whole tree.
+    pub fn snapshot(&mut self) -> Result<Snapshot, Error> {
+        self.problem = None;
+        self.load();
+        let bad = |source: io::Error| Error::Root { path: self.root.clone(), source };
+        let start = sys::now();
+        let root = sys::open_dir(rustix::fs::CWD, bytes(&self.root)).map_err(|e| bad(e.into()))?;
+        let segments = match &self.last {
+            Some(last) => last.segments.clone(),
+            None => Segments::new().map_err(bad)?,
+        };
+        // Without a place to keep them the lines live in a nameless temporary file.
+        let directory = self.cache.as_ref().and_then(|cache| match cache.prepare() {
+            Ok(()) => Some(cache.directory()),
+            Err(error) => {
+                self.problem = Some(error);
+                None
+            }
+        });
+        let sink = Sink::new(segments, directory);
+        let scan = Scan {
+            root: root.as_fd().try_clone_to_owned().map_err(bad)?,
+            rules: &self.rules,
+            above: Chain::above(&self.root, &self.rules),
+            previous: self.last.as_deref(),
+            moment: Moment { start, exact: self.exact },
+            sink: &sink,
+            workers: std::thread::available_parallelism().map_or(1, usize::from).min(8),
+            stop: self.stop.as_deref(),
+        };
+        let found = scan.run();
+        let (segments, problem) = sink.finish();
+        if self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            return Err(Error::Stopped { path: self.root.clone() });
+        }
+        if let Some(source) = problem {
+            self.problem = Some(Error::Lines { path: self.root.clone(), source });
+        }
+        let Found { directories, closed, mut hidden } = found;
+        if closed.first().is_some_and(|closed| closed.is_empty()) {
+            return Err(bad(io::ErrorKind::PermissionDenied.into()));
+        }
+        hidden.extend(self.last.iter().flat_map(|last| last.hidden.iter().cloned()));
+        let mut tree = Tree { directories, closed, hidden: Vec::new(), start, segments };
+        hidden.retain(|path| !tree.counts(path));
+        hidden.sort_unstable();
+        hidden.dedup();
+        tree.hidden = hidden;
+        let tree = Arc::new(tree);
+        self.last = Some(tree.clone());
+        Ok(Snapshot { tree })
+    }
+
+    /// Keeps the last snapshot for the next process. Costs nothing if nothing has changed since it
+    /// was last kept.
+    pub fn save(&mut self) -> Result<(), Error> {
+        let (Some(cache), Some(last)) = (&self.cache, &self.last) else { return Ok(()) };
+        let same = self.saved.as_ref().is_some_and(|saved| {
+            saved.directories.len() == last.directories.len()
+                && saved.directories.iter().zip(&last.directories).all(|(a, b)| Arc::ptr_eq(a, b))
+        });
+        if same {
+            return Ok(());
+        }
+        let saved = cache.save(&self.root, last)?;
+        self.last = Some(saved.clone());
+        self.saved = Some(saved);
+        Ok(())
+    }
+}
+
+/// A name for the cache of this root, to be used in a directory that holds several.
+pub fn cache_name(root: &Path) -> String {
+    let root = root.canonicalize().unwrap_or_else(|_| root.to_owned());
+    blake3::hash(bytes(&root)).to_hex()[..16].to_owned()
+}
+
+/// Removes a cache and everything beside it. A tracker that is using it goes on without.
+pub fn clear_cache(directory: &Path) -> Result<(), Error> {
+    Cache::new(directory).clear()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unchanged_directories_are_shared_and_changed_ones_are_not() {
+        let home = tempfile::tempdir().unwrap();
+        for name in ["a/1", "b/1", "c/1"] {
+            let path = home.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, name).unwrap();
+        }
+        // Until everything lies far enough in the past.
+        std::thread::sleep(std::time::Duration::from_millis(12));
+        let mut tracker = Tracker::new(home.path(), Rules::new()).unwrap();
+        let before = tracker.snapshot().unwrap();
+        std::fs::write(home.path().join("b/1"), "other").unwrap();
+        let after = tracker.snapshot().unwrap();
+        let shared: Vec<_> = (before.tree.directories.iter().zip(&after.tree.directories))
+            .map(|(before, after)| {
+                (String::from_utf8_lossy(&before.path), Arc::ptr_eq(before, after))
+            })
+            .collect();
+        let expected = [("", true), ("a", true), ("b", false), ("c", true)];
+        assert_eq!(shared, expected.map(|(path, same)| (path.into(), same)));
+    }
+}

@@ -1,0 +1,205 @@
+//! Bytes in, results out: hands each line to the recognisers that may care for it.
+//!
+//! Speed comes from not looking: a line goes only to recognisers that named its first visible
+//! bytes, or asked for every line because they are inside something. Knows no framework's format.
+
+use super::combine;
+use super::found::Found;
+use super::frameworks;
+use super::lines::{Lines, strip_escapes};
+use super::outline::Outline;
+use super::reports::Report;
+use super::results::TestResults;
+
+/// Where a run's bytes came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// One line as a recogniser sees it: without escapes, without blanks at its end.
+pub(super) struct Line<'a> {
+    pub(super) stream: Stream,
+    /// With its indentation.
+    pub(super) whole: &'a [u8],
+    /// Without it.
+    pub(super) text: &'a [u8],
+    /// Blank bytes before `text`.
+    pub(super) indent: usize,
+    /// The line before it on this stream was blank.
+    pub(super) after_blank: bool,
+    pub(super) outline: &'a Outline,
+}
+
+impl Line<'_> {
+    /// Whether the line begins at the margin.
+    pub(super) fn at_margin(&self) -> bool {
+        self.indent == 0
+    }
+}
+
+/// Which lines a recogniser wants next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attention {
+    /// Those that begin as it said.
+    Idle,
+    /// Every one.
+    All,
+    /// Every one, and of this stream nobody else any: they are what a test printed.
+    Alone,
+}
+
+/// Recognises one framework's output, line by line. Keeps no more than bounded state.
+pub(super) trait Recogniser {
+    fn line(&mut self, line: &Line<'_>) -> Attention;
+
+    /// What came of it; `None` if nothing showed that the framework ran.
+    fn finish(self: Box<Self>, exit: Option<i32>) -> Option<Found>;
+}
+
+/// Finds test results in what a run prints, while it prints it.
+///
+/// Memory is bounded whatever the input.
+pub struct Parser {
+    lines: [Lines; 2],
+    dispatch: Dispatch,
+}
+
+struct Dispatch {
+    recognisers: Vec<Box<dyn Recogniser>>,
+    /// Who wants lines that begin with two bytes, one bit each.
+    by_beginning: Box<[u32]>,
+    attentive: u32,
+    /// Who has a stream to itself.
+    alone: [u32; 2],
+    outlines: [Outline; 2],
+    after_blank: [bool; 2],
+    clean: Vec<u8>,
+}
+
+impl Default for Parser {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Parser {
+    pub fn new() -> Self {
+        let mut recognisers = Vec::new();
+        let mut by_beginning = vec![0; 1 << 16].into_boxed_slice();
+        for (bit, (recogniser, beginnings)) in frameworks::all().into_iter().enumerate() {
+            recognisers.push(recogniser);
+            for beginning in beginnings {
+                let from = beginning_of(beginning);
+                // A single byte goes with any second one.
+                let to = if beginning.len() == 1 { from + 0x100 } else { from + 1 };
+                by_beginning[from..to].iter_mut().for_each(|wanted| *wanted |= 1 << bit);
+            }
+        }
+        // An escape hides what is visible first.
+        for other in 0..=0xffusize {
+            by_beginning[0x1b << 8 | other] = u32::MAX;
+            by_beginning[other << 8 | 0x1b] = u32::MAX;
+        }
+        let dispatch = Dispatch {
+            recognisers,
+            by_beginning,
+            attentive: 0,
+            alone: [0; 2],
+            outlines: [Outline::default(), Outline::default()],
+            after_blank: [false; 2],
+            clean: Vec::new(),
+        };
+        Self { lines: [Lines::default(), Lines::default()], dispatch }
+    }
+
+    /// Takes the next bytes of a stream. Where they are split makes no difference.
+    pub fn push(&mut self, stream: Stream, bytes: &[u8]) {
+        let dispatch = &mut self.dispatch;
+        self.lines[stream as usize].push(bytes, |line| dispatch.line(stream, line));
+    }
+
+    /// Ends the run. `exit_code` is `None` if it did not exit by itself.
+    ///
+    /// `None`: nothing showed that tests ran.
+    pub fn finish(mut self, exit_code: Option<i32>, reports: Vec<Report>) -> Option<TestResults> {
+        let dispatch = &mut self.dispatch;
+        self.lines[0].flush(|line| dispatch.line(Stream::Stdout, line));
+        self.lines[1].flush(|line| dispatch.line(Stream::Stderr, line));
+        let found = self.dispatch.recognisers.into_iter();
+        let found = found.filter_map(|recogniser| recogniser.finish(exit_code)).collect();
+        combine::combine(found, reports, exit_code)
+    }
+}
+
+impl Dispatch {
+    #[inline]
+    fn line(&mut self, stream: Stream, raw: &[u8]) {
+        let of_stream = stream as usize;
+        let indent = indentation(raw);
+        let text = &raw[indent..];
+        if self.interested(of_stream, text) != 0 {
+            self.show(stream, raw);
+        } else if indent > 1 && !text.is_empty() {
+            self.outlines[of_stream].line(indent, text, self.after_blank[of_stream]);
+        }
+        self.after_blank[of_stream] = text.is_empty();
+    }
+
+    #[inline]
+    fn interested(&self, of_stream: usize, text: &[u8]) -> u32 {
+        match self.alone[of_stream] {
+            0 if text.is_empty() => self.attentive,
+            0 => self.by_beginning[beginning_of(text)] | self.attentive,
+            alone => alone,
+        }
+    }
+
+    /// The line is worth a closer look.
+    fn show(&mut self, stream: Stream, raw: &[u8]) {
+        let of_stream = stream as usize;
+        let mut clean = std::mem::take(&mut self.clean);
+        let whole = if memchr::memchr(0x1b, raw).is_some() {
+            strip_escapes(raw, &mut clean);
+            clean.trim_ascii_end()
+        } else {
+            raw.trim_ascii_end()
+        };
+        let indent = indentation(whole);
+        let text = &whole[indent..];
+        let after_blank = self.after_blank[of_stream];
+        let mut left = self.interested(of_stream, text);
+        let outline = &self.outlines[of_stream];
+        let line = Line { stream, whole, text, indent, after_blank, outline };
+        while left != 0 {
+            let bit = left & left.wrapping_neg();
+            left ^= bit;
+            let Some(recogniser) = self.recognisers.get_mut(bit.trailing_zeros() as usize) else {
+                break;
+            };
+            let attention = recogniser.line(&line);
+            match attention {
+                Attention::Idle => self.attentive &= !bit,
+                Attention::All | Attention::Alone => self.attentive |= bit,
+            }
+            match attention {
+                Attention::Alone => self.alone[of_stream] = bit,
+                Attention::Idle | Attention::All => self.alone[of_stream] &= !bit,
+            }
+        }
+        if indent > 1 && !text.is_empty() {
+            self.outlines[of_stream].line(indent, text, after_blank);
+        }
+        self.clean = clean;
+    }
+}
+
+fn beginning_of(text: &[u8]) -> usize {
+    let byte = |at: usize| text.get(at).map_or(0, |byte| usize::from(*byte));
+    byte(0) << 8 | byte(1)
+}
+
+fn indentation(line: &[u8]) -> usize {
+    line.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count()
+}

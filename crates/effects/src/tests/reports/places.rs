@@ -1,0 +1,147 @@
+//! Where report files are: the tools' default places, and globs the user gave.
+//!
+//! Goes along each glob directory by directory, so a place costs what it names and not a walk
+//! over the whole tree; `**` is bounded and stays out of `.git` and `node_modules`.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use globset::{Glob, GlobMatcher};
+
+use super::{MAX_REPORTS, ReportError};
+
+/// Entries looked at for one glob, at most.
+const MAX_ENTRIES: usize = 100_000;
+const MAX_DEPTH: usize = 24;
+
+const DEFAULT_PLACES: [&str; 21] = [
+    "target/nextest/*/junit.xml",
+    "target/surefire-reports/TEST-*.xml",
+    "target/failsafe-reports/TEST-*.xml",
+    "*/target/surefire-reports/TEST-*.xml",
+    "*/target/failsafe-reports/TEST-*.xml",
+    "*/*/target/surefire-reports/TEST-*.xml",
+    "build/test-results/*/TEST-*.xml",
+    "*/build/test-results/*/TEST-*.xml",
+    "junit.xml",
+    "junit-*.xml",
+    "test-results.xml",
+    "test-report.xml",
+    "test-results/*.xml",
+    "test-results/*/*.xml",
+    "test-reports/*.xml",
+    "reports/junit*.xml",
+    "rspec.xml",
+    "TestResults/*.trx",
+    "*/TestResults/*.trx",
+    "*/*/TestResults/*.trx",
+    "TestResults/*/*.trx",
+];
+
+enum Part {
+    Name(String),
+    Match(GlobMatcher),
+    AnyDepth,
+}
+
+/// The files that `wanted` accepts, each once, in order.
+pub(super) fn files(
+    root: &Path,
+    extra: &[String],
+    wanted: impl Fn(&Path) -> bool,
+) -> Result<Vec<PathBuf>, ReportError> {
+    let mut found = Vec::new();
+    let globs = DEFAULT_PLACES.iter().copied().chain(extra.iter().map(String::as_str));
+    for glob in globs {
+        let parts = parts(glob)?;
+        let mut walk = Walk { wanted: &wanted, left: MAX_ENTRIES, found: &mut found };
+        // An absolute glob replaces the root, as a path does.
+        let start = if glob.starts_with('/') { Path::new("/") } else { root };
+        walk.along(start, &parts, 0);
+    }
+    found.sort();
+    found.dedup();
+    found.truncate(MAX_REPORTS);
+    Ok(found)
+}
+
+fn parts(glob: &str) -> Result<Vec<Part>, ReportError> {
+    let part = |text: &str| {
+        if text == "**" {
+            Ok(Part::AnyDepth)
+        } else if text.contains(['*', '?', '[', '{', '\\']) {
+            let fail = |source| ReportError::Glob { glob: glob.to_owned(), source };
+            Ok(Part::Match(Glob::new(text).map_err(fail)?.compile_matcher()))
+        } else {
+            Ok(Part::Name(text.to_owned()))
+        }
+    };
+    glob.split('/').filter(|text| !text.is_empty() && *text != ".").map(part).collect()
+}
+
+struct Walk<'a, W> {
+    wanted: &'a W,
+    left: usize,
+    found: &'a mut Vec<PathBuf>,
+}
+
+impl<W: Fn(&Path) -> bool> Walk<'_, W> {
+    fn along(&mut self, directory: &Path, parts: &[Part], depth: usize) {
+        let Some((part, rest)) = parts.split_first() else { return };
+        if depth > MAX_DEPTH || self.found.len() > 4 * MAX_REPORTS {
+            return;
+        }
+        match part {
+            Part::Name(name) => {
+                let path = directory.join(name);
+                if rest.is_empty() {
+                    self.offer(path);
+                } else {
+                    self.along(&path, rest, depth + 1);
+                }
+            }
+            Part::Match(matcher) => {
+                for (path, is_directory) in self.entries(directory) {
+                    let matches = path.file_name().is_some_and(|name| matcher.is_match(name));
+                    if matches && rest.is_empty() {
+                        self.offer(path);
+                    } else if matches && is_directory {
+                        self.along(&path, rest, depth + 1);
+                    }
+                }
+            }
+            Part::AnyDepth => {
+                self.along(directory, rest, depth + 1);
+                for (path, is_directory) in self.entries(directory) {
+                    if is_directory && !left_out(path.file_name()) {
+                        self.along(&path, parts, depth + 1);
+                    }
+                }
+            }
+        }
+    }
+
+    fn offer(&mut self, path: PathBuf) {
+        if (self.wanted)(&path) {
+            self.found.push(path);
+        }
+    }
+
+    /// A directory's entries in order, and which are directories. Links to directories are none,
+    /// so there are no loops.
+    fn entries(&mut self, directory: &Path) -> Vec<(PathBuf, bool)> {
+        let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
+        let mut found: Vec<_> = entries
+            .flatten()
+            .take(self.left)
+            .map(|entry| (entry.path(), entry.file_type().is_ok_and(|kind| kind.is_dir())))
+            .collect();
+        self.left -= found.len();
+        found.sort();
+        found
+    }
+}
+
+fn left_out(name: Option<&OsStr>) -> bool {
+    name.is_some_and(|name| name == ".git" || name == "node_modules")
+}

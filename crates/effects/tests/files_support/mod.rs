@@ -1,0 +1,127 @@
+//! A directory to play in, and what happened in it.
+
+#![expect(dead_code, reason = "each test file uses its own part of this")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use retake_effects::files::{Changes, Rules, Snapshot, Tracker};
+
+pub(crate) struct Place {
+    home: tempfile::TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        let place = Self { home: tempfile::tempdir().unwrap() };
+        std::fs::create_dir(place.root()).unwrap();
+        place
+    }
+
+    pub(crate) fn with(files: &[(&str, &str)]) -> Self {
+        let place = Self::new();
+        files.iter().for_each(|(path, text)| place.put(path, text));
+        place
+    }
+
+    pub(crate) fn root(&self) -> PathBuf {
+        self.home.path().join("tree")
+    }
+
+    pub(crate) fn cache(&self) -> PathBuf {
+        self.home.path().join("kept/cache")
+    }
+
+    pub(crate) fn at(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.root().join(path)
+    }
+
+    pub(crate) fn put(&self, path: &str, content: impl AsRef<[u8]>) {
+        let path = self.at(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+
+    pub(crate) fn remove(&self, path: &str) {
+        std::fs::remove_file(self.at(path)).unwrap();
+    }
+
+    pub(crate) fn rename(&self, from: &str, to: &str) {
+        std::fs::create_dir_all(self.at(to).parent().unwrap()).unwrap();
+        std::fs::rename(self.at(from), self.at(to)).unwrap();
+    }
+
+    pub(crate) fn link(&self, target: &str, path: &str) {
+        std::os::unix::fs::symlink(target, self.at(path)).unwrap();
+    }
+
+    pub(crate) fn chmod(&self, path: &str, mode: u32) {
+        std::fs::set_permissions(self.at(path), std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// Waits until a snapshot will believe the `stat` of this path: its ctime must lie far enough
+    /// in the past.
+    pub(crate) fn settle(&self, path: &str) {
+        let metadata = std::fs::symlink_metadata(self.at(path)).unwrap();
+        let changed = Duration::new(metadata.ctime() as u64, metadata.ctime_nsec() as u32);
+        while SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
+            < changed + Duration::from_millis(11)
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub(crate) fn tracker(&self) -> Tracker {
+        self.tracker_with(Rules::new())
+    }
+
+    pub(crate) fn tracker_with(&self, rules: Rules) -> Tracker {
+        Tracker::new(&self.root(), rules).unwrap()
+    }
+
+    /// A tracker as a new process would make it.
+    pub(crate) fn cached(&self) -> Tracker {
+        self.tracker().with_cache(&self.cache())
+    }
+
+    pub(crate) fn paths(&self, rules: Rules) -> Vec<String> {
+        paths(&self.tracker_with(rules).snapshot().unwrap())
+    }
+
+    /// What a tracker without any memory says about the time in which `act` was done.
+    pub(crate) fn during(&self, act: impl FnOnce()) -> Changes {
+        let mut tracker = self.tracker();
+        let before = tracker.snapshot().unwrap();
+        act();
+        before.changes(&tracker.snapshot().unwrap())
+    }
+}
+
+pub(crate) fn paths(snapshot: &Snapshot) -> Vec<String> {
+    snapshot.paths().iter().map(|path| path.to_str().unwrap().to_owned()).collect()
+}
+
+/// One line for each change, in the order of the lists.
+pub(crate) fn shown(changes: &Changes) -> Vec<String> {
+    let text = |path: &Path| String::from_utf8_lossy(path.as_os_str().as_bytes()).into_owned();
+    let list = |mark: &str, paths: &[PathBuf]| -> Vec<String> {
+        paths.iter().map(|path| format!("{mark}{}", text(path))).collect()
+    };
+    let renamed = changes.renamed.iter().map(|r| format!("{}>{}", text(&r.from), text(&r.to)));
+    [
+        list("+", &changes.created),
+        list("~", &changes.modified),
+        list("-", &changes.deleted),
+        renamed.collect(),
+        list("?", &changes.unreadable),
+    ]
+    .concat()
+}
+
+pub(crate) fn lines(changes: &Changes, path: &str) -> Option<(u64, u64)> {
+    changes.lines.get(Path::new(OsStr::new(path))).map(|lines| (lines.added, lines.removed))
+}

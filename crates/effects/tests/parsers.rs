@@ -1,0 +1,13 @@
+//! The parsers on real output, kept from the tools themselves: see `real_tools.rs`.
+
+mod case;
+
+use case::Recorded;
+use retake_effects::tests::Parser;
+
+#[test]
+fn fixtures_are_read_as_their_tools_meant_them() {
+    let wrong: Vec<_> =
+        Recorded::all().iter().filter_map(|recorded| recorded.check(Parser::new())).collect();
+    assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n\n"));
+}

@@ -1,0 +1,35 @@
+//! The parsers against the tools themselves.
+//!
+//! Each case runs a real tool on a small project, once as people run it and once (or at the same
+//! time) with its own machine report, and compares. What the tools print is kept below
+//! `tests/fixtures/`, so that the fast tests read real output without any tool.
+//!
+//! Runs where `RETAKE_REAL_TOOLS` or `CI` is set, since it installs packages and takes a minute.
+//! `RETAKE_KEEP_FIXTURES=1` writes the fixtures anew.
+
+mod case;
+mod tools;
+
+use retake_effects::tests::Parser;
+use tools::{Case, Tools};
+
+#[test]
+fn real_tools_agree_with_their_own_reports() {
+    if std::env::var_os("CI").is_none() && std::env::var_os("RETAKE_REAL_TOOLS").is_none() {
+        return;
+    }
+    let only = std::env::var("RETAKE_REAL_TOOLS").unwrap_or_default();
+    let tools = Tools::install();
+    let mut wrong = Vec::new();
+    for case in Case::all() {
+        if only.len() > 1 && !case.framework.starts_with(&only) {
+            continue;
+        }
+        let recorded = tools.run(&case);
+        if std::env::var_os("RETAKE_KEEP_FIXTURES").is_some() {
+            recorded.keep();
+        }
+        wrong.extend(recorded.check(Parser::new()));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}

@@ -1,0 +1,3 @@
+package good
+
+func Twice(n int) int { return 2 * n }

@@ -1,0 +1,2 @@
+require('./a-module-that-does-not-exist');
+test('never runs', () => {});

@@ -1,0 +1,1 @@
+require 'a_library_that_does_not_exist'

@@ -1,0 +1,3 @@
+import { test } from 'vitest';
+import './a-module-that-does-not-exist.js';
+test('never runs', () => {});

@@ -1,0 +1,287 @@
+//! The supervisor: joins the plan, real children, the directories and the report.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::drive::{self, Children, Outcome};
+use crate::events::{CrashPoint, Events, Summary};
+use crate::name::Invocation;
+use crate::options::Options;
+use crate::place::Place;
+use crate::plan::{Executed, FailedPhase, Finish, Goal, Line, Plan, Step};
+use crate::problem::Problem;
+use crate::process::{Launch, Running};
+use crate::report::{Told, say};
+use crate::state::Eye;
+use crate::trace::Trace;
+use crate::variables::{self, Variables};
+use crate::verdict::{self, Check, Execution};
+
+/// One FIRST test of a test function.
+#[derive(Debug)]
+pub(crate) struct Session<'a> {
+    pub(crate) invocation: &'a Invocation,
+    pub(crate) index: usize,
+    pub(crate) seed: u64,
+    pub(crate) options: &'a Options,
+    pub(crate) variables: &'a Variables,
+}
+
+/// Tries the crash points. The error is the message to fail the test with.
+pub(crate) fn run(session: &Session<'_>) -> Result<(), String> {
+    let variables = session.variables;
+    let told = |problem: Problem| problem.to_string();
+    let events = Events::open(variables.events.as_deref()).map_err(told)?;
+    let place = Place::make(
+        variables.work_dir.as_deref(),
+        &session.invocation.test,
+        session.index,
+        variables.keep_artifacts,
+    )
+    .map_err(told)?;
+    let mut supervisor =
+        Supervisor { session, place, events, summary: Summary::default(), failures: Vec::new() };
+    let finish = supervisor.explore();
+    supervisor.close(&finish)
+}
+
+struct Supervisor<'a> {
+    session: &'a Session<'a>,
+    place: Place,
+    events: Events,
+    summary: Summary,
+    failures: Vec<String>,
+}
+
+impl Supervisor<'_> {
+    fn explore(&mut self) -> Finish {
+        let (variables, options) = (self.session.variables, self.session.options);
+        let mut plan = Plan::new(Goal {
+            only: variables.only,
+            max_crashes: options.max_crashes,
+            keep_going: variables.keep_going.unwrap_or(options.keep_going),
+            jobs: options.jobs,
+        });
+        let workshop = Workshop {
+            session: self.session,
+            place: &self.place,
+            running: Running::new(),
+            eye: Eye::default(),
+        };
+        let mut lines = Vec::new();
+        let told = &mut |line: Line, duration: Duration| {
+            // A directory goes, or a failure is told, before the next line.
+            lines.extend(tell(
+                self.session,
+                &self.place,
+                &self.events,
+                &mut self.summary,
+                &line,
+                duration,
+            ));
+        };
+        let children = Children {
+            run: &|step| workshop.run(step),
+            end_beyond: &|bound| workshop.running.end_beyond(bound),
+        };
+        let finish = drive::drive(&mut plan, options.jobs, &children, told);
+        self.failures = lines;
+        for target in plan.untold() {
+            let directory = self.place.run_dir(target);
+            complain(self.place.remove(target), &directory.display().to_string());
+        }
+        finish
+    }
+
+    /// Says how it ended. What ran ahead and was not needed has removed itself.
+    fn close(self, finish: &Finish) -> Result<(), String> {
+        let Self { session, place, events, summary, failures } = self;
+        let passed = summary.ok + summary.pruned;
+        complain(events.summary(&session.invocation.test, session.index, &summary), "FIRST_EVENTS");
+        place.tidy();
+        match finish {
+            Finish::Exhausted => say(&format!("all {passed} crash points passed")),
+            Finish::Limited if session.variables.only.is_some() => {}
+            Finish::Limited => {
+                say(&format!("the first {passed} crash points passed; there may be more"));
+            }
+            Finish::PastTheEnd { points } => say(&format!(
+                "the workload has {points} crash points; there is no crash point {}",
+                session.variables.only.unwrap_or_default()
+            )),
+            Finish::Failed => return Err(failures.join("\n")),
+        }
+        Ok(())
+    }
+}
+
+/// Tells one result. The message of a failure comes back for the end.
+fn tell(
+    session: &Session<'_>,
+    place: &Place,
+    events: &Events,
+    summary: &mut Summary,
+    line: &Line,
+    duration: Duration,
+) -> Option<String> {
+    let target = drive::target(line);
+    let directory = place.run_dir(target);
+    let (status, label, reason) = match line {
+        Line::Passed { label, .. } => {
+            say(&format!("crash point {target}: OK"));
+            summary.ok += 1;
+            ("ok", Some(label.as_str()), None)
+        }
+        Line::Same { label, earlier, .. } => {
+            say(&format!("crash point {target}: OK (same state as {earlier})"));
+            summary.pruned += 1;
+            ("pruned", Some(label.as_str()), None)
+        }
+        Line::Failed(failure) => {
+            summary.failed += 1;
+            ("failed", failure.label.as_deref(), Some(failure.reason.as_str()))
+        }
+    };
+    let event = CrashPoint {
+        test: &session.invocation.test,
+        index: session.index,
+        target,
+        label,
+        status,
+        work_dir: &directory,
+        duration,
+        reason,
+    };
+    complain(events.crash_point(&event), "FIRST_EVENTS");
+    let Line::Failed(failure) = line else {
+        complain(place.passed(target), &directory.display().to_string());
+        return None;
+    };
+    let told = Told {
+        failure,
+        directory: &directory,
+        log: &place.log(target, failure.phase),
+        seed: session.seed,
+        repro: session.invocation.reproduce(target, session.seed, session.index),
+    };
+    told.print();
+    complain(told.record(&place.record(target)), &place.record(target).display().to_string());
+    Some(told.message())
+}
+
+/// A verdict stands even where its paperwork fails, but not silently.
+fn complain(result: io::Result<()>, what: &str) {
+    if let Err(error) = result {
+        say(&format!("{what}: {error}"));
+    }
+}
+
+/// Makes the children. Called on several threads.
+struct Workshop<'a> {
+    session: &'a Session<'a>,
+    place: &'a Place,
+    running: Running,
+    eye: Eye,
+}
+
+impl Workshop<'_> {
+    fn run(&self, step: &Step) -> Outcome {
+        match step {
+            Step::Execute { target } => Outcome::Executed(self.execute(*target)),
+            Step::Verify { target, label } => Outcome::Checked(self.verify(*target, label)),
+        }
+    }
+
+    fn execute(&self, target: usize) -> Executed {
+        let fail = |reason: String| Executed {
+            result: Execution::Failed { reason },
+            trace: Trace::default(),
+            state: None,
+        };
+        let directory = match self.place.fresh(target) {
+            Ok(directory) => directory,
+            Err(error) => {
+                let path = self.place.run_dir(target);
+                return fail(format!("cannot make the directory {}: {error}", path.display()));
+            }
+        };
+        let launch = self.launch(target, FailedPhase::Execution, &directory, Vec::new());
+        let ending = match self.running.run(&launch) {
+            Ok(Ok(ending)) => ending,
+            Ok(Err(_unwanted)) => {
+                complain(self.place.remove(target), &directory.display().to_string());
+                return fail("ended, because nobody waits for it".into());
+            }
+            Err(error) => return fail(format!("cannot run a child: {error}")),
+        };
+        let mut result = verdict::execution(&ending, target);
+        let mut state = None;
+        match &result {
+            Execution::Crashed { .. } if !directory.is_dir() => {
+                let reason = "the workload deleted or replaced its own directory".into();
+                result = Execution::Failed { reason };
+            }
+            // Not readable means not comparable, so it is checked whatever it is like.
+            Execution::Crashed { .. } => state = self.eye.look(&directory).ok(),
+            Execution::Ended { .. } => {
+                complain(self.place.remove(target), &directory.display().to_string());
+            }
+            Execution::Failed { .. } => {}
+        }
+        Executed { result, trace: Trace::of(&ending.messages), state }
+    }
+
+    fn verify(&self, target: usize, label: &str) -> Check {
+        let directory = self.place.run_dir(target);
+        let set = vec![
+            (variables::CRASH_POINT_ID, target.to_string().into()),
+            (variables::CRASH_LABEL, label.into()),
+        ];
+        let launch = self.launch(target, FailedPhase::Verify, &directory, set);
+        match self.running.run(&launch) {
+            Ok(Ok(ending)) => match verdict::check(&ending) {
+                Check::Passed { .. } if !directory.is_dir() => {
+                    Check::Failed { reason: "verify deleted or replaced its directory".into() }
+                }
+                check => check,
+            },
+            Ok(Err(_unwanted)) => {
+                complain(self.place.remove(target), &directory.display().to_string());
+                Check::Failed { reason: "ended, because nobody waits for it".into() }
+            }
+            Err(error) => Check::Failed { reason: format!("cannot run a child: {error}") },
+        }
+    }
+
+    fn launch(
+        &self,
+        target: usize,
+        phase: FailedPhase,
+        directory: &Path,
+        mut set: Vec<(&'static str, OsString)>,
+    ) -> Launch<'_> {
+        let session = self.session;
+        let word = match phase {
+            FailedPhase::Execution => "EXECUTION",
+            FailedPhase::Verify => "VERIFY",
+        };
+        set.extend([
+            (variables::PHASE, word.into()),
+            (variables::CRASH_TARGET, target.to_string().into()),
+            (variables::WORK_DIR, directory.into()),
+            (variables::SEED, session.seed.to_string().into()),
+            (variables::TEST_NAME, session.invocation.test.as_str().into()),
+            (variables::TEST_INDEX, session.index.to_string().into()),
+        ]);
+        Launch {
+            target,
+            program: &session.invocation.program,
+            arguments: &session.invocation.arguments,
+            set,
+            log: self.place.log(target, phase),
+            timeout: session.options.timeout,
+        }
+    }
+}

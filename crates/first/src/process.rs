@@ -1,0 +1,274 @@
+//! One child: started so that it cannot outlive us, watched until its end, its leftovers ended.
+//!
+//! Theory of operation. The child gets two pipe ends. Over one it announces what happens to it. The
+//! other never carries a byte: its end-of-file, when this process dies in whatever way, is what
+//! [`lifeline`] waits for in the child. Until that thread of the child is up, the
+//! kernel's parent-death signal does its job; that signal follows the *thread* that started the
+//! child, so the thread that starts a child here also waits for it.
+//!
+//! The child leads a process group. The group is killed while the dead leader has not been waited
+//! for, so that its number cannot belong to anybody else. What left the group is swept by its mark.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::channel::Inbox;
+use crate::variables::{self, Channel};
+use crate::verdict::{Ending, Status};
+use crate::{lifeline, sweep};
+
+/// What to start.
+#[derive(Debug)]
+pub(crate) struct Launch<'a> {
+    pub(crate) target: usize,
+    pub(crate) program: &'a Path,
+    pub(crate) arguments: &'a [OsString],
+    pub(crate) set: Vec<(&'static str, OsString)>,
+    /// Where both of its output streams go.
+    pub(crate) log: PathBuf,
+    pub(crate) timeout: Duration,
+}
+
+/// The children that are running now, so that those nobody needs any more can be ended.
+#[derive(Debug)]
+pub(crate) struct Running {
+    table: Mutex<Table>,
+}
+
+#[derive(Debug)]
+struct Table {
+    bound: usize,
+    children: HashMap<usize, u32>,
+}
+
+/// The child was ended, or not started, because nobody waits for its result any more.
+#[derive(Debug)]
+pub(crate) struct Unwanted;
+
+impl Running {
+    pub(crate) fn new() -> Self {
+        Self { table: Mutex::new(Table { bound: usize::MAX, children: HashMap::new() }) }
+    }
+
+    pub(crate) fn end_beyond(&self, bound: usize) {
+        let mut table = self.lock();
+        table.bound = table.bound.min(bound);
+        for (target, pid) in &table.children {
+            if *target > table.bound {
+                signal(*pid as i32, libc::SIGKILL);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a child to its end. Nothing it started is alive afterwards.
+    pub(crate) fn run(&self, launch: &Launch<'_>) -> io::Result<Result<Ending, Unwanted>> {
+        let run_id = run_id();
+        let before = out_of_memory_kills();
+        let (mut child, watch) = {
+            let mut table = self.lock();
+            if launch.target > table.bound {
+                return Ok(Err(Unwanted));
+            }
+            let started = start(launch, &run_id)?;
+            table.children.insert(launch.target, started.0.id());
+            started
+        };
+        let (inbox, timed_out) = watch.until_the_end(&child, launch.timeout);
+        signal(-(child.id() as i32), libc::SIGKILL);
+        // From here on the number is nobody's.
+        self.lock().children.remove(&launch.target);
+        let status = child.wait()?;
+        sweep::end_marked(&run_id);
+        if launch.target > self.lock().bound {
+            return Ok(Err(Unwanted));
+        }
+        let killed = status.signal() == Some(libc::SIGKILL);
+        Ok(Ok(Ending {
+            status: match status.code() {
+                Some(code) => Status::Exited(code),
+                None => Status::Signaled(status.signal().unwrap_or_default()),
+            },
+            timed_out: timed_out.then_some(launch.timeout),
+            out_of_memory: killed && out_of_memory_kills() > before,
+            garbled: inbox.garbled,
+            messages: inbox.messages,
+        }))
+    }
+}
+
+fn start(launch: &Launch<'_>, run_id: &str) -> io::Result<(Child, Watch)> {
+    let (child_lifeline, lifeline) = pipe()?;
+    let (announcements, child_announce) = pipe()?;
+    let own = std::process::id();
+    let channel = Channel {
+        orchestrator: own,
+        lifeline: child_lifeline.as_raw_fd(),
+        announce: child_announce.as_raw_fd(),
+    };
+    let log = OpenOptions::new().create(true).append(true).open(&launch.log)?;
+    let mut command = Command::new(launch.program);
+    command
+        .args(launch.arguments)
+        .env(variables::CHANNEL, channel.value())
+        .env(variables::RUN_ID, run_id)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .process_group(0);
+    for name in [variables::CRASH_POINT_ID, variables::CRASH_LABEL] {
+        command.env_remove(name);
+    }
+    command.envs(launch.set.iter().map(|(name, value)| (name, value)));
+    let death_signal = lifeline::death_signal();
+    let adopt = move || {
+        // SAFETY: async-signal-safe calls on plain numbers.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, death_signal);
+            if libc::getppid() != own as i32 {
+                libc::_exit(1);
+            }
+            for fd in [channel.lifeline, channel.announce] {
+                if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: the closure allocates nothing and takes no lock.
+    unsafe { command.pre_exec(adopt) };
+    let mut child = command.spawn()?;
+    match pidfd(child.id()) {
+        Ok(pidfd) => Ok((child, Watch { pidfd, announcements, _lifeline: lifeline })),
+        Err(error) => {
+            signal(-(child.id() as i32), libc::SIGKILL);
+            child.wait()?;
+            let message = format!("cannot watch a process, which needs Linux 5.3: {error}");
+            Err(io::Error::new(error.kind(), message))
+        }
+    }
+}
+
+struct Watch {
+    pidfd: OwnedFd,
+    announcements: OwnedFd,
+    /// Held for as long as the child may live.
+    _lifeline: OwnedFd,
+}
+
+impl Watch {
+    /// Takes messages until the child is dead; it is not yet waited for.
+    fn until_the_end(self, child: &Child, timeout: Duration) -> (Inbox, bool) {
+        let mut inbox = Inbox::default();
+        let mut pipe = File::from(self.announcements);
+        // A deadline past the end of time is none.
+        let deadline = Instant::now().checked_add(timeout);
+        let mut timed_out = false;
+        loop {
+            let on = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let mut fds = [on(self.pidfd.as_raw_fd()), on(pipe.as_raw_fd())];
+            let left = match deadline {
+                Some(deadline) if !timed_out => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    // Rounded up: a poll that ends early would spin.
+                    i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
+                }
+                _ => -1,
+            };
+            // SAFETY: two descriptors that live as long as the call.
+            unsafe { libc::poll(fds.as_mut_ptr(), 2, left) };
+            if fds[1].revents & libc::POLLIN != 0 {
+                take(&mut pipe, &mut inbox);
+            } else if fds[0].revents != 0 {
+                return (inbox, timed_out);
+            } else if fds[1].revents != 0 {
+                // Every write end is closed, and only the death is still to come. Polled further,
+                // the pipe would report that for ever.
+                wait_only(&self.pidfd, if timed_out { None } else { deadline });
+            }
+            if !timed_out && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                timed_out = true;
+                signal(-(child.id() as i32), libc::SIGKILL);
+                signal(child.id() as i32, libc::SIGKILL);
+            }
+        }
+    }
+}
+
+fn take(pipe: &mut File, inbox: &mut Inbox) {
+    let mut buffer = [0; 16 << 10];
+    // Readable was said, so this does not wait. An error leaves what is known already, and the
+    // verdict then misses what it needs.
+    if let Ok(n) = pipe.read(&mut buffer) {
+        inbox.push(&buffer[..n]);
+    }
+}
+
+fn wait_only(pidfd: &OwnedFd, deadline: Option<Instant>) {
+    let mut fd = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let left = deadline.map_or(-1, |deadline| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
+    });
+    // SAFETY: one descriptor that lives as long as the call.
+    unsafe { libc::poll(&raw mut fd, 1, left) };
+}
+
+/// A pipe whose ends close on exec, and are never taken for stdin, stdout or stderr.
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: `ends` has room for the two descriptors.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: both were just made and belong to nobody else.
+    let (reader, writer) =
+        unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
+    // try_clone gives a number above 2.
+    let above = |fd: OwnedFd| if fd.as_raw_fd() > 2 { Ok(fd) } else { fd.try_clone() };
+    Ok((above(reader)?, above(writer)?))
+}
+
+fn pidfd(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: plain numbers in, a new descriptor or -1 out.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as i32, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+fn signal(pid: i32, signal: i32) {
+    // SAFETY: plain numbers. The process or group is ours, and a failure means that it is gone.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// A mark that no other child on this machine carries.
+fn run_id() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let started = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+    format!("{}-{started:x}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// How often the kernel's out-of-memory killer has struck since boot.
+fn out_of_memory_kills() -> u64 {
+    let counters = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    counters
+        .lines()
+        .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+        .unwrap_or(0)
+}

@@ -1,0 +1,252 @@
+//! `first::test()`: the builder, and what it does in each phase.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::child::Child;
+use crate::env::{CrashInfo, Env};
+use crate::future::{MustFinish, caught};
+use crate::glob::Glob;
+use crate::name::{Caller, Invocation};
+use crate::options::Options;
+use crate::orchestrator::{self, Session};
+use crate::problem::{Problem, refuse};
+use crate::report;
+use crate::variables::{Phase, TEST_INDEX, Variables};
+
+/// Begins a crash test. [`run`](Test::run) says what to crash, [`verify`](Workload::verify) what
+/// must hold afterwards, and does the work.
+pub fn test() -> Test {
+    Test { options: Options::default() }
+}
+
+/// A crash test without its closures.
+#[derive(Debug)]
+#[must_use = "nothing is tested before `.run(…).verify(…)`"]
+pub struct Test {
+    options: Options,
+}
+
+impl Test {
+    /// The seed that [`Env::seed`] gives, 0 unless said. `FIRST_SEED` overrides it.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.options.seed = seed;
+        self
+    }
+
+    /// Tries only the first `n` crash points.
+    pub fn max_crashes(mut self, n: usize) -> Self {
+        self.options.max_crashes = Some(n);
+        self
+    }
+
+    /// Runs `n` children at a time, 1 unless said. Results and their order stay the same.
+    pub fn jobs(mut self, n: usize) -> Self {
+        self.options.jobs = n;
+        self
+    }
+
+    /// The time each child has, 60 s unless said. A longer one has failed.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.options.timeout = limit;
+        self
+    }
+
+    /// Goes on after a failed check, to find all of them. `FIRST_KEEP_GOING` overrides it.
+    pub fn keep_going(mut self, yes: bool) -> Self {
+        self.options.keep_going = yes;
+        self
+    }
+
+    /// Counts only crash points whose label matches: `*`, `?` and `[a-z]` as in a shell.
+    pub fn label_filter(mut self, pattern: impl Into<String>) -> Self {
+        self.options.label_filter = Some(pattern.into());
+        self
+    }
+
+    /// The full name of the test function, for where it cannot be found out: on a thread that the
+    /// test started itself.
+    pub fn name(mut self, test: impl Into<String>) -> Self {
+        self.options.name = Some(test.into());
+        self
+    }
+
+    /// The workload: what a crash will interrupt. Runs in children only.
+    pub fn run<R: FnOnce(&Env)>(self, workload: R) -> Workload<R> {
+        Workload { options: self.options, workload }
+    }
+
+    /// The workload of an asynchronous test, under whatever executor awaits
+    /// [`verify_async`](AsyncWorkload::verify_async).
+    pub fn run_async<R: AsyncFnOnce(Env)>(self, workload: R) -> AsyncWorkload<R> {
+        AsyncWorkload { options: self.options, workload }
+    }
+}
+
+/// A crash test that still needs its check.
+#[derive(Debug)]
+#[must_use = "nothing is tested before `.verify(…)`"]
+pub struct Workload<R> {
+    options: Options,
+    workload: R,
+}
+
+impl<R: FnOnce(&Env)> Workload<R> {
+    /// Tries every crash point: `check` recovers and asserts, and fails by panicking.
+    ///
+    /// # Panics
+    ///
+    /// If a check fails, or the workload cannot be tested. The message says where, why, and how to
+    /// see it again.
+    #[track_caller]
+    pub fn verify<V: FnOnce(&Env, &CrashInfo)>(self, check: V) -> Verified {
+        match Role::find(&self.options) {
+            Ok(Role::Orchestrator(found)) => found.orchestrate(&self.options),
+            Ok(Role::Execution { child, target, filter }) => {
+                child.arm(target, filter);
+                let result = catch_unwind(AssertUnwindSafe(|| (self.workload)(&child.env)));
+                child.executed(target, result);
+            }
+            Ok(Role::Verify { child, crash }) => {
+                let result = catch_unwind(AssertUnwindSafe(|| check(&child.env, &crash)));
+                child.verified(&crash, result);
+            }
+            Ok(Role::Bystander) => {}
+            Err(problem) => refuse(&problem),
+        }
+        Verified { _private: () }
+    }
+}
+
+/// An asynchronous crash test that still needs its check.
+#[derive(Debug)]
+#[must_use = "nothing is tested before `.verify_async(…).await`"]
+pub struct AsyncWorkload<R> {
+    options: Options,
+    workload: R,
+}
+
+impl<R: AsyncFnOnce(Env)> AsyncWorkload<R> {
+    /// As [`Workload::verify`]; has to be awaited. While crash points are tried it blocks its
+    /// thread: the work happens in other processes.
+    pub fn verify_async<V: AsyncFnOnce(Env, CrashInfo)>(
+        self,
+        check: V,
+    ) -> impl Future<Output = Verified> {
+        let awaited = MustFinish { finished: false };
+        async move {
+            // Taken whole: naming a field would leave the rest, and its check, behind.
+            let mut awaited = awaited;
+            match Role::find(&self.options) {
+                Ok(Role::Orchestrator(found)) => found.orchestrate(&self.options),
+                Ok(Role::Execution { child, target, filter }) => {
+                    child.arm(target, filter);
+                    let result = caught((self.workload)(child.env.clone())).await;
+                    child.executed(target, result);
+                }
+                Ok(Role::Verify { child, crash }) => {
+                    let result = caught(check(child.env.clone(), crash.clone())).await;
+                    child.verified(&crash, result);
+                }
+                Ok(Role::Bystander) => {}
+                Err(problem) => refuse(&problem),
+            }
+            awaited.finished = true;
+            Verified { _private: () }
+        }
+    }
+}
+
+/// A crash test that has passed.
+#[derive(Debug)]
+pub struct Verified {
+    _private: (),
+}
+
+impl Verified {
+    /// Does nothing: everything has been done. For tests written when this was the last call.
+    pub fn execute(self) {}
+}
+
+/// What this process is to this test.
+enum Role {
+    Orchestrator(Box<Found>),
+    Execution {
+        child: Child,
+        target: usize,
+        filter: Option<Glob>,
+    },
+    Verify {
+        child: Child,
+        crash: CrashInfo,
+    },
+    /// Another FIRST test of this function is the one that was selected.
+    Bystander,
+}
+
+struct Found {
+    invocation: Invocation,
+    index: usize,
+    seed: u64,
+    variables: Variables,
+}
+
+impl Role {
+    fn find(options: &Options) -> Result<Self, Problem> {
+        let filter = options.check()?;
+        let variables = Variables::read(|name| std::env::var_os(name))?;
+        let name = variables.test_name.as_deref();
+        let invocation = Invocation::of(&Caller::find()?, options.name.as_deref(), name)?;
+        let index = next_index(&invocation.test);
+        let seed = variables.seed.unwrap_or(options.seed);
+        // A child is meant for one FIRST test of its function; the orchestrator takes all.
+        let orchestrator = variables.phase == Phase::Orchestrator;
+        let selected = variables.test_index.or(if orchestrator { None } else { Some(1) });
+        if let Some(selected) = selected.filter(|selected| *selected != index) {
+            if orchestrator {
+                report::say(&format!("number {index} is left out: {TEST_INDEX}={selected}"));
+            }
+            return Ok(Self::Bystander);
+        }
+        Ok(match variables.phase.clone() {
+            Phase::Orchestrator => {
+                Self::Orchestrator(Box::new(Found { invocation, index, seed, variables }))
+            }
+            Phase::Execution { target } => {
+                Self::Execution { child: Child::enter(&variables, seed)?, target, filter }
+            }
+            Phase::Verify { point_id, label } => Self::Verify {
+                child: Child::enter(&variables, seed)?,
+                crash: CrashInfo::new(point_id, label, seed),
+            },
+        })
+    }
+}
+
+impl Found {
+    #[track_caller]
+    fn orchestrate(self, options: &Options) {
+        let Self { invocation, index, seed, variables } = &self;
+        let session = Session { invocation, index: *index, seed: *seed, options, variables };
+        if let Err(message) = orchestrator::run(&session) {
+            panic!("first: {message}");
+        }
+    }
+}
+
+/// The how-manieth FIRST test of its function this is, in the order they come to their checks.
+fn next_index(test: &str) -> usize {
+    static COUNTS: Mutex<Vec<(String, usize)>> = Mutex::new(Vec::new());
+    let mut counts = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
+    match counts.iter_mut().find(|(name, _)| name == test) {
+        Some((_, count)) => {
+            *count += 1;
+            *count
+        }
+        None => {
+            counts.push((test.to_owned(), 1));
+            1
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Plays scenarios: each in a process, a directory for temporary files and a scratch directory of
+//! its own.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+pub(crate) struct Stage {
+    dir: TempDir,
+    variables: Vec<(String, String)>,
+    arguments: Vec<String>,
+}
+
+pub(crate) struct Played {
+    pub(crate) code: Option<i32>,
+    pub(crate) signal: Option<i32>,
+    /// Both streams, stderr first.
+    pub(crate) text: String,
+}
+
+impl Stage {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("tmp")).unwrap();
+        fs::create_dir(dir.path().join("scratch")).unwrap();
+        Self { dir, variables: Vec::new(), arguments: Vec::new() }
+    }
+
+    pub(crate) fn set(mut self, name: &str, value: impl ToString) -> Self {
+        self.variables.push((name.into(), value.to_string()));
+        self
+    }
+
+    pub(crate) fn argument(mut self, word: &str) -> Self {
+        self.arguments.push(word.into());
+        self
+    }
+
+    pub(crate) fn tmp(&self) -> PathBuf {
+        self.dir.path().join("tmp")
+    }
+
+    pub(crate) fn scratch(&self) -> PathBuf {
+        self.dir.path().join("scratch")
+    }
+
+    /// The processes that this stage's scenarios left: they all inherit where the scratch is.
+    pub(crate) fn alive(&self) -> Vec<String> {
+        let mark = format!("SCRATCH={}", self.scratch().display());
+        let carries = |pid: &str| {
+            fs::read(format!("/proc/{pid}/environ"))
+                .is_ok_and(|text| text.split(|b| *b == 0).any(|entry| entry == mark.as_bytes()))
+        };
+        fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|pid| pid.parse::<u32>().is_ok() && carries(pid))
+            .map(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or(pid))
+            .collect()
+    }
+
+    pub(crate) fn command(&self, scenario: &str) -> Command {
+        let mut command = self.shell_like(std::env::current_exe().unwrap());
+        command.args([scenario, "--include-ignored", "--nocapture"]).args(&self.arguments);
+        if scenario.starts_with("scenario::") {
+            command.arg("--exact");
+        }
+        command
+    }
+
+    fn shell_like(&self, program: PathBuf) -> Command {
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy();
+            if ["FIRST_", "NEXTEST", "CARGO", "RUST_TEST"].iter().any(|p| name.starts_with(p)) {
+                command.env_remove(name.as_ref());
+            }
+        }
+        command
+            .env("TMPDIR", self.tmp())
+            .env("SCRATCH", self.scratch())
+            .env("RUST_BACKTRACE", "0")
+            .stdin(Stdio::null())
+            .envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    pub(crate) fn play(&self, scenario: &str) -> Played {
+        Played::of(&mut self.command(&format!("scenario::{scenario}")))
+    }
+
+    /// A line as a person would paste it.
+    pub(crate) fn paste(&self, line: &str) -> Played {
+        let mut shell = self.shell_like("/bin/sh".into());
+        Played::of(shell.args(["-c", line]))
+    }
+
+    /// Everything below the directory for temporary files, sorted.
+    pub(crate) fn left(&self) -> Vec<String> {
+        fn walk(directory: &Path, root: &Path, found: &mut Vec<String>) {
+            for entry in fs::read_dir(directory).unwrap() {
+                let path = entry.unwrap().path();
+                found.push(path.strip_prefix(root).unwrap().display().to_string());
+                if path.is_dir() {
+                    walk(&path, root, found);
+                }
+            }
+        }
+        let mut found = Vec::new();
+        walk(&self.tmp(), &self.tmp(), &mut found);
+        found.sort();
+        found
+    }
+}
+
+impl Played {
+    fn of(command: &mut Command) -> Self {
+        let output = command.output().unwrap();
+        let text = [&output.stderr[..], &output.stdout[..]].concat();
+        Self {
+            code: output.status.code(),
+            signal: output.status.signal(),
+            text: String::from_utf8_lossy(&text).into_owned(),
+        }
+    }
+
+    /// The lines that are ours, without their marks.
+    pub(crate) fn lines(&self) -> Vec<&str> {
+        self.text.lines().filter_map(|line| line.strip_prefix("[first] ")).collect()
+    }
+
+    #[track_caller]
+    pub(crate) fn passed(&self) -> &Self {
+        assert_eq!(self.code, Some(0), "{}", self.text);
+        assert!(self.text.contains("1 passed"), "{}", self.text);
+        self
+    }
+
+    /// Failed, as a test fails, with all of these in the panic message.
+    #[track_caller]
+    pub(crate) fn failed(&self, says: &[&str]) -> &Self {
+        assert_eq!(self.code, Some(101), "{}", self.text);
+        assert!(self.text.contains("1 failed"), "{}", self.text);
+        let message = self.text.split_once("\nfirst: ").map_or("", |(_, after)| after);
+        for says in says {
+            assert!(message.contains(says), "no {says:?} in the panic message of:\n{}", self.text);
+        }
+        self
+    }
+
+    pub(crate) fn count(&self, what: &str) -> usize {
+        self.text.matches(what).count()
+    }
+}
+
+/// Waits until it is so. A minute is for ever.
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !so() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,218 @@
+//! The index of Chrome for Testing: which versions there are.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::BrowserError;
+use super::download::{self, get_text};
+use super::version::{Channel, Since, Version};
+
+const INDEX: &str = "https://googlechromelabs.github.io/chrome-for-testing";
+const DOWNLOADS: &str = "https://storage.googleapis.com/chrome-for-testing-public";
+
+/// Where index and archives come from. Without one of them its public address is used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    pub index: Option<String>,
+    pub downloads: Option<String>,
+}
+
+impl Addresses {
+    /// Those of the configuration, unless a variable says otherwise.
+    pub fn new(
+        chrome: Option<&crate::config::ChromeConfig>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Self {
+        let of = |name: &str, configured: Option<&String>| {
+            let given = variable(name).filter(|value| !value.is_empty());
+            given.or_else(|| configured.cloned()).map(|url| url.trim_end_matches('/').to_owned())
+        };
+        Self {
+            index: of("RETAKE_CHROME_INDEX_URL", chrome.and_then(|c| c.index_url.as_ref())),
+            downloads: of(
+                "RETAKE_CHROME_DOWNLOAD_URL",
+                chrome.and_then(|c| c.download_url.as_ref()),
+            ),
+        }
+    }
+}
+
+/// The platform's name in the index and in the cache.
+pub(super) fn platform() -> Option<(&'static str, &'static str)> {
+    match std::env::consts::ARCH {
+        "x86_64" => Some(("linux64", "linux")),
+        "aarch64" => Some(("linux-arm64", "linux_arm")),
+        _ => None,
+    }
+}
+
+/// One line of `list-chrome`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Listed {
+    pub version: String,
+    pub milestone: u32,
+    /// Whether there is an archive for this machine.
+    pub available: bool,
+    pub installed: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct KnownGood {
+    versions: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    version: String,
+    #[serde(default)]
+    downloads: BTreeMap<String, Vec<Download>>,
+}
+
+#[derive(Deserialize)]
+struct Download {
+    platform: String,
+    url: String,
+}
+
+#[derive(Deserialize)]
+struct Milestones {
+    milestones: BTreeMap<String, Newest>,
+}
+
+#[derive(Deserialize)]
+struct Channels {
+    channels: BTreeMap<String, Newest>,
+}
+
+#[derive(Deserialize)]
+struct Newest {
+    version: String,
+}
+
+/// The index, asked anew every time: what is to stay the same is pinned in the record.
+#[derive(Clone, Debug)]
+pub struct Index {
+    addresses: Addresses,
+}
+
+impl Index {
+    pub(super) fn new(addresses: Addresses) -> Self {
+        Self { addresses }
+    }
+
+    fn get<T: serde::de::DeserializeOwned>(&self, name: &str) -> Result<T, BrowserError> {
+        let base = self.addresses.index.as_deref().unwrap_or(INDEX);
+        let url = format!("{base}/{name}");
+        let text = get_text(&url)?;
+        serde_json::from_str(&text)
+            .map_err(|error| BrowserError::BadIndex { url, why: error.to_string() })
+    }
+
+    fn version(&self, name: &str, text: &str) -> Result<Version, BrowserError> {
+        text.parse().map_err(|error: super::VersionError| BrowserError::BadIndex {
+            url: name.to_owned(),
+            why: error.to_string(),
+        })
+    }
+
+    pub(super) fn milestone(&self, milestone: u32) -> Result<Version, BrowserError> {
+        let name = "latest-versions-per-milestone.json";
+        let known: Milestones = self.get(name)?;
+        match known.milestones.get(&milestone.to_string()) {
+            Some(newest) => self.version(name, &newest.version),
+            None => {
+                let numbers = known.milestones.keys().filter_map(|key| key.parse::<u32>().ok());
+                let (first, last) =
+                    numbers.fold((u32::MAX, 0), |(a, b), number| (a.min(number), b.max(number)));
+                Err(BrowserError::NoMilestone { milestone, first, last })
+            }
+        }
+    }
+
+    pub(super) fn channel(&self, channel: Channel) -> Result<Version, BrowserError> {
+        let name = "last-known-good-versions.json";
+        let known: Channels = self.get(name)?;
+        let newest = known
+            .channels
+            .get(channel.key())
+            .ok_or_else(|| BrowserError::NoChannel { channel: channel.key().to_owned() })?;
+        self.version(name, &newest.version)
+    }
+
+    fn known_good(&self) -> Result<Vec<(Version, Entry)>, BrowserError> {
+        let known: KnownGood = self.get("known-good-versions-with-downloads.json")?;
+        let mut versions: Vec<(Version, Entry)> = known
+            .versions
+            .into_iter()
+            .filter_map(|entry| Some((entry.version.parse().ok()?, entry)))
+            .collect();
+        versions.sort_by_key(|(version, _)| *version);
+        Ok(versions)
+    }
+
+    /// The versions there are, oldest first: those since a version or milestone, and of these the
+    /// newest few if so many are asked for.
+    pub fn list(
+        &self,
+        since: Option<Since>,
+        latest: Option<usize>,
+        installed: impl Fn(&str) -> Option<PathBuf>,
+    ) -> Result<Vec<Listed>, BrowserError> {
+        let mut listed: Vec<Listed> = self
+            .known_good()?
+            .into_iter()
+            .filter(|(version, _)| since.is_none_or(|since| since.admits(*version)))
+            .map(|(version, entry)| Listed {
+                milestone: version.major(),
+                available: entry.url().is_some(),
+                installed: installed(&entry.version),
+                version: entry.version,
+            })
+            .collect();
+        if let Some(latest) = latest {
+            listed.drain(..listed.len().saturating_sub(latest));
+        }
+        Ok(listed)
+    }
+
+    /// Where the archive of a version may be, the likelier place first.
+    pub(super) fn archives(&self, version: &str) -> Result<Vec<String>, BrowserError> {
+        let (platform, _) = platform().ok_or(BrowserError::NoPlatform)?;
+        let below = |base: &str| format!("{base}/{version}/{platform}/chrome-{platform}.zip");
+        if let Some(base) = &self.addresses.downloads {
+            return Ok(vec![below(base)]);
+        }
+        let mut urls = Vec::new();
+        if self.addresses.index.is_some() {
+            // An index of one's own says where its archives are.
+            let entry = self.known_good()?.into_iter().find(|(_, entry)| entry.version == version);
+            urls.extend(entry.and_then(|(_, entry)| entry.url()));
+        }
+        urls.push(below(DOWNLOADS));
+        Ok(urls)
+    }
+
+    /// The versions next to one that there is not; none where the index cannot be had.
+    pub(super) fn near(&self, version: &str) -> Vec<String> {
+        let Ok(wanted) = version.parse::<Version>() else { return Vec::new() };
+        let Ok(known) = self.known_good() else { return Vec::new() };
+        let at = known.partition_point(|(version, _)| *version < wanted);
+        let from = at.saturating_sub(1);
+        known.iter().skip(from).take(2).map(|(version, _)| version.to_string()).collect()
+    }
+
+    pub(super) fn download(&self) -> download::Client {
+        download::Client::new()
+    }
+}
+
+impl Entry {
+    fn url(&self) -> Option<String> {
+        let (platform, _) = platform()?;
+        let archives = self.downloads.get("chrome")?;
+        archives.iter().find(|d| d.platform == platform).map(|d| d.url.clone())
+    }
+}

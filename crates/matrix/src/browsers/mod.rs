@@ -1,0 +1,186 @@
+//! Browsers: a program that is there, one in a cache, or Chrome for Testing downloaded into one.
+//!
+//! The cache has the layout of @puppeteer/browsers, so both can share it:
+//! `<root>/chrome/linux-<version>/chrome-linux64/chrome`.
+
+mod cache;
+mod download;
+mod index;
+mod unpack;
+mod version;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::ControlFlow;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+pub use cache::{Cache, Cleaned, Receipt};
+pub use index::{Addresses, Index, Listed};
+pub use unpack::{Limits, UnpackError};
+pub use version::{BrowserRequest, Channel, Since, SinceError, Version, VersionError};
+
+/// What is going on while a browser is had; `Break` as an answer ends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Someone else is installing the same version.
+    Waiting,
+    Downloading {
+        done: u64,
+        total: Option<u64>,
+    },
+    Unpacking {
+        done: u64,
+        total: u64,
+    },
+}
+
+pub type Report<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum BrowserError {
+    #[error("{}: {why}", .path.display())]
+    Program { path: PathBuf, why: String },
+    #[error("there is no Chrome for Testing {version} for {platform}{}", beside(.near))]
+    NoVersion { version: String, platform: &'static str, near: Vec<String> },
+    #[error("the index has no milestone {milestone}; it has {first} to {last}")]
+    NoMilestone { milestone: u32, first: u32, last: u32 },
+    #[error("the index has no {channel} channel")]
+    NoChannel { channel: String },
+    #[error("Chrome for Testing is not made for this machine; give the path of a browser instead")]
+    NoPlatform,
+    #[error("{url}: {why}")]
+    Unreachable { url: String, why: String },
+    #[error("{url}: the server answered {status}")]
+    Status { url: String, status: u16 },
+    #[error("{url}: is not the index expected: {why}")]
+    BadIndex { url: String, why: String },
+    #[error("{url}: the transfer broke off after {got} bytes: {why}; the next run resumes it")]
+    BrokenOff { url: String, got: u64, why: String },
+    #[error("{url}: {error}; nothing of it was kept")]
+    Archive { url: String, error: UnpackError },
+    #[error("{}: the disk is full; nothing of {version} was kept, free some space and run again", .path.display())]
+    DiskFull { path: PathBuf, version: String },
+    #[error("{}: {error}", .path.display())]
+    Io { path: PathBuf, error: io::Error },
+    #[error("interrupted while getting Chrome {version}")]
+    Interrupted { version: String },
+}
+
+fn beside(near: &[String]) -> String {
+    if near.is_empty() { String::new() } else { format!("; near it are {}", near.join(", ")) }
+}
+
+/// A browser that can be started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Browser {
+    /// Absolute.
+    pub program: PathBuf,
+    /// The exact version, or the name of an explicit program.
+    pub version: String,
+    pub origin: Origin,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Explicit,
+    Cached,
+    Downloaded,
+}
+
+/// Where browsers are looked for and had from.
+#[derive(Clone, Debug)]
+pub struct Browsers {
+    cache: Cache,
+    /// Caches of others, only read.
+    others: Vec<Cache>,
+    index: Index,
+}
+
+impl Browsers {
+    pub fn new(cache_dir: &Path, others: &[PathBuf], addresses: Addresses) -> Self {
+        Self {
+            cache: Cache::new(cache_dir),
+            others: others.iter().map(|dir| Cache::new(dir)).collect(),
+            index: Index::new(addresses),
+        }
+    }
+
+    /// Where browsers go if the configuration does not say: `$XDG_CACHE_HOME/chrome-ranger`.
+    pub fn default_cache(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+        let absolute = |name: &str| variable(name).filter(|path| path.is_absolute());
+        let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+        Some(base.join("chrome-ranger"))
+    }
+
+    /// The cache of @puppeteer/browsers.
+    pub fn puppeteer_cache(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+        variable("PUPPETEER_CACHE_DIR").or_else(|| Some(variable("HOME")?.join(".cache/puppeteer")))
+    }
+
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// The exact version of a request. A milestone or channel that is pinned stays what it was.
+    pub fn resolve(
+        &self,
+        request: &BrowserRequest,
+        pins: &BTreeMap<String, String>,
+    ) -> Result<String, BrowserError> {
+        let pinned = || pins.get(&request.to_string()).and_then(|v| v.parse::<Version>().ok());
+        let version = match request {
+            BrowserRequest::Program { name, .. } => return Ok(name.clone()),
+            BrowserRequest::Exact(version) => *version,
+            BrowserRequest::Milestone(milestone) => match pinned() {
+                Some(version) => version,
+                None => self.index.milestone(*milestone)?,
+            },
+            BrowserRequest::Channel(channel) => match pinned() {
+                Some(version) => version,
+                None => self.index.channel(*channel)?,
+            },
+        };
+        Ok(version.to_string())
+    }
+
+    /// The browser of a request: as given, from a cache, or downloaded.
+    pub fn ensure(
+        &self,
+        request: &BrowserRequest,
+        pins: &BTreeMap<String, String>,
+        report: Report<'_>,
+    ) -> Result<Browser, BrowserError> {
+        if let BrowserRequest::Program { path, name } = request {
+            return explicit(path, name);
+        }
+        let version = self.resolve(request, pins)?;
+        let known = [&self.cache].into_iter().chain(&self.others);
+        if let Some(program) = known.into_iter().find_map(|cache| cache.find(&version)) {
+            return Ok(Browser { program, version, origin: Origin::Cached });
+        }
+        self.cache.install(&version, &self.index, Limits::default(), report)
+    }
+}
+
+/// A program given by its path must be one.
+fn explicit(path: &Path, name: &str) -> Result<Browser, BrowserError> {
+    let wrong = |why: &str| BrowserError::Program { path: path.to_owned(), why: why.to_owned() };
+    let meta = std::fs::metadata(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => wrong("there is no such program"),
+        _ => wrong(&error.to_string()),
+    })?;
+    if !meta.is_file() {
+        return Err(wrong("is not a program but a directory"));
+    }
+    if meta.permissions().mode() & 0o111 == 0 {
+        return Err(wrong("is not executable; chmod +x it"));
+    }
+    let program = std::path::absolute(path)
+        .map_err(|error| BrowserError::Io { path: path.to_owned(), error })?;
+    Ok(Browser { program, version: name.to_owned(), origin: Origin::Explicit })
+}

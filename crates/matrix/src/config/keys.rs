@@ -1,0 +1,348 @@
+//! What each key of a configuration means.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::time::Duration;
+
+use retake_engine::{check_variable, parse_duration};
+use saphyr::LoadableYamlNode;
+
+use super::nodes::{Node, Nodes};
+use super::{CHROME, CODE, ChromeConfig, CodeConfig, Config, MetricConfig, Order};
+use crate::browsers::BrowserRequest;
+use crate::iteration::axis_variable;
+use crate::metrics::{Better, is_name};
+use crate::table::Axis;
+
+const KEYS: [&str; 14] = [
+    "command",
+    "setup",
+    "iterations",
+    "warmup",
+    "workers",
+    "chrome",
+    "code",
+    "axes",
+    "exclude",
+    "include",
+    "timeout",
+    "order",
+    "metrics",
+    "env",
+];
+
+pub(super) fn read(file: &Path, text: &str) -> Result<Config, Vec<String>> {
+    let lenient = file.file_stem() == Some(OsStr::new("chrome-ranger"));
+    let mut nodes = Nodes::new(file, text, lenient);
+    let documents = Node::load_from_str(text).map_err(|error| {
+        let at = error.marker();
+        vec![format!("{}:{}:{}: {}", file.display(), at.line(), at.col() + 1, error.info())]
+    })?;
+    let mut config = Config {
+        file: file.to_owned(),
+        command: String::new(),
+        setup: None,
+        iterations: 0,
+        warmup: 0,
+        workers: 1,
+        chrome: None,
+        code: None,
+        axes: Vec::new(),
+        exclude: Vec::new(),
+        include: Vec::new(),
+        timeout: None,
+        order: Order::default(),
+        metrics: Vec::new(),
+        env: BTreeMap::new(),
+        warnings: Vec::new(),
+    };
+    let mut seen = Vec::new();
+    let entries = match documents.first() {
+        Some(root) => nodes.entries(root, "", Some(&KEYS)),
+        None => Vec::new(),
+    };
+    // Exclusions speak of the axes, wherever in the file these are.
+    for (key, _, value) in entries.iter().filter(|(key, ..)| key != "exclude" && key != "include") {
+        seen.push(key.clone());
+        one_key(&mut nodes, &mut config, key, value);
+    }
+    for (key, _, value) in &entries {
+        match key.as_str() {
+            "exclude" => config.exclude = exclusions(&mut nodes, &config, value),
+            "include" => inclusions(&mut nodes, &mut config, value),
+            _ => {}
+        }
+    }
+    for required in ["command", "iterations"] {
+        if !seen.iter().any(|key| key == required) {
+            nodes.problems.push(format!("{}: {required} is missing", file.display()));
+        }
+    }
+    config.warnings = nodes.warnings;
+    if nodes.problems.is_empty() { Ok(config) } else { Err(nodes.problems) }
+}
+
+fn one_key<'t>(nodes: &mut Nodes<'t>, config: &mut Config, key: &str, value: &Node<'t>) {
+    match key {
+        "command" => config.command = nodes.text(value, key).unwrap_or_default(),
+        "setup" => config.setup = nodes.text(value, key),
+        "iterations" => config.iterations = nodes.number(value, key, 1).unwrap_or(1),
+        "warmup" => config.warmup = nodes.number(value, key, 0).unwrap_or(0),
+        "workers" => {
+            let workers = nodes.number(value, key, 1).unwrap_or(1);
+            config.workers = usize::try_from(workers).unwrap_or(usize::MAX);
+        }
+        "chrome" => config.chrome = Some(chrome(nodes, value)),
+        "code" => config.code = Some(code(nodes, value)),
+        "axes" => config.axes = axes(nodes, value),
+        "timeout" => config.timeout = timeout(nodes, value),
+        "order" => match nodes.text(value, key).as_deref() {
+            Some("interleaved") => config.order = Order::Interleaved,
+            Some("blocked") => config.order = Order::Blocked,
+            Some(other) => {
+                nodes.problem(value, key, format!("takes interleaved or blocked, not {other}"));
+            }
+            None => {}
+        },
+        "metrics" => config.metrics = metrics(nodes, value),
+        "env" => config.env = env(nodes, value),
+        _ => {}
+    }
+}
+
+fn chrome<'t>(nodes: &mut Nodes<'t>, node: &Node<'t>) -> ChromeConfig {
+    let known = ["versions", "cache_dir", "index_url", "download_url"];
+    let mut chrome = ChromeConfig::default();
+    let mut listed = false;
+    for (key, _, value) in nodes.entries(node, CHROME, Some(&known)) {
+        let path = format!("{CHROME}.{key}");
+        match key.as_str() {
+            "versions" => {
+                listed = true;
+                for (text, item) in nodes.texts(value, &path) {
+                    add_version(nodes, &mut chrome, &text, item, &path);
+                }
+            }
+            "cache_dir" => {
+                chrome.cache_dir = nodes.text(value, &path).map(|dir| beside(nodes, &dir))
+            }
+            "index_url" => chrome.index_url = address(nodes, value, &path),
+            _ => chrome.download_url = address(nodes, value, &path),
+        }
+    }
+    if !listed {
+        nodes.problem(node, CHROME, "versions is missing");
+    }
+    chrome
+}
+
+fn add_version(
+    nodes: &mut Nodes<'_>,
+    chrome: &mut ChromeConfig,
+    text: &str,
+    node: &Node<'_>,
+    path: &str,
+) {
+    match text.parse::<BrowserRequest>() {
+        Ok(BrowserRequest::Program { path, name }) => {
+            let path = nodes.file.parent().unwrap_or(Path::new("")).join(path);
+            chrome.versions.push(text.to_owned());
+            chrome.requests.insert(text.to_owned(), BrowserRequest::Program { path, name });
+        }
+        Ok(request) => {
+            chrome.versions.push(text.to_owned());
+            chrome.requests.insert(text.to_owned(), request);
+        }
+        Err(error) => nodes.problem(node, path, error.to_string()),
+    }
+}
+
+fn address(nodes: &mut Nodes<'_>, node: &Node<'_>, path: &str) -> Option<String> {
+    let text = nodes.text(node, path)?;
+    if text.starts_with("https://") || text.starts_with("http://") {
+        return Some(text.trim_end_matches('/').to_owned());
+    }
+    nodes.problem(node, path, "takes an address that begins with https:// or http://");
+    None
+}
+
+fn code<'t>(nodes: &mut Nodes<'t>, node: &Node<'t>) -> CodeConfig {
+    let mut code = CodeConfig { repo: beside(nodes, "."), refs: Vec::new() };
+    let mut listed = false;
+    for (key, _, value) in nodes.entries(node, CODE, Some(&["repo", "refs"])) {
+        let path = format!("{CODE}.{key}");
+        if key == "repo" {
+            if let Some(repo) = nodes.text(value, &path) {
+                code.repo = beside(nodes, &repo);
+            }
+        } else {
+            listed = true;
+            code.refs = nodes.texts(value, &path).into_iter().map(|(text, _)| text).collect();
+        }
+    }
+    if !listed {
+        nodes.problem(node, CODE, "refs is missing");
+    }
+    code
+}
+
+/// A path in the file means one beside the file.
+fn beside(nodes: &Nodes<'_>, path: &str) -> std::path::PathBuf {
+    let directory = nodes.file.parent().filter(|dir| !dir.as_os_str().is_empty());
+    directory.map_or_else(|| path.into(), |directory| directory.join(path))
+}
+
+fn axes<'t>(nodes: &mut Nodes<'t>, node: &Node<'t>) -> Vec<Axis> {
+    let mut axes: Vec<Axis> = Vec::new();
+    for (name, at, value) in nodes.entries(node, "axes", None) {
+        let path = format!("axes.{name}");
+        if name == CHROME || name == CODE {
+            nodes.problem(at, &path, format!("{name} has a section of its own"));
+            continue;
+        }
+        let letters = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        if !name.chars().all(letters) || !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+            nodes.problem(at, &path, "is no name for an axis; use letters, digits, _ and -");
+            continue;
+        }
+        let same = axes.iter().find(|axis| axis_variable(&axis.name) == axis_variable(&name));
+        if let Some(same) = same {
+            let what = format!("sets {} as axes.{} does", axis_variable(&name), same.name);
+            nodes.problem(at, &path, what);
+        }
+        let values = nodes.texts(value, &path).into_iter().map(|(text, _)| text).collect();
+        axes.push(Axis { name, values });
+    }
+    axes
+}
+
+/// One entry of `exclude` or `include`, with the axes it names checked.
+fn values<'t>(
+    nodes: &mut Nodes<'t>,
+    axes: &[Axis],
+    node: &Node<'t>,
+    path: &str,
+    any_value: bool,
+) -> Option<BTreeMap<String, String>> {
+    let mut values = BTreeMap::new();
+    let before = nodes.problems.len();
+    for (name, at, value) in nodes.entries(node, path, None) {
+        let Some(axis) = axes.iter().find(|axis| axis.name == name) else {
+            nodes.problem(node, path, format!("there is no axis {name}"));
+            continue;
+        };
+        let Some(text) = nodes.text(value, path) else { continue };
+        // A list with an error in it is not known in full, and its error is reported already.
+        if !any_value && !axis.values.is_empty() && !axis.values.contains(&text) {
+            nodes.problem(at, path, format!("{name} has no value {text}"));
+        }
+        values.insert(name, text);
+    }
+    (nodes.problems.len() == before).then_some(values)
+}
+
+fn exclusions<'t>(
+    nodes: &mut Nodes<'t>,
+    config: &Config,
+    node: &Node<'t>,
+) -> Vec<BTreeMap<String, String>> {
+    let axes = config.all_axes();
+    let items = nodes.items(node, "exclude");
+    items
+        .iter()
+        .filter_map(|item| {
+            let values = values(nodes, &axes, item, "exclude", false)?;
+            if values.is_empty() {
+                nodes.problem(item, "exclude", "names no value");
+            }
+            Some(values)
+        })
+        .collect()
+}
+
+/// Further cells; the values they bring along join their axes.
+fn inclusions<'t>(nodes: &mut Nodes<'t>, config: &mut Config, node: &Node<'t>) {
+    let axes = config.all_axes();
+    for item in nodes.items(node, "include") {
+        let Some(values) = values(nodes, &axes, item, "include", true) else { continue };
+        let missing: Vec<&str> = axes
+            .iter()
+            .map(|axis| axis.name.as_str())
+            .filter(|name| !values.contains_key(*name))
+            .collect();
+        if !missing.is_empty() {
+            nodes.problem(item, "include", format!("names no value for {}", missing.join(", ")));
+            continue;
+        }
+        if let (Some(chrome), Some(text)) = (&mut config.chrome, values.get(CHROME))
+            && !chrome.requests.contains_key(text)
+        {
+            add_version(nodes, chrome, text, item, "include");
+            // It belongs to this cell only.
+            chrome.versions.retain(|version| version != text);
+        }
+        config.include.push(values);
+    }
+}
+
+fn timeout(nodes: &mut Nodes<'_>, node: &Node<'_>) -> Option<Duration> {
+    let text = nodes.text(node, "timeout")?;
+    match parse_duration(&text) {
+        Ok(Duration::ZERO) => nodes.problem(node, "timeout", "is 0; leave it out for none"),
+        Ok(duration) => return Some(duration),
+        Err(why) => nodes.problem(node, "timeout", why),
+    }
+    None
+}
+
+fn metrics<'t>(nodes: &mut Nodes<'t>, node: &Node<'t>) -> Vec<MetricConfig> {
+    let mut metrics: Vec<MetricConfig> = Vec::new();
+    for item in nodes.items(node, "metrics") {
+        let mut metric = MetricConfig { name: String::new(), unit: None, better: None };
+        if let Some(name) = nodes.scalar(item) {
+            metric.name = name;
+        } else {
+            for (key, _, value) in nodes.entries(item, "metrics", Some(&["name", "unit", "better"]))
+            {
+                let text = nodes.text(value, "metrics");
+                match (key.as_str(), text.as_deref()) {
+                    ("name", Some(text)) => metric.name = text.to_owned(),
+                    ("unit", text) => metric.unit = text.map(str::to_owned),
+                    ("better", Some("lower")) => metric.better = Some(Better::Lower),
+                    ("better", Some("higher")) => metric.better = Some(Better::Higher),
+                    ("better", Some(other)) => {
+                        let what = format!("better takes lower or higher, not {other}");
+                        nodes.problem(value, "metrics", what);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        if !is_name(&metric.name) {
+            nodes.problem(item, "metrics", "takes names of letters, digits and . _ - / :");
+        } else if metrics.iter().any(|known| known.name == metric.name) {
+            nodes.warning(item, "metrics", format!("{} is listed twice", metric.name));
+        } else {
+            metrics.push(metric);
+        }
+    }
+    metrics
+}
+
+fn env<'t>(nodes: &mut Nodes<'t>, node: &Node<'t>) -> BTreeMap<String, String> {
+    let mut variables = BTreeMap::new();
+    for (name, at, value) in nodes.entries(node, "env", None) {
+        // A variable may be empty.
+        let Some(text) = nodes.scalar(value) else {
+            nodes.problem(value, "env", format!("{name} takes a single value"));
+            continue;
+        };
+        let problems = check_variable(OsStr::new(&name), OsStr::new(&text));
+        for problem in &problems {
+            nodes.problem(at, "env", problem.to_string());
+        }
+        variables.insert(name, text);
+    }
+    variables
+}

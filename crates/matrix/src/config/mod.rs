@@ -1,0 +1,296 @@
+//! `matrix.yml`, and `chrome-ranger.yaml` as it is: what to run, over which values, how often.
+//!
+//! All errors are reported at once, each with its line. An unknown key is an error with a
+//! suggestion; in a `chrome-ranger.yaml`, whose own program ignores unknown keys, it is a warning.
+
+mod keys;
+mod nodes;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::browsers::BrowserRequest;
+use crate::metrics::Better;
+use crate::table::Axis;
+
+/// The files looked for, in this order.
+pub const FILES: [&str; 4] =
+    ["matrix.yml", "matrix.yaml", "chrome-ranger.yaml", "chrome-ranger.yml"];
+
+/// The two axes with a meaning of their own.
+pub const CHROME: &str = "chrome";
+pub const CODE: &str = "code";
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    pub file: PathBuf,
+    pub command: String,
+    pub setup: Option<String>,
+    pub iterations: u64,
+    pub warmup: u64,
+    pub workers: usize,
+    pub chrome: Option<ChromeConfig>,
+    pub code: Option<CodeConfig>,
+    /// Further axes, in the order of the file.
+    pub axes: Vec<Axis>,
+    pub exclude: Vec<BTreeMap<String, String>>,
+    pub include: Vec<BTreeMap<String, String>>,
+    pub timeout: Option<Duration>,
+    pub order: Order,
+    pub metrics: Vec<MetricConfig>,
+    pub env: BTreeMap<String, String>,
+    /// What is odd but no error.
+    pub warnings: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ChromeConfig {
+    /// As written, each once. Those that only `include` names come last.
+    pub versions: Vec<String>,
+    pub requests: BTreeMap<String, BrowserRequest>,
+    pub cache_dir: Option<PathBuf>,
+    pub index_url: Option<String>,
+    pub download_url: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct CodeConfig {
+    /// Absolute, or relative to the current directory like the configuration file itself.
+    pub repo: PathBuf,
+    pub refs: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Every iteration of all cells in a new random order.
+    #[default]
+    Interleaved,
+    /// All iterations of a cell, then the next cell.
+    Blocked,
+}
+
+impl Order {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Interleaved => "interleaved",
+            Self::Blocked => "blocked",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetricConfig {
+    pub name: String,
+    pub unit: Option<String>,
+    pub better: Option<Better>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("there is no {} here; `retake matrix init` writes one", FILES[0])]
+    Missing,
+    #[error("{}: {error}", .path.display())]
+    Unreadable { path: PathBuf, error: std::io::Error },
+    /// Every problem, each with its place.
+    #[error("{}", .0.join("\n"))]
+    Invalid(Vec<String>),
+}
+
+impl Config {
+    /// Looks for a configuration in a directory.
+    pub fn find(directory: &Path) -> Result<PathBuf, ConfigError> {
+        let found = FILES.iter().map(|name| directory.join(name)).find(|path| path.is_file());
+        found.ok_or(ConfigError::Missing)
+    }
+
+    pub fn load(file: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(file)
+            .map_err(|error| ConfigError::Unreadable { path: file.to_owned(), error })?;
+        Self::read(file, &text)
+    }
+
+    /// Reads the text of a file.
+    pub fn read(file: &Path, text: &str) -> Result<Self, ConfigError> {
+        keys::read(file, text).map_err(ConfigError::Invalid)
+    }
+
+    /// The axes of the matrix: browsers, refs, then the others, each as the file names its values.
+    pub fn all_axes(&self) -> Vec<Axis> {
+        let axis =
+            |name: &str, values: &[String]| Axis { name: name.into(), values: values.to_vec() };
+        let chrome = self.chrome.iter().map(|c| axis(CHROME, &c.versions));
+        let code = self.code.iter().map(|c| axis(CODE, &c.refs));
+        chrome.chain(code).chain(self.axes.iter().cloned()).collect()
+    }
+
+    /// Every value of an axis that some cell may need, those only `include` names among them.
+    pub fn wanted(&self, axis: &str) -> Vec<String> {
+        let listed = self.all_axes().into_iter().find(|a| a.name == axis).map(|a| a.values);
+        let mut wanted = listed.unwrap_or_default();
+        for value in self.include.iter().filter_map(|values| values.get(axis)) {
+            if !wanted.contains(value) {
+                wanted.push(value.clone());
+            }
+        }
+        wanted
+    }
+
+    /// Which direction of a metric is better: what the run says, the configuration, or lower.
+    pub fn better(&self, metric: &str) -> Better {
+        let found = self.metrics.iter().find(|m| m.name == metric);
+        found.and_then(|m| m.better).unwrap_or_default()
+    }
+}
+
+/// What `matrix init` writes.
+pub const TEMPLATE: &str = "\
+# What to run, over which values, how often. See `retake matrix --help`.
+
+# Runs under sh -c in a worktree of its own for each ref, with CODE_REF, CODE_SHA, CODE_DIR and
+# ITERATION set (and CHROME_BIN and CHROME_VERSION where there are browsers).
+command: npm test
+
+# Runs once in each worktree.
+# setup: npm ci
+
+iterations: 5
+warmup: 1
+workers: 1
+
+code:
+  repo: .
+  refs: [main]
+
+# Browsers: four parts, a milestone (m120), stable, beta, dev, canary, or the path of a program.
+# chrome:
+#   versions: [stable]
+
+# Any further lists; the command sees AXIS_NODE.
+# axes:
+#   node: [20, 22]
+
+# exclude:
+#   - {code: main, node: 20}
+# timeout: 5m
+# env:
+#   CI: 1
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(name: &str, text: &str) -> Result<Config, Vec<String>> {
+        Config::read(Path::new(name), text).map_err(|error| match error {
+            ConfigError::Invalid(problems) => problems,
+            other => panic!("{other}"),
+        })
+    }
+
+    #[test]
+    fn a_chrome_ranger_file_works_as_it_is() {
+        let text = "command: npx playwright test\nsetup: npm ci\niterations: 5\nwarmup: 1\nworkers: 2\nchrome:\n  versions:\n    - 120.0.6099.109\n    - \"121.0.6167.85\"\n    - 120.0.6099.109\n  cache_dir: ./cache\n  colour: red\ncode:\n  repo: ../app\n  refs: [main, feature/a, 1.10, 2024]\nunknown: 1\n";
+        let config = read("dir/chrome-ranger.yaml", text).unwrap();
+        assert_eq!((config.iterations, config.warmup, config.workers), (5, 1, 2));
+        let chrome = config.chrome.as_ref().unwrap();
+        assert_eq!(chrome.versions, ["120.0.6099.109", "121.0.6167.85"]);
+        assert_eq!(chrome.cache_dir.as_deref(), Some(Path::new("dir/./cache")));
+        let code = config.code.as_ref().unwrap();
+        assert_eq!(code.refs, ["main", "feature/a", "1.10", "2024"]);
+        assert_eq!(code.repo, Path::new("dir/../app"));
+        assert_eq!(config.warnings.len(), 3, "{:?}", config.warnings);
+        assert_eq!(
+            config.warnings[1],
+            "dir/chrome-ranger.yaml:12:3: there is no key chrome.colour"
+        );
+    }
+
+    #[test]
+    fn everything_a_matrix_can_say() {
+        let text = "command: ./bench\niterations: 3\naxes:\n  node: [18, 20.0]\n  gc: [true, 'off']\ncode: {refs: [a, b]}\nexclude: [{code: a, node: 18}]\ninclude:\n  - {code: c, node: 22, gc: x}\ntimeout: 30s\norder: blocked\nmetrics:\n  - wall\n  - {name: fps, unit: Hz, better: higher}\nenv: {A: 1, B: 'x y'}\n";
+        let config = read("matrix.yml", text).unwrap();
+        let axes = config.all_axes();
+        let names: Vec<_> = axes.iter().map(|axis| axis.name.as_str()).collect();
+        assert_eq!(names, ["code", "node", "gc"]);
+        assert_eq!(axes[1].values, ["18", "20.0"]);
+        assert_eq!(axes[2].values, ["true", "off"]);
+        assert_eq!(config.timeout, Some(Duration::from_secs(30)));
+        assert_eq!(config.order, Order::Blocked);
+        assert_eq!((config.better("fps"), config.better("wall")), (Better::Higher, Better::Lower));
+        assert_eq!(config.env["A"], "1");
+        assert_eq!(config.include[0]["gc"], "x");
+        assert_eq!(config.code.unwrap().repo, Path::new("."));
+        assert!(config.warnings.is_empty());
+    }
+
+    #[test]
+    fn all_errors_come_at_once_with_their_places() {
+        let text = "comand: x\niterations: 0\nwarmup: -1\nworkers: two\nchrome:\n  versions: [120, m121, 1.2]\n  index_url: ftp://x\ncode:\n  refs: []\naxes:\n  chrome: [a]\n  9x: [b]\n  ok: []\n  up: [1]\n  UP: [2]\nexclude: [{colour: red}, {up: 3}]\ninclude: [{up: 1}]\ntimeout: 0\norder: random\nmetrics: [{unit: ms}]\nenv: {\"A B\": 1}\n";
+        let problems = read("m.yml", text).unwrap_err();
+        let expected = [
+            "m.yml:1:1: there is no key comand; did you mean command?",
+            "m.yml: command is missing",
+            "m.yml:2:13: iterations: takes a whole number from 1",
+            "m.yml:3:9: warmup: takes a whole number from 0",
+            "m.yml:4:10: workers: takes a whole number from 1",
+            "m.yml:6:14: chrome.versions: 120 is a major version only; write m120",
+            "m.yml:6:25: chrome.versions: \"1.2\" is not a version",
+            "m.yml:7:14: chrome.index_url: takes an address that begins with https:// or http://",
+            "m.yml:9:9: code.refs: takes a list that is not empty",
+            "m.yml:11:3: axes.chrome: chrome has a section of its own",
+            "m.yml:12:3: axes.9x: is no name for an axis",
+            "m.yml:13:7: axes.ok: takes a list that is not empty",
+            "m.yml:15:3: axes.UP: sets AXIS_UP as axes.up does",
+            "m.yml:16:11: exclude: there is no axis colour",
+            "m.yml:16:27: exclude: up has no value 3",
+            "m.yml:17:11: include: names no value for chrome, code, ok, UP",
+            "m.yml:18:10: timeout: ",
+            "m.yml:19:8: order: takes interleaved or blocked, not random",
+            "m.yml:20:11: metrics: ",
+            "m.yml:21:7: env: \"A B\" is not a name for a variable",
+        ];
+        for expected in expected {
+            assert!(problems.iter().any(|p| p.starts_with(expected)), "{expected}\n{problems:#?}");
+        }
+        assert_eq!(problems.len(), expected.len(), "{problems:#?}");
+    }
+
+    #[test]
+    fn required_keys_and_broken_yaml() {
+        assert_eq!(
+            read("m.yml", "").unwrap_err(),
+            ["m.yml: command is missing", "m.yml: iterations is missing"]
+        );
+        let problems = read("m.yml", "command: [\n").unwrap_err();
+        assert!(problems[0].starts_with("m.yml:2:"), "{problems:?}");
+        let problems = read("m.yml", "command: ''\niterations: 1\n").unwrap_err();
+        assert_eq!(problems, ["m.yml:1:10: command: is empty"]);
+        let problems = read("m.yml", "- 1\n").unwrap_err();
+        assert!(problems[0].contains("takes keys and values"), "{problems:?}");
+    }
+
+    #[test]
+    fn without_axes_it_is_a_matrix_of_one_cell() {
+        let config = read("m.yml", "command: 'true'\niterations: 1\n").unwrap();
+        assert!(config.all_axes().is_empty());
+    }
+
+    #[test]
+    fn the_template_is_valid_with_and_without_its_comments() {
+        read("matrix.yml", TEMPLATE).unwrap();
+        let all: String = TEMPLATE
+            .lines()
+            .filter(|line| {
+                !line.starts_with('#')
+                    || line.contains(": ")
+                    || line.ends_with(':')
+                    || line.contains("- {")
+            })
+            .filter(|line| !line.contains("Browsers") && !line.contains("See `"))
+            .map(|line| format!("{}\n", line.strip_prefix("# ").unwrap_or(line)))
+            .collect();
+        let config = read("matrix.yml", &all).unwrap_or_else(|p| panic!("{p:?}\n{all}"));
+        assert!(config.chrome.is_some() && config.axes.len() == 1 && config.timeout.is_some());
+    }
+}

@@ -1,0 +1,165 @@
+//! What the matrix asks of git: which commit a ref is, the commits between two, and worktrees.
+//!
+//! git itself runs through the keeper it is given; nothing here starts a process of its own.
+
+mod refs;
+mod worktrees;
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use retake_engine::{Attach, Cancel, Command, Event, Keeper, Request};
+use retake_event::{Outcome, StartFailure, Stream};
+
+pub use refs::{Commits, Resolved};
+pub use worktrees::{Notice, Worktree, Worktrees};
+
+/// More than this much output of git is not kept; no answer asked for here is as long.
+const MOST_OUTPUT: usize = 64 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum GitError {
+    #[error("git is not installed, or not on PATH; refs and worktrees need it")]
+    NotInstalled,
+    #[error("{}: there is no such directory; correct code.repo", .0.display())]
+    NoDirectory(PathBuf),
+    #[error("{} is not in a git repository; correct code.repo", .0.display())]
+    NotARepository(PathBuf),
+    #[error("{reference}: {why}")]
+    BadRef { reference: String, why: String },
+    #[error("git {what} failed: {message}")]
+    Failed { what: String, message: String },
+    #[error("interrupted while git {0} was running")]
+    Cancelled(String),
+    #[error("{}: {error}", .path.display())]
+    Io { path: PathBuf, error: std::io::Error },
+}
+
+impl GitError {
+    fn io(path: &Path, error: std::io::Error) -> Self {
+        Self::Io { path: path.to_owned(), error }
+    }
+}
+
+/// One repository, and what git is run with.
+pub struct Git<'k> {
+    keeper: &'k mut Keeper,
+    cancel: &'k Cancel,
+    repo: PathBuf,
+    environment: Vec<(OsString, OsString)>,
+}
+
+struct Said {
+    ok: bool,
+    stdout: String,
+    stderr: String,
+}
+
+/// Set by git for its hooks; they would point us at another repository than the one asked for.
+const CONFUSING: [&str; 9] = [
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_COMMON_DIR",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_NAMESPACE",
+    "GIT_PREFIX",
+    "GIT_CEILING_DIRECTORIES",
+];
+
+/// The environment without what git sets for its hooks.
+pub fn clean_environment(
+    inherited: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Vec<(OsString, OsString)> {
+    let confusing = |name: &OsStr| CONFUSING.iter().any(|known| name == *known);
+    inherited.into_iter().filter(|(name, _)| !confusing(name)).collect()
+}
+
+impl<'k> Git<'k> {
+    /// Checks that there is a repository.
+    pub fn open(
+        keeper: &'k mut Keeper,
+        cancel: &'k Cancel,
+        repo: &Path,
+        inherited: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Self, GitError> {
+        if !repo.is_dir() {
+            return Err(GitError::NoDirectory(repo.to_owned()));
+        }
+        let repo = repo.canonicalize().map_err(|error| GitError::io(repo, error))?;
+        let mut environment = clean_environment(inherited);
+        for (name, value) in
+            // A question would wait for ever, and messages are read by us.
+            [("GIT_TERMINAL_PROMPT", "0"), ("GIT_OPTIONAL_LOCKS", "0"), ("LC_ALL", "C")]
+        {
+            environment.retain(|(known, _)| known != name);
+            environment.push((name.into(), value.into()));
+        }
+        let mut git = Self { keeper, cancel, repo, environment };
+        let said = git.ask(&["rev-parse", "--git-common-dir"])?;
+        if said.ok { Ok(git) } else { Err(GitError::NotARepository(git.repo)) }
+    }
+
+    pub fn repo(&self) -> &Path {
+        &self.repo
+    }
+
+    fn ask<S: AsRef<OsStr>>(&mut self, arguments: &[S]) -> Result<Said, GitError> {
+        let repo = self.repo.clone();
+        self.ask_in(&repo, arguments)
+    }
+
+    /// What git says, whether it succeeds or not.
+    fn ask_in<S: AsRef<OsStr>>(
+        &mut self,
+        directory: &Path,
+        arguments: &[S],
+    ) -> Result<Said, GitError> {
+        let what = arguments.first().map(|a| a.as_ref().to_string_lossy().into_owned());
+        let what = what.unwrap_or_default();
+        let failed = |message: String| GitError::Failed { what: what.clone(), message };
+        let mut all = vec![OsString::from("git")];
+        all.extend(arguments.iter().map(|a| a.as_ref().to_owned()));
+        let mut request = Request::new(all);
+        request.cwd = directory.to_owned();
+        request.environment = self.environment.clone();
+        let command = Command::new(request).map_err(|problems| {
+            failed(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+        })?;
+        let mut output = [Vec::new(), Vec::new()];
+        let finished = self.keeper.run(&command, self.cancel, Attach::default(), &mut |event| {
+            if let Event::Output { stream, bytes } = event {
+                let kept = &mut output[stream.index()];
+                let room = MOST_OUTPUT.saturating_sub(kept.len()).min(bytes.len());
+                kept.extend_from_slice(&bytes[..room]);
+            }
+        });
+        let text = |stream: Stream| String::from_utf8_lossy(&output[stream.index()]).into_owned();
+        let (stdout, stderr) = (text(Stream::Stdout), text(Stream::Stderr));
+        match finished.outcome {
+            Outcome::Exited(code) => Ok(Said { ok: code == 0, stdout, stderr }),
+            Outcome::NotStarted(StartFailure::NotFound(_)) => Err(GitError::NotInstalled),
+            Outcome::NotStarted(failure) => Err(failed(failure.to_string())),
+            Outcome::Cancelled(_) => Err(GitError::Cancelled(what)),
+            other => Err(failed(format!("it ended as {}", other.word()))),
+        }
+    }
+
+    /// What git says, its failure being ours.
+    fn tell_in<S: AsRef<OsStr>>(
+        &mut self,
+        directory: &Path,
+        arguments: &[S],
+    ) -> Result<String, GitError> {
+        let said = self.ask_in(directory, arguments)?;
+        if said.ok {
+            return Ok(said.stdout);
+        }
+        let what = arguments.iter().take(2).map(|a| a.as_ref().to_string_lossy().into_owned());
+        Err(GitError::Failed {
+            what: what.collect::<Vec<_>>().join(" "),
+            message: said.stderr.trim().to_owned(),
+        })
+    }
+}

@@ -1,0 +1,244 @@
+//! The cells of a matrix and what makes each of them itself.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::config::{CHROME, CODE, Config};
+use crate::table::Axis;
+
+/// One place in each axis.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Cell(pub Box<[u32]>);
+
+/// All cells, before anything is resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Matrix {
+    pub axes: Vec<Axis>,
+    pub cells: Vec<Cell>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FilterError {
+    #[error("there is no axis {name}; there is {}", list(.known))]
+    Axis { name: String, known: Vec<String> },
+    #[error("{axis} has no value {value}; there is {}", list(.known))]
+    Value { axis: String, value: String, known: Vec<String> },
+    #[error("no cell is left: what is excluded and what is filtered leave nothing to run")]
+    Empty,
+}
+
+fn list(words: &[String]) -> String {
+    if words.is_empty() { "none".to_owned() } else { words.join(", ") }
+}
+
+impl Matrix {
+    /// The product of all axes, without what is excluded, with what is included.
+    pub fn of(config: &Config) -> Self {
+        let mut axes = config.all_axes();
+        let excluded = |axes: &[Axis], place: &[u32]| {
+            config.exclude.iter().any(|rule| {
+                rule.iter().all(|(name, value)| {
+                    axes.iter()
+                        .zip(place)
+                        .any(|(axis, at)| axis.name == *name && axis.values[*at as usize] == *value)
+                })
+            })
+        };
+        let mut cells = Vec::new();
+        let mut place = vec![0u32; axes.len()];
+        'product: loop {
+            if axes.iter().all(|axis| !axis.values.is_empty()) && !excluded(&axes, &place) {
+                cells.push(Cell(place.clone().into()));
+            }
+            // Counts like an odometer: the last axis turns fastest.
+            for at in (0..axes.len()).rev() {
+                place[at] += 1;
+                if (place[at] as usize) < axes[at].values.len() {
+                    continue 'product;
+                }
+                place[at] = 0;
+            }
+            break;
+        }
+        let mut known: HashSet<Cell> = HashSet::new();
+        if !config.include.is_empty() {
+            known = cells.iter().cloned().collect();
+        }
+        for values in &config.include {
+            let place: Vec<u32> = axes
+                .iter_mut()
+                .map(|axis| {
+                    let value = values.get(&axis.name).cloned().unwrap_or_default();
+                    let at = axis.values.iter().position(|known| *known == value);
+                    let at = at.unwrap_or_else(|| {
+                        axis.values.push(value);
+                        axis.values.len() - 1
+                    });
+                    u32::try_from(at).unwrap_or(u32::MAX)
+                })
+                .collect();
+            let cell = Cell(place.into());
+            if known.insert(cell.clone()) {
+                cells.push(cell);
+            }
+        }
+        Self { axes, cells }
+    }
+
+    pub fn axis(&self, name: &str) -> Option<usize> {
+        self.axes.iter().position(|axis| axis.name == name)
+    }
+
+    /// Keeps the cells that have, for every axis named, one of the values named.
+    pub fn filter(&mut self, filters: &[(String, String)]) -> Result<(), FilterError> {
+        let mut wanted: BTreeMap<usize, HashSet<u32>> = BTreeMap::new();
+        for (name, value) in filters {
+            let axis = self.axis(name).ok_or_else(|| FilterError::Axis {
+                name: name.clone(),
+                known: self.axes.iter().map(|axis| axis.name.clone()).collect(),
+            })?;
+            let values = &self.axes[axis].values;
+            let at = values.iter().position(|known| known == value).ok_or_else(|| {
+                let (axis, value, known) = (name.clone(), value.clone(), values.clone());
+                FilterError::Value { axis, value, known }
+            })?;
+            wanted.entry(axis).or_default().insert(u32::try_from(at).unwrap_or(u32::MAX));
+        }
+        self.cells
+            .retain(|cell| wanted.iter().all(|(axis, values)| values.contains(&cell.0[*axis])));
+        if self.cells.is_empty() { Err(FilterError::Empty) } else { Ok(()) }
+    }
+
+    /// Takes out every cell with this value: its browser or its code cannot be had.
+    pub fn remove(&mut self, axis: &str, value: &str) {
+        let Some(axis) = self.axis(axis) else { return };
+        let values = &self.axes[axis].values;
+        self.cells.retain(|cell| values[cell.0[axis] as usize] != value);
+    }
+
+    /// The values of an axis that some cell has, in order.
+    pub fn used(&self, axis: &str) -> Vec<&str> {
+        let Some(axis) = self.axis(axis) else { return Vec::new() };
+        let used: HashSet<u32> = self.cells.iter().map(|cell| cell.0[axis]).collect();
+        let values = self.axes[axis].values.iter().enumerate();
+        values
+            .filter(|(at, _)| used.contains(&u32::try_from(*at).unwrap_or(u32::MAX)))
+            .map(|(_, value)| value.as_str())
+            .collect()
+    }
+
+    pub fn value(&self, cell: &Cell, axis: usize) -> &str {
+        &self.axes[axis].values[cell.0[axis] as usize]
+    }
+
+    /// `chrome=… code=…`, as configured.
+    pub fn name(&self, cell: &Cell) -> String {
+        let parts = (0..self.axes.len())
+            .map(|axis| format!("{}={}", self.axes[axis].name, self.value(cell, axis)));
+        parts.collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// What a run must match to count for a cell. A ref counts as its commit and a milestone as its
+/// exact version, so that a moved branch never mixes with what it was.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CellKey([u8; 16]);
+
+impl CellKey {
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut bytes = [0; 16];
+        if text.len() != 32 || !text.is_ascii() {
+            return None;
+        }
+        for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
+            *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+        }
+        Some(Self(bytes))
+    }
+}
+
+impl fmt::Display for CellKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for CellKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CellKey({self})")
+    }
+}
+
+impl Serialize for CellKey {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Turns cells into keys: everything they have in common, and what values were resolved to.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    common: blake3::Hasher,
+    /// By axis and value: the exact version of a browser, the commit of a ref.
+    resolved: BTreeMap<(String, String), String>,
+}
+
+impl Identity {
+    /// The command's text and the configured environment; never the inherited one.
+    pub fn new(command: &str, env: &BTreeMap<String, String>) -> Self {
+        let mut common = blake3::Hasher::new();
+        add(&mut common, "command");
+        add(&mut common, command);
+        for (name, value) in env {
+            add(&mut common, name);
+            add(&mut common, value);
+        }
+        add(&mut common, "axes");
+        Self { common, resolved: BTreeMap::new() }
+    }
+
+    pub fn resolve_browser(&mut self, value: &str, version: &str) {
+        self.resolved.insert((CHROME.to_owned(), value.to_owned()), version.to_owned());
+    }
+
+    pub fn resolve_code(&mut self, reference: &str, sha: &str) {
+        self.resolved.insert((CODE.to_owned(), reference.to_owned()), sha.to_owned());
+    }
+
+    /// What a value was resolved to, or the value.
+    pub fn resolved<'a>(&'a self, axis: &str, value: &'a str) -> &'a str {
+        self.resolved.get(&(axis.to_owned(), value.to_owned())).map_or(value, String::as_str)
+    }
+
+    /// The keys of all cells, in their order.
+    pub fn keys(&self, matrix: &Matrix) -> Vec<CellKey> {
+        // Looked up once per value and not once per cell.
+        let values: Vec<Vec<&str>> = matrix
+            .axes
+            .iter()
+            .map(|axis| axis.values.iter().map(|v| self.resolved(&axis.name, v)).collect())
+            .collect();
+        // The order of the axes in the file must not matter.
+        let mut order: Vec<usize> = (0..matrix.axes.len()).collect();
+        order.sort_by(|&a, &b| matrix.axes[a].name.cmp(&matrix.axes[b].name));
+        let key = |cell: &Cell| {
+            let mut hasher = self.common.clone();
+            for &axis in &order {
+                add(&mut hasher, &matrix.axes[axis].name);
+                add(&mut hasher, values[axis][cell.0[axis] as usize]);
+            }
+            let mut key = [0; 16];
+            key.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+            CellKey(key)
+        };
+        matrix.cells.iter().map(key).collect()
+    }
+}
+
+/// With its length, so that no two lists of texts look alike.
+fn add(hasher: &mut blake3::Hasher, text: &str) {
+    hasher.update(&(text.len() as u64).to_le_bytes());
+    hasher.update(text.as_bytes());
+}

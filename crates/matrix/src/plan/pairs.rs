@@ -1,0 +1,111 @@
+//! Which cells are compared with which.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::{Cell, Matrix};
+use crate::config::{CHROME, CODE};
+
+/// Every value against the first of its axis, all else equal, as (first, other).
+pub fn baselines(matrix: &Matrix) -> Vec<(usize, usize)> {
+    let places: HashMap<&Cell, usize> =
+        matrix.cells.iter().enumerate().map(|(i, cell)| (cell, i)).collect();
+    let mut pairs = Vec::new();
+    for axis in 0..matrix.axes.len() {
+        for (i, cell) in matrix.cells.iter().enumerate() {
+            if cell.0[axis] == 0 {
+                continue;
+            }
+            let mut first = cell.clone();
+            first.0[axis] = 0;
+            pairs.extend(places.get(&first).map(|&first| (first, i)));
+        }
+    }
+    pairs
+}
+
+/// One side of `compare A B`: a ref, a version, or `axis=value,…`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selector {
+    pub text: String,
+    /// By axis, the place of the value.
+    pub values: BTreeMap<usize, u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SelectorError {
+    #[error("{text} is no value of any axis; there is {}", .known.join(", "))]
+    Unknown { text: String, known: Vec<String> },
+    #[error("{text} is a value of {} ; write one of them as axis={text}", .axes.join(" and of "))]
+    Ambiguous { text: String, axes: Vec<String> },
+    #[error("there is no axis {0}")]
+    Axis(String),
+}
+
+impl Selector {
+    pub fn parse(text: &str, matrix: &Matrix) -> Result<Self, SelectorError> {
+        let mut values = BTreeMap::new();
+        let place = |axis: usize, value: &str| {
+            let found = matrix.axes[axis].values.iter().position(|known| known == value);
+            found.and_then(|at| u32::try_from(at).ok())
+        };
+        let unknown = |text: &str, axes: &[usize]| SelectorError::Unknown {
+            text: text.to_owned(),
+            known: axes.iter().flat_map(|&a| matrix.axes[a].values.clone()).collect(),
+        };
+        let all: Vec<usize> = (0..matrix.axes.len()).collect();
+        // A ref or version as it is, before anything in it is taken for a sign.
+        let whole: Vec<(usize, u32)> =
+            all.iter().filter_map(|&axis| Some((axis, place(axis, text)?))).collect();
+        match &whole[..] {
+            [(axis, at)] => {
+                values.insert(*axis, *at);
+            }
+            [] if text.contains('=') => {
+                for part in text.split(',') {
+                    let (name, value) = part.split_once('=').ok_or_else(|| unknown(part, &all))?;
+                    let axis = matrix
+                        .axis(name.trim())
+                        .ok_or_else(|| SelectorError::Axis(name.trim().to_owned()))?;
+                    let at =
+                        place(axis, value.trim()).ok_or_else(|| unknown(value.trim(), &[axis]))?;
+                    values.insert(axis, at);
+                }
+            }
+            [] => return Err(unknown(text, &all)),
+            several => {
+                // What names both a browser and something else means the usual two first.
+                let usual = [CODE, CHROME].iter().find_map(|name| {
+                    several.iter().find(|(axis, _)| matrix.axes[*axis].name == *name)
+                });
+                let (axis, at) = usual.ok_or_else(|| SelectorError::Ambiguous {
+                    text: text.to_owned(),
+                    axes: several.iter().map(|(a, _)| matrix.axes[*a].name.clone()).collect(),
+                })?;
+                values.insert(*axis, *at);
+            }
+        }
+        Ok(Self { text: text.to_owned(), values })
+    }
+
+    fn selects(&self, cell: &Cell) -> bool {
+        self.values.iter().all(|(axis, at)| cell.0[*axis] == *at)
+    }
+
+    /// The pairs of cells that A and B mean: those that agree in every axis neither side names.
+    pub fn pairs(a: &Self, b: &Self, matrix: &Matrix) -> Vec<(usize, usize)> {
+        let free: Vec<usize> = (0..matrix.axes.len())
+            .filter(|axis| !a.values.contains_key(axis) && !b.values.contains_key(axis))
+            .collect();
+        let rest = |cell: &Cell| free.iter().map(|&axis| cell.0[axis]).collect::<Vec<_>>();
+        let mut of_b: HashMap<Vec<u32>, Vec<usize>> = HashMap::new();
+        for (i, cell) in matrix.cells.iter().enumerate().filter(|(_, cell)| b.selects(cell)) {
+            of_b.entry(rest(cell)).or_default().push(i);
+        }
+        let of_a = matrix.cells.iter().enumerate().filter(|(_, cell)| a.selects(cell));
+        of_a.flat_map(|(i, cell)| {
+            of_b.get(&rest(cell)).into_iter().flatten().map(move |&j| (i, j)).collect::<Vec<_>>()
+        })
+        .filter(|(i, j)| i != j)
+        .collect()
+    }
+}

@@ -1,0 +1,279 @@
+//! What is still to run, handed out step by step to any number of workers.
+
+use std::collections::HashMap;
+
+use retake_event::RunId;
+
+use super::CellKey;
+use crate::config::Order;
+use crate::random::Random;
+
+/// What the record knows of an earlier run. Warmups are not among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PastRun {
+    pub key: CellKey,
+    pub iteration: u64,
+    pub id: RunId,
+    pub ok: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// What has no successful run yet.
+    #[default]
+    Pending,
+    /// This many more of every cell, after the last there is.
+    Append(u64),
+    /// Everything again; the old goes when the new is there.
+    Replace,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    pub iterations: u64,
+    pub warmup: u64,
+    pub mode: Mode,
+    pub order: Order,
+    pub seed: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StepKind {
+    Warmup,
+    Iteration,
+}
+
+/// One thing to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The place of the cell in the list the plan was made of.
+    pub cell: usize,
+    pub kind: StepKind,
+    /// 0 in a warmup.
+    pub iteration: u64,
+    /// Counts the iterations handed out, from 1: the k of k/N. 0 in a warmup.
+    pub number: usize,
+}
+
+/// What a worker is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    Run(Step),
+    /// Nothing until another worker is done.
+    Wait,
+    Done,
+}
+
+#[derive(Clone, Debug)]
+struct CellState {
+    warmups_left: u64,
+    /// Iterations neither done nor failed.
+    open: usize,
+    ok_this_time: usize,
+    skipped: bool,
+}
+
+/// The plan of one run of a matrix.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    cells: Vec<CellState>,
+    warmups: Vec<u32>,
+    slots: Vec<(u32, u64)>,
+    next_warmup: usize,
+    next_slot: usize,
+    warmups_in_flight: usize,
+    slots_in_flight: usize,
+    handed_out: usize,
+    /// Runs that go once their slot, or their cell, is replaced.
+    replaced: HashMap<(usize, u64), Vec<RunId>>,
+    surplus: HashMap<usize, Vec<RunId>>,
+    total: usize,
+    ok: usize,
+    failed: usize,
+}
+
+impl Plan {
+    /// Two cells with one key are one cell: only the first is planned.
+    pub fn new(cells: &[CellKey], past: &[PastRun], options: &Options) -> Self {
+        let mut places: HashMap<CellKey, usize> = HashMap::with_capacity(cells.len());
+        let mut first = vec![false; cells.len()];
+        for (place, key) in cells.iter().enumerate() {
+            first[place] = !places.contains_key(key);
+            places.entry(*key).or_insert(place);
+        }
+        let mut done: Vec<Vec<u64>> = vec![Vec::new(); cells.len()];
+        let mut after = vec![0u64; cells.len()];
+        let mut replaced: HashMap<(usize, u64), Vec<RunId>> = HashMap::new();
+        let mut surplus: HashMap<usize, Vec<RunId>> = HashMap::new();
+        for run in past {
+            let Some(&place) = places.get(&run.key) else { continue };
+            after[place] = after[place].max(run.iteration + 1);
+            if run.ok {
+                done[place].push(run.iteration);
+            }
+            if options.mode == Mode::Replace {
+                if run.iteration < options.iterations {
+                    replaced.entry((place, run.iteration)).or_default().push(run.id);
+                } else {
+                    surplus.entry(place).or_default().push(run.id);
+                }
+            }
+        }
+        done.iter_mut().for_each(|iterations| iterations.sort_unstable());
+        let rounds = match options.mode {
+            Mode::Append(more) => more,
+            Mode::Pending | Mode::Replace => options.iterations,
+        };
+        let slot = |place: usize, round: u64| match options.mode {
+            Mode::Append(_) => Some(after[place] + round),
+            Mode::Replace => Some(round),
+            Mode::Pending => done[place].binary_search(&round).is_err().then_some(round),
+        };
+        let planned: Vec<usize> = (0..cells.len()).filter(|&place| first[place]).collect();
+        let narrow = |place: usize| u32::try_from(place).unwrap_or(u32::MAX);
+        let mut slots = Vec::new();
+        match options.order {
+            Order::Blocked => {
+                for &place in &planned {
+                    slots
+                        .extend((0..rounds).filter_map(|r| Some((narrow(place), slot(place, r)?))));
+                }
+            }
+            Order::Interleaved => {
+                for round in 0..rounds {
+                    let start = slots.len();
+                    slots
+                        .extend(planned.iter().filter_map(|&p| Some((narrow(p), slot(p, round)?))));
+                    Random::for_part(options.seed, round).shuffle(&mut slots[start..]);
+                }
+            }
+        }
+        let mut states =
+            vec![
+                CellState { warmups_left: 0, open: 0, ok_this_time: 0, skipped: false };
+                cells.len()
+            ];
+        slots.iter().for_each(|(place, _)| states[*place as usize].open += 1);
+        let mut warmups = Vec::new();
+        for round in 0..options.warmup {
+            let start = warmups.len();
+            warmups.extend(planned.iter().filter(|&&p| states[p].open > 0).map(|&p| narrow(p)));
+            if options.order == Order::Interleaved {
+                Random::for_part(options.seed, u64::MAX - round).shuffle(&mut warmups[start..]);
+            }
+        }
+        warmups.iter().for_each(|place| states[*place as usize].warmups_left += 1);
+        Self {
+            cells: states,
+            warmups,
+            total: slots.len(),
+            slots,
+            next_warmup: 0,
+            next_slot: 0,
+            warmups_in_flight: 0,
+            slots_in_flight: 0,
+            handed_out: 0,
+            replaced,
+            surplus,
+            ok: 0,
+            failed: 0,
+        }
+    }
+
+    /// The next thing for a worker that is free.
+    pub fn next_step(&mut self) -> Next {
+        while let Some(&place) = self.warmups.get(self.next_warmup) {
+            self.next_warmup += 1;
+            let cell = place as usize;
+            if !self.cells[cell].skipped {
+                self.warmups_in_flight += 1;
+                return Next::Run(Step { cell, kind: StepKind::Warmup, iteration: 0, number: 0 });
+            }
+        }
+        if self.warmups_in_flight > 0 {
+            return Next::Wait;
+        }
+        while let Some(&(place, iteration)) = self.slots.get(self.next_slot) {
+            self.next_slot += 1;
+            let cell = place as usize;
+            if !self.cells[cell].skipped {
+                self.slots_in_flight += 1;
+                self.handed_out += 1;
+                let number = self.handed_out;
+                return Next::Run(Step { cell, kind: StepKind::Iteration, iteration, number });
+            }
+        }
+        if self.slots_in_flight > 0 { Next::Wait } else { Next::Done }
+    }
+
+    /// Tells how a step went; returns the runs it has replaced, which may go now.
+    pub fn done(&mut self, step: &Step, ok: bool) -> Vec<RunId> {
+        match step.kind {
+            StepKind::Warmup => {
+                self.warmups_in_flight = self.warmups_in_flight.saturating_sub(1);
+                let state = &mut self.cells[step.cell];
+                state.warmups_left = state.warmups_left.saturating_sub(1);
+                if !ok {
+                    self.skip(step.cell);
+                }
+                Vec::new()
+            }
+            StepKind::Iteration => {
+                self.slots_in_flight = self.slots_in_flight.saturating_sub(1);
+                let state = &mut self.cells[step.cell];
+                state.open = state.open.saturating_sub(1);
+                if !ok {
+                    self.failed += 1;
+                    return Vec::new();
+                }
+                self.ok += 1;
+                state.ok_this_time += 1;
+                let mut gone =
+                    self.replaced.remove(&(step.cell, step.iteration)).unwrap_or_default();
+                if state.open == 0 {
+                    gone.extend(self.surplus.remove(&step.cell).unwrap_or_default());
+                }
+                gone
+            }
+        }
+    }
+
+    /// A step that was handed out and will have no outcome: the loop is being ended.
+    pub fn abandon(&mut self, step: &Step) {
+        match step.kind {
+            StepKind::Warmup => self.warmups_in_flight = self.warmups_in_flight.saturating_sub(1),
+            StepKind::Iteration => self.slots_in_flight = self.slots_in_flight.saturating_sub(1),
+        }
+    }
+
+    /// Takes a cell out: its warmup failed, or what it needs cannot be had.
+    pub fn skip(&mut self, cell: usize) {
+        let state = &mut self.cells[cell];
+        if !state.skipped {
+            state.skipped = true;
+            let left = self.slots[self.next_slot..].iter().filter(|(p, _)| *p as usize == cell);
+            self.total -= left.count();
+        }
+    }
+
+    pub fn skipped(&self) -> impl Iterator<Item = usize> {
+        self.cells.iter().enumerate().filter(|(_, cell)| cell.skipped).map(|(place, _)| place)
+    }
+
+    /// Iterations to run in all, without skipped cells: the N of k/N.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    pub fn ok(&self) -> usize {
+        self.ok
+    }
+
+    pub fn failed(&self) -> usize {
+        self.failed
+    }
+
+    pub fn warmups(&self) -> usize {
+        self.warmups.len()
+    }
+}

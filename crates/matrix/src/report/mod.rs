@@ -1,0 +1,10 @@
+//! What is shown of a matrix: the grid of its state, and one HTML page with everything.
+//!
+//! Text is returned, never printed.
+
+mod html;
+mod status;
+mod svg;
+
+pub use html::{Page, render};
+pub use status::{RunRow, Status, StatusCell, grid};

@@ -1,0 +1,167 @@
+//! A comparison that may be looked at after every sample.
+//!
+//! Block by block both cells are measured in random order; of each block only the logarithm of
+//! the ratio counts. For every possible ratio a bet runs that the block ratios fall on either side
+//! of it equally often; a ratio whose bet has won too much is out, for good. The set of ratios
+//! left over contains the true one at *all* times together with the stated confidence (Ville's
+//! inequality), so stopping whenever it suits is no cheating.
+//!
+//! What is estimated is the median of the block ratios. Nothing is assumed of the noise; where
+//! both cells are the same program, the random order within a block alone makes it valid, drift or
+//! no drift.
+
+use super::special::{beta_cdf, ln_beta};
+
+/// The prior of a bet is a mixture: the first wins fast on a large difference, the second wins
+/// soon on a small one.
+const PRIORS: [f64; 2] = [1.0, 20.0];
+
+/// How many of n block ratios must lie on one side of a ratio for it to be out.
+#[derive(Clone, Debug)]
+pub struct Boundary {
+    /// The logarithm of what a bet on one side must reach: 2/alpha, for there are two sides.
+    target: f64,
+    needed: Vec<usize>,
+}
+
+impl Boundary {
+    /// `alpha` is the probability of ever being wrong, over both sides.
+    pub fn new(alpha: f64) -> Self {
+        Self { target: (2.0 / alpha).ln(), needed: vec![1] }
+    }
+
+    /// `None` as long as even all n on one side would not do.
+    fn needed(&mut self, n: usize) -> Option<usize> {
+        while self.needed.len() <= n {
+            let blocks = self.needed.len();
+            // One more block raises the need by one at most.
+            let mut need = self.needed[blocks - 1];
+            while need <= blocks && log_wealth(need, blocks) < self.target {
+                need += 1;
+            }
+            self.needed.push(need);
+        }
+        Some(self.needed[n]).filter(|&need| need <= n)
+    }
+}
+
+/// The logarithm of the wealth of a bet after `hits` of `n`. Fair or losing when the chance of a
+/// hit is one half or less.
+pub(crate) fn log_wealth(hits: usize, n: usize) -> f64 {
+    let (hits, n) = (hits as f64, n as f64);
+    let parts = PRIORS.map(|a| {
+        let upper_half = beta_cdf(0.5, n - hits + a, hits + a);
+        (n + 1.0) * std::f64::consts::LN_2 + ln_beta(hits + a, n - hits + a) - ln_beta(a, a)
+            + upper_half.ln()
+    });
+    let most = parts[0].max(parts[1]);
+    most + (parts.iter().map(|part| (part - most).exp()).sum::<f64>() / PRIORS.len() as f64).ln()
+}
+
+/// The block ratios of one comparison and what they leave possible.
+#[derive(Clone, Debug, Default)]
+pub struct Sequence {
+    /// Sorted logarithms.
+    logs: Vec<f64>,
+    interval: Option<[f64; 2]>,
+}
+
+impl Sequence {
+    /// One block: both values must be above 0, or the block says nothing.
+    pub fn push(&mut self, boundary: &mut Boundary, a: f64, b: f64) {
+        let log = (b / a).ln();
+        if !(a > 0.0 && b > 0.0 && log.is_finite()) {
+            return;
+        }
+        let place = self.logs.partition_point(|&x| x <= log);
+        self.logs.insert(place, log);
+        let n = self.logs.len();
+        if let Some(needed) = boundary.needed(n) {
+            let [low, high] = self.interval.unwrap_or([f64::NEG_INFINITY, f64::INFINITY]);
+            self.interval = Some([low.max(self.logs[n - needed]), high.min(self.logs[needed - 1])]);
+        }
+    }
+
+    pub fn blocks(&self) -> usize {
+        self.logs.len()
+    }
+
+    /// The median block ratio.
+    pub fn ratio(&self) -> Option<f64> {
+        (!self.logs.is_empty()).then(|| super::summary::median_of_sorted(&self.logs).exp())
+    }
+
+    /// The ratios left possible; `None` as long as all are.
+    pub fn interval(&self) -> Option<[f64; 2]> {
+        self.interval.map(|ends| ends.map(f64::exp))
+    }
+
+    /// Every ratio is out: there was no constant one while this was measured.
+    pub fn contradictory(&self) -> bool {
+        self.interval.is_some_and(|[low, high]| low > high)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bet_is_fair_at_every_length() {
+        // The expectation under a fair coin, computed over all outcomes, is 1.
+        for n in [1usize, 2, 5, 20, 60] {
+            let mut ways = 1.0f64;
+            let mut expectation = 0.0;
+            for hits in 0..=n {
+                expectation += ways * 0.5f64.powi(n as i32) * log_wealth(hits, n).exp();
+                ways *= (n - hits) as f64 / (hits + 1) as f64;
+            }
+            assert!((0.5..=1.0 + 1e-9).contains(&expectation), "{n} {expectation}");
+        }
+    }
+
+    #[test]
+    fn wealth_grows_with_every_hit() {
+        for n in [5, 50, 500] {
+            for hits in 1..=n {
+                assert!(log_wealth(hits, n) > log_wealth(hits - 1, n), "{hits} of {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_sided_blocks_decide_after_nine() {
+        let mut boundary = Boundary::new(0.05);
+        let mut sequence = Sequence::default();
+        let mut decided = None;
+        for block in 1..=20 {
+            sequence.push(&mut boundary, 1.0, 1.1 + 0.001 * f64::from(block));
+            if decided.is_none() && sequence.interval().is_some_and(|[low, _]| low > 1.0) {
+                decided = Some(block);
+            }
+        }
+        assert_eq!(decided, Some(9));
+    }
+
+    #[test]
+    fn ties_with_a_ratio_never_count_against_it() {
+        let mut boundary = Boundary::new(0.05);
+        let mut sequence = Sequence::default();
+        for _ in 0..500 {
+            sequence.push(&mut boundary, 2.0, 2.0);
+        }
+        assert_eq!(sequence.interval(), Some([1.0, 1.0]));
+        assert!(!sequence.contradictory());
+    }
+
+    #[test]
+    fn a_ratio_that_changes_in_between_is_noticed() {
+        let mut boundary = Boundary::new(0.05);
+        let mut sequence = Sequence::default();
+        for block in 0..400 {
+            let b = if block < 100 { 1.5 } else { 0.8 } + 0.0001 * f64::from(block % 7);
+            sequence.push(&mut boundary, 1.0, b);
+        }
+        assert!(sequence.contradictory());
+    }
+}

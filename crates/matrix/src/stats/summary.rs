@@ -1,0 +1,83 @@
+//! One cell's samples in a few numbers.
+
+use serde::Serialize;
+
+/// Deviations beyond this many (scaled) median deviations are marked; Iglewicz and Hoaglin.
+const FAR: f64 = 3.5;
+
+/// What is said of one set of samples.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Summary {
+    pub samples: usize,
+    pub median: f64,
+    /// The median distance from the median, unscaled.
+    pub mad: f64,
+    pub min: f64,
+    pub max: f64,
+    pub mean: f64,
+    /// Places of the samples that lie far out. They are marked, never dropped.
+    pub outliers: Vec<usize>,
+}
+
+/// The median of sorted samples.
+pub(crate) fn median_of_sorted(sorted: &[f64]) -> f64 {
+    let n = sorted.len();
+    0.5 * (sorted[(n - 1) / 2] + sorted[n / 2])
+}
+
+/// The samples in order; what is not a number has no place in one and is left out.
+pub(crate) fn sorted(samples: &[f64]) -> Vec<f64> {
+    let mut sorted: Vec<f64> = samples.iter().copied().filter(|x| x.is_finite()).collect();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted
+}
+
+/// `None` when there is not one finite sample.
+pub fn summarise(samples: &[f64]) -> Option<Summary> {
+    let values = sorted(samples);
+    let (&min, &max) = (values.first()?, values.last()?);
+    let median = median_of_sorted(&values);
+    let distances = sorted(&values.iter().map(|x| (x - median).abs()).collect::<Vec<_>>());
+    let mad = median_of_sorted(&distances);
+    // With more than half of the samples equal the MAD is 0 and tells nothing of the rest.
+    let scale = if mad > 0.0 {
+        mad / 0.674_5
+    } else {
+        1.253_314 * distances.iter().sum::<f64>() / distances.len() as f64
+    };
+    let outliers = (samples.iter().enumerate())
+        .filter(|(_, x)| scale > 0.0 && ((*x - median) / scale).abs() > FAR)
+        .map(|(place, _)| place)
+        .collect();
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    Some(Summary { samples: values.len(), median, mad, min, max, mean, outliers })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn median_deviation_and_outliers() {
+        let summary = summarise(&[10.0, 11.0, 9.0, 10.5, 9.5, 50.0]).unwrap();
+        assert_eq!(summary.median, 10.25);
+        assert_eq!(summary.mad, 0.75);
+        assert_eq!(summary.outliers, [5]);
+        assert_eq!((summary.min, summary.max, summary.samples), (9.0, 50.0, 6));
+    }
+
+    #[test]
+    fn equal_samples_have_no_outliers_and_one_odd_one_is_seen_among_them() {
+        assert_eq!(summarise(&[1.0; 9]).unwrap().outliers, [0usize; 0]);
+        let mut samples = [1.0; 9];
+        samples[4] = 2.0;
+        assert_eq!(summarise(&samples).unwrap().outliers, [4]);
+    }
+
+    #[test]
+    fn nothing_has_no_summary() {
+        assert_eq!(summarise(&[]), None);
+        assert_eq!(summarise(&[f64::NAN, f64::INFINITY]), None);
+    }
+}

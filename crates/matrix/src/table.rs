@@ -1,0 +1,46 @@
+//! What was measured, cell by cell: the numbers behind `explain` and the report.
+
+use serde::Serialize;
+
+/// A named list of values that a matrix varies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Axis {
+    pub name: String,
+    pub values: Vec<String>,
+}
+
+/// The samples of one metric in one cell.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// One place in each axis, in the order of the axes.
+    pub place: Vec<usize>,
+    /// Of successful runs.
+    pub values: Vec<f64>,
+    /// The block each value belongs to; empty where cells were not interleaved.
+    pub blocks: Vec<u64>,
+    pub failed: usize,
+}
+
+/// One metric over the whole matrix. Cells may be missing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Table {
+    pub metric: String,
+    pub axes: Vec<Axis>,
+    pub cells: Vec<Measured>,
+}
+
+impl Table {
+    /// `chrome=120.0.6099.109 code=main`, or the bare value where there is only one axis.
+    pub fn name(&self, place: &[usize]) -> String {
+        let value = |axis: &Axis, at: usize| axis.values.get(at).cloned().unwrap_or_default();
+        match &self.axes[..] {
+            [only] => place.first().map(|&at| value(only, at)).unwrap_or_default(),
+            axes => axes
+                .iter()
+                .zip(place)
+                .map(|(axis, &at)| format!("{}={}", axis.name, value(axis, at)))
+                .collect::<Vec<_>>()
+                .join(" "),
+        }
+    }
+}

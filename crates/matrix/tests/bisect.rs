@@ -1,0 +1,217 @@
+//! Searches over made-up histories, honest and lying.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
+
+use proptest::prelude::*;
+use retake_matrix::bisect::{
+    Answer, Bisect, BisectError, Judge, Observation, PointVerdict, Settings,
+};
+use retake_matrix::random::Random;
+
+fn names(n: usize) -> Vec<String> {
+    (0..n).map(|i| format!("p{i}")).collect()
+}
+
+fn place(name: &str) -> usize {
+    name[1..].parse().unwrap()
+}
+
+/// Runs a search to its end; returns the answer and the number of runs.
+fn search(mut bisect: Bisect, mut run: impl FnMut(usize) -> Observation) -> (Answer, usize) {
+    let mut runs = 0;
+    while let Some(point) = bisect.next_point().map(str::to_owned) {
+        let observation = run(place(&point));
+        bisect.observe(&point, observation);
+        runs += 1;
+        assert!(runs < 5000, "the search does not end");
+    }
+    (bisect.answer("code"), runs)
+}
+
+fn by_exit(n: usize, good: usize, bad: usize) -> Bisect {
+    let settings = Settings::new(Judge::ExitCode);
+    Bisect::new(names(n), &format!("p{good}"), &format!("p{bad}"), settings).unwrap()
+}
+
+fn ends(answer: &Answer) -> (usize, usize) {
+    (
+        place(answer.last_good.as_ref().expect("an answer")),
+        place(answer.first_bad.as_ref().expect("an answer")),
+    )
+}
+
+proptest! {
+    #[test]
+    fn an_honest_property_is_found_in_few_runs(n in 2usize..400, at in 1usize..400, back: bool) {
+        let at = 1 + at % (n - 1);
+        let (good, bad) = if back { (n - 1, 0) } else { (0, n - 1) };
+        let (answer, runs) = search(by_exit(n, good, bad), |i| {
+            let is_bad = if back { i < at } else { i >= at };
+            Observation::Exit(i32::from(is_bad))
+        });
+        prop_assert_eq!(ends(&answer), if back { (at, at - 1) } else { (at - 1, at) });
+        prop_assert!(answer.monotone && answer.confidence >= 0.95, "{:?}", answer);
+        let log = (n as f64).log2().ceil() as usize;
+        prop_assert!(runs <= 3 * log + 10, "{} runs for {}", runs, n);
+    }
+
+    #[test]
+    fn skips_are_survived(n in 4usize..60, at in 1usize..60, skipped: u64) {
+        let at = 1 + at % (n - 1);
+        let skip = |i: usize| i != 0 && i != n - 1 && skipped >> (i % 64) & 1 == 1;
+        let (answer, _) = search(by_exit(n, 0, n - 1), |i| {
+            Observation::Exit(if skip(i) { 125 } else { i32::from(i >= at) })
+        });
+        let (good, bad) = ends(&answer);
+        prop_assert!(good < at && at <= bad);
+        prop_assert!(!skip(good) && !skip(bad));
+        // Nothing that could have been judged is left between the two.
+        prop_assert!((good + 1..bad).all(skip), "{} {} {:?}", good, bad, answer);
+        prop_assert_eq!(answer.skipped.len(), bad - good - 1);
+    }
+
+    #[test]
+    fn whatever_comes_back_it_ends(n in 2usize..40, seed: u64) {
+        let mut random = Random::new(seed);
+        let (answer, _) = search(by_exit(n, 0, n - 1), |_| match random.below(5) {
+            0 => Observation::Exit(125),
+            1 => Observation::TimedOut,
+            2 => Observation::Exit(1),
+            3 => Observation::Value(1.0),
+            _ => Observation::Exit(0),
+        });
+        prop_assert!((0.0..=1.0 + 1e-9).contains(&answer.confidence));
+    }
+}
+
+#[test]
+fn a_property_that_fails_only_sometimes_is_found_as_surely_as_stated() {
+    let mut random = Random::new(11);
+    let (mut right, mut stated, mut runs, trials) = (0, 0.0, 0, 200);
+    for _ in 0..trials {
+        let at = 1 + random.below(63);
+        let (answer, used) = search(by_exit(64, 0, 63), |i| {
+            // Bad fails in 60 of 100 runs, good in 3.
+            let rate = if i >= at { 0.6 } else { 0.03 };
+            Observation::Exit(i32::from(random.unit() < rate))
+        });
+        runs += used;
+        if answer.last_good.is_some() {
+            right += usize::from(ends(&answer) == (at - 1, at));
+            stated += answer.confidence;
+        }
+    }
+    println!("flaky: {right} of {trials} right, {stated:.1} stated, {} runs each", runs / trials);
+    assert!(right as f64 >= stated - 8.0, "{right} right, {stated} stated");
+    assert!(right >= trials * 85 / 100, "{right}");
+}
+
+#[test]
+fn a_metric_is_searched_through_noise() {
+    let mut random = Random::new(12);
+    for threshold in [Some(0.05), None] {
+        let (mut right, trials) = (0, 60);
+        for _ in 0..trials {
+            let at = 1 + random.below(29);
+            let settings = Settings::new(Judge::Metric { threshold });
+            let bisect = Bisect::new(names(30), "p0", "p29", settings).unwrap();
+            let (answer, _) = search(bisect, |i| {
+                let level = if i >= at { 112.0 } else { 100.0 };
+                Observation::Value(level + 6.0 * (random.unit() + random.unit() - 1.0))
+            });
+            right += usize::from(answer.last_good.is_some() && ends(&answer) == (at - 1, at));
+        }
+        println!("metric, threshold {threshold:?}: {right} of {trials} right");
+        assert!(right >= trials * 9 / 10, "{right} of {trials}");
+    }
+}
+
+#[test]
+fn an_improvement_is_searched_like_a_regression() {
+    let settings = Settings::new(Judge::Metric { threshold: Some(0.1) });
+    let bisect = Bisect::new(names(16), "p0", "p15", settings).unwrap();
+    let (answer, _) =
+        search(bisect, |i| Observation::Value(if i >= 6 { 50.0 } else { 100.0 } + i as f64 * 0.1));
+    assert_eq!(ends(&answer), (5, 6));
+}
+
+#[test]
+fn ends_that_are_not_what_they_are_said_to_be_are_told() {
+    let (answer, runs) = search(by_exit(16, 0, 15), |_| Observation::Exit(0));
+    assert_eq!((answer.last_good, answer.confidence), (None, 0.0));
+    assert!(answer.sentence.contains("p15 is given as bad and is good"), "{}", answer.sentence);
+    assert!(runs <= 20, "{runs}");
+    let (answer, _) = search(by_exit(16, 0, 15), |_| Observation::Exit(1));
+    assert!(answer.sentence.contains("p0 is given as good and is bad"), "{}", answer.sentence);
+    let (answer, _) = search(by_exit(16, 0, 15), |_| Observation::Unavailable);
+    assert!(answer.sentence.contains("cannot be judged"), "{}", answer.sentence);
+    let settings = Settings::new(Judge::Metric { threshold: Some(0.05) });
+    let bisect = Bisect::new(names(16), "p0", "p15", settings).unwrap();
+    let (answer, _) = search(bisect, |_| Observation::Value(100.0));
+    assert!(answer.sentence.contains("do not differ"), "{}", answer.sentence);
+}
+
+#[test]
+fn a_timeout_is_bad() {
+    let run = |i: usize| if i >= 9 { Observation::TimedOut } else { Observation::Exit(0) };
+    let (answer, _) = search(by_exit(16, 0, 15), run);
+    assert_eq!(ends(&answer), (8, 9));
+    let settings = Settings::new(Judge::Metric { threshold: Some(0.05) });
+    let bisect = Bisect::new(names(16), "p0", "p15", settings).unwrap();
+    let (answer, _) =
+        search(bisect, |i| if i >= 9 { Observation::TimedOut } else { Observation::Value(10.0) });
+    assert_eq!(ends(&answer), (8, 9));
+}
+
+#[test]
+fn more_than_one_change_is_said() {
+    for pattern in ["GBGB", "GGGBBGGB", "GBBBBBBGGB", "GGGGBBBBGGGGBBBB"] {
+        let flags: Vec<bool> = pattern.chars().map(|c| c == 'B').collect();
+        let (answer, _) = search(by_exit(flags.len(), 0, flags.len() - 1), |i| {
+            Observation::Exit(i32::from(flags[i]))
+        });
+        assert!(!answer.monotone, "{pattern}: {answer:?}");
+        assert!(answer.sentence.contains("more than once"), "{}", answer.sentence);
+        let (good, bad) = ends(&answer);
+        assert!(!flags[good] && flags[bad], "{pattern} {good} {bad}");
+    }
+}
+
+#[test]
+fn stored_runs_spare_new_ones() {
+    let mut bisect = by_exit(100, 0, 99);
+    for i in 0..100 {
+        for _ in 0..3 {
+            bisect.observe(&format!("p{i}"), Observation::Exit(i32::from(i >= 42)));
+        }
+    }
+    let (answer, runs) = search(bisect, |_| unreachable!());
+    assert_eq!((runs, ends(&answer)), (0, (41, 42)));
+    assert_eq!(answer.steps.len(), 100);
+    assert!(
+        answer.steps.iter().all(|s| (s.verdict == PointVerdict::Bad) == (place(&s.point) >= 42))
+    );
+}
+
+#[test]
+fn the_json_has_the_promised_keys() {
+    let (answer, _) = search(by_exit(8, 7, 0), |i| Observation::Exit(i32::from(i < 3)));
+    let json = serde_json::to_value(&answer).unwrap();
+    assert_eq!(json["lastGood"], "p3");
+    assert_eq!(json["firstBad"], "p2");
+    for key in ["axis", "confidence", "monotone", "steps"] {
+        assert!(!json[key].is_null(), "{key}");
+    }
+    for key in ["point", "verdict", "samples"] {
+        assert!(!json["steps"][0][key].is_null(), "{key}");
+    }
+}
+
+#[test]
+fn unknown_and_equal_ends_are_refused() {
+    let settings = Settings::new(Judge::ExitCode);
+    let unknown = Bisect::new(names(3), "p0", "x", settings).unwrap_err();
+    assert_eq!(unknown, BisectError::Unknown("x".into()));
+    let same = Bisect::new(names(3), "p1", "p1", settings).unwrap_err();
+    assert_eq!(same, BisectError::Same("p1".into()));
+}

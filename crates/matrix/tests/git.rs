@@ -1,0 +1,319 @@
+//! Real repositories.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use retake_engine::{Cancel, Keeper, Settings};
+use retake_matrix::git::{Git, GitError, Notice, Worktrees};
+
+struct Repo {
+    temp: tempfile::TempDir,
+    keeper: Keeper,
+    cancel: Cancel,
+}
+
+fn environment() -> Vec<(OsString, OsString)> {
+    let mut environment: Vec<_> = std::env::vars_os().collect();
+    for (name, value) in [
+        ("GIT_AUTHOR_NAME", "t"),
+        ("GIT_AUTHOR_EMAIL", "t@t"),
+        ("GIT_COMMITTER_NAME", "t"),
+        ("GIT_COMMITTER_EMAIL", "t@t"),
+        ("GIT_CONFIG_NOSYSTEM", "1"),
+        ("GIT_CONFIG_GLOBAL", "/dev/null"),
+        // Submodules of this test are directories beside it.
+        ("GIT_CONFIG_COUNT", "1"),
+        ("GIT_CONFIG_KEY_0", "protocol.file.allow"),
+        ("GIT_CONFIG_VALUE_0", "always"),
+    ] {
+        environment.push((name.into(), value.into()));
+    }
+    environment
+}
+
+fn git_in(directory: &Path, arguments: &[&str]) -> String {
+    let output = std::process::Command::new("git")
+        .envs(environment())
+        .arg("-C")
+        .arg(directory)
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{arguments:?} {output:?}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+impl Repo {
+    fn new() -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        fs::create_dir(temp.path().join("repo")).unwrap();
+        let repo = Self {
+            temp,
+            keeper: Keeper::start(Settings::default()).unwrap(),
+            cancel: Cancel::new().unwrap(),
+        };
+        repo.run(&["init", "-q", "-b", "main"]);
+        repo.commit("one");
+        repo
+    }
+
+    fn path(&self) -> PathBuf {
+        self.temp.path().join("repo")
+    }
+
+    fn run(&self, arguments: &[&str]) -> String {
+        git_in(&self.path(), arguments)
+    }
+
+    fn commit(&self, text: &str) -> String {
+        fs::write(self.path().join("file"), text).unwrap();
+        self.run(&["add", "-A"]);
+        self.run(&["commit", "-q", "-m", text]);
+        self.run(&["rev-parse", "HEAD"])
+    }
+
+    fn git(&mut self) -> Git<'_> {
+        let path = self.path();
+        Git::open(&mut self.keeper, &self.cancel, &path, environment()).unwrap()
+    }
+
+    fn worktrees(&self) -> Worktrees {
+        Worktrees::new(&self.temp.path().join("worktrees"))
+    }
+}
+
+#[test]
+fn refs_tags_and_hashes_are_commits() {
+    let mut repo = Repo::new();
+    let sha = repo.run(&["rev-parse", "HEAD"]);
+    repo.run(&["tag", "-a", "v1", "-m", "annotated"]);
+    repo.run(&["tag", "-a", "v1-again", "-m", "of a tag", "v1"]);
+    repo.run(&["branch", "feature/a"]);
+    let tag = repo.run(&["rev-parse", "v1"]);
+    assert_ne!(tag, sha);
+    let mut git = repo.git();
+    for reference in ["main", "v1", "v1-again", "feature/a", "HEAD", &sha, &sha[..10], &tag] {
+        assert_eq!(git.resolve(reference).unwrap().sha, sha, "{reference}");
+    }
+}
+
+#[test]
+fn bad_refs_say_why() {
+    let mut repo = Repo::new();
+    let blob = repo.run(&["rev-parse", "HEAD:file"]);
+    repo.run(&["update-ref", "refs/remotes/origin/theirs", "HEAD"]);
+    let mut git = repo.git();
+    let mut why = |reference: &str| match git.resolve(reference) {
+        Err(GitError::BadRef { why, .. }) => why,
+        other => panic!("{reference}: {other:?}"),
+    };
+    assert_eq!(why("nope"), "there is no such branch, tag or commit here");
+    assert_eq!(why(&"1".repeat(40)), "there is no such branch, tag or commit here");
+    assert_eq!(why("--output=x"), "begins with -, which no ref does");
+    assert_eq!(why("a\nb"), "is not a name git can have");
+    assert_eq!(why(""), "is not a name git can have");
+    assert_eq!(why("main..x"), "there is no such branch, tag or commit here");
+    assert_eq!(why(&blob), "is not a commit");
+    assert!(why("theirs").ends_with("there is origin/theirs"));
+}
+
+#[test]
+fn a_shallow_clone_says_so() {
+    let mut repo = Repo::new();
+    let old = repo.run(&["rev-parse", "HEAD"]);
+    repo.commit("two");
+    let source = format!("file://{}", repo.path().display());
+    git_in(repo.temp.path(), &["clone", "-q", "--depth", "1", &source, "shallow"]);
+    let shallow = repo.temp.path().join("shallow");
+    let mut git = Git::open(&mut repo.keeper, &repo.cancel, &shallow, environment()).unwrap();
+    let error = git.resolve(&old).unwrap_err().to_string();
+    assert!(error.contains("shallow clone"), "{error}");
+}
+
+#[test]
+fn what_is_no_repository_is_refused() {
+    let mut repo = Repo::new();
+    let temp = tempfile::tempdir().unwrap();
+    let mut open =
+        |path: &Path| Git::open(&mut repo.keeper, &repo.cancel, path, environment()).err();
+    assert!(matches!(open(temp.path()), Some(GitError::NotARepository(_))));
+    assert!(matches!(open(&temp.path().join("x")), Some(GitError::NoDirectory(_))));
+}
+
+#[test]
+fn variables_of_a_hook_do_not_lead_astray() {
+    let mut repo = Repo::new();
+    let sha = repo.run(&["rev-parse", "HEAD"]);
+    let mut hooked = environment();
+    hooked.push(("GIT_DIR".into(), "/no/such/repository".into()));
+    let path = repo.path();
+    let mut git = Git::open(&mut repo.keeper, &repo.cancel, &path, hooked).unwrap();
+    assert_eq!(git.resolve("main").unwrap().sha, sha);
+}
+
+#[test]
+fn a_worktree_is_made_once_and_shared_by_refs_on_its_commit() {
+    let mut repo = Repo::new();
+    repo.run(&["branch", "feature/a"]);
+    repo.run(&["checkout", "-q", "-b", "feature-a"]);
+    repo.commit("other");
+    let worktrees = repo.worktrees();
+    let mut git = repo.git();
+    let slash = git.resolve("feature/a").unwrap().sha;
+    let main = git.resolve("main").unwrap().sha;
+    let hyphen = git.resolve("feature-a").unwrap().sha;
+    let (first, notice) = worktrees.ensure(&mut git, &slash).unwrap();
+    assert_eq!(notice, Notice::Created);
+    assert_eq!(worktrees.ensure(&mut git, &main).unwrap(), (first.clone(), Notice::Reused));
+    let (second, _) = worktrees.ensure(&mut git, &hyphen).unwrap();
+    assert_ne!(first.path, second.path);
+    let text = |path: &Path| fs::read_to_string(path.join("file")).unwrap();
+    assert_eq!((text(&first.path), text(&second.path)), ("one".into(), "other".into()));
+    assert!(first.path.is_absolute());
+    assert_eq!(worktrees.list().unwrap().len(), 2);
+}
+
+#[test]
+fn tracked_changes_go_and_untracked_files_stay() {
+    let mut repo = Repo::new();
+    let worktrees = repo.worktrees();
+    let sha = repo.run(&["rev-parse", "HEAD"]);
+    let mut git = repo.git();
+    let (tree, _) = worktrees.ensure(&mut git, &sha).unwrap();
+    fs::write(tree.path.join("file"), "changed").unwrap();
+    fs::write(tree.path.join("built"), "by setup").unwrap();
+    let (_, notice) = worktrees.ensure(&mut git, &sha).unwrap();
+    assert_eq!(notice, Notice::Reset(vec!["file".into()]));
+    assert_eq!(fs::read_to_string(tree.path.join("file")).unwrap(), "one");
+    assert_eq!(fs::read_to_string(tree.path.join("built")).unwrap(), "by setup");
+    // A deleted file, a staged one, and a commit the command made.
+    fs::remove_file(tree.path.join("file")).unwrap();
+    let (_, notice) = worktrees.ensure(&mut git, &sha).unwrap();
+    assert_eq!(notice, Notice::Reset(vec!["file".into()]));
+    git_in(&tree.path, &["commit", "-q", "--allow-empty", "-m", "by the command"]);
+    let (_, notice) = worktrees.ensure(&mut git, &sha).unwrap();
+    assert_eq!(notice, Notice::Reset(vec!["HEAD".into()]));
+    assert_eq!(git_in(&tree.path, &["rev-parse", "HEAD"]), sha);
+}
+
+#[test]
+fn gone_and_half_made_worktrees_are_made_anew() {
+    let mut repo = Repo::new();
+    let worktrees = repo.worktrees();
+    let sha = repo.run(&["rev-parse", "HEAD"]);
+    let directory = repo.temp.path().join("worktrees");
+    let repository = repo.path();
+    let mut git = repo.git();
+    let (tree, _) = worktrees.ensure(&mut git, &sha).unwrap();
+    worktrees.mark_setup(&tree, "make").unwrap();
+
+    let mut recreated = |what: &str| {
+        let (tree, notice) = worktrees.ensure(&mut git, &sha).unwrap();
+        let Notice::Recreated(why) = notice else { panic!("{what}: {notice:?}") };
+        assert_eq!(fs::read_to_string(tree.path.join("file")).unwrap(), "one", "{what}");
+        assert!(!worktrees.setup_done(&tree, "make"), "{what}: its setup is gone with it");
+        worktrees.mark_setup(&tree, "make").unwrap();
+        why
+    };
+    fs::remove_dir_all(&tree.path).unwrap();
+    assert_eq!(recreated("gone"), "it was gone");
+    // What a killed `git worktree add` leaves: a lock, and not all files.
+    fs::remove_file(directory.join(format!("{sha}.ready"))).unwrap();
+    fs::remove_file(tree.path.join("file")).unwrap();
+    fs::write(repository.join(".git/worktrees").join(&sha).join("locked"), "initializing").unwrap();
+    assert_eq!(recreated("half made"), "it was not made completely");
+    fs::remove_file(tree.path.join(".git")).unwrap();
+    assert_eq!(recreated("no .git"), "it was no worktree any more");
+    fs::write(tree.path.join(".git"), "gitdir: /no/such\n").unwrap();
+    assert_eq!(recreated("broken .git"), "it did not belong to this repository");
+    fs::remove_dir_all(&tree.path).unwrap();
+    fs::write(&tree.path, "a file").unwrap();
+    recreated("a file in its place");
+    fs::remove_dir_all(repository.join(".git/worktrees")).unwrap();
+    recreated("forgotten by git");
+}
+
+#[test]
+fn setup_is_remembered_by_commit_and_text() {
+    let mut repo = Repo::new();
+    let worktrees = repo.worktrees();
+    let one = repo.run(&["rev-parse", "HEAD"]);
+    let two = repo.commit("two");
+    let mut git = repo.git();
+    let (one, _) = worktrees.ensure(&mut git, &one).unwrap();
+    let (two, _) = worktrees.ensure(&mut git, &two).unwrap();
+    assert!(!worktrees.setup_done(&one, "npm ci"));
+    worktrees.mark_setup(&one, "npm ci").unwrap();
+    assert!(worktrees.setup_done(&one, "npm ci"));
+    assert!(!worktrees.setup_done(&one, "npm ci --force"));
+    assert!(!worktrees.setup_done(&two, "npm ci"));
+}
+
+#[test]
+fn submodules_are_there() {
+    let mut repo = Repo::new();
+    let library = repo.temp.path().join("library");
+    fs::create_dir(&library).unwrap();
+    git_in(&library, &["init", "-q"]);
+    fs::write(library.join("lib"), "lib").unwrap();
+    git_in(&library, &["add", "-A"]);
+    git_in(&library, &["commit", "-q", "-m", "lib"]);
+    repo.run(&["submodule", "--quiet", "add", library.to_str().unwrap(), "sub"]);
+    let sha = repo.commit("with submodule");
+    let worktrees = repo.worktrees();
+    let mut git = repo.git();
+    let (tree, _) = worktrees.ensure(&mut git, &sha).unwrap();
+    assert_eq!(fs::read_to_string(tree.path.join("sub/lib")).unwrap(), "lib");
+    fs::write(tree.path.join("sub/lib"), "changed").unwrap();
+    let (_, notice) = worktrees.ensure(&mut git, &sha).unwrap();
+    assert_eq!(notice, Notice::Reset(vec!["sub".into()]));
+    assert_eq!(fs::read_to_string(tree.path.join("sub/lib")).unwrap(), "lib");
+    worktrees.clean(&mut git).unwrap();
+    assert!(!tree.path.exists());
+}
+
+#[test]
+fn cleaning_removes_ours_and_nothing_else() {
+    let mut repo = Repo::new();
+    let worktrees = repo.worktrees();
+    let sha = repo.run(&["rev-parse", "HEAD"]);
+    let directory = repo.temp.path().join("worktrees");
+    let repository = repo.path();
+    let mut git = repo.git();
+    assert_eq!(worktrees.clean(&mut git).unwrap(), [""; 0]);
+    let (tree, _) = worktrees.ensure(&mut git, &sha).unwrap();
+    worktrees.mark_setup(&tree, "x").unwrap();
+    fs::write(directory.join("notes.txt"), "mine").unwrap();
+    assert_eq!(worktrees.clean(&mut git).unwrap(), [sha]);
+    let left: Vec<_> = fs::read_dir(&directory).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["notes.txt"]);
+    assert_eq!(git_in(&repository, &["worktree", "list"]).lines().count(), 1);
+}
+
+#[test]
+fn the_commits_between_follow_the_main_line_in_either_direction() {
+    let mut repo = Repo::new();
+    let one = repo.run(&["rev-parse", "HEAD"]);
+    repo.run(&["checkout", "-q", "-b", "side"]);
+    let side = repo.commit("side");
+    repo.run(&["checkout", "-q", "main"]);
+    let two = repo.commit("two");
+    repo.run(&["merge", "-q", "-s", "ours", "-m", "merge", "side"]);
+    let merge = repo.run(&["rev-parse", "HEAD"]);
+    let three = repo.commit("three");
+    let mut git = repo.git();
+    let mut between = |a: &str, b: &str| {
+        let (a, b) = (git.resolve(a).unwrap(), git.resolve(b).unwrap());
+        git.between(&a, &b).map(|commits| (commits.shas, commits.first_parent))
+    };
+    let line = vec![one.clone(), two.clone(), merge.clone(), three.clone()];
+    assert_eq!(between(&one, "main").unwrap(), (line.clone(), true));
+    assert_eq!(between("main", &one).unwrap(), (line, true));
+    assert_eq!(between("side", "main").unwrap(), (vec![side, merge, three], false));
+    assert_eq!(between("main", "main").unwrap().0.len(), 1);
+    let error = between("side", &two).unwrap_err().to_string();
+    assert!(error.contains(&one[..12]), "{error}");
+}

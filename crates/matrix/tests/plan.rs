@@ -1,0 +1,418 @@
+//! Plans over scripted outcomes.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+
+use proptest::prelude::*;
+use retake_event::RunId;
+use retake_matrix::config::{Config, Order};
+use retake_matrix::plan::{
+    CellKey, FilterError, Identity, Matrix, Mode, Next, Options, PastRun, Plan, Sampler, Selector,
+    SelectorError, Shot, Step, StepKind, baselines,
+};
+use retake_matrix::random::Random;
+use retake_matrix::stats::{Criteria, Verdict};
+
+fn config(text: &str) -> Config {
+    Config::read(Path::new("matrix.yml"), &format!("command: ./bench\niterations: 2\n{text}"))
+        .unwrap()
+}
+
+fn matrix(text: &str) -> Matrix {
+    Matrix::of(&config(text))
+}
+
+const TWO_BY_TWO: &str = "chrome: {versions: [m120, m121]}\ncode: {refs: [old, new]}\n";
+
+fn keys(n: usize) -> Vec<CellKey> {
+    let values: Vec<String> = (0..n).map(|i| i.to_string()).collect();
+    let matrix = matrix(&format!("axes: {{x: [{}]}}", values.join(",")));
+    Identity::new("c", &BTreeMap::new()).keys(&matrix)
+}
+
+const OPTIONS: Options =
+    Options { iterations: 3, warmup: 0, mode: Mode::Pending, order: Order::Interleaved, seed: 7 };
+
+fn past(key: CellKey, iteration: u64, ok: bool) -> PastRun {
+    PastRun { key, iteration, id: RunId::new(), ok }
+}
+
+/// Runs a plan alone; returns the steps.
+fn drain(plan: &mut Plan, mut outcome: impl FnMut(&Step) -> bool) -> Vec<Step> {
+    let mut steps = Vec::new();
+    loop {
+        match plan.next_step() {
+            Next::Run(step) => {
+                plan.done(&step, outcome(&step));
+                steps.push(step);
+            }
+            Next::Wait => panic!("nothing is in flight"),
+            Next::Done => return steps,
+        }
+    }
+}
+
+fn slots(steps: &[Step]) -> Vec<(usize, u64)> {
+    let iterations = steps.iter().filter(|step| step.kind == StepKind::Iteration);
+    iterations.map(|step| (step.cell, step.iteration)).collect()
+}
+
+#[test]
+fn the_product_with_exclusions_and_inclusions() {
+    let text = format!(
+        "{TWO_BY_TWO}exclude: [{{code: old, chrome: m121}}]\ninclude: [{{code: x, chrome: m122}}, {{code: new, chrome: m120}}]\n"
+    );
+    let matrix = matrix(&text);
+    let names: Vec<_> = matrix.cells.iter().map(|cell| matrix.name(cell)).collect();
+    assert_eq!(
+        names,
+        [
+            "chrome=m120 code=old",
+            "chrome=m120 code=new",
+            "chrome=m121 code=new",
+            "chrome=m122 code=x"
+        ]
+    );
+    assert_eq!(config(&text).wanted("code"), ["old", "new", "x"]);
+    assert_eq!(matrix.used("chrome"), ["m120", "m121", "m122"]);
+}
+
+#[test]
+fn without_axes_there_is_one_cell() {
+    assert_eq!(matrix("").cells.len(), 1);
+}
+
+#[test]
+fn filters_and_their_mistakes() {
+    let filter = |pairs: &[(&str, &str)]| {
+        let mut matrix = matrix(TWO_BY_TWO);
+        let pairs: Vec<_> = pairs.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect();
+        matrix.filter(&pairs).map(|()| matrix.cells.len())
+    };
+    assert_eq!(filter(&[("code", "old")]), Ok(2));
+    assert_eq!(filter(&[("code", "old"), ("code", "new")]), Ok(4));
+    assert_eq!(filter(&[("code", "old"), ("chrome", "m121")]), Ok(1));
+    let unknown = filter(&[("chrome", "m99")]).unwrap_err();
+    assert!(matches!(&unknown, FilterError::Value { value, .. } if value == "m99"));
+    assert_eq!(unknown.to_string(), "chrome has no value m99; there is m120, m121");
+    assert!(matches!(filter(&[("colour", "red")]), Err(FilterError::Axis { .. })));
+    let mut empty = matrix(&format!("{TWO_BY_TWO}exclude: [{{code: old}}, {{code: new}}]\n"));
+    assert_eq!(empty.filter(&[]), Err(FilterError::Empty));
+}
+
+#[test]
+fn a_cell_is_its_commit_version_command_and_environment() {
+    let matrix = matrix(TWO_BY_TWO);
+    let env = BTreeMap::from([("A".to_owned(), "1".to_owned())]);
+    let keys = |command: &str, env: &BTreeMap<String, String>, new: &str, m121: &str| {
+        let mut identity = Identity::new(command, env);
+        identity.resolve_code("old", "aaa");
+        identity.resolve_code("new", new);
+        identity.resolve_browser("m120", "120.0.0.1");
+        identity.resolve_browser("m121", m121);
+        identity.keys(&matrix)
+    };
+    let before = keys("c", &env, "bbb", "121.0.0.1");
+    assert_eq!(before.iter().collect::<BTreeSet<_>>().len(), 4);
+    let moved = keys("c", &env, "ccc", "121.0.0.1");
+    assert_eq!((before[0], before[2]), (moved[0], moved[2]), "only new has moved");
+    assert!(before[1] != moved[1] && before[3] != moved[3]);
+    let newer = keys("c", &env, "bbb", "121.0.0.2");
+    assert!(before[..2] == newer[..2] && before[2] != newer[2]);
+    for other in
+        [keys("d", &env, "bbb", "121.0.0.1"), keys("c", &BTreeMap::new(), "bbb", "121.0.0.1")]
+    {
+        assert!(before.iter().all(|key| !other.contains(key)));
+    }
+    assert_eq!(CellKey::parse(&before[0].to_string()), Some(before[0]));
+    assert_eq!(CellKey::parse("x"), None);
+}
+
+#[test]
+fn two_refs_on_one_commit_run_once() {
+    let matrix = matrix("code: {refs: [main, v1]}");
+    let mut identity = Identity::new("c", &BTreeMap::new());
+    identity.resolve_code("main", "aaa");
+    identity.resolve_code("v1", "aaa");
+    let keys = identity.keys(&matrix);
+    assert_eq!(keys[0], keys[1]);
+    let mut plan = Plan::new(&keys, &[], &OPTIONS);
+    assert_eq!(slots(&drain(&mut plan, |_| true)).len(), 3);
+}
+
+#[test]
+fn only_what_is_pending_is_run_and_failures_are_tried_again() {
+    let keys = keys(3);
+    let stranger = Identity::new("other", &BTreeMap::new()).keys(&matrix("axes: {x: [0]}"))[0];
+    let past = [
+        past(keys[0], 0, true),
+        past(keys[0], 1, true),
+        past(keys[0], 2, true),
+        past(keys[1], 0, false),
+        past(keys[1], 1, true),
+        past(stranger, 0, true),
+        past(keys[2], 9, true),
+    ];
+    let mut plan = Plan::new(&keys, &past, &OPTIONS);
+    assert_eq!(plan.total(), 5);
+    let got: BTreeSet<_> = slots(&drain(&mut plan, |_| true)).into_iter().collect();
+    assert_eq!(got, BTreeSet::from([(1, 0), (1, 2), (2, 0), (2, 1), (2, 2)]));
+    assert_eq!((plan.ok(), plan.failed()), (5, 0));
+}
+
+#[test]
+fn appending_goes_on_after_the_last() {
+    let keys = keys(2);
+    let past = [past(keys[0], 4, false)];
+    let options = Options { mode: Mode::Append(2), ..OPTIONS };
+    let got: BTreeSet<_> =
+        slots(&drain(&mut Plan::new(&keys, &past, &options), |_| true)).into_iter().collect();
+    assert_eq!(got, BTreeSet::from([(0, 5), (0, 6), (1, 0), (1, 1)]));
+}
+
+#[test]
+fn what_is_replaced_goes_only_when_the_new_is_there() {
+    let keys = keys(1);
+    let past = [
+        past(keys[0], 0, true),
+        past(keys[0], 0, false),
+        past(keys[0], 1, true),
+        past(keys[0], 8, true),
+    ];
+    let options = Options { mode: Mode::Replace, iterations: 2, ..OPTIONS };
+    let run = |ok: [bool; 2]| {
+        let mut plan = Plan::new(&keys, &past, &options);
+        let mut gone = Vec::new();
+        while let Next::Run(step) = plan.next_step() {
+            gone.extend(plan.done(&step, ok[step.iteration as usize]));
+        }
+        gone
+    };
+    assert_eq!(run([true, true]), [past[0].id, past[1].id, past[2].id, past[3].id]);
+    assert_eq!(run([true, false]), [past[0].id, past[1].id]);
+    assert_eq!(run([false, false]), []);
+}
+
+#[test]
+fn warmups_come_first_and_a_failed_one_takes_its_cell_out() {
+    let keys = keys(3);
+    let done = [past(keys[2], 0, true), past(keys[2], 1, true), past(keys[2], 2, true)];
+    let mut plan = Plan::new(&keys, &done, &Options { warmup: 2, ..OPTIONS });
+    assert_eq!(plan.warmups(), 4, "a cell without pending work needs none");
+    let steps = drain(&mut plan, |step| !(step.kind == StepKind::Warmup && step.cell == 1));
+    let first_iteration = steps.iter().position(|s| s.kind == StepKind::Iteration).unwrap();
+    assert!(steps[..first_iteration].iter().all(|s| s.kind == StepKind::Warmup));
+    assert!(slots(&steps).iter().all(|(cell, _)| *cell == 0));
+    assert_eq!(plan.skipped().collect::<Vec<_>>(), [1]);
+    assert_eq!(plan.total(), 3);
+}
+
+#[test]
+fn no_iteration_begins_while_a_warmup_runs() {
+    let keys = keys(2);
+    let mut plan = Plan::new(&keys, &[], &Options { warmup: 1, ..OPTIONS });
+    let (Next::Run(a), Next::Run(b)) = (plan.next_step(), plan.next_step()) else { panic!() };
+    assert_eq!(plan.next_step(), Next::Wait);
+    plan.done(&a, true);
+    assert_eq!(plan.next_step(), Next::Wait);
+    plan.done(&b, true);
+    assert!(matches!(
+        plan.next_step(),
+        Next::Run(Step { kind: StepKind::Iteration, number: 1, .. })
+    ));
+}
+
+#[test]
+fn interleaved_runs_every_cell_once_before_any_twice() {
+    let keys = keys(20);
+    let steps = slots(&drain(&mut Plan::new(&keys, &[], &OPTIONS), |_| true));
+    let mut orders = Vec::new();
+    for (round, block) in steps.chunks(20).enumerate() {
+        assert!(block.iter().all(|(_, iteration)| *iteration == round as u64));
+        let cells: Vec<_> = block.iter().map(|(cell, _)| *cell).collect();
+        assert_eq!(cells.iter().collect::<BTreeSet<_>>().len(), 20);
+        orders.push(cells);
+    }
+    assert!(orders[0] != orders[1] && orders[1] != orders[2]);
+    let again = slots(&drain(&mut Plan::new(&keys, &[], &OPTIONS), |_| true));
+    assert_eq!(steps, again, "a seed decides the order");
+    let other = Options { seed: 8, ..OPTIONS };
+    assert_ne!(steps, slots(&drain(&mut Plan::new(&keys, &[], &other), |_| true)));
+}
+
+#[test]
+fn blocked_runs_cell_after_cell() {
+    let keys = keys(2);
+    let options = Options { order: Order::Blocked, ..OPTIONS };
+    let steps = slots(&drain(&mut Plan::new(&keys, &[], &options), |_| true));
+    assert_eq!(steps, [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]);
+}
+
+proptest! {
+    /// With any workers, outcomes and skips every slot is handed out once, and nothing is lost.
+    #[test]
+    fn every_slot_is_handed_out_exactly_once(
+        cells in 1usize..12,
+        iterations in 1u64..6,
+        warmup in 0u64..3,
+        workers in 1usize..5,
+        blocked: bool,
+        seed: u64,
+    ) {
+        let keys = keys(cells);
+        let mut random = Random::new(seed);
+        let order = if blocked { Order::Blocked } else { Order::Interleaved };
+        let options = Options { iterations, warmup, mode: Mode::Pending, order, seed };
+        let mut plan = Plan::new(&keys, &[], &options);
+        let mut in_flight: Vec<Step> = Vec::new();
+        let mut seen: HashMap<(usize, u64), usize> = HashMap::new();
+        let mut warmed: HashMap<usize, u64> = HashMap::new();
+        loop {
+            let next = if in_flight.len() < workers { plan.next_step() } else { Next::Wait };
+            match next {
+                Next::Run(step) => {
+                    if step.kind == StepKind::Iteration {
+                        *seen.entry((step.cell, step.iteration)).or_default() += 1;
+                        prop_assert_eq!(warmed.get(&step.cell).copied().unwrap_or(0), warmup);
+                    }
+                    in_flight.push(step);
+                }
+                Next::Wait => {
+                    prop_assert!(!in_flight.is_empty(), "everyone waits for nobody");
+                    let step = in_flight.swap_remove(random.below(in_flight.len()));
+                    let ok = random.below(4) > 0;
+                    if ok && step.kind == StepKind::Warmup {
+                        *warmed.entry(step.cell).or_default() += 1;
+                    }
+                    plan.done(&step, ok);
+                }
+                Next::Done => break,
+            }
+        }
+        let skipped: BTreeSet<_> = plan.skipped().collect();
+        for cell in (0..cells).filter(|cell| !skipped.contains(cell)) {
+            for iteration in 0..iterations {
+                prop_assert_eq!(seen.get(&(cell, iteration)), Some(&1));
+            }
+        }
+        prop_assert_eq!(plan.ok() + plan.failed(), seen.len());
+        prop_assert_eq!(plan.total(), seen.len());
+    }
+}
+
+#[test]
+fn a_hundred_thousand_cells_are_planned_and_walked() {
+    let list = |n: usize| (0..n).map(|i| i.to_string()).collect::<Vec<_>>().join(",");
+    let text = format!("axes: {{a: [{}], b: [{}], c: [{}]}}", list(100), list(100), list(10));
+    let config = config(&text);
+    let start = std::time::Instant::now();
+    let matrix = Matrix::of(&config);
+    let keys = Identity::new("c", &BTreeMap::new()).keys(&matrix);
+    let past: Vec<_> = keys.iter().step_by(2).map(|key| past(*key, 0, true)).collect();
+    let mut plan = Plan::new(&keys, &past, &OPTIONS);
+    let steps = drain(&mut plan, |_| true).len();
+    println!("100,000 cells planned and walked in {:?}", start.elapsed());
+    assert_eq!(steps, 250_000);
+}
+
+#[test]
+fn each_value_is_compared_with_the_first_of_its_axis() {
+    let matrix = matrix(&format!("{TWO_BY_TWO}exclude: [{{code: old, chrome: m121}}]\n"));
+    let named: Vec<_> = baselines(&matrix)
+        .into_iter()
+        .map(|(a, b)| {
+            format!("{} -> {}", matrix.name(&matrix.cells[a]), matrix.name(&matrix.cells[b]))
+        })
+        .collect();
+    assert_eq!(
+        named,
+        [
+            "chrome=m120 code=new -> chrome=m121 code=new",
+            "chrome=m120 code=old -> chrome=m120 code=new",
+        ]
+    );
+}
+
+#[test]
+fn selectors_name_sides() {
+    let matrix = matrix(&format!("{TWO_BY_TWO}axes: {{gc: [on, old, m9]}}\n"));
+    let select = |text: &str| Selector::parse(text, &matrix);
+    let pairs =
+        |a: &str, b: &str| Selector::pairs(&select(a).unwrap(), &select(b).unwrap(), &matrix).len();
+    assert_eq!(pairs("old", "new"), 6);
+    assert_eq!(pairs("m120", "m121"), 6);
+    assert_eq!(pairs("code=old,gc=on", "code=new,gc=on"), 2);
+    assert_eq!(pairs("chrome=m120,code=old,gc=on", "chrome=m121, code=new, gc=m9"), 1);
+    assert!(matches!(select("x"), Err(SelectorError::Unknown { .. })));
+    assert!(matches!(select("x=1"), Err(SelectorError::Axis(_))));
+    assert!(matches!(select("code=1"), Err(SelectorError::Unknown { .. })));
+}
+
+/// Plays a measurement with several runs at once that end in any order.
+fn play(
+    sampler: &mut Sampler,
+    most: usize,
+    seed: u64,
+    mut value: impl FnMut(usize, &mut Random) -> Option<f64>,
+) -> usize {
+    let mut random = Random::new(seed);
+    let mut in_flight: Vec<Shot> = Vec::new();
+    let mut runs = 0;
+    sampler.begin();
+    while !sampler.finished() && runs < most {
+        if in_flight.len() < 3
+            && let Some(shot) = sampler.next_shot()
+        {
+            in_flight.push(shot);
+            continue;
+        }
+        let shot = in_flight.swap_remove(random.below(in_flight.len()));
+        let value = value(shot.cell, &mut random);
+        sampler.done(shot, value);
+        runs += 1;
+    }
+    runs
+}
+
+#[test]
+fn sampling_ends_when_all_is_decided_and_spares_what_is() {
+    let criteria = Criteria { margin: 0.02, ..Criteria::default() };
+    let mut sampler = Sampler::new(&[(0, 1), (0, 2), (0, 3)], criteria, 1);
+    let mut counts = [0; 4];
+    play(&mut sampler, 100_000, 2, |cell, random| {
+        counts[cell] += 1;
+        let level = [100.0, 150.0, 100.0, 110.0][cell];
+        Some(level * (1.0 + 0.1 * (random.unit() - 0.5)))
+    });
+    assert!(sampler.finished());
+    let verdicts: Vec<_> =
+        sampler.comparisons("wall", |c| c.to_string()).iter().map(|c| c.verdict).collect();
+    assert_eq!(verdicts, [Verdict::Slower, Verdict::Same, Verdict::Slower]);
+    println!("runs until sure: {counts:?}");
+    let spared = counts[1] < 30 && counts[3] < 60 && counts[2] > 2 * counts[3];
+    assert!(spared, "what is decided is not run any more: {counts:?}");
+}
+
+#[test]
+fn a_cell_that_always_fails_is_given_up() {
+    let mut sampler = Sampler::new(&[(0, 1)], Criteria::default(), 1);
+    let runs = play(&mut sampler, 1000, 3, |cell, _| (cell == 0).then_some(1.0));
+    assert!(sampler.finished() && runs < 40, "{runs}");
+    let comparison = &sampler.comparisons("wall", |c| c.to_string())[0];
+    assert_eq!(comparison.verdict, Verdict::NotSure);
+    assert!(comparison.failed.b >= 10 && comparison.failed.a == 0, "{comparison:?}");
+}
+
+#[test]
+fn stored_runs_count() {
+    let mut sampler = Sampler::new(&[(0, 1)], Criteria::default(), 1);
+    for block in 0..30 {
+        for cell in 0..2 {
+            sampler.stored(Shot { cell, block }, Some(1.0 + cell as f64 + 0.001 * block as f64));
+        }
+    }
+    assert_eq!(play(&mut sampler, 100, 1, |_, _| unreachable!()), 0);
+    assert_eq!(sampler.comparisons("wall", |c| c.to_string())[0].verdict, Verdict::Slower);
+}

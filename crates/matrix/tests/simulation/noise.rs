@@ -1,0 +1,96 @@
+//! Noise as benchmarks have it.
+
+use retake_matrix::random::Random;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Noise {
+    /// 5 % around the middle.
+    Normal,
+    /// 10 %, skewed to the right.
+    Lognormal,
+    /// Two levels 15 % apart, as frequency scaling and layout make them.
+    Bimodal,
+    /// 5 % with no variance: a few samples are absurdly large.
+    HeavyTail,
+    /// Whole milliseconds with many ties.
+    Rounded,
+    /// 3 % around a level that wanders over 60 % during the measurement.
+    Drift,
+}
+
+const ALL: [Noise; 6] = [
+    Noise::Normal,
+    Noise::Lognormal,
+    Noise::Bimodal,
+    Noise::HeavyTail,
+    Noise::Rounded,
+    Noise::Drift,
+];
+
+/// Does the same for every kind of noise, on all cores.
+pub(crate) fn for_all(work: impl Fn(Noise) + Sync) {
+    std::thread::scope(|scope| {
+        for noise in ALL {
+            scope.spawn({
+                let work = &work;
+                move || work(noise)
+            });
+        }
+    });
+}
+
+pub(crate) fn normal(random: &mut Random) -> f64 {
+    let radius = (-2.0 * (1.0 - random.unit()).ln()).sqrt();
+    radius * (2.0 * std::f64::consts::PI * random.unit()).cos()
+}
+
+impl Noise {
+    /// One sample, `at` a time from 0 to 1 and with a true factor.
+    pub(crate) fn sample(self, random: &mut Random, at: f64, factor: f64) -> f64 {
+        match self {
+            Self::Normal => factor * (100.0 + 5.0 * normal(random)),
+            Self::Lognormal => factor * 100.0 * (0.10 * normal(random)).exp(),
+            Self::Bimodal => {
+                let level = if random.unit() < 0.65 { 100.0 } else { 115.0 };
+                factor * (level + 1.5 * normal(random))
+            }
+            Self::HeavyTail => {
+                // Student's t with two degrees of freedom.
+                let t = normal(random) / (-(1.0 - random.unit()).ln()).sqrt();
+                factor * 100.0 * (0.05 * t).exp()
+            }
+            Self::Rounded => (factor * (20.3 + normal(random))).ceil(),
+            Self::Drift => {
+                let level = 1.0 + 0.6 * (0.5 - 0.5 * (9.0 * at).cos());
+                factor * level * (100.0 + 3.0 * normal(random))
+            }
+        }
+    }
+
+    /// The true ratio of medians of a factor: rounding up moves a median too.
+    pub(crate) fn truth(self, factor: f64) -> f64 {
+        match self {
+            Self::Rounded => (factor * 20.3).ceil() / 20.3f64.ceil(),
+            _ => factor,
+        }
+    }
+
+    /// Blocks of one sample of every cell, in random order: what the planner makes.
+    pub(crate) fn blocks(
+        self,
+        random: &mut Random,
+        blocks: usize,
+        factors: &[f64],
+    ) -> Vec<Vec<f64>> {
+        let mut values = vec![Vec::with_capacity(blocks); factors.len()];
+        for block in 0..blocks {
+            let mut order: Vec<usize> = (0..factors.len()).collect();
+            random.shuffle(&mut order);
+            for (place, &cell) in order.iter().enumerate() {
+                let at = (block as f64 + place as f64 / factors.len() as f64) / blocks as f64;
+                values[cell].push(self.sample(random, at, factors[cell]));
+            }
+        }
+        values
+    }
+}

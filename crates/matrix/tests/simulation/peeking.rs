@@ -1,0 +1,127 @@
+//! Looking after every block, and stopping as soon as it suits.
+
+use retake_matrix::random::Random;
+use retake_matrix::stats::{Boundary, Comparison, Criteria, Sequence, Verdict, compare};
+
+use crate::noise::{Noise, for_all};
+use crate::{contains, side, tolerance, wrong};
+
+/// Runs until the comparison is decided or the blocks are spent.
+fn until_sure(
+    noise: Noise,
+    random: &mut Random,
+    factor: f64,
+    blocks: usize,
+    boundary: &mut Boundary,
+    criteria: &Criteria,
+) -> (Comparison, usize, bool) {
+    let values = noise.blocks(random, blocks, &[1.0, factor]);
+    let mut sequence = Sequence::default();
+    let mut always_covered = true;
+    for (block, (a, b)) in values[0].iter().zip(&values[1]).enumerate() {
+        sequence.push(boundary, *a, *b);
+        let none = side(&[]);
+        let comparison = Comparison::of_sequence(none, none, "wall", &sequence, criteria);
+        always_covered &= contains(&comparison, noise.truth(factor));
+        if comparison.verdict != Verdict::NotSure || block + 1 == blocks {
+            return (comparison, block + 1, always_covered);
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn one_comparison() {
+    println!(
+        "noise        A/A wrong  covered at all times  +10 %: power, median blocks; 2 % sure of same after"
+    );
+    for_all(|noise| {
+        let trials = 400;
+        let criteria = Criteria::default();
+        let mut boundary = Boundary::new(criteria.alpha());
+        let mut random = Random::new(31);
+        let (mut lies, mut uncovered, mut power) = (0, 0, 0);
+        let (mut spent, mut spent_same) = (Vec::new(), Vec::new());
+        for _ in 0..trials {
+            let (same, blocks, covered) =
+                until_sure(noise, &mut random, 1.0, 400, &mut boundary, &criteria);
+            lies += usize::from(wrong(same.verdict));
+            uncovered += usize::from(!covered);
+            spent_same.push(blocks);
+            let (shifted, blocks, covered) =
+                until_sure(noise, &mut random, 1.1, 400, &mut boundary, &criteria);
+            uncovered += usize::from(!covered);
+            power += usize::from(shifted.verdict == Verdict::Slower);
+            spent.push(blocks);
+        }
+        spent.sort_unstable();
+        spent_same.sort_unstable();
+        let rate = |count: usize| count as f64 / trials as f64;
+        println!(
+            "{:<11}  {:>5.1} %   {:>5.1} %   {:>5.1} %, {}; {}",
+            format!("{noise:?}"),
+            100.0 * rate(lies),
+            100.0 - 50.0 * rate(uncovered),
+            100.0 * rate(power),
+            spent[trials / 2],
+            spent_same[trials / 2]
+        );
+        assert!(rate(lies) <= 0.05, "{noise:?}: {}", rate(lies));
+        // A block ratio of rounded values has a median of its own, not the ratio of the medians.
+        if noise != Noise::Rounded {
+            let limit = 0.05 + tolerance(0.05, 2 * trials);
+            assert!(rate(uncovered) / 2.0 <= limit, "{noise:?}: {}", rate(uncovered));
+        }
+        assert!(rate(power) > 0.5, "{noise:?}: {}", rate(power));
+    });
+}
+
+/// The reason for all this: the same looks with an interval made for one look.
+#[test]
+fn an_interval_for_one_look_lies_when_looked_at_often() {
+    let trials = 300;
+    let mut random = Random::new(32);
+    let criteria = Criteria::default();
+    let lies = (0..trials)
+        .filter(|_| {
+            let values = Noise::Normal.blocks(&mut random, 60, &[1.0, 1.0]);
+            (5..=60).any(|n| {
+                let [a, b] = [&values[0][..n], &values[1][..n]];
+                wrong(compare(side(a), side(b), "wall", &criteria).verdict)
+            })
+        })
+        .count();
+    println!("fixed-size interval, looked at after every block up to 60: {lies} of {trials} wrong");
+    assert!(lies * 100 > trials * 8, "{lies} of {trials}: then this test proves nothing");
+}
+
+/// A 5 x 5 matrix, each comparison stopped as soon as it is decided.
+#[test]
+fn a_matrix() {
+    for_all(|noise| {
+        let trials = 60;
+        let pairs = crate::pairs(5);
+        let criteria = Criteria { comparisons: pairs.len(), ..Criteria::default() };
+        let mut boundary = Boundary::new(criteria.alpha());
+        let mut random = Random::new(33);
+        let families = (0..trials)
+            .filter(|_| {
+                let values = noise.blocks(&mut random, 150, &[1.0; 25]);
+                pairs.iter().any(|&(a, b)| {
+                    let mut sequence = Sequence::default();
+                    (0..150).any(|block| {
+                        sequence.push(&mut boundary, values[a][block], values[b][block]);
+                        let none = side(&[]);
+                        wrong(
+                            Comparison::of_sequence(none, none, "wall", &sequence, &criteria)
+                                .verdict,
+                        )
+                    })
+                })
+            })
+            .count();
+        println!("5 x 5 with peeking, {noise:?}: any wrong in {families} of {trials}");
+        let rate = families as f64 / f64::from(trials);
+        assert!(rate <= 0.05, "{noise:?}: {families} of {trials}");
+    });
+}

@@ -1,0 +1,240 @@
+//! One attempt at an iteration: the agent is run, its stream is followed, and what it came to is
+//! told.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use retake_agent::adapters::{Event, Kind, Reader, Reading};
+use retake_agent::display::{Display, Live, visible};
+use retake_agent::log::Log;
+use retake_agent::plan::{Plan, Spent, StopReason};
+use retake_effects::files::Changes;
+use retake_effects::tests::{Parser, Stream as TestStream, TestResults};
+use retake_engine::{Cancel, Finished};
+use retake_event::Stream;
+
+use super::screen::Screen;
+use crate::drive::Observer;
+use crate::effects::Files;
+
+/// How much of what the agent said is searched for its summary.
+const SAID: usize = 256 * 1024;
+const TICK: Duration = Duration::from_millis(200);
+
+/// Why we ended an agent ourselves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Cut {
+    /// It gave its result and did not go away.
+    Lingering,
+    Budget(StopReason),
+}
+
+/// What the thread beside the agent shares with the one that reads it.
+#[derive(Default)]
+struct Shared {
+    /// When the agent gave its final result.
+    result_at: Option<Instant>,
+    cut: Option<Cut>,
+    cost_usd: Option<f64>,
+}
+
+/// Sees what the agent writes.
+pub(crate) struct Witness<'a> {
+    kind: Kind,
+    reader: Reader,
+    display: Display,
+    screen: &'a Screen,
+    log: &'a mut Log,
+    plan: &'a Plan,
+    cancel: Cancel,
+    shared: Arc<Mutex<Shared>>,
+    /// What the agent said, the end of it.
+    said: Vec<u8>,
+    parse_tests: bool,
+    /// For an agent without an event stream: all that it prints.
+    parser: Option<Parser>,
+    tests: Option<TestResults>,
+    files: Option<Files>,
+    /// Puts files and tests together for the record.
+    judge: &'a dyn Fn(Option<&Changes>, Option<&TestResults>, &[u8]) -> serde_json::Value,
+}
+
+/// What an attempt came to.
+pub(crate) struct Seen {
+    pub(crate) reading: Reading,
+    pub(crate) cut: Option<Cut>,
+    pub(crate) tests: Option<TestResults>,
+}
+
+pub(crate) struct Watching<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) screen: &'a Screen,
+    pub(crate) log: &'a mut Log,
+    pub(crate) plan: &'a Plan,
+    pub(crate) cancel: Cancel,
+    pub(crate) parse_tests: bool,
+    pub(crate) files: Option<Files>,
+    pub(crate) judge:
+        &'a dyn Fn(Option<&Changes>, Option<&TestResults>, &[u8]) -> serde_json::Value,
+}
+
+impl<'a> Witness<'a> {
+    pub(crate) fn new(watching: Watching<'a>) -> Self {
+        let Watching { kind, screen, log, plan, cancel, parse_tests, files, judge } = watching;
+        let events = kind.capabilities().events;
+        Self {
+            kind,
+            reader: Reader::new(kind),
+            display: Display::default(),
+            screen,
+            log,
+            plan,
+            cancel,
+            shared: Arc::default(),
+            said: Vec::new(),
+            parse_tests,
+            parser: (parse_tests && !events).then(Parser::new),
+            tests: None,
+            files,
+            judge,
+        }
+    }
+
+    /// Draws the live line and ends an agent that lingers after its result, until dropped.
+    pub(crate) fn tick(&self, live: Live, grace: Duration, screen: Arc<Screen>) -> Ticker {
+        let (shared, cancel) = (self.shared.clone(), self.cancel.clone());
+        let done = Arc::new(AtomicBool::new(false));
+        let stop = done.clone();
+        let begun = Instant::now();
+        let thread = std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                std::thread::park_timeout(TICK);
+                let Ok(mut shared) = shared.lock() else { return };
+                if shared.cut.is_none() && shared.result_at.is_some_and(|at| at.elapsed() >= grace)
+                {
+                    shared.cut = Some(Cut::Lingering);
+                    cancel.cancel(libc::SIGTERM);
+                }
+                if screen.draws() && !stop.load(Ordering::Relaxed) {
+                    let elapsed = begun.elapsed();
+                    let cost_usd = shared.cost_usd.map(|cost| cost + live.cost_usd.unwrap_or(0.0));
+                    let line = Live { elapsed, cost_usd: cost_usd.or(live.cost_usd), ..live };
+                    screen.live(&line.line());
+                }
+            }
+        });
+        Ticker { done, thread: Some(thread) }
+    }
+
+    pub(crate) fn finish(self) -> Seen {
+        let cut = self.shared.lock().ok().and_then(|shared| shared.cut);
+        Seen {
+            reading: self.reader.into_reading(),
+            cut,
+            tests: self.tests,
+        }
+    }
+
+    fn follow(&mut self, bytes: Option<&[u8]>) {
+        let Self { reader, display, screen, log, said, parse_tests, tests, .. } = self;
+        let mut each = |event: &Event<'_>| {
+            if let Some(text) = display.event(event) {
+                log.output(&text);
+                screen.detail(&text);
+            }
+            match event {
+                Event::Text { text, delta } => {
+                    keep(said, text.as_bytes());
+                    if !delta {
+                        said.push(b'\n');
+                    }
+                }
+                Event::ToolResult { content, exit_code, .. } if *parse_tests => {
+                    // One tool call is one test run; the last of an iteration is how it stands.
+                    let mut parser = Parser::new();
+                    parser.push(TestStream::Stdout, content.text().as_bytes());
+                    if let Some(found) = parser.finish(*exit_code, Vec::new()) {
+                        *tests = Some(found);
+                    }
+                }
+                _ => {}
+            }
+        };
+        match bytes {
+            Some(bytes) => reader.push(bytes, &mut each),
+            None => reader.finish(&mut each),
+        }
+        let reading = self.reader.reading();
+        let spent =
+            Spent { cost_usd: reading.cost_usd.unwrap_or(0.0), tokens: reading.tokens.total() };
+        let Ok(mut shared) = self.shared.lock() else { return };
+        shared.cost_usd = reading.cost_usd;
+        if reading.finished() {
+            shared.result_at.get_or_insert_with(Instant::now);
+        } else if shared.cut.is_none()
+            && let Some(reason) = self.plan.over(spent)
+        {
+            shared.cut = Some(Cut::Budget(reason));
+            self.cancel.cancel(libc::SIGTERM);
+        }
+    }
+}
+
+impl Observer for Witness<'_> {
+    fn output(&mut self, stream: Stream, bytes: &[u8]) {
+        if stream == Stream::Stdout && self.kind.capabilities().events {
+            self.follow(Some(bytes));
+            return;
+        }
+        let text = visible(&String::from_utf8_lossy(bytes));
+        self.log.output(&text);
+        self.screen.detail(&text);
+        if stream == Stream::Stdout {
+            keep(&mut self.said, bytes);
+        }
+        if let Some(parser) = &mut self.parser {
+            let stream = match stream {
+                Stream::Stdout => TestStream::Stdout,
+                Stream::Stderr => TestStream::Stderr,
+            };
+            parser.push(stream, bytes);
+        }
+    }
+
+    fn effects(&mut self, finished: &Finished) -> Option<serde_json::Value> {
+        if self.kind.capabilities().events {
+            self.follow(None);
+        }
+        if let Some(parser) = self.parser.take() {
+            self.tests = parser.finish(finished.outcome.exit_code(), Vec::new());
+        }
+        let changes = self.files.as_mut().and_then(Files::changes);
+        Some((self.judge)(changes.as_ref(), self.tests.as_ref(), &self.said))
+    }
+}
+
+fn keep(said: &mut Vec<u8>, bytes: &[u8]) {
+    let tail = &bytes[bytes.len().saturating_sub(SAID)..];
+    if said.len() + tail.len() > 2 * SAID {
+        said.drain(..said.len().saturating_sub(SAID));
+    }
+    said.extend_from_slice(tail);
+}
+
+/// Ends its thread when dropped.
+pub(crate) struct Ticker {
+    done: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A panic in there was reported when it happened.
+            drop(thread.join());
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! A workspace's history in the record: one loop for each invocation of `run`, its iterations as
+//! events. Append only; what a summary says is derived from it.
+
+use jiff::Timestamp;
+use retake_agent::iteration::{Iteration, IterationStatus};
+use retake_agent::workspace::{Metadata, Workspace};
+use retake_event::{Kind, LoopId};
+use retake_store::{LoopRecord, Store};
+use serde::{Deserialize, Serialize};
+
+/// Far more loops than any workspace has.
+const MOST_LOOPS: usize = 100_000;
+const PAGE: usize = 1000;
+
+/// What a loop of a workspace was planned as.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Planned {
+    pub(crate) workspace: String,
+    /// Tells a workspace from an earlier one of the same name.
+    pub(crate) created: Timestamp,
+    pub(crate) mode: String,
+    pub(crate) agent: String,
+    pub(crate) max_iterations: u32,
+}
+
+/// What is told of a loop while it goes on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "camelCase")]
+pub(crate) enum Entry {
+    /// The iteration as it stands; the last one with a number counts.
+    Iteration { iteration: Box<Iteration> },
+    /// An attempt that does not count as an iteration.
+    #[serde(rename_all = "camelCase")]
+    Attempt { number: u32, run_id: Option<String>, why: String },
+    /// What the gate said.
+    #[serde(rename_all = "camelCase")]
+    Verified { number: u32, run_id: Option<String>, passed: bool },
+    /// A wait, a pause, a message that was passed on.
+    Note { text: String },
+}
+
+/// One loop with its iterations, oldest first.
+#[derive(Clone, Debug)]
+pub(crate) struct Chapter {
+    pub(crate) record: LoopRecord,
+    pub(crate) iterations: Vec<Iteration>,
+    /// How often the gate refused since it last passed.
+    pub(crate) refusals: u32,
+}
+
+/// All loops of a workspace, oldest first.
+pub(crate) fn read(
+    store: &Store,
+    workspace: &Workspace,
+    metadata: &Metadata,
+) -> retake_store::Result<Vec<Chapter>> {
+    let mut chapters = Vec::new();
+    for record in store.list_loops(Some(Kind::Agent), MOST_LOOPS)?.into_iter().rev() {
+        let ours = serde_json::from_str::<Planned>(&record.plan).is_ok_and(|planned| {
+            planned.workspace == workspace.name().as_str() && planned.created == metadata.created
+        });
+        if ours {
+            chapters.push(chapter(store, record)?);
+        }
+    }
+    Ok(chapters)
+}
+
+fn chapter(store: &Store, record: LoopRecord) -> retake_store::Result<Chapter> {
+    let mut chapter = Chapter { record, iterations: Vec::new(), refusals: 0 };
+    let mut after = 0;
+    loop {
+        let events = store.events(chapter.record.id, after, PAGE)?;
+        let Some(last) = events.last() else { return Ok(chapter) };
+        after = last.seq;
+        for event in &events {
+            // What a later retake tells in other words is not for this one.
+            match serde_json::from_str::<Entry>(&event.body) {
+                Ok(Entry::Iteration { iteration }) => {
+                    let known =
+                        chapter.iterations.iter_mut().find(|i| i.number == iteration.number);
+                    match known {
+                        Some(known) => *known = *iteration,
+                        None => chapter.iterations.push(*iteration),
+                    }
+                }
+                Ok(Entry::Verified { passed, .. }) => {
+                    chapter.refusals = if passed { 0 } else { chapter.refusals + 1 };
+                }
+                Ok(Entry::Attempt { .. } | Entry::Note { .. }) | Err(_) => {}
+            }
+        }
+    }
+}
+
+/// All iterations of all loops, oldest first.
+pub(crate) fn iterations(chapters: &[Chapter]) -> Vec<Iteration> {
+    chapters.iter().flat_map(|chapter| chapter.iterations.iter().cloned()).collect()
+}
+
+/// The loop that is being written. Trouble with the record is told once and never stops the loop.
+pub(crate) struct Chronicle {
+    id: LoopId,
+    told: bool,
+}
+
+impl Chronicle {
+    pub(crate) fn begin(store: &mut Store, planned: &Planned) -> retake_store::Result<Self> {
+        let id = LoopId::new();
+        store.begin_loop(&LoopRecord {
+            id,
+            kind: Kind::Agent,
+            plan: serde_json::to_string(planned).expect("plain data"),
+            state: "running".to_owned(),
+            stop_reason: None,
+            start_time: Timestamp::now(),
+            end_time: None,
+        })?;
+        Ok(Self { id, told: false })
+    }
+
+    /// Goes on with a loop whose runner died, and marks what it left unfinished.
+    pub(crate) fn resume(store: &mut Store, chapter: &mut Chapter) -> retake_store::Result<Self> {
+        let mut chronicle = Self { id: chapter.record.id, told: false };
+        for iteration in &mut chapter.iterations {
+            if !iteration.status.is_final() {
+                iteration.end(IterationStatus::Interrupted, Timestamp::now(), None);
+                let iteration = Box::new(iteration.clone());
+                chronicle.add(Ok(store), &Entry::Iteration { iteration });
+            }
+        }
+        Ok(chronicle)
+    }
+
+    /// A loop without a record, where that could not be opened.
+    pub(crate) fn unrecorded() -> Self {
+        Self { id: LoopId::new(), told: true }
+    }
+
+    pub(crate) fn id(&self) -> LoopId {
+        self.id
+    }
+
+    pub(crate) fn add(&mut self, store: retake_store::Result<&mut Store>, entry: &Entry) {
+        let body = serde_json::to_string(entry).expect("plain data");
+        let added =
+            store.and_then(|store| store.append_events(self.id, &[(Timestamp::now(), body)]));
+        self.tell(added.map(drop));
+    }
+
+    pub(crate) fn end(&mut self, store: retake_store::Result<&mut Store>, reason: &str) {
+        let ended = store.and_then(|store| {
+            store.update_loop(self.id, "finished", Some((reason, Timestamp::now())))
+        });
+        self.tell(ended);
+    }
+
+    fn tell(&mut self, done: retake_store::Result<()>) {
+        if let Err(error) = done
+            && !std::mem::replace(&mut self.told, true)
+        {
+            crate::term::say(&format!("the history of this loop is not recorded: {error}"));
+        }
+    }
+}

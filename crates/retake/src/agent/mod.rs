@@ -1,0 +1,399 @@
+//! Drives an agent in a loop: asks the plan what comes next, does it on the record, and feeds back
+//! what came of it.
+//!
+//! What an agent says is never trusted further than its own flags; what it starts does not outlive
+//! it; what it costs is counted while it works.
+
+pub(crate) mod attempt;
+pub(crate) mod checkpoint;
+pub(crate) mod chronicle;
+pub(crate) mod gate;
+mod iterate;
+pub(crate) mod mock;
+pub(crate) mod screen;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use retake_agent::control::Mailbox;
+use retake_agent::display;
+use retake_agent::iteration::{Iteration, TestResults};
+use retake_agent::log::{Head, Log};
+use retake_agent::messages;
+use retake_agent::notify::{Notification, Sender};
+use retake_agent::plan::{Now, Plan, Requests, Step, StopReason, Why};
+use retake_agent::prompt::{Facts, Purpose, Templates};
+use retake_agent::settings::Settings;
+use retake_agent::status::Marks;
+use retake_agent::watch::StatusWatch;
+use retake_agent::workspace::{Metadata, Workspace, WorkspaceStatus};
+use retake_engine::Stdin;
+use retake_event::Kind as LoopKind;
+use retake_store::redact::Redactor;
+
+use crate::config::Config;
+use crate::job::Spec;
+use crate::place::Place;
+use crate::request::Problems;
+use crate::signals;
+use crate::slot::Slot;
+
+use chronicle::{Chronicle, Entry};
+use screen::Screen;
+
+/// How long the end of a loop waits for its notifications.
+const LAST_WORDS: Duration = Duration::from_secs(15);
+/// How often a wait looks for requests.
+const LOOK: Duration = Duration::from_millis(200);
+/// Between asking an agent to end and killing it.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What one invocation of `run` was asked for, beyond settings.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Options {
+    pub(crate) skip_permissions: bool,
+    pub(crate) dry_run: bool,
+}
+
+/// Everything a loop works with.
+pub(crate) struct Runner {
+    pub(crate) slot: Slot,
+    pub(crate) config: Config,
+    pub(crate) place: Place,
+    pub(crate) project: PathBuf,
+    pub(crate) workspace: Workspace,
+    pub(crate) metadata: Metadata,
+    pub(crate) settings: Settings,
+    pub(crate) options: Options,
+    pub(crate) templates: Templates,
+    pub(crate) instructions: String,
+    pub(crate) status_instructions: Option<String>,
+    pub(crate) plan: Plan,
+    pub(crate) chronicle: Chronicle,
+    /// Iterations before this invocation and in it.
+    pub(crate) history: Vec<Iteration>,
+    pub(crate) screen: Arc<Screen>,
+    pub(crate) redactor: Arc<Redactor>,
+    pub(crate) log: Log,
+    pub(crate) sender: Option<Arc<Mutex<Sender>>>,
+    pub(crate) mailbox: Mailbox,
+    pub(crate) marks: Marks,
+    /// What the gate said last.
+    pub(crate) refusal: Option<String>,
+    pub(crate) begun: Instant,
+    pub(crate) numbers: Arc<std::sync::atomic::AtomicU32>,
+    /// Held as long as we work on it.
+    #[expect(dead_code, reason = "its drop is its use")]
+    pub(crate) lock: retake_agent::lock::Lock,
+}
+
+impl Runner {
+    /// Runs the loop to its end.
+    pub(crate) fn run(mut self) -> StopReason {
+        let started = Timestamp::now();
+        let mode = self.metadata.mode;
+        let name = self.workspace.name().clone();
+        let max = self.plan.rules().max_iterations;
+        let system = self.prompt(Purpose::System(mode), None).unwrap_or_default();
+        self.log.head(
+            &Head {
+                workspace: name.as_str(),
+                mode: mode.as_str(),
+                max_iterations: max,
+                instructions: &self.instructions,
+                system_prompt: &system,
+                status_instructions: self.status_instructions.as_deref(),
+            },
+            started,
+        );
+        self.notify(Notification::execution_start(name.as_str(), mode.as_str(), max));
+        let watch = self.watch_status();
+        let reason = self.steps();
+        if let Some(watch) = watch {
+            watch.stop();
+        }
+        self.close(reason);
+        reason
+    }
+
+    fn steps(&mut self) -> StopReason {
+        loop {
+            let now = self.now();
+            match self.plan.next(now, self.requests()) {
+                Step::Iterate { number, attempt, timeout, max_cost_usd } => {
+                    self.iterate(number, attempt, timeout, max_cost_usd);
+                }
+                Step::Verify { attempt } => self.verify(attempt),
+                Step::Wait { why, remaining } => self.wait(why, remaining),
+                Step::Pause => self.pause(),
+                Step::Stop(reason) => return reason,
+            }
+            if let Some(trouble) = self.log.trouble() {
+                self.screen.trouble(&format!("nothing more is logged: {trouble}"));
+            }
+        }
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        Now { elapsed: self.begun.elapsed(), unix: Timestamp::now().as_second() }
+    }
+
+    pub(crate) fn interrupted(&self) -> bool {
+        signals::asked().load(Ordering::Relaxed)
+    }
+
+    fn requests(&self) -> Requests {
+        Requests { interrupt: self.interrupted(), ..self.mailbox.requests() }
+    }
+
+    /// A prompt with what is known now filled in.
+    pub(crate) fn prompt(
+        &self,
+        purpose: Purpose,
+        facts: Option<Facts<'_>>,
+    ) -> Result<String, retake_agent::prompt::PromptError> {
+        let facts = facts.unwrap_or_else(|| self.facts());
+        self.templates.render(purpose, &facts)
+    }
+
+    pub(crate) fn facts(&self) -> Facts<'_> {
+        Facts {
+            instructions: &self.instructions,
+            status_instructions: self.status_instructions.as_deref(),
+            ..Facts::new(&self.project, self.workspace.dir(), self.metadata.mode)
+        }
+    }
+
+    /// The last test results that any iteration had.
+    pub(crate) fn last_tests(&self) -> Option<&TestResults> {
+        self.history.iter().rev().find_map(|i| i.result.as_ref()?.test_results.as_ref())
+    }
+
+    pub(crate) fn add(&mut self, entry: &Entry) {
+        let Self { slot, chronicle, .. } = self;
+        chronicle.add(slot.store(), entry);
+    }
+
+    pub(crate) fn note(&mut self, text: &str) {
+        self.log.note(text);
+        let text = self.redactor.redact_str(text).0.into_owned();
+        self.add(&Entry::Note { text });
+    }
+
+    pub(crate) fn notify(&self, notification: Notification) {
+        let Some(sender) = &self.sender else { return };
+        let clean = notification.map(|text| self.redactor.redact_str(text).0.into_owned());
+        if let Ok(mut sender) = sender.lock() {
+            sender.notify(clean);
+        }
+    }
+
+    /// Passes changes of the status on while the loop runs.
+    fn watch_status(&self) -> Option<StatusWatch> {
+        let (options, sender) = (self.settings.status_watch?, self.sender.clone()?);
+        let (redactor, numbers) = (self.redactor.clone(), self.numbers.clone());
+        let name = self.workspace.name().to_string();
+        let started = StatusWatch::start(&self.workspace.status_path(), options, move |update| {
+            let number = numbers.load(Ordering::Relaxed);
+            let notification = Notification::status_update(&name, number, &update)
+                .map(|text| redactor.redact_str(text).0.into_owned());
+            if let Ok(mut sender) = sender.lock() {
+                sender.notify(notification);
+            }
+        });
+        match started {
+            Ok(watch) => Some(watch),
+            Err(error) => {
+                self.screen.trouble(&format!("the status is not watched: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Waits, with a countdown for what takes long.
+    fn wait(&mut self, why: Why, remaining: Duration) {
+        let words = match why {
+            Why::Delay => None,
+            Why::RateLimit { .. } => Some("The account's limit is reached"),
+            Why::Backoff { .. } => Some("The request failed for now"),
+        };
+        if let Some(words) = words {
+            let text = display::countdown(words, remaining);
+            self.screen.message(&text);
+            self.note(&text);
+        }
+        let until = Instant::now() + remaining;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let asked = self.requests();
+            if left.is_zero() || asked.interrupt || asked.stop || asked.pause {
+                break;
+            }
+            if let Some(words) = words {
+                self.screen.live(&display::countdown(words, left));
+            }
+            std::thread::sleep(left.min(LOOK));
+        }
+        self.screen.clear();
+    }
+
+    fn pause(&mut self) {
+        let name = self.workspace.name().clone();
+        self.screen.message(&format!("Paused. Go on with: retake agent resume {name}"));
+        self.note("Paused");
+        loop {
+            let asked = self.requests();
+            if asked.interrupt || asked.stop || !asked.pause {
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
+        self.note("Resumed");
+    }
+
+    /// Says how it ended, and sees that it is written down.
+    fn close(mut self, reason: StopReason) {
+        let name = self.workspace.name().clone();
+        let (here, rules) = (self.plan.iterations(), self.plan.rules().clone());
+        match reason {
+            StopReason::Completed => {
+                self.screen.message(&messages::completed(here));
+                self.finish_metadata(WorkspaceStatus::Completed);
+            }
+            StopReason::MaxIterations => {
+                self.screen.message(&messages::max_iterations(rules.max_iterations));
+                for option in messages::max_iterations_options(&name, rules.max_iterations) {
+                    self.screen.message(&option);
+                }
+            }
+            StopReason::Stagnation => self.screen.message(&messages::stagnation(self.plan.idle())),
+            StopReason::Failed | StopReason::VerifyFailed => {
+                self.finish_metadata(WorkspaceStatus::Error);
+            }
+            other => self.screen.message(&format!("Stopped: {}", words(other))),
+        }
+        if matches!(reason, StopReason::Completed | StopReason::Stagnation) {
+            let how = if reason == StopReason::Completed { "completed" } else { "stagnation" };
+            let status = retake_agent::status::Status::read(&self.workspace.status_path()).ok();
+            self.notify(Notification::completion(name.as_str(), here, how, status.as_ref()));
+        }
+        self.log.note(&format!("STOPPED: {reason}"));
+        self.log.flush();
+        let Self { slot, chronicle, .. } = &mut self;
+        chronicle.end(slot.store(), reason.as_str());
+        // What cannot be removed is removed when the next loop begins.
+        drop(self.mailbox.end());
+        if let Some(sender) = self.sender.take().and_then(|s| Arc::try_unwrap(s).ok())
+            && let Ok(sender) = sender.into_inner()
+        {
+            let most = if self.interrupted() { Duration::from_secs(2) } else { LAST_WORDS };
+            let summary = sender.finish(most);
+            if summary.failed + summary.dropped > 0 {
+                let lost = summary.failed + summary.dropped;
+                let why = summary.last_error.map_or_else(String::new, |error| format!(": {error}"));
+                self.screen.trouble(&format!("{lost} notifications were not delivered{why}"));
+            }
+        }
+        self.slot.end().retain();
+    }
+
+    fn finish_metadata(&mut self, status: WorkspaceStatus) {
+        if let Err(error) = self.workspace.update(|metadata| metadata.status = status) {
+            self.screen.trouble(&error.to_string());
+        }
+    }
+
+    /// A run of this loop, to be filled in.
+    pub(crate) fn spec(&self, shown: String, arguments: Vec<OsString>) -> Spec {
+        let mut spec = Spec::new(LoopKind::Agent, shown, self.project.clone());
+        spec.arguments = arguments;
+        spec.loop_id = self.chronicle.id();
+        spec.labels.insert("workspace".to_owned(), self.workspace.name().to_string());
+        spec.grace = Some(GRACE);
+        spec.set = self
+            .settings
+            .iteration
+            .env_vars
+            .iter()
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect();
+        for (name, value) in [
+            ("RETAKE_WORKSPACE", OsString::from(self.workspace.name().as_str())),
+            ("RETAKE_WORKSPACE_PATH", self.workspace.dir().into()),
+        ] {
+            spec.set.push((name.into(), value));
+        }
+        spec
+    }
+
+    /// A command line of the user's, through the shell.
+    pub(crate) fn shell(&self, line: &str) -> Spec {
+        let arguments = ["/bin/sh", "-c", line].map(OsString::from).to_vec();
+        let mut spec = self.spec(line.to_owned(), arguments);
+        spec.shell = true;
+        spec
+    }
+
+    /// Runs something of this loop on the record.
+    pub(crate) fn execute(
+        &mut self,
+        spec: Spec,
+        observer: &mut dyn crate::drive::Observer,
+    ) -> Result<crate::drive::Done, String> {
+        let environment = spec.environment(&self.config, &self.place.store);
+        let job =
+            spec.job(environment, &self.config, Problems::default()).map_err(|(_, problems)| {
+                problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+            })?;
+        self.slot.run(job, true, observer).map_err(|unrecorded| unrecorded.problem)
+    }
+}
+
+/// Gives a text to a child's standard input without a file that anyone else could read.
+pub(crate) struct Input {
+    file: std::fs::File,
+}
+
+impl Input {
+    pub(crate) fn of(text: &str) -> std::io::Result<Self> {
+        use std::io::Write;
+        use std::os::fd::{FromRawFd, OwnedFd};
+        // SAFETY: a C string that lives through the call; the descriptor is checked, then owned.
+        let fd = unsafe { libc::memfd_create(c"prompt".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        // SAFETY: just made, ours alone.
+        let mut file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        file.write_all(text.as_bytes())?;
+        Ok(Self { file })
+    }
+
+    pub(crate) fn stdin(&self) -> Stdin {
+        use std::os::fd::AsRawFd;
+        // Opened anew by its path, so that it is read from its beginning each time.
+        Stdin::File(PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd())))
+    }
+}
+
+/// Why a loop ended, for people.
+pub(crate) fn words(reason: StopReason) -> &'static str {
+    match reason {
+        StopReason::Completed => "the task is complete",
+        StopReason::MaxIterations => "the maximum of iterations is reached",
+        StopReason::Stagnation => "no work is being done",
+        StopReason::NoProgress => "there is no progress",
+        StopReason::Failed => "an iteration failed",
+        StopReason::BudgetCost => "the budget of money is spent",
+        StopReason::BudgetTokens => "the budget of tokens is spent",
+        StopReason::BudgetTime => "the budget of time is spent",
+        StopReason::RateLimit => "the account's limit is reached",
+        StopReason::VerifyFailed => "verification does not pass",
+        StopReason::Stopped => "asked to stop",
+        StopReason::Interrupted => "interrupted",
+    }
+}
