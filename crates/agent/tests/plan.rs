@@ -259,6 +259,31 @@ fn transient_errors_back_off_and_then_count() {
 }
 
 #[test]
+fn each_iteration_has_tries_of_its_own() {
+    let mut calls = 0;
+    let two = Backoff { tries: 2, ..Backoff::default() };
+    let (reason, steps, _) = play(Rules { backoff: two, ..rules(Mode::Loop) }, |_| {
+        calls += 1;
+        match calls {
+            3 => ok(),
+            6 => complete(),
+            _ => Report::new(Ending::Transient),
+        }
+    });
+    assert_eq!(reason, StopReason::Completed);
+    let iteration = |n| {
+        [
+            format!("{n}.1"),
+            "backoff 1".into(),
+            format!("{n}.2"),
+            "backoff 2".into(),
+            format!("{n}.3"),
+        ]
+    };
+    assert_eq!(steps, [iteration(1), iteration(2)].concat());
+}
+
+#[test]
 fn the_gate_must_pass() {
     let gate = Some(Gate { max_attempts: 2, resume_on_fail: true });
     let gated = || Plan::new(Rules { verify: gate, ..rules(Mode::Loop) }, 0);

@@ -1,7 +1,5 @@
 //! Adapters against what real agents printed.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;

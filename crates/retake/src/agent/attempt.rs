@@ -129,11 +129,7 @@ impl<'a> Witness<'a> {
 
     pub(crate) fn finish(self) -> Seen {
         let cut = self.shared.lock().ok().and_then(|shared| shared.cut);
-        Seen {
-            reading: self.reader.into_reading(),
-            cut,
-            tests: self.tests,
-        }
+        Seen { reading: self.reader.into_reading(), cut, tests: self.tests }
     }
 
     fn follow(&mut self, bytes: Option<&[u8]>) {
@@ -150,11 +146,12 @@ impl<'a> Witness<'a> {
                         said.push(b'\n');
                     }
                 }
-                Event::ToolResult { content, exit_code, .. } if *parse_tests => {
+                Event::ToolResult { content, exit_code, is_error, .. } if *parse_tests => {
                     // One tool call is one test run; the last of an iteration is how it stands.
                     let mut parser = Parser::new();
                     parser.push(TestStream::Stdout, content.text().as_bytes());
-                    if let Some(found) = parser.finish(*exit_code, Vec::new()) {
+                    let code = exit_code.or((!is_error).then_some(0));
+                    if let Some(found) = parser.finish(code, Vec::new()) {
                         *tests = Some(found);
                     }
                 }
