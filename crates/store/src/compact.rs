@@ -13,6 +13,7 @@ use retake_event::{RunId, Stream};
 
 use crate::dir::{Dir, remove, sync_dir};
 use crate::output::{self, Storage, at_place};
+use crate::steps::step;
 use crate::store::Durability;
 use crate::{Error, Result, Store, frames, index};
 
@@ -221,7 +222,9 @@ impl Temporary {
         }
         let parent = path.parent().unwrap_or(dir.root());
         dir.make(parent)?;
+        step("compressed");
         fs::rename(&self.path, &path).map_err(|error| Error::io("rename", &path, error))?;
+        step("compressed file named");
         sync_dir(parent)?;
         sync_dir(&dir.output_dir())
     }

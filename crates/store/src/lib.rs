@@ -33,6 +33,7 @@ mod schema;
 mod search;
 mod separators;
 mod stats;
+mod steps;
 mod store;
 mod test_history;
 mod transfer;
@@ -56,6 +57,8 @@ pub use schema::SCHEMA_VERSION;
 pub use search::{Found, Hit};
 
 pub use stats::{CommandStats, Stats};
+#[doc(hidden)]
+pub use steps::watch_steps;
 pub use store::Store;
 pub use test_history::{TestHistory, TestResult};
 pub use transfer::{AuditRecord, Imported};

@@ -16,6 +16,7 @@ use crate::ledger::{self, Entry};
 use crate::lock::LiveLock;
 use crate::output::{self, INLINE_LIMIT, Kept};
 use crate::projection::{Row, complete, insert_labels, seq_of};
+use crate::steps::step;
 use crate::store::Durability;
 use crate::{Error, Result, Store};
 
@@ -64,6 +65,7 @@ impl Store {
         }
         // Before the intent: a committed intent without a lock means that its runner died.
         let live = LiveLock::take(&self.dir, intent.id)?;
+        step("live file made");
         let committed = self.write(Durability::Process, "record the intent", |tx, dir| {
             insert_intent(tx, dir, intent)
         });
@@ -168,6 +170,7 @@ impl Recording {
         if both && self.chunks_written < self.chunks.bytes().len() {
             self.write_chunks();
         }
+        step("before output");
         self.streams[index]
             .write(bytes)
             .map_err(|error| Error::io("write", &self.dir.spool(self.id, stream), error))
@@ -224,6 +227,7 @@ impl Recording {
         {
             self.problem.get_or_insert(error);
         }
+        step("output synced");
         let hex = |stream: Stream| hashes[stream.index()].map(|hash| hash.to_hex().to_string());
         ending.stdout_bytes = self.streams[0].bytes;
         ending.stderr_bytes = self.streams[1].bytes;
@@ -244,8 +248,9 @@ impl Recording {
         store.write(Durability::Power, "record the outcome", |tx, dir| {
             insert_outcome(tx, dir, (self.id, self.seq), &ending, &kept, chunks)
         })?;
-        // The outcome is committed: what cannot be tidied now is swept by the next recovery.
-        let mut tidied = self.live.release(&self.dir.live(self.id));
+        // The outcome is committed: what cannot be tidied now is swept by the next recovery, which
+        // finds it by the live file. So that one goes last.
+        let mut tidied = Ok(());
         for stream in Stream::BOTH {
             let spool = &self.streams[stream.index()];
             if spool.file.is_some() && spool.bytes <= INLINE_LIMIT {
@@ -255,6 +260,11 @@ impl Recording {
         if self.chunk_file.is_some() {
             tidied = tidied.and(remove(&self.dir.chunks(self.id)));
         }
+        step("spool removed");
+        if tidied.is_ok() {
+            tidied = self.live.release(&self.dir.live(self.id));
+        }
+        step("live file removed");
         Ok(Finished { ending, lost, problem: self.problem.or(tidied.err()) })
     }
 }

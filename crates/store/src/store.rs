@@ -13,6 +13,7 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 use crate::dir::{Dir, not_writable};
 use crate::ledger::{self, Head};
 use crate::lock::{PATIENCE, WriteTurn};
+use crate::steps::step;
 use crate::{Error, Result, schema};
 
 /// A cold open reads the whole WAL to rebuild its index, so the WAL is kept short.
@@ -210,8 +211,11 @@ impl Store {
         let transaction =
             connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
         let value = work(&transaction, dir)?;
+        step("before a commit");
         transaction.commit().map_err(failed)?;
+        step("after a commit");
         after(&value, dir)?;
+        step("after what follows a commit");
         if durability == Durability::Power {
             // The commit is safe in the WAL: a fold that fails is tried again by the next writer,
             // and must not make a recorded outcome look like a lost one.

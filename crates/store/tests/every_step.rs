@@ -1,0 +1,69 @@
+//! A recorded run, killed at every step of its recording: the store opens, verifies, and has every
+//! run that was acknowledged.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use common::{assert_intact, ending, intent};
+use retake_event::{RunId, State, Stream};
+use retake_store::Store;
+
+/// Notes what the record has acknowledged, outside of the store.
+fn acknowledge(file: &Path, id: RunId) {
+    let mut file = fs::OpenOptions::new().append(true).create(true).open(file).unwrap();
+    writeln!(file, "{id}").unwrap();
+}
+
+#[test]
+fn a_recording_survives_a_crash_at_every_step() {
+    first::test()
+        .run(|env| {
+            retake_store::watch_steps(first::crash_point);
+            let mut store = Store::open(&env.path("store")).unwrap();
+            for (command, bytes) in [("small", 40), ("large", 200_000), ("doomed", 100)] {
+                let mut recording = store.begin(&intent(command)).unwrap();
+                let id = recording.id();
+                recording.append(Stream::Stdout, &vec![b'a'; bytes]);
+                recording.append(Stream::Stderr, b"warning\n");
+                recording.append(Stream::Stdout, b"end\n");
+                recording.finish(&mut store, ending(0)).unwrap();
+                acknowledge(&env.path("acknowledged"), id);
+                if command == "doomed" {
+                    store.compact(Duration::from_secs(60)).unwrap();
+                    // It may be gone from here on.
+                    let kept = fs::read_to_string(env.path("acknowledged")).unwrap();
+                    let kept = kept.replace(&format!("{id}\n"), "");
+                    fs::write(env.path("kept"), kept).unwrap();
+                    fs::rename(env.path("kept"), env.path("acknowledged")).unwrap();
+                    store.delete(id).unwrap();
+                }
+            }
+        })
+        .verify(|env, _| {
+            let root = env.path("store");
+            if !root.join("retake.db").exists() {
+                return;
+            }
+            let mut store = Store::open(&root).unwrap();
+            store.recover().unwrap();
+            while store.compact(Duration::from_secs(60)).unwrap().more {}
+            assert_intact(&store);
+            let problems = store.examine(true).unwrap().problems;
+            assert!(problems.is_empty(), "{problems:?}");
+            let acknowledged = fs::read_to_string(env.path("acknowledged")).unwrap_or_default();
+            for line in acknowledged.lines() {
+                let run = store.get(line.parse().unwrap()).unwrap();
+                assert_eq!(run.state, State::Finished, "{line}");
+                let mut output = Vec::new();
+                let mut reader = store.read_output(run.intent.id, Stream::Stdout).unwrap();
+                std::io::Read::read_to_end(&mut reader, &mut output).unwrap();
+                assert_eq!(output.len() as u64, run.ending.unwrap().stdout_bytes);
+                assert!(output.ends_with(b"end\n"));
+            }
+        });
+}
