@@ -15,7 +15,7 @@ use crate::dir::{Dir, remove, sync_dir};
 use crate::output::{self, Storage, at_place};
 use crate::steps::step;
 use crate::store::Durability;
-use crate::{Error, Result, Store, frames, index};
+use crate::{Error, Result, Store, frames, index, leavings};
 
 /// How many small outputs are indexed in one transaction, so that writers need not wait long.
 const BATCH: usize = 64;
@@ -42,13 +42,16 @@ impl Store {
     pub fn needs_tending(&mut self) -> bool {
         let waiting = self.compact(Duration::ZERO).is_ok_and(|look| look.more);
         let mut live = fs::read_dir(self.dir.live_dir());
-        waiting || live.as_mut().is_ok_and(|files| files.next().is_some())
+        waiting || self.has_leavings() || live.as_mut().is_ok_and(|files| files.next().is_some())
     }
 
     /// Compresses and indexes what is waiting, oldest first, for about as long as `budget`.
     pub fn compact(&mut self, budget: Duration) -> Result<Compacted> {
         let begun = Instant::now();
         let mut done = Compacted::default();
+        if !budget.is_zero() {
+            self.sweep_leavings()?;
+        }
         let mut after = 0;
         loop {
             let batch = self.pending(after)?;
@@ -150,6 +153,7 @@ impl Store {
                     return Ok(false);
                 }
                 index::add(tx, pending.place, &text).map_err(failed)?;
+                leavings::note(tx, dir, &raw_path).map_err(failed)?;
                 temporary.keep(dir, &stored.hash)?;
                 Ok(true)
             },

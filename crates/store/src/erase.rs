@@ -13,7 +13,7 @@ use crate::output::{self, Storage, place};
 use crate::query::{Filter, Status};
 use crate::separators::ErasedWords;
 use crate::store::Durability;
-use crate::{Error, Result, Store, index, lock};
+use crate::{Error, Result, Store, index, leavings, lock};
 
 /// How long an erasure waits for readers, so that nothing of it stays in the WAL.
 const WAL_PATIENCE: Duration = Duration::from_secs(5);
@@ -180,6 +180,9 @@ impl Store {
                     doomed.erase(tx, dir, &mut files, &mut words)?;
                 }
                 words.leave(tx).map_err(failed)?;
+                for file in &files {
+                    leavings::note(tx, dir, file).map_err(failed)?;
+                }
                 let marker = marker(reason, &doomed);
                 ledger::append(tx, &Entry::Marker(marker))
                     .map_err(|error| Error::sqlite("mark the erasure", dir.database(), error))?;
@@ -197,6 +200,7 @@ impl Store {
     /// Empties the WAL, where the erased bytes still are.
     fn finish_erasing(&mut self, erased: &mut Erased) -> Result<()> {
         if !erased.runs.is_empty() {
+            self.sweep_leavings()?;
             erased.wal_in_use = !self.truncate_wal(WAL_PATIENCE)?;
         }
         Ok(())

@@ -18,6 +18,7 @@ mod follow;
 mod footprint;
 mod frames;
 mod index;
+mod leavings;
 mod ledger;
 mod lock;
 mod loops;
