@@ -127,6 +127,8 @@ pub struct Bisect {
     cut: Option<f64>,
     ends_differ: bool,
     checks_left: usize,
+    /// No further run would tell anything.
+    nothing_to_ask: bool,
 }
 
 /// How rates of failure are expected before anything is known: mostly never on the good side and
@@ -168,6 +170,7 @@ impl Bisect {
             cut: None,
             ends_differ: false,
             checks_left: checks,
+            nothing_to_ask: false,
         })
     }
 
@@ -331,7 +334,7 @@ impl Bisect {
         while start < posterior.len() {
             let mut end = start + 1;
             let mut probability = posterior[start].0;
-            while end < self.points.len() - 1 && false {
+            while end < self.points.len() - 1 && self.points[end].skipped {
                 probability += posterior[end].0;
                 end += 1;
             }
@@ -380,6 +383,7 @@ impl Bisect {
         match best {
             Some((place, told)) if told > 1e-9 => Some(place),
             _ => {
+                self.nothing_to_ask = true;
                 self.phase = Phase::Check;
                 None
             }
@@ -425,24 +429,10 @@ impl Bisect {
                 return Some(from + (to - from) / 2);
             }
         }
+        // The checks may have made the answer doubtful; then it is searched on.
         let settled = self.likeliest().2 >= self.settings.confidence || !self.monotone();
-        let stuck = (0..self.points.len()).all(|place| self.exhausted(place));
-        if settled || stuck || self.points.len() == 2 {
-            self.phase = Phase::Done;
-        } else {
-            // The checks have made the answer doubtful: search on, then finish for good.
-            self.phase = Phase::Search;
-            self.settings.most_samples = self.settings.most_samples.max(1);
-            if self.next_search_is_over() {
-                self.phase = Phase::Done;
-            }
-        }
+        self.phase = if settled || self.nothing_to_ask { Phase::Done } else { Phase::Search };
         None
-    }
-
-    fn next_search_is_over(&self) -> bool {
-        let (good, bad, _) = self.likeliest();
-        self.exhausted(good) && self.exhausted(bad)
     }
 
     /// Whether some point clearly contradicts the answer.

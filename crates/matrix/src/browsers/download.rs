@@ -179,7 +179,8 @@ impl Part {
                     return self.fetch(client, url, version, report);
                 }
                 Message::Head { status, total: length, start, etag } => {
-                    if status != 200 && status != 206 {
+                    // A part is an answer only where one was asked for.
+                    if status != 200 && (status != 206 || begun.is_none()) {
                         return Err(BrowserError::Status { url: url.to_owned(), status });
                     }
                     let resumes = status == 206 && begun.as_ref().is_some_and(|b| b.0 == start);

@@ -219,3 +219,21 @@ fn make_links(directory: &Path, links: &[(PathBuf, String)]) -> Result<(), Unpac
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_that_is_longer_than_it_says_is_cut_short() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("endless");
+        let mut to = File::create(&path).unwrap();
+        let (limit, mut done) = (1 << 20, 0);
+        let result = copy(&mut io::repeat(0), &mut to, limit, &mut done, &mut |done| {
+            if done > 10 * limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert!(matches!(result, Err(Problem::TooLarge)));
+        assert!(fs::metadata(&path).unwrap().len() <= limit);
+    }
+}

@@ -212,6 +212,15 @@ fn what_has_changed_in_between_is_begun_anew() {
 }
 
 #[test]
+fn another_part_than_the_one_asked_for_is_not_taken_for_it() {
+    let test = Test::new();
+    test.mirror.change(|state| state.cut = Some(200_000));
+    test.ensure(V120).unwrap_err();
+    test.mirror.change(|state| (state.cut, state.early) = (None, 1000));
+    assert_eq!(output(&test.ensure(V120).unwrap()), V120);
+}
+
+#[test]
 fn a_part_without_its_origin_or_too_long_is_begun_anew() {
     let test = Test::new();
     let part = test.root().join(format!("chrome/{V120}-chrome-{PLATFORM}.zip.part"));

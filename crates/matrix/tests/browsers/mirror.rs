@@ -19,6 +19,8 @@ pub(crate) struct State {
     /// Say nothing for ever after so many bytes.
     pub(crate) stall: Option<usize>,
     pub(crate) etag: String,
+    /// Answer a Range with another one, this much earlier.
+    pub(crate) early: usize,
     /// Path and Range of every request.
     pub(crate) log: Vec<(String, Option<String>)>,
 }
@@ -126,7 +128,8 @@ fn answer(mut stream: TcpStream, shared: &Mutex<State>) {
     };
     let start = range
         .filter(|_| !state.no_ranges && if_range.as_deref() == Some(&state.etag))
-        .and_then(|r| r.strip_prefix("bytes=")?.strip_suffix('-')?.parse::<usize>().ok());
+        .and_then(|r| r.strip_prefix("bytes=")?.strip_suffix('-')?.parse::<usize>().ok())
+        .map(|start| start - state.early);
     let mut head =
         match start {
             Some(start) if start >= bytes.len() => {
