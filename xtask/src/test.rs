@@ -1,25 +1,95 @@
 //! Everything a change must pass: formatting, lints, tests.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Programs that tests run for real, and the Debian packages they come in.
-const NEEDED: [(&str, &str); 5] = [
+/// Programs that tests run for real, and files they need, with the Debian packages they come in.
+const NEEDED: [(&str, &str); 18] = [
     ("git", "git"),
     ("cc", "gcc"),
+    ("make", "make"),
     ("setpriv", "util-linux"),
     ("python3", "python3"),
+    ("/usr/share/doc/python3-venv", "python3-venv"),
     ("mount", "mount"),
+    ("npm", "npm"),
+    ("ctest", "cmake"),
+    ("go", "golang-go"),
+    ("gotestsum", "gotestsum"),
+    ("rspec", "ruby-rspec"),
+    ("phpunit", "phpunit"),
+    ("javac", "default-jdk-headless"),
+    ("mvn", "maven"),
+    ("/usr/share/maven-repo/org/apache/maven/plugins/maven-surefire-plugin", "libsurefire-java"),
+    (
+        "/usr/share/maven-repo/org/apache/maven/plugins/maven-compiler-plugin",
+        "libmaven-compiler-plugin-java",
+    ),
+    (
+        "/usr/share/maven-repo/org/apache/maven/plugins/maven-resources-plugin",
+        "libmaven-resources-plugin-java",
+    ),
 ];
+
+/// A real agent: npm package, and its program below the directory it is installed in.
+struct Agent {
+    package: &'static str,
+    program: &'static str,
+    /// The variable by which tests find it.
+    variable: &'static str,
+}
+
+const AGENTS: [Agent; 1] = [Agent {
+    package: "@anthropic-ai/claude-code@2.1.325",
+    program: "node_modules/@anthropic-ai/claude-code-linux-x64/claude",
+    variable: "RETAKE_CLAUDE",
+}];
 
 pub(crate) fn run() -> Result<(), String> {
     install()?;
-    cargo(&["fmt", "--all", "--check"])?;
-    cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])?;
-    cargo(&["test", "--workspace", "--quiet", "--no-fail-fast"])
+    cargo(&["fmt", "--all", "--check"], &[])?;
+    cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], &[])?;
+    let mut variables = vec![("RETAKE_REAL_TOOLS", PathBuf::from("1"))];
+    for agent in &AGENTS {
+        variables.push((agent.variable, agent.install()?));
+    }
+    // Tests of one package run programs of another.
+    cargo(&["build", "--workspace", "--bins", "--quiet"], &[])?;
+    cargo(&["test", "--workspace", "--quiet", "--no-fail-fast"], &variables)
+}
+
+impl Agent {
+    fn install(&self) -> Result<PathBuf, String> {
+        let directory = target().join("agents");
+        let program = directory.join(self.program);
+        if !program.is_file() {
+            println!("installing {}", self.package);
+            std::fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
+            let quiet = ["install", "--silent", "--no-save", "--ignore-scripts", "--prefix"];
+            succeed(Command::new("npm").args(quiet).arg(&directory).arg(self.package))?;
+        }
+        match program.is_file() {
+            true => Ok(program),
+            false => Err(format!("{} has no {}", self.package, self.program)),
+        }
+    }
+}
+
+/// The directory that cargo builds into.
+fn target() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    let given = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    root.join(given.unwrap_or_else(|| PathBuf::from("target")))
 }
 
 fn install() -> Result<(), String> {
-    let missing: Vec<_> = NEEDED.iter().filter(|(program, _)| !on_path(program)).collect();
+    if !on_path("cargo-nextest") {
+        cargo(&["install", "cargo-nextest", "--locked", "--quiet"], &[])?;
+    }
+    let there = |what: &str| {
+        if what.starts_with('/') { Path::new(what).exists() } else { on_path(what) }
+    };
+    let missing: Vec<_> = NEEDED.iter().filter(|(what, _)| !there(what)).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -43,10 +113,10 @@ fn apt(arguments: &[&str]) -> Result<(), String> {
     succeed(Command::new("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive"))
 }
 
-fn cargo(arguments: &[&str]) -> Result<(), String> {
+fn cargo(arguments: &[&str], variables: &[(&str, PathBuf)]) -> Result<(), String> {
     println!("cargo {}", arguments.join(" "));
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    succeed(Command::new(cargo).args(arguments))
+    succeed(Command::new(cargo).args(arguments).envs(variables.iter().cloned()))
 }
 
 pub(crate) fn succeed(command: &mut Command) -> Result<(), String> {

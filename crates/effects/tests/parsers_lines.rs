@@ -335,3 +335,29 @@ fn totals_stay_exact_beyond_the_details() {
     assert_eq!((results.details.len(), failed), (12_000, 2_000));
     assert_eq!(results.details_omitted, 18_000);
 }
+
+#[test]
+fn what_a_test_prints_without_capture_is_no_result() {
+    // Another count than was announced, in a quiet run.
+    let cargo = "running 3 tests\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n...\ntest result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n";
+    expect(cargo, 0, Framework::Cargo, (3, 0, 0));
+    // After the session, without bars.
+    let pytest = "=== test session starts ===\ncollected 1 item\n\n=== 1 passed in 0.10s ===\n9 failed in 0.10s\n";
+    expect(pytest, 0, Framework::Pytest, (1, 0, 0));
+    // After a blank line, as the real one.
+    let mocha = "\n  group\n    ✔ a\n\n  9 passing (3ms)\n    ✔ b\n\n\n  2 passing (5ms)\n";
+    expect(mocha, 0, Framework::Mocha, (2, 0, 0));
+    // Without Maven's prefix.
+    let maven = "[INFO]  T E S T S\n[INFO] Results:\nTests run: 9, Failures: 9, Errors: 0, Skipped: 0\n[INFO] Tests run: 2, Failures: 0, Errors: 0, Skipped: 0\n";
+    expect(maven, 0, Framework::Surefire, (2, 0, 0));
+    // At odds with the rows: this run has not ended.
+    let ctest = "Test project /x\n1/3 Test #1: a ....   Passed    0.00 sec\n100% tests passed, 0 tests failed out of 9\n";
+    assert!(expect(ctest, 137, Framework::Ctest, (1, 0, 0)).partial);
+}
+
+#[test]
+fn replayed_output_is_the_message_and_nothing_else() {
+    let text = "    Starting 2 tests across 1 binary\n        FAIL [   0.003s] (1/2) x a\n  stdout ───\n\n    running 1 test\n    === test session starts ===\n    === 7 passed in 0.10s ===\n\n  stderr ───\n\n    thread 'a' panicked\n      left: 1\n\n        PASS [   0.003s] (2/2) x b\n────────────\n     Summary [   0.010s] 2 tests run: 1 passed, 1 failed, 0 skipped\n";
+    let results = expect(text, 100, Framework::Nextest, (1, 1, 0));
+    assert_eq!(results.details[0].error.as_deref(), Some("thread 'a' panicked\n  left: 1"));
+}

@@ -5,6 +5,7 @@
 
 mod effects;
 mod exec;
+mod first;
 mod record;
 mod table;
 
@@ -38,8 +39,9 @@ pub(crate) fn run(name: &str) -> Result<(), String> {
     match name {
         "effects" => effects::run(),
         "exec" => exec::run(),
+        "first" => first::run(),
         "record" => record::run(),
-        _ => Err(format!("there is no benchmark {name}; there are: effects, exec, record")),
+        _ => Err(format!("there is no benchmark {name}; there are: effects, exec, first, record")),
     }
 }
 
