@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Programs that tests run for real, and files they need, with the Debian packages they come in.
-const NEEDED: [(&str, &str); 18] = [
+const NEEDED: [(&str, &str); 19] = [
     ("git", "git"),
     ("cc", "gcc"),
     ("make", "make"),
@@ -20,6 +20,7 @@ const NEEDED: [(&str, &str); 18] = [
     ("phpunit", "phpunit"),
     ("javac", "default-jdk-headless"),
     ("mvn", "maven"),
+    ("/usr/share/java/junit4.jar", "junit4"),
     ("/usr/share/maven-repo/org/apache/maven/plugins/maven-surefire-plugin", "libsurefire-java"),
     (
         "/usr/share/maven-repo/org/apache/maven/plugins/maven-compiler-plugin",
