@@ -7,11 +7,14 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::workspace::{Workspace, milliseconds};
+
+const MOMENT: Duration = Duration::from_millis(200);
 
 /// Who holds a workspace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,10 +58,16 @@ impl Lock {
     pub fn acquire(workspace: &Workspace, host: &str, command: &str) -> Result<Self, LockError> {
         let path = path(workspace.dir());
         let failed = |error| LockError::Io { path: path.clone(), error };
+        let asked = Instant::now();
         loop {
             let mut file = open(&path).map_err(failed)?;
             match file.try_lock() {
                 Ok(()) => {}
+                // Whoever only asks who holds it holds it for a moment.
+                Err(TryLockError::WouldBlock) if asked.elapsed() < MOMENT => {
+                    std::thread::sleep(MOMENT / 10);
+                    continue;
+                }
                 Err(TryLockError::WouldBlock) => {
                     let name = workspace.name().to_string();
                     return Err(LockError::Held { name, holder: read(&mut file).map(Box::new) });

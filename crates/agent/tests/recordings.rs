@@ -111,6 +111,13 @@ fn verdicts_come_from_the_stream() {
 }
 
 #[test]
+fn a_reply_in_parts_is_counted_once() {
+    let (events, reading) = claude("sig-TERM-in-bash");
+    assert!(events.iter().filter(|e| e.starts_with("text") || e.starts_with("use")).count() == 2);
+    assert_eq!(reading.tokens, Tokens { input: 100, output: 1, ..Tokens::default() });
+}
+
+#[test]
 fn denied_permissions_are_counted_and_are_no_failure() {
     let (events, reading) = claude("denied-write");
     assert!(events.contains(&"denied Write".to_owned()));

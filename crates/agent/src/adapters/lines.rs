@@ -228,6 +228,15 @@ mod tests {
     }
 
     #[test]
+    fn no_character_is_cut_in_two() {
+        for shift in 0..4 {
+            let text = format!("{{\"a\":\"{}{}\"}}", "x".repeat(shift), "€".repeat(WHOLE));
+            let lines = all(&[text.as_bytes()]);
+            assert!(std::str::from_utf8(lines[0].as_ref().unwrap()).is_ok(), "{shift}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_shrunk_is_dropped_and_counted() {
         let long = vec![b'['; 5 << 20];
         let lines = all(&[&long, b"\nnext"]);

@@ -181,6 +181,24 @@ impl Notification {
         Self::new(Event::Completion, "Task Complete", "completion", body).priority(Priority::High)
     }
 
+    /// What the gate said of a completion; news of the status, like any other.
+    pub fn verification(workspace: &str, passed: bool, output: Option<&str>) -> Self {
+        let word = if passed { "passed" } else { "failed" };
+        let mut details = vec![("Workspace", workspace), ("Result", word)];
+        // The end of it says most, and a notification is short.
+        let output =
+            output.map(|text| &text[text.ceil_char_boundary(text.len().saturating_sub(500))..]);
+        if let Some(output) = output {
+            details.push(("Output", output));
+        }
+        let body = headline("VERIFICATION", &details);
+        let (title, priority) = match passed {
+            true => ("Verification Passed", Priority::Default),
+            false => ("Verification Failed", Priority::High),
+        };
+        Self::new(Event::StatusUpdate, title, "verification", body).priority(priority)
+    }
+
     pub fn error(workspace: &str, iteration: u32, error: &str) -> Self {
         let number = iteration.to_string();
         let details = [("Workspace", workspace), ("Iteration", &*number), ("Error", error)];

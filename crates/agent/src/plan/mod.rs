@@ -436,6 +436,11 @@ impl Plan {
         self.go_on(now);
     }
 
+    /// Takes in what was spent on something that is no iteration.
+    pub fn charge(&mut self, spent: Spent) {
+        self.spend(spent);
+    }
+
     /// Which budget is used up when the running iteration has spent this much.
     pub fn over(&self, iteration: Spent) -> Option<StopReason> {
         let budgets = &self.rules.budgets;
