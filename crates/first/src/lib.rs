@@ -27,7 +27,7 @@
 //! is there for the check, synced or not. A missing `fsync` passes.
 //!
 //! The crate is linked into other people's test binaries: it depends on `libc` alone, starts
-//! nothing outside [`test`], and ends the process only in children that it started itself or that
+//! nothing outside [`test()`], and ends the process only in children that it started itself or that
 //! were asked for by `FIRST_PHASE`. Linux only.
 
 #[cfg(not(target_os = "linux"))]

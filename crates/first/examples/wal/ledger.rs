@@ -31,18 +31,6 @@ pub enum Flaw {
     ForgetsToSync,
 }
 
-impl Flaw {
-    pub const ALL: [(&str, Self); 7] = [
-        ("trusts-the-tail", Self::TrustsTheTail),
-        ("keeps-the-tail", Self::KeepsTheTail),
-        ("acknowledges-first", Self::AcknowledgesFirst),
-        ("snapshot-in-place", Self::SnapshotInPlace),
-        ("empties-log-first", Self::EmptiesLogFirst),
-        ("replays-twice", Self::ReplaysTwice),
-        ("forgets-to-sync", Self::ForgetsToSync),
-    ];
-}
-
 /// A record: length and checksum of what follows, its place in the list, the number.
 const HEADER: usize = 8;
 const BODY: usize = 16;

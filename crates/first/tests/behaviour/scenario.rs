@@ -1,6 +1,8 @@
 //! The tests under test: FIRST tests that pass, fail and misbehave, each started in a process of
 //! its own by the tests beside this file. On their own most of them fail, as they should.
 
+#![expect(clippy::exit, reason = "a workload that exits is one of the cases")]
+
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::PathBuf;
@@ -399,6 +401,7 @@ scenarios! {
 }
 
 /// One that stays in the group, one that leaves the session, and a child of that one.
+#[expect(clippy::zombie_processes, reason = "left running is what they are for")]
 fn leave_processes() {
     for line in ["exec sleep 7777", "exec setsid sh -c 'sleep 7777 & exec sleep 7777'"] {
         Command::new("sh")
