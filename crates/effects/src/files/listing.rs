@@ -91,11 +91,9 @@ impl Listing {
     /// The directory with what was found out about its files, in order; the old one if that is
     /// still right.
     pub(super) fn into_directory(self, entries: &[Entry], settled: bool) -> Arc<Directory> {
-        if self.fresh.is_none()
-            && let Some(old) = &self.old
+        if let Some(old) = &self.old
             && old.settled == settled
-            && old.print_matches(&self)
-            && *old.entries == *entries
+            && old.is(&self, entries)
         {
             return old.clone();
         }
@@ -131,8 +129,21 @@ impl Listing {
 }
 
 impl Directory {
-    fn print_matches(&self, listing: &Listing) -> bool {
-        self.stat == listing.here.stat && self.rules == listing.print && self.marks == listing.marks
+    /// Whether this is what a new look at the directory would say, too.
+    fn is(&self, listing: &Listing, entries: &[Entry]) -> bool {
+        let same = |old: Name, new: Name| old.bytes(&self.names) == new.bytes(listing.names());
+        let alike = |(old, new): (&Entry, &Entry)| {
+            old.named(new.name()) == *new && same(old.name(), new.name())
+        };
+        let entered =
+            |(old, new): (&Subdir, &Subdir)| old.way == new.way && same(old.name, new.name);
+        let subdirs = listing.subdirs();
+        self.stat == listing.here.stat
+            && self.rules == listing.print
+            && self.marks == listing.marks
+            && (self.entries.len(), self.subdirs.len()) == (entries.len(), subdirs.len())
+            && self.entries.iter().zip(entries).all(alike)
+            && self.subdirs.iter().zip(subdirs).all(entered)
     }
 }
 

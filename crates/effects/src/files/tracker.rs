@@ -200,5 +200,11 @@ mod tests {
             .collect();
         let expected = [("", true), ("a", true), ("b", false), ("c", true)];
         assert_eq!(shared, expected.map(|(path, same)| (path.into(), same)));
+        // Also where everything is read anew.
+        std::thread::sleep(std::time::Duration::from_millis(12));
+        let settled = tracker.snapshot().unwrap();
+        let exact = tracker.exact(true).snapshot().unwrap();
+        let mut pairs = settled.tree.directories.iter().zip(&exact.tree.directories);
+        assert!(pairs.all(|(settled, exact)| Arc::ptr_eq(settled, exact)));
     }
 }
