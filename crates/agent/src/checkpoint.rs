@@ -83,7 +83,8 @@ impl Commands<'_> {
 
     /// Takes everything in, ignored files left out, and retake's own directory as well.
     pub fn add_all(&self) -> Git {
-        self.git(&["add", "--all", "--", ".", ":(exclude).agent"])
+        // Git refuses to leave out by its plain name what an ignore file leaves out already.
+        self.git(&["add", "--all", "--", ".", ":(exclude,glob)[.]agent/**"])
     }
 
     /// Prints the name of the tree.

@@ -10,6 +10,7 @@ mod git;
 mod inline;
 mod job;
 mod leftovers;
+mod matrix;
 mod place;
 mod record;
 mod recovery;

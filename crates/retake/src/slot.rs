@@ -103,6 +103,11 @@ impl Slot {
         &self.cancel
     }
 
+    /// What a library needs to run commands of its own, off the record.
+    pub(crate) fn parts(&mut self) -> (&mut Keeper, &Cancel) {
+        (&mut self.keeper, &self.cancel)
+    }
+
     /// Runs a command of retake's own, such as git, off the record. Gives how it ended and what it
     /// printed, as far as that fits.
     pub(crate) fn quietly(&mut self, request: Request) -> Result<(Outcome, [Vec<u8>; 2]), String> {

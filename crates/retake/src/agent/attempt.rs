@@ -1,6 +1,7 @@
 //! One attempt at an iteration: the agent is run, its stream is followed, and what it came to is
 //! told.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -21,6 +22,9 @@ use crate::effects::Files;
 /// How much of what the agent said is searched for its summary.
 const SAID: usize = 256 * 1024;
 const TICK: Duration = Duration::from_millis(200);
+
+/// Puts together what an iteration did: changed files, tests, what the agent said.
+type Judge<'a> = dyn Fn(Option<&Changes>, Option<&TestResults>, &[u8]) -> serde_json::Value + 'a;
 
 /// Why we ended an agent ourselves.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,8 +60,10 @@ pub(crate) struct Witness<'a> {
     parser: Option<Parser>,
     tests: Option<TestResults>,
     files: Option<Files>,
+    /// The workspace, relative to the project.
+    own: Option<PathBuf>,
     /// Puts files and tests together for the record.
-    judge: &'a dyn Fn(Option<&Changes>, Option<&TestResults>, &[u8]) -> serde_json::Value,
+    judge: &'a Judge<'a>,
 }
 
 /// What an attempt came to.
@@ -75,13 +81,13 @@ pub(crate) struct Watching<'a> {
     pub(crate) cancel: Cancel,
     pub(crate) parse_tests: bool,
     pub(crate) files: Option<Files>,
-    pub(crate) judge:
-        &'a dyn Fn(Option<&Changes>, Option<&TestResults>, &[u8]) -> serde_json::Value,
+    pub(crate) own: Option<PathBuf>,
+    pub(crate) judge: &'a Judge<'a>,
 }
 
 impl<'a> Witness<'a> {
     pub(crate) fn new(watching: Watching<'a>) -> Self {
-        let Watching { kind, screen, log, plan, cancel, parse_tests, files, judge } = watching;
+        let Watching { kind, screen, log, plan, cancel, parse_tests, files, own, judge } = watching;
         let events = kind.capabilities().events;
         Self {
             kind,
@@ -97,6 +103,7 @@ impl<'a> Witness<'a> {
             parser: (parse_tests && !events).then(Parser::new),
             tests: None,
             files,
+            own,
             judge,
         }
     }
@@ -206,9 +213,30 @@ impl Observer for Witness<'_> {
         if let Some(parser) = self.parser.take() {
             self.tests = parser.finish(finished.outcome.exit_code(), Vec::new());
         }
-        let changes = self.files.as_mut().and_then(Files::changes);
+        let mut changes = self.files.as_mut().and_then(Files::changes);
+        if let Some(changes) = &mut changes {
+            leave_out(changes, self.own.as_deref());
+        }
         Some((self.judge)(changes.as_ref(), self.tests.as_ref(), &self.said))
     }
+}
+
+/// What the loop and the agent write down about the task is not work on it, whether or not git
+/// ignores it: status, lists, logs. What lies in `working` and `reports` is.
+fn leave_out(changes: &mut Changes, own: Option<&Path>) {
+    let work = |path: &Path| {
+        let inside = match own.and_then(|own| path.strip_prefix(own).ok()) {
+            Some(inside) => inside,
+            None => return !path.starts_with(".agent"),
+        };
+        inside.starts_with("working") || inside.starts_with("reports")
+    };
+    let Changes { created, modified, deleted, renamed, unreadable, lines } = changes;
+    for paths in [created, modified, deleted, unreadable] {
+        paths.retain(|path| work(path));
+    }
+    renamed.retain(|rename| work(&rename.from) || work(&rename.to));
+    lines.retain(|path, _| work(path));
 }
 
 fn keep(said: &mut Vec<u8>, bytes: &[u8]) {

@@ -1,6 +1,7 @@
 //! Keeps the tree's state in git after an iteration, and brings it back. Only git's plumbing, on an
 //! index of our own: branch, index, stash and hooks of the user stay as they are.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -77,10 +78,39 @@ impl<'a> Keeping<'a> {
         let now = self.tree()?;
         let target = checkpoint::rollback(name, &checkpoints, to, &now)
             .map_err(|error| error.to_string())?;
+        self.spare(&now, &target.tree)?;
         self.git(|git| git.read_tree(&now))?;
         self.git(|git| git.refresh())?;
         self.git(|git| git.switch_tree(&now, &target.tree))?;
         Ok(target.clone())
+    }
+
+    /// Refuses where a file that git ignores, and that no checkpoint has, is in the way of one that
+    /// would come back: git itself would overwrite it.
+    fn spare(&mut self, now: &str, target: &str) -> Result<(), String> {
+        let top = PathBuf::from(self.git(|git| git.top())?.trim_end_matches('\n'));
+        let listed = self.git(|git| git.differences(now, target))?;
+        let words: Vec<&str> = listed.split('\0').collect();
+        let gone: BTreeSet<&Path> = words
+            .chunks_exact(2)
+            .filter(|pair| pair[0] != "A")
+            .map(|pair| Path::new(pair[1]))
+            .collect();
+        for pair in words.chunks_exact(2).filter(|pair| pair[0] == "A") {
+            let path = Path::new(pair[1]);
+            for part in path.ancestors().filter(|part| part.parent().is_some()) {
+                let whole = top.join(part);
+                let Ok(there) = whole.symlink_metadata() else { continue };
+                let directory = there.is_dir() && part != path;
+                if !directory && !gone.contains(part) {
+                    return Err(format!(
+                        "{} is in the way, and git ignores it; move it first",
+                        whole.display()
+                    ));
+                }
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,10 +1,14 @@
 //! A workspace's history in the record: one loop for each invocation of `run`, its iterations as
 //! events. Append only; what a summary says is derived from it.
 
+use std::io::Read;
+
 use jiff::Timestamp;
-use retake_agent::iteration::{Iteration, IterationStatus};
+use retake_agent::adapters::{Kind as Agent, Reader};
+use retake_agent::iteration::{Iteration, IterationStatus, key};
+use retake_agent::plan::{Spent, StopReason};
 use retake_agent::workspace::{Metadata, Workspace};
-use retake_event::{Kind, LoopId};
+use retake_event::{Kind, LoopId, RunId, Stream};
 use retake_store::{LoopRecord, Store};
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +26,9 @@ pub(crate) struct Planned {
     pub(crate) mode: String,
     pub(crate) agent: String,
     pub(crate) max_iterations: u32,
+    /// What the workspace's counter said.
+    #[serde(default)]
+    pub(crate) counted: u32,
 }
 
 /// What is told of a loop while it goes on.
@@ -32,12 +39,37 @@ pub(crate) enum Entry {
     Iteration { iteration: Box<Iteration> },
     /// An attempt that does not count as an iteration.
     #[serde(rename_all = "camelCase")]
-    Attempt { number: u32, run_id: Option<String>, why: String },
+    Attempt {
+        number: u32,
+        run_id: Option<String>,
+        why: String,
+        #[serde(flatten)]
+        spent: Besides,
+    },
     /// What the gate said.
     #[serde(rename_all = "camelCase")]
-    Verified { number: u32, run_id: Option<String>, passed: bool },
+    Verified {
+        number: u32,
+        passed: bool,
+        #[serde(flatten)]
+        spent: Besides,
+    },
     /// A wait, a pause, a message that was passed on.
     Note { text: String },
+}
+
+/// What was spent on something that is no iteration.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Besides {
+    cost_usd: f64,
+    tokens: u64,
+}
+
+impl From<Spent> for Besides {
+    fn from(spent: Spent) -> Self {
+        Self { cost_usd: spent.cost_usd, tokens: spent.tokens }
+    }
 }
 
 /// One loop with its iterations, oldest first.
@@ -47,6 +79,8 @@ pub(crate) struct Chapter {
     pub(crate) iterations: Vec<Iteration>,
     /// How often the gate refused since it last passed.
     pub(crate) refusals: u32,
+    /// What was spent on attempts and verifications.
+    pub(crate) besides: Spent,
 }
 
 /// All loops of a workspace, oldest first.
@@ -68,7 +102,8 @@ pub(crate) fn read(
 }
 
 fn chapter(store: &Store, record: LoopRecord) -> retake_store::Result<Chapter> {
-    let mut chapter = Chapter { record, iterations: Vec::new(), refusals: 0 };
+    let mut chapter =
+        Chapter { record, iterations: Vec::new(), refusals: 0, besides: Spent::default() };
     let mut after = 0;
     loop {
         let events = store.events(chapter.record.id, after, PAGE)?;
@@ -85,18 +120,80 @@ fn chapter(store: &Store, record: LoopRecord) -> retake_store::Result<Chapter> {
                         None => chapter.iterations.push(*iteration),
                     }
                 }
-                Ok(Entry::Verified { passed, .. }) => {
+                Ok(Entry::Verified { passed, spent, .. }) => {
                     chapter.refusals = if passed { 0 } else { chapter.refusals + 1 };
+                    chapter.spend(spent);
                 }
-                Ok(Entry::Attempt { .. } | Entry::Note { .. }) | Err(_) => {}
+                Ok(Entry::Attempt { number, spent, .. }) => {
+                    // Its number is still to be given.
+                    chapter.iterations.retain(|i| i.number != number || i.status.is_final());
+                    chapter.spend(spent);
+                }
+                Ok(Entry::Note { .. }) | Err(_) => {}
             }
         }
+    }
+}
+
+impl Chapter {
+    fn spend(&mut self, spent: Besides) {
+        self.besides.cost_usd += spent.cost_usd;
+        self.besides.tokens = self.besides.tokens.saturating_add(spent.tokens);
+    }
+
+    pub(crate) fn planned(&self) -> Option<Planned> {
+        serde_json::from_str(&self.record.plan).ok()
     }
 }
 
 /// All iterations of all loops, oldest first.
 pub(crate) fn iterations(chapters: &[Chapter]) -> Vec<Iteration> {
     chapters.iter().flat_map(|chapter| chapter.iterations.iter().cloned()).collect()
+}
+
+/// Ends the last loop of a workspace if its runner died, so that nobody goes on with it.
+pub(crate) fn give_up(
+    store: &mut Store,
+    workspace: &Workspace,
+    metadata: &Metadata,
+) -> retake_store::Result<()> {
+    let mut chapters = read(store, workspace, metadata)?;
+    let Some(last) = chapters.last_mut().filter(|last| last.record.stop_reason.is_none()) else {
+        return Ok(());
+    };
+    let mut chronicle = Chronicle::resume(store, last)?;
+    chronicle.end(Ok(store), StopReason::Interrupted.as_str());
+    Ok(())
+}
+
+/// Ends an iteration whose runner died, with what its run left on the record: when it was last
+/// seen alive, and what the agent had used by then.
+fn break_off(store: &Store, agent: Agent, iteration: &mut Iteration) {
+    let id: Option<RunId> = iteration.metadata.get(key::RUN_ID).and_then(|id| id.parse().ok());
+    let run = id.and_then(|id| store.get(id).ok());
+    let ended = run.and_then(|run| run.ending).map_or(iteration.started_at, |e| e.end_time);
+    iteration.end(IterationStatus::Interrupted, ended.max(iteration.started_at), None);
+    let Some(mut output) = id.and_then(|id| store.read_output(id, Stream::Stdout).ok()) else {
+        return;
+    };
+    let mut reader = Reader::new(agent);
+    let mut buffer = vec![0; 64 << 10];
+    // What cannot be read any more is not known; the loop goes on all the same.
+    while let Ok(length @ 1..) = output.read(&mut buffer) {
+        reader.push(&buffer[..length], &mut |_| {});
+    }
+    reader.finish(&mut |_| {});
+    let reading = reader.reading();
+    let facts = [
+        (key::COST_USD, reading.cost_usd.map(|cost| cost.to_string())),
+        (key::TOKENS, Some(reading.tokens.total()).filter(|t| *t > 0).map(|t| t.to_string())),
+        (key::SESSION_ID, reading.session.clone()),
+    ];
+    for (name, value) in facts {
+        if let Some(value) = value {
+            iteration.metadata.insert(name.to_owned(), value);
+        }
+    }
 }
 
 /// The loop that is being written. Trouble with the record is told once and never stops the loop.
@@ -123,9 +220,11 @@ impl Chronicle {
     /// Goes on with a loop whose runner died, and marks what it left unfinished.
     pub(crate) fn resume(store: &mut Store, chapter: &mut Chapter) -> retake_store::Result<Self> {
         let mut chronicle = Self { id: chapter.record.id, told: false };
+        let agent = chapter.planned().and_then(|planned| planned.agent.parse().ok());
+        let agent = agent.unwrap_or_default();
         for iteration in &mut chapter.iterations {
             if !iteration.status.is_final() {
-                iteration.end(IterationStatus::Interrupted, Timestamp::now(), None);
+                break_off(store, agent, iteration);
                 let iteration = Box::new(iteration.clone());
                 chronicle.add(Ok(store), &Entry::Iteration { iteration });
             }

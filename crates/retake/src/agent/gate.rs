@@ -4,12 +4,18 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use retake_agent::adapters::Launch;
+use jiff::Timestamp;
+use retake_agent::adapters::{Launch, Reader};
+use retake_agent::notify::Notification;
+use retake_agent::plan::Spent;
 use retake_agent::prompt::{Facts, Purpose};
 use retake_agent::report::{Judgement, Report};
+use retake_agent::workspace::VerificationState;
+use retake_event::Stream;
 
 use super::chronicle::Entry;
 use super::{Input, Runner};
+use crate::drive::Observer;
 
 /// How much of what the gate says goes into the next prompt.
 const SAID: u64 = 16 * 1024;
@@ -21,12 +27,24 @@ pub(crate) struct Verified {
     pub(crate) text: String,
 }
 
+/// Adds up what an agent uses outside iterations.
+struct Meter(Reader);
+
+impl Observer for Meter {
+    fn output(&mut self, stream: Stream, bytes: &[u8]) {
+        if stream == Stream::Stdout {
+            self.0.push(bytes, &mut |_| {});
+        }
+    }
+}
+
 impl Runner {
     /// Runs the gate and tells the plan.
     pub(super) fn verify(&mut self, attempt: u32) {
         let number = self.plan.number();
         self.screen.message("Verifying completion...");
         self.note(&format!("Verification {attempt}"));
+        let before = self.plan.spent();
         let command = self.settings.verification.command.clone();
         let mut refused = command.and_then(|command| self.ask_command(&command, number));
         if refused.is_none() && self.settings.verification.auto_verify {
@@ -40,15 +58,46 @@ impl Runner {
             return;
         }
         let passed = refused.is_none();
-        self.add(&Entry::Verified { number, run_id: None, passed });
+        let after = self.plan.spent();
+        let spent = Spent {
+            cost_usd: after.cost_usd - before.cost_usd,
+            tokens: after.tokens.saturating_sub(before.tokens),
+        };
+        self.add(&Entry::Verified { number, passed, spent: spent.into() });
+        let judgement = if passed { Judgement::Pass } else { Judgement::Fail };
+        self.remember_verification(judgement);
         if passed {
             self.screen.message("✓ Verification passed");
         } else {
             self.screen.message("⚠️ Verification failed: the task is not accepted as complete");
         }
+        if self.settings.verification.notify {
+            let name = self.workspace.name().clone();
+            self.notify(Notification::verification(name.as_str(), passed, refused.as_deref()));
+        }
         self.refusal = refused;
         let now = self.now();
         self.plan.verified(passed, now);
+        if !passed && self.plan.stopped().is_none() {
+            self.count_resumption();
+        }
+    }
+
+    /// Notes in the workspace how verification went.
+    pub(crate) fn remember_verification(&mut self, judgement: Judgement) {
+        self.update_metadata(|metadata| {
+            let state = metadata.verification.get_or_insert_with(VerificationState::default);
+            state.verification_attempts = state.verification_attempts.saturating_add(1);
+            state.last_verification_status = Some(judgement.as_str().to_owned());
+            state.last_verification_time = Some(Timestamp::now());
+        });
+    }
+
+    fn count_resumption(&mut self) {
+        self.update_metadata(|metadata| {
+            let state = metadata.verification.get_or_insert_with(VerificationState::default);
+            state.verify_resume_cycles = state.verify_resume_cycles.saturating_add(1);
+        });
     }
 
     /// What the command said if it did not pass.
@@ -121,7 +170,14 @@ impl Runner {
         spec.stdin = input.stdin();
         spec.timeout = Some(self.settings.verification.timeout.max(Duration::from_millis(1)));
         spec.labels.insert(word(purpose).into(), self.plan.number().to_string());
-        let done = self.execute(spec, &mut ())?;
+        let mut meter = Meter(Reader::new(self.settings.kind));
+        let done = self.execute(spec, &mut meter)?;
+        meter.0.finish(&mut |_| {});
+        let reading = meter.0.reading();
+        self.plan.charge(Spent {
+            cost_usd: reading.cost_usd.unwrap_or(0.0),
+            tokens: reading.tokens.total(),
+        });
         match retake_agent::files::read(path, 1 << 20) {
             Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
             Err(error) => Err(format!(

@@ -13,12 +13,12 @@ use retake_agent::messages;
 use retake_agent::notify::Notification;
 use retake_agent::plan::{Ending, Report, Spent};
 use retake_agent::prompt::{Facts, Purpose};
-use retake_agent::status::{Completion, Source};
+use retake_agent::status::{Completion, Marks, Source};
 use retake_effects::Effects;
 use retake_effects::files::Changes;
 use retake_effects::progress::{self, History};
 use retake_effects::summary;
-use retake_event::Outcome;
+use retake_event::{Outcome, RunId};
 
 use super::attempt::{Cut, Seen, Watching, Witness};
 use super::chronicle::Entry;
@@ -34,6 +34,8 @@ struct Attempted {
     done: Done,
     seen: Seen,
     verdict: Verdict,
+    /// The status files before it began.
+    before: Marks,
 }
 
 impl Runner {
@@ -52,17 +54,21 @@ impl Runner {
             Ok(prompts) => prompts,
             Err(error) => return self.give_up(number, String::new(), &error),
         };
-        let stored = self.redactor.redact_str(&prompt).0.into_owned();
+        let stored = self.clean(&prompt);
         let mut iteration = Iteration::new(number, stored, Timestamp::now());
         self.log.iteration(number, iteration.started_at);
         match self.hook(When::Pre, &mut iteration, None) {
+            _ if self.interrupted() => return self.leave_out(iteration, Ending::Interrupted),
             Effect::GoOn => {}
             Effect::SkipIteration => return self.leave_out(iteration, Ending::Skipped),
             Effect::StopLoop => return self.leave_out(iteration, Ending::HookStopped),
         }
         iteration.status = IterationStatus::Executing;
+        // Known from now on, so that a runner's death does not lose what the run cost.
+        let id = RunId::new();
+        iteration.metadata.insert(key::RUN_ID.to_owned(), id.to_string());
         self.add(&Entry::Iteration { iteration: Box::new(iteration.clone()) });
-        let attempted = match self.attempt(number, &prompt, &system, timeout, max_cost_usd) {
+        let attempted = match self.attempt(number, id, [&prompt, &system], timeout, max_cost_usd) {
             Ok(attempted) => attempted,
             Err(error) => return self.give_up(number, iteration.prompt, &error),
         };
@@ -100,11 +106,12 @@ impl Runner {
     fn attempt(
         &mut self,
         number: u32,
-        prompt: &str,
-        system: &str,
+        id: RunId,
+        [prompt, system]: [&str; 2],
         timeout: Duration,
         max_cost_usd: Option<f64>,
     ) -> Result<Attempted, String> {
+        let before = Marks::take(&self.workspace);
         let settings = &self.settings;
         let launch = Launch {
             kind: settings.kind,
@@ -124,6 +131,7 @@ impl Runner {
         }
         let input = Input::of(&invocation.stdin).map_err(|error| error.to_string())?;
         let mut spec = self.spec(shown, arguments);
+        spec.id = id;
         spec.stdin = input.stdin();
         spec.timeout = Some(timeout.max(Duration::from_millis(1)));
         spec.iteration = number.into();
@@ -159,6 +167,7 @@ impl Runner {
             cancel: cancel.clone(),
             parse_tests: settings.iteration.parse_tests,
             files: files.flatten(),
+            own: self.workspace.dir().strip_prefix(&self.project).ok().map(Into::into),
             judge: &judge,
         });
         let live = Live {
@@ -182,12 +191,12 @@ impl Runner {
             Some(Cut::Budget(_)) => Verdict::OverCost,
             _ => seen.reading.verdict(self.settings.kind, &done.outcome),
         };
-        Ok(Attempted { done, seen, verdict })
+        Ok(Attempted { done, seen, verdict, before })
     }
 
     /// Takes in what an attempt came to.
     fn conclude(&mut self, mut iteration: Iteration, attempted: Attempted) {
-        let Attempted { done, seen, verdict } = attempted;
+        let Attempted { done, seen, verdict, before } = attempted;
         let number = iteration.number;
         let run_id = done.run.intent.id.to_string();
         let spent = Spent {
@@ -208,9 +217,11 @@ impl Runner {
             Verdict::Transient { .. } => Ending::Transient,
         };
         let completion = Completion::find(&self.workspace, self.marks, self.settings.todo_fallback);
+        // What was said of an earlier iteration says nothing of this one.
+        let worked = Completion::find(&self.workspace, before, false).worked;
         let mut report = Report {
             complete: completion.complete,
-            worked: completion.worked,
+            worked,
             progress: iteration.progress(),
             spent,
             ..Report::new(ending)
@@ -220,10 +231,10 @@ impl Runner {
             let now = self.now();
             self.plan.done(report, now);
             if self.plan.iterations() == before {
-                return self.not_counted(number, run_id, &verdict);
+                return self.not_counted(number, run_id, spent, &verdict);
             }
         }
-        if let Some(worked) = completion.worked {
+        if let Some(worked) = worked {
             iteration.metadata.insert(key::WORKED.to_owned(), worked.to_string());
         }
         let (status, why) = match verdict {
@@ -239,12 +250,13 @@ impl Runner {
                 (IterationStatus::Interrupted, Some("its budget is spent".to_owned()))
             }
         };
+        let why = why.map(|why| self.clean(&why));
         if let Some(why) = &why {
-            let why = self.redactor.redact_str(why).0.into_owned();
-            iteration.metadata.insert(key::ERROR.to_owned(), why);
+            iteration.metadata.insert(key::ERROR.to_owned(), why.clone());
         }
         if !matches!(ending, Ending::RateLimited { .. } | Ending::Transient) {
-            if self.hook(When::Post, &mut iteration, Some(status)) == Effect::StopLoop {
+            let effect = self.hook(When::Post, &mut iteration, Some(status));
+            if effect == Effect::StopLoop && !self.interrupted() {
                 report.ending = Ending::HookStopped;
             }
             let now = self.now();
@@ -256,14 +268,14 @@ impl Runner {
     }
 
     /// A limit, or an error that passes: the iteration is tried again.
-    fn not_counted(&mut self, number: u32, run_id: String, verdict: &Verdict) {
+    fn not_counted(&mut self, number: u32, run_id: String, spent: Spent, verdict: &Verdict) {
         let why = match verdict {
             Verdict::Transient { why, .. } => why.as_str(),
             _ => "the account's limit is reached",
         };
-        let why = self.redactor.redact_str(why).0.into_owned();
+        let why = self.clean(why);
         self.log.note(&format!("Attempt ended: {why}"));
-        self.add(&Entry::Attempt { number, run_id: Some(run_id), why });
+        self.add(&Entry::Attempt { number, run_id: Some(run_id), why, spent: spent.into() });
     }
 
     /// Fills in what was seen of the agent.
@@ -292,7 +304,8 @@ impl Runner {
             summary: effects
                 .as_ref()
                 .and_then(|e| e.summary.clone())
-                .or_else(|| status.and_then(|status| status.summary)),
+                .or_else(|| status.and_then(|status| status.summary))
+                .map(|summary| self.clean(&summary)),
             duration_ms: ending.map_or(1, |e| e.duration_ms),
         };
         iteration.result = Some(result);
@@ -320,9 +333,7 @@ impl Runner {
         self.add(&Entry::Iteration { iteration: Box::new(iteration.clone()) });
         // What the iteration took from the mailbox is used up; what cannot be removed comes again.
         drop(self.mailbox.settle(number));
-        if let Err(error) = self.workspace.update(|m| m.count_execution(Timestamp::now())) {
-            self.screen.trouble(&error.to_string());
-        }
+        self.update_metadata(|metadata| metadata.count_execution(Timestamp::now()));
         if self.settings.checkpoint {
             self.checkpoint(number);
         }
@@ -376,7 +387,7 @@ impl Runner {
     /// An iteration that could not even be tried.
     fn give_up(&mut self, number: u32, prompt: String, why: &str) {
         let mut iteration = Iteration::new(number, prompt, Timestamp::now());
-        let why = self.redactor.redact_str(why).0.into_owned();
+        let why = self.clean(why);
         iteration.metadata.insert(key::ERROR.to_owned(), why.clone());
         iteration.end(IterationStatus::Failed, Timestamp::now(), None);
         let now = self.now();
@@ -389,6 +400,7 @@ impl Runner {
     fn leave_out(&mut self, mut iteration: Iteration, ending: Ending) {
         let status = match ending {
             Ending::Skipped => IterationStatus::Skipped,
+            Ending::Interrupted => IterationStatus::Interrupted,
             _ => IterationStatus::Failed,
         };
         iteration.end(status, Timestamp::now(), None);
@@ -435,7 +447,7 @@ impl Runner {
             }
         };
         let effect = hook.effect(when, &outcome);
-        if !outcome.success() {
+        if !outcome.success() && !self.interrupted() {
             let words = format!(
                 "The {} hook failed: {}",
                 if when == When::Pre { "pre" } else { "post" },

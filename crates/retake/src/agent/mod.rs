@@ -178,15 +178,20 @@ impl Runner {
         chronicle.add(slot.store(), entry);
     }
 
+    /// The text without secrets.
+    pub(crate) fn clean(&self, text: &str) -> String {
+        self.redactor.redact_str(text).0.into_owned()
+    }
+
     pub(crate) fn note(&mut self, text: &str) {
         self.log.note(text);
-        let text = self.redactor.redact_str(text).0.into_owned();
+        let text = self.clean(text);
         self.add(&Entry::Note { text });
     }
 
     pub(crate) fn notify(&self, notification: Notification) {
         let Some(sender) = &self.sender else { return };
-        let clean = notification.map(|text| self.redactor.redact_str(text).0.into_owned());
+        let clean = notification.map(|text| self.clean(text));
         if let Ok(mut sender) = sender.lock() {
             sender.notify(clean);
         }
@@ -225,6 +230,8 @@ impl Runner {
             let text = display::countdown(words, remaining);
             self.screen.message(&text);
             self.note(&text);
+            // It may take hours, and someone may look.
+            self.log.flush();
         }
         let until = Instant::now() + remaining;
         loop {
@@ -245,6 +252,7 @@ impl Runner {
         let name = self.workspace.name().clone();
         self.screen.message(&format!("Paused. Go on with: retake agent resume {name}"));
         self.note("Paused");
+        self.log.flush();
         loop {
             let asked = self.requests();
             if asked.interrupt || asked.stop || !asked.pause {
@@ -271,7 +279,11 @@ impl Runner {
                 }
             }
             StopReason::Stagnation => self.screen.message(&messages::stagnation(self.plan.idle())),
-            StopReason::Failed | StopReason::VerifyFailed => {
+            StopReason::Failed => self.finish_metadata(WorkspaceStatus::Error),
+            StopReason::VerifyFailed => {
+                let words = "Verification does not pass: the task is not accepted as complete";
+                self.screen.trouble(words);
+                self.notify(Notification::error(name.as_str(), self.plan.number(), words));
                 self.finish_metadata(WorkspaceStatus::Error);
             }
             other => self.screen.message(&format!("Stopped: {}", words(other))),
@@ -287,22 +299,30 @@ impl Runner {
         chronicle.end(slot.store(), reason.as_str());
         // What cannot be removed is removed when the next loop begins.
         drop(self.mailbox.end());
+        let most = if self.interrupted() { Duration::from_secs(2) } else { LAST_WORDS };
+        // All is written down: from here on a signal simply ends us.
+        let ended = self.slot.end();
         if let Some(sender) = self.sender.take().and_then(|s| Arc::try_unwrap(s).ok())
             && let Ok(sender) = sender.into_inner()
         {
-            let most = if self.interrupted() { Duration::from_secs(2) } else { LAST_WORDS };
             let summary = sender.finish(most);
-            if summary.failed + summary.dropped > 0 {
-                let lost = summary.failed + summary.dropped;
+            let lost = summary.failed + summary.dropped;
+            if lost > 0 {
+                let what = crate::term::count(lost, "notification");
                 let why = summary.last_error.map_or_else(String::new, |error| format!(": {error}"));
-                self.screen.trouble(&format!("{lost} notifications were not delivered{why}"));
+                self.screen.trouble(&format!("{what} could not be delivered{why}"));
             }
         }
-        self.slot.end().retain();
+        ended.retain();
     }
 
-    fn finish_metadata(&mut self, status: WorkspaceStatus) {
-        if let Err(error) = self.workspace.update(|metadata| metadata.status = status) {
+    fn finish_metadata(&self, status: WorkspaceStatus) {
+        self.update_metadata(|metadata| metadata.status = status);
+    }
+
+    /// Trouble with the workspace's file is told; the record has it all.
+    pub(crate) fn update_metadata(&self, change: impl FnOnce(&mut Metadata)) {
+        if let Err(error) = self.workspace.update(change) {
             self.screen.trouble(&error.to_string());
         }
     }

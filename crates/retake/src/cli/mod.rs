@@ -11,6 +11,7 @@ mod failure;
 mod history;
 mod init;
 mod man;
+mod matrix;
 mod runs;
 mod tour;
 
@@ -58,6 +59,7 @@ enum Command {
     Exec(Box<exec::Args>),
     Runs(runs::Args),
     Agent(Box<agent::Args>),
+    Matrix(matrix::Args),
     Again(again::Args),
     Tests(history::Args),
     Audit(audit::Args),
@@ -91,6 +93,7 @@ pub(crate) fn main() -> Exit {
         Command::Runs(args) => runs::runs(args, store),
         Command::Tests(args) => history::tests(&args, store),
         Command::Agent(args) => agent::agent(*args, store),
+        Command::Matrix(args) => matrix::matrix(args, store),
         Command::MockAgent(args) => return mock::play(&args.words),
         Command::Audit(args) => audit::audit(&args, store),
         Command::Doctor(args) => doctor::doctor(&args, store),

@@ -3,12 +3,15 @@
 
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+mod agent_env;
 mod record_env;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+#[allow(unused_imports, reason = "each test program uses its own part")]
+pub(crate) use agent_env::Running;
 #[allow(unused_imports, reason = "each test program uses its own part")]
 pub(crate) use record_env::on_disk;
 

@@ -60,6 +60,14 @@ enum Command {
 }
 
 pub(super) fn agent(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    // Whatever is wrong with what was asked for is a 1 here, and 2 elsewhere.
+    asked(args, store).map_err(|failure| match failure {
+        Failure::Usage(_) | Failure::Config(_) | Failure::Place(_) => refused(failure),
+        other => other,
+    })
+}
+
+fn asked(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let places = project::Given {
         workspaces: args.workspaces_dir,
         templates: args.templates_dir,

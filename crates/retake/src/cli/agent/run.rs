@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -15,17 +15,17 @@ use retake_agent::lock::Lock;
 use retake_agent::log::Log;
 use retake_agent::messages;
 use retake_agent::notify::Sender;
-use retake_agent::plan::Plan;
+use retake_agent::plan::{Past, Plan, Spent};
 use retake_agent::prompt::Templates;
 use retake_agent::settings::{Settings, Value, duration};
 use retake_agent::status::Marks;
-use retake_agent::workspace::{Metadata, Workspace};
+use retake_agent::workspace::{Metadata, Workspace, WorkspaceStatus};
 use retake_engine::{Request, Session};
 use retake_event::RunId;
 
 use super::project::{self, Project};
 use super::refused;
-use crate::agent::chronicle::{self, Chronicle, Planned};
+use crate::agent::chronicle::{self, Chapter, Chronicle, Planned};
 use crate::agent::screen::Screen;
 use crate::agent::{Options, Runner};
 use crate::cli::{Exit, Failure};
@@ -133,11 +133,13 @@ pub(super) fn run(args: Args, project: Project) -> Result<Exit, Failure> {
     let fail_incomplete = settings.fail_incomplete;
     let opened = Opened { project, workspace, metadata, settings, options, instructions };
     let mut runner = opened.start("run", |runner, last, past| match past {
-        Some((past, refusals)) => {
+        Some(broken) => {
             runner
                 .screen
                 .message(&format!("Going on with the loop that broke off after iteration {last}"));
-            Plan::resume(rules, last, &past, refusals)
+            let mut plan = Plan::resume(rules, last, &broken.past, broken.refusals);
+            plan.charge(broken.besides);
+            plan
         }
         None => Plan::new(rules, last),
     })?;
@@ -145,10 +147,13 @@ pub(super) fn run(args: Args, project: Project) -> Result<Exit, Failure> {
         runner.screen.trouble(&messages::permissions_skipped(runner.settings.kind));
     }
     runner.marks = Marks::take(&runner.workspace);
+    let going_on = runner.workspace.update(|m| m.status = WorkspaceStatus::InProgress);
+    going_on.map_err(refused)?;
     let reason = runner.run();
     match reason.exit_code(fail_incomplete) {
-        Some(code) => Ok(Exit::Code(code)),
-        None => Ok(Exit::Signal(signals::received().unwrap_or(libc::SIGINT))),
+        // A signal that came when the work was done is a signal all the same.
+        Some(code) if !signals::asked().load(Ordering::Relaxed) => Ok(Exit::Code(code)),
+        _ => Ok(Exit::Signal(signals::received().unwrap_or(libc::SIGINT))),
     }
 }
 
@@ -162,14 +167,19 @@ pub(super) struct Opened {
     pub(super) instructions: String,
 }
 
-type Broken = Option<(Vec<retake_agent::plan::Past>, u32)>;
+/// What is known of a loop whose runner died.
+pub(super) struct Broken {
+    past: Vec<Past>,
+    refusals: u32,
+    besides: Spent,
+}
 
 impl Opened {
     /// Takes the workspace, starts a keeper, opens the record, and sees that the agent is there.
     pub(super) fn start(
         self,
         command: &str,
-        plan: impl FnOnce(&Runner, u32, Broken) -> Plan,
+        plan: impl FnOnce(&Runner, u32, Option<Broken>) -> Plan,
     ) -> Result<Runner, Failure> {
         let Self { project, workspace, metadata, settings, options, instructions } = self;
         let Project { root, place, config, .. } = project;
@@ -203,14 +213,25 @@ impl Opened {
             mode: metadata.mode.to_string(),
             agent: settings.kind.to_string(),
             max_iterations: settings.max_iterations(metadata.mode),
+            counted: metadata.execution_iterations,
         };
         // A loop that nobody ended, while we hold the workspace: its runner died.
         let broken = chapters.last_mut().filter(|last| last.record.stop_reason.is_none());
         let (chronicle, past) = match (broken, slot.store()) {
             (Some(chapter), Ok(store)) if command == "run" => {
                 let chronicle = Chronicle::resume(store, chapter)?;
+                // A death between the record and the counter must not leave them apart.
+                let counted = chapter.planned().map_or(0, |planned| planned.counted);
+                let iterations = u32::try_from(chapter.iterations.len()).unwrap_or(u32::MAX);
+                let counted = counted.saturating_add(iterations);
+                let updated = workspace.update(|metadata| {
+                    metadata.execution_iterations = counted;
+                    metadata.total_iterations = metadata.setup_iterations.saturating_add(counted);
+                });
+                updated.map_err(refused)?;
                 let past = chapter.iterations.iter().map(|iteration| iteration.past()).collect();
-                (chronicle, Some((past, chapter.refusals)))
+                let Chapter { refusals, besides, .. } = *chapter;
+                (chronicle, Some(Broken { past, refusals, besides }))
             }
             (_, Ok(store)) if command == "run" => (Chronicle::begin(store, &planned)?, None),
             _ => (Chronicle::unrecorded(), None),

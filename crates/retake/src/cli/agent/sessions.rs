@@ -8,7 +8,7 @@ use retake_agent::notify::Notification;
 use retake_agent::plan::Plan;
 use retake_agent::prompt::{Facts, Purpose, Templates};
 use retake_agent::report::Judgement;
-use retake_agent::workspace::{VerificationState, problems};
+use retake_agent::workspace::problems;
 use retake_engine::{Session, Stdin};
 use serde::Serialize;
 
@@ -211,16 +211,7 @@ pub(super) fn verify(args: &Verify, project: Project) -> Result<Exit, Failure> {
             Plan::new(retake_agent::plan::Rules::new(runner.metadata.mode), last)
         })?;
     let verified = runner.ask_agent(args.depth.as_deref(), report).map_err(refused)?;
-    let status = verified.report.status.as_str().to_owned();
-    runner
-        .workspace
-        .update(|metadata| {
-            let state = metadata.verification.get_or_insert_with(VerificationState::default);
-            state.verification_attempts += 1;
-            state.last_verification_status = Some(status);
-            state.last_verification_time = Some(jiff::Timestamp::now());
-        })
-        .map_err(refused)?;
+    runner.remember_verification(verified.report.status);
     runner.slot.end().retain();
     if args.quiet {
         let passed = verified.report.status == Judgement::Pass;

@@ -37,7 +37,6 @@ struct Document<'a> {
     name: &'a str,
     mode: Mode,
     status: WorkspaceStatus,
-    running: bool,
     stop_reason: Option<&'a str>,
     summary: HistorySummary,
     iterations: Vec<Shown<'a>>,
@@ -59,7 +58,10 @@ pub(super) fn show(args: &Args, project: &Project) -> Result<Exit, Failure> {
             iteration.status = retake_agent::iteration::IterationStatus::Interrupted;
         }
     }
-    let stop_reason = chapters.last().and_then(|chapter| chapter.record.stop_reason.clone());
+    let stop_reason = chapters.last().and_then(|chapter| {
+        let died = holder.is_none().then(|| StopReason::Interrupted.to_string());
+        chapter.record.stop_reason.clone().or(died)
+    });
     let history = History::new(&iterations);
     let summary = history.summary();
     let wanted = args.status.as_deref().map(str::parse).transpose().map_err(refused)?;
@@ -76,7 +78,6 @@ pub(super) fn show(args: &Args, project: &Project) -> Result<Exit, Failure> {
             name: workspace.name().as_str(),
             mode: metadata.mode,
             status: metadata.status,
-            running: holder.is_some(),
             stop_reason: stop_reason.as_deref(),
             summary,
             iterations: picked.iter().map(Iteration::shown).collect(),

@@ -8,10 +8,12 @@ use retake_agent::notify::Events;
 use retake_agent::plan::Mode;
 use retake_agent::settings::duration;
 use retake_agent::workspace::{Metadata, WorkspaceStatus};
+use retake_store::Store;
 use serde::Serialize;
 
-use super::project::{Project, named};
+use super::project::{self, Project, named};
 use super::refused;
+use crate::agent::chronicle;
 use crate::cli::{Exit, Failure};
 use crate::term::{self, Cell, Column, Palette, Shade, Table};
 
@@ -61,6 +63,8 @@ pub(super) fn init(args: &Init, project: &Project) -> Result<Exit, Failure> {
     metadata.stagnation_threshold =
         Some(args.stagnation_threshold.unwrap_or(settings.default_stagnation_threshold));
     metadata.notify_url = args.notify_url.clone();
+    // A workspace that could not be run is not made.
+    project::settings(&project.config, Some(&metadata), Default::default())?;
     if !args.notify_events.is_empty() {
         Events::parse(args.notify_events.iter().map(String::as_str)).map_err(refused)?;
         metadata.notify_events = Some(args.notify_events.clone());
@@ -170,6 +174,13 @@ pub(super) struct Reset {
 pub(super) fn reset(args: &Reset, project: &Project) -> Result<Exit, Failure> {
     let workspace = project.workspace(&args.name)?;
     let _lock = held(&workspace, "reset")?;
+    let metadata = workspace.metadata().map_err(refused)?;
+    // A loop that broke off would go on with its counters.
+    match Store::open(&project.place.store) {
+        Ok(mut store) => chronicle::give_up(&mut store, &workspace, &metadata)?,
+        Err(retake_store::Error::NoStore { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
     workspace.update(Metadata::reset).map_err(refused)?;
     term::data(format!("✓ Workspace reset: {}\n", args.name).as_bytes())?;
     Ok(Exit::OK)

@@ -1,0 +1,45 @@
+//! `retake matrix clean`: removes the worktrees. Results stay.
+
+use std::path::Path;
+
+use retake_matrix::git::Git;
+use serde::Serialize;
+
+use super::open::{self, Common, Project, git_failure};
+use crate::cli::{Exit, Failure};
+use crate::matrix::lock::Lock;
+use crate::term;
+
+/// Remove the worktrees; results stay in the record
+#[derive(clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    removed: &'a [String],
+}
+
+pub(super) fn clean(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    let setting = open::setting(&args.common, store, Project::Look)?;
+    let mut removed = Vec::new();
+    if let Some(repo) = setting.repo().filter(|_| setting.agent.is_dir()) {
+        let mut slot = open::slots(&setting, 1)?.remove(0);
+        let lock = Lock::acquire(&setting.agent, "clean")
+            .map_err(|error| Failure::Refused(error.to_string()))?;
+        let (keeper, cancel) = slot.parts();
+        let cleaned = Git::open(keeper, cancel, repo, std::env::vars_os())
+            .and_then(|mut git| setting.worktrees().clean(&mut git));
+        drop(lock);
+        drop(slot.end());
+        removed = cleaned.map_err(|error| git_failure(&error))?;
+    }
+    if args.common.json {
+        term::document(&Document { removed: &removed })?;
+    } else {
+        term::say(&format!("removed {}", term::count(removed.len() as u64, "worktree")));
+    }
+    Ok(Exit::OK)
+}

@@ -1,0 +1,233 @@
+//! `retake matrix export` and `import`: results in chrome-ranger's own layout.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use retake_event::{Ending, Kind, RunId, Stream, Usage, Word};
+use retake_matrix::config::{CHROME as CHROME_AXIS, CODE as CODE_AXIS};
+use retake_matrix::exchange::{self, Export as Written, Imported, RunLine};
+use retake_matrix::plan::{Cell, CellKey, Matrix};
+use retake_store::redact::Redactor;
+use retake_store::{Error, Store};
+use serde::Serialize;
+
+use super::open::{self, Common, Filters, Project, View};
+use crate::cli::{Exit, Failure};
+use crate::matrix::history::{AXIS, CHROME, ITERATION, KEY, SHA};
+use crate::matrix::setting::Setting;
+use crate::matrix::supply::Supply;
+use crate::{job, term};
+
+/// Write the results as chrome-ranger would: DIR/runs.jsonl and DIR/output/
+#[derive(clap::Args)]
+pub(super) struct Export {
+    /// Where to; what is there is added to
+    directory: PathBuf,
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    filters: Filters,
+}
+
+/// Take over results of chrome-ranger: the directory with runs.jsonl, such as .chrome-ranger
+///
+/// They count as results of the configured command, for their version and commit.
+#[derive(clap::Args)]
+pub(super) struct Import {
+    /// The directory that holds runs.jsonl
+    directory: PathBuf,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Serialize)]
+struct Exported {
+    runs: usize,
+}
+
+#[derive(Serialize)]
+struct Taken {
+    imported: usize,
+    known: usize,
+    notes: Vec<String>,
+}
+
+fn failed(error: &exchange::ExchangeError) -> Failure {
+    Failure::Refused(error.to_string())
+}
+
+pub(super) fn export(args: &Export, store: Option<&Path>) -> Result<Exit, Failure> {
+    let view = View::open(&args.common, &args.filters, store)?;
+    let mut written = Written::create(&args.directory).map_err(|error| failed(&error))?;
+    let known: std::collections::HashSet<String> = exchange::read(&args.directory)
+        .map(|(runs, _)| runs.into_iter().map(|run| run.line.id).collect())
+        .unwrap_or_default();
+    let mut keys = view.keys.clone();
+    keys.sort_unstable();
+    keys.dedup();
+    let mut rows: Vec<_> = keys.iter().flat_map(|key| view.history.of(*key)).collect();
+    rows.sort_by_key(|row| row.started);
+    let mut runs = 0;
+    if let Some(store) = &view.store {
+        for row in rows.into_iter().filter(|row| !known.contains(&row.id.to_string())) {
+            let line = RunLine {
+                id: row.id.to_string(),
+                chrome: row.chrome.clone().unwrap_or_default(),
+                reference: row.reference.clone().unwrap_or_default(),
+                sha: row.sha.clone().unwrap_or_default(),
+                iteration: row.iteration,
+                timestamp: row.started,
+                duration_ms: row.duration_ms,
+                exit_code: row.exit_code,
+            };
+            let mut stdout = store.read_output(row.id, Stream::Stdout)?;
+            let mut stderr = store.read_output(row.id, Stream::Stderr)?;
+            written.add(&line, &mut stdout, &mut stderr).map_err(|error| failed(&error))?;
+            runs += 1;
+        }
+    }
+    written.finish().map_err(|error| failed(&error))?;
+    if args.common.json {
+        term::document(&Exported { runs })?;
+    } else {
+        let count = term::count(runs as u64, "run");
+        term::say(&format!("wrote {count} to {}", args.directory.display()));
+    }
+    Ok(Exit::OK)
+}
+
+pub(super) fn import(args: &Import, store: Option<&Path>) -> Result<Exit, Failure> {
+    let setting = open::setting(&args.common, store, Project::Make)?;
+    let (runs, mut notes) = exchange::read(&args.directory).map_err(|error| failed(&error))?;
+    let mut matrix = Matrix::of(&setting.matrix);
+    let mut slot = open::slots(&setting, 1)?.remove(0);
+    // Only to know the key of a cell; nothing is looked up.
+    matrix.cells.clear();
+    let supply = Supply::resolve(&mut slot, &setting, &mut matrix, Default::default())
+        .map_err(|error| open::git_failure(&error))?;
+    drop(slot.end());
+    let mut store = Store::open(&setting.place.store)?;
+    let redactor = setting.redactor();
+    let (mut imported, mut known) = (0, 0);
+    for run in &runs {
+        match take(&mut store, &setting, &supply, &redactor, run) {
+            Ok(true) => imported += 1,
+            Ok(false) => known += 1,
+            Err(why) => notes.push(format!("{}: {why}", run.line.id)),
+        }
+    }
+    for note in &notes {
+        term::say(note);
+    }
+    if args.common.json {
+        term::document(&Taken { imported, known, notes })?;
+    } else {
+        term::say(&format!(
+            "took over {}; {known} were here already",
+            term::count(imported as u64, "run")
+        ));
+    }
+    Ok(Exit::OK)
+}
+
+/// The key of a run that has a browser and a commit, and nothing else that varies.
+fn key(setting: &Setting, supply: &Supply, line: &RunLine) -> Result<CellKey, String> {
+    let mut axes = setting.matrix.all_axes();
+    if let Some(other) = axes.iter().find(|a| a.name != CHROME_AXIS && a.name != CODE_AXIS) {
+        return Err(format!("chrome-ranger knows no axis {}, so its cell is unknown", other.name));
+    }
+    for axis in &mut axes {
+        let value = if axis.name == CHROME_AXIS { &line.chrome } else { &line.sha };
+        axis.values = vec![value.clone()];
+    }
+    let cells = vec![Cell(vec![0; axes.len()].into())];
+    let keys = supply.identity.keys(&Matrix { axes, cells });
+    keys.first().copied().ok_or_else(|| "it has no cell".to_owned())
+}
+
+/// Records one run as it was; `false` if it is known.
+fn take(
+    store: &mut Store,
+    setting: &Setting,
+    supply: &Supply,
+    redactor: &Redactor,
+    run: &Imported,
+) -> Result<bool, String> {
+    let line = &run.line;
+    let id: RunId = line.id.parse().map_err(|_| "its id is no UUID".to_owned())?;
+    let key = key(setting, supply, line)?;
+    let home = setting.home();
+    let (command, _) = redactor.redact_str(&setting.matrix.command);
+    let mut intent = job::empty_intent(command.clone().into_owned(), &home);
+    intent.id = id;
+    intent.kind = Kind::Matrix;
+    intent.iteration = line.iteration;
+    intent.shell = true;
+    intent.arguments = vec!["/bin/sh".into(), "-c".into(), command.into_owned()];
+    intent.start_time = line.timestamp;
+    intent.parent_id = None;
+    intent.correlation_ids.repo_sha = Some(line.sha.clone());
+    let labels = [
+        (KEY.to_owned(), key.to_string()),
+        (ITERATION.to_owned(), line.iteration.to_string()),
+        (format!("{AXIS}{CHROME_AXIS}"), line.chrome.clone()),
+        (format!("{AXIS}{CODE_AXIS}"), line.reference.clone()),
+        (CHROME.to_owned(), line.chrome.clone()),
+        (SHA.to_owned(), line.sha.clone()),
+        ("matrix.imported".to_owned(), "chrome-ranger".to_owned()),
+    ];
+    intent.labels = labels.into_iter().collect();
+    let mut recording = match store.begin(&intent) {
+        Ok(recording) => recording,
+        Err(Error::Duplicate { .. }) => return Ok(false),
+        Err(error) => return Err(error.to_string()),
+    };
+    let mut redactions = 0;
+    for (stream, path) in [(Stream::Stdout, &run.stdout), (Stream::Stderr, &run.stderr)] {
+        let Some(path) = path else { continue };
+        let mut clean = redactor.stream();
+        let mut file = File::open(path).map_err(|error| error.to_string())?;
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            match file.read(&mut buffer).map_err(|error| error.to_string())? {
+                0 => break,
+                read => {
+                    clean
+                        .push(&buffer[..read], &mut |bytes: &[u8]| recording.append(stream, bytes));
+                }
+            }
+        }
+        clean.finish(&mut |bytes: &[u8]| recording.append(stream, bytes));
+        redactions += clean.count();
+    }
+    let took = std::time::Duration::from_millis(line.duration_ms);
+    let ending = Ending {
+        outcome: Word::Exited,
+        exit_code: Some(line.exit_code),
+        signal: None,
+        end_time: line.timestamp.checked_add(took).unwrap_or(line.timestamp),
+        duration_ms: line.duration_ms.max(1),
+        stdout_bytes: 0,
+        stderr_bytes: 0,
+        stdout_raw_bytes: size(run.stdout.as_deref()),
+        stderr_raw_bytes: size(run.stderr.as_deref()),
+        stdout_blake3: None,
+        stderr_blake3: None,
+        truncated: false,
+        leaked: false,
+        left_processes: Vec::new(),
+        error: None,
+        usage: Usage::default(),
+        redactions,
+        // CPU time and memory were not measured: only the wall time is known.
+        effects: Some(serde_json::json!({"metrics": {"wall": {
+            "value": line.duration_ms, "unit": "ms", "better": "lower"
+        }}})),
+    };
+    recording.finish(store, ending).map(|_| true).map_err(|error| error.to_string())
+}
+
+fn size(path: Option<&Path>) -> u64 {
+    path.and_then(|path| path.metadata().ok()).map_or(0, |meta| meta.len())
+}

@@ -1,0 +1,128 @@
+//! A matrix in the record: one loop for each invocation that runs something, with what was planned
+//! and what it was resolved to. The runs themselves carry what tells their cell.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use jiff::Timestamp;
+use retake_event::{Kind, LoopId};
+use retake_matrix::table::Axis;
+use retake_store::{LoopRecord, Store};
+use serde::{Deserialize, Serialize};
+
+/// Far more loops than any matrix has.
+const MOST_LOOPS: usize = 10_000;
+
+/// What a loop was planned as.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Planned {
+    /// `run`, `run --until-sure 2%`, `bisect`.
+    pub(crate) purpose: String,
+    /// The configuration, absolute.
+    pub(crate) config: String,
+    pub(crate) seed: u64,
+    pub(crate) order: String,
+    pub(crate) command: String,
+    pub(crate) setup: Option<String>,
+    pub(crate) iterations: u64,
+    pub(crate) workers: usize,
+    pub(crate) axes: BTreeMap<String, Vec<String>>,
+    /// Milestones and channels with the version they stand for from now on.
+    pub(crate) pins: BTreeMap<String, String>,
+    /// Refs with their commits.
+    pub(crate) commits: BTreeMap<String, String>,
+    /// The checksums of downloaded browsers, by version.
+    pub(crate) checksums: BTreeMap<String, String>,
+    pub(crate) unavailable: Vec<String>,
+    /// The machine: name and value.
+    pub(crate) environment: BTreeMap<String, String>,
+}
+
+impl Planned {
+    pub(crate) fn axes_of(axes: &[Axis]) -> BTreeMap<String, Vec<String>> {
+        axes.iter().map(|axis| (axis.name.clone(), axis.values.clone())).collect()
+    }
+}
+
+/// The loops of a configuration, newest first.
+pub(crate) fn read(
+    store: &Store,
+    config: &Path,
+) -> retake_store::Result<Vec<(LoopRecord, Planned)>> {
+    let name = config.to_string_lossy();
+    let loops = store.list_loops(Some(Kind::Matrix), MOST_LOOPS)?;
+    let ours = loops.into_iter().filter_map(|record| {
+        // What a later retake plans in other words is not for this one.
+        let planned: Planned = serde_json::from_str(&record.plan).ok()?;
+        (planned.config == name).then_some((record, planned))
+    });
+    Ok(ours.collect())
+}
+
+/// What milestones and channels were first resolved to.
+pub(crate) fn pins(loops: &[(LoopRecord, Planned)]) -> BTreeMap<String, String> {
+    let mut pins = BTreeMap::new();
+    for (_, planned) in loops.iter().rev() {
+        for (name, version) in &planned.pins {
+            pins.entry(name.clone()).or_insert_with(|| version.clone());
+        }
+    }
+    pins
+}
+
+pub(crate) fn begin(store: &mut Store, planned: &Planned) -> retake_store::Result<LoopId> {
+    let id = LoopId::new();
+    store.begin_loop(&LoopRecord {
+        id,
+        kind: Kind::Matrix,
+        plan: serde_json::to_string(planned).expect("plain data"),
+        state: "running".to_owned(),
+        stop_reason: None,
+        start_time: Timestamp::now(),
+        end_time: None,
+    })?;
+    Ok(id)
+}
+
+pub(crate) fn end(store: &mut Store, id: LoopId, reason: &str) -> retake_store::Result<()> {
+    store.update_loop(id, "finished", Some((reason, Timestamp::now())))
+}
+
+/// Ends the loops whose runner died. Only for whoever holds the lock.
+pub(crate) fn bury(
+    store: &mut Store,
+    loops: &[(LoopRecord, Planned)],
+) -> retake_store::Result<usize> {
+    let dead: Vec<LoopId> = loops
+        .iter()
+        .filter(|(record, _)| record.stop_reason.is_none())
+        .map(|(record, _)| record.id)
+        .collect();
+    for id in &dead {
+        end(store, *id, "interrupted")?;
+    }
+    Ok(dead.len())
+}
+
+/// What of the machine may matter to a measurement.
+pub(crate) fn environment() -> BTreeMap<String, String> {
+    let read = |path: &str| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    let field = |text: Option<String>, name: &str| {
+        let line = text?.lines().find(|line| line.starts_with(name))?.to_owned();
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    let cpus = std::thread::available_parallelism().map(|count| count.to_string()).ok();
+    let facts = [
+        ("host", Some(crate::place::host())),
+        ("kernel", read("/proc/sys/kernel/osrelease")),
+        ("cpu", field(read("/proc/cpuinfo"), "model name")),
+        ("cpus", cpus),
+        ("memory", field(read("/proc/meminfo"), "MemTotal")),
+        ("governor", read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
+        ("turbo off", read("/sys/devices/system/cpu/intel_pstate/no_turbo")),
+        ("load at start", read("/proc/loadavg")),
+        ("retake", Some(env!("CARGO_PKG_VERSION").to_owned())),
+    ];
+    facts.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}

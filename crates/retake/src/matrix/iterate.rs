@@ -1,0 +1,187 @@
+//! One iteration on the record: its variables, its directory, its labels, what it measured.
+
+use std::path::{Path, PathBuf};
+
+use retake_engine::Finished;
+use retake_event::{LoopId, Outcome, RunId, Stream};
+use retake_matrix::config::{CHROME as CHROME_AXIS, CODE as CODE_AXIS};
+use retake_matrix::iteration::{Iteration, Scratch, arguments};
+use retake_matrix::metrics::{Metrics, Reported, built_in};
+use retake_matrix::plan::{CellKey, Matrix, Step, StepKind};
+
+use super::history::{ADAPTIVE, AXIS, BLOCKED, CHROME, ITERATION, KEY, SHA, WARMUP};
+use super::setting::Setting;
+use super::supply::{Supply, short};
+use crate::drive::Observer;
+use crate::request::Problems;
+use crate::slot::Slot;
+
+/// What all iterations of an invocation have in common.
+pub(crate) struct Ground<'a> {
+    pub(crate) setting: &'a Setting,
+    pub(crate) supply: &'a Supply,
+    pub(crate) matrix: &'a Matrix,
+    pub(crate) keys: &'a [CellKey],
+    pub(crate) loop_id: LoopId,
+    /// How many there are of each cell is decided by looking at them.
+    pub(crate) adaptive: bool,
+    /// The cells are not interleaved.
+    pub(crate) blocked: bool,
+}
+
+/// What came of an iteration.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) id: RunId,
+    pub(crate) outcome: Outcome,
+    pub(crate) exit_code: i32,
+    pub(crate) duration_ms: u64,
+    pub(crate) metrics: Metrics,
+    pub(crate) notes: Vec<String>,
+}
+
+impl Ran {
+    pub(crate) fn ok(&self) -> bool {
+        self.outcome.success()
+    }
+}
+
+/// Collects what a command reports while it runs.
+struct Watch<'a> {
+    reported: Reported,
+    file: &'a Path,
+    found: (Metrics, Vec<String>),
+}
+
+impl Observer for Watch<'_> {
+    fn output(&mut self, stream: Stream, bytes: &[u8]) {
+        if stream == Stream::Stdout {
+            self.reported.push(bytes);
+        }
+    }
+
+    fn effects(&mut self, finished: &Finished) -> Option<serde_json::Value> {
+        let mut reported = std::mem::take(&mut self.reported);
+        reported.read_file(self.file);
+        let (mut metrics, notes) = reported.finish();
+        metrics.extend(built_in(finished.duration, &finished.usage));
+        let mut effects = serde_json::json!({ "metrics": metrics });
+        if !notes.is_empty() {
+            effects["notes"] = notes.clone().into();
+        }
+        self.found = (metrics, notes);
+        Some(effects)
+    }
+}
+
+impl Ground<'_> {
+    /// Runs one step. An error means that nothing can be run or recorded here at all.
+    pub(crate) fn run(&self, slot: &mut Slot, worker: usize, step: &Step) -> Result<Ran, String> {
+        let setting = self.setting;
+        let parent = setting.scratch();
+        let scratch = Scratch::new(&parent, &format!("w{worker}"))
+            .map_err(|error| format!("{}: {error}", parent.display()))?;
+        let (tmp, metrics) = (scratch.tmp(), scratch.metrics());
+        let cell = &self.matrix.cells[step.cell];
+        let value = |name: &str| self.matrix.axis(name).map(|axis| self.matrix.value(cell, axis));
+        let browser = value(CHROME_AXIS).and_then(|value| self.supply.browsers.get(value));
+        let code = value(CODE_AXIS).and_then(|value| self.supply.code.get(value));
+        let directory = code.map_or_else(|| setting.home(), |code| code.directory.clone());
+        let others = self.matrix.axes.iter().zip(cell.0.iter());
+        let iteration = Iteration {
+            browser,
+            code: code.map(|code| &code.of),
+            directory: &directory,
+            iteration: step.iteration,
+            axes: others
+                .filter(|(axis, _)| axis.name != CHROME_AXIS && axis.name != CODE_AXIS)
+                .map(|(axis, at)| (axis, *at as usize))
+                .collect(),
+            env: &setting.matrix.env,
+            scratch: &tmp,
+            metrics: &metrics,
+        };
+        let command = &setting.matrix.command;
+        let mut spec = setting.spec(command, arguments(command).to_vec(), directory.clone());
+        spec.set = iteration.variables();
+        spec.loop_id = self.loop_id;
+        spec.iteration = step.iteration;
+        spec.timeout = setting.matrix.timeout;
+        let label = match step.kind {
+            StepKind::Warmup => WARMUP,
+            StepKind::Iteration => KEY,
+        };
+        let mut put = |name: &str, value: String| spec.labels.insert(name.to_owned(), value);
+        put(label, self.keys[step.cell].to_string());
+        put(ITERATION, step.iteration.to_string());
+        for (axis, at) in self.matrix.axes.iter().zip(cell.0.iter()) {
+            put(&format!("{AXIS}{}", axis.name), axis.values[*at as usize].clone());
+        }
+        if let Some(browser) = browser {
+            put(CHROME, browser.version.clone());
+        }
+        if let Some(code) = code {
+            put(SHA, code.of.sha.clone());
+        }
+        if self.adaptive {
+            put(ADAPTIVE, "1".to_owned());
+        }
+        if self.blocked {
+            put(BLOCKED, "1".to_owned());
+        }
+        spec.correlation_ids.repo_sha = code.map(|code| code.of.sha.clone());
+        let environment = spec.environment(&setting.config, &setting.place.store);
+        let job = spec.job(environment, &setting.config, Problems::default()).map_err(
+            |(_, problems)| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+        )?;
+        let mut watch =
+            Watch { reported: Reported::default(), file: &metrics, found: Default::default() };
+        let done = slot.run(job, false, &mut watch).map_err(|unrecorded| unrecorded.problem)?;
+        if !done.run.recorded {
+            return Err("a run could not be recorded, so nothing more is run".to_owned());
+        }
+        let ending = done.run.ending.as_ref();
+        Ok(Ran {
+            id: done.run.intent.id,
+            exit_code: ending.and_then(|e| e.exit_code).unwrap_or(1),
+            duration_ms: ending.map_or(0, |e| e.duration_ms),
+            outcome: done.outcome,
+            metrics: watch.found.0,
+            notes: watch.found.1,
+        })
+    }
+
+    /// A cell as the lines of a run name it: `chrome@120 × main (0123456)`.
+    pub(crate) fn name(&self, cell: usize) -> String {
+        let cell = &self.matrix.cells[cell];
+        let parts = self.matrix.axes.iter().enumerate().map(|(at, axis)| {
+            let value = self.matrix.value(cell, at);
+            match axis.name.as_str() {
+                CHROME_AXIS => {
+                    let version = self.supply.browsers.get(value).map(|b| b.version.as_str());
+                    format!("chrome@{}", major(version.unwrap_or(value)))
+                }
+                CODE_AXIS => match self.supply.commits.get(value) {
+                    Some(sha) if sha != value => format!("{value} ({})", short(sha)),
+                    Some(sha) => short(sha).to_owned(),
+                    None => value.to_owned(),
+                },
+                name => format!("{name}={value}"),
+            }
+        });
+        let parts: Vec<String> = parts.collect();
+        if parts.is_empty() { "the command".to_owned() } else { parts.join(" × ") }
+    }
+}
+
+/// The first part of an exact version; anything else as it is.
+fn major(version: &str) -> &str {
+    let exact = version.split('.').count() == 4;
+    version.split('.').next().filter(|_| exact && !version.contains('/')).unwrap_or(version)
+}
+
+/// Where the scratch directories were; gone if nothing is in it.
+pub(crate) fn tidy(scratch: &PathBuf) {
+    // What a command made unreadable stays until the next run clears it.
+    _ = std::fs::remove_dir(scratch);
+}

@@ -1,0 +1,87 @@
+//! One matrix at a time in a project: the worktrees are shared, and one would be reset under the
+//! other's command.
+//!
+//! A file lock that the kernel gives up when its holder dies. Keepers must be forked before it is
+//! taken, or they would hold it as well.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+
+use crate::place;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LockError {
+    #[error("another `retake matrix` works in this project: {holder}; wait for it, or end it")]
+    Held { holder: String },
+    #[error("{}: {error}", path.display())]
+    Io { path: PathBuf, error: io::Error },
+}
+
+/// Held until dropped, or until the process dies.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    file: File,
+}
+
+impl Lock {
+    /// `command` is what the holder does, for whoever has to wait.
+    pub(crate) fn acquire(agent: &Path, command: &str) -> Result<Self, LockError> {
+        let path = agent.join("matrix.lock");
+        let failed = |error| LockError::Io { path: path.clone(), error };
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut text = String::new();
+                let read = Read::by_ref(&mut file).take(4096).read_to_string(&mut text);
+                let known = read.is_ok() && !text.trim().is_empty();
+                let holder = if known { text.trim() } else { "it does not say who it is" };
+                return Err(LockError::Held { holder: holder.to_owned() });
+            }
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        let holder = format!(
+            "`retake matrix {command}` (pid {} on {}, since {:.0})\n",
+            std::process::id(),
+            place::host(),
+            Timestamp::now()
+        );
+        file.rewind()
+            .and_then(|()| file.set_len(0))
+            .and_then(|()| file.write_all(holder.as_bytes()))
+            .map_err(failed)?;
+        Ok(Self { file })
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Only the lock counts; a name that stays behind is never shown without it.
+        _ = self.file.set_len(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_one_is_told_who_holds_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Lock::acquire(dir.path(), "run").unwrap();
+        let error = Lock::acquire(dir.path(), "bisect").unwrap_err().to_string();
+        let holder = format!("`retake matrix run` (pid {}", std::process::id());
+        assert!(error.contains(&holder), "{error}");
+        drop(first);
+        Lock::acquire(dir.path(), "bisect").unwrap();
+    }
+}

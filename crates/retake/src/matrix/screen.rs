@@ -1,0 +1,121 @@
+//! What a matrix shows while it runs, all of it on stderr: lines for what is done, and on a
+//! terminal one live line below them with how far it is and how long it will take.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use crate::term;
+
+pub(crate) struct Screen {
+    live: bool,
+    quiet: bool,
+    drawn: Mutex<Drawn>,
+}
+
+struct Drawn {
+    text: String,
+    at: Option<Instant>,
+}
+
+/// More often than this nobody can read it.
+const PAUSE: Duration = Duration::from_millis(60);
+
+impl Screen {
+    /// `quiet` leaves out all but trouble.
+    pub(crate) fn new(quiet: bool) -> Self {
+        let live = !quiet && std::io::stderr().is_terminal();
+        Self { live, quiet, drawn: Mutex::new(Drawn { text: String::new(), at: None }) }
+    }
+
+    fn drawn(&self) -> std::sync::MutexGuard<'_, Drawn> {
+        self.drawn.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// One line that stays, above the live one.
+    pub(crate) fn line(&self, text: &str) {
+        if self.quiet {
+            return;
+        }
+        let drawn = self.drawn();
+        let mut shown = String::new();
+        if !drawn.text.is_empty() {
+            shown.push_str("\r\x1b[2K");
+        }
+        shown.push_str(&term::visible(text));
+        shown.push('\n');
+        shown.push_str(&drawn.text);
+        // A closed stderr means that nobody looks.
+        _ = std::io::stderr().write_all(shown.as_bytes());
+    }
+
+    /// What someone should know, whatever else is shown.
+    pub(crate) fn notice(&self, text: &str) {
+        let mut drawn = self.drawn();
+        if !drawn.text.is_empty() {
+            drawn.text.clear();
+            _ = std::io::stderr().write_all(b"\r\x1b[2K");
+        }
+        term::say(text);
+    }
+
+    /// Draws the live line over the last one.
+    pub(crate) fn live(&self, text: &str) {
+        if !self.live {
+            return;
+        }
+        let mut drawn = self.drawn();
+        if drawn.at.is_some_and(|at| at.elapsed() < PAUSE) && !drawn.text.is_empty() {
+            return;
+        }
+        let width = term::width().unwrap_or(80).saturating_sub(1);
+        drawn.text = term::visible(text).chars().take(width).collect();
+        drawn.at = Some(Instant::now());
+        _ = write!(std::io::stderr(), "\r\x1b[2K{}", drawn.text);
+    }
+
+    /// Takes the live line away.
+    pub(crate) fn clear(&self) {
+        let mut drawn = self.drawn();
+        if !drawn.text.is_empty() {
+            drawn.text.clear();
+            _ = std::io::stderr().write_all(b"\r\x1b[2K");
+        }
+    }
+}
+
+/// `[######----]`
+pub(crate) fn bar(done: u64, total: u64, width: usize) -> String {
+    let part = if total == 0 { 1.0 } else { (done as f64 / total as f64).min(1.0) };
+    let full = (part * width as f64) as usize;
+    format!("[{}{}]", "#".repeat(full), "-".repeat(width - full))
+}
+
+/// What is left, at the pace so far.
+pub(crate) fn time_left(elapsed: Duration, done: usize, total: usize) -> Option<Duration> {
+    if done == 0 || total < done {
+        return None;
+    }
+    let each = elapsed.as_secs_f64() / done as f64;
+    Duration::try_from_secs_f64((each * (total - done) as f64).ceil()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_as_wide_as_asked_whatever_the_numbers() {
+        assert_eq!(bar(1, 2, 10), "[#####-----]");
+        assert_eq!(bar(9, 2, 4), "[####]");
+        assert_eq!(bar(0, 0, 4), "[####]");
+    }
+
+    #[test]
+    fn the_time_left_follows_the_pace() {
+        let left = |done, total| time_left(Duration::from_secs(10), done, total);
+        assert_eq!(left(5, 20), Some(Duration::from_secs(30)));
+        assert_eq!(left(20, 20), Some(Duration::ZERO));
+        assert_eq!((left(0, 20), left(3, 2)), (None, None));
+    }
+}

@@ -1,0 +1,173 @@
+//! The workers: each takes the next step, runs it in its own slot, and tells what came of it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use retake_event::Outcome;
+use retake_matrix::plan::{Next, Step, StepKind};
+
+use super::agenda::Agenda;
+use super::iterate::{Ground, Ran};
+use super::screen::{Screen, bar, time_left};
+use crate::slot::Slot;
+use crate::{signals, term};
+
+/// How often a worker that waits looks whether it should stop.
+const LOOK: Duration = Duration::from_millis(100);
+
+struct Floor<'a> {
+    ground: &'a Ground<'a>,
+    screen: &'a Screen,
+    agenda: Mutex<Agenda>,
+    changed: Condvar,
+    /// Why nothing more can be run.
+    broken: Mutex<Option<String>>,
+    stop: AtomicBool,
+    begun: Instant,
+}
+
+/// What the workers did, and why they stopped before the end if they did.
+pub(crate) struct Worked {
+    pub(crate) agenda: Agenda,
+    pub(crate) broken: Option<String>,
+}
+
+/// Does everything on the agenda with all slots at once.
+pub(crate) fn work(
+    slots: &mut [Slot],
+    ground: &Ground<'_>,
+    agenda: Agenda,
+    screen: &Screen,
+) -> Worked {
+    let floor = Floor {
+        ground,
+        screen,
+        agenda: Mutex::new(agenda),
+        changed: Condvar::new(),
+        broken: Mutex::new(None),
+        stop: AtomicBool::new(false),
+        begun: Instant::now(),
+    };
+    floor.draw(&lock(&floor.agenda));
+    std::thread::scope(|scope| {
+        for (worker, slot) in slots.iter_mut().enumerate() {
+            let floor = &floor;
+            scope.spawn(move || floor.labour(slot, worker));
+        }
+    });
+    screen.clear();
+    super::iterate::tidy(&ground.setting.scratch());
+    let agenda = floor.agenda.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let broken = floor.broken.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Worked { agenda, broken }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Floor<'_> {
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst) || signals::received().is_some()
+    }
+
+    fn labour(&self, slot: &mut Slot, worker: usize) {
+        while let Some(step) = self.next_step() {
+            match self.ground.run(slot, worker, &step) {
+                // Ended by the signal that ends us: no result.
+                Ok(ran) if matches!(ran.outcome, Outcome::Cancelled(_)) => break,
+                Ok(ran) => self.done(slot, &step, &ran),
+                Err(problem) => {
+                    lock(&self.broken).get_or_insert(problem);
+                    self.stop.store(true, Ordering::SeqCst);
+                    break;
+                }
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    fn next_step(&self) -> Option<Step> {
+        let mut agenda = lock(&self.agenda);
+        loop {
+            if self.stopped() {
+                return None;
+            }
+            match agenda.next_step() {
+                Next::Run(step) => return Some(step),
+                Next::Done => return None,
+                Next::Wait => {
+                    let waited = self.changed.wait_timeout(agenda, LOOK);
+                    agenda = waited.unwrap_or_else(PoisonError::into_inner).0;
+                }
+            }
+        }
+    }
+
+    fn done(&self, slot: &mut Slot, step: &Step, ran: &Ran) {
+        let name = self.ground.name(step.cell);
+        let (line, replaced) = {
+            let mut agenda = lock(&self.agenda);
+            let line = match step.kind {
+                StepKind::Warmup if ran.ok() => format!("  [warmup] {name}"),
+                StepKind::Warmup => format!(
+                    "  [warmup] {name}  exit:{}; this cell is skipped, see `retake runs logs {}`",
+                    ran.exit_code,
+                    ran.id.short()
+                ),
+                StepKind::Iteration => format!(
+                    "  {} {name} #{}    {}ms  exit:{}",
+                    agenda.place(step),
+                    step.iteration,
+                    ran.duration_ms,
+                    ran.exit_code
+                ),
+            };
+            let replaced = agenda.done(step, ran);
+            self.screen.line(&line);
+            self.draw(&agenda);
+            (ran.notes.clone(), replaced)
+        };
+        self.changed.notify_all();
+        for note in line {
+            self.screen.notice(&format!("{name} #{}: {note}", step.iteration));
+        }
+        for id in replaced {
+            // The new run is there; an old one that stays is passed over by everything that reads.
+            let deleted = slot.store().and_then(|store| store.delete(id));
+            if let Err(error) = deleted {
+                self.screen.notice(&format!("run {id} is replaced but still there: {error}"));
+            }
+        }
+    }
+
+    fn draw(&self, agenda: &Agenda) {
+        let finished = agenda.ok() + agenda.failed();
+        let elapsed = self.begun.elapsed();
+        let failed = match agenda.failed() {
+            0 => String::new(),
+            count => format!("  {count} failed"),
+        };
+        let text = match agenda {
+            Agenda::Fixed(plan) => {
+                let total = plan.total();
+                let left = time_left(elapsed, finished, total);
+                let left =
+                    left.map_or_else(String::new, |left| format!("  ETA {}", term::duration(left)));
+                let bar = bar(finished as u64, total as u64, 30);
+                format!("{bar} {finished}/{total}{failed}{left}")
+            }
+            Agenda::UntilSure(sampling) => {
+                let (decided, all) = sampling.sampler.progress();
+                let left = sampling.deadline.map_or_else(String::new, |deadline| {
+                    let left = deadline.saturating_duration_since(Instant::now()).as_secs();
+                    format!("  {} left", term::duration(Duration::from_secs(left)))
+                });
+                let bar = bar(decided as u64, all as u64, 30);
+                format!("{bar} {decided}/{all} decided, {finished} runs{failed}{left}")
+            }
+        };
+        self.screen.live(&text);
+    }
+}

@@ -1,0 +1,243 @@
+//! What the numbers say: compare, until sure, explain, bisect, report, and chrome-ranger's layout.
+
+use serde_json::Value;
+
+use crate::env::Env;
+
+/// A metric that depends on the commit, with a little noise that depends on the iteration.
+const LOAD: &str =
+    "command: 'echo \"metric: load=$(cat value).$(( (ITERATION * 7 + 3) % 10 )) ms\"'\n";
+
+#[test]
+fn b_is_judged_against_a_and_a_gate_fails_a_build() {
+    let env = Env::with_commits(&["100", "130", "100"]);
+    env.config(&format!("{LOAD}iterations: 10\ncode: {{refs: [v1, v2, v3]}}\n"));
+    env.expect(0, &["run", "-q"]);
+    let compared = env.expect(
+        1,
+        &["compare", "v1", "v2", "--metric", "load", "--fail-if", "slower:5%", "--json"],
+    );
+    let json = compared.json();
+    assert_eq!((&json["a"], &json["b"]), (&"v1".into(), &"v2".into()));
+    assert_eq!((&json["metric"], &json["verdict"]), (&"load".into(), &"slower".into()));
+    assert_eq!((&json["samples"]["a"], &json["failed"]["b"]), (&10.into(), &0.into()));
+    let (ratio, low) = (json["ratio"].as_f64().unwrap(), json["interval"][0].as_f64().unwrap());
+    assert!((1.28..1.31).contains(&ratio) && low > 1.25, "{json}");
+    env.expect(0, &["compare", "v1", "v2", "--metric", "load", "--fail-if", "slower:40%"]);
+    let text =
+        env.expect(0, &["compare", "v2", "v1", "--metric", "load", "--fail-if", "slower:5%"]);
+    assert!(text.stdout.starts_with("v1 is faster than v2 in load"), "{}", text.stdout);
+    let same = env.expect(0, &["compare", "v1", "v3", "--metric", "load", "--json"]).json();
+    assert_eq!(same["verdict"], "same");
+    let all =
+        env.expect(1, &["compare", "--metric", "load", "--fail-if", "slower", "--json"]).json();
+    assert_eq!(all["comparisons"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn fewer_than_five_are_not_sure_and_failures_are_kept_apart() {
+    let env = Env::with_commits(&["100", "900"]);
+    env.config(&format!("{LOAD}iterations: 4\ncode: {{refs: [v1, v2]}}\n"));
+    env.expect(0, &["run", "-q"]);
+    let json = env.expect(0, &["compare", "v1", "v2", "--metric", "load", "--json"]).json();
+    assert_eq!(json["verdict"], "not_sure");
+    env.config(
+        "command: 'test $ITERATION -lt 6 || exit 1; echo metric: load=$(cat value)'\niterations: 8\ncode: {refs: [v1, v2]}\n",
+    );
+    env.expect(0, &["run", "-q"]);
+    let json = env.expect(0, &["compare", "v1", "v2", "--metric", "load", "--json"]).json();
+    assert_eq!((&json["samples"]["a"], &json["failed"]["a"]), (&6.into(), &2.into()), "{json}");
+    assert_eq!(json["verdict"], "slower");
+}
+
+#[test]
+fn two_names_of_a_commit_are_run_once_and_equal() {
+    let env = Env::with_commits(&["100"]);
+    env.git(&["tag", "-a", "annotated", "-m", "x"]);
+    env.config(&format!("{LOAD}iterations: 2\ncode: {{refs: [v1, annotated]}}\n"));
+    let ran = env.expect(0, &["run"]);
+    assert!(ran.stderr.contains("annotated and v1 are one commit"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("2 runs: 2 ok"), "{}", ran.stderr);
+    assert_eq!(env.counts(), [(2, 0, 0), (2, 0, 0)]);
+    let json = env.expect(0, &["compare", "v1", "annotated", "--json"]).json();
+    assert_eq!((&json["verdict"], &json["ratio"]), (&"same".into(), &1.0.into()));
+}
+
+#[test]
+fn sampling_goes_on_until_it_is_sure_and_is_judged_as_such_afterwards() {
+    let env = Env::with_commits(&["100", "130"]);
+    env.config(&format!("{LOAD}iterations: 1\nwarmup: 1\ncode: {{refs: [v1, v2]}}\n"));
+    let sure = ["run", "--until-sure", "2%", "--metric", "load", "--budget", "5m", "--json"];
+    let ran = env.expect(0, &sure);
+    let comparison = &ran.json()["comparisons"][0];
+    assert_eq!(
+        (&comparison["verdict"], &comparison["method"]),
+        (&"slower".into(), &"sequence".into()),
+        "{}",
+        ran.snapshot()
+    );
+    let later = env.expect(0, &["compare", "v1", "v2", "--metric", "load", "--json"]).json();
+    assert_eq!(later["method"], "sequence", "its size was chosen by looking at it");
+    let samples = env.ids().len();
+    assert!(samples >= 10, "{samples}");
+    // It is decided: nothing is left to run.
+    let again = env.expect(0, &sure).json();
+    assert_eq!((&again["ok"], env.ids().len()), (&0.into(), samples));
+    // What was asked for as a gate trips here too.
+    env.expect(1, &[&sure[..], &["--fail-if", "slower:5%"]].concat());
+}
+
+#[test]
+fn a_spent_budget_ends_sampling_that_would_go_on() {
+    let env = Env::with_commits(&["100", "100"]);
+    // Alternates wildly, so that nothing is ever decided.
+    env.config(
+        "command: 'echo metric: load=$(( (ITERATION % 2) * 900 + 100 + $(od -An -N1 -tu1 /dev/urandom) ))'\niterations: 1\ncode: {refs: [v1, main]}\naxes: {n: [1, 2]}\n",
+    );
+    let ran = env.expect(
+        0,
+        &["run", "--until-sure", "0.01%", "--metric", "load", "--budget", "1s", "--json"],
+    );
+    let verdicts = ran.json()["comparisons"].clone();
+    assert!(verdicts.as_array().unwrap().iter().any(|c| c["verdict"] == "not_sure"), "{verdicts}");
+}
+
+#[test]
+fn a_difference_is_put_down_to_its_axis_or_to_both() {
+    let env = Env::with_commits(&["100", "130"]);
+    let noise = "$(( (ITERATION * 7 + 3) % 10 ))";
+    let config = |value: &str| {
+        env.config(&format!(
+            "command: 'echo metric: load={value}.{noise}'\niterations: 12\ncode: {{refs: [v1, v2]}}\naxes: {{n: [0, 1]}}\n"
+        ));
+        env.expect(0, &["run", "-q", "--workers", "2"]);
+        let json = env.expect(0, &["explain", "--metric", "load", "--json"]).json();
+        assert!(json["effects"].is_array() && json["sentence"].is_string());
+        json["cause"].clone()
+    };
+    assert_eq!(config("$(cat value)"), "code");
+    assert_eq!(config("$(( 100 + AXIS_N * 40 ))"), "n");
+    assert_eq!(config("$(( 100 + AXIS_N * ($(cat value) - 100) ))"), "interaction");
+    assert_eq!(config("100"), "none");
+    let text = env.expect(0, &["explain", "--metric", "load"]).stdout;
+    assert!(text.contains("n=12"), "{text}");
+    let json = env.expect(0, &["compare", "v1", "v2", "--metric", "load", "--json"]).json();
+    assert_eq!((&json["verdict"], json["cells"].as_array().unwrap().len()), (&"same".into(), 2));
+}
+
+fn sha(env: &Env, reference: &str) -> Value {
+    env.git(&["rev-parse", reference]).into()
+}
+
+#[test]
+fn the_commit_that_broke_it_is_found_by_exit_code_and_runs_are_reused() {
+    let env = Env::with_commits(&["0", "0", "125", "0", "1", "1", "1", "1"]);
+    env.config("command: exit $(cat value)\niterations: 2\ncode: {refs: [v1, v8]}\n");
+    env.expect(0, &["run", "-q"]);
+    let stored = env.ids().len();
+    assert_eq!(stored, 4);
+    let search = ["bisect", "--axis", "code", "--good", "v1", "--bad", "v8", "--json"];
+    let found = env.expect(0, &search);
+    let json = found.json();
+    assert_eq!((&json["lastGood"], &json["firstBad"]), (&sha(&env, "v4"), &sha(&env, "v5")));
+    assert!(json["confidence"].as_f64().unwrap() >= 0.95, "{json}");
+    assert_eq!((&json["monotone"], &json["axis"]), (&true.into(), &"code".into()));
+    assert_eq!(env.ids().len(), stored, "the ends were known");
+    // Everything is known now: nothing runs.
+    let again = env.expect(0, &search);
+    assert!(!again.stderr.contains("exit:"), "{}", again.stderr);
+    assert_eq!(again.json()["firstBad"], json["firstBad"]);
+    // The other way round: since when is it good again?
+    let turned = env.expect(0, &["bisect", "--axis", "code", "--good", "v8", "--bad", "v1"]).code;
+    assert_eq!(turned, 0);
+}
+
+#[test]
+fn ends_that_are_not_what_they_are_said_to_be_are_refused() {
+    let env = Env::with_commits(&["0", "0", "0"]);
+    env.config("command: exit $(cat value)\niterations: 1\ncode: {refs: [v1]}\n");
+    let found =
+        env.expect(1, &["bisect", "--axis", "code", "--good", "v1", "--bad", "v3", "--json"]);
+    assert_eq!(found.json()["lastGood"], Value::Null);
+    assert!(found.json()["sentence"].as_str().unwrap().contains("is given as bad and is good"));
+}
+
+#[test]
+fn the_commit_that_made_it_slow_is_found_by_metric() {
+    let env = Env::with_commits(&["100", "101", "99", "130", "131", "129"]);
+    env.config(&format!("{LOAD}iterations: 1\ncode: {{refs: [main]}}\n"));
+    let found = env.expect(
+        0,
+        &[
+            "bisect",
+            "--axis",
+            "code",
+            "--good",
+            "v1",
+            "--bad",
+            "main",
+            "--metric",
+            "load",
+            "--threshold",
+            "5%",
+            "--json",
+        ],
+    );
+    let json = found.json();
+    assert_eq!((&json["lastGood"], &json["firstBad"]), (&sha(&env, "v3"), &sha(&env, "v4")));
+}
+
+#[test]
+fn an_axis_of_ones_own_is_searched_in_its_order() {
+    let env = Env::bare();
+    env.config(
+        "command: test $AXIS_N -lt 5\niterations: 1\naxes: {n: [1, 2, 3, 4, 5, 6], m: [a, b]}\n",
+    );
+    let search = ["bisect", "--axis", "n", "--axis", "m=b", "--good", "1", "--bad", "6", "--json"];
+    let json = env.expect(0, &search).json();
+    assert_eq!((&json["lastGood"], &json["firstBad"]), (&"4".into(), &"5".into()));
+    let status = env.status();
+    let ran_a = status["cells"].as_array().unwrap().iter().filter(|c| c["axes"]["m"] == "a");
+    assert!(ran_a.clone().all(|cell| cell["runs"].as_array().unwrap().is_empty()));
+}
+
+#[test]
+fn the_report_is_one_page_that_asks_for_nothing() {
+    let env = Env::with_commits(&["100", "130"]);
+    env.config(&format!("{LOAD}iterations: 6\ncode: {{refs: [v1, v2]}}\n"));
+    env.expect(0, &["run", "-q"]);
+    let json = env.expect(0, &["report", "-o", "out.html", "--json"]).json();
+    assert_eq!(json["metrics"], serde_json::json!(["wall", "cpu", "rss", "load"]));
+    let html = std::fs::read_to_string(env.sandbox.project().join("out.html")).unwrap();
+    for part in ["<svg", "Comparisons", "Environment", "load differs by code", "kernel"] {
+        assert!(html.contains(part), "{part}");
+    }
+    assert!(!html.contains("http://") && !html.contains("<script"));
+}
+
+#[test]
+fn results_go_to_chrome_ranger_and_come_back_exactly_once() {
+    let env = Env::with_commits(&["one"]);
+    let chrome = env.sandbox.file("chrome", "#!/bin/sh\n");
+    std::fs::set_permissions(&chrome, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    env.config(
+        "command: printf 'a\\000b'; echo e >&2\niterations: 2\nchrome: {versions: [./chrome]}\ncode: {refs: [v1]}\n",
+    );
+    env.expect(0, &["run", "-q"]);
+    let ids = env.ids();
+    let out = env.outside("out").display().to_string();
+    assert_eq!(env.expect(0, &["export", &out, "--json"]).json()["runs"], 2);
+    assert_eq!(env.expect(0, &["export", &out, "--json"]).json()["runs"], 0, "once");
+    let id = ids.first().unwrap();
+    let stdout = std::fs::read(env.outside("out").join(format!("output/{id}.stdout"))).unwrap();
+    assert_eq!(stdout, b"a\0b");
+    std::fs::remove_dir_all(env.sandbox.project().join(".agent/data")).unwrap();
+    assert_eq!(env.counts(), [(0, 0, 2)]);
+    assert_eq!(env.expect(0, &["import", &out, "--json"]).json()["imported"], 2);
+    assert_eq!(env.expect(0, &["import", &out, "--json"]).json()["known"], 2);
+    assert_eq!(env.ids(), ids);
+    assert_eq!(env.counts(), [(2, 0, 0)]);
+    let logs = env.sandbox.retake(&["runs", "logs", "--stderr", id]);
+    assert_eq!(logs.stdout, "e\n", "{}", logs.snapshot());
+    assert_eq!(env.sandbox.retake(&["audit", "verify"]).code, 0);
+}

@@ -1,0 +1,123 @@
+//! A browser from a mirror on the loopback interface, all the way to the command.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Cursor, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+
+use zip::write::SimpleFileOptions;
+
+use crate::env::Env;
+
+const PLATFORM: &str = if cfg!(target_arch = "aarch64") { "linux-arm64" } else { "linux64" };
+
+type Files = HashMap<String, Vec<u8>>;
+
+fn serve(files: impl FnOnce(&str) -> Files) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let files = Arc::new(files(&url));
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let files = Arc::clone(&files);
+            std::thread::spawn(move || answer(stream, &files));
+        }
+    });
+    url
+}
+
+/// A client that goes away is no concern of a server.
+fn answer(mut stream: TcpStream, files: &Files) -> Option<()> {
+    let mut reader = BufReader::new(stream.try_clone().ok()?);
+    let mut request = String::new();
+    reader.read_line(&mut request).ok()?;
+    let mut line = String::new();
+    while reader.read_line(&mut line).ok()? > 2 {
+        line.clear();
+    }
+    let path = request.split(' ').nth(1)?;
+    let (status, body) = match files.get(path) {
+        Some(body) => ("200 OK", &body[..]),
+        None => ("404 Not Found", &b""[..]),
+    };
+    let head =
+        format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+    stream.write_all(head.as_bytes()).ok()?;
+    stream.write_all(body).ok()
+}
+
+/// An archive with a browser that says its version.
+fn archive(version: &str) -> Vec<u8> {
+    let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
+    let options = SimpleFileOptions::default().unix_permissions(0o755);
+    zip.start_file(format!("chrome-{PLATFORM}/chrome"), options).unwrap();
+    write!(zip, "#!/bin/sh\necho browser {version}\n").unwrap();
+    zip.finish().unwrap().into_inner()
+}
+
+fn mirror(versions: &[&str]) -> String {
+    serve(|url| {
+        let mut files = Files::new();
+        let mut known = Vec::new();
+        let mut milestones = serde_json::Map::new();
+        for version in versions {
+            let path = format!("/dl/{version}/{PLATFORM}/chrome-{PLATFORM}.zip");
+            known.push(serde_json::json!({
+                "version": version, "revision": "1",
+                "downloads": {"chrome": [{"platform": PLATFORM, "url": format!("{url}{path}")}]}
+            }));
+            let newest = serde_json::json!({"version": version, "revision": "1"});
+            milestones.insert(version.split('.').next().unwrap().to_owned(), newest);
+            files.insert(path, archive(version));
+        }
+        let versions = serde_json::json!({"timestamp": "", "versions": known});
+        let milestones = serde_json::json!({"timestamp": "", "milestones": milestones});
+        files
+            .insert("/known-good-versions-with-downloads.json".into(), versions.to_string().into());
+        files.insert("/latest-versions-per-milestone.json".into(), milestones.to_string().into());
+        files
+    })
+}
+
+#[test]
+fn browsers_are_downloaded_pinned_run_and_cleaned() {
+    let url = mirror(&["119.0.6045.105", "120.0.6099.109"]);
+    let env = Env::with_commits(&["one"]);
+    env.config(&format!(
+        "command: '\"$CHROME_BIN\"; echo $CHROME_VERSION'\niterations: 1\nchrome:\n  versions: [119.0.6045.105, m120, 118.0.1.1]\n  cache_dir: cache\n  index_url: {url}\n  download_url: {url}/dl\ncode: {{refs: [v1]}}\n"
+    ));
+    let ran = env.expect(1, &["run"]);
+    assert!(ran.stderr.contains("there is no Chrome for Testing 118.0.1.1"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("chrome@120 × v1 ("), "{}", ran.stderr);
+    assert_eq!(env.counts(), [(1, 0, 0), (1, 0, 0), (0, 0, 1)], "m120 is pinned");
+    let status = env.status();
+    let run = &status["cells"][1]["runs"][0];
+    assert_eq!(run["chrome"], "120.0.6099.109");
+    let logs = env.sandbox.retake(&["runs", "logs", run["id"].as_str().unwrap()]);
+    assert_eq!(logs.stdout, "browser 120.0.6099.109\n120.0.6099.109\n");
+    assert!(env.expect(0, &["status"]).stdout.starts_with("Chrome"));
+
+    let listed = env.expect(0, &["list-chrome", "--since", "m120", "--json"]).json();
+    assert_eq!(listed.as_array().unwrap().len(), 1);
+    assert!(listed[0]["installed"].as_str().unwrap().ends_with("/chrome"));
+    let cleaned = env.expect(0, &["cache", "clean", "--json"]).json();
+    assert_eq!(cleaned["versions"], serde_json::json!(["119.0.6045.105", "120.0.6099.109"]));
+    assert!(!env.sandbox.project().join("cache/chrome/linux-120.0.6099.109").exists());
+}
+
+#[test]
+fn a_bisection_over_browsers_goes_by_their_numbers() {
+    let versions: Vec<String> = (99..106).map(|major| format!("{major}.0.1.1")).collect();
+    let url = mirror(&versions.iter().map(String::as_str).collect::<Vec<_>>());
+    let env = Env::bare();
+    env.config(&format!(
+        "command: '\"$CHROME_BIN\" | grep -q \" 99\\| 10[0-2]\"'\niterations: 1\nchrome:\n  versions: [{}]\n  cache_dir: cache\n  index_url: {url}\n  download_url: {url}/dl\n",
+        versions.iter().rev().cloned().collect::<Vec<_>>().join(", ")
+    ));
+    let found = env.expect(
+        0,
+        &["bisect", "--axis", "chrome", "--good", "99.0.1.1", "--bad", "105.0.1.1", "--json"],
+    );
+    let json = found.json();
+    assert_eq!((&json["lastGood"], &json["firstBad"]), (&"102.0.1.1".into(), &"103.0.1.1".into()));
+}

@@ -1,0 +1,83 @@
+//! Bad input: each with its own message and a code that is not 0.
+
+use crate::env::Env;
+
+#[test]
+fn every_mistake_has_its_message() {
+    let env = Env::with_commits(&["one"]);
+    env.config("command: 'true'\niterations: 1\ncode: {refs: [v1]}\naxes: {n: [1, 2]}\n");
+    let cases: &[(&[&str], i32, &str)] = &[
+        (&["run", "--refs", "nope"], 2, "code has no value nope; there is v1"),
+        (&["run", "--axis", "node=1"], 2, "there is no axis node; there is code, n"),
+        (&["run", "--axis", "n"], 2, "write NAME=VALUE"),
+        (&["run", "--append", "abc"], 2, "abc"),
+        (&["run", "--append", "0"], 2, "0"),
+        (&["run", "--append", "1", "--replace"], 2, "cannot be used with"),
+        (&["run", "--until-sure", "x"], 2, "such as 5%"),
+        (&["run", "--budget", "1m"], 2, "--until-sure"),
+        (&["status", "-f", "missing.yml"], 2, "missing.yml"),
+        (&["compare", "v1", "nope"], 2, "nope is no value of any axis"),
+        (&["compare", "v1"], 2, "<B>"),
+        (&["compare", "n=1", "n=2", "--fail-if", "wrong"], 2, "is no gate"),
+        (&["compare", "n=1", "n=2", "--metric", "nope"], 2, "no run has reported nope"),
+        (&["bisect", "--good", "v1", "--bad", "v1"], 2, "which axis"),
+        (&["bisect", "--axis", "x", "--good", "v1", "--bad", "v1"], 2, "there is no axis x"),
+        (&["bisect", "--axis", "code", "--good", "v1", "--bad", "main"], 2, "must differ"),
+        (&["bisect", "--axis", "code", "--good", "v1", "--bad", "no"], 1, "no: there is no such"),
+        (&["bisect", "--axis", "n", "--good", "1", "--bad", "9"], 2, "9 is not one of the points"),
+        (&["list-chrome", "--since", "2024-01-31"], 2, "has none"),
+        (&["import", "nowhere"], 1, "there is no runs.jsonl"),
+    ];
+    for (arguments, code, message) in cases {
+        let called = env.expect(*code, arguments);
+        assert!(called.stderr.contains(message), "{arguments:?}: {}", called.snapshot());
+    }
+}
+
+#[test]
+fn every_bad_configuration_has_its_message() {
+    let env = Env::with_commits(&["one"]);
+    let missing = env.expect(2, &["run"]);
+    assert!(missing.stderr.contains("there is no matrix.yml here"), "{}", missing.stderr);
+    let cases = [
+        ("iterations: 1\naxes: {n: [1]}\n", 2, "command is missing"),
+        ("command: x\niterations: 1\nchrome: {versions: [120]}\n", 2, "write m120"),
+        ("command: x\niterations: 1\naxes: {n: [1]}\nexclude: [{n: 1}]\n", 2, "no cell is left"),
+        (
+            "command: x\niterations: 1\ncode: {repo: ./no, refs: [v1]}\n",
+            1,
+            "there is no such directory",
+        ),
+        (
+            "command: x\niterations: 1\ncode: {repo: /, refs: [v1]}\n",
+            1,
+            "is not in a git repository",
+        ),
+        (
+            "command: 'true'\niterations: 1\nchrome: {versions: [/no/chrome]}\n",
+            1,
+            "there is no such program",
+        ),
+    ];
+    for (text, code, message) in cases {
+        env.config(text);
+        let called = env.expect(code, &["run"]);
+        assert!(called.stderr.contains(message), "{text}: {}", called.snapshot());
+    }
+}
+
+#[test]
+fn a_shallow_clone_is_named_as_the_reason() {
+    let env = Env::with_commits(&["one", "two"]);
+    let clone = env.outside("clone");
+    let url = format!("file://{}", env.sandbox.project().display());
+    let path = clone.display().to_string();
+    env.git(&["clone", "-q", "--depth", "1", "--no-tags", &url, &path]);
+    let first = env.git(&["rev-parse", "v1"]);
+    env.config(&format!(
+        "command: 'true'\niterations: 1\ncode: {{repo: {path}, refs: [main, {first}]}}\n"
+    ));
+    let ran = env.expect(1, &["run"]);
+    assert!(ran.stderr.contains("shallow clone"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("1 run: 1 ok"), "{}", ran.stderr);
+}

@@ -1,0 +1,82 @@
+//! Ctrl-C, a kill -9, and a second run while the first goes on.
+
+use std::process::{Child, Stdio};
+
+use crate::common::{RETAKE, alive, eventually};
+use crate::env::Env;
+
+/// Iteration 0 ends at once; iteration 1 waits until it is let go.
+struct Stuck {
+    env: Env,
+    run: Child,
+    child: i32,
+    go: std::path::PathBuf,
+}
+
+impl Stuck {
+    fn new() -> Self {
+        let env = Env::with_commits(&["one", "two"]);
+        let (go, pid) = (env.outside("go"), env.outside("pid"));
+        env.config(&format!(
+            "command: |\n  if [ $ITERATION = 1 ] && [ ! -e {go} ]; then echo $$ > {pid}.new; mv {pid}.new {pid}; sleep 1000; fi\niterations: 2\ncode: {{refs: [v1, v2]}}\n",
+            go = go.display(),
+            pid = pid.display()
+        ));
+        let mut command = env.sandbox.command(RETAKE);
+        command.args(["matrix", "run"]).stderr(Stdio::null()).stdout(Stdio::null());
+        let run = command.spawn().unwrap();
+        eventually("the second iteration begins", || pid.exists());
+        let child = std::fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
+        Self { env, run, child, go }
+    }
+
+    fn signal(&mut self, signal: i32) -> std::process::ExitStatus {
+        let pid = i32::try_from(self.run.id()).unwrap();
+        // SAFETY: our own child, not waited for yet.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+        self.run.wait().unwrap()
+    }
+
+    /// What was cut short is no result, and the next run does the rest and nothing else.
+    fn goes_on(self) {
+        let child = self.child;
+        eventually("the child is gone", || !alive(child));
+        let env = self.env;
+        let before = env.ids();
+        assert_eq!(before.len(), 2);
+        assert_eq!(env.counts(), [(1, 0, 1), (1, 0, 1)]);
+        std::fs::write(&self.go, "").unwrap();
+        let ran = env.expect(0, &["run"]);
+        assert!(ran.stderr.contains("2 runs: 2 ok"), "{}", ran.stderr);
+        assert_eq!(env.counts(), [(2, 0, 0), (2, 0, 0)]);
+        assert!(before.is_subset(&env.ids()));
+    }
+}
+
+#[test]
+fn signals_end_the_command_and_then_us_by_the_same_signal() {
+    use std::os::unix::process::ExitStatusExt;
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let mut stuck = Stuck::new();
+        assert_eq!(stuck.signal(signal).signal(), Some(signal));
+        stuck.goes_on();
+    }
+}
+
+#[test]
+fn a_killed_runner_loses_only_what_was_in_flight() {
+    let mut stuck = Stuck::new();
+    stuck.signal(libc::SIGKILL);
+    stuck.goes_on();
+}
+
+#[test]
+fn a_second_run_is_refused_and_told_who_runs() {
+    let mut stuck = Stuck::new();
+    let refused = stuck.env.expect(1, &["run"]);
+    let holder = format!("`retake matrix run` (pid {}", stuck.run.id());
+    assert!(refused.stderr.contains(&holder), "{}", refused.stderr);
+    let refused = stuck.env.expect(1, &["clean"]);
+    assert!(refused.stderr.contains(&holder), "{}", refused.stderr);
+    stuck.signal(libc::SIGTERM);
+}
