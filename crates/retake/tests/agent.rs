@@ -611,6 +611,38 @@ fn mistakes_are_told_before_anything_runs() {
 }
 
 #[test]
+fn the_agent_gets_its_environment_and_place() {
+    let sandbox = Sandbox::new();
+    let step = "env | grep -E '^(OWN|RETAKE_(ITERATION|WORKSPACE|TASK_ID))' | sort > \"$dir/env\"; \
+                pwd >> \"$dir/env\"; start; complete; result";
+    sandbox.agent("env:\n  OWN: a=b c", &[step]);
+    let dir = sandbox.workspace("task", &[]);
+    // From anywhere in the project.
+    std::fs::create_dir(sandbox.project().join("below")).unwrap();
+    let called = sandbox.sh("cd below && retake agent run task");
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    let expected = format!(
+        "OWN=a=b c\nRETAKE_ITERATION=1\nRETAKE_TASK_ID=task\nRETAKE_WORKSPACE=task\n\
+         RETAKE_WORKSPACE_PATH={}\n{}\n",
+        dir.display(),
+        sandbox.project().display()
+    );
+    assert_eq!(std::fs::read_to_string(sandbox.agent_dir().join("env")).unwrap(), expected);
+}
+
+#[test]
+fn denied_permissions_are_shown_and_no_failure() {
+    let sandbox = Sandbox::new();
+    let denied = r#"start; echo '{"type":"system","subtype":"permission_denied","tool_name":"Bash","message":"no"}'; complete; echo '{"type":"result","subtype":"success","is_error":false,"result":"x","usage":{},"permission_denials":[{"tool_name":"Bash"},{"tool_name":"Write"}]}'"#;
+    sandbox.agent("", &[denied]);
+    sandbox.workspace("task", &[]);
+    let called = sandbox.run_agent(&[]);
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    assert!(called.stdout.contains("⚠️ 2 permissions denied"), "{}", called.snapshot());
+    assert_eq!(sandbox.statuses(), "1 completed");
+}
+
+#[test]
 fn a_dry_run_needs_no_agent() {
     let sandbox = Sandbox::new();
     sandbox.workspace("task", &[]);

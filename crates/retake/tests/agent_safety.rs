@@ -294,6 +294,33 @@ fn a_killed_runner_loses_nothing() {
 }
 
 #[test]
+fn many_deaths_at_any_moment_leave_exact_counters() {
+    let sandbox = Sandbox::new();
+    let config = "hooks:\n  pre:\n    run: 'true'\n  post:\n    run: 'true'";
+    sandbox.agent(config, &["start; progress 1 9; result 0.01 10"]);
+    sandbox.workspace("task", &[]);
+    for round in 0..12u64 {
+        let running = sandbox.start_agent(&["-q"]);
+        // Any moment will do: in a hook, in the agent, between them.
+        std::thread::sleep(std::time::Duration::from_millis(30 + round * 23 % 140));
+        running.signal(libc::SIGKILL);
+        running.end();
+    }
+    assert_eq!(sandbox.run_agent(&["-m", "1"]).code, 0);
+    let shown = sandbox.shown();
+    let iterations = shown["iterations"].as_array().unwrap();
+    let numbers: Vec<_> = iterations.iter().map(|i| i["number"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, (1..=iterations.len() as u64).collect::<Vec<_>>());
+    for iteration in iterations {
+        let word = iteration["status"].as_str().unwrap();
+        assert!(["completed", "interrupted"].contains(&word), "{iteration}");
+        assert!(word != "completed" || iteration["tokens"] == 10, "{iteration}");
+    }
+    assert_eq!(sandbox.metadata()["executionIterations"], iterations.len());
+    assert_eq!(sandbox.retake(&["audit", "verify"]).code, 0);
+}
+
+#[test]
 fn after_a_death_the_time_in_between_is_not_counted() {
     let sandbox = Sandbox::new();
     sandbox.agent("", &["start; touch \"$dir/ready\"; sleep 1000", "start; complete; result"]);
@@ -538,5 +565,9 @@ fn a_dead_server_stops_nothing() {
     let called = sandbox.run_agent(&["-m", "3"]);
     assert_eq!(called.code, 0, "{}", called.snapshot());
     assert_eq!(sandbox.calls(), 3);
-    assert!(called.stderr.contains("1 notification could not be delivered"), "{}", called.snapshot());
+    assert!(
+        called.stderr.contains("1 notification could not be delivered"),
+        "{}",
+        called.snapshot()
+    );
 }

@@ -1,5 +1,4 @@
 //! Workspaces and the commands around them.
-#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
 mod common;
 

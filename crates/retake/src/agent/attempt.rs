@@ -124,7 +124,7 @@ impl<'a> Witness<'a> {
                     cancel.cancel(libc::SIGTERM);
                 }
                 if screen.draws() && !stop.load(Ordering::Relaxed) {
-                    let elapsed = begun.elapsed();
+                    let elapsed = Duration::from_secs(begun.elapsed().as_secs());
                     let cost_usd = shared.cost_usd.map(|cost| cost + live.cost_usd.unwrap_or(0.0));
                     let line = Live { elapsed, cost_usd: cost_usd.or(live.cost_usd), ..live };
                     screen.live(&line.line());

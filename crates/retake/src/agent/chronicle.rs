@@ -172,7 +172,9 @@ fn break_off(store: &Store, agent: Agent, iteration: &mut Iteration) {
     let id: Option<RunId> = iteration.metadata.get(key::RUN_ID).and_then(|id| id.parse().ok());
     let run = id.and_then(|id| store.get(id).ok());
     let ended = run.and_then(|run| run.ending).map_or(iteration.started_at, |e| e.end_time);
-    iteration.end(IterationStatus::Interrupted, ended.max(iteration.started_at), None);
+    // There is a result where only what follows the agent was cut off.
+    let result = iteration.result.take();
+    iteration.end(IterationStatus::Interrupted, ended.max(iteration.started_at), result);
     let Some(mut output) = id.and_then(|id| store.read_output(id, Stream::Stdout).ok()) else {
         return;
     };

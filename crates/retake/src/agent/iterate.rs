@@ -79,10 +79,9 @@ impl Runner {
     fn prompts(&mut self, number: u32) -> Result<(String, String), String> {
         let messages = self.mailbox.take(number).map_err(|error| error.to_string())?;
         let completion = Completion::find(&self.workspace, self.marks, self.settings.todo_fallback);
-        let left = self.plan.rules().max_iterations.saturating_sub(self.plan.iterations());
         let facts = Facts {
             iteration: Some(number),
-            iterations_left: Some(left),
+            iterations_left: Some(self.left()),
             remaining: completion.remaining,
             last_tests: self.last_tests(),
             verify_output: self.refusal.as_deref(),
@@ -101,6 +100,11 @@ impl Runner {
             (Ok(prompt), Ok(system)) => Ok((prompt, system)),
             (Err(error), _) | (_, Err(error)) => Err(error.to_string()),
         }
+    }
+
+    /// Iterations left of this invocation, the one that begins included.
+    fn left(&self) -> u32 {
+        self.plan.rules().max_iterations.saturating_sub(self.plan.iterations())
     }
 
     fn attempt(
@@ -158,6 +162,15 @@ impl Runner {
             .map_err(|(_, problems)| {
                 problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
             })?;
+        let live = Live {
+            iteration: number,
+            // Numbers go on over invocations, and the limit is this one's.
+            max_iterations: number.saturating_add(self.left()).saturating_sub(1),
+            elapsed: Duration::ZERO,
+            remaining: Completion::find(&self.workspace, self.marks, self.settings.todo_fallback)
+                .remaining,
+            cost_usd: Some(self.plan.spent().cost_usd).filter(|cost| *cost > 0.0),
+        };
         let cancel = self.slot.cancel().clone();
         let mut witness = Witness::new(Watching {
             kind: settings.kind,
@@ -170,13 +183,6 @@ impl Runner {
             own: self.workspace.dir().strip_prefix(&self.project).ok().map(Into::into),
             judge: &judge,
         });
-        let live = Live {
-            iteration: number,
-            max_iterations: self.plan.rules().max_iterations,
-            elapsed: Duration::ZERO,
-            remaining: None,
-            cost_usd: Some(self.plan.spent().cost_usd).filter(|cost| *cost > 0.0),
-        };
         let ticker = witness.tick(live, settings.result_grace, Arc::clone(&self.screen));
         let ran = self.slot.run(job, true, &mut witness);
         drop(ticker);

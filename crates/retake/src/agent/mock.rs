@@ -40,7 +40,10 @@ pub(crate) fn play(argv: &[String]) -> Exit {
 fn act(argv: &[String]) -> std::io::Result<()> {
     let mut prompt = String::new();
     std::io::stdin().lock().read_to_string(&mut prompt)?;
-    log(argv, &prompt)?;
+    // It may be another user's, and a link is not followed; the dry run does not depend on it.
+    if let Err(error) = log(argv, &prompt) {
+        crate::term::say(&format!("nothing is logged in {LOG}: {error}"));
+    }
     let iteration = variable("RETAKE_ITERATION").and_then(|n| n.parse().ok()).unwrap_or(1);
     let step = step();
     let session = format!("dry-run-{iteration}");

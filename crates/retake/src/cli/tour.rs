@@ -103,6 +103,13 @@ impl Tour {
         self.show(&["runs", "list", "--changed", "suite"])?;
         self.show(&["tests"])?;
 
+        stop("A coding agent in a loop, until it says that it is done. This one only pretends.")?;
+        self.show(&["agent", "init", "task", "--delay", "0"])?;
+        let instructions = self.project().join(".agent/workspaces/task/INSTRUCTIONS.md");
+        std::fs::write(instructions, "Make the suite pass.\n")?;
+        self.show(&["agent", "run", "task", "--dry-run"])?;
+        self.show(&["agent", "show", "task"])?;
+
         stop("The record is a chain of hashes: an edit shows.")?;
         self.show(&["audit", "verify"])?;
         self.tamper()?;

@@ -10,7 +10,7 @@ use super::iterate::Ran;
 
 pub(crate) enum Agenda {
     /// So many iterations of each cell.
-    Fixed(Plan),
+    Fixed(Box<Plan>),
     /// As many as it takes.
     UntilSure(Box<Sampling>),
 }

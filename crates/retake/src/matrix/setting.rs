@@ -25,6 +25,8 @@ pub(crate) struct Setting {
     pub(crate) file: PathBuf,
     /// The project's `.agent/`.
     pub(crate) agent: PathBuf,
+    /// Variables that no command gets.
+    pub(crate) unset: Vec<OsString>,
 }
 
 impl Setting {
@@ -63,7 +65,7 @@ impl Setting {
         spec.shell = true;
         // All of it is kept, and none of it is carried along.
         spec.inline_bytes = u64::MAX;
-        spec.unset = misleading();
+        spec.unset = self.unset.clone();
         spec
     }
 
@@ -78,7 +80,7 @@ impl Setting {
 }
 
 /// Variables of git's hooks: they would point a command at another repository than its worktree.
-fn misleading() -> Vec<OsString> {
+pub(crate) fn misleading() -> Vec<OsString> {
     let kept = clean_environment(std::env::vars_os());
     std::env::vars_os().map(|(name, _)| name).filter(|n| kept.iter().all(|(k, _)| k != n)).collect()
 }

@@ -16,6 +16,9 @@ use crate::{signals, term};
 /// How often a worker that waits looks whether it should stop.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// How often the live line is drawn while nothing ends.
+const TICK: Duration = Duration::from_secs(1);
+
 struct Floor<'a> {
     ground: &'a Ground<'a>,
     screen: &'a Screen,
@@ -24,6 +27,9 @@ struct Floor<'a> {
     /// Why nothing more can be run.
     broken: Mutex<Option<String>>,
     stop: AtomicBool,
+    /// How many workers are at work, and told when one leaves.
+    working: Mutex<usize>,
+    left: Condvar,
     begun: Instant,
 }
 
@@ -47,14 +53,18 @@ pub(crate) fn work(
         changed: Condvar::new(),
         broken: Mutex::new(None),
         stop: AtomicBool::new(false),
+        working: Mutex::new(0),
+        left: Condvar::new(),
         begun: Instant::now(),
     };
     floor.draw(&lock(&floor.agenda));
+    *lock(&floor.working) = slots.len();
     std::thread::scope(|scope| {
         for (worker, slot) in slots.iter_mut().enumerate() {
             let floor = &floor;
             scope.spawn(move || floor.labour(slot, worker));
         }
+        floor.watch();
     });
     screen.clear();
     super::iterate::tidy(&ground.setting.scratch());
@@ -86,6 +96,20 @@ impl Floor<'_> {
             }
         }
         self.changed.notify_all();
+        *lock(&self.working) -= 1;
+        self.left.notify_all();
+    }
+
+    /// Keeps the live line true while long iterations run.
+    fn watch(&self) {
+        let mut working = lock(&self.working);
+        while *working > 0 {
+            let waited = self.left.wait_timeout(working, TICK);
+            working = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if *working > 0 {
+                self.draw(&lock(&self.agenda));
+            }
+        }
     }
 
     fn next_step(&self) -> Option<Step> {

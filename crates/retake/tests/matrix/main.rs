@@ -1,5 +1,7 @@
 //! `retake matrix` as its users meet it: real repositories, real runs, the real program.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
+
 #[path = "../common/mod.rs"]
 mod common;
 

@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::matrix::chronicle::{self, Planned};
 use crate::matrix::history::History;
 use crate::matrix::samples::Samples;
-use crate::matrix::setting::Setting;
+use crate::matrix::setting::{Setting, misleading};
 use crate::matrix::supply::Supply;
 use crate::place::Place;
 use crate::slot::{Audit, Slot};
@@ -112,7 +112,7 @@ pub(super) fn setting(
         ));
     }
     let agent = place.project.as_deref().unwrap_or(&here).join(".agent");
-    Ok(Setting { file: matrix.file.clone(), matrix, config, place, agent })
+    Ok(Setting { file: matrix.file.clone(), matrix, config, place, agent, unset: misleading() })
 }
 
 /// Makes `.agent/` at the top of the repository, or here where there is none, unless we are in a
@@ -199,6 +199,12 @@ impl View {
             )));
         }
         Ok(samples)
+    }
+
+    /// What the last run planned; a search plans neither order nor seed.
+    pub(super) fn last_run(&self) -> Option<&Planned> {
+        let mut plans = self.loops.iter().map(|(_, planned)| planned);
+        plans.find(|planned| planned.purpose.starts_with("run"))
     }
 
     /// A cell in a word or a few.

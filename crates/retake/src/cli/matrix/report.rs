@@ -106,7 +106,7 @@ fn page(view: &View, metrics: &[String], margin: f64) -> Result<Page, Failure> {
 fn environment(view: &View) -> Vec<(String, String)> {
     let mut facts: Vec<(String, String)> = Vec::new();
     let mut put = |name: &str, value: String| facts.push((name.to_owned(), value));
-    if let Some((_, planned)) = view.loops.first() {
+    if let Some(planned) = view.last_run() {
         put("command", planned.command.clone());
         if let Some(setup) = &planned.setup {
             put("setup", setup.clone());

@@ -251,7 +251,7 @@ impl Invocation<'_> {
             };
             let (iterations, warmup) = (config.iterations, config.warmup);
             let options = Options { iterations, warmup, mode, order, seed };
-            return Agenda::Fixed(Plan::new(keys, &history.past(), &options));
+            return Agenda::Fixed(Box::new(Plan::new(keys, &history.past(), &options)));
         };
         let pairs = distinct(&baselines(matrix), keys);
         let samples = Samples::of(matrix, keys, history, config, &self.args.metric);

@@ -38,7 +38,7 @@ pub(super) fn cells(view: &View) -> Vec<StatusCell> {
 pub(super) fn status(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let view = View::open(&args.common, &args.filters, store)?;
     let cells = cells(&view);
-    let last = view.loops.first().map(|(_, planned)| planned);
+    let last = view.last_run();
     if args.common.json {
         let order = last.map_or_else(
             || view.setting.matrix.order.as_str().to_owned(),
