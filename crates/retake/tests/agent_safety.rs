@@ -253,6 +253,29 @@ fn an_interrupt_in_a_hook_or_a_gate_is_an_interrupt() {
 }
 
 #[test]
+fn an_interrupt_before_or_outside_the_loop_is_an_interrupt() {
+    let sandbox = Sandbox::new();
+    let agent = sandbox.agent("", &["touch \"$dir/ready\"; sleep 1000"]);
+    sandbox.workspace("task", &[]);
+    let interrupted = |command: &str| {
+        let mut child =
+            sandbox.command(common::RETAKE).args(["agent", command, "task"]).spawn().unwrap();
+        sandbox.awaited("ready");
+        // SAFETY: to a child of ours that was not waited for.
+        unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+        let status = child.wait().unwrap();
+        std::fs::remove_file(sandbox.agent_dir().join("ready")).unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGINT));
+    };
+    interrupted("verify");
+    // Already when asked for its version.
+    let ready = sandbox.agent_dir().join("ready");
+    std::fs::write(&agent, format!("#!/bin/sh\ntouch {}\nsleep 1000\n", ready.display())).unwrap();
+    interrupted("run");
+    assert_eq!(sandbox.statuses(), "");
+}
+
+#[test]
 fn a_killed_runner_loses_nothing() {
     let sandbox = Sandbox::new();
     let config = "retry:\n  first: 1ms";

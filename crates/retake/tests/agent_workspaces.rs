@@ -341,6 +341,7 @@ fn sessions_and_reports() {
     sandbox.agent("", &["start; result"]);
     assert!(refused(&sandbox, &["verify", "task"]).contains("no report"));
     // None of this is a loop.
+    assert_eq!(sandbox.logs(), "");
     assert_eq!(sandbox.statuses(), "");
 }
 

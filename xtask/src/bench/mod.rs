@@ -3,9 +3,11 @@
 //! Rounds are interleaved and reported as medians: on a shared machine only ratios within one run
 //! mean anything.
 
+mod agent;
 mod effects;
 mod exec;
 mod first;
+mod matrix;
 mod record;
 mod table;
 
@@ -37,17 +39,22 @@ pub(crate) fn run(name: &str) -> Result<(), String> {
         ]));
     }
     match name {
+        "agent" => agent::run(),
         "effects" => effects::run(),
         "exec" => exec::run(),
         "first" => first::run(),
+        "matrix" => matrix::run(),
         "record" => record::run(),
-        _ => Err(format!("there is no benchmark {name}; there are: effects, exec, first, record")),
+        _ => Err(format!(
+            "there is no benchmark {name}; there are: agent, effects, exec, first, matrix, record"
+        )),
     }
 }
 
 pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
     match batch {
         ["effects", batch @ ..] => effects::spin(batch),
+        ["matrix", batch @ ..] => matrix::spin(batch),
         _ => exec::spin(batch),
     }
 }

@@ -35,7 +35,7 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-fn ending(code: i32, output: &[u8]) -> Ending {
+pub(super) fn ending(code: i32, output: &[u8]) -> Ending {
     let bytes = output.len() as u64;
     Ending {
         outcome: Word::Exited,

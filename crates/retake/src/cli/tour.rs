@@ -110,6 +110,13 @@ impl Tour {
         self.show(&["agent", "run", "task", "--dry-run"])?;
         self.show(&["agent", "show", "task"])?;
 
+        stop("A command over several values, until the numbers say which is faster.")?;
+        let matrix = "command: sleep $AXIS_PAUSE\niterations: 6\naxes: {pause: ['0.01', '0.03']}\n";
+        std::fs::write(self.project().join("matrix.yml"), matrix)?;
+        self.show(&["matrix", "run", "--quiet"])?;
+        self.show(&["matrix", "status"])?;
+        self.show(&["matrix", "compare", "0.01", "0.03"])?;
+
         stop("The record is a chain of hashes: an edit shows.")?;
         self.show(&["audit", "verify"])?;
         self.tamper()?;

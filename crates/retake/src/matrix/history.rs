@@ -18,7 +18,6 @@ pub(crate) const SETUP: &str = "matrix.setup";
 pub(crate) const AXIS: &str = "matrix.axis.";
 pub(crate) const SHA: &str = "matrix.sha";
 pub(crate) const CHROME: &str = "matrix.chrome";
-pub(crate) const ITERATION: &str = "matrix.iteration";
 /// Of runs whose number was chosen by looking at them.
 pub(crate) const ADAPTIVE: &str = "matrix.adaptive";
 /// Of runs that were not interleaved with those of other cells.

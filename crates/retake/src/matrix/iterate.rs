@@ -9,7 +9,7 @@ use retake_matrix::iteration::{Iteration, Scratch, arguments};
 use retake_matrix::metrics::{Metrics, Reported, built_in};
 use retake_matrix::plan::{CellKey, Matrix, Step, StepKind};
 
-use super::history::{ADAPTIVE, AXIS, BLOCKED, CHROME, ITERATION, KEY, SHA, WARMUP};
+use super::history::{ADAPTIVE, AXIS, BLOCKED, CHROME, KEY, SHA, WARMUP};
 use super::setting::Setting;
 use super::supply::{Supply, short};
 use crate::drive::Observer;
@@ -76,11 +76,14 @@ impl Observer for Watch<'_> {
 
 impl Ground<'_> {
     /// Runs one step. An error means that nothing can be run or recorded here at all.
-    pub(crate) fn run(&self, slot: &mut Slot, worker: usize, step: &Step) -> Result<Ran, String> {
+    pub(crate) fn run(
+        &self,
+        slot: &mut Slot,
+        scratch: &Scratch,
+        step: &Step,
+    ) -> Result<Ran, String> {
         let setting = self.setting;
-        let parent = setting.scratch();
-        let scratch = Scratch::new(&parent, &format!("w{worker}"))
-            .map_err(|error| format!("{}: {error}", parent.display()))?;
+        scratch.renew().map_err(|error| format!("{}: {error}", scratch.tmp().display()))?;
         let (tmp, metrics) = (scratch.tmp(), scratch.metrics());
         let cell = &self.matrix.cells[step.cell];
         let value = |name: &str| self.matrix.axis(name).map(|axis| self.matrix.value(cell, axis));
@@ -113,7 +116,6 @@ impl Ground<'_> {
         };
         let mut put = |name: &str, value: String| spec.labels.insert(name.to_owned(), value);
         put(label, self.keys[step.cell].to_string());
-        put(ITERATION, step.iteration.to_string());
         for (axis, at) in self.matrix.axes.iter().zip(cell.0.iter()) {
             put(&format!("{AXIS}{}", axis.name), axis.values[*at as usize].clone());
         }
@@ -172,6 +174,13 @@ impl Ground<'_> {
         let parts: Vec<String> = parts.collect();
         if parts.is_empty() { "the command".to_owned() } else { parts.join(" × ") }
     }
+}
+
+/// A worker's own directory for what its commands leave.
+pub(crate) fn scratch(setting: &Setting, worker: usize) -> Result<Scratch, String> {
+    let parent = setting.scratch();
+    Scratch::new(&parent, &format!("w{worker}"))
+        .map_err(|error| format!("{}: {error}", parent.display()))
 }
 
 /// The first part of an exact version; anything else as it is.

@@ -75,6 +75,7 @@ impl Search<'_> {
                 bisect.observe(point, self.observe_row(row));
             }
         }
+        let scratch = super::iterate::scratch(self.setting, 0).map_err(Ended::Broken)?;
         let mut there: HashSet<usize> = HashSet::new();
         let mut count = 0;
         while let Some(point) = bisect.next_point().map(str::to_owned) {
@@ -112,7 +113,7 @@ impl Search<'_> {
             };
             let name = ground.name(place);
             self.screen.live(&format!("  [{count:>3}] {name}"));
-            let ran = ground.run(slot, 0, &step).map_err(Ended::Broken)?;
+            let ran = ground.run(slot, &scratch, &step).map_err(Ended::Broken)?;
             if matches!(ran.outcome, Outcome::Cancelled(_)) {
                 return Err(Ended::Interrupted);
             }
@@ -131,6 +132,7 @@ impl Search<'_> {
             ));
             bisect.observe(&point, observation);
         }
+        drop(scratch);
         super::iterate::tidy(&self.setting.scratch());
         Ok(bisect.answer(&self.axis))
     }

@@ -8,7 +8,7 @@ use retake_event::Outcome;
 use retake_matrix::plan::{Next, Step, StepKind};
 
 use super::agenda::Agenda;
-use super::iterate::{Ground, Ran};
+use super::iterate::{Ground, Ran, scratch};
 use super::screen::{Screen, bar, time_left};
 use crate::slot::Slot;
 use crate::{signals, term};
@@ -83,21 +83,34 @@ impl Floor<'_> {
     }
 
     fn labour(&self, slot: &mut Slot, worker: usize) {
-        while let Some(step) = self.next_step() {
-            match self.ground.run(slot, worker, &step) {
+        let scratch = match scratch(self.ground.setting, worker) {
+            Ok(scratch) => Some(scratch),
+            Err(problem) => {
+                self.give_up(problem);
+                None
+            }
+        };
+        while let (Some(scratch), Some(step)) = (&scratch, self.next_step()) {
+            match self.ground.run(slot, scratch, &step) {
                 // Ended by the signal that ends us: no result.
                 Ok(ran) if matches!(ran.outcome, Outcome::Cancelled(_)) => break,
                 Ok(ran) => self.done(slot, &step, &ran),
                 Err(problem) => {
-                    lock(&self.broken).get_or_insert(problem);
-                    self.stop.store(true, Ordering::SeqCst);
+                    self.give_up(problem);
                     break;
                 }
             }
         }
+        drop(scratch);
         self.changed.notify_all();
         *lock(&self.working) -= 1;
         self.left.notify_all();
+    }
+
+    /// Nothing can be run here any more; nobody begins anything.
+    fn give_up(&self, problem: String) {
+        lock(&self.broken).get_or_insert(problem);
+        self.stop.store(true, Ordering::SeqCst);
     }
 
     /// Keeps the live line true while long iterations run.

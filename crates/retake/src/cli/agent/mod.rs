@@ -11,10 +11,12 @@ mod template;
 mod workspaces;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use clap::Subcommand;
 
 use super::{Exit, Failure};
+use crate::signals;
 use project::Project;
 
 /// A coding agent in a loop: fresh context each time, until the task is done, stuck or out of budget
@@ -60,11 +62,17 @@ enum Command {
 }
 
 pub(super) fn agent(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
-    // Whatever is wrong with what was asked for is a 1 here, and 2 elsewhere.
-    asked(args, store).map_err(|failure| match failure {
-        Failure::Usage(_) | Failure::Config(_) | Failure::Place(_) => refused(failure),
-        other => other,
-    })
+    match asked(args, store) {
+        // What was cut off by a signal did not fail.
+        Err(_) if signals::asked().load(Ordering::Relaxed) => {
+            Ok(Exit::Signal(signals::received().unwrap_or(libc::SIGINT)))
+        }
+        // Whatever is wrong with what was asked for is a 1 here, and 2 elsewhere.
+        Err(failure @ (Failure::Usage(_) | Failure::Config(_) | Failure::Place(_))) => {
+            Err(refused(failure))
+        }
+        answered => answered,
+    }
 }
 
 fn asked(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {

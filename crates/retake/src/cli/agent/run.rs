@@ -1,6 +1,7 @@
 //! `retake agent run`: the loop.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -239,8 +240,13 @@ impl Opened {
         let history = chronicle::iterations(&chapters);
         let last = History::new(&history).next_number().saturating_sub(1);
         let log_redactor = redactor.clone();
+        // Only a loop has a log.
+        let log_path = match command {
+            "run" => workspace.log_path(Timestamp::now()),
+            _ => PathBuf::from("/dev/null"),
+        };
         let log = Log::create(
-            &workspace.log_path(Timestamp::now()),
+            &log_path,
             settings.kind,
             Box::new(move |text| log_redactor.redact_str(text).0.into_owned()),
         );

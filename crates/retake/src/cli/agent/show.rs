@@ -1,5 +1,8 @@
 //! `retake agent show`: where a workspace stands, and how it got there.
 
+use std::time::Duration;
+
+use retake_agent::display::time;
 use retake_agent::iteration::{History, HistorySummary, Iteration, Shown, chart};
 use retake_agent::lock::Lock;
 use retake_agent::plan::{Mode, StopReason};
@@ -111,7 +114,7 @@ pub(super) fn show(args: &Args, project: &Project) -> Result<Exit, Failure> {
         }
         Err(error) => text += &format!("says        {error}\n"),
     }
-    text += &format!("iterations  {}\n", iterations.len());
+    text += &totals(&summary, history.failure_streak());
     let cost: f64 = iterations.iter().filter_map(Iteration::cost_usd).sum();
     let tokens: u64 = iterations.iter().filter_map(Iteration::tokens).sum();
     if tokens > 0 {
@@ -123,4 +126,39 @@ pub(super) fn show(args: &Args, project: &Project) -> Result<Exit, Failure> {
     }
     term::page(&text)?;
     Ok(Exit::OK)
+}
+
+/// The summary of a history for people; what there was nothing of is left out.
+fn totals(summary: &HistorySummary, streak: u32) -> String {
+    let mut ends = Vec::new();
+    for (count, word) in [
+        (summary.successful_iterations, "completed"),
+        (summary.failed_iterations, "failed"),
+        (summary.timed_out_iterations, "timed out"),
+    ] {
+        if count > 0 {
+            ends.push(format!("{count} {word}"));
+        }
+    }
+    let mut text = format!("iterations  {}", summary.total_iterations);
+    if !ends.is_empty() {
+        text += &format!(": {}", ends.join(", "));
+    }
+    if streak > 0 {
+        text += &format!("; the last {streak} without success");
+    }
+    text.push('\n');
+    if summary.total_iterations > 0 {
+        let took = time(Duration::from_millis(summary.total_duration_ms));
+        text += &format!("took        {took}\n");
+    }
+    let (modified, created) = (summary.total_files_modified, summary.total_files_created);
+    if modified + created > 0 {
+        text += &format!("files       {modified} modified, {created} created\n");
+    }
+    if summary.total_tests_run > 0 {
+        let (passed, failed) = (summary.total_tests_passed, summary.total_tests_failed);
+        text += &format!("tests       {passed} passed, {failed} failed\n");
+    }
+    text
 }

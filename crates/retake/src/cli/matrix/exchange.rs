@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::open::{self, Common, Filters, Project, View};
 use crate::cli::{Exit, Failure};
-use crate::matrix::history::{AXIS, CHROME, ITERATION, KEY, SHA};
+use crate::matrix::history::{AXIS, CHROME, KEY, SHA};
 use crate::matrix::setting::Setting;
 use crate::matrix::supply::Supply;
 use crate::{job, term};
@@ -170,7 +170,6 @@ fn take(
     intent.correlation_ids.repo_sha = Some(line.sha.clone());
     let labels = [
         (KEY.to_owned(), key.to_string()),
-        (ITERATION.to_owned(), line.iteration.to_string()),
         (format!("{AXIS}{CHROME_AXIS}"), line.chrome.clone()),
         (format!("{AXIS}{CODE_AXIS}"), line.reference.clone()),
         (CHROME.to_owned(), line.chrome.clone()),

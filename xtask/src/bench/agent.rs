@@ -1,0 +1,203 @@
+//! What a loop costs beyond its agent: per iteration, per byte of event stream, and while it waits.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::exec::timed;
+use super::median;
+use super::table::Page;
+
+const ROUNDS: usize = 7;
+const FEW: u64 = 1;
+const MANY: u64 = 21;
+const WAITED: u64 = 10;
+
+pub(crate) fn run() -> Result<(), String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let retake = own.with_file_name("retake");
+    let place = Place::new()?;
+    let mut page = Page::new(
+        "agent: the cost of the loop",
+        "`cargo xtask bench agent` writes this page. Medians of interleaved rounds; CPU time is user and system \
+         together, children included.",
+    );
+    iterations(&mut page, &retake, &place)?;
+    stream(&mut page, &retake, &place)?;
+    waiting(&mut page, &retake, &place)?;
+    page.write("agent.md")
+}
+
+/// A project with a workspace and an agent that is a shell script.
+struct Place {
+    home: PathBuf,
+}
+
+impl Place {
+    fn new() -> Result<Self, String> {
+        let home = std::env::temp_dir().join(format!("retake-bench-agent-{}", std::process::id()));
+        fs::create_dir_all(home.join("project/.agent")).map_err(|error| error.to_string())?;
+        Ok(Self { home })
+    }
+
+    fn project(&self) -> PathBuf {
+        self.home.join("project")
+    }
+
+    fn agent(&self, name: &str, script: &str) -> Result<PathBuf, String> {
+        let path = self.home.join(name);
+        let text = format!("#!/bin/sh\n[ \"$1\" = --version ] && exit 0\n{script}\n");
+        fs::write(&path, text)
+            .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o755)))
+            .map_err(|error| error.to_string())?;
+        Ok(path)
+    }
+
+    /// A loop of so many iterations, as a command line.
+    fn command(
+        &self,
+        retake: &Path,
+        agent: &Path,
+        name: &str,
+        options: &str,
+    ) -> Result<Vec<String>, String> {
+        let workspace = self.project().join(".agent/workspaces").join(name);
+        let project = self.project().display().to_string();
+        let retake = retake.display();
+        if !workspace.exists() {
+            let made = Command::new("sh")
+                .args(["-c", &format!("cd {project} && {retake} agent init {name}")])
+                .stdout(Stdio::null())
+                .status();
+            if !made.is_ok_and(|status| status.success()) {
+                return Err(format!("no workspace {name}"));
+            }
+            fs::write(workspace.join("INSTRUCTIONS.md"), "Measure.\n")
+                .map_err(|error| error.to_string())?;
+        }
+        let line = format!(
+            "cd {project} && RETAKE_AGENT__CLAUDE__COMMAND={} exec {retake} agent run {name} -q {options}",
+            agent.display()
+        );
+        Ok(vec!["sh".into(), "-c".into(), line])
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // In the temporary directory, and of no use to anyone.
+        _ = fs::remove_dir_all(&self.home);
+    }
+}
+
+const RESULT: &str = r#"{"type":"result","subtype":"success","is_error":false,"result":"ok","num_turns":1,"total_cost_usd":0.01,"session_id":"s","permission_denials":[]}"#;
+
+fn iterations(page: &mut Page, retake: &Path, place: &Place) -> Result<(), String> {
+    page.section(
+        "An iteration",
+        "Loops of 1 and of 21 iterations of an agent that only prints its result; the difference, divided by 20, \
+         less what the agent costs by itself. Files are tracked in an empty project, tests are looked for, every \
+         iteration is recorded. Target: under 10 ms of CPU.",
+    );
+    let agent = place.agent("prints", &format!("cat >/dev/null; echo '{RESULT}'"))?;
+    let bare = vec![
+        "sh".to_owned(),
+        "-c".into(),
+        format!(
+            "i=0; while [ $i -lt {MANY} ]; do {} </dev/null; i=$((i+1)); done",
+            agent.display()
+        ),
+    ];
+    let few = place.command(retake, &agent, "few", &format!("--no-delay -m {FEW}"))?;
+    let many = place.command(retake, &agent, "many", &format!("--no-delay -m {MANY}"))?;
+    let (mut loops, mut agents) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        eprint!("\riterations: round {} of {ROUNDS}", round + 1);
+        let (_, few_us, _) = timed(&few)?;
+        let (_, many_us, _) = timed(&many)?;
+        let (_, bare_us, _) = timed(&bare)?;
+        loops.push((many_us - few_us) / (MANY - FEW) as f64 / 1000.0);
+        agents.push(bare_us / MANY as f64 / 1000.0);
+    }
+    eprintln!();
+    let (whole, agent) = (median(&loops), median(&agents));
+    page.table(
+        &["", "CPU ms per iteration"],
+        &[
+            vec!["loop and agent".into(), format!("{whole:.2}")],
+            vec!["agent alone".into(), format!("{agent:.2}")],
+            vec!["loop".into(), format!("{:.2}", whole - agent)],
+        ],
+    );
+    Ok(())
+}
+
+fn stream(page: &mut Page, retake: &Path, place: &Place) -> Result<(), String> {
+    page.section(
+        "An event stream of 1 GiB",
+        "One iteration whose agent writes 1 GiB of events (tool results of 2 KB): captured, hashed, recorded, logged \
+         and read. `cat` to a file reads the same pipe. Targets: 200 MB/s, under 32 MiB.",
+    );
+    let filler = "x".repeat(2000);
+    let event = format!(
+        "{{\"type\":\"user\",\"message\":{{\"content\":[{{\"type\":\"tool_result\",\"tool_use_id\":\"t\",\"content\":\"{filler}\"}}]}}}}"
+    );
+    let file = place.home.join("events");
+    let mut out = fs::File::create(&file).map_err(|error| error.to_string())?;
+    let block = format!("{event}\n").repeat(512);
+    for _ in 0..(1usize << 30).div_ceil(block.len()) {
+        out.write_all(block.as_bytes()).map_err(|error| error.to_string())?;
+    }
+    let size = out.metadata().map_err(|error| error.to_string())?.len() as f64 / 1e6;
+    drop(out);
+    let script = format!("cat >/dev/null; cat {}; echo '{RESULT}'", file.display());
+    let agent = place.agent("spews", &script)?;
+    let ours = place.command(retake, &agent, "spew", "--no-delay -m 1")?;
+    let copy = place.home.join("copy").display().to_string();
+    let plain =
+        vec!["sh".to_owned(), "-c".into(), format!("cat {} | cat > {copy}", file.display())];
+    let (mut loops, mut cats, mut memory) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..3 {
+        eprint!("\rstream: round {} of 3", round + 1);
+        let (wall, _, rss) = timed(&ours)?;
+        loops.push(size / (wall / 1e6));
+        memory.push(rss / 1024.0);
+        let (wall, _, _) = timed(&plain)?;
+        cats.push(size / (wall / 1e6));
+    }
+    eprintln!();
+    page.table(
+        &["", "MB/s", "peak MiB"],
+        &[
+            vec![
+                "retake agent run".into(),
+                format!("{:.0}", median(&loops)),
+                format!("{:.1}", median(&memory)),
+            ],
+            vec!["cat | cat > file".into(), format!("{:.0}", median(&cats)), "-".into()],
+        ],
+    );
+    Ok(())
+}
+
+fn waiting(page: &mut Page, retake: &Path, place: &Place) -> Result<(), String> {
+    page.section(
+        "Waiting",
+        "Two iterations with a delay of 10 s between them, less the same without. Target: under 0.5 % of a core.",
+    );
+    let agent = place.agent("prints", &format!("cat >/dev/null; echo '{RESULT}'"))?;
+    let slow = place.command(retake, &agent, "slow", &format!("-m 2 -d {WAITED}"))?;
+    let fast = place.command(retake, &agent, "fast", "-m 2 --no-delay")?;
+    let mut shares = Vec::new();
+    for round in 0..3 {
+        eprint!("\rwaiting: round {} of 3", round + 1);
+        let (_, slow_us, _) = timed(&slow)?;
+        let (_, fast_us, _) = timed(&fast)?;
+        shares.push((slow_us - fast_us).max(0.0) / (WAITED as f64 * 1e6) * 100.0);
+    }
+    eprintln!();
+    page.table(&["", "% of a core"], &[vec!["waiting".into(), format!("{:.2}", median(&shares))]]);
+    Ok(())
+}

@@ -1,0 +1,220 @@
+//! What a matrix costs beyond its runs: the driver, the plan, the statistics.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use retake_engine::{Attach, Cancel, Keeper, Request, Settings};
+use retake_matrix::config::{Config, Order};
+use retake_matrix::explain::explain;
+use retake_matrix::plan::{Identity, Matrix, Mode, Next, Options, Plan, baselines};
+use retake_matrix::random::Random;
+use retake_matrix::stats::{Criteria, Side, compare};
+use retake_matrix::table::{Measured, Table};
+use retake_store::Store;
+
+use super::exec::{intent, timed};
+use super::median;
+use super::record::ending;
+use super::table::Page;
+
+const ROUNDS: usize = 3;
+const CELLS: usize = 1000;
+
+pub(crate) fn run() -> Result<(), String> {
+    let mut page = Page::new(
+        "matrix: the cost beyond the runs",
+        "`cargo xtask bench matrix` writes this page. Every figure is the median of interleaved rounds of one run; \
+         compare ratios, not times.",
+    );
+    cells(&mut page)?;
+    planning(&mut page)?;
+    statistics(&mut page)?;
+    page.write("matrix.md")
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// A directory of its own that is removed in the end.
+struct Project {
+    directory: PathBuf,
+}
+
+impl Project {
+    fn new() -> Result<Self, String> {
+        let directory =
+            std::env::temp_dir().join(format!("retake-bench-matrix-{}", std::process::id()));
+        let project = Self { directory };
+        project.empty()?;
+        Ok(project)
+    }
+
+    /// Without a record.
+    fn empty(&self) -> Result<(), String> {
+        // Absent is as good.
+        _ = std::fs::remove_dir_all(&self.directory);
+        std::fs::create_dir_all(self.directory.join(".agent")).map_err(text)?;
+        let values: Vec<String> = (0..CELLS).map(|n| n.to_string()).collect();
+        let config =
+            format!("command: 'true'\niterations: 1\naxes: {{n: [{}]}}\n", values.join(", "));
+        std::fs::write(self.directory.join("matrix.yml"), config).map_err(text)
+    }
+}
+
+impl Drop for Project {
+    fn drop(&mut self) {
+        // It is in the directory for temporary files.
+        _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn cells(page: &mut Page) -> Result<(), String> {
+    page.section(
+        "1,000 cells of true",
+        "The base runs `sh -c true` as often through the same engine and commits intent and outcome of each, with \
+         nothing of a matrix around it. hyperfine records nothing.",
+    );
+    let own = std::env::current_exe().map_err(text)?;
+    let retake = own.with_file_name("retake").display().to_string();
+    let project = Project::new()?;
+    let store = project.directory.join(".agent/data").display().to_string();
+    let config = project.directory.join("matrix.yml").display().to_string();
+    let run = |workers: &str| {
+        let shell = format!(
+            "cd {} && exec {retake} matrix run -q -f {config} --workers {workers}",
+            project.directory.display()
+        );
+        vec!["sh".to_owned(), "-c".into(), shell]
+    };
+    let runs = CELLS.to_string();
+    let hyperfine =
+        ["hyperfine", "-N", "--style", "none", "--warmup", "0", "--runs", &runs, "sh -c true"];
+    let variants: Vec<(&str, Vec<String>)> = vec![
+        ("recorded engine", vec![own.display().to_string(), "spin".into(), "matrix".into(), store]),
+        ("matrix run, 1 worker", run("1")),
+        ("matrix run, 2 workers", run("2")),
+        ("matrix run, 4 workers", run("4")),
+        ("hyperfine -N", hyperfine.map(str::to_owned).to_vec()),
+    ];
+    let mut walls = vec![Vec::new(); variants.len()];
+    for round in 0..ROUNDS {
+        eprint!("\rcells: round {} of {ROUNDS}", round + 1);
+        for ((_, words), walls) in variants.iter().zip(&mut walls) {
+            project.empty()?;
+            walls.extend(timed(words).ok().map(|(wall, ..)| wall / 1e6));
+        }
+    }
+    eprintln!();
+    let base = median(&walls[0]);
+    let rows: Vec<Vec<String>> = variants
+        .iter()
+        .zip(&walls)
+        .map(|((name, _), walls)| match &walls[..] {
+            [] => vec![(*name).into(), "did not run".into(), String::new()],
+            walls => {
+                let wall = median(walls);
+                vec![(*name).into(), format!("{wall:.2}"), format!("{:.2}", wall / base)]
+            }
+        })
+        .collect();
+    page.table(&["", "wall s", "ratio"], &rows);
+    Ok(())
+}
+
+/// The base: as many recorded runs and nothing else.
+pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
+    let &[store] = batch else { return Err("spin matrix STORE".into()) };
+    let mut keeper = Keeper::start(Settings::default()).map_err(text)?;
+    let cancel = Cancel::new().map_err(text)?;
+    let request = Request::new(["/bin/sh", "-c", "true"]);
+    let command =
+        retake_engine::Command::new(request).map_err(|problems| format!("{problems:?}"))?;
+    let mut store = Store::open(Path::new(store)).map_err(text)?;
+    for _ in 0..CELLS {
+        let recording = store.begin(&intent()).map_err(text)?;
+        let finished = keeper.run(&command, &cancel, Attach::default(), &mut |_| {});
+        let code = finished.outcome.exit_code().ok_or("the keeper was killed")?;
+        recording.finish(&mut store, ending(code, b"")).map_err(text)?;
+    }
+    Ok(())
+}
+
+fn planning(page: &mut Page) -> Result<(), String> {
+    page.section("Planning 100,000 cells", "Cells, keys, the plan, and every step handed out.");
+    let list = |count: usize| (0..count).map(|n| n.to_string()).collect::<Vec<_>>().join(", ");
+    let config = format!(
+        "command: 'true'\niterations: 1\naxes: {{a: [{}], b: [{}], c: [{}]}}\n",
+        list(100),
+        list(100),
+        list(10)
+    );
+    let config = Config::read(Path::new("matrix.yml"), &config).map_err(text)?;
+    let mut walls = Vec::new();
+    for _ in 0..ROUNDS {
+        let start = Instant::now();
+        let matrix = Matrix::of(&config);
+        let keys = Identity::new(&config.command, &config.env).keys(&matrix);
+        let (mode, order) = (Mode::Pending, Order::Interleaved);
+        let options = Options { iterations: 1, warmup: 0, mode, order, seed: 1 };
+        let mut plan = Plan::new(&keys, &[], &options);
+        while let Next::Run(step) = plan.next_step() {
+            plan.done(&step, true);
+        }
+        walls.push(start.elapsed().as_secs_f64());
+        if plan.ok() != 100_000 {
+            return Err(format!("{} of 100000 cells were planned", plan.ok()));
+        }
+    }
+    page.table(&["", "wall s"], &[vec!["all of it".into(), format!("{:.3}", median(&walls))]]);
+    Ok(())
+}
+
+fn statistics(page: &mut Page) -> Result<(), String> {
+    page.section(
+        "The statistics of a 10 x 10 x 100 matrix",
+        "Every value against the first of its axis, and the decomposition of `explain`.",
+    );
+    let list = (0..10).map(|n| n.to_string()).collect::<Vec<_>>().join(", ");
+    let mut yaml = String::from("command: 'true'\niterations: 100\naxes:\n");
+    for axis in ["a", "b"] {
+        writeln!(yaml, "  {axis}: [{list}]").map_err(text)?;
+    }
+    let config = Config::read(Path::new("matrix.yml"), &yaml).map_err(text)?;
+    let matrix = Matrix::of(&config);
+    let mut random = Random::new(1);
+    let blocks: Vec<u64> = (0..100).collect();
+    let samples: Vec<Vec<f64>> = (0..matrix.cells.len())
+        .map(|_| (0..100).map(|_| 100.0 + 5.0 * random.unit()).collect())
+        .collect();
+    let pairs = baselines(&matrix);
+    let (mut compared, mut explained) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let start = Instant::now();
+        let criteria = Criteria { comparisons: pairs.len(), ..Criteria::default() };
+        for &(a, b) in &pairs {
+            let side =
+                |cell: usize| Side { name: "", values: &samples[cell], blocks: &blocks, failed: 0 };
+            std::hint::black_box(compare(side(a), side(b), "wall", &criteria));
+        }
+        compared.push(start.elapsed().as_secs_f64());
+        let cells = matrix.cells.iter().zip(&samples).map(|(cell, values)| Measured {
+            place: cell.0.iter().map(|at| *at as usize).collect(),
+            values: values.clone(),
+            blocks: blocks.clone(),
+            failed: 0,
+        });
+        let table =
+            Table { metric: "wall".into(), axes: matrix.axes.clone(), cells: cells.collect() };
+        let start = Instant::now();
+        std::hint::black_box(explain(&table, 0.02, 0.95, 1));
+        explained.push(start.elapsed().as_secs_f64());
+    }
+    let rows = [
+        vec![format!("{} comparisons", pairs.len()), format!("{:.3}", median(&compared))],
+        vec!["explain".into(), format!("{:.3}", median(&explained))],
+    ];
+    page.table(&["", "wall s"], &rows);
+    Ok(())
+}
