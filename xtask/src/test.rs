@@ -40,11 +40,23 @@ struct Agent {
     variable: &'static str,
 }
 
-const AGENTS: [Agent; 1] = [Agent {
-    package: "@anthropic-ai/claude-code@2.1.325",
-    program: "node_modules/@anthropic-ai/claude-code-linux-x64/claude",
-    variable: "RETAKE_CLAUDE",
-}];
+const AGENTS: [Agent; 3] = [
+    Agent {
+        package: "@anthropic-ai/claude-code@2.1.325",
+        program: "node_modules/@anthropic-ai/claude-code-linux-x64/claude",
+        variable: "RETAKE_CLAUDE",
+    },
+    Agent {
+        package: "@openai/codex@0.166.0",
+        program: "node_modules/.bin/codex",
+        variable: "RETAKE_CODEX",
+    },
+    Agent {
+        package: "@google/gemini-cli@0.61.0",
+        program: "node_modules/.bin/gemini",
+        variable: "RETAKE_GEMINI",
+    },
+];
 
 pub(crate) fn run() -> Result<(), String> {
     install()?;
@@ -61,7 +73,7 @@ pub(crate) fn run() -> Result<(), String> {
 
 impl Agent {
     fn install(&self) -> Result<PathBuf, String> {
-        let directory = target().join("agents");
+        let directory = target().join("agents").join(self.variable);
         let program = directory.join(self.program);
         if !program.is_file() {
             println!("installing {}", self.package);

@@ -387,7 +387,9 @@ fn reset_gives_a_broken_loop_up() {
 #[test]
 fn one_loop_at_a_time() {
     let sandbox = Sandbox::new();
-    sandbox.agent("", &["start; touch \"$dir/ready\"; while [ ! -e \"$dir/go\" ]; do sleep 0.02; done; complete; result"]);
+    let waits = "start; touch \"$dir/ready\"; while [ ! -e \"$dir/go\" ]; do sleep 0.02; done; \
+                 complete; result";
+    sandbox.agent("", &[waits, "start; complete; result"]);
     sandbox.workspace("task", &[]);
     let running = sandbox.start_agent(&[]);
     sandbox.awaited("ready");

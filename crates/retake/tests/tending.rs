@@ -461,7 +461,9 @@ fn every_value_is_explained_and_every_mistake_reported() {
     let plain = sandbox.retake(&["config"]).stdout;
     assert!(plain.contains("execution.max_output_kb: 7\n"), "{plain}");
     let list = sandbox.retake_with(&variables, &["config", "--json", "--explain"]).json();
-    assert_eq!(list[3]["source"], "$RETAKE_EXECUTION__DEFAULT_TIMEOUT_SECONDS");
+    let key = "execution.default_timeout_seconds";
+    let entry = list.as_array().unwrap().iter().find(|entry| entry["key"] == key).unwrap();
+    assert_eq!(entry["source"], "$RETAKE_EXECUTION__DEFAULT_TIMEOUT_SECONDS");
     let run = sandbox.retake_with(&variables, &["exec", "--json", "true"]).json();
     assert_eq!(run["timeoutMs"], 77_000, "and it is what runs use");
 

@@ -1,6 +1,7 @@
 //! Colour: only for a person at a terminal, and only beside words that say the same.
 
 use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a colour stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +15,8 @@ pub(crate) enum Shade {
     Heading,
 }
 
+static OFF: AtomicBool = AtomicBool::new(false);
+
 /// Whether colours are used at all.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Palette {
@@ -24,10 +27,16 @@ impl Palette {
     #[cfg(test)]
     pub(crate) const PLAIN: Self = Self { on: false };
 
+    /// Turns colours off for the rest of this program.
+    pub(crate) fn turn_off() {
+        OFF.store(true, Ordering::Relaxed);
+    }
+
     pub(crate) fn of_stdout() -> Self {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Self { on: std::io::stdout().is_terminal() && !set("NO_COLOR") && !dumb }
+        let off = OFF.load(Ordering::Relaxed) || set("NO_COLOR") || dumb;
+        Self { on: std::io::stdout().is_terminal() && !off }
     }
 
     pub(crate) fn paint(self, shade: Shade, text: &str) -> String {

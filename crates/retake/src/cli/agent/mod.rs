@@ -31,6 +31,9 @@ pub(crate) struct Args {
     /// Where archived workspaces are [default: .agent/archive]
     #[arg(long, global = true, value_name = "DIR", help_heading = "Places")]
     archive_dir: Option<PathBuf>,
+    /// Use no colours
+    #[arg(long, global = true, help_heading = "Output")]
+    no_colors: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -80,6 +83,7 @@ fn asked(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
         workspaces: args.workspaces_dir,
         templates: args.templates_dir,
         archive: args.archive_dir,
+        no_colors: args.no_colors,
     };
     if let Command::Init(init) = &args.command {
         project::make_at_git_root()?;

@@ -10,11 +10,13 @@ use super::refused;
 use crate::cli::{Failure, init};
 use crate::config::Config;
 use crate::place::Place;
+use crate::term::Palette;
 
 pub(super) struct Given {
     pub(super) workspaces: Option<PathBuf>,
     pub(super) templates: Option<PathBuf>,
     pub(super) archive: Option<PathBuf>,
+    pub(super) no_colors: bool,
 }
 
 pub(super) struct Project {
@@ -36,6 +38,9 @@ impl Project {
         let root = place.project.clone().unwrap_or_else(|| here.clone());
         let config = Config::load(place.project.as_deref())?;
         let settings = settings(&config, None, BTreeMap::new())?;
+        if !settings.colors || given.no_colors {
+            Palette::turn_off();
+        }
         let pick = |given: &Option<PathBuf>, configured: &Path| match given {
             Some(dir) => here.join(dir),
             None => root.join(configured),
