@@ -169,6 +169,10 @@ pub fn time(duration: Duration) -> String {
 
 /// Makes control characters visible; line feeds and tabs stay.
 pub fn visible(text: &str) -> String {
+    // Nearly all that agents say, told in one pass that needs no characters.
+    if text.bytes().all(|byte| matches!(byte, b'\n' | b'\t' | 0x20..=0x7e)) {
+        return text.to_owned();
+    }
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -155,8 +155,12 @@ impl<'a> Witness<'a> {
                 }
                 Event::ToolResult { content, exit_code, is_error, .. } if *parse_tests => {
                     // One tool call is one test run; the last of an iteration is how it stands.
+                    let text = content.text();
+                    if !may_hold_tests(&text) {
+                        return;
+                    }
                     let mut parser = Parser::new();
-                    parser.push(TestStream::Stdout, content.text().as_bytes());
+                    parser.push(TestStream::Stdout, text.as_bytes());
                     let code = exit_code.or((!is_error).then_some(0));
                     if let Some(found) = parser.finish(code, Vec::new()) {
                         *tests = Some(found);
@@ -237,6 +241,12 @@ fn leave_out(changes: &mut Changes, own: Option<&Path>) {
     }
     renamed.retain(|rename| work(&rename.from) || work(&rename.to));
     lines.retain(|path, _| work(path));
+}
+
+/// Every test runner gives a number and one of these words; most tool results have neither.
+fn may_hold_tests(text: &str) -> bool {
+    const WORDS: [&str; 9] = ["pass", "PASS", "Pass", "fail", "FAIL", "ok", "OK", "test", "Test"];
+    text.bytes().any(|byte| byte.is_ascii_digit()) && WORDS.iter().any(|word| text.contains(word))
 }
 
 fn keep(said: &mut Vec<u8>, bytes: &[u8]) {
