@@ -105,6 +105,11 @@ pub enum Problem {
 }
 
 impl Problem {
+    /// All of them in one line.
+    pub fn listed(problems: &[Self]) -> String {
+        problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    }
+
     pub fn zero_timeout() -> Self {
         Self::Timeout("is 0; give a positive number of seconds, or --no-timeout for none".into())
     }

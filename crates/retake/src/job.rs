@@ -158,6 +158,13 @@ impl Spec {
         environment
     }
 
+    /// The job of a loop's own spec, or why it is none.
+    pub(crate) fn ready(self, config: &Config, store: &Path) -> Result<Job, String> {
+        let environment = self.environment(config, store);
+        self.job(environment, config, Problems::default())
+            .map_err(|(_, problems)| Problem::listed(&problems))
+    }
+
     /// The job, or the intent that it would have had and everything that is wrong with it.
     pub(crate) fn job(
         self,

@@ -6,7 +6,7 @@
 use std::io;
 
 use jiff::Timestamp;
-use retake_engine::{Attach, Cancel, Command, Event, Keeper, Request, Session, Settings};
+use retake_engine::{Attach, Cancel, Command, Event, Keeper, Problem, Request, Session, Settings};
 use retake_event::{Intent, Outcome};
 use retake_store::{Recording, Store};
 
@@ -111,9 +111,7 @@ impl Slot {
     /// Runs a command of retake's own, such as git, off the record. Gives how it ended and what it
     /// printed, as far as that fits.
     pub(crate) fn quietly(&mut self, request: Request) -> Result<(Outcome, [Vec<u8>; 2]), String> {
-        let command = Command::new(request).map_err(|problems| {
-            problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
-        })?;
+        let command = Command::new(request).map_err(|problems| Problem::listed(&problems))?;
         let mut output = [Vec::new(), Vec::new()];
         let finished = self.keeper.run(&command, &self.cancel, Attach::default(), &mut |event| {
             if let Event::Output { stream, bytes } = event {

@@ -164,6 +164,7 @@ fn secrets_do_not_reach_the_record_through_effects() {
     let effects = run.json()["effects"].clone();
     assert_eq!(effects["filesCreated"], json!(["made-[redacted:API_TOKEN]"]));
     assert_eq!(effects["testResults"]["details"][0]["name"], "leaks_[redacted:API_TOKEN]");
+    // Snapshots know files by their names, and this one lies in the tree under that name.
     std::fs::remove_dir_all(sandbox.store().join("snapshots")).unwrap();
     assert!(!on_disk(&sandbox.store(), b"hunter2hunter2"));
 }

@@ -23,6 +23,21 @@ pub struct LoopRecord {
     pub end_time: Option<Timestamp>,
 }
 
+impl LoopRecord {
+    /// A new loop that begins now.
+    pub fn running(kind: Kind, plan: String) -> Self {
+        Self {
+            id: LoopId::new(),
+            kind,
+            plan,
+            state: "running".to_owned(),
+            stop_reason: None,
+            start_time: Timestamp::now(),
+            end_time: None,
+        }
+    }
+}
+
 /// A fact about a loop or one of its runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {

@@ -254,10 +254,7 @@ fn publish(
 ) -> Result<(), WorkspaceError> {
     match std::fs::rename(staged, dir) {
         Ok(()) => Ok(()),
-        Err(error) if dir.symlink_metadata().is_ok() => {
-            let _ = error;
-            Err(exists())
-        }
+        Err(_) if dir.symlink_metadata().is_ok() => Err(exists()),
         Err(error) => Err(WorkspaceError::Io { path: dir.to_owned(), error }),
     }
 }

@@ -155,19 +155,6 @@ impl<'t> Nodes<'t> {
 
 /// The known word that a slip of the pen would turn into this one.
 fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
-    let nearest = known.iter().map(|known| (distance(word, known), *known)).min()?;
+    let nearest = known.iter().map(|known| (strsim::levenshtein(word, known), *known)).min()?;
     (nearest.0 <= 1 + word.len() / 4).then_some(nearest.1)
-}
-
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.bytes().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }

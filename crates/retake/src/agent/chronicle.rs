@@ -206,17 +206,10 @@ pub(crate) struct Chronicle {
 
 impl Chronicle {
     pub(crate) fn begin(store: &mut Store, planned: &Planned) -> retake_store::Result<Self> {
-        let id = LoopId::new();
-        store.begin_loop(&LoopRecord {
-            id,
-            kind: Kind::Agent,
-            plan: serde_json::to_string(planned).expect("plain data"),
-            state: "running".to_owned(),
-            stop_reason: None,
-            start_time: Timestamp::now(),
-            end_time: None,
-        })?;
-        Ok(Self { id, told: false })
+        let plan = serde_json::to_string(planned).expect("plain data");
+        let record = LoopRecord::running(Kind::Agent, plan);
+        store.begin_loop(&record)?;
+        Ok(Self { id: record.id, told: false })
     }
 
     /// Goes on with a loop whose runner died, and marks what it left unfinished.

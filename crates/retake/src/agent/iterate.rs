@@ -156,12 +156,7 @@ impl Runner {
             let effects = Effects::new(changes, tests.cloned(), progress, summary::extract(said));
             serde_json::to_value(effects).expect("effects are plain data")
         };
-        let environment = spec.environment(&self.config, &self.place.store);
-        let job = spec
-            .job(environment, &self.config, crate::request::Problems::default())
-            .map_err(|(_, problems)| {
-                problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
-            })?;
+        let job = spec.ready(&self.config, &self.place.store)?;
         let live = Live {
             iteration: number,
             // Numbers go on over invocations, and the limit is this one's.

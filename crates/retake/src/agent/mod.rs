@@ -38,7 +38,6 @@ use retake_store::redact::Redactor;
 use crate::config::Config;
 use crate::job::Spec;
 use crate::place::Place;
-use crate::request::Problems;
 use crate::signals;
 use crate::slot::Slot;
 
@@ -364,11 +363,7 @@ impl Runner {
         spec: Spec,
         observer: &mut dyn crate::drive::Observer,
     ) -> Result<crate::drive::Done, String> {
-        let environment = spec.environment(&self.config, &self.place.store);
-        let job =
-            spec.job(environment, &self.config, Problems::default()).map_err(|(_, problems)| {
-                problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
-            })?;
+        let job = spec.ready(&self.config, &self.place.store)?;
         self.slot.run(job, true, observer).map_err(|unrecorded| unrecorded.problem)
     }
 }

@@ -6,7 +6,9 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use retake_engine::{Attach, Cancel, Command, Event, Finished, Keeper, Request, Settings, quote};
+use retake_engine::{
+    Attach, Cancel, Command, Event, Finished, Keeper, Problem, Request, Settings, quote,
+};
 use retake_event::RunId;
 
 use super::{Exit, Failure};
@@ -172,10 +174,8 @@ impl Tour {
             own("PAGER", Path::new("cat")),
         ]);
         request.environment.extend(set.iter().map(|(n, v)| (OsString::from(n), OsString::from(v))));
-        let command = Command::new(request).map_err(|problems| {
-            let texts: Vec<_> = problems.iter().map(ToString::to_string).collect();
-            std::io::Error::other(texts.join("; "))
-        })?;
+        let command = Command::new(request)
+            .map_err(|problems| std::io::Error::other(Problem::listed(&problems)))?;
         let finished = self.keeper.run(&command, &self.cancel, attach, observer);
         if self.cancel.requested().is_some() {
             return Err(std::io::Error::other("interrupted"));

@@ -168,27 +168,13 @@ pub(crate) fn find(path: &str) -> Result<&'static Key, Option<&'static str>> {
     if let Some(key) = keys().iter().find(|key| key.path == path) {
         return Ok(key);
     }
-    let nearest = keys().iter().map(|key| (distance(path, key.path), key.path)).min();
+    let nearest = keys().iter().map(|key| (strsim::levenshtein(path, key.path), key.path)).min();
     Err(nearest.filter(|(distance, _)| *distance <= 2 + path.len() / 4).map(|(_, path)| path))
 }
 
 /// Whether other keys lie below this path.
 pub(crate) fn is_group(path: &str) -> bool {
     keys().iter().any(|key| key.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
-}
-
-/// How many single-letter edits lie between two words.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.bytes().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 /// The text of a configuration file with every default, commented out.
@@ -228,11 +214,5 @@ mod tests {
         assert_eq!(find("execution.timeout").err(), Some(None));
         assert_eq!(find("zzz").err(), Some(None));
         assert!(is_group("execution") && is_group("execution.audit") && !is_group("execution.aud"));
-    }
-
-    #[test]
-    fn distances() {
-        assert_eq!(distance("kitten", "sitting"), 3);
-        assert_eq!(distance("", "abc"), 3);
     }
 }

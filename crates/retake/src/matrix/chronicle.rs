@@ -72,17 +72,10 @@ pub(crate) fn pins(loops: &[(LoopRecord, Planned)]) -> BTreeMap<String, String> 
 }
 
 pub(crate) fn begin(store: &mut Store, planned: &Planned) -> retake_store::Result<LoopId> {
-    let id = LoopId::new();
-    store.begin_loop(&LoopRecord {
-        id,
-        kind: Kind::Matrix,
-        plan: serde_json::to_string(planned).expect("plain data"),
-        state: "running".to_owned(),
-        stop_reason: None,
-        start_time: Timestamp::now(),
-        end_time: None,
-    })?;
-    Ok(id)
+    let plan = serde_json::to_string(planned).expect("plain data");
+    let record = LoopRecord::running(Kind::Matrix, plan);
+    store.begin_loop(&record)?;
+    Ok(record.id)
 }
 
 pub(crate) fn end(store: &mut Store, id: LoopId, reason: &str) -> retake_store::Result<()> {

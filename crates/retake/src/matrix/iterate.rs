@@ -13,7 +13,6 @@ use super::history::{ADAPTIVE, AXIS, BLOCKED, CHROME, KEY, SHA, WARMUP};
 use super::setting::Setting;
 use super::supply::{Supply, short};
 use crate::drive::Observer;
-use crate::request::Problems;
 use crate::slot::Slot;
 
 /// What all iterations of an invocation have in common.
@@ -132,10 +131,7 @@ impl Ground<'_> {
             put(BLOCKED, "1".to_owned());
         }
         spec.correlation_ids.repo_sha = code.map(|code| code.of.sha.clone());
-        let environment = spec.environment(&setting.config, &setting.place.store);
-        let job = spec.job(environment, &setting.config, Problems::default()).map_err(
-            |(_, problems)| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
-        )?;
+        let job = spec.ready(&setting.config, &setting.place.store)?;
         let mut watch =
             Watch { reported: Reported::default(), file: &metrics, found: Default::default() };
         let done = slot.run(job, false, &mut watch).map_err(|unrecorded| unrecorded.problem)?;

@@ -15,7 +15,6 @@ use retake_matrix::plan::{Identity, Matrix};
 use super::history::SETUP;
 use super::screen::Screen;
 use super::setting::Setting;
-use crate::request::Problems;
 use crate::signals;
 use crate::slot::Slot;
 
@@ -211,8 +210,7 @@ impl Supply {
         if !worktree.sha.is_empty() {
             spec.correlation_ids.repo_sha = Some(worktree.sha.clone());
         }
-        let environment = spec.environment(&setting.config, &setting.place.store);
-        let job = spec.job(environment, &setting.config, Problems::default()).map_err(refused)?;
+        let job = spec.ready(&setting.config, &setting.place.store).map_err(Trouble::Failed)?;
         screen.live(&format!("  [setup] {name}"));
         let done = slot.run(job, false, &mut ()).map_err(|u| Trouble::Failed(u.problem))?;
         screen.clear();
@@ -302,10 +300,6 @@ impl From<GitError> for Trouble {
             error => Self::Failed(error.to_string()),
         }
     }
-}
-
-fn refused((_, problems): (Box<retake_event::Intent>, Vec<retake_engine::Problem>)) -> Trouble {
-    Trouble::Failed(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
 }
 
 fn no_cache() -> BrowserError {
