@@ -22,8 +22,6 @@ use crate::{signals, term};
 pub(crate) const SNAPSHOTS: &str = "snapshots";
 /// How many earlier runs of a command its tests are compared with.
 const COMPARED: usize = 20;
-/// How much of what was printed last is searched for a summary.
-const SUMMARY_BYTES: usize = 256 * 1024;
 
 /// What to look at.
 #[derive(Clone, Debug, Default)]
@@ -45,7 +43,7 @@ impl Wanted {
 pub(crate) struct Watch {
     files: Option<Files>,
     parser: Option<Parser>,
-    printed: Vec<u8>,
+    printed: Tail,
     history: History,
     /// Where report files are looked for, and the patterns of further places.
     directory: PathBuf,
@@ -59,7 +57,7 @@ impl Watch {
         Self {
             files: track.and_then(|root| Files::begin(root, wanted.exact, place, config)),
             parser: wanted.tests.then(Parser::new),
-            printed: Vec::new(),
+            printed: Tail::default(),
             history: History::new(),
             directory: cwd.to_owned(),
             report_places: config.words("tests.reports").to_vec(),
@@ -105,6 +103,34 @@ impl Watch {
     }
 }
 
+/// The end of what was said, as much as is searched for a summary.
+#[derive(Default)]
+pub(crate) struct Tail(Vec<u8>);
+
+impl Tail {
+    const KEPT: usize = 256 * 1024;
+
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        let tail = &bytes[bytes.len().saturating_sub(Self::KEPT)..];
+        if self.0.len() + tail.len() > 2 * Self::KEPT {
+            self.0.drain(..self.0.len().saturating_sub(Self::KEPT));
+        }
+        self.0.extend_from_slice(tail);
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// The parsers' word for a stream.
+pub(crate) fn test_stream(stream: Stream) -> tests::Stream {
+    match stream {
+        Stream::Stdout => tests::Stream::Stdout,
+        Stream::Stderr => tests::Stream::Stderr,
+    }
+}
+
 /// The files of one directory before a run.
 pub(crate) struct Files {
     tracker: Tracker,
@@ -142,18 +168,10 @@ impl Files {
 impl Observer for Watch {
     fn output(&mut self, stream: Stream, bytes: &[u8]) {
         if let Some(parser) = &mut self.parser {
-            let stream = match stream {
-                Stream::Stdout => tests::Stream::Stdout,
-                Stream::Stderr => tests::Stream::Stderr,
-            };
-            parser.push(stream, bytes);
+            parser.push(test_stream(stream), bytes);
         }
         if stream == Stream::Stdout {
-            let tail = &bytes[bytes.len().saturating_sub(SUMMARY_BYTES)..];
-            if self.printed.len() + tail.len() > 2 * SUMMARY_BYTES {
-                self.printed.drain(..self.printed.len().saturating_sub(SUMMARY_BYTES));
-            }
-            self.printed.extend_from_slice(tail);
+            self.printed.push(bytes);
         }
     }
 
@@ -165,7 +183,7 @@ impl Observer for Watch {
         };
         let results = self.parser.take().and_then(|parser| parser.finish(code, self.reports()));
         let progress = progress::judge(changes.as_ref(), results.as_ref(), &self.history);
-        let summary = summary::extract(&self.printed);
+        let summary = summary::extract(self.printed.bytes());
         let effects = Effects::new(changes.as_ref(), results, progress, summary);
         let mut value = serde_json::to_value(effects).expect("effects are plain data");
         if let Some(files) = &self.files

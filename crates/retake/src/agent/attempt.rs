@@ -17,10 +17,8 @@ use retake_event::Stream;
 
 use super::screen::Screen;
 use crate::drive::Observer;
-use crate::effects::Files;
+use crate::effects::{Files, Tail, test_stream};
 
-/// How much of what the agent said is searched for its summary.
-const SAID: usize = 256 * 1024;
 const TICK: Duration = Duration::from_millis(200);
 
 /// Puts together what an iteration did: changed files, tests, what the agent said.
@@ -54,7 +52,7 @@ pub(crate) struct Witness<'a> {
     cancel: Cancel,
     shared: Arc<Mutex<Shared>>,
     /// What the agent said, the end of it.
-    said: Vec<u8>,
+    said: Tail,
     parse_tests: bool,
     /// For an agent without an event stream: all that it prints.
     parser: Option<Parser>,
@@ -98,7 +96,7 @@ impl<'a> Witness<'a> {
             plan,
             cancel,
             shared: Arc::default(),
-            said: Vec::new(),
+            said: Tail::default(),
             parse_tests,
             parser: (parse_tests && !events).then(Parser::new),
             tests: None,
@@ -148,9 +146,9 @@ impl<'a> Witness<'a> {
             }
             match event {
                 Event::Text { text, delta } => {
-                    keep(said, text.as_bytes());
+                    said.push(text.as_bytes());
                     if !delta {
-                        said.push(b'\n');
+                        said.push(b"\n");
                     }
                 }
                 Event::ToolResult { content, exit_code, is_error, .. } if *parse_tests => {
@@ -199,14 +197,10 @@ impl Observer for Witness<'_> {
         self.log.output(&text);
         self.screen.detail(&text);
         if stream == Stream::Stdout {
-            keep(&mut self.said, bytes);
+            self.said.push(bytes);
         }
         if let Some(parser) = &mut self.parser {
-            let stream = match stream {
-                Stream::Stdout => TestStream::Stdout,
-                Stream::Stderr => TestStream::Stderr,
-            };
-            parser.push(stream, bytes);
+            parser.push(test_stream(stream), bytes);
         }
     }
 
@@ -221,7 +215,7 @@ impl Observer for Witness<'_> {
         if let Some(changes) = &mut changes {
             leave_out(changes, self.own.as_deref());
         }
-        Some((self.judge)(changes.as_ref(), self.tests.as_ref(), &self.said))
+        Some((self.judge)(changes.as_ref(), self.tests.as_ref(), self.said.bytes()))
     }
 }
 
@@ -247,14 +241,6 @@ fn leave_out(changes: &mut Changes, own: Option<&Path>) {
 fn may_hold_tests(text: &str) -> bool {
     const WORDS: [&str; 9] = ["pass", "PASS", "Pass", "fail", "FAIL", "ok", "OK", "test", "Test"];
     text.bytes().any(|byte| byte.is_ascii_digit()) && WORDS.iter().any(|word| text.contains(word))
-}
-
-fn keep(said: &mut Vec<u8>, bytes: &[u8]) {
-    let tail = &bytes[bytes.len().saturating_sub(SAID)..];
-    if said.len() + tail.len() > 2 * SAID {
-        said.drain(..said.len().saturating_sub(SAID));
-    }
-    said.extend_from_slice(tail);
 }
 
 /// Ends its thread when dropped.
