@@ -7,7 +7,7 @@ mod common;
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -26,19 +26,7 @@ impl Screen {
     /// An interactive shell with job control and a prompt that is easy to find.
     fn new() -> Self {
         let sandbox = Sandbox::new();
-        // SAFETY: descriptors just made are wrapped at once.
-        let (ours, theirs) = unsafe {
-            let ours = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC);
-            libc::grantpt(ours);
-            libc::unlockpt(ours);
-            let theirs = libc::ioctl(
-                ours,
-                libc::TIOCGPTPEER,
-                libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC,
-            );
-            assert!(ours >= 0 && theirs >= 0);
-            (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs))
-        };
+        let (ours, theirs) = Sandbox::terminal();
         let mut command = sandbox.command("bash");
         command
             .args(["--norc", "--noprofile", "--noediting", "-i"])

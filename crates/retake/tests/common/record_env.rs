@@ -76,15 +76,10 @@ impl Sandbox {
         self.settled(&self.retake(arguments).snapshot())
     }
 
-    /// What the program shows on a terminal of this size; stderr is not a part of it.
-    pub(crate) fn on_terminal(
-        &self,
-        (columns, lines): (u16, u16),
-        variables: &[(&str, &str)],
-        arguments: &[&str],
-    ) -> String {
-        // SAFETY: descriptors just made are wrapped at once; the size is a complete structure.
-        let (ours, theirs) = unsafe {
+    /// A terminal of its own: our end and theirs.
+    pub(crate) fn terminal() -> (OwnedFd, OwnedFd) {
+        // SAFETY: descriptors just made are wrapped at once.
+        unsafe {
             let ours = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC);
             libc::grantpt(ours);
             libc::unlockpt(ours);
@@ -94,10 +89,21 @@ impl Sandbox {
                 libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC,
             );
             assert!(ours >= 0 && theirs >= 0);
-            let size = libc::winsize { ws_row: lines, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-            assert_eq!(libc::ioctl(ours, libc::TIOCSWINSZ, &raw const size), 0);
             (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs))
-        };
+        }
+    }
+
+    /// What the program shows on a terminal of this size; stderr is not a part of it.
+    pub(crate) fn on_terminal(
+        &self,
+        (columns, lines): (u16, u16),
+        variables: &[(&str, &str)],
+        arguments: &[&str],
+    ) -> String {
+        let (ours, theirs) = Self::terminal();
+        let size = libc::winsize { ws_row: lines, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: a terminal and a complete structure.
+        unsafe { assert_eq!(libc::ioctl(ours.as_raw_fd(), libc::TIOCSWINSZ, &raw const size), 0) };
         let mut command: Command = self.command(RETAKE);
         command.env_remove("COLUMNS").env("TERM", "xterm").envs(variables.iter().copied());
         let mut child = command
