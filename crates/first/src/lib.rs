@@ -45,6 +45,7 @@ mod glob;
 mod json;
 mod lifeline;
 mod name;
+pub mod operation;
 mod options;
 mod orchestrator;
 mod place;
