@@ -1,7 +1,7 @@
 //! Loops with real agents, against a model on loopback that says what a script says.
 //!
-//! `RETAKE_CLAUDE`, `RETAKE_CODEX` and `RETAKE_GEMINI` name their programs. Without one its tests
-//! look at nothing; on CI, where all are installed, that is a failure.
+//! `RETAKE_CLAUDE`, `RETAKE_CODEX`, `RETAKE_GEMINI` and `RETAKE_OPENCODE` name their programs.
+//! Without one its tests look at nothing; on CI, where all are installed, that is a failure.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
 mod common;
@@ -273,4 +273,35 @@ fn gemini_in_one_loop() {
     command.args(["agent", "run", "task", "-v", "--dangerously-skip-permissions", "-m", "1"]);
     let called = one_loop(&sandbox, &mut command);
     assert!(called.stdout.contains("I begin."), "{}", called.snapshot());
+}
+
+#[test]
+fn opencode_in_one_loop() {
+    let Some(program) = program("RETAKE_OPENCODE") else { return };
+    let sandbox = sandbox("opencode", &program, "");
+    let line = status(&sandbox, r#"{"complete":true}"#);
+    let turns = json!([
+        {"text": "I begin.", "tools": [{"name": "bash",
+            "input": {"command": line, "description": "a step"}}]},
+        {"text": "Done."},
+    ]);
+    let model = Model::saying(&sandbox, &turns);
+    let home = sandbox.dir.path().join("home/config/opencode");
+    std::fs::create_dir_all(&home).unwrap();
+    let provider = json!({
+        "npm": "@ai-sdk/openai-compatible", "name": "fake",
+        "options": {"baseURL": format!("{}/v1", model.url), "apiKey": "dummy"},
+        "models": {"fake-model": {"name": "fake", "limit": {"context": 100_000, "output": 4000}}},
+    });
+    let settings = json!({
+        "model": "fake/fake-model", "small_model": "fake/fake-model", "autoupdate": false,
+        "share": "disabled", "provider": {"fake": provider},
+    });
+    std::fs::write(home.join("opencode.json"), settings.to_string()).unwrap();
+    let mut command = sandbox.command(RETAKE);
+    command.args(["agent", "run", "task", "-v", "--dangerously-skip-permissions", "-m", "1"]);
+    let called = one_loop(&sandbox, &mut command);
+    for part in ["I begin.", "🔧 bash", "✓ Command finished (exit code 0)", "Done."] {
+        assert!(called.stdout.contains(part), "{part}: {}", called.snapshot());
+    }
 }
