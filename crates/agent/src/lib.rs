@@ -6,6 +6,7 @@
 
 pub mod adapters;
 pub mod checkpoint;
+pub mod clock;
 pub mod control;
 pub mod display;
 pub mod files;

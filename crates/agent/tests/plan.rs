@@ -56,7 +56,7 @@ impl Story {
                     self.clock += 1;
                     self.plan.done(reports(number), at(self.clock));
                 }
-                Step::Verify { attempt } => {
+                Step::Verify { attempt, .. } => {
                     self.steps.push(format!("verify {attempt}"));
                     self.plan.verified(gate(attempt), at(self.clock));
                 }
@@ -455,4 +455,97 @@ impl Odd for Report {
     fn tokens_odd(&self) -> bool {
         self.spent.tokens % 2 == 1
     }
+}
+
+fn gated(max_attempts: u32) -> Rules {
+    let gate = Gate { max_attempts, resume_on_fail: true };
+    Rules { verify: Some(gate), ..rules(Mode::Loop) }
+}
+
+fn at_its_gate(rules: Rules) -> Plan {
+    let mut plan = Plan::new(rules, 0);
+    plan.done(complete(), at(1));
+    assert!(matches!(plan.next(at(1), NONE), Step::Verify { attempt: 1, .. }));
+    plan
+}
+
+#[test]
+fn a_gate_that_could_not_be_asked_refuses_nothing() {
+    // The limit of iterations is reached, and the verification is still owed.
+    let mut plan = at_its_gate(Rules { max_iterations: 1, ..gated(1) });
+    plan.unverified(Ending::RateLimited { resets_at: Some(1_000_101) }, at(1));
+    let wait = Step::Wait { why: Why::RateLimit { resets_at: 1_000_101 }, remaining: secs(101) };
+    assert_eq!(plan.next(at(1), NONE), wait);
+    assert!(matches!(plan.next(at(102), NONE), Step::Verify { attempt: 1, .. }));
+    plan.unverified(Ending::Transient, at(102));
+    assert!(matches!(
+        plan.next(at(102), NONE),
+        Step::Wait { why: Why::Backoff { attempt: 1 }, .. }
+    ));
+    assert!(matches!(plan.next(at(110), NONE), Step::Verify { attempt: 1, .. }));
+    assert_eq!(plan.verify_attempts(), 0);
+    plan.verified(true, at(110));
+    assert_eq!(plan.stopped(), Some(StopReason::Completed));
+}
+
+#[test]
+fn a_gate_that_never_answers_is_a_failure() {
+    let few = Backoff { tries: 2, ..Backoff::default() };
+    let mut plan = at_its_gate(Rules { backoff: few, ..gated(1) });
+    for clock in [1, 100, 200] {
+        assert!(matches!(plan.next(at(clock), NONE), Step::Verify { attempt: 1, .. }));
+        plan.unverified(Ending::Transient, at(clock));
+    }
+    assert_eq!((plan.stopped(), plan.failures()), (Some(StopReason::Failed), 1));
+    // Where failures do not end the loop, the next iteration starts with a first attempt.
+    let mut plan =
+        at_its_gate(Rules { backoff: Backoff { tries: 0, ..few }, max_failures: 0, ..gated(1) });
+    plan.unverified(Ending::Transient, at(2));
+    assert!(matches!(plan.next(at(2), NONE), Step::Iterate { number: 2, attempt: 1, .. }));
+    let mut plan = at_its_gate(Rules { on_limit: OnLimit::Stop, ..gated(1) });
+    plan.unverified(Ending::RateLimited { resets_at: None }, at(2));
+    assert_eq!(plan.stopped(), Some(StopReason::RateLimit));
+}
+
+#[test]
+fn time_bounds_the_gate_and_is_no_refusal() {
+    let budgets = Budgets { time: Some(secs(60)), ..Budgets::default() };
+    let mut plan = at_its_gate(Rules { budgets, ..gated(5) }).having_used(secs(10));
+    assert_eq!(plan.next(at(20), NONE), Step::Verify { attempt: 1, left: Some(secs(30)) });
+    plan.verified(false, at(50));
+    assert_eq!((plan.stopped(), plan.verify_attempts()), (Some(StopReason::BudgetTime), 0));
+    let mut plan = at_its_gate(Rules { budgets, ..gated(5) }).having_used(secs(10));
+    assert_eq!(plan.next(at(50), NONE), Step::Stop(StopReason::BudgetTime));
+}
+
+#[test]
+fn a_broken_loop_goes_on_where_it_was() {
+    let plan = Plan::resume(gated(3), 4, &[], 1).having_used(secs(7)).having_tried(2);
+    assert_eq!(plan.time_used(at(1)), secs(8));
+    let (mut tried, mut at_gate) = (plan.clone(), plan.at_gate());
+    assert!(matches!(tried.next(at(0), NONE), Step::Iterate { number: 5, attempt: 3, .. }));
+    assert!(matches!(at_gate.next(at(0), NONE), Step::Verify { attempt: 2, .. }));
+    // Without a gate there is nowhere else to go.
+    let mut plain = Plan::resume(rules(Mode::Loop), 4, &[], 1).at_gate();
+    assert!(matches!(plain.next(at(0), NONE), Step::Iterate { number: 5, .. }));
+}
+
+#[test]
+fn what_is_no_iteration() {
+    let plan = Plan::new(rules(Mode::Loop), 0);
+    assert!(plan.postpones(Ending::Transient));
+    assert!(plan.postpones(Ending::RateLimited { resets_at: None }));
+    assert!(!plan.postpones(Ending::Failed) && !plan.postpones(Ending::Completed));
+    let none = Backoff { tries: 0, ..Backoff::default() };
+    let plan = Plan::new(Rules { backoff: none, ..rules(Mode::Loop) }, 0);
+    assert!(!plan.postpones(Ending::Transient));
+}
+
+#[test]
+fn a_check_alone_is_asked_until_it_answers() {
+    let mut plan = Plan::checking(rules(Mode::Loop), 3);
+    assert!(matches!(plan.next(at(0), NONE), Step::Verify { .. }));
+    plan.unverified(Ending::Transient, at(0));
+    assert!(matches!(plan.next(at(0), NONE), Step::Wait { .. }));
+    assert!(matches!(plan.next(at(9), NONE), Step::Verify { .. }));
 }

@@ -178,7 +178,11 @@ fn read_line(kind: Kind, line: Line<'_>, reading: &mut Reading, emit: &mut dyn F
     if bytes.is_empty() && kind != Kind::Custom {
         return;
     }
-    let text = String::from_utf8_lossy(bytes);
+    // Telling that it is text at all is much faster than repairing what is not.
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => String::from_utf8_lossy(bytes),
+    };
     if kind == Kind::Custom {
         return each(Event::Text { text, delta: false });
     }

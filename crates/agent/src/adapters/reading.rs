@@ -8,6 +8,7 @@ use retake_event::Outcome;
 
 use super::event::{Event, LimitState, RateLimit, Scope, Tokens};
 use super::{Kind, transient_status};
+use crate::plan::{Ending, Spent, StopReason};
 
 /// How much of the last text and of the result is kept.
 const KEPT: usize = 64 << 10;
@@ -83,6 +84,32 @@ pub enum Verdict {
     OverCost,
 }
 
+impl Verdict {
+    /// What the plan is told of it.
+    pub fn ending(&self) -> Ending {
+        match self {
+            Self::Completed => Ending::Completed,
+            Self::Failed { .. } => Ending::Failed,
+            Self::TimedOut => Ending::TimedOut,
+            Self::Interrupted => Ending::Interrupted,
+            Self::RateLimited { resets_at } => Ending::RateLimited { resets_at: *resets_at },
+            Self::Transient { .. } => Ending::Transient,
+            Self::OverCost => Ending::OverBudget(StopReason::BudgetCost),
+        }
+    }
+
+    /// Why it did not come to what was wanted; nothing where it did.
+    pub fn why(&self) -> Option<&str> {
+        match self {
+            Self::Completed | Self::Interrupted => None,
+            Self::Failed { why } | Self::Transient { why, .. } => Some(why),
+            Self::TimedOut => Some("it timed out"),
+            Self::RateLimited { .. } => Some("the account's limit is reached"),
+            Self::OverCost => Some("its budget is spent"),
+        }
+    }
+}
+
 impl Reading {
     pub fn absorb(&mut self, event: &Event<'_>) {
         let flowing = std::mem::take(&mut self.flowing);
@@ -152,6 +179,11 @@ impl Reading {
             }
         }
         self.events += 1;
+    }
+
+    /// What it cost so far.
+    pub fn spent(&self) -> Spent {
+        Spent { cost_usd: self.cost_usd.unwrap_or(0.0), tokens: self.tokens.total() }
     }
 
     /// How full the model's context was at the end; unknown where the agent does not say.

@@ -1,5 +1,7 @@
 //! How each tool's use and result look.
 
+use std::borrow::Cow;
+
 use super::{Returned, line, visible};
 use crate::adapters::Payload;
 
@@ -133,7 +135,7 @@ pub(super) fn result(result: &Returned<'_>) -> String {
             for (index, row) in rows.iter().take(READ_LINES).enumerate() {
                 // Agents number the lines themselves, with a tab or an arrow.
                 let (number, row) = numbered(row).unwrap_or((index as u64 + 1, row));
-                text.push_str(&format!("{number:>6} | {}\n", cut(&visible(row))));
+                text.push_str(&format!("{number:>6} | {}\n", clipped(row)));
             }
             more(&mut text, rows.len(), READ_LINES);
             text
@@ -202,7 +204,7 @@ fn body(content: &str, most: usize) -> String {
     let rows: Vec<&str> = content.lines().collect();
     let mut text = String::new();
     for row in rows.iter().take(most) {
-        text.push_str(&format!("   {}\n", cut(&visible(row))));
+        text.push_str(&format!("   {}\n", clipped(row)));
     }
     more(&mut text, rows.len(), most);
     text
@@ -240,10 +242,15 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-fn cut(text: &str) -> String {
+/// Cut first: what is not shown need not be looked at.
+fn clipped(row: &str) -> String {
+    visible(&cut(row))
+}
+
+fn cut(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(WIDE) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
+        Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
+        None => Cow::Borrowed(text),
     }
 }
 

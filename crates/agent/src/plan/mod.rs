@@ -5,236 +5,31 @@
 
 mod backoff;
 mod reason;
+mod rules;
+mod step;
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 pub use backoff::Backoff;
 pub use reason::StopReason;
+pub use rules::{Budgets, Gate, Mode, OnLimit, Rules, Spent};
+pub use step::{Ending, Now, Past, Report, Requests, Step, Why};
 
 use crate::iteration::IterationStatus;
-
-/// How the agent works: one item at a time, or as much as it can.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    #[default]
-    Loop,
-    Iterative,
-}
-
-impl Mode {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Loop => "loop",
-            Self::Iterative => "iterative",
-        }
-    }
-
-    pub fn default_max_iterations(self) -> u32 {
-        match self {
-            Self::Loop => 50,
-            Self::Iterative => 20,
-        }
-    }
-}
-
-impl std::fmt::Display for Mode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-impl std::str::FromStr for Mode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "loop" => Ok(Self::Loop),
-            "iterative" => Ok(Self::Iterative),
-            _ => Err(format!("{text:?} is no mode; write loop or iterative")),
-        }
-    }
-}
-
-/// What to do when the account's limit is reached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnLimit {
-    #[default]
-    Wait,
-    Stop,
-}
-
-/// What may be spent; `None` is no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Budgets {
-    pub cost_usd: Option<f64>,
-    pub tokens: Option<u64>,
-    pub time: Option<Duration>,
-    pub iteration_cost_usd: Option<f64>,
-    pub iteration_tokens: Option<u64>,
-}
-
-/// What was spent.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Spent {
-    pub cost_usd: f64,
-    pub tokens: u64,
-}
-
-/// Everything a loop goes by.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Rules {
-    pub mode: Mode,
-    /// Iterations of this invocation.
-    pub max_iterations: u32,
-    pub delay: Duration,
-    /// Consecutive iterations without work; 0 is never. Only in iterative mode.
-    pub stagnation_threshold: u32,
-    /// Consecutive failures; 0 is never.
-    pub max_failures: u32,
-    /// Consecutive iterations without progress; 0 is never.
-    pub max_no_progress: u32,
-    pub iteration_timeout: Duration,
-    pub on_limit: OnLimit,
-    pub budgets: Budgets,
-    pub backoff: Backoff,
-    /// Completion must pass a gate, which may fail this often before the loop gives up.
-    pub verify: Option<Gate>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gate {
-    pub max_attempts: u32,
-    pub resume_on_fail: bool,
-}
-
-impl Rules {
-    pub fn new(mode: Mode) -> Self {
-        Self {
-            mode,
-            max_iterations: mode.default_max_iterations(),
-            delay: Duration::from_secs(2),
-            stagnation_threshold: 2,
-            max_failures: 1,
-            max_no_progress: 0,
-            iteration_timeout: Duration::from_secs(1800),
-            on_limit: OnLimit::Wait,
-            budgets: Budgets::default(),
-            backoff: Backoff::default(),
-            verify: None,
-        }
-    }
-}
-
-/// What time it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Now {
-    /// Since this invocation began.
-    pub elapsed: Duration,
-    /// Seconds since 1970.
-    pub unix: i64,
-}
-
-/// What others want of the loop at this moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Requests {
-    pub stop: bool,
-    pub pause: bool,
-    pub interrupt: bool,
-}
-
-/// What to do next.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Step {
-    /// Run iteration `number`; `attempt` counts from 1 and is more after a limit or an API error.
-    Iterate {
-        number: u32,
-        attempt: u32,
-        timeout: Duration,
-        max_cost_usd: Option<f64>,
-    },
-    /// The agent says that it is done: check.
-    Verify {
-        attempt: u32,
-    },
-    /// Nothing for this long, unless something is requested.
-    Wait {
-        why: Why,
-        remaining: Duration,
-    },
-    /// Nothing until resumed.
-    Pause,
-    Stop(StopReason),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// Between two iterations.
-    Delay,
-    RateLimit {
-        resets_at: i64,
-    },
-    Backoff {
-        attempt: u32,
-    },
-}
-
-/// What an iteration came to.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Report {
-    pub ending: Ending,
-    /// The agent says, in this iteration, that the task is complete.
-    pub complete: bool,
-    /// What it said of its own work in this iteration.
-    pub worked: Option<bool>,
-    /// What was seen of it; unknown where nothing was tracked.
-    pub progress: Option<bool>,
-    pub spent: Spent,
-}
-
-impl Report {
-    pub fn new(ending: Ending) -> Self {
-        Self { ending, complete: false, worked: None, progress: None, spent: Spent::default() }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Ending {
-    Completed,
-    Failed,
-    TimedOut,
-    /// A hook said to leave this iteration out.
-    Skipped,
-    /// A hook said to end the loop.
-    HookStopped,
-    Interrupted,
-    /// Cut off because it used up what it may spend.
-    OverBudget(StopReason),
-    RateLimited {
-        resets_at: Option<i64>,
-    },
-    Transient,
-}
-
-/// An iteration of a loop that broke off, as far as the plan must know it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Past {
-    pub number: u32,
-    pub status: IterationStatus,
-    pub worked: Option<bool>,
-    pub progress: Option<bool>,
-    pub spent: Spent,
-    pub duration: Duration,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Ready,
-    Waiting { until: Duration, why: Why },
+    Waiting { until: Duration, why: Why, then: Then },
     Verifying,
     Ended(StopReason),
+}
+
+/// What a wait is for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Then {
+    Iterate,
+    Verify,
 }
 
 /// Where a loop stands.
@@ -300,6 +95,33 @@ impl Plan {
         plan
     }
 
+    /// Nothing but a verification, tried until the agent could answer or the rules say stop.
+    pub fn checking(rules: Rules, last_number: u32) -> Self {
+        let gate = Gate { max_attempts: 1, resume_on_fail: false };
+        let rules = Rules { verify: Some(gate), max_failures: 1, ..rules };
+        Self { state: State::Verifying, ..Self::new(rules, last_number) }
+    }
+
+    /// A loop that broke off had used this much time, waits and gates included.
+    pub fn having_used(mut self, time: Duration) -> Self {
+        self.before = self.before.max(time);
+        self
+    }
+
+    /// A loop broke off between two attempts at one iteration.
+    pub fn having_tried(mut self, attempts: u32) -> Self {
+        self.attempt = attempts;
+        self
+    }
+
+    /// A loop broke off at its gate, so that is where it goes on.
+    pub fn at_gate(mut self) -> Self {
+        if self.rules.verify.is_some() {
+            self.state = State::Verifying;
+        }
+        self
+    }
+
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
@@ -352,7 +174,7 @@ impl Plan {
         }
         // The gate belongs to the iteration before it, so it comes before a stop.
         if self.state == State::Verifying {
-            return Step::Verify { attempt: self.verify_attempts + 1 };
+            return self.verify(now);
         }
         if requests.stop {
             return self.end(StopReason::Stopped);
@@ -363,7 +185,7 @@ impl Plan {
         if requests.pause {
             return Step::Pause;
         }
-        if let State::Waiting { until, why } = self.state {
+        if let State::Waiting { until, why, then } = self.state {
             let remaining = until.saturating_sub(now.elapsed);
             if !remaining.is_zero() {
                 // Waiting for what comes after the end would only hold the workspace.
@@ -371,6 +193,10 @@ impl Plan {
                     return self.end(StopReason::BudgetTime);
                 }
                 return Step::Wait { why, remaining };
+            }
+            if then == Then::Verify {
+                self.state = State::Verifying;
+                return self.verify(now);
             }
             self.state = State::Ready;
         }
@@ -386,18 +212,31 @@ impl Plan {
         }
     }
 
+    fn verify(&mut self, now: Now) -> Step {
+        match self.time_left(now) {
+            Some(Duration::ZERO) => self.end(StopReason::BudgetTime),
+            left => Step::Verify { attempt: self.verify_attempts + 1, left },
+        }
+    }
+
+    /// Whether an attempt that ended so is no iteration: it is made again, or the loop stops
+    /// without having had it.
+    pub fn postpones(&self, ending: Ending) -> bool {
+        match ending {
+            Ending::RateLimited { .. } => true,
+            Ending::Transient => self.tries < self.rules.backoff.tries,
+            _ => false,
+        }
+    }
+
     /// Takes in what an iteration came to.
     pub fn done(&mut self, report: Report, now: Now) {
         if self.stopped().is_some() {
             return;
         }
         self.spend(report.spent);
-        match report.ending {
-            Ending::RateLimited { resets_at } => return self.limited(resets_at, now),
-            Ending::Transient if self.tries < self.rules.backoff.tries => {
-                return self.back_off(now);
-            }
-            _ => {}
+        if self.postpones(report.ending) {
+            return self.postpone(report.ending, now, Then::Iterate);
         }
         self.number += 1;
         self.here += 1;
@@ -426,13 +265,33 @@ impl Plan {
     pub fn verified(&mut self, passed: bool, now: Now) {
         let (State::Verifying, Some(gate)) = (self.state, self.rules.verify) else { return };
         self.state = State::Ready;
+        (self.tries, self.attempt) = (0, 0);
         if passed {
             return self.ended(StopReason::Completed);
+        }
+        // What was cut off by the deadline did not refuse.
+        if self.time_left(now) == Some(Duration::ZERO) {
+            return self.ended(StopReason::BudgetTime);
         }
         self.verify_attempts += 1;
         if !gate.resume_on_fail || self.verify_attempts > gate.max_attempts {
             return self.ended(StopReason::VerifyFailed);
         }
+        self.go_on(now);
+    }
+
+    /// The agent could not verify, for a reason that is not the task's. That refuses nothing: it is
+    /// asked again, and when it never answers, that is a failure like an iteration's.
+    pub fn unverified(&mut self, ending: Ending, now: Now) {
+        if self.state != State::Verifying {
+            return;
+        }
+        if self.postpones(ending) {
+            return self.postpone(ending, now, Then::Verify);
+        }
+        (self.tries, self.attempt) = (0, 0);
+        self.state = State::Ready;
+        self.failures = self.failures.saturating_add(1);
         self.go_on(now);
     }
 
@@ -458,10 +317,14 @@ impl Plan {
         .then_some(StopReason::BudgetTokens)
     }
 
+    /// Time the loop has used, waits and gates and what came before a restart included.
+    pub fn time_used(&self, now: Now) -> Duration {
+        self.before.saturating_add(now.elapsed)
+    }
+
     /// Time left of the loop's budget.
     pub fn time_left(&self, now: Now) -> Option<Duration> {
-        let used = self.before.saturating_add(now.elapsed);
-        Some(self.rules.budgets.time?.saturating_sub(used))
+        Some(self.rules.budgets.time?.saturating_sub(self.time_used(now)))
     }
 
     fn cost_cap(&self) -> Option<f64> {
@@ -496,14 +359,18 @@ impl Plan {
         match reason {
             Some(reason) => self.ended(reason),
             None if rules.delay.is_zero() => self.state = State::Ready,
-            None => self.wait(now, rules.delay, Why::Delay),
+            None => self.wait(now, rules.delay, Why::Delay, Then::Iterate),
         }
     }
 
-    fn limited(&mut self, resets_at: Option<i64>, now: Now) {
-        if self.rules.on_limit == OnLimit::Stop {
-            return self.ended(StopReason::RateLimit);
-        }
+    fn postpone(&mut self, ending: Ending, now: Now, then: Then) {
+        let resets_at = match ending {
+            Ending::RateLimited { .. } if self.rules.on_limit == OnLimit::Stop => {
+                return self.ended(StopReason::RateLimit);
+            }
+            Ending::RateLimited { resets_at } => resets_at,
+            _ => None,
+        };
         if let Some(reason) = self.over(Spent::default()) {
             return self.ended(reason);
         }
@@ -513,26 +380,21 @@ impl Plan {
             (Some(resets_at), Some(seconds)) => {
                 self.attempt += 1;
                 let wait = Duration::from_secs(seconds.saturating_add(1));
-                self.wait(now, wait, Why::RateLimit { resets_at });
+                self.wait(now, wait, Why::RateLimit { resets_at }, then);
             }
             // A limit that should be over already would be asked about without pause.
-            _ if self.tries < self.rules.backoff.tries => self.back_off(now),
+            _ if self.tries < self.rules.backoff.tries => {
+                self.tries += 1;
+                self.attempt += 1;
+                let wait = self.rules.backoff.delay(self.tries);
+                self.wait(now, wait, Why::Backoff { attempt: self.tries }, then);
+            }
             _ => self.ended(StopReason::RateLimit),
         }
     }
 
-    fn back_off(&mut self, now: Now) {
-        if let Some(reason) = self.over(Spent::default()) {
-            return self.ended(reason);
-        }
-        self.tries += 1;
-        self.attempt += 1;
-        let wait = self.rules.backoff.delay(self.tries);
-        self.wait(now, wait, Why::Backoff { attempt: self.tries });
-    }
-
-    fn wait(&mut self, now: Now, wait: Duration, why: Why) {
-        self.state = State::Waiting { until: now.elapsed.saturating_add(wait), why };
+    fn wait(&mut self, now: Now, wait: Duration, why: Why, then: Then) {
+        self.state = State::Waiting { until: now.elapsed.saturating_add(wait), why, then };
     }
 
     fn count_work(&mut self, worked: Option<bool>, progress: Option<bool>) {

@@ -4,7 +4,7 @@
 use std::io::Read;
 
 use jiff::Timestamp;
-use retake_agent::adapters::{Kind as Agent, Reader};
+use retake_agent::adapters::{Kind as Agent, Reader, Reading};
 use retake_agent::iteration::{Iteration, IterationStatus, key};
 use retake_agent::plan::{Spent, StopReason};
 use retake_agent::workspace::{Metadata, Workspace};
@@ -46,11 +46,24 @@ pub(crate) enum Entry {
         #[serde(flatten)]
         spent: Besides,
     },
-    /// What the gate said.
+    /// The gate is asked; with the agent's run, where the agent is.
+    #[serde(rename_all = "camelCase")]
+    Verifying { number: u32, run_id: Option<String> },
+    /// What the gate said, and in which words if it refused.
     #[serde(rename_all = "camelCase")]
     Verified {
         number: u32,
         passed: bool,
+        #[serde(default)]
+        said: Option<String>,
+        #[serde(flatten)]
+        spent: Besides,
+    },
+    /// The gate could not be asked, which says nothing about the task.
+    #[serde(rename_all = "camelCase")]
+    Unverified {
+        number: u32,
+        why: String,
         #[serde(flatten)]
         spent: Besides,
     },
@@ -79,6 +92,12 @@ pub(crate) struct Chapter {
     pub(crate) iterations: Vec<Iteration>,
     /// How often the gate refused since it last passed.
     pub(crate) refusals: u32,
+    /// What it said, while no iteration has ended since.
+    pub(crate) refusal: Option<String>,
+    /// Attempts at the iteration that has no number yet.
+    pub(crate) attempts: u32,
+    /// The gate was asked and gave no answer; with the agent's run.
+    pub(crate) asking: Option<Option<RunId>>,
     /// What was spent on attempts and verifications.
     pub(crate) besides: Spent,
 }
@@ -102,8 +121,15 @@ pub(crate) fn read(
 }
 
 fn chapter(store: &Store, record: LoopRecord) -> retake_store::Result<Chapter> {
-    let mut chapter =
-        Chapter { record, iterations: Vec::new(), refusals: 0, besides: Spent::default() };
+    let mut chapter = Chapter {
+        record,
+        iterations: Vec::new(),
+        refusals: 0,
+        refusal: None,
+        attempts: 0,
+        asking: None,
+        besides: Spent::default(),
+    };
     let mut after = 0;
     loop {
         let events = store.events(chapter.record.id, after, PAGE)?;
@@ -111,31 +137,55 @@ fn chapter(store: &Store, record: LoopRecord) -> retake_store::Result<Chapter> {
         after = last.seq;
         for event in &events {
             // What a later retake tells in other words is not for this one.
-            match serde_json::from_str::<Entry>(&event.body) {
-                Ok(Entry::Iteration { iteration }) => {
-                    let known =
-                        chapter.iterations.iter_mut().find(|i| i.number == iteration.number);
-                    match known {
-                        Some(known) => *known = *iteration,
-                        None => chapter.iterations.push(*iteration),
-                    }
-                }
-                Ok(Entry::Verified { passed, spent, .. }) => {
-                    chapter.refusals = if passed { 0 } else { chapter.refusals + 1 };
-                    chapter.spend(spent);
-                }
-                Ok(Entry::Attempt { number, spent, .. }) => {
-                    // Its number is still to be given.
-                    chapter.iterations.retain(|i| i.number != number || i.status.is_final());
-                    chapter.spend(spent);
-                }
-                Ok(Entry::Note { .. }) | Err(_) => {}
+            if let Ok(entry) = serde_json::from_str::<Entry>(&event.body) {
+                chapter.take(entry);
             }
         }
     }
 }
 
 impl Chapter {
+    fn take(&mut self, entry: Entry) {
+        match entry {
+            Entry::Iteration { iteration } => {
+                self.asking = None;
+                if iteration.status.is_final() {
+                    self.attempts = 0;
+                }
+                // One that broke off did not get to use what the gate said.
+                if iteration.status.is_final() && iteration.status != IterationStatus::Interrupted {
+                    self.refusal = None;
+                }
+                let known = self.iterations.iter_mut().find(|i| i.number == iteration.number);
+                match known {
+                    Some(known) => *known = *iteration,
+                    None => self.iterations.push(*iteration),
+                }
+            }
+            Entry::Attempt { number, spent, .. } => {
+                // Its number is still to be given.
+                self.iterations.retain(|i| i.number != number || i.status.is_final());
+                self.attempts += 1;
+                self.spend(spent);
+            }
+            Entry::Verifying { run_id, .. } => {
+                self.asking = Some(run_id.and_then(|id| id.parse().ok()));
+            }
+            Entry::Verified { passed, said, spent, .. } => {
+                self.asking = None;
+                self.refusals = if passed { 0 } else { self.refusals + 1 };
+                self.refusal = said;
+                self.spend(spent);
+            }
+            Entry::Unverified { spent, .. } => {
+                // It is still to be asked.
+                self.asking = Some(None);
+                self.spend(spent);
+            }
+            Entry::Note { .. } => {}
+        }
+    }
+
     fn spend(&mut self, spent: Besides) {
         self.besides.cost_usd += spent.cost_usd;
         self.besides.tokens = self.besides.tokens.saturating_add(spent.tokens);
@@ -175,17 +225,7 @@ fn break_off(store: &Store, agent: Agent, iteration: &mut Iteration) {
     // There is a result where only what follows the agent was cut off.
     let result = iteration.result.take();
     iteration.end(IterationStatus::Interrupted, ended.max(iteration.started_at), result);
-    let Some(mut output) = id.and_then(|id| store.read_output(id, Stream::Stdout).ok()) else {
-        return;
-    };
-    let mut reader = Reader::new(agent);
-    let mut buffer = vec![0; 64 << 10];
-    // What cannot be read any more is not known; the loop goes on all the same.
-    while let Ok(length @ 1..) = output.read(&mut buffer) {
-        reader.push(&buffer[..length], &mut |_| {});
-    }
-    reader.finish(&mut |_| {});
-    let reading = reader.reading();
+    let Some(reading) = id.and_then(|id| reread(store, agent, id)) else { return };
     let facts = [
         (key::COST_USD, reading.cost_usd.map(|cost| cost.to_string())),
         (key::TOKENS, Some(reading.tokens.total()).filter(|t| *t > 0).map(|t| t.to_string())),
@@ -196,6 +236,19 @@ fn break_off(store: &Store, agent: Agent, iteration: &mut Iteration) {
             iteration.metadata.insert(name.to_owned(), value);
         }
     }
+}
+
+/// What an agent had said by the time its run was cut off.
+fn reread(store: &Store, agent: Agent, id: RunId) -> Option<Reading> {
+    let mut output = store.read_output(id, Stream::Stdout).ok()?;
+    let mut reader = Reader::new(agent);
+    let mut buffer = vec![0; 64 << 10];
+    // What cannot be read any more is not known; the loop goes on all the same.
+    while let Ok(length @ 1..) = output.read(&mut buffer) {
+        reader.push(&buffer[..length], &mut |_| {});
+    }
+    reader.finish(&mut |_| {});
+    Some(reader.into_reading())
 }
 
 /// The loop that is being written. Trouble with the record is told once and never stops the loop.
@@ -220,9 +273,18 @@ impl Chronicle {
         for iteration in &mut chapter.iterations {
             if !iteration.status.is_final() {
                 break_off(store, agent, iteration);
+                chapter.attempts = 0;
                 let iteration = Box::new(iteration.clone());
                 chronicle.add(Ok(store), &Entry::Iteration { iteration });
             }
+        }
+        if let Some(Some(id)) = chapter.asking {
+            let spent = reread(store, agent, id).map(|reading| reading.spent()).unwrap_or_default();
+            let number = chapter.iterations.last().map_or(0, |last| last.number);
+            let why = "interrupted".to_owned();
+            let entry = Entry::Unverified { number, why, spent: spent.into() };
+            chronicle.add(Ok(store), &entry);
+            chapter.take(entry);
         }
         Ok(chronicle)
     }

@@ -2,12 +2,12 @@
 //! the agent's own verification does.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use retake_agent::adapters::{Launch, Reader};
+use retake_agent::adapters::{Launch, Reader, Verdict};
 use retake_agent::notify::Notification;
-use retake_agent::plan::Spent;
+use retake_agent::plan::{Ending, Spent, Step};
 use retake_agent::prompt::{Facts, Purpose};
 use retake_agent::report::{Judgement, Report};
 use retake_agent::workspace::VerificationState;
@@ -27,6 +27,23 @@ pub(crate) struct Verified {
     pub(crate) text: String,
 }
 
+/// What an agent that was asked for a report answered.
+pub(crate) enum Reply<T> {
+    Written(T),
+    /// A limit or an error that passes kept it from answering.
+    Postponed {
+        ending: Ending,
+        why: String,
+    },
+}
+
+/// What the gate came to.
+enum Answer {
+    Passed,
+    Refused(String),
+    Postponed { ending: Ending, why: String },
+}
+
 /// Adds up what an agent uses outside iterations.
 struct Meter(Reader);
 
@@ -40,30 +57,39 @@ impl Observer for Meter {
 
 impl Runner {
     /// Runs the gate and tells the plan.
-    pub(super) fn verify(&mut self, attempt: u32) {
+    pub(super) fn verify(&mut self, attempt: u32, left: Option<Duration>) {
         let number = self.plan.number();
+        let deadline = left.map(|left| Instant::now() + left);
         self.screen.message("Verifying completion...");
         self.note(&format!("Verification {attempt}"));
         let before = self.plan.spent();
-        let command = self.settings.verification.command.clone();
-        let mut refused = command.and_then(|command| self.ask_command(&command, number));
-        if refused.is_none() && self.settings.verification.auto_verify {
-            refused = match self.ask_agent(None, None) {
-                Ok(verified) if verified.report.status == Judgement::Pass => None,
-                Ok(verified) => Some(verified.text),
-                Err(error) => Some(error),
-            };
-        }
-        if self.interrupted() {
-            return;
-        }
-        let passed = refused.is_none();
+        let answer = self.ask(number, deadline);
         let after = self.plan.spent();
         let spent = Spent {
             cost_usd: after.cost_usd - before.cost_usd,
             tokens: after.tokens.saturating_sub(before.tokens),
         };
-        self.add(&Entry::Verified { number, passed, spent: spent.into() });
+        let unanswered = |why: String| Entry::Unverified { number, why, spent: spent.into() };
+        let now = self.now();
+        let refused = match answer {
+            _ if self.interrupted() => return self.add(&unanswered("interrupted".to_owned())),
+            Answer::Postponed { ending, why } => {
+                let why = self.clean(&why);
+                self.screen.message(&format!("⚠️ Verification could not be made: {why}"));
+                self.log.note(&format!("Verification ended: {why}"));
+                self.add(&unanswered(why));
+                return self.plan.unverified(ending, now);
+            }
+            Answer::Refused(_) if self.plan.time_left(now) == Some(Duration::ZERO) => {
+                self.add(&unanswered("the loop's time is spent".to_owned()));
+                return self.plan.verified(false, now);
+            }
+            Answer::Passed => None,
+            Answer::Refused(text) => Some(text),
+        };
+        let passed = refused.is_none();
+        let said = refused.as_deref().map(|text| self.clean(text));
+        self.add(&Entry::Verified { number, passed, said, spent: spent.into() });
         let judgement = if passed { Judgement::Pass } else { Judgement::Fail };
         self.remember_verification(judgement);
         if passed {
@@ -76,10 +102,55 @@ impl Runner {
             self.notify(Notification::verification(name.as_str(), passed, refused.as_deref()));
         }
         self.refusal = refused;
-        let now = self.now();
         self.plan.verified(passed, now);
         if !passed && self.plan.stopped().is_none() {
             self.count_resumption();
+        }
+    }
+
+    /// The command first, then the agent. When the agent is asked again, the command has answered.
+    fn ask(&mut self, number: u32, deadline: Option<Instant>) -> Answer {
+        self.add(&Entry::Verifying { number, run_id: None });
+        if self.command_passed != Some(number)
+            && let Some(command) = self.settings.verification.command.clone()
+        {
+            if let Some(text) = self.ask_command(&command, number, deadline) {
+                return Answer::Refused(text);
+            }
+            self.command_passed = Some(number);
+        }
+        if !self.settings.verification.auto_verify {
+            return Answer::Passed;
+        }
+        match self.ask_agent(None, None, deadline) {
+            Ok(Reply::Written(verified)) if verified.report.status == Judgement::Pass => {
+                Answer::Passed
+            }
+            Ok(Reply::Written(verified)) => Answer::Refused(verified.text),
+            Ok(Reply::Postponed { ending, why }) => Answer::Postponed { ending, why },
+            Err(error) => Answer::Refused(error),
+        }
+    }
+
+    /// Asks outside of a loop until there is an answer: waits out limits and errors that pass.
+    pub(crate) fn patiently<T>(
+        &mut self,
+        mut ask: impl FnMut(&mut Self) -> Result<Reply<T>, String>,
+    ) -> Result<T, String> {
+        let mut last = String::new();
+        loop {
+            match self.plan.next(self.now(), self.requests()) {
+                Step::Verify { .. } => match ask(self)? {
+                    Reply::Written(answer) => return Ok(answer),
+                    Reply::Postponed { ending, why } => {
+                        self.plan.unverified(ending, self.now());
+                        last = self.clean(&why);
+                    }
+                },
+                Step::Wait { why, remaining } => self.wait(why, remaining),
+                Step::Pause => self.pause(),
+                Step::Iterate { .. } | Step::Stop(_) => return Err(last),
+            }
         }
     }
 
@@ -101,9 +172,14 @@ impl Runner {
     }
 
     /// What the command said if it did not pass.
-    fn ask_command(&mut self, command: &str, number: u32) -> Option<String> {
+    fn ask_command(
+        &mut self,
+        command: &str,
+        number: u32,
+        deadline: Option<Instant>,
+    ) -> Option<String> {
         let mut spec = self.shell(command);
-        spec.timeout = Some(self.settings.verification.timeout.max(Duration::from_millis(1)));
+        spec.timeout = Some(within(self.settings.verification.timeout, deadline));
         spec.iteration = number.into();
         spec.labels.insert("verify".into(), number.to_string());
         spec.inline_bytes = SAID;
@@ -128,12 +204,18 @@ impl Runner {
         &mut self,
         depth: Option<&str>,
         report: Option<PathBuf>,
-    ) -> Result<Verified, String> {
+        deadline: Option<Instant>,
+    ) -> Result<Reply<Verified>, String> {
         let verification = self.settings.verification.clone();
         let path = report
             .unwrap_or_else(|| self.workspace.reports_dir().join(&verification.report_filename));
-        let text = self.one_shot(Purpose::Verify, &path, depth.unwrap_or(verification.depth))?;
-        Ok(Verified { report: Report::parse(&text), path, text })
+        let depth = depth.unwrap_or(verification.depth);
+        Ok(match self.one_shot(Purpose::Verify, &path, depth, deadline)? {
+            Reply::Written(text) => {
+                Reply::Written(Verified { report: Report::parse(&text), path, text })
+            }
+            Reply::Postponed { ending, why } => Reply::Postponed { ending, why },
+        })
     }
 
     /// Has the agent write one report, once.
@@ -142,7 +224,8 @@ impl Runner {
         purpose: Purpose,
         path: &std::path::Path,
         depth: &str,
-    ) -> Result<String, String> {
+        deadline: Option<Instant>,
+    ) -> Result<Reply<String>, String> {
         let facts = Facts { report_path: Some(path), depth: Some(depth), ..self.facts() };
         let prompt = self.prompt(purpose, Some(facts)).map_err(|error| error.to_string())?;
         // A report from before must not pass for the one that is asked for now.
@@ -168,25 +251,38 @@ impl Runner {
         let input = Input::of(&invocation.stdin).map_err(|error| error.to_string())?;
         let mut spec = self.spec(shown, arguments);
         spec.stdin = input.stdin();
-        spec.timeout = Some(self.settings.verification.timeout.max(Duration::from_millis(1)));
+        spec.timeout = Some(within(self.settings.verification.timeout, deadline));
         spec.labels.insert(word(purpose).into(), self.plan.number().to_string());
+        let number = self.plan.number();
+        // Known from now on, so that a runner's death does not lose what the run cost.
+        self.add(&Entry::Verifying { number, run_id: Some(spec.id.to_string()) });
         let mut meter = Meter(Reader::new(self.settings.kind));
         let done = self.execute(spec, &mut meter)?;
         meter.0.finish(&mut |_| {});
         let reading = meter.0.reading();
-        self.plan.charge(Spent {
-            cost_usd: reading.cost_usd.unwrap_or(0.0),
-            tokens: reading.tokens.total(),
-        });
+        self.plan.charge(reading.spent());
+        let verdict = reading.verdict(self.settings.kind, &done.outcome);
+        let why = verdict.why().unwrap_or_default();
+        if matches!(verdict, Verdict::RateLimited { .. } | Verdict::Transient { .. }) {
+            // What it may have written is not what it would have said.
+            return Ok(Reply::Postponed { ending: verdict.ending(), why: why.to_owned() });
+        }
         match retake_agent::files::read(path, 1 << 20) {
-            Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-            Err(error) => Err(format!(
-                "the agent wrote no report to {} ({error}); its run: {}",
-                path.display(),
-                crate::shown::outcome(&done.run).0
-            )),
+            Ok(bytes) => Ok(Reply::Written(String::from_utf8_lossy(&bytes).into_owned())),
+            Err(error) => {
+                let how = crate::shown::outcome(&done.run).0;
+                let why = if why.is_empty() { how } else { why.to_owned() };
+                let path = path.display();
+                Err(format!("the agent wrote no report to {path} ({error}); its run: {why}"))
+            }
         }
     }
+}
+
+/// A time limit that does not outlast the loop's own.
+fn within(limit: Duration, deadline: Option<Instant>) -> Duration {
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    left.map_or(limit, |left| left.min(limit)).max(Duration::from_millis(1))
 }
 
 fn word(purpose: Purpose) -> &'static str {

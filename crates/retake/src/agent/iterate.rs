@@ -7,18 +7,18 @@ use std::time::Duration;
 use jiff::Timestamp;
 use retake_agent::adapters::{Launch, Verdict};
 use retake_agent::display::Live;
-use retake_agent::hooks::{self, Effect, Hook, When};
+use retake_agent::hooks::{Effect, When};
 use retake_agent::iteration::{Iteration, IterationResult, IterationStatus, TestResults, key};
 use retake_agent::messages;
 use retake_agent::notify::Notification;
-use retake_agent::plan::{Ending, Report, Spent};
+use retake_agent::plan::{Ending, Report, Spent, StopReason};
 use retake_agent::prompt::{Facts, Purpose};
 use retake_agent::status::{Completion, Marks, Source};
 use retake_effects::Effects;
 use retake_effects::files::Changes;
 use retake_effects::progress::{self, History};
 use retake_effects::summary;
-use retake_event::{Outcome, RunId};
+use retake_event::RunId;
 
 use super::attempt::{Cut, Seen, Watching, Witness};
 use super::chronicle::Entry;
@@ -27,7 +27,7 @@ use crate::drive::Done;
 use crate::effects::Files;
 
 /// How much of an iteration's output its history carries; the whole is in the record.
-const CARRIED: u64 = 16 * 1024;
+pub(super) const CARRIED: u64 = 16 * 1024;
 
 /// What an attempt came to, before it is known what that means.
 struct Attempted {
@@ -57,9 +57,19 @@ impl Runner {
         let stored = self.clean(&prompt);
         let mut iteration = Iteration::new(number, stored, Timestamp::now());
         self.log.iteration(number, iteration.started_at);
-        match self.hook(When::Pre, &mut iteration, None) {
+        // An attempt that is made again is the same iteration, for which all is prepared.
+        self.owed = None;
+        let prepared = match attempt {
+            1 => self.hook(When::Pre, &mut iteration, None),
+            _ => Effect::GoOn,
+        };
+        match prepared {
             _ if self.interrupted() => return self.leave_out(iteration, Ending::Interrupted),
             Effect::GoOn => {}
+            // It was the loop's time that cut the hook off.
+            _ if self.plan.time_left(self.now()) == Some(Duration::ZERO) => {
+                return self.leave_out(iteration, Ending::OverBudget(StopReason::BudgetTime));
+            }
             Effect::SkipIteration => return self.leave_out(iteration, Ending::Skipped),
             Effect::StopLoop => return self.leave_out(iteration, Ending::HookStopped),
         }
@@ -200,22 +210,11 @@ impl Runner {
         let Attempted { done, seen, verdict, before } = attempted;
         let number = iteration.number;
         let run_id = done.run.intent.id.to_string();
-        let spent = Spent {
-            cost_usd: seen.reading.cost_usd.unwrap_or(0.0),
-            tokens: seen.reading.tokens.total(),
-        };
+        let spent = seen.reading.spent();
         self.describe(&mut iteration, &done, &seen);
-        let ending = match &verdict {
-            Verdict::Completed => Ending::Completed,
-            Verdict::Failed { .. } => Ending::Failed,
-            Verdict::TimedOut => Ending::TimedOut,
-            Verdict::Interrupted => Ending::Interrupted,
-            Verdict::OverCost => Ending::OverBudget(match seen.cut {
-                Some(Cut::Budget(reason)) => reason,
-                _ => retake_agent::plan::StopReason::BudgetCost,
-            }),
-            Verdict::RateLimited { resets_at } => Ending::RateLimited { resets_at: *resets_at },
-            Verdict::Transient { .. } => Ending::Transient,
+        let ending = match seen.cut {
+            Some(Cut::Budget(reason)) => Ending::OverBudget(reason),
+            _ => verdict.ending(),
         };
         let completion = Completion::find(&self.workspace, self.marks, self.settings.todo_fallback);
         // What was said of an earlier iteration says nothing of this one.
@@ -227,42 +226,34 @@ impl Runner {
             spent,
             ..Report::new(ending)
         };
-        if matches!(ending, Ending::RateLimited { .. } | Ending::Transient) {
-            let before = self.plan.iterations();
+        if self.plan.postpones(ending) {
             let now = self.now();
             self.plan.done(report, now);
-            if self.plan.iterations() == before {
-                return self.not_counted(number, run_id, spent, &verdict);
-            }
+            self.not_counted(number, run_id, spent, &verdict);
+            self.owed = Some(iteration);
+            return;
         }
         if let Some(worked) = worked {
             iteration.metadata.insert(key::WORKED.to_owned(), worked.to_string());
         }
-        let (status, why) = match verdict {
-            Verdict::Completed => (IterationStatus::Completed, None),
-            Verdict::Failed { why } | Verdict::Transient { why, .. } => {
-                (IterationStatus::Failed, Some(why))
-            }
-            Verdict::TimedOut => (IterationStatus::TimedOut, Some("it timed out".to_owned())),
-            Verdict::Interrupted | Verdict::RateLimited { .. } => {
-                (IterationStatus::Interrupted, None)
-            }
-            Verdict::OverCost => {
-                (IterationStatus::Interrupted, Some("its budget is spent".to_owned()))
+        let status = match verdict {
+            Verdict::Completed => IterationStatus::Completed,
+            Verdict::Failed { .. } | Verdict::Transient { .. } => IterationStatus::Failed,
+            Verdict::TimedOut => IterationStatus::TimedOut,
+            Verdict::Interrupted | Verdict::RateLimited { .. } | Verdict::OverCost => {
+                IterationStatus::Interrupted
             }
         };
-        let why = why.map(|why| self.clean(&why));
+        let why = verdict.why().map(|why| self.clean(why));
         if let Some(why) = &why {
             iteration.metadata.insert(key::ERROR.to_owned(), why.clone());
         }
-        if !matches!(ending, Ending::RateLimited { .. } | Ending::Transient) {
-            let effect = self.hook(When::Post, &mut iteration, Some(status));
-            if effect == Effect::StopLoop && !self.interrupted() {
-                report.ending = Ending::HookStopped;
-            }
-            let now = self.now();
-            self.plan.done(report, now);
+        let effect = self.hook(When::Post, &mut iteration, Some(status));
+        if effect == Effect::StopLoop && !self.interrupted() {
+            report.ending = Ending::HookStopped;
         }
+        let now = self.now();
+        self.plan.done(report, now);
         let result = iteration.result.take();
         iteration.end(status, Timestamp::now(), result);
         self.finish(iteration, &completion, why.as_deref());
@@ -270,11 +261,7 @@ impl Runner {
 
     /// A limit, or an error that passes: the iteration is tried again.
     fn not_counted(&mut self, number: u32, run_id: String, spent: Spent, verdict: &Verdict) {
-        let why = match verdict {
-            Verdict::Transient { why, .. } => why.as_str(),
-            _ => "the account's limit is reached",
-        };
-        let why = self.clean(why);
+        let why = self.clean(verdict.why().unwrap_or_default());
         self.log.note(&format!("Attempt ended: {why}"));
         self.add(&Entry::Attempt { number, run_id: Some(run_id), why, spent: spent.into() });
     }
@@ -338,7 +325,10 @@ impl Runner {
         if self.settings.checkpoint {
             self.checkpoint(number);
         }
-        self.refusal = None;
+        // One that was cut off may not have got to it.
+        if iteration.status != IterationStatus::Interrupted {
+            self.refusal = None;
+        }
         let denied: Option<u64> =
             iteration.metadata.get(key::DENIALS).and_then(|count| count.parse().ok());
         if let Some(denied) = denied {
@@ -401,7 +391,7 @@ impl Runner {
     fn leave_out(&mut self, mut iteration: Iteration, ending: Ending) {
         let status = match ending {
             Ending::Skipped => IterationStatus::Skipped,
-            Ending::Interrupted => IterationStatus::Interrupted,
+            Ending::Interrupted | Ending::OverBudget(_) => IterationStatus::Interrupted,
             _ => IterationStatus::Failed,
         };
         iteration.end(status, Timestamp::now(), None);
@@ -409,54 +399,5 @@ impl Runner {
         self.plan.done(Report::new(ending), now);
         let completion = Completion::find(&self.workspace, self.marks, self.settings.todo_fallback);
         self.finish(iteration, &completion, Some("its hook failed"));
-    }
-
-    fn hook(
-        &mut self,
-        when: When,
-        iteration: &mut Iteration,
-        ended: Option<IterationStatus>,
-    ) -> Effect {
-        let (hook, status): (Option<Hook>, _) = match when {
-            When::Pre => (self.settings.pre_hook.clone(), IterationStatus::PreHooks),
-            When::Post => (self.settings.post_hook.clone(), IterationStatus::PostHooks),
-        };
-        let Some(hook) = hook else { return Effect::GoOn };
-        iteration.status = status;
-        self.add(&Entry::Iteration { iteration: Box::new(iteration.clone()) });
-        let mut spec = self.shell(&hook.run);
-        spec.timeout = Some(hook.timeout);
-        spec.iteration = iteration.number.into();
-        spec.labels.insert("hook".into(), if when == When::Pre { "pre" } else { "post" }.into());
-        spec.inline_bytes = CARRIED;
-        let (name, dir) = (self.workspace.name().clone(), self.workspace.dir().to_owned());
-        for (name, value) in hooks::variables(iteration, ended, name.as_str(), &dir) {
-            spec.set.push((name.into(), value.into()));
-        }
-        let outcome = match self.execute(spec, &mut ()) {
-            Ok(done) => {
-                for bytes in &done.output {
-                    let text = String::from_utf8_lossy(bytes).into_owned();
-                    self.log.output(&text);
-                    self.screen.detail(&text);
-                }
-                done.outcome
-            }
-            Err(error) => {
-                self.screen.trouble(&error);
-                Outcome::NotStarted(retake_event::StartFailure::Refused(vec![error]))
-            }
-        };
-        let effect = hook.effect(when, &outcome);
-        if !outcome.success() && !self.interrupted() {
-            let words = format!(
-                "The {} hook failed: {}",
-                if when == When::Pre { "pre" } else { "post" },
-                hook.run
-            );
-            self.screen.trouble(&words);
-            self.note(&words);
-        }
-        effect
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod attempt;
 pub(crate) mod checkpoint;
 pub(crate) mod chronicle;
 pub(crate) mod gate;
+mod hook;
 mod iterate;
 pub(crate) mod mock;
 pub(crate) mod screen;
@@ -19,6 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use retake_agent::clock::Clock;
 use retake_agent::control::Mailbox;
 use retake_agent::display;
 use retake_agent::iteration::{Iteration, TestResults};
@@ -83,6 +85,10 @@ pub(crate) struct Runner {
     pub(crate) marks: Marks,
     /// What the gate said last.
     pub(crate) refusal: Option<String>,
+    /// The iteration after which the gate's command passed.
+    pub(crate) command_passed: Option<u32>,
+    /// An iteration that is to be tried again, and whose last hook is still to come.
+    pub(crate) owed: Option<Iteration>,
     pub(crate) begun: Instant,
     pub(crate) numbers: Arc<std::sync::atomic::AtomicU32>,
     /// Held as long as we work on it.
@@ -111,7 +117,10 @@ impl Runner {
         );
         self.notify(Notification::execution_start(name.as_str(), mode.as_str(), max));
         let watch = self.watch_status();
+        let clock = self.start_clock();
         let reason = self.steps();
+        drop(clock);
+        self.settle_hooks();
         if let Some(watch) = watch {
             watch.stop();
         }
@@ -126,7 +135,7 @@ impl Runner {
                 Step::Iterate { number, attempt, timeout, max_cost_usd } => {
                     self.iterate(number, attempt, timeout, max_cost_usd);
                 }
-                Step::Verify { attempt } => self.verify(attempt),
+                Step::Verify { attempt, left } => self.verify(attempt, left),
                 Step::Wait { why, remaining } => self.wait(why, remaining),
                 Step::Pause => self.pause(),
                 Step::Stop(reason) => return reason,
@@ -145,7 +154,21 @@ impl Runner {
         signals::asked().load(Ordering::Relaxed)
     }
 
-    fn requests(&self) -> Requests {
+    /// Keeps the time where a restart finds it, if there is a limit to it.
+    fn start_clock(&self) -> Option<Clock> {
+        self.plan.rules().budgets.time?;
+        let (id, used) = (self.chronicle.id().to_string(), self.plan.time_used(self.now()));
+        match Clock::start(&self.mailbox, &id, used) {
+            Ok(clock) => Some(clock),
+            Err(error) => {
+                let words = "a restart will not know how much of --max-time is used";
+                self.screen.trouble(&format!("{words}: {error}"));
+                None
+            }
+        }
+    }
+
+    pub(crate) fn requests(&self) -> Requests {
         Requests { interrupt: self.interrupted(), ..self.mailbox.requests() }
     }
 
@@ -219,7 +242,7 @@ impl Runner {
     }
 
     /// Waits, with a countdown for what takes long.
-    fn wait(&mut self, why: Why, remaining: Duration) {
+    pub(crate) fn wait(&mut self, why: Why, remaining: Duration) {
         let words = match why {
             Why::Delay => None,
             Why::RateLimit { .. } => Some("The account's limit is reached"),
@@ -247,14 +270,15 @@ impl Runner {
         self.screen.clear();
     }
 
-    fn pause(&mut self) {
+    pub(crate) fn pause(&mut self) {
         let name = self.workspace.name().clone();
         self.screen.message(&format!("Paused. Go on with: retake agent resume {name}"));
         self.note("Paused");
         self.log.flush();
         loop {
             let asked = self.requests();
-            if asked.interrupt || asked.stop || !asked.pause {
+            let spent = self.plan.time_left(self.now()) == Some(Duration::ZERO);
+            if asked.interrupt || asked.stop || !asked.pause || spent {
                 break;
             }
             std::thread::sleep(LOOK);

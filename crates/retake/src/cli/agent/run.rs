@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use retake_agent::adapters::{self, Kind};
+use retake_agent::clock::Clock;
 use retake_agent::control::Mailbox;
 use retake_agent::display::Level;
 use retake_agent::iteration::History;
@@ -138,9 +139,11 @@ pub(super) fn run(args: Args, project: Project) -> Result<Exit, Failure> {
             runner
                 .screen
                 .message(&format!("Going on with the loop that broke off after iteration {last}"));
-            let mut plan = Plan::resume(rules, last, &broken.past, broken.refusals);
+            let mut plan = Plan::resume(rules, last, &broken.past, broken.refusals)
+                .having_used(broken.used)
+                .having_tried(broken.attempts);
             plan.charge(broken.besides);
-            plan
+            if broken.at_gate { plan.at_gate() } else { plan }
         }
         None => Plan::new(rules, last),
     })?;
@@ -173,6 +176,10 @@ pub(super) struct Broken {
     past: Vec<Past>,
     refusals: u32,
     besides: Spent,
+    /// Attempts at the iteration that has no number yet.
+    attempts: u32,
+    at_gate: bool,
+    used: Duration,
 }
 
 impl Opened {
@@ -231,13 +238,18 @@ impl Opened {
                 });
                 updated.map_err(refused)?;
                 let past = chapter.iterations.iter().map(|iteration| iteration.past()).collect();
-                let Chapter { refusals, besides, .. } = *chapter;
-                (chronicle, Some(Broken { past, refusals, besides }))
+                let id = chapter.record.id.to_string();
+                let used = Clock::used(&mailbox, &id).unwrap_or_default();
+                let Chapter { refusals, besides, attempts, .. } = *chapter;
+                let at_gate = chapter.asking.is_some();
+                let broken = Broken { past, refusals, besides, attempts, at_gate, used };
+                (chronicle, Some(broken))
             }
             (_, Ok(store)) if command == "run" => (Chronicle::begin(store, &planned)?, None),
             _ => (Chronicle::unrecorded(), None),
         };
         let history = chronicle::iterations(&chapters);
+        let refusal = chapters.last_mut().and_then(|last| last.refusal.take());
         let last = History::new(&history).next_number().saturating_sub(1);
         let log_redactor = redactor.clone();
         // Only a loop has a log.
@@ -290,7 +302,9 @@ impl Opened {
             log,
             sender,
             mailbox,
-            refusal: None,
+            refusal,
+            command_passed: None,
+            owed: None,
             begun: Instant::now(),
             numbers: Arc::new(AtomicU32::new(last)),
             lock,
@@ -418,7 +432,7 @@ fn limits(args: &Args) -> Result<Limits, Failure> {
 }
 
 /// For the jitter of waits: differs from loop to loop.
-fn seed() -> u64 {
+pub(super) fn seed() -> u64 {
     let bytes = *RunId::new().as_bytes();
     u64::from_le_bytes([
         bytes[8], bytes[9], bytes[10], bytes[11], bytes[12], bytes[13], bytes[14], bytes[15],

@@ -1,11 +1,13 @@
 //! Sessions with the agent outside the loop: describing the task, checking it, verifying it.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use retake_agent::adapters;
+use retake_agent::display::Level;
 use retake_agent::messages;
 use retake_agent::notify::Notification;
-use retake_agent::plan::Plan;
+use retake_agent::plan::{Budgets, Plan, Rules};
 use retake_agent::prompt::{Facts, Purpose, Templates};
 use retake_agent::report::Judgement;
 use retake_agent::workspace::problems;
@@ -14,9 +16,10 @@ use serde::Serialize;
 
 use super::project::{self, Project};
 use super::refused;
-use super::run::Opened;
+use super::run::{Broken, Opened, seed};
 use super::workspaces::held;
-use crate::agent::Options;
+use crate::agent::screen::Screen;
+use crate::agent::{Options, Runner};
 use crate::cli::{Exit, Failure};
 use crate::job::Spec;
 use crate::request::Problems;
@@ -164,12 +167,14 @@ pub(super) fn validate(args: &Validate, project: Project) -> Result<Exit, Failur
         return Err(refused(found.join("\n")));
     }
     let path = workspace.dir().join("validation-report.md");
-    let mut runner = opened(&args.name, args.dangerously_skip_permissions, project)?
-        .start("validate", |runner, last, _| {
-            Plan::new(retake_agent::plan::Rules::new(runner.metadata.mode), last)
-        })?;
+    let opened = opened(&args.name, args.dangerously_skip_permissions, project)?;
+    let mut runner = opened.start("validate", checking)?;
+    if args.json {
+        runner.screen = Arc::new(Screen::new(Level::Quiet));
+    }
     let depth = runner.settings.verification.depth;
-    let text = runner.one_shot(Purpose::Validate, &path, depth).map_err(refused)?;
+    let asked = runner.patiently(|runner| runner.one_shot(Purpose::Validate, &path, depth, None));
+    let text = asked.map_err(refused)?;
     runner.slot.end().retain();
     conclude(&retake_agent::report::Report::parse(&text), path, &text, args.json, true)
 }
@@ -206,11 +211,14 @@ pub(super) struct Verify {
 pub(super) fn verify(args: &Verify, project: Project) -> Result<Exit, Failure> {
     let here = std::env::current_dir()?;
     let report = args.report_path.as_ref().map(|path| here.join(path));
-    let mut runner = opened(&args.name, args.dangerously_skip_permissions, project)?
-        .start("verify", |runner, last, _| {
-            Plan::new(retake_agent::plan::Rules::new(runner.metadata.mode), last)
-        })?;
-    let verified = runner.ask_agent(args.depth.as_deref(), report).map_err(refused)?;
+    let opened = opened(&args.name, args.dangerously_skip_permissions, project)?;
+    let mut runner = opened.start("verify", checking)?;
+    if args.json || args.quiet {
+        runner.screen = Arc::new(Screen::new(Level::Quiet));
+    }
+    let depth = args.depth.as_deref();
+    let asked = runner.patiently(|runner| runner.ask_agent(depth, report.clone(), None));
+    let verified = asked.map_err(refused)?;
     runner.remember_verification(verified.report.status);
     runner.slot.end().retain();
     if args.quiet {
@@ -219,6 +227,12 @@ pub(super) fn verify(args: &Verify, project: Project) -> Result<Exit, Failure> {
     }
     let whole = args.show_report || args.verbose;
     conclude(&verified.report, verified.path, &verified.text, args.json, whole)
+}
+
+/// A plan for asking the agent one thing. The loop's budgets are not for it.
+fn checking(runner: &Runner, last: u32, _: Option<Broken>) -> Plan {
+    let rules = runner.settings.rules(&runner.metadata, None, None, None, seed());
+    Plan::checking(Rules { budgets: Budgets::default(), ..rules }, last)
 }
 
 fn opened(name: &str, skip_permissions: bool, project: Project) -> Result<Opened, Failure> {

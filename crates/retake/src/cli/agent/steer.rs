@@ -158,6 +158,13 @@ fn line(entry: &Entry) -> String {
         Entry::Verified { passed, .. } => {
             format!("verification {}", if *passed { "passed" } else { "failed" })
         }
+        Entry::Verifying { number, run_id: None } => {
+            format!("iteration {number} is to be verified")
+        }
+        Entry::Verifying { run_id: Some(_), .. } => "the agent verifies".to_owned(),
+        Entry::Unverified { why, .. } => {
+            format!("verification could not be made: {}", term::visible(why))
+        }
         Entry::Note { text } => term::visible(text).into_owned(),
     }
 }

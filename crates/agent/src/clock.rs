@@ -1,0 +1,97 @@
+//! How long a loop has been at it, kept where the next runner finds it when this one is killed.
+//!
+//! A small file in the workspace, written over every second. It is not synced: a process's death
+//! loses at most a second, a power cut what the kernel had not written yet. What cannot be read is
+//! unknown, and then the record's own times count.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::control::Mailbox;
+
+const BEAT: Duration = Duration::from_secs(1);
+const NAME: &str = "clock";
+
+/// Writes the time down until it is dropped.
+#[derive(Debug)]
+pub struct Clock {
+    done: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Clock {
+    /// Starts counting for a loop that has used this much time before.
+    pub fn start(mailbox: &Mailbox, owner: &str, before: Duration) -> std::io::Result<Self> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(mailbox.dir().join(NAME))?;
+        let begun = Instant::now();
+        write(&file, owner, before)?;
+        let done = Arc::new(AtomicBool::new(false));
+        let (stop, owner) = (done.clone(), owner.to_owned());
+        let thread = std::thread::Builder::new().name("clock".to_owned()).spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                std::thread::park_timeout(BEAT);
+                // A full disk stops the file, not the loop: it keeps its own time.
+                _ = write(&file, &owner, before.saturating_add(begun.elapsed()));
+            }
+        })?;
+        Ok(Self { done, thread: Some(thread) })
+    }
+
+    /// What a loop had used when it was last seen.
+    pub fn used(mailbox: &Mailbox, owner: &str) -> Option<Duration> {
+        read(&mailbox.dir().join(NAME), owner)
+    }
+}
+
+impl Drop for Clock {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A panic in there was reported when it happened.
+            drop(thread.join());
+        }
+    }
+}
+
+/// Of one length always, so that it can be written over in one piece.
+fn write(file: &File, owner: &str, used: Duration) -> std::io::Result<()> {
+    file.write_all_at(format!("{owner} {:020}\n", used.as_millis()).as_bytes(), 0)
+}
+
+fn read(path: &Path, owner: &str) -> Option<Duration> {
+    let bytes = crate::files::read(path, 4096).ok()?;
+    let text = std::str::from_utf8(&bytes).ok()?.strip_suffix('\n')?;
+    let (whose, used) = text.split_once(' ')?;
+    (whose == owner).then(|| used.parse().ok().map(Duration::from_millis)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_its_own_loop_and_only_what_is_whole_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(NAME);
+        let file = File::create(&path).unwrap();
+        write(&file, "one", Duration::from_millis(61_500)).unwrap();
+        assert_eq!(read(&path, "one"), Some(Duration::from_millis(61_500)));
+        assert_eq!(read(&path, "two"), None);
+        write(&file, "one", Duration::from_millis(9)).unwrap();
+        assert_eq!(read(&path, "one"), Some(Duration::from_millis(9)));
+        std::fs::write(&path, "one 00000").unwrap();
+        assert_eq!(read(&path, "one"), None);
+        assert_eq!(read(&dir.path().join("none"), "one"), None);
+    }
+}
