@@ -18,6 +18,11 @@ pub fn prefix(workspace: &Name) -> String {
     format!("refs/retake/agent/{workspace}/")
 }
 
+/// Where the checkpoints of a workspace lie that was put away.
+pub fn archive_prefix(archive: &Name) -> String {
+    format!("refs/retake/archive/{archive}/")
+}
+
 /// The iteration that a reference belongs to.
 pub fn iteration_of(workspace: &Name, reference: &str) -> Option<u32> {
     reference.strip_prefix(&prefix(workspace))?.parse().ok().filter(|number| *number > 0)
@@ -28,6 +33,8 @@ pub fn iteration_of(workspace: &Name, reference: &str) -> Option<u32> {
 pub struct Git {
     pub argv: Vec<String>,
     pub env: Vec<(&'static str, String)>,
+    /// What it reads.
+    pub stdin: Option<String>,
 }
 
 /// Makes the commands for one repository.
@@ -63,7 +70,7 @@ impl Commands<'_> {
             ("GIT_TERMINAL_PROMPT", "0".to_owned()),
             ("LC_ALL", "C".to_owned()),
         ];
-        Git { argv, env }
+        Git { argv, env, stdin: None }
     }
 
     /// Whether there is a repository, and where its top is.
@@ -129,6 +136,16 @@ impl Commands<'_> {
         self.git(&["for-each-ref", format, &prefix(workspace)])
     }
 
+    /// `<commit> <reference>` per line of everything below a prefix.
+    pub fn list_below(&self, prefix: &str) -> Git {
+        self.git(&["for-each-ref", "--format=%(objectname) %(refname)", prefix])
+    }
+
+    /// Changes references, all of them or none; takes what [`changes`] makes.
+    pub fn change_refs(&self, changes: String) -> Git {
+        Git { stdin: Some(changes), ..self.git(&["update-ref", "--stdin"]) }
+    }
+
     /// What is in one tree and not in the other, as `STATUS<NUL>PATH<NUL>`.
     pub fn differences(&self, from: &str, to: &str) -> Git {
         self.git(&["diff-tree", "-r", "-z", "--no-renames", "--name-status", from, to])
@@ -144,6 +161,33 @@ impl Commands<'_> {
     pub fn refresh(&self) -> Git {
         self.git(&["update-index", "-q", "--refresh"])
     }
+}
+
+/// What becomes of references below a prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    Copy { to: &'a str },
+    Move { to: &'a str },
+    Remove,
+}
+
+/// The commands for a change of what [`Commands::list_below`] listed, and how many there are of.
+pub fn changes(listed: &str, prefix: &str, change: Change<'_>) -> (String, usize) {
+    let mut lines = String::new();
+    let mut count = 0;
+    for line in listed.lines() {
+        let Some((commit, name)) = line.split_once(' ') else { continue };
+        let Some(rest) = name.strip_prefix(prefix) else { continue };
+        count += 1;
+        if let Change::Copy { to } | Change::Move { to } = change {
+            lines.push_str(&format!("update {to}{rest} {commit}\n"));
+        }
+        if let Change::Move { .. } | Change::Remove = change {
+            // Only what was listed: a checkpoint that came since stays.
+            lines.push_str(&format!("delete {name} {commit}\n"));
+        }
+    }
+    (lines, count)
 }
 
 /// One checkpoint.
@@ -229,6 +273,22 @@ mod tests {
             format!("{a} {b} refs/retake/agent/t/10\n{b} {a} refs/retake/agent/t/9\nrubbish\n");
         let all = parse_list(&name(), &list);
         assert_eq!(all.iter().map(|c| c.iteration).collect::<Vec<_>>(), [9, 10]);
+    }
+
+    #[test]
+    fn references_move_together() {
+        let (a, b) = ("a".repeat(40), "b".repeat(40));
+        let listed = format!("{a} refs/x/1\n{b} refs/x/2\n{b} refs/other/2\n");
+        let moved = changes(&listed, "refs/x/", Change::Move { to: "refs/y/" });
+        let lines = format!(
+            "update refs/y/1 {a}\ndelete refs/x/1 {a}\nupdate refs/y/2 {b}\ndelete refs/x/2 {b}\n"
+        );
+        assert_eq!(moved, (lines, 2));
+        let (copied, _) = changes(&listed, "refs/x/", Change::Copy { to: "refs/y/" });
+        assert!(!copied.contains("delete"));
+        let (removed, _) = changes(&listed, "refs/x/", Change::Remove);
+        assert!(!removed.contains("update"));
+        assert_eq!(changes("", "refs/x/", Change::Remove), (String::new(), 0));
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! What makes a loop safe to leave alone: limits, budgets, ends that are ends, restarts.
-#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
 mod common;
 
-use common::{Sandbox, alive, eventually, on_disk};
+use common::{STUBBORN, Sandbox, eventually};
 
 #[test]
 fn a_limit_is_waited_out_and_not_counted() {
@@ -152,28 +151,13 @@ fn an_agent_that_lingers_after_its_result_is_ended() {
     assert_eq!(sandbox.statuses(), "1 completed, 2 completed");
 }
 
-/// Ignores TERM, and leaves a child in a session of its own that does so too.
-const STUBBORN: &str = r#"trap '' TERM INT
-start
-setsid sh -c 'trap "" TERM INT HUP; echo $$ > "'$dir'/child.new"; mv "'$dir'/child.new" "'$dir'/child"; while :; do sleep 1000; done' &
-while [ ! -e "$dir/child" ]; do sleep 0.01; done
-echo $$ > "$dir/pid.new"; mv "$dir/pid.new" "$dir/pid"
-while :; do sleep 1000; done"#;
-
-fn gone(sandbox: &Sandbox) {
-    for name in ["pid", "child"] {
-        let pid: i32 = sandbox.awaited(name).trim().parse().unwrap();
-        eventually(name, || !alive(pid));
-    }
-}
-
 #[test]
 fn nothing_survives_the_end() {
     let sandbox = Sandbox::new();
     sandbox.agent("timeout: 1s", &[STUBBORN]);
     sandbox.workspace("task", &[]);
     assert_eq!(sandbox.run_agent(&[]).code, 1);
-    gone(&sandbox);
+    sandbox.gone();
     assert_eq!(sandbox.statuses(), "1 timed_out");
 }
 
@@ -276,115 +260,6 @@ fn an_interrupt_before_or_outside_the_loop_is_an_interrupt() {
 }
 
 #[test]
-fn a_killed_runner_loses_nothing() {
-    let sandbox = Sandbox::new();
-    let config = "retry:\n  first: 1ms";
-    let stuck = format!("used a 55; {STUBBORN}");
-    sandbox.agent(
-        config,
-        &[
-            "start; progress 1 9; result 0.10 100",
-            "start; failed 500",
-            &stuck,
-            "start; progress 2 9; result 0.10 100",
-        ],
-    );
-    sandbox.workspace("task", &[]);
-    let running = sandbox.start_agent(&[]);
-    sandbox.awaited("pid");
-    // Its output is on the record before it dies.
-    eventually("the output", || on_disk(&sandbox.store(), b"\"input_tokens\":55"));
-    running.signal(libc::SIGKILL);
-    running.end();
-    gone(&sandbox);
-    assert_eq!(sandbox.statuses(), "1 completed, 2 interrupted");
-    assert_eq!(sandbox.stop_reason(), "interrupted");
-
-    // 100 and 7 and 55 and 100 tokens: the third of 262 would be too much.
-    let called = sandbox.run_agent(&["--max-tokens", "262", "-m", "5"]);
-    assert_eq!(called.code, 0, "{}", called.snapshot());
-    assert!(called.stdout.contains("Going on with the loop"), "{}", called.snapshot());
-    assert_eq!(sandbox.statuses(), "1 completed, 2 interrupted, 3 completed");
-    assert_eq!(sandbox.stop_reason(), "budget_tokens");
-    assert!(sandbox.prompt(4).contains("was cut off"));
-    let iteration = &sandbox.shown()["iterations"][1];
-    assert_eq!(iteration["tokens"], 55);
-    assert!(iteration["runId"].is_string() && iteration["endedAt"].is_string());
-    let metadata = sandbox.metadata();
-    assert_eq!(metadata["executionIterations"], 3);
-    assert_eq!(metadata["totalIterations"], 3);
-    assert_eq!(sandbox.retake(&["audit", "verify"]).code, 0);
-}
-
-#[test]
-fn many_deaths_at_any_moment_leave_exact_counters() {
-    let sandbox = Sandbox::new();
-    let config = "hooks:\n  pre:\n    run: 'true'\n  post:\n    run: 'true'";
-    sandbox.agent(config, &["start; progress 1 9; result 0.01 10"]);
-    sandbox.workspace("task", &[]);
-    for round in 0..12u64 {
-        let running = sandbox.start_agent(&["-q"]);
-        // Any moment will do: in a hook, in the agent, between them.
-        std::thread::sleep(std::time::Duration::from_millis(30 + round * 23 % 140));
-        running.signal(libc::SIGKILL);
-        running.end();
-    }
-    assert_eq!(sandbox.run_agent(&["-m", "1"]).code, 0);
-    let shown = sandbox.shown();
-    let iterations = shown["iterations"].as_array().unwrap();
-    let numbers: Vec<_> = iterations.iter().map(|i| i["number"].as_u64().unwrap()).collect();
-    assert_eq!(numbers, (1..=iterations.len() as u64).collect::<Vec<_>>());
-    for iteration in iterations {
-        let word = iteration["status"].as_str().unwrap();
-        assert!(["completed", "interrupted"].contains(&word), "{iteration}");
-        assert!(word != "completed" || iteration["tokens"] == 10, "{iteration}");
-    }
-    assert_eq!(sandbox.metadata()["executionIterations"], iterations.len());
-    assert_eq!(sandbox.retake(&["audit", "verify"]).code, 0);
-}
-
-#[test]
-fn after_a_death_the_time_in_between_is_not_counted() {
-    let sandbox = Sandbox::new();
-    sandbox.agent("", &["start; touch \"$dir/ready\"; sleep 1000", "start; complete; result"]);
-    sandbox.workspace("task", &[]);
-    let running = sandbox.start_agent(&[]);
-    sandbox.awaited("ready");
-    running.signal(libc::SIGKILL);
-    running.end();
-    // Longer than the loop may take.
-    std::thread::sleep(std::time::Duration::from_millis(2200));
-    let called = sandbox.run_agent(&["--max-time", "2s"]);
-    assert_eq!(
-        (called.code, sandbox.stop_reason()),
-        (0, "completed".into()),
-        "{}",
-        called.snapshot()
-    );
-}
-
-#[test]
-fn reset_gives_a_broken_loop_up() {
-    let sandbox = Sandbox::new();
-    sandbox.agent(
-        "",
-        &["start; used a 500; touch \"$dir/ready\"; sleep 1000", "start; complete; result"],
-    );
-    sandbox.workspace("task", &[]);
-    let running = sandbox.start_agent(&[]);
-    sandbox.awaited("ready");
-    running.signal(libc::SIGKILL);
-    running.end();
-    assert_eq!(sandbox.retake(&["agent", "reset", "task"]).code, 0);
-    assert_eq!(sandbox.metadata()["executionIterations"], 0);
-    let called = sandbox.run_agent(&["--max-tokens", "400"]);
-    assert!(!called.stdout.contains("Going on"), "{}", called.snapshot());
-    assert_eq!(sandbox.stop_reason(), "completed");
-    assert_eq!(sandbox.statuses(), "1 interrupted, 2 completed");
-    assert_eq!(sandbox.metadata()["executionIterations"], 1);
-}
-
-#[test]
 fn one_loop_at_a_time() {
     let sandbox = Sandbox::new();
     let waits = "start; touch \"$dir/ready\"; while [ ! -e \"$dir/go\" ]; do sleep 0.02; done; \
@@ -417,34 +292,6 @@ fn one_loop_at_a_time() {
 }
 
 #[test]
-fn a_secret_is_nowhere() {
-    let sandbox = Sandbox::new();
-    let secret = "hunter2-hunter2-xyz";
-    let config = "verification:\n  command: echo the token is $API_TOKEN; false\n  maxAttempts: 1";
-    sandbox.agent(
-        config,
-        &["start; say \"my token is $API_TOKEN\"; status \"{\\\"complete\\\":true,\\\"summary\\\":\\\"used $API_TOKEN\\\"}\"; result", "start; failed 400 \"no $API_TOKEN\""],
-    );
-    let dir = sandbox.workspace("task", &[]);
-    let (url, told) = server();
-    std::fs::write(dir.join("INSTRUCTIONS.md"), format!("Log in with {secret}.\n")).unwrap();
-    let called = sandbox.retake_with(
-        &[("API_TOKEN", secret), ("RETAKE_AGENT__NOTIFYURL", &url)],
-        &["agent", "run", "task"],
-    );
-    assert_eq!(called.code, 1, "{}", called.snapshot());
-    // The agent got it.
-    assert!(sandbox.prompt(1).contains(secret));
-    assert!(!on_disk(&sandbox.store(), secret.as_bytes()), "in the record");
-    let log = sandbox.logs();
-    assert!(!log.contains(secret) && log.contains("my token is "), "{log}");
-    assert!(!called.stderr.contains(secret), "{}", called.snapshot());
-    let all: Vec<String> = told.try_iter().collect();
-    assert!(all.len() > 3 && !all.iter().any(|text| text.contains(secret)), "{all:?}");
-    assert!(!sandbox.retake(&["agent", "show", "task", "--json"]).stdout.contains(secret));
-}
-
-#[test]
 fn root_is_refused_before_the_first_iteration() {
     // SAFETY: no arguments, no failure.
     if unsafe { libc::geteuid() } != 0 {
@@ -471,128 +318,4 @@ fn root_is_refused_before_the_first_iteration() {
     assert_eq!(sandbox.run_agent(&[]).code, 0);
     let argv = std::fs::read_to_string(sandbox.agent_dir().join("argv-2")).unwrap();
     assert!(!argv.contains("dangerously"));
-}
-
-/// A server on loopback that takes everything, and what it was told.
-fn server() -> (String, std::sync::mpsc::Receiver<String>) {
-    use std::io::{Read, Write};
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/topic", listener.local_addr().unwrap());
-    let (tell, told) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let tell = tell.clone();
-            std::thread::spawn(move || {
-                let (mut request, mut buffer) = (String::new(), [0; 4096]);
-                loop {
-                    let Ok(length @ 1..) = stream.read(&mut buffer) else { return };
-                    request.push_str(&String::from_utf8_lossy(&buffer[..length]));
-                    let Some((head, body)) = request.split_once("\r\n\r\n") else { continue };
-                    let wanted = head.lines().find_map(|line| {
-                        line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok()
-                    });
-                    if body.len() < wanted.unwrap_or(0) {
-                        continue;
-                    }
-                    if tell.send(std::mem::take(&mut request)).is_err()
-                        || stream
-                            .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
-                            .is_err()
-                    {
-                        return;
-                    }
-                }
-            });
-        }
-    });
-    (url, told)
-}
-
-fn header<'a>(request: &'a str, name: &str) -> Option<&'a str> {
-    request.lines().find_map(|line| {
-        let (key, value) = line.split_once(':')?;
-        key.eq_ignore_ascii_case(name).then_some(value.trim())
-    })
-}
-
-#[test]
-fn notifications_tell_how_it_goes() {
-    let sandbox = Sandbox::new();
-    let (url, told) = server();
-    let config = format!("notifyUrl: {url}\nnotification:\n  statusWatch:\n    debounceMs: 500");
-    sandbox.agent(
-        &config,
-        &[
-            // Long enough for the watch to pass it on.
-            "start; progress 5 60; sleep 1.2; progress 35 60; sleep 1.2; result",
-            "start; complete; result",
-        ],
-    );
-    sandbox.workspace("task", &[]);
-    assert_eq!(sandbox.run_agent(&[]).code, 0);
-    let seen: Vec<_> = told
-        .try_iter()
-        .map(|request| {
-            let field = |name| header(&request, name).unwrap_or("-").to_owned();
-            (
-                field("title"),
-                field("priority"),
-                field("tags"),
-                request.split("\r\n\r\n").nth(1).unwrap().to_owned(),
-            )
-        })
-        .collect();
-    let find = |title: &str| {
-        let found = seen.iter().find(|(t, ..)| t == title);
-        found.unwrap_or_else(|| panic!("{title} in {seen:?}"))
-    };
-    assert_eq!(find("Execution Started").2, "retake,execution");
-    let (_, priority, tags, body) = find("Iteration 1");
-    assert_eq!((priority.as_str(), tags.as_str()), ("-", "retake,iteration"));
-    assert!(body.starts_with("ITERATION 1\n\n"), "{body}");
-    assert!(!seen.iter().any(|(title, ..)| title == "Iteration 2"), "the completing one");
-    let (_, priority, tags, _) = find("Task Complete");
-    assert_eq!((priority.as_str(), tags.as_str()), ("high", "retake,completion"));
-    let update = "[task] Progress Update (Iteration 1)";
-    assert_eq!(find(update).2, "retake,progress,iteration-1");
-    let bodies: Vec<_> = seen.iter().filter(|s| s.0 == update).map(|s| s.3.as_str()).collect();
-    assert_eq!(bodies, ["STATUS UPDATE\n\n5/60 items (+5)", "STATUS UPDATE\n\n35/60 items (+30)"]);
-
-    sandbox.agent(&config, &["start; failed 400 broken"]);
-    assert_eq!(sandbox.run_agent(&[]).code, 1);
-    let error = told.try_iter().find(|r| header(r, "title") == Some("Execution Error")).unwrap();
-    assert_eq!(header(&error, "priority"), Some("urgent"));
-    assert_eq!(header(&error, "tags"), Some("retake,error"));
-}
-
-#[test]
-fn only_wanted_events_are_notified() {
-    let sandbox = Sandbox::new();
-    let (url, told) = server();
-    sandbox.agent("", &["start; progress 1 9; result"]);
-    sandbox.workspace("task", &["--notify-url", &url, "--notify-events", "iteration_milestone"]);
-    assert_eq!(sandbox.run_agent(&["-m", "11"]).code, 0);
-    let titles: Vec<_> =
-        told.try_iter().map(|request| header(&request, "title").unwrap().to_owned()).collect();
-    assert_eq!(titles, ["Milestone Reached"]);
-}
-
-#[test]
-fn a_dead_server_stops_nothing() {
-    let sandbox = Sandbox::new();
-    // Takes connections and never answers.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/topic", listener.local_addr().unwrap());
-    let config = format!("notifyUrl: {url}\nnotifyTimeout: 1s\nnotifyEvents: [execution_start]");
-    sandbox.agent(&config, &["start; progress 1 9; result"]);
-    sandbox.workspace("task", &[]);
-    let called = sandbox.run_agent(&["-m", "3"]);
-    assert_eq!(called.code, 0, "{}", called.snapshot());
-    assert_eq!(sandbox.calls(), 3);
-    assert!(
-        called.stderr.contains("1 notification could not be delivered"),
-        "{}",
-        called.snapshot()
-    );
 }

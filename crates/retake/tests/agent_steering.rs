@@ -259,3 +259,52 @@ fn checkpoints_need_a_repository_and_never_stop_the_loop() {
     assert!(called.stderr.contains("git"), "{}", called.snapshot());
     assert_eq!(sandbox.retake(&["agent", "rollback", "task", "--to", "1"]).code, 1);
 }
+
+#[test]
+fn checkpoints_go_where_their_workspace_goes() {
+    let sandbox = Sandbox::new();
+    repository(&sandbox);
+    sandbox.agent("", &["start; echo $n > file; progress 1 9; result"]);
+    let refs = || {
+        let listed = sandbox.git(&["for-each-ref", "--format=%(refname)", "refs/retake"]);
+        listed.lines().map(|line| line.trim_start_matches("refs/retake/").to_owned()).collect()
+    };
+    let run = || {
+        sandbox.workspace("task", &[]);
+        assert_eq!(sandbox.run_agent(&["-m", "2", "--checkpoint"]).code, 0);
+        assert_eq!(refs(), ["agent/task/1", "agent/task/2"]);
+    };
+    let back = |to: &str| sandbox.retake(&["agent", "rollback", "task", "--to", to]);
+    let before = state(&sandbox);
+    let refs: &dyn Fn() -> Vec<String> = &refs;
+
+    run();
+    let called = sandbox.retake(&["agent", "clean", "task", "-f", "--no-archive"]);
+    assert!(called.stdout.contains("2 checkpoints removed"), "{}", called.snapshot());
+    assert_eq!(refs(), Vec::<String>::new());
+
+    // Put away they are nobody else's, and come back with what they belong to.
+    run();
+    steer(&sandbox, &["clean", "task", "-f"]);
+    let listed = sandbox.retake(&["agent", "archive", "list", "--json"]).json();
+    let archive = listed[0]["archiveName"].as_str().unwrap().to_owned();
+    let put_away = [1, 2].map(|n| format!("archive/{archive}/{n}"));
+    assert_eq!(refs(), put_away);
+    sandbox.workspace("task", &[]);
+    let called = back("1");
+    assert_eq!(called.code, 1);
+    assert!(called.stderr.contains("no checkpoints"), "{}", called.snapshot());
+    steer(&sandbox, &["clean", "task", "-f", "--no-archive"]);
+    steer(&sandbox, &["archive", "restore", &archive, "other"]);
+    assert_eq!(refs(), put_away);
+    steer(&sandbox, &["archive", "restore", &archive]);
+    assert_eq!(refs().len(), 4);
+    assert_eq!(back("1").code, 0);
+    assert_eq!(std::fs::read_to_string(sandbox.project().join("file")).unwrap(), "3\n");
+    let called = sandbox.retake(&["agent", "archive", "delete", &archive, "-f"]);
+    assert!(called.stdout.contains("2 checkpoints removed"), "{}", called.snapshot());
+    steer(&sandbox, &["archive", "save", "task", "--keep"]);
+    assert_eq!(refs().len(), 4);
+    assert_eq!(state(&sandbox), before);
+    assert!(!sandbox.project().join("hooked").exists());
+}

@@ -187,7 +187,9 @@ fn clean_and_archive() {
     ok(&sandbox, &["archive", "restore", name, "second"]);
     let shown = ok(&sandbox, &["show", "second", "--json"]).json();
     assert_eq!(shown["name"], "second");
-    refused(&sandbox, &["archive", "delete", name]);
+    let called = ok(&sandbox, &["archive", "delete", name]);
+    assert!(called.stdout.is_empty() && called.stderr.contains("--force"), "{}", called.snapshot());
+    ok(&sandbox, &["archive", "show", name]);
     ok(&sandbox, &["archive", "rm", name, "-f"]);
     assert_eq!(ok(&sandbox, &["archive", "list", "--json"]).json(), json!([]));
     ok(&sandbox, &["clean", "task", "-f", "--no-archive"]);
@@ -229,6 +231,9 @@ fn templates() {
     refused(&sandbox, &["template", "use", "for-all", "fresh"]);
     refused(&sandbox, &["template", "delete", "for-all", "-f"]);
     ok(&sandbox, &["template", "delete", "for-all", "-g", "-f"]);
+    let called = ok(&sandbox, &["template", "delete", "mine"]);
+    assert!(called.stdout.is_empty() && called.stderr.contains("--force"), "{}", called.snapshot());
+    refused(&sandbox, &["template", "delete", "none"]);
     ok(&sandbox, &["template", "rm", "mine", "-f"]);
     assert_eq!(ok(&sandbox, &["template", "list", "--json"]).json(), json!([]));
 }
@@ -377,4 +382,25 @@ fn places_can_be_elsewhere() {
     // What the loop writes there is no work of the agent's.
     assert_eq!(shown["iterations"][0]["filesCreated"], json!([]));
     assert_eq!(shown["iterations"][0]["progressDetected"], false);
+}
+
+#[test]
+fn the_flags_that_all_commands_have() {
+    let sandbox = Sandbox::new();
+    sandbox.agent("", &["start; say 'I look around'; complete; result"]);
+    sandbox.workspace("task", &[]);
+    for words in [&["--verbose", "list"][..], &["list", "--verbose"]] {
+        let called = ok(&sandbox, words);
+        let place = sandbox.project().join(".agent/workspaces");
+        assert!(called.stderr.contains(&place.display().to_string()), "{}", called.snapshot());
+        assert!(ok(&sandbox, &["list"]).stderr.is_empty());
+    }
+    for words in [&["--verbose", "run", "task"][..], &["run", "task", "--verbose"]] {
+        assert!(ok(&sandbox, words).stdout.contains("I look around"));
+    }
+    refused(&sandbox, &["--verbose", "run", "task", "-q"]);
+    let version = env!("CARGO_PKG_VERSION");
+    for words in [&["--version"][..], &["list", "--version"], &["run", "--version"]] {
+        assert!(ok(&sandbox, words).stdout.trim_end().ends_with(version));
+    }
 }

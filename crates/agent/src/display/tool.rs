@@ -244,7 +244,10 @@ fn counted(count: usize, what: &str) -> String {
 
 /// Cut first: what is not shown need not be looked at.
 fn clipped(row: &str) -> String {
-    visible(&cut(row))
+    match row.char_indices().nth(WIDE) {
+        Some((end, _)) => visible(&row[..end]) + "…",
+        None => visible(row),
+    }
 }
 
 fn cut(text: &str) -> Cow<'_, str> {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use retake_agent::checkpoint::{self, Checkpoint, Commands, Git};
+use retake_agent::checkpoint::{self, Change, Checkpoint, Commands, Git};
 use retake_agent::workspace::Name;
 use retake_engine::Request;
 
@@ -32,6 +32,11 @@ impl<'a> Keeping<'a> {
         let git = make(&Commands { project: self.project, index: &self.index });
         let mut request = Request::new(git.argv.iter().map(std::ffi::OsString::from));
         request.timeout = Some(PATIENCE);
+        let input = git.stdin.as_deref().map(super::Input::of).transpose();
+        let input = input.map_err(|error| format!("git: {error}"))?;
+        if let Some(input) = &input {
+            request.stdin = input.stdin();
+        }
         for (name, value) in git.env {
             request.environment.retain(|(known, _)| known != name);
             request.environment.push((name.into(), value.into()));
@@ -58,6 +63,16 @@ impl<'a> Keeping<'a> {
 
     pub(crate) fn list(&mut self, name: &Name) -> Result<Vec<Checkpoint>, String> {
         Ok(checkpoint::parse_list(name, &self.git(|git| git.list(name))?))
+    }
+
+    /// Changes every reference below a prefix, or none; says how many there were.
+    pub(crate) fn change(&mut self, prefix: &str, change: Change<'_>) -> Result<usize, String> {
+        let listed = self.git(|git| git.list_below(prefix))?;
+        let (lines, count) = checkpoint::changes(&listed, prefix, change);
+        if count > 0 {
+            self.git(|git| git.change_refs(lines.clone()))?;
+        }
+        Ok(count)
     }
 
     pub(crate) fn keep(&mut self, name: &Name, iteration: u32) -> Result<String, String> {

@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 
 use serde_json::Value;
 
-use super::{Called, RETAKE, Sandbox, eventually};
+use super::{Called, RETAKE, Sandbox, alive, eventually};
 
 /// What the scripts of an agent can use. `$dir` is outside the project, `$n` counts calls.
 const WORDS: &str = r##"#!/bin/sh
@@ -33,6 +33,14 @@ status() { printf '%s' "$1" > "$RETAKE_WORKSPACE_PATH/.status.json"; }
 progress() { status '{"complete":false,"worked":true,"progress":{"completed":'$1',"total":'$2'}}'; }
 complete() { status '{"complete":true,"worked":true,"summary":"all is done"}'; }
 "##;
+
+/// Ignores TERM, and leaves a child in a session of its own that does so too.
+pub(crate) const STUBBORN: &str = r#"trap '' TERM INT
+start
+setsid sh -c 'trap "" TERM INT HUP; echo $$ > "'$dir'/child.new"; mv "'$dir'/child.new" "'$dir'/child"; while :; do sleep 1000; done' &
+while [ ! -e "$dir/child" ]; do sleep 0.01; done
+echo $$ > "$dir/pid.new"; mv "$dir/pid.new" "$dir/pid"
+while :; do sleep 1000; done"#;
 
 impl Sandbox {
     /// What an agent does when it is called the first time, the second time, and so on; beyond the
@@ -152,6 +160,14 @@ impl Sandbox {
         let path = self.agent_dir().join(name);
         eventually(name, || path.exists());
         std::fs::read_to_string(path).expect("read")
+    }
+
+    /// Waits until nothing of a [`STUBBORN`] agent is left.
+    pub(crate) fn gone(&self) {
+        for name in ["pid", "child"] {
+            let pid: i32 = self.awaited(name).trim().parse().expect("a number");
+            eventually(name, || !alive(pid));
+        }
     }
 
     pub(crate) fn git(&self, words: &[&str]) -> String {

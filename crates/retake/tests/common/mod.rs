@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 #[allow(unused_imports, reason = "each test program uses its own part")]
-pub(crate) use agent_env::Running;
+pub(crate) use agent_env::{Running, STUBBORN};
 #[allow(unused_imports, reason = "each test program uses its own part")]
 pub(crate) use record_env::on_disk;
 

@@ -3,8 +3,9 @@
 use jiff::Timestamp;
 
 use super::project::{Project, named};
+use super::refs::Refs;
 use super::refused;
-use super::workspaces::{confirmed, held};
+use super::workspaces::{agreed, gone, held};
 use crate::cli::{Exit, Failure};
 use crate::term::{self, Column, Palette, Table};
 
@@ -57,8 +58,10 @@ pub(super) fn archive(command: Command, project: &Project) -> Result<Exit, Failu
     match command {
         Command::Save { workspace, keep } => {
             let workspace = project.workspace(&workspace)?;
+            let mut refs = Refs::of(project)?;
             let lock = held(&workspace, "archive save")?;
             let archived = places.archive(&workspace, Timestamp::now(), keep).map_err(refused)?;
+            refs.put_away(workspace.name(), &named(&archived.archive_name)?, keep);
             drop(lock);
             term::data(format!("✓ Archived as {}\n", archived.archive_name).as_bytes())?;
         }
@@ -88,7 +91,13 @@ pub(super) fn archive(command: Command, project: &Project) -> Result<Exit, Failu
         Command::Restore { archive, workspace } => {
             let archive = named(&archive)?;
             let workspace = workspace.as_deref().map(named).transpose()?;
+            let mut refs = Refs::of(project)?;
+            let archived = places.archived(&archive).map_err(refused)?;
             let restored = places.restore(&archive, workspace.as_ref()).map_err(refused)?;
+            // Under another name its iterations count from 1 again, and would not fit.
+            if restored.name().as_str() == archived.original_name {
+                refs.bring_back(&archive, restored.name());
+            }
             term::data(format!("✓ Workspace restored: {}\n", restored.name()).as_bytes())?;
         }
         Command::Show { archive, json } => {
@@ -109,8 +118,10 @@ pub(super) fn archive(command: Command, project: &Project) -> Result<Exit, Failu
         Command::Delete { archive, force } => {
             let name = named(&archive)?;
             places.archived(&name).map_err(refused)?;
-            if force || confirmed(&format!("Remove archive {name} for good?"))? {
+            if force || agreed(&format!("Remove archive {name} for good?"))? {
+                let mut refs = Refs::of(project)?;
                 places.delete_archive(&name).map_err(refused)?;
+                gone(refs.forget_archive(&name))?;
                 term::data(format!("✓ Archive removed: {name}\n").as_bytes())?;
             }
         }

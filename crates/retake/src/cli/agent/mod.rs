@@ -2,6 +2,7 @@
 
 mod archive;
 mod project;
+mod refs;
 mod run;
 mod sessions;
 mod settings;
@@ -21,6 +22,7 @@ use project::Project;
 
 /// A coding agent in a loop: fresh context each time, until the task is done, stuck or out of budget
 #[derive(clap::Args)]
+#[command(version, propagate_version = true)]
 pub(crate) struct Args {
     /// Where workspaces are [default: .agent/workspaces]
     #[arg(long, global = true, value_name = "DIR", help_heading = "Places")]
@@ -34,6 +36,9 @@ pub(crate) struct Args {
     /// Use no colours
     #[arg(long, global = true, help_heading = "Output")]
     no_colors: bool,
+    /// Say more: what the agent does, or which places are used
+    #[arg(long, global = true, help_heading = "Output")]
+    verbose: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -87,9 +92,17 @@ fn asked(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
     };
     if let Command::Init(init) = &args.command {
         project::make_at_git_root()?;
-        return workspaces::init(init, &Project::open(store, &places)?);
+        let project = Project::open(store, &places)?;
+        if args.verbose {
+            project.tell_places();
+        }
+        return workspaces::init(init, &project);
     }
     let project = Project::open(store, &places)?;
+    // These two have more to say than where they look.
+    if args.verbose && !matches!(args.command, Command::Run(_) | Command::Verify(_)) {
+        project.tell_places();
+    }
     match args.command {
         Command::Init(_) => unreachable!("done above"),
         Command::Setup(args) => sessions::setup(&args, project),

@@ -10,7 +10,7 @@ use super::refused;
 use crate::cli::{Failure, init};
 use crate::config::Config;
 use crate::place::Place;
-use crate::term::Palette;
+use crate::term::{self, Palette};
 
 pub(super) struct Given {
     pub(super) workspaces: Option<PathBuf>,
@@ -52,6 +52,23 @@ impl Project {
             global_templates: settings.global_templates_dir.clone().or_else(global_templates),
         };
         Ok(Self { root, place, config, settings, places })
+    }
+
+    /// Which places are used, for someone who wonders.
+    pub(super) fn tell_places(&self) {
+        let Places { workspaces, templates, archive, global_templates } = &self.places;
+        for (what, path) in [
+            ("project", Some(&self.root)),
+            ("record", Some(&self.place.store)),
+            ("workspaces", Some(workspaces)),
+            ("templates", Some(templates)),
+            ("templates of all projects", global_templates.as_ref()),
+            ("archive", Some(archive)),
+        ] {
+            if let Some(path) = path {
+                term::say(&format!("{what}: {}", path.display()));
+            }
+        }
     }
 
     pub(super) fn workspace(&self, name: &str) -> Result<Workspace, Failure> {
@@ -160,7 +177,7 @@ pub(super) fn make_at_git_root() -> Result<(), Failure> {
     }
     let top = here.ancestors().find(|dir| dir.join(".git").exists()).unwrap_or(&here);
     for path in init::make(top)? {
-        crate::term::say(&format!("made {}", path.display()));
+        term::say(&format!("made {}", path.display()));
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use retake_agent::workspace::TemplateFile;
 
 use super::project::{Project, named};
 use super::refused;
-use super::workspaces::confirmed;
+use super::workspaces::agreed;
 use crate::cli::{Exit, Failure};
 use crate::term::{self, Column, Palette, Table};
 
@@ -142,7 +142,8 @@ pub(super) fn template(command: Command, project: &Project) -> Result<Exit, Fail
         }
         Command::Delete { template, global, force } => {
             let name = named(&template)?;
-            if force || confirmed(&format!("Remove template {name}?"))? {
+            places.template(&name).map_err(refused)?;
+            if force || agreed(&format!("Remove template {name}?"))? {
                 places.delete_template(&name, global).map_err(refused)?;
                 term::data(format!("✓ Template removed: {name}\n").as_bytes())?;
             }

@@ -12,6 +12,7 @@ use retake_store::Store;
 use serde::Serialize;
 
 use super::project::{self, Project, named};
+use super::refs::Refs;
 use super::refused;
 use crate::agent::chronicle;
 use crate::cli::{Exit, Failure};
@@ -205,17 +206,29 @@ pub(super) fn clean(args: &Clean, project: &Project) -> Result<Exit, Failure> {
     if !args.force && !confirmed(&format!("Remove workspace {}?", args.name))? {
         return Ok(Exit::OK);
     }
+    let mut refs = Refs::of(project)?;
     let lock = held(&workspace, "clean")?;
     if args.no_archive {
         project.places.delete(&workspace).map_err(refused)?;
+        gone(refs.forget(workspace.name()))?;
     } else {
         let archived =
             project.places.archive(&workspace, Timestamp::now(), false).map_err(refused)?;
+        refs.put_away(workspace.name(), &named(&archived.archive_name)?, false);
         term::data(format!("✓ Archived as {}\n", archived.archive_name).as_bytes())?;
     }
     drop(lock);
     term::data(format!("✓ Workspace removed: {}\n", args.name).as_bytes())?;
     Ok(Exit::OK)
+}
+
+/// Says what went with a workspace or an archive.
+pub(super) fn gone(checkpoints: usize) -> Result<(), Failure> {
+    if checkpoints > 0 {
+        let what = term::count(checkpoints as u64, "checkpoint");
+        term::data(format!("✓ {what} removed from git\n").as_bytes())?;
+    }
+    Ok(())
 }
 
 /// Nobody else may work on it meanwhile.
@@ -232,6 +245,21 @@ pub(super) fn confirmed(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(refused(format!("{question} There is nobody to ask here; use --force")));
     }
+    answered(question)
+}
+
+/// Asks at a terminal; elsewhere nobody can answer, so nothing is done, and that is said.
+pub(super) fn agreed(question: &str) -> Result<bool, Failure> {
+    if !std::io::stdin().is_terminal() {
+        term::say(&format!(
+            "{question} There is nobody to ask here, so nothing is removed; use --force"
+        ));
+        return Ok(false);
+    }
+    answered(question)
+}
+
+fn answered(question: &str) -> Result<bool, Failure> {
     term::data(format!("{question} [y/N] ").as_bytes())?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
