@@ -9,5 +9,6 @@ mod answers;
 mod browsers;
 mod env;
 mod mistakes;
+mod real;
 mod running;
 mod stopping;
