@@ -121,3 +121,67 @@ fn a_bisection_over_browsers_goes_by_their_numbers() {
     let json = found.json();
     assert_eq!((&json["lastGood"], &json["firstBad"]), (&"102.0.1.1".into(), &"103.0.1.1".into()));
 }
+
+#[test]
+fn a_bisection_over_browsers_searches_what_the_index_knows() {
+    // Forty milestones of five versions each; what changes, changes within a milestone.
+    let versions: Vec<String> = (100..140)
+        .flat_map(|major| (0..5).map(move |patch| format!("{major}.0.{}.{patch}", major + 5000)))
+        .collect();
+    let url = mirror(&versions.iter().map(String::as_str).collect::<Vec<_>>());
+    let env = Env::bare();
+    let config = |url: &str, versions: &str| {
+        env.config(&format!(
+            "command: test $(\"$CHROME_BIN\" | tr -dc 0-9) -lt 117051172\niterations: 1\nchrome:\n  versions: [{versions}]\n  cache_dir: cache\n  index_url: {url}\n  download_url: {url}/dl\n"
+        ));
+    };
+    config(&url, "m100, 139.0.5139.4");
+    let search =
+        ["bisect", "--axis", "chrome", "--good", "m100", "--bad", "139.0.5139.4", "--json"];
+    let found = env.expect(0, &search);
+    let json = found.json();
+    assert_eq!(
+        (&json["lastGood"], &json["firstBad"]),
+        (&"117.0.5117.1".into(), &"117.0.5117.2".into()),
+        "{}",
+        found.snapshot()
+    );
+    let steps = json["steps"].as_array().unwrap();
+    assert!(steps.len() < 25, "{} of {} versions were downloaded", steps.len(), versions.len());
+    let first: Vec<&str> = steps.iter().take(4).map(|s| s["point"].as_str().unwrap()).collect();
+    assert!(first.iter().all(|point| *point == "m100" || point.ends_with(".4")), "{first:?}");
+    // What there is needs no index any more; what is configured is searched without one.
+    config("http://127.0.0.1:9", "100.0.5100.4, 139.0.5139.4");
+    let ends = ["--good", "100.0.5100.4", "--bad", "139.0.5139.4"];
+    let found = env.expect(0, &[&["bisect", "--axis", "chrome", "--json"][..], &ends].concat());
+    assert!(found.stderr.contains("only configured browsers are searched"), "{}", found.stderr);
+    assert_eq!(found.json()["lastGood"], "100.0.5100.4");
+}
+
+#[test]
+fn another_program_at_the_same_path_is_another_browser() {
+    let env = Env::bare();
+    let real = env.outside("real");
+    let program = |path: &std::path::Path, text: &str| {
+        std::fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(path, mode).unwrap();
+    };
+    let wrapper = env.sandbox.project().join("chrome");
+    program(&real, "echo 1");
+    program(&wrapper, &format!("exec {} \"$@\"", real.display()));
+    env.config("command: $CHROME_BIN\niterations: 1\nchrome: {versions: [./chrome]}\n");
+    env.expect(0, &["run", "-q"]);
+    assert_eq!(env.counts(), [(1, 0, 0)]);
+    program(&real, "echo 2");
+    assert_eq!(env.counts(), [(0, 0, 1)], "the script leads to another browser");
+    program(&real, "echo 1");
+    program(&wrapper, &format!("exec {} \"$@\" # changed", real.display()));
+    assert_eq!(env.counts(), [(0, 0, 1)], "it is another program");
+    // What is not a script is known by its content alone, and is not run for that.
+    std::fs::copy("/bin/true", &wrapper).unwrap();
+    env.expect(0, &["run", "-q"]);
+    assert_eq!(env.counts(), [(1, 0, 0)]);
+    std::fs::copy("/bin/false", &wrapper).unwrap();
+    assert_eq!(env.counts(), [(0, 0, 1)]);
+}

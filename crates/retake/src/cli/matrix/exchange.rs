@@ -104,8 +104,10 @@ pub(super) fn import(args: &Import, store: Option<&Path>) -> Result<Exit, Failur
     let mut slot = open::slots(&setting, 1)?.remove(0);
     // Only to know the key of a cell; nothing is looked up.
     matrix.cells.clear();
-    let supply = Supply::resolve(&mut slot, &setting, &mut matrix, Default::default())
+    let mut supply = Supply::resolve(&mut slot, &setting, &mut matrix, Default::default())
         .map_err(|error| open::git_failure(&error))?;
+    let versions = setting.matrix.chrome.as_ref().map(|chrome| chrome.versions.clone());
+    supply.know_programs(&mut slot, &setting, &versions.unwrap_or_default());
     drop(slot.end());
     let mut store = Store::open(&setting.place.store)?;
     let redactor = setting.redactor();

@@ -168,6 +168,9 @@ impl View {
             Err(Error::NoStore { .. }) => None,
             opened => Some(opened?),
         };
+        if let Some(opened) = &opened {
+            chronicle::tend(opened);
+        }
         let loops = match &opened {
             Some(opened) => chronicle::read(opened, &setting.file)?,
             None => Vec::new(),

@@ -139,8 +139,10 @@ impl Invocation<'_> {
     fn run(&self, slots: &mut [Slot], mut matrix: Matrix) -> Result<Exit, Failure> {
         let Self { args, setting, screen } = self;
         let slot = &mut slots[0];
+        let lock = Lock::path(&setting.agent);
+        let buried = chronicle::bury(slot.store()?, Some(&lock))?;
         let loops = chronicle::read(slot.store()?, &setting.file)?;
-        if chronicle::bury(slot.store()?, &loops)? > 0 {
+        if buried.iter().any(|config| Path::new(config) == setting.file) {
             screen.notice("an earlier run was interrupted; this one goes on where it was");
         }
         let pins = chronicle::pins(&loops);
@@ -179,6 +181,7 @@ impl Invocation<'_> {
                 None => "run".to_owned(),
             },
             config: self.setting.file.to_string_lossy().into_owned(),
+            lock: Lock::path(&self.setting.agent),
             seed,
             order: order.as_str().to_owned(),
             command: clean(&config.command),
