@@ -9,9 +9,10 @@ use zip::write::SimpleFileOptions;
 
 use crate::env::Env;
 
-const PLATFORM: &str = if cfg!(target_arch = "aarch64") { "linux-arm64" } else { "linux64" };
+pub(crate) const PLATFORM: &str =
+    if cfg!(target_arch = "aarch64") { "linux-arm64" } else { "linux64" };
 
-type Files = HashMap<String, Vec<u8>>;
+pub(crate) type Files = HashMap<String, Vec<u8>>;
 
 fn serve(files: impl FnOnce(&str) -> Files) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -56,27 +57,29 @@ fn archive(version: &str) -> Vec<u8> {
 }
 
 fn mirror(versions: &[&str]) -> String {
-    serve(|url| {
-        let mut files = Files::new();
-        let mut known = Vec::new();
-        let mut milestones = serde_json::Map::new();
-        for version in versions {
-            let path = format!("/dl/{version}/{PLATFORM}/chrome-{PLATFORM}.zip");
-            known.push(serde_json::json!({
-                "version": version, "revision": "1",
-                "downloads": {"chrome": [{"platform": PLATFORM, "url": format!("{url}{path}")}]}
-            }));
-            let newest = serde_json::json!({"version": version, "revision": "1"});
-            milestones.insert(version.split('.').next().unwrap().to_owned(), newest);
-            files.insert(path, archive(version));
-        }
-        let versions = serde_json::json!({"timestamp": "", "versions": known});
-        let milestones = serde_json::json!({"timestamp": "", "milestones": milestones});
-        files
-            .insert("/known-good-versions-with-downloads.json".into(), versions.to_string().into());
-        files.insert("/latest-versions-per-milestone.json".into(), milestones.to_string().into());
-        files
-    })
+    serve(|url| mirror_files(url, versions))
+}
+
+/// What a mirror of these versions serves, at this address.
+pub(crate) fn mirror_files(url: &str, versions: &[&str]) -> Files {
+    let mut files = Files::new();
+    let mut known = Vec::new();
+    let mut milestones = serde_json::Map::new();
+    for version in versions {
+        let path = format!("/dl/{version}/{PLATFORM}/chrome-{PLATFORM}.zip");
+        known.push(serde_json::json!({
+            "version": version, "revision": "1",
+            "downloads": {"chrome": [{"platform": PLATFORM, "url": format!("{url}{path}")}]}
+        }));
+        let newest = serde_json::json!({"version": version, "revision": "1"});
+        milestones.insert(version.split('.').next().unwrap().to_owned(), newest);
+        files.insert(path, archive(version));
+    }
+    let versions = serde_json::json!({"timestamp": "", "versions": known});
+    let milestones = serde_json::json!({"timestamp": "", "milestones": milestones});
+    files.insert("/known-good-versions-with-downloads.json".into(), versions.to_string().into());
+    files.insert("/latest-versions-per-milestone.json".into(), milestones.to_string().into());
+    files
 }
 
 #[test]
