@@ -1,7 +1,8 @@
 //! A browser from a mirror on the loopback interface, all the way to the command.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Cursor, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Cursor, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
@@ -47,12 +48,16 @@ fn answer(mut stream: TcpStream, files: &Files) -> Option<()> {
     stream.write_all(body).ok()
 }
 
-/// An archive with a browser that says its version.
-fn archive(version: &str) -> Vec<u8> {
+/// An archive with a browser that says its version, and so much that cannot be compressed.
+fn archive(version: &str, padding: usize) -> Vec<u8> {
     let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
     let options = SimpleFileOptions::default().unix_permissions(0o755);
     zip.start_file(format!("chrome-{PLATFORM}/chrome"), options).unwrap();
     write!(zip, "#!/bin/sh\necho browser {version}\n").unwrap();
+    zip.start_file(format!("chrome-{PLATFORM}/resources.pak"), options).unwrap();
+    let mut noise = vec![0; padding];
+    File::open("/dev/urandom").unwrap().read_exact(&mut noise).unwrap();
+    zip.write_all(&noise).unwrap();
     zip.finish().unwrap().into_inner()
 }
 
@@ -73,7 +78,7 @@ pub(crate) fn mirror_files(url: &str, versions: &[&str]) -> Files {
         }));
         let newest = serde_json::json!({"version": version, "revision": "1"});
         milestones.insert(version.split('.').next().unwrap().to_owned(), newest);
-        files.insert(path, archive(version));
+        files.insert(path, archive(version, 10_000));
     }
     let versions = serde_json::json!({"timestamp": "", "versions": known});
     let milestones = serde_json::json!({"timestamp": "", "milestones": milestones});
@@ -187,4 +192,60 @@ fn another_program_at_the_same_path_is_another_browser() {
     assert_eq!(env.counts(), [(1, 0, 0)]);
     std::fs::copy("/bin/false", &wrapper).unwrap();
     assert_eq!(env.counts(), [(0, 0, 1)]);
+}
+
+/// A file system of its own, as small as that.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    /// `None` where nobody may mount anything.
+    fn new(path: std::path::PathBuf, size: &str) -> Option<Self> {
+        std::fs::create_dir_all(&path).unwrap();
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(&path);
+        let mounted = mount.output().is_ok_and(|output| output.status.success());
+        mounted.then_some(Self(path))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        drop(std::process::Command::new("umount").arg("-l").arg(&self.0).status());
+    }
+}
+
+#[test]
+fn a_disk_full_in_the_middle_of_a_download_costs_that_browser_only() {
+    const LARGE: &str = "120.0.6099.109";
+    const SMALL: &str = "119.0.6045.105";
+    let env = Env::bare();
+    let Some(disk) = SmallDisk::new(env.sandbox.project().join("cache"), "256k") else {
+        _ = writeln!(std::io::stderr(), "left out: only root may mount a small disk");
+        return;
+    };
+    let url = serve(|url| {
+        let mut files = mirror_files(url, &[SMALL, LARGE]);
+        let path = format!("/dl/{LARGE}/{PLATFORM}/chrome-{PLATFORM}.zip");
+        files.insert(path, archive(LARGE, 1_000_000));
+        files
+    });
+    env.config(&format!(
+        "command: $CHROME_BIN\niterations: 1\nchrome: {{versions: [{LARGE}, {SMALL}], cache_dir: cache, index_url: '{url}', download_url: '{url}/dl'}}\n"
+    ));
+    let ran = env.expect(1, &["run"]);
+    let message = format!("the disk is full; nothing of {LARGE} was kept, free some space");
+    assert!(ran.stderr.contains(&message), "{}", ran.stderr);
+    assert!(ran.stderr.contains("1 run: 1 ok"), "{}", ran.stderr);
+    let left: Vec<_> = std::fs::read_dir(disk.0.join("chrome")).unwrap().flatten().collect();
+    let large = left.iter().filter(|entry| {
+        let name = entry.file_name().into_string().unwrap();
+        name.contains(LARGE) && !name.ends_with(".lock")
+    });
+    assert_eq!(large.count(), 0, "{left:?}");
+    // With room it goes on.
+    let mut remount = std::process::Command::new("mount");
+    remount.args(["-o", "remount,size=16m"]).arg(&disk.0);
+    assert!(remount.status().unwrap().success());
+    let ran = env.expect(0, &["run"]);
+    assert!(ran.stderr.contains("1 run: 1 ok"), "{}", ran.stderr);
 }

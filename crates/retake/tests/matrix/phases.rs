@@ -139,7 +139,12 @@ impl Stuck {
         });
         // SAFETY: our own child, not waited for yet.
         assert_eq!(unsafe { libc::kill(i32::try_from(running.id()).unwrap(), signal) }, 0);
-        let status = running.wait().unwrap();
+        let mut status = None;
+        eventually("it ends", || {
+            status = running.try_wait().unwrap();
+            status.is_some()
+        });
+        let status = status.unwrap();
         assert_eq!(status.signal(), Some(signal), "{phase}: {status}");
         if slow.is_none() {
             let child = std::fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
