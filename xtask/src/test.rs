@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::chromiums;
+
 /// Programs that tests run for real, and files they need, with the Debian packages they come in.
-const NEEDED: [(&str, &str); 19] = [
+const NEEDED: [(&str, &str); 20] = [
     ("git", "git"),
     ("cc", "gcc"),
     ("make", "make"),
@@ -13,6 +15,7 @@ const NEEDED: [(&str, &str); 19] = [
     ("/usr/share/doc/python3-venv", "python3-venv"),
     ("mount", "mount"),
     ("npm", "npm"),
+    ("/usr/share/doc/libnss3", "libnss3"),
     ("ctest", "cmake"),
     ("go", "golang-go"),
     ("gotestsum", "gotestsum"),
@@ -71,6 +74,7 @@ pub(crate) fn run() -> Result<(), String> {
     for agent in &AGENTS {
         variables.push((agent.variable, agent.install()?));
     }
+    variables.extend(chromiums::install(&target())?.map(|cache| (chromiums::VARIABLE, cache)));
     // Tests of one package run programs of another.
     cargo(&["build", "--workspace", "--bins", "--quiet"], &[])?;
     cargo(&["test", "--workspace", "--quiet", "--no-fail-fast"], &variables)

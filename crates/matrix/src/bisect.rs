@@ -90,6 +90,38 @@ pub struct Answer {
     pub sentence: String,
 }
 
+impl Answer {
+    /// This one within the gap that an earlier search over fewer points has left: both must be right.
+    #[must_use]
+    pub fn after(mut self, earlier: Self) -> Self {
+        self.confidence *= earlier.confidence;
+        self.monotone &= earlier.monotone;
+        let known: Vec<Step> = std::mem::take(&mut self.steps);
+        let before = earlier.steps.into_iter();
+        // A point that both have asked is told once, with all that is known of it now.
+        self.steps =
+            before.filter(|step| known.iter().all(|other| other.point != step.point)).collect();
+        self.steps.extend(known);
+        self.word();
+        self
+    }
+
+    fn word(&mut self) {
+        let (Some(good), Some(bad)) = (&self.last_good, &self.first_bad) else { return };
+        let sure = (self.confidence * 1000.0).floor() / 10.0;
+        self.sentence = format!(
+            "{good} is the last good and {bad} the first bad {} ({sure:.1} % sure)",
+            self.axis
+        );
+        if !self.skipped.is_empty() {
+            self.sentence += &format!("; {} between them could not be judged", self.skipped.len());
+        }
+        if !self.monotone {
+            self.sentence += "; but it changes more than once, so this is one change of several";
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 struct Point {
     good: usize,
@@ -509,19 +541,7 @@ impl Bisect {
         answer.skipped = self.names[good + 1..bad].to_vec();
         answer.monotone = self.monotone();
         answer.confidence = confidence;
-        answer.sentence = format!(
-            "{} is the last good and {} the first bad {axis} ({:.1} % sure)",
-            self.names[good],
-            self.names[bad],
-            (confidence * 1000.0).floor() / 10.0
-        );
-        if !answer.skipped.is_empty() {
-            answer.sentence +=
-                &format!("; {} between them could not be judged", answer.skipped.len());
-        }
-        if !answer.monotone {
-            answer.sentence += "; but it changes more than once, so this is one change of several";
-        }
+        answer.word();
         answer
     }
 }

@@ -4,6 +4,7 @@
 //! Output is written before its line, and the line is what makes a run exist; so a torn last line
 //! is a run that was never finished, and is passed over with a note.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -26,6 +27,9 @@ pub struct RunLine {
     pub timestamp: Timestamp,
     pub duration_ms: u64,
     pub exit_code: i32,
+    /// Values of further axes, which chrome-ranger has none of and passes over.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub axes: BTreeMap<String, String>,
 }
 
 mod milliseconds {

@@ -9,7 +9,7 @@ use retake_store::{Error, Store};
 
 use crate::cli::Failure;
 use crate::place::Place;
-use crate::{recovery, shown, term};
+use crate::{matrix, recovery, shown, term};
 
 /// What a command may spend on compressing and indexing after it has answered.
 const SPARE_TIME: Duration = Duration::from_millis(30);
@@ -81,6 +81,7 @@ pub(crate) fn find(store: &Store, text: &str) -> Result<Run, Failure> {
 /// Marks dead runs, compresses and indexes, for as long as nobody minds. Only after the answer is
 /// printed. Where nothing may be written this is left to a command that may.
 pub(crate) fn tend(mut store: Store) {
+    matrix::chronicle::tend(&store);
     if !store.needs_tending() {
         return;
     }

@@ -123,8 +123,22 @@ impl Store {
 
     /// Loops of a kind (or all), newest first.
     pub fn list_loops(&self, kind: Option<Kind>, limit: usize) -> Result<Vec<LoopRecord>> {
+        self.loops_where("?1 IS NULL OR kind = ?1", kind, limit)
+    }
+
+    /// Loops that run, or whose runner died without a word, newest first.
+    pub fn open_loops(&self, kind: Kind) -> Result<Vec<LoopRecord>> {
+        self.loops_where("kind = ?1 AND stop_reason IS NULL", Some(kind), usize::MAX)
+    }
+
+    fn loops_where(
+        &self,
+        condition: &str,
+        kind: Option<Kind>,
+        limit: usize,
+    ) -> Result<Vec<LoopRecord>> {
         let sql = format!(
-            "SELECT {COLUMNS} FROM loops WHERE ?1 IS NULL OR kind = ?1
+            "SELECT {COLUMNS} FROM loops WHERE {condition}
              ORDER BY start_us DESC, id DESC LIMIT ?2"
         );
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);

@@ -131,7 +131,7 @@ impl Cache {
         }
         fs::create_dir_all(aside).map_err(|error| failed(aside, error))?;
         let broken = |error| match error {
-            UnpackError::Interrupted => BrowserError::Interrupted { version: version.to_owned() },
+            UnpackError::Interrupted => BrowserError::Interrupted { what: version.to_owned() },
             UnpackError::Io { path, error } => self.failed(version, (path, error)),
             error => BrowserError::Archive { url: url.clone(), error },
         };
@@ -272,7 +272,7 @@ fn size(path: &Path) -> u64 {
     }
 }
 
-fn hash(path: &Path) -> io::Result<(u64, String)> {
+pub(super) fn hash(path: &Path) -> io::Result<(u64, String)> {
     let mut file = File::open(path)?;
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; 256 << 10];
@@ -312,7 +312,7 @@ fn take(path: &Path, version: &str, report: Report<'_>) -> Result<File, BrowserE
         OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(io)?;
     while !try_lock(&file).map_err(io)? {
         if report(Progress::Waiting) == ControlFlow::Break(()) {
-            return Err(BrowserError::Interrupted { version: version.to_owned() });
+            return Err(BrowserError::Interrupted { what: version.to_owned() });
         }
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -28,7 +28,8 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) fn new() -> Self {
-        // The system's certificates: a company's proxy has one of its own.
+        // The system's certificates, or those of $SSL_CERT_FILE and $SSL_CERT_DIR: a company's
+        // proxy has one of its own.
         let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build();
         let config = ureq::Agent::config_builder()
             .tls_config(tls)
@@ -71,14 +72,37 @@ fn is_loopback(url: &str) -> bool {
     name == "localhost" || name == "[::1]" || name.starts_with("127.")
 }
 
-pub(super) fn get_text(url: &str) -> Result<String, BrowserError> {
-    let mut response = Client::new().get(url, &[])?;
-    let status = response.status().as_u16();
-    if status != 200 {
-        return Err(BrowserError::Status { url: url.to_owned(), status });
+/// A text, read in a thread of its own; `interrupted` is asked while the server is silent.
+pub(super) fn get_text(url: &str, interrupted: fn() -> bool) -> Result<String, BrowserError> {
+    let messages = read_in_thread(Client::new(), url.to_owned(), Vec::new());
+    let mut text = Vec::new();
+    loop {
+        match messages.recv_timeout(TICK) {
+            Ok(Message::Head { status: 200, .. }) => {}
+            Ok(Message::Head { status, .. }) => {
+                return Err(BrowserError::Status { url: url.to_owned(), status });
+            }
+            Ok(Message::Data(bytes)) => text.extend(bytes),
+            Ok(Message::End) => {
+                return String::from_utf8(text).map_err(|error| unreachable_url(url, &error));
+            }
+            Ok(Message::Failed(why)) => {
+                return Err(BrowserError::Unreachable { url: url.to_owned(), why });
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let why = "it was given up".to_owned();
+                return Err(BrowserError::Unreachable { url: url.to_owned(), why });
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if interrupted() {
+            return Err(BrowserError::Interrupted { what: url.to_owned() });
+        }
+        if text.len() as u64 > LONGEST_TEXT {
+            let why = "it is longer than any index".to_owned();
+            return Err(BrowserError::BadIndex { url: url.to_owned(), why });
+        }
     }
-    let body = response.body_mut().with_config().limit(LONGEST_TEXT);
-    body.read_to_string().map_err(|error| unreachable_url(url, &error))
 }
 
 /// What must not have changed for a file to be continued.
@@ -165,7 +189,7 @@ impl Part {
                 Err(RecvTimeoutError::Timeout) => {
                     let progress = Progress::Downloading { done, total };
                     if report(progress) == ControlFlow::Break(()) {
-                        return Err(BrowserError::Interrupted { version: version.to_owned() });
+                        return Err(BrowserError::Interrupted { what: version.to_owned() });
                     }
                     continue;
                 }
@@ -198,7 +222,7 @@ impl Part {
                     }
                     done += bytes.len() as u64;
                     if report(Progress::Downloading { done, total }) == ControlFlow::Break(()) {
-                        return Err(BrowserError::Interrupted { version: version.to_owned() });
+                        return Err(BrowserError::Interrupted { what: version.to_owned() });
                     }
                 }
                 Message::End if total.is_none_or(|total| total == done) => {

@@ -96,17 +96,18 @@ struct Newest {
 #[derive(Clone, Debug)]
 pub struct Index {
     addresses: Addresses,
+    pub(super) interrupted: fn() -> bool,
 }
 
 impl Index {
     pub(super) fn new(addresses: Addresses) -> Self {
-        Self { addresses }
+        Self { addresses, interrupted: || false }
     }
 
     fn get<T: serde::de::DeserializeOwned>(&self, name: &str) -> Result<T, BrowserError> {
         let base = self.addresses.index.as_deref().unwrap_or(INDEX);
         let url = format!("{base}/{name}");
-        let text = get_text(&url)?;
+        let text = get_text(&url, self.interrupted)?;
         serde_json::from_str(&text)
             .map_err(|error| BrowserError::BadIndex { url, why: error.to_string() })
     }
@@ -176,6 +177,16 @@ impl Index {
             listed.drain(..listed.len().saturating_sub(latest));
         }
         Ok(listed)
+    }
+
+    /// The versions from one to another that there is an archive of for this machine, oldest first.
+    pub fn between(&self, one: Version, other: Version) -> Result<Vec<Version>, BrowserError> {
+        let (first, last) = (one.min(other), one.max(other));
+        let known = self.known_good()?.into_iter();
+        Ok(known
+            .filter(|(version, entry)| (first..=last).contains(version) && entry.url().is_some())
+            .map(|(version, _)| version)
+            .collect())
     }
 
     /// Where the archive of a version may be, the likelier place first.

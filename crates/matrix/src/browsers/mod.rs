@@ -10,7 +10,8 @@ mod unpack;
 mod version;
 
 use std::collections::BTreeMap;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -63,8 +64,8 @@ pub enum BrowserError {
     DiskFull { path: PathBuf, version: String },
     #[error("{}: {error}", .path.display())]
     Io { path: PathBuf, error: io::Error },
-    #[error("interrupted while getting Chrome {version}")]
-    Interrupted { version: String },
+    #[error("interrupted while getting {what}")]
+    Interrupted { what: String },
 }
 
 fn beside(near: &[String]) -> String {
@@ -104,6 +105,13 @@ impl Browsers {
             others: others.iter().map(|dir| Cache::new(dir)).collect(),
             index: Index::new(addresses),
         }
+    }
+
+    /// Asked while a server is silent: whether to stop waiting.
+    #[must_use]
+    pub fn interruptible(mut self, interrupted: fn() -> bool) -> Self {
+        self.index.interrupted = interrupted;
+        self
     }
 
     /// Where browsers go if the configuration does not say: `$XDG_CACHE_HOME/chrome-ranger`.
@@ -165,6 +173,22 @@ impl Browsers {
         }
         self.cache.install(&version, &self.index, Limits::default(), report)
     }
+}
+
+/// What a file holds, which its path does not tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Content {
+    pub blake3: String,
+    /// It only leads to the real program.
+    pub script: bool,
+}
+
+/// Of a program given by its path: another one may be there the next time.
+pub fn content(program: &Path) -> io::Result<Content> {
+    let (_, blake3) = cache::hash(program)?;
+    let mut start = [0; 2];
+    let script = File::open(program)?.read_exact(&mut start).is_ok() && &start == b"#!";
+    Ok(Content { blake3, script })
 }
 
 /// A program given by its path must be one.

@@ -47,9 +47,10 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// `pairs` are (A, B) by the places of their cells; `criteria.comparisons` is set from them.
+    /// `pairs` are (A, B) by the places of their cells; `criteria.comparisons` counts
+    /// them at least.
     pub fn new(pairs: &[(usize, usize)], mut criteria: Criteria, seed: u64) -> Self {
-        criteria.comparisons = pairs.len().max(1);
+        criteria.comparisons = criteria.comparisons.max(pairs.len()).max(1);
         let pair = |&(a, b): &(usize, usize)| {
             let sequence = Sequence::default();
             Pair { a, b, sequence, next: 0, open: true }

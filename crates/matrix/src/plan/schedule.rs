@@ -87,6 +87,8 @@ pub struct Plan {
     /// Runs that go once their slot, or their cell, is replaced.
     replaced: HashMap<(usize, u64), Vec<RunId>>,
     surplus: HashMap<usize, Vec<RunId>>,
+    /// How many iterations of each cell there are to be in the end.
+    sizes: Vec<u64>,
     total: usize,
     ok: usize,
     failed: usize,
@@ -123,6 +125,10 @@ impl Plan {
         let rounds = match options.mode {
             Mode::Append(more) => more,
             Mode::Pending | Mode::Replace => options.iterations,
+        };
+        let sizes = match options.mode {
+            Mode::Append(more) => after.iter().map(|after| after + more).collect(),
+            Mode::Pending | Mode::Replace => vec![options.iterations; cells.len()],
         };
         let slot = |place: usize, round: u64| match options.mode {
             Mode::Append(_) => Some(after[place] + round),
@@ -175,9 +181,16 @@ impl Plan {
             handed_out: 0,
             replaced,
             surplus,
+            sizes,
             ok: 0,
             failed: 0,
         }
+    }
+
+    /// How many iterations of each cell there are to be in the end: the size of its sample, fixed
+    /// before any of these is measured.
+    pub fn sizes(&self) -> &[u64] {
+        &self.sizes
     }
 
     /// The next thing for a worker that is free.

@@ -11,6 +11,7 @@ mod rank;
 mod sequence;
 pub(crate) mod special;
 mod summary;
+mod together;
 
 pub(crate) use bootstrap::Medians;
 pub(crate) use compare::enough_blocks;
@@ -20,6 +21,7 @@ pub use rank::{rank_test, signed_rank_test};
 pub use sequence::{Boundary, Sequence};
 pub(crate) use special::{ln_beta, normal_point, student_point};
 pub use summary::{Summary, summarise};
+pub use together::Combined;
 
 /// Below this many samples of either side nothing is decided.
 pub const FEWEST: usize = 5;

@@ -5,9 +5,11 @@
 
 #![expect(clippy::print_stdout, reason = "the tables are for people")]
 
+mod appending;
 mod causes;
 mod noise;
 mod peeking;
+mod wholes;
 
 use noise::{Noise, for_all};
 use retake_matrix::explain::explain;

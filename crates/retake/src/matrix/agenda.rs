@@ -52,7 +52,8 @@ impl Sampling {
         }
     }
 
-    fn spent(&self) -> bool {
+    /// Whether nothing more may be begun.
+    pub(crate) fn spent(&self) -> bool {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
@@ -153,6 +154,14 @@ impl Agenda {
                 skipped.sort_unstable();
                 skipped
             }
+        }
+    }
+
+    /// How many iterations of each cell there are to be; nothing where the numbers decide that.
+    pub(crate) fn sizes(&self) -> Vec<u64> {
+        match self {
+            Self::Fixed(plan) => plan.sizes().to_vec(),
+            Self::UntilSure(_) => Vec::new(),
         }
     }
 

@@ -2,13 +2,15 @@
 //! and what it was resolved to. The runs themselves carry what tells their cell.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use retake_event::{Kind, LoopId};
 use retake_matrix::table::Axis;
 use retake_store::{LoopRecord, Store};
 use serde::{Deserialize, Serialize};
+
+use super::lock::Lock;
 
 /// Far more loops than any matrix has.
 const MOST_LOOPS: usize = 10_000;
@@ -21,6 +23,8 @@ pub(crate) struct Planned {
     pub(crate) purpose: String,
     /// The configuration, absolute.
     pub(crate) config: String,
+    /// What is locked for as long as it runs.
+    pub(crate) lock: PathBuf,
     pub(crate) seed: u64,
     pub(crate) order: String,
     pub(crate) command: String,
@@ -82,21 +86,41 @@ pub(crate) fn end(store: &mut Store, id: LoopId, reason: &str) -> retake_store::
     store.update_loop(id, "finished", Some((reason, Timestamp::now())))
 }
 
-/// Ends the loops whose runner died. Only for whoever holds the lock.
-pub(crate) fn bury(
-    store: &mut Store,
-    loops: &[(LoopRecord, Planned)],
-) -> retake_store::Result<usize> {
-    let dead: Vec<LoopId> = loops
-        .iter()
-        .filter(|(record, _)| record.stop_reason.is_none())
-        .map(|(record, _)| record.id)
-        .collect();
-    for id in &dead {
+/// The loops whose runner died, with their configurations. `ours` is a lock that we hold ourselves,
+/// so that nobody else runs under it.
+fn dead(store: &Store, ours: Option<&Path>) -> retake_store::Result<Vec<(LoopId, String)>> {
+    let host = crate::place::host();
+    let dead = |record: &LoopRecord| {
+        // What a later retake plans in other words is not for this one.
+        let planned: Planned = serde_json::from_str(&record.plan).ok()?;
+        // A lock of another machine says nothing here.
+        let here = planned.environment.get(HOST).is_some_and(|known| *known == host);
+        let free = ours == Some(&planned.lock) || !Lock::held(&planned.lock);
+        (here && free).then_some((record.id, planned.config))
+    };
+    Ok(store.open_loops(Kind::Matrix)?.iter().filter_map(dead).collect())
+}
+
+/// Marks the loops whose runner died; gives the configurations they were of.
+pub(crate) fn bury(store: &mut Store, ours: Option<&Path>) -> retake_store::Result<Vec<String>> {
+    let dead = dead(store, ours)?;
+    for (id, _) in &dead {
         end(store, *id, "interrupted")?;
     }
-    Ok(dead.len())
+    Ok(dead.into_iter().map(|(_, config)| config).collect())
 }
+
+/// The same for commands that only read. Where nothing may be written it is left to one that may.
+pub(crate) fn tend(store: &Store) {
+    if dead(store, None).is_ok_and(|dead| !dead.is_empty())
+        && let Ok(mut store) = Store::open(store.path())
+    {
+        drop(bury(&mut store, None));
+    }
+}
+
+/// The machine's name among what is known of it.
+const HOST: &str = "host";
 
 /// What of the machine may matter to a measurement.
 pub(crate) fn environment() -> BTreeMap<String, String> {
@@ -107,7 +131,7 @@ pub(crate) fn environment() -> BTreeMap<String, String> {
     };
     let cpus = std::thread::available_parallelism().map(|count| count.to_string()).ok();
     let facts = [
-        ("host", Some(crate::place::host())),
+        (HOST, Some(crate::place::host())),
         ("kernel", read("/proc/sys/kernel/osrelease")),
         ("cpu", field(read("/proc/cpuinfo"), "model name")),
         ("cpus", cpus),

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use jiff::Timestamp;
 use retake_event::{Kind, Run, RunId, Word};
+use retake_matrix::config::{CHROME as CHROME_AXIS, CODE as CODE_AXIS};
 use retake_matrix::metrics::{Metrics, built_in};
 use retake_matrix::plan::{CellKey, PastRun};
 use retake_matrix::report::RunRow;
@@ -20,6 +21,8 @@ pub(crate) const SHA: &str = "matrix.sha";
 pub(crate) const CHROME: &str = "matrix.chrome";
 /// Of runs whose number was chosen by looking at them.
 pub(crate) const ADAPTIVE: &str = "matrix.adaptive";
+/// How many iterations of its cell were planned when a run was.
+pub(crate) const PLANNED: &str = "matrix.planned";
 /// Of runs that were not interleaved with those of other cells.
 pub(crate) const BLOCKED: &str = "matrix.blocked";
 
@@ -40,8 +43,11 @@ pub(crate) struct Row {
     pub(crate) chrome: Option<String>,
     pub(crate) reference: Option<String>,
     pub(crate) sha: Option<String>,
+    /// Values of the axes that are neither browser nor code.
+    pub(crate) axes: BTreeMap<String, String>,
     pub(crate) metrics: Metrics,
     pub(crate) adaptive: bool,
+    pub(crate) planned: Option<u64>,
     pub(crate) blocked: bool,
 }
 
@@ -66,11 +72,18 @@ impl Row {
             chrome: labels.get(CHROME).cloned(),
             reference: labels.get(&format!("{AXIS}code")).cloned(),
             sha: labels.get(SHA).cloned(),
+            axes: labels
+                .iter()
+                .filter_map(|(name, value)| Some((name.strip_prefix(AXIS)?, value)))
+                .filter(|(name, _)| *name != CHROME_AXIS && *name != CODE_AXIS)
+                .map(|(name, value)| (name.to_owned(), value.clone()))
+                .collect(),
             metrics: metrics.unwrap_or_else(|| {
                 let wall = std::time::Duration::from_millis(ending.duration_ms);
                 built_in(wall, &ending.usage)
             }),
             adaptive: labels.contains_key(ADAPTIVE),
+            planned: labels.get(PLANNED).and_then(|text| text.parse().ok()),
             blocked: labels.contains_key(BLOCKED),
         };
         Some((key, row))

@@ -9,7 +9,7 @@ use retake_matrix::iteration::{Iteration, Scratch, arguments};
 use retake_matrix::metrics::{Metrics, Reported, built_in};
 use retake_matrix::plan::{CellKey, Matrix, Step, StepKind};
 
-use super::history::{ADAPTIVE, AXIS, BLOCKED, CHROME, KEY, SHA, WARMUP};
+use super::history::{ADAPTIVE, AXIS, BLOCKED, CHROME, KEY, PLANNED, SHA, WARMUP};
 use super::setting::Setting;
 use super::supply::{Supply, short};
 use crate::drive::Observer;
@@ -24,6 +24,8 @@ pub(crate) struct Ground<'a> {
     pub(crate) loop_id: LoopId,
     /// How many there are of each cell is decided by looking at them.
     pub(crate) adaptive: bool,
+    /// How many iterations of each cell are planned; empty where that is not decided beforehand.
+    pub(crate) sizes: Vec<u64>,
     /// The cells are not interleaved.
     pub(crate) blocked: bool,
 }
@@ -126,6 +128,9 @@ impl Ground<'_> {
         }
         if self.adaptive {
             put(ADAPTIVE, "1".to_owned());
+        }
+        if let Some(size) = self.sizes.get(step.cell) {
+            put(PLANNED, size.to_string());
         }
         if self.blocked {
             put(BLOCKED, "1".to_owned());

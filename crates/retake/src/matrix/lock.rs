@@ -7,6 +7,7 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -20,6 +21,10 @@ pub(crate) enum LockError {
     Io { path: PathBuf, error: io::Error },
 }
 
+/// How often a lock without a name is tried again, and after what time.
+const LOOKS: u32 = 50;
+const LOOK: Duration = Duration::from_millis(10);
+
 /// Held until dropped, or until the process dies.
 #[derive(Debug)]
 pub(crate) struct Lock {
@@ -27,9 +32,21 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
+    pub(crate) fn path(agent: &Path) -> PathBuf {
+        agent.join("matrix.lock")
+    }
+
+    /// Whether someone holds it. One that cannot be looked at counts as held.
+    pub(crate) fn held(path: &Path) -> bool {
+        match File::open(path) {
+            Ok(file) => file.try_lock_shared().is_err(),
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        }
+    }
+
     /// `command` is what the holder does, for whoever has to wait.
     pub(crate) fn acquire(agent: &Path, command: &str) -> Result<Self, LockError> {
-        let path = agent.join("matrix.lock");
+        let path = Self::path(agent);
         let failed = |error| LockError::Io { path: path.clone(), error };
         let mut file = OpenOptions::new()
             .read(true)
@@ -38,16 +55,27 @@ impl Lock {
             .truncate(false)
             .open(&path)
             .map_err(failed)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut text = String::new();
-                let read = Read::by_ref(&mut file).take(4096).read_to_string(&mut text);
-                let known = read.is_ok() && !text.trim().is_empty();
-                let holder = if known { text.trim() } else { "it does not say who it is" };
-                return Err(LockError::Held { holder: holder.to_owned() });
+        let mut tries = 0;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) => {
+                    let mut text = String::new();
+                    let read = file.rewind().and_then(|()| {
+                        Read::by_ref(&mut file).take(4096).read_to_string(&mut text)
+                    });
+                    let known = read.is_ok() && !text.trim().is_empty();
+                    // Who only looks whether it is held does not write a name, and is soon gone.
+                    if !known && tries < LOOKS {
+                        tries += 1;
+                        std::thread::sleep(LOOK);
+                        continue;
+                    }
+                    let holder = if known { text.trim() } else { "it does not say who it is" };
+                    return Err(LockError::Held { holder: holder.to_owned() });
+                }
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
-            Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
         let holder = format!(
             "`retake matrix {command}` (pid {} on {}, since {:.0})\n",
@@ -73,6 +101,26 @@ impl Drop for Lock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn looking_takes_nothing_away_from_who_wants_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = Lock::path(dir.path());
+        assert!(!Lock::held(&path), "there is none");
+        let lock = Lock::acquire(dir.path(), "run").unwrap();
+        assert!(Lock::held(&path));
+        drop(lock);
+        assert!(!Lock::held(&path));
+        // Someone looks just now.
+        let looking = File::open(&path).unwrap();
+        looking.lock_shared().unwrap();
+        let done = std::thread::spawn(move || {
+            std::thread::sleep(LOOK);
+            drop(looking);
+        });
+        Lock::acquire(dir.path(), "run").unwrap();
+        done.join().unwrap();
+    }
 
     #[test]
     fn a_second_one_is_told_who_holds_it() {

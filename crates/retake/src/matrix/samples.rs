@@ -1,10 +1,10 @@
 //! The numbers of a matrix, cell by cell, as statistics take them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use retake_matrix::metrics::Better;
 use retake_matrix::plan::{CellKey, Matrix, Sampler, Shot};
-use retake_matrix::stats::{Comparison, Criteria, Side, compare};
+use retake_matrix::stats::{Boundary, Combined, Comparison, Criteria, Sequence, Side, compare};
 use retake_matrix::table::{Measured, Table};
 
 use super::history::History;
@@ -28,6 +28,16 @@ struct Cell {
     failed: Vec<u64>,
     blocked: bool,
     adaptive: bool,
+    /// The sizes that were planned one after the other: more than one means that the sample was
+    /// made larger when there were results to look at.
+    sizes: BTreeSet<u64>,
+}
+
+impl Cell {
+    /// How often its size may have been decided by looking at it.
+    fn looks(&self) -> usize {
+        if self.adaptive { self.values.len().max(1) } else { self.sizes.len().max(1) }
+    }
 }
 
 impl<'a> Samples<'a> {
@@ -50,6 +60,7 @@ impl<'a> Samples<'a> {
                     };
                     cell.blocked |= row.blocked;
                     cell.adaptive |= row.adaptive;
+                    cell.sizes.extend(row.planned);
                     if let Some(found) = row.metrics.get(metric) {
                         said = found.better.or(said);
                         cell.values.push(found.value);
@@ -72,6 +83,23 @@ impl<'a> Samples<'a> {
         Criteria { margin, comparisons, better: self.better, ..Criteria::default() }
     }
 
+    /// Where there is no sequence the k-th look gets a share of 1/(k(k+1)), and all of them together
+    /// what one would have.
+    fn shared(&self, criteria: &Criteria, cells: &[usize]) -> Criteria {
+        Criteria { comparisons: criteria.comparisons * self.share(cells), ..*criteria }
+    }
+
+    fn share(&self, cells: &[usize]) -> usize {
+        let looks = cells.iter().map(|&cell| self.cells[cell].looks()).max().unwrap_or(1);
+        if looks > 1 { looks * (looks + 1) } else { 1 }
+    }
+
+    /// How sure statements over all cells at once can be.
+    pub(crate) fn confidence(&self) -> f64 {
+        let all: Vec<usize> = (0..self.cells.len()).collect();
+        1.0 - (1.0 - Criteria::default().confidence) / self.share(&all) as f64
+    }
+
     fn side<'s>(&'s self, cell: usize, name: &'s str, blocks: bool) -> Side<'s> {
         let Cell { values, blocks: numbers, failed, .. } = &self.cells[cell];
         let blocks = if blocks { &numbers[..] } else { &[] };
@@ -90,19 +118,39 @@ impl<'a> Samples<'a> {
         supply: &Supply,
         name: impl Fn(usize) -> String,
     ) -> Vec<Comparison> {
-        let criteria = self.criteria(margin, pairs.len());
-        // Samples whose number depends on them need an interval that allows for it.
-        let adaptive = |&(a, b): &(usize, usize)| self.cells[a].adaptive || self.cells[b].adaptive;
-        let sequences = if pairs.iter().any(adaptive) {
-            self.sampler(pairs, margin, 0).comparisons(&self.metric, &name)
+        self.judge(pairs, &self.criteria(margin, pairs.len()), supply, name)
+    }
+
+    /// Several pairs and all of them as one. Half of what may be wrong is the whole's, the other
+    /// half is shared by the parts.
+    pub(crate) fn compare_with_whole(
+        &self,
+        pairs: &[(usize, usize)],
+        margin: f64,
+        supply: &Supply,
+        name: impl Fn(usize) -> String,
+        sides: (&str, &str),
+    ) -> (Comparison, Vec<Comparison>) {
+        let parts = self.judge(pairs, &self.criteria(margin, 2 * pairs.len()), supply, name);
+        (self.together(pairs, &self.criteria(margin, 2), sides), parts)
+    }
+
+    fn judge(
+        &self,
+        pairs: &[(usize, usize)],
+        criteria: &Criteria,
+        supply: &Supply,
+        name: impl Fn(usize) -> String,
+    ) -> Vec<Comparison> {
+        let sequences = if pairs.iter().any(|&(a, b)| self.sequential(&[a, b])) {
+            self.sampler(pairs, *criteria, 0).comparisons(&self.metric, &name)
         } else {
             Vec::new()
         };
         pairs
             .iter()
             .enumerate()
-            .map(|(place, pair)| {
-                let &(a, b) = pair;
+            .map(|(place, &(a, b))| {
                 let (a_name, b_name) = (name(a), name(b));
                 let blocks = self.interleaved(&[a, b]);
                 let sides = (self.side(a, &a_name, blocks), self.side(b, &b_name, blocks));
@@ -110,12 +158,17 @@ impl<'a> Samples<'a> {
                     let what = self.what(a, supply);
                     return Comparison::of_one(sides.0, sides.1, &self.metric, &what);
                 }
-                if adaptive(pair) {
+                if self.sequential(&[a, b]) {
                     return sequences[place].clone();
                 }
-                compare(sides.0, sides.1, &self.metric, &criteria)
+                compare(sides.0, sides.1, &self.metric, &self.shared(criteria, &[a, b]))
             })
             .collect()
+    }
+
+    /// Samples whose number depends on them need an interval that allows for it.
+    fn sequential(&self, cells: &[usize]) -> bool {
+        self.interleaved(cells) && cells.iter().any(|&cell| self.cells[cell].looks() > 1)
     }
 
     /// What two cells of one key both are.
@@ -131,30 +184,12 @@ impl<'a> Samples<'a> {
     }
 
     /// All pairs as one: in each iteration the geometric mean over them.
-    pub(crate) fn together(
+    fn together(
         &self,
         pairs: &[(usize, usize)],
-        margin: f64,
+        criteria: &Criteria,
         (a, b): (&str, &str),
     ) -> Comparison {
-        let mean = |cells: &[usize]| -> (BTreeMap<u64, f64>, usize) {
-            let logs: Vec<BTreeMap<u64, f64>> = cells
-                .iter()
-                .map(|&cell| {
-                    let Cell { values, blocks, .. } = &self.cells[cell];
-                    blocks.iter().copied().zip(values.iter().map(|value| value.ln())).collect()
-                })
-                .collect();
-            let mut means = BTreeMap::new();
-            for block in logs.first().into_iter().flat_map(BTreeMap::keys) {
-                let all: Option<Vec<f64>> =
-                    logs.iter().map(|cell| cell.get(block).copied()).collect();
-                if let Some(all) = all {
-                    means.insert(*block, (all.iter().sum::<f64>() / all.len() as f64).exp());
-                }
-            }
-            (means, cells.iter().map(|&cell| self.cells[cell].failed.len()).sum())
-        };
         // A pair without numbers on one side would leave none for the rest.
         let has = |cell: usize| !self.cells[cell].values.is_empty();
         let mut known: Vec<_> = pairs.iter().copied().filter(|&(a, b)| has(a) && has(b)).collect();
@@ -162,39 +197,38 @@ impl<'a> Samples<'a> {
             known = pairs.to_vec();
         }
         let (first, second): (Vec<usize>, Vec<usize>) = known.into_iter().unzip();
-        let ((of_a, a_failed), (of_b, b_failed)) = (mean(&first), mean(&second));
-        let blocks = self.interleaved(&first) && self.interleaved(&second);
-        let lists = [&of_a, &of_b].map(|means| {
-            let numbers: Vec<u64> = means.keys().copied().filter(|_| blocks).collect();
-            (means.values().copied().collect::<Vec<f64>>(), numbers)
-        });
-        let side = |at: usize, name, failed| Side {
-            name,
-            values: &lists[at].0,
-            blocks: &lists[at].1,
-            failed,
+        let combined = |cells: &[usize]| {
+            let sides: Vec<Side<'_>> =
+                cells.iter().map(|&cell| self.side(cell, "", true)).collect();
+            Combined::of(&sides)
         };
-        let criteria = self.criteria(margin, 1);
-        let (one, other) = (side(0, a, a_failed), side(1, b, b_failed));
-        if first.iter().chain(&second).any(|&cell| self.cells[cell].adaptive) {
-            let mut sampler = Sampler::new(&[(0, 1)], criteria, 0);
-            for (cell, means) in [&of_a, &of_b].into_iter().enumerate() {
-                for (&block, &value) in means {
-                    sampler.stored(Shot { cell, block }, Some(value));
-                }
-            }
-            sampler.begin();
-            let name = |cell: usize| [a, b][cell].to_owned();
-            if let Some(comparison) = sampler.comparisons(&self.metric, name).pop() {
-                return comparison;
+        let (of_a, of_b) = (combined(&first), combined(&second));
+        let all = [first, second].concat();
+        let interleaved = self.interleaved(&all);
+        let sides = (of_a.side(a, interleaved), of_b.side(b, interleaved));
+        if !self.sequential(&all) {
+            return compare(sides.0, sides.1, &self.metric, &self.shared(criteria, &all));
+        }
+        let mut boundary = Boundary::new(criteria.alpha());
+        let mut sequence = Sequence::default();
+        let other: BTreeMap<u64, f64> =
+            of_b.blocks.iter().copied().zip(of_b.values.iter().copied()).collect();
+        for (block, value) in of_a.blocks.iter().zip(&of_a.values) {
+            if let Some(other) = other.get(block) {
+                sequence.push(&mut boundary, *value, *other);
             }
         }
-        compare(one, other, &self.metric, &criteria)
+        Comparison::of_sequence(sides.0, sides.1, &self.metric, &sequence, criteria)
     }
 
     /// A sampler that knows what is stored.
-    pub(crate) fn sampler(&self, pairs: &[(usize, usize)], margin: f64, seed: u64) -> Sampler {
-        let mut sampler = Sampler::new(pairs, self.criteria(margin, pairs.len()), seed);
+    pub(crate) fn sampler(
+        &self,
+        pairs: &[(usize, usize)],
+        criteria: Criteria,
+        seed: u64,
+    ) -> Sampler {
+        let mut sampler = Sampler::new(pairs, criteria, seed);
         for (place, cell) in self.cells.iter().enumerate() {
             for (&block, &value) in cell.blocks.iter().zip(&cell.values) {
                 let value = Some(value).filter(|value| *value > 0.0);

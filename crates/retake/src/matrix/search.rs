@@ -109,6 +109,7 @@ impl Search<'_> {
                 keys: &keys,
                 loop_id: self.loop_id,
                 adaptive: self.metric.is_some(),
+                sizes: Vec::new(),
                 blocked: false,
             };
             let name = ground.name(place);

@@ -95,5 +95,6 @@ pub(crate) fn browsers(matrix: Option<&MatrixConfig>) -> Option<Browsers> {
         .or_else(|| Browsers::default_cache(path))?;
     let others: Vec<PathBuf> = Browsers::puppeteer_cache(path).into_iter().collect();
     let addresses = Addresses::new(chrome, |name| std::env::var(name).ok());
-    Some(Browsers::new(&cache, &others, addresses))
+    let interrupted = || crate::signals::received().is_some();
+    Some(Browsers::new(&cache, &others, addresses).interruptible(interrupted))
 }

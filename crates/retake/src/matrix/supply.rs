@@ -13,6 +13,7 @@ use retake_matrix::iteration::{BrowserOf, CodeOf, arguments};
 use retake_matrix::plan::{Identity, Matrix};
 
 use super::history::SETUP;
+use super::program;
 use super::screen::Screen;
 use super::setting::Setting;
 use crate::signals;
@@ -82,7 +83,23 @@ impl Supply {
                 }
             }
         }
+        let used: Vec<String> = matrix.used(CHROME).into_iter().map(str::to_owned).collect();
+        supply.know_programs(slot, setting, &used);
         Ok(supply)
+    }
+
+    /// Tells browsers given by their paths from others that were there at other times.
+    pub(crate) fn know_programs(&mut self, slot: &mut Slot, setting: &Setting, values: &[String]) {
+        let Some(chrome) = &setting.matrix.chrome else { return };
+        for value in values {
+            let Some(BrowserRequest::Program { path, name }) = chrome.requests.get(value) else {
+                continue;
+            };
+            if let Some(identity) = program::identity(slot, path) {
+                self.identity.resolve_browser(value, &format!("{name} {identity}"));
+                self.checksums.insert(name.clone(), identity);
+            }
+        }
     }
 
     pub(crate) fn know_commit(&mut self, reference: &str, sha: &str) {
@@ -126,7 +143,9 @@ impl Supply {
         if let Some(receipt) = browsers.cache().receipt(&browser.version) {
             self.checksums.insert(browser.version.clone(), receipt.blake3);
         }
-        self.identity.resolve_browser(value, &browser.version);
+        if !matches!(request, BrowserRequest::Program { .. }) {
+            self.identity.resolve_browser(value, &browser.version);
+        }
         let of = BrowserOf { program: browser.program, version: browser.version };
         self.browsers.insert(value.to_owned(), of);
         Ok(())

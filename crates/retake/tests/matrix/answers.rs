@@ -100,6 +100,72 @@ fn a_spent_budget_ends_sampling_that_would_go_on() {
     );
     let verdicts = ran.json()["comparisons"].clone();
     assert!(verdicts.as_array().unwrap().iter().any(|c| c["verdict"] == "not_sure"), "{verdicts}");
+    assert!(ran.stderr.contains("the budget of 1s is spent"), "{}", ran.stderr);
+    assert!(env.expect(0, &["run", "--help"]).stdout.contains("[default: 1h]"));
+    let refused = env.expect(2, &["run", "--until-sure", "2%", "--budget", "0"]);
+    assert!(refused.stderr.contains("write `none` for no limit"), "{}", refused.stderr);
+}
+
+#[test]
+fn what_was_made_larger_after_a_look_is_judged_as_such() {
+    let env = Env::with_commits(&["100", "130"]);
+    let config = |iterations: u32| {
+        env.config(&format!("{LOAD}iterations: {iterations}\ncode: {{refs: [v1, v2]}}\n"));
+    };
+    let compare = || env.expect(0, &["compare", "v1", "v2", "--metric", "load", "--json"]).json();
+    config(6);
+    env.expect(0, &["run", "-q"]);
+    assert_eq!(compare()["method"], "independent", "six blocks are too few to be blocks");
+    // The rest of what was planned is no decision of anyone.
+    config(12);
+    env.expect(0, &["run", "-q"]);
+    let json = compare();
+    assert_eq!((&json["method"], &json["verdict"]), (&"sequence".into(), &"slower".into()));
+    // Once judged so, always judged so; all at once it is a sample like any other.
+    env.expect(0, &["run", "-q", "--replace"]);
+    assert_eq!(compare()["method"], "blocks");
+    env.expect(0, &["run", "-q", "--append", "2"]);
+    assert_eq!(compare()["method"], "sequence");
+    // Without blocks in random order there is no sequence: then every look costs certainty.
+    env.config(&format!(
+        "{LOAD}iterations: 10\norder: blocked\nenv: {{X: 1}}\ncode: {{refs: [v1, v2]}}\n"
+    ));
+    env.expect(0, &["run", "-q"]);
+    let before = compare();
+    env.expect(0, &["run", "-q", "--append", "10"]);
+    let after = compare();
+    assert_eq!((&after["method"], &after["verdict"]), (&"independent".into(), &"slower".into()));
+    let sure = |json: &Value| json["confidence"].as_f64().unwrap();
+    assert!(sure(&after) > 0.99 && sure(&before) < 0.96, "{before} {after}");
+}
+
+#[test]
+fn an_interrupted_or_failed_part_of_a_sample_does_not_make_it_larger() {
+    let env = Env::with_commits(&["100", "130"]);
+    let broken = env.outside("broken");
+    std::fs::write(&broken, "").unwrap();
+    env.config(&format!(
+        "command: 'if [ $ITERATION -gt 5 ] && [ -e {} ]; then exit 1; fi; echo metric: load=$(cat value)'\niterations: 12\ncode: {{refs: [v1, v2]}}\n",
+        broken.display()
+    ));
+    env.expect(0, &["run", "-q"]);
+    std::fs::remove_file(&broken).unwrap();
+    env.expect(0, &["run", "-q"]);
+    assert_eq!(env.counts(), [(12, 0, 0), (12, 0, 0)]);
+    let json = env.expect(0, &["compare", "v1", "v2", "--metric", "load", "--json"]).json();
+    assert_eq!(json["method"], "blocks");
+}
+
+#[test]
+fn a_whole_and_its_parts_are_wrong_in_no_more_than_five_of_a_hundred_together() {
+    let env = Env::with_commits(&["100", "130"]);
+    env.config(&format!("{LOAD}iterations: 12\ncode: {{refs: [v1, v2]}}\naxes: {{n: [1, 2]}}\n"));
+    env.expect(0, &["run", "-q", "--workers", "2"]);
+    let json = env.expect(0, &["compare", "v1", "v2", "--metric", "load", "--json"]).json();
+    let wrong = |json: &Value| 1.0 - json["confidence"].as_f64().unwrap();
+    let all = wrong(&json) + json["cells"].as_array().unwrap().iter().map(wrong).sum::<f64>();
+    assert!((0.049..=0.0501).contains(&all), "{all}: {json}");
+    assert_eq!(json["verdict"], "slower");
 }
 
 #[test]
@@ -240,4 +306,36 @@ fn results_go_to_chrome_ranger_and_come_back_exactly_once() {
     let logs = env.sandbox.retake(&["runs", "logs", "--stderr", id]);
     assert_eq!(logs.stdout, "e\n", "{}", logs.snapshot());
     assert_eq!(env.sandbox.retake(&["audit", "verify"]).code, 0);
+}
+
+#[test]
+fn further_axes_go_out_and_come_back_and_can_be_given() {
+    let env = Env::with_commits(&["one"]);
+    env.config("command: echo $AXIS_N\niterations: 2\ncode: {refs: [v1]}\naxes: {n: [1, 2]}\n");
+    env.expect(0, &["run", "-q"]);
+    let (ids, out) = (env.ids(), env.outside("out").display().to_string());
+    env.expect(0, &["export", &out]);
+    let forget = || std::fs::remove_dir_all(env.sandbox.project().join(".agent/data")).unwrap();
+    forget();
+    assert_eq!(env.expect(0, &["import", &out, "--json"]).json()["imported"], 4);
+    assert_eq!((env.ids(), env.counts()), (ids, vec![(2, 0, 0), (2, 0, 0)]));
+    // Runs of chrome-ranger itself do not know the axis.
+    forget();
+    let lines = std::fs::read_to_string(env.outside("out/runs.jsonl")).unwrap();
+    let without: Vec<String> = lines
+        .lines()
+        .map(|line| {
+            assert!(line.contains("\"exitCode\":0,\"axes\":{\"n\":"), "after all others: {line}");
+            let mut line: Value = serde_json::from_str(line).unwrap();
+            line.as_object_mut().unwrap().remove("axes");
+            format!("{line}\n")
+        })
+        .collect();
+    std::fs::write(env.outside("out/runs.jsonl"), without.concat()).unwrap();
+    let refused = env.expect(0, &["import", &out, "--json"]).json();
+    assert_eq!(refused["imported"], 0);
+    assert!(refused["notes"][0].as_str().unwrap().contains("--axis n=…"), "{refused}");
+    env.expect(2, &["import", &out, "--axis", "m=2"]);
+    assert_eq!(env.expect(0, &["import", &out, "--axis", "n=2", "--json"]).json()["imported"], 4);
+    assert_eq!(env.counts()[0], (0, 0, 2));
 }

@@ -1,7 +1,8 @@
 //! A browser from a mirror on the loopback interface, all the way to the command.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Cursor, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Cursor, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
@@ -9,9 +10,10 @@ use zip::write::SimpleFileOptions;
 
 use crate::env::Env;
 
-const PLATFORM: &str = if cfg!(target_arch = "aarch64") { "linux-arm64" } else { "linux64" };
+pub(crate) const PLATFORM: &str =
+    if cfg!(target_arch = "aarch64") { "linux-arm64" } else { "linux64" };
 
-type Files = HashMap<String, Vec<u8>>;
+pub(crate) type Files = HashMap<String, Vec<u8>>;
 
 fn serve(files: impl FnOnce(&str) -> Files) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -46,37 +48,43 @@ fn answer(mut stream: TcpStream, files: &Files) -> Option<()> {
     stream.write_all(body).ok()
 }
 
-/// An archive with a browser that says its version.
-fn archive(version: &str) -> Vec<u8> {
+/// An archive with a browser that says its version, and so much that cannot be compressed.
+fn archive(version: &str, padding: usize) -> Vec<u8> {
     let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
     let options = SimpleFileOptions::default().unix_permissions(0o755);
     zip.start_file(format!("chrome-{PLATFORM}/chrome"), options).unwrap();
     write!(zip, "#!/bin/sh\necho browser {version}\n").unwrap();
+    zip.start_file(format!("chrome-{PLATFORM}/resources.pak"), options).unwrap();
+    let mut noise = vec![0; padding];
+    File::open("/dev/urandom").unwrap().read_exact(&mut noise).unwrap();
+    zip.write_all(&noise).unwrap();
     zip.finish().unwrap().into_inner()
 }
 
 fn mirror(versions: &[&str]) -> String {
-    serve(|url| {
-        let mut files = Files::new();
-        let mut known = Vec::new();
-        let mut milestones = serde_json::Map::new();
-        for version in versions {
-            let path = format!("/dl/{version}/{PLATFORM}/chrome-{PLATFORM}.zip");
-            known.push(serde_json::json!({
-                "version": version, "revision": "1",
-                "downloads": {"chrome": [{"platform": PLATFORM, "url": format!("{url}{path}")}]}
-            }));
-            let newest = serde_json::json!({"version": version, "revision": "1"});
-            milestones.insert(version.split('.').next().unwrap().to_owned(), newest);
-            files.insert(path, archive(version));
-        }
-        let versions = serde_json::json!({"timestamp": "", "versions": known});
-        let milestones = serde_json::json!({"timestamp": "", "milestones": milestones});
-        files
-            .insert("/known-good-versions-with-downloads.json".into(), versions.to_string().into());
-        files.insert("/latest-versions-per-milestone.json".into(), milestones.to_string().into());
-        files
-    })
+    serve(|url| mirror_files(url, versions))
+}
+
+/// What a mirror of these versions serves, at this address.
+pub(crate) fn mirror_files(url: &str, versions: &[&str]) -> Files {
+    let mut files = Files::new();
+    let mut known = Vec::new();
+    let mut milestones = serde_json::Map::new();
+    for version in versions {
+        let path = format!("/dl/{version}/{PLATFORM}/chrome-{PLATFORM}.zip");
+        known.push(serde_json::json!({
+            "version": version, "revision": "1",
+            "downloads": {"chrome": [{"platform": PLATFORM, "url": format!("{url}{path}")}]}
+        }));
+        let newest = serde_json::json!({"version": version, "revision": "1"});
+        milestones.insert(version.split('.').next().unwrap().to_owned(), newest);
+        files.insert(path, archive(version, 10_000));
+    }
+    let versions = serde_json::json!({"timestamp": "", "versions": known});
+    let milestones = serde_json::json!({"timestamp": "", "milestones": milestones});
+    files.insert("/known-good-versions-with-downloads.json".into(), versions.to_string().into());
+    files.insert("/latest-versions-per-milestone.json".into(), milestones.to_string().into());
+    files
 }
 
 #[test]
@@ -120,4 +128,124 @@ fn a_bisection_over_browsers_goes_by_their_numbers() {
     );
     let json = found.json();
     assert_eq!((&json["lastGood"], &json["firstBad"]), (&"102.0.1.1".into(), &"103.0.1.1".into()));
+}
+
+#[test]
+fn a_bisection_over_browsers_searches_what_the_index_knows() {
+    // Forty milestones of five versions each; what changes, changes within a milestone.
+    let versions: Vec<String> = (100..140)
+        .flat_map(|major| (0..5).map(move |patch| format!("{major}.0.{}.{patch}", major + 5000)))
+        .collect();
+    let url = mirror(&versions.iter().map(String::as_str).collect::<Vec<_>>());
+    let env = Env::bare();
+    let config = |url: &str, versions: &str| {
+        env.config(&format!(
+            "command: test $(\"$CHROME_BIN\" | tr -dc 0-9) -lt 117051172\niterations: 1\nchrome:\n  versions: [{versions}]\n  cache_dir: cache\n  index_url: {url}\n  download_url: {url}/dl\n"
+        ));
+    };
+    config(&url, "m100, 139.0.5139.4");
+    let search =
+        ["bisect", "--axis", "chrome", "--good", "m100", "--bad", "139.0.5139.4", "--json"];
+    let found = env.expect(0, &search);
+    let json = found.json();
+    assert_eq!(
+        (&json["lastGood"], &json["firstBad"]),
+        (&"117.0.5117.1".into(), &"117.0.5117.2".into()),
+        "{}",
+        found.snapshot()
+    );
+    let steps = json["steps"].as_array().unwrap();
+    assert!(steps.len() < 25, "{} of {} versions were downloaded", steps.len(), versions.len());
+    let first: Vec<&str> = steps.iter().take(4).map(|s| s["point"].as_str().unwrap()).collect();
+    assert!(first.iter().all(|point| *point == "m100" || point.ends_with(".4")), "{first:?}");
+    // What there is needs no index any more; what is configured is searched without one.
+    config("http://127.0.0.1:9", "100.0.5100.4, 139.0.5139.4");
+    let ends = ["--good", "100.0.5100.4", "--bad", "139.0.5139.4"];
+    let found = env.expect(0, &[&["bisect", "--axis", "chrome", "--json"][..], &ends].concat());
+    assert!(found.stderr.contains("only configured browsers are searched"), "{}", found.stderr);
+    assert_eq!(found.json()["lastGood"], "100.0.5100.4");
+}
+
+#[test]
+fn another_program_at_the_same_path_is_another_browser() {
+    let env = Env::bare();
+    let real = env.outside("real");
+    let program = |path: &std::path::Path, text: &str| {
+        std::fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(path, mode).unwrap();
+    };
+    let wrapper = env.sandbox.project().join("chrome");
+    program(&real, "echo 1");
+    program(&wrapper, &format!("exec {} \"$@\"", real.display()));
+    env.config("command: $CHROME_BIN\niterations: 1\nchrome: {versions: [./chrome]}\n");
+    env.expect(0, &["run", "-q"]);
+    assert_eq!(env.counts(), [(1, 0, 0)]);
+    program(&real, "echo 2");
+    assert_eq!(env.counts(), [(0, 0, 1)], "the script leads to another browser");
+    program(&real, "echo 1");
+    program(&wrapper, &format!("exec {} \"$@\" # changed", real.display()));
+    assert_eq!(env.counts(), [(0, 0, 1)], "it is another program");
+    // What is not a script is known by its content alone, and is not run for that.
+    std::fs::copy("/bin/true", &wrapper).unwrap();
+    env.expect(0, &["run", "-q"]);
+    assert_eq!(env.counts(), [(1, 0, 0)]);
+    std::fs::copy("/bin/false", &wrapper).unwrap();
+    assert_eq!(env.counts(), [(0, 0, 1)]);
+}
+
+/// A file system of its own, as small as that.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    /// `None` where nobody may mount anything.
+    fn new(path: std::path::PathBuf, size: &str) -> Option<Self> {
+        std::fs::create_dir_all(&path).unwrap();
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(&path);
+        let mounted = mount.output().is_ok_and(|output| output.status.success());
+        mounted.then_some(Self(path))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        drop(std::process::Command::new("umount").arg("-l").arg(&self.0).status());
+    }
+}
+
+#[test]
+fn a_disk_full_in_the_middle_of_a_download_costs_that_browser_only() {
+    const LARGE: &str = "120.0.6099.109";
+    const SMALL: &str = "119.0.6045.105";
+    let env = Env::bare();
+    let Some(disk) = SmallDisk::new(env.sandbox.project().join("cache"), "256k") else {
+        _ = writeln!(std::io::stderr(), "left out: only root may mount a small disk");
+        return;
+    };
+    let url = serve(|url| {
+        let mut files = mirror_files(url, &[SMALL, LARGE]);
+        let path = format!("/dl/{LARGE}/{PLATFORM}/chrome-{PLATFORM}.zip");
+        files.insert(path, archive(LARGE, 1_000_000));
+        files
+    });
+    env.config(&format!(
+        "command: $CHROME_BIN\niterations: 1\nchrome: {{versions: [{LARGE}, {SMALL}], cache_dir: cache, index_url: '{url}', download_url: '{url}/dl'}}\n"
+    ));
+    let ran = env.expect(1, &["run"]);
+    let message = format!("the disk is full; nothing of {LARGE} was kept, free some space");
+    assert!(ran.stderr.contains(&message), "{}", ran.stderr);
+    assert!(ran.stderr.contains("1 run: 1 ok"), "{}", ran.stderr);
+    let left: Vec<_> = std::fs::read_dir(disk.0.join("chrome")).unwrap().flatten().collect();
+    let large = left.iter().filter(|entry| {
+        let name = entry.file_name().into_string().unwrap();
+        name.contains(LARGE) && !name.ends_with(".lock")
+    });
+    assert_eq!(large.count(), 0, "{left:?}");
+    // With room it goes on.
+    let mut remount = std::process::Command::new("mount");
+    remount.args(["-o", "remount,size=16m"]).arg(&disk.0);
+    assert!(remount.status().unwrap().success());
+    let ran = env.expect(0, &["run"]);
+    assert!(ran.stderr.contains("1 run: 1 ok"), "{}", ran.stderr);
 }

@@ -9,5 +9,7 @@ mod answers;
 mod browsers;
 mod env;
 mod mistakes;
+mod phases;
+mod real;
 mod running;
 mod stopping;

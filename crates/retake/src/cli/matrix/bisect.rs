@@ -19,13 +19,16 @@ use crate::matrix::screen::Screen;
 use crate::matrix::search::{Ended, Search};
 use crate::matrix::setting::Setting;
 use crate::matrix::supply::Supply;
+use crate::matrix::versions;
 use crate::slot::Slot;
 use crate::{signals, term};
 
 /// Find where an axis turns from good to bad, over runs that may lie
 ///
 /// By exit code (0 is good, 125 cannot be judged, all else and a timeout is bad), or by a metric.
-/// For code the commits between the two refs are searched; for other axes the configured values.
+/// For code the commits between the two refs are searched; for chrome all versions between the two
+/// that the index of Chrome for Testing knows, downloaded as needed, and those configured; for other
+/// axes the configured values.
 /// The other axes stand at their first value, or at the one that a filter names.
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -74,7 +77,7 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         .map_err(|error| Failure::Refused(error.to_string()));
     let answer = lock.and_then(|lock| {
         let screen = Screen::new(args.quiet);
-        let answer = search(args, &setting, axis, matrix, &mut slot, &screen);
+        let answer = search(args, &mut setting, axis, matrix, &mut slot, &screen);
         screen.clear();
         drop(lock);
         answer
@@ -141,91 +144,132 @@ fn admit(setting: &mut Setting, value: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Versions by their numbers where all have some; else as they are.
-fn in_order(setting: &Setting, mut values: Vec<String>) -> Vec<String> {
-    let requests = setting.matrix.chrome.as_ref().map(|chrome| &chrome.requests);
-    let number = |value: &String| match requests.and_then(|requests| requests.get(value)) {
-        Some(BrowserRequest::Exact(version)) => Some(version.0),
-        Some(BrowserRequest::Milestone(milestone)) => {
-            Some([*milestone, u32::MAX, u32::MAX, u32::MAX])
-        }
-        _ => None,
-    };
-    if values.iter().all(|value| number(value).is_some()) {
-        values.sort_by_key(number);
+/// What is searched: all points, a few of them to begin with if there are many, and the ends.
+struct Line {
+    points: Vec<String>,
+    first: Option<Vec<String>>,
+    good: String,
+    bad: String,
+}
+
+fn line(
+    args: &Args,
+    setting: &mut Setting,
+    axis: &str,
+    matrix: &Matrix,
+    pins: &mut BTreeMap<String, String>,
+    slot: &mut Slot,
+    screen: &Screen,
+) -> Result<Line, Failure> {
+    if axis == CODE {
+        let (points, good, bad) = commits(args, setting, slot)?;
+        return Ok(Line { points, first: None, good, bad });
     }
-    values
+    if axis == CHROME {
+        let found = versions::between(setting, pins, (&args.good, &args.bad), screen)
+            .map_err(|error| Failure::Refused(error.to_string()))?;
+        let versions::Line { points, milestones, good, bad } = found;
+        return Ok(Line { points, first: milestones, good, bad });
+    }
+    let points = matrix.axis(axis).map(|at| matrix.axes[at].values.clone()).unwrap_or_default();
+    Ok(Line { points, first: None, good: args.good.clone(), bad: args.bad.clone() })
 }
 
 fn search(
     args: &Args,
-    setting: &Setting,
+    setting: &mut Setting,
     axis: &str,
     (mut matrix, place): (Matrix, Vec<u32>),
     slot: &mut Slot,
     screen: &Screen,
 ) -> Result<Answer, Failure> {
+    let lock = Lock::path(&setting.agent);
+    chronicle::bury(slot.store()?, Some(&lock))?;
     let loops = chronicle::read(slot.store()?, &setting.file)?;
-    chronicle::bury(slot.store()?, &loops)?;
-    let at = matrix.axis(axis).unwrap_or(0);
-    let (points, good, bad) = if axis == CODE {
-        commits(args, setting, slot)?
-    } else if axis == CHROME {
-        let versions = setting.matrix.chrome.as_ref().map(|c| c.versions.clone());
-        let points = in_order(setting, versions.unwrap_or_default());
-        (points, args.good.clone(), args.bad.clone())
-    } else {
-        (matrix.axes[at].values.clone(), args.good.clone(), args.bad.clone())
-    };
+    let mut pins = chronicle::pins(&loops);
+    let line = line(args, setting, axis, &matrix, &mut pins, slot, screen)?;
     let judge = match &args.metric {
         Some(_) => Judge::Metric { threshold: args.threshold },
         None => Judge::ExitCode,
     };
-    let bisect = Bisect::new(points, &good, &bad, Settings::new(judge))
-        .map_err(|error| Failure::Usage(error.to_string()))?;
-    matrix.axes[at].values = bisect.points().to_vec();
-    matrix.cells = (0..bisect.points().len())
-        .map(|point| {
-            let mut place = place.clone();
-            place[at] = u32::try_from(point).unwrap_or(u32::MAX);
-            Cell(place.into())
-        })
-        .collect();
-    let mut supply = resolve(setting, axis, slot, &mut matrix, chronicle::pins(&loops))?;
+    let plan = |points: &[String], good: &str, bad: &str| {
+        Bisect::new(points.to_vec(), good, bad, Settings::new(judge))
+            .map_err(|error| Failure::Usage(error.to_string()))
+    };
+    let begin = plan(line.first.as_ref().unwrap_or(&line.points), &line.good, &line.bad)?;
+    let at = matrix.axis(axis).unwrap_or(0);
+    matrix.axes[at].values = line.points.clone();
     let planned = Planned {
         purpose: format!("bisect {axis}"),
         config: setting.file.to_string_lossy().into_owned(),
+        lock,
         order: setting.matrix.order.as_str().to_owned(),
         command: setting.redactor().redact_str(&setting.matrix.command).0.into_owned(),
         workers: 1,
         axes: Planned::axes_of(&matrix.axes),
-        pins: supply.pins.clone(),
+        pins: pins.clone(),
         environment: chronicle::environment(),
         ..Planned::default()
     };
     let loop_id: LoopId = chronicle::begin(slot.store()?, &planned)?;
-    let keys = supply.identity.keys(&matrix);
-    let history = History::read(slot.store()?, &keys)?;
-    let found = Search {
-        setting,
-        supply: &mut supply,
-        matrix: &matrix,
-        axis: axis.to_owned(),
-        metric: args.metric.clone(),
-        loop_id,
-        screen,
-    }
-    .run(slot, bisect, keys, &history);
+    let mut stage = |bisect: Bisect| -> Result<Answer, Stopped> {
+        matrix.axes[at].values = bisect.points().to_vec();
+        matrix.cells = (0..bisect.points().len())
+            .map(|point| {
+                let mut place = place.clone();
+                place[at] = u32::try_from(point).unwrap_or(u32::MAX);
+                Cell(place.into())
+            })
+            .collect();
+        let mut supply = resolve(setting, axis, slot, &mut matrix, pins.clone())?;
+        let keys = supply.identity.keys(&matrix);
+        let history = History::read(slot.store().map_err(Failure::from)?, &keys);
+        let history = history.map_err(Failure::from)?;
+        let search = Search {
+            setting,
+            supply: &mut supply,
+            matrix: &matrix,
+            axis: axis.to_owned(),
+            metric: args.metric.clone(),
+            loop_id,
+            screen,
+        };
+        Ok(search.run(slot, bisect, keys, &history)?)
+    };
+    let found = stage(begin).and_then(|answer| match (&answer.last_good, &answer.first_bad) {
+        (Some(good), Some(bad)) if line.first.is_some() => {
+            Ok(stage(plan(&line.points, good, bad)?)?.after(answer))
+        }
+        _ => Ok(answer),
+    });
     let reason = match &found {
         Ok(_) => "completed",
-        Err(Ended::Interrupted) => "interrupted",
-        Err(Ended::Broken(_)) => "failed",
+        Err(Stopped::Ended(Ended::Interrupted)) => "interrupted",
+        Err(_) => "failed",
     };
     chronicle::end(slot.store()?, loop_id, reason)?;
-    match found {
-        Ok(answer) => Ok(answer),
-        Err(Ended::Broken(why)) => Err(Failure::Refused(why)),
-        Err(Ended::Interrupted) => Err(Failure::Refused("interrupted".to_owned())),
+    found.map_err(|stopped| match stopped {
+        Stopped::Failed(failure) => failure,
+        Stopped::Ended(Ended::Broken(why)) => Failure::Refused(why),
+        Stopped::Ended(Ended::Interrupted) => Failure::Refused("interrupted".to_owned()),
+    })
+}
+
+/// Why there is no answer.
+enum Stopped {
+    Failed(Failure),
+    Ended(Ended),
+}
+
+impl From<Failure> for Stopped {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl From<Ended> for Stopped {
+    fn from(ended: Ended) -> Self {
+        Self::Ended(ended)
     }
 }
 

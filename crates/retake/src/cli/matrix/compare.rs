@@ -71,7 +71,7 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
         Selector::parse(text, &view.matrix).map_err(|error| Failure::Usage(error.to_string()))
     };
     let pairs = Selector::pairs(&selector(a)?, &selector(b)?, &view.matrix);
-    let family = match &pairs[..] {
+    let (whole, cells) = match &pairs[..] {
         [] => {
             return Err(Failure::Usage(format!(
                 "{a} and {b} are not two cells that can be compared"
@@ -79,26 +79,22 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
         }
         [(first, _)] => {
             let sides = |cell: usize| if cell == *first { a.clone() } else { b.clone() };
-            samples.compare(&pairs, args.margin, &view.supply, sides)
+            let family = samples.compare(&pairs, args.margin, &view.supply, sides);
+            (family[0].clone(), Vec::new())
         }
-        _ => samples.compare(&pairs, args.margin, &view.supply, name),
+        _ => samples.compare_with_whole(&pairs, args.margin, &view.supply, name, (a, b)),
     };
-    let whole = match &family[..] {
-        [only] => only.clone(),
-        _ => samples.together(&pairs, args.margin, (a, b)),
-    };
-    let cells = if family.len() > 1 { &family[..] } else { &[] };
     if args.common.json {
-        term::document(&Document { whole: &whole, cells })?;
+        term::document(&Document { whole: &whole, cells: &cells })?;
     } else {
         tell(std::slice::from_ref(&whole))?;
-        for cell in cells {
+        for cell in &cells {
             term::data(format!("  {}\n", term::visible(&cell.sentence())).as_bytes())?;
         }
     }
     // What was asked for comes first; a part of it can be sure where the whole is not.
     match gate(&args.fail_if, std::slice::from_ref(&whole)) {
-        Exit::Code(0) => Ok(gate(&args.fail_if, cells)),
+        Exit::Code(0) => Ok(gate(&args.fail_if, &cells)),
         tripped => Ok(tripped),
     }
 }

@@ -1,5 +1,6 @@
 //! `retake matrix export` and `import`: results in chrome-ranger's own layout.
 
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -7,14 +8,14 @@ use std::path::{Path, PathBuf};
 use retake_event::{Ending, Kind, RunId, Stream, Usage, Word};
 use retake_matrix::config::{CHROME as CHROME_AXIS, CODE as CODE_AXIS};
 use retake_matrix::exchange::{self, Export as Written, Imported, RunLine};
-use retake_matrix::plan::{Cell, CellKey, Matrix};
+use retake_matrix::plan::{Cell, CellKey, FilterError, Matrix};
 use retake_store::redact::Redactor;
 use retake_store::{Error, Store};
 use serde::Serialize;
 
 use super::open::{self, Common, Filters, Project, View};
 use crate::cli::{Exit, Failure};
-use crate::matrix::history::{AXIS, CHROME, KEY, SHA};
+use crate::matrix::history::{AXIS, CHROME, KEY, PLANNED, SHA};
 use crate::matrix::setting::Setting;
 use crate::matrix::supply::Supply;
 use crate::{job, term};
@@ -37,6 +38,9 @@ pub(super) struct Export {
 pub(super) struct Import {
     /// The directory that holds runs.jsonl
     directory: PathBuf,
+    /// The value of an axis that the runs do not know
+    #[arg(long, value_name = "NAME=VALUE")]
+    axis: Vec<String>,
     #[command(flatten)]
     common: Common,
 }
@@ -76,6 +80,7 @@ pub(super) fn export(args: &Export, store: Option<&Path>) -> Result<Exit, Failur
                 chrome: row.chrome.clone().unwrap_or_default(),
                 reference: row.reference.clone().unwrap_or_default(),
                 sha: row.sha.clone().unwrap_or_default(),
+                axes: row.axes.clone(),
                 iteration: row.iteration,
                 timestamp: row.started,
                 duration_ms: row.duration_ms,
@@ -104,17 +109,38 @@ pub(super) fn import(args: &Import, store: Option<&Path>) -> Result<Exit, Failur
     let mut slot = open::slots(&setting, 1)?.remove(0);
     // Only to know the key of a cell; nothing is looked up.
     matrix.cells.clear();
-    let supply = Supply::resolve(&mut slot, &setting, &mut matrix, Default::default())
+    let mut supply = Supply::resolve(&mut slot, &setting, &mut matrix, Default::default())
         .map_err(|error| open::git_failure(&error))?;
+    let versions = setting.matrix.chrome.as_ref().map(|chrome| chrome.versions.clone());
+    supply.know_programs(&mut slot, &setting, &versions.unwrap_or_default());
     drop(slot.end());
     let mut store = Store::open(&setting.place.store)?;
     let redactor = setting.redactor();
     let (mut imported, mut known) = (0, 0);
-    for run in &runs {
-        match take(&mut store, &setting, &supply, &redactor, run) {
+    let given = open::assignments(&args.axis)?;
+    let axes: Vec<String> = setting.matrix.all_axes().into_iter().map(|axis| axis.name).collect();
+    if let Some((name, _)) = given.iter().find(|(name, _)| !axes.contains(name)) {
+        let error = FilterError::Axis { name: name.clone(), known: axes };
+        return Err(Failure::Usage(error.to_string()));
+    }
+    let mut cells = Vec::new();
+    for run in runs {
+        match cell(&setting, &supply, &run.line, &given) {
+            Ok((key, axes)) => cells.push(Taking { run, key, axes }),
+            Err(why) => notes.push(format!("{}: {why}", run.line.id)),
+        }
+    }
+    // As many as there are of a cell were planned, as far as anyone can tell.
+    let mut sizes: HashMap<CellKey, u64> = HashMap::new();
+    for taking in &cells {
+        let size = sizes.entry(taking.key).or_default();
+        *size = (*size).max(taking.run.line.iteration + 1);
+    }
+    for taking in &cells {
+        match take(&mut store, &setting, &redactor, taking, sizes[&taking.key]) {
             Ok(true) => imported += 1,
             Ok(false) => known += 1,
-            Err(why) => notes.push(format!("{}: {why}", run.line.id)),
+            Err(why) => notes.push(format!("{}: {why}", taking.run.line.id)),
         }
     }
     for note in &notes {
@@ -131,32 +157,58 @@ pub(super) fn import(args: &Import, store: Option<&Path>) -> Result<Exit, Failur
     Ok(Exit::OK)
 }
 
-/// The key of a run that has a browser and a commit, and nothing else that varies.
-fn key(setting: &Setting, supply: &Supply, line: &RunLine) -> Result<CellKey, String> {
+/// A run to take over, and where it belongs.
+struct Taking {
+    run: Imported,
+    key: CellKey,
+    /// Its value of every axis, as it is shown.
+    axes: BTreeMap<String, String>,
+}
+
+/// The cell of a run. Axes that it does not know are given, or have one value only.
+fn cell(
+    setting: &Setting,
+    supply: &Supply,
+    line: &RunLine,
+    given: &[(String, String)],
+) -> Result<(CellKey, BTreeMap<String, String>), String> {
     let mut axes = setting.matrix.all_axes();
-    if let Some(other) = axes.iter().find(|a| a.name != CHROME_AXIS && a.name != CODE_AXIS) {
-        return Err(format!("chrome-ranger knows no axis {}, so its cell is unknown", other.name));
-    }
+    let mut shown = BTreeMap::new();
     for axis in &mut axes {
-        let value = if axis.name == CHROME_AXIS { &line.chrome } else { &line.sha };
-        axis.values = vec![value.clone()];
+        let name = axis.name.as_str();
+        let said = line.axes.get(name);
+        let said = said.or_else(|| Some(&given.iter().find(|(given, _)| given == name)?.1));
+        let value = match (name, said, &axis.values[..]) {
+            (CHROME_AXIS, ..) => &line.chrome,
+            // Its commit is what counts, and its ref is what is shown.
+            (CODE_AXIS, ..) => &line.sha,
+            (_, Some(said), _) => said,
+            (_, None, [only]) => only,
+            (name, None, _) => {
+                return Err(format!("its value of {name} is unknown; give it as --axis {name}=…"));
+            }
+        };
+        let value = value.clone();
+        let label = if name == CODE_AXIS { line.reference.clone() } else { value.clone() };
+        shown.insert(name.to_owned(), label);
+        axis.values = vec![value];
     }
     let cells = vec![Cell(vec![0; axes.len()].into())];
     let keys = supply.identity.keys(&Matrix { axes, cells });
-    keys.first().copied().ok_or_else(|| "it has no cell".to_owned())
+    keys.first().map(|key| (*key, shown)).ok_or_else(|| "it has no cell".to_owned())
 }
 
 /// Records one run as it was; `false` if it is known.
 fn take(
     store: &mut Store,
     setting: &Setting,
-    supply: &Supply,
     redactor: &Redactor,
-    run: &Imported,
+    taking: &Taking,
+    planned: u64,
 ) -> Result<bool, String> {
+    let Taking { run, key, axes } = taking;
     let line = &run.line;
     let id: RunId = line.id.parse().map_err(|_| "its id is no UUID".to_owned())?;
-    let key = key(setting, supply, line)?;
     let home = setting.home();
     let (command, _) = redactor.redact_str(&setting.matrix.command);
     let mut intent = job::empty_intent(command.clone().into_owned(), &home);
@@ -167,16 +219,20 @@ fn take(
     intent.arguments = vec!["/bin/sh".into(), "-c".into(), command.into_owned()];
     intent.start_time = line.timestamp;
     intent.parent_id = None;
-    intent.correlation_ids.repo_sha = Some(line.sha.clone());
-    let labels = [
-        (KEY.to_owned(), key.to_string()),
-        (format!("{AXIS}{CHROME_AXIS}"), line.chrome.clone()),
-        (format!("{AXIS}{CODE_AXIS}"), line.reference.clone()),
-        (CHROME.to_owned(), line.chrome.clone()),
-        (SHA.to_owned(), line.sha.clone()),
-        ("matrix.imported".to_owned(), "chrome-ranger".to_owned()),
-    ];
-    intent.labels = labels.into_iter().collect();
+    let mut put = |name: &str, value: &str| {
+        if !value.is_empty() {
+            intent.labels.insert(name.to_owned(), value.to_owned());
+        }
+    };
+    put(KEY, &key.to_string());
+    put(CHROME, &line.chrome);
+    put(SHA, &line.sha);
+    put(PLANNED, &planned.to_string());
+    put("matrix.imported", "chrome-ranger");
+    for (name, value) in axes {
+        put(&format!("{AXIS}{name}"), value);
+    }
+    intent.correlation_ids.repo_sha = Some(line.sha.clone()).filter(|sha| !sha.is_empty());
     let mut recording = match store.begin(&intent) {
         Ok(recording) => recording,
         Err(Error::Duplicate { .. }) => return Ok(false),

@@ -8,6 +8,7 @@ use retake_matrix::table::Table;
 
 use super::open::{Common, Filters, View, percent};
 use crate::cli::{Exit, Failure};
+use crate::matrix::samples::Samples;
 use crate::term;
 
 /// Say which axis a difference comes from, or that it takes several together
@@ -25,14 +26,14 @@ pub(super) struct Args {
     filters: Filters,
 }
 
-const CONFIDENCE: f64 = 0.95;
 /// Of the resampling; the same numbers give the same answer.
 const SEED: u64 = 1;
 
 pub(super) fn explain(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let view = View::open(&args.common, &args.filters, store)?;
-    let table = view.samples(&args.metric)?.table();
-    let explanation = explained(&table, args.margin);
+    let samples = view.samples(&args.metric)?;
+    let table = samples.table();
+    let explanation = explained(&table, args.margin, &samples);
     if args.common.json {
         term::document(&explanation)?;
         return Ok(Exit::OK);
@@ -42,8 +43,8 @@ pub(super) fn explain(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
     Ok(Exit::OK)
 }
 
-pub(super) fn explained(table: &Table, margin: f64) -> Explanation {
-    find_cause(table, margin, CONFIDENCE, SEED)
+pub(super) fn explained(table: &Table, margin: f64, samples: &Samples<'_>) -> Explanation {
+    find_cause(table, margin, samples.confidence(), SEED)
 }
 
 /// Medians and how they compare with the first cell: the darker, the larger.

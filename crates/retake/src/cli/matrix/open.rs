@@ -53,14 +53,18 @@ impl Filters {
         };
         let mut pairs = of(CHROME, &self.chrome);
         pairs.extend(of(CODE, &self.refs));
-        for text in &self.axis {
-            let (name, value) = text.split_once('=').ok_or_else(|| {
-                Failure::Usage(format!("--axis {text}: write NAME=VALUE, such as node=20"))
-            })?;
-            pairs.push((name.trim().to_owned(), value.trim().to_owned()));
-        }
+        pairs.extend(assignments(&self.axis)?);
         Ok(pairs)
     }
+}
+
+/// What `--axis NAME=VALUE` says.
+pub(super) fn assignments(texts: &[String]) -> Result<Vec<(String, String)>, Failure> {
+    let one = |text: &String| match text.split_once('=') {
+        Some((name, value)) => Ok((name.trim().to_owned(), value.trim().to_owned())),
+        None => Err(Failure::Usage(format!("--axis {text}: write NAME=VALUE, such as node=20"))),
+    };
+    texts.iter().map(one).collect()
 }
 
 /// Whether a project is made where there is none.
@@ -168,6 +172,9 @@ impl View {
             Err(Error::NoStore { .. }) => None,
             opened => Some(opened?),
         };
+        if let Some(opened) = &opened {
+            chronicle::tend(opened);
+        }
         let loops = match &opened {
             Some(opened) => chronicle::read(opened, &setting.file)?,
             None => Vec::new(),

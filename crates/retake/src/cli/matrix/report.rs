@@ -89,7 +89,7 @@ fn page(view: &View, metrics: &[String], margin: f64) -> Result<Page, Failure> {
         if !pairs.is_empty() {
             let name = |cell| view.name(cell);
             page.comparisons.extend(samples.compare(&pairs, margin, &view.supply, name));
-            page.explanations.push(explained(&table, margin));
+            page.explanations.push(explained(&table, margin, &samples));
         }
         page.tables.push(table);
     }

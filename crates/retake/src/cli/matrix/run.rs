@@ -1,6 +1,7 @@
 //! `retake matrix run`: runs what is still pending, on the record.
 
 use std::path::Path;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use retake_engine::parse_duration;
@@ -47,9 +48,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "PERCENT", value_parser = percent,
         conflicts_with_all = ["append", "replace"])]
     until_sure: Option<f64>,
-    /// With --until-sure: begin nothing after this time, such as 10m
-    #[arg(long, value_name = "TIME", value_parser = budget, requires = "until_sure")]
-    budget: Option<Duration>,
+    /// With --until-sure: begin nothing after this time, such as 10m; `none` goes on for ever
+    /// [default: 1h]
+    #[arg(long, value_name = "TIME", requires = "until_sure")]
+    budget: Option<Budget>,
     /// What --until-sure and --fail-if compare
     #[arg(long, value_name = "NAME", default_value = "wall")]
     metric: String,
@@ -70,10 +72,29 @@ pub(super) struct Args {
     quiet: bool,
 }
 
-fn budget(text: &str) -> Result<Duration, String> {
-    match parse_duration(text)? {
-        Duration::ZERO => Err("is 0; leave it out for none".to_owned()),
-        duration => Ok(duration),
+/// How long sampling may go on.
+#[derive(Clone, Copy)]
+struct Budget(Option<Duration>);
+
+impl Default for Budget {
+    /// A difference within the margin can take thousands of runs to be sure of, and one of exactly
+    /// the margin all the time there is.
+    fn default() -> Self {
+        Self(Some(Duration::from_secs(3600)))
+    }
+}
+
+impl FromStr for Budget {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self(None));
+        }
+        match parse_duration(text)? {
+            Duration::ZERO => Err("is 0; write `none` for no limit".to_owned()),
+            duration => Ok(Self(Some(duration))),
+        }
     }
 }
 
@@ -139,8 +160,10 @@ impl Invocation<'_> {
     fn run(&self, slots: &mut [Slot], mut matrix: Matrix) -> Result<Exit, Failure> {
         let Self { args, setting, screen } = self;
         let slot = &mut slots[0];
+        let lock = Lock::path(&setting.agent);
+        let buried = chronicle::bury(slot.store()?, Some(&lock))?;
         let loops = chronicle::read(slot.store()?, &setting.file)?;
-        if chronicle::bury(slot.store()?, &loops)? > 0 {
+        if buried.iter().any(|config| Path::new(config) == setting.file) {
             screen.notice("an earlier run was interrupted; this one goes on where it was");
         }
         let pins = chronicle::pins(&loops);
@@ -179,6 +202,7 @@ impl Invocation<'_> {
                 None => "run".to_owned(),
             },
             config: self.setting.file.to_string_lossy().into_owned(),
+            lock: Lock::path(&self.setting.agent),
             seed,
             order: order.as_str().to_owned(),
             command: clean(&config.command),
@@ -219,6 +243,7 @@ impl Invocation<'_> {
                 keys: &keys,
                 loop_id,
                 adaptive: args.until_sure.is_some(),
+                sizes: agenda.sizes(),
                 blocked: order == Order::Blocked,
             };
             work(slots, &ground, agenda, screen)
@@ -232,6 +257,10 @@ impl Invocation<'_> {
         }
         let comparisons = self.comparisons(slots, matrix, &keys, supply, &agenda)?;
         self.tell(&agenda, matrix, supply, loop_id, seed, order, &comparisons)
+    }
+
+    fn budget(&self) -> Option<Duration> {
+        self.args.budget.unwrap_or_default().0
     }
 
     fn agenda(
@@ -255,13 +284,14 @@ impl Invocation<'_> {
         };
         let pairs = distinct(&baselines(matrix), keys);
         let samples = Samples::of(matrix, keys, history, config, &self.args.metric);
-        let sampler = samples.sampler(&pairs, margin, seed);
+        let criteria = samples.criteria(margin, pairs.len());
+        let sampler = samples.sampler(&pairs, criteria, seed);
         let mut cells: Vec<usize> = pairs.iter().flat_map(|&(a, b)| [a, b]).collect();
         cells.sort_unstable();
         cells.dedup();
         let warm = if sampler.finished() { 0 } else { config.warmup };
         let warmups = (0..warm).flat_map(|_| cells.iter().copied()).collect();
-        let deadline = self.args.budget.map(|budget| Instant::now() + budget);
+        let deadline = self.budget().map(|budget| Instant::now() + budget);
         let metric = self.args.metric.clone();
         Agenda::UntilSure(Box::new(Sampling::new(sampler, metric, deadline, warmups)))
     }
@@ -313,6 +343,18 @@ impl Invocation<'_> {
         } else {
             let count = term::count((ok + failed) as u64, "run");
             self.screen.line(&format!("Done. {count}: {ok} ok, {failed} failed."));
+        }
+        if let (Agenda::UntilSure(sampling), Some(budget)) = (agenda, self.budget())
+            && sampling.spent()
+            && let (decided, all) = sampling.sampler.progress()
+            && decided < all
+        {
+            self.screen.notice(&format!(
+                "the budget of {} is spent, and {} of {} is not decided; run again to go on",
+                term::duration(budget),
+                all - decided,
+                term::count(all as u64, "comparison"),
+            ));
         }
         if self.args.common.json {
             term::document(&Document {

@@ -1,0 +1,64 @@
+//! Several comparisons as one: B against A over all cells that differ in nothing else.
+//!
+//! In every block each side counts as the geometric mean of its cells, so that a cell that takes
+//! long does not outweigh the others; then the two series of means are compared like two cells.
+
+use std::collections::BTreeMap;
+
+use super::Side;
+
+/// One side over several cells.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Combined {
+    pub values: Vec<f64>,
+    /// Only blocks that every cell has.
+    pub blocks: Vec<u64>,
+    pub failed: usize,
+}
+
+impl Combined {
+    /// The sides must say their blocks.
+    pub fn of(cells: &[Side<'_>]) -> Self {
+        let logs: Vec<BTreeMap<u64, f64>> = cells
+            .iter()
+            .map(|cell| {
+                let logs = cell.values.iter().map(|value| value.ln());
+                cell.blocks.iter().copied().zip(logs).collect()
+            })
+            .collect();
+        let mut combined =
+            Self { failed: cells.iter().map(|cell| cell.failed).sum(), ..Self::default() };
+        for block in logs.first().into_iter().flat_map(BTreeMap::keys) {
+            let all: Option<Vec<f64>> = logs.iter().map(|cell| cell.get(block).copied()).collect();
+            if let Some(all) = all {
+                combined.blocks.push(*block);
+                combined.values.push((all.iter().sum::<f64>() / all.len() as f64).exp());
+            }
+        }
+        combined
+    }
+
+    /// `interleaved`: its blocks are blocks of the other side too.
+    pub fn side<'a>(&'a self, name: &'a str, interleaved: bool) -> Side<'a> {
+        let blocks = if interleaved { &self.blocks[..] } else { &[] };
+        Side { name, values: &self.values, blocks, failed: self.failed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cell_counts_alike_and_only_where_all_have_a_value() {
+        let side = |values, blocks, failed| Side { name: "", values, blocks, failed };
+        let combined = Combined::of(&[
+            side(&[1.0, 4.0, 9.0], &[0, 1, 2], 1),
+            side(&[100.0, 16.0], &[0, 1], 2),
+        ]);
+        assert_eq!((combined.blocks, combined.failed), (vec![0, 1], 3));
+        let near = combined.values.iter().zip([10.0, 8.0]).all(|(a, b)| (a - b).abs() < 1e-9);
+        assert!(near, "{:?}", combined.values);
+        assert_eq!(Combined::of(&[]), Combined::default());
+    }
+}
