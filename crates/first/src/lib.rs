@@ -44,6 +44,7 @@ mod future;
 mod glob;
 mod json;
 mod lifeline;
+pub mod model;
 mod name;
 pub mod operation;
 mod options;
