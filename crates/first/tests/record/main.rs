@@ -1,0 +1,6 @@
+//! Real programs, recorded: what the log says about each kind of call.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod calls;
+mod programs;
