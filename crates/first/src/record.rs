@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use crate::operation::Recording;
+use crate::operation::{Entry, Operation, Recording};
 use crate::variables;
 
 mod begin;
@@ -32,6 +32,7 @@ mod file;
 mod filter;
 mod finish;
 mod import;
+mod interrupt;
 mod limit;
 mod mapped;
 mod memory;
@@ -219,9 +220,14 @@ impl Recorder {
         if let Some(error) = start::complaint(&started.complaint, &self.program) {
             return Err(error);
         }
-        let recording = Recording { root: root.clone(), initial, entries: watch.entries };
-        let differences =
-            check::differences(&check::replayed(&recording), &handle).map_err(failed)?;
+        let mut recording = Recording { root: root.clone(), initial, entries: watch.entries };
+        let mut tree = check::replayed(&recording);
+        for action in interrupt::settle(&watch.unsure, &tree, &handle).map_err(failed)? {
+            tree.apply(&action);
+            let call = "exit".to_owned();
+            recording.entries.push(Entry::Operation(Operation { task: 0, call, action }));
+        }
+        let differences = check::differences(&tree, &handle).map_err(failed)?;
         if !differences.is_empty() {
             return Err(RecordError::Differs { differences });
         }
