@@ -1,10 +1,13 @@
 //! The crash point itself.
 //!
-//! Linked into production code, so outside an EXECUTION child it is one relaxed load and a branch
-//! that is never taken: no variable is read, no lock taken, nothing counted.
+//! Linked into production code, so outside an EXECUTION child and outside a recording it is one
+//! relaxed load and a branch that is taken once: then a variable is read, and never again.
+//!
+//! Inside a recording, points and acknowledgements are written to descriptors that cannot exist.
+//! The call fails at once, and the recorder, which stops at every `write`, has seen it.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
 
@@ -12,8 +15,15 @@ use crate::channel::{Announcer, Message};
 use crate::glob::Glob;
 use crate::json::Object;
 use crate::lifeline;
+use crate::variables;
 
-static ARMED: AtomicBool = AtomicBool::new(false);
+/// Whether anybody wants to know of points: not yet found out, nobody, somebody.
+static HEARD: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const NOBODY: u8 = 1;
+const SOMEBODY: u8 = 2;
+
+static RECORDED: AtomicBool = AtomicBool::new(false);
 static EXECUTION: OnceLock<Armed> = OnceLock::new();
 
 /// Marks an instant at which a crash is worth trying: before and after each step that has to be
@@ -24,9 +34,63 @@ static EXECUTION: OnceLock<Armed> = OnceLock::new();
 /// unique.
 #[inline]
 pub fn crash_point(label: &str) {
-    if ARMED.load(Ordering::Relaxed) {
+    if HEARD.load(Ordering::Relaxed) != NOBODY {
         reached(label);
     }
+}
+
+/// Tells a recording that something was promised: whatever this stands for must survive every
+/// crash from now on. A check gets the promises made before its crash from
+/// [`CrashInfo::acks`](crate::CrashInfo::acks).
+///
+/// Does nothing outside a recording, at next to no cost.
+#[inline]
+pub fn ack(promise: impl AsRef<[u8]>) {
+    if HEARD.load(Ordering::Relaxed) != NOBODY {
+        promised(promise.as_ref());
+    }
+}
+
+/// What a recorder is told by a write to a descriptor that cannot exist: numbers beyond what any
+/// kernel lets a process have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mark {
+    Label,
+    Acknowledgement,
+}
+
+impl Mark {
+    const LABEL: u32 = 0x4649_5253;
+    const ACKNOWLEDGEMENT: u32 = 0x4649_5254;
+
+    /// What a write to this descriptor says.
+    pub(crate) fn of(descriptor: u64) -> Option<Self> {
+        match descriptor as u32 {
+            Self::LABEL => Some(Self::Label),
+            Self::ACKNOWLEDGEMENT => Some(Self::Acknowledgement),
+            _ => None,
+        }
+    }
+
+    fn say(self, bytes: &[u8]) {
+        let descriptor = match self {
+            Self::Label => Self::LABEL,
+            Self::Acknowledgement => Self::ACKNOWLEDGEMENT,
+        };
+        // SAFETY: the bytes are ours and as long as we say; the kernel refuses the descriptor
+        // without looking at them.
+        unsafe { libc::syscall(libc::SYS_write, descriptor, bytes.as_ptr(), bytes.len()) };
+    }
+}
+
+/// Finds out, once, whether this process is recorded.
+#[cold]
+fn listen() {
+    let recorded = std::env::var_os(variables::RECORDING).is_some_and(|value| value == "1");
+    RECORDED.store(recorded, Ordering::Relaxed);
+    let heard = if recorded { SOMEBODY } else { NOBODY };
+    // Another thread may have armed the points meanwhile.
+    _ = HEARD.compare_exchange(UNKNOWN, heard, Ordering::Release, Ordering::Relaxed);
 }
 
 /// What a crash point does while a workload runs.
@@ -53,19 +117,28 @@ pub(crate) struct Counts {
 pub(crate) fn arm(armed: Armed) {
     let first = EXECUTION.set(armed).is_ok();
     assert!(first, "first: a process runs one workload in its life");
-    ARMED.store(true, Ordering::Release);
+    listen();
+    HEARD.store(SOMEBODY, Ordering::Release);
 }
 
 /// Points do not count any more. Says how many were passed over because of their labels.
 pub(crate) fn disarm() -> usize {
-    ARMED.store(false, Ordering::Release);
+    HEARD.store(NOBODY, Ordering::Release);
     EXECUTION.get().map_or(0, |armed| lock(&armed.counts).filtered)
 }
 
 #[cold]
 #[inline(never)]
 fn reached(label: &str) {
-    let Some(armed) = EXECUTION.get() else { return };
+    if HEARD.load(Ordering::Acquire) == UNKNOWN {
+        listen();
+    }
+    let Some(armed) = EXECUTION.get() else {
+        if RECORDED.load(Ordering::Relaxed) {
+            Mark::Label.say(label.as_bytes());
+        }
+        return;
+    };
     if std::process::id() != armed.pid {
         forked(armed, label);
     }
@@ -80,8 +153,22 @@ fn reached(label: &str) {
     counts.points += 1;
     let own_thread = thread::current().id() == armed.thread;
     announce(armed, &Message::Point { own_thread, label: label.to_owned() });
+    if RECORDED.load(Ordering::Relaxed) {
+        Mark::Label.say(label.as_bytes());
+    }
     if counts.points == armed.target {
         crash(armed, counts.points, label);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn promised(promise: &[u8]) {
+    if HEARD.load(Ordering::Acquire) == UNKNOWN {
+        listen();
+    }
+    if RECORDED.load(Ordering::Relaxed) {
+        Mark::Acknowledgement.say(promise);
     }
 }
 

@@ -1,0 +1,148 @@
+//! The smallest parts of an operation that may survive a crash one without the other.
+//!
+//! A rename is one part. A write that grows a file is two: the size and the bytes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::tree::Tree;
+use crate::operation::{Action, Node, Place};
+
+/// Numbers every part of a recording in order.
+pub(crate) type Id = u64;
+
+/// A part of an operation, for people and for keys.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Part {
+    /// The number of the operation, from 1.
+    pub operation: u32,
+    /// Which of its parts, from 0.
+    pub index: u8,
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.operation, self.index)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Atom {
+    pub(crate) id: Id,
+    pub(crate) part: Part,
+    pub(crate) effect: Effect,
+    /// Survives only if these do. They come before it, or belong to the same operation.
+    pub(crate) requires: Vec<Id>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Effect {
+    /// A name comes, goes or changes: a link, removal, rename or exchange.
+    Name(Action),
+    /// A truncation, allocation, hole, mode or attribute.
+    Inode(Action),
+    /// A file grows to at least this size by a write.
+    Size { node: Node, size: u64 },
+    /// Bytes of a write; `pieces` are the ranges of the file that nothing durable has overtaken.
+    Bytes { node: Node, offset: u64, data: Arc<[u8]>, pieces: Vec<(u64, u64)>, fresh: bool },
+    /// The file system allocated what was delayed.
+    Flush { node: Node },
+}
+
+impl Atom {
+    pub(crate) fn apply(&self, tree: &mut Tree) {
+        match &self.effect {
+            Effect::Name(action) | Effect::Inode(action) => tree.apply(action),
+            Effect::Size { node, size } => {
+                tree.bytes(*node, |bytes| bytes.resize(bytes.size().max(*size)));
+            }
+            Effect::Bytes { pieces, .. } => self.write(tree, pieces),
+            Effect::Flush { .. } => {}
+        }
+    }
+
+    /// Only the bytes before `cut` survive, or only those from it on.
+    pub(crate) fn apply_torn(&self, tree: &mut Tree, torn: Torn) {
+        if let Effect::Bytes { pieces, .. } = &self.effect {
+            let pieces = pieces.iter().flat_map(|piece| torn.keep(*piece)).collect::<Vec<_>>();
+            self.write(tree, &pieces);
+        }
+    }
+
+    fn write(&self, tree: &mut Tree, pieces: &[(u64, u64)]) {
+        if let Effect::Bytes { node, offset, data, .. } = &self.effect {
+            tree.bytes(*node, |bytes| {
+                for (from, to) in pieces {
+                    let within = (from - offset) as usize..(to - offset) as usize;
+                    bytes.write(*from, &data[within]);
+                }
+            });
+        }
+    }
+
+    /// The file or directory whose own contents this is; a name belongs to its directory.
+    pub(crate) fn node(&self) -> Option<Node> {
+        match &self.effect {
+            Effect::Name(_) => None,
+            Effect::Inode(action) => inode_of(action),
+            Effect::Size { node, .. } | Effect::Bytes { node, .. } | Effect::Flush { node } => {
+                Some(*node)
+            }
+        }
+    }
+
+    /// Something durable overtook this range: the bytes before it will never be seen.
+    pub(crate) fn trim(&mut self, from: u64, to: u64) {
+        if let Effect::Bytes { pieces, .. } = &mut self.effect {
+            *pieces = pieces
+                .iter()
+                .flat_map(|&(start, end)| [(start, end.min(from)), (start.max(to), end)])
+                .filter(|(start, end)| start < end)
+                .collect();
+        }
+    }
+}
+
+/// Where a write was torn, as an offset in the file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Torn {
+    /// The bytes before the offset survive.
+    Head(u64),
+    /// The bytes from the offset on survive.
+    Tail(u64),
+}
+
+impl Torn {
+    fn keep(self, (from, to): (u64, u64)) -> Option<(u64, u64)> {
+        let kept = match self {
+            Self::Head(cut) => (from, to.min(cut)),
+            Self::Tail(cut) => (from.max(cut), to),
+        };
+        (kept.0 < kept.1).then_some(kept)
+    }
+}
+
+/// The node whose contents or attributes an action changes.
+pub(crate) fn inode_of(action: &Action) -> Option<Node> {
+    match action {
+        Action::Truncate { node, .. }
+        | Action::Allocate { node, .. }
+        | Action::Zero { node, .. }
+        | Action::Mode { node, .. }
+        | Action::Attribute { node, .. }
+        | Action::Write { node, .. } => Some(*node),
+        _ => None,
+    }
+}
+
+/// The names an action touches, the one it leaves before the one it makes.
+pub(crate) fn places(action: &Action) -> Vec<&Place> {
+    match action {
+        Action::Create { place: Some(place), .. }
+        | Action::Link { place, .. }
+        | Action::Remove { place, .. } => vec![place],
+        Action::Rename { from, to, .. } => vec![from, to],
+        Action::Exchange { first_place, second_place, .. } => vec![first_place, second_place],
+        _ => Vec::new(),
+    }
+}

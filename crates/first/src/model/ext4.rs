@@ -1,0 +1,325 @@
+//! ext4 with its default mount options: data=ordered, delayed allocation, `auto_da_alloc`, no fast
+//! commits.
+//!
+//! Everything that goes through the journal is a chain: a part survives only with all before it.
+//! Bytes go their own way. Bytes in blocks that are on disk already may be lost or kept freely;
+//! bytes that need a new block come with the block, after everything the journal had when they
+//! were written, and the size grows with them.
+//!
+//! A timer may write back or commit at any moment, so nothing is ever known *not* to be on disk.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::atom::{Atom, Effect, Id};
+use super::page::PAGE;
+use super::pending::Pending;
+use crate::operation::{Action, Node, WriteSync};
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ext4 {
+    /// The end of the journal.
+    journal: Option<Id>,
+    inodes: HashMap<Node, Inode>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Inode {
+    /// Blocks that are surely allocated and written.
+    mapped: BTreeSet<u64>,
+    /// The last write to each page that is not durable. A page goes to disk whole, so the one
+    /// before it comes along.
+    dirty: BTreeMap<u64, Id>,
+    /// Emptied since it was last closed: what is written next is allocated at close.
+    emptied: bool,
+    /// The last part of the journal that `fsync` waits for.
+    changed: Option<Id>,
+    /// The last part of the journal that `fdatasync` waits for.
+    resized: Option<Id>,
+}
+
+impl Ext4 {
+    pub(crate) fn new(pending: &Pending) -> Self {
+        let mut inodes = HashMap::new();
+        for found in pending.base.walk() {
+            if let Some(file) = pending.base.file(found.node) {
+                let mapped = file.extents().map(|(offset, _)| block(offset)).collect();
+                inodes.insert(found.node, Inode { mapped, ..Inode::default() });
+            }
+        }
+        Self { journal: None, inodes }
+    }
+
+    pub(crate) fn step(&mut self, pending: &mut Pending, action: &Action) {
+        match action {
+            Action::Create { node, place, .. } => {
+                pending.create(action);
+                if let Some(place) = place {
+                    let link = Action::Link { node: *node, place: place.clone() };
+                    let id = self.log(pending, Effect::Name(link), Vec::new());
+                    self.inode(*node).resized = Some(id);
+                    self.touch(id, &[*node, place.directory]);
+                }
+            }
+            Action::Link { node, place } | Action::Remove { node, place } => {
+                let id = self.log(pending, Effect::Name(action.clone()), Vec::new());
+                self.touch(id, &[*node, place.directory]);
+            }
+            Action::Rename { node, from, to, replaced } => {
+                let flushed = match replaced {
+                    Some(_) => self.delayed(*node),
+                    None => Vec::new(),
+                };
+                let id = self.log(pending, Effect::Name(action.clone()), flushed);
+                self.touch(id, &[*node, from.directory, to.directory]);
+                if let Some(replaced) = replaced {
+                    self.touch(id, &[*replaced]);
+                }
+            }
+            Action::Exchange { first, first_place, second, second_place } => {
+                let id = self.log(pending, Effect::Name(action.clone()), Vec::new());
+                let nodes = [*first, *second, first_place.directory, second_place.directory];
+                self.touch(id, &nodes);
+            }
+            Action::Write { node, offset, data, .. } => {
+                self.write(pending, *node, *offset, data);
+            }
+            Action::Truncate { node, size } => {
+                let id = self.change(pending, *node, action);
+                let inode = self.inode(*node);
+                inode.resized = Some(id);
+                inode.emptied |= *size == 0;
+                inode.forget(size.div_ceil(PAGE as u64)..u64::MAX);
+            }
+            Action::Allocate { node, .. } => {
+                let id = self.change(pending, *node, action);
+                self.inode(*node).resized = Some(id);
+            }
+            Action::Zero { node, offset, length, .. } => {
+                let id = self.change(pending, *node, action);
+                let end = offset.saturating_add(*length);
+                let inode = self.inode(*node);
+                inode.resized = Some(id);
+                inode.forget(offset.div_ceil(PAGE as u64)..block(end));
+            }
+            Action::Mode { node, .. } | Action::Attribute { node, .. } => {
+                self.change(pending, *node, action);
+            }
+            Action::Sync { node, data_only } => self.sync(pending, *node, *data_only),
+            Action::SyncAll => {
+                let all: Vec<Id> = pending.atoms.iter().map(|atom| atom.id).collect();
+                self.durable(pending, all);
+            }
+            Action::Close { node } => {
+                if std::mem::take(&mut self.inode(*node).emptied) {
+                    let flushed = self.delayed(*node);
+                    if !flushed.is_empty() {
+                        self.log(pending, Effect::Flush { node: *node }, flushed);
+                    }
+                }
+            }
+            Action::SyncRange { .. } => {}
+        }
+    }
+
+    /// Adds to the end of the journal.
+    fn log(&mut self, pending: &mut Pending, effect: Effect, mut requires: Vec<Id>) -> Id {
+        requires.extend(self.journal);
+        let id = pending.push(effect, requires);
+        self.journal = Some(id);
+        id
+    }
+
+    fn change(&mut self, pending: &mut Pending, node: Node, action: &Action) -> Id {
+        let id = self.log(pending, Effect::Inode(action.clone()), Vec::new());
+        self.touch(id, &[node]);
+        id
+    }
+
+    fn touch(&mut self, id: Id, nodes: &[Node]) {
+        for node in nodes {
+            self.inode(*node).changed = Some(id);
+        }
+    }
+
+    fn write(&mut self, pending: &mut Pending, node: Node, offset: u64, data: &Arc<[u8]>) {
+        if data.is_empty() {
+            return;
+        }
+        let end = offset.saturating_add(data.len() as u64);
+        let size = pending.now.file(node).map_or(0, |file| file.size());
+        let inode = self.inodes.entry(node).or_default();
+        let (known, fresh) = inode.pieces(offset, end);
+        let bytes = |pieces: Vec<(u64, u64)>, fresh| Effect::Bytes {
+            node,
+            offset,
+            data: data.clone(),
+            pieces,
+            fresh,
+        };
+        if let Some(&(_, known_end)) = known.last() {
+            let mut requires = inode.last_writes(&known);
+            if known_end > size {
+                // Growth inside a block that exists: the journal has the size at once, and nothing
+                // makes the bytes come first.
+                let growth = Effect::Size { node, size: known_end };
+                let tail = block(known_end - 1);
+                let id = if inode.mapped.contains(&tail) {
+                    let id = pending.push(growth, self.journal.into_iter().collect());
+                    self.journal = Some(id);
+                    id
+                } else {
+                    // The block may be written back by now or not: then the size comes later.
+                    let before = inode.dirty.get(&tail).copied();
+                    pending.push(growth, self.journal.into_iter().chain(before).collect())
+                };
+                inode.changed = Some(id);
+                inode.resized = Some(id);
+                requires.push(id);
+            }
+            let delayed = known.iter().any(|piece| !inode.is_mapped(*piece));
+            let id = pending.push(bytes(known.clone(), delayed), requires);
+            inode.dirtied(&known, id);
+        }
+        if let Some(&(_, fresh_end)) = fresh.last() {
+            let journal: Vec<Id> = self.journal.into_iter().collect();
+            let growth = (fresh_end > size)
+                .then(|| pending.push(Effect::Size { node, size: fresh_end }, journal.clone()));
+            let requires = journal.into_iter().chain(growth).collect();
+            let id = pending.push(bytes(fresh.clone(), true), requires);
+            if let Some(growth) = growth {
+                pending.bind(growth, id);
+            }
+            inode.dirtied(&fresh, id);
+        }
+    }
+
+    /// The write before this one waits for the device: a sync of its own range.
+    pub(crate) fn wait(&mut self, pending: &mut Pending, action: &Action) {
+        let Action::Write { node, offset, data, sync, .. } = action else { return };
+        if data.is_empty() {
+            return;
+        }
+        let inode = self.inodes.entry(*node).or_default();
+        let pages = block(*offset)..=block(offset.saturating_add(data.len() as u64) - 1);
+        let new_blocks =
+            inode.dirty.range(pages.clone()).any(|(page, _)| !inode.mapped.contains(page));
+        let commit = match sync {
+            _ if new_blocks => self.journal,
+            WriteSync::Full => inode.changed,
+            WriteSync::Data | WriteSync::None => inode.resized,
+        };
+        let ids: Vec<Id> = inode.dirty.range(pages).map(|(_, id)| *id).chain(commit).collect();
+        self.durable(pending, ids);
+    }
+
+    /// A sync writes the file's pages, then waits for the transaction that last changed the inode.
+    /// Allocating blocks for those pages changes it now, so that everything before is committed.
+    fn sync(&mut self, pending: &mut Pending, node: Node, data_only: bool) {
+        let inode = self.inodes.entry(node).or_default();
+        let new_blocks = inode.dirty.keys().any(|page| !inode.mapped.contains(page));
+        let commit = match data_only {
+            _ if new_blocks => self.journal,
+            false => inode.changed,
+            true => inode.resized,
+        };
+        let bytes = pending
+            .of_node(node)
+            .filter(|atom| matches!(atom.effect, Effect::Bytes { .. } | Effect::Size { .. }))
+            .map(|atom| atom.id);
+        let ids: Vec<Id> = bytes.chain(commit).collect();
+        self.durable(pending, ids);
+    }
+
+    fn durable(&mut self, pending: &mut Pending, ids: Vec<Id>) {
+        for atom in pending.absorb(ids) {
+            self.written(&atom);
+        }
+    }
+
+    /// The blocks of what became durable exist from now on, unless they were given back since.
+    fn written(&mut self, atom: &Atom) {
+        if let Effect::Bytes { node, pieces, .. } = &atom.effect {
+            let inode = self.inodes.entry(*node).or_default();
+            for (from, to) in pieces {
+                for page in block(*from)..=block(to - 1) {
+                    if let Some(last) = inode.dirty.get(&page) {
+                        inode.mapped.insert(page);
+                        if *last == atom.id {
+                            inode.dirty.remove(&page);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The last writes of a file to blocks that do not exist yet.
+    fn delayed(&mut self, node: Node) -> Vec<Id> {
+        let inode = self.inode(node);
+        let mut ids: Vec<Id> = inode
+            .dirty
+            .iter()
+            .filter(|(page, _)| !inode.mapped.contains(page))
+            .map(|(_, id)| *id)
+            .collect();
+        ids.dedup();
+        ids
+    }
+
+    fn inode(&mut self, node: Node) -> &mut Inode {
+        self.inodes.entry(node).or_default()
+    }
+}
+
+impl Inode {
+    /// The range by pages that have a block, on disk or in memory, and pages that have none.
+    fn pieces(&self, from: u64, to: u64) -> (Vec<(u64, u64)>, Vec<(u64, u64)>) {
+        let (mut known, mut fresh) = (Vec::new(), Vec::new());
+        let mut at = from;
+        while at < to {
+            let page = block(at);
+            let end = to.min((page + 1).saturating_mul(PAGE as u64));
+            let is_known = self.mapped.contains(&page) || self.dirty.contains_key(&page);
+            let pieces: &mut Vec<(u64, u64)> = if is_known { &mut known } else { &mut fresh };
+            match pieces.last_mut() {
+                Some(last) if last.1 == at => last.1 = end,
+                _ => pieces.push((at, end)),
+            }
+            at = end;
+        }
+        (known, fresh)
+    }
+
+    fn is_mapped(&self, (from, to): (u64, u64)) -> bool {
+        (block(from)..=block(to - 1)).all(|page| self.mapped.contains(&page))
+    }
+
+    fn last_writes(&self, pieces: &[(u64, u64)]) -> Vec<Id> {
+        pieces
+            .iter()
+            .flat_map(|(from, to)| self.dirty.range(block(*from)..=block(to - 1)))
+            .map(|(_, id)| *id)
+            .collect()
+    }
+
+    fn dirtied(&mut self, pieces: &[(u64, u64)], id: Id) {
+        for (from, to) in pieces {
+            for page in block(*from)..=block(to - 1) {
+                self.dirty.insert(page, id);
+            }
+        }
+    }
+
+    /// The blocks were given back.
+    fn forget(&mut self, blocks: std::ops::Range<u64>) {
+        if blocks.start < blocks.end {
+            self.mapped.retain(|block| !blocks.contains(block));
+            self.dirty.retain(|block, _| !blocks.contains(block));
+        }
+    }
+}
+
+fn block(offset: u64) -> u64 {
+    offset / PAGE as u64
+}

@@ -1,0 +1,27 @@
+//! What may be left of a recording after a crash: pure, no I/O, the same answer every time.
+
+mod atom;
+mod choice;
+mod digest;
+mod explore;
+mod ext4;
+mod key;
+mod machine;
+mod page;
+mod pending;
+mod posix;
+mod profile;
+mod radix;
+#[cfg(test)]
+mod rules;
+#[cfg(test)]
+mod script;
+mod tree;
+
+pub use atom::{Part, Torn};
+pub use choice::{Class, SECTOR};
+pub use explore::{BadGlob, Coverage, Options, State, States, rebuild};
+pub use key::{BadKey, Kept, StateKey};
+pub use machine::Point;
+pub use profile::{Model, UnknownModel};
+pub use tree::{FileView, Found, Thing, Tree};

@@ -1,0 +1,128 @@
+//! The strictest reading: a file's contents are durable by a sync of the file, a name by a sync of
+//! its directory, and of everything else any part may be lost.
+//!
+//! What it still grants: a rename is atomic, and operations on one name keep their order.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::atom::{Atom, Effect, Id, inode_of, places};
+use super::pending::Pending;
+use crate::operation::{Action, Node, Place, WriteSync};
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Posix {
+    /// The last operation on each name.
+    names: HashMap<Place, Id>,
+}
+
+impl Posix {
+    pub(crate) fn step(&mut self, pending: &mut Pending, action: &Action) {
+        match action {
+            Action::Create { node, place, .. } => {
+                pending.create(action);
+                if let Some(place) = place {
+                    let link = Action::Link { node: *node, place: place.clone() };
+                    self.name(pending, &link);
+                }
+            }
+            Action::Link { .. }
+            | Action::Remove { .. }
+            | Action::Rename { .. }
+            | Action::Exchange { .. } => self.name(pending, action),
+            Action::Write { node, offset, data, .. } => write(pending, *node, *offset, data),
+            Action::Truncate { .. }
+            | Action::Allocate { .. }
+            | Action::Zero { .. }
+            | Action::Mode { .. }
+            | Action::Attribute { .. } => {
+                pending.push(Effect::Inode(action.clone()), Vec::new());
+            }
+            Action::Sync { node, data_only } => self.sync(pending, *node, *data_only),
+            Action::SyncAll => {
+                let all: Vec<Id> = pending.atoms.iter().map(|atom| atom.id).collect();
+                pending.absorb(all);
+                self.names.clear();
+            }
+            Action::SyncRange { .. } | Action::Close { .. } => {}
+        }
+    }
+
+    /// The write before this one waits for the device: its own range is durable.
+    pub(crate) fn wait(pending: &mut Pending, action: &Action) {
+        let Action::Write { node, sync, data, .. } = action else { return };
+        if data.is_empty() {
+            return;
+        }
+        let Some(last) = pending.of_node(*node).last().map(|atom| atom.id) else { return };
+        // Without the truncations before it the range could not be read back as it was written.
+        let durable: Vec<Id> = pending
+            .of_node(*node)
+            .filter(|atom| atom.id == last || matches!(atom.effect, Effect::Inode(_)))
+            .filter(|atom| *sync == WriteSync::Full || is_data(atom))
+            .map(|atom| atom.id)
+            .collect();
+        pending.absorb(durable);
+    }
+
+    fn name(&mut self, pending: &mut Pending, action: &Action) {
+        let places = places(action);
+        let requires = places.iter().filter_map(|place| self.names.get(*place).copied()).collect();
+        let id = pending.push(Effect::Name(action.clone()), requires);
+        for place in places {
+            self.names.insert(place.clone(), id);
+        }
+    }
+
+    fn sync(&mut self, pending: &mut Pending, node: Node, data_only: bool) {
+        let durable: Vec<Id> = pending
+            .atoms
+            .iter()
+            .filter(|atom| match &atom.effect {
+                Effect::Name(action) => !data_only && makes_a_name_in(action, node),
+                _ => atom.node() == Some(node) && (!data_only || is_data(atom)),
+            })
+            .map(|atom| atom.id)
+            .collect();
+        pending.absorb(durable);
+        self.names.retain(|_, id| pending.is_pending(*id));
+    }
+}
+
+fn write(pending: &mut Pending, node: Node, offset: u64, data: &Arc<[u8]>) {
+    let end = offset.saturating_add(data.len() as u64);
+    let size = pending.now.file(node).map_or(0, |file| file.size());
+    if data.is_empty() {
+        return;
+    }
+    let mut requires = Vec::new();
+    if end > size {
+        requires.push(pending.push(Effect::Size { node, size: end }, Vec::new()));
+    }
+    let data = data.clone();
+    let pieces = vec![(offset, end)];
+    pending.push(Effect::Bytes { node, offset, data, pieces, fresh: false }, requires);
+}
+
+/// Whether `fdatasync` covers it: everything needed to read the bytes back.
+fn is_data(atom: &Atom) -> bool {
+    match &atom.effect {
+        Effect::Size { .. } | Effect::Bytes { .. } => true,
+        Effect::Inode(action) => {
+            inode_of(action).is_some()
+                && !matches!(action, Action::Mode { .. } | Action::Attribute { .. })
+        }
+        Effect::Name(_) | Effect::Flush { .. } => false,
+    }
+}
+
+/// A rename is durable with the directory it leads to.
+fn makes_a_name_in(action: &Action, directory: Node) -> bool {
+    match action {
+        Action::Rename { to, .. } => to.directory == directory,
+        Action::Exchange { first_place, second_place, .. } => {
+            first_place.directory == directory || second_place.directory == directory
+        }
+        _ => places(action).iter().any(|place| place.directory == directory),
+    }
+}

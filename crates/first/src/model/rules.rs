@@ -1,0 +1,387 @@
+//! The rules of each profile, one test each, named after the rule. `docs/design/crash-models.md`
+//! gives their sources.
+
+use std::collections::BTreeSet;
+
+use super::profile::Model;
+use super::script::Script;
+
+fn set(states: &[&str]) -> BTreeSet<String> {
+    states.iter().map(|state| (*state).to_owned()).collect()
+}
+
+#[track_caller]
+fn exactly(model: Model, script: &Script, states: &[&str]) {
+    assert_eq!(script.states(model), set(states));
+}
+
+#[track_caller]
+fn some(model: Model, script: &Script, state: &str) {
+    let states = script.states(model);
+    assert!(states.contains(state), "{state:?} is not in {states:?}");
+}
+
+#[track_caller]
+fn never(model: Model, script: &Script, state: &str) {
+    let states = script.states(model);
+    assert!(!states.contains(state), "{state:?} is in {states:?}");
+}
+
+/// A page of one letter.
+fn page(letter: char) -> String {
+    letter.to_string().repeat(4096)
+}
+
+mod kill {
+    use super::*;
+
+    #[test]
+    fn a_killed_process_loses_nothing() {
+        let script = Script::default().create("a").write("a", 0, "x").rename("a", "b");
+        exactly(Model::Kill, &script, &["b=x"]);
+    }
+}
+
+mod posix {
+    use super::*;
+    const POSIX: Model = Model::Posix;
+
+    #[test]
+    fn what_is_not_synced_may_be_lost_in_any_part() {
+        let script =
+            Script::with(&[("a", "old"), ("b", "old")]).write("a", 0, "new").write("b", 0, "new");
+        exactly(POSIX, &script, &["a=old b=old", "a=new b=old", "a=old b=new", "a=new b=new"]);
+    }
+
+    #[test]
+    fn size_and_bytes_are_separate() {
+        let script = Script::with(&[("a", "x")]).write("a", 1, "yz");
+        exactly(POSIX, &script, &["a=x", "a=x00", "a=xyz"]);
+    }
+
+    #[test]
+    fn fsync_of_a_file_does_not_make_its_name_durable() {
+        let script = Script::default().create("a").write("a", 0, "x").fsync("a");
+        exactly(POSIX, &script, &["", "a=x"]);
+    }
+
+    #[test]
+    fn fsync_of_the_directory_does() {
+        let script = Script::default().create("a").write("a", 0, "x").fsync("a").fsync(".");
+        exactly(POSIX, &script, &["a=x"]);
+    }
+
+    #[test]
+    fn fsync_of_the_directory_does_not_make_bytes_durable() {
+        let script = Script::default().create("a").write("a", 0, "x").fsync(".");
+        exactly(POSIX, &script, &["a=", "a=0", "a=x"]);
+    }
+
+    #[test]
+    fn fdatasync_keeps_the_size() {
+        let script = Script::with(&[("a", "")]).write("a", 0, "x").fdatasync("a");
+        exactly(POSIX, &script, &["a=x"]);
+    }
+
+    #[test]
+    fn a_rename_is_atomic() {
+        let script = Script::with(&[("a", "old"), ("t", "new")]).rename("t", "a");
+        exactly(POSIX, &script, &["a=old t=new", "a=new"]);
+    }
+
+    #[test]
+    fn a_rename_is_durable_by_fsync_of_the_target_directory() {
+        let script = Script::with(&[]).with_directory("d").with_directory("e");
+        let script = script.create("d/f").fsync("d").rename("d/f", "e/f");
+        exactly(POSIX, &script.clone().fsync("d"), &["d/ d/f= e/", "d/ e/ e/f="]);
+        exactly(POSIX, &script.fsync("e"), &["d/ e/ e/f="]);
+    }
+
+    #[test]
+    fn a_new_directory_needs_its_parent_synced() {
+        let script = Script::default().mkdir("d").create("d/f").fsync("d");
+        exactly(POSIX, &script, &["", "d/ d/f="]);
+    }
+
+    #[test]
+    fn operations_on_one_name_keep_their_order() {
+        let script = Script::with(&[("a", "1")]).rename("a", "b").create("a").write("a", 0, "2");
+        // The new `a` is never there while the old one, which had to go first, is lost.
+        never(POSIX, &script, "a=2");
+        some(POSIX, &script, "a=1");
+        some(POSIX, &script, "a=2 b=1");
+    }
+
+    #[test]
+    fn hard_links_share_one_file() {
+        let script = Script::with(&[("a", "old")]).link("a", "b").fsync(".").write("a", 0, "new");
+        exactly(POSIX, &script, &["a=old b=old", "a=new b=new"]);
+        exactly(POSIX, &script.fsync("b"), &["a=new b=new"]);
+    }
+
+    #[test]
+    fn sync_file_range_is_no_barrier() {
+        let script = Script::with(&[("a", "old")]).write("a", 0, "new").sync_range("a");
+        exactly(POSIX, &script, &["a=old", "a=new"]);
+    }
+
+    #[test]
+    fn a_synchronous_write_makes_only_its_own_range_durable() {
+        let script = Script::with(&[("a", "....")]).write("a", 0, "xxx").write_dsync("a", 1, "y");
+        // Nor may the earlier write come over it.
+        exactly(POSIX, &script, &["a=.y..", "a=xyx."]);
+    }
+
+    #[test]
+    fn a_truncation_that_is_durable_does_not_let_older_bytes_back() {
+        let script = Script::with(&[("a", "")])
+            .write("a", 0, "xxxx")
+            .truncate("a", 1)
+            .write_dsync("a", 1, "y");
+        exactly(POSIX, &script, &["a=0y", "a=xy"]);
+    }
+
+    #[test]
+    fn an_unlinked_open_file_is_nowhere() {
+        let script = Script::with(&[("a", "x")]).remove("a").fsync(".").write("open a", 0, "y");
+        exactly(POSIX, &script, &[""]);
+    }
+}
+
+mod ext4 {
+    use super::*;
+    const EXT4: Model = Model::Ext4;
+
+    #[test]
+    fn names_survive_in_the_order_of_the_journal() {
+        let script = Script::default().create("a").mkdir("d").create("d/b").remove("a");
+        exactly(EXT4, &script, &["", "a=", "a= d/", "a= d/ d/b=", "d/ d/b="]);
+    }
+
+    #[test]
+    fn new_blocks_come_with_their_bytes() {
+        let script = Script::default().create("a").write("a", 0, "x");
+        // Never `a=0`: data=ordered writes the bytes before the size is committed.
+        exactly(EXT4, &script, &["", "a=", "a=x"]);
+    }
+
+    #[test]
+    fn allocation_is_delayed_past_later_names() {
+        let script = Script::default().create("t").write("t", 0, "x").rename("t", "a");
+        // The zero-length file: a rename to a fresh name flushes nothing.
+        exactly(EXT4, &script, &["", "t=", "t=x", "a=", "a=x"]);
+    }
+
+    #[test]
+    fn new_blocks_come_after_the_names_before_them() {
+        let script = Script::with(&[("a", "")]).create("b").write("a", 0, "x");
+        never(EXT4, &script, "a=x");
+    }
+
+    #[test]
+    fn replace_via_rename_flushes_the_new_bytes_first() {
+        let script =
+            Script::with(&[("a", "old")]).create("t").write("t", 0, "new").rename("t", "a");
+        exactly(EXT4, &script, &["a=old", "a=old t=", "a=old t=new", "a=new"]);
+    }
+
+    #[test]
+    fn replace_via_rename_does_not_flush_blocks_that_exist() {
+        let script = Script::with(&[("a", "old"), ("t", "1")]).write("t", 0, "2").rename("t", "a");
+        some(EXT4, &script, "a=1");
+    }
+
+    #[test]
+    fn truncate_and_rewrite_is_flushed_at_close() {
+        let script = Script::with(&[("a", "old")]).truncate("a", 0).write("a", 0, "new");
+        exactly(EXT4, &script, &["a=old", "a=", "a=new"]);
+        let script = script.close("a").create("later");
+        exactly(EXT4, &script, &["a=old", "a=", "a=new", "a=new later="]);
+    }
+
+    #[test]
+    fn bytes_in_place_need_no_journal() {
+        let script = Script::with(&[("a", "old")]).create("b").write("a", 0, "new");
+        exactly(EXT4, &script, &["a=old", "a=new", "a=old b=", "a=new b="]);
+    }
+
+    #[test]
+    fn growth_inside_a_block_is_in_the_journal_before_its_bytes() {
+        let script = Script::with(&[("a", "x")]).write("a", 1, "y").create("b");
+        exactly(EXT4, &script, &["a=x", "a=x0", "a=xy", "a=x0 b=", "a=xy b="]);
+    }
+
+    #[test]
+    fn a_page_goes_to_disk_whole() {
+        let script = Script::with(&[("a", "....")]).write("a", 0, "x").write("a", 3, "y");
+        exactly(EXT4, &script, &["a=....", "a=x...", "a=x..y"]);
+    }
+
+    #[test]
+    fn pages_go_to_disk_in_any_order() {
+        let text = page('.') + &page('.');
+        let script = Script::with(&[("a", text.as_str())]).write("a", 0, "x").write("a", 4096, "y");
+        let recording = script.recording();
+        let states = super::super::explore::States::new(&recording, EXT4, Default::default());
+        let second_only = states.unwrap().any(|state| {
+            let file = state.tree.find("a".as_ref()).unwrap();
+            let super::super::tree::Thing::File(file) = file.thing else { panic!("no file") };
+            let (mut first, mut second) = ([0], [0]);
+            file.read(0, &mut first);
+            file.read(4096, &mut second);
+            (first, second) == (*b".", *b"y")
+        });
+        assert!(second_only);
+    }
+
+    #[test]
+    fn fsync_of_a_new_file_commits_the_names_before_it() {
+        let script = Script::default().create("b").create("a").write("a", 0, "x").fsync("a");
+        exactly(EXT4, &script, &["a=x b="]);
+    }
+
+    #[test]
+    fn fsync_of_a_directory_commits_the_names_before_it() {
+        let script =
+            Script::with(&[("x", "")]).with_directory("d").create("a").create("d/b").fsync("d");
+        exactly(EXT4, &script, &["a= d/ d/b= x="]);
+    }
+
+    #[test]
+    fn fsync_of_a_directory_that_did_not_change_commits_nothing() {
+        let script = Script::default().with_directory("d").create("a").fsync("d");
+        exactly(EXT4, &script, &["d/", "a= d/"]);
+    }
+
+    #[test]
+    fn fsync_commits_up_to_the_last_change_of_its_file() {
+        // A timer may have committed in between, and then the second name is in a later transaction.
+        let script = Script::default().create("a").create("b").fsync("a");
+        exactly(EXT4, &script, &["a=", "a= b="]);
+    }
+
+    #[test]
+    fn fdatasync_of_an_overwrite_commits_nothing() {
+        let script = Script::with(&[("a", "old"), ("t", "")])
+            .rename("t", "u")
+            .write("a", 0, "new")
+            .fdatasync("a");
+        exactly(EXT4, &script, &["a=new t=", "a=new u="]);
+    }
+
+    #[test]
+    fn fsync_of_a_clean_file_commits_nothing() {
+        let script = Script::with(&[("a", "old"), ("t", "")]).rename("t", "u").fsync("a");
+        exactly(EXT4, &script, &["a=old t=", "a=old u="]);
+    }
+
+    #[test]
+    fn fdatasync_commits_a_new_size_but_not_a_mode() {
+        let grown = Script::with(&[("a", "x")]).create("b").write("a", 1, "y").fdatasync("a");
+        exactly(EXT4, &grown, &["a=xy b="]);
+        let mode = |script: Script| {
+            let node = crate::operation::Node(1);
+            script.act(crate::operation::Action::Mode { node, mode: 0o600 })
+        };
+        let data = mode(Script::with(&[("a", "x")]).create("b")).fdatasync("a");
+        exactly(EXT4, &data, &["a=x", "a=x b="]);
+        let full = mode(Script::with(&[("a", "x")]).create("b")).fsync("a");
+        exactly(EXT4, &full, &["a=x b="]);
+    }
+
+    #[test]
+    fn a_synchronous_overwrite_makes_only_its_own_range_durable() {
+        let text = page('.') + "....";
+        let script = Script::with(&[("t", ""), ("a", text.as_str())])
+            .rename("t", "u")
+            .write("a", 0, "x")
+            .write_dsync("a", 4096, "y");
+        let states = script.states(EXT4);
+        assert_eq!(states, set(&["a=[4100] t=", "a=[4100] u="]));
+        let recording = script.recording();
+        let mut heads = BTreeSet::new();
+        for state in
+            super::super::explore::States::new(&recording, EXT4, Default::default()).unwrap()
+        {
+            let super::super::tree::Thing::File(file) =
+                state.tree.find("a".as_ref()).unwrap().thing
+            else {
+                panic!("no file")
+            };
+            let (mut head, mut tail) = ([0], [0]);
+            file.read(0, &mut head);
+            file.read(4096, &mut tail);
+            if state.key.point == (super::super::machine::Point { operation: 3, during: false }) {
+                assert_eq!(tail, *b"y");
+                heads.insert(head);
+            }
+        }
+        assert_eq!(heads, BTreeSet::from([*b".", *b"x"]));
+    }
+
+    #[test]
+    fn a_synchronous_write_to_a_new_block_commits_the_names_before_it() {
+        let script = Script::with(&[("a", "")]).create("b").write_dsync("a", 0, "x");
+        exactly(EXT4, &script, &["a=x b="]);
+    }
+
+    #[test]
+    fn sync_file_range_is_no_barrier() {
+        let script = Script::default().create("a").write("a", 0, "x").sync_range("a");
+        exactly(EXT4, &script, &["", "a=", "a=x"]);
+    }
+
+    #[test]
+    fn preallocated_blocks_read_as_zeros_until_their_bytes_are_there() {
+        let script = Script::with(&[("a", "")]).allocate("a", 4).fsync("a").write("a", 0, "xy");
+        exactly(EXT4, &script, &["a=0000", "a=xy00"]);
+    }
+
+    #[test]
+    fn a_durable_truncation_does_not_let_older_bytes_back() {
+        let script = Script::with(&[("a", "...."), ("b", "")])
+            .write("a", 0, "xxxx")
+            .truncate("a", 1)
+            .fsync(".")
+            .write("b", 0, "1")
+            .fsync("b");
+        exactly(EXT4, &script, &["a=. b=1", "a=x b=1"]);
+    }
+
+    #[test]
+    fn a_hole_keeps_what_is_beside_it() {
+        let node = crate::operation::Node(1);
+        let script = Script::with(&[("a", "abcd")]).act(crate::operation::Action::Zero {
+            node,
+            offset: 1,
+            length: 2,
+            keep_size: true,
+            hole: true,
+        });
+        exactly(EXT4, &script, &["a=abcd", "a=a00d"]);
+    }
+
+    #[test]
+    fn hard_links_share_one_file() {
+        let script = Script::with(&[("a", "old")]).link("a", "b").fsync("a").write("b", 0, "new");
+        exactly(EXT4, &script, &["a=old b=old", "a=new b=new"]);
+    }
+
+    #[test]
+    fn an_unlinked_open_file_is_nowhere() {
+        let script =
+            Script::with(&[("a", "x")]).remove("a").write("open a", 0, "y").fsync("open a");
+        exactly(EXT4, &script, &[""]);
+    }
+
+    #[test]
+    fn every_state_is_one_of_posix_too() {
+        let script = Script::with(&[("a", "old")])
+            .create("t")
+            .write("t", 0, "new")
+            .rename("t", "a")
+            .write("a", 1, "xx")
+            .truncate("a", 2);
+        assert!(script.states(EXT4).is_subset(&script.states(Model::Posix)));
+    }
+}

@@ -1,0 +1,82 @@
+//! What was found out at the beginning of a call, for when its result is known.
+
+use std::ffi::OsString;
+
+use super::call::Subject;
+use super::file::Status;
+use super::route::Route;
+use crate::operation::{Action, Node, WriteSync};
+
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) name: &'static str,
+    pub(super) arguments: [u64; 6],
+    pub(super) plan: Plan,
+    /// No other call of the workload may touch the tree before this one has ended. Calls that may
+    /// wait for another task are not: holding that task back would never end.
+    pub(super) exclusive: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Plan {
+    /// Output, from a buffer or a vector of buffers.
+    Say {
+        vector: bool,
+    },
+    /// An `open` that creates its file.
+    Create {
+        route: Route,
+    },
+    /// An `open` of a directory for a file without a name.
+    CreateUnnamed,
+    Write {
+        node: Node,
+        offset: u64,
+        vector: bool,
+        sync: WriteSync,
+    },
+    /// The kernel moves the bytes itself; they are read back.
+    Copied {
+        node: Node,
+        fd: i32,
+        offset: u64,
+        sync: WriteSync,
+    },
+    Rename {
+        from: Route,
+        to: Route,
+        exchange: bool,
+    },
+    Link {
+        source: Status,
+        route: Route,
+    },
+    Symlink {
+        target: OsString,
+        route: Route,
+    },
+    Unlink {
+        route: Route,
+        status: Status,
+        node: Node,
+    },
+    /// `mkdir` and `mknod`.
+    Make {
+        route: Route,
+    },
+    /// All is known: these happen if the call succeeds.
+    Emit(Vec<Action>),
+    Mode {
+        node: Node,
+        subject: Subject,
+    },
+    Map,
+    /// The recording ends if the call succeeds.
+    Refuse {
+        why: &'static str,
+    },
+    /// The recording ends unless the kernel does not know the call either.
+    RefuseUnknown {
+        number: i64,
+    },
+}

@@ -1,0 +1,499 @@
+//! The recorder's loop: waits for the workload's tasks, lets one change the tree at a time, and
+//! keeps the log.
+//!
+//! Theory of operation. A call that concerns the tree stops its task twice, before and after. While
+//! one task is between the two, every other task that comes to such a call waits at its beginning,
+//! so the order in the log is the order in which things happened, and what is found out before a
+//! call still holds when it is made.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use libc::pid_t;
+
+use super::call::{Call, table};
+use super::failure::RecordError;
+use super::file::{
+    Described, Descriptors, FileKind, Id, Status, c_string, has_plain_numbers, open_at,
+};
+use super::filter;
+use super::mapped::Mappings;
+use super::nodes::{Known, Nodes};
+use super::plan::{Pending, Plan};
+use super::trace::{self, Event, Stopped};
+use crate::operation::{Action, Entry, Node, Operation};
+
+/// Files outside that were written and not synced are only worth knowing if they are moved in.
+const OUTSIDE: usize = 100_000;
+
+#[derive(Debug)]
+struct Task {
+    /// In order of appearance.
+    number: u32,
+    process: pid_t,
+    descriptors: Option<Descriptors>,
+    pending: Option<Pending>,
+}
+
+#[derive(Debug)]
+pub(super) struct Watch {
+    pub(super) nodes: Nodes,
+    pub(super) device: u64,
+    /// Whether a descriptor's inode number can be trusted without asking for its device.
+    plain: bool,
+    devices: HashMap<u64, u64>,
+    calls: HashMap<i64, Call>,
+    tasks: HashMap<pid_t, Task>,
+    appeared: u32,
+    /// The task that is in a call which concerns the tree.
+    holder: Option<pid_t>,
+    waiting: VecDeque<(pid_t, Stopped)>,
+    pub(super) mappings: Mappings,
+    outside: HashSet<Id>,
+    /// Where the workload's lines go, if they are acknowledgements.
+    pub(super) stdout: Option<Id>,
+    line: Vec<u8>,
+    pub(super) entries: Vec<Entry>,
+    /// Files that a task was writing to when it died.
+    pub(super) unsure: Vec<Node>,
+}
+
+/// How the workload's first process ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    Exited(i32),
+    Killed(i32),
+}
+
+impl Watch {
+    pub(super) fn new(root: &OwnedFd, nodes: Nodes, stdout: Option<Id>) -> io::Result<Self> {
+        Ok(Self {
+            nodes,
+            device: Status::of_descriptor(root.as_raw_fd())?.id.device,
+            plain: has_plain_numbers(root),
+            devices: HashMap::new(),
+            calls: table().into_iter().map(|call| (call.number, call)).collect(),
+            tasks: HashMap::new(),
+            appeared: 0,
+            holder: None,
+            waiting: VecDeque::new(),
+            mappings: Mappings::default(),
+            outside: HashSet::new(),
+            stdout,
+            line: Vec::new(),
+            entries: Vec::new(),
+            unsure: Vec::new(),
+        })
+    }
+
+    /// Watches until nothing of the workload is alive. `first` is the process that was started; its
+    /// end is the end of the workload, and what it left running is ended too.
+    pub(super) fn run(&mut self, first: pid_t) -> Result<Ended, RecordError> {
+        let mut ended = None;
+        let mut failed = None;
+        self.appear(first);
+        while let Some((pid, event)) =
+            trace::wait().map_err(|source| RecordError::system("waitpid", source))?
+        {
+            match event {
+                Event::Exited(code) if pid == first => ended = Some(Ended::Exited(code)),
+                Event::Killed(signal) if pid == first => ended = Some(Ended::Killed(signal)),
+                _ => {}
+            }
+            let step = self.step(pid, event);
+            if failed.is_none()
+                && let Err(error) = step
+            {
+                failed = Some(error);
+            }
+            if ended.is_some() || failed.is_some() {
+                self.kill_all();
+            }
+        }
+        if let Some(failed) = failed {
+            return Err(failed);
+        }
+        self.look_at_mappings(first, true)?;
+        if !self.line.is_empty() {
+            let line = std::mem::take(&mut self.line);
+            self.entries.push(Entry::Acknowledgement(line));
+        }
+        ended.ok_or_else(|| {
+            RecordError::system("waitpid", io::Error::from_raw_os_error(libc::ECHILD))
+        })
+    }
+
+    fn step(&mut self, pid: pid_t, event: Event) -> Result<(), RecordError> {
+        let system = |source| RecordError::system("ptrace", source);
+        match event {
+            Event::Exited(_) | Event::Killed(_) => {
+                let pending = self.tasks.get_mut(&pid).and_then(|task| task.pending.take());
+                let settled = pending.map_or(Ok(()), |pending| self.interrupted(pid, pending));
+                self.tasks.remove(&pid);
+                self.waiting.retain(|(waiting, _)| *waiting != pid);
+                settled.and(self.release(pid))
+            }
+            Event::CallBegins => {
+                let Some(stopped) = trace::stopped(pid).map_err(system)? else { return Ok(()) };
+                self.call_begins(pid, stopped)
+            }
+            Event::CallEnds => {
+                let pending = self.tasks.get_mut(&pid).and_then(|task| task.pending.take());
+                if let Some(pending) = pending {
+                    let Some(result) = trace::returned(pid).map_err(system)? else {
+                        // Killed in this very moment; its end is told next.
+                        if let Some(task) = self.tasks.get_mut(&pid) {
+                            task.pending = Some(pending);
+                        }
+                        return Ok(());
+                    };
+                    self.finish(pid, pending, result)?;
+                }
+                trace::go_on(pid, 0).map_err(system)?;
+                self.release(pid)
+            }
+            Event::NewTask => {
+                // Gone already if this fails; its own stops tell of the new task, too.
+                if let Ok(new) = trace::message(pid) {
+                    self.appear(new as pid_t);
+                }
+                trace::go_on(pid, 0).map_err(system)
+            }
+            Event::Executed => {
+                self.executed(pid)?;
+                trace::go_on(pid, 0).map_err(system)
+            }
+            Event::Ending => {
+                self.ending(pid)?;
+                trace::go_on(pid, 0).map_err(system)
+            }
+            Event::Resumed => {
+                self.appear(pid);
+                trace::go_on(pid, 0).map_err(system)
+            }
+            Event::GroupStop => trace::stay_stopped(pid).map_err(system),
+            Event::Signal(signal) => {
+                let in_call = self.tasks.get(&pid).is_some_and(|task| task.pending.is_some());
+                if in_call {
+                    trace::to_the_end_of_the_call(pid, signal).map_err(system)
+                } else {
+                    trace::go_on(pid, signal).map_err(system)
+                }
+            }
+        }
+    }
+
+    fn call_begins(&mut self, pid: pid_t, stopped: Stopped) -> Result<(), RecordError> {
+        let system = |source| RecordError::system("ptrace", source);
+        let pending = match stopped.reason {
+            filter::UNKNOWN => Some(Pending {
+                name: "",
+                arguments: stopped.arguments,
+                plan: Plan::RefuseUnknown { number: stopped.number },
+                exclusive: false,
+            }),
+            filter::LISTED => match self.calls.get(&stopped.number).copied() {
+                Some(call) => self.begin(pid, &call, stopped.arguments)?,
+                None => None,
+            },
+            _ => {
+                return Err(RecordError::Refused {
+                    call: format!("system call {} of another architecture", stopped.number),
+                    why: "a 32-bit program cannot be recorded by a 64-bit one".to_owned(),
+                });
+            }
+        };
+        let Some(pending) = pending else { return trace::go_on(pid, 0).map_err(system) };
+        if pending.exclusive {
+            if self.holder.is_some() {
+                self.waiting.push_back((pid, stopped));
+                return Ok(());
+            }
+            self.holder = Some(pid);
+            let thorough = matches!(
+                &pending.plan,
+                Plan::Emit(actions)
+                    if actions.iter().any(|a| matches!(a, Action::Sync { .. } | Action::SyncAll))
+            );
+            self.look_at_mappings(pid, thorough)?;
+        }
+        if let Some(task) = self.tasks.get_mut(&pid) {
+            task.pending = Some(pending);
+        }
+        trace::to_the_end_of_the_call(pid, 0).map_err(system)
+    }
+
+    /// If the task held the tree, the next one may have it.
+    fn release(&mut self, pid: pid_t) -> Result<(), RecordError> {
+        if self.holder == Some(pid) {
+            self.holder = None;
+        }
+        while self.holder.is_none()
+            && let Some((next, stopped)) = self.waiting.pop_front()
+        {
+            // Everything is found out again: the tree has changed meanwhile.
+            self.call_begins(next, stopped)?;
+        }
+        Ok(())
+    }
+
+    fn appear(&mut self, pid: pid_t) {
+        if self.tasks.contains_key(&pid) {
+            return;
+        }
+        self.appeared += 1;
+        let task = Task {
+            number: self.appeared,
+            process: process_of(pid),
+            descriptors: None,
+            pending: None,
+        };
+        self.tasks.insert(pid, task);
+    }
+
+    /// A program was replaced: all other threads are gone, and the one that did it has the
+    /// process's number now.
+    fn executed(&mut self, pid: pid_t) -> Result<(), RecordError> {
+        let former = trace::message(pid).map_or(pid, |former| former as pid_t);
+        if former == pid {
+            return Ok(());
+        }
+        let leader = self.tasks.get_mut(&pid).and_then(|task| task.pending.take());
+        if let Some(pending) = leader {
+            self.interrupted(pid, pending)?;
+        }
+        self.tasks.remove(&pid);
+        self.waiting.retain(|(waiting, _)| *waiting != pid);
+        if let Some(mut task) = self.tasks.remove(&former) {
+            task.descriptors = None;
+            self.tasks.insert(pid, task);
+        }
+        self.release(pid)
+    }
+
+    fn kill_all(&self) {
+        for (pid, task) in &self.tasks {
+            // SAFETY: plain numbers. Neither has been waited for, so both are still ours.
+            unsafe { libc::syscall(libc::SYS_tgkill, task.process, *pid, libc::SIGKILL) };
+        }
+    }
+
+    pub(super) fn process(&self, pid: pid_t) -> pid_t {
+        self.tasks.get(&pid).map_or(pid, |task| task.process)
+    }
+
+    fn processes(&self) -> Vec<pid_t> {
+        let mut processes: Vec<_> = self.tasks.values().map(|task| task.process).collect();
+        processes.sort_unstable();
+        processes.dedup();
+        processes
+    }
+
+    pub(super) fn push(&mut self, pid: pid_t, call: &str, action: Action) {
+        if !self.mappings.is_empty() {
+            self.mappings.observe(&action);
+        }
+        let task = self.tasks.get(&pid).map_or(0, |task| task.number);
+        self.entries.push(Entry::Operation(Operation { task, call: call.to_owned(), action }));
+    }
+
+    /// Records what was stored into mapped files. Large ones are looked at where it matters most.
+    pub(super) fn look_at_mappings(
+        &mut self,
+        pid: pid_t,
+        thorough: bool,
+    ) -> Result<(), RecordError> {
+        if self.mappings.is_empty() || !(thorough || self.mappings.affordable()) {
+            return Ok(());
+        }
+        let mut found = Vec::new();
+        self.mappings
+            .changes(&mut found)
+            .map_err(|source| RecordError::system("a mapped file", source))?;
+        for action in found {
+            self.push(pid, "mmap", action);
+        }
+        let processes = self.processes();
+        self.mappings.retire(&processes);
+        Ok(())
+    }
+
+    /// Every whole line that the workload prints is a promise.
+    pub(super) fn said(&mut self, pid: pid_t, bytes: &[u8]) -> Result<(), RecordError> {
+        self.look_at_mappings(pid, true)?;
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            match piece.strip_suffix(b"\n") {
+                Some(end) => {
+                    self.line.extend_from_slice(end);
+                    let line = std::mem::take(&mut self.line);
+                    self.entries.push(Entry::Acknowledgement(line));
+                }
+                None => self.line.extend_from_slice(piece),
+            }
+        }
+        Ok(())
+    }
+
+    fn descriptors(&mut self, pid: pid_t) -> io::Result<&Descriptors> {
+        let Some(task) = self.tasks.get_mut(&pid) else {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        };
+        if task.descriptors.is_none() {
+            task.descriptors = Some(Descriptors::of(pid)?);
+        }
+        task.descriptors.as_ref().ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
+    }
+
+    /// What a task's descriptor is open on.
+    pub(super) fn descriptor(
+        &mut self,
+        pid: pid_t,
+        fd: i32,
+    ) -> Result<Option<(Described, Id)>, RecordError> {
+        let failed = |source| RecordError::system(format!("/proc/{pid}/fdinfo/{fd}"), source);
+        if fd < 0 {
+            return Ok(None);
+        }
+        // A task that was killed meanwhile has none.
+        let Ok(descriptors) = self.descriptors(pid) else { return Ok(None) };
+        let Some(described) = descriptors.described(fd).map_err(failed)? else {
+            return Ok(None);
+        };
+        if let (true, Some(inode)) = (self.plain, described.inode)
+            && let Some(&device) = self.devices.get(&described.mount)
+        {
+            return Ok(Some((described, Id { device, inode })));
+        }
+        let Some(status) = self.status(pid, fd) else { return Ok(None) };
+        self.devices.insert(described.mount, status.id.device);
+        Ok(Some((described, status.id)))
+    }
+
+    /// The node a task's descriptor is open on.
+    pub(super) fn known(
+        &mut self,
+        pid: pid_t,
+        fd: i32,
+    ) -> Result<Option<(Known, Described)>, RecordError> {
+        let Some((described, id)) = self.descriptor(pid, fd)? else { return Ok(None) };
+        Ok(self.confirmed(pid, fd, id)?.map(|known| (known, described)))
+    }
+
+    /// The node with this number, if it is still the same file.
+    pub(super) fn confirmed(
+        &mut self,
+        pid: pid_t,
+        fd: i32,
+        id: Id,
+    ) -> Result<Option<Known>, RecordError> {
+        let Some(known) = self.nodes.get(id) else { return Ok(None) };
+        if known.nameless && self.status(pid, fd).is_none_or(|status| status.links > 0) {
+            self.nodes.forget(id);
+            return Ok(None);
+        }
+        Ok(Some(known))
+    }
+
+    pub(super) fn status(&mut self, pid: pid_t, fd: i32) -> Option<Status> {
+        self.descriptors(pid).ok()?.status(fd).ok()
+    }
+
+    pub(super) fn reopen(&mut self, pid: pid_t, fd: i32) -> io::Result<File> {
+        self.descriptors(pid)?.reopen(fd)
+    }
+
+    pub(super) fn outside_written(&mut self, id: Id) {
+        if id.device == self.device && self.outside.len() < OUTSIDE {
+            self.outside.insert(id);
+        }
+    }
+
+    pub(super) fn outside_synced(&mut self, pid: pid_t, fd: i32) -> Result<(), RecordError> {
+        if let Some((_, id)) = self.descriptor(pid, fd)? {
+            self.outside.remove(&id);
+        }
+        Ok(())
+    }
+
+    /// Whether all that the workload wrote to a file outside was synced.
+    pub(super) fn outside_is_clean(&self, id: Id) -> bool {
+        self.outside.len() < OUTSIDE && !self.outside.contains(&id)
+    }
+
+    /// A descriptor is about to be closed.
+    pub(super) fn closing(&mut self, pid: pid_t, fd: i32) -> Result<(), RecordError> {
+        let Some((known, described)) = self.known(pid, fd)? else { return Ok(()) };
+        if known.kind != FileKind::Regular || !described.writable() {
+            return Ok(());
+        }
+        let Some(status) = self.status(pid, fd) else { return Ok(()) };
+        let process = self.process(pid);
+        let but = |other: pid_t, number: i32| (other, number) == (process, fd);
+        if !self.open_elsewhere(status.id, &but) {
+            self.push(pid, "close", Action::Close { node: known.node });
+        }
+        Ok(())
+    }
+
+    /// The last thread of a process ends, and with it all its descriptors.
+    fn ending(&mut self, pid: pid_t) -> Result<(), RecordError> {
+        let process = self.process(pid);
+        let threads = self.tasks.values().filter(|task| task.process == process).count();
+        if threads > 1 {
+            return Ok(());
+        }
+        let mut closed = Vec::new();
+        for fd in writable(process) {
+            let Some((known, _)) = self.known(pid, fd)? else { continue };
+            let Some(status) = self.status(pid, fd) else { continue };
+            let but = |other: pid_t, _: i32| other == process;
+            if known.kind == FileKind::Regular
+                && !closed.contains(&known.node)
+                && !self.open_elsewhere(status.id, &but)
+            {
+                closed.push(known.node);
+            }
+        }
+        for node in closed {
+            self.push(pid, "exit", Action::Close { node });
+        }
+        Ok(())
+    }
+
+    /// Whether a file is open for writing in any process, but for the descriptors left out.
+    fn open_elsewhere(&self, id: Id, but: &dyn Fn(pid_t, i32) -> bool) -> bool {
+        self.processes().into_iter().any(|process| {
+            let Ok(path) = c_string(format!("/proc/{process}/fd").as_ref()) else { return false };
+            let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+            let Ok(directory) = open_at(libc::AT_FDCWD, &path, flags) else { return false };
+            writable(process).into_iter().any(|fd| {
+                !but(process, fd)
+                    && c_string(fd.to_string().as_ref())
+                        .and_then(|name| Status::at(directory.as_raw_fd(), &name, 0))
+                        .is_ok_and(|status| status.id == id)
+            })
+        })
+    }
+}
+
+/// The descriptors of a process that can write.
+fn writable(process: pid_t) -> Vec<i32> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{process}/fd")) else { return Vec::new() };
+    entries
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            // The link's own mode says how the descriptor was opened.
+            let mode = std::os::unix::fs::MetadataExt::mode(&entry.metadata().ok()?);
+            if mode & 0o200 == 0 { None } else { entry.file_name().to_str()?.parse().ok() }
+        })
+        .collect()
+}
+
+/// The process that a task is a thread of.
+fn process_of(pid: pid_t) -> pid_t {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let group = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
+    group.unwrap_or(pid)
+}

@@ -1,0 +1,7 @@
+//! Real programs, recorded: what the log says about each kind of call.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod calls;
+mod programs;
+mod random;
