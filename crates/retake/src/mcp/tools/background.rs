@@ -33,7 +33,7 @@ pub(super) struct Wait {
     /// Wait at most so many seconds. Default: 30; at most 600
     #[serde(default)]
     seconds: Option<f64>,
-    /// Return as soon as unseen output matches this regular expression
+    /// Return as soon as output that exec_wait has not shown yet matches this regular expression
     #[serde(default)]
     until: Option<String>,
     /// How many characters of output to show at most. Default: 8000
@@ -93,6 +93,8 @@ pub(super) async fn start(
     let mut view = unseen(session, &live, budget).await?;
     view.notes.extend(notes);
     if !settled {
+        // A pattern that is waited for next may be in what was shown here.
+        live.show([0; 2]);
         let short = live.id.short();
         view.notes.push(format!(
             "It goes on. exec_wait {{\"run\":\"{short}\"}} shows what it prints next, exec_input writes to it, exec_stop ends it."

@@ -418,6 +418,9 @@ fn arguments(
             if command.shell == Some(true) {
                 problems.note("argv never goes through a shell; give the line as command instead");
             }
+            if argv.is_empty() {
+                problems.0.push(Problem::Empty);
+            }
             (words(argv), false)
         }
         (Some(line), None) => {
