@@ -1,8 +1,10 @@
 //! A request to run something, and the validated command made of it.
 
 use std::ffi::{CString, OsStr, OsString};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use retake_event::{Limits, StartFailure};
@@ -39,7 +41,32 @@ pub enum Stdin {
     Null,
     Inherit,
     File(PathBuf),
+    /// A descriptor that the caller made, such as the reading end of a pipe.
+    Given(Input),
 }
+
+/// A descriptor for a child to read from. Closed here when the last copy of the request is gone.
+#[derive(Clone, Debug)]
+pub struct Input(Arc<OwnedFd>);
+
+impl Input {
+    pub fn new(fd: OwnedFd) -> Self {
+        Self(Arc::new(fd))
+    }
+
+    pub(crate) fn duplicate(&self) -> std::io::Result<OwnedFd> {
+        self.0.try_clone()
+    }
+}
+
+/// The same descriptor, not one that reads the same.
+impl PartialEq for Input {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Input {}
 
 /// Which processes may outlive the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -37,7 +37,7 @@ mod words;
 
 pub use cancel::Cancel;
 pub use command::{
-    Command, Detach, Problem, Request, Stdin, check_variable, parse_duration, parse_size,
+    Command, Detach, Input, Problem, Request, Stdin, check_variable, parse_duration, parse_size,
 };
 pub use environment::{HIJACKERS, Policy};
 pub use keeper::{Dispositions, Keeper, Session, Settings};

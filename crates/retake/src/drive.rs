@@ -98,7 +98,7 @@ pub(crate) fn run(
         captured.take(stream, None, recording.as_mut());
         redactions += captured.redactor.count();
     }
-    let over = captured.iter().any(|c| c.over || (c.kept > job.inline_bytes));
+    let over = captured.iter().any(|c| c.over || (!job.excerpt && c.kept > job.inline_bytes));
     let mut ending = ending(&finished, &job, over, &captured, redactions);
     ending.effects = observer.effects(&finished).map(|effects| redacted(effects, &job.redactor));
     let mut run =

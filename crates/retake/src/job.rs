@@ -67,6 +67,8 @@ pub(crate) struct Job {
     pub(crate) pass: bool,
     /// How much of each stream the result carries.
     pub(crate) inline_bytes: u64,
+    /// The result carries excerpts by design: more output than that is no error.
+    pub(crate) excerpt: bool,
     /// How much of each stream is kept at most.
     pub(crate) capture_bytes: u64,
 }
@@ -106,6 +108,7 @@ pub(crate) struct Spec {
     pub(crate) capture: Capture,
     pub(crate) pass: bool,
     pub(crate) inline_bytes: u64,
+    pub(crate) excerpt: bool,
 }
 
 impl Spec {
@@ -137,6 +140,7 @@ impl Spec {
             capture: Capture::default(),
             pass: false,
             inline_bytes: 0,
+            excerpt: false,
         }
     }
 
@@ -202,6 +206,7 @@ impl Spec {
                 capture: self.capture,
                 pass: self.pass,
                 inline_bytes: self.inline_bytes,
+                excerpt: self.excerpt,
                 capture_bytes: config.number("execution.max_capture_mb") << 20,
             }),
             Ok(_) => Err((Box::new(intent), problems.0)),
@@ -327,6 +332,8 @@ impl Spec {
                 Stdin::Null => None,
                 Stdin::Inherit => Some("inherit".to_owned()),
                 Stdin::File(file) => Some(lossy(file.as_os_str())),
+                // What was typed into it is not known afterwards.
+                Stdin::Given(_) => None,
             },
             pty: self.pty,
             nice: self.nice,

@@ -11,6 +11,7 @@ mod inline;
 mod job;
 mod leftovers;
 mod matrix;
+mod mcp;
 mod place;
 mod record;
 mod recovery;

@@ -74,6 +74,23 @@ impl Slot {
         Ok(slots.collect())
     }
 
+    /// A slot whose runs are ended by whoever holds their token, and not by a signal. May be made at
+    /// any time: a keeper closes what is not its own.
+    pub(crate) fn lone(place: &Place, audit: Audit) -> io::Result<Self> {
+        let settings = Settings {
+            session: Session::Own,
+            dispositions: signals::original(),
+            owns_children: true,
+        };
+        let keeper = Keeper::start(settings)?;
+        Ok(Self { keeper, cancel: Cancel::new()?, place: place.clone(), audit, store: None })
+    }
+
+    /// The token that ends the next runs of a lone slot.
+    pub(crate) fn arm(&mut self, cancel: Cancel) {
+        self.cancel = cancel;
+    }
+
     /// Runs a job on the record. The intent is committed before anything starts.
     pub(crate) fn run(
         &mut self,
@@ -91,6 +108,8 @@ impl Slot {
             }
             Some(Err(error)) => {
                 term::say(&format!("this run is not recorded: {error}"));
+                // The next run finds out anew whether there is a record.
+                self.store = None;
                 None
             }
             None => None,

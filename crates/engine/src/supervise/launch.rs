@@ -74,6 +74,7 @@ impl<'a> Supervision<'a> {
             (Stdin::Null, _) => None,
             (Stdin::Inherit, Some(end)) => Some(end),
             (Stdin::Inherit, None) => Some(own_stdin().map_err(system("stdin"))?),
+            (Stdin::Given(input), _) => Some(input.duplicate().map_err(system("stdin"))?),
             (Stdin::File(path), _) => {
                 Some(open_input(path, deadline, cancel).map_err(system("stdin"))?)
             }

@@ -1,6 +1,6 @@
 //! The command line: one file per subcommand.
 
-mod again;
+pub(crate) mod again;
 mod agent;
 mod audit;
 mod completions;
@@ -12,7 +12,8 @@ mod history;
 mod init;
 mod man;
 mod matrix;
-mod runs;
+mod mcp;
+pub(crate) mod runs;
 mod tour;
 
 use std::ffi::OsString;
@@ -60,6 +61,7 @@ enum Command {
     Runs(runs::Args),
     Agent(Box<agent::Args>),
     Matrix(matrix::Args),
+    Mcp(mcp::Args),
     Again(again::Args),
     Tests(history::Args),
     Audit(audit::Args),
@@ -94,6 +96,7 @@ pub(crate) fn main() -> Exit {
         Command::Tests(args) => history::tests(&args, store),
         Command::Agent(args) => agent::agent(*args, store),
         Command::Matrix(args) => matrix::matrix(args, store),
+        Command::Mcp(args) => mcp::mcp(args, store),
         Command::MockAgent(args) => return mock::play(&args.words),
         Command::Audit(args) => audit::audit(&args, store),
         Command::Doctor(args) => doctor::doctor(&args, store),

@@ -138,10 +138,71 @@ const OWN: [Key; 16] = [
     ),
 ];
 
+const MCP: [Key; 11] = [
+    key(
+        "mcp.policy.allow",
+        Kind::Words,
+        "",
+        "Rules (PROGRAM ARGUMENT... @ DIRECTORY) for what MCP clients may run; without any, all that is not denied",
+    ),
+    key("mcp.policy.deny", Kind::Words, "", "Rules for what MCP clients may not run"),
+    key(
+        "mcp.policy.directories",
+        Kind::Words,
+        "",
+        "Directories besides the project in which MCP clients may run commands",
+    ),
+    key("mcp.policy.shell", Kind::Truth, "false", "Whether MCP clients may use a shell"),
+    key(
+        "mcp.policy.environment",
+        Kind::Word(&["inherit", "replace", "merge"]),
+        "merge",
+        "What the variables of commands that MCP clients run start from",
+    ),
+    key(
+        "mcp.policy.max_timeout_seconds",
+        number(1, 31_536_000),
+        "3600",
+        "The longest time limit that an MCP client can give a command",
+    ),
+    key(
+        "mcp.policy.max_running_seconds",
+        number(1, 31_536_000),
+        "86400",
+        "How long a command that an MCP client leaves running may go on",
+    ),
+    key(
+        "mcp.policy.max_memory_mb",
+        number(0, 1 << 40),
+        "0",
+        "The most memory that a command of an MCP client may use; 0 for no limit",
+    ),
+    key(
+        "mcp.policy.max_processes",
+        number(0, 1 << 22),
+        "0",
+        "The most processes and threads that a command of an MCP client may have; 0 for no limit",
+    ),
+    key(
+        "mcp.policy.max_parallel",
+        number(1, 256),
+        "16",
+        "How many commands of one MCP client run at once; further ones wait",
+    ),
+    key(
+        "mcp.policy.max_running",
+        number(0, 64),
+        "16",
+        "How many commands one MCP client may leave running",
+    ),
+];
+
 /// All keys: retake's own, and those of agents under `agent`.
 pub(crate) fn keys() -> &'static [Key] {
     static ALL: OnceLock<Vec<Key>> = OnceLock::new();
-    ALL.get_or_init(|| OWN.into_iter().chain(settings::KEYS.iter().map(of_agents)).collect())
+    ALL.get_or_init(|| {
+        OWN.into_iter().chain(MCP).chain(settings::KEYS.iter().map(of_agents)).collect()
+    })
 }
 
 fn of_agents(key: &settings::Key) -> Key {

@@ -82,7 +82,7 @@ fn variables_changed(then: &Terms, environment: &[(OsString, OsString)]) -> Vec<
 }
 
 /// Both runs in one line.
-pub(super) fn compared(then: &Run, now: &Run) -> String {
+pub(crate) fn compared(then: &Run, now: &Run) -> String {
     let pair = |what: &str, then: String, now: String| match then == now {
         true => format!("{what} {now} as before"),
         false => format!("{what} {now}, was {then}"),

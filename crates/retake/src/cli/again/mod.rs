@@ -1,6 +1,6 @@
 //! `retake again`: a recorded run once more, and how it compares.
 
-mod changes;
+pub(crate) mod changes;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -20,9 +20,9 @@ use crate::record::{self, Record};
 use crate::term;
 
 /// What stands in the record where a secret was.
-const MARK: &str = "[redacted:";
+pub(crate) const MARK: &str = "[redacted:";
 /// The label by which the new run names the old one.
-const LABEL: &str = "again";
+pub(crate) const LABEL: &str = "again";
 
 /// Run a recorded command once more and say how it compares
 ///
@@ -225,7 +225,7 @@ fn redacted(intent: &Intent, text: &str) -> bool {
 }
 
 /// The exact arguments; `None` when there are none, or they are damaged.
-fn arguments(intent: &Intent) -> Option<Vec<OsString>> {
+pub(crate) fn arguments(intent: &Intent) -> Option<Vec<OsString>> {
     let arguments: Option<Vec<OsString>> = match &intent.arguments_base64 {
         Some(encoded) => encoded
             .iter()

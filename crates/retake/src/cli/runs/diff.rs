@@ -45,12 +45,12 @@ struct Document<'a> {
 /// One stream of both runs.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Compared {
-    same: bool,
+pub(crate) struct Compared {
+    pub(crate) same: bool,
     /// The first byte that differs, where the output is too large for a diff.
-    first_difference: Option<u64>,
+    pub(crate) first_difference: Option<u64>,
     /// In unified format.
-    diff: Option<String>,
+    pub(crate) diff: Option<String>,
 }
 
 pub(super) fn diff(args: &Args, record: &Record) -> Result<Exit, Failure> {
@@ -83,7 +83,12 @@ pub(super) fn diff(args: &Args, record: &Record) -> Result<Exit, Failure> {
     Ok(Exit::OK)
 }
 
-fn compare(store: &Store, a: &Run, b: &Run, stream: Stream) -> Result<Compared, Failure> {
+pub(crate) fn compare(
+    store: &Store,
+    a: &Run,
+    b: &Run,
+    stream: Stream,
+) -> Result<Compared, Failure> {
     if let (Some(a), Some(b)) = (hash(a, stream), hash(b, stream))
         && a == b
     {

@@ -11,14 +11,14 @@ use crate::{shown, term};
 
 /// One thing that is not the same in both; `None` where a run has nothing of it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Difference {
-    pub(super) what: String,
-    pub(super) a: Option<String>,
-    pub(super) b: Option<String>,
+pub(crate) struct Difference {
+    pub(crate) what: String,
+    pub(crate) a: Option<String>,
+    pub(crate) b: Option<String>,
 }
 
 /// Everything that differs, what matters most first.
-pub(super) fn between(a: &Run, b: &Run) -> Vec<Difference> {
+pub(crate) fn between(a: &Run, b: &Run) -> Vec<Difference> {
     let mut found = Vec::new();
     let mut compare = |what: &str, of: &dyn Fn(&Run) -> Option<String>| {
         let (a, b) = (of(a), of(b));

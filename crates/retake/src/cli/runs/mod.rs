@@ -1,8 +1,8 @@
 //! `retake runs`: finding, reading, comparing and clearing away what was recorded.
 
 mod delete;
-mod diff;
-mod differences;
+pub(crate) mod diff;
+pub(crate) mod differences;
 mod effects;
 mod export;
 mod filter;
@@ -14,7 +14,7 @@ mod prune;
 mod search;
 mod show;
 mod stats;
-mod when;
+pub(crate) mod when;
 
 use std::path::Path;
 

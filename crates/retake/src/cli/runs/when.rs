@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use retake_engine::parse_duration;
 
 /// `2026-05-01T12:00:00Z`, or `90m` and `3d` for so long ago.
-pub(super) fn parse(text: &str) -> Result<Timestamp, String> {
+pub(crate) fn parse(text: &str) -> Result<Timestamp, String> {
     if let Ok(at) = text.parse() {
         return Ok(at);
     }

@@ -1,0 +1,72 @@
+//! `retake mcp`: the server for agents, its policy, and its place in their configuration.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use retake_engine::{ShellMode, interpret, which};
+
+use super::{Exit, Failure};
+use crate::config::Config;
+use crate::mcp::policy::{Asked, Policy};
+use crate::place::Place;
+use crate::{mcp, term};
+
+/// Serve agents over the Model Context Protocol: their commands run on the record
+///
+/// Speaks on stdin and stdout, as MCP clients start it; `retake mcp install CLIENT` sets that up.
+/// What clients may run is `mcp.policy` in `.agent/config.yml`.
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    /// Say whether the policy would let a client run this command, and why not (exit code 1)
+    #[arg(long, value_name = "COMMAND")]
+    check: Option<String>,
+    /// With --check: where the command would run
+    #[arg(long, value_name = "DIR", requires = "check")]
+    cwd: Option<PathBuf>,
+}
+
+pub(super) fn mcp(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+    let place = Place::find(&here, store)?;
+    let config = Config::load(place.project.as_deref())?;
+    match args.check {
+        Some(line) => {
+            let project = place.project.as_deref().unwrap_or(&here);
+            check(&line, &here.join(args.cwd.unwrap_or_default()), project, &config)
+        }
+        None => mcp::serve(place, config, here),
+    }
+}
+
+fn check(line: &str, cwd: &Path, project: &Path, config: &Config) -> Result<Exit, Failure> {
+    let policy =
+        Policy::of(config, project).map_err(|problems| Failure::Usage(problems.join("\n")))?;
+    let path = std::env::var_os("PATH");
+    let found = |name: &str| which(OsStr::new(name), path.as_deref(), cwd).is_some();
+    let meant = interpret(line, ShellMode::Auto, found)
+        .map_err(|needed| Failure::Usage(needed.to_string()))?;
+    let arguments: Vec<OsString> = meant.arguments.into_iter().map(OsString::from).collect();
+    let verdict = policy.judge(&Asked {
+        arguments: &arguments,
+        line: Some(line).filter(|_| meant.shell),
+        cwd,
+        set: &[],
+        path: path.as_deref(),
+    });
+    match verdict {
+        Ok(()) => {
+            term::data(b"allowed\n")?;
+            Ok(Exit::OK)
+        }
+        Err(denied) => {
+            let mut text = String::from("refused\n");
+            for reason in &denied.reasons {
+                text.push_str(&format!("  {}\n", term::visible(reason)));
+            }
+            term::data(text.as_bytes())?;
+            term::say(&denied.advice);
+            Ok(Exit::FAILED)
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The protocol's side: what this server offers, and calls and resources handed on.
+
+use std::sync::Arc;
+
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CustomRequest, CustomResult, ErrorCode, ErrorData,
+    Implementation, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+    PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities,
+    ServerConfig, Tool,
+};
+use rmcp::service::RequestContext;
+use rmcp::{RoleServer, ServerHandler};
+
+use super::resources;
+use super::session::Session;
+use super::tools::{self, Call};
+
+const INSTRUCTIONS: &str = "\
+Runs commands on the record. Use exec instead of a shell for builds, tests and other commands: it \
+never hangs, ends everything it started, keeps all output, and answers with the outcome first, then \
+test results, then errors and the ends of the output. If part of the output is left out, runs_logs \
+reads it by line range or pattern; do not run the command again for that, nor pipe it through head \
+or tail. Use exec_start for what keeps running. runs_list, runs_search and tests tell what was run \
+before and how it went.";
+
+pub(super) struct Server {
+    pub(super) session: Arc<Session>,
+}
+
+impl ServerHandler for Server {
+    fn get_info(&self) -> ServerConfig {
+        let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
+        let own = Implementation::new("retake", env!("CARGO_PKG_VERSION"));
+        ServerConfig::new(capabilities).with_server_info(own).with_instructions(INSTRUCTIONS)
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(tools::all().to_vec()))
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        tools::all().iter().find(|tool| tool.name == name).cloned()
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let call = Call::new(&self.session, context);
+        let result = tools::call(&self.session, &request.name, request.arguments, call).await?;
+        Ok(result.into())
+    }
+
+    async fn list_resources(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        resources::list(&self.session).await
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Ok(resources::templates())
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        resources::read(&self.session, request.uri).await
+    }
+
+    /// A request that the SDK could not read comes here too, under its own name.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        let method = request.method;
+        let known = ["tools/call", "tools/list", "resources/read", "resources/list", "initialize"];
+        if known.contains(&method.as_str()) {
+            let message = format!("the parameters of {method} are not what it takes");
+            return Err(ErrorData::invalid_params(message, None));
+        }
+        Err(ErrorData::new(
+            ErrorCode::METHOD_NOT_FOUND,
+            format!("there is no method {method}"),
+            None,
+        ))
+    }
+}

@@ -1,0 +1,234 @@
+//! What a model sees.
+
+use serde_json::json;
+
+use crate::client::{Client, steady};
+use crate::common::Sandbox;
+
+#[test]
+fn a_command_that_works() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    let result = client.tool("exec", json!({"command": "echo hello"}));
+    assert_eq!(result["isError"], false);
+    let facts = &result["structuredContent"];
+    assert_eq!(facts["success"], true);
+    assert_eq!(facts["exitCode"], 0);
+    assert_eq!(facts["stdout"]["text"], "hello\n");
+    assert_eq!(
+        steady(&crate::client::text(&result)),
+        "ok: exit code 0 after TIME [run ID]\n$ echo hello\n--- stdout: 1 line, 6 B ---\nhello\n"
+    );
+}
+
+#[test]
+fn a_failing_build_shows_its_errors_not_its_noise() {
+    let sandbox = Sandbox::new();
+    let mut script = String::from("#!/bin/sh\n");
+    script.push_str("i=0; while [ $i -lt 600 ]; do i=$((i+1)); printf '   Compiling dependency number %d v1.0.0\\n' $i >&2; ");
+    script.push_str("[ $i = 300 ] && printf '\\033[31merror[E0308]\\033[0m: mismatched types\\n  --> src/lib.rs:4:5\\n   |\\n 4 |     \"no\"\\n   |     ^^^^ expected `u32`, found `&str`\\n' >&2; done\n");
+    script.push_str(
+        "echo 'error: could not compile `thing` (lib) due to 1 previous error' >&2\nexit 101\n",
+    );
+    sandbox.file("build", &script);
+    let mut client = Client::new(&sandbox);
+    let text = client.text("exec", json!({"argv": ["sh", "build"], "max_chars": 1500}));
+    assert_eq!(
+        steady(&text),
+        "failed: exit code 101 after TIME [run ID]
+$ sh build
+--- stderr: 606 lines, 24.7 KiB ---
+   Compiling dependency number 1 v1.0.0
+   Compiling dependency number 2 v1.0.0
+   Compiling dependency number 3 v1.0.0
+   Compiling dependency number 4 v1.0.0
+   Compiling dependency number 5 v1.0.0
+   Compiling dependency number 6 v1.0.0
+   Compiling dependency number 7 v1.0.0
+[lines 8-298 left out]
+   Compiling dependency number 299 v1.0.0
+   Compiling dependency number 300 v1.0.0
+error[E0308]: mismatched types
+  --> src/lib.rs:4:5
+   |
+ 4 |     \"no\"
+   |     ^^^^ expected `u32`, found `&str`
+   Compiling dependency number 301 v1.0.0
+   Compiling dependency number 302 v1.0.0
+[lines 308-585 left out]
+   Compiling dependency number 581 v1.0.0
+   Compiling dependency number 582 v1.0.0
+   Compiling dependency number 583 v1.0.0
+   Compiling dependency number 584 v1.0.0
+   Compiling dependency number 585 v1.0.0
+   Compiling dependency number 586 v1.0.0
+   Compiling dependency number 587 v1.0.0
+   Compiling dependency number 588 v1.0.0
+   Compiling dependency number 589 v1.0.0
+   Compiling dependency number 590 v1.0.0
+   Compiling dependency number 591 v1.0.0
+   Compiling dependency number 592 v1.0.0
+   Compiling dependency number 593 v1.0.0
+   Compiling dependency number 594 v1.0.0
+   Compiling dependency number 595 v1.0.0
+   Compiling dependency number 596 v1.0.0
+   Compiling dependency number 597 v1.0.0
+   Compiling dependency number 598 v1.0.0
+   Compiling dependency number 599 v1.0.0
+   Compiling dependency number 600 v1.0.0
+error: could not compile `thing` (lib) due to 1 previous error
+---
+Not all of stderr is shown. The rest: runs_logs {\"run\":\"ID\",\"stream\":\"stderr\",\"lines\":\"8-298\"}, or \"pattern\" instead of \"lines\" to search it.
+"
+    );
+}
+
+#[test]
+fn a_failing_test_run_begins_with_its_tests() {
+    let sandbox = Sandbox::new();
+    sandbox.file(
+        "output",
+        "running 3 tests
+test adds ... ok
+test subtracts ... FAILED
+test divides ... ignored
+
+failures:
+
+---- subtracts stdout ----
+
+thread 'subtracts' panicked at src/lib.rs:9:5:
+assertion `left == right` failed
+  left: 2
+ right: 3
+
+
+failures:
+    subtracts
+
+test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
+
+",
+    );
+    sandbox.file("test", "#!/bin/sh\ncat output\nexit 101\n");
+    let mut client = Client::new(&sandbox);
+    let result = client.tool("exec", json!({"argv": ["sh", "test"], "max_chars": 500}));
+    let facts = &result["structuredContent"]["tests"];
+    assert_eq!(
+        (&facts["passed"], &facts["failed"], &facts["skipped"]),
+        (&json!(1), &json!(1), &json!(1))
+    );
+    assert_eq!(facts["failures"][0]["name"], "subtracts");
+    let text = steady(&crate::client::text(&result));
+    assert!(
+        text.starts_with(
+            "failed: exit code 101 after TIME [run ID]
+$ sh test
+tests (cargo): 1 passed, 1 failed, 1 skipped
+  FAILED subtracts
+    thread 'subtracts' panicked at src/lib.rs:9:5:
+    assertion `left == right` failed
+      left: 2
+     right: 3
+--- stdout: 20 lines"
+        ),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_timeout_keeps_what_was_printed_and_says_what_to_do() {
+    let sandbox = Sandbox::new();
+    sandbox.file("wait", "#!/bin/sh\necho connecting to the database\nsleep 60\n");
+    let mut client = Client::new(&sandbox);
+    let text = client.text("exec", json!({"argv": ["sh", "wait"], "timeout_seconds": 0.5}));
+    assert_eq!(
+        steady(&text),
+        "timed out after TIME: it was ended, with everything it had started [run ID]
+$ sh wait
+--- stdout: 1 line, 27 B ---
+connecting to the database
+---
+Look at the last output for what it waited for. Give it longer with timeout_seconds, or start it with exec_start if it is meant to keep running.
+"
+    );
+}
+
+#[test]
+fn a_huge_log_fits_and_can_be_read_on() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    let result = client.tool("exec", json!({"argv": ["seq", "1000000"], "max_chars": 100}));
+    let text = steady(&crate::client::text(&result));
+    assert_eq!(
+        text,
+        "ok: exit code 0 after TIME [run ID]
+$ seq 1000000
+--- stdout: 1000000 lines, 6.57 MiB ---
+1
+2
+3
+4
+5
+6
+7
+8
+9
+10
+11
+12
+13
+14
+15
+16
+[lines 17-999992 left out]
+999993
+999994
+999995
+999996
+999997
+999998
+999999
+1000000
+---
+Not all of stdout is shown. The rest: runs_logs {\"run\":\"ID\",\"stream\":\"stdout\",\"lines\":\"17-999992\"}, or \"pattern\" instead of \"lines\" to search it.
+"
+    );
+    let run = crate::client::run_id(&result);
+    let lines = client.text("runs_logs", json!({"run": run, "lines": "500000-500002"}));
+    assert!(
+        lines.contains("\n500000\n500001\n500002\n[lines 500003-1000000 left out]\n"),
+        "{lines}"
+    );
+    let around = client.text("runs_logs", json!({"run": run, "pattern": "^77777$", "context": 1}));
+    assert!(around.contains("1 match\n") && around.contains("\n77776\n77777\n77778\n"), "{around}");
+}
+
+#[test]
+fn what_is_no_text_is_shown_as_well_as_it_can_be() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    let result = client.tool("exec", json!({"argv": ["printf", "a\\377b\\033[1mc\\0d\\n"]}));
+    assert_eq!(result["structuredContent"]["stdout"]["text"], "a\u{fffd}bcd\n");
+}
+
+#[test]
+fn secrets_do_not_reach_the_model() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    let result = client.tool(
+        "exec",
+        json!({"argv": ["printenv", "DEPLOY_TOKEN"], "env": {"DEPLOY_TOKEN": "hunter2hunter2"}}),
+    );
+    assert!(!result.to_string().contains("hunter2"), "{result}");
+    assert_eq!(result["structuredContent"]["stdout"]["text"], "[redacted:DEPLOY_TOKEN]\n");
+}
+
+#[test]
+fn changed_files_are_listed() {
+    let sandbox = Sandbox::new();
+    sandbox.file("old", "1\n");
+    let mut client = Client::new(&sandbox);
+    let text = client.text("exec", json!({"argv": ["cp", "old", "new"], "track_changes": true}));
+    assert!(text.contains("\ncreated: new\n"), "{text}");
+}

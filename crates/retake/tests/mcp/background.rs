@@ -1,0 +1,112 @@
+//! Commands that outlive their call.
+
+use serde_json::json;
+
+use crate::client::{Client, run_id, text};
+use crate::common::{Sandbox, alive, eventually};
+
+#[test]
+fn a_started_command_is_fed_watched_and_stopped() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    let started = client.tool("exec_start", json!({"argv": ["cat"]}));
+    assert_eq!(started["structuredContent"]["state"], "running");
+    let run = run_id(&started);
+    client.tool("exec_input", json!({"run": run, "text": "one\n"}));
+    let seen = client.tool("exec_wait", json!({"run": run, "until": "on[e]", "seconds": 30}));
+    assert_eq!(seen["structuredContent"]["stdout"]["text"], "one\n");
+    // Only what is new.
+    client.tool("exec_input", json!({"run": &run[28..], "text": "two\n"}));
+    let seen = client.tool("exec_wait", json!({"run": run, "until": "two", "seconds": 30}));
+    assert_eq!(seen["structuredContent"]["stdout"]["text"], "two\n");
+    let none = client.text("exec_wait", json!({"run": run, "until": "three", "seconds": 0.05}));
+    assert!(none.contains("The pattern was not found yet"), "{none}");
+    let stopped = client.tool("exec_stop", json!({"run": run}));
+    assert_eq!(stopped["structuredContent"]["outcome"], "cancelled");
+    let again = client.tool("exec_stop", json!({"run": run}));
+    assert_eq!(again["structuredContent"]["outcome"], "cancelled", "once more does no harm");
+    let late = client.tool("exec_input", json!({"run": run, "text": "x"}));
+    assert_eq!(late["isError"], true);
+    assert!(text(&late).contains("it has ended"), "{late}");
+}
+
+#[test]
+fn closing_its_input_lets_it_end() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    let run = run_id(&client.tool("exec_start", json!({"argv": ["sort"]})));
+    client.tool("exec_input", json!({"run": run, "text": "b\na\n", "close": true}));
+    let ended = client.tool("exec_wait", json!({"run": run, "seconds": 30}));
+    assert_eq!(ended["structuredContent"]["outcome"], "exited");
+    assert_eq!(ended["structuredContent"]["stdout"]["text"], "a\nb\n");
+}
+
+#[test]
+fn what_ends_at_once_is_told_at_once() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    let failed = client.tool("exec_start", json!({"argv": ["ls", "/no/such/place"]}));
+    assert_eq!(failed["structuredContent"]["exitCode"], 2);
+    assert!(text(&failed).contains("No such file"), "{failed}");
+    let missing = client.tool("exec_start", json!({"argv": ["no-such-program"]}));
+    assert_eq!(missing["isError"], true);
+    let unknown = client.tool("exec_wait", json!({"run": "deadbeef"}));
+    assert_eq!(unknown["isError"], true);
+}
+
+#[test]
+fn it_ends_with_the_server_however_that_ends() {
+    for how in ["leave", "terminate", "kill"] {
+        let sandbox = Sandbox::new();
+        let mut client = Client::new(&sandbox);
+        // A grandchild in a session of its own, which is what is usually forgotten.
+        sandbox.file("serve", "#!/bin/sh\nsetsid sleep 1000 &\necho $! $$\nwait\n");
+        let run = run_id(&client.tool("exec_start", json!({"argv": ["sh", "serve"]})));
+        let seen =
+            client.tool("exec_wait", json!({"run": run, "until": "\\d+ \\d+", "seconds": 30}));
+        let pids: Vec<i32> = {
+            let started = client.tool("runs_logs", json!({"run": run, "stream": "stdout"}));
+            let line = started["structuredContent"]["text"].as_str().unwrap().to_owned();
+            line.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+        };
+        assert_eq!(pids.len(), 2, "{seen}");
+        assert!(pids.iter().all(|pid| alive(*pid)), "{how}");
+        match how {
+            "leave" => assert_eq!(client.leave(), 0),
+            "terminate" => {
+                // SAFETY: a signal to a child of ours.
+                unsafe { libc::kill(client.server.id() as i32, libc::SIGTERM) };
+                client.server.wait().unwrap();
+            }
+            _ => {
+                client.server.kill().unwrap();
+                client.server.wait().unwrap();
+            }
+        }
+        eventually("everything it started ends", || !pids.iter().any(|pid| alive(*pid)));
+        // The next command sees to what a killed server could not.
+        sandbox.retake(&["exec", "--quiet", "--", "true"]);
+        let shown = sandbox.retake(&["runs", "show", &run, "--json"]).json();
+        let outcome = if how == "kill" { "interrupted" } else { "cancelled" };
+        assert_eq!(shown["outcome"], outcome, "{how}: {shown}");
+    }
+}
+
+#[test]
+fn as_many_as_the_policy_allows() {
+    let sandbox = Sandbox::new();
+    sandbox.file(".agent/config.yml", "mcp:\n  policy:\n    max_running: 2\n");
+    let mut client = Client::new(&sandbox);
+    let first = run_id(&client.tool("exec_start", json!({"argv": ["sleep", "1000"]})));
+    client.tool("exec_start", json!({"argv": ["sleep", "1000"]}));
+    let third = client.tool("exec_start", json!({"argv": ["sleep", "1000"]}));
+    assert!(text(&third).contains("2 commands run in the background already"), "{third}");
+    // Others are not in the way of calls.
+    assert_eq!(client.tool("exec", json!({"argv": ["true"]}))["isError"], false);
+    client.tool("exec_stop", json!({"run": first, "kill": true}));
+    let mut started = false;
+    eventually("there is room again", || {
+        started = client.tool("exec_start", json!({"argv": ["sleep", "1000"]}))["isError"] == false;
+        started
+    });
+}

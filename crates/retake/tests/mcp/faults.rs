@@ -1,0 +1,248 @@
+//! Whatever a client or a command does, there is an answer, and the server goes on.
+
+use serde_json::json;
+
+use crate::client::{Client, run_id, text};
+use crate::common::{Sandbox, alive, eventually};
+
+#[test]
+fn messages_that_are_none_are_answered() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    let mut refused = |bytes: &[u8]| {
+        client.say(bytes);
+        let answer = client.wait_for(|message| message.get("error").is_some());
+        (answer["error"]["code"].as_i64().unwrap(), answer["id"].clone())
+    };
+    assert_eq!(refused(b"{not json").0, -32700);
+    assert_eq!(refused(b"\xff\xfe\x00").0, -32700);
+    assert_eq!(refused(b"[]").0, -32600);
+    assert_eq!(refused(b"{\"id\": 77}"), (-32600, json!(77)));
+    assert_eq!(
+        refused(b"{\"jsonrpc\":\"2.0\",\"id\":\"a\",\"method\":\"no/such\"}"),
+        (-32601, json!("a"))
+    );
+    let wrong = br#"{"jsonrpc":"2.0","id":78,"method":"tools/call","params":{"name":5}}"#;
+    assert_eq!(refused(wrong), (-32602, json!(78)));
+    let mut long = br#"{"jsonrpc":"2.0","id":79,"method":"tools/call","params":{"x":""#.to_vec();
+    long.resize(20 << 20, b'x');
+    long.extend_from_slice(b"\"}}");
+    assert_eq!(refused(&long), (-32600, json!(79)));
+    // Notifications are not answered, known or not.
+    client.send(&json!({"jsonrpc": "2.0", "method": "notifications/whatever"}));
+    client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 999}}));
+    client.say(b"");
+    assert_eq!(client.tool("exec", json!({"argv": ["true"]}))["isError"], false);
+    assert!(client.request("ping", json!({}))["result"].is_object());
+}
+
+#[test]
+fn calls_that_are_wrong_say_how() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    for (name, arguments, expected) in [
+        ("no_such_tool", json!({}), "there is no tool no_such_tool"),
+        ("exec", json!({"argv": "ls"}), "expected a sequence"),
+        ("exec", json!({"argv": ["ls"], "timeout": 5}), "unknown field `timeout`"),
+        ("runs_show", json!({}), "missing field `run`"),
+        ("exec", json!({"argv": ["ls"], "limits": {"memory": 1}}), "unknown field `memory`"),
+    ] {
+        let id = client.begin_tool(name, arguments.clone());
+        let answer = client.answer_to(id);
+        assert_eq!(answer["error"]["code"], -32602, "{name} {arguments}: {answer}");
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains(expected), "{name} {arguments}: {message}");
+    }
+    for (arguments, expected) in [
+        (json!({}), "there is nothing to run"),
+        (json!({"argv": []}), "the command is empty"),
+        (json!({"command": "ls", "argv": ["ls"]}), "not both"),
+        (json!({"argv": ["ls", "a\u{0}b"]}), "NUL"),
+        (json!({"argv": ["ls"], "cwd": "no/such"}), "there is no such directory"),
+        (json!({"argv": ["ls"], "timeout_seconds": -1}), "is not a number of seconds"),
+        (json!({"argv": ["ls"], "timeout_seconds": 0, "env": {"A B": "x"}}), "is not a name"),
+        (json!({"argv": ["ls"], "limits": {"memory_mb": 0}}), "no usable limit"),
+    ] {
+        let result = client.tool("exec", arguments.clone());
+        assert_eq!(result["isError"], true, "{arguments}: {result}");
+        assert!(text(&result).contains(expected), "{arguments}: {result}");
+    }
+}
+
+#[test]
+fn before_it_is_greeted_it_does_not_break() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::silent(&sandbox, |_| {});
+    client.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    client.say(b"nonsense");
+    let early = client.request("tools/list", json!({}));
+    assert!(early["error"].is_object(), "{early}");
+    let greeted = client.request(
+        "initialize",
+        json!({"protocolVersion": "1999-01-01", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}),
+    );
+    assert_eq!(greeted["result"]["protocolVersion"], "2025-11-25", "{greeted}");
+    assert_eq!(client.leave(), 0);
+    let mut gone = Client::silent(&sandbox, |_| {});
+    assert_eq!(gone.leave(), 0);
+}
+
+#[test]
+fn fifty_calls_at_once() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    let ids: Vec<i64> = (0..50)
+        .map(|n| client.begin_tool("exec", json!({"argv": ["echo", format!("number {n}")]})))
+        .collect();
+    for (n, id) in ids.into_iter().enumerate() {
+        let answer = client.answer_to(id);
+        let facts = &answer["result"]["structuredContent"];
+        assert_eq!(facts["stdout"]["text"], format!("number {n}\n"), "{answer}");
+        assert_eq!(facts["recorded"], true, "{answer}");
+    }
+    let listed = sandbox.retake(&["runs", "list", "--json"]).json();
+    assert_eq!(listed.as_array().unwrap().len(), 50);
+}
+
+#[test]
+fn a_client_that_disappears_takes_its_commands_with_it() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    sandbox.file(
+        "work",
+        "#!/bin/sh\ntrap '' TERM\nsetsid sleep 1000 &\necho $! > pid\nwait\nsleep 1000\n",
+    );
+    sandbox.file(".agent/config.yml", "");
+    client.begin_tool("exec", json!({"argv": ["sh", "work"]}));
+    let file = sandbox.project().join("pid");
+    eventually("it runs", || std::fs::read_to_string(&file).is_ok_and(|text| text.ends_with('\n')));
+    let pid: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+    assert_eq!(client.leave(), 0);
+    assert!(!alive(pid), "gone before the server is");
+    let shown = sandbox.retake(&["runs", "show", "last", "--json"]).json();
+    assert_eq!(shown["outcome"], "cancelled", "{shown}");
+}
+
+#[test]
+fn a_flood_is_kept_on_disk_not_in_memory() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    let result = client.tool("exec", json!({"argv": ["head", "-c", "100000000", "/dev/zero"]}));
+    assert_eq!(result["structuredContent"]["stdout"]["bytes"], 100_000_000);
+    assert!(result.to_string().len() < 20_000);
+    let peak = field(client.server.id(), "status", "VmHWM:");
+    // A debug build is larger than what users run, which the benchmark measures.
+    assert!(peak < 64 << 10, "{peak} KiB");
+}
+
+#[test]
+fn a_record_that_cannot_be_written_is_said_and_does_not_stop_anyone() {
+    // Root may write anywhere, so the place itself is impossible.
+    let sandbox = Sandbox::new();
+    let blocked = sandbox.file("blocked", "no directory");
+    let mut client = Client::with(&sandbox, |command| {
+        command.env("RETAKE_STORE", blocked.join("store"));
+    });
+    let result = client.tool("exec", json!({"argv": ["echo", "hello"]}));
+    assert_eq!(result["structuredContent"]["stdout"]["text"], "hello\n");
+    assert_eq!(result["structuredContent"]["recorded"], false);
+    assert!(text(&result).contains("This run is not in the record"), "{result}");
+    let started = client.tool("exec_start", json!({"argv": ["sleep", "0.1"]}));
+    assert!(!text(&started).is_empty(), "{started}");
+    for (tool, arguments) in [("runs_list", json!({})), ("runs_show", json!({"run": "last"}))] {
+        assert_eq!(client.tool(tool, arguments)["isError"], true, "{tool}");
+    }
+    let denied = client.tool("exec", json!({"argv": ["ls"], "cwd": "/"}));
+    assert!(text(&denied).contains("could not be recorded"), "{denied}");
+    sandbox.file(".agent/config.yml", "execution:\n  audit:\n    required: true\n");
+    let mut strict = Client::with(&sandbox, |command| {
+        command.env("RETAKE_STORE", blocked.join("store"));
+    });
+    let refused = strict.tool("exec", json!({"argv": ["touch", "made"]}));
+    assert_eq!(refused["isError"], true);
+    assert!(!sandbox.project().join("made").exists());
+}
+
+#[test]
+fn a_record_that_comes_back_is_used_again() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    client.tool("exec", json!({"argv": ["true"]}));
+    std::fs::rename(sandbox.project().join(".agent/data"), sandbox.project().join("away")).unwrap();
+    client.tool("exec", json!({"argv": ["true"]}));
+    let result = client.tool("exec", json!({"argv": ["true"]}));
+    assert_eq!(result["structuredContent"]["recorded"], true, "{result}");
+}
+
+#[test]
+fn a_keeper_that_is_killed_costs_one_run() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    let id = client.begin_tool("exec", json!({"argv": ["sleep", "1000"]}));
+    let server = client.server.id();
+    eventually("it runs", || children(server).iter().any(|pid| !children(*pid).is_empty()));
+    let keeper = children(server).into_iter().find(|pid| !children(*pid).is_empty()).unwrap();
+    // SAFETY: a signal to a process of this test.
+    unsafe { libc::kill(keeper as i32, libc::SIGKILL) };
+    let answer = client.answer_to(id);
+    assert_eq!(answer["result"]["structuredContent"]["outcome"], "interrupted", "{answer}");
+    for _ in 0..8 {
+        assert_eq!(client.tool("exec", json!({"argv": ["true"]}))["isError"], false);
+    }
+}
+
+#[test]
+fn a_thousand_calls_leave_nothing_behind() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    let server = client.server.id();
+    let mut call = |count: usize| {
+        for _ in 0..count {
+            let result = client.tool("exec", json!({"argv": ["true"]}));
+            assert_eq!(result["structuredContent"]["success"], true, "{result}");
+        }
+    };
+    let open = || std::fs::read_dir(format!("/proc/{server}/fd")).unwrap().count();
+    let threads = || field(server, "status", "Threads:");
+    let memory = || field(server, "status", "VmRSS:");
+    call(200);
+    let before = (open(), children(server).len(), memory());
+    call(800);
+    assert!(open() <= before.0 + 2, "{} descriptors, {} before", open(), before.0);
+    assert_eq!(children(server).len(), before.1, "processes");
+    assert!(threads() < 20, "{} threads", threads());
+    assert!(memory() < before.2 + 4096, "{} KiB, {} before", memory(), before.2);
+}
+
+#[test]
+fn nothing_but_messages_is_written_to_stdout() {
+    // A run that was interrupted makes the next start talk about it, on stderr.
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    let run = run_id(&client.tool("exec_start", json!({"argv": ["sleep", "1000"]})));
+    client.server.kill().unwrap();
+    client.server.wait().unwrap();
+    let mut next = Client::new(&sandbox);
+    // The client fails on any line that is no message.
+    next.tool("exec", json!({"argv": ["true"]}));
+    let shown = next.tool("runs_show", json!({"run": run}));
+    assert_eq!(shown["structuredContent"]["outcome"], "interrupted", "{shown}");
+}
+
+/// A number in a file of a process.
+fn field(pid: u32, file: &str, name: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let lists = tasks.into_iter().flatten().flatten().map(|task| task.path().join("children"));
+    lists
+        .filter_map(|list| std::fs::read_to_string(list).ok())
+        .flat_map(|list| {
+            list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>()
+        })
+        .collect()
+}

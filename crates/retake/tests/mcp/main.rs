@@ -1,0 +1,14 @@
+//! `retake mcp` as its clients meet it: the real program, real commands, messages on its pipes.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod answers;
+mod background;
+mod client;
+mod conformance;
+mod faults;
+mod policy;
+mod record;

@@ -1,0 +1,161 @@
+//! What is recorded of a client's commands, and how a client looks at it.
+
+use serde_json::json;
+
+use crate::client::{Client, run_id, text};
+use crate::common::{RETAKE, Sandbox, alive, called, eventually};
+
+#[test]
+fn runs_carry_whose_they_are() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    let id = client.begin(
+        "tools/call",
+        json!({
+            "name": "exec",
+            "arguments": {"argv": ["true"], "task_id": "task 7", "step_id": "2"},
+            "_meta": {"claudecode/toolUseId": "toolu_1"},
+        }),
+    );
+    let first = run_id(&client.answer_to(id)["result"]);
+    let second = run_id(&client.tool("exec", json!({"argv": ["true"]})));
+    let ids = |run: &str| {
+        sandbox.retake(&["runs", "show", run, "--json"]).json()["correlationIds"].clone()
+    };
+    let (first, second) = (ids(&first), ids(&second));
+    assert_eq!(first["toolCallId"], "toolu_1");
+    assert_eq!((&first["taskId"], &first["stepId"]), (&json!("task 7"), &json!("2")));
+    assert!(second["toolCallId"].is_string() && second["taskId"].is_null(), "{second}");
+    assert!(first["sessionId"].is_string(), "{first}");
+    assert_eq!(first["sessionId"], second["sessionId"]);
+    let mine = client.tool("runs_list", json!({"session_id": "this"}));
+    assert_eq!(mine["structuredContent"]["runs"].as_array().unwrap().len(), 2);
+    // Another connection is another session.
+    let mut other = Client::new(&sandbox);
+    let third = run_id(&other.tool("exec", json!({"argv": ["true"]})));
+    assert_ne!(ids(&third)["sessionId"], first["sessionId"]);
+}
+
+#[test]
+fn inside_a_run_its_commands_are_inside_that_run() {
+    let sandbox = Sandbox::new();
+    let outer = called(sandbox.command(RETAKE).args(["exec", "--json", "--", "true"])).json();
+    let mut client = Client::with(&sandbox, |command| {
+        command
+            .env("RETAKE_PARENT_ID", outer["id"].as_str().unwrap())
+            .env("RETAKE_SESSION_ID", "session 1")
+            .env("RETAKE_TASK_ID", "task 1");
+    });
+    let run = run_id(&client.tool("exec", json!({"argv": ["true"]})));
+    let shown = sandbox.retake(&["runs", "show", &run, "--json"]).json();
+    assert_eq!(shown["parentId"], outer["id"]);
+    assert_eq!(shown["correlationIds"]["sessionId"], "session 1");
+    assert_eq!(shown["correlationIds"]["taskId"], "task 1");
+    let parent = client.text("runs_show", json!({"run": outer["id"]}));
+    assert!(parent.contains("Inside it: ") && parent.contains(&run[28..]), "{parent}");
+}
+
+#[test]
+fn progress_is_told_and_a_cancelled_call_ends_its_tree() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    sandbox.file("work", "#!/bin/sh\nsetsid sleep 1000 &\necho $! > pid\nwait\n");
+    let id = client.begin(
+        "tools/call",
+        json!({
+            "name": "exec",
+            "arguments": {"argv": ["sh", "work"]},
+            "_meta": {"progressToken": "token 1"},
+        }),
+    );
+    let progress = client.wait_for(|message| message["method"] == "notifications/progress");
+    assert_eq!(progress["params"]["progressToken"], "token 1");
+    assert!(progress["params"]["message"].as_str().unwrap().starts_with("running for "));
+    let pid: i32 =
+        std::fs::read_to_string(sandbox.project().join("pid")).unwrap().trim().parse().unwrap();
+    assert!(alive(pid));
+    client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}));
+    eventually("the tree ends", || !alive(pid));
+    // The server goes on, and the run is recorded as what it was.
+    let mut outcome = json!(null);
+    eventually("it is recorded", || {
+        outcome = sandbox.retake(&["runs", "show", "last", "--json"]).json()["outcome"].clone();
+        !outcome.is_null()
+    });
+    assert_eq!(outcome, "cancelled");
+    assert_eq!(client.tool("exec", json!({"argv": ["true"]}))["isError"], false);
+}
+
+#[test]
+fn runs_are_found_shown_compared_and_repeated() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    assert!(client.text("runs_list", json!({})).contains("nothing was recorded here yet"));
+    sandbox.file("text", "alpha\nbeta\n");
+    let first = run_id(&client.tool("exec", json!({"argv": ["cat", "text"]})));
+    sandbox.file("text", "alpha\ngamma\n");
+    let again = client.tool("again", json!({"run": first}));
+    let second = again["structuredContent"]["run"]["runId"].as_str().unwrap().to_owned();
+    assert!(text(&again).contains("outcome ok as before"), "{again}");
+    assert_eq!(again["structuredContent"]["of"], *first);
+    client.tool("exec", json!({"argv": ["false"]}));
+    let diff = client.tool("runs_diff", json!({"a": first, "b": second}));
+    assert_eq!(
+        diff["structuredContent"]["stdout"]["diff"],
+        "@@ -1,2 +1,2 @@\n alpha\n-beta\n+gamma\n"
+    );
+    let failed = client.tool("runs_list", json!({"status": "failed"}));
+    assert_eq!(failed["structuredContent"]["runs"].as_array().unwrap().len(), 1);
+    assert_eq!(failed["structuredContent"]["runs"][0]["outcome"], "exit 1");
+    let hits = client.tool("runs_search", json!({"text": "gamma"}));
+    assert_eq!(hits["structuredContent"]["hits"][0]["run"]["runId"], *second);
+    let shown = client.text("runs_show", json!({"run": &first[28..]}));
+    assert!(shown.contains("beta\n"), "{shown}");
+    for (tool, wrong) in [
+        ("runs_show", json!({"run": "ffffffff"})),
+        ("runs_list", json!({"status": "good"})),
+        ("runs_logs", json!({"run": "last", "lines": "x"})),
+        ("runs_logs", json!({"run": "last", "pattern": "("})),
+        ("runs_search", json!({"text": "--"})),
+    ] {
+        assert_eq!(client.tool(tool, wrong.clone())["isError"], true, "{tool} {wrong}");
+    }
+}
+
+#[test]
+fn tests_have_a_history() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    sandbox.file("suite", "#!/bin/sh\ncat results\ngrep -q 'not ok' results && exit 1; exit 0\n");
+    for word in ["ok", "not ok"] {
+        sandbox
+            .file("results", &format!("TAP version 13\n1..2\nok 1 - first\n{word} 2 - second\n"));
+        client.tool("exec", json!({"argv": ["sh", "suite"]}));
+    }
+    let failing = client.tool("tests", json!({"failing": true}));
+    let tests = failing["structuredContent"]["tests"].as_array().unwrap();
+    assert_eq!(tests.len(), 1, "{failing}");
+    assert_eq!((&tests[0]["last"], &tests[0]["history"]), (&json!("failed"), &json!("+x")));
+}
+
+#[test]
+fn runs_are_resources() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    let run = run_id(&client.tool("exec", json!({"argv": ["ls", "/no/such", "."]})));
+    let listed = client.request("resources/list", json!({}));
+    let uri = format!("retake://runs/{run}");
+    assert_eq!(listed["result"]["resources"][0]["uri"], *uri);
+    let mut read = |uri: &str| client.request("resources/read", json!({"uri": uri}));
+    let document = read(&uri);
+    let document: serde_json::Value =
+        serde_json::from_str(document["result"]["contents"][0]["text"].as_str().unwrap()).unwrap();
+    assert_eq!((&document["id"], &document["exitCode"]), (&json!(run), &json!(2)));
+    let stderr = read(&format!("{uri}/stderr"));
+    assert!(stderr["result"]["contents"][0]["text"].as_str().unwrap().contains("/no/such"));
+    for wrong in ["retake://runs/x", "file:///etc/passwd", &format!("{uri}/../stdout")] {
+        assert!(read(wrong)["error"]["code"].is_number(), "{wrong}");
+    }
+    let templates = client.request("resources/templates/list", json!({}));
+    assert_eq!(templates["result"]["resourceTemplates"].as_array().unwrap().len(), 3);
+}
