@@ -14,6 +14,7 @@ mod matrix;
 mod place;
 mod record;
 mod recovery;
+mod remote;
 mod request;
 mod shown;
 mod signals;

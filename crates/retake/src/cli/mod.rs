@@ -12,6 +12,7 @@ mod history;
 mod init;
 mod man;
 mod matrix;
+mod run_one;
 mod runs;
 mod tour;
 
@@ -71,6 +72,8 @@ enum Command {
     Tour(tour::Args),
     #[command(name = "__mock-agent", hide = true)]
     MockAgent(MockAgent),
+    #[command(name = "__run-one", hide = true)]
+    RunOne(run_one::Args),
 }
 
 /// The agent of a dry run
@@ -95,6 +98,7 @@ pub(crate) fn main() -> Exit {
         Command::Agent(args) => agent::agent(*args, store),
         Command::Matrix(args) => matrix::matrix(args, store),
         Command::MockAgent(args) => return mock::play(&args.words),
+        Command::RunOne(args) => return run_one::run_one(&args),
         Command::Audit(args) => audit::audit(&args, store),
         Command::Doctor(args) => doctor::doctor(&args, store),
         Command::Init(args) => init::init(&args),
