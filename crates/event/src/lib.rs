@@ -13,7 +13,7 @@ pub use error::{ErrorCode, RunError};
 pub use id::{CorrelationIds, LoopId, RunId};
 pub use outcome::{LimitKind, Outcome, StartFailure, Word, signal_name};
 pub use run::{
-    Ending, EnvMode, EnvPolicy, Intent, Kind, LeftFate, LeftProcess, Limits, Run, State, Stream,
-    Usage,
+    Ending, EnvMode, EnvPolicy, Intent, Kind, LeftFate, LeftProcess, Limits, RanOn, Run, State,
+    Stream, Usage,
 };
 pub use terms::{ProgramFile, Terms};

@@ -215,6 +215,28 @@ pub struct Ending {
     /// What the run did: changed files, test results. `None` where that was not looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effects: Option<serde_json::Value>,
+    /// Where it took place, if not where it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ran_on: Option<RanOn>,
+}
+
+/// The place and the attempt that a run's one result comes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RanOn {
+    /// Who placed it there, such as `slurm`.
+    pub executor: String,
+    /// `None` where no machine ever had it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// What the executor calls it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    /// Tells executions of one run apart; the first that left a result counts.
+    pub attempt: String,
+    /// When the command began there, by that machine's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Timestamp>,
 }
 
 /// Whether a run is over.
@@ -278,6 +300,8 @@ struct RunDocument<'a> {
     usage: Option<&'a Usage>,
     #[serde(skip_serializing_if = "Option::is_none")]
     effects: Option<&'a serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ran_on: Option<&'a RanOn>,
     timeout_ms: Option<u64>,
     limits: &'a Limits,
     environment: &'a EnvPolicy,
@@ -330,6 +354,7 @@ impl Serialize for Run {
             left_processes: ending.map_or(&[], |e| &e.left_processes),
             usage: ending.map(|e| &e.usage),
             effects: ending.and_then(|e| e.effects.as_ref()),
+            ran_on: ending.and_then(|e| e.ran_on.as_ref()),
             timeout_ms: intent.timeout_ms,
             limits: &intent.limits,
             environment: &intent.environment,

@@ -6,7 +6,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use retake_engine::{Attach, Cancel, Event, Finished, Keeper};
 use retake_event::{
-    Ending, ErrorCode, LeftFate, Outcome, Run, RunError, StartFailure, State, Stream, signal_name,
+    Ending, ErrorCode, Intent, LeftFate, Outcome, Run, RunError, StartFailure, State, Stream,
+    signal_name,
 };
 use retake_store::redact::{Redactor, StreamRedactor};
 use retake_store::{Recording, Store};
@@ -51,6 +52,14 @@ pub(crate) trait Observer {
 /// Nobody.
 impl Observer for () {}
 
+/// What a run came to, before anyone has written it down.
+pub(crate) struct Performed {
+    pub(crate) intent: Intent,
+    pub(crate) ending: Ending,
+    pub(crate) finished: Finished,
+    output: [Vec<u8>; 2],
+}
+
 /// Runs the job. With a recording its intent is already committed.
 pub(crate) fn run(
     job: Job,
@@ -60,49 +69,18 @@ pub(crate) fn run(
     want_output: bool,
     observer: &mut dyn Observer,
 ) -> Done {
-    let inline =
-        |keeps: bool| Inline::new(if want_output && keeps { job.inline_bytes as usize } else { 0 });
-    let mut captured = Stream::BOTH.map(|stream| Captured {
-        redactor: job.redactor.stream(),
-        inline: inline(job.capture.keeps(stream)),
-        kept: 0,
-        room: job.capture_bytes,
-        raw: 0,
-        over: false,
-    });
     let (mut store, mut recording) = match record {
         Some((store, recording)) => (Some(store), Some(recording)),
         None => (None, None),
     };
-    let (stdout, stderr) = (std::io::stdout(), std::io::stderr());
-    let attach = if job.pass {
-        Attach { stdout: Some(stdout.as_fd()), stderr: Some(stderr.as_fd()) }
-    } else {
-        Attach::default()
-    };
-    let finished = keeper.run(&job.command, cancel, attach, &mut |event| match event {
-        Event::Output { stream, bytes } => {
-            let captured = &mut captured[stream.index()];
-            captured.raw += bytes.len() as u64;
-            observer.output(stream, bytes);
-            if job.capture.keeps(stream) {
-                captured.take(stream, Some(bytes), recording.as_mut());
-            }
+    let mut keep = |stream, bytes: &[u8]| {
+        if let Some(recording) = &mut recording {
+            recording.append(stream, bytes);
         }
-        Event::Suspended { by_child } => signals::stop(by_child),
-        Event::Started { .. } | Event::Finished(_) => {}
-    });
-    let mut redactions = job.redactions;
-    for stream in Stream::BOTH {
-        let captured = &mut captured[stream.index()];
-        captured.take(stream, None, recording.as_mut());
-        redactions += captured.redactor.count();
-    }
-    let over = captured.iter().any(|c| c.over || (!job.excerpt && c.kept > job.inline_bytes));
-    let mut ending = ending(&finished, &job, over, &captured, redactions);
-    ending.effects = observer.effects(&finished).map(|effects| redacted(effects, &job.redactor));
-    let mut run =
-        Run { intent: job.intent, state: State::Finished, ending: Some(ending), recorded: false };
+    };
+    let Performed { intent, ending, finished, output } =
+        perform(job, keeper, cancel, &mut keep, want_output, observer);
+    let mut run = Run { intent, state: State::Finished, ending: Some(ending), recorded: false };
     if let (Some(store), Some(recording)) = (store.as_mut(), recording)
         && let Some(ending) = run.ending.take()
     {
@@ -126,18 +104,63 @@ pub(crate) fn run(
         unread: finished.relay_error == Some(libc::EPIPE),
         untaken: finished.unread.iter().sum(),
         outcome: finished.outcome,
-        output: captured.map(|c| c.inline.finish()),
+        output,
     }
+}
+
+/// Runs the job and gives every byte that is to be kept, redacted, to `keep`.
+pub(crate) fn perform(
+    job: Job,
+    keeper: &mut Keeper,
+    cancel: &Cancel,
+    keep: &mut dyn FnMut(Stream, &[u8]),
+    want_output: bool,
+    observer: &mut dyn Observer,
+) -> Performed {
+    let inline =
+        |keeps: bool| Inline::new(if want_output && keeps { job.inline_bytes as usize } else { 0 });
+    let mut captured = Stream::BOTH.map(|stream| Captured {
+        redactor: job.redactor.stream(),
+        inline: inline(job.capture.keeps(stream)),
+        kept: 0,
+        room: job.capture_bytes,
+        raw: 0,
+        over: false,
+    });
+    let (stdout, stderr) = (std::io::stdout(), std::io::stderr());
+    let attach = if job.pass {
+        Attach { stdout: Some(stdout.as_fd()), stderr: Some(stderr.as_fd()) }
+    } else {
+        Attach::default()
+    };
+    let finished = keeper.run(&job.command, cancel, attach, &mut |event| match event {
+        Event::Output { stream, bytes } => {
+            let captured = &mut captured[stream.index()];
+            captured.raw += bytes.len() as u64;
+            observer.output(stream, bytes);
+            if job.capture.keeps(stream) {
+                captured.take(stream, Some(bytes), keep);
+            }
+        }
+        Event::Suspended { by_child } => signals::stop(by_child),
+        Event::Started { .. } | Event::Finished(_) => {}
+    });
+    let mut redactions = job.redactions;
+    for stream in Stream::BOTH {
+        let captured = &mut captured[stream.index()];
+        captured.take(stream, None, keep);
+        redactions += captured.redactor.count();
+    }
+    let over = captured.iter().any(|c| c.over || (!job.excerpt && c.kept > job.inline_bytes));
+    let mut ending = ending(&finished, &job, over, &captured, redactions);
+    ending.effects = observer.effects(&finished).map(|effects| redacted(effects, &job.redactor));
+    let output = captured.map(|c| c.inline.finish());
+    Performed { intent: job.intent, ending, finished, output }
 }
 
 impl Captured {
     /// Redacts and keeps bytes; `None` ends the stream.
-    fn take(
-        &mut self,
-        stream: Stream,
-        bytes: Option<&[u8]>,
-        mut recording: Option<&mut Recording>,
-    ) {
+    fn take(&mut self, stream: Stream, bytes: Option<&[u8]>, to: &mut dyn FnMut(Stream, &[u8])) {
         let Self { redactor, inline, kept, room, over, .. } = self;
         let mut keep = |clean: &[u8]| {
             *kept += clean.len() as u64;
@@ -145,9 +168,7 @@ impl Captured {
             let fits = usize::try_from(*room).unwrap_or(usize::MAX).min(clean.len());
             *over |= fits < clean.len();
             *room -= fits as u64;
-            if let Some(recording) = &mut recording {
-                recording.append(stream, &clean[..fits]);
-            }
+            to(stream, &clean[..fits]);
         };
         match bytes {
             Some(bytes) => redactor.push(bytes, &mut keep),
@@ -185,6 +206,7 @@ fn ending(
         usage: finished.usage,
         redactions,
         effects: None,
+        ran_on: None,
     }
 }
 

@@ -49,6 +49,14 @@ impl Capture {
         }
     }
 
+    pub(crate) fn named(word: &str) -> Option<Self> {
+        Self::WORDS.iter().find(|(name, _)| *name == word).map(|(_, capture)| *capture)
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        Self::WORDS.iter().find(|(_, capture)| *capture == self).map_or("all", |(name, _)| name)
+    }
+
     fn word(self) -> Option<String> {
         let word = Self::WORDS.iter().find(|(_, capture)| *capture == self);
         word.filter(|_| self != Self::All).map(|(word, _)| (*word).to_owned())

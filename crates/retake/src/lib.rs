@@ -15,6 +15,7 @@ mod mcp;
 mod place;
 mod record;
 mod recovery;
+mod remote;
 mod request;
 mod shown;
 mod signals;

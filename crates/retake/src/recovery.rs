@@ -8,6 +8,7 @@ use retake_event::Run;
 use retake_store::Store;
 
 use crate::leftovers::{self, Leftover};
+use crate::remote::collect;
 use crate::term;
 
 /// Marks runs whose runner died and ends what they left running. Costs one directory read when
@@ -16,7 +17,10 @@ pub(crate) fn recover(store: &mut Store) {
     // A runner that is itself a leftover leaves a run behind when it is ended.
     loop {
         match store.recover() {
-            Ok(runs) if runs.is_empty() => return,
+            Ok(runs) if runs.is_empty() => {
+                collect::gather(store);
+                return;
+            }
             Ok(runs) => {
                 runs.iter().for_each(tell);
                 sweep(&runs);

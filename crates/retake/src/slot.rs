@@ -127,6 +127,13 @@ impl Slot {
         (&mut self.keeper, &self.cancel)
     }
 
+    /// The keeper for programs that follow runs elsewhere, and the record they are collected in.
+    pub(crate) fn tools_and_store(&mut self) -> retake_store::Result<(&mut Keeper, &mut Store)> {
+        self.store()?;
+        let store = self.store.as_mut().expect("just opened");
+        Ok((&mut self.keeper, store))
+    }
+
     /// Runs a command of retake's own, such as git, off the record. Gives how it ended and what it
     /// printed, as far as that fits.
     pub(crate) fn quietly(&mut self, request: Request) -> Result<(Outcome, [Vec<u8>; 2]), String> {

@@ -49,6 +49,15 @@ impl Dir {
         self.root.join(format!("live/{id}"))
     }
 
+    /// One mark for each run that takes place elsewhere.
+    pub(crate) fn away_dir(&self) -> PathBuf {
+        self.root.join("away")
+    }
+
+    pub(crate) fn away(&self, id: RunId) -> PathBuf {
+        self.root.join(format!("away/{id}"))
+    }
+
     pub(crate) fn spool_dir(&self) -> PathBuf {
         self.root.join("spool")
     }

@@ -7,6 +7,7 @@
 //! The crate is synchronous, never prints, never starts a process and never sees an unredacted
 //! byte: what is given to it has been through [`redact`].
 
+mod away;
 mod chunks;
 mod compact;
 mod dir;
@@ -24,6 +25,7 @@ mod lock;
 mod loops;
 mod merged;
 mod output;
+mod parcel;
 mod projection;
 mod query;
 mod recording;
@@ -51,6 +53,7 @@ pub use ledger::{BadHead, Head};
 pub use loops::{Event, LoopRecord};
 pub use merged::{MergedReader, Origin, head_end, tail_start};
 pub use output::OutputReader;
+pub use parcel::Parcel;
 pub use query::{Cursor, Filter, Page, Status};
 pub use recording::{Finished, Recording};
 pub use repair::{Repaired, repair};

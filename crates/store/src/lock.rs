@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::dir::{Dir, not_writable, remove};
-use crate::{Error, Result};
+use crate::{Error, Result, away};
 use retake_event::RunId;
 
 /// How long a writer waits for the others before it gives up.
@@ -160,10 +160,12 @@ pub(crate) fn live_ids(dir: &Dir) -> Result<Vec<RunId>> {
     Ok(ids)
 }
 
-/// Whether the runner of a run lives, found out without writing anything.
+/// Whether the runner of a run lives, or lives elsewhere as far as anyone here knows; found out
+/// without writing anything.
 pub(crate) fn is_alive(dir: &Dir, id: RunId) -> bool {
     let Ok(file) = File::open(dir.live(id)) else {
-        return false; // no file, or none we may read: no one we know of is running it
+        // No file, or none we may read: no one on this machine is running it.
+        return away::is_away(dir, id);
     };
     // A shared probe cannot be mistaken for a runner, which holds the lock exclusively.
     !try_flock(&file, libc::LOCK_SH).unwrap_or(false)

@@ -119,6 +119,7 @@ fn interrupted(dir: &Dir, intent: &Intent, remains: &[Remains]) -> Ending {
         usage: Usage::default(),
         redactions: 0,
         effects: None,
+        ran_on: None,
     }
 }
 

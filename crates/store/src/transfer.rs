@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use retake_event::{Ending, Intent, Run, RunId, Stream};
 use serde::{Deserialize, Serialize};
 
+use crate::away::awaited;
 use crate::dir::{Dir, remove, sync_dir};
 use crate::output::{INLINE_LIMIT, Kept};
 use crate::recording::{insert_intent, insert_outcome};
@@ -19,7 +20,7 @@ use crate::store::Durability;
 use crate::{Error, Result, Store};
 
 /// Output bytes in one line.
-const PART: usize = 768 * 1024;
+pub(crate) const PART: usize = 768 * 1024;
 
 /// Runs taken in with one commit.
 const BATCH: usize = 256;
@@ -64,7 +65,7 @@ impl AuditRecord {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-enum Line {
+pub(crate) enum Line {
     Run {
         intent: Box<Intent>,
         ending: Box<Ending>,
@@ -127,8 +128,9 @@ impl Store {
         Ok(true)
     }
 
-    /// Reads what `export` wrote. A run that is already here is left as it is; what came before a
-    /// line that is not usable is imported.
+    /// Reads what `export` or a parcel wrote. A run that is already here is left as it is, except
+    /// that one that is away gets its outcome; what came before a line that is not usable is
+    /// imported.
     pub fn import(&mut self, from: &mut impl BufRead) -> Result<Imported> {
         let mut result = Imported::default();
         let mut complete = Vec::new();
@@ -187,14 +189,18 @@ impl Store {
             return Ok(());
         }
         let batch = std::mem::take(complete);
-        let imported = self.write(Durability::Power, "import runs", |tx, dir| {
+        let take_in = |tx: &rusqlite::Transaction<'_>, dir: &Dir| {
             let mut imported = Vec::new();
             for arriving in &batch {
                 let id = arriving.intent.id;
-                let seq = match insert_intent(tx, dir, &arriving.intent) {
-                    Ok(seq) => seq,
-                    Err(Error::Duplicate { .. }) => continue,
-                    Err(error) => return Err(error),
+                let failed = |error| Error::sqlite("import runs", dir.database(), error);
+                let seq = match awaited(tx, dir, id).map_err(failed)? {
+                    Some(seq) => seq,
+                    None => match insert_intent(tx, dir, &arriving.intent) {
+                        Ok(seq) => seq,
+                        Err(Error::Duplicate { .. }) => continue,
+                        Err(error) => return Err(error),
+                    },
                 };
                 arriving.settle(dir)?;
                 let chunks = Some(&arriving.chunks[..]);
@@ -202,14 +208,18 @@ impl Store {
                 imported.push(id);
             }
             Ok(imported)
-        })?;
+        };
+        let imported =
+            self.write_then(Durability::Power, "import runs", take_in, |imported, dir| {
+                imported.iter().try_for_each(|id| remove(&dir.away(*id)))
+            })?;
         result.known += (batch.len() - imported.len()) as u64;
         result.imported.extend(imported);
         Ok(())
     }
 }
 
-fn write_line(to: &mut impl Write, line: &Line) -> Result<()> {
+pub(crate) fn write_line(to: &mut impl Write, line: &Line) -> Result<()> {
     let failed = |error| Error::io("write", std::path::Path::new("the export"), error);
     let mut text = serde_json::to_vec(line).map_err(|error| failed(error.into()))?;
     text.push(b'\n');

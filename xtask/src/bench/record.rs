@@ -56,6 +56,7 @@ pub(super) fn ending(code: i32, output: &[u8]) -> Ending {
         usage: Usage::default(),
         redactions: 0,
         effects: None,
+        ran_on: None,
     }
 }
 

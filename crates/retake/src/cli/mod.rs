@@ -13,6 +13,7 @@ mod init;
 mod man;
 mod matrix;
 mod mcp;
+mod run_one;
 pub(crate) mod runs;
 mod tour;
 
@@ -73,6 +74,8 @@ enum Command {
     Tour(tour::Args),
     #[command(name = "__mock-agent", hide = true)]
     MockAgent(MockAgent),
+    #[command(name = "__run-one", hide = true)]
+    RunOne(run_one::Args),
 }
 
 /// The agent of a dry run
@@ -98,6 +101,7 @@ pub(crate) fn main() -> Exit {
         Command::Matrix(args) => matrix::matrix(args, store),
         Command::Mcp(args) => mcp::mcp(args, store),
         Command::MockAgent(args) => return mock::play(&args.words),
+        Command::RunOne(args) => return run_one::run_one(&args),
         Command::Audit(args) => audit::audit(&args, store),
         Command::Doctor(args) => doctor::doctor(&args, store),
         Command::Init(args) => init::init(&args),

@@ -44,7 +44,7 @@ const fn number(min: u64, max: u64) -> Kind {
     Kind::Number { min, max }
 }
 
-const OWN: [Key; 16] = [
+const OWN: [Key; 24] = [
     key(
         "execution.default_timeout_seconds",
         number(1, 31_536_000),
@@ -135,6 +135,34 @@ const OWN: [Key; 16] = [
         Kind::Words,
         "",
         "Where --tests looks for report files besides the usual places, as globs",
+    ),
+    key(
+        "record.push",
+        Kind::Text,
+        "",
+        "A PostgreSQL that gets every run after each loop, as postgres://USER@HOST/DATABASE",
+    ),
+    key("slurm.partition", Kind::Text, "", "Where --on slurm runs; --on slurm:NAME goes before"),
+    key("slurm.account", Kind::Text, "", "The account that Slurm charges"),
+    key("slurm.qos", Kind::Text, "", "The quality of service that is asked for"),
+    key("slurm.options", Kind::Words, "", "Further options of sbatch, such as --mem=2G"),
+    key(
+        "slurm.shared_dir",
+        Kind::Text,
+        "",
+        "A directory that this machine and every node see under the same name",
+    ),
+    key(
+        "slurm.max_in_flight",
+        number(0, 1_000_000),
+        "0",
+        "How many cells run at once on Slurm; 0 leaves that to Slurm",
+    ),
+    key(
+        "slurm.pack",
+        number(1, 10_000),
+        "1",
+        "How many cells one Slurm task runs, one after the other; more for short ones",
     ),
 ];
 

@@ -244,6 +244,16 @@ impl Config {
         }
     }
 
+    /// `None` where it is not set, or set to nothing.
+    pub(crate) fn text(&self, path: &str) -> Option<&str> {
+        match &self.values[path].0 {
+            Value::Text(text) if text.is_empty() => None,
+            Value::Text(text) => Some(text),
+            Value::Unset => None,
+            other => unreachable!("{path} is {other:?}"),
+        }
+    }
+
     pub(crate) fn words(&self, path: &str) -> &[String] {
         match &self.values[path].0 {
             Value::Words(words) => words,

@@ -48,10 +48,16 @@ impl Ran {
 }
 
 /// Collects what a command reports while it runs.
-struct Watch<'a> {
+pub(crate) struct Watch<'a> {
     reported: Reported,
     file: &'a Path,
     found: (Metrics, Vec<String>),
+}
+
+impl<'a> Watch<'a> {
+    pub(crate) fn new(file: &'a Path) -> Self {
+        Self { reported: Reported::default(), file, found: Default::default() }
+    }
 }
 
 impl Observer for Watch<'_> {
@@ -137,8 +143,7 @@ impl Ground<'_> {
         }
         spec.correlation_ids.repo_sha = code.map(|code| code.of.sha.clone());
         let job = spec.ready(&setting.config, &setting.place.store)?;
-        let mut watch =
-            Watch { reported: Reported::default(), file: &metrics, found: Default::default() };
+        let mut watch = Watch::new(&metrics);
         let done = slot.run(job, false, &mut watch).map_err(|unrecorded| unrecorded.problem)?;
         if !done.run.recorded {
             return Err("a run could not be recorded, so nothing more is run".to_owned());

@@ -4,7 +4,10 @@
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 mod agent_env;
+#[path = "../../../../xtask/src/cluster/mod.rs"]
+pub(crate) mod cluster;
 mod record_env;
+pub(crate) mod slurm_env;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -59,6 +59,7 @@ pub(crate) fn ending(exit_code: i32) -> Ending {
         usage: Usage::default(),
         redactions: 0,
         effects: None,
+        ran_on: None,
     }
 }
 

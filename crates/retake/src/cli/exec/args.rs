@@ -63,6 +63,9 @@ pub(crate) struct Args {
     /// Give the command a terminal of its own; stdout and stderr become one
     #[arg(long, help_heading = "Surroundings")]
     pub(super) pty: bool,
+    /// Run on another machine: slurm, or slurm:PARTITION; see the configuration under slurm
+    #[arg(long, value_name = "WHERE", help_heading = "Surroundings")]
+    pub(super) on: Option<String>,
     /// Let processes that the command leaves behind go on
     #[arg(long, help_heading = "Surroundings")]
     pub(super) detach_ok: bool,

@@ -1,6 +1,7 @@
 //! `retake exec`: one command, completely under control.
 
 mod args;
+mod elsewhere;
 mod prepare;
 
 use std::ffi::OsString;
@@ -19,6 +20,7 @@ use crate::drive::{self, Done, Observer};
 use crate::effects::{Wanted, Watch};
 use crate::job::{Job, empty_intent, lossy};
 use crate::place::Place;
+use crate::remote::slurm::Target;
 use crate::slot::{Audit, Ended, Slot};
 use crate::term;
 
@@ -65,7 +67,10 @@ pub(crate) fn exec(args: Args, store: Option<&Path>) -> Exit {
 
 /// Runs what was prepared, prints the result, and then does what can wait until it is printed.
 /// `remark` is called with the finished run before the result.
-pub(super) fn carry_out(prepared: Prepared, remark: impl FnOnce(&Run)) -> Exit {
+pub(super) fn carry_out(mut prepared: Prepared, remark: impl FnOnce(&Run)) -> Exit {
+    if let Some(target) = prepared.on.take() {
+        return elsewhere::carry_out(prepared, target);
+    }
     let json = prepared.json;
     match perform(prepared) {
         Ok((done, terminal, ended)) => {
@@ -86,6 +91,8 @@ pub(super) struct Prepared {
     json: bool,
     wanted: Wanted,
     config: Config,
+    /// Where it runs, if not here.
+    on: Option<Target>,
 }
 
 /// A request that was refused: the run that would have been, and why it is not.
@@ -96,7 +103,7 @@ pub(super) struct Refused {
 
 /// Runs it. Says whether the child had our terminal.
 fn perform(prepared: Prepared) -> Result<(Done, bool, Ended), Refused> {
-    let Prepared { job, place, audit, json, wanted, config } = prepared;
+    let Prepared { job, place, audit, json, wanted, config, .. } = prepared;
     let request = job.command.request();
     // SAFETY: asks about a descriptor.
     let terminal = request.stdin == Stdin::Inherit && unsafe { libc::isatty(0) } == 1;
@@ -172,6 +179,7 @@ impl Refused {
             usage: Usage::default(),
             redactions: 0,
             effects: None,
+            ran_on: None,
         };
         let intent = *self.intent;
         let run = Run { intent, state: State::Finished, ending: Some(ending), recorded: false };

@@ -14,6 +14,7 @@ use crate::effects::Wanted;
 use crate::git;
 use crate::job::{Capture, Spec, empty_intent, lossy};
 use crate::place::Place;
+use crate::remote::slurm::Target;
 use crate::request::{self, ENV_MODES, Problems, SHELL_MODES};
 use crate::slot::Audit;
 
@@ -85,6 +86,12 @@ pub(in crate::cli) fn prepare(args: Args, given_store: Option<&Path>) -> Result<
     if let Some(dir) = wanted.track.as_ref().filter(|dir| !dir.is_dir() && **dir != cwd) {
         problems.note(format!("--track={}: there is no such directory", dir.display()));
     }
+    let on = args.on.as_ref().and_then(|on| {
+        if wanted.anything() {
+            problems.note("--track and --tests look at this machine; leave them out with --on");
+        }
+        Target::of(on, &config).map_err(|why| problems.note(why)).ok()
+    });
     let place = place.expect("a configuration was loaded from it");
     let mut spec = Spec {
         labels,
@@ -111,7 +118,7 @@ pub(in crate::cli) fn prepare(args: Args, given_store: Option<&Path>) -> Result<
     let job = spec
         .job(environment, &config, problems)
         .map_err(|(intent, problems)| refuse(intent, &problems))?;
-    Ok(Prepared { job, place, audit: Audit::of(&config), json: args.json, wanted, config })
+    Ok(Prepared { job, place, audit: Audit::of(&config), json: args.json, wanted, config, on })
 }
 
 fn refuse(intent: Box<Intent>, problems: &[Problem]) -> Refused {

@@ -276,6 +276,7 @@ fn take(
         usage: Usage::default(),
         redactions,
         // CPU time and memory were not measured: only the wall time is known.
+        ran_on: None,
         effects: Some(serde_json::json!({"metrics": {"wall": {
             "value": line.duration_ms, "unit": "ms", "better": "lower"
         }}})),

@@ -1,0 +1,163 @@
+//! `retake exec --on slurm`: the same run, recorded in the same way, on another machine.
+
+use std::io::{self, Read, Write};
+
+use retake_engine::Session;
+use retake_event::{Ending, Kind, Outcome, StartFailure, Stream, Word};
+use retake_store::Store;
+
+use super::{Document, Exit, Prepared, Refused};
+use crate::drive::{self, Done};
+use crate::inline::Inline;
+use crate::matrix::screen::Screen;
+use crate::remote::collect::{self, Batch, Plan, State};
+use crate::remote::order::Order;
+use crate::remote::shared::Shared;
+use crate::remote::slurm::Target;
+use crate::remote::tools::Tools;
+use crate::slot::Slot;
+use crate::{signals, term};
+
+/// Runs what was prepared there, and answers here.
+pub(super) fn carry_out(prepared: Prepared, target: Target) -> Exit {
+    let json = prepared.json;
+    match perform(prepared, target) {
+        Ok(done) => finish(&done, json),
+        Err(refused) => refused.tell(json),
+    }
+}
+
+fn perform(prepared: Prepared, target: Target) -> Result<Done, Refused> {
+    let Prepared { job, place, audit, json, config, .. } = prepared;
+    let id = job.intent.id;
+    let intent = Box::new(job.intent.clone());
+    let refuse = |problems: Vec<String>| Refused {
+        intent: intent.clone(),
+        failure: StartFailure::Refused(problems),
+    };
+    let failed = |error: &dyn std::fmt::Display| refuse(vec![error.to_string()]);
+    if !config.truth("execution.audit.enabled") {
+        return Err(refuse(vec![
+            "a run elsewhere is collected by the record, and execution.audit.enabled is false"
+                .to_owned(),
+        ]));
+    }
+    let order = Order::of(&job, &config).map_err(&refuse)?;
+    let shared = Shared::of(&config).map_err(|error| failed(&error))?;
+    let slots = Slot::start(1, Session::Own, &place, audit);
+    let mut slot = slots.map_err(|error| failed(&error))?.remove(0);
+    let (keeper, store) = slot.tools_and_store().map_err(|error| failed(&error))?;
+    let mut tools = Tools::new(keeper);
+    collect::catch_up(&mut tools, store);
+    let plan = Plan { kind: Kind::Exec, orders: vec![order], repeatable: false, target };
+    let mut batch =
+        Batch::prepare(&mut tools, &shared, store, plan).map_err(|error| failed(&error))?;
+    let screen = Screen::new(json);
+    while !batch.done() {
+        if signals::received().is_some() {
+            batch.cancel().map_err(|error| failed(&error))?;
+        }
+        let stepped = batch.step(&mut tools, store);
+        batch.notices().iter().for_each(|notice| screen.notice(notice));
+        if let Err(error) = stepped {
+            // It goes on without us: the record says so, and the next `--on slurm` collects it.
+            return Err(failed(&format!("run {id} goes on, but cannot be followed: {error}")));
+        }
+        match batch.states().next() {
+            Some(State::Queued) => screen.live("queued"),
+            Some(State::Running { node: Some(node) }) => screen.live(&format!("running on {node}")),
+            Some(State::Running { node: None }) => screen.live("running"),
+            Some(State::Done) | None => {}
+        }
+        if !batch.done() {
+            std::thread::sleep(batch.pause());
+        }
+    }
+    screen.clear();
+    if let Err(error) = batch.finish(&mut tools) {
+        term::say(&format!("the shared directory could not be tidied: {error}"));
+    }
+    let run = store.get(id).map_err(|error| failed(&error))?;
+    let limit = usize::try_from(job.inline_bytes).unwrap_or(usize::MAX);
+    let mut output = [Vec::new(), Vec::new()];
+    for stream in Stream::BOTH {
+        let given = match (json, job.pass) {
+            (true, _) => {
+                carried(store, id, stream, limit).map(|kept| output[stream.index()] = kept)
+            }
+            (false, true) => pass(store, id, stream),
+            (false, false) => Ok(()),
+        };
+        if let Err(why) = given {
+            term::say(&format!("the {} could not be passed on: {why}", stream.as_str()));
+        }
+    }
+    let outcome = run.ending.as_ref().map_or(Outcome::Interrupted, outcome);
+    slot.end().retain();
+    Ok(Done { run, outcome, output, unread: false, untaken: 0 })
+}
+
+fn carried(
+    store: &Store,
+    id: retake_event::RunId,
+    stream: Stream,
+    limit: usize,
+) -> Result<Vec<u8>, String> {
+    let mut inline = Inline::new(limit);
+    read(store, id, stream, |bytes| {
+        inline.push(bytes);
+        Ok(())
+    })?;
+    Ok(inline.finish())
+}
+
+fn pass(store: &Store, id: retake_event::RunId, stream: Stream) -> Result<(), String> {
+    read(store, id, stream, |bytes| match stream {
+        Stream::Stdout => term::data(bytes),
+        Stream::Stderr => io::stderr().write_all(bytes),
+    })
+}
+
+fn read(
+    store: &Store,
+    id: retake_event::RunId,
+    stream: Stream,
+    mut take: impl FnMut(&[u8]) -> io::Result<()>,
+) -> Result<(), String> {
+    let mut output = store.read_output(id, stream).map_err(|error| error.to_string())?;
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        match output.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(count) => take(&buffer[..count]).map_err(|error| term::plain(&error))?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(term::plain(&error)),
+        }
+    }
+}
+
+fn finish(done: &Done, json: bool) -> Exit {
+    drive::report(done);
+    let document = || Document::new(&done.run, done.output.clone());
+    if json && let Err(error) = term::document(&document()) {
+        term::say(&format!("the result could not be printed: {}", term::plain(&error)));
+        return Exit::REFUSED;
+    }
+    if let Some(signal) = signals::received() {
+        return Exit::Signal(signal);
+    }
+    let code = done.run.ending.as_ref().and_then(|ending| ending.exit_code).unwrap_or(125);
+    Exit::Code(code.clamp(0, 255) as u8)
+}
+
+/// How a recorded run ended, as far as its ending tells.
+fn outcome(ending: &Ending) -> Outcome {
+    let code = ending.exit_code.unwrap_or(125);
+    match ending.outcome {
+        Word::Exited => Outcome::Exited(code),
+        Word::Signaled => Outcome::Signaled(code - 128),
+        Word::TimedOut => Outcome::TimedOut,
+        Word::Cancelled => Outcome::Cancelled(code - 128),
+        Word::LimitExceeded | Word::NotStarted | Word::Interrupted => Outcome::Interrupted,
+    }
+}

@@ -1,0 +1,275 @@
+//! The directory of a batch: what is in it and under which name. Every machine sees it.
+//!
+//!     batch.json          what is run and how; complete before anything is submitted
+//!     script              what the scheduler starts
+//!     order/N.json        the order for cell N
+//!     list/R, job/R       the cells of submission R; what the scheduler calls it
+//!     started/N.ATTEMPT   cell N began, and on which machine
+//!     result/N            the one result of cell N
+//!     late/N.ATTEMPT      results that came after it
+//!     stopped/N.ATTEMPT   what an attempt had when someone told it to stop
+//!     cancel              nothing of this batch is wanted any more
+//!     scratch/N.ATTEMPT   what the command of an attempt may use as it likes
+//!     tmp/                what is being written
+//!     log/                what runners had to say
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use retake_event::{Kind, RunId};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::Error;
+use super::order::Order;
+
+const VERSION: u32 = 1;
+
+/// What is in `batch.json`: all that a successor of the submitter needs to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Manifest {
+    pub(crate) version: u32,
+    /// Names the batch wherever it is asked for.
+    pub(crate) key: String,
+    pub(crate) kind: Kind,
+    /// The run of each cell.
+    pub(crate) runs: Vec<RunId>,
+    /// Cells of one task.
+    pub(crate) pack: usize,
+    /// Tasks at once; 0 for no limit.
+    pub(crate) at_once: usize,
+    /// Whether a cell may be run again when a machine was lost under it.
+    pub(crate) repeatable: bool,
+    /// The scheduler's own limit for a task, in minutes.
+    pub(crate) minutes: Option<u64>,
+    pub(crate) options: Vec<String>,
+}
+
+impl Manifest {
+    pub(crate) fn new(key: String, kind: Kind, runs: Vec<RunId>) -> Self {
+        Self {
+            version: VERSION,
+            key,
+            kind,
+            runs,
+            pack: 1,
+            at_once: 0,
+            repeatable: false,
+            minutes: None,
+            options: Vec::new(),
+        }
+    }
+}
+
+/// The paths of one batch.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    dir: PathBuf,
+}
+
+const PARTS: [&str; 10] =
+    ["order", "list", "job", "started", "result", "late", "stopped", "tmp", "log", "scratch"];
+
+impl Layout {
+    pub(crate) fn at(dir: &Path) -> Self {
+        Self { dir: dir.to_owned() }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The batch that an order's file belongs to, and which cell it is.
+    pub(crate) fn of_order(file: &Path) -> Option<(Self, usize)> {
+        let cell = file.file_name()?.to_str()?.strip_suffix(".json")?.parse().ok()?;
+        let dir = file.parent().filter(|dir| dir.ends_with("order"))?.parent()?;
+        Some((Self::at(dir), cell))
+    }
+
+    /// Makes the directory and all parts of it, for our eyes only.
+    pub(crate) fn make(&self) -> Result<(), Error> {
+        let make = |path: &Path| {
+            DirBuilder::new().mode(0o700).create(path).map_err(Error::io("make", path))
+        };
+        make(&self.dir)?;
+        PARTS.iter().try_for_each(|part| make(&self.dir.join(part)))
+    }
+
+    pub(crate) fn manifest(&self) -> PathBuf {
+        self.dir.join("batch.json")
+    }
+
+    pub(crate) fn script(&self) -> PathBuf {
+        self.dir.join("script")
+    }
+
+    pub(crate) fn order(&self, cell: usize) -> PathBuf {
+        self.dir.join(format!("order/{cell}.json"))
+    }
+
+    pub(crate) fn list(&self, round: usize) -> PathBuf {
+        self.dir.join(format!("list/{round}"))
+    }
+
+    pub(crate) fn job(&self, round: usize) -> PathBuf {
+        self.dir.join(format!("job/{round}"))
+    }
+
+    pub(crate) fn started(&self, cell: usize, attempt: &str) -> PathBuf {
+        self.dir.join(format!("started/{cell}.{attempt}"))
+    }
+
+    pub(crate) fn results(&self) -> PathBuf {
+        self.dir.join("result")
+    }
+
+    pub(crate) fn result(&self, cell: usize) -> PathBuf {
+        self.dir.join(format!("result/{cell}"))
+    }
+
+    pub(crate) fn late(&self, cell: usize, attempt: &str) -> PathBuf {
+        self.dir.join(format!("late/{cell}.{attempt}"))
+    }
+
+    pub(crate) fn stopped(&self, cell: usize, attempt: &str) -> PathBuf {
+        self.dir.join(format!("stopped/{cell}.{attempt}"))
+    }
+
+    pub(crate) fn temporary(&self, cell: usize, attempt: &str) -> PathBuf {
+        self.dir.join(format!("tmp/{cell}.{attempt}"))
+    }
+
+    /// Where an attempt's own directory is; its name is that of the attempt.
+    pub(crate) fn scratches(&self) -> PathBuf {
+        self.dir.join("scratch")
+    }
+
+    pub(crate) fn cancel(&self) -> PathBuf {
+        self.dir.join("cancel")
+    }
+
+    pub(crate) fn cancelled(&self) -> bool {
+        self.cancel().exists()
+    }
+
+    /// Reads the manifest.
+    pub(crate) fn read(&self) -> Result<Manifest, Error> {
+        let path = self.manifest();
+        let manifest: Manifest = read_json(&path)?;
+        if manifest.version != VERSION {
+            return Err(Error::garbled(&path, format!("it has version {}", manifest.version)));
+        }
+        Ok(manifest)
+    }
+
+    pub(crate) fn read_order(&self, cell: usize) -> Result<Order, Error> {
+        read_json(&self.order(cell))
+    }
+
+    /// The cells that have a result.
+    pub(crate) fn finished(&self) -> Result<Vec<usize>, Error> {
+        let path = self.results();
+        numbers(&path).map_err(Error::io("read", &path))
+    }
+
+    /// The submissions that were at least begun, in order.
+    pub(crate) fn rounds(&self) -> Result<Vec<usize>, Error> {
+        let path = self.dir.join("list");
+        let mut rounds = numbers(&path).map_err(Error::io("read", &path))?;
+        rounds.sort_unstable();
+        Ok(rounds)
+    }
+
+    /// The attempts that left something of a cell in one of the parts, with what it is.
+    pub(crate) fn attempts(&self, part: &str) -> Result<Vec<(usize, PathBuf)>, Error> {
+        let path = self.dir.join(part);
+        let failed = |error| Error::io("read", &path)(error);
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&path).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            let cell = name.to_str().and_then(|name| name.split('.').next()?.parse().ok());
+            found.extend(cell.map(|cell| (cell, entry.path())));
+        }
+        Ok(found)
+    }
+}
+
+/// The names in a directory that are numbers.
+fn numbers(path: &Path) -> io::Result<Vec<usize>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path)? {
+        found.extend(entry?.file_name().to_str().and_then(|name| name.parse::<usize>().ok()));
+    }
+    Ok(found)
+}
+
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
+    let text = fs::read(path).map_err(Error::io("read", path))?;
+    serde_json::from_slice(&text).map_err(|error| Error::garbled(path, error))
+}
+
+/// Writes a file that must be there, whole, once this returns.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let written = || -> io::Result<()> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".new");
+        let aside = PathBuf::from(name);
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&aside, path)?;
+        sync(path.parent().unwrap_or(Path::new("/")))
+    };
+    written().map_err(Error::io("write", path))
+}
+
+/// Writes a file that matters only once something later says that it is complete.
+pub(crate) fn jot(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .and_then(|mut file| file.write_all(bytes))
+        .map_err(Error::io("write", path))
+}
+
+/// Makes the names in a directory last.
+pub(crate) fn sync(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+pub(crate) fn json(value: &impl Serialize, path: &Path) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(value).map_err(|error| Error::garbled(path, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_tells_its_batch_and_cell() {
+        let (layout, cell) = Layout::of_order(Path::new("/s/batches/k/order/17.json")).unwrap();
+        assert_eq!((layout.dir(), cell), (Path::new("/s/batches/k"), 17));
+        for wrong in ["/s/k/order/x.json", "/s/k/other/1.json", "order.json", "/s/k/order/1"] {
+            assert!(Layout::of_order(Path::new(wrong)).is_none(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_half_written_is_no_result() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::at(&dir.path().join("k"));
+        layout.make().unwrap();
+        fs::write(layout.result(3), "x").unwrap();
+        fs::write(layout.results().join("4.new"), "x").unwrap();
+        fs::write(layout.temporary(5, "a"), "x").unwrap();
+        assert_eq!(layout.finished().unwrap(), [3]);
+        write(&layout.job(0), b"17").unwrap();
+        assert_eq!(fs::read(layout.job(0)).unwrap(), b"17");
+    }
+}

@@ -1,0 +1,262 @@
+//! Carrying out orders on the machine that got them, and leaving one complete result for each.
+//!
+//! The record is not touched here. What is told to stop publishes `cancelled` only if whoever
+//! submitted it has said that he wants nothing more of it: a scheduler also stops what it means to
+//! start again elsewhere, and then the later attempt must be able to count.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use retake_engine::{Cancel, Keeper, Problem, Session, Settings};
+use retake_event::{
+    Ending, ErrorCode, Outcome, RanOn, RunError, StartFailure, Usage, Word, signal_name,
+};
+use retake_matrix::iteration::Scratch;
+use retake_store::Parcel;
+
+use super::Error;
+use super::batch::Layout;
+use super::order::Order;
+use super::publish;
+use crate::drive::{self, Observer, Performed};
+use crate::matrix::iterate::Watch;
+use crate::{place, signals, term};
+
+/// A scheduler signals every process of a task. The command can die of it before we hear it.
+const HEARING: Duration = Duration::from_millis(500);
+
+/// How often an attempt looks whether it is still wanted.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Carries out orders one after the other; `false` if one of them left no result.
+pub(crate) fn carry_out(orders: &[PathBuf]) -> std::io::Result<bool> {
+    let dispositions = signals::original();
+    let mut keeper =
+        Keeper::start(Settings { session: Session::Own, dispositions, owns_children: true })?;
+    let cancels = signals::install(1)?;
+    let mut whole = true;
+    for order in orders {
+        match one(order, &mut keeper, &cancels[0]) {
+            Ok(Went::On) => {}
+            Ok(Went::ToldToStop) => break,
+            Err(error) => {
+                term::say(&format!("{}: {error}", order.display()));
+                whole = false;
+            }
+        }
+    }
+    drop(keeper);
+    Ok(whole)
+}
+
+#[derive(PartialEq, Eq)]
+enum Went {
+    On,
+    ToldToStop,
+}
+
+fn one(file: &Path, keeper: &mut Keeper, cancel: &Cancel) -> Result<Went, Error> {
+    let file = std::path::absolute(file).map_err(Error::io("find", file))?;
+    let (layout, cell) = Layout::of_order(&file).ok_or_else(|| {
+        Error::garbled(&file, "it does not lie in a batch, as BATCH/order/N.json")
+    })?;
+    // A task that is started again begins with what it has already done.
+    if layout.result(cell).exists() {
+        return Ok(Went::On);
+    }
+    let order = layout.read_order(cell)?;
+    let ran_on = ran_on();
+    let attempt = ran_on.attempt.clone();
+    let leave = |parcel: Parcel, order: &Order, ending: Ending| {
+        publish::write(&layout, cell, &attempt, parcel, &order.intent, ending)
+    };
+    let parcel = Parcel::new(&layout.temporary(cell, &attempt));
+    if cancel.requested().is_some() {
+        return Ok(Went::ToldToStop);
+    }
+    if layout.cancelled() {
+        leave(parcel, &order, cancelled_before(ran_on))?;
+        publish::publish(&layout, cell, &attempt)?;
+        return Ok(Went::On);
+    }
+    let scratch = order.measured.then(|| make_scratch(&layout, cell, &attempt)).transpose()?;
+    let own: Vec<(&str, OsString)> = scratch.as_ref().map_or_else(Vec::new, |scratch| {
+        vec![("RETAKE_TMP", scratch.tmp().into()), ("RETAKE_METRICS", scratch.metrics().into())]
+    });
+    let job = match order.job(|name| std::env::var_os(name), &own) {
+        Ok(job) => job,
+        Err(problems) => {
+            leave(parcel, &order, refused(&problems, ran_on))?;
+            publish::publish(&layout, cell, &attempt)?;
+            return Ok(Went::On);
+        }
+    };
+    let node = ran_on.node.clone().unwrap_or_default();
+    super::batch::jot(&layout.started(cell, &attempt), node.as_bytes())?;
+    let metrics = scratch.as_ref().map(Scratch::metrics);
+    let mut watch = metrics.as_deref().map(Watch::new);
+    let mut nobody = ();
+    let observer: &mut dyn Observer = match &mut watch {
+        Some(watch) => watch,
+        None => &mut nobody,
+    };
+    let mut parcel = parcel;
+    let mut keep = |stream, bytes: &[u8]| parcel.append(stream, bytes);
+    let Performed { mut ending, finished, .. } = while_wanted(&layout, cell, cancel, || {
+        drive::perform(job, keeper, cancel, &mut keep, false, observer)
+    });
+    let told = told_to_stop(&finished.outcome, cancel);
+    if let Some(signal) = told {
+        cancelled(&mut ending, signal);
+    }
+    // The intent's time is that of the submission.
+    ending.end_time = Timestamp::now();
+    ending.ran_on = Some(ran_on);
+    if let Some((lost, problem)) = parcel.trouble() {
+        term::say(&format!("{lost} bytes of output could not be kept: {problem}"));
+    }
+    leave(parcel, &order, ending)?;
+    drop(scratch);
+    if told.is_some() && scheduled() && !layout.cancelled() {
+        let (from, to) = (layout.temporary(cell, &attempt), layout.stopped(cell, &attempt));
+        std::fs::rename(&from, &to).map_err(Error::io("keep", &to))?;
+        return Ok(Went::ToldToStop);
+    }
+    publish::publish(&layout, cell, &attempt)?;
+    Ok(if told.is_some() { Went::ToldToStop } else { Went::On })
+}
+
+/// Whether a scheduler started us, which may have its own reasons to stop us.
+fn scheduled() -> bool {
+    std::env::var_os("SLURM_JOB_ID").is_some()
+}
+
+/// Who we are: the machine, what the scheduler calls us, and which attempt this is.
+fn ran_on() -> RanOn {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let job = match (variable("SLURM_ARRAY_JOB_ID"), variable("SLURM_ARRAY_TASK_ID")) {
+        (Some(job), Some(task)) => Some(format!("{job}_{task}")),
+        _ => variable("SLURM_JOB_ID"),
+    };
+    let node = variable("SLURMD_NODENAME").unwrap_or_else(place::host);
+    let attempt = format!(
+        "{}-{}-{}-{}",
+        job.as_deref().unwrap_or("0"),
+        variable("SLURM_RESTART_COUNT").as_deref().unwrap_or("0"),
+        node.replace(['/', '.'], "_"),
+        std::process::id()
+    );
+    RanOn {
+        executor: if scheduled() { "slurm" } else { "local" }.to_owned(),
+        node: Some(node),
+        job,
+        attempt,
+        start_time: Some(Timestamp::now()),
+    }
+}
+
+/// An attempt's own: another attempt at the same cell may still be running.
+fn make_scratch(layout: &Layout, cell: usize, attempt: &str) -> Result<Scratch, Error> {
+    let parent = layout.scratches();
+    Scratch::new(&parent, &format!("{cell}.{attempt}")).map_err(Error::io("make", &parent))
+}
+
+/// Does the work, and asks for its end once nobody wants it any more: a scheduler that lost sight
+/// of a machine cannot stop what runs there.
+fn while_wanted<T>(layout: &Layout, cell: usize, cancel: &Cancel, work: impl FnOnce() -> T) -> T {
+    let over = (Mutex::new(false), Condvar::new());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut done = over.0.lock().unwrap_or_else(PoisonError::into_inner);
+            while !*done {
+                let waited = over.1.wait_timeout(done, LOOK);
+                done = waited.unwrap_or_else(PoisonError::into_inner).0;
+                let unwanted = layout.cancelled()
+                    || layout.result(cell).exists()
+                    || !layout.results().exists();
+                if !*done && unwanted {
+                    cancel.cancel(libc::SIGTERM);
+                    return;
+                }
+            }
+        });
+        let worked = work();
+        *over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        over.1.notify_all();
+        worked
+    })
+}
+
+/// The signal that told us to stop, if that is why the run ended.
+fn told_to_stop(outcome: &Outcome, cancel: &Cancel) -> Option<i32> {
+    match outcome {
+        Outcome::Cancelled(signal) => return Some(*signal),
+        Outcome::Signaled(libc::SIGTERM | libc::SIGKILL) => {}
+        _ => return None,
+    }
+    let until = Instant::now() + HEARING;
+    while cancel.requested().is_none() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    cancel.requested()
+}
+
+fn cancelled(ending: &mut Ending, signal: i32) {
+    ending.outcome = Word::Cancelled;
+    ending.exit_code = Some(128 + signal);
+    ending.signal = Some(signal_name(signal));
+    ending.error = Some(RunError {
+        code: ErrorCode::Cancelled,
+        message: format!("cancelled by {}", signal_name(signal)),
+        hint: None,
+        problems: Vec::new(),
+    });
+}
+
+fn cancelled_before(ran_on: RanOn) -> Ending {
+    let mut ending = empty(&Outcome::Cancelled(libc::SIGTERM), ran_on);
+    cancelled(&mut ending, libc::SIGTERM);
+    ending
+}
+
+fn refused(problems: &[Problem], ran_on: RanOn) -> Ending {
+    let node = ran_on.node.clone().unwrap_or_default();
+    let texts: Vec<String> =
+        problems.iter().map(|problem| format!("on {node}: {problem}")).collect();
+    let failure = if problems.iter().all(Problem::is_directory) {
+        StartFailure::WorkingDirectory(texts.join("; "))
+    } else {
+        StartFailure::Refused(texts)
+    };
+    let mut ending = empty(&Outcome::NotStarted(failure.clone()), ran_on);
+    ending.error = Some(drive::refusal(&failure));
+    ending
+}
+
+/// The ending of a run of which there is nothing but how it ended.
+pub(crate) fn empty(outcome: &Outcome, ran_on: RanOn) -> Ending {
+    Ending {
+        outcome: outcome.word(),
+        exit_code: outcome.exit_code(),
+        signal: outcome.signal().map(signal_name),
+        end_time: Timestamp::now(),
+        duration_ms: 1,
+        stdout_bytes: 0,
+        stderr_bytes: 0,
+        stdout_raw_bytes: 0,
+        stderr_raw_bytes: 0,
+        stdout_blake3: None,
+        stderr_blake3: None,
+        truncated: false,
+        leaked: false,
+        left_processes: Vec::new(),
+        error: None,
+        usage: Usage::default(),
+        redactions: 0,
+        effects: None,
+        ran_on: Some(ran_on),
+    }
+}

@@ -1,0 +1,90 @@
+//! Real services in a directory of their own: a Slurm with several nodes on loopback, and a
+//! PostgreSQL. Started without touching the machine's own configuration, ended by process.
+//!
+//! The tests of the program include this file too, so it uses nothing but the standard library.
+
+#![allow(dead_code, reason = "tests and benchmarks use their own part")]
+
+mod postgres;
+mod slurm;
+
+use std::io;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+#[allow(unused_imports, reason = "tests and benchmarks use their own part")]
+pub(crate) use postgres::Postgres;
+#[allow(unused_imports, reason = "tests and benchmarks use their own part")]
+pub(crate) use slurm::Slurm;
+
+/// A process of ours that runs in the foreground and is ended with us.
+pub(crate) struct Daemon {
+    child: Child,
+}
+
+impl Daemon {
+    fn start(command: &mut Command, log: &Path) -> io::Result<Self> {
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(log)?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .map_err(|error| io::Error::other(format!("{command:?}: {error}")))?;
+        Ok(Self { child })
+    }
+
+    pub(crate) fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        // One that is gone needs no signal.
+        _ = Command::new("kill").args(["-s", signal, &pid]).stderr(Stdio::null()).status();
+    }
+
+    /// Ends it with this signal and waits for it; one that does not end is killed.
+    pub(crate) fn end(&mut self, signal: &str) {
+        self.signal(signal);
+        let until = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < until {
+            if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.end("TERM");
+    }
+}
+
+/// Waits until something is so, for as long as a loaded machine may take.
+fn wait_for(what: &str, mut so: impl FnMut() -> bool) -> io::Result<()> {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !so() {
+        if Instant::now() > until {
+            return Err(io::Error::other(format!("never happened: {what}")));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+/// Ports that are free now.
+fn free_ports(count: usize) -> io::Result<Vec<u16>> {
+    let held: Vec<_> = (0..count)
+        .map(|_| std::net::TcpListener::bind(("127.0.0.1", 0)))
+        .collect::<io::Result<_>>()?;
+    held.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
+}
+
+/// Whether a program can be started by its name.
+pub(crate) fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let usual = ["/usr/sbin", "/sbin"].map(std::path::PathBuf::from);
+    std::env::split_paths(&path).chain(usual).any(|dir| dir.join(program).is_file())
+}

@@ -1,0 +1,148 @@
+//! A PostgreSQL on loopback that takes passwords, with TLS where a certificate can be made.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Daemon, free_ports, wait_for};
+
+/// The only user, and what lets it in.
+pub(crate) const USER: &str = "retake";
+pub(crate) const PASSWORD: &str = "pass:wo\\rd";
+
+pub(crate) struct Postgres {
+    dir: PathBuf,
+    bin: PathBuf,
+    port: u16,
+    server: Option<Daemon>,
+}
+
+impl Postgres {
+    /// Where Debian keeps the programs of the newest version; they are not on the path.
+    pub(crate) fn programs() -> Option<PathBuf> {
+        let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+        let mut found: Vec<PathBuf> = versions
+            .filter_map(|entry| Some(entry.ok()?.path().join("bin")))
+            .filter(|bin| bin.join("initdb").is_file())
+            .collect();
+        found.sort();
+        found.pop()
+    }
+
+    pub(crate) fn start(dir: &Path) -> io::Result<Self> {
+        let bin = Self::programs().ok_or_else(|| io::Error::other("PostgreSQL is not there"))?;
+        let data = dir.join("data");
+        std::fs::create_dir_all(&data)?;
+        let port = free_ports(1)?[0];
+        std::fs::write(dir.join("password"), PASSWORD)?;
+        // The server refuses to run as root.
+        run(Command::new("chown").arg("-R").arg("postgres").arg(dir))?;
+        let settings = [
+            "listen_addresses = '127.0.0.1'".to_owned(),
+            format!("port = {port}"),
+            format!("unix_socket_directories = '{}'", dir.display()),
+            "ssl = on".to_owned(),
+            "max_connections = 20".to_owned(),
+            "shared_buffers = '32MB'".to_owned(),
+        ];
+        run(as_postgres(dir)
+            .arg(bin.join("initdb"))
+            .args(["-U", USER, "-A", "scram-sha-256"])
+            .arg("--pwfile")
+            .arg(dir.join("password"))
+            .arg("-D")
+            .arg(&data))?;
+        certificate(dir, &data)?;
+        let file = data.join("postgresql.conf");
+        let text = std::fs::read_to_string(&file)?;
+        std::fs::write(&file, format!("{text}\n{}\n", settings.join("\n")))?;
+        let mut postgres = Self { dir: dir.to_owned(), bin, port, server: None };
+        postgres.resume()?;
+        Ok(postgres)
+    }
+
+    /// Starts the server again after it was stopped.
+    pub(crate) fn resume(&mut self) -> io::Result<()> {
+        let data = self.dir.join("data");
+        let mut command = as_postgres(&self.dir);
+        command.arg(self.bin.join("postgres")).arg("-D").arg(&data);
+        let log = self.dir.join("log");
+        self.server = Some(Daemon::start(&mut command, &log)?);
+        wait_for("PostgreSQL answers", || {
+            let answer = Command::new(self.bin.join("pg_isready"))
+                .args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()])
+                .status();
+            answer.is_ok_and(|status| status.success())
+        })
+    }
+
+    /// Ends the server at once, in the middle of whatever it does.
+    pub(crate) fn stop(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            server.end("QUIT");
+        }
+    }
+
+    /// The address, without the password.
+    pub(crate) fn url(&self) -> String {
+        format!("postgres://{USER}@127.0.0.1:{}/postgres", self.port)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The certificate that signed itself.
+    pub(crate) fn certificate(&self) -> PathBuf {
+        self.dir.join("data/server.crt")
+    }
+
+    /// What a query gives: a line for each row, `|` between columns.
+    pub(crate) fn ask(&self, sql: &str) -> String {
+        let output = Command::new(self.bin.join("psql"))
+            .env("PGPASSWORD", PASSWORD)
+            .args(["-X", "-q", "-t", "-A", "-v", "ON_ERROR_STOP=1", "-c", sql, &self.url()])
+            .output();
+        match output {
+            Ok(output) if output.status.success() => {
+                String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+            }
+            Ok(output) => format!("failed: {}", String::from_utf8_lossy(&output.stderr)),
+            Err(error) => format!("failed: {error}"),
+        }
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn as_postgres(dir: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.current_dir(dir).args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]);
+    command
+}
+
+/// One for `localhost` and the loopback address.
+fn certificate(dir: &Path, data: &Path) -> io::Result<()> {
+    run(as_postgres(dir)
+        .args(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"])
+        .args(["-subj", "/CN=localhost"])
+        .args(["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .arg("-keyout")
+        .arg(data.join("server.key"))
+        .arg("-out")
+        .arg(data.join("server.crt")))
+}
+
+fn run(command: &mut Command) -> io::Result<()> {
+    let output = command.output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(io::Error::other(format!("{command:?}: {}: {said}", output.status)))
+}
