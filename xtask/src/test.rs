@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::chromiums;
 
 /// Programs that tests run for real, and files they need, with the Debian packages they come in.
-const NEEDED: [(&str, &str); 20] = [
+const NEEDED: [(&str, &str); 21] = [
     ("git", "git"),
     ("cc", "gcc"),
     ("make", "make"),
@@ -14,6 +14,7 @@ const NEEDED: [(&str, &str); 20] = [
     ("python3", "python3"),
     ("/usr/share/doc/python3-venv", "python3-venv"),
     ("mount", "mount"),
+    ("openssl", "openssl"),
     ("npm", "npm"),
     ("/usr/share/doc/libnss3", "libnss3"),
     ("ctest", "cmake"),

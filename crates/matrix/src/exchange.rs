@@ -206,6 +206,7 @@ mod tests {
             timestamp: "2026-01-02T03:04:05.678Z".parse().unwrap(),
             duration_ms: 1234,
             exit_code: 0,
+            axes: BTreeMap::new(),
         }
     }
 

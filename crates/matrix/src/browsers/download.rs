@@ -62,7 +62,11 @@ impl Client {
 }
 
 fn unreachable_url(url: &str, error: &dyn std::error::Error) -> BrowserError {
-    BrowserError::Unreachable { url: url.to_owned(), why: error.to_string() }
+    let mut why = error.to_string();
+    if why.contains("UnknownIssuer") {
+        why += "; if it is a proxy's or a mirror's own, name its authority in SSL_CERT_FILE";
+    }
+    BrowserError::Unreachable { url: url.to_owned(), why }
 }
 
 fn is_loopback(url: &str) -> bool {

@@ -1,5 +1,6 @@
 //! One HTML file that needs nothing else: no script, no request, every text escaped.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::svg;
@@ -15,6 +16,8 @@ pub struct Page {
     pub made: String,
     /// One for each metric.
     pub tables: Vec<Table>,
+    /// By metric, where one is known.
+    pub units: BTreeMap<String, String>,
     pub comparisons: Vec<Comparison>,
     pub explanations: Vec<Explanation>,
     /// Name and value: host, kernel, command, seed and so on.
@@ -28,13 +31,15 @@ const STYLE: &str = "\
 body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem}\
 table{border-collapse:collapse;margin:.5rem 0 1.5rem}\
 th,td{padding:.3rem .6rem;text-align:left;border-bottom:1px solid #8884;vertical-align:middle}\
-td.n{text-align:right;font-variant-numeric:tabular-nums}\
-td.h{color:#000;text-align:right;font-variant-numeric:tabular-nums}\
+.t{overflow-x:auto}\
+td.n,td.h{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\
+td.h{color:#000}\
+summary{cursor:pointer;margin:.5rem 0}\
 .faster{color:#067d17}.slower{color:#c0271d}\
 @media(prefers-color-scheme:dark){.faster{color:#6fdd7f}.slower{color:#ff8a80}}\
 svg .d{fill:currentColor;opacity:.45}svg .o{fill:none;stroke:currentColor}\
 svg .m{stroke:#d9480f;stroke-width:2}\
-code{white-space:pre-wrap}small{opacity:.75}";
+code{white-space:pre-wrap;overflow-wrap:anywhere}small{opacity:.75}";
 
 /// Text that is only ever text.
 pub(super) fn escape(text: &str) -> String {
@@ -88,15 +93,17 @@ pub fn render(page: &Page) -> String {
     for note in &page.notes {
         let _ = writeln!(html, "<p>⚠ {}</p>", escape(note));
     }
-    comparisons(&mut html, &page.comparisons);
     for table in &page.tables {
-        let _ = writeln!(html, "<h2>{}</h2>", escape(&table.metric));
+        let unit =
+            page.units.get(&table.metric).map(|unit| format!(" <small>{}</small>", escape(unit)));
+        let _ = writeln!(html, "<h2>{}{}</h2>", escape(&table.metric), unit.unwrap_or_default());
         heat_map(&mut html, table);
+        comparisons(&mut html, &table.metric, &page.comparisons);
         distributions(&mut html, table);
     }
     effects(&mut html, &page.explanations);
     if !page.environment.is_empty() {
-        html += "<h2>Environment</h2>\n<table>\n";
+        html += "<h2>Environment</h2>\n<div class=\"t\"><table>\n";
         for (name, value) in &page.environment {
             let _ = writeln!(
                 html,
@@ -105,16 +112,43 @@ pub fn render(page: &Page) -> String {
                 escape(value)
             );
         }
-        html += "</table>\n";
+        html += "</table></div>\n";
     }
     html + "</body>\n</html>\n"
 }
 
-fn comparisons(html: &mut String, comparisons: &[Comparison]) {
+/// With more comparisons than this, those that found no difference are folded away.
+const MANY: usize = 12;
+
+fn comparisons(html: &mut String, metric: &str, comparisons: &[Comparison]) {
+    let ours = comparisons.iter().filter(|comparison| comparison.metric == metric);
+    let (mut told, mut folded): (Vec<_>, Vec<_>) =
+        ours.partition(|c| matches!(c.verdict, Verdict::Faster | Verdict::Slower));
+    if told.len() + folded.len() <= MANY {
+        told.append(&mut folded);
+    }
+    if told.is_empty() && folded.is_empty() {
+        return;
+    }
+    *html += "<h3>Comparisons</h3>\n";
+    rows(html, &told);
+    if !folded.is_empty() {
+        let same = folded.iter().filter(|c| c.verdict == Verdict::Same).count();
+        let _ = writeln!(
+            html,
+            "<details><summary>{same} are the same, {} are not sure</summary>",
+            folded.len() - same
+        );
+        rows(html, &folded);
+        *html += "</details>\n";
+    }
+}
+
+fn rows(html: &mut String, comparisons: &[&Comparison]) {
     if comparisons.is_empty() {
         return;
     }
-    *html += "<h2>Comparisons</h2>\n<table>\n<tr><th>of</th><th>against</th><th>metric</th><th>verdict</th><th>difference</th><th>interval</th><th>samples</th><th>failed</th></tr>\n";
+    *html += "<div class=\"t\"><table>\n<tr><th>of</th><th>against</th><th>verdict</th><th>difference</th><th>interval</th><th>samples</th><th>failed</th></tr>\n";
     for c in comparisons {
         let class = match c.verdict {
             Verdict::Faster => " class=\"faster\"",
@@ -126,10 +160,9 @@ fn comparisons(html: &mut String, comparisons: &[Comparison]) {
         });
         let _ = writeln!(
             html,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td{class}>{}</td><td class=\"n\">{}</td><td class=\"n\">{interval}</td><td class=\"n\">{} / {}</td><td class=\"n\">{} / {}</td></tr>",
+            "<tr><td>{}</td><td>{}</td><td{class}>{}</td><td class=\"n\">{}</td><td class=\"n\">{interval}</td><td class=\"n\">{} / {}</td><td class=\"n\">{} / {}</td></tr>",
             escape(&c.b),
             escape(&c.a),
-            escape(&c.metric),
             c.verdict.as_str(),
             c.ratio.map(percent).unwrap_or_default(),
             c.samples.b,
@@ -138,7 +171,7 @@ fn comparisons(html: &mut String, comparisons: &[Comparison]) {
             c.failed.a
         );
     }
-    *html += "</table>\n";
+    *html += "</table></div>\n";
 }
 
 /// Medians, coloured by how far they are from the first cell: blue below, orange above.
@@ -156,7 +189,7 @@ fn heat_map(html: &mut String, table: &Table) {
         Some((summarise(&cell.values), cell.failed))
     };
     let base = table.cells.iter().find_map(|cell| summarise(&cell.values)).map(|s| s.median);
-    let _ = write!(html, "<table>\n<tr><th>{}</th>", escape(&down.name));
+    let _ = write!(html, "<div class=\"t\"><table>\n<tr><th>{}</th>", escape(&down.name));
     for column in &columns {
         let labels = across.iter().zip(*column).map(|(axis, &at)| axis.values[at].as_str());
         let _ = write!(html, "<th>{}</th>", escape(&labels.collect::<Vec<_>>().join(" ")));
@@ -192,7 +225,7 @@ fn heat_map(html: &mut String, table: &Table) {
         }
         *html += "</tr>\n";
     }
-    *html += "</table>\n";
+    *html += "</table></div>\n";
 }
 
 /// A colour over white, so that black text is legible on it in the dark as well.
@@ -204,7 +237,7 @@ fn blend(colour: &str, strength: f64) -> String {
 
 fn distributions(html: &mut String, table: &Table) {
     let range = svg::range(table.cells.iter().flat_map(|cell| &cell.values));
-    *html += "<table>\n<tr><th>cell</th><th>samples</th><th>median</th><th>MAD</th><th>outliers</th></tr>\n";
+    *html += "<h3>Samples</h3>\n<div class=\"t\"><table>\n<tr><th>cell</th><th>samples</th><th>median</th><th>MAD</th><th>outliers</th></tr>\n";
     for cell in &table.cells {
         let Some(summary) = summarise(&cell.values) else { continue };
         let _ = writeln!(
@@ -225,14 +258,14 @@ fn distributions(html: &mut String, table: &Table) {
             number(range.1)
         );
     }
-    *html += "</table>\n";
+    *html += "</table></div>\n";
 }
 
 fn effects(html: &mut String, explanations: &[Explanation]) {
     if explanations.iter().all(|e| e.effects.is_empty()) {
         return;
     }
-    *html += "<h2>Effects</h2>\n<table>\n<tr><th>metric</th><th>axis</th><th>value</th><th>against</th><th>effect</th><th>interval</th><th></th></tr>\n";
+    *html += "<h2>Effects</h2>\n<div class=\"t\"><table>\n<tr><th>metric</th><th>axis</th><th>value</th><th>against</th><th>effect</th><th>interval</th><th></th></tr>\n";
     for explanation in explanations {
         for e in &explanation.effects {
             let _ = writeln!(
@@ -249,7 +282,7 @@ fn effects(html: &mut String, explanations: &[Explanation]) {
             );
         }
     }
-    *html += "</table>\n";
+    *html += "</table></div>\n";
 }
 
 #[cfg(test)]
@@ -284,6 +317,7 @@ mod tests {
             made: nasty.into(),
             explanations: vec![explain(&table, 0.02, 0.95, 1)],
             tables: vec![table],
+            units: BTreeMap::from([(nasty.to_owned(), nasty.to_owned())]),
             comparisons: vec![comparison],
             environment: vec![(nasty.into(), nasty.into())],
             notes: vec![nasty.into()],
@@ -314,9 +348,34 @@ mod tests {
             "Environment",
             "1 failed",
             "background:rgb(",
+            "<h2>x <small>x</small></h2>",
         ] {
             assert!(html.contains(part), "{part}");
         }
+    }
+
+    #[test]
+    fn what_found_nothing_is_folded_where_there_is_much_of_it() {
+        let flat = [1.0; 20];
+        let side = |values| Side { name: "cell", values, blocks: &[], failed: 0 };
+        let one = compare(side(&flat), side(&flat), "wall", &Criteria::default());
+        let table = Table { metric: "wall".into(), ..Table::default() };
+        let html = |count: usize| {
+            let comparisons = vec![one.clone(); count];
+            render(&Page { tables: vec![table.clone()], comparisons, ..Page::default() })
+        };
+        assert!(!html(MANY).contains("<details>"));
+        assert!(html(MANY + 1).contains("<summary>13 are the same, 0 are not sure</summary>"));
+    }
+
+    #[test]
+    fn wide_tables_scroll_and_not_the_page() {
+        let html = page("x");
+        assert_eq!(
+            html.matches("<table>").count(),
+            html.matches("<div class=\"t\"><table>").count()
+        );
+        assert_eq!(html.matches("</table>").count(), html.matches("</table></div>").count());
     }
 
     #[test]

@@ -73,6 +73,17 @@ impl StatusCell {
         }
     }
 
+    /// How far it is in one sign.
+    fn mark(&self) -> char {
+        match (self.failed, self.ok as u64) {
+            (1.., _) => '✗',
+            (0, ok) if ok >= self.target => '█',
+            (0, ok) if 2 * ok >= self.target => '▓',
+            (0, 1..) => '▒',
+            (0, 0) => '░',
+        }
+    }
+
     fn text(&self) -> String {
         let mark = if self.ok as u64 >= self.target && self.failed == 0 {
             "✓".to_owned()
@@ -96,46 +107,89 @@ pub struct Status {
     pub unavailable: Vec<String>,
 }
 
+/// Where the cells are: one row for each value of the first axis, one column for all the rest.
+struct Layout<'a> {
+    /// The first axis.
+    down: Option<&'a Axis>,
+    rows: Vec<String>,
+    columns: Vec<String>,
+    places: BTreeMap<(String, String), &'a StatusCell>,
+}
+
+impl<'a> Layout<'a> {
+    fn of(axes: &'a [Axis], cells: &'a [StatusCell]) -> Self {
+        // A single list is easier to read downwards.
+        let (down, across) = match axes {
+            [] => (None, &[][..]),
+            [first, rest @ ..] => (Some(first), rest),
+        };
+        let label = |cell: &StatusCell, axis: &Axis| {
+            let value = cell.axes.get(&axis.name).map_or("", String::as_str);
+            match cell.sha.as_ref().filter(|_| axis.name == CODE) {
+                Some(sha) => format!("{value} ({})", &sha[..sha.len().min(7)]),
+                None => value.to_owned(),
+            }
+        };
+        let row_of = |cell: &StatusCell| down.map_or_else(String::new, |axis| label(cell, axis));
+        let column_of = |cell: &StatusCell| {
+            let labels: Vec<String> = across.iter().map(|axis| label(cell, axis)).collect();
+            labels.join(" ")
+        };
+        let (mut rows, mut columns): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
+        let mut places = BTreeMap::new();
+        for cell in cells {
+            let (row, column) = (row_of(cell), column_of(cell));
+            if !rows.contains(&row) {
+                rows.push(row.clone());
+            }
+            if !columns.contains(&column) {
+                columns.push(column.clone());
+            }
+            places.insert((row, column), cell);
+        }
+        Self { down, rows, columns, places }
+    }
+
+    fn corner(&self) -> &'a str {
+        self.down.map_or("", |axis| match axis.name.as_str() {
+            CHROME => "Chrome",
+            name => name,
+        })
+    }
+}
+
+/// One sign for each cell, for matrices that are wider than a terminal.
+pub fn compact(axes: &[Axis], cells: &[StatusCell]) -> String {
+    let layout = Layout::of(axes, cells);
+    let names = layout.rows.iter().map(String::as_str).chain([layout.corner()]);
+    let width = names.map(|name| name.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for row in &layout.rows {
+        let mark = |column: &String| {
+            layout.places.get(&(row.clone(), column.clone())).map_or(' ', |cell| cell.mark())
+        };
+        let marks: String = layout.columns.iter().map(mark).collect();
+        let pad = " ".repeat(width - row.chars().count());
+        text += format!("{row}{pad}  {}", marks.trim_end()).trim_start();
+        text.push('\n');
+    }
+    if layout.columns.iter().any(|column| !column.is_empty()) {
+        text += &format!("across: {}\n", layout.columns.join(", "));
+    }
+    text + "█ done  ▓ half  ▒ begun  ░ nothing  ✗ failed\n"
+}
+
 /// The grid: one row for each value of the first axis, one column for all the rest.
 pub fn grid(axes: &[Axis], cells: &[StatusCell]) -> String {
-    // A single list is easier to read downwards.
-    let (down, across) = match axes {
-        [] => (None, &[][..]),
-        [first, rest @ ..] => (Some(first), rest),
-    };
-    let label = |cell: &StatusCell, axis: &Axis| {
-        let value = cell.axes.get(&axis.name).map_or("", String::as_str);
-        match cell.sha.as_ref().filter(|_| axis.name == CODE) {
-            Some(sha) => format!("{value} ({})", &sha[..sha.len().min(7)]),
-            None => value.to_owned(),
-        }
-    };
-    let row_of = |cell: &StatusCell| down.map_or_else(String::new, |axis| label(cell, axis));
-    let column_of = |cell: &StatusCell| {
-        let labels: Vec<String> = across.iter().map(|axis| label(cell, axis)).collect();
-        labels.join(" ")
-    };
-    let (mut rows, mut columns): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
-    let mut texts: BTreeMap<(String, String), String> = BTreeMap::new();
-    for cell in cells {
-        let (row, column) = (row_of(cell), column_of(cell));
-        if !rows.contains(&row) {
-            rows.push(row.clone());
-        }
-        if !columns.contains(&column) {
-            columns.push(column.clone());
-        }
-        texts.insert((row, column), cell.text());
-    }
-    let corner = down.map_or("", |axis| match axis.name.as_str() {
-        CHROME => "Chrome",
-        name => name,
-    });
+    let layout = Layout::of(axes, cells);
+    let corner = layout.corner();
+    let Layout { rows, columns, places, .. } = layout;
     let mut lines =
         vec![std::iter::once(corner.to_owned()).chain(columns.iter().cloned()).collect::<Vec<_>>()];
     for row in &rows {
         let cell = |column: &String| {
-            texts.get(&(row.clone(), column.clone())).cloned().unwrap_or_else(|| "-".to_owned())
+            let cell = places.get(&(row.clone(), column.clone()));
+            cell.map_or_else(|| "-".to_owned(), |cell| cell.text())
         };
         lines.push(std::iter::once(row.clone()).chain(columns.iter().map(cell)).collect());
     }
@@ -198,6 +252,29 @@ Chrome          main (0123456)  new (0123456)
 121.0.6167.85   1/2 ...         -
 ";
         assert_eq!(grid(&[axis("chrome"), axis("code")], &cells), expected);
+    }
+
+    #[test]
+    fn a_cell_can_be_one_sign() {
+        let axis = |name: &str| Axis { name: name.into(), values: vec![] };
+        let cells = [
+            cell("120.0.6099.109", "main", &[(0, 0), (1, 0)]),
+            cell("120.0.6099.109", "new", &[(0, 0), (1, 9)]),
+            cell("121", "main", &[(0, 0)]),
+            cell("121", "other", &[]),
+        ];
+        let expected = "\
+120.0.6099.109  █✗
+121             ▓ ░
+across: main (0123456), new (0123456), other (0123456)
+█ done  ▓ half  ▒ begun  ░ nothing  ✗ failed
+";
+        assert_eq!(compact(&[axis("chrome"), axis("code")], &cells), expected);
+        let mut early = cell("x", "main", &[(0, 0)]);
+        early.target = 9;
+        assert_eq!(early.mark(), '▒');
+        let got = compact(&[], &[early]);
+        assert_eq!(got, "▒\n█ done  ▓ half  ▒ begun  ░ nothing  ✗ failed\n");
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub(crate) struct Samples<'a> {
     pub(crate) keys: &'a [CellKey],
     pub(crate) metric: String,
     pub(crate) better: Better,
+    /// As the runs say it, or the configuration.
+    pub(crate) unit: Option<String>,
     cells: Vec<Cell>,
 }
 
@@ -48,7 +50,7 @@ impl<'a> Samples<'a> {
         config: &Config,
         metric: &str,
     ) -> Self {
-        let mut said = None;
+        let (mut said, mut unit) = (None, None);
         let cells = keys
             .iter()
             .map(|key| {
@@ -63,6 +65,9 @@ impl<'a> Samples<'a> {
                     cell.sizes.extend(row.planned);
                     if let Some(found) = row.metrics.get(metric) {
                         said = found.better.or(said);
+                        if unit.is_none() {
+                            unit.clone_from(&found.unit);
+                        }
                         cell.values.push(found.value);
                         cell.blocks.push(iteration);
                     }
@@ -71,7 +76,9 @@ impl<'a> Samples<'a> {
             })
             .collect();
         let better = said.unwrap_or_else(|| config.better(metric));
-        Self { matrix, keys, metric: metric.to_owned(), better, cells }
+        let configured = config.metrics.iter().find(|known| known.name == metric);
+        let unit = unit.or_else(|| configured?.unit.clone());
+        Self { matrix, keys, metric: metric.to_owned(), better, unit, cells }
     }
 
     /// Whether any run has it.

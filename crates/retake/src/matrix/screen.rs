@@ -59,6 +59,18 @@ impl Screen {
         term::say(text);
     }
 
+    /// Draws a bar and what it means as the live line; the bar takes what room there is.
+    pub(crate) fn progress(&self, before: &str, done: u64, total: u64, after: &str) {
+        if !self.live {
+            return;
+        }
+        let taken = before.chars().count() + after.chars().count() + 3;
+        match columns().saturating_sub(taken).min(WIDEST) {
+            0..NARROWEST => self.live(&format!("{before}{after}")),
+            width => self.live(&format!("{before}{} {after}", bar(done, total, width))),
+        }
+    }
+
     /// Draws the live line over the last one.
     pub(crate) fn live(&self, text: &str) {
         if !self.live {
@@ -68,8 +80,7 @@ impl Screen {
         if drawn.at.is_some_and(|at| at.elapsed() < PAUSE) && !drawn.text.is_empty() {
             return;
         }
-        let width = term::width().unwrap_or(80).saturating_sub(1);
-        drawn.text = term::visible(text).chars().take(width).collect();
+        drawn.text = term::visible(text).chars().take(columns()).collect();
         drawn.at = Some(Instant::now());
         _ = write!(std::io::stderr(), "\r\x1b[2K{}", drawn.text);
     }
@@ -84,8 +95,17 @@ impl Screen {
     }
 }
 
+/// How long a line may be: in the last column a terminal may begin a new one.
+fn columns() -> usize {
+    term::stderr_width().unwrap_or(80).saturating_sub(1)
+}
+
+/// How long bars are.
+const WIDEST: usize = 30;
+const NARROWEST: usize = 5;
+
 /// `[######----]`
-pub(crate) fn bar(done: u64, total: u64, width: usize) -> String {
+fn bar(done: u64, total: u64, width: usize) -> String {
     let part = if total == 0 { 1.0 } else { (done as f64 / total as f64).min(1.0) };
     let full = (part * width as f64) as usize;
     format!("[{}{}]", "#".repeat(full), "-".repeat(width - full))

@@ -125,6 +125,10 @@ impl Search<'_> {
                     format!("  {}={value:.3}", self.metric.as_deref().unwrap_or_default())
                 }
                 Observation::Exit(125) => "  (skipped)".to_owned(),
+                Observation::Exit(0) => self
+                    .metric
+                    .as_ref()
+                    .map_or_else(String::new, |metric| format!("  (reported no {metric})")),
                 _ => String::new(),
             };
             self.screen.line(&format!(

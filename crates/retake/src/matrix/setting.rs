@@ -46,6 +46,11 @@ impl Setting {
         Worktrees::new(&self.agent.join("worktrees"))
     }
 
+    /// The marks of setups that went well where there is no worktree to keep them.
+    pub(crate) fn setups(&self) -> PathBuf {
+        self.agent.join("matrix-setup")
+    }
+
     pub(crate) fn scratch(&self) -> PathBuf {
         self.agent.join("tmp")
     }

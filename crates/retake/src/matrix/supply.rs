@@ -38,8 +38,6 @@ pub(crate) struct Supply {
     pub(crate) checksums: BTreeMap<String, String>,
     /// What could not be had, and why.
     pub(crate) unavailable: Vec<String>,
-    /// Setups that went well in this process, where there is no worktree to remember it.
-    set_up_here: bool,
 }
 
 impl Supply {
@@ -59,7 +57,6 @@ impl Supply {
             pins,
             checksums: BTreeMap::new(),
             unavailable: Vec::new(),
-            set_up_here: false,
         };
         if let Some(repo) = setting.repo() {
             let (keeper, cancel) = slot.parts();
@@ -194,7 +191,7 @@ impl Supply {
         Ok(())
     }
 
-    /// The setup where there is no code: once for each process.
+    /// The setup where there is no code: once for each text and directory.
     pub(crate) fn here(
         &mut self,
         slot: &mut Slot,
@@ -202,12 +199,18 @@ impl Supply {
         loop_id: LoopId,
         screen: &Screen,
     ) -> Result<(), Trouble> {
-        if let Some(setup) = setting.matrix.setup.as_deref().filter(|_| !self.set_up_here) {
-            let here = Worktree { sha: String::new(), path: setting.home() };
-            self.set_up(slot, setting, setup, &here, "here", loop_id, screen)?;
+        let Some(setup) = setting.matrix.setup.as_deref() else { return Ok(()) };
+        let here = Worktree { sha: String::new(), path: setting.home() };
+        let directory = here.path.as_os_str().as_encoded_bytes();
+        let hash = blake3::hash(&[setup.as_bytes(), directory].join(&0)).to_hex();
+        let mark = setting.setups().join(&hash[..16]);
+        if mark.exists() {
+            return Ok(());
         }
-        self.set_up_here = true;
-        Ok(())
+        self.set_up(slot, setting, setup, &here, "here", loop_id, screen)?;
+        let written =
+            std::fs::create_dir_all(setting.setups()).and_then(|()| std::fs::write(&mark, ""));
+        written.map_err(|error| Trouble::Failed(format!("{}: {error}", mark.display())))
     }
 
     #[expect(clippy::too_many_arguments, reason = "each is a different thing, used once")]
@@ -346,17 +349,16 @@ fn tell_progress(screen: &Screen, value: &str, progress: Progress) {
     let megabytes = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
     match progress {
         Progress::Waiting => screen.live(&format!("chrome {value}: someone else is at it")),
-        Progress::Downloading { done, total: Some(total) } => screen.live(&format!(
-            "chrome {value}: {} {} of {}",
-            super::screen::bar(done, total, 30),
-            megabytes(done),
-            megabytes(total)
-        )),
+        Progress::Downloading { done, total: Some(total) } => {
+            let said = format!("{} of {}", megabytes(done), megabytes(total));
+            screen.progress(&format!("chrome {value}: "), done, total, &said);
+        }
         Progress::Downloading { done, total: None } => {
             screen.live(&format!("chrome {value}: {}", megabytes(done)));
         }
-        Progress::Unpacking { done, total } => screen
-            .live(&format!("chrome {value}: unpacking {}", super::screen::bar(done, total, 30))),
+        Progress::Unpacking { done, total } => {
+            screen.progress(&format!("chrome {value}: "), done, total, "unpacking");
+        }
     }
 }
 

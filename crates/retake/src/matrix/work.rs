@@ -9,7 +9,7 @@ use retake_matrix::plan::{Next, Step, StepKind};
 
 use super::agenda::Agenda;
 use super::iterate::{Ground, Ran, scratch};
-use super::screen::{Screen, bar, time_left};
+use super::screen::{Screen, time_left};
 use crate::slot::Slot;
 use crate::{signals, term};
 
@@ -186,14 +186,14 @@ impl Floor<'_> {
             0 => String::new(),
             count => format!("  {count} failed"),
         };
-        let text = match agenda {
+        match agenda {
             Agenda::Fixed(plan) => {
                 let total = plan.total();
                 let left = time_left(elapsed, finished, total);
                 let left =
                     left.map_or_else(String::new, |left| format!("  ETA {}", term::duration(left)));
-                let bar = bar(finished as u64, total as u64, 30);
-                format!("{bar} {finished}/{total}{failed}{left}")
+                let said = format!("{finished}/{total}{failed}{left}");
+                self.screen.progress("", finished as u64, total as u64, &said);
             }
             Agenda::UntilSure(sampling) => {
                 let (decided, all) = sampling.sampler.progress();
@@ -201,10 +201,9 @@ impl Floor<'_> {
                     let left = deadline.saturating_duration_since(Instant::now()).as_secs();
                     format!("  {} left", term::duration(Duration::from_secs(left)))
                 });
-                let bar = bar(decided as u64, all as u64, 30);
-                format!("{bar} {decided}/{all} decided, {finished} runs{failed}{left}")
+                let said = format!("{decided}/{all} decided, {finished} runs{failed}{left}");
+                self.screen.progress("", decided as u64, all as u64, &said);
             }
-        };
-        self.screen.live(&text);
+        }
     }
 }

@@ -111,20 +111,25 @@ pub(crate) fn visible_lines(text: &str) -> String {
 /// How many columns stdout has; `None` where nothing limits a line.
 pub(crate) fn width() -> Option<usize> {
     let told = std::env::var("COLUMNS").ok().and_then(|text| text.trim().parse().ok());
-    told.filter(|columns| *columns > 0).or_else(|| Some(window()?.0))
+    told.filter(|columns| *columns > 0).or_else(|| Some(window(libc::STDOUT_FILENO)?.0))
+}
+
+/// How many columns the terminal at stderr has.
+pub(crate) fn stderr_width() -> Option<usize> {
+    window(libc::STDERR_FILENO).map(|(columns, _)| columns)
 }
 
 /// How many lines the terminal at stdout has.
 fn height() -> usize {
-    window().map_or(usize::MAX, |(_, lines)| lines)
+    window(libc::STDOUT_FILENO).map_or(usize::MAX, |(_, lines)| lines)
 }
 
-/// Columns and lines of the terminal at stdout; `None` where there is none, or one that has no size.
-fn window() -> Option<(usize, usize)> {
+/// Columns and lines of a terminal; `None` where there is none, or one that has no size.
+fn window(descriptor: i32) -> Option<(usize, usize)> {
     // SAFETY: zero is a valid window size, filled by the query.
     let size = unsafe {
         let mut size: libc::winsize = std::mem::zeroed();
-        (libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) == 0).then_some(size)
+        (libc::ioctl(descriptor, libc::TIOCGWINSZ, &raw mut size) == 0).then_some(size)
     }?;
     (size.ws_col > 0 && size.ws_row > 0).then(|| (size.ws_col.into(), size.ws_row.into()))
 }

@@ -275,7 +275,14 @@ fn the_report_is_one_page_that_asks_for_nothing() {
     let json = env.expect(0, &["report", "-o", "out.html", "--json"]).json();
     assert_eq!(json["metrics"], serde_json::json!(["wall", "cpu", "rss", "load"]));
     let html = std::fs::read_to_string(env.sandbox.project().join("out.html")).unwrap();
-    for part in ["<svg", "Comparisons", "Environment", "load differs by code", "kernel"] {
+    for part in [
+        "<svg",
+        "Comparisons",
+        "Environment",
+        "load differs by code",
+        "kernel",
+        "<h2>load <small>ms</small></h2>",
+    ] {
         assert!(html.contains(part), "{part}");
     }
     assert!(!html.contains("http://") && !html.contains("<script"));

@@ -12,4 +12,6 @@ mod mistakes;
 mod phases;
 mod real;
 mod running;
+mod screen;
 mod stopping;
+mod tls;

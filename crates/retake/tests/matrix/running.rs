@@ -235,6 +235,51 @@ fn a_matrix_needs_neither_code_nor_browser() {
 }
 
 #[test]
+fn a_setup_without_code_runs_once_for_each_text() {
+    let env = Env::bare();
+    let log = env.outside("log");
+    let config = |setup: &str| {
+        env.config(&format!(
+            "command: 'true'\nsetup: {setup}; echo x >> {}\niterations: 1\naxes: {{n: [0]}}\n",
+            log.display()
+        ));
+    };
+    let times = || std::fs::read_to_string(&log).unwrap_or_default().lines().count();
+    config("exit 3");
+    let ran = env.expect(1, &["run"]);
+    assert!(ran.stderr.contains("here: its setup failed with exit code 3"), "{}", ran.stderr);
+    config("echo one");
+    env.expect(0, &["run", "-q"]);
+    env.expect(0, &["run", "-q", "--append", "1"]);
+    assert_eq!(times(), 1);
+    config("echo two");
+    env.expect(0, &["run", "-q", "--append", "1"]);
+    assert_eq!(times(), 2);
+    env.expect(0, &["clean"]);
+    env.expect(0, &["run", "-q", "--append", "1"]);
+    assert_eq!(times(), 3);
+}
+
+#[test]
+fn failures_are_shown_with_the_end_of_what_they_said_and_how_to_try_again() {
+    let env = Env::with_commits(&["one"]);
+    env.config(
+        "command: 'if [ \"$AXIS_KIND\" = \"too large\" ]; then echo out; seq 1 20 >&2; exit 7; fi'\niterations: 2\ncode: {refs: [v1]}\naxes: {kind: [small, too large]}\n",
+    );
+    env.expect(0, &["run", "-q"]);
+    let shown = env.expect(0, &["status", "--failures"]).stdout;
+    assert_eq!(shown.matches("exit:7  retake runs logs").count(), 2, "{shown}");
+    assert!(shown.contains("    11\n") && shown.contains("    20\n"), "{shown}");
+    assert!(!shown.contains("    10\n") && !shown.contains("out"), "{shown}");
+    let again = shown.lines().find_map(|line| line.trim().strip_prefix("again: ")).unwrap();
+    assert_eq!(again, "retake matrix run --refs v1 --axis 'kind=too large'");
+    let ran = env.sandbox.sh(again);
+    assert!(ran.stderr.contains("2 runs: 0 ok, 2 failed"), "{}", ran.snapshot());
+    let small = env.expect(0, &["status", "--compact"]).stdout;
+    assert!(small.contains("v1") && small.contains("  █✗\n"), "{small}");
+}
+
+#[test]
 fn workers_can_be_tied_to_cpus() {
     let env = Env::bare();
     env.config(

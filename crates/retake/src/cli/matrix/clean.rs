@@ -1,4 +1,4 @@
-//! `retake matrix clean`: removes the worktrees. Results stay.
+//! `retake matrix clean`: removes the worktrees, and with them what is set up. Results stay.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::cli::{Exit, Failure};
 use crate::matrix::lock::Lock;
 use crate::term;
 
-/// Remove the worktrees; results stay in the record
+/// Remove the worktrees, so that setups run again; results stay in the record
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -35,6 +35,14 @@ pub(super) fn clean(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> 
         drop(lock);
         drop(slot.end());
         removed = cleaned.map_err(|error| git_failure(&error))?;
+    }
+    if setting.agent.is_dir() {
+        match std::fs::remove_dir_all(setting.setups()) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Failure::File { action: "remove", path: setting.setups(), source });
+            }
+            _ => {}
+        }
     }
     if args.common.json {
         term::document(&Document { removed: &removed })?;

@@ -36,6 +36,7 @@ enum Command {
     Bisect(Box<bisect::Args>),
     Report(report::Args),
     ListChrome(browsers::List),
+    /// Remove the browsers that were downloaded: `cache clean`
     #[command(subcommand)]
     Cache(browsers::Cache),
     Clean(clean::Args),

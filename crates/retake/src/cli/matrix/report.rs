@@ -86,6 +86,7 @@ fn page(view: &View, metrics: &[String], margin: f64) -> Result<Page, Failure> {
             continue;
         }
         let table = samples.table();
+        page.units.extend(samples.unit.clone().map(|unit| (metric.clone(), unit)));
         if !pairs.is_empty() {
             let name = |cell| view.name(cell);
             page.comparisons.extend(samples.compare(&pairs, margin, &view.supply, name));
