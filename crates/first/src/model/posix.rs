@@ -99,12 +99,15 @@ impl Posix {
 
 fn write(pending: &mut Pending, node: Node, offset: u64, data: &Arc<[u8]>) {
     let end = offset.saturating_add(data.len() as u64);
-    // Whatever grew the file before may be lost, so that this write alone would have to.
-    let size = pending.base.file(node).map_or(0, |file| file.size());
     if data.is_empty() {
         return;
     }
-    if end > size {
+    // Whatever grew the file before may be lost, so that this write alone would have to.
+    let size = pending.base.file(node).map_or(0, |file| file.size());
+    let shrunk = pending
+        .of_node(node)
+        .any(|atom| matches!(atom.effect, Effect::Inode(Action::Truncate { .. })));
+    if end > size || shrunk {
         pending.push(Effect::Size { node, size: end }, Vec::new());
     }
     let data = data.clone();
