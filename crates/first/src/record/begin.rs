@@ -143,12 +143,12 @@ impl Watch {
                 }
             }
             What::Truncate => {
-                let Some((known, _)) = self.known(pid, fd)? else { return Ok(None) };
+                let Some((known, _)) = self.known(pid, fd)? else { return self.foreign(pid, fd) };
                 let size = arguments[1];
                 exclusive(Plan::Emit(vec![Action::Truncate { node: known.node, size }]))
             }
             What::Allocate => {
-                let Some((known, _)) = self.known(pid, fd)? else { return Ok(None) };
+                let Some((known, _)) = self.known(pid, fd)? else { return self.foreign(pid, fd) };
                 allocate(known.node, arguments)
             }
             What::SyncRange => {
@@ -266,8 +266,7 @@ impl Watch {
             return Ok(Some((Plan::Say { vector }, false)));
         }
         let Some(known) = self.confirmed(pid, fd, id)? else {
-            self.outside_written(id);
-            return Ok(None);
+            return self.foreign(pid, fd);
         };
         if known.kind != FileKind::Regular {
             return Ok(None);
@@ -292,8 +291,7 @@ impl Watch {
         let fd = out as i32;
         let Some((described, id)) = self.descriptor(pid, fd)? else { return Ok(None) };
         let Some(known) = self.confirmed(pid, fd, id)? else {
-            self.outside_written(id);
-            return Ok(None);
+            return self.foreign(pid, fd);
         };
         let offset = if described.flags & libc::O_APPEND != 0 {
             self.status(pid, fd).map(|status| status.size)
@@ -309,6 +307,23 @@ impl Watch {
             self.unsure.push(known.node);
         }
         Ok(Some((Plan::Copied { node: known.node, fd, offset, sync }, plain)))
+    }
+
+    /// A change of a file outside the tree. One on the same file system may be moved in at any
+    /// time, so it must be known whether this came before.
+    fn foreign(&mut self, pid: pid_t, fd: i32) -> Begun {
+        match self.descriptor(pid, fd)? {
+            Some((_, id)) if id.device == self.device => {
+                let regular =
+                    self.status(pid, fd).is_some_and(|status| status.kind == FileKind::Regular);
+                if !regular {
+                    return Ok(None);
+                }
+                self.outside_written(id);
+                nothing()
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Whether reading would have to wait for another task.

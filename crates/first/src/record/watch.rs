@@ -405,7 +405,7 @@ impl Watch {
     }
 
     pub(super) fn outside_written(&mut self, id: Id) {
-        if id.device == self.device && self.outside.len() < OUTSIDE {
+        if self.outside.len() < OUTSIDE {
             self.outside.insert(id);
         }
     }
