@@ -7,9 +7,9 @@ use retake_engine::{ShellMode, interpret, which};
 
 use super::{Exit, Failure};
 use crate::config::Config;
+use crate::mcp::install::{self, Changed, Client, Scope};
 use crate::mcp::policy::{Asked, Policy};
-use crate::place::Place;
-use crate::{mcp, term};
+use crate::{mcp, place, term};
 
 /// Serve agents over the Model Context Protocol: their commands run on the record
 ///
@@ -24,18 +24,86 @@ pub(crate) struct Args {
     /// With --check: where the command would run
     #[arg(long, value_name = "DIR", requires = "check")]
     cwd: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Enter the server into the configuration of a client
+    Install {
+        #[command(flatten)]
+        place: Place,
+        /// Print what would be entered, and where, and change nothing
+        #[arg(long)]
+        print: bool,
+    },
+    /// Take the server out of the configuration of a client
+    Uninstall {
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+/// Whose configuration.
+#[derive(clap::Args)]
+struct Place {
+    client: Client,
+    /// For all projects of this user instead of this project
+    #[arg(long)]
+    user: bool,
 }
 
 pub(super) fn mcp(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
-    let place = Place::find(&here, store)?;
+    let place = place::Place::find(&here, store)?;
+    let project = place.project.as_deref().unwrap_or(&here);
+    match &args.command {
+        Some(Command::Install { place, print }) => return install(place, project, *print),
+        Some(Command::Uninstall { place }) => return uninstall(place, project),
+        None => {}
+    }
     let config = Config::load(place.project.as_deref())?;
     match args.check {
-        Some(line) => {
-            let project = place.project.as_deref().unwrap_or(&here);
-            check(&line, &here.join(args.cwd.unwrap_or_default()), project, &config)
-        }
+        Some(line) => check(&line, &here.join(args.cwd.unwrap_or_default()), project, &config),
         None => mcp::serve(place, config, here),
+    }
+}
+
+fn install(place: &Place, project: &Path, print: bool) -> Result<Exit, Failure> {
+    let (client, file) = (place.client, place.file(project)?);
+    let program = install::program()?;
+    if print {
+        term::say(&format!("this goes into {}", file.display()));
+        term::data(client.snippet(&program).as_bytes())?;
+        return Ok(Exit::OK);
+    }
+    let changed =
+        client.install(&file, &program).map_err(|error| Failure::Refused(error.to_string()))?;
+    let (name, file) = (client.name(), file.display());
+    term::say(&match changed {
+        Changed::Written => format!("{name} starts `{program} mcp` from now on ({file})"),
+        Changed::AsItWas => format!("{name} starts `{program} mcp` already ({file})"),
+    });
+    Ok(Exit::OK)
+}
+
+fn uninstall(place: &Place, project: &Path) -> Result<Exit, Failure> {
+    let file = place.file(project)?;
+    let changed =
+        place.client.uninstall(&file).map_err(|error| Failure::Refused(error.to_string()))?;
+    let (name, file) = (place.client.name(), file.display());
+    term::say(&match changed {
+        Changed::Written => format!("{name} does not start retake any more ({file})"),
+        Changed::AsItWas => format!("{name} was not told to start retake ({file})"),
+    });
+    Ok(Exit::OK)
+}
+
+impl Place {
+    fn file(&self, project: &Path) -> Result<PathBuf, Failure> {
+        let scope = if self.user { Scope::User } else { Scope::Project };
+        self.client.file(scope, project).map_err(|error| Failure::Refused(error.to_string()))
     }
 }
 

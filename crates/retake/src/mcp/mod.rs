@@ -11,6 +11,7 @@
 
 mod answer;
 mod excerpt;
+pub(crate) mod install;
 mod live;
 pub(crate) mod policy;
 mod pool;

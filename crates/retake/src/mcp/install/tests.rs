@@ -1,0 +1,110 @@
+use super::*;
+
+const CLAUDE: &str = r#"{
+  "numStartups": 7,
+  "mcpServers": {
+    "other": { "command": "x", "args": [] }
+  },
+  "zebra": [1,   2]
+}
+"#;
+
+#[test]
+fn what_else_is_in_a_file_stays_as_it_is() {
+    let after = Client::Claude.with(CLAUDE, "retake").unwrap();
+    let expected = r#"{
+  "numStartups": 7,
+  "mcpServers": {
+    "other": { "command": "x", "args": [] },
+    "retake": {
+      "type": "stdio",
+      "command": "retake",
+      "args": ["mcp"]
+    }
+  },
+  "zebra": [1,   2]
+}
+"#;
+    assert_eq!(after, expected);
+    assert_eq!(Client::Claude.without(&after).unwrap(), CLAUDE);
+    let codex = "# mine\nmodel = \"o9\"   # the best\n\n[mcp_servers.other]\ncommand = 'x'\n\n[profiles.a]\nb = 1\n";
+    let after = Client::Codex.with(codex, "/opt/retake").unwrap();
+    assert!(
+        after.contains("[mcp_servers.retake]\ncommand = \"/opt/retake\"\nargs = [\"mcp\"]\n"),
+        "{after}"
+    );
+    for line in codex.lines() {
+        assert!(after.contains(line), "{line}: {after}");
+    }
+    assert_eq!(Client::Codex.without(&after).unwrap(), codex);
+    let commented = "{\n  // keep this\n  \"model\": \"m\", /* and this */\n}\n";
+    let after = Client::Opencode.with(commented, "retake").unwrap();
+    assert!(after.contains("// keep this") && after.contains("/* and this */"), "{after}");
+    assert!(after.contains("\"command\": [\"retake\", \"mcp\"]"), "{after}");
+}
+
+#[test]
+fn twice_is_as_good_as_once_and_a_move_is_followed() {
+    for client in [Client::Claude, Client::Codex, Client::Gemini, Client::Opencode] {
+        let once = client.with("", "retake").unwrap();
+        assert_eq!(client.with(&once, "retake").unwrap(), once, "{client:?}");
+        let moved = client.with(&once, "/elsewhere/retake").unwrap();
+        assert!(moved.contains("/elsewhere/retake"), "{client:?}: {moved}");
+        assert_eq!(moved.matches("/elsewhere/retake").count(), 1, "{client:?}: {moved}");
+        let gone = client.without(&moved).unwrap();
+        assert!(!gone.contains("retake\""), "{client:?}: {gone}");
+        assert_eq!(client.without(&gone).unwrap(), gone, "{client:?}");
+    }
+}
+
+#[test]
+fn an_entry_that_starts_the_same_keeps_what_was_added_to_it() {
+    let own = "{\"mcpServers\": {\"retake\": {\"command\": \"retake\", \"args\": [\"mcp\"], \"env\": {\"A\": \"b\"}}}}\n";
+    assert_eq!(Client::Gemini.with(own, "retake").unwrap(), own);
+}
+
+#[test]
+fn the_second_version_of_opencode_has_its_own_place() {
+    let second = "{\n  \"mcp\": {\n    \"servers\": {}\n  }\n}\n";
+    let after = Client::Opencode.with(second, "retake").unwrap();
+    let value: serde_json::Value = serde_json::from_str(&after).unwrap();
+    assert_eq!(value["mcp"]["servers"]["retake"]["type"], "local");
+    assert!(value["mcp"]["servers"]["retake"].get("enabled").is_none());
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    for (client, text) in [
+        (Client::Claude, "{\"mcpServers\": "),
+        (Client::Claude, "[1]"),
+        (Client::Gemini, "{\"mcpServers\": 3}"),
+        (Client::Codex, "[mcp_servers\n"),
+        (Client::Codex, "mcp_servers = 3\n"),
+        (Client::Opencode, "{a: 'b'}"),
+    ] {
+        let file = dir.path().join("config");
+        fs::write(&file, text).unwrap();
+        let error = client.install(&file, "retake").unwrap_err().to_string();
+        assert!(error.contains("by hand") && error.contains("retake"), "{client:?}: {error}");
+        assert!(client.uninstall(&file).is_err(), "{client:?} {text}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), text);
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left behind");
+}
+
+#[test]
+fn permissions_and_links_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, link) = (dir.path().join("real"), dir.path().join("link"));
+    fs::write(&file, CLAUDE).unwrap();
+    fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    assert_eq!(Client::Claude.install(&link, "retake").unwrap(), Changed::Written);
+    assert_eq!(Client::Claude.install(&link, "retake").unwrap(), Changed::AsItWas);
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(Client::Claude.uninstall(&link).unwrap(), Changed::Written);
+    assert_eq!(fs::read_to_string(&file).unwrap(), CLAUDE);
+    assert_eq!(Client::Claude.uninstall(&dir.path().join("none")).unwrap(), Changed::AsItWas);
+}
