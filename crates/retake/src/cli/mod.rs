@@ -14,6 +14,7 @@ mod man;
 mod matrix;
 mod runs;
 mod tour;
+mod ui;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -64,6 +65,7 @@ enum Command {
     Tests(history::Args),
     Audit(audit::Args),
     Doctor(doctor::Args),
+    Ui(ui::Args),
     Init(init::Args),
     Config(config::Args),
     Completions(completions::Args),
@@ -97,6 +99,7 @@ pub(crate) fn main() -> Exit {
         Command::MockAgent(args) => return mock::play(&args.words),
         Command::Audit(args) => audit::audit(&args, store),
         Command::Doctor(args) => doctor::doctor(&args, store),
+        Command::Ui(args) => ui::ui(&args, store),
         Command::Init(args) => init::init(&args),
         Command::Config(args) => config::config(&args, store),
         Command::Completions(args) => completions::completions(&args),
