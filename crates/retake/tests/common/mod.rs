@@ -5,6 +5,7 @@
 
 mod agent_env;
 mod record_env;
+mod ui_env;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 pub(crate) use agent_env::Running;
 #[allow(unused_imports, reason = "each test program uses its own part")]
 pub(crate) use record_env::on_disk;
+#[allow(unused_imports, reason = "each test program uses its own part")]
+pub(crate) use ui_env::{Answer, Ui, request};
 
 pub(crate) const RETAKE: &str = env!("CARGO_BIN_EXE_retake");
 
