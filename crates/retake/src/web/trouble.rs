@@ -87,7 +87,12 @@ impl From<Error> for Trouble {
             Error::Ambiguous { .. } => (StatusCode::CONFLICT, "ambiguous", true),
             Error::OutputLost { .. } => (StatusCode::GONE, "output_lost", true),
             Error::NoStore { .. } => (StatusCode::NOT_FOUND, "no_record", false),
-            Error::Busy { .. } => (StatusCode::SERVICE_UNAVAILABLE, "busy", false),
+            Error::Busy { path, .. } => {
+                return Self::busy(&format!(
+                    "{} is locked by another program; try again, or find it with `fuser`",
+                    path.display()
+                ));
+            }
             _ => (StatusCode::INTERNAL_SERVER_ERROR, "record", false),
         };
         Self { status, code, message: error.to_string(), keeps_store }

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 mod agent_env;
+mod browser_env;
 mod record_env;
 mod ui_env;
 
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 
 #[allow(unused_imports, reason = "each test program uses its own part")]
 pub(crate) use agent_env::Running;
+#[allow(unused_imports, reason = "each test program uses its own part")]
+pub(crate) use browser_env::Browser;
 #[allow(unused_imports, reason = "each test program uses its own part")]
 pub(crate) use record_env::on_disk;
 #[allow(unused_imports, reason = "each test program uses its own part")]

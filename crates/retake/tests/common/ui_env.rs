@@ -163,7 +163,7 @@ impl Ui {
         let (status, headers) = read_head(&mut reader);
         let kind = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
         assert_eq!((status, kind.expect("a type").1.as_str()), (200, "text/event-stream"));
-        Events { reader: Chunked { reader, left: 0 }, pending: Vec::new() }
+        Events { reader: Chunked { reader, left: 0 }, pending: Vec::new(), looked: 0 }
     }
 
     /// Kilobytes of memory the server has at this moment.
@@ -193,13 +193,19 @@ pub(crate) struct Told {
 pub(crate) struct Events {
     reader: Chunked,
     pending: Vec<u8>,
+    /// What was looked through for the end of an event.
+    looked: usize,
 }
 
 impl Events {
     /// The next event; `None` once the server has ended.
     pub(crate) fn next(&mut self) -> Option<Told> {
         loop {
-            if let Some(end) = self.pending.windows(2).position(|pair| pair == b"\n\n") {
+            let looked = self.looked.saturating_sub(1).min(self.pending.len());
+            let end = self.pending[looked..].windows(2).position(|pair| pair == b"\n\n");
+            self.looked = self.pending.len();
+            if let Some(end) = end.map(|end| looked + end) {
+                self.looked = 0;
                 let rest = self.pending.split_off(end + 2);
                 let text = String::from_utf8(std::mem::replace(&mut self.pending, rest)).ok()?;
                 let field = |name: &str| {
@@ -209,7 +215,7 @@ impl Events {
                 let data = serde_json::from_str(&field("data: ").expect("data")).expect("JSON");
                 return Some(Told { name: event, id: field("id: "), data });
             }
-            let mut buffer = [0; 4096];
+            let mut buffer = [0; 65536];
             match self.reader.read(&mut buffer) {
                 Ok(0) | Err(_) => return None,
                 Ok(read) => self.pending.extend_from_slice(&buffer[..read]),
