@@ -21,6 +21,7 @@ mod shown;
 mod signals;
 mod slot;
 mod term;
+mod web;
 
 /// Does what the command line asks for and says what to exit with.
 pub fn main() -> i32 {

@@ -47,14 +47,14 @@ pub struct Event {
     pub body: String,
 }
 
-const COLUMNS: &str = "id, kind, plan, state, stop_reason, start_us, end_us";
+pub(crate) const COLUMNS: &str = "id, kind, plan, state, stop_reason, start_us, end_us";
 
 fn time(us: i64, column: usize) -> rusqlite::Result<Timestamp> {
     Timestamp::from_microsecond(us)
         .map_err(|_| rusqlite::Error::IntegralValueOutOfRange(column, us))
 }
 
-fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<LoopRecord> {
+pub(crate) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<LoopRecord> {
     let kind = row.get(1)?;
     Ok(LoopRecord {
         id: LoopId::from_bytes(row.get(0)?),

@@ -53,8 +53,8 @@ pub enum Status {
 /// Where a page ended: the start and number of its last run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    start_us: i64,
-    seq: i64,
+    pub(crate) start_us: i64,
+    pub(crate) seq: i64,
 }
 
 #[derive(Clone, Debug)]

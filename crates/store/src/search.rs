@@ -33,6 +33,8 @@ pub struct Found {
     pub skipped_bytes: u64,
     /// There are older hits than those returned.
     pub more: bool,
+    /// Where they begin: for `search_from`.
+    pub next: Option<u64>,
 }
 
 /// What to look for: words in this order, whole, in any case; a `*` at the end completes the last.
@@ -94,46 +96,69 @@ impl Store {
     /// Runs whose output has the words of `text`, newest first. At most `scan_bytes` of what is
     /// not indexed are read.
     pub fn search(&self, text: &str, limit: usize, scan_bytes: u64) -> Result<Found> {
+        self.search_from(text, None, limit, scan_bytes)
+    }
+
+    /// Like `search`, from where an earlier one ended.
+    pub fn search_from(
+        &self,
+        text: &str,
+        from: Option<u64>,
+        limit: usize,
+        scan_bytes: u64,
+    ) -> Result<Found> {
+        let newest = from.map_or(i64::MAX, |place| i64::try_from(place).unwrap_or(i64::MAX));
         let phrase = Phrase::parse(text);
         if phrase.words.is_empty() || limit == 0 {
             return Ok(Found::default());
         }
         let mut found = Found::default();
-        let mut places = self.indexed(&phrase, limit + 1)?;
-        places.extend(self.scan(&phrase, scan_bytes, &mut found.skipped_bytes)?);
+        let mut places = self.indexed(&phrase, newest, limit + 1)?;
+        places.extend(self.scan(&phrase, newest, scan_bytes, &mut found.skipped_bytes)?);
         places.sort_unstable_by(|a, b| b.cmp(a));
         places.dedup();
         found.more = places.len() > limit;
+        found.next = places.get(limit).map(|place| place.unsigned_abs());
         for place in places.into_iter().take(limit) {
             found.hits.extend(self.hit(&phrase, place)?);
         }
         Ok(found)
     }
 
-    fn indexed(&self, phrase: &Phrase, limit: usize) -> Result<Vec<i64>> {
+    fn indexed(&self, phrase: &Phrase, newest: i64, limit: usize) -> Result<Vec<i64>> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.connection
             .prepare_cached(
-                "SELECT rowid FROM search WHERE search MATCH ?1 ORDER BY rowid DESC LIMIT ?2",
+                "SELECT rowid FROM search WHERE search MATCH ?1 AND rowid <= ?2
+                 ORDER BY rowid DESC LIMIT ?3",
             )
             .and_then(|mut statement| {
-                statement.query_map((phrase.query(), limit), |row| row.get(0))?.collect()
+                statement.query_map((phrase.query(), newest, limit), |row| row.get(0))?.collect()
             })
             .map_err(|error| self.failed("search", error))
     }
 
     /// Looks through what the index does not hold, newest first.
-    fn scan(&self, phrase: &Phrase, budget: u64, skipped: &mut u64) -> Result<Vec<i64>> {
+    fn scan(
+        &self,
+        phrase: &Phrase,
+        newest: i64,
+        budget: u64,
+        skipped: &mut u64,
+    ) -> Result<Vec<i64>> {
         let mut places = Vec::new();
         let mut left = budget;
         let unindexed = [
-            "SELECT place, bytes, 0 FROM outputs WHERE pending = 1 ORDER BY place DESC",
-            "SELECT place, bytes, 1 FROM outputs WHERE bytes > 131072 ORDER BY place DESC",
+            "SELECT place, bytes, 0 FROM outputs WHERE pending = 1 AND place <= ?1
+               ORDER BY place DESC",
+            "SELECT place, bytes, 1 FROM outputs WHERE bytes > 131072 AND place <= ?1
+               ORDER BY place DESC",
         ];
         for sql in unindexed {
             let mut statement =
                 self.connection.prepare(sql).map_err(|error| self.failed("search", error))?;
-            let mut rows = statement.query([]).map_err(|error| self.failed("search", error))?;
+            let mut rows =
+                statement.query([newest]).map_err(|error| self.failed("search", error))?;
             while let Some(row) = rows.next().map_err(|error| self.failed("search", error))? {
                 let read = |column| row.get::<_, i64>(column);
                 let (Ok(place), Ok(bytes), Ok(middle)) = (read(0), read(1), read(2)) else {

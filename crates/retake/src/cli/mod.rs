@@ -16,6 +16,7 @@ mod mcp;
 mod run_one;
 pub(crate) mod runs;
 mod tour;
+mod ui;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -67,6 +68,7 @@ enum Command {
     Tests(history::Args),
     Audit(audit::Args),
     Doctor(doctor::Args),
+    Ui(ui::Args),
     Init(init::Args),
     Config(config::Args),
     Completions(completions::Args),
@@ -104,6 +106,7 @@ pub(crate) fn main() -> Exit {
         Command::RunOne(args) => return run_one::run_one(&args),
         Command::Audit(args) => audit::audit(&args, store),
         Command::Doctor(args) => doctor::doctor(&args, store),
+        Command::Ui(args) => ui::ui(&args, store),
         Command::Init(args) => init::init(&args),
         Command::Config(args) => config::config(&args, store),
         Command::Completions(args) => completions::completions(&args),

@@ -52,7 +52,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    fn of(run: &Run) -> Option<(CellKey, Self)> {
+    pub(crate) fn of(run: &Run) -> Option<(CellKey, Self)> {
         let labels = &run.intent.labels;
         let key = CellKey::parse(labels.get(KEY)?)?;
         let ending = run.ending.as_ref()?;

@@ -1,5 +1,6 @@
 //! Talking to people on stderr and giving data on stdout. The only place that prints.
 
+mod browser;
 mod colour;
 mod pager;
 mod table;
@@ -7,6 +8,7 @@ mod time;
 
 use std::io::{self, IsTerminal, Write};
 
+pub(crate) use browser::browse;
 pub(crate) use colour::{Palette, Shade};
 pub(crate) use pager::page;
 pub(crate) use table::{Cell, Column, Table};

@@ -4,10 +4,12 @@
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 mod agent_env;
+mod browser_env;
 #[path = "../../../../xtask/src/cluster/mod.rs"]
 pub(crate) mod cluster;
 mod record_env;
 pub(crate) mod slurm_env;
+mod ui_env;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -16,7 +18,11 @@ use std::time::{Duration, Instant};
 #[allow(unused_imports, reason = "each test program uses its own part")]
 pub(crate) use agent_env::{Running, STUBBORN};
 #[allow(unused_imports, reason = "each test program uses its own part")]
+pub(crate) use browser_env::Browser;
+#[allow(unused_imports, reason = "each test program uses its own part")]
 pub(crate) use record_env::on_disk;
+#[allow(unused_imports, reason = "each test program uses its own part")]
+pub(crate) use ui_env::{Answer, Ui, request};
 
 pub(crate) const RETAKE: &str = env!("CARGO_BIN_EXE_retake");
 

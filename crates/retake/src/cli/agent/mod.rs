@@ -83,6 +83,13 @@ pub(super) fn agent(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
     }
 }
 
+/// Where the workspaces of the project are.
+pub(super) fn places(store: Option<&Path>) -> Result<retake_agent::workspace::Places, Failure> {
+    let given =
+        project::Given { workspaces: None, templates: None, archive: None, no_colors: false };
+    Ok(Project::open(store, &given)?.places)
+}
+
 fn asked(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let places = project::Given {
         workspaces: args.workspaces_dir,

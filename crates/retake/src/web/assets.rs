@@ -1,0 +1,60 @@
+//! The style, the script and the icon, as they are in the binary. Their names change with their
+//! content, so browsers may keep them.
+
+use std::sync::LazyLock;
+
+use axum::extract::Path;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+
+use super::trouble::{PageTrouble, Trouble};
+
+struct Asset {
+    stem: &'static str,
+    suffix: &'static str,
+    kind: &'static str,
+    content: &'static str,
+}
+
+const ASSETS: [Asset; 3] = [
+    Asset {
+        stem: "app",
+        suffix: "css",
+        kind: "text/css; charset=utf-8",
+        content: include_str!("assets/app.css"),
+    },
+    Asset {
+        stem: "app",
+        suffix: "js",
+        kind: "text/javascript; charset=utf-8",
+        content: include_str!("assets/app.js"),
+    },
+    Asset {
+        stem: "icon",
+        suffix: "svg",
+        kind: "image/svg+xml",
+        content: include_str!("assets/icon.svg"),
+    },
+];
+
+impl Asset {
+    fn name(&self) -> String {
+        let hash = blake3::hash(self.content.as_bytes()).to_hex();
+        format!("{}-{}.{}", self.stem, &hash[..10], self.suffix)
+    }
+}
+
+static NAMES: LazyLock<[String; 3]> = LazyLock::new(|| ASSETS.each_ref().map(Asset::name));
+
+/// The addresses of style, script and icon.
+pub(super) fn addresses() -> [String; 3] {
+    NAMES.each_ref().map(|name| format!("/assets/{name}"))
+}
+
+pub(super) async fn serve(Path(name): Path<String>) -> Result<Response, PageTrouble> {
+    let asset = ASSETS.iter().zip(NAMES.iter()).find(|(_, known)| **known == name);
+    let (asset, _) = asset.ok_or_else(|| Trouble::missing(format!("there is no {name}")))?;
+    let headers =
+        [(CONTENT_TYPE, asset.kind), (CACHE_CONTROL, "private, max-age=31536000, immutable")];
+    Ok((headers, asset.content).into_response())
+}

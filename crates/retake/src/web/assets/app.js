@@ -1,0 +1,541 @@
+// What the pages cannot do by themselves: live output and events, search while one types, keys,
+// and steering. Text from runs only ever becomes text nodes.
+"use strict";
+
+const $ = (selector, within = document) => within.querySelector(selector);
+const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
+const pageToken = $('meta[name="retake-page-token"]')?.content ?? "";
+
+function notice(text, bad = false, lasting = false) {
+  const box = $("#notice");
+  const line = document.createElement("p");
+  line.textContent = text;
+  line.classList.toggle("bad", bad);
+  box.replaceChildren(line);
+  if (!lasting) setTimeout(() => line.remove(), 6000);
+  return line;
+}
+
+async function ask(address, options = {}) {
+  const answer = await fetch(address, { credentials: "same-origin", ...options });
+  const type = answer.headers.get("content-type") ?? "";
+  const body = type.startsWith("application/json") ? await answer.json() : await answer.text();
+  if (!answer.ok) throw new Error(body?.error?.message ?? `the server answered ${answer.status}`);
+  return body;
+}
+
+const post = (address, body) =>
+  ask(address, {
+    method: "POST",
+    headers: { "content-type": "application/json", "x-retake-page-token": pageToken },
+    body: JSON.stringify(body ?? {}),
+  });
+
+// ---- parts of a page that are fetched anew --------------------------------------------------
+
+async function fetchPage(address, signal) {
+  const text = await ask(address, { signal, headers: { accept: "text/html" } });
+  return new DOMParser().parseFromString(text, "text/html");
+}
+
+function swap(fresh, selector) {
+  for (const old of $$(selector)) {
+    const now = fresh.getElementById(old.id);
+    if (!now || old.contains(document.activeElement) && document.activeElement.matches("input")) continue;
+    if (old.innerHTML === now.innerHTML) continue;
+    const chosen = $(".chosen", old)?.dataset.id;
+    old.replaceChildren(...document.importNode(now, true).childNodes);
+    for (const name of now.getAttributeNames()) if (name.startsWith("data-")) old.setAttribute(name, now.getAttribute(name));
+    if (chosen) $(`[data-id="${CSS.escape(chosen)}"]`, old)?.classList.add("chosen");
+  }
+  enable();
+}
+
+let refreshing = null;
+let again = false;
+function refresh() {
+  // However much happens at once, one request is under way and one may follow.
+  if (refreshing) { again = true; return refreshing; }
+  refreshing = fetchPage(location.href)
+    .then((fresh) => swap(fresh, "[data-live]"))
+    .catch(() => {})
+    .finally(() => {
+      refreshing = null;
+      if (again) { again = false; setTimeout(refresh, 300); }
+    });
+  return refreshing;
+}
+
+for (const part of $$("[data-every]")) {
+  setInterval(() => { if (!document.hidden) refresh(); }, 1000 * Number(part.dataset.every));
+}
+
+// ---- events, from where they were heard last ------------------------------------------------
+
+// Connections are few (six for all tabs), so a page that nobody sees has none.
+function listen(address, from, handlers) {
+  let source = null, last = from, over = false, warned = null;
+  const open = () => {
+    if (source || over || document.hidden) return;
+    const mark = address.includes("?") ? "&" : "?";
+    source = new EventSource(last === null ? address : `${address}${mark}from=${encodeURIComponent(last)}`);
+    source.onopen = () => { warned?.remove(); warned = null; document.body.dataset.live = "1"; };
+    source.onerror = () => {
+      document.body.dataset.live = "";
+      warned ??= notice("The server does not answer. Trying again…", true, true);
+      // A refused answer ends an EventSource for good; a new one goes on from the same place.
+      if (source?.readyState === EventSource.CLOSED) { close(); setTimeout(open, 1500); }
+    };
+    for (const [name, handler] of Object.entries(handlers)) {
+      source.addEventListener(name, (event) => {
+        if (event.lastEventId) last = event.lastEventId;
+        handler(JSON.parse(event.data));
+      });
+    }
+    for (const name of ["end", "gone"]) source.addEventListener(name, () => { over = true; close(); });
+  };
+  const close = () => { source?.close(); source = null; };
+  document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", open);
+  open();
+  return { stop: () => { over = true; close(); } };
+}
+
+// ---- the list of runs -----------------------------------------------------------------------
+
+const filters = $("#filters");
+if (filters) {
+  let asked = null, timer = null;
+  const show = async (address, keep) => {
+    asked?.abort();
+    asked = new AbortController();
+    try {
+      const fresh = await fetchPage(address, asked.signal);
+      swap(fresh, "#results");
+      history[keep ? "replaceState" : "pushState"](null, "", address);
+      watchEnd();
+    } catch (error) {
+      if (error.name !== "AbortError") notice(error.message, true);
+    }
+  };
+  const address = () => {
+    const words = new URLSearchParams([...new FormData(filters)].filter(([, value]) => value !== ""));
+    return words.size ? `/runs?${words}` : "/runs";
+  };
+  filters.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => show(address(), true), 150);
+  });
+  filters.addEventListener("submit", (event) => {
+    event.preventDefault();
+    clearTimeout(timer);
+    show(address(), false);
+  });
+  addEventListener("popstate", () => location.reload());
+
+  // Older runs come as one scrolls; those far above go, so a long way down stays light.
+  const MOST_ROWS = 600;
+  let loading = false;
+  const watcher = new IntersectionObserver((entries) => { if (entries.some((e) => e.isIntersecting)) older(); }, { rootMargin: "600px" });
+  const watchEnd = () => { watcher.disconnect(); const next = $("#next"); if (next) watcher.observe(next); };
+  const older = async () => {
+    const next = $("#next");
+    if (loading || !next) return;
+    loading = true;
+    try {
+      const fresh = await fetchPage(next.href);
+      const rows = $("#rows");
+      rows.append(...document.importNode($("#rows", fresh), true).children);
+      const excess = rows.children.length - MOST_ROWS;
+      if (excess > 0) {
+        const height = document.documentElement.scrollHeight;
+        for (const row of [...rows.children].slice(0, excess)) row.remove();
+        scrollBy(0, document.documentElement.scrollHeight - height);
+      }
+      const following = $("#next", fresh);
+      if (following) next.href = following.getAttribute("href"); else next.remove();
+    } catch (error) {
+      notice(error.message, true);
+    }
+    loading = false;
+    watchEnd();
+  };
+  watchEnd();
+}
+
+// ---- the output of a run --------------------------------------------------------------------
+
+const KEPT = 4; // windows of 64 KiB that a pane keeps; the rest is fetched again when scrolled to
+const sizeOf = (bytes) => {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let at = 0;
+  while (bytes >= 1000 && at + 1 < units.length) { bytes /= 1024; at += 1; }
+  return `${at === 0 || bytes >= 100 ? Math.round(bytes) : bytes.toPrecision(3)} ${units[at]}`;
+};
+
+class Pane {
+  constructor(element, run) {
+    this.element = element;
+    this.run = run;
+    this.stream = element.dataset.stream;
+    this.log = $(".log", element);
+    this.extent = $(".extent", element);
+    this.length = Number(element.dataset.length);
+    this.offsets = element.dataset.offsets;
+    this.needle = "";
+    this.busy = false;
+    const first = $("pre", this.log);
+    this.blocks = [{ node: first, start: Number(element.dataset.start), end: Number(element.dataset.end) }];
+    this.controls();
+    this.log.addEventListener("scroll", () => this.scrolled(), { passive: true });
+    // The end is what one wants to see first, unless something was looked for.
+    const mark = $("mark", this.log);
+    if (mark) { mark.classList.add("here"); this.log.scrollTop = mark.offsetTop - this.log.clientHeight / 3; }
+    else if (!location.search.match(/[?&](out|err|all)=/)) this.log.scrollTop = this.log.scrollHeight;
+    this.told();
+  }
+
+  get start() { return this.blocks[0].start; }
+  get end() { return this.blocks.at(-1).end; }
+  get atEnd() { return this.end >= this.length; }
+  get following() { return this.atEnd && this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 40; }
+
+  controls() {
+    const moves = $(".moves", this.element);
+    const button = (name, title, act) => {
+      const made = document.createElement("button");
+      made.className = "small";
+      made.textContent = name;
+      made.title = title;
+      made.setAttribute("aria-label", `${title} of ${this.stream}`);
+      made.addEventListener("click", act);
+      return made;
+    };
+    this.slider = document.createElement("input");
+    Object.assign(this.slider, { type: "range", min: 0, max: 1000, value: 1000, title: "Place in the output" });
+    this.slider.setAttribute("aria-label", `Place in ${this.stream}`);
+    this.slider.addEventListener("change", () => this.go({ near: Math.floor(this.length * this.slider.value / 1000) }));
+    moves.replaceChildren(this.slider, button("⇤", "Beginning", () => this.first()), button("⇥", "End", () => this.last()));
+    this.moves = moves;
+  }
+
+  told() {
+    const all = this.start === 0 && this.atEnd;
+    this.extent.textContent = all ? sizeOf(this.length) : `${sizeOf(this.start)} to ${sizeOf(this.end)} of ${sizeOf(this.length)}`;
+    this.slider.hidden = all;
+    if (document.activeElement !== this.slider && this.length > 0) {
+      this.slider.value = Math.round(1000 * (this.atEnd && this.following ? 1 : this.start / this.length));
+    }
+    if (this.length > 0) $(".empty", this.log)?.remove();
+  }
+
+  render(pieces, into) {
+    for (const piece of pieces) {
+      let to = into;
+      if (this.stream === "merged") {
+        to = document.createElement("span");
+        to.className = `piece ${piece.stream}`;
+        if (piece.atMs !== undefined) to.title = `${piece.stream} after ${piece.atMs} ms`;
+        into.append(to);
+      }
+      for (const [classes, text] of piece.spans) this.text(classes, text, to);
+    }
+  }
+
+  text(classes, text, into) {
+    let to = into;
+    if (classes) { to = document.createElement("span"); to.className = classes; into.append(to); }
+    let at = 0;
+    if (this.needle) {
+      const folded = text.toLowerCase();
+      if (folded.length === text.length) {
+        for (let found; (found = folded.indexOf(this.needle, at)) >= 0; at = found + this.needle.length) {
+          to.append(text.slice(at, found));
+          const mark = document.createElement("mark");
+          mark.textContent = text.slice(found, found + this.needle.length);
+          to.append(mark);
+        }
+      }
+    }
+    to.append(text.slice(at));
+  }
+
+  async window(where) {
+    const words = new URLSearchParams({ stream: this.stream, spans: "1", ...where });
+    return ask(`/api/v1/runs/${this.run}/logs?${words}`);
+  }
+
+  block(window) {
+    const node = document.createElement("pre");
+    this.render(window.pieces, node);
+    this.length = window.length;
+    return { node, start: window.offset, end: window.end };
+  }
+
+  async go(where) {
+    if (this.busy) return;
+    this.busy = true;
+    try {
+      const window = await this.window(where);
+      const block = this.block(window);
+      this.log.replaceChildren(block.node);
+      this.blocks = [block];
+      this.offsets = window.offsets.join(".");
+      this.log.scrollTop = where.tail || this.atEnd && where.near === undefined && where.offset === undefined ? this.log.scrollHeight : 0;
+      this.told();
+    } catch (error) { notice(error.message, true); }
+    this.busy = false;
+    this.scrolled();
+  }
+
+  first() { return this.go({ offset: 0 }); }
+  last() { return this.go({ tail: 1 }); }
+
+  async scrolled() {
+    if (this.busy) return;
+    const { scrollTop, clientHeight, scrollHeight } = this.log;
+    const down = scrollHeight - scrollTop - clientHeight < 1500 && !this.atEnd;
+    const up = !down && scrollTop < 1500 && this.start > 0;
+    if (!down && !up) return;
+    this.busy = true;
+    try {
+      if (down) {
+        const window = await this.window({ offset: this.end });
+        const block = this.block(window);
+        this.log.append(block.node);
+        this.blocks.push(block);
+        this.offsets = window.offsets.join(".");
+        if (this.blocks.length > KEPT) {
+          const height = this.log.scrollHeight, top = this.log.scrollTop;
+          this.blocks.shift().node.remove();
+          this.log.scrollTop = top - (height - this.log.scrollHeight);
+        }
+      } else {
+        const block = this.block(await this.window({ before: this.start }));
+        const height = this.log.scrollHeight, top = this.log.scrollTop;
+        this.log.prepend(block.node);
+        this.blocks.unshift(block);
+        this.log.scrollTop = top + this.log.scrollHeight - height;
+        if (this.blocks.length > KEPT) this.blocks.pop().node.remove();
+      }
+      this.told();
+    } catch (error) { notice(error.message, true); }
+    this.busy = false;
+    // More may be needed still, once this is laid out.
+    requestAnimationFrame(() => this.scrolled());
+  }
+
+  // What was written just now. Shown where the end is shown; else only counted.
+  grew(pieces, offsets, length) {
+    const was = this.following, shown = this.atEnd && !this.busy;
+    this.length = length;
+    if (shown) {
+      const last = this.blocks.at(-1);
+      this.render(pieces, last.node);
+      last.end = length;
+      this.offsets = offsets.join(".");
+      if (last.end - last.start > 65536) {
+        const node = document.createElement("pre");
+        this.log.append(node);
+        this.blocks.push({ node, start: last.end, end: last.end });
+        if (this.blocks.length > KEPT && was) this.blocks.shift().node.remove();
+      }
+      if (was) this.log.scrollTop = this.log.scrollHeight;
+    }
+    this.told();
+  }
+
+  async find(text, from) {
+    this.needle = text.toLowerCase();
+    for (let offset = from; ;) {
+      const words = new URLSearchParams({ stream: this.stream, text, offset });
+      const place = await ask(`/api/v1/runs/${this.run}/find?${words}`);
+      if (place.found) return place.found;
+      if (place.lookedTo >= place.length) return null;
+      offset = place.lookedTo;
+    }
+  }
+
+  async show([start]) {
+    await this.go({ near: Math.max(0, start - 2048) });
+    // The window begins a little before the match; that is the first mark at or after it.
+    const before = new TextEncoder();
+    let at = this.start;
+    const walk = document.createTreeWalker(this.log, NodeFilter.SHOW_TEXT);
+    for (let node; (node = walk.nextNode());) {
+      if (node.parentElement.tagName === "MARK" && at >= start - 64) {
+        node.parentElement.classList.add("here");
+        this.log.scrollTop = node.parentElement.offsetTop - this.log.clientHeight / 3;
+        return;
+      }
+      at += before.encode(node.data).length;
+    }
+    const mark = $("mark", this.log);
+    if (mark) { mark.classList.add("here"); this.log.scrollTop = mark.offsetTop - this.log.clientHeight / 3; }
+  }
+}
+
+const output = $("#output");
+if (output) {
+  const run = output.dataset.run;
+  const panes = $$(".pane", output).map((pane) => new Pane(pane, run));
+  const by = Object.fromEntries(panes.map((pane) => [pane.stream, pane]));
+  const offsets = () => {
+    if (by.merged) return by.merged.offsets;
+    return `${by.stdout.end}.${by.stderr.end}`;
+  };
+  if (output.dataset.running) {
+    const lengths = [0, 0];
+    listen(`/api/v1/runs/${run}/events?spans=1`, offsets(), {
+      output: (news) => {
+        if (by.merged) by.merged.grew(news.pieces, news.offsets, news.offsets[0] + news.offsets[1]);
+        else for (const stream of ["stdout", "stderr"]) {
+          const place = stream === "stdout" ? 0 : 1;
+          const own = news.pieces.filter((piece) => piece.stream === stream);
+          if (own.length) by[stream].grew(own, news.offsets, news.offsets[place]);
+          lengths[place] = news.offsets[place];
+        }
+      },
+      end: () => { output.dataset.running = ""; refresh(); },
+      gone: (said) => notice(said.message, true, true),
+      trouble: (said) => notice(said.message, true),
+    });
+  }
+  const inside = $("#inside");
+  let next = null;
+  const search = async (fromStart) => {
+    const text = inside.elements.find.value;
+    if (!text) return;
+    $("#found").textContent = "looking…";
+    if (fromStart || next?.text !== text) next = { text, pane: 0, from: 0 };
+    try {
+      for (; next.pane < panes.length; next = { text, pane: next.pane + 1, from: 0 }) {
+        const pane = panes[next.pane];
+        const found = await pane.find(text, next.from);
+        if (found) {
+          next.from = found[1];
+          await pane.show(found);
+          $("#found").textContent = `in ${pane.stream}, ${sizeOf(found[0])} in`;
+          const address = new URL(location.href);
+          address.searchParams.set("find", text);
+          history.replaceState(null, "", address);
+          return;
+        }
+      }
+      $("#found").textContent = "no more";
+      next = null;
+    } catch (error) { $("#found").textContent = ""; notice(error.message, true); }
+  };
+  inside.addEventListener("submit", (event) => { event.preventDefault(); search(false); });
+  addEventListener("retake:find", (event) => search(event.detail.first));
+  addEventListener("retake:move", (event) => panes.forEach((pane) => (event.detail.end ? pane.last() : pane.first())));
+}
+
+// ---- a loop ---------------------------------------------------------------------------------
+
+const loop = $("#loop");
+if (loop && !loop.dataset.ended) {
+  const feed = $("#feed");
+  if (feed) feed.scrollTop = feed.scrollHeight;
+  let fedRun = null;
+  listen(`/api/v1/loops/${loop.dataset.loop}/events`, loop.dataset.last, {
+    event: refresh,
+    change: refresh,
+    end: () => refresh().then(() => { $("#actions")?.remove(); }),
+    gone: (said) => notice(said.message, true, true),
+    trouble: (said) => notice(said.message, true),
+    feed: ({ run, lines }) => {
+      if (!feed) return;
+      const follow = feed.scrollHeight - feed.scrollTop - feed.clientHeight < 40;
+      if (fedRun !== null && fedRun !== run) feed.replaceChildren();
+      fedRun = run;
+      for (const line of lines) {
+        const item = document.createElement("li");
+        item.className = line.kind;
+        item.textContent = line.text;
+        feed.append(item);
+      }
+      while (feed.children.length > 300) feed.firstChild.remove();
+      if (follow) feed.scrollTop = feed.scrollHeight;
+    },
+  });
+}
+
+// ---- what changes something -----------------------------------------------------------------
+
+function enable() {
+  for (const part of $$(".actions[hidden], button[data-post][hidden]")) part.hidden = false;
+}
+enable();
+
+async function act(body) {
+  try {
+    const { done } = await post($("#actions").dataset.actions, body);
+    notice(done);
+  } catch (error) { notice(error.message, true); }
+  refresh();
+}
+
+document.addEventListener("click", async (event) => {
+  const action = event.target.closest("button[data-action]");
+  if (action) { action.disabled = true; return act({ action: action.dataset.action }); }
+  const button = event.target.closest("button[data-post]");
+  if (button) {
+    button.disabled = true;
+    try { await post(button.dataset.post); } catch (error) { notice(error.message, true); }
+    refresh();
+  }
+});
+document.addEventListener("submit", (event) => {
+  if (event.target.id !== "tell") return;
+  event.preventDefault();
+  const field = event.target.elements.message;
+  act({ action: "tell", message: field.value });
+  field.value = "";
+  field.blur();
+});
+
+// ---- keys -----------------------------------------------------------------------------------
+
+function choose(step) {
+  const rows = $$("#rows > *");
+  if (!rows.length) return;
+  const at = rows.findIndex((row) => row.classList.contains("chosen"));
+  rows[at]?.classList.remove("chosen");
+  const now = rows[Math.min(rows.length - 1, Math.max(0, at + step))];
+  now.classList.add("chosen");
+  now.scrollIntoView({ block: "nearest" });
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.matches("input, select, textarea")) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  if ($("#help").open && event.key !== "?") return;
+  const pages = { o: "/", r: "/runs", l: "/loops" };
+  const say = (name, detail) => dispatchEvent(new CustomEvent(name, { detail }));
+  switch (event.key) {
+    case "/": $("#search")?.focus(); $("#search")?.select(); break;
+    case "j": choose(1); break;
+    case "k": choose(-1); break;
+    case "Enter": {
+      const link = event.target === document.body ? $("#rows > .chosen a") : null;
+      if (!link) return;
+      link.click();
+      break;
+    }
+    case "?": $("#help").open ? $("#help").close() : $("#help").showModal(); break;
+    case "f": $("#inside input")?.focus(); break;
+    case "n": say("retake:find", { first: false }); break;
+    case "N": say("retake:find", { first: true }); break;
+    case "g": say("retake:move", { end: false }); break;
+    case "G": say("retake:move", { end: true }); break;
+    default:
+      if (!pages[event.key]) return;
+      location.href = pages[event.key];
+  }
+  event.preventDefault();
+});

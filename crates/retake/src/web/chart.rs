@@ -1,0 +1,205 @@
+//! Charts as SVG: axes with units, colours by class, and the same in words for whoever does not
+//! see them. Small enough to be ours.
+
+use std::fmt::Write;
+
+use super::html::Html;
+
+const WIDTH: f64 = 480.0;
+const HEIGHT: f64 = 150.0;
+const LEFT: f64 = 46.0;
+const RIGHT: f64 = 6.0;
+const TOP: f64 = 8.0;
+const BOTTOM: f64 = 20.0;
+
+/// A chart over a row of slices.
+pub(super) struct Chart<'a> {
+    /// What it shows, in words.
+    pub(super) says: &'a str,
+    pub(super) series: &'a [Series<'a>],
+    pub(super) shape: Shape,
+    /// How a value of the vertical axis is written.
+    pub(super) unit: fn(f64) -> String,
+    /// What stands under the first and the last slice.
+    pub(super) ends: (&'a str, &'a str),
+    /// What each slice is, on hover.
+    pub(super) titles: &'a [String],
+}
+
+pub(super) struct Series<'a> {
+    pub(super) class: &'static str,
+    /// One for each slice.
+    pub(super) values: &'a [Option<f64>],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// One on the other.
+    Stacked,
+    Lines,
+}
+
+impl Chart<'_> {
+    fn count(&self) -> usize {
+        self.series.iter().map(|series| series.values.len()).max().unwrap_or(0)
+    }
+
+    fn top(&self) -> f64 {
+        let value = |series: &Series<'_>, at: usize| series.values.get(at).copied().flatten();
+        let each = (0..self.count()).map(|at| {
+            let values = self.series.iter().filter_map(|series| value(series, at));
+            match self.shape {
+                Shape::Stacked => values.sum::<f64>(),
+                Shape::Lines => values.fold(0.0, f64::max),
+            }
+        });
+        round_up(each.fold(0.0, f64::max))
+    }
+
+    pub(super) fn draw(&self, html: &mut Html) {
+        let (count, top) = (self.count().max(1), self.top());
+        let (inner, height) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
+        let y = |value: f64| TOP + height * (1.0 - value / top);
+        let x = |at: usize| LEFT + inner * at as f64 / count as f64;
+        html.lit("<svg class=\"chart\" role=\"img\"")
+            .at("viewBox", &format!("0 0 {WIDTH} {HEIGHT}"));
+        html.at("aria-label", self.says).lit(">");
+        for part in [0.0, 0.5, 1.0] {
+            let value = top * part;
+            html.lit("<line class=\"grid\"").num("x1", LEFT).num("x2", WIDTH - RIGHT);
+            html.num("y1", number(y(value))).num("y2", number(y(value))).lit("/>");
+            html.lit("<text class=\"tick\" text-anchor=\"end\"").num("x", LEFT - 5.0);
+            html.num("y", number(y(value) + 4.0)).lit(">").text(&(self.unit)(value)).lit("</text>");
+        }
+        match self.shape {
+            Shape::Stacked => self.bars(html, x, y, inner / count as f64),
+            Shape::Lines => self.lines(html, |at| x(at) + inner / count as f64 / 2.0, y),
+        }
+        for (place, anchor, text) in
+            [(LEFT, "start", self.ends.0), (WIDTH - RIGHT, "end", self.ends.1)]
+        {
+            html.lit("<text class=\"tick\"").num("x", place).num("y", HEIGHT - 5.0);
+            html.at("text-anchor", anchor).lit(">").text(text).lit("</text>");
+        }
+        html.lit("</svg>");
+    }
+
+    fn bars(&self, html: &mut Html, x: impl Fn(usize) -> f64, y: impl Fn(f64) -> f64, width: f64) {
+        for at in 0..self.count() {
+            let mut under = 0.0;
+            html.lit("<g>");
+            for series in self.series {
+                let Some(value) = series.values.get(at).copied().flatten() else { continue };
+                if value > 0.0 {
+                    let (high, low) = (y(under + value), y(under));
+                    html.lit("<rect")
+                        .at("class", series.class)
+                        .num("x", number(x(at) + width * 0.1));
+                    html.num("y", number(high)).num("width", number(width * 0.8));
+                    html.num("height", number((low - high).max(0.8))).lit("/>");
+                    under += value;
+                }
+            }
+            if let Some(title) = self.titles.get(at) {
+                html.lit("<title>").text(title).lit("</title>");
+            }
+            html.lit("</g>");
+        }
+    }
+
+    fn lines(&self, html: &mut Html, x: impl Fn(usize) -> f64, y: impl Fn(f64) -> f64) {
+        for series in self.series {
+            let mut path = String::new();
+            let mut apart = true;
+            for (at, value) in series.values.iter().enumerate() {
+                let Some(value) = value else {
+                    apart = true;
+                    continue;
+                };
+                let verb = if std::mem::take(&mut apart) { 'M' } else { 'L' };
+                // Writing to a string cannot fail.
+                _ = write!(path, "{verb}{} {}", number(x(at)), number(y(*value)));
+            }
+            html.lit("<path").at("class", series.class).at("d", &path).lit("/>");
+            for (at, value) in series.values.iter().enumerate() {
+                let Some(value) = value else { continue };
+                html.lit("<circle").at("class", series.class).num("cx", number(x(at)));
+                html.num("cy", number(y(*value))).lit(" r=\"2\"><title>");
+                html.text(self.titles.get(at).map_or("", String::as_str)).lit("</title></circle>");
+            }
+        }
+    }
+}
+
+fn number(value: f64) -> String {
+    format!("{value:.1}")
+}
+
+/// The next number that is easy to read: 1, 2 or 5 of a power of ten.
+fn round_up(value: f64) -> f64 {
+    if !value.is_finite() || value <= 0.0 {
+        return 1.0;
+    }
+    let power = 10f64.powf(value.log10().floor());
+    let steps = [1.0, 2.0, 5.0, 10.0];
+    steps.into_iter().map(|step| step * power).find(|step| *step >= value * 0.999).unwrap_or(value)
+}
+
+/// The samples of a cell: every one a dot, the median a line.
+pub(super) fn strip(
+    html: &mut Html,
+    values: &[f64],
+    median: f64,
+    (low, high): (f64, f64),
+    says: &str,
+) {
+    /// More dots than this cannot be told apart.
+    const MOST: usize = 300;
+    let span = if high > low { high - low } else { 1.0 };
+    let x = |value: f64| 4.0 + (value - low) / span * 232.0;
+    html.lit("<svg class=\"strip\" viewBox=\"0 0 240 24\" role=\"img\"")
+        .at("aria-label", says)
+        .lit(">");
+    for (at, value) in values.iter().enumerate().step_by(values.len().div_ceil(MOST).max(1)) {
+        // Spread over the height so that equal values do not hide each other.
+        let y = 5.0 + (at as f64 * 0.618_034).fract() * 14.0;
+        html.lit("<circle r=\"2.2\"").num("cx", number(x(*value))).num("cy", number(y)).lit("/>");
+    }
+    html.lit("<line y1=\"1\" y2=\"23\"").num("x1", number(x(median))).num("x2", number(x(median)));
+    html.lit("/></svg>");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_axis_ends_at_a_number_that_is_easy_to_read() {
+        for (value, top) in [(0.0, 1.0), (3.0, 5.0), (10.0, 10.0), (11.0, 20.0), (0.03, 0.05)] {
+            assert!((round_up(value) - top).abs() < 1e-9, "{value}");
+        }
+        assert_eq!(round_up(f64::NAN), 1.0);
+    }
+
+    #[test]
+    fn a_chart_says_what_it_shows_and_has_its_units() {
+        let values = [Some(1.0), None, Some(4.0)];
+        for shape in [Shape::Stacked, Shape::Lines] {
+            let mut html = Html::new();
+            let series = [Series { class: "ok", values: &values }];
+            let titles = ["a".to_owned()];
+            Chart {
+                says: "runs <b>",
+                series: &series,
+                shape,
+                unit: |value| format!("{value} ms"),
+                ends: ("then", "now"),
+                titles: &titles,
+            }
+            .draw(&mut html);
+            let text = html.as_str();
+            assert!(text.contains("aria-label=\"runs &lt;b&gt;\"") && text.contains(">5 ms<"));
+            assert!(text.contains(">then<") && text.contains(">now<") && !text.contains("NaN"));
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Server-sent events: what a run writes and what happens to a loop, as it happens.
+//!
+//! Each listener is told from where it says it is, so a connection that broke goes on without a
+//! gap. One event at a time waits for a slow listener; the next look happens once that is gone.
+
+mod loops;
+
+pub(super) use loops::{Heard, follow_loop};
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use retake_event::{RunId, Stream};
+use retake_store::Piece;
+use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use super::ansi::{self, Style};
+use super::log::{Content, Shown};
+use super::params::Params;
+use super::trouble::Trouble;
+use super::{App, MOST_STREAMS};
+
+/// How often a run is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often a listener that hears nothing is told so: a connection that is gone shows.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// Bytes of output told at once.
+const MOST: usize = 128 << 10;
+/// How often trouble with the record is met before a listener is let go.
+const PATIENCE: u32 = 20;
+
+/// Where events go.
+pub(super) struct Listener {
+    sender: mpsc::Sender<Bytes>,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Nobody listens any more.
+pub(super) struct Gone;
+
+impl Listener {
+    /// The answer to a listener, and where its events go.
+    pub(super) fn open(app: &App) -> Result<(Response, Self), Trouble> {
+        let permit = app.streams.clone().try_acquire_owned().map_err(|_| {
+            Trouble::busy(&format!("{MOST_STREAMS} live pages are open; close some of them"))
+        })?;
+        let (sender, receiver) = mpsc::channel(1);
+        let body = Body::from_stream(Received(receiver));
+        let response = ([(CONTENT_TYPE, "text/event-stream")], body).into_response();
+        Ok((response, Self { sender, _permit: permit }))
+    }
+
+    pub(super) async fn tell(
+        &self,
+        name: &str,
+        id: Option<&str>,
+        data: &impl Serialize,
+    ) -> Result<(), Gone> {
+        let id = id.map_or_else(String::new, |id| format!("id: {id}\n"));
+        // Plain data; what could not be told would be an empty object.
+        let data = serde_json::to_string(data).unwrap_or_else(|_| "{}".to_owned());
+        self.send(format!("{id}event: {name}\ndata: {data}\n\n")).await
+    }
+
+    async fn send(&self, text: String) -> Result<(), Gone> {
+        self.sender.send(text.into()).await.map_err(|_| Gone)
+    }
+
+    /// Waits, unless the listener goes away.
+    pub(super) async fn wait(&self, time: Duration) -> Result<(), Gone> {
+        tokio::select! {
+            () = self.sender.closed() => Err(Gone),
+            () = tokio::time::sleep(time) => Ok(()),
+        }
+    }
+}
+
+/// Tells a listener now and then that there is nothing to tell.
+#[derive(Default)]
+pub(super) struct Silence {
+    quiet: Duration,
+    troubles: u32,
+}
+
+impl Silence {
+    pub(super) fn broken(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(super) async fn wait(&mut self, to: &Listener, time: Duration) -> Result<(), Gone> {
+        to.wait(time).await?;
+        self.quiet += time;
+        if self.quiet >= HEARTBEAT {
+            self.quiet = Duration::ZERO;
+            to.send(": \n\n".to_owned()).await?;
+        }
+        Ok(())
+    }
+
+    /// Says what is wrong, once, and waits; what lasts ends the connection.
+    pub(super) async fn trouble(&mut self, to: &Listener, trouble: &Trouble) -> Result<(), Gone> {
+        self.troubles += 1;
+        if self.troubles == 1 || !trouble.leaves_store_usable() {
+            to.tell("trouble", None, &Said { message: &trouble.message }).await?;
+        }
+        if self.troubles > PATIENCE || trouble.status == axum::http::StatusCode::NOT_FOUND {
+            to.tell("gone", None, &Said { message: &trouble.message }).await?;
+            return Err(Gone);
+        }
+        to.wait(Duration::from_millis(500)).await
+    }
+}
+
+#[derive(Serialize)]
+struct Said<'a> {
+    message: &'a str,
+}
+
+struct Received(mpsc::Receiver<Bytes>);
+
+impl futures_core::Stream for Received {
+    type Item = Result<Bytes, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(context).map(|bytes| bytes.map(Ok))
+    }
+}
+
+/// From where a listener goes on: what it heard last, or what its address says.
+pub(super) fn resumed(headers: &HeaderMap, params: &Params) -> Option<String> {
+    let last = headers.get("last-event-id").and_then(|id| id.to_str().ok());
+    last.or_else(|| params.get("from")).map(str::to_owned)
+}
+
+/// Offsets in both streams: `stdout.stderr`.
+pub(super) fn offsets(text: Option<&str>) -> Result<[u64; 2], Trouble> {
+    let Some(text) = text else { return Ok([0, 0]) };
+    let pair = text.split_once('.').and_then(|(a, b)| Some([a.parse().ok()?, b.parse().ok()?]));
+    pair.ok_or_else(|| {
+        Trouble::bad_request(format!("{text} is no place; write STDOUT.STDERR, two offsets"))
+    })
+}
+
+#[derive(Serialize)]
+struct Output {
+    offsets: [u64; 2],
+    pieces: Vec<Shown>,
+}
+
+/// Tells what a run writes until it is over.
+pub(super) async fn follow_run(
+    app: Arc<App>,
+    id: RunId,
+    mut from: [u64; 2],
+    spans: bool,
+    to: Listener,
+) -> Result<(), Gone> {
+    let mut silence = Silence::default();
+    let mut styles = [Style::default(); 2];
+    loop {
+        let look = app.reader.look(move |store| Ok(store.output_after(id, from, MOST)?)).await;
+        let mut news = match look {
+            Ok(news) => news,
+            Err(trouble) => {
+                silence.trouble(&to, &trouble).await?;
+                continue;
+            }
+        };
+        if !news.over && !news.more {
+            hold_back(&mut news.pieces);
+        }
+        if !news.pieces.is_empty() {
+            silence.broken();
+            let mut pieces = Vec::with_capacity(news.pieces.len());
+            for Piece { stream, offset, bytes } in &news.pieces {
+                from[stream.index()] = offset + bytes.len() as u64;
+                let style = spans.then_some(&mut styles[stream.index()]);
+                let content = Content::of(bytes, style);
+                pieces.push(Shown { stream: *stream, at_ms: None, content });
+            }
+            let place = format!("{}.{}", from[0], from[1]);
+            to.tell("output", Some(&place), &Output { offsets: from, pieces }).await?;
+        }
+        if news.over {
+            match app.reader.look(move |store| Ok(store.get(id)?)).await {
+                Ok(run) => to.tell("end", None, &run).await?,
+                Err(trouble) => to.tell("gone", None, &Said { message: &trouble.message }).await?,
+            }
+            return Ok(());
+        }
+        if !news.more {
+            silence.wait(&to, LOOK).await?;
+        }
+    }
+}
+
+/// Leaves what is cut off in the middle of a character or an escape sequence for the next look.
+fn hold_back(pieces: &mut Vec<Piece>) {
+    for stream in Stream::BOTH {
+        if let Some(last) = pieces.iter_mut().rfind(|piece| piece.stream == stream) {
+            last.bytes.truncate(ansi::settled(&last.bytes));
+        }
+    }
+    pieces.retain(|piece| !piece.bytes.is_empty());
+}

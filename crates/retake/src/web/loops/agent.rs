@@ -1,0 +1,123 @@
+//! An agent's loop: its iterations and what was noted between them.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use retake_agent::iteration::{Iteration, IterationStatus, key};
+use retake_store::Store;
+use serde::Serialize;
+
+use super::super::trouble::Trouble;
+use super::Summary;
+use super::feed::{self, Line};
+use crate::agent::chronicle::Entry;
+
+/// Entries carry whole prompts and outputs, so few are in memory at once.
+const PAGE: usize = 32;
+/// The newest notes that are shown.
+const MOST_NOTES: usize = 200;
+
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::web) struct Agent {
+    pub(in crate::web) iterations: Vec<Step>,
+    pub(in crate::web) notes: Vec<Note>,
+    /// What the agent did last, oldest first.
+    pub(in crate::web) feed: Vec<Line>,
+}
+
+/// An iteration without its prompt and its output.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::web) struct Step {
+    pub(in crate::web) number: u32,
+    pub(in crate::web) status: IterationStatus,
+    pub(in crate::web) started_at: Timestamp,
+    pub(in crate::web) duration_ms: Option<u64>,
+    pub(in crate::web) run_id: Option<String>,
+    pub(in crate::web) tests_passed: Option<u64>,
+    pub(in crate::web) tests_total: Option<u64>,
+    pub(in crate::web) files_created: usize,
+    pub(in crate::web) files_modified: usize,
+    pub(in crate::web) files_deleted: usize,
+    pub(in crate::web) cost_usd: Option<f64>,
+    pub(in crate::web) tokens: Option<u64>,
+    pub(in crate::web) context_percent: Option<u8>,
+    pub(in crate::web) progress: Option<bool>,
+    pub(in crate::web) summary: Option<String>,
+}
+
+/// Something that happened beside the iterations.
+#[derive(Clone, Debug, Serialize)]
+pub(in crate::web) struct Note {
+    pub(in crate::web) at: Timestamp,
+    pub(in crate::web) text: String,
+}
+
+impl Step {
+    fn of(iteration: &Iteration) -> Self {
+        let result = iteration.result.as_ref();
+        let tests = result.and_then(|result| result.test_results.as_ref());
+        Self {
+            number: iteration.number,
+            status: iteration.status,
+            started_at: iteration.started_at,
+            duration_ms: iteration.duration_ms(),
+            run_id: iteration.metadata.get(key::RUN_ID).cloned(),
+            tests_passed: tests.map(|tests| tests.passed),
+            tests_total: tests.map(|tests| tests.total),
+            files_created: result.map_or(0, |result| result.files_created.len()),
+            files_modified: result.map_or(0, |result| result.files_modified.len()),
+            files_deleted: result.map_or(0, |result| result.files_deleted.len()),
+            cost_usd: iteration.cost_usd(),
+            tokens: iteration.tokens(),
+            context_percent: result.and_then(|result| result.context_usage_percent),
+            progress: result.and_then(|result| result.progress_detected),
+            summary: result.and_then(|result| result.summary.clone()),
+        }
+    }
+}
+
+impl Agent {
+    pub(super) fn look(store: &Store, summary: &Summary) -> Result<Self, Trouble> {
+        let mut steps: BTreeMap<u32, Step> = BTreeMap::new();
+        let mut notes = Vec::new();
+        let mut after = 0;
+        loop {
+            let events = store.events(summary.id, after, PAGE)?;
+            let Some(last) = events.last() else { break };
+            after = last.seq;
+            for event in &events {
+                let mut note = |text: String| notes.push(Note { at: event.at, text });
+                match serde_json::from_str::<Entry>(&event.body) {
+                    Ok(Entry::Iteration { iteration }) => {
+                        steps.insert(iteration.number, Step::of(&iteration));
+                    }
+                    Ok(Entry::Attempt { number, why, .. }) => {
+                        // Its number is still to be given.
+                        if steps.get(&number).is_some_and(|step| !step.status.is_final()) {
+                            steps.remove(&number);
+                        }
+                        note(format!("iteration {number} is tried again: {why}"));
+                    }
+                    Ok(Entry::Verified { number, passed, .. }) => {
+                        let word = if passed { "passed" } else { "failed" };
+                        note(format!("verification after iteration {number} {word}"));
+                    }
+                    Ok(Entry::Note { text }) => note(text),
+                    // What a later retake tells in other words is not for this one.
+                    Err(_) => {}
+                }
+            }
+        }
+        let excess = notes.len().saturating_sub(MOST_NOTES);
+        notes.drain(..excess);
+        let iterations: Vec<Step> = steps.into_values().collect();
+        let current = iterations.last().and_then(|step| step.run_id.as_deref());
+        let feed = match current.and_then(|id| id.parse().ok()) {
+            Some(id) => feed::recent(store, id, &summary.plan),
+            None => Vec::new(),
+        };
+        Ok(Self { iterations, notes, feed })
+    }
+}

@@ -1,0 +1,145 @@
+//! Loops as they are shown: what each kind makes of its plan, its events and its runs.
+
+pub(super) mod agent;
+pub(super) mod crash;
+pub(super) mod feed;
+pub(super) mod matrix;
+pub(super) mod steer;
+
+use jiff::Timestamp;
+use retake_event::{Kind, LoopId};
+use retake_store::{Filter, LoopRecord, Status, Store};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::App;
+use super::trouble::Trouble;
+use retake_agent::workspace::Places;
+
+/// More runs at once than any machine has.
+const MOST_RUNNING: usize = 1000;
+
+/// A loop in a list.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Summary {
+    pub(super) id: LoopId,
+    pub(super) kind: Kind,
+    pub(super) plan: Value,
+    pub(super) state: String,
+    pub(super) stop_reason: Option<String>,
+    /// Someone works on it at this moment.
+    pub(super) running: bool,
+    pub(super) start_time: Timestamp,
+    pub(super) end_time: Option<Timestamp>,
+}
+
+impl Summary {
+    /// What it is about, in a few words.
+    pub(super) fn title(&self) -> String {
+        let text = |name: &str| self.plan.get(name).and_then(Value::as_str).unwrap_or_default();
+        let words = match self.kind {
+            Kind::Agent => [text("workspace"), text("agent")],
+            Kind::Matrix => [text("purpose"), text("command")],
+            Kind::Crash | Kind::Exec => [text("purpose"), text("command")],
+        };
+        words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(": ")
+    }
+
+    /// How it stands, and the class that goes with it.
+    pub(super) fn standing(&self) -> (&str, &'static str) {
+        match (&self.stop_reason, self.running) {
+            (Some(reason), _) => match reason.as_str() {
+                "completed" | "complete" | "finished" | "done" | "sure" => (reason, "good"),
+                "failed" | "error" | "stuck" | "finding" | "findings" => (reason, "bad"),
+                _ => (reason, "open"),
+            },
+            (None, true) => ("running", "live"),
+            (None, false) => ("its runner is gone", "bad"),
+        }
+    }
+}
+
+/// The loops of which a run is under way.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AtWork(Vec<LoopId>);
+
+impl AtWork {
+    pub(super) fn look(store: &Store) -> Result<Self, Trouble> {
+        let filter = Filter { status: Some(Status::Running), ..Filter::default() };
+        let runs = store.list(&filter, None, MOST_RUNNING)?.runs;
+        Ok(Self(runs.iter().map(|run| run.intent.loop_id).collect()))
+    }
+
+    pub(super) fn summary(&self, record: LoopRecord, places: Option<&Places>) -> Summary {
+        let plan = serde_json::from_str(&record.plan).unwrap_or(Value::Null);
+        // Between two iterations an agent's loop has no run, but it holds its workspace.
+        let running = record.stop_reason.is_none()
+            && (self.0.contains(&record.id) || steer::held(places, &record));
+        Summary {
+            id: record.id,
+            kind: record.kind,
+            plan,
+            state: record.state,
+            stop_reason: record.stop_reason,
+            running,
+            start_time: record.start_time,
+            end_time: record.end_time,
+        }
+    }
+}
+
+/// A loop with what its kind knows of it.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Whole {
+    #[serde(flatten)]
+    pub(super) summary: Summary,
+    /// The number of its last event.
+    pub(super) last_event: u64,
+    #[serde(flatten)]
+    pub(super) detail: Detail,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Detail {
+    Agent(agent::Agent),
+    Matrix(Box<matrix::Matrix>),
+    Crash(crash::Crash),
+    Exec {},
+}
+
+/// What part of a loop is asked for.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Asked {
+    pub(super) metric: Option<String>,
+    pub(super) after: u64,
+}
+
+impl Whole {
+    pub(super) fn look(
+        store: &Store,
+        id: LoopId,
+        places: Option<&Places>,
+        asked: &Asked,
+    ) -> Result<Self, Trouble> {
+        let record = store.get_loop(id)?;
+        let last_event = store.last_event(id)?;
+        let summary = AtWork::look(store)?.summary(record, places);
+        let detail = match summary.kind {
+            Kind::Agent => Detail::Agent(agent::Agent::look(store, &summary)?),
+            Kind::Matrix => Detail::Matrix(Box::new(matrix::Matrix::look(store, &summary, asked)?)),
+            Kind::Crash => Detail::Crash(crash::Crash::look(store, &summary, asked)?),
+            Kind::Exec => Detail::Exec {},
+        };
+        Ok(Self { summary, last_event, detail })
+    }
+}
+
+impl App {
+    pub(super) async fn whole(&self, id: LoopId, asked: Asked) -> Result<Whole, Trouble> {
+        let places = self.places.clone();
+        self.reader.look(move |store| Whole::look(store, id, places.as_ref(), &asked)).await
+    }
+}

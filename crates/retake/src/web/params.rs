@@ -1,0 +1,181 @@
+//! What an address asks for, in terms of the record. Every value that cannot be used is named.
+
+use jiff::Timestamp;
+use retake_event::{Kind, Word};
+use retake_store::{Cursor, Filter, Status};
+
+use super::trouble::Trouble;
+
+/// The pairs behind the `?` of an address.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Params {
+    pairs: Vec<(String, String)>,
+}
+
+impl From<Vec<(String, String)>> for Params {
+    fn from(mut pairs: Vec<(String, String)>) -> Self {
+        // A field of a form that was left empty asks for nothing.
+        pairs.retain(|(_, value)| !value.is_empty());
+        Self { pairs }
+    }
+}
+
+impl Params {
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.pairs.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(super) fn number(&self, name: &str) -> Result<Option<u64>, Trouble> {
+        self.parsed(name, "a number")
+    }
+
+    pub(super) fn parsed<T: std::str::FromStr>(
+        &self,
+        name: &str,
+        what: &str,
+    ) -> Result<Option<T>, Trouble> {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        let bad = |_| Trouble::bad_request(format!("{name}={text} is not {what}"));
+        text.parse().map(Some).map_err(bad)
+    }
+
+    /// How many entries a page of a list has.
+    pub(super) fn limit(&self, usual: usize, most: usize) -> Result<usize, Trouble> {
+        let given = self.number("limit")?.map_or(usual as u64, |limit| limit.max(1));
+        Ok(usize::try_from(given).unwrap_or(most).min(most))
+    }
+
+    pub(super) fn flag(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|value| value != "0")
+    }
+
+    pub(super) fn cursor(&self) -> Result<Option<Cursor>, Trouble> {
+        self.parsed("cursor", "a place in this list; take `next` of the page before")
+    }
+
+    pub(super) fn kind(&self) -> Result<Option<Kind>, Trouble> {
+        let Some(text) = self.get("kind") else { return Ok(None) };
+        let known = Kind::ALL.into_iter().find(|kind| kind.as_str() == text);
+        known.map(Some).ok_or_else(|| {
+            Trouble::bad_request(format!("kind={text} is none of exec, matrix, agent, crash"))
+        })
+    }
+
+    pub(super) fn filter(&self) -> Result<Filter, Trouble> {
+        let text = |name: &str| self.get(name).map(str::to_owned);
+        let mut labels = Vec::new();
+        for label in self.all("label") {
+            let pair = label.split_once('=').filter(|(key, _)| !key.is_empty());
+            let (key, value) = pair.ok_or_else(|| {
+                Trouble::bad_request(format!("label={label} is not written KEY=VALUE"))
+            })?;
+            labels.push((key.to_owned(), value.to_owned()));
+        }
+        Ok(Filter {
+            status: self.status()?,
+            kind: self.kind()?,
+            loop_id: self.parsed("loop", "the id of a loop")?,
+            run_id: text("run_id"),
+            session_id: text("session_id"),
+            task_id: text("task_id"),
+            labels,
+            command: self.get("command").map(containing),
+            cwd: self.get("cwd").map(Into::into),
+            changed: self.get("changed").map(Into::into),
+            tests_failed: self.flag("tests_failed"),
+            since: self.time("since")?,
+            until: self.time("until")?,
+            ..Filter::default()
+        })
+    }
+
+    fn status(&self) -> Result<Option<Status>, Trouble> {
+        let Some(text) = self.get("status") else { return Ok(None) };
+        let outcome = Word::ALL.into_iter().find(|word| word.as_str() == text);
+        Ok(Some(match (text, outcome) {
+            ("running", _) => Status::Running,
+            ("ok", _) => Status::Ok,
+            ("failed", _) => Status::Failed,
+            (_, Some(word)) => Status::Outcome(word),
+            _ => {
+                let words = Word::ALL.map(Word::as_str).join(", ");
+                return Err(Trouble::bad_request(format!(
+                    "status={text} is none of running, ok, failed, {words}"
+                )));
+            }
+        }))
+    }
+
+    fn time(&self, name: &str) -> Result<Option<Timestamp>, Trouble> {
+        self.parsed(name, "a time such as 2026-05-01T12:00:00Z")
+    }
+
+    /// The address with other values for some names; an empty value takes a name away.
+    pub(super) fn with(&self, path: &str, changes: &[(&str, &str)]) -> String {
+        let kept = self.pairs.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        let kept = kept.filter(|(key, _)| !changes.iter().any(|(changed, _)| changed == key));
+        let added = changes.iter().copied().filter(|(_, value)| !value.is_empty());
+        let mut address = path.to_owned();
+        for (at, (key, value)) in kept.chain(added).enumerate() {
+            address.push(if at == 0 { '?' } else { '&' });
+            encode(key, &mut address);
+            address.push('=');
+            encode(value, &mut address);
+        }
+        address
+    }
+}
+
+/// Part of a command line, unless it has a pattern of its own.
+fn containing(text: &str) -> String {
+    if text.contains(['*', '?', '[']) { text.to_owned() } else { format!("*{text}*") }
+}
+
+fn encode(text: &str, into: &mut String) {
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                into.push(char::from(byte));
+            }
+            _ => into.push_str(&format!("%{byte:02X}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn params(pairs: &[(&str, &str)]) -> Params {
+        let owned: Vec<_> =
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        Params::from(owned)
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named() {
+        for (name, value) in [
+            ("status", "fine"),
+            ("kind", "x"),
+            ("loop", "x"),
+            ("label", "=v"),
+            ("since", "yesterday"),
+        ] {
+            let trouble = params(&[(name, value)]).filter().unwrap_err();
+            assert!(trouble.message.contains(&format!("{name}={value}")), "{}", trouble.message);
+        }
+        assert!(params(&[("cursor", "1")]).cursor().is_err());
+        assert_eq!(params(&[("limit", "999999")]).limit(50, 200).unwrap(), 200);
+    }
+
+    #[test]
+    fn an_address_keeps_what_is_not_changed() {
+        let params = params(&[("q", "a&b=ü"), ("cursor", "1.2"), ("kind", "")]);
+        assert_eq!(params.with("/runs", &[("cursor", "")]), "/runs?q=a%26b%3D%C3%BC");
+        assert_eq!(params.with("/runs", &[("q", ""), ("cursor", "3")]), "/runs?cursor=3");
+    }
+}

@@ -1,0 +1,187 @@
+//! The server: where it listens, what it serves, and how many it serves at a time.
+
+use std::future::Future;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Router, middleware};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::trouble::Trouble;
+use super::{App, api, assets, guard, page};
+
+/// Browsers open six for each page at most.
+const MOST_CONNECTIONS: usize = 256;
+/// The longest body: a message to an agent, with room.
+const LONGEST_BODY: usize = 128 << 10;
+/// Threads that look at the record, and one more for what takes long.
+const BLOCKING_THREADS: usize = 10;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServerError {
+    #[error("cannot listen on 127.0.0.1:{port}: {source}; --port 0 takes a free one")]
+    Listen { port: u16, source: io::Error },
+    #[error("the server could not be started: {0}")]
+    Start(io::Error),
+}
+
+/// Listens; serves once it is told to.
+pub(crate) struct Server {
+    listener: std::net::TcpListener,
+    port: u16,
+}
+
+impl Server {
+    /// On loopback only, whatever happens.
+    pub(crate) fn bind(port: u16) -> Result<Self, ServerError> {
+        let failed = |source| ServerError::Listen { port, source };
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let port = listener.local_addr().map_err(failed)?.port();
+        Ok(Self { listener, port })
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Serves until the program ends.
+    pub(crate) fn serve(self, app: App) -> Result<(), ServerError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(BLOCKING_THREADS)
+            .thread_keep_alive(Duration::from_secs(60))
+            .build()
+            .map_err(ServerError::Start)?;
+        runtime.block_on(async {
+            let listener = TcpListener::from_std(self.listener).map_err(ServerError::Start)?;
+            let connections = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+            let listener = Limited { listener, connections };
+            axum::serve(listener, router(Arc::new(app))).await.map_err(ServerError::Start)
+        })
+    }
+}
+
+fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/", get(page::overview))
+        .route("/runs", get(page::runs))
+        .route("/runs/{id}", get(page::run))
+        .route("/loops", get(page::loops))
+        .route("/loops/{id}", get(page::one_loop))
+        .route("/assets/{name}", get(assets::serve))
+        .route("/api/v1/overview", get(api::overview))
+        .route("/api/v1/runs", get(api::runs))
+        .route("/api/v1/runs/{id}", get(api::run))
+        .route("/api/v1/runs/{id}/logs", get(api::logs))
+        .route("/api/v1/runs/{id}/find", get(api::find))
+        .route("/api/v1/runs/{id}/events", get(api::run_events))
+        .route("/api/v1/loops", get(api::loops))
+        .route("/api/v1/loops/{id}", get(api::one_loop))
+        .route("/api/v1/loops/{id}/events", get(api::loop_events))
+        .route("/api/v1/loops/{id}/actions", post(api::act))
+        .route("/api/v1/search", get(api::search))
+        .route("/api/v1/audit", get(api::audit).post(api::verify))
+        .fallback(nothing)
+        .method_not_allowed_fallback(nothing)
+        .layer(axum::extract::DefaultBodyLimit::max(LONGEST_BODY))
+        .layer(middleware::from_fn_with_state(app.clone(), guard::guard))
+        .with_state(app)
+}
+
+async fn nothing(request: Request) -> Response {
+    let trouble = Trouble::missing(format!(
+        "there is nothing to {} at {}",
+        request.method().as_str().to_ascii_lowercase(),
+        request.uri().path()
+    ));
+    if request.uri().path().starts_with("/api/") { trouble.as_json() } else { trouble.as_page() }
+        .into_response()
+}
+
+/// Takes no more connections than it may; the kernel keeps the rest waiting.
+struct Limited {
+    listener: TcpListener,
+    connections: Arc<Semaphore>,
+}
+
+impl axum::serve::Listener for Limited {
+    type Io = Held;
+    type Addr = SocketAddr;
+
+    fn accept(&mut self) -> impl Future<Output = (Held, SocketAddr)> + Send {
+        let connections = self.connections.clone();
+        async move {
+            loop {
+                let Ok(permit) = connections.clone().acquire_owned().await else { continue };
+                match self.listener.accept().await {
+                    Ok((stream, address)) => {
+                        // Small answers go out at once; where that fails they go out a bit later.
+                        drop(stream.set_nodelay(true));
+                        return (Held { stream, _permit: permit }, address);
+                    }
+                    // Out of descriptors, or a connection that went away: neither lasts.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                }
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+/// A connection that counts.
+struct Held {
+    stream: TcpStream,
+    _permit: OwnedSemaphorePermit,
+}
+
+mod io_of_held {
+    use std::io;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+    use super::Held;
+
+    impl AsyncRead for Held {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).poll_read(context, buffer)
+        }
+    }
+
+    impl AsyncWrite for Held {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Pin::new(&mut self.stream).poll_write(context, bytes)
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).poll_flush(context)
+        }
+
+        fn poll_shutdown(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).poll_shutdown(context)
+        }
+    }
+}

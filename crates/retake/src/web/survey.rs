@@ -1,0 +1,202 @@
+//! Figures over the whole record, for the overview. A million runs take a second to count, so they
+//! are counted once and shown until a new count is there; nobody waits for that but the first.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use jiff::{SignedDuration, Timestamp};
+use retake_store::{DiskUse, Head, Slice, Store, Totals, Verification};
+
+use super::reader::Reader;
+use super::trouble::Trouble;
+
+/// Bars of a chart.
+pub(super) const SLICES: usize = 48;
+/// Figures are counted anew when they are this old, and this many times as old as the count took.
+const FRESH: Duration = Duration::from_secs(3);
+const RATIO: u32 = 20;
+
+/// How far back the charts go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Stretch {
+    Day,
+    Week,
+    Month,
+    All,
+}
+
+impl Stretch {
+    pub(super) const ALL: [Self; 4] = [Self::Day, Self::Week, Self::Month, Self::All];
+
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Day => "24h",
+            Self::Week => "7d",
+            Self::Month => "30d",
+            Self::All => "all",
+        }
+    }
+
+    pub(super) fn of(text: Option<&str>) -> Result<Self, Trouble> {
+        let Some(text) = text else { return Ok(Self::Week) };
+        Self::ALL.into_iter().find(|stretch| stretch.as_str() == text).ok_or_else(|| {
+            Trouble::bad_request(format!("range={text} is none of 24h, 7d, 30d, all"))
+        })
+    }
+
+    fn hours(self) -> Option<i64> {
+        match self {
+            Self::Day => Some(24),
+            Self::Week => Some(7 * 24),
+            Self::Month => Some(30 * 24),
+            Self::All => None,
+        }
+    }
+}
+
+/// What was counted.
+#[derive(Clone, Debug)]
+pub(super) struct Figures {
+    pub(super) stretch: Stretch,
+    pub(super) since: Timestamp,
+    pub(super) until: Timestamp,
+    pub(super) slices: Vec<Slice>,
+    pub(super) totals: Totals,
+    pub(super) disk: DiskUse,
+    pub(super) head: Head,
+}
+
+impl Figures {
+    fn count(store: &Store, stretch: Stretch) -> Result<Self, Trouble> {
+        let now = Timestamp::now();
+        let totals = store.totals()?;
+        let since = match stretch.hours() {
+            Some(hours) => now - SignedDuration::from_hours(hours),
+            None => totals.first.unwrap_or(now - SignedDuration::from_hours(1)),
+        };
+        // What began in this very moment belongs to the last slice.
+        let until = now + SignedDuration::from_secs(1);
+        Ok(Self {
+            stretch,
+            since,
+            until,
+            slices: store.timeline(since, until, SLICES)?,
+            totals,
+            disk: store.disk_use(),
+            head: store.head()?,
+        })
+    }
+}
+
+struct Counted {
+    figures: Arc<Figures>,
+    at: Instant,
+    took: Duration,
+    under_way: bool,
+}
+
+/// What the last verification of the chain found.
+#[derive(Clone, Debug)]
+pub(super) enum Audit {
+    NotYet,
+    UnderWay { since: Timestamp },
+    Done { at: Timestamp, found: Verification },
+    Failed { at: Timestamp, why: String },
+}
+
+pub(super) struct Survey {
+    counted: Arc<Mutex<HashMap<Stretch, Counted>>>,
+    /// Held by whoever makes the first count, so that twenty tabs do not make twenty.
+    first: tokio::sync::Mutex<()>,
+    audit: Arc<Mutex<Audit>>,
+}
+
+impl Default for Survey {
+    fn default() -> Self {
+        Self {
+            counted: Arc::default(),
+            first: tokio::sync::Mutex::default(),
+            audit: Arc::new(Mutex::new(Audit::NotYet)),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Survey {
+    pub(super) async fn figures(
+        &self,
+        reader: &Reader,
+        stretch: Stretch,
+    ) -> Result<Arc<Figures>, Trouble> {
+        if let Some(figures) = self.known(reader, stretch) {
+            return Ok(figures);
+        }
+        let _first = self.first.lock().await;
+        if let Some(figures) = self.known(reader, stretch) {
+            return Ok(figures);
+        }
+        count(reader, stretch, &self.counted).await
+    }
+
+    fn known(&self, reader: &Reader, stretch: Stretch) -> Option<Arc<Figures>> {
+        let mut counted = lock(&self.counted);
+        let known = counted.get_mut(&stretch)?;
+        let age = known.at.elapsed();
+        if age > FRESH && age > known.took * RATIO && !known.under_way {
+            known.under_way = true;
+            let (reader, counted) = (reader.clone(), self.counted.clone());
+            tokio::spawn(async move {
+                // What went wrong goes wrong again for whoever asks next; the old count stays.
+                if count(&reader, stretch, &counted).await.is_err()
+                    && let Some(known) = lock(&counted).get_mut(&stretch)
+                {
+                    known.under_way = false;
+                }
+            });
+        }
+        Some(known.figures.clone())
+    }
+
+    pub(super) fn audit(&self) -> Audit {
+        lock(&self.audit).clone()
+    }
+
+    /// Begins to verify the chain, unless someone does already.
+    pub(super) fn verify(&self, reader: &Reader) {
+        let mut audit = lock(&self.audit);
+        if matches!(*audit, Audit::UnderWay { .. }) {
+            return;
+        }
+        *audit = Audit::UnderWay { since: Timestamp::now() };
+        let (reader, result) = (reader.clone(), self.audit.clone());
+        tokio::spawn(async move {
+            let found = reader.large_look(|store| Ok(store.verify(None)?)).await;
+            let at = Timestamp::now();
+            *lock(&result) = match found {
+                Ok(found) => Audit::Done { at, found },
+                Err(trouble) => Audit::Failed { at, why: trouble.to_string() },
+            };
+        });
+    }
+}
+
+async fn count(
+    reader: &Reader,
+    stretch: Stretch,
+    counted: &Mutex<HashMap<Stretch, Counted>>,
+) -> Result<Arc<Figures>, Trouble> {
+    let begun = Instant::now();
+    let figures = Arc::new(reader.look(move |store| Figures::count(store, stretch)).await?);
+    let entry = Counted {
+        figures: figures.clone(),
+        at: Instant::now(),
+        took: begun.elapsed(),
+        under_way: false,
+    };
+    lock(counted).insert(stretch, entry);
+    Ok(figures)
+}

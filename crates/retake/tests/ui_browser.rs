@@ -1,0 +1,238 @@
+//! The page in a real browser: what a person sees and does. Pictures are kept in
+//! `target/ui-screenshots`, to be looked at.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
+
+mod common;
+
+use std::process::Stdio;
+
+use common::{Browser, RETAKE, Sandbox, Ui, eventually};
+
+fn enter(browser: &Browser, ui: &Ui) {
+    browser.go(&format!("http://127.0.0.1:{}/?token={}", ui.port, ui.token));
+    assert_eq!(browser.eval("location.search"), "");
+}
+
+fn address(ui: &Ui, path: &str) -> String {
+    format!("http://127.0.0.1:{}{path}", ui.port)
+}
+
+fn exec(sandbox: &Sandbox, arguments: &[&str]) -> String {
+    let called = sandbox.retake(&[&["exec", "--json"], arguments].concat());
+    called.json()["id"].as_str().unwrap().to_owned()
+}
+
+fn in_background(sandbox: &Sandbox, script: &str) -> std::process::Child {
+    let mut command = sandbox.command(RETAKE);
+    command.args(["exec", "--", "sh", "-c", script]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().unwrap()
+}
+
+/// No text overlaps the edge: a page never scrolls sideways.
+fn fits(browser: &Browser) {
+    assert_eq!(
+        browser.eval("document.documentElement.scrollWidth <= innerWidth"),
+        true,
+        "{} is wider than the window",
+        browser.eval("location.pathname")
+    );
+}
+
+#[test]
+fn list_search_open_and_back() {
+    let Some(browser) = Browser::open() else { return };
+    let sandbox = Sandbox::new();
+    for n in 0..60 {
+        let script = format!("echo case {n} started; echo warning {n} >&2; exit {}", n % 7 / 6);
+        exec(&sandbox, &["--", "sh", "-c", &script]);
+    }
+    let run =
+        exec(&sandbox, &["--label", "nightly=yes", "--", "echo", "the needle in the haystack"]);
+    sandbox.retake(&["runs", "list"]);
+    let ui = sandbox.ui();
+    enter(&browser, &ui);
+    browser.until("document.querySelectorAll('.tile').length === 5");
+    browser.keys("r");
+    browser.until(
+        "location.pathname === '/runs' && document.querySelectorAll('#rows tr').length >= 50",
+    );
+    // Older ones come when one scrolls.
+    browser.eval("scrollTo(0, document.body.scrollHeight)");
+    browser.until("document.querySelectorAll('#rows tr').length === 61");
+    browser.eval("scrollTo(0, 0)");
+    // j twice, k once, Enter: the second row.
+    browser.keys("jjk");
+    browser.until("document.querySelector('#rows tr').classList.contains('chosen')");
+    browser.keys("/");
+    browser.until("document.activeElement.id === 'search'");
+    browser.write("#search", "needl");
+    browser.until("document.querySelectorAll('.hits li').length === 1");
+    assert_eq!(browser.eval("document.querySelector('mark').textContent"), "needle");
+    assert_eq!(browser.eval("location.search"), "?q=needl");
+    browser.picture("search-1280-light");
+    browser.click(".hits a");
+    browser.until(&format!("location.pathname === '/runs/{run}'"));
+    assert!(
+        browser
+            .eval("document.querySelector('.log').textContent")
+            .as_str()
+            .unwrap()
+            .contains("haystack")
+    );
+    browser.back();
+    browser.until(
+        "location.search === '?q=needl' && document.querySelectorAll('.hits li').length === 1",
+    );
+    browser.go(&address(&ui, "/runs?status=failed"));
+    browser.until("document.querySelectorAll('#rows tr').length === 8");
+    browser.keys("?");
+    browser.until("document.querySelector('#help').open");
+    browser.picture("help-1280-light");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn a_running_run_is_followed_across_a_restart_of_the_server() {
+    let Some(browser) = Browser::open() else { return };
+    let sandbox = Sandbox::new();
+    exec(&sandbox, &["--", "true"]);
+    let ui = sandbox.ui();
+    let script =
+        "echo first; for n in 1 2; do while [ ! -e go$n ]; do sleep 0.02; done; echo after$n; done";
+    let mut child = in_background(&sandbox, script);
+    eventually("the run", || ui.get("/api/v1/runs?status=running").json()["runs"][0].is_object());
+    let id = ui.get("/api/v1/runs?status=running").json()["runs"][0]["id"].clone();
+    enter(&browser, &ui);
+    browser.go(&address(&ui, &format!("/runs/{}", id.as_str().unwrap())));
+    let log = "document.querySelector('[data-stream=stdout] .log').textContent";
+    browser.until(&format!("{log}.includes('first')"));
+    browser.until("document.querySelector('.badge').textContent.includes('running')");
+    sandbox.file("go1", "");
+    browser.until(&format!("{log}.includes('after1')"));
+    let port = ui.port;
+    drop(ui);
+    browser.until("document.querySelector('#notice').textContent.includes('does not answer')");
+    sandbox.file("go2", "");
+    assert!(child.wait().unwrap().success());
+    let _ui = sandbox.ui_at(port);
+    browser.until(&format!("{log}.trim() === 'first\\nafter1\\nafter2'"));
+    browser.until("document.querySelector('.badge').textContent.includes('ok')");
+    browser.until("document.querySelector('#notice').textContent === ''");
+}
+
+/// Waits in each iteration for a file `go-N`.
+const STEP: &str = "start; tool Bash '{\"command\":\"cargo test\"}'; returned 'all passed' false; \
+                    say 'working on it'; touch \"$dir/at-$n\"; \
+                    while [ ! -e \"$dir/go-$n\" ]; do sleep 0.02; done; progress 1 9; result 0.42 12000";
+
+#[test]
+fn an_agent_is_followed_told_and_stopped() {
+    let Some(browser) = Browser::open() else { return };
+    let sandbox = Sandbox::new();
+    sandbox.agent("", &[STEP]);
+    sandbox.workspace("task", &[]);
+    let mut running = sandbox.start_agent(&[]);
+    sandbox.awaited("at-1");
+    let ui = sandbox.ui();
+    enter(&browser, &ui);
+    browser.go(&address(&ui, "/loops"));
+    browser.click("#rows a");
+    browser.until("location.pathname.startsWith('/loops/0')");
+    browser.until("document.querySelector('#feed').textContent.includes('cargo test')");
+    browser.until("document.querySelector('#feed').textContent.includes('working on it')");
+    browser.until("document.querySelector('.steps tbody').children.length === 1");
+    // The next iteration appears by itself.
+    std::fs::write(sandbox.agent_dir().join("go-1"), "").unwrap();
+    browser.until("document.querySelector('.steps tbody').children.length === 2");
+    browser.until("document.querySelector('.steps').textContent.includes('$0.42')");
+    sandbox.awaited("at-2");
+    browser.until("document.querySelector('#feed').textContent.split('working on it').length >= 2");
+    browser.write("#tell input", "mind <b>the gap</b>");
+    browser.click("#tell button");
+    browser.until("document.querySelector('#notice').textContent.includes('next prompt')");
+    browser.picture("agent-live-1280-light");
+    browser.click("button[data-action=pause]");
+    browser.until("!!document.querySelector('button[data-action=resume]')");
+    browser.click("button[data-action=resume]");
+    browser.until("!!document.querySelector('button[data-action=pause]')");
+    browser.click("button[data-action=stop]");
+    browser.until(
+        "document.querySelector('#actions').textContent.includes('stops after this iteration')",
+    );
+    assert!(!running.ended());
+    std::fs::write(sandbox.agent_dir().join("go-2"), "").unwrap();
+    let called = running.end();
+    assert!(called.stdout.contains("asked to stop"), "{}", called.snapshot());
+    browser.until("document.querySelector('#head').textContent.includes('stopped')");
+    assert_eq!(sandbox.stop_reason(), "stopped");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn hostile_output_is_harmless() {
+    let Some(browser) = Browser::open() else { return };
+    let sandbox = Sandbox::new();
+    let script = r#"printf '<script>window.caught=1</script><img src=x onerror="window.caught=2">\n'
+        printf '\033[1;31mred\033[0m \033[42mgreen ground\033[0m \033]0;title\007\033[2J\033]8;;javascript:alert(1)\033\\link\n'
+        printf 'right\342\200\256left\n'
+        head -c 5000000 /dev/zero | tr '\0' x; echo; echo the end"#;
+    let run = exec(&sandbox, &["--", "sh", "-c", script]);
+    exec(&sandbox, &["--", "echo", "<script>window.caught=3</script>"]);
+    let ui = sandbox.ui();
+    enter(&browser, &ui);
+    for path in ["/runs", "/", &format!("/runs/{run}"), &format!("/runs/{run}?view=merged")] {
+        browser.go(&address(&ui, path));
+        browser.until("document.readyState === 'complete'");
+        assert_eq!(browser.eval("window.caught === undefined"), true, "{path}");
+        assert_eq!(
+            browser.eval("document.querySelectorAll('main script, main img').length"),
+            0,
+            "{path}"
+        );
+        fits(&browser);
+    }
+    let text = "document.querySelector('.log').textContent";
+    browser.until(&format!("{text}.includes('the end')"));
+    // To the beginning of a line of five megabytes and through it, without keeping all of it.
+    browser.keys("g");
+    browser.until(&format!("{text}.includes('window.caught=1')"));
+    assert_eq!(browser.eval(&format!("{text}.includes('<U+202E>')")), true);
+    let colour = "getComputedStyle(document.querySelector('.log .f1')).color";
+    assert_eq!(browser.eval(colour), "rgb(179, 38, 30)");
+    browser.picture("hostile-1280-light");
+    for _ in 0..12 {
+        browser.eval("(() => { const log = document.querySelector('.log'); log.scrollTop = log.scrollHeight; })()");
+        std::thread::yield_now();
+    }
+    browser.until("document.querySelectorAll('.log pre').length > 1");
+    assert!(browser.eval(&format!("{text}.length")).as_u64().unwrap() < 400_000);
+    browser.keys("f");
+    browser.write("#inside input", "the END\u{e007}");
+    browser.until("document.querySelector('#found').textContent.startsWith('in merged')");
+    browser.until("document.querySelector('mark.here').textContent === 'the end'");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn runs_and_logs_are_readable_without_script() {
+    let Some(browser) = Browser::open() else { return };
+    let sandbox = Sandbox::new();
+    for n in 0..55 {
+        exec(&sandbox, &["--", "echo", &format!("number {n}")]);
+    }
+    let run = exec(&sandbox, &["--", "seq", "1", "30000"]);
+    let ui = sandbox.ui();
+    browser.devtools("Emulation.setScriptExecutionDisabled", &serde_json::json!({"value": true}));
+    browser.go(&address(&ui, &format!("/?token={}", ui.token)));
+    browser.click("nav a[href='/runs']");
+    browser.click("#next");
+    browser.write("#search", "number\u{e007}");
+    browser.click(".hits a");
+    browser.go(&address(&ui, &format!("/runs/{run}")));
+    browser.click(".moves a");
+    browser.devtools("Emulation.setScriptExecutionDisabled", &serde_json::json!({"value": false}));
+    assert_eq!(browser.eval("new URLSearchParams(location.search).get('out')"), "0");
+    let text = browser.eval("document.querySelector('.log').textContent");
+    assert!(text.as_str().unwrap().starts_with("1\n2\n3\n"));
+    assert_eq!(browser.eval("document.querySelectorAll('.actions:not([hidden])').length"), 0);
+}
