@@ -3,6 +3,7 @@
 mod agent;
 mod cli;
 mod config;
+mod crash;
 mod drive;
 mod effects;
 mod fingerprint;
@@ -19,6 +20,7 @@ mod shown;
 mod signals;
 mod slot;
 mod term;
+mod xml;
 
 /// Does what the command line asks for and says what to exit with.
 pub fn main() -> i32 {

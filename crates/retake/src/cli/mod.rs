@@ -5,6 +5,7 @@ mod agent;
 mod audit;
 mod completions;
 mod config;
+mod crash;
 mod doctor;
 mod exec;
 mod failure;
@@ -60,6 +61,7 @@ enum Command {
     Runs(runs::Args),
     Agent(Box<agent::Args>),
     Matrix(matrix::Args),
+    Crash(Box<crash::Args>),
     Again(again::Args),
     Tests(history::Args),
     Audit(audit::Args),
@@ -94,6 +96,7 @@ pub(crate) fn main() -> Exit {
         Command::Tests(args) => history::tests(&args, store),
         Command::Agent(args) => agent::agent(*args, store),
         Command::Matrix(args) => matrix::matrix(args, store),
+        Command::Crash(args) => crash::crash(*args, store),
         Command::MockAgent(args) => return mock::play(&args.words),
         Command::Audit(args) => audit::audit(&args, store),
         Command::Doctor(args) => doctor::doctor(&args, store),
