@@ -107,7 +107,7 @@ fn shared(root: &Path) -> io::Result<()> {
     absent(fs::set_permissions(root, Permissions::from_mode(0o1777)))
 }
 
-fn remove_tree(path: &Path) -> io::Result<()> {
+pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     match absent(fs::remove_dir_all(path)) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             // The workload took its own right to write away.

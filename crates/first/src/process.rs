@@ -228,7 +228,7 @@ fn wait_only(pidfd: &OwnedFd, deadline: Option<Instant>) {
 }
 
 /// A pipe whose ends close on exec, and are never taken for stdin, stdout or stderr.
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for the two descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } < 0 {
@@ -242,7 +242,7 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((above(reader)?, above(writer)?))
 }
 
-fn pidfd(pid: u32) -> io::Result<OwnedFd> {
+pub(crate) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: plain numbers in, a new descriptor or -1 out.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as i32, 0) };
     if fd < 0 {
@@ -258,7 +258,7 @@ fn signal(pid: i32, signal: i32) {
 }
 
 /// A mark that no other child on this machine carries.
-fn run_id() -> String {
+pub(crate) fn run_id() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let started = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
     format!("{}-{started:x}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))

@@ -21,7 +21,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use crate::operation::Recording;
+use crate::namespace::Namespace;
+use crate::operation::{Entry, Operation, Recording};
+use crate::scratch::Scratch;
 use crate::variables;
 
 mod begin;
@@ -32,6 +34,7 @@ mod file;
 mod filter;
 mod finish;
 mod import;
+mod interrupt;
 mod limit;
 mod mapped;
 mod memory;
@@ -44,6 +47,7 @@ mod trace;
 mod watch;
 
 pub use failure::RecordError;
+pub(crate) use file::c_string;
 pub use watch::Ended;
 
 /// Begins a recording of a program.
@@ -60,6 +64,7 @@ pub fn record(program: impl Into<OsString>) -> Recorder {
         inherit: Vec::new(),
         limit: None,
         cancel: None,
+        namespace: None,
     }
 }
 
@@ -77,6 +82,7 @@ pub struct Recorder {
     inherit: Vec<RawFd>,
     limit: Option<Duration>,
     cancel: Option<OwnedFd>,
+    namespace: Option<Namespace>,
 }
 
 /// A workload that has ended.
@@ -85,6 +91,8 @@ pub struct Recorder {
 pub struct Recorded {
     pub recording: Recording,
     pub ended: Ended,
+    /// The watched directory, where none was named.
+    pub scratch: Option<Scratch>,
 }
 
 impl Recorder {
@@ -122,7 +130,8 @@ impl Recorder {
         self
     }
 
-    /// The directory to watch. It has to exist; what is in it counts as durable.
+    /// The directory to watch. It has to exist; what is in it counts as durable. Without one, a
+    /// fresh directory in memory is made, which goes with the [`Recorded`].
     pub fn root(mut self, root: impl Into<PathBuf>) -> Self {
         self.root = Some(root.into());
         self
@@ -164,6 +173,12 @@ impl Recorder {
         self
     }
 
+    /// Records inside a mount namespace, which the recorder enters with its workload.
+    pub(crate) fn inside(mut self, namespace: Namespace) -> Self {
+        self.namespace = Some(namespace);
+        self
+    }
+
     /// Runs the workload to its end. Nothing it started is alive afterwards.
     ///
     /// The workload finds the watched directory in `FIRST_WORK_DIR`.
@@ -180,7 +195,15 @@ impl Recorder {
     }
 
     fn record(self) -> Result<Recorded, RecordError> {
-        let root = self.root.clone().unwrap_or_default();
+        if let Some(namespace) = &self.namespace {
+            namespace.enter().map_err(|source| RecordError::system("a namespace", source))?;
+        }
+        let scratch = match &self.root {
+            Some(_) => None,
+            None => Some(Scratch::new(None).map_err(|s| RecordError::system("a directory", s))?),
+        };
+        let chosen = scratch.as_ref().map(|scratch| scratch.path().to_owned());
+        let root = self.root.clone().or(chosen).unwrap_or_default();
         let failed = |source| RecordError::Root { path: root.clone(), source };
         let root = root.canonicalize().map_err(failed)?;
         let failed = |source| RecordError::Root { path: root.clone(), source };
@@ -219,13 +242,18 @@ impl Recorder {
         if let Some(error) = start::complaint(&started.complaint, &self.program) {
             return Err(error);
         }
-        let recording = Recording { root: root.clone(), initial, entries: watch.entries };
-        let differences =
-            check::differences(&check::replayed(&recording), &handle).map_err(failed)?;
+        let mut recording = Recording { root: root.clone(), initial, entries: watch.entries };
+        let mut tree = check::replayed(&recording);
+        for action in interrupt::settle(&watch.unsure, &tree, &handle).map_err(failed)? {
+            tree.apply(&action);
+            let call = "exit".to_owned();
+            recording.entries.push(Entry::Operation(Operation { task: 0, call, action }));
+        }
+        let differences = check::differences(&tree, &handle).map_err(failed)?;
         if !differences.is_empty() {
             return Err(RecordError::Differs { differences });
         }
-        Ok(Recorded { recording, ended })
+        Ok(Recorded { recording, ended, scratch })
     }
 
     fn environment(&self, root: &Path) -> Vec<(OsString, OsString)> {
@@ -243,7 +271,7 @@ impl Recorder {
 }
 
 fn open_root(root: &Path) -> io::Result<OwnedFd> {
-    let path = file::c_string(root.as_os_str())?;
+    let path = c_string(root.as_os_str())?;
     file::open_at(libc::AT_FDCWD, &path, libc::O_RDONLY | libc::O_DIRECTORY)
 }
 
@@ -263,5 +291,26 @@ fn pass_on(mut reader: File, output: Option<Box<dyn Write + Send>>) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => return,
         }
+    }
+}
+
+/// Trees in memory against trees on the disk, for the tests of everybody else.
+#[cfg(test)]
+pub(crate) mod compared {
+    use std::io;
+    use std::path::Path;
+
+    use super::{check, nodes, open_root, scan};
+    use crate::model::Tree;
+
+    /// What lies in a directory.
+    pub(crate) fn tree_of(directory: &Path) -> io::Result<Tree> {
+        let root = open_root(directory)?;
+        Ok(Tree::new(&scan::scan(&root, &mut nodes::Nodes::default())?))
+    }
+
+    /// In what the directory differs from the tree, one sentence each.
+    pub(crate) fn differences(tree: &Tree, directory: &Path) -> io::Result<Vec<String>> {
+        check::differences(tree, &open_root(directory)?)
     }
 }

@@ -18,6 +18,8 @@ pub(crate) const KEEP_GOING: &str = "FIRST_KEEP_GOING";
 pub(crate) const EVENTS: &str = "FIRST_EVENTS";
 pub(crate) const CRASH_POINT_ID: &str = "FIRST_CRASH_POINT_ID";
 pub(crate) const CRASH_LABEL: &str = "FIRST_CRASH_LABEL";
+/// A file with what was promised before the crash, one promise per line.
+pub(crate) const ACKS: &str = "FIRST_ACKS";
 /// Set to 1 for a workload that is being recorded.
 pub(crate) const RECORDING: &str = "FIRST_RECORDING";
 /// How a child talks to its orchestrator: `<pid>:<descriptor to watch>:<descriptor to write>`.

@@ -5,6 +5,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::page::PAGE;
 use super::tree::Tree;
 use crate::operation::{Action, Node, Place};
 
@@ -49,6 +50,40 @@ pub(crate) enum Effect {
     Flush { node: Node },
 }
 
+impl Effect {
+    /// Zeros in the place of bytes; what they make of the file follows the rules of a write.
+    pub(crate) fn zeros(node: Node, from: u64, to: u64) -> Self {
+        let data = vec![0; (to - from) as usize].into();
+        Self::Bytes { node, offset: from, data, pieces: vec![(from, to)], fresh: false }
+    }
+}
+
+/// The parts of a zeroed range that share their page with bytes that stay: the file system writes
+/// zeros over them as if they were data.
+pub(crate) fn edges(offset: u64, end: u64, size: u64) -> Vec<(u64, u64)> {
+    let page = PAGE as u64;
+    let end = end.min(size);
+    let head = (offset, end.min(offset.next_multiple_of(page)));
+    let tail = (head.1.max(end / page * page), end);
+    // The end of the file is as good as the end of a page.
+    let tail = if end == size { (end, end) } else { tail };
+    let head = if offset % page == 0 { (offset, offset) } else { head };
+    [head, tail].into_iter().filter(|(from, to)| from < to).collect()
+}
+
+/// What is left of a zeroed range without its [`edges`]: whole pages, and the size.
+pub(crate) fn inner(action: &Action, size: u64) -> Action {
+    let mut action = action.clone();
+    if let Action::Zero { offset, length, .. } = &mut action {
+        let end = offset.saturating_add(*length);
+        let edges = edges(*offset, end, size);
+        let from = edges.iter().find(|edge| edge.0 == *offset).map_or(*offset, |edge| edge.1);
+        let to = edges.iter().find(|edge| edge.1 == end).map_or(end, |edge| edge.0.max(from));
+        (*offset, *length) = (from, to - from);
+    }
+    action
+}
+
 impl Atom {
     pub(crate) fn apply(&self, tree: &mut Tree) {
         match &self.effect {
@@ -56,25 +91,29 @@ impl Atom {
             Effect::Size { node, size } => {
                 tree.bytes(*node, |bytes| bytes.resize(bytes.size().max(*size)));
             }
-            Effect::Bytes { pieces, .. } => self.write(tree, pieces),
+            Effect::Bytes { pieces, .. } => self.write(tree, pieces, false),
             Effect::Flush { .. } => {}
         }
     }
 
     /// Only the bytes before `cut` survive, or only those from it on.
     pub(crate) fn apply_torn(&self, tree: &mut Tree, torn: Torn) {
-        if let Effect::Bytes { pieces, .. } = &self.effect {
+        if let Effect::Bytes { pieces, fresh, .. } = &self.effect {
             let pieces = pieces.iter().flat_map(|piece| torn.keep(*piece)).collect::<Vec<_>>();
-            self.write(tree, &pieces);
+            self.write(tree, &pieces, *fresh);
         }
     }
 
-    fn write(&self, tree: &mut Tree, pieces: &[(u64, u64)]) {
+    /// Bytes past the end are on disk, but nobody sees them; only new blocks bring their size.
+    fn write(&self, tree: &mut Tree, pieces: &[(u64, u64)], grow: bool) {
         if let Effect::Bytes { node, offset, data, .. } = &self.effect {
             tree.bytes(*node, |bytes| {
                 for (from, to) in pieces {
-                    let within = (from - offset) as usize..(to - offset) as usize;
-                    bytes.write(*from, &data[within]);
+                    let to = if grow { *to } else { bytes.size().min(*to) };
+                    if *from < to {
+                        let within = (from - offset) as usize..(to - offset) as usize;
+                        bytes.write(*from, &data[within]);
+                    }
                 }
             });
         }

@@ -150,19 +150,14 @@ impl<'a> Window<'a> {
             if atom.part.operation != point.operation {
                 continue;
             }
+            // New blocks that grow the file are bound to their size.
             let size = bits(self.needs[at]).find(|other| {
                 matches!(self.atoms[*other].effect, Effect::Size { .. })
-                    && self.atoms[*other].part.operation == point.operation
+                    && self.needs[*other] & (1 << at) != 0
             });
-            let grows = size.is_some_and(|size| self.needs[size] & (1 << at) != 0);
-            let tears = self.machine.tears(*fresh, grows);
+            let tears = self.machine.tears(*fresh, size.is_some());
             let unit = if tears.pages { PAGE as u64 } else { SECTOR };
-            let mut lost = self.dependents[at];
-            if let Some(size) = size
-                && tears.size
-            {
-                lost &= !(1 << size);
-            }
+            let lost = self.dependents[at];
             for cut in cuts(first.0, last.1, unit) {
                 let torn = |torn| Choice::Parts {
                     older: true,

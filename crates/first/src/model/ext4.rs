@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::atom::{Atom, Effect, Id};
+use super::atom::{Atom, Effect, Id, edges, inner};
 use super::page::PAGE;
 use super::pending::Pending;
 use crate::operation::{Action, Node, WriteSync};
@@ -27,15 +27,24 @@ pub(crate) struct Ext4 {
 struct Inode {
     /// Blocks that are surely allocated and written.
     mapped: BTreeSet<u64>,
-    /// The last write to each page that is not durable. A page goes to disk whole, so the one
-    /// before it comes along.
-    dirty: BTreeMap<u64, Id>,
+    /// The pages with writes that are not durable.
+    dirty: BTreeMap<u64, Dirty>,
+    /// The last growth by a write, and to what size.
+    grown: Option<(Id, u64)>,
     /// Emptied since it was last closed: what is written next is allocated at close.
     emptied: bool,
     /// The last part of the journal that `fsync` waits for.
     changed: Option<Id>,
     /// The last part of the journal that `fdatasync` waits for.
     resized: Option<Id>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Dirty {
+    /// The write that needed the block, if it was not there.
+    first: Id,
+    /// A page goes to disk whole, so the writes before it come along.
+    last: Id,
 }
 
 impl Ext4 {
@@ -85,6 +94,8 @@ impl Ext4 {
                 self.write(pending, *node, *offset, data);
             }
             Action::Truncate { node, size } => {
+                let old = pending.now.file(*node).map_or(0, |file| file.size());
+                self.zeros(pending, *node, &edges(*size, u64::MAX, old));
                 let id = self.change(pending, *node, action);
                 let inode = self.inode(*node);
                 inode.resized = Some(id);
@@ -96,8 +107,10 @@ impl Ext4 {
                 self.inode(*node).resized = Some(id);
             }
             Action::Zero { node, offset, length, .. } => {
-                let id = self.change(pending, *node, action);
                 let end = offset.saturating_add(*length);
+                let size = pending.now.file(*node).map_or(0, |file| file.size());
+                self.zeros(pending, *node, &edges(*offset, end, size));
+                let id = self.change(pending, *node, &inner(action, size));
                 let inode = self.inode(*node);
                 inode.resized = Some(id);
                 inode.forget(offset.div_ceil(PAGE as u64)..block(end));
@@ -136,6 +149,18 @@ impl Ext4 {
         id
     }
 
+    /// Zeros in pages that stay. Holes are zeros already.
+    fn zeros(&mut self, pending: &mut Pending, node: Node, ranges: &[(u64, u64)]) {
+        let inode = self.inodes.entry(node).or_default();
+        for (from, to) in ranges {
+            for piece in inode.pieces(*from, *to).0 {
+                let requires = inode.last_writes(&[piece]);
+                let id = pending.push(Effect::zeros(node, piece.0, piece.1), requires);
+                inode.dirtied(&[piece], id);
+            }
+        }
+    }
+
     fn touch(&mut self, id: Id, nodes: &[Node]) {
         for node in nodes {
             self.inode(*node).changed = Some(id);
@@ -158,24 +183,25 @@ impl Ext4 {
             fresh,
         };
         if let Some(&(_, known_end)) = known.last() {
-            let mut requires = inode.last_writes(&known);
+            let requires = inode.last_writes(&known);
             if known_end > size {
                 // Growth inside a block that exists: the journal has the size at once, and nothing
                 // makes the bytes come first.
                 let growth = Effect::Size { node, size: known_end };
                 let tail = block(known_end - 1);
+                let before = self.journal.into_iter().chain(inode.grown.map(|(id, _)| id));
                 let id = if inode.mapped.contains(&tail) {
-                    let id = pending.push(growth, self.journal.into_iter().collect());
+                    let id = pending.push(growth, before.collect());
                     self.journal = Some(id);
                     id
                 } else {
                     // The block may be written back by now or not: then the size comes later.
-                    let before = inode.dirty.get(&tail).copied();
-                    pending.push(growth, self.journal.into_iter().chain(before).collect())
+                    let block = inode.dirty.get(&tail).map(|dirty| dirty.first);
+                    pending.push(growth, before.chain(block).collect())
                 };
+                inode.grown = Some((id, known_end));
                 inode.changed = Some(id);
                 inode.resized = Some(id);
-                requires.push(id);
             }
             let delayed = known.iter().any(|piece| !inode.is_mapped(*piece));
             let id = pending.push(bytes(known.clone(), delayed), requires);
@@ -189,6 +215,7 @@ impl Ext4 {
             let id = pending.push(bytes(fresh.clone(), true), requires);
             if let Some(growth) = growth {
                 pending.bind(growth, id);
+                inode.grown = Some((growth, fresh_end));
             }
             inode.dirtied(&fresh, id);
         }
@@ -209,7 +236,9 @@ impl Ext4 {
             WriteSync::Full => inode.changed,
             WriteSync::Data | WriteSync::None => inode.resized,
         };
-        let ids: Vec<Id> = inode.dirty.range(pages).map(|(_, id)| *id).chain(commit).collect();
+        let size = inode.grown.filter(|(_, size)| pages.contains(&block(size - 1)));
+        let mut ids: Vec<Id> = inode.dirty.range(pages).map(|(_, dirty)| dirty.last).collect();
+        ids.extend(commit.into_iter().chain(size.map(|(id, _)| id)));
         self.durable(pending, ids);
     }
 
@@ -243,9 +272,9 @@ impl Ext4 {
             let inode = self.inodes.entry(*node).or_default();
             for (from, to) in pieces {
                 for page in block(*from)..=block(to - 1) {
-                    if let Some(last) = inode.dirty.get(&page) {
+                    if let Some(dirty) = inode.dirty.get(&page) {
                         inode.mapped.insert(page);
-                        if *last == atom.id {
+                        if dirty.last == atom.id {
                             inode.dirty.remove(&page);
                         }
                     }
@@ -261,7 +290,7 @@ impl Ext4 {
             .dirty
             .iter()
             .filter(|(page, _)| !inode.mapped.contains(page))
-            .map(|(_, id)| *id)
+            .map(|(_, dirty)| dirty.last)
             .collect();
         ids.dedup();
         ids
@@ -299,14 +328,14 @@ impl Inode {
         pieces
             .iter()
             .flat_map(|(from, to)| self.dirty.range(block(*from)..=block(to - 1)))
-            .map(|(_, id)| *id)
+            .map(|(_, dirty)| dirty.last)
             .collect()
     }
 
     fn dirtied(&mut self, pieces: &[(u64, u64)], id: Id) {
         for (from, to) in pieces {
             for page in block(*from)..=block(to - 1) {
-                self.dirty.insert(page, id);
+                self.dirty.entry(page).or_insert(Dirty { first: id, last: id }).last = id;
             }
         }
     }

@@ -137,8 +137,8 @@ impl Machine {
     /// tail may survive alone.
     pub(crate) fn tears(&self, fresh: bool, grows: bool) -> Tears {
         match &self.rules {
-            Rules::Ext4(_) if fresh => Tears { pages: true, tail: !grows, size: !grows },
-            _ => Tears { pages: false, tail: true, size: true },
+            Rules::Ext4(_) if fresh => Tears { pages: true, tail: !grows },
+            _ => Tears { pages: false, tail: true },
         }
     }
 }
@@ -149,8 +149,6 @@ pub(crate) struct Tears {
     pub(crate) pages: bool,
     /// The end may survive without the beginning.
     pub(crate) tail: bool,
-    /// The size survives although bytes are missing.
-    pub(crate) size: bool,
 }
 
 fn without_wait(action: &Action) -> Action {

@@ -1,8 +1,10 @@
 //! What may be left of a recording after a crash: pure, no I/O, the same answer every time.
 
+mod allow;
 mod atom;
 mod choice;
 mod digest;
+mod explain;
 mod explore;
 mod ext4;
 mod key;
@@ -16,10 +18,13 @@ mod radix;
 mod rules;
 #[cfg(test)]
 mod script;
+mod story;
 mod tree;
 
+pub use allow::allows;
 pub use atom::{Part, Torn};
 pub use choice::{Class, SECTOR};
+pub use explain::{Explainer, Finding};
 pub use explore::{BadGlob, Coverage, Options, State, States, rebuild};
 pub use key::{BadKey, Kept, StateKey};
 pub use machine::Point;

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::atom::{Atom, Effect, Id, inode_of, places};
+use super::atom::{Atom, Effect, Id, edges, inner, inode_of, places};
 use super::pending::Pending;
 use crate::operation::{Action, Node, Place, WriteSync};
 
@@ -31,11 +31,17 @@ impl Posix {
             | Action::Rename { .. }
             | Action::Exchange { .. } => self.name(pending, action),
             Action::Write { node, offset, data, .. } => write(pending, *node, *offset, data),
-            Action::Truncate { .. }
-            | Action::Allocate { .. }
-            | Action::Zero { .. }
-            | Action::Mode { .. }
-            | Action::Attribute { .. } => {
+            Action::Truncate { node, size } => {
+                let old = pending.now.file(*node).map_or(0, |file| file.size());
+                zeros(pending, *node, &edges(*size, u64::MAX, old));
+                pending.push(Effect::Inode(action.clone()), Vec::new());
+            }
+            Action::Zero { node, offset, length, .. } => {
+                let size = pending.now.file(*node).map_or(0, |file| file.size());
+                zeros(pending, *node, &edges(*offset, offset.saturating_add(*length), size));
+                pending.push(Effect::Inode(inner(action, size)), Vec::new());
+            }
+            Action::Allocate { .. } | Action::Mode { .. } | Action::Attribute { .. } => {
                 pending.push(Effect::Inode(action.clone()), Vec::new());
             }
             Action::Sync { node, data_only } => self.sync(pending, *node, *data_only),
@@ -54,11 +60,13 @@ impl Posix {
         if data.is_empty() {
             return;
         }
-        let Some(last) = pending.of_node(*node).last().map(|atom| atom.id) else { return };
+        let Some(last) = pending.of_node(*node).last().map(|atom| atom.part) else { return };
         // Without the truncations before it the range could not be read back as it was written.
         let durable: Vec<Id> = pending
             .of_node(*node)
-            .filter(|atom| atom.id == last || matches!(atom.effect, Effect::Inode(_)))
+            .filter(|atom| {
+                atom.part.operation == last.operation || matches!(atom.effect, Effect::Inode(_))
+            })
             .filter(|atom| *sync == WriteSync::Full || is_data(atom))
             .map(|atom| atom.id)
             .collect();
@@ -91,17 +99,23 @@ impl Posix {
 
 fn write(pending: &mut Pending, node: Node, offset: u64, data: &Arc<[u8]>) {
     let end = offset.saturating_add(data.len() as u64);
-    let size = pending.now.file(node).map_or(0, |file| file.size());
+    // Whatever grew the file before may be lost, so that this write alone would have to.
+    let size = pending.base.file(node).map_or(0, |file| file.size());
     if data.is_empty() {
         return;
     }
-    let mut requires = Vec::new();
     if end > size {
-        requires.push(pending.push(Effect::Size { node, size: end }, Vec::new()));
+        pending.push(Effect::Size { node, size: end }, Vec::new());
     }
     let data = data.clone();
     let pieces = vec![(offset, end)];
-    pending.push(Effect::Bytes { node, offset, data, pieces, fresh: false }, requires);
+    pending.push(Effect::Bytes { node, offset, data, pieces, fresh: false }, Vec::new());
+}
+
+fn zeros(pending: &mut Pending, node: Node, ranges: &[(u64, u64)]) {
+    for (from, to) in ranges {
+        pending.push(Effect::zeros(node, *from, *to), Vec::new());
+    }
 }
 
 /// Whether `fdatasync` covers it: everything needed to read the bytes back.

@@ -5,13 +5,13 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::AsRawFd;
 
 use libc::pid_t;
 
 use super::call::{At, Call, OpenFlags, Subject, What};
 use super::failure::RecordError;
 use super::file::{FileKind, Status};
-use super::nodes::Known;
 use super::plan::{Pending, Plan};
 use super::route::{self, Route};
 use super::watch::Watch;
@@ -38,6 +38,30 @@ type Begun = Result<Option<(Plan, bool)>, RecordError>;
 
 fn exclusive(plan: Plan) -> Begun {
     Ok(Some((plan, true)))
+}
+
+/// The call will fail, or succeed and change nothing here, as long as no other task changes names
+/// before it is made. Names outside count too: they may be moved in.
+fn nothing() -> Begun {
+    exclusive(Plan::Emit(Vec::new()))
+}
+
+/// What a call would work on.
+enum Whereabouts<T> {
+    Inside(T),
+    /// An open file that is none of ours.
+    Foreign,
+    /// A path that leads out of the tree, or to nothing that the call could work on.
+    Elsewhere,
+}
+
+impl<T> Whereabouts<T> {
+    fn without_a_node(self) -> Begun {
+        match self {
+            Self::Foreign => Ok(None),
+            _ => nothing(),
+        }
+    }
 }
 
 impl Watch {
@@ -111,16 +135,20 @@ impl Watch {
             }
             What::TruncatePath => {
                 let at = At { base: None, path: 0 };
-                let Some(node) = self.node_at(pid, arguments, at, false)? else { return Ok(None) };
-                exclusive(Plan::Emit(vec![Action::Truncate { node, size: arguments[1] }]))
+                match self.node_at(pid, arguments, at, false)? {
+                    Whereabouts::Inside(node) => {
+                        exclusive(Plan::Emit(vec![Action::Truncate { node, size: arguments[1] }]))
+                    }
+                    other => other.without_a_node(),
+                }
             }
             What::Truncate => {
-                let Some((known, _)) = self.known(pid, fd)? else { return Ok(None) };
+                let Some((known, _)) = self.known(pid, fd)? else { return self.foreign(pid, fd) };
                 let size = arguments[1];
                 exclusive(Plan::Emit(vec![Action::Truncate { node: known.node, size }]))
             }
             What::Allocate => {
-                let Some((known, _)) = self.known(pid, fd)? else { return Ok(None) };
+                let Some((known, _)) = self.known(pid, fd)? else { return self.foreign(pid, fd) };
                 allocate(known.node, arguments)
             }
             What::SyncRange => {
@@ -142,46 +170,63 @@ impl Watch {
                 let plain = source.is_some_and(|source| source.kind == FileKind::Regular);
                 self.begin_copy(pid, arguments[0], 0, plain)
             }
-            What::Splice => self.begin_copy(pid, arguments[2], arguments[3], false),
+            What::Splice => {
+                let waits = self.is_empty_pipe(pid, arguments[0] as i32);
+                self.begin_copy(pid, arguments[2], arguments[3], !waits)
+            }
             What::Rename { from, to, flags } => self.begin_rename(pid, arguments, from, to, flags),
             What::Link { from, to, flags } => self.begin_link(pid, arguments, from, to, flags),
             What::Symlink { target, to } => {
-                let Some(route) = self.vacant(pid, arguments, to)? else { return Ok(None) };
                 let target = text(pid, arguments[target])?;
-                exclusive(Plan::Symlink { target, route })
+                match self.vacant(pid, arguments, to)? {
+                    Whereabouts::Inside(route) => exclusive(Plan::Symlink { target, route }),
+                    other => other.without_a_node(),
+                }
             }
             What::Unlink { at } => {
-                let Some(route) = self.route(pid, arguments, at, false)? else { return Ok(None) };
+                let Some(route) = self.route(pid, arguments, at, false)? else { return nothing() };
                 if self.nodes.directory(route.parent_id).is_none() {
-                    return Ok(None);
+                    return nothing();
                 }
-                let Some(status) = route.status else { return Ok(None) };
-                let Some(known) = self.nodes.get(status.id) else { return Ok(None) };
-                exclusive(Plan::Unlink { route, status, node: known.node })
+                let known = route.status.and_then(|status| self.nodes.get(status.id));
+                match (route.status, known) {
+                    (Some(status), Some(known)) => {
+                        exclusive(Plan::Unlink { route, status, node: known.node })
+                    }
+                    _ => nothing(),
+                }
             }
             What::MakeDirectory { at } | What::MakeNode { at } => {
                 match self.vacant(pid, arguments, at)? {
-                    Some(route) => exclusive(Plan::Make { route }),
-                    None => Ok(None),
+                    Whereabouts::Inside(route) => exclusive(Plan::Make { route }),
+                    other => other.without_a_node(),
                 }
             }
             What::Mode(subject) => match self.subject(pid, arguments, subject)? {
-                Some(node) => exclusive(Plan::Mode { node, subject }),
-                None => Ok(None),
+                Whereabouts::Inside(node) => exclusive(Plan::Mode { node, subject }),
+                other => other.without_a_node(),
             },
             What::SetAttribute { subject, name } => {
-                let Some(node) = self.subject(pid, arguments, subject)? else { return Ok(None) };
                 let value = memory::bytes(pid, arguments[name + 1], arguments[name + 2] as usize);
                 // Memory that is not there fails the call, too.
                 let Ok(value) = value else { return Ok(None) };
                 let name = text(pid, arguments[name])?;
                 let value = Some(value.into());
-                exclusive(Plan::Emit(vec![Action::Attribute { node, name, value }]))
+                match self.subject(pid, arguments, subject)? {
+                    Whereabouts::Inside(node) => {
+                        exclusive(Plan::Emit(vec![Action::Attribute { node, name, value }]))
+                    }
+                    other => other.without_a_node(),
+                }
             }
             What::RemoveAttribute { subject, name } => {
-                let Some(node) = self.subject(pid, arguments, subject)? else { return Ok(None) };
                 let name = text(pid, arguments[name])?;
-                exclusive(Plan::Emit(vec![Action::Attribute { node, name, value: None }]))
+                match self.subject(pid, arguments, subject)? {
+                    Whereabouts::Inside(node) => {
+                        exclusive(Plan::Emit(vec![Action::Attribute { node, name, value: None }]))
+                    }
+                    other => other.without_a_node(),
+                }
             }
             What::Refuse(why) => {
                 Err(RecordError::Refused { call: call.name.to_owned(), why: why.to_owned() })
@@ -221,8 +266,7 @@ impl Watch {
             return Ok(Some((Plan::Say { vector }, false)));
         }
         let Some(known) = self.confirmed(pid, fd, id)? else {
-            self.outside_written(id);
-            return Ok(None);
+            return self.foreign(pid, fd);
         };
         if known.kind != FileKind::Regular {
             return Ok(None);
@@ -247,8 +291,7 @@ impl Watch {
         let fd = out as i32;
         let Some((described, id)) = self.descriptor(pid, fd)? else { return Ok(None) };
         let Some(known) = self.confirmed(pid, fd, id)? else {
-            self.outside_written(id);
-            return Ok(None);
+            return self.foreign(pid, fd);
         };
         let offset = if described.flags & libc::O_APPEND != 0 {
             self.status(pid, fd).map(|status| status.size)
@@ -259,7 +302,37 @@ impl Watch {
         };
         let Some(offset) = offset else { return Ok(None) };
         let sync = sync(described.flags, 0);
+        if !plain {
+            // Others may change the file before this call ends.
+            self.unsure.push(known.node);
+        }
         Ok(Some((Plan::Copied { node: known.node, fd, offset, sync }, plain)))
+    }
+
+    /// A change of a file outside the tree. One on the same file system may be moved in at any
+    /// time, so it must be known whether this came before.
+    fn foreign(&mut self, pid: pid_t, fd: i32) -> Begun {
+        match self.descriptor(pid, fd)? {
+            Some((_, id)) if id.device == self.device => {
+                let regular =
+                    self.status(pid, fd).is_some_and(|status| status.kind == FileKind::Regular);
+                if !regular {
+                    return Ok(None);
+                }
+                self.outside_written(id);
+                nothing()
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether reading would have to wait for another task.
+    fn is_empty_pipe(&mut self, pid: pid_t, fd: i32) -> bool {
+        let Ok(pipe) = self.reopen(pid, fd) else { return true };
+        let mut available: libc::c_int = 0;
+        // SAFETY: a descriptor we hold, and room for the answer.
+        let asked = unsafe { libc::ioctl(pipe.as_raw_fd(), libc::FIONREAD, &raw mut available) };
+        asked < 0 || available == 0
     }
 
     fn begin_open(&mut self, pid: pid_t, arguments: &[u64; 6], at: At, flags: OpenFlags) -> Begun {
@@ -274,28 +347,33 @@ impl Watch {
         if flags & libc::O_TMPFILE == libc::O_TMPFILE {
             let path = text(pid, arguments[at.path])?;
             let base = at.base.map_or(libc::AT_FDCWD, |base| arguments[base] as i32);
-            let directory = route::target(pid, base, &path, false);
-            let inside = directory.is_some_and(|one| self.nodes.directory(one.id).is_some());
-            return if inside { exclusive(Plan::CreateUnnamed) } else { Ok(None) };
+            return match route::target(pid, base, &path, false) {
+                Some(one) if self.nodes.directory(one.id).is_some() => {
+                    exclusive(Plan::CreateUnnamed)
+                }
+                _ => nothing(),
+            };
         }
         if flags & (libc::O_CREAT | libc::O_TRUNC) == 0 {
             return Ok(None);
         }
         let exclusively = flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
         let follow = flags & libc::O_NOFOLLOW == 0 && !exclusively;
-        let Some(route) = self.route(pid, arguments, at, follow)? else { return Ok(None) };
+        let Some(route) = self.route(pid, arguments, at, follow)? else { return nothing() };
+        let inside = self.nodes.directory(route.parent_id).is_some();
         match route.status {
-            None if flags & libc::O_CREAT == 0 => Ok(None),
-            None if self.nodes.directory(route.parent_id).is_none() => Ok(None),
+            None if !inside || flags & libc::O_CREAT == 0 => nothing(),
             None => exclusive(Plan::Create { route }),
-            Some(_) if exclusively || flags & libc::O_TRUNC == 0 => Ok(None),
+            // Opening a pipe may wait for its other end.
+            Some(status) if status.kind == FileKind::Special => Ok(None),
+            Some(_) if exclusively || flags & libc::O_TRUNC == 0 => nothing(),
             Some(status) if status.kind == FileKind::Regular => match self.nodes.get(status.id) {
                 Some(known) => {
                     exclusive(Plan::Emit(vec![Action::Truncate { node: known.node, size: 0 }]))
                 }
-                None => Ok(None),
+                None => nothing(),
             },
-            Some(_) => Ok(None),
+            Some(_) => nothing(),
         }
     }
 
@@ -308,11 +386,11 @@ impl Watch {
         flags: Option<usize>,
     ) -> Begun {
         let flags = flags.map_or(0, |flags| arguments[flags]);
-        let Some(from) = self.route(pid, arguments, from, false)? else { return Ok(None) };
-        let Some(to) = self.route(pid, arguments, to, false)? else { return Ok(None) };
+        let Some(from) = self.route(pid, arguments, from, false)? else { return nothing() };
+        let Some(to) = self.route(pid, arguments, to, false)? else { return nothing() };
         let inside = |route: &Route| self.nodes.directory(route.parent_id).is_some();
         if from.status.is_none() || !(inside(&from) || inside(&to)) {
-            return Ok(None);
+            return nothing();
         }
         if flags & RENAME_WHITEOUT != 0 {
             return Err(RecordError::Refused {
@@ -332,13 +410,16 @@ impl Watch {
         flags: Option<usize>,
     ) -> Begun {
         let flags = flags.map_or(0, |flags| arguments[flags]) as i32;
-        let Some(route) = self.vacant(pid, arguments, to)? else { return Ok(None) };
+        let route = match self.vacant(pid, arguments, to)? {
+            Whereabouts::Inside(route) => route,
+            other => return other.without_a_node(),
+        };
         let path = text(pid, arguments[from.path])?;
         let base = from.base.map_or(libc::AT_FDCWD, |base| arguments[base] as i32);
         let itself = flags & (libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH) == 0;
         match route::target(pid, base, &path, itself) {
             Some(source) => exclusive(Plan::Link { source, route }),
-            None => Ok(None),
+            None => nothing(),
         }
     }
 
@@ -360,11 +441,15 @@ impl Watch {
         pid: pid_t,
         arguments: &[u64; 6],
         at: At,
-    ) -> Result<Option<Route>, RecordError> {
-        let route = self.route(pid, arguments, at, false)?;
-        Ok(route.filter(|route| {
-            route.status.is_none() && self.nodes.directory(route.parent_id).is_some()
-        }))
+    ) -> Result<Whereabouts<Route>, RecordError> {
+        Ok(match self.route(pid, arguments, at, false)? {
+            Some(route)
+                if route.status.is_none() && self.nodes.directory(route.parent_id).is_some() =>
+            {
+                Whereabouts::Inside(route)
+            }
+            _ => Whereabouts::Elsewhere,
+        })
     }
 
     fn node_at(
@@ -373,11 +458,14 @@ impl Watch {
         arguments: &[u64; 6],
         at: At,
         itself: bool,
-    ) -> Result<Option<Node>, RecordError> {
+    ) -> Result<Whereabouts<Node>, RecordError> {
         let path = text(pid, arguments[at.path])?;
         let base = at.base.map_or(libc::AT_FDCWD, |base| arguments[base] as i32);
         let target = route::target(pid, base, &path, itself);
-        Ok(target.and_then(|target| self.nodes.get(target.id)).map(|known| known.node))
+        Ok(match target.and_then(|target| self.nodes.get(target.id)) {
+            Some(known) => Whereabouts::Inside(known.node),
+            None => Whereabouts::Elsewhere,
+        })
     }
 
     fn subject(
@@ -385,12 +473,12 @@ impl Watch {
         pid: pid_t,
         arguments: &[u64; 6],
         subject: Subject,
-    ) -> Result<Option<Node>, RecordError> {
+    ) -> Result<Whereabouts<Node>, RecordError> {
         match subject {
-            Subject::Descriptor => {
-                let known = self.known(pid, arguments[0] as i32)?;
-                Ok(known.map(|(known, _): (Known, _)| known.node))
-            }
+            Subject::Descriptor => Ok(match self.known(pid, arguments[0] as i32)? {
+                Some((known, _)) => Whereabouts::Inside(known.node),
+                None => Whereabouts::Foreign,
+            }),
             Subject::Path { at, itself, flags } => {
                 let flags = flags.map_or(0, |flags| arguments[flags]) as i32;
                 let itself = itself || flags & libc::AT_SYMLINK_NOFOLLOW != 0;

@@ -150,7 +150,7 @@ impl Descriptors {
 
     /// The same file, opened again for reading by this process.
     pub(super) fn reopen(&self, fd: i32) -> io::Result<File> {
-        open_at(libc::AT_FDCWD, &self.link(fd)?, libc::O_RDONLY).map(File::from)
+        open_at(libc::AT_FDCWD, &self.link(fd)?, libc::O_RDONLY | libc::O_NONBLOCK).map(File::from)
     }
 
     fn link(&self, fd: i32) -> io::Result<CString> {

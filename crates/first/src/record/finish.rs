@@ -1,12 +1,11 @@
 //! The end of a call: what it did, as entries of the log.
 
 use std::io;
-use std::os::fd::AsRawFd;
 
 use libc::pid_t;
 
 use super::failure::RecordError;
-use super::file::{FileKind, Status, read_link};
+use super::file::{FileKind, Status};
 use super::plan::{Pending, Plan};
 use super::route::Route;
 use super::watch::Watch;
@@ -54,11 +53,19 @@ impl Watch {
             }
             Plan::Copied { node, fd, offset, sync } => {
                 if result > 0 {
-                    let data = self
-                        .read_back(pid, fd, offset, result as usize)
-                        .map_err(|source| RecordError::system(name, source))?;
-                    let mapped = false;
-                    self.push(pid, name, Action::Write { node, offset, data, sync, mapped });
+                    match self.read_back(pid, fd, offset, result as usize) {
+                        Ok(data) => {
+                            let mapped = false;
+                            self.push(
+                                pid,
+                                name,
+                                Action::Write { node, offset, data, sync, mapped },
+                            );
+                        }
+                        // Cut short by another task meanwhile.
+                        Err(_) if self.unsure.contains(&node) => {}
+                        Err(source) => return Err(RecordError::system(name, source)),
+                    }
                 }
             }
             Plan::Emit(actions) => {
@@ -241,11 +248,6 @@ impl Watch {
     ) -> io::Result<std::sync::Arc<[u8]>> {
         mapped::read_back(&self.reopen(pid, fd)?, offset, length)
     }
-}
-
-/// What a symbolic link that lies at a place points to.
-pub(super) fn link_target(route: &Route) -> io::Result<std::ffi::OsString> {
-    read_link(route.parent.as_raw_fd(), &route.c_name()?)
 }
 
 fn looked(name: &str, route: &Route) -> Result<Option<Status>, RecordError> {

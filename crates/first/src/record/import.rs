@@ -13,7 +13,6 @@ use libc::pid_t;
 
 use super::failure::RecordError;
 use super::file::{FileKind, Status, c_string, open_at, read_link};
-use super::finish::link_target;
 use super::route::Route;
 use super::scan::{extents, names, open_directory};
 use super::watch::Watch;
@@ -30,11 +29,6 @@ impl Watch {
         let failed = |source| RecordError::system(name, source);
         let Some(status) = route.look().map_err(failed)? else { return Ok(()) };
         let Some(place) = self.place(route) else { return Ok(()) };
-        if status.kind == FileKind::Symlink {
-            let target = link_target(route).map_err(failed)?;
-            self.created(pid, name, status, Some(route), Kind::Symlink { target });
-            return Ok(());
-        }
         let one = self.import(pid, name, &route.parent, &route.name, status).map_err(failed)?;
         if let Some(node) = one {
             self.nodes.set_nameless(status.id, false);

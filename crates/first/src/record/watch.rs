@@ -23,7 +23,7 @@ use super::mapped::Mappings;
 use super::nodes::{Known, Nodes};
 use super::plan::{Pending, Plan};
 use super::trace::{self, Event, Stopped};
-use crate::operation::{Action, Entry, Operation};
+use crate::operation::{Action, Entry, Node, Operation};
 
 /// Files outside that were written and not synced are only worth knowing if they are moved in.
 const OUTSIDE: usize = 100_000;
@@ -56,8 +56,8 @@ pub(super) struct Watch {
     pub(super) stdout: Option<Id>,
     line: Vec<u8>,
     pub(super) entries: Vec<Entry>,
-    /// A task died inside a call, which may or may not have happened.
-    pub(super) interrupted: bool,
+    /// Files that a task was writing to when it died.
+    pub(super) unsure: Vec<Node>,
 }
 
 /// How the workload's first process ended.
@@ -84,7 +84,7 @@ impl Watch {
             stdout,
             line: Vec::new(),
             entries: Vec::new(),
-            interrupted: false,
+            unsure: Vec::new(),
         })
     }
 
@@ -129,11 +129,11 @@ impl Watch {
         let system = |source| RecordError::system("ptrace", source);
         match event {
             Event::Exited(_) | Event::Killed(_) => {
-                if let Some(task) = self.tasks.remove(&pid) {
-                    self.interrupted |= task.pending.is_some();
-                }
+                let pending = self.tasks.get_mut(&pid).and_then(|task| task.pending.take());
+                let settled = pending.map_or(Ok(()), |pending| self.interrupted(pid, pending));
+                self.tasks.remove(&pid);
                 self.waiting.retain(|(waiting, _)| *waiting != pid);
-                self.release(pid)
+                settled.and(self.release(pid))
             }
             Event::CallBegins => {
                 let Some(stopped) = trace::stopped(pid).map_err(system)? else { return Ok(()) };
@@ -143,8 +143,11 @@ impl Watch {
                 let pending = self.tasks.get_mut(&pid).and_then(|task| task.pending.take());
                 if let Some(pending) = pending {
                     let Some(result) = trace::returned(pid).map_err(system)? else {
-                        self.interrupted = true;
-                        return self.release(pid);
+                        // Killed in this very moment; its end is told next.
+                        if let Some(task) = self.tasks.get_mut(&pid) {
+                            task.pending = Some(pending);
+                        }
+                        return Ok(());
                     };
                     self.finish(pid, pending, result)?;
                 }
@@ -257,8 +260,11 @@ impl Watch {
         if former == pid {
             return Ok(());
         }
-        let leader = self.tasks.remove(&pid);
-        self.interrupted |= leader.is_some_and(|leader| leader.pending.is_some());
+        let leader = self.tasks.get_mut(&pid).and_then(|task| task.pending.take());
+        if let Some(pending) = leader {
+            self.interrupted(pid, pending)?;
+        }
+        self.tasks.remove(&pid);
         self.waiting.retain(|(waiting, _)| *waiting != pid);
         if let Some(mut task) = self.tasks.remove(&former) {
             task.descriptors = None;
@@ -399,7 +405,7 @@ impl Watch {
     }
 
     pub(super) fn outside_written(&mut self, id: Id) {
-        if id.device == self.device && self.outside.len() < OUTSIDE {
+        if self.outside.len() < OUTSIDE {
             self.outside.insert(id);
         }
     }

@@ -4,3 +4,4 @@
 
 mod calls;
 mod programs;
+mod random;

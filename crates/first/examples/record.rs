@@ -1,0 +1,39 @@
+//! Records a command and says what it cost: `record ROOT PROGRAM ARGS…`.
+//!
+//! The log goes to the file named by `FIRST_LOG`, if it is set.
+
+#![expect(clippy::print_stderr, reason = "a program")]
+
+use std::error::Error;
+use std::fs::File;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use first::operation::Entry;
+
+fn main() -> ExitCode {
+    match record() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("record: {error}");
+            ExitCode::from(125)
+        }
+    }
+}
+
+fn record() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args_os().skip(1);
+    let (Some(root), Some(program)) = (arguments.next(), arguments.next()) else {
+        return Err("usage: record ROOT PROGRAM ARGS…".into());
+    };
+    let start = Instant::now();
+    let recorded = first::record(program).args(arguments).root(root).run()?;
+    let took = start.elapsed();
+    let entries = &recorded.recording.entries;
+    let operations = entries.iter().filter(|entry| matches!(entry, Entry::Operation(_))).count();
+    eprintln!("{:?}: {operations} operations, {} entries, {took:?}", recorded.ended, entries.len());
+    if let Some(path) = std::env::var_os("FIRST_LOG") {
+        first::log::write(File::create(path)?, &recorded.recording)?;
+    }
+    Ok(())
+}

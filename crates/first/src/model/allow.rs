@@ -1,0 +1,103 @@
+//! Whether a profile allows what was found on a disk. Slow and thorough: for proofs, not for
+//! exploration.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+
+use super::explore::machine_at;
+use super::machine::Point;
+use super::pending::Pending;
+use super::profile::Model;
+use super::tree::{Thing, Tree};
+use crate::operation::{Node, Recording};
+
+/// Whether a crash at `point` may leave `found`. Looks at every subset of the parts that are not
+/// durable, so the recording should leave few of them, and at whole parts only: a write that a
+/// crash tore at a page or sector bound is not recognised.
+pub fn allows(recording: &Recording, model: Model, point: Point, found: &Tree) -> bool {
+    let Some(machine) = machine_at(recording, model, &HashSet::new(), point) else { return false };
+    let found = Listing::new(found);
+    let pending = &machine.pending;
+    if Listing::new(&pending.now) == found {
+        return true;
+    }
+    let mut search = Search { pending, found, kept: Vec::new(), seen: HashSet::new() };
+    model != Model::Kill && search.go(pending.base.clone())
+}
+
+struct Search<'a> {
+    pending: &'a Pending,
+    found: Listing,
+    /// For the first parts, whether they survive.
+    kept: Vec<bool>,
+    /// Many subsets leave the same tree.
+    seen: HashSet<u128>,
+}
+
+impl Search<'_> {
+    /// `tree` has the parts that survive so far.
+    fn go(&mut self, tree: Tree) -> bool {
+        let at = self.kept.len();
+        let Some(atom) = self.pending.atoms.get(at) else {
+            return self.is_closed()
+                && self.seen.insert(tree.digest())
+                && Listing::new(&tree) == self.found;
+        };
+        // What is needed and already lost decides; what comes later is looked at in the end.
+        let possible = atom.requires.iter().all(|id| {
+            let needed = self.pending.position(*id).and_then(|needed| self.kept.get(needed));
+            needed.copied().unwrap_or(true)
+        });
+        if possible {
+            let mut with = tree.clone();
+            atom.apply(&mut with);
+            self.kept.push(true);
+            let allowed = self.go(with);
+            self.kept.pop();
+            if allowed {
+                return true;
+            }
+        }
+        self.kept.push(false);
+        let allowed = self.go(tree);
+        self.kept.pop();
+        allowed
+    }
+
+    fn is_closed(&self) -> bool {
+        self.pending.atoms.iter().enumerate().all(|(at, atom)| {
+            let has = |id: &u64| self.pending.position(*id).is_none_or(|needed| self.kept[needed]);
+            !self.kept[at] || atom.requires.iter().all(has)
+        })
+    }
+}
+
+/// What a check can see of a tree, without node numbers.
+#[derive(PartialEq, Eq)]
+struct Listing(BTreeMap<PathBuf, (u32, What, PathBuf)>);
+
+#[derive(PartialEq, Eq)]
+enum What {
+    Directory,
+    File { size: u64, extents: Vec<(u64, Vec<u8>)> },
+    Symlink(std::ffi::OsString),
+}
+
+impl Listing {
+    fn new(tree: &Tree) -> Self {
+        let mut first: BTreeMap<Node, PathBuf> = BTreeMap::new();
+        let names = tree.walk().map(|found| {
+            let shared = first.entry(found.node).or_insert_with(|| found.path.clone()).clone();
+            let what = match found.thing {
+                Thing::Directory => What::Directory,
+                Thing::Symlink(target) => What::Symlink(target.to_owned()),
+                Thing::File(file) => What::File {
+                    size: file.size(),
+                    extents: file.extents().map(|(at, data)| (at, data.to_vec())).collect(),
+                },
+            };
+            (found.path, (found.mode, what, shared))
+        });
+        Self(names.collect())
+    }
+}

@@ -1,0 +1,188 @@
+//! The operations of a recording as people talk of them.
+
+use std::path::{Path, PathBuf};
+
+use super::machine::operations;
+use super::tree::Tree;
+use crate::operation::{Action, Kind, Node, Recording};
+
+/// One operation in words.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) kind: LineKind,
+    /// What it changed; for a name, what the name is of.
+    pub(crate) node: Option<Node>,
+    /// What the file was called then.
+    pub(crate) path: PathBuf,
+    /// Where a rename or link led.
+    pub(crate) to: Option<PathBuf>,
+    /// The directory that has to be synced for a name to last.
+    pub(crate) directory: Option<PathBuf>,
+    /// The bytes of a write.
+    pub(crate) range: Option<(u64, u64)>,
+    /// Equal for operations that do the same in another round of a loop.
+    pub(crate) shape: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LineKind {
+    Create,
+    Write,
+    Rename,
+    Link,
+    Remove,
+    Exchange,
+    Truncate,
+    Other,
+}
+
+impl Line {
+    /// The operation as a noun: "the rename of `a` to `b`".
+    pub(crate) fn noun(&self) -> String {
+        let path = quoted(&self.path);
+        match (self.kind, &self.to, self.range) {
+            (LineKind::Create, _, _) => format!("the creation of {path}"),
+            (LineKind::Write, _, Some((from, to))) => format!("bytes {from}–{to} of {path}"),
+            (LineKind::Rename, Some(to), _) => format!("the rename of {path} to {}", quoted(to)),
+            (LineKind::Link, Some(to), _) => format!("the link {} to {path}", quoted(to)),
+            (LineKind::Remove, _, _) => format!("the removal of {path}"),
+            (LineKind::Exchange, Some(to), _) => {
+                format!("the exchange of {path} and {}", quoted(to))
+            }
+            (LineKind::Truncate, _, _) => format!("the truncation of {path}"),
+            _ => format!("a change of {path}"),
+        }
+    }
+
+    pub(crate) fn is_name(&self) -> bool {
+        matches!(
+            self.kind,
+            LineKind::Create
+                | LineKind::Rename
+                | LineKind::Link
+                | LineKind::Remove
+                | LineKind::Exchange
+        )
+    }
+}
+
+pub(crate) fn quoted(path: &Path) -> String {
+    if path.as_os_str().is_empty() { "`.`".to_owned() } else { format!("`{}`", path.display()) }
+}
+
+/// One line per operation, the first for operation 1.
+pub(crate) fn story(recording: &Recording) -> Vec<Line> {
+    let mut tree = Tree::new(&recording.initial);
+    let mut lines: Vec<Line> = Vec::new();
+    for (_, operation) in operations(recording) {
+        let action = &operation.action;
+        let before = line(&tree, action);
+        tree.apply(action);
+        let mut line = before;
+        if let Action::Create { node, .. } | Action::Link { node, .. } = action {
+            let path = tree.path(*node).unwrap_or_default();
+            if matches!(action, Action::Create { .. }) {
+                line.path = path;
+            }
+        }
+        line.shape = format!("{:?} {}", line.kind, shape(&line));
+        lines.push(line);
+    }
+    lines
+}
+
+fn line(tree: &Tree, action: &Action) -> Line {
+    let path_of = |node: &Node| tree.path(*node).unwrap_or_else(|| "(removed file)".into());
+    let at = |place: &crate::operation::Place| {
+        tree.path(place.directory).unwrap_or_default().join(&place.name)
+    };
+    let mut line = Line {
+        kind: LineKind::Other,
+        node: None,
+        path: PathBuf::new(),
+        to: None,
+        directory: None,
+        range: None,
+        shape: String::new(),
+    };
+    match action {
+        Action::Create { node, place, kind, .. } => {
+            line.kind = LineKind::Create;
+            line.node = Some(*node);
+            line.directory = place.as_ref().and_then(|place| tree.path(place.directory));
+            if matches!(kind, Kind::Symlink { .. }) {
+                line.kind = LineKind::Link;
+                line.to = place.as_ref().map(at);
+            }
+        }
+        Action::Write { node, offset, data, .. } => {
+            line.kind = LineKind::Write;
+            line.node = Some(*node);
+            line.path = path_of(node);
+            line.range = Some((*offset, offset.saturating_add(data.len() as u64)));
+        }
+        Action::Rename { node, from, to, .. } => {
+            line.kind = LineKind::Rename;
+            line.node = Some(*node);
+            line.path = at(from);
+            line.to = Some(at(to));
+            line.directory = tree.path(to.directory);
+        }
+        Action::Link { node, place } => {
+            line.kind = LineKind::Link;
+            line.node = Some(*node);
+            line.path = path_of(node);
+            line.to = Some(at(place));
+            line.directory = tree.path(place.directory);
+        }
+        Action::Remove { node, place } => {
+            line.kind = LineKind::Remove;
+            line.node = Some(*node);
+            line.path = at(place);
+            line.directory = tree.path(place.directory);
+        }
+        Action::Exchange { first, first_place, second_place, .. } => {
+            line.kind = LineKind::Exchange;
+            line.node = Some(*first);
+            line.path = at(first_place);
+            line.to = Some(at(second_place));
+            line.directory = tree.path(second_place.directory);
+        }
+        Action::Truncate { node, .. } => {
+            line.kind = LineKind::Truncate;
+            line.node = Some(*node);
+            line.path = path_of(node);
+        }
+        Action::Allocate { node, .. }
+        | Action::Zero { node, .. }
+        | Action::Mode { node, .. }
+        | Action::Attribute { node, .. }
+        | Action::Sync { node, .. }
+        | Action::SyncRange { node, .. }
+        | Action::Close { node } => {
+            line.node = Some(*node);
+            line.path = path_of(node);
+        }
+        Action::SyncAll => {}
+    }
+    line
+}
+
+/// The names without their numbers: `segment-17.log` is written by the code that writes
+/// `segment-18.log`.
+fn shape(line: &Line) -> String {
+    let mut text = line.path.to_string_lossy().into_owned();
+    if let Some(to) = &line.to {
+        text.push('>');
+        text.push_str(&to.to_string_lossy());
+    }
+    let mut shape = String::with_capacity(text.len());
+    for c in text.chars() {
+        if !c.is_ascii_digit() {
+            shape.push(c);
+        } else if !shape.ends_with('#') {
+            shape.push('#');
+        }
+    }
+    shape
+}
