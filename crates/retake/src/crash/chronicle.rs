@@ -103,10 +103,8 @@ impl Chronicle {
 
     fn add(&mut self, events: &[Event<'_>]) {
         let now = Timestamp::now();
-        let bodies: Vec<_> = events
-            .iter()
-            .map(|event| (now, without_secrets(event, &self.redactor)))
-            .collect();
+        let bodies: Vec<_> =
+            events.iter().map(|event| (now, without_secrets(event, &self.redactor))).collect();
         self.write(|store, id| store.append_events(id, &bodies).map(drop));
     }
 
@@ -119,7 +117,9 @@ impl Chronicle {
                     operations += 1;
                     *calls.entry(operation.call.as_str()).or_default() += 1;
                 }
-                Entry::Label(label) if labels.len() < MOST_LABELS || labels.contains_key(label.as_str()) => {
+                Entry::Label(label)
+                    if labels.len() < MOST_LABELS || labels.contains_key(label.as_str()) =>
+                {
                     *labels.entry(label.as_str()).or_default() += 1;
                 }
                 Entry::Label(_) => labels_left_out += 1,

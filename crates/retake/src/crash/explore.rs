@@ -4,9 +4,10 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use first::model::{Coverage, Model, Options, StateKey, States};
+use first::model::{Coverage, Model, Options, State, States, Tree};
 use first::operation::{Entry, Recording};
 
+use super::explain::scene;
 use super::station::{Check, Scene, Station, Verdict};
 use super::untested::Untested;
 use crate::matrix::screen::{Screen, bar, time_left};
@@ -27,8 +28,8 @@ pub(crate) struct Exploration<'a> {
 pub(crate) struct Explored {
     pub(crate) coverage: Coverage,
     pub(crate) verified: u64,
-    /// Every state that fails, in the order of the exploration.
-    pub(crate) failing: Vec<StateKey>,
+    /// Every state that fails, in the order of the exploration, without its tree.
+    pub(crate) failing: Vec<State>,
     pub(crate) complete: bool,
 }
 
@@ -55,7 +56,7 @@ struct Progress<'a> {
     states: States<'a>,
     taken: u64,
     verified: u64,
-    failing: Vec<(u64, StateKey)>,
+    failing: Vec<(u64, State)>,
     broken: Option<std::io::Error>,
     exhausted: bool,
 }
@@ -63,7 +64,7 @@ struct Progress<'a> {
 impl Exploration<'_> {
     /// The directory as the program left it must pass, or the check checks something else.
     pub(crate) fn check_uncrashed(&self, station: &mut Station) -> Result<(), Untested> {
-        let mut tree = first::model::Tree::new(&self.recording.initial);
+        let mut tree = Tree::new(&self.recording.initial);
         let (mut operation, mut label) = (0, None);
         for entry in &self.recording.entries {
             match entry {
@@ -77,7 +78,7 @@ impl Exploration<'_> {
         }
         let acks = acks(self.recording);
         let scene = Scene { tree: &tree, operation, label, acks: &acks };
-        match station.check(self.check, scene).map_err(broken)? {
+        match station.check(self.check, scene).map_err(|error| Untested::unchecked(&error))? {
             Verdict::Passed => Ok(()),
             Verdict::Failed { how, output } => Err(Untested::Uncrashed { verdict: how, output }),
             Verdict::Cancelled => Err(Untested::Cancelled),
@@ -86,8 +87,8 @@ impl Exploration<'_> {
 
     pub(crate) fn explore(&self, stations: &mut [Station]) -> Result<Explored, Untested> {
         self.screen.live("looking for states");
-        let states =
-            States::new(self.recording, self.model, self.options.clone()).map_err(Untested::Glob)?;
+        let states = States::new(self.recording, self.model, self.options.clone())
+            .map_err(Untested::Glob)?;
         let coverage = states.coverage().clone();
         let floor = Floor {
             exploration: self,
@@ -112,7 +113,7 @@ impl Exploration<'_> {
         self.screen.clear();
         let progress = floor.progress.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(error) = progress.broken {
-            return Err(broken(error));
+            return Err(Untested::unchecked(&error));
         }
         let mut failing = progress.failing;
         // The workers end in any order; findings must not depend on it.
@@ -120,14 +121,10 @@ impl Exploration<'_> {
         Ok(Explored {
             coverage,
             verified: progress.verified,
-            failing: failing.into_iter().map(|(_, key)| key).collect(),
+            failing: failing.into_iter().map(|(_, state)| state).collect(),
             complete: progress.exhausted && progress.verified == progress.taken,
         })
     }
-}
-
-fn broken(error: std::io::Error) -> Untested {
-    Untested::Refused(format!("states cannot be checked here: {error}"))
 }
 
 impl Floor<'_> {
@@ -150,19 +147,14 @@ impl Floor<'_> {
                 progress.taken += 1;
                 (progress.taken, state)
             };
-            let scene = Scene {
-                tree: &state.tree,
-                operation: state.key.point.operation,
-                label: state.label.as_deref(),
-                acks: &self.acks[..state.acks.min(self.acks.len())],
-            };
-            let verdict = station.check(self.exploration.check, scene);
+            let verdict = station.check(self.exploration.check, scene(&state, &self.acks));
             let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
             match verdict {
                 Ok(Verdict::Passed) => progress.verified += 1,
                 Ok(Verdict::Failed { .. }) => {
                     progress.verified += 1;
-                    progress.failing.push((number, state.key));
+                    // Thousands of trees would be too many, and the key tells all of it.
+                    progress.failing.push((number, State { tree: Tree::new(&[]), ..state }));
                 }
                 Ok(Verdict::Cancelled) => return,
                 Err(error) => {

@@ -54,7 +54,12 @@ pub(crate) enum FindingsError {
 }
 
 impl Findings {
-    pub(crate) fn new(model: Model, verify: &str, verify_timeout_ms: u64, findings: Vec<Finding>) -> Self {
+    pub(crate) fn new(
+        model: Model,
+        verify: &str,
+        verify_timeout_ms: u64,
+        findings: Vec<Finding>,
+    ) -> Self {
         let (model, verify) = (model.name().to_owned(), verify.to_owned());
         Self { version: VERSION, model, verify, verify_timeout_ms, findings }
     }

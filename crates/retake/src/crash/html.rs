@@ -153,7 +153,10 @@ fn overview(html: &mut String, rows: &[Row], marks: &Marks<'_>) {
     for (x, chunk) in rows.chunks(each).enumerate() {
         let has = |with: fn(Sort) -> bool| chunk.iter().any(|row| with(row.sort));
         let mut bar = |class: &str, y: u32, height: u32| {
-            _ = write!(html, "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\".8\" height=\"{height}\"/>");
+            _ = write!(
+                html,
+                "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\".8\" height=\"{height}\"/>"
+            );
         };
         if has(|sort| matches!(sort, Sort::Name | Sort::Content)) {
             bar("w", 26, 16);
@@ -212,7 +215,10 @@ fn fold(html: &mut String, rows: &[Row], marks: &Marks<'_>) {
     } else {
         list(html, &rows[..FOLD], marks);
         let left = rows.len() - 2 * FOLD;
-        _ = writeln!(html, "<p class=\"dim\">{left} rows are only in the log: <code>retake crash show LOG</code></p>");
+        _ = writeln!(
+            html,
+            "<p class=\"dim\">{left} rows are only in the log: <code>retake crash show LOG</code></p>"
+        );
         list(html, &rows[rows.len() - FOLD..], marks);
     }
     html.push_str("</details>\n");

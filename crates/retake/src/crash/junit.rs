@@ -52,7 +52,11 @@ pub(crate) fn render(report: &Report, took: Duration) -> String {
         _ = write!(xml, "    <testcase classname=\"{class}\" name=\"{name}\" time=\"{time}\"");
         match report.incomplete() {
             Some(why) => {
-                _ = writeln!(xml, ">\n      <skipped message=\"{}\"/>\n    </testcase>", escaped(&why));
+                _ = writeln!(
+                    xml,
+                    ">\n      <skipped message=\"{}\"/>\n    </testcase>",
+                    escaped(&why)
+                );
             }
             None => xml.push_str("/>\n"),
         }

@@ -94,7 +94,10 @@ impl Report {
     pub(crate) fn incomplete(&self) -> Option<String> {
         (!self.complete).then(|| {
             let all = self.coverage.distinct_states();
-            format!("not complete: {} of {all} states were not checked", all - self.verified.min(all))
+            format!(
+                "not complete: {} of {all} states were not checked",
+                all - self.verified.min(all)
+            )
         })
     }
 
@@ -103,9 +106,10 @@ impl Report {
         for finding in &self.findings {
             let id = palette.paint(Shade::Bad, &finding.id);
             _ = writeln!(text, "{id}  {}", term::visible(&finding.sentence));
-            let after = finding.label.as_ref().map_or_else(String::new, |label| {
-                format!(" (after `{}`)", term::visible(label))
-            });
+            let after = finding
+                .label
+                .as_ref()
+                .map_or_else(String::new, |label| format!(" (after `{}`)", term::visible(label)));
             _ = writeln!(
                 text,
                 "    {}, smallest at operation {}{after}; the check {}",

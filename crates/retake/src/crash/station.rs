@@ -108,13 +108,14 @@ impl Stations {
             keepers.push((keeper?, state, seen, place.join("acks")));
         }
         let cancels = signals::install(count)?;
-        let stations = keepers.into_iter().zip(cancels).map(|((keeper, state, seen, acks), cancel)| {
-            let cancel = cancel.clone();
-            Station { keeper, cancel, state, seen, acks, acked: None, used: false }
+        let stations =
+            keepers.into_iter().zip(cancels).map(|((keeper, state, seen, acks), cancel)| {
+                let cancel = cancel.clone();
+                Station { keeper, cancel, state, seen, acks, acked: None, used: false }
+            });
+        let elsewhere = home.err().map(|why| {
+            format!("{why}: states were checked in other directories, named by FIRST_WORK_DIR")
         });
-        let elsewhere = home
-            .err()
-            .map(|why| format!("{why}: states were checked in other directories, named by FIRST_WORK_DIR"));
         Ok(Self { stations: stations.collect(), elsewhere, _scratch: scratch })
     }
 }

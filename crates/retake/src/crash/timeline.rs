@@ -86,14 +86,21 @@ impl Names {
         self.tree.apply(action);
         self.remember(action);
         let files = files.iter().map(|path| shown(path)).collect();
-        Row { number: Some(number), sort, call: operation.call.clone(), task: operation.task, files, text }
+        Row {
+            number: Some(number),
+            sort,
+            call: operation.call.clone(),
+            task: operation.task,
+            files,
+            text,
+        }
     }
 
     fn remember(&mut self, action: &Action) {
         let nodes: &[Node] = match action {
-            Action::Create { node, .. } | Action::Link { node, .. } | Action::Rename { node, .. } => {
-                &[*node]
-            }
+            Action::Create { node, .. }
+            | Action::Link { node, .. }
+            | Action::Rename { node, .. } => &[*node],
             Action::Exchange { first, second, .. } => &[*first, *second],
             _ => &[],
         };
@@ -137,7 +144,8 @@ impl Names {
                     (false, WriteSync::Full) => ", waits for the file",
                 };
                 let path = of(node);
-                let text = format!("write {} {}{how}", name(&path), range(*offset, data.len() as u64));
+                let text =
+                    format!("write {} {}{how}", name(&path), range(*offset, data.len() as u64));
                 (Sort::Content, vec![path], text)
             }
             Action::Truncate { node, size } => {

@@ -30,6 +30,12 @@ pub(crate) enum Untested {
     Cancelled,
 }
 
+impl Untested {
+    pub(crate) fn unchecked(error: &io::Error) -> Self {
+        Self::Refused(format!("states cannot be checked here: {error}"))
+    }
+}
+
 pub(crate) fn ended(how: Ended) -> String {
     match how {
         Ended::Exited(code) => format!("exited with {code}"),

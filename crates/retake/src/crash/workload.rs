@@ -79,9 +79,9 @@ impl Workload {
         let spec = self.spec(loop_id);
         let (shown, id) = (spec.shown.clone(), spec.id);
         let environment = spec.environment(config, place);
-        let mut job = spec
-            .job(environment.clone(), config, Problems::default())
-            .map_err(|(_, problems)| Untested::Refused(retake_engine::Problem::listed(&problems)))?;
+        let mut job = spec.job(environment.clone(), config, Problems::default()).map_err(
+            |(_, problems)| Untested::Refused(retake_engine::Problem::listed(&problems)),
+        )?;
         job.intent.start_time = Timestamp::now();
         let spool = match store.as_mut().map(|store| store.begin(&job.intent)) {
             Some(Ok(spool)) => Some(spool),
@@ -243,7 +243,12 @@ fn error(outcome: &Outcome) -> Option<RunError> {
         Outcome::NotStarted(failure) => return Some(crate::drive::refusal(failure)),
         Outcome::LimitExceeded(..) | Outcome::Interrupted => return None,
     };
-    Some(RunError { code, message: format!("the program {message}"), hint: None, problems: Vec::new() })
+    Some(RunError {
+        code,
+        message: format!("the program {message}"),
+        hint: None,
+        problems: Vec::new(),
+    })
 }
 
 /// Takes one stream.

@@ -30,8 +30,7 @@ pub(super) fn explore(args: &Args, store: Option<&Path>) -> Result<Exit, Trouble
     let log = std::path::absolute(&args.log).unwrap_or_else(|_| args.log.clone());
     let redactor = Redactor::builder().build().map_err(crate::cli::Failure::Store)?;
     let source = session::Source::Log { log, root: recording.root.clone() };
-    let mut session =
-        session::Session::begin(&setting, &args.exploring, source, redactor, begun)?;
+    let mut session = session::Session::begin(&setting, &args.exploring, source, redactor, begun)?;
     session.chronicle.recorded(&recording, None);
     session.explore(&recording)
 }

@@ -101,12 +101,10 @@ impl Setting {
                 recovery::recover(&mut store);
                 Ok(Some(store))
             }
-            Err(error) if self.config.truth("execution.audit.required") => {
-                Err(Untested::Refused(format!(
-                    "it cannot be recorded, and execution.audit.required is set: {error}"
-                ))
-                .into())
-            }
+            Err(error) if self.config.truth("execution.audit.required") => Err(Untested::Refused(
+                format!("it cannot be recorded, and execution.audit.required is set: {error}"),
+            )
+            .into()),
             Err(error) => {
                 term::say(&format!("this crash test is not recorded: {error}"));
                 Ok(None)

@@ -43,8 +43,7 @@ pub(super) fn record(args: &Args, store: Option<&Path>) -> Result<Exit, Trouble>
         pass: true,
     };
     let place = &setting.place.store;
-    let watched =
-        workload.record(&setting.config, place, store.as_mut(), LoopId::new(), cancel)?;
+    let watched = workload.record(&setting.config, place, store.as_mut(), LoopId::new(), cancel)?;
     write_log(&args.output, &watched.recording)?;
     let rows = timeline::rows(&watched.recording);
     let count = |sort: fn(Sort) -> bool| rows.iter().filter(|row| sort(row.sort)).count() as u64;

@@ -8,9 +8,10 @@ use first::model::{Model, Options, StateKey, rebuild};
 use super::Trouble;
 use super::options::{Setting, read_log, some_time};
 use crate::cli::{Exit, Failure};
+use crate::crash::explain::scene;
 use crate::crash::explore::acks;
 use crate::crash::finding::Findings;
-use crate::crash::station::{Scene, Stations, Verdict};
+use crate::crash::station::{Stations, Verdict};
 use crate::crash::untested::Untested;
 use crate::{signals, term};
 
@@ -85,15 +86,9 @@ pub(super) fn repro(args: &Args, store: Option<&Path>) -> Result<Exit, Trouble> 
         .map_err(|error| Untested::Refused(format!("no check can be started: {error}")))?;
     stations.elsewhere.iter().for_each(|note| term::say(note));
     let acks = acks(&recording);
-    let scene = Scene {
-        tree: &state.tree,
-        operation: key.point.operation,
-        label: state.label.as_deref(),
-        acks: &acks[..state.acks.min(acks.len())],
-    };
-    let verdict = stations.stations[0].check(&check, scene);
-    let verdict = verdict
-        .map_err(|error| Untested::Refused(format!("the state cannot be checked: {error}")))?;
+    let verdict = stations.stations[0]
+        .check(&check, scene(&state, &acks))
+        .map_err(|error| Untested::unchecked(&error))?;
     drop(stations);
     signals::uninstall();
     Ok(match verdict {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use first::operation::Recording;
 use retake_store::redact::Redactor;
 
+use super::Trouble;
 use super::options::{Exploring, Setting, write_log};
 use super::tell::tell;
-use super::Trouble;
 use crate::cli::Exit;
 use crate::crash::chronicle::{Chronicle, Planned};
 use crate::crash::finding::Findings;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use first::operation::Recording;
 
-use super::options::Exploring;
 use super::Trouble;
+use super::options::Exploring;
 use crate::cli::{Exit, Failure};
 use crate::crash::report::Report;
 use crate::crash::{html, junit, timeline};
