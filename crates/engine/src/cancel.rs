@@ -84,6 +84,11 @@ impl Cancel {
         Some(self.state.signal.load(Ordering::SeqCst)).filter(|&signal| signal != 0)
     }
 
+    /// Becomes readable once something was asked, for whoever waits without the engine.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.state.wake.try_clone()
+    }
+
     pub(crate) fn kill_requested(&self) -> bool {
         self.state.kill.load(Ordering::SeqCst)
     }

@@ -211,7 +211,7 @@ fn ending(
 }
 
 /// Names and messages can hold secrets as well as output can.
-fn redacted(value: serde_json::Value, redactor: &Redactor) -> serde_json::Value {
+pub(crate) fn redacted(value: serde_json::Value, redactor: &Redactor) -> serde_json::Value {
     use serde_json::Value;
     match value {
         Value::String(text) => Value::String(redactor.redact_str(&text).0.into_owned()),

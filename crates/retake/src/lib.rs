@@ -3,6 +3,7 @@
 mod agent;
 mod cli;
 mod config;
+mod crash;
 mod drive;
 mod effects;
 mod fingerprint;
@@ -22,6 +23,7 @@ mod signals;
 mod slot;
 mod term;
 mod web;
+mod xml;
 
 /// Does what the command line asks for and says what to exit with.
 pub fn main() -> i32 {

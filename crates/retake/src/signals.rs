@@ -60,7 +60,7 @@ extern "C" fn on_end(signal: i32) {
     if let Some(asked) = ASKED.get() {
         asked.store(true, Ordering::Relaxed);
     }
-    cancels().iter().for_each(|cancel| cancel.cancel(signal));
+    END.get().into_iter().chain(cancels()).for_each(|cancel| cancel.cancel(signal));
 }
 
 extern "C" fn on_pause(_: i32) {
@@ -73,7 +73,7 @@ extern "C" fn on_resize(_: i32) {
 
 /// The signal that asked for the end.
 pub(crate) fn received() -> Option<i32> {
-    cancels().iter().find_map(Cancel::requested)
+    END.get().into_iter().chain(cancels()).find_map(Cancel::requested)
 }
 
 fn cancels() -> &'static [Cancel] {
@@ -93,6 +93,19 @@ pub(crate) fn install(count: usize) -> std::io::Result<&'static [Cancel]> {
     }
     handle(libc::SIGWINCH, on_resize);
     Ok(cancels)
+}
+
+/// Becomes readable when a signal asks for the end, and for nothing else.
+static END: OnceLock<Cancel> = OnceLock::new();
+
+/// For whoever waits without the engine: readable from the first signal on that asks for the end.
+pub(crate) fn end_descriptor() -> std::io::Result<std::os::fd::OwnedFd> {
+    let made = Cancel::new()?;
+    let descriptor = END.get_or_init(|| made).descriptor();
+    for signal in ENDING {
+        handle(signal, on_end);
+    }
+    descriptor
 }
 
 fn handle(signal: i32, handler: extern "C" fn(i32)) {

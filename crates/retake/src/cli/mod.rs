@@ -5,6 +5,7 @@ mod agent;
 mod audit;
 mod completions;
 mod config;
+mod crash;
 mod doctor;
 mod exec;
 mod failure;
@@ -63,6 +64,7 @@ enum Command {
     Runs(runs::Args),
     Agent(Box<agent::Args>),
     Matrix(matrix::Args),
+    Crash(Box<crash::Args>),
     Mcp(mcp::Args),
     Again(again::Args),
     Tests(history::Args),
@@ -102,6 +104,7 @@ pub(crate) fn main() -> Exit {
         Command::Agent(args) => agent::agent(*args, store),
         Command::Matrix(args) => matrix::matrix(args, store),
         Command::Mcp(args) => mcp::mcp(args, store),
+        Command::Crash(args) => crash::crash(*args, store),
         Command::MockAgent(args) => return mock::play(&args.words),
         Command::RunOne(args) => return run_one::run_one(&args),
         Command::Audit(args) => audit::audit(&args, store),

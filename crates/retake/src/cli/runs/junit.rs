@@ -7,6 +7,7 @@ use retake_store::{Error, Store};
 
 use crate::cli::Failure;
 use crate::shown;
+use crate::xml::escaped;
 
 /// How much of a failed run's output the report carries.
 const TAIL: u64 = 64 * 1024;
@@ -138,34 +139,12 @@ fn seconds(ms: u64) -> String {
     format!("{}.{:03}", ms / 1000, ms % 1000)
 }
 
-/// For text and attributes alike. XML has no way to write most control characters.
-fn escaped(text: &str) -> String {
-    let mut clean = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '&' => clean.push_str("&amp;"),
-            '<' => clean.push_str("&lt;"),
-            '>' => clean.push_str("&gt;"),
-            '"' => clean.push_str("&quot;"),
-            '\n' | '\t' => clean.push(letter),
-            '\u{fffe}' | '\u{ffff}' => clean.push('\u{fffd}'),
-            control if control.is_control() => clean.extend(control.escape_default()),
-            other => clean.push(other),
-        }
-    }
-    clean
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_xml_cannot_say_is_escaped() {
-        assert_eq!(
-            escaped("a<b>&\"c\"\n\x1b[0m\u{ffff}"),
-            "a&lt;b&gt;&amp;&quot;c&quot;\n\\u{1b}[0m\u{fffd}"
-        );
+    fn times_are_told_to_the_millisecond() {
         assert_eq!(seconds(61_005), "61.005");
     }
 }

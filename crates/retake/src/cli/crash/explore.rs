@@ -1,0 +1,36 @@
+//! `retake crash explore`: a log instead of a program.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use retake_store::redact::Redactor;
+
+use super::options::{Exploring, Setting, read_log};
+use super::{Trouble, session};
+use crate::cli::Exit;
+use crate::crash::untested::Untested;
+use crate::signals;
+
+/// Check every crash state of a recorded program; it is not run again
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The log
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+    #[command(flatten)]
+    exploring: Exploring,
+}
+
+pub(super) fn explore(args: &Args, store: Option<&Path>) -> Result<Exit, Trouble> {
+    let begun = Instant::now();
+    let setting = Setting::find(store)?;
+    signals::end_descriptor()
+        .map_err(|error| Untested::Refused(format!("no descriptor is left: {error}")))?;
+    let recording = read_log(&args.log)?;
+    let log = std::path::absolute(&args.log).unwrap_or_else(|_| args.log.clone());
+    let redactor = Redactor::builder().build().map_err(crate::cli::Failure::Store)?;
+    let source = session::Source::Log { log, root: recording.root.clone() };
+    let mut session = session::Session::begin(&setting, &args.exploring, source, redactor, begun)?;
+    session.chronicle.recorded(&recording, None);
+    session.explore(&recording)
+}

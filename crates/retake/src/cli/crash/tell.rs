@@ -1,0 +1,46 @@
+//! Telling what a crash test came to, in every form that was asked for.
+
+use std::path::Path;
+use std::time::Duration;
+
+use first::operation::Recording;
+
+use super::Trouble;
+use super::options::Exploring;
+use crate::cli::{Exit, Failure};
+use crate::crash::report::Report;
+use crate::crash::{html, junit, timeline};
+use crate::term::{self, Palette};
+
+pub(super) fn tell(
+    exploring: &Exploring,
+    report: &Report,
+    recording: &Recording,
+    took: Duration,
+) -> Result<Exit, Trouble> {
+    if let Some(path) = &exploring.junit {
+        write(path, &junit::render(report, took))?;
+    }
+    if let Some(path) = &exploring.html {
+        let made = format!("retake {}", env!("CARGO_PKG_VERSION"));
+        write(path, &html::render(report, &timeline::rows(recording), &made))?;
+    }
+    if exploring.json {
+        if let Some(incomplete) = report.incomplete() {
+            term::say(&incomplete);
+        }
+        report.notes.iter().for_each(|note| term::say(note));
+        term::document(&report.document())?;
+    } else {
+        term::data(report.text(Palette::of_stdout()).as_bytes())?;
+    }
+    Ok(if report.findings.is_empty() { Exit::OK } else { Exit::FAILED })
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text).map_err(|source| Failure::File {
+        action: "write",
+        path: path.to_owned(),
+        source,
+    })
+}

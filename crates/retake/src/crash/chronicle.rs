@@ -1,0 +1,163 @@
+//! A crash test in the record: one loop, and as events what was recorded, how many states there
+//! are, each finding, and how it ended. A hundred thousand states add nothing to it.
+
+use std::collections::BTreeMap;
+
+use first::operation::{Entry, Recording};
+use jiff::Timestamp;
+use retake_event::{Kind, LoopId, RunId};
+use retake_store::redact::Redactor;
+use retake_store::{LoopRecord, Store};
+use serde::{Deserialize, Serialize};
+
+use super::finding::Finding;
+use crate::{drive, term};
+
+/// Labels beyond this many are only counted.
+const MOST_LABELS: usize = 1000;
+
+/// What a loop was planned as.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Planned {
+    /// `run` or `explore`.
+    pub(crate) purpose: String,
+    pub(crate) root: String,
+    /// The program and its arguments; none where a log is explored.
+    pub(crate) command: Option<String>,
+    pub(crate) log: Option<String>,
+    pub(crate) verify: String,
+    pub(crate) model: String,
+    pub(crate) jobs: usize,
+    pub(crate) budget_ms: Option<u64>,
+    pub(crate) verify_timeout_ms: u64,
+    pub(crate) recovery: bool,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
+enum Event<'a> {
+    Recorded {
+        run: Option<RunId>,
+        operations: usize,
+        calls: BTreeMap<&'a str, usize>,
+        acknowledgements: usize,
+        labels: BTreeMap<&'a str, usize>,
+        labels_left_out: usize,
+    },
+    States {
+        points: u64,
+        states: u64,
+        distinct: u64,
+        coverage: String,
+    },
+    Finding(&'a Finding),
+    Finished {
+        verified: u64,
+        complete: bool,
+    },
+}
+
+/// The loop, as long as it can be written to.
+pub(crate) struct Chronicle {
+    store: Option<Store>,
+    pub(crate) id: LoopId,
+    redactor: Redactor,
+}
+
+impl Chronicle {
+    /// Begins the loop; without a store it is told to nobody.
+    pub(crate) fn begin(store: Option<Store>, planned: &Planned, redactor: Redactor) -> Self {
+        let record = LoopRecord::running(Kind::Crash, without_secrets(planned, &redactor));
+        let mut chronicle = Self { store, id: record.id, redactor };
+        chronicle.write(|store, _| store.begin_loop(&record));
+        chronicle
+    }
+
+    /// A record that fails is given up: the test itself goes on.
+    fn write(&mut self, with: impl FnOnce(&mut Store, LoopId) -> retake_store::Result<()>) {
+        let id = self.id;
+        if let Some(store) = &mut self.store
+            && let Err(error) = with(store, id)
+        {
+            term::say(&format!("this crash test is not recorded: {error}"));
+            self.store = None;
+        }
+    }
+
+    /// Does something while the record is closed.
+    pub(crate) fn aside<T>(&mut self, then: impl FnOnce() -> T) -> T {
+        let path = self.store.take().map(|store| store.path().to_owned());
+        let done = then();
+        match path.map(|path| Store::open(&path)) {
+            Some(Ok(store)) => self.store = Some(store),
+            Some(Err(error)) => term::say(&format!("the rest is not recorded: {error}")),
+            None => {}
+        }
+        done
+    }
+
+    pub(crate) fn store(&mut self) -> Option<&mut Store> {
+        self.store.as_mut()
+    }
+
+    fn add(&mut self, events: &[Event<'_>]) {
+        let now = Timestamp::now();
+        let bodies: Vec<_> =
+            events.iter().map(|event| (now, without_secrets(event, &self.redactor))).collect();
+        self.write(|store, id| store.append_events(id, &bodies).map(drop));
+    }
+
+    pub(crate) fn recorded(&mut self, recording: &Recording, run: Option<RunId>) {
+        let (mut calls, mut labels) = (BTreeMap::new(), BTreeMap::new());
+        let (mut operations, mut acknowledgements, mut labels_left_out) = (0, 0, 0);
+        for entry in &recording.entries {
+            match entry {
+                Entry::Operation(operation) => {
+                    operations += 1;
+                    *calls.entry(operation.call.as_str()).or_default() += 1;
+                }
+                Entry::Label(label)
+                    if labels.len() < MOST_LABELS || labels.contains_key(label.as_str()) =>
+                {
+                    *labels.entry(label.as_str()).or_default() += 1;
+                }
+                Entry::Label(_) => labels_left_out += 1,
+                Entry::Acknowledgement(_) => acknowledgements += 1,
+            }
+        }
+        self.add(&[Event::Recorded {
+            run,
+            operations,
+            calls,
+            acknowledgements,
+            labels,
+            labels_left_out,
+        }]);
+    }
+
+    pub(crate) fn states(&mut self, coverage: &first::model::Coverage) {
+        self.add(&[Event::States {
+            points: coverage.points,
+            states: coverage.states(),
+            distinct: coverage.distinct_states(),
+            coverage: coverage.to_string(),
+        }]);
+    }
+
+    pub(crate) fn finished(&mut self, findings: &[Finding], verified: u64, complete: bool) {
+        let mut events: Vec<_> = findings.iter().map(Event::Finding).collect();
+        events.push(Event::Finished { verified, complete });
+        self.add(&events);
+    }
+
+    /// Ends the loop: `clean`, `findings`, `budget`, `could not test`, `interrupted`.
+    pub(crate) fn end(&mut self, reason: &str) {
+        self.write(|store, id| store.update_loop(id, "finished", Some((reason, Timestamp::now()))));
+    }
+}
+
+fn without_secrets(value: &impl Serialize, redactor: &Redactor) -> String {
+    let value = serde_json::to_value(value).expect("plain data");
+    drive::redacted(value, redactor).to_string()
+}

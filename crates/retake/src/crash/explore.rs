@@ -1,0 +1,180 @@
+//! Checks every state, with all stations at once. Which states there are and in which order is
+//! decided by the model; what a failure means is found out afterwards.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use first::model::{Coverage, Model, Options, State, States, Tree};
+use first::operation::{Entry, Recording};
+
+use super::explain::scene;
+use super::station::{Check, Scene, Station, Verdict};
+use super::untested::Untested;
+use crate::matrix::screen::{Screen, bar, time_left};
+use crate::{signals, term};
+
+/// What is explored, and how.
+pub(crate) struct Exploration<'a> {
+    pub(crate) recording: &'a Recording,
+    pub(crate) model: Model,
+    pub(crate) options: Options,
+    pub(crate) check: &'a Check,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) screen: &'a Screen,
+}
+
+/// What came of it.
+#[derive(Default)]
+pub(crate) struct Explored {
+    pub(crate) coverage: Coverage,
+    pub(crate) verified: u64,
+    /// Every state that fails, in the order of the exploration, without its tree.
+    pub(crate) failing: Vec<State>,
+    pub(crate) complete: bool,
+}
+
+/// What the program had promised, in order.
+pub(crate) fn acks(recording: &Recording) -> Vec<&[u8]> {
+    let entries = recording.entries.iter();
+    entries
+        .filter_map(|entry| match entry {
+            Entry::Acknowledgement(text) => Some(text.as_slice()),
+            _ => None,
+        })
+        .collect()
+}
+
+struct Floor<'a> {
+    exploration: &'a Exploration<'a>,
+    acks: Vec<&'a [u8]>,
+    progress: Mutex<Progress<'a>>,
+    begun: Instant,
+    total: u64,
+}
+
+struct Progress<'a> {
+    states: States<'a>,
+    taken: u64,
+    verified: u64,
+    failing: Vec<(u64, State)>,
+    broken: Option<std::io::Error>,
+    exhausted: bool,
+}
+
+impl Exploration<'_> {
+    /// The directory as the program left it must pass, or the check checks something else.
+    pub(crate) fn check_uncrashed(&self, station: &mut Station) -> Result<(), Untested> {
+        let mut tree = Tree::new(&self.recording.initial);
+        let (mut operation, mut label) = (0, None);
+        for entry in &self.recording.entries {
+            match entry {
+                Entry::Operation(done) => {
+                    tree.apply(&done.action);
+                    operation += 1;
+                }
+                Entry::Label(text) => label = Some(text.as_str()),
+                Entry::Acknowledgement(_) => {}
+            }
+        }
+        let acks = acks(self.recording);
+        let scene = Scene { tree: &tree, operation, label, acks: &acks };
+        match station.check(self.check, scene).map_err(|error| Untested::unchecked(&error))? {
+            Verdict::Passed => Ok(()),
+            Verdict::Failed { how, output } => Err(Untested::Uncrashed { verdict: how, output }),
+            Verdict::Cancelled => Err(Untested::Cancelled),
+        }
+    }
+
+    pub(crate) fn explore(&self, stations: &mut [Station]) -> Result<Explored, Untested> {
+        self.screen.live("looking for states");
+        let states = States::new(self.recording, self.model, self.options.clone())
+            .map_err(Untested::Glob)?;
+        let coverage = states.coverage().clone();
+        let floor = Floor {
+            exploration: self,
+            acks: acks(self.recording),
+            total: coverage.distinct_states(),
+            begun: Instant::now(),
+            progress: Mutex::new(Progress {
+                states,
+                taken: 0,
+                verified: 0,
+                failing: Vec::new(),
+                broken: None,
+                exhausted: false,
+            }),
+        };
+        std::thread::scope(|scope| {
+            for station in stations {
+                let floor = &floor;
+                scope.spawn(move || floor.labour(station));
+            }
+        });
+        self.screen.clear();
+        let progress = floor.progress.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = progress.broken {
+            return Err(Untested::unchecked(&error));
+        }
+        let mut failing = progress.failing;
+        // The workers end in any order; findings must not depend on it.
+        failing.sort_unstable_by_key(|(number, _)| *number);
+        Ok(Explored {
+            coverage,
+            verified: progress.verified,
+            failing: failing.into_iter().map(|(_, state)| state).collect(),
+            complete: progress.exhausted && progress.verified == progress.taken,
+        })
+    }
+}
+
+impl Floor<'_> {
+    fn over(&self) -> bool {
+        let spent = |deadline: Instant| Instant::now() >= deadline;
+        signals::received().is_some() || self.exploration.deadline.is_some_and(spent)
+    }
+
+    fn labour(&self, station: &mut Station) {
+        loop {
+            let (number, state) = {
+                let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+                if progress.broken.is_some() || self.over() {
+                    return;
+                }
+                let Some(state) = progress.states.next() else {
+                    progress.exhausted = true;
+                    return;
+                };
+                progress.taken += 1;
+                (progress.taken, state)
+            };
+            let verdict = station.check(self.exploration.check, scene(&state, &self.acks));
+            let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+            match verdict {
+                Ok(Verdict::Passed) => progress.verified += 1,
+                Ok(Verdict::Failed { .. }) => {
+                    progress.verified += 1;
+                    // Thousands of trees would be too many, and the key tells all of it.
+                    progress.failing.push((number, State { tree: Tree::new(&[]), ..state }));
+                }
+                Ok(Verdict::Cancelled) => return,
+                Err(error) => {
+                    progress.broken.get_or_insert(error);
+                    return;
+                }
+            }
+            self.draw(&progress);
+        }
+    }
+
+    fn draw(&self, progress: &Progress<'_>) {
+        let (done, total) = (progress.verified, self.total);
+        let left = time_left(self.begun.elapsed(), done as usize, total as usize);
+        let left = left.map_or_else(String::new, |left| format!(", {} left", term::duration(left)));
+        let failing = match progress.failing.len() {
+            0 => String::new(),
+            count => format!(", {count} failing"),
+        };
+        let text = format!("{} {done}/{total} states{failing}{left}", bar(done, total, 20));
+        self.exploration.screen.live(&text);
+    }
+}

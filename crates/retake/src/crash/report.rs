@@ -1,0 +1,136 @@
+//! What a crash test came to, for programs and for people.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use first::model::{Coverage, Model};
+use serde::Serialize;
+
+use super::finding::Finding;
+use crate::term::{self, Palette, Shade};
+
+/// The result of an exploration.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    pub(crate) model: Model,
+    pub(crate) coverage: Coverage,
+    /// Distinct states that were checked.
+    pub(crate) verified: u64,
+    /// Whether all of them were.
+    pub(crate) complete: bool,
+    /// Of the states in [`Report::verified`].
+    pub(crate) failed: u64,
+    pub(crate) findings: Vec<Finding>,
+    /// What should be known beside the findings.
+    pub(crate) notes: Vec<String>,
+    pub(crate) command: String,
+    pub(crate) verify: String,
+    pub(crate) root: PathBuf,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'a> {
+    model: &'a str,
+    operations: u32,
+    points: u64,
+    states: u64,
+    distinct: u64,
+    verified: u64,
+    complete: bool,
+    findings: Vec<Told<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Told<'a> {
+    id: &'a str,
+    sentence: &'a str,
+    files: &'a [String],
+    lost_operations: &'a [u32],
+    states: u64,
+    repro: &'a str,
+}
+
+impl Report {
+    pub(crate) fn document(&self) -> impl Serialize {
+        let findings = self.findings.iter().map(|finding| Told {
+            id: &finding.id,
+            sentence: &finding.sentence,
+            files: &finding.files,
+            lost_operations: &finding.lost_operations,
+            states: finding.states,
+            repro: &finding.repro,
+        });
+        Document {
+            model: self.model.name(),
+            operations: self.coverage.operations,
+            points: self.coverage.points,
+            states: self.coverage.states(),
+            distinct: self.coverage.distinct_states(),
+            verified: self.verified,
+            complete: self.complete,
+            findings: findings.collect(),
+        }
+    }
+
+    /// One line that says how it went.
+    pub(crate) fn verdict(&self) -> String {
+        let states = term::count(self.verified, "state");
+        let model = self.model.name();
+        match self.findings.len() as u64 {
+            0 if self.complete => format!("{states} of {model} checked: every one recovers"),
+            0 => format!("{states} of {model} checked: every one of them recovers"),
+            count => format!(
+                "{} in {states} of {model}: {} fail",
+                term::count(count, "finding"),
+                self.failed
+            ),
+        }
+    }
+
+    /// What was not looked at.
+    pub(crate) fn incomplete(&self) -> Option<String> {
+        (!self.complete).then(|| {
+            let all = self.coverage.distinct_states();
+            format!(
+                "not complete: {} of {all} states were not checked",
+                all - self.verified.min(all)
+            )
+        })
+    }
+
+    pub(crate) fn text(&self, palette: Palette) -> String {
+        let mut text = String::new();
+        for finding in &self.findings {
+            let id = palette.paint(Shade::Bad, &finding.id);
+            _ = writeln!(text, "{id}  {}", term::visible(&finding.sentence));
+            let after = finding
+                .label
+                .as_ref()
+                .map_or_else(String::new, |label| format!(" (after `{}`)", term::visible(label)));
+            _ = writeln!(
+                text,
+                "    {}, smallest at operation {}{after}; the check {}",
+                term::count(finding.states, "state"),
+                finding.operation,
+                term::visible(&finding.verdict)
+            );
+            for line in finding.output.lines() {
+                _ = writeln!(text, "    | {}", term::visible(line));
+            }
+            _ = writeln!(text, "    {}", term::visible(&finding.repro));
+        }
+        let shade = if self.findings.is_empty() { Shade::Good } else { Shade::Bad };
+        _ = writeln!(text, "{}", palette.paint(shade, &self.verdict()));
+        _ = writeln!(text, "{}", self.coverage);
+        if let Some(incomplete) = self.incomplete() {
+            _ = writeln!(text, "{incomplete}");
+        }
+        for note in &self.notes {
+            _ = writeln!(text, "note: {}", term::visible(note));
+        }
+        text
+    }
+}

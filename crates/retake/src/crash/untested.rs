@@ -1,0 +1,44 @@
+//! Why nothing was tested. Every variant ends `retake crash` with 125.
+
+use std::io;
+use std::path::PathBuf;
+
+use first::log::LogError;
+use first::model::BadGlob;
+use first::record::{Ended, RecordError};
+use retake_event::signal_name;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Untested {
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error("the program {}: there is nothing to test in a run that fails by itself; `retake runs logs {run}` shows what it said", ended(*.how))]
+    Failed { how: Ended, run: String },
+    #[error("{}: {source}", path.display())]
+    Log { path: PathBuf, source: LogError },
+    #[error("cannot {action} {}: {source}", path.display())]
+    File { action: &'static str, path: PathBuf, source: io::Error },
+    #[error(
+        "the check fails on the directory as the program left it, without any crash: it {verdict}\n{output}"
+    )]
+    Uncrashed { verdict: String, output: String },
+    #[error("`{}` is not a pattern: {}", .0.pattern, .0.reason)]
+    Glob(BadGlob),
+    #[error("{0}")]
+    Refused(String),
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl Untested {
+    pub(crate) fn unchecked(error: &io::Error) -> Self {
+        Self::Refused(format!("states cannot be checked here: {error}"))
+    }
+}
+
+pub(crate) fn ended(how: Ended) -> String {
+    match how {
+        Ended::Exited(code) => format!("exited with {code}"),
+        Ended::Killed(signal) => format!("was ended by {}", signal_name(signal)),
+    }
+}
