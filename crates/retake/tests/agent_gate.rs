@@ -32,6 +32,9 @@ fn a_limit_or_an_error_in_a_verification_is_no_refusal() {
     assert_eq!(verification["verificationAttempts"], 1);
     assert_eq!(verification["lastVerificationStatus"], "pass");
     assert_eq!(std::fs::read_to_string(count).unwrap(), "x\n", "the command had passed already");
+    // Two results, and two that failed: all of it was paid for.
+    let shown = sandbox.retake(&["agent", "show", "task"]).stdout;
+    assert!(shown.contains("spent       $0.02, 214 tokens"), "{shown}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod tool;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::adapters::{Event, LimitState, Payload};
+use crate::adapters::{Event, LimitState};
 
 /// Tools that are remembered until their result comes.
 const OPEN: usize = 256;
@@ -57,6 +57,14 @@ impl Display {
     /// How an event looks in full, with its line feeds; `None` for what is not shown. The same
     /// text goes into the log.
     pub fn event(&mut self, event: &Event<'_>) -> Option<String> {
+        match event {
+            Event::ToolResult { content, .. } => self.decoded(event, &content.text()),
+            _ => self.decoded(event, ""),
+        }
+    }
+
+    /// The same for whoever has decoded a tool's result already.
+    pub fn decoded(&mut self, event: &Event<'_>, result: &str) -> Option<String> {
         let flowing = std::mem::take(&mut self.flowing);
         let text = match event {
             Event::Text { text, delta: true } => {
@@ -76,14 +84,14 @@ impl Display {
                 self.open.insert(id.to_string(), (name.to_string(), tool::subject(name, input)));
                 format!("{}\n", tool::used(name, input))
             }
-            Event::ToolResult { id, is_error, exit_code, content } => {
+            Event::ToolResult { id, is_error, exit_code, .. } => {
                 let (name, subject) = self.open.remove(&**id).unwrap_or_default();
                 let result = Returned {
                     name: &name,
                     subject,
                     is_error: *is_error,
                     exit_code: *exit_code,
-                    content,
+                    content: result,
                 };
                 format!("{}\n", tool::result(&result))
             }
@@ -121,7 +129,7 @@ pub(crate) struct Returned<'a> {
     subject: Option<String>,
     is_error: bool,
     exit_code: Option<i32>,
-    content: &'a Payload<'a>,
+    content: &'a str,
 }
 
 /// What the live line tells.
@@ -206,6 +214,7 @@ fn is_trick(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::adapters::Payload;
 
     #[test]
     fn control_characters_are_visible() {

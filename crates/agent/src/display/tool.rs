@@ -119,8 +119,7 @@ pub(super) fn used(name: &str, input: &Payload<'_>) -> String {
 
 /// A result. The agent's flag says whether it failed; its words do not.
 pub(super) fn result(result: &Returned<'_>) -> String {
-    let content = result.content.text();
-    let content = content.trim_end_matches(['\n', '\r']);
+    let content = result.content.trim_end_matches(['\n', '\r']);
     let name = match family(result.name) {
         "" => title(result.name),
         family => family.to_owned(),
@@ -130,14 +129,14 @@ pub(super) fn result(result: &Returned<'_>) -> String {
     }
     match family(result.name) {
         "Read" => {
-            let rows: Vec<&str> = content.lines().collect();
-            let mut text = format!("✓ File read successfully ({})\n", counted(rows.len(), "line"));
-            for (index, row) in rows.iter().take(READ_LINES).enumerate() {
+            let rows = line_count(content);
+            let mut text = format!("✓ File read successfully ({})\n", counted(rows, "line"));
+            for (index, row) in content.lines().take(READ_LINES).enumerate() {
                 // Agents number the lines themselves, with a tab or an arrow.
                 let (number, row) = numbered(row).unwrap_or((index as u64 + 1, row));
                 text.push_str(&format!("{number:>6} | {}\n", clipped(row)));
             }
-            more(&mut text, rows.len(), READ_LINES);
+            more(&mut text, rows, READ_LINES);
             text
         }
         "Bash" => {
@@ -148,12 +147,12 @@ pub(super) fn result(result: &Returned<'_>) -> String {
         "Write" => about("File written", result),
         "Grep" => format!(
             "✓ Search finished ({})\n{}",
-            counted(content.lines().count(), "line"),
+            counted(line_count(content), "line"),
             body(content, OTHER_LINES)
         ),
         "Glob" => format!(
             "✓ Files found ({})\n{}",
-            counted(content.lines().count(), "line"),
+            counted(line_count(content), "line"),
             body(content, OTHER_LINES)
         ),
         _ => format!("✓ {name} finished\n{}", body(content, OTHER_LINES)),
@@ -201,13 +200,20 @@ fn indented(text: &str) -> String {
 }
 
 fn body(content: &str, most: usize) -> String {
-    let rows: Vec<&str> = content.lines().collect();
     let mut text = String::new();
-    for row in rows.iter().take(most) {
-        text.push_str(&format!("   {}\n", clipped(row)));
+    for row in content.lines().take(most) {
+        text.push_str("   ");
+        text.push_str(&clipped(row));
+        text.push('\n');
     }
-    more(&mut text, rows.len(), most);
+    more(&mut text, line_count(content), most);
     text
+}
+
+/// As many as `lines` would give, without looking at each.
+fn line_count(content: &str) -> usize {
+    let ends = memchr::memchr_iter(b'\n', content.as_bytes()).count();
+    ends + usize::from(!content.is_empty() && !content.ends_with('\n'))
 }
 
 fn more(text: &mut String, all: usize, shown: usize) {
@@ -234,7 +240,7 @@ fn block(value: &str) -> String {
 }
 
 fn size(content: &str) -> String {
-    let lines = counted(content.lines().count(), "line");
+    let lines = counted(line_count(content), "line");
     format!("{:.1} KB, {lines}", content.len() as f64 / 1024.0)
 }
 
@@ -266,8 +272,6 @@ mod tests {
     }
 
     fn came_back(name: &str, is_error: bool, content: &str) -> String {
-        let json = serde_json::Value::from(content).to_string();
-        let content = &Payload::json(&json);
         result(&Returned { name, subject: Some("/a".into()), is_error, exit_code: None, content })
     }
 

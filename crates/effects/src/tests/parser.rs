@@ -3,6 +3,8 @@
 //! Speed comes from not looking: a line goes only to recognisers that named its first visible
 //! bytes, or asked for every line because they are inside something. Knows no framework's format.
 
+use std::sync::LazyLock;
+
 use super::combine;
 use super::found::Found;
 use super::frameworks;
@@ -66,10 +68,29 @@ pub struct Parser {
     dispatch: Dispatch,
 }
 
+/// Who wants lines that begin with two bytes, one bit each. Made once: an agent's tools print
+/// thousands of short texts, each looked through by itself.
+static BEGINNINGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
+    let mut by_beginning = vec![0; 1 << 16].into_boxed_slice();
+    for (bit, (_, beginnings)) in frameworks::all().into_iter().enumerate() {
+        for beginning in beginnings {
+            let from = beginning_of(beginning);
+            // A single byte goes with any second one.
+            let to = if beginning.len() == 1 { from + 0x100 } else { from + 1 };
+            by_beginning[from..to].iter_mut().for_each(|wanted| *wanted |= 1 << bit);
+        }
+    }
+    // An escape hides what is visible first.
+    for other in 0..=0xffusize {
+        by_beginning[0x1b << 8 | other] = u32::MAX;
+        by_beginning[other << 8 | 0x1b] = u32::MAX;
+    }
+    by_beginning
+});
+
 struct Dispatch {
     recognisers: Vec<Box<dyn Recogniser>>,
-    /// Who wants lines that begin with two bytes, one bit each.
-    by_beginning: Box<[u32]>,
+    by_beginning: &'static [u32],
     attentive: u32,
     /// Who has a stream to itself.
     alone: [u32; 2],
@@ -86,25 +107,11 @@ impl Default for Parser {
 
 impl Parser {
     pub fn new() -> Self {
-        let mut recognisers = Vec::new();
-        let mut by_beginning = vec![0; 1 << 16].into_boxed_slice();
-        for (bit, (recogniser, beginnings)) in frameworks::all().into_iter().enumerate() {
-            recognisers.push(recogniser);
-            for beginning in beginnings {
-                let from = beginning_of(beginning);
-                // A single byte goes with any second one.
-                let to = if beginning.len() == 1 { from + 0x100 } else { from + 1 };
-                by_beginning[from..to].iter_mut().for_each(|wanted| *wanted |= 1 << bit);
-            }
-        }
-        // An escape hides what is visible first.
-        for other in 0..=0xffusize {
-            by_beginning[0x1b << 8 | other] = u32::MAX;
-            by_beginning[other << 8 | 0x1b] = u32::MAX;
-        }
+        let all = frameworks::all();
+        let recognisers = all.into_iter().map(|(recogniser, _)| recogniser).collect();
         let dispatch = Dispatch {
             recognisers,
-            by_beginning,
+            by_beginning: &BEGINNINGS,
             attentive: 0,
             alone: [0; 2],
             outlines: [Outline::default(), Outline::default()],

@@ -1,6 +1,7 @@
 //! One attempt at an iteration: the agent is run, its stream is followed, and what it came to is
 //! told.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -140,7 +141,11 @@ impl<'a> Witness<'a> {
     fn follow(&mut self, bytes: Option<&[u8]>) {
         let Self { reader, display, screen, log, said, parse_tests, tests, .. } = self;
         let mut each = |event: &Event<'_>| {
-            if let Some(text) = display.event(event) {
+            let result = match event {
+                Event::ToolResult { content, .. } => content.text(),
+                _ => Cow::Borrowed(""),
+            };
+            if let Some(text) = display.decoded(event, &result) {
                 log.output(&text);
                 screen.detail(&text);
             }
@@ -151,14 +156,13 @@ impl<'a> Witness<'a> {
                         said.push(b"\n");
                     }
                 }
-                Event::ToolResult { content, exit_code, is_error, .. } if *parse_tests => {
+                Event::ToolResult { exit_code, is_error, .. } if *parse_tests => {
                     // One tool call is one test run; the last of an iteration is how it stands.
-                    let text = content.text();
-                    if !may_hold_tests(&text) {
+                    if !may_hold_tests(&result) {
                         return;
                     }
                     let mut parser = Parser::new();
-                    parser.push(TestStream::Stdout, text.as_bytes());
+                    parser.push(TestStream::Stdout, result.as_bytes());
                     let code = exit_code.or((!is_error).then_some(0));
                     if let Some(found) = parser.finish(code, Vec::new()) {
                         *tests = Some(found);

@@ -254,6 +254,8 @@ fn reread(store: &Store, agent: Agent, id: RunId) -> Option<Reading> {
 /// The loop that is being written. Trouble with the record is told once and never stops the loop.
 pub(crate) struct Chronicle {
     id: LoopId,
+    /// Whether the record has such a loop; events of none would belong to nobody.
+    recorded: bool,
     told: bool,
 }
 
@@ -262,12 +264,12 @@ impl Chronicle {
         let plan = serde_json::to_string(planned).expect("plain data");
         let record = LoopRecord::running(Kind::Agent, plan);
         store.begin_loop(&record)?;
-        Ok(Self { id: record.id, told: false })
+        Ok(Self { id: record.id, recorded: true, told: false })
     }
 
     /// Goes on with a loop whose runner died, and marks what it left unfinished.
     pub(crate) fn resume(store: &mut Store, chapter: &mut Chapter) -> retake_store::Result<Self> {
-        let mut chronicle = Self { id: chapter.record.id, told: false };
+        let mut chronicle = Self { id: chapter.record.id, recorded: true, told: false };
         let agent = chapter.planned().and_then(|planned| planned.agent.parse().ok());
         let agent = agent.unwrap_or_default();
         for iteration in &mut chapter.iterations {
@@ -289,9 +291,9 @@ impl Chronicle {
         Ok(chronicle)
     }
 
-    /// A loop without a record, where that could not be opened.
+    /// What is no loop, or one whose record could not be opened.
     pub(crate) fn unrecorded() -> Self {
-        Self { id: LoopId::new(), told: true }
+        Self { id: LoopId::new(), recorded: false, told: true }
     }
 
     pub(crate) fn id(&self) -> LoopId {
@@ -299,6 +301,9 @@ impl Chronicle {
     }
 
     pub(crate) fn add(&mut self, store: retake_store::Result<&mut Store>, entry: &Entry) {
+        if !self.recorded {
+            return;
+        }
         let body = serde_json::to_string(entry).expect("plain data");
         let added =
             store.and_then(|store| store.append_events(self.id, &[(Timestamp::now(), body)]));
@@ -306,6 +311,9 @@ impl Chronicle {
     }
 
     pub(crate) fn end(&mut self, store: retake_store::Result<&mut Store>, reason: &str) {
+        if !self.recorded {
+            return;
+        }
         let ended = store.and_then(|store| {
             store.update_loop(self.id, "finished", Some((reason, Timestamp::now())))
         });

@@ -119,7 +119,8 @@ pub(crate) struct Args {
 pub(super) fn run(args: Args, project: Project) -> Result<Exit, Failure> {
     let workspace = project.workspace(&args.name)?;
     let metadata = workspace.metadata().map_err(refused)?;
-    let settings = project::settings(&project.config, Some(&metadata), flags(&args)?)?;
+    let settings = project::settings(&project.config, Some(&metadata), flags(&args)?)
+        .map_err(|failure| by_flag(&args, failure))?;
     let instructions = workspace
         .instructions()
         .map_err(refused)?
@@ -364,6 +365,39 @@ fn redactor(
     }
 }
 
+/// Settings that have a flag: their keys, the flags, and what was given.
+fn texts(args: &Args) -> [(&'static str, &'static str, Option<String>); 11] {
+    let level = match (args.verbose, args.quiet) {
+        (true, _) => Some(Level::Verbose.as_str().to_owned()),
+        (_, true) => Some(Level::Quiet.as_str().to_owned()),
+        _ => args.output.clone(),
+    };
+    [
+        ("outputLevel", "--output", level),
+        ("kind", "--agent", args.agent.clone()),
+        ("verification.command", "--verify", args.verify.clone()),
+        ("maxCost", "--max-cost", args.max_cost.clone()),
+        ("maxTokens", "--max-tokens", args.max_tokens.clone()),
+        ("maxTime", "--max-time", args.max_time.clone()),
+        ("maxIterationCost", "--max-iteration-cost", args.max_iteration_cost.clone()),
+        ("maxIterationTokens", "--max-iteration-tokens", args.max_iteration_tokens.clone()),
+        ("maxFailures", "--max-failures", args.max_failures.clone()),
+        ("maxNoProgress", "--max-no-progress", args.max_no_progress.clone()),
+        ("onLimit", "--on-limit", args.on_limit.clone()),
+    ]
+}
+
+/// What is wrong with a value is said of the flag that gave it.
+fn by_flag(args: &Args, failure: Failure) -> Failure {
+    let mut text = failure.to_string();
+    for (path, flag, given) in texts(args) {
+        if given.is_some() {
+            text = text.replace(&format!("agent.{path}: "), &format!("{flag}: "));
+        }
+    }
+    refused(text)
+}
+
 /// What flags say, as settings take it.
 fn flags(args: &Args) -> Result<BTreeMap<String, Value>, Failure> {
     if usize::from(args.verbose) + usize::from(args.quiet) + usize::from(args.output.is_some()) > 1
@@ -371,27 +405,9 @@ fn flags(args: &Args) -> Result<BTreeMap<String, Value>, Failure> {
         return Err(refused(messages::conflicting_output()));
     }
     let mut flags = BTreeMap::new();
-    let level = match (args.verbose, args.quiet) {
-        (true, _) => Some(Level::Verbose.as_str().to_owned()),
-        (_, true) => Some(Level::Quiet.as_str().to_owned()),
-        _ => args.output.clone(),
-    };
-    let texts = [
-        ("outputLevel", &level),
-        ("kind", &args.agent),
-        ("verification.command", &args.verify),
-        ("maxCost", &args.max_cost),
-        ("maxTokens", &args.max_tokens),
-        ("maxTime", &args.max_time),
-        ("maxIterationCost", &args.max_iteration_cost),
-        ("maxIterationTokens", &args.max_iteration_tokens),
-        ("maxFailures", &args.max_failures),
-        ("maxNoProgress", &args.max_no_progress),
-        ("onLimit", &args.on_limit),
-    ];
-    for (path, text) in texts {
+    for (path, _, text) in texts(args) {
         if let Some(text) = text {
-            flags.insert(path.to_owned(), Value::Text(text.clone()));
+            flags.insert(path.to_owned(), Value::Text(text));
         }
     }
     for (path, given) in [("checkpoint", args.checkpoint), ("failIncomplete", args.fail_incomplete)]

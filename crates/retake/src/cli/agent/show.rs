@@ -115,8 +115,12 @@ pub(super) fn show(args: &Args, project: &Project) -> Result<Exit, Failure> {
         Err(error) => text += &format!("says        {error}\n"),
     }
     text += &totals(&summary, history.failure_streak());
-    let cost: f64 = iterations.iter().filter_map(Iteration::cost_usd).sum();
-    let tokens: u64 = iterations.iter().filter_map(Iteration::tokens).sum();
+    // Attempts that were no iterations, and verifications, were paid for as well.
+    let besides = |chapter: &chronicle::Chapter| chapter.besides;
+    let cost: f64 = iterations.iter().filter_map(Iteration::cost_usd).sum::<f64>()
+        + chapters.iter().map(besides).map(|spent| spent.cost_usd).sum::<f64>();
+    let tokens: u64 = iterations.iter().filter_map(Iteration::tokens).sum::<u64>()
+        + chapters.iter().map(besides).map(|spent| spent.tokens).sum::<u64>();
     if tokens > 0 {
         text += &format!("spent       ${cost:.2}, {tokens} tokens\n");
     }
