@@ -51,6 +51,7 @@ impl Ran {
 struct Watch<'a> {
     reported: Reported,
     file: &'a Path,
+    planned: Option<u64>,
     found: (Metrics, Vec<String>),
 }
 
@@ -67,6 +68,9 @@ impl Observer for Watch<'_> {
         let (mut metrics, notes) = reported.finish();
         metrics.extend(built_in(finished.duration, &finished.usage));
         let mut effects = serde_json::json!({ "metrics": metrics });
+        if let Some(planned) = self.planned {
+            effects[PLANNED] = planned.into();
+        }
         if !notes.is_empty() {
             effects["notes"] = notes.clone().into();
         }
@@ -129,16 +133,17 @@ impl Ground<'_> {
         if self.adaptive {
             put(ADAPTIVE, "1".to_owned());
         }
-        if let Some(size) = self.sizes.get(step.cell) {
-            put(PLANNED, size.to_string());
-        }
         if self.blocked {
             put(BLOCKED, "1".to_owned());
         }
         spec.correlation_ids.repo_sha = code.map(|code| code.of.sha.clone());
         let job = spec.ready(&setting.config, &setting.place.store)?;
-        let mut watch =
-            Watch { reported: Reported::default(), file: &metrics, found: Default::default() };
+        let mut watch = Watch {
+            reported: Reported::default(),
+            file: &metrics,
+            planned: self.sizes.get(step.cell).copied(),
+            found: Default::default(),
+        };
         let done = slot.run(job, false, &mut watch).map_err(|unrecorded| unrecorded.problem)?;
         if !done.run.recorded {
             return Err("a run could not be recorded, so nothing more is run".to_owned());

@@ -227,7 +227,6 @@ fn take(
     put(KEY, &key.to_string());
     put(CHROME, &line.chrome);
     put(SHA, &line.sha);
-    put(PLANNED, &planned.to_string());
     put("matrix.imported", "chrome-ranger");
     for (name, value) in axes {
         put(&format!("{AXIS}{name}"), value);
@@ -276,7 +275,7 @@ fn take(
         usage: Usage::default(),
         redactions,
         // CPU time and memory were not measured: only the wall time is known.
-        effects: Some(serde_json::json!({"metrics": {"wall": {
+        effects: Some(serde_json::json!({PLANNED: planned, "metrics": {"wall": {
             "value": line.duration_ms, "unit": "ms", "better": "lower"
         }}})),
     };
