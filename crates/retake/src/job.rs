@@ -355,11 +355,16 @@ pub(crate) fn empty_intent(command: String, cwd: &Path) -> Intent {
     }
 }
 
+/// A redactor and what it was made of.
+struct Made {
+    secrets: Vec<(String, OsString)>,
+    patterns: Vec<String>,
+    redactor: Redactor,
+}
+
 thread_local! {
-    /// The last redactor that was made, with what it was made of: a loop asks for the same one
-    /// thousands of times, and making it is not free.
-    static LAST: RefCell<Option<(Vec<(String, OsString)>, Vec<String>, Redactor)>> =
-        const { RefCell::new(None) };
+    /// The last one: a loop asks for the same thousands of times, and making it is not free.
+    static LAST: RefCell<Option<Made>> = const { RefCell::new(None) };
 }
 
 fn redactor_of(
@@ -368,8 +373,8 @@ fn redactor_of(
     problems: &mut Problems,
 ) -> Redactor {
     let known = LAST.with_borrow(|last| {
-        let (of, with, redactor) = last.as_ref()?;
-        (*of == secrets && with == patterns).then(|| redactor.clone())
+        let made = last.as_ref()?;
+        (made.secrets == secrets && made.patterns == patterns).then(|| made.redactor.clone())
     });
     if let Some(known) = known {
         return known;
@@ -392,7 +397,8 @@ fn redactor_of(
         Redactor::off()
     });
     if problems.0.len() == before {
-        LAST.set(Some((secrets, patterns.to_vec(), redactor.clone())));
+        let (patterns, redactor) = (patterns.to_vec(), redactor.clone());
+        LAST.set(Some(Made { secrets, patterns, redactor }));
     }
     redactor
 }
