@@ -3,6 +3,7 @@
 //!
 //! `exec` fills a [`Spec`] from its options, loops from their plans.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -237,7 +238,6 @@ impl Spec {
         if !self.redact {
             return Redactor::off();
         }
-        let mut builder = Redactor::builder();
         let named = |name: &str| {
             self.secrets
                 .iter()
@@ -246,33 +246,23 @@ impl Spec {
         };
         let harmless =
             |name: &str| config.words("redaction.allow").iter().any(|allowed| allowed == name);
+        let mut secrets: Vec<(String, OsString)> = Vec::new();
         for (name, value) in environment {
             if let Some(name) = name.to_str()
                 && (named(name) || is_secret_name(name) && !harmless(name))
             {
-                builder.secret(name, value.as_bytes());
+                secrets.push((name.to_owned(), value.clone()));
             }
         }
         for name in &self.secrets {
             // A secret that the child does not get may still be printed by it.
             if let Some(value) = std::env::var_os(name) {
-                builder.secret(name.as_str(), value.as_bytes());
+                secrets.push((name.clone(), value));
             } else if !environment.iter().any(|(n, _)| n == name.as_str()) {
                 problems.note(format!("--secret {name}: there is no such variable"));
             }
         }
-        for pattern in config.words("redaction.patterns") {
-            match pattern.split_once('=') {
-                Some((name, regex)) => {
-                    builder.pattern(name, regex);
-                }
-                None => problems.note(format!("redaction.patterns: {pattern:?}: write NAME=REGEX")),
-            }
-        }
-        builder.build().unwrap_or_else(|error| {
-            problems.note(error.to_string());
-            Redactor::off()
-        })
+        redactor_of(secrets, config.words("redaction.patterns"), problems)
     }
 
     /// What is written down before the run, without secrets, and how many there were.
@@ -378,6 +368,54 @@ pub(crate) fn empty_intent(command: String, cwd: &Path) -> Intent {
         redacted: true,
         terms: Terms::default(),
     }
+}
+
+/// A redactor and what it was made of.
+struct Made {
+    secrets: Vec<(String, OsString)>,
+    patterns: Vec<String>,
+    redactor: Redactor,
+}
+
+thread_local! {
+    /// The last one: a loop asks for the same thousands of times, and making it is not free.
+    static LAST: RefCell<Option<Made>> = const { RefCell::new(None) };
+}
+
+fn redactor_of(
+    secrets: Vec<(String, OsString)>,
+    patterns: &[String],
+    problems: &mut Problems,
+) -> Redactor {
+    let known = LAST.with_borrow(|last| {
+        let made = last.as_ref()?;
+        (made.secrets == secrets && made.patterns == patterns).then(|| made.redactor.clone())
+    });
+    if let Some(known) = known {
+        return known;
+    }
+    let before = problems.0.len();
+    let mut builder = Redactor::builder();
+    for (name, value) in &secrets {
+        builder.secret(name.as_str(), value.as_bytes());
+    }
+    for pattern in patterns {
+        match pattern.split_once('=') {
+            Some((name, regex)) => {
+                builder.pattern(name, regex);
+            }
+            None => problems.note(format!("redaction.patterns: {pattern:?}: write NAME=REGEX")),
+        }
+    }
+    let redactor = builder.build().unwrap_or_else(|error| {
+        problems.note(error.to_string());
+        Redactor::off()
+    });
+    if problems.0.len() == before {
+        let (patterns, redactor) = (patterns.to_vec(), redactor.clone());
+        LAST.set(Some(Made { secrets, patterns, redactor }));
+    }
+    redactor
 }
 
 pub(crate) fn lossy(text: &OsStr) -> String {

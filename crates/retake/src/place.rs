@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// The project and store that a command works with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,19 +75,21 @@ pub(crate) fn host() -> String {
     String::from_utf8_lossy(&name[..end]).into_owned()
 }
 
-/// The name of the user we act as.
+/// The name of the user we act as, which stays the same.
 pub(crate) fn user() -> String {
-    // SAFETY: no arguments, no failure.
-    let uid = unsafe { libc::geteuid() }.to_string();
-    let known = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    known
-        .lines()
-        .find_map(|line| {
+    static USER: OnceLock<String> = OnceLock::new();
+    let look_up = || {
+        // SAFETY: no arguments, no failure.
+        let uid = unsafe { libc::geteuid() }.to_string();
+        let known = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let name = known.lines().find_map(|line| {
             let mut fields = line.split(':');
             let name = fields.next()?;
             (fields.nth(1)? == uid).then(|| name.to_owned())
-        })
-        .unwrap_or(uid)
+        });
+        name.unwrap_or(uid)
+    };
+    USER.get_or_init(look_up).clone()
 }
 
 #[cfg(test)]

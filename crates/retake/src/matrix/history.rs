@@ -21,8 +21,9 @@ pub(crate) const SHA: &str = "matrix.sha";
 pub(crate) const CHROME: &str = "matrix.chrome";
 /// Of runs whose number was chosen by looking at them.
 pub(crate) const ADAPTIVE: &str = "matrix.adaptive";
-/// How many iterations of its cell were planned when a run was.
-pub(crate) const PLANNED: &str = "matrix.planned";
+/// How many iterations of its cell were planned when a run was: among its effects, for a label would
+/// be indexed.
+pub(crate) const PLANNED: &str = "planned";
 /// Of runs that were not interleaved with those of other cells.
 pub(crate) const BLOCKED: &str = "matrix.blocked";
 
@@ -59,7 +60,8 @@ impl Row {
         if matches!(ending.outcome, Word::Cancelled | Word::Interrupted) {
             return None;
         }
-        let reported = ending.effects.as_ref().and_then(|effects| effects.get("metrics"));
+        let effect = |name: &str| ending.effects.as_ref().and_then(|effects| effects.get(name));
+        let reported = effect("metrics");
         let metrics = reported.and_then(|metrics| serde_json::from_value(metrics.clone()).ok());
         let row = Self {
             id: run.intent.id,
@@ -83,7 +85,7 @@ impl Row {
                 built_in(wall, &ending.usage)
             }),
             adaptive: labels.contains_key(ADAPTIVE),
-            planned: labels.get(PLANNED).and_then(|text| text.parse().ok()),
+            planned: effect(PLANNED).and_then(serde_json::Value::as_u64),
             blocked: labels.contains_key(BLOCKED),
         };
         Some((key, row))

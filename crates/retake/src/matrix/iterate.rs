@@ -51,12 +51,13 @@ impl Ran {
 pub(crate) struct Watch<'a> {
     reported: Reported,
     file: &'a Path,
+    planned: Option<u64>,
     found: (Metrics, Vec<String>),
 }
 
 impl<'a> Watch<'a> {
-    pub(crate) fn new(file: &'a Path) -> Self {
-        Self { reported: Reported::default(), file, found: Default::default() }
+    pub(crate) fn new(file: &'a Path, planned: Option<u64>) -> Self {
+        Self { reported: Reported::default(), file, planned, found: Default::default() }
     }
 }
 
@@ -73,6 +74,9 @@ impl Observer for Watch<'_> {
         let (mut metrics, notes) = reported.finish();
         metrics.extend(built_in(finished.duration, &finished.usage));
         let mut effects = serde_json::json!({ "metrics": metrics });
+        if let Some(planned) = self.planned {
+            effects[PLANNED] = planned.into();
+        }
         if !notes.is_empty() {
             effects["notes"] = notes.clone().into();
         }
@@ -135,15 +139,12 @@ impl Ground<'_> {
         if self.adaptive {
             put(ADAPTIVE, "1".to_owned());
         }
-        if let Some(size) = self.sizes.get(step.cell) {
-            put(PLANNED, size.to_string());
-        }
         if self.blocked {
             put(BLOCKED, "1".to_owned());
         }
         spec.correlation_ids.repo_sha = code.map(|code| code.of.sha.clone());
         let job = spec.ready(&setting.config, &setting.place.store)?;
-        let mut watch = Watch::new(&metrics);
+        let mut watch = Watch::new(&metrics, self.sizes.get(step.cell).copied());
         let done = slot.run(job, false, &mut watch).map_err(|unrecorded| unrecorded.problem)?;
         if !done.run.recorded {
             return Err("a run could not be recorded, so nothing more is run".to_owned());

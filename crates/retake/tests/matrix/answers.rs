@@ -102,6 +102,10 @@ fn a_spent_budget_ends_sampling_that_would_go_on() {
     assert!(verdicts.as_array().unwrap().iter().any(|c| c["verdict"] == "not_sure"), "{verdicts}");
     assert!(ran.stderr.contains("the budget of 1s is spent"), "{}", ran.stderr);
     assert!(env.expect(0, &["run", "--help"]).stdout.contains("[default: 1h]"));
+    // Too little for any result is no success.
+    env.config("command: 'true'\niterations: 1\naxes: {n: [1, 2]}\n");
+    let ran = env.expect(1, &["run", "--until-sure", "2%", "--budget", "1ms"]);
+    assert!(ran.stderr.contains("some cells have no result"), "{}", ran.stderr);
     let refused = env.expect(2, &["run", "--until-sure", "2%", "--budget", "0"]);
     assert!(refused.stderr.contains("write `none` for no limit"), "{}", refused.stderr);
 }

@@ -227,7 +227,6 @@ fn take(
     put(KEY, &key.to_string());
     put(CHROME, &line.chrome);
     put(SHA, &line.sha);
-    put(PLANNED, &planned.to_string());
     put("matrix.imported", "chrome-ranger");
     for (name, value) in axes {
         put(&format!("{AXIS}{name}"), value);
@@ -275,9 +274,9 @@ fn take(
         error: None,
         usage: Usage::default(),
         redactions,
-        // CPU time and memory were not measured: only the wall time is known.
         ran_on: None,
-        effects: Some(serde_json::json!({"metrics": {"wall": {
+        // CPU time and memory were not measured: only the wall time is known.
+        effects: Some(serde_json::json!({PLANNED: planned, "metrics": {"wall": {
             "value": line.duration_ms, "unit": "ms", "better": "lower"
         }}})),
     };

@@ -338,7 +338,8 @@ impl Invocation<'_> {
         for cell in &skipped {
             term::say(&format!("not run: {cell}: its warmup failed"));
         }
-        if ok + failed == 0 && supply.unavailable.is_empty() && skipped.is_empty() {
+        let spent = matches!(agenda, Agenda::UntilSure(sampling) if sampling.spent());
+        if ok + failed == 0 && supply.unavailable.is_empty() && skipped.is_empty() && !spent {
             self.screen.line("Done. Nothing was pending.");
         } else {
             let count = term::count((ok + failed) as u64, "run");
@@ -376,6 +377,11 @@ impl Invocation<'_> {
             return Ok(Exit::FAILED);
         }
         if !supply.unavailable.is_empty() || !skipped.is_empty() {
+            return Ok(Exit::FAILED);
+        }
+        let tried = |c: &Comparison| c.samples.a + c.failed.a > 0 && c.samples.b + c.failed.b > 0;
+        if matches!(agenda, Agenda::UntilSure(_)) && !comparisons.iter().all(tried) {
+            term::say("some cells have no result at all; give them more time");
             return Ok(Exit::FAILED);
         }
         Ok(compare::gate(&self.args.fail_if, comparisons))
