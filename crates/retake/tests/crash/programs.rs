@@ -87,7 +87,8 @@ fn the_check_sees_the_state_under_the_path_that_was_recorded() {
     );
     // Without the file: a state of its own, before the first operation.
     let check = format!("test $FIRST_CRASH_POINT_ID = 0 || {{ {check}; }}");
-    env.expect(0, &["--root", "root", "--verify", &check, "--", "touch", "root/file"]);
+    let kill = ["--root", "root", "--model", "kill", "--verify"];
+    env.expect(0, &[&kill[..], &[&check, "--", "touch", "root/file"]].concat());
     // The program's own directory is left as it was.
     assert!(inside.exists());
     std::fs::remove_file(&inside).unwrap();

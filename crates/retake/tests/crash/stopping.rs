@@ -60,7 +60,7 @@ fn a_check_that_takes_too_long_has_failed_and_is_ended() {
 fn stuck(env: &Env) -> (std::process::Child, i32) {
     let pid = env.sandbox.project().join("pid");
     let check = format!(
-        "test $FIRST_CRASH_POINT_ID = 1 || {{ setsid sleep 1000 & echo $! > {pid}.new; mv {pid}.new {pid}; wait; }}",
+        "test $FIRST_CRASH_POINT_ID = 2 || {{ setsid sleep 1000 & echo $! > {pid}.new; mv {pid}.new {pid}; wait; }}",
         pid = pid.display()
     );
     let mut command = env.command(&[
