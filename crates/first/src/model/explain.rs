@@ -185,7 +185,15 @@ impl<'a> Explainer<'a> {
             }
         }
         if trial.fails(&StateKey { point: trial.point, kept: Kept::Only(Vec::new()), torn: None }) {
-            return None;
+            // Either it was promised, or something that is durable counts on it.
+            return if self.promises.between(main.operation, trial.point) {
+                None
+            } else {
+                (main.operation + 1..=trial.point.operation).find(|number| {
+                    let durable = pending.atoms.iter().all(|atom| atom.part.operation != *number);
+                    durable && self.line(*number).is_some_and(|line| line.kind != LineKind::Other)
+                })
+            };
         }
         let first = smallest.first().copied().unwrap_or(0);
         let later: Vec<Id> = pending
@@ -301,19 +309,27 @@ impl<'a> Explainer<'a> {
                     "the {verb} of {path} survives but {bytes}{others}: `fsync` the file before op {number}"
                 )
             }
-            Some((number, later)) => format!(
-                "{} (op {number}) survives but {what}{others} does not: `fsync` {target} before op {number}",
-                later.noun()
-            ),
-            None if state.acks > 0 => format!(
-                "{what}{others} is lost although {} acknowledged by then: `fsync` {target} after op {main} and before the acknowledgement",
-                if state.acks == 1 {
-                    "1 line was".to_owned()
-                } else {
-                    format!("{} lines were", state.acks)
-                },
-            ),
-            None => format!("{what}{others} is lost: `fsync` {target} after op {main}"),
+            Some((number, later)) => {
+                let (survive, later) = verb("survive", "survives", later.noun());
+                let (not, what) = verb("do", "does", what);
+                format!(
+                    "{later} (op {number}) {survive} but {what}{others} {not} not: `fsync` {target} before op {number}"
+                )
+            }
+            None if state.acks > 0 => {
+                let (is, what) = verb("are", "is", what);
+                let lines = match state.acks {
+                    1 => "1 line was".to_owned(),
+                    many => format!("{many} lines were"),
+                };
+                format!(
+                    "{what}{others} {is} lost although {lines} acknowledged by then: `fsync` {target} after op {main} and before the acknowledgement"
+                )
+            }
+            None => {
+                let (is, what) = verb("are", "is", what);
+                format!("{what}{others} {is} lost: `fsync` {target} after op {main}")
+            }
         }
     }
 
@@ -367,6 +383,11 @@ impl<'a> Explainer<'a> {
             between: Some(self.between(state.key.point)),
         }
     }
+}
+
+/// The verb that goes with a noun, and the noun.
+fn verb(many: &'static str, one: &'static str, noun: String) -> (&'static str, String) {
+    (if noun.starts_with("bytes ") { many } else { one }, noun)
 }
 
 /// Checks of states at one point, each made once.
@@ -457,3 +478,6 @@ impl<F: FnMut(&State) -> bool> Trial<'_, F> {
         lost
     }
 }
+
+#[cfg(test)]
+mod tests;

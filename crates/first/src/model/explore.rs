@@ -339,6 +339,14 @@ impl Promises {
         promises
     }
 
+    /// Whether something was acknowledged after an operation and before a crash.
+    pub(crate) fn between(&self, operation: u32, point: Point) -> bool {
+        let said = (point.operation as usize) - usize::from(point.during);
+        // What came right before the operation does not count.
+        let before = (operation as usize).checked_sub(1).and_then(|at| self.acks.get(at));
+        self.acks.get(said) > before
+    }
+
     pub(crate) fn state(
         &self,
         machine: &Machine,
@@ -449,3 +457,6 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -101,6 +101,9 @@ impl Tree {
                 Content::Symlink { target } => Body::Symlink(target.clone()),
             };
             tree.create(one.node, one.mode, body);
+        }
+        // A file with several names may come before the directory of one of them.
+        for one in initial {
             for place in &one.places {
                 tree.link(one.node, place);
             }

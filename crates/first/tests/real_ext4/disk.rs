@@ -15,6 +15,7 @@ pub(crate) struct Disk {
 impl Disk {
     /// None, with words, where loop devices cannot be mounted.
     pub(crate) fn new() -> Result<Self, String> {
+        alone().map_err(|error| format!("a mount namespace: {error}"))?;
         let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
         let disk = Self { directory, mounted: false };
         let image = File::create(disk.image()).map_err(|error| error.to_string())?;
@@ -66,6 +67,22 @@ impl Drop for Disk {
             }
         }
     }
+}
+
+/// A copy of the mount in somebody else's namespace would keep the dead file system alive.
+fn alone() -> io::Result<()> {
+    // SAFETY: only this thread changes its namespace, and the strings end in NUL.
+    unsafe {
+        if libc::unshare(libc::CLONE_NEWNS) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let flags = libc::MS_REC | libc::MS_PRIVATE;
+        let none = std::ptr::null();
+        if libc::mount(none, c"/".as_ptr(), none, flags, none.cast()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
 }
 
 fn run(command: &mut Command) -> Result<(), String> {
