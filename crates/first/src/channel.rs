@@ -14,6 +14,8 @@ pub(crate) enum Message {
     Hello,
     /// A crash point was reached, by the workload's own thread or by another one.
     Point { own_thread: bool, label: String },
+    /// The workload promised something.
+    Promise { said: Vec<u8> },
     /// The process is about to kill itself at this point.
     Crash { point_id: usize },
     /// The workload returned; so many points were not counted because of their labels.
@@ -33,6 +35,7 @@ impl Message {
             Self::Point { own_thread, label } => {
                 (b'P', [&[u8::from(*own_thread)], label.as_bytes()].concat())
             }
+            Self::Promise { said } => (b'A', said.clone()),
             Self::Crash { point_id } => (b'C', (*point_id as u64).to_le_bytes().to_vec()),
             Self::Ended { filtered } => (b'E', (*filtered as u64).to_le_bytes().to_vec()),
             Self::Passed { looked } => (b'V', vec![u8::from(*looked)]),
@@ -56,6 +59,7 @@ impl Message {
                 let (own, label) = body.split_first()?;
                 Self::Point { own_thread: *own != 0, label: text(label) }
             }
+            b'A' => Self::Promise { said: body.to_vec() },
             b'C' => Self::Crash { point_id: number()? },
             b'E' => Self::Ended { filtered: number()? },
             b'V' => Self::Passed { looked: body.first()? != &0 },
@@ -128,6 +132,7 @@ mod tests {
             Just(Message::Hello),
             (any::<bool>(), any::<String>())
                 .prop_map(|(own_thread, label)| Message::Point { own_thread, label }),
+            any::<Vec<u8>>().prop_map(|said| Message::Promise { said }),
             any::<usize>().prop_map(|point_id| Message::Crash { point_id }),
             any::<usize>().prop_map(|filtered| Message::Ended { filtered }),
             any::<bool>().prop_map(|looked| Message::Passed { looked }),

@@ -68,12 +68,13 @@ pub struct CrashInfo {
     point_id: usize,
     label: String,
     seed: u64,
+    acks: Vec<String>,
     looked: Arc<AtomicBool>,
 }
 
 impl CrashInfo {
-    pub(crate) fn new(point_id: usize, label: String, seed: u64) -> Self {
-        Self { point_id, label, seed, looked: Arc::new(AtomicBool::new(false)) }
+    pub(crate) fn new(point_id: usize, label: String, seed: u64, acks: Vec<String>) -> Self {
+        Self { point_id, label, seed, acks, looked: Arc::new(AtomicBool::new(false)) }
     }
 
     /// The number of the crash point in the order they are reached, from 1.
@@ -94,6 +95,13 @@ impl CrashInfo {
         self.seed
     }
 
+    /// What was promised before the crash by [`ack`](crate::ack), in order. All of it has to be
+    /// there.
+    pub fn acks(&self) -> &[String] {
+        self.look();
+        &self.acks
+    }
+
     pub(crate) fn looked(&self) -> bool {
         self.looked.load(Ordering::Relaxed)
     }
@@ -109,6 +117,7 @@ impl fmt::Debug for CrashInfo {
             .field("point_id", &self.point_id())
             .field("label", &self.label())
             .field("seed", &self.seed())
+            .field("acks", &self.acks())
             .finish()
     }
 }
@@ -146,9 +155,10 @@ mod tests {
 
     #[test]
     fn looking_tells() {
-        let fresh = || CrashInfo::new(3, "x".into(), 7);
+        let fresh = || CrashInfo::new(3, "x".into(), 7, vec!["kept".into()]);
         assert!(!fresh().looked());
-        let looks: [fn(&CrashInfo); 4] = [
+        let looks: [fn(&CrashInfo); 5] = [
+            |info| assert_eq!(info.acks(), ["kept"]),
             |info| assert_eq!(info.point_id(), 3),
             |info| assert_eq!(info.label(), "x"),
             |info| assert_eq!(info.seed(), 7),

@@ -49,6 +49,7 @@ mod materialise;
 pub mod model;
 mod name;
 mod namespace;
+mod once;
 pub mod operation;
 mod options;
 mod orchestrator;

@@ -159,7 +159,7 @@ mod tests {
     use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 
     use super::*;
-    use crate::record::compared;
+    use crate::record::{differences, tree_of};
 
     #[test]
     fn what_is_put_there_is_what_was_read() {
@@ -175,9 +175,9 @@ mod tests {
         sparse.write_all_at(b"deep", 40 << 20).unwrap();
         fs::set_permissions(path("closed"), PermissionsExt::from_mode(0o500)).unwrap();
         fs::set_permissions(path("empty"), PermissionsExt::from_mode(0o000)).unwrap();
-        let tree = compared::tree_of(from.path()).unwrap();
+        let tree = tree_of(from.path()).unwrap();
         materialise(&tree, to.path()).unwrap();
-        assert_eq!(compared::differences(&tree, to.path()).unwrap(), [""; 0]);
+        assert_eq!(differences(&tree, to.path()).unwrap(), [""; 0]);
         let sparse = fs::metadata(to.path().join("sparse")).unwrap();
         assert!(sparse.blocks() < 1000, "{}", sparse.blocks());
         for dir in [from.path(), to.path()] {

@@ -1,13 +1,17 @@
 //! The supervisor: joins the plan, real children, the directories and the report.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::channel::Message;
 use crate::drive::{self, Children, Outcome};
 use crate::events::{CrashPoint, Events, Summary};
 use crate::name::Invocation;
+use crate::once::Once;
 use crate::options::Options;
 use crate::place::Place;
 use crate::plan::{Executed, FailedPhase, Finish, Goal, Line, Plan, Step};
@@ -64,12 +68,15 @@ impl Supervisor<'_> {
             keep_going: variables.keep_going.unwrap_or(options.keep_going),
             jobs: options.jobs,
         });
-        let workshop = Workshop {
+        let mut workshop = Workshop {
             session: self.session,
             place: &self.place,
             running: Running::new(),
             eye: Eye::default(),
+            once: None,
+            promises: Mutex::new(HashMap::new()),
         };
+        workshop.once = workshop.record();
         let mut lines = Vec::new();
         let told = &mut |line: Line, duration: Duration| {
             // A directory goes, or a failure is told, before the next line.
@@ -87,6 +94,10 @@ impl Supervisor<'_> {
             end_beyond: &|bound| workshop.running.end_beyond(bound),
         };
         let finish = drive::drive(&mut plan, options.jobs, &children, told);
+        if workshop.once.is_some() {
+            let log = self.place.recording_log();
+            complain(std::fs::remove_file(&log), &log.display().to_string());
+        }
         self.failures = lines;
         for target in plan.untold() {
             let directory = self.place.run_dir(target);
@@ -184,6 +195,10 @@ struct Workshop<'a> {
     place: &'a Place,
     running: Running,
     eye: Eye,
+    /// Where the workload could be recorded.
+    once: Option<Once>,
+    /// By target, where it was not: what was promised before the crash.
+    promises: Mutex<HashMap<usize, Vec<Vec<u8>>>>,
 }
 
 impl Workshop<'_> {
@@ -194,7 +209,40 @@ impl Workshop<'_> {
         }
     }
 
+    /// Records the workload, unless it was said not to, or only one crash is wanted: that one is a
+    /// real one.
+    fn record(&self) -> Option<Once> {
+        let variables = self.session.variables;
+        if variables.record == Some(false) || variables.only.is_some() {
+            return None;
+        }
+        let launch = |root: &Path| {
+            // No workload has that many points.
+            let mut launch = self.launch(1, FailedPhase::Execution, root, Vec::new());
+            launch.set.push((variables::CRASH_TARGET, usize::MAX.to_string().into()));
+            launch.log = self.place.recording_log();
+            launch
+        };
+        let recorded = Once::record(variables.work_dir.as_deref(), launch);
+        let log = self.place.recording_log();
+        match recorded {
+            Ok(once) => Some(once),
+            Err(error) => {
+                complain(std::fs::remove_file(&log), &log.display().to_string());
+                if error.needs_re_execution() {
+                    say(&format!(
+                        "not recorded, each crash point runs the workload again: {error}"
+                    ));
+                }
+                None
+            }
+        }
+    }
+
     fn execute(&self, target: usize) -> Executed {
+        if let Some(executed) = self.once.as_ref().and_then(|once| once.executed(target)) {
+            return self.as_if_crashed(target, executed);
+        }
         let fail = |reason: String| Executed {
             result: Execution::Failed { reason },
             trace: Trace::default(),
@@ -230,14 +278,84 @@ impl Workshop<'_> {
             }
             Execution::Failed { .. } => {}
         }
+        let promises = ending.messages.iter().filter_map(|message| match message {
+            Message::Promise { said } => Some(said.clone()),
+            _ => None,
+        });
+        self.promised().insert(target, promises.collect());
         Executed { result, trace: Trace::of(&ending.messages), state }
     }
 
-    fn verify(&self, target: usize, label: &str) -> Check {
-        let directory = self.place.run_dir(target);
+    /// A failed workload leaves its directory and its output, as if it had been run for this
+    /// target alone.
+    fn as_if_crashed(&self, target: usize, executed: Executed) -> Executed {
+        let keep = matches!(executed.result, Execution::Failed { .. });
+        if let Some(once) = self.once.as_ref().filter(|_| keep) {
+            let directory = self.place.run_dir(target);
+            let kept = once.stand(target).and_then(|stand| {
+                stand.keep(&directory)?;
+                stand.remove()
+            });
+            complain(kept, &directory.display().to_string());
+            complain(self.keep_recording_log(target), &directory.display().to_string());
+        }
+        executed
+    }
+
+    /// What the workload said, beside the directory that is kept.
+    fn keep_recording_log(&self, target: usize) -> io::Result<()> {
+        let log = self.place.log(target, FailedPhase::Execution);
+        std::fs::copy(self.place.recording_log(), log).map(|_| ())
+    }
+
+    fn promised(&self) -> MutexGuard<'_, HashMap<usize, Vec<Vec<u8>>>> {
+        self.promises.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Checks what the recording says a crash at this point leaves.
+    fn verify_recorded(&self, once: &Once, target: usize, label: &str) -> io::Result<Check> {
+        let stand = once.stand(target)?;
         let set = vec![
             (variables::CRASH_POINT_ID, target.to_string().into()),
             (variables::CRASH_LABEL, label.into()),
+            (variables::ACKS, stand.acks.clone().into()),
+        ];
+        let mut launch = self.launch(target, FailedPhase::Verify, &stand.seen, set);
+        launch.namespace = stand.namespace.clone();
+        let check = match self.running.run(&launch)? {
+            Ok(ending) => match verdict::check(&ending) {
+                Check::Passed { .. } if !stand.directory.is_dir() => {
+                    Check::Failed { reason: "verify deleted or replaced its directory".into() }
+                }
+                check => check,
+            },
+            Err(_unwanted) => Check::Failed { reason: "ended, because nobody waits for it".into() },
+        };
+        let failed = matches!(check, Check::Failed { .. });
+        if stand.directory.is_dir() && (failed || self.session.variables.keep_artifacts) {
+            stand.keep(&self.place.run_dir(target))?;
+            self.keep_recording_log(target)?;
+        }
+        stand.remove()?;
+        Ok(check)
+    }
+
+    fn verify(&self, target: usize, label: &str) -> Check {
+        if let Some(once) = &self.once {
+            return self.verify_recorded(once, target, label).unwrap_or_else(|error| {
+                Check::Failed { reason: format!("cannot run a child: {error}") }
+            });
+        }
+        let directory = self.place.run_dir(target);
+        let acks = self.place.acks(target);
+        let promises = self.promised().remove(&target).unwrap_or_default();
+        if let Err(error) = std::fs::write(&acks, crate::verify::lines(&promises)) {
+            return Check::Failed { reason: format!("{}: {error}", acks.display()) };
+        }
+        let set = vec![
+            (variables::CRASH_POINT_ID, target.to_string().into()),
+            (variables::CRASH_LABEL, label.into()),
+            (variables::ACKS, acks.into()),
         ];
         let launch = self.launch(target, FailedPhase::Verify, &directory, set);
         match self.running.run(&launch) {
@@ -282,6 +400,7 @@ impl Workshop<'_> {
             set,
             log: self.place.log(target, phase),
             timeout: session.options.timeout,
+            namespace: None,
         }
     }
 }

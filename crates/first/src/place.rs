@@ -59,6 +59,16 @@ impl Place {
         self.base.join(format!("run_{target}.{phase}.log"))
     }
 
+    /// What the workload printed while it was recorded.
+    pub(crate) fn recording_log(&self) -> PathBuf {
+        self.base.join("recording.log")
+    }
+
+    /// What was promised before a crash.
+    pub(crate) fn acks(&self, target: usize) -> PathBuf {
+        self.base.join(format!("run_{target}.acks"))
+    }
+
     /// The description of a failure, beside its directory.
     pub(crate) fn record(&self, target: usize) -> PathBuf {
         self.base.join(format!("run_{target}.json"))
@@ -80,6 +90,7 @@ impl Place {
         for phase in [FailedPhase::Execution, FailedPhase::Verify] {
             absent(fs::remove_file(self.log(target, phase)))?;
         }
+        absent(fs::remove_file(self.acks(target)))?;
         remove_tree(&self.run_dir(target))
     }
 

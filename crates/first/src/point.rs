@@ -83,12 +83,20 @@ impl Mark {
     }
 }
 
-/// Finds out, once, whether this process is recorded.
-#[cold]
+/// Whether somebody listens, which is found out at the first time.
+fn heard() -> bool {
+    if HEARD.load(Ordering::Acquire) == UNKNOWN {
+        listen();
+    }
+    HEARD.load(Ordering::Acquire) == SOMEBODY
+}
+
 fn listen() {
     let recorded = std::env::var_os(variables::RECORDING).is_some_and(|value| value == "1");
     RECORDED.store(recorded, Ordering::Relaxed);
-    let heard = if recorded { SOMEBODY } else { NOBODY };
+    // A FIRST test says itself when its workload begins.
+    let test = std::env::var_os(variables::PHASE).is_some();
+    let heard = if recorded && !test { SOMEBODY } else { NOBODY };
     // Another thread may have armed the points meanwhile.
     _ = HEARD.compare_exchange(UNKNOWN, heard, Ordering::Release, Ordering::Relaxed);
 }
@@ -130,8 +138,8 @@ pub(crate) fn disarm() -> usize {
 #[cold]
 #[inline(never)]
 fn reached(label: &str) {
-    if HEARD.load(Ordering::Acquire) == UNKNOWN {
-        listen();
+    if !heard() {
+        return;
     }
     let Some(armed) = EXECUTION.get() else {
         if RECORDED.load(Ordering::Relaxed) {
@@ -164,11 +172,17 @@ fn reached(label: &str) {
 #[cold]
 #[inline(never)]
 fn promised(promise: &[u8]) {
-    if HEARD.load(Ordering::Acquire) == UNKNOWN {
-        listen();
+    if !heard() {
+        return;
     }
     if RECORDED.load(Ordering::Relaxed) {
         Mark::Acknowledgement.say(promise);
+    } else if let Some(armed) = EXECUTION.get()
+        && std::process::id() == armed.pid
+    {
+        // Behind a crash that is just happening nothing is promised.
+        let _turn = lock(&armed.counts);
+        announce(armed, &Message::Promise { said: promise.to_vec() });
     }
 }
 

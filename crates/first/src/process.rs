@@ -22,6 +22,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::channel::Inbox;
+use crate::namespace::Namespace;
+use crate::record::{Ended, RecordError, Recorded};
 use crate::variables::{self, Channel};
 use crate::verdict::{Ending, Status};
 use crate::{lifeline, sweep};
@@ -36,6 +38,8 @@ pub(crate) struct Launch<'a> {
     /// Where both of its output streams go.
     pub(crate) log: PathBuf,
     pub(crate) timeout: Duration,
+    /// Where it sees its directory.
+    pub(crate) namespace: Option<Namespace>,
 }
 
 /// The children that are running now, so that those nobody needs any more can be ended.
@@ -133,6 +137,7 @@ fn start(launch: &Launch<'_>, run_id: &str) -> io::Result<(Child, Watch)> {
     }
     command.envs(launch.set.iter().map(|(name, value)| (name, value)));
     let death_signal = lifeline::death_signal();
+    let namespace = launch.namespace.clone();
     let adopt = move || {
         // SAFETY: async-signal-safe calls on plain numbers.
         unsafe {
@@ -146,7 +151,7 @@ fn start(launch: &Launch<'_>, run_id: &str) -> io::Result<(Child, Watch)> {
                 }
             }
         }
-        Ok(())
+        namespace.as_ref().map_or(Ok(()), Namespace::enter)
     };
     // SAFETY: the closure allocates nothing and takes no lock.
     unsafe { command.pre_exec(adopt) };
@@ -160,6 +165,68 @@ fn start(launch: &Launch<'_>, run_id: &str) -> io::Result<(Child, Watch)> {
             Err(io::Error::new(error.kind(), message))
         }
     }
+}
+
+/// Runs a child to its end while everything it does to a directory is recorded.
+pub(crate) fn record(launch: &Launch<'_>, root: &Path) -> Result<(Recorded, Ending), RecordError> {
+    let failed = |source| RecordError::system("a child", source);
+    let run_id = run_id();
+    let before = out_of_memory_kills();
+    let (child_lifeline, _lifeline) = pipe().map_err(failed)?;
+    let (announcements, child_announce) = pipe().map_err(failed)?;
+    let channel = Channel {
+        orchestrator: std::process::id(),
+        lifeline: child_lifeline.as_raw_fd(),
+        announce: child_announce.as_raw_fd(),
+    };
+    let log = OpenOptions::new().create(true).append(true).open(&launch.log).map_err(failed)?;
+    let mut recorder = crate::record::record(launch.program)
+        .args(launch.arguments)
+        .root(root)
+        .output(log.try_clone().map_err(failed)?)
+        .stderr(log)
+        .acknowledge_lines(false)
+        .timeout(launch.timeout)
+        .inherit(channel.lifeline)
+        .inherit(channel.announce)
+        .env_remove(variables::CRASH_POINT_ID)
+        .env_remove(variables::CRASH_LABEL)
+        .env(variables::CHANNEL, channel.value())
+        .env(variables::RUN_ID, &run_id);
+    for (name, value) in &launch.set {
+        recorder = recorder.env(name, value);
+    }
+    let (recorded, inbox) = std::thread::scope(|scope| {
+        let inbox = scope.spawn(|| {
+            let mut inbox = Inbox::default();
+            let mut pipe = File::from(announcements);
+            let mut buffer = [0; 16 << 10];
+            // An error leaves what is known already, and the verdict then misses what it needs.
+            while let Ok(n) = pipe.read(&mut buffer)
+                && n > 0
+            {
+                inbox.push(&buffer[..n]);
+            }
+            inbox
+        });
+        let recorded = recorder.run();
+        // The last writer: now the inbox comes to its end.
+        drop((child_announce, child_lifeline));
+        (recorded, inbox.join().unwrap_or_default())
+    });
+    let recorded = recorded?;
+    let (status, killed) = match recorded.ended {
+        Ended::Exited(code) => (Status::Exited(code), false),
+        Ended::Killed(signal) => (Status::Signaled(signal), signal == libc::SIGKILL),
+    };
+    let ending = Ending {
+        status,
+        timed_out: None,
+        out_of_memory: killed && out_of_memory_kills() > before,
+        garbled: inbox.garbled,
+        messages: inbox.messages,
+    };
+    Ok((recorded, ending))
 }
 
 struct Watch {

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use crate::model::Tree;
 use crate::namespace::Namespace;
 use crate::operation::{Entry, Operation, Recording};
 use crate::scratch::Scratch;
@@ -294,23 +295,14 @@ fn pass_on(mut reader: File, output: Option<Box<dyn Write + Send>>) {
     }
 }
 
-/// Trees in memory against trees on the disk, for the tests of everybody else.
+/// What lies in a directory.
+pub(crate) fn tree_of(directory: &Path) -> io::Result<Tree> {
+    let root = open_root(directory)?;
+    Ok(Tree::new(&scan::scan(&root, &mut nodes::Nodes::default())?))
+}
+
+/// In what a directory differs from a tree, one sentence each.
 #[cfg(test)]
-pub(crate) mod compared {
-    use std::io;
-    use std::path::Path;
-
-    use super::{check, nodes, open_root, scan};
-    use crate::model::Tree;
-
-    /// What lies in a directory.
-    pub(crate) fn tree_of(directory: &Path) -> io::Result<Tree> {
-        let root = open_root(directory)?;
-        Ok(Tree::new(&scan::scan(&root, &mut nodes::Nodes::default())?))
-    }
-
-    /// In what the directory differs from the tree, one sentence each.
-    pub(crate) fn differences(tree: &Tree, directory: &Path) -> io::Result<Vec<String>> {
-        check::differences(tree, &open_root(directory)?)
-    }
+pub(crate) fn differences(tree: &Tree, directory: &Path) -> io::Result<Vec<String>> {
+    check::differences(tree, &open_root(directory)?)
 }

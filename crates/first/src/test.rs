@@ -13,7 +13,7 @@ use crate::options::Options;
 use crate::orchestrator::{self, Session};
 use crate::problem::{Problem, refuse};
 use crate::report;
-use crate::variables::{Phase, TEST_INDEX, Variables};
+use crate::variables::{ACKS, Phase, TEST_INDEX, Variables};
 
 /// Begins a crash test. [`run`](Test::run) says what to crash, [`verify`](Workload::verify) what
 /// must hold afterwards, and does the work.
@@ -217,8 +217,8 @@ impl Role {
                 Self::Execution { child: Child::enter(&variables, seed)?, target, filter }
             }
             Phase::Verify { point_id, label } => Self::Verify {
+                crash: CrashInfo::new(point_id, label, seed, promises(&variables)?),
                 child: Child::enter(&variables, seed)?,
-                crash: CrashInfo::new(point_id, label, seed),
             },
         })
     }
@@ -233,6 +233,14 @@ impl Found {
             panic!("first: {message}");
         }
     }
+}
+
+/// What was promised before the crash, as a file tells it.
+fn promises(variables: &Variables) -> Result<Vec<String>, Problem> {
+    let Some(path) = &variables.acks else { return Ok(Vec::new()) };
+    let text = std::fs::read(path)
+        .map_err(|source| Problem::System { what: format!("{ACKS}={}", path.display()), source })?;
+    Ok(String::from_utf8_lossy(&text).lines().map(str::to_owned).collect())
 }
 
 /// The how-manieth FIRST test of its function this is, in the order they come to their checks.

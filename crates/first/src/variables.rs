@@ -20,6 +20,8 @@ pub(crate) const CRASH_POINT_ID: &str = "FIRST_CRASH_POINT_ID";
 pub(crate) const CRASH_LABEL: &str = "FIRST_CRASH_LABEL";
 /// A file with what was promised before the crash, one promise per line.
 pub(crate) const ACKS: &str = "FIRST_ACKS";
+/// Set to 0 to run the workload again for every crash point instead of recording it once.
+pub(crate) const RECORD: &str = "FIRST_RECORD";
 /// Set to 1 for a workload that is being recorded.
 pub(crate) const RECORDING: &str = "FIRST_RECORDING";
 /// How a child talks to its orchestrator: `<pid>:<descriptor to watch>:<descriptor to write>`.
@@ -52,6 +54,8 @@ pub(crate) struct Variables {
     pub(crate) test_index: Option<usize>,
     pub(crate) keep_artifacts: bool,
     pub(crate) keep_going: Option<bool>,
+    pub(crate) record: Option<bool>,
+    pub(crate) acks: Option<PathBuf>,
     pub(crate) events: Option<PathBuf>,
     pub(crate) channel: Option<Channel>,
     pub(crate) run_id: Option<String>,
@@ -108,6 +112,8 @@ impl Variables {
                 .transpose()?
                 .unwrap_or(false),
             keep_going: text(KEEP_GOING)?.map(|v| switch(KEEP_GOING, v)).transpose()?,
+            record: text(RECORD)?.map(|v| switch(RECORD, v)).transpose()?,
+            acks: look_up(ACKS).filter(|value| !value.is_empty()).map(PathBuf::from),
             events: look_up(EVENTS).filter(|value| !value.is_empty()).map(PathBuf::from),
             channel: text(CHANNEL)?.map(channel).transpose()?,
             run_id: text(RUN_ID)?,

@@ -119,12 +119,7 @@ impl Verifier {
 
     /// Why a state cannot be mounted over the recorded path.
     fn obstacle(&self, scratch: &Scratch) -> Option<String> {
-        let tried = || {
-            // It is the mount point; a workload's directory may have been removed since.
-            fs::create_dir_all(&self.root)?;
-            command::tries(&Namespace::new(scratch.path(), &self.root)?)
-        };
-        tried().err().map(|error| {
+        mountable(scratch.path(), &self.root).err().map(|error| {
             format!(
                 "states are checked in a fresh directory and not at {}: no mount namespace ({error})",
                 self.root.display()
@@ -279,6 +274,13 @@ impl Pool {
         let path: &Path = if self.mounted { &self.verifier.root } else { &place.state };
         path.as_os_str()
     }
+}
+
+/// Whether a child can have a directory mounted over another one.
+pub(crate) fn mountable(source: &Path, target: &Path) -> io::Result<()> {
+    // It is the mount point; a workload's directory may have been removed since.
+    fs::create_dir_all(target)?;
+    command::tries(Namespace::new(source, target)?)
 }
 
 /// Where one check lives.

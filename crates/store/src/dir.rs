@@ -81,6 +81,7 @@ impl Dir {
 
     /// Makes the directory if it is missing and refuses a place that must not hold a record.
     pub(crate) fn prepare(&self) -> Result<()> {
+        let missing: Vec<&Path> = self.root.ancestors().take_while(|path| !path.exists()).collect();
         match DirBuilder::new().recursive(true).mode(0o700).create(&self.root) {
             Ok(()) => {}
             Err(source) if source.kind() == io::ErrorKind::AlreadyExists => {
@@ -91,6 +92,9 @@ impl Dir {
                 });
             }
             Err(source) => return Err(not_writable(&self.root, source)),
+        }
+        for made in missing {
+            sync_name(made)?;
         }
         self.check_place()
     }
@@ -126,7 +130,7 @@ impl Dir {
     /// Makes one of the subdirectories; a directory that already exists is fine.
     pub(crate) fn make(&self, path: &Path) -> Result<()> {
         match DirBuilder::new().mode(0o700).create(path) {
-            Ok(()) => Ok(()),
+            Ok(()) => sync_name(path),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             Err(error) => Err(Error::io("make the directory", path, error)),
         }
@@ -169,6 +173,21 @@ pub(crate) fn sync_dir(path: &Path) -> Result<()> {
     File::open(path)
         .and_then(|dir| dir.sync_all())
         .map_err(|error| Error::io("sync the directory", path, error))
+}
+
+/// Makes a directory that was just made survive a power loss: what is in it is worth nothing
+/// without its name.
+fn sync_name(made: &Path) -> Result<()> {
+    let parent = match made.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => return Ok(()),
+    };
+    match sync_dir(parent) {
+        // A directory that may be written but not read cannot be synced by anybody but its owner.
+        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        synced => synced,
+    }
 }
 
 pub(crate) fn not_writable(path: &Path, source: io::Error) -> Error {

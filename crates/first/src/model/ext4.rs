@@ -106,9 +106,18 @@ impl Ext4 {
                 let id = self.change(pending, *node, action);
                 self.inode(*node).resized = Some(id);
             }
-            Action::Zero { node, offset, length, .. } => {
+            Action::Zero { node, offset, length, hole, .. } => {
                 let end = offset.saturating_add(*length);
                 let size = pending.now.file(*node).map_or(0, |file| file.size());
+                if *hole && *offset >= size {
+                    return;
+                }
+                if pending.size_is_open(*node) {
+                    // The size up to its end is in the journal before the blocks go, whether or
+                    // not the bytes in front of it are on disk.
+                    let size = Effect::Size { node: *node, size: end.min(size) };
+                    self.log(pending, size, Vec::new());
+                }
                 self.zeros(pending, *node, &edges(*offset, end, size));
                 let id = self.change(pending, *node, &inner(action, size));
                 let inode = self.inode(*node);

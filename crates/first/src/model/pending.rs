@@ -152,6 +152,13 @@ impl Pending {
         }
     }
 
+    /// Whether the size of a file depends on what survives.
+    pub(crate) fn size_is_open(&self, node: Node) -> bool {
+        self.of_node(node).any(|atom| {
+            matches!(atom.effect, Effect::Size { .. } | Effect::Inode(Action::Truncate { .. }))
+        })
+    }
+
     pub(crate) fn of_node(&self, node: Node) -> impl Iterator<Item = &Atom> {
         self.atoms.iter().filter(move |atom| atom.node() == Some(node))
     }

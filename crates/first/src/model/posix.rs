@@ -38,7 +38,11 @@ impl Posix {
             }
             Action::Zero { node, offset, length, .. } => {
                 let size = pending.now.file(*node).map_or(0, |file| file.size());
-                zeros(pending, *node, &edges(*offset, offset.saturating_add(*length), size));
+                let end = offset.saturating_add(*length);
+                if pending.size_is_open(*node) {
+                    pending.push(Effect::Size { node: *node, size: end.min(size) }, Vec::new());
+                }
+                zeros(pending, *node, &edges(*offset, end, size));
                 pending.push(Effect::Inode(inner(action, size)), Vec::new());
             }
             Action::Allocate { .. } | Action::Mode { .. } | Action::Attribute { .. } => {
@@ -104,10 +108,7 @@ fn write(pending: &mut Pending, node: Node, offset: u64, data: &Arc<[u8]>) {
     }
     // Whatever grew the file before may be lost, so that this write alone would have to.
     let size = pending.base.file(node).map_or(0, |file| file.size());
-    let shrunk = pending
-        .of_node(node)
-        .any(|atom| matches!(atom.effect, Effect::Inode(Action::Truncate { .. })));
-    if end > size || shrunk {
+    if end > size || pending.size_is_open(node) {
         pending.push(Effect::Size { node, size: end }, Vec::new());
     }
     let data = data.clone();

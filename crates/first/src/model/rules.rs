@@ -349,6 +349,40 @@ mod ext4 {
     }
 
     #[test]
+    fn a_hole_brings_the_size_before_the_bytes_in_front_of_it() {
+        let node = crate::operation::Node(1);
+        let hole = |offset| crate::operation::Action::Zero {
+            node,
+            offset,
+            length: 2,
+            keep_size: true,
+            hole: true,
+        };
+        let script = Script::with(&[("a", "")]).write("a", 0, "abcd");
+        some(EXT4, &script.clone().act(hole(1)), "a=000");
+        // Past the end there is nothing to punch.
+        exactly(EXT4, &script.act(hole(4)), &["a=", "a=abcd"]);
+    }
+
+    #[test]
+    fn a_truncation_zeros_the_rest_of_its_page_before_it_is_committed() {
+        let script = Script::with(&[("a", "abcd")]).truncate("a", 2);
+        exactly(EXT4, &script, &["a=abcd", "a=ab00", "a=ab"]);
+    }
+
+    #[test]
+    fn growth_that_is_lost_does_not_hide_bytes_before_the_end() {
+        let script = Script::with(&[("a", "abcd")]).write("a", 3, "xy");
+        exactly(EXT4, &script, &["a=abcd", "a=abcx", "a=abcd0", "a=abcxy"]);
+    }
+
+    #[test]
+    fn fdatasync_of_a_directory_commits_nothing() {
+        let script = Script::default().create("a").fdatasync(".");
+        exactly(EXT4, &script, &["", "a="]);
+    }
+
+    #[test]
     fn a_hole_keeps_what_is_beside_it() {
         let node = crate::operation::Node(1);
         let script = Script::with(&[("a", "abcd")]).act(crate::operation::Action::Zero {

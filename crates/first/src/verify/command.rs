@@ -47,8 +47,7 @@ pub(super) struct Launch<'a> {
 }
 
 /// Whether a child can enter the namespace.
-pub(super) fn tries(namespace: &Namespace) -> io::Result<()> {
-    let namespace = namespace.clone();
+pub(super) fn tries(namespace: Namespace) -> io::Result<()> {
     let mut command = Command::new("true");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // SAFETY: entering allocates nothing and takes no lock.

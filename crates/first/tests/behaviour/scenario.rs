@@ -70,6 +70,38 @@ scenarios! {
         });
     }
 
+    fn counts_its_runs() {
+        first::test().run(|env| {
+            note("runs", "");
+            steps(env);
+        }).verify(|_, _| {});
+    }
+
+    fn promises() {
+        first::test().run(|env| {
+            step(env, "a");
+            first::ack("a is there");
+            step(env, "b");
+            step(env, "c");
+            first::ack("b and c are there");
+        }).verify(|_, crash| {
+            let promised = if crash.point_id() > 1 { &["a is there"][..] } else { &[] };
+            assert_eq!(crash.acks(), promised);
+        });
+    }
+
+    fn fails_its_promise() {
+        first::test().run(|env| {
+            first::ack("b");
+            step(env, "a");
+            step(env, "b");
+        }).verify(|env, crash| {
+            for promise in crash.acks() {
+                assert!(env.path(promise).exists(), "{promise} was promised");
+            }
+        });
+    }
+
     fn prefix() {
         first::test().run(steps).verify(|_, _| {});
     }

@@ -68,6 +68,7 @@ pub(crate) fn findings(
             acknowledgements: state.acks,
             verdict: how,
             output,
+            recovery: false,
         });
     }
     screen.clear();

@@ -1,13 +1,15 @@
 //! Checks every state, with all stations at once. Which states there are and in which order is
 //! decided by the model; what a failure means is found out afterwards.
 
-use std::sync::{Mutex, PoisonError};
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use first::model::{Coverage, Model, Options, State, States, Tree};
 use first::operation::{Entry, Recording};
 
 use super::explain::scene;
+use super::relapse::{Patient, Relapses};
 use super::station::{Check, Scene, Station, Verdict};
 use super::untested::Untested;
 use crate::matrix::screen::{Screen, bar, time_left};
@@ -20,6 +22,8 @@ pub(crate) struct Exploration<'a> {
     pub(crate) options: Options,
     pub(crate) check: &'a Check,
     pub(crate) deadline: Option<Instant>,
+    /// Where crashes during recovery are looked at, too.
+    pub(crate) relapses: Option<&'a Relapses<'a>>,
     pub(crate) screen: &'a Screen,
 }
 
@@ -44,6 +48,10 @@ pub(crate) fn acks(recording: &Recording) -> Vec<&[u8]> {
         .collect()
 }
 
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 struct Floor<'a> {
     exploration: &'a Exploration<'a>,
     acks: Vec<&'a [u8]>,
@@ -57,7 +65,7 @@ struct Progress<'a> {
     taken: u64,
     verified: u64,
     failing: Vec<(u64, State)>,
-    broken: Option<std::io::Error>,
+    broken: Option<io::Error>,
     exhausted: bool,
 }
 
@@ -105,9 +113,9 @@ impl Exploration<'_> {
             }),
         };
         std::thread::scope(|scope| {
-            for station in stations {
+            for (slot, station) in stations.iter_mut().enumerate() {
                 let floor = &floor;
-                scope.spawn(move || floor.labour(station));
+                scope.spawn(move || floor.labour(slot, station));
             }
         });
         self.screen.clear();
@@ -133,23 +141,11 @@ impl Floor<'_> {
         signals::received().is_some() || self.exploration.deadline.is_some_and(spent)
     }
 
-    fn labour(&self, station: &mut Station) {
-        loop {
-            let (number, state) = {
-                let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-                if progress.broken.is_some() || self.over() {
-                    return;
-                }
-                let Some(state) = progress.states.next() else {
-                    progress.exhausted = true;
-                    return;
-                };
-                progress.taken += 1;
-                (progress.taken, state)
-            };
-            let verdict = station.check(self.exploration.check, scene(&state, &self.acks));
-            let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-            match verdict {
+    fn labour(&self, slot: usize, station: &mut Station) {
+        while let Some((number, state)) = self.next() {
+            let checked = self.check(slot, station, number, &state);
+            let mut progress = lock(&self.progress);
+            match checked {
                 Ok(Verdict::Passed) => progress.verified += 1,
                 Ok(Verdict::Failed { .. }) => {
                     progress.verified += 1;
@@ -164,6 +160,37 @@ impl Floor<'_> {
             }
             self.draw(&progress);
         }
+    }
+
+    /// The next state and its number, unless it is time to stop.
+    fn next(&self) -> Option<(u64, State)> {
+        let mut progress = lock(&self.progress);
+        if progress.broken.is_some() || self.over() {
+            return None;
+        }
+        let state = progress.states.next();
+        progress.exhausted |= state.is_none();
+        progress.taken += u64::from(state.is_some());
+        Some((progress.taken, state?))
+    }
+
+    fn check(
+        &self,
+        slot: usize,
+        station: &mut Station,
+        number: u64,
+        state: &State,
+    ) -> io::Result<Verdict> {
+        let scene = scene(state, &self.acks);
+        let verdict = station.check(self.exploration.check, scene)?;
+        if let (Some(relapses), Verdict::Passed) = (self.exploration.relapses, &verdict) {
+            relapses.passes(state, scene.acks.len());
+            relapses.examine(slot, station, &Patient { number, state, acks: scene.acks })?;
+            if signals::received().is_some() {
+                return Ok(Verdict::Cancelled);
+            }
+        }
+        Ok(verdict)
     }
 
     fn draw(&self, progress: &Progress<'_>) {

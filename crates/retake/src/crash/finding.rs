@@ -27,6 +27,16 @@ pub(crate) struct Finding {
     pub(crate) verdict: String,
     /// The last that the check printed.
     pub(crate) output: String,
+    /// The crash comes during recovery; the state is one of the log that [`recovery_log`] names.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) recovery: bool,
+}
+
+/// Where the recording of the check is in which the crash of a finding comes.
+pub(crate) fn recovery_log(log: &Path, id: &str) -> PathBuf {
+    let mut name = log.as_os_str().to_owned();
+    name.push(format!(".{id}.log"));
+    PathBuf::from(name)
 }
 
 /// The findings of the last exploration of a log.
@@ -75,6 +85,14 @@ impl Findings {
         let mut text = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
         text.push(b'\n');
         std::fs::write(Self::path(log), text)
+    }
+
+    /// A new log has none yet.
+    pub(crate) fn forget(log: &Path) -> io::Result<()> {
+        match std::fs::remove_file(Self::path(log)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// None where the log was never explored.

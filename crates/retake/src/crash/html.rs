@@ -7,6 +7,7 @@ use std::fmt::Write;
 
 use super::report::Report;
 use super::timeline::{Row, Sort};
+use crate::term;
 use crate::xml::escaped;
 
 /// A longer timeline is folded where no finding is near.
@@ -29,7 +30,7 @@ code,pre{font:13px/1.45 ui-monospace,monospace;white-space:pre-wrap}pre{margin:.
 .finding{border:1px solid var(--line);border-left:4px solid var(--bad);border-radius:4px;padding:.4rem .9rem;margin:.8rem 0}\
 .finding p{margin:.4rem 0}.finding .what{font-weight:600}\
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem}dt{opacity:.8}dd{margin:0}\
-svg{width:100%;height:64px;display:block;background:var(--soft);border-radius:4px}\
+a{color:inherit}svg{width:100%;height:64px;display:block;margin-bottom:.6rem;background:var(--soft);border-radius:4px}\
 svg .w{fill:currentColor;opacity:.35}svg .s{fill:var(--sync)}svg .a{fill:var(--said)}svg .x{fill:var(--bad)}\
 ol{list-style:none;margin:0;padding:0}\
 li{display:grid;grid-template-columns:4.5rem 7rem 1fr;gap:.2rem .8rem;padding:.12rem .5rem;border-left:3px solid transparent}\
@@ -83,7 +84,7 @@ fn findings(html: &mut String, report: &Report) {
         _ = writeln!(
             html,
             "<div class=\"finding\" id=\"{id}\"><p class=\"what\"><span class=\"tag\">{id}</span> {}</p>",
-            escaped(&finding.sentence)
+            marked(&finding.sentence)
         );
         let after = finding
             .label
@@ -91,10 +92,10 @@ fn findings(html: &mut String, report: &Report) {
             .map_or_else(String::new, |label| format!(", after <code>{}</code>", escaped(label)));
         _ = write!(
             html,
-            "<p>{} failing states; the smallest crashes after <a href=\"#op{op}\">operation {op}</a>{after}, \
-             with {} acknowledgements given. The check {}.</p>\n<p>Files: ",
-            finding.states,
-            finding.acknowledgements,
+            "<p>{}; the smallest crashes after <a href=\"#op{op}\">operation {op}</a>{after}, \
+             with {} given. The check {}.</p>\n<p>Files: ",
+            term::count(finding.states, "failing state"),
+            term::count(finding.acknowledgements as u64, "acknowledgement"),
             escaped(&finding.verdict),
             op = finding.operation
         );
@@ -147,7 +148,7 @@ fn overview(html: &mut String, rows: &[Row], marks: &Marks<'_>) {
     let columns = rows.len().div_ceil(each);
     _ = write!(
         html,
-        "<svg viewBox=\"0 0 {columns} 64\" preserveAspectRatio=\"none\" role=\"img\" \
+        "<svg style=\"max-width:{columns}rem\" viewBox=\"0 0 {columns} 64\" preserveAspectRatio=\"none\" role=\"img\" \
          aria-label=\"The recording from start to end\">"
     );
     for (x, chunk) in rows.chunks(each).enumerate() {
@@ -226,7 +227,8 @@ fn fold(html: &mut String, rows: &[Row], marks: &Marks<'_>) {
 
 fn list(html: &mut String, rows: &[Row], marks: &Marks<'_>) {
     html.push_str("<ol>\n");
-    for row in rows {
+    let mut crashed = None;
+    for (at, row) in rows.iter().enumerate() {
         let lost = row.number.and_then(|number| marks.lost.get(&number));
         let sort = match row.sort {
             Sort::Sync => "sync",
@@ -239,7 +241,7 @@ fn list(html: &mut String, rows: &[Row], marks: &Marks<'_>) {
         let number = row.number.map_or_else(String::new, |number| number.to_string());
         let (call, text) = match row.sort {
             Sort::Label => ("label", format!("⚑ {}", row.text)),
-            Sort::Acknowledgement => ("acknowledged", format!("“{}”", row.text)),
+            Sort::Acknowledgement => ("said", format!("“{}”", row.text)),
             _ => (row.call.as_str(), row.text.clone()),
         };
         _ = write!(
@@ -247,19 +249,36 @@ fn list(html: &mut String, rows: &[Row], marks: &Marks<'_>) {
             "<li class=\"{}\"{anchor}><span class=\"n\">{number}</span><span class=\"c\">{}</span><span>{}",
             class.trim(),
             escaped(call),
-            escaped(&text)
+            marked(&text)
         );
         for id in lost.into_iter().flatten() {
             let id = escaped(id);
             _ = write!(html, " <a class=\"tag\" href=\"#{id}\">lost in {id}</a>");
         }
         html.push_str("</span></li>\n");
-        for id in row.number.and_then(|number| marks.crash.get(&number)).into_iter().flatten() {
+        crashed = row.number.or(crashed);
+        // What was said after an operation was said before a crash that came after it.
+        let last = rows.get(at + 1).is_none_or(|next| next.number.is_some());
+        for id in crashed.filter(|_| last).and_then(|n| marks.crash.get(&n)).into_iter().flatten() {
             let id = escaped(id);
             _ = writeln!(html, "<li class=\"crash\">⚡ crash of <a href=\"#{id}\">{id}</a></li>");
         }
     }
     html.push_str("</ol>\n");
+}
+
+/// Escaped, with what stands in backticks as code.
+fn marked(text: &str) -> String {
+    let mut html = String::new();
+    for (at, part) in text.split('`').enumerate() {
+        let part = escaped(part);
+        if at % 2 == 1 {
+            _ = write!(html, "<code>{part}</code>");
+        } else {
+            html.push_str(&part);
+        }
+    }
+    html
 }
 
 fn facts(html: &mut String, report: &Report, made: &str) {
@@ -277,4 +296,45 @@ fn facts(html: &mut String, report: &Report, made: &str) {
         _ = writeln!(html, "<dt>{name}</dt><dd><code>{}</code></dd>", escaped(&value));
     }
     html.push_str("</dl>\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_only_ever_text_and_names_are_code() {
+        assert_eq!(
+            marked("write `<b>` & `c`"),
+            "write <code>&lt;b&gt;</code> &amp; <code>c</code>"
+        );
+    }
+
+    fn row(number: u32, sort: Sort) -> Row {
+        let (call, text) = ("write".to_owned(), format!("row {number}"));
+        let number = (!matches!(sort, Sort::Label)).then_some(number);
+        Row { number, sort, call, task: 1, files: Vec::new(), text }
+    }
+
+    #[test]
+    fn a_long_timeline_is_folded_but_for_what_matters() {
+        let rows: Vec<Row> = (1..=5000).map(|number| row(number, Sort::Content)).collect();
+        let marks = Marks { lost: BTreeMap::from([(2500, vec!["F1"])]), crash: BTreeMap::new() };
+        let mut html = String::new();
+        timeline(&mut html, &rows, &marks);
+        assert!(html.contains("id=\"op2500\"") && html.contains("lost in F1"));
+        let (before, _) = html.split_once("id=\"op2500\"").unwrap();
+        assert!(before.rfind("</details>") > before.rfind("<details>"), "it is folded away");
+        assert!(html.matches("<li").count() < 1000);
+    }
+
+    #[test]
+    fn a_crash_comes_after_what_was_said_before_it() {
+        let rows = [row(1, Sort::Content), row(1, Sort::Label), row(2, Sort::Content)];
+        let marks = Marks { lost: BTreeMap::new(), crash: BTreeMap::from([(1, vec!["F1"])]) };
+        let mut html = String::new();
+        list(&mut html, &rows, &marks);
+        let at = |text: &str| html.find(text).unwrap();
+        assert!(at("⚑") < at("crash of") && at("crash of") < at("row 2"), "{html}");
+    }
 }

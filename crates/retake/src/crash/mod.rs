@@ -11,6 +11,7 @@ pub(crate) mod finding;
 pub(crate) mod html;
 pub(crate) mod junit;
 mod namespace;
+pub(crate) mod relapse;
 pub(crate) mod report;
 mod scratch;
 pub(crate) mod station;

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use first::model::{Coverage, Model};
+use first::operation::Recording;
 use serde::Serialize;
 
 use super::finding::Finding;
@@ -21,6 +22,8 @@ pub(crate) struct Report {
     /// Of the states in [`Report::verified`].
     pub(crate) failed: u64,
     pub(crate) findings: Vec<Finding>,
+    /// By finding: the recording of the check in which its crash comes.
+    pub(crate) recoveries: Vec<(String, Recording)>,
     /// What should be known beside the findings.
     pub(crate) notes: Vec<String>,
     pub(crate) command: String,

@@ -9,16 +9,21 @@ use first::operation::Recording;
 use super::chronicle::Chronicle;
 use super::explain;
 use super::explore::Exploration;
+use super::finding::Finding;
+use super::relapse::{Relapsed, Relapses};
 use super::report::Report;
 use super::station::{Check, Stations};
 use super::untested::Untested;
 use crate::matrix::screen::Screen;
+use crate::term;
 
 pub(crate) struct Trial<'a> {
     pub(crate) recording: &'a Recording,
     pub(crate) model: Model,
     pub(crate) check: &'a Check,
     pub(crate) deadline: Option<Instant>,
+    /// Whether crashes during recovery are looked at, too.
+    pub(crate) recovery: bool,
     /// The program, for people.
     pub(crate) command: String,
     /// Where the log of a test with findings is.
@@ -34,12 +39,21 @@ impl Trial<'_> {
         stations: &mut Stations,
         chronicle: &mut Chronicle,
     ) -> Result<Report, Untested> {
+        let options = Options::default();
+        let relapses = self
+            .recovery
+            .then(|| {
+                Relapses::new(self.check, &self.recording.root, self.model, options.clone())
+                    .map_err(|error| Untested::unchecked(&error))
+            })
+            .transpose()?;
         let exploration = Exploration {
             recording: self.recording,
             model: self.model,
-            options: Options::default(),
+            options,
             check: self.check,
             deadline: self.deadline,
+            relapses: relapses.as_ref(),
             screen: self.screen,
         };
         exploration.check_uncrashed(&mut stations.stations[0])?;
@@ -49,8 +63,20 @@ impl Trial<'_> {
             let log = self.log.to_string_lossy();
             retake_engine::quote(["retake", "crash", "repro", &log, id])
         };
-        let findings =
+        let mut findings =
             explain::findings(&exploration, &explored.failing, &mut stations.stations[0], &repro)?;
+        let mut notes: Vec<String> = stations.elsewhere.iter().cloned().collect();
+        let mut recoveries = Vec::new();
+        if let Some(relapses) = relapses {
+            // Those of the exploration were counted as well.
+            let during = relapses.checked().saturating_sub(explored.verified);
+            notes.push(format!("{} during recovery checked, too", term::count(during, "state")));
+            for Relapsed { finding, recording } in relapses.findings() {
+                let id = format!("F{}", findings.len() + 1);
+                findings.push(Finding { repro: repro(&id), id: id.clone(), ..finding });
+                recoveries.push((id, recording));
+            }
+        }
         chronicle.finished(&findings, explored.verified, explored.complete);
         Ok(Report {
             model: self.model,
@@ -59,7 +85,8 @@ impl Trial<'_> {
             complete: explored.complete,
             failed: explored.failing.len() as u64,
             findings,
-            notes: stations.elsewhere.iter().cloned().collect(),
+            notes,
+            recoveries,
             command: self.command.clone(),
             verify: self.check.command.clone(),
             root: PathBuf::from(&self.recording.root),

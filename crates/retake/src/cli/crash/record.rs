@@ -9,6 +9,7 @@ use retake_event::LoopId;
 use super::Trouble;
 use super::options::{Setting, some_time, write_log};
 use crate::cli::Exit;
+use crate::crash::finding::Findings;
 use crate::crash::timeline::{self, Sort};
 use crate::crash::untested::Untested;
 use crate::crash::workload::Workload;
@@ -45,6 +46,11 @@ pub(super) fn record(args: &Args, store: Option<&Path>) -> Result<Exit, Trouble>
     let place = &setting.place.store;
     let watched = workload.record(&setting.config, place, store.as_mut(), LoopId::new(), cancel)?;
     write_log(&args.output, &watched.recording)?;
+    Findings::forget(&args.output).map_err(|source| Untested::File {
+        action: "remove",
+        path: Findings::path(&args.output),
+        source,
+    })?;
     let rows = timeline::rows(&watched.recording);
     let count = |sort: fn(Sort) -> bool| rows.iter().filter(|row| sort(row.sort)).count() as u64;
     term::say(&format!(

@@ -10,7 +10,7 @@ use super::options::{Setting, read_log, some_time};
 use crate::cli::{Exit, Failure};
 use crate::crash::explain::scene;
 use crate::crash::explore::acks;
-use crate::crash::finding::Findings;
+use crate::crash::finding::{Findings, recovery_log};
 use crate::crash::station::{Stations, Verdict};
 use crate::crash::untested::Untested;
 use crate::{signals, term};
@@ -54,7 +54,12 @@ pub(super) fn repro(args: &Args, store: Option<&Path>) -> Result<Exit, Trouble> 
         }
         (None, None) => Model::Ext4,
     };
-    let state = rebuild(&recording, model, &Options::default(), &key).map_err(Untested::Glob)?;
+    // A crash during recovery is one of another recording, with the promises of the first.
+    let relapse = finding.filter(|finding| finding.recovery);
+    let inner =
+        relapse.map(|finding| read_log(&recovery_log(&args.log, &finding.id))).transpose()?;
+    let crashed = inner.as_ref().unwrap_or(&recording);
+    let state = rebuild(crashed, model, &Options::default(), &key).map_err(Untested::Glob)?;
     let Some(state) = state else {
         return Err(Untested::Refused(format!("the log has no operation for `{key}`")).into());
     };
@@ -86,9 +91,14 @@ pub(super) fn repro(args: &Args, store: Option<&Path>) -> Result<Exit, Trouble> 
         .map_err(|error| Untested::Refused(format!("no check can be started: {error}")))?;
     stations.elsewhere.iter().for_each(|note| term::say(note));
     let acks = acks(&recording);
-    let verdict = stations.stations[0]
-        .check(&check, scene(&state, &acks))
-        .map_err(|error| Untested::unchecked(&error))?;
+    let mut scene = scene(&state, &acks);
+    if let Some(relapse) = relapse {
+        scene.operation = relapse.operation;
+        scene.label = relapse.label.as_deref();
+        scene.acks = &acks[..relapse.acknowledgements.min(acks.len())];
+    }
+    let verdict =
+        stations.stations[0].check(&check, scene).map_err(|error| Untested::unchecked(&error))?;
     drop(stations);
     signals::uninstall();
     Ok(match verdict {

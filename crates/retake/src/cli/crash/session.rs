@@ -1,5 +1,6 @@
 //! One crash test on the record: begun before anything runs, ended whatever happens.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use super::options::{Exploring, Setting, write_log};
 use super::tell::tell;
 use crate::cli::Exit;
 use crate::crash::chronicle::{Chronicle, Planned};
-use crate::crash::finding::Findings;
+use crate::crash::finding::{Findings, recovery_log};
 use crate::crash::report::Report;
 use crate::crash::station::Stations;
 use crate::crash::trial::Trial;
@@ -100,6 +101,7 @@ impl<'a> Session<'a> {
             recording,
             model: exploring.model,
             check: &check,
+            recovery: exploring.recovery,
             deadline: exploring.budget.map(|budget| self.begun + budget),
             command: match &self.source {
                 Source::Program { shown, .. } => shown.clone(),
@@ -134,6 +136,9 @@ impl<'a> Session<'a> {
             forget_old(&logs);
             write_log(log, recording)?;
         }
+        for (id, recovery) in &report.recoveries {
+            write_log(&recovery_log(log, id), recovery)?;
+        }
         let findings = Findings::new(
             report.model,
             &report.verify,
@@ -148,28 +153,48 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Removes all but the newest logs; their names are in the order of time.
+/// Removes all but the newest logs with what belongs to them. Their names begin with the id of the
+/// loop, which is in the order of time.
 fn forget_old(logs: &Path) {
     let Ok(entries) = std::fs::read_dir(logs) else { return };
-    let mut found: Vec<PathBuf> = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "log"))
-        .collect();
-    found.sort_unstable();
-    let old = found.len().saturating_sub(KEPT_LOGS - 1);
-    for log in &found[..old] {
-        for path in [log.clone(), Findings::path(log)] {
-            match std::fs::remove_file(&path) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    term::say(&format!("{} cannot be removed: {error}", path.display()));
-                }
-                _ => {}
-            }
+    let mut files: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if let Some((id, _)) = name.split_once(".log") {
+            files.entry(id.to_owned()).or_default().push(entry.path());
+        }
+    }
+    let old = (files.len() + 1).saturating_sub(KEPT_LOGS);
+    for path in files.into_values().take(old).flatten() {
+        if let Err(error) = std::fs::remove_file(&path) {
+            term::say(&format!("{} cannot be removed: {error}", path.display()));
         }
     }
 }
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_logs_go_with_all_that_belongs_to_them() {
+        let dir = tempfile::tempdir().unwrap();
+        for number in 10..10 + KEPT_LOGS {
+            for end in ["log", "log.findings.json", "log.F2.log"] {
+                std::fs::write(dir.path().join(format!("{number}.{end}")), "").unwrap();
+            }
+        }
+        std::fs::write(dir.path().join("something else"), "").unwrap();
+        forget_old(dir.path());
+        let mut left: Vec<_> =
+            std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        left.sort();
+        // One is about to come.
+        assert_eq!(left.len(), 3 * (KEPT_LOGS - 1) + 1);
+        assert_eq!(left[0], "11.log");
+    }
 }

@@ -1,0 +1,163 @@
+//! The workload of a test, run and recorded once, and what every crash point of it left.
+//!
+//! Takes the place of running the workload again for every point. Whatever cannot be recorded is
+//! no failure: the test then runs the other way.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::channel::Message;
+use crate::model::Tree;
+use crate::namespace::Namespace;
+use crate::operation::{Entry, Recording};
+use crate::plan::Executed;
+use crate::process::{self, Launch};
+use crate::record::RecordError;
+use crate::scratch::Scratch;
+use crate::state::State;
+use crate::trace::Trace;
+use crate::verdict::{self, Ending, Execution};
+use crate::verify::mountable;
+
+#[derive(Debug)]
+pub(crate) struct Once {
+    pub(crate) recording: Recording,
+    pub(crate) ending: Ending,
+    points: Vec<Passed>,
+    end: Tree,
+    scratch: Scratch,
+    mounted: bool,
+}
+
+/// The directory as it was when a crash point was passed.
+#[derive(Debug)]
+struct Passed {
+    tree: Tree,
+    /// How many promises had been made.
+    acks: usize,
+}
+
+/// Where a state is checked.
+#[derive(Debug)]
+pub(crate) struct Stand {
+    above: PathBuf,
+    /// Where it lies.
+    pub(crate) directory: PathBuf,
+    /// Where the check sees it.
+    pub(crate) seen: PathBuf,
+    pub(crate) acks: PathBuf,
+    pub(crate) namespace: Option<Namespace>,
+}
+
+impl Once {
+    /// Runs the workload, which must not crash itself. `parent` is where directories are made; in
+    /// memory unless said.
+    pub(crate) fn record<'a>(
+        parent: Option<&Path>,
+        launch: impl FnOnce(&Path) -> Launch<'a>,
+    ) -> Result<Self, RecordError> {
+        let failed = |source| RecordError::system("a directory", source);
+        let scratch = Scratch::new(parent).map_err(failed)?;
+        // The directory above is what is mounted over, so that a check may remove its own.
+        let above = scratch.path().join("here");
+        let root = above.join("work");
+        fs::create_dir_all(&root).map_err(failed)?;
+        let (recorded, ending) = process::record(&launch(&root), &root)?;
+        if !root.is_dir() {
+            return Err(RecordError::Refused {
+                call: "rmdir".into(),
+                why: "the workload deleted or replaced its own directory".into(),
+            });
+        }
+        // States stand there from now on.
+        crate::scratch::emptied(&root).map_err(failed)?;
+        let mounted = mountable(scratch.path(), &above).is_ok();
+        let mut tree = Tree::new(&recorded.recording.initial);
+        let (mut points, mut acks) = (Vec::new(), 0);
+        for entry in &recorded.recording.entries {
+            match entry {
+                Entry::Operation(operation) => tree.apply(&operation.action),
+                Entry::Acknowledgement(_) => acks += 1,
+                Entry::Label(_) => points.push(Passed { tree: tree.clone(), acks }),
+            }
+        }
+        let recording = recorded.recording;
+        Ok(Self { recording, ending, points, end: tree, scratch, mounted })
+    }
+
+    /// What a run that crashes at this point would have said; none beyond the end, where only
+    /// another run can tell.
+    pub(crate) fn executed(&self, target: usize) -> Option<Executed> {
+        if let Some(passed) = self.points.get(target - 1) {
+            let messages = self.ending.messages.iter().scan(0, |seen, message| {
+                *seen += usize::from(matches!(message, Message::Point { .. }));
+                (*seen <= target).then(|| message.clone())
+            });
+            let messages: Vec<Message> = messages.collect();
+            let label = messages.iter().rev().find_map(|message| match message {
+                Message::Point { label, .. } => Some(label.clone()),
+                _ => None,
+            })?;
+            let digest = passed.tree.digest();
+            return Some(Executed {
+                result: Execution::Crashed { label },
+                trace: Trace::of(&messages),
+                state: Some(State((digest >> 64) as u64, digest as u64)),
+            });
+        }
+        (target == self.points.len() + 1).then(|| Executed {
+            result: verdict::execution(&self.ending, target),
+            trace: Trace::of(&self.ending.messages),
+            state: None,
+        })
+    }
+
+    /// Puts up what a crash at this point left.
+    pub(crate) fn stand(&self, target: usize) -> io::Result<Stand> {
+        let (tree, acks) = match self.points.get(target - 1) {
+            Some(passed) => (&passed.tree, passed.acks),
+            None => (&self.end, usize::MAX),
+        };
+        self.put_up(&format!("run_{target}"), tree, acks)
+    }
+
+    /// Puts up a state, with so many of the promises.
+    pub(crate) fn put_up(&self, name: &str, tree: &Tree, acks: usize) -> io::Result<Stand> {
+        let root = &self.recording.root;
+        let above = self.scratch.path().join(name);
+        let directory = above.join("work");
+        fs::create_dir_all(&directory)?;
+        crate::materialise::materialise(tree, &directory)?;
+        let promised: Vec<Vec<u8>> = self
+            .recording
+            .entries
+            .iter()
+            .filter_map(|entry| match entry {
+                Entry::Acknowledgement(said) => Some(said.clone()),
+                _ => None,
+            })
+            .take(acks)
+            .collect();
+        let file = self.scratch.path().join(format!("{name}.acks"));
+        fs::write(&file, crate::verify::lines(&promised))?;
+        let here = self.scratch.path().join("here");
+        let namespace = self.mounted.then(|| Namespace::new(&above, &here)).transpose()?;
+        let seen = if self.mounted { root.clone() } else { directory.clone() };
+        Ok(Stand { above, directory, seen, acks: file, namespace })
+    }
+}
+
+impl Stand {
+    /// Leaves what the check made of it in another directory, for people.
+    pub(crate) fn keep(&self, to: &Path) -> io::Result<()> {
+        fs::create_dir(to)?;
+        let tree = crate::record::tree_of(&self.directory)?;
+        crate::materialise::materialise(&tree, to)
+    }
+
+    pub(crate) fn remove(&self) -> io::Result<()> {
+        fs::remove_file(&self.acks)?;
+        crate::place::remove_tree(&self.above)
+    }
+}

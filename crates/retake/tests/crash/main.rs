@@ -1,0 +1,14 @@
+//! `retake crash` as its users meet it: programs in C, Python and shell, SQLite, the real program.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod env;
+mod programs;
+mod recovery;
+mod refusals;
+mod reports;
+mod sqlite;
+mod stopping;

@@ -1,0 +1,137 @@
+//! Bugs are found and told, and what is right is left alone, whatever the program is written in.
+
+use crate::env::{Env, compiled, sentences};
+
+#[test]
+fn nothing_synced_is_no_matter_for_a_kill_and_one_for_a_power_loss() {
+    let env = Env::new();
+    assert_eq!(sentences(&env.save(0, "none", &["--model", "kill"])), [""; 0]);
+    let env = Env::new();
+    let answer = env.save(1, "none", &["--model", "posix"]);
+    let expected = "the rename of `map.tmp` survives but its bytes 0–5000 do not: `fsync` the file before op 4";
+    let sentences = sentences(&answer);
+    assert!(sentences.iter().any(|sentence| sentence == expected), "{sentences:?}");
+    let finding = &answer["findings"].as_array().unwrap()[0];
+    assert!(finding["states"].as_u64().unwrap() > 1, "{finding}");
+    // ext4 writes the new file out before it replaces the old one, but in its own time.
+    let env = Env::new();
+    for finding in sentences_of_ext4(&env, "none") {
+        assert!(!finding.contains("survives but"), "{finding}");
+        assert!(finding.contains("acknowledged"), "{finding}");
+    }
+}
+
+fn sentences_of_ext4(env: &Env, synced: &str) -> Vec<String> {
+    let answer = env.save(1, synced, &[]);
+    assert_eq!(answer["model"], "ext4");
+    sentences(&answer)
+}
+
+#[test]
+fn a_directory_that_is_not_synced_is_one_finding() {
+    let env = Env::new();
+    let sentences = sentences_of_ext4(&env, "file");
+    let [sentence] = &sentences[..] else { panic!("{sentences:?}") };
+    assert!(sentence.starts_with("the rename of `map.tmp` to `map` (op 5) is lost"), "{sentence}");
+    assert!(sentence.contains("`fsync` the directory `.` after op 5"), "{sentence}");
+}
+
+#[test]
+fn what_is_synced_well_is_clean_in_every_model() {
+    for model in ["kill", "ext4", "posix"] {
+        let env = Env::new();
+        let answer = env.save(0, "both", &["--model", model]);
+        assert_eq!(sentences(&answer), [""; 0]);
+        assert_eq!(answer["complete"], true);
+        assert_eq!(answer["verified"], answer["distinct"]);
+    }
+}
+
+#[test]
+fn python_is_recorded_like_everything_else() {
+    let save = r#"
+import os, sys
+os.chdir(os.environ["FIRST_WORK_DIR"])
+with open("map.tmp", "w") as file:
+    file.write("0" * 5000)
+    file.flush()
+    if sys.argv[1] != "none":
+        os.fsync(file.fileno())
+os.rename("map.tmp", "map")
+if sys.argv[1] == "both":
+    os.fsync(os.open(".", os.O_RDONLY))
+print("saved 0", flush=True)
+"#;
+    let check = compiled("check");
+    for (synced, code) in [("none", 1), ("file", 1), ("both", 0)] {
+        let env = Env::new();
+        let script = env.sandbox.file("save.py", save);
+        let (script, check) = (script.to_str().unwrap(), check.to_str().unwrap());
+        let answer = env.expect(
+            code,
+            &["--root", "root", "--json", "--verify", check, "--", "python3", script, synced],
+        );
+        let answer = answer.json();
+        assert_eq!(sentences(&answer).is_empty(), synced == "both", "{answer}");
+    }
+}
+
+#[test]
+fn the_check_sees_the_state_under_the_path_that_was_recorded() {
+    let env = Env::new();
+    let inside = env.root().join("file");
+    let check = format!(
+        "test \"$FIRST_WORK_DIR\" = {} && test -e {}",
+        env.root().display(),
+        inside.display()
+    );
+    // Without the file: a state of its own, before the first operation.
+    let check = format!("test $FIRST_CRASH_POINT_ID = 0 || {{ {check}; }}");
+    let kill = ["--root", "root", "--model", "kill", "--verify"];
+    env.expect(0, &[&kill[..], &[&check, "--", "touch", "root/file"]].concat());
+    // The program's own directory is left as it was.
+    assert!(inside.exists());
+    std::fs::remove_file(&inside).unwrap();
+    let spoil = format!("rm -rf {}/*; touch {}/spoilt", env.root().display(), env.root().display());
+    env.expect(0, &["--root", "root", "--verify", &spoil, "--", "touch", "root/file"]);
+    assert!(inside.exists());
+    assert!(!env.root().join("spoilt").exists());
+}
+
+#[test]
+fn promises_and_labels_reach_the_check() {
+    let env = Env::new();
+    // Three states: nothing, the first file, both; each knows what was said before it.
+    let check = "case $(ls \"$FIRST_WORK_DIR\" | wc -l) in 0|1) want=0;; 2) want=1;; esac; \
+                 test $(wc -l < \"$FIRST_ACKS\") -ge $want";
+    let program = "touch root/a; echo one; touch root/b; echo two";
+    env.expect(
+        0,
+        &["--root", "root", "--model", "kill", "--verify", check, "--", "sh", "-c", program],
+    );
+    let check = "test $(ls \"$FIRST_WORK_DIR\" | wc -l) -ge $(wc -l < \"$FIRST_ACKS\")";
+    env.expect(
+        0,
+        &["--root", "root", "--model", "kill", "--verify", check, "--", "sh", "-c", program],
+    );
+}
+
+#[test]
+fn a_huge_file_of_holes_costs_what_is_in_it() {
+    let env = Env::new();
+    let program =
+        "truncate -s 64G root/big; printf x >> root/big; fallocate -l 1G root/room; sync root/big";
+    let check = "test ! -e \"$FIRST_WORK_DIR/big\" || test $(du -m \"$FIRST_WORK_DIR/big\" | cut -f1) -lt 2";
+    let answer =
+        env.expect(0, &["--root", "root", "--json", "--verify", check, "--", "sh", "-c", program]);
+    assert_eq!(answer.json()["complete"], true);
+}
+
+#[test]
+fn what_the_program_leaves_running_is_ended_with_it() {
+    let env = Env::new();
+    let program = "setsid sleep 1000 & echo $! > root/pid; true";
+    env.expect(0, &["--root", "root", "--verify", "true", "--", "sh", "-c", program]);
+    let pid = std::fs::read_to_string(env.root().join("pid")).unwrap();
+    assert!(!crate::common::alive(pid.trim().parse().unwrap()));
+}

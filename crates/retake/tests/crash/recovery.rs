@@ -1,0 +1,55 @@
+//! Crashes while a crash is being recovered from.
+
+use serde_json::Value;
+
+use crate::common::called;
+use crate::env::{Env, sentences};
+
+/// Promises `new` once it is in the journal; moving it into `data` is left to recovery.
+const PROGRAM: &str = "cd root; printf new > journal; sync journal .; echo new";
+
+fn check(env: &Env, recover: &str) -> String {
+    let text = format!(
+        "cd \"$FIRST_WORK_DIR\"\nif [ \"$(cat journal 2>/dev/null)\" = new ]; then {recover}; fi\n\
+         test ! -s \"$FIRST_ACKS\" || test \"$(cat data)\" = new\n"
+    );
+    format!("sh {}", env.sandbox.file("recover.sh", &text).display())
+}
+
+fn answer(env: &Env, code: i32, check: &str, recovery: bool) -> Value {
+    std::fs::write(env.root().join("data"), "old").unwrap();
+    let mut arguments = vec!["--root", "root", "--json", "--verify", check];
+    if recovery {
+        arguments.push("--recovery");
+    }
+    arguments.extend(["--", "sh", "-c", PROGRAM]);
+    env.expect(code, &arguments).json()
+}
+
+#[test]
+fn a_recovery_that_forgets_too_early_is_found_only_by_crashing_it() {
+    let careless = "rm journal; sync .; printf new > data; sync data";
+    let env = Env::new();
+    let check = check(&env, careless);
+    answer(&env, 0, &check, false);
+    std::fs::remove_file(env.root().join("journal")).unwrap();
+    let found = answer(&env, 1, &check, true);
+    let sentences = sentences(&found);
+    assert!(sentences[0].starts_with("a crash during recovery from state "), "{sentences:?}");
+    // The state of the recovery is replayed from its own log.
+    let repro = found["findings"][0]["repro"].as_str().unwrap();
+    let again = called(env.sandbox.command("sh").args(["-c", repro]));
+    assert_eq!(again.code, 1, "{}", again.snapshot());
+    let again = called(env.sandbox.command("sh").args(["-c", &format!("{repro} --verify true")]));
+    assert_eq!(again.code, 0, "{}", again.snapshot());
+}
+
+#[test]
+fn a_recovery_that_can_be_repeated_is_clean() {
+    let careful =
+        "printf new > data.new; sync data.new; mv data.new data; sync .; rm journal; sync .";
+    let env = Env::new();
+    let check = check(&env, careful);
+    let found = answer(&env, 0, &check, true);
+    assert_eq!(found["complete"], true);
+}

@@ -1,0 +1,130 @@
+//! The answer in every form: JSON, JUnit, HTML, the record, and the log to come back to.
+
+use serde_json::Value;
+
+use crate::common::called;
+use crate::env::{Env, compiled, sentences};
+
+fn keys(value: &Value) -> Vec<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[test]
+fn json_has_its_documented_shape() {
+    let env = Env::new();
+    let answer = env.save(1, "file", &[]);
+    let mut expected =
+        ["model", "operations", "points", "states", "distinct", "verified", "complete", "findings"];
+    expected.sort_unstable();
+    let mut found = keys(&answer);
+    found.sort_unstable();
+    assert_eq!(found, expected);
+    let mut expected = ["id", "sentence", "files", "lostOperations", "states", "repro"];
+    expected.sort_unstable();
+    let finding = &answer["findings"][0];
+    let mut found = keys(finding);
+    found.sort_unstable();
+    assert_eq!(found, expected);
+    assert_eq!(finding["id"], "F1");
+    assert_eq!(finding["files"], serde_json::json!(["map", "map.tmp"]));
+    assert!(finding["lostOperations"].as_array().unwrap().contains(&5.into()), "{finding}");
+    // 2 rounds of create or truncate, write, sync, close, rename.
+    assert_eq!((&answer["operations"], &answer["points"]), (&10.into(), &11.into()));
+}
+
+#[test]
+fn a_finding_can_be_had_again_from_its_log_alone() {
+    let env = Env::new();
+    let answer = env.save(1, "file", &[]);
+    std::fs::remove_dir_all(env.root()).unwrap();
+    std::fs::create_dir(env.root()).unwrap();
+    let repro = answer["findings"][0]["repro"].as_str().unwrap();
+    let again = called(env.sandbox.command("sh").args(["-c", repro]));
+    assert_eq!(again.code, 1, "{}", again.snapshot());
+    assert!(again.stdout.contains("round 0 is lost"), "{}", again.snapshot());
+    assert!(again.stderr.contains("F1: the rename of"), "{}", again.snapshot());
+    let repaired =
+        called(env.sandbox.command("sh").args(["-c", &format!("{repro} --verify true")]));
+    assert_eq!(repaired.code, 0, "{}", repaired.snapshot());
+    let looked = called(env.sandbox.command("sh").args(["-c", &format!("{repro} --into seen")]));
+    assert_eq!(looked.code, 0, "{}", looked.snapshot());
+    assert!(!env.sandbox.project().join("seen/map").exists());
+    let wrong = repro.replace(" F1", " F9");
+    let wrong = called(env.sandbox.command("sh").args(["-c", &wrong]));
+    assert_eq!(wrong.code, 125, "{}", wrong.snapshot());
+    assert!(wrong.stderr.contains("there are: F1"), "{}", wrong.snapshot());
+}
+
+#[test]
+fn recording_and_exploring_can_be_days_apart() {
+    let env = Env::new();
+    let (save, check) = (compiled("save"), compiled("check"));
+    let (save, check) = (save.to_str().unwrap(), check.to_str().unwrap());
+    let said = env.expect(0, &["record", "--root", "root", "-o", "log", "--", save, "file", "1"]);
+    assert_eq!(said.stdout, "saved 0\n");
+    assert!(said.stderr.contains("5 operations, 1 sync, 1 acknowledgement"), "{}", said.stderr);
+    // Not even the directory is needed; then states are found through FIRST_WORK_DIR.
+    std::fs::remove_dir_all(env.root()).unwrap();
+    let found = env.expect(1, &["explore", "log", "--json", "--verify", check]);
+    assert!(found.stderr.contains("does not exist any more"), "{}", found.stderr);
+    assert_eq!(sentences(&found.json()).len(), 1);
+    let shown = env.expect(0, &["show", "log"]);
+    for line in ["create `map.tmp`", "rename `map.tmp` to `map`", "saved 0", "crash: F1 the rename"]
+    {
+        assert!(shown.stdout.contains(line), "{line}: {}", shown.stdout);
+    }
+    let shown = env.expect(0, &["show", "log", "--json"]).json();
+    assert_eq!(shown["operations"], 5);
+    assert_eq!(shown["entries"][5]["sort"], "acknowledgement");
+    assert_eq!(shown["findings"][0]["id"], "F1");
+    env.expect(0, &["explore", "log", "--model", "kill", "--verify", check]);
+    assert_eq!(env.expect(0, &["show", "log", "--json"]).json()["findings"], serde_json::json!([]));
+}
+
+#[test]
+fn junit_and_html_say_what_the_findings_say() {
+    let env = Env::new();
+    let answer = env.save(1, "file", &["--junit", "crash.xml", "--html", "crash.html"]);
+    let read = |name: &str| std::fs::read_to_string(env.sandbox.project().join(name)).unwrap();
+    let sentence = &sentences(&answer)[0];
+    let junit = read("crash.xml");
+    assert!(junit.contains("tests=\"1\" failures=\"1\""), "{junit}");
+    assert!(junit.contains(&format!("<failure type=\"crash\" message=\"{sentence}\">")), "{junit}");
+    let html = read("crash.html");
+    for part in [sentence.as_str(), "lost in F1", "⚡ crash of", "“saved 1”", "id=\"op10\""] {
+        assert!(html.contains(part), "{part}: {html}");
+    }
+    assert!(!html.contains("<script") && !html.contains("http://") && !html.contains("https://"));
+    let env = Env::new();
+    env.save(0, "both", &["--junit", "crash.xml"]);
+    let junit = std::fs::read_to_string(env.sandbox.project().join("crash.xml")).unwrap();
+    assert!(junit.contains("tests=\"1\" failures=\"0\""), "{junit}");
+}
+
+#[test]
+fn a_test_is_one_loop_and_one_run_of_the_record() {
+    let env = Env::new();
+    env.save(1, "file", &[]);
+    let (reason, events) = env.chronicle();
+    assert_eq!(reason.as_deref(), Some("findings"));
+    let names: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    assert_eq!(names, ["recorded", "states", "finding", "finished"]);
+    assert_eq!(events[0]["calls"]["rename"], 2);
+    assert_eq!(events[0]["acknowledgements"], 2);
+    assert!(events[2]["output"].as_str().unwrap().contains("is lost"));
+    let runs = env.sandbox.retake(&["runs", "list", "--json"]).json();
+    let runs = runs.as_array().unwrap();
+    assert_eq!(runs.len(), 1);
+    assert_eq!((&runs[0]["kind"], &runs[0]["outcome"]), (&"crash".into(), &"exited".into()));
+    assert_eq!(events[0]["run"], runs[0]["id"]);
+    let id = runs[0]["id"].as_str().unwrap();
+    assert_eq!(env.sandbox.retake(&["runs", "logs", id]).stdout, "saved 0\nsaved 1\n");
+}
+
+#[test]
+fn a_clean_test_leaves_no_log() {
+    let env = Env::new();
+    env.save(0, "both", &[]);
+    assert_eq!(env.chronicle().0.as_deref(), Some("clean"));
+    assert!(!env.sandbox.project().join(".agent/data/crash").exists());
+}
