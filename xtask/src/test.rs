@@ -40,7 +40,7 @@ struct Agent {
     variable: &'static str,
 }
 
-const AGENTS: [Agent; 3] = [
+const AGENTS: [Agent; 4] = [
     Agent {
         package: "@anthropic-ai/claude-code@2.1.325",
         program: "node_modules/@anthropic-ai/claude-code-linux-x64/claude",
@@ -55,6 +55,11 @@ const AGENTS: [Agent; 3] = [
         package: "@google/gemini-cli@0.61.0",
         program: "node_modules/.bin/gemini",
         variable: "RETAKE_GEMINI",
+    },
+    Agent {
+        package: "@modelcontextprotocol/inspector@2.12.0",
+        program: "node_modules/.bin/mcp-inspector",
+        variable: "RETAKE_INSPECTOR",
     },
 ];
 

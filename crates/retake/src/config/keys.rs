@@ -138,7 +138,13 @@ const OWN: [Key; 16] = [
     ),
 ];
 
-const MCP: [Key; 11] = [
+const MCP: [Key; 12] = [
+    key(
+        "agent.mcp",
+        Kind::Truth,
+        "false",
+        "Whether agents are offered retake's MCP server to run their commands with",
+    ),
     key(
         "mcp.policy.allow",
         Kind::Words,
