@@ -95,7 +95,9 @@ fn claude_starts_what_install_wrote_and_its_model_reads_the_answers() {
     });
     assert!(connected, "{}", ran.snapshot());
     let asked = model.requests();
-    for part in ["exit code 2", "No such file or directory", "refused by this project's policy"] {
+    for part in
+        ["failed: exit code 2", "No such file or directory", "refused by this project's policy"]
+    {
         assert!(asked.contains(part), "{part}: {asked}");
     }
     let runs = sandbox.retake(&["runs", "list", "--json"]).json();
@@ -108,7 +110,10 @@ fn claude_starts_what_install_wrote_and_its_model_reads_the_answers() {
 
 /// A workspace whose agent is offered the server.
 fn workspace(kind: &str, program: &Path, extra: &str) -> Sandbox {
-    let sandbox = Sandbox::new();
+    // Not in /tmp: Gemini reads no file that others could have put there.
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    std::fs::create_dir_all(dir.path().join("project/.agent")).unwrap();
+    let sandbox = Sandbox { dir };
     let config = format!(
         "agent:\n  kind: {kind}\n  command: {}\n  mcp: true\n{extra}mcp:\n  policy:\n    shell: true\n",
         program.display()
@@ -160,7 +165,8 @@ fn claude_is_offered_the_server() {
 fn codex_is_offered_the_server() {
     let Some(program) = program("RETAKE_CODEX") else { return };
     let sandbox = workspace("codex", &program, "");
-    let turns = json!([uses("mcp__retake__exec", &done(&sandbox)), {"text": "Done."}]);
+    let tool = json!({"namespace": "mcp__retake", "name": "exec", "input": done(&sandbox)});
+    let turns = json!([{"tools": [tool]}, {"text": "Done."}]);
     let model = Model::saying(&sandbox, &turns);
     let home = sandbox.dir.path().join("home/codex");
     std::fs::create_dir_all(&home).unwrap();
