@@ -177,8 +177,7 @@ fn codex_is_offered_the_server() {
     );
     std::fs::write(home.join("config.toml"), config).unwrap();
     let mut command = sandbox.command(RETAKE);
-    command.env("CODEX_HOME", &home).env("FAKE_KEY", "dummy").args(RUN);
-    let ran = called(command.arg("--dangerously-skip-permissions"));
+    let ran = called(command.env("CODEX_HOME", &home).env("FAKE_KEY", "dummy").args(RUN));
     assert_inside(&sandbox, &ran);
 }
 
