@@ -44,7 +44,7 @@ struct Agent {
     variable: &'static str,
 }
 
-const AGENTS: [Agent; 4] = [
+const AGENTS: [Agent; 5] = [
     Agent {
         package: "@anthropic-ai/claude-code@2.1.325",
         program: "node_modules/@anthropic-ai/claude-code-linux-x64/claude",
@@ -64,6 +64,11 @@ const AGENTS: [Agent; 4] = [
         package: "opencode-ai@1.18.33",
         program: "node_modules/opencode-linux-x64/bin/opencode",
         variable: "RETAKE_OPENCODE",
+    },
+    Agent {
+        package: "@modelcontextprotocol/inspector@2.12.0",
+        program: "node_modules/.bin/mcp-inspector",
+        variable: "RETAKE_INSPECTOR",
     },
 ];
 

@@ -9,7 +9,7 @@
 //! beyond the last it gets the last again. A request without tools is a side question and gets
 //! a short answer. A turn has any of:
 //!
-//! - `text`; `tools`: a list of `{"name", "input"}`
+//! - `text`; `tools`: a list of `{"name", "input"}`, for Codex also `namespace`
 //! - `status`, `type`, `message`, `retryAfter`, `headers`: an error instead of an answer
 //! - `usage`: overrides the token counts; `stop`: the stop reason
 //! - `delayMs` before the answer; `hang`: no answer at all; `drop`: the connection is cut after
@@ -285,7 +285,7 @@ fn responses(turn: &Value, number: usize) -> Events {
     for (index, tool) in tools(turn).enumerate() {
         output.push(json!({"type": "function_call", "id": format!("fc_{number}_{index}"),
             "call_id": format!("call_{number}_{index}"), "name": tool["name"],
-            "arguments": tool["input"].to_string()}));
+            "namespace": tool["namespace"], "arguments": tool["input"].to_string()}));
     }
     let usage = usage(turn);
     let totals = json!({

@@ -8,6 +8,7 @@ mod effects;
 mod exec;
 mod first;
 mod matrix;
+mod mcp;
 mod record;
 mod table;
 
@@ -44,9 +45,10 @@ pub(crate) fn run(name: &str) -> Result<(), String> {
         "exec" => exec::run(),
         "first" => first::run(),
         "matrix" => matrix::run(),
+        "mcp" => mcp::run(),
         "record" => record::run(),
         _ => Err(format!(
-            "there is no benchmark {name}; there are: agent, effects, exec, first, matrix, record"
+            "there is no benchmark {name}; there are: agent, effects, exec, first, matrix, mcp, record"
         )),
     }
 }

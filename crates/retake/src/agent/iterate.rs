@@ -18,6 +18,7 @@ use retake_effects::Effects;
 use retake_effects::files::Changes;
 use retake_effects::progress::{self, History};
 use retake_effects::summary;
+use retake_engine::PARENT_VARIABLE;
 use retake_event::RunId;
 
 use super::attempt::{Cut, Seen, Watching, Witness};
@@ -25,6 +26,7 @@ use super::chronicle::Entry;
 use super::{Input, Runner};
 use crate::drive::Done;
 use crate::effects::Files;
+use crate::mcp;
 
 /// How much of an iteration's output its history carries; the whole is in the record.
 pub(super) const CARRIED: u64 = 16 * 1024;
@@ -117,6 +119,21 @@ impl Runner {
         self.plan.rules().max_iterations.saturating_sub(self.plan.iterations())
     }
 
+    /// retake's own server for the agent's commands, if it is to be offered.
+    fn offer(&self, id: RunId, number: u32) -> Result<mcp::Offer, String> {
+        if !self.config.truth("agent.mcp") || self.options.dry_run {
+            return Ok(mcp::Offer::default());
+        }
+        let ids = [
+            (PARENT_VARIABLE, id.to_string()),
+            ("RETAKE_STORE", self.place.store.to_string_lossy().into_owned()),
+            ("RETAKE_TASK_ID", self.workspace.name().to_string()),
+            ("RETAKE_STEP_ID", number.to_string()),
+        ];
+        mcp::offer(self.settings.kind, &self.place.store, &ids)
+            .map_err(|error| format!("agent.mcp: {error}"))
+    }
+
     fn attempt(
         &mut self,
         number: u32,
@@ -127,10 +144,12 @@ impl Runner {
     ) -> Result<Attempted, String> {
         let before = Marks::take(&self.workspace);
         let settings = &self.settings;
+        let offer = self.offer(id, number)?;
+        let args = [&settings.args[..], &offer.args].concat();
         let launch = Launch {
             kind: settings.kind,
             command: settings.command.as_deref(),
-            args: &settings.args,
+            args: &args,
             system_prompt: system,
             prompt,
             skip_permissions: self.options.skip_permissions,
@@ -152,6 +171,7 @@ impl Runner {
         spec.inline_bytes = CARRIED;
         spec.set.push(("RETAKE_ITERATION".into(), number.to_string().into()));
         spec.set.push(("RETAKE_TASK_ID".into(), self.workspace.name().as_str().into()));
+        spec.set.extend(offer.set);
 
         let track = settings.iteration.track_file_changes;
         let files = track.then(|| Files::begin(&self.project, false, &self.place, &self.config));

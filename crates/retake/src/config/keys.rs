@@ -225,11 +225,20 @@ const MCP: [Key; 11] = [
     ),
 ];
 
+/// Of agents, but for us to read.
+const OFFER: Key = key(
+    "agent.mcp",
+    Kind::Truth,
+    "false",
+    "Whether agents are offered retake's MCP server to run their commands with",
+);
+
 /// All keys: retake's own, and those of agents under `agent`.
 pub(crate) fn keys() -> &'static [Key] {
     static ALL: OnceLock<Vec<Key>> = OnceLock::new();
     ALL.get_or_init(|| {
-        OWN.into_iter().chain(MCP).chain(settings::KEYS.iter().map(of_agents)).collect()
+        let of_agents = settings::KEYS.iter().map(of_agents);
+        OWN.into_iter().chain(MCP).chain(of_agents).chain([OFFER]).collect()
     })
 }
 

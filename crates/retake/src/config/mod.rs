@@ -207,6 +207,8 @@ impl Config {
     /// set has its default there.
     pub(crate) fn of_agents(&self) -> BTreeMap<String, (settings::Value, bool)> {
         let set = self.values.iter().filter(|(_, (_, source))| *source != Source::Default);
+        // Whether agents are offered our server is no affair of theirs.
+        let set = set.filter(|(path, _)| **path != "agent.mcp");
         set.filter_map(|(path, (value, source))| {
             let by_variable = matches!(source, Source::Variable(_));
             let value = match value {

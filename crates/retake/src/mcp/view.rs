@@ -1,5 +1,8 @@
 //! One run as a model sees it: how it ended first, then its tests and changes, then as much of its
 //! output as was asked for, and how to get the rest.
+//!
+//! Clients differ in what they hand to their model: Claude Code and Codex give it the structured
+//! content alone, others the text. So each of the two says everything.
 
 use std::fmt::Write as _;
 use std::io::{self, Read};
@@ -24,6 +27,9 @@ const MESSAGE: usize = 500;
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RunView {
+    /// How it ended, its tests and its changes, in words
+    // The first key in the alphabet, which is the order in which they are written.
+    pub(super) about: String,
     /// Names the run in other calls; its last eight digits do as well
     pub(super) run_id: String,
     pub(super) command: String,
@@ -31,24 +37,34 @@ pub(super) struct RunView {
     /// running, finished or interrupted
     pub(super) state: String,
     /// exited, signaled, timed_out, cancelled, limit_exceeded, not_started or interrupted; null while it runs
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) outcome: Option<String>,
     pub(super) success: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) signal: Option<String>,
     pub(super) start_time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) duration_ms: Option<u64>,
     /// The time limit that was in force
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) timeout_ms: Option<u64>,
     /// Whether the run is in the record, so that other calls can look at it
     pub(super) recorded: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<ErrorView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tests: Option<TestsView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) changes: Option<ChangesView>,
     /// Processes that were still there when the command had ended
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) left_processes: Vec<String>,
     pub(super) stdout: StreamView,
     pub(super) stderr: StreamView,
     /// What else there is to know, such as how to get output that is not shown
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) notes: Vec<String>,
 }
 
@@ -164,6 +180,7 @@ impl RunView {
             .and_then(|ending| ending.effects.clone())
             .and_then(|value| serde_json::from_value::<Effects>(value).ok());
         let mut view = Self {
+            about: String::new(),
             run_id: intent.id.to_string(),
             command: intent.command.clone(),
             working_directory: intent.working_directory.clone(),
@@ -206,6 +223,7 @@ impl RunView {
         if let Some(advice) = ending.and_then(|ending| ending.error.as_ref()).and_then(advice) {
             view.notes.push(advice);
         }
+        view.about = view.facts();
         view.streams(run, output, budget);
         if !run.recorded && run.state != State::Running {
             view.notes
@@ -261,22 +279,7 @@ impl RunView {
 
     /// The whole view as text, what matters most first.
     pub(super) fn text(&self) -> String {
-        let mut text = self.heading();
-        if let Some(error) =
-            self.error.as_ref().filter(|error| error.code != ErrorCode::Failed.as_str())
-            && !text.contains(&error.message)
-        {
-            _ = writeln!(text, "{}", error.message);
-        }
-        if let Some(tests) = &self.tests {
-            tests.write(&mut text);
-        }
-        if let Some(changes) = &self.changes {
-            changes.write(&mut text);
-        }
-        for left in &self.left_processes {
-            _ = writeln!(text, "left behind: {left}");
-        }
+        let mut text = self.about.clone();
         for (name, stream) in [("stderr", &self.stderr), ("stdout", &self.stdout)] {
             if stream.bytes == 0 {
                 continue;
@@ -296,6 +299,27 @@ impl RunView {
         }
         for note in &self.notes {
             _ = writeln!(text, "{note}");
+        }
+        text
+    }
+
+    /// All but the output.
+    fn facts(&self) -> String {
+        let mut text = self.heading();
+        if let Some(error) =
+            self.error.as_ref().filter(|error| error.code != ErrorCode::Failed.as_str())
+            && !text.contains(&error.message)
+        {
+            _ = writeln!(text, "{}", error.message);
+        }
+        if let Some(tests) = &self.tests {
+            tests.write(&mut text);
+        }
+        if let Some(changes) = &self.changes {
+            changes.write(&mut text);
+        }
+        for left in &self.left_processes {
+            _ = writeln!(text, "left behind: {left}");
         }
         text
     }

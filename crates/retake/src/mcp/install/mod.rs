@@ -93,7 +93,7 @@ impl Client {
     }
 
     /// The text of the client's file with the server in it.
-    fn with(self, text: &str, program: &str) -> Result<String, String> {
+    pub(super) fn with(self, text: &str, program: &str) -> Result<String, String> {
         match self {
             Self::Codex => toml::with(text, program),
             json => json::with(json, text, program),

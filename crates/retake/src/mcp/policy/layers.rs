@@ -16,6 +16,10 @@ pub(super) struct Layers {
     pub(super) hidden: Option<String>,
     /// Lines for a shell that are more than plain words.
     pub(super) unreadable: Vec<String>,
+    /// Variables that are set on the way.
+    pub(super) variables: Vec<String>,
+    /// Directories that are gone to on the way.
+    pub(super) directories: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -207,6 +211,9 @@ impl Layers {
             match wrapper.command(&words) {
                 Ok(Some(start)) => {
                     self.commands[at].wraps = true;
+                    self.directories.extend(wrapper.directories(&words[..start]));
+                    let set = words[..start].iter().filter(|_| wrapper.assigns);
+                    self.variables.extend(set.filter_map(|word| assigned(word)));
                     self.add(&arguments[start + 1..], depth + 1);
                 }
                 Ok(None) => {}
@@ -268,6 +275,7 @@ impl Layers {
                 }
                 Ok(_) => {}
                 Err(_) => {
+                    self.variables.extend(part.split_whitespace().map_while(assigned));
                     // Rules that deny still see its words.
                     let words = part.split_whitespace().skip_while(|word| is_assignment(word));
                     let words: Vec<OsString> = words
@@ -316,6 +324,27 @@ impl Wrapper {
         Ok((at < words.len()).then_some(at))
     }
 
+    /// The directories that its options name.
+    fn directories(&self, words: &[String]) -> Vec<String> {
+        let letter = match self.name {
+            "env" => 'C',
+            "sudo" => 'D',
+            _ => return Vec::new(),
+        };
+        let mut found = Vec::new();
+        for (at, word) in words.iter().enumerate() {
+            let next = || words.get(at + 1).cloned();
+            if let Some(value) = word.strip_prefix("--chdir") {
+                found.extend(value.strip_prefix('=').map(str::to_owned).or_else(next));
+            } else if let Some(letters) = word.strip_prefix('-').filter(|l| !l.starts_with('-'))
+                && let Some((_, value)) = letters.split_once(letter)
+            {
+                found.extend(Some(value.to_owned()).filter(|v| !v.is_empty()).or_else(next));
+            }
+        }
+        found
+    }
+
     /// How many further words a group of short options takes.
     fn letters(&self, letters: &str) -> Result<usize, Hidden> {
         if letters.chars().all(|c| c.is_ascii_digit()) && self.name == "nice" {
@@ -337,9 +366,14 @@ impl Wrapper {
 }
 
 fn is_assignment(word: &str) -> bool {
-    word.split_once('=').is_some_and(|(name, _)| {
-        !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-    })
+    assigned(word).is_some()
+}
+
+/// The variable that a word sets.
+fn assigned(word: &str) -> Option<String> {
+    let (name, _) = word.split_once('=')?;
+    let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    is_name.then(|| name.to_owned())
 }
 
 /// The simple commands of a line: what stands between operators, outside of quotes.

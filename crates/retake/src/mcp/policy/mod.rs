@@ -140,26 +140,28 @@ impl Policy {
     pub(crate) fn judge(&self, asked: &Asked<'_>) -> Result<(), Denied> {
         let mut reasons = Vec::new();
         let mut advice = Vec::new();
-        if !self.is_inside(asked.cwd) {
+        let layers = Layers::of(asked.arguments, asked.line);
+        let gone_to = layers.directories.iter().map(|directory| asked.cwd.join(directory));
+        for directory in gone_to.chain([asked.cwd.to_owned()]) {
+            if self.is_inside(&directory) {
+                continue;
+            }
             reasons.push(format!(
                 "the working directory {} is outside the project {}",
-                asked.cwd.display(),
+                directory.display(),
                 self.directories[0].display()
             ));
             advice.push(
                 "Use a cwd inside the project, or add the directory to mcp.policy.directories.",
             );
         }
-        for (name, _) in asked.set {
-            if let Some(name) = name.to_str()
-                && HIJACKERS.contains(&name)
-                && !self.variables.iter().any(|allowed| allowed == name)
-            {
+        let set = asked.set.iter().filter_map(|(name, _)| name.to_str());
+        for name in set.chain(layers.variables.iter().map(String::as_str)) {
+            if HIJACKERS.contains(&name) && !self.variables.iter().any(|allowed| allowed == name) {
                 reasons.push(format!("{name} makes programs load other code"));
                 advice.push("Leave it out, or have it added to execution.environment.allow.");
             }
         }
-        let layers = Layers::of(asked.arguments, asked.line);
         if let Some(why) = layers.shell.as_ref().filter(|_| !self.shell) {
             reasons.push(format!("{why}, and mcp.policy.shell is off"));
             advice.push(

@@ -74,6 +74,17 @@ fn directories_outside_are_refused_however_they_are_written() {
         let why = judge(&policy, outside, &["ls"]).unwrap_err();
         assert!(why.contains("outside the project"), "{outside:?}");
     }
+    for chdir in [
+        &["env", "-C", "/", "ls"][..],
+        &["env", "-iC/", "ls"],
+        &["env", "--chdir=..", "ls"],
+        &["timeout", "5", "env", "--chdir", "/", "ls"],
+        &["sudo", "-n", "-D", "/", "ls"],
+    ] {
+        let why = judge(&policy, dir.path(), chdir).unwrap_err();
+        assert!(why.contains("outside the project"), "{chdir:?}: {why}");
+    }
+    assert!(judge(&policy, dir.path(), &["env", "-C", "sub", "ls"]).is_ok());
     policy.directories.push(real(other.path()));
     assert!(judge(&policy, &dir.path().join("link"), &["ls"]).is_ok());
 }
@@ -179,6 +190,8 @@ fn variables_that_load_code_need_permission() {
         policy.judge(&asked).is_ok()
     };
     assert!(!with("LD_PRELOAD") && with("NODE_OPTIONS") && with("A"));
+    let why = judge(&policy, dir.path(), &["env", "-i", "A=1", "LD_PRELOAD=x", "ls"]).unwrap_err();
+    assert!(why.contains("LD_PRELOAD makes programs load"), "{why}");
 }
 
 #[test]

@@ -21,6 +21,8 @@ const USUAL_WAIT: f64 = 30.0;
 const LONGEST_WAIT: f64 = 600.0;
 /// How much unseen output a pattern is looked for in.
 const SEARCHED: u64 = 8 << 20;
+/// How long a run may take from the call to its place in the record.
+const PREPARING: Duration = Duration::from_secs(2);
 /// What was printed is looked at this long after it came, as redaction passes it on.
 const GATHER: Duration = Duration::from_millis(20);
 
@@ -221,19 +223,28 @@ async fn unseen(
             Output::Carried { streams: &ended.streams, complete: ended.complete, store: None };
         return Ok(RunView::new(&ended.run, &output, budget));
     }
-    let (view, until) = session
-        .read(move |store| {
-            let run = store.get(id)?;
-            let lengths = lengths(store, id)?;
-            Ok((RunView::new(&run, &Output::Since(store, from), budget), lengths))
-        })
-        .await
-        .map_err(|trouble| match trouble {
-            Trouble::Store(_) | Trouble::Other(_) => Trouble::Other(format!(
-                "it is not in the record, so its output can be shown only when it is over ({trouble})"
-            )),
-            other => other,
-        })?;
+    let look = async || {
+        session
+            .read(move |store| {
+                let run = store.get(id)?;
+                let lengths = lengths(store, id)?;
+                Ok((RunView::new(&run, &Output::Since(store, from), budget), lengths))
+            })
+            .await
+    };
+    let mut looked = look().await;
+    let until = tokio::time::Instant::now() + PREPARING;
+    while looked.is_err() && !live.progress().over && tokio::time::Instant::now() < until {
+        // On a busy machine its intent may still be on its way into the record.
+        tokio::time::sleep(GATHER).await;
+        looked = look().await;
+    }
+    let (view, until) = looked.map_err(|trouble| match trouble {
+        Trouble::Store(_) | Trouble::Other(_) => Trouble::Other(format!(
+            "it is not in the record, so its output can be shown only when it is over ({trouble})"
+        )),
+        other => other,
+    })?;
     live.show(until);
     Ok(view)
 }

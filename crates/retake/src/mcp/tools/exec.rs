@@ -125,7 +125,11 @@ pub(super) async fn exec(
 ) -> Result<Answer, Trouble> {
     let budget = budget(command.max_chars);
     let errand = Errand { command, ids: call.ids.clone(), stay: Stay::Call, again: None };
-    let launched = launch(session, errand).await?;
+    let launched = tokio::select! {
+        launched = launch(session, errand) => launched?,
+        // It waited for its turn, and nobody wants it any more.
+        () = call.context.ct.cancelled() => return Err(Trouble::Other("cancelled".to_owned())),
+    };
     finish(session, launched, call, budget).await
 }
 

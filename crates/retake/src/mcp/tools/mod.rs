@@ -13,8 +13,7 @@ use std::time::Duration;
 use retake_event::CorrelationIds;
 use rmcp::RoleServer;
 use rmcp::model::{
-    CallToolResult, ErrorData, JsonObject, ProgressNotificationParam, RequestMetaObject, Tool,
-    ToolAnnotations,
+    CallToolResult, ErrorData, JsonObject, ProgressNotificationParam, Tool, ToolAnnotations,
 };
 use rmcp::service::RequestContext;
 use schemars::JsonSchema;
@@ -34,7 +33,8 @@ pub(super) struct Call {
 impl Call {
     pub(super) fn new(session: &Session, context: RequestContext<RoleServer>) -> Self {
         let mut ids = session.ids();
-        let given = |names: &[&str]| said(&context.meta, names);
+        let meta = serde_json::to_value(&context.meta).unwrap_or_default();
+        let given = |names: &[&str]| said(&meta, names);
         // Clients have no common name for this; without one the message's id is the call's.
         ids.tool_call_id = given(&["toolCallId", "claudecode/toolUseId", "toolUseId", "callId"])
             .or_else(|| Some(context.id.to_string()));
@@ -63,8 +63,7 @@ impl Call {
 }
 
 /// A text in a request's metadata, under any of these names.
-fn said(meta: &RequestMetaObject, names: &[&str]) -> Option<String> {
-    let meta = serde_json::to_value(meta).ok()?;
+fn said(meta: &serde_json::Value, names: &[&str]) -> Option<String> {
     names.iter().find_map(|name| {
         let text = meta.get(*name)?.as_str()?;
         (!text.is_empty() && text.len() <= 256).then(|| text.to_owned())

@@ -1,0 +1,60 @@
+//! A model on loopback that says what a script says.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::common::{RETAKE, Sandbox};
+
+pub(crate) struct Model {
+    server: Child,
+    pub(crate) url: String,
+    requests: PathBuf,
+}
+
+impl Model {
+    pub(crate) fn saying(sandbox: &Sandbox, turns: &Value) -> Self {
+        let script = sandbox.dir.path().join("turns.json");
+        std::fs::write(&script, json!({"turns": turns}).to_string()).expect("written");
+        let program = Path::new(RETAKE).with_file_name("retake-fake-api");
+        let requests = sandbox.dir.path().join("requests");
+        let mut server = Command::new(&program)
+            .arg(&script)
+            .arg(&requests)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| {
+                panic!("{}: {error}; cargo build -p retake-agent --bins", program.display())
+            });
+        let mut url = String::new();
+        let stdout = server.stdout.take().expect("a pipe");
+        BufReader::new(stdout).read_line(&mut url).expect("an address");
+        Self { server, url: url.trim_end().to_owned(), requests }
+    }
+
+    /// Everything it was asked, a line of JSON for each request.
+    pub(crate) fn requests(&self) -> String {
+        std::fs::read_to_string(&self.requests).expect("a log")
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        // It may have ended already.
+        _ = self.server.kill();
+        _ = self.server.wait();
+    }
+}
+
+/// The program that a variable names. On CI, where all are installed, a missing one is a failure.
+pub(crate) fn program(variable: &str) -> Option<PathBuf> {
+    let found = std::env::var_os(variable).map(PathBuf::from);
+    if let Some(found) = &found {
+        assert!(found.is_file(), "{variable} names {}", found.display());
+    }
+    let ci = std::env::var_os("CI").is_some_and(|value| value == "true");
+    assert!(found.is_some() || !ci, "{variable} is not set");
+    found
+}
