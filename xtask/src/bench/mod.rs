@@ -10,6 +10,7 @@ mod first;
 mod matrix;
 mod record;
 mod table;
+mod ui;
 
 use std::process::Command;
 
@@ -45,8 +46,9 @@ pub(crate) fn run(name: &str) -> Result<(), String> {
         "first" => first::run(),
         "matrix" => matrix::run(),
         "record" => record::run(),
+        "ui" => ui::run(),
         _ => Err(format!(
-            "there is no benchmark {name}; there are: agent, effects, exec, first, matrix, record"
+            "there is no benchmark {name}; there are: agent, effects, exec, first, matrix, record, ui"
         )),
     }
 }

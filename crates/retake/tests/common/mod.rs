@@ -5,6 +5,7 @@
 
 mod agent_env;
 mod browser_env;
+pub(crate) mod gallery_env;
 mod record_env;
 mod ui_env;
 
