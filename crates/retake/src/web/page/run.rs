@@ -51,7 +51,7 @@ pub(in crate::web) async fn run(
     facts(&mut main, &tree);
     main.lit("</div>");
     let title = format!("{} {}", shown::outcome(run).0, run.intent.command);
-    Ok(layout(&title, Section::Runs, Some(&app.keys), &main))
+    Ok(layout(&title, Section::Run, Some(&app.keys), &main))
 }
 
 fn head(html: &mut Html, run: &Run) {
