@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for developers")]
 
 mod bench;
+mod browser;
 mod chromiums;
 mod test;
 
@@ -16,7 +17,7 @@ fn main() -> ExitCode {
         ["bench", name] => bench::run(name),
         // One measured batch, in a process of its own.
         ["spin", ref batch @ ..] => bench::spin(batch),
-        _ => Err("usage: cargo xtask test | bench effects|exec|record".into()),
+        _ => Err("usage: cargo xtask test | bench agent|effects|exec|first|matrix|record|ui".into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -74,6 +74,7 @@ const AGENTS: [Agent; 5] = [
 
 pub(crate) fn run() -> Result<(), String> {
     install()?;
+    crate::browser::install()?;
     cargo(&["fmt", "--all", "--check"], &[])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], &[])?;
     let mut variables = vec![("RETAKE_REAL_TOOLS", PathBuf::from("1"))];
@@ -132,12 +133,12 @@ fn install() -> Result<(), String> {
     apt(&[&["install", "-y", "-qq", "--no-install-recommends"], &packages[..]].concat())
 }
 
-fn on_path(program: &str) -> bool {
+pub(crate) fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-fn apt(arguments: &[&str]) -> Result<(), String> {
+pub(crate) fn apt(arguments: &[&str]) -> Result<(), String> {
     succeed(Command::new("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive"))
 }
 

@@ -6,6 +6,7 @@ mod common;
 
 use std::process::Stdio;
 
+use common::gallery_env as gallery;
 use common::{Browser, RETAKE, Sandbox, Ui, eventually};
 
 fn enter(browser: &Browser, ui: &Ui) {
@@ -235,4 +236,100 @@ fn runs_and_logs_are_readable_without_script() {
     let text = browser.eval("document.querySelector('.log').textContent");
     assert!(text.as_str().unwrap().starts_with("1\n2\n3\n"));
     assert_eq!(browser.eval("document.querySelectorAll('.actions:not([hidden])').length"), 0);
+}
+
+/// Steps of an agent that gets somewhere: tests, files, cost.
+const GOOD_STEPS: [&str; 4] = [
+    "start; tool Write '{\"file_path\":\"src/parser.rs\",\"content\":\"fn parse() {}\"}'; returned ok false; \
+     say 'The parser reads the header now.'; progress 2 8; result 0.31 41000",
+    "start; tool Bash '{\"command\":\"cargo test\"}'; returned '12 passed' false; progress 4 8; result 0.27 38000",
+    "start; failed 500 'overloaded'; exit 1",
+    "start; tool Bash '{\"command\":\"cargo test\"}'; returned '42 passed' false; say 'All 42 tests pass.'; complete; result 0.44 52000",
+];
+
+#[test]
+fn every_page_fits_both_widths_and_both_themes() {
+    let Some(browser) = Browser::open() else { return };
+    let sandbox = Sandbox::new();
+    sandbox.agent("", &GOOD_STEPS);
+    sandbox.workspace("task", &[]);
+    let mut store = sandbox.gallery_store();
+    gallery::ordinary(&mut store);
+    let matrix = gallery::matrix(&mut store, "run");
+    let bisect = gallery::matrix(&mut store, "bisect");
+    let crash = gallery::crash(&mut store);
+    drop(store);
+    sandbox.run_agent(&["-m", "4"]);
+    let failing = exec(
+        &sandbox,
+        &[
+            "--",
+            "sh",
+            "-c",
+            "printf 'test a ... \\033[32mok\\033[0m\\ntest b ... \\033[31mFAILED\\033[0m\\n'; echo 'error: 1 test failed' >&2; exit 101",
+        ],
+    );
+    let mut live = in_background(
+        &sandbox,
+        "n=0; while [ ! -e go ]; do n=$((n+1)); echo step $n; sleep 0.05; done",
+    );
+    sandbox.retake(&["runs", "list"]);
+    let ui = sandbox.ui();
+    let agent = ui.get("/api/v1/loops?kind=agent").json()["loops"][0]["id"].clone();
+    let agent = agent.as_str().unwrap().to_owned();
+    enter(&browser, &ui);
+    let pages = [
+        ("overview", "/".to_owned()),
+        ("runs", "/runs".to_owned()),
+        ("run", format!("/runs/{failing}")),
+        ("run-merged", format!("/runs/{failing}?view=merged")),
+        ("loops", "/loops".to_owned()),
+        ("agent", format!("/loops/{agent}")),
+        ("matrix", format!("/loops/{matrix}?metric=wall")),
+        ("bisect", format!("/loops/{bisect}?metric=wall")),
+        ("crash", format!("/loops/{crash}")),
+        ("trouble", "/runs/00000000".to_owned()),
+    ];
+    for (width, theme) in [(1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")] {
+        browser.look(width, theme);
+        for (name, path) in &pages {
+            browser.go(&address(&ui, path));
+            browser.until("document.readyState === 'complete'");
+            fits(&browser);
+            readable(&browser, name);
+            browser.picture(&format!("{name}-{width}-{theme}"));
+        }
+    }
+    sandbox.file("go", "");
+    assert!(live.wait().unwrap().success());
+}
+
+/// Everything that can be used has a name, and every text stands out from its ground.
+fn readable(browser: &Browser, page: &str) {
+    let wrong = browser.eval(
+        r#"(() => {
+            const wrong = [];
+            const name = (e) => e.getAttribute('aria-label') || e.labels?.[0]?.textContent || e.textContent.trim() || e.title;
+            for (const e of document.querySelectorAll('a, button, input:not([type=hidden]), select, [role=img], [role=region]'))
+                if (!name(e)) wrong.push(`no name: ${e.outerHTML.slice(0, 80)}`);
+            const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+            const rgb = (text) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = text; canvas.fillRect(0, 0, 1, 1); return [...canvas.getImageData(0, 0, 1, 1).data]; };
+            const over = (top, under) => top.slice(0, 3).map((part, i) => part * top[3] / 255 + under[i] * (1 - top[3] / 255)).concat(255);
+            const ground = (e) => { const chain = []; for (; e; e = e.parentElement) chain.unshift(rgb(getComputedStyle(e).backgroundColor)); return chain.reduce((under, top) => over(top, under), [255, 255, 255, 255]); };
+            const light = (c) => { const [r, g, b] = c.map((p) => { p /= 255; return p <= .03928 ? p / 12.92 : ((p + .055) / 1.055) ** 2.4; }); return .2126 * r + .7152 * g + .0722 * b; };
+            const walk = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
+            const seen = new Set();
+            for (let node; (node = walk.nextNode()) && seen.size < 400;) {
+                const e = node.parentElement;
+                if (!node.data.trim() || seen.has(e) || e.closest('svg, [hidden], option')) continue;
+                seen.add(e);
+                const under = ground(e), text = over(rgb(getComputedStyle(e).color), under);
+                const [a, b] = [light(text), light(under)].sort((x, y) => y - x);
+                const ratio = (a + .05) / (b + .05);
+                if (ratio < 4.5) wrong.push(`${ratio.toFixed(1)}: ${e.className} ${node.data.trim().slice(0, 40)}`);
+            }
+            return wrong;
+        })()"#,
+    );
+    assert_eq!(wrong, serde_json::json!([]), "{page}");
 }

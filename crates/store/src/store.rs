@@ -70,12 +70,19 @@ impl Store {
 
     /// Opens the store for reading; works where nothing may be written. Never changes anything.
     pub fn open_read_only(root: &Path) -> Result<Self> {
+        Self::open_read_only_within(root, PATIENCE)
+    }
+
+    /// Like `open_read_only`; neither this nor any later read waits longer for a database that
+    /// another program keeps locked.
+    pub fn open_read_only_within(root: &Path, patience: Duration) -> Result<Self> {
         let dir = Dir::new(root);
         if !dir.database().exists() {
             return Err(Error::NoStore { path: root.to_owned() });
         }
         dir.check_owner()?;
         let plain = Self::connect(dir.clone(), Access::Read)
+            .and_then(|store| store.patient(patience))
             .and_then(|store| schema::version(&store.connection, &store.dir).map(|_| store));
         let store = match plain {
             Err(Error::NotWritable { .. })
@@ -96,6 +103,12 @@ impl Store {
             });
         }
         Ok(store)
+    }
+
+    fn patient(self, patience: Duration) -> Result<Self> {
+        let set = self.connection.busy_timeout(patience);
+        set.map_err(|error| self.failed("set the patience", error))?;
+        Ok(self)
     }
 
     fn create(dir: Dir) -> Result<Self> {

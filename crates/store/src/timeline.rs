@@ -1,7 +1,5 @@
 //! How runs went over time, for charts. Reads three columns of each run and no ledger entry.
 
-use std::time::Duration;
-
 use jiff::Timestamp;
 
 use crate::projection::OK;
@@ -89,13 +87,5 @@ impl Store {
                 },
             )
             .map_err(|error| self.failed("count runs", error))
-    }
-
-    /// How long a read waits for a database that another program keeps locked; half a minute
-    /// unless told otherwise.
-    pub fn set_patience(&self, patience: Duration) -> Result<()> {
-        self.connection
-            .busy_timeout(patience)
-            .map_err(|error| self.failed("set the patience", error))
     }
 }

@@ -11,6 +11,7 @@ mod matrix;
 mod mcp;
 mod record;
 mod table;
+mod ui;
 
 use std::process::Command;
 
@@ -47,8 +48,9 @@ pub(crate) fn run(name: &str) -> Result<(), String> {
         "matrix" => matrix::run(),
         "mcp" => mcp::run(),
         "record" => record::run(),
+        "ui" => ui::run(),
         _ => Err(format!(
-            "there is no benchmark {name}; there are: agent, effects, exec, first, matrix, mcp, record"
+            "there is no benchmark {name}; there are: agent, effects, exec, first, matrix, mcp, record, ui"
         )),
     }
 }

@@ -257,7 +257,7 @@ fn read(page: &mut Page) -> Result<(), String> {
     std::fs::remove_dir_all(&directory).map_err(text)
 }
 
-fn fill(root: &Path) -> Result<(), String> {
+pub(super) fn fill(root: &Path) -> Result<(), String> {
     let mut store = Store::open(root).map_err(text)?;
     let mut lines = String::new();
     for n in 0..RUNS {

@@ -85,6 +85,8 @@ impl Chart<'_> {
     }
 
     fn bars(&self, html: &mut Html, x: impl Fn(usize) -> f64, y: impl Fn(f64) -> f64, width: f64) {
+        // A few slices do not become walls.
+        let bar = (width * 0.8).min(36.0);
         for at in 0..self.count() {
             let mut under = 0.0;
             html.lit("<g>");
@@ -94,8 +96,8 @@ impl Chart<'_> {
                     let (high, low) = (y(under + value), y(under));
                     html.lit("<rect")
                         .at("class", series.class)
-                        .num("x", number(x(at) + width * 0.1));
-                    html.num("y", number(high)).num("width", number(width * 0.8));
+                        .num("x", number(x(at) + (width - bar) / 2.0));
+                    html.num("y", number(high)).num("width", number(bar));
                     html.num("height", number((low - high).max(0.8))).lit("/>");
                     under += value;
                 }

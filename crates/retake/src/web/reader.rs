@@ -95,8 +95,7 @@ impl Inner {
             }
         }
         drop(idle);
-        let store = Store::open_read_only(&self.path)?;
-        store.set_patience(PATIENCE)?;
+        let store = Store::open_read_only_within(&self.path, PATIENCE)?;
         let identity = identity(store.database_path());
         Ok(Open { store, identity })
     }

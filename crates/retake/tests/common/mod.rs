@@ -7,6 +7,7 @@ mod agent_env;
 mod browser_env;
 #[path = "../../../../xtask/src/cluster/mod.rs"]
 pub(crate) mod cluster;
+pub(crate) mod gallery_env;
 mod record_env;
 pub(crate) mod slurm_env;
 mod ui_env;

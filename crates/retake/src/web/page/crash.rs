@@ -82,6 +82,10 @@ fn plain(value: Option<&Value>) -> String {
         Some(Value::Array(parts)) if parts.iter().all(|part| !part.is_object()) => {
             parts.iter().map(|part| plain(Some(part))).collect::<Vec<_>>().join(", ")
         }
+        // An operation: its number and what it did, in the order it tells them.
+        Some(Value::Object(fields)) if fields.values().all(|field| !field.is_object()) => {
+            fields.values().map(|field| plain(Some(field))).collect::<Vec<_>>().join(" ")
+        }
         Some(other) => other.to_string(),
     }
 }

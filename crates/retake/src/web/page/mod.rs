@@ -40,6 +40,8 @@ const HELP: [(&str, &str); 8] = [
 pub(super) enum Section {
     Overview,
     Runs,
+    /// One of the runs.
+    Run,
     Loops,
     Nowhere,
 }
@@ -66,12 +68,13 @@ pub(super) fn layout(title: &str, section: Section, keys: Option<&Keys>, main: &
         ("/loops", "Loops", Section::Loops),
     ] {
         html.lit("<a").at("href", address);
-        if own == section {
+        if own == section || (own == Section::Runs && section == Section::Run) {
             html.lit(" aria-current=\"page\"");
         }
         html.lit(">").lit(name).lit("</a>");
     }
     html.lit("</nav>");
+    // The list has a field of its own.
     if section != Section::Runs {
         html.lit(
             "<form class=\"find\" role=\"search\" action=\"/runs\"><input type=\"search\" \

@@ -189,7 +189,8 @@ fn charts(html: &mut Html, figures: &Figures) {
         })
         .collect();
     let since = term::moment(figures.since);
-    let ends = (since.get(..16).unwrap_or_default(), "now");
+    let day = since.get(..16).unwrap_or_default().replace('T', " ");
+    let ends = (day.as_str(), "now");
     let totals: (f64, f64) = (ok.iter().flatten().sum(), failed.iter().flatten().sum());
     let says = format!("Runs over time since {since}: {} ok, {} failed", totals.0, totals.1);
     html.lit("<figure><figcaption>Runs <span class=\"key ok\">ok</span> <span class=\"key failed\">failed</span></figcaption>");

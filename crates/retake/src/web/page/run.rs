@@ -51,7 +51,7 @@ pub(in crate::web) async fn run(
     facts(&mut main, &tree);
     main.lit("</div>");
     let title = format!("{} {}", shown::outcome(run).0, run.intent.command);
-    Ok(layout(&title, Section::Runs, Some(&app.keys), &main))
+    Ok(layout(&title, Section::Run, Some(&app.keys), &main))
 }
 
 fn head(html: &mut Html, run: &Run) {
@@ -69,9 +69,11 @@ fn head(html: &mut Html, run: &Run) {
     }
     html.lit("</p>");
     if let Some(error) = run.ending.as_ref().and_then(|ending| ending.error.as_ref()) {
-        html.lit("<p class=\"note bad\">").text(&error.message);
+        // A run that succeeded may still have something to say.
+        html.lit(if run.success() { "<p class=\"note\">" } else { "<p class=\"note bad\">" });
+        html.text(&error.message);
         if let Some(hint) = &error.hint {
-            html.lit(" ").text(hint);
+            html.lit("; ").text(hint);
         }
         html.lit("</p>");
     }

@@ -1,0 +1,171 @@
+//! What pages need: lists page by page, figures over time, and output as it arrives.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
+
+mod common;
+
+use common::{ending, intent};
+use jiff::{SignedDuration, Timestamp};
+use retake_event::{Kind, RunId, Stream};
+use retake_store::{Cursor, Error, Filter, LoopCursor, LoopRecord, Piece, Store};
+
+fn store() -> (tempfile::TempDir, Store) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("data")).unwrap();
+    (dir, store)
+}
+
+fn run(store: &mut Store, at: Timestamp, ms: u64, code: i32, output: &[u8]) -> RunId {
+    let intent = retake_event::Intent { start_time: at, ..intent("x") };
+    let mut recording = store.begin(&intent).unwrap();
+    recording.append(Stream::Stdout, output);
+    let ending = retake_event::Ending { duration_ms: ms, ..ending(code) };
+    recording.finish(store, ending).unwrap();
+    intent.id
+}
+
+#[test]
+fn a_place_in_a_list_survives_being_written_down() {
+    let (_dir, mut store) = store();
+    let now = Timestamp::now();
+    let ids: Vec<RunId> = (0..5).map(|_| run(&mut store, now, 1, 0, b"")).collect();
+    let first = store.list(&Filter::default(), None, 2).unwrap();
+    let cursor: Cursor = first.next.unwrap().to_string().parse().unwrap();
+    let rest = store.list(&Filter::default(), Some(cursor), 10).unwrap();
+    let seen: Vec<RunId> =
+        first.runs.iter().chain(&rest.runs).rev().map(|run| run.intent.id).collect();
+    assert_eq!(seen, ids);
+}
+
+#[test]
+fn loops_come_page_by_page_and_by_kind() {
+    let (_dir, mut store) = store();
+    let mut all = Vec::new();
+    // All at the same moment: the id decides.
+    let now = Timestamp::now();
+    for n in 0..7 {
+        let kind = if n % 3 == 0 { Kind::Crash } else { Kind::Agent };
+        let record = LoopRecord { start_time: now, ..LoopRecord::running(kind, "{}".into()) };
+        store.begin_loop(&record).unwrap();
+        all.push(record.id);
+    }
+    let (mut seen, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = store.page_loops(None, cursor, 2).unwrap();
+        assert!(page.loops.len() <= 2);
+        seen.extend(page.loops.iter().map(|record| record.id));
+        match page.next {
+            Some(next) => cursor = Some(next.to_string().parse::<LoopCursor>().unwrap()),
+            None => break,
+        }
+    }
+    seen.reverse();
+    assert_eq!(seen, all);
+    let crashes = store.page_loops(Some(Kind::Crash), None, 3).unwrap();
+    assert_eq!((crashes.loops.len(), crashes.next), (3, None));
+    assert_eq!(store.last_event(all[0]).unwrap(), 0);
+    store.append_events(all[0], &[(now, "{}".into()), (now, "{}".into())]).unwrap();
+    assert_eq!(store.last_event(all[0]).unwrap(), 2);
+}
+
+#[test]
+fn figures_over_time_count_every_run_once() {
+    let (_dir, mut store) = store();
+    let until = Timestamp::now();
+    let since = until - SignedDuration::from_hours(4);
+    let at = |minutes| since + SignedDuration::from_mins(minutes);
+    for (minutes, ms, code) in
+        [(0, 10, 0), (30, 20, 1), (59, 30, 0), (61, 5, 0), (239, 100, 2), (-1, 9, 0)]
+    {
+        run(&mut store, at(minutes), ms, code, b"");
+    }
+    let unfinished = retake_event::Intent { start_time: at(125), ..intent("x") };
+    let recording = store.begin(&unfinished).unwrap();
+    let slices = store.timeline(since, until, 4).unwrap();
+    let counts: Vec<_> = slices.iter().map(|s| (s.ok, s.failed, s.unfinished)).collect();
+    assert_eq!(counts, [(2, 1, 0), (1, 0, 0), (0, 0, 1), (0, 1, 0)]);
+    assert_eq!((slices[0].p50_ms, slices[0].p95_ms), (Some(20), Some(30)));
+    assert_eq!((slices[2].p50_ms, slices[3].p95_ms), (None, Some(100)));
+    assert!(store.timeline(until, since, 4).unwrap().iter().all(|slice| slice.ok == 0));
+    let totals = store.totals().unwrap();
+    assert_eq!((totals.runs, totals.failed, totals.first), (7, 2, Some(rounded(at(-1)))));
+    drop(recording);
+}
+
+/// To the microsecond, as it is kept.
+fn rounded(at: Timestamp) -> Timestamp {
+    Timestamp::from_microsecond(at.as_microsecond()).unwrap()
+}
+
+#[test]
+fn output_is_told_in_order_and_in_portions() {
+    let (_dir, mut store) = store();
+    let intent = intent("x");
+    let mut recording = store.begin(&intent).unwrap();
+    let piece = |stream, offset, bytes: &[u8]| Piece { stream, offset, bytes: bytes.to_vec() };
+    assert!(!store.output_after(intent.id, [0, 0], 100).unwrap().over);
+    recording.append(Stream::Stdout, b"one ");
+    recording.append(Stream::Stderr, b"two ");
+    recording.append(Stream::Stdout, b"three");
+    let news = store.output_after(intent.id, [0, 0], 100).unwrap();
+    let expected = [
+        piece(Stream::Stdout, 0, b"one "),
+        piece(Stream::Stderr, 0, b"two "),
+        piece(Stream::Stdout, 4, b"three"),
+    ];
+    assert_eq!((&news.pieces[..], news.over, news.more), (&expected[..], false, false));
+    // A slow listener gets it bit by bit, and never anything twice.
+    let (mut from, mut text) = ([0, 0], Vec::new());
+    loop {
+        let news = store.output_after(intent.id, from, 3).unwrap();
+        assert!(news.pieces.iter().map(|piece| piece.bytes.len()).sum::<usize>() <= 3);
+        for Piece { stream, offset, bytes } in news.pieces {
+            assert_eq!(offset, from[stream.index()]);
+            from[stream.index()] += bytes.len() as u64;
+            text.extend(bytes);
+        }
+        if !news.more {
+            break;
+        }
+    }
+    assert_eq!(text, b"one two three");
+    recording.finish(&mut store, ending(0)).unwrap();
+    let news = store.output_after(intent.id, [9, 0], 100).unwrap();
+    assert_eq!((&news.pieces[..], news.over), (&[piece(Stream::Stderr, 0, b"two ")][..], true));
+    let gone = store.output_after(RunId::new(), [0, 0], 100);
+    assert!(matches!(gone, Err(Error::NotFound { .. })));
+}
+
+#[test]
+fn a_search_goes_on_where_it_ended() {
+    let (_dir, mut store) = store();
+    let now = Timestamp::now();
+    let ids: Vec<RunId> = (0..5).map(|_| run(&mut store, now, 1, 0, b"a needle\n")).collect();
+    // Half of it indexed, half of it not.
+    while store.compact(std::time::Duration::from_secs(5)).unwrap().more {}
+    let later: Vec<RunId> = (0..4).map(|_| run(&mut store, now, 1, 0, b"a needle\n")).collect();
+    let (mut seen, mut from) = (Vec::new(), None);
+    loop {
+        let found = store.search_from("needle", from, 2, 1 << 20).unwrap();
+        seen.extend(found.hits.iter().map(|hit| hit.run.intent.id));
+        assert_eq!(found.more, found.next.is_some());
+        from = found.next;
+        if from.is_none() {
+            break;
+        }
+    }
+    seen.reverse();
+    assert_eq!(seen, [ids, later].concat());
+}
+
+#[test]
+fn the_room_it_takes_is_counted_wherever_it_is() {
+    let (_dir, mut store) = store();
+    let large = b"0123456789abcdef".repeat(20_000);
+    run(&mut store, Timestamp::now(), 1, 0, &large);
+    let before = store.disk_use();
+    assert!(before.spool >= large.len() as u64 && before.output == 0, "{before:?}");
+    while store.compact(std::time::Duration::from_secs(5)).unwrap().more {}
+    let after = store.disk_use();
+    assert!(after.spool < 1000 && after.output > 0 && after.database > 0, "{after:?}");
+    assert_eq!(after.total(), after.database + after.spool + after.output);
+}
