@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for developers")]
 
 mod bench;
+mod cluster;
 mod test;
 
 use std::process::ExitCode;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Programs that tests run for real, and files they need, with the Debian packages they come in.
-const NEEDED: [(&str, &str); 19] = [
+const NEEDED: [(&str, &str); 26] = [
     ("git", "git"),
     ("cc", "gcc"),
     ("make", "make"),
@@ -12,6 +12,13 @@ const NEEDED: [(&str, &str); 19] = [
     ("python3", "python3"),
     ("/usr/share/doc/python3-venv", "python3-venv"),
     ("mount", "mount"),
+    ("ps", "procps"),
+    ("openssl", "openssl"),
+    ("/usr/sbin/slurmctld", "slurm-wlm"),
+    ("/usr/share/doc/slurm-wlm-basic-plugins", "slurm-wlm-basic-plugins"),
+    ("/usr/sbin/munged", "munge"),
+    ("/usr/lib/postgresql", "postgresql"),
+    ("psql", "postgresql-client"),
     ("npm", "npm"),
     ("ctest", "cmake"),
     ("go", "golang-go"),

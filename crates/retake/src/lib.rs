@@ -12,6 +12,7 @@ mod job;
 mod leftovers;
 mod matrix;
 mod place;
+mod push;
 mod record;
 mod recovery;
 mod remote;

@@ -32,6 +32,7 @@ mod recording;
 mod recover;
 pub mod redact;
 mod repair;
+mod replicate;
 mod schema;
 mod search;
 mod separators;
@@ -57,6 +58,7 @@ pub use parcel::Parcel;
 pub use query::{Cursor, Filter, Page, Status};
 pub use recording::{Finished, Recording};
 pub use repair::{Repaired, repair};
+pub use replicate::{LedgerRow, Says};
 pub use schema::SCHEMA_VERSION;
 pub use search::{Found, Hit};
 

@@ -9,6 +9,7 @@ mod exec;
 mod first;
 mod matrix;
 mod record;
+mod slurm;
 mod table;
 
 use std::process::Command;
@@ -45,8 +46,9 @@ pub(crate) fn run(name: &str) -> Result<(), String> {
         "first" => first::run(),
         "matrix" => matrix::run(),
         "record" => record::run(),
+        "slurm" => slurm::run(),
         _ => Err(format!(
-            "there is no benchmark {name}; there are: agent, effects, exec, first, matrix, record"
+            "there is no benchmark {name}; there are: agent, effects, exec, first, matrix, record, slurm"
         )),
     }
 }
