@@ -5,6 +5,7 @@
 mod bench;
 mod browser;
 mod chromiums;
+mod cluster;
 mod test;
 
 use std::process::ExitCode;
@@ -17,7 +18,9 @@ fn main() -> ExitCode {
         ["bench", name] => bench::run(name),
         // One measured batch, in a process of its own.
         ["spin", ref batch @ ..] => bench::spin(batch),
-        _ => Err("usage: cargo xtask test | bench agent|effects|exec|first|matrix|record|ui".into()),
+        _ => {
+            Err("usage: cargo xtask test | bench agent|effects|exec|first|matrix|record|ui".into())
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::chromiums;
 
 /// Programs that tests run for real, and files they need, with the Debian packages they come in.
-const NEEDED: [(&str, &str); 21] = [
+const NEEDED: [(&str, &str); 27] = [
     ("git", "git"),
     ("cc", "gcc"),
     ("make", "make"),
@@ -14,7 +14,13 @@ const NEEDED: [(&str, &str); 21] = [
     ("python3", "python3"),
     ("/usr/share/doc/python3-venv", "python3-venv"),
     ("mount", "mount"),
+    ("ps", "procps"),
     ("openssl", "openssl"),
+    ("/usr/sbin/slurmctld", "slurm-wlm"),
+    ("/usr/share/doc/slurm-wlm-basic-plugins", "slurm-wlm-basic-plugins"),
+    ("/usr/sbin/munged", "munge"),
+    ("/usr/lib/postgresql", "postgresql"),
+    ("psql", "postgresql-client"),
     ("npm", "npm"),
     ("/usr/share/doc/libnss3", "libnss3"),
     ("ctest", "cmake"),

@@ -14,6 +14,7 @@ mod leftovers;
 mod matrix;
 mod mcp;
 mod place;
+mod push;
 mod record;
 mod recovery;
 mod remote;

@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::drive::{self, Done, Observer};
 use crate::job::Job;
 use crate::place::Place;
-use crate::{recovery, signals, term};
+use crate::{push, recovery, signals, term};
 
 /// How much of the output of a command of our own is kept.
 const QUIET: usize = 16 << 20;
@@ -25,6 +25,8 @@ pub(crate) struct Audit {
     enabled: bool,
     required: bool,
     retention_days: u64,
+    /// Whether a database gets it too.
+    push: bool,
 }
 
 impl Audit {
@@ -33,6 +35,7 @@ impl Audit {
             enabled: config.truth("execution.audit.enabled"),
             required: config.truth("execution.audit.required"),
             retention_days: config.number("execution.audit.retention_days"),
+            push: config.text("record.push").is_some(),
         }
     }
 }
@@ -168,7 +171,8 @@ impl Slot {
     pub(crate) fn end(self) -> Ended {
         drop(self.keeper);
         signals::uninstall();
-        Ended { store: self.store, days: self.audit.retention_days }
+        let audit = self.audit;
+        Ended { store: self.store, days: audit.retention_days, push: audit.push }
     }
 }
 
@@ -176,13 +180,17 @@ impl Slot {
 pub(crate) struct Ended {
     store: Option<Store>,
     days: u64,
+    push: bool,
 }
 
 impl Ended {
-    /// Forgets runs that are older than they are kept.
+    /// Forgets runs that are older than they are kept, and lets a database know of the others.
     pub(crate) fn retain(self) {
         if let Some(mut store) = self.store {
             recovery::retain(&mut store, self.days);
+            if self.push {
+                push::in_background(store.path());
+            }
         }
     }
 }

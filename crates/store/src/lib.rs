@@ -35,6 +35,7 @@ mod recording;
 mod recover;
 pub mod redact;
 mod repair;
+mod replicate;
 mod schema;
 mod search;
 mod separators;
@@ -65,6 +66,7 @@ pub use parcel::Parcel;
 pub use query::{Cursor, Filter, Page, Status};
 pub use recording::{Finished, Recording};
 pub use repair::{Repaired, repair};
+pub use replicate::{LedgerRow, Says};
 pub use schema::SCHEMA_VERSION;
 pub use search::{Found, Hit};
 

@@ -10,6 +10,7 @@ mod first;
 mod matrix;
 mod mcp;
 mod record;
+mod slurm;
 mod table;
 mod ui;
 
@@ -48,9 +49,10 @@ pub(crate) fn run(name: &str) -> Result<(), String> {
         "matrix" => matrix::run(),
         "mcp" => mcp::run(),
         "record" => record::run(),
+        "slurm" => slurm::run(),
         "ui" => ui::run(),
         _ => Err(format!(
-            "there is no benchmark {name}; there are: agent, effects, exec, first, matrix, mcp, record, ui"
+            "there is no benchmark {name}; there are: agent, effects, exec, first, matrix, mcp, record, slurm, ui"
         )),
     }
 }

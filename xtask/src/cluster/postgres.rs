@@ -7,8 +7,7 @@ use std::process::Command;
 use super::{Daemon, free_ports, wait_for};
 
 /// The only user, and what lets it in.
-pub(crate) const USER: &str = "retake";
-pub(crate) const PASSWORD: &str = "pass:wo\\rd";
+const USER: &str = "retake";
 
 pub(crate) struct Postgres {
     dir: PathBuf,
@@ -18,6 +17,9 @@ pub(crate) struct Postgres {
 }
 
 impl Postgres {
+    /// Has what a password file must escape.
+    pub(crate) const PASSWORD: &str = "pass:wo\\rd";
+
     /// Where Debian keeps the programs of the newest version; they are not on the path.
     pub(crate) fn programs() -> Option<PathBuf> {
         let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
@@ -34,7 +36,7 @@ impl Postgres {
         let data = dir.join("data");
         std::fs::create_dir_all(&data)?;
         let port = free_ports(1)?[0];
-        std::fs::write(dir.join("password"), PASSWORD)?;
+        std::fs::write(dir.join("password"), Self::PASSWORD)?;
         // The server refuses to run as root.
         run(Command::new("chown").arg("-R").arg("postgres").arg(dir))?;
         let settings = [
@@ -100,7 +102,7 @@ impl Postgres {
     /// What a query gives: a line for each row, `|` between columns.
     pub(crate) fn ask(&self, sql: &str) -> String {
         let output = Command::new(self.bin.join("psql"))
-            .env("PGPASSWORD", PASSWORD)
+            .env("PGPASSWORD", Self::PASSWORD)
             .args(["-X", "-q", "-t", "-A", "-v", "ON_ERROR_STOP=1", "-c", sql, &self.url()])
             .output();
         match output {

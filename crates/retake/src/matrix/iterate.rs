@@ -13,6 +13,7 @@ use super::history::{ADAPTIVE, AXIS, BLOCKED, CHROME, KEY, PLANNED, SHA, WARMUP}
 use super::setting::Setting;
 use super::supply::{Supply, short};
 use crate::drive::Observer;
+use crate::job::Job;
 use crate::slot::Slot;
 
 /// What all iterations of an invocation have in common.
@@ -39,6 +40,8 @@ pub(crate) struct Ran {
     pub(crate) duration_ms: u64,
     pub(crate) metrics: Metrics,
     pub(crate) notes: Vec<String>,
+    /// The machine, if it was not this one.
+    pub(crate) node: Option<String>,
 }
 
 impl Ran {
@@ -93,9 +96,29 @@ impl Ground<'_> {
         scratch: &Scratch,
         step: &Step,
     ) -> Result<Ran, String> {
-        let setting = self.setting;
         scratch.renew().map_err(|error| format!("{}: {error}", scratch.tmp().display()))?;
         let (tmp, metrics) = (scratch.tmp(), scratch.metrics());
+        let job = self.job(&tmp, &metrics, step)?;
+        let mut watch = Watch::new(&metrics, self.sizes.get(step.cell).copied());
+        let done = slot.run(job, false, &mut watch).map_err(|unrecorded| unrecorded.problem)?;
+        if !done.run.recorded {
+            return Err("a run could not be recorded, so nothing more is run".to_owned());
+        }
+        let ending = done.run.ending.as_ref();
+        Ok(Ran {
+            id: done.run.intent.id,
+            exit_code: ending.and_then(|e| e.exit_code).unwrap_or(1),
+            duration_ms: ending.map_or(0, |e| e.duration_ms),
+            outcome: done.outcome,
+            metrics: watch.found.0,
+            notes: watch.found.1,
+            node: None,
+        })
+    }
+
+    /// What one step runs. The command is told of its own directory and of where its metrics go.
+    pub(crate) fn job(&self, tmp: &Path, metrics: &Path, step: &Step) -> Result<Job, String> {
+        let setting = self.setting;
         let cell = &self.matrix.cells[step.cell];
         let value = |name: &str| self.matrix.axis(name).map(|axis| self.matrix.value(cell, axis));
         let browser = value(CHROME_AXIS).and_then(|value| self.supply.browsers.get(value));
@@ -112,8 +135,8 @@ impl Ground<'_> {
                 .map(|(axis, at)| (axis, *at as usize))
                 .collect(),
             env: &setting.matrix.env,
-            scratch: &tmp,
-            metrics: &metrics,
+            scratch: tmp,
+            metrics,
         };
         let command = &setting.matrix.command;
         let mut spec = setting.spec(command, arguments(command).to_vec(), directory.clone());
@@ -143,21 +166,7 @@ impl Ground<'_> {
             put(BLOCKED, "1".to_owned());
         }
         spec.correlation_ids.repo_sha = code.map(|code| code.of.sha.clone());
-        let job = spec.ready(&setting.config, &setting.place.store)?;
-        let mut watch = Watch::new(&metrics, self.sizes.get(step.cell).copied());
-        let done = slot.run(job, false, &mut watch).map_err(|unrecorded| unrecorded.problem)?;
-        if !done.run.recorded {
-            return Err("a run could not be recorded, so nothing more is run".to_owned());
-        }
-        let ending = done.run.ending.as_ref();
-        Ok(Ran {
-            id: done.run.intent.id,
-            exit_code: ending.and_then(|e| e.exit_code).unwrap_or(1),
-            duration_ms: ending.map_or(0, |e| e.duration_ms),
-            outcome: done.outcome,
-            metrics: watch.found.0,
-            notes: watch.found.1,
-        })
+        spec.ready(&setting.config, &setting.place.store)
     }
 
     /// A cell as the lines of a run name it: `chrome@120 × main (0123456)`.

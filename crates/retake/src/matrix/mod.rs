@@ -6,6 +6,7 @@
 
 pub(crate) mod agenda;
 pub(crate) mod chronicle;
+pub(crate) mod elsewhere;
 pub(crate) mod history;
 pub(crate) mod iterate;
 pub(crate) mod lock;

@@ -13,6 +13,7 @@ use retake_store::redact::Redactor;
 use crate::config::Config;
 use crate::job::Spec;
 use crate::place::Place;
+use crate::remote::shared::Shared;
 use crate::request::Problems;
 
 pub(crate) struct Setting {
@@ -25,6 +26,8 @@ pub(crate) struct Setting {
     pub(crate) file: PathBuf,
     /// The project's `.agent/`.
     pub(crate) agent: PathBuf,
+    /// The directory that other machines see too, if cells run there.
+    pub(crate) shared: Option<Shared>,
     /// Variables that no command gets.
     pub(crate) unset: Vec<OsString>,
 }
@@ -43,7 +46,10 @@ impl Setting {
     }
 
     pub(crate) fn worktrees(&self) -> Worktrees {
-        Worktrees::new(&self.agent.join("worktrees"))
+        match &self.shared {
+            Some(shared) => Worktrees::new(&shared.worktrees(&self.agent)),
+            None => Worktrees::new(&self.agent.join("worktrees")),
+        }
     }
 
     /// The marks of setups that went well where there is no worktree to keep them.
@@ -60,7 +66,7 @@ impl Setting {
     }
 
     pub(crate) fn browsers(&self) -> Option<Browsers> {
-        browsers(Some(&self.matrix))
+        browsers(Some(&self.matrix), self.shared.as_ref().map(Shared::browsers))
     }
 
     /// A run of this matrix, to be filled in.
@@ -92,11 +98,12 @@ pub(crate) fn misleading() -> Vec<OsString> {
 
 /// Where browsers are had from, also without a configuration; `None` where there is no place to
 /// keep any.
-pub(crate) fn browsers(matrix: Option<&MatrixConfig>) -> Option<Browsers> {
+pub(crate) fn browsers(matrix: Option<&MatrixConfig>, shared: Option<PathBuf>) -> Option<Browsers> {
     let path = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let chrome = matrix.and_then(|matrix| matrix.chrome.as_ref());
     let cache = chrome
         .and_then(|chrome| chrome.cache_dir.clone())
+        .or(shared)
         .or_else(|| Browsers::default_cache(path))?;
     let others: Vec<PathBuf> = Browsers::puppeteer_cache(path).into_iter().collect();
     let addresses = Addresses::new(chrome, |name| std::env::var(name).ok());

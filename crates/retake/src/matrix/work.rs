@@ -19,10 +19,14 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How often the live line is drawn while nothing ends.
 const TICK: Duration = Duration::from_secs(1);
 
-struct Floor<'a> {
-    ground: &'a Ground<'a>,
-    screen: &'a Screen,
-    agenda: Mutex<Agenda>,
+pub(super) struct Floor<'a> {
+    pub(super) ground: &'a Ground<'a>,
+    pub(super) screen: &'a Screen,
+    pub(super) agenda: Mutex<Agenda>,
+    /// A step that was taken from the agenda and is not begun.
+    pub(super) held: Mutex<Option<Step>>,
+    /// What the live line says of cells on other machines.
+    pub(super) elsewhere: Mutex<String>,
     changed: Condvar,
     /// Why nothing more can be run.
     broken: Mutex<Option<String>>,
@@ -46,17 +50,7 @@ pub(crate) fn work(
     agenda: Agenda,
     screen: &Screen,
 ) -> Worked {
-    let floor = Floor {
-        ground,
-        screen,
-        agenda: Mutex::new(agenda),
-        changed: Condvar::new(),
-        broken: Mutex::new(None),
-        stop: AtomicBool::new(false),
-        working: Mutex::new(0),
-        left: Condvar::new(),
-        begun: Instant::now(),
-    };
+    let floor = Floor::new(ground, screen, agenda);
     floor.draw(&lock(&floor.agenda));
     *lock(&floor.working) = slots.len();
     std::thread::scope(|scope| {
@@ -68,16 +62,36 @@ pub(crate) fn work(
     });
     screen.clear();
     super::iterate::tidy(&ground.setting.scratch());
-    let agenda = floor.agenda.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let broken = floor.broken.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Worked { agenda, broken }
+    floor.end()
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Floor<'_> {
+impl<'a> Floor<'a> {
+    pub(super) fn new(ground: &'a Ground<'a>, screen: &'a Screen, agenda: Agenda) -> Self {
+        Self {
+            ground,
+            screen,
+            agenda: Mutex::new(agenda),
+            held: Mutex::new(None),
+            elsewhere: Mutex::new(String::new()),
+            changed: Condvar::new(),
+            broken: Mutex::new(None),
+            stop: AtomicBool::new(false),
+            working: Mutex::new(0),
+            left: Condvar::new(),
+            begun: Instant::now(),
+        }
+    }
+
+    pub(super) fn end(self) -> Worked {
+        let agenda = self.agenda.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let broken = self.broken.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Worked { agenda, broken }
+    }
+
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::SeqCst) || signals::received().is_some()
     }
@@ -108,7 +122,7 @@ impl Floor<'_> {
     }
 
     /// Nothing can be run here any more; nobody begins anything.
-    fn give_up(&self, problem: String) {
+    pub(super) fn give_up(&self, problem: String) {
         lock(&self.broken).get_or_insert(problem);
         self.stop.store(true, Ordering::SeqCst);
     }
@@ -142,7 +156,7 @@ impl Floor<'_> {
         }
     }
 
-    fn done(&self, slot: &mut Slot, step: &Step, ran: &Ran) {
+    pub(super) fn done(&self, slot: &mut Slot, step: &Step, ran: &Ran) {
         let name = self.ground.name(step.cell);
         let (line, replaced) = {
             let mut agenda = lock(&self.agenda);
@@ -154,11 +168,12 @@ impl Floor<'_> {
                     ran.id.short()
                 ),
                 StepKind::Iteration => format!(
-                    "  {} {name} #{}    {}ms  exit:{}",
+                    "  {} {name} #{}    {}ms  exit:{}{}",
                     agenda.place(step),
                     step.iteration,
                     ran.duration_ms,
-                    ran.exit_code
+                    ran.exit_code,
+                    ran.node.as_ref().map_or(String::new(), |node| format!("  {node}"))
                 ),
             };
             let replaced = agenda.done(step, ran);
@@ -179,20 +194,21 @@ impl Floor<'_> {
         }
     }
 
-    fn draw(&self, agenda: &Agenda) {
+    pub(super) fn draw(&self, agenda: &Agenda) {
         let finished = agenda.ok() + agenda.failed();
         let elapsed = self.begun.elapsed();
         let failed = match agenda.failed() {
             0 => String::new(),
             count => format!("  {count} failed"),
         };
+        let elsewhere = lock(&self.elsewhere);
         match agenda {
             Agenda::Fixed(plan) => {
                 let total = plan.total();
                 let left = time_left(elapsed, finished, total);
                 let left =
                     left.map_or_else(String::new, |left| format!("  ETA {}", term::duration(left)));
-                let said = format!("{finished}/{total}{failed}{left}");
+                let said = format!("{finished}/{total}{failed}{left}{elsewhere}");
                 self.screen.progress("", finished as u64, total as u64, &said);
             }
             Agenda::UntilSure(sampling) => {
@@ -201,7 +217,8 @@ impl Floor<'_> {
                     let left = deadline.saturating_duration_since(Instant::now()).as_secs();
                     format!("  {} left", term::duration(Duration::from_secs(left)))
                 });
-                let said = format!("{decided}/{all} decided, {finished} runs{failed}{left}");
+                let said =
+                    format!("{decided}/{all} decided, {finished} runs{failed}{left}{elsewhere}");
                 self.screen.progress("", decided as u64, all as u64, &said);
             }
         }

@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
 use std::time::{Duration, Instant};
 
-use retake_event::{Kind, RunId};
+use retake_event::{Ending, Kind, Outcome, RunId, Word};
 use retake_store::Store;
 
 use super::Error;
@@ -559,6 +559,18 @@ impl Batch {
             }
         }
         Ok(())
+    }
+}
+
+/// How a recorded run ended, as far as its ending tells.
+pub(crate) fn outcome(ending: &Ending) -> Outcome {
+    let code = ending.exit_code.unwrap_or(125);
+    match ending.outcome {
+        Word::Exited => Outcome::Exited(code),
+        Word::Signaled => Outcome::Signaled(code - 128),
+        Word::TimedOut => Outcome::TimedOut,
+        Word::Cancelled => Outcome::Cancelled(code - 128),
+        Word::LimitExceeded | Word::NotStarted | Word::Interrupted => Outcome::Interrupted,
     }
 }
 

@@ -82,7 +82,7 @@ fn one(file: &Path, keeper: &mut Keeper, cancel: &Cancel) -> Result<Went, Error>
         publish::publish(&layout, cell, &attempt)?;
         return Ok(Went::On);
     }
-    let scratch = order.measured.then(|| make_scratch(&layout, cell, &attempt)).transpose()?;
+    let scratch = order.measured.map(|_| make_scratch(&layout, cell, &attempt)).transpose()?;
     let own: Vec<(&str, OsString)> = scratch.as_ref().map_or_else(Vec::new, |scratch| {
         vec![("RETAKE_TMP", scratch.tmp().into()), ("RETAKE_METRICS", scratch.metrics().into())]
     });
@@ -97,7 +97,9 @@ fn one(file: &Path, keeper: &mut Keeper, cancel: &Cancel) -> Result<Went, Error>
     let node = ran_on.node.clone().unwrap_or_default();
     super::batch::jot(&layout.started(cell, &attempt), node.as_bytes())?;
     let metrics = scratch.as_ref().map(Scratch::metrics);
-    let mut watch = metrics.as_deref().map(Watch::new);
+    let mut watch = metrics
+        .as_deref()
+        .map(|file| Watch::new(file, order.measured.and_then(|measured| measured.planned)));
     let mut nobody = ();
     let observer: &mut dyn Observer = match &mut watch {
         Some(watch) => watch,

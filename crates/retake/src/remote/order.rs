@@ -82,7 +82,14 @@ pub(crate) struct Order {
     inline_bytes: u64,
     capture_bytes: u64,
     /// What the run measures is looked for, and it gets a directory for its own use.
-    pub(crate) measured: bool,
+    pub(crate) measured: Option<Measured>,
+}
+
+/// What is known beforehand of a run that measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    /// How many runs of its kind were planned with it.
+    pub(crate) planned: Option<u64>,
 }
 
 /// The variable that points at the record, which is not where the run will be.
@@ -150,7 +157,7 @@ impl Order {
             capture: job.capture.name().to_owned(),
             inline_bytes: job.inline_bytes,
             capture_bytes: job.capture_bytes,
-            measured: false,
+            measured: None,
         })
     }
 

@@ -9,8 +9,9 @@ use super::cluster::Slurm;
 use super::{Called, RETAKE, Sandbox, called};
 
 pub(crate) struct Site {
-    pub(crate) sandbox: Sandbox,
+    /// Ends before the directory it is in.
     pub(crate) slurm: Slurm,
+    pub(crate) sandbox: Sandbox,
 }
 
 impl Site {
@@ -22,7 +23,7 @@ impl Site {
         }
         let sandbox = Sandbox::new();
         let slurm = Slurm::start(&sandbox.dir.path().join("slurm"), nodes, extra).expect("a Slurm");
-        let site = Self { sandbox, slurm };
+        let site = Self { slurm, sandbox };
         let shared = site.shared();
         std::fs::create_dir(&shared).expect("made");
         site.sandbox

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 
 use retake_engine::Session;
-use retake_event::{Ending, Kind, Outcome, StartFailure, Stream, Word};
+use retake_event::{Kind, Outcome, StartFailure, Stream};
 use retake_store::Store;
 
 use super::{Document, Exit, Prepared, Refused};
@@ -92,7 +92,7 @@ fn perform(prepared: Prepared, target: Target) -> Result<Done, Refused> {
             term::say(&format!("the {} could not be passed on: {why}", stream.as_str()));
         }
     }
-    let outcome = run.ending.as_ref().map_or(Outcome::Interrupted, outcome);
+    let outcome = run.ending.as_ref().map_or(Outcome::Interrupted, collect::outcome);
     slot.end().retain();
     Ok(Done { run, outcome, output, unread: false, untaken: 0 })
 }
@@ -148,16 +148,4 @@ fn finish(done: &Done, json: bool) -> Exit {
     }
     let code = done.run.ending.as_ref().and_then(|ending| ending.exit_code).unwrap_or(125);
     Exit::Code(code.clamp(0, 255) as u8)
-}
-
-/// How a recorded run ended, as far as its ending tells.
-fn outcome(ending: &Ending) -> Outcome {
-    let code = ending.exit_code.unwrap_or(125);
-    match ending.outcome {
-        Word::Exited => Outcome::Exited(code),
-        Word::Signaled => Outcome::Signaled(code - 128),
-        Word::TimedOut => Outcome::TimedOut,
-        Word::Cancelled => Outcome::Cancelled(code - 128),
-        Word::LimitExceeded | Word::NotStarted | Word::Interrupted => Outcome::Interrupted,
-    }
 }

@@ -50,7 +50,7 @@ fn browsers(common: &open::Common) -> Result<Browsers, Failure> {
         Err(ConfigError::Missing) => None,
         Err(error) => return Err(Failure::Usage(error.to_string())),
     };
-    setting::browsers(config.as_ref()).ok_or_else(|| {
+    setting::browsers(config.as_ref(), None).ok_or_else(|| {
         Failure::Usage("browsers have no place: set $HOME, or chrome.cache_dir".to_owned())
     })
 }

@@ -116,7 +116,8 @@ pub(super) fn setting(
         ));
     }
     let agent = place.project.as_deref().unwrap_or(&here).join(".agent");
-    Ok(Setting { file: matrix.file.clone(), matrix, config, place, agent, unset: misleading() })
+    let (file, unset, shared) = (matrix.file.clone(), misleading(), None);
+    Ok(Setting { file, matrix, config, place, agent, shared, unset })
 }
 
 /// Makes `.agent/` at the top of the repository, or here where there is none, unless we are in a

@@ -16,6 +16,7 @@ use super::open::{self, Common, Filters, Project, git_failure, percent};
 use crate::cli::{Exit, Failure};
 use crate::matrix::agenda::{Agenda, Sampling};
 use crate::matrix::chronicle::{self, Planned};
+use crate::matrix::elsewhere;
 use crate::matrix::history::History;
 use crate::matrix::iterate::Ground;
 use crate::matrix::lock::Lock;
@@ -24,6 +25,8 @@ use crate::matrix::screen::Screen;
 use crate::matrix::setting::Setting;
 use crate::matrix::supply::{Supply, Trouble, short};
 use crate::matrix::work::{Worked, work};
+use crate::remote::shared::{Shared, Turn};
+use crate::remote::slurm::Target;
 use crate::slot::Slot;
 use crate::{signals, term};
 
@@ -61,6 +64,9 @@ pub(super) struct Args {
     /// How many at once; more than one measures the workers too
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     workers: Option<u16>,
+    /// Run on other machines: slurm, or slurm:PARTITION; see the configuration under slurm
+    #[arg(long, value_name = "WHERE", conflicts_with_all = ["workers", "pin"])]
+    on: Option<String>,
     /// Tie every worker to a CPU of its own
     #[arg(long)]
     pin: bool,
@@ -120,14 +126,23 @@ struct Document<'a> {
 const MARGIN: f64 = 0.02;
 
 pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
-    let setting = open::setting(&args.common, store, Project::Make)?;
+    let mut setting = open::setting(&args.common, store, Project::Make)?;
+    let on = args.on.as_ref().map(|on| Target::of(on, &setting.config));
+    let on = on.transpose().map_err(Failure::Usage)?;
+    if on.is_some() {
+        let shared = Shared::of(&setting.config);
+        setting.shared = Some(shared.map_err(|error| Failure::Usage(error.to_string()))?);
+    }
     let matrix = open::cells(&setting, &args.filters.pairs()?)?;
     if args.until_sure.is_some() && baselines(&matrix).is_empty() {
         return Err(Failure::Usage(
             "--until-sure compares cells, and there are no two that differ in one value".into(),
         ));
     }
-    let workers = args.workers.map_or(setting.matrix.workers, usize::from);
+    let workers = match on {
+        Some(_) => 1,
+        None => args.workers.map_or(setting.matrix.workers, usize::from),
+    };
     let cpus = if args.pin { cpus(workers)? } else { Vec::new() };
     // Keepers first: before the lock, the record and every thread.
     let mut slots = open::slots(&setting, workers)?;
@@ -137,8 +152,9 @@ pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let lock =
         Lock::acquire(&setting.agent, "run").map_err(|error| Failure::Refused(error.to_string()));
     let exit = lock.and_then(|lock| {
-        let exit = Invocation { args, setting: &setting, screen: Screen::new(args.quiet) }
-            .run(&mut slots, matrix);
+        let screen = Screen::new(args.quiet);
+        let exit =
+            Invocation { args, setting: &setting, on: on.as_ref(), screen }.run(&mut slots, matrix);
         drop(lock);
         exit
     });
@@ -153,13 +169,16 @@ pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
 struct Invocation<'a> {
     args: &'a Args,
     setting: &'a Setting,
+    /// Where cells run, if not here.
+    on: Option<&'a Target>,
     screen: Screen,
 }
 
 impl Invocation<'_> {
     fn run(&self, slots: &mut [Slot], mut matrix: Matrix) -> Result<Exit, Failure> {
-        let Self { args, setting, screen } = self;
+        let Self { args, setting, screen, .. } = self;
         let slot = &mut slots[0];
+        elsewhere::attach(slot, screen).map_err(Failure::Refused)?;
         let lock = Lock::path(&setting.agent);
         let buried = chronicle::bury(slot.store()?, Some(&lock))?;
         let loops = chronicle::read(slot.store()?, &setting.file)?;
@@ -173,9 +192,11 @@ impl Invocation<'_> {
             let refs = refs.join(" and ");
             screen.notice(&format!("{refs} are one commit, {}, and share their runs", short(&sha)));
         }
+        let turn = self.turn()?;
         if let Err(trouble) = supply.provide_browsers(setting, &mut matrix, screen) {
             return stopped(trouble);
         }
+        drop(turn);
         let order =
             if args.until_sure.is_some() { Order::Interleaved } else { setting.matrix.order };
         let seed = args.seed.unwrap_or_else(random_seed);
@@ -190,6 +211,12 @@ impl Invocation<'_> {
         };
         chronicle::end(slots[0].store()?, loop_id, reason)?;
         done
+    }
+
+    /// The turn to make something in the shared directory, which others may want to make as well.
+    fn turn(&self) -> Result<Option<Turn>, Failure> {
+        let turn = self.setting.shared.as_ref().map(Shared::turn).transpose();
+        turn.map_err(|error| Failure::Refused(error.to_string()))
     }
 
     fn planned(&self, matrix: &Matrix, supply: &Supply, seed: u64, order: Order) -> Planned {
@@ -227,11 +254,13 @@ impl Invocation<'_> {
         seed: u64,
         order: Order,
     ) -> Result<Exit, Failure> {
-        let Self { args, setting, screen } = self;
+        let Self { args, setting, screen, .. } = self;
         let slot = &mut slots[0];
+        let turn = self.turn()?;
         if let Err(trouble) = supply.provide_code(slot, setting, matrix, loop_id, screen) {
             return stopped(trouble);
         }
+        drop(turn);
         let keys = supply.identity.keys(matrix);
         let history = History::read(slot.store()?, &keys)?;
         let agenda = self.agenda(matrix, &keys, &history, seed, order);
@@ -246,7 +275,12 @@ impl Invocation<'_> {
                 sizes: agenda.sizes(),
                 blocked: order == Order::Blocked,
             };
-            work(slots, &ground, agenda, screen)
+            match (self.on, &setting.shared) {
+                (Some(target), Some(shared)) => {
+                    elsewhere::work(&mut slots[0], &ground, agenda, screen, shared, target)
+                }
+                _ => work(slots, &ground, agenda, screen),
+            }
         };
         if let Some(problem) = broken {
             return Err(Failure::Refused(problem));

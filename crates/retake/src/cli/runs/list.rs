@@ -63,6 +63,10 @@ fn table(runs: &[Run], terminal: bool) -> Table {
     if kinds {
         columns.push(Column::new("KIND").spare(4));
     }
+    let nodes = runs.iter().any(|run| node(run).is_some());
+    if nodes {
+        columns.push(Column::new("NODE").spare(1));
+    }
     columns.push(Column::new("COMMAND"));
     let mut table = Table::new(columns);
     let now = Timestamp::now();
@@ -78,8 +82,16 @@ fn table(runs: &[Run], terminal: bool) -> Table {
         if kinds {
             cells.push(run.intent.kind.as_str().into());
         }
+        if nodes {
+            cells.push(node(run).unwrap_or_default().to_owned().into());
+        }
         cells.push(run.intent.command.clone().into());
         table.row(cells);
     }
     table
+}
+
+/// The machine it ran on, if it was sent to one.
+fn node(run: &Run) -> Option<&str> {
+    run.ending.as_ref()?.ran_on.as_ref()?.node.as_deref()
 }

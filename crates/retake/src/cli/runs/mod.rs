@@ -11,6 +11,7 @@ mod junit;
 mod list;
 mod logs;
 mod prune;
+mod push;
 mod search;
 mod show;
 mod stats;
@@ -40,6 +41,7 @@ enum Command {
     Stats(Box<stats::Args>),
     Export(Box<export::Args>),
     Import(import::Args),
+    Push(push::Args),
     Prune(prune::Args),
     Delete(delete::Args),
 }
@@ -55,6 +57,7 @@ pub(super) fn runs(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
         Command::Stats(args) => stats::stats(&args, &record),
         Command::Export(args) => export::export(&args, &record),
         Command::Import(args) => import::import(&args, &record),
+        Command::Push(args) => push::push(&args, &record),
         Command::Prune(args) => prune::prune(&args, &record),
         Command::Delete(args) => delete::delete(&args, &record),
     }

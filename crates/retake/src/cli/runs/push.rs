@@ -1,0 +1,89 @@
+//! `retake runs push`: the record in a PostgreSQL as well.
+
+use std::io::IsTerminal;
+
+use retake_engine::parse_size;
+
+use crate::cli::{Exit, Failure};
+use crate::config::Config;
+use crate::matrix::screen::{Screen, bar};
+use crate::push::{self, Address, Wanted};
+use crate::record::Record;
+use crate::term;
+
+/// Send what is new to a PostgreSQL: runs, loops, events and the ledger
+///
+/// Sends only what is not there yet, so it can be repeated and goes on where it broke off. Several
+/// machines may use one database. The password comes from $PGPASSWORD or ~/.pgpass, how far the
+/// server is trusted from $PGSSLMODE and $PGSSLROOTCERT.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The database, as postgres://USER@HOST/DATABASE [default: record.push, from configuration]
+    #[arg(long, value_name = "URL")]
+    to: Option<String>,
+    /// Send output too, so much of each stream, such as 64K
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    outputs: Option<u64>,
+    /// Print what was sent as JSON
+    #[arg(long)]
+    json: bool,
+    /// For the push after each loop: says nothing, and leaves a note where it fails
+    #[arg(long, hide = true)]
+    background: bool,
+}
+
+pub(super) fn push(args: &Args, record: &Record) -> Result<Exit, Failure> {
+    let config = Config::load(record.place.project.as_deref())?;
+    let to = args.to.as_deref().or_else(|| config.text("record.push")).ok_or_else(|| {
+        Failure::Usage("--to postgres://USER@HOST/DATABASE says where, or record.push".into())
+    })?;
+    let address = Address::read(to).map_err(|error| Failure::Usage(error.to_string()))?;
+    let mut store = record.change()?;
+    let path = store.path().to_owned();
+    let Some(_turn) = push::turn(&path) else {
+        if args.background {
+            return Ok(Exit::OK);
+        }
+        return Err(Failure::Refused("another push of this record is under way".into()));
+    };
+    let screen = Screen::new(args.background || !std::io::stderr().is_terminal());
+    let mut progress = |done: u64, all: u64| {
+        screen.live(&format!("{} {done}/{all} entries", bar(done, all, 30)));
+    };
+    let pushed = push::push(&mut store, &address, Wanted { outputs: args.outputs }, &mut progress);
+    screen.clear();
+    let pushed = pushed.map_err(|error| {
+        push::note(&path, Some(&error.to_string()));
+        Failure::Refused(format!("{}: {error}", address.shown()))
+    });
+    if args.background {
+        if pushed.is_ok() {
+            push::note(&path, None);
+        }
+        return Ok(if pushed.is_ok() { Exit::OK } else { Exit::FAILED });
+    }
+    let pushed = pushed?;
+    push::note(&path, None);
+    if args.json {
+        term::document(&pushed)?;
+    } else if pushed == push::Pushed::default() {
+        term::say(&format!("{} has everything already", address.shown()));
+    } else {
+        let outputs = match pushed.outputs {
+            0 => String::new(),
+            count => format!(", {}", term::count(count, "output")),
+        };
+        term::say(&format!(
+            "sent to {}: {}, {} of the ledger, {}{outputs}",
+            address.shown(),
+            term::count(pushed.runs, "run"),
+            if pushed.entries == 1 {
+                "1 entry".to_owned()
+            } else {
+                format!("{} entries", pushed.entries)
+            },
+            term::count(pushed.events, "event"),
+        ));
+    }
+    Ok(Exit::OK)
+}

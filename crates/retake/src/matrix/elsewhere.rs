@@ -1,0 +1,246 @@
+//! A matrix whose cells run on other machines: what is to be run next is sent in batches, and what
+//! comes back is told to the agenda as if a worker here had run it.
+//!
+//! A cell without a result of its own (cancelled by someone else, lost with its machine) is not
+//! told to the agenda at all: it is neither a success nor a failure of the command.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use retake_event::{Kind, Run, Word};
+use retake_matrix::plan::{Next, Step};
+
+use super::agenda::Agenda;
+use super::iterate::{Ground, Ran};
+use super::screen::Screen;
+use super::work::{Floor, Worked, lock};
+use crate::remote::Error;
+use crate::remote::collect::{Batch, Plan, State, outcome};
+use crate::remote::journal;
+use crate::remote::order::{Measured, Order};
+use crate::remote::shared::Shared;
+use crate::remote::slurm::Target;
+use crate::remote::tools::Tools;
+use crate::signals;
+use crate::slot::Slot;
+
+/// Cells in one batch: its directory has a few files for each.
+const LARGEST: usize = 10_000;
+/// Cells under way while the numbers themselves decide how many there will be.
+const UNDECIDED: usize = 32;
+
+/// A batch under way, and the step of each of its cells.
+struct Sent {
+    batch: Batch,
+    steps: Vec<Step>,
+}
+
+/// Does everything on the agenda on other machines.
+pub(crate) fn work(
+    slot: &mut Slot,
+    ground: &Ground<'_>,
+    agenda: Agenda,
+    screen: &Screen,
+    shared: &Shared,
+    target: &Target,
+) -> Worked {
+    let floor = Floor::new(ground, screen, agenda);
+    floor.draw(&lock(&floor.agenda));
+    let mut without = Vec::new();
+    if let Err(problem) = send_and_collect(slot, &floor, shared, target, &mut without) {
+        floor.give_up(problem);
+    }
+    screen.clear();
+    if !without.is_empty() && signals::received().is_none() {
+        floor.give_up(format!(
+            "{} without a result; run it again for the rest:\n{}",
+            crate::term::count(without.len() as u64, "cell"),
+            without.join("\n")
+        ));
+    }
+    floor.end()
+}
+
+fn send_and_collect(
+    slot: &mut Slot,
+    floor: &Floor<'_>,
+    shared: &Shared,
+    target: &Target,
+    without: &mut Vec<String>,
+) -> Result<(), String> {
+    let told = |error: Error| error.to_string();
+    let mut sent: Vec<Sent> = Vec::new();
+    loop {
+        let under_way = sent.iter().map(|sent| sent.steps.len()).sum();
+        let steps = next_steps(floor, target, under_way);
+        if !steps.is_empty() {
+            sent.push(send(slot, floor, shared, target, steps)?);
+        }
+        let mut came: Vec<(Step, Run)> = Vec::new();
+        let (keeper, store) = slot.tools_and_store().map_err(|error| error.to_string())?;
+        let mut tools = Tools::new(keeper);
+        for sent in &mut sent {
+            if signals::received().is_some() {
+                sent.batch.cancel().map_err(told)?;
+            }
+            let new = sent.batch.step(&mut tools, store).map_err(told)?;
+            sent.batch.notices().iter().for_each(|notice| floor.screen.notice(notice));
+            for cell in new {
+                let run = store.get(sent.batch.runs()[cell]).map_err(|error| error.to_string())?;
+                came.push((sent.steps[cell], run));
+            }
+        }
+        for done in sent.extract_if(.., |sent| sent.batch.done()) {
+            if let Err(error) = done.batch.finish(&mut tools) {
+                floor.screen.notice(&format!("the shared directory could not be tidied: {error}"));
+            }
+        }
+        *lock(&floor.elsewhere) = whereabouts(&sent);
+        for (step, run) in came {
+            take(slot, floor, &step, &run, without);
+        }
+        if sent.is_empty() && (signals::received().is_some() || !more(floor)) {
+            return Ok(());
+        }
+        floor.draw(&lock(&floor.agenda));
+        let pause = sent.iter().map(|sent| sent.batch.pause()).min();
+        std::thread::sleep(pause.unwrap_or(Duration::from_millis(10)));
+    }
+}
+
+/// Whether there is anything left to send. What waits for cells without a result waits in vain.
+fn more(floor: &Floor<'_>) -> bool {
+    let mut held = lock(&floor.held);
+    if held.is_none() {
+        *held = match lock(&floor.agenda).next_step() {
+            Next::Run(step) => Some(step),
+            Next::Wait | Next::Done => None,
+        };
+    }
+    held.is_some()
+}
+
+/// What can be sent now.
+fn next_steps(floor: &Floor<'_>, target: &Target, under_way: usize) -> Vec<Step> {
+    let mut agenda = lock(&floor.agenda);
+    let limit = match (&*agenda, target.max_in_flight) {
+        (Agenda::Fixed(_), _) => LARGEST,
+        (Agenda::UntilSure(_), 0) => UNDECIDED,
+        (Agenda::UntilSure(_), limit) => limit,
+    };
+    // Many small batches cost more than waiting for a few cells.
+    if signals::received().is_some() || under_way * 2 > limit {
+        return Vec::new();
+    }
+    let mut steps: Vec<Step> = lock(&floor.held).take().into_iter().collect();
+    while under_way + steps.len() < limit {
+        match agenda.next_step() {
+            Next::Run(step) => steps.push(step),
+            Next::Wait | Next::Done => break,
+        }
+    }
+    steps
+}
+
+fn send(
+    slot: &mut Slot,
+    floor: &Floor<'_>,
+    shared: &Shared,
+    target: &Target,
+    steps: Vec<Step>,
+) -> Result<Sent, String> {
+    let ground = floor.ground;
+    let mut orders = Vec::with_capacity(steps.len());
+    for step in &steps {
+        // The machine that runs it makes these directories, and says so to the command.
+        let job = ground.job(Path::new("/"), Path::new("/"), step)?;
+        let mut order =
+            Order::of(&job, &ground.setting.config).map_err(|problems| problems.join("; "))?;
+        order.measured = Some(Measured { planned: ground.sizes.get(step.cell).copied() });
+        orders.push(order);
+    }
+    let plan = Plan { kind: Kind::Matrix, orders, repeatable: true, target: target.clone() };
+    let (keeper, store) = slot.tools_and_store().map_err(|error| error.to_string())?;
+    let mut tools = Tools::new(keeper);
+    let batch =
+        Batch::prepare(&mut tools, shared, store, plan).map_err(|error| error.to_string())?;
+    Ok(Sent { batch, steps })
+}
+
+/// Tells the agenda what came of a cell, if anything did.
+fn take(slot: &mut Slot, floor: &Floor<'_>, step: &Step, run: &Run, without: &mut Vec<String>) {
+    let Some(ending) = &run.ending else { return };
+    if matches!(ending.outcome, Word::Cancelled | Word::Interrupted) {
+        let why = ending.error.as_ref().map_or("interrupted", |error| error.message.as_str());
+        let name = floor.ground.name(step.cell);
+        without.push(format!("  {name} #{}: {why}", step.iteration));
+        return;
+    }
+    let effects = ending.effects.as_ref();
+    let of = |key: &str| effects.and_then(|effects| effects.get(key)).cloned().unwrap_or_default();
+    let ran = Ran {
+        id: run.intent.id,
+        outcome: outcome(ending),
+        exit_code: ending.exit_code.unwrap_or(1),
+        duration_ms: ending.duration_ms,
+        // A result of another release may say it in another way: then it measured nothing.
+        metrics: serde_json::from_value(of("metrics")).unwrap_or_default(),
+        notes: serde_json::from_value(of("notes")).unwrap_or_default(),
+        node: ending.ran_on.as_ref().and_then(|ran_on| ran_on.node.clone()),
+    };
+    floor.done(slot, step, &ran);
+}
+
+/// How many wait and how many run, and where.
+fn whereabouts(sent: &[Sent]) -> String {
+    let (mut queued, mut running, mut nodes) = (0, 0, BTreeSet::new());
+    for state in sent.iter().flat_map(|sent| sent.batch.states()) {
+        match state {
+            State::Queued => queued += 1,
+            State::Running { node } => {
+                running += 1;
+                nodes.extend(node.as_deref());
+            }
+            State::Done => {}
+        }
+    }
+    if queued + running == 0 {
+        return String::new();
+    }
+    let on = match nodes.len() {
+        0 => String::new(),
+        1..=4 => format!(" on {}", nodes.into_iter().collect::<Vec<_>>().join(" ")),
+        count => format!(" on {count} nodes"),
+    };
+    format!("  {queued} queued, {running} running{on}")
+}
+
+/// Waits for what an earlier run of a matrix sent and did not live to collect.
+pub(crate) fn attach(slot: &mut Slot, screen: &Screen) -> Result<(), String> {
+    let told = |error: Error| error.to_string();
+    let (keeper, store) = slot.tools_and_store().map_err(|error| error.to_string())?;
+    let mut tools = Tools::new(keeper);
+    let orphans = journal::orphans(store.path()).map_err(told)?;
+    for held in orphans.into_iter().filter(|held| held.entry.kind == Kind::Matrix) {
+        let Some(mut batch) = Batch::attach(&mut tools, store, held).map_err(told)? else {
+            continue;
+        };
+        screen.notice("cells of an earlier run are still elsewhere; they are waited for");
+        while !batch.done() {
+            if signals::received().is_some() {
+                batch.cancel().map_err(told)?;
+            }
+            batch.step(&mut tools, store).map_err(told)?;
+            batch.notices().iter().for_each(|notice| screen.notice(notice));
+            let left = batch.states().filter(|state| **state != State::Done).count();
+            screen.live(&format!("{left} of an earlier run to come"));
+            if !batch.done() {
+                std::thread::sleep(batch.pause());
+            }
+        }
+        screen.clear();
+        batch.finish(&mut tools).map_err(told)?;
+    }
+    Ok(())
+}

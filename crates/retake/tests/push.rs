@@ -1,0 +1,223 @@
+//! `retake runs push`, to a real PostgreSQL.
+
+mod common;
+
+use std::process::Command;
+
+use common::cluster::Postgres;
+use common::{Called, RETAKE, Sandbox, called, eventually};
+
+struct Base {
+    /// Ends before the directory it is in.
+    postgres: Postgres,
+    sandbox: Sandbox,
+}
+
+impl Base {
+    /// `None` where there is no PostgreSQL; `cargo xtask test` installs one and insists.
+    fn start() -> Option<Self> {
+        if Postgres::programs().is_none() {
+            assert!(std::env::var_os("RETAKE_REAL_TOOLS").is_none(), "PostgreSQL is not installed");
+            return None;
+        }
+        let sandbox = Sandbox::new();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(sandbox.dir.path(), open).unwrap();
+        let postgres = Postgres::start(&sandbox.dir.path().join("postgres")).unwrap();
+        Some(Self { postgres, sandbox })
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.sandbox.command(RETAKE);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("PG") {
+                command.env_remove(name);
+            }
+        }
+        command.env("PGPASSWORD", Postgres::PASSWORD).args(arguments);
+        command
+    }
+
+    fn push(&self, options: &[&str]) -> Called {
+        let url = self.postgres.url();
+        let fixed = ["runs", "push", "--json", "--to", &url];
+        let arguments: Vec<&str> = fixed.iter().chain(options).copied().collect();
+        called(&mut self.command(&arguments))
+    }
+
+    fn count(&self, table: &str) -> usize {
+        let answer = self.postgres.ask(&format!("SELECT count(*) FROM retake.{table}"));
+        answer.parse().unwrap_or_else(|_| panic!("{answer}"))
+    }
+}
+
+#[test]
+fn what_is_pushed_is_what_was_recorded_and_once_more_changes_nothing() {
+    let Some(base) = Base::start() else { return };
+    let secret = "--env";
+    base.sandbox.recorded("echo out; echo err >&2; exit 3");
+    base.sandbox.recorded_with(
+        &["--label", "a=tab\tnew\nline\\", secret, "MY_TOKEN=hunter2hunter2"],
+        "echo $MY_TOKEN; printf 'nul\\0byte'",
+    );
+    let pushed = base.push(&["--outputs", "8"]);
+    assert_eq!(pushed.code, 0, "{}", pushed.snapshot());
+    assert_eq!(pushed.json()["runs"], 2);
+    let rows = base.postgres.ask(
+        "SELECT outcome, exit_code, kind, stdout_bytes, labels ->> 'a' IS NOT NULL
+         FROM retake.runs ORDER BY seq",
+    );
+    assert!(rows.starts_with("exited|3|exec|4|f\nexited|0|exec|"), "{rows}");
+    let label =
+        base.postgres.ask("SELECT labels ->> 'a' FROM retake.runs ORDER BY seq DESC LIMIT 1");
+    assert_eq!(label, "tab\tnew\nline\\");
+    let outputs = base.postgres.ask(
+        "SELECT stream, bytes, truncated, encode(content, 'escape') FROM retake.outputs
+         JOIN retake.runs ON run = id ORDER BY seq, stream",
+    );
+    assert!(outputs.starts_with("stderr|4|f|err\n\nstdout|4|f|out\n"), "{outputs}");
+    assert!(outputs.contains("|t|"), "{outputs}");
+    let leaked =
+        base.postgres.ask("SELECT count(*) FROM retake.ledger WHERE body LIKE '%hunter2%'");
+    assert_eq!(leaked, "0");
+    // The ledger there is the ledger here, to the byte.
+    let head = base.sandbox.retake(&["audit", "head"]).stdout;
+    let there = base.postgres.ask("SELECT pushed || ':' || head FROM retake.records");
+    assert_eq!(head.trim(), there);
+
+    let all = "SELECT md5(string_agg(r::text, '' ORDER BY id)) FROM retake.runs AS r";
+    let before = (base.postgres.ask(all), base.count("ledger"), base.count("outputs"));
+    let again = base.push(&["--outputs", "8"]);
+    assert_eq!(
+        (again.code, &again.json()["entries"], &again.json()["outputs"]),
+        (0, &0.into(), &0.into())
+    );
+    assert_eq!(before, (base.postgres.ask(all), base.count("ledger"), base.count("outputs")));
+    assert_eq!(
+        base.postgres.ask("SELECT failed FROM retake.failure_rate ORDER BY 1 DESC LIMIT 1"),
+        "1"
+    );
+}
+
+#[test]
+fn machines_share_a_database_and_what_is_deleted_goes_there_too() {
+    let Some(base) = Base::start() else { return };
+    let gone = base.sandbox.recorded("echo first");
+    base.sandbox.recorded("echo kept");
+    assert_eq!(base.push(&[]).json()["runs"], 2);
+    // Another machine's record, with one run of ours in it.
+    let other = base.sandbox.dir.path().join("other");
+    let exported = base.sandbox.retake(&["runs", "export"]).stdout;
+    let file = base.sandbox.file("exported", &exported);
+    let (other, file) = (other.to_str().unwrap(), file.to_str().unwrap());
+    let imported = base.sandbox.retake(&["--store", other, "runs", "import", file]);
+    assert_eq!(imported.code, 0, "{}", imported.snapshot());
+    let ran = base.sandbox.retake(&["--store", other, "exec", "-q", "true"]);
+    assert_eq!(ran.code, 0, "{}", ran.snapshot());
+    let url = base.postgres.url();
+    let pushed = called(&mut base.command(&["--store", other, "runs", "push", "--to", &url]));
+    assert_eq!(pushed.code, 0, "{}", pushed.snapshot());
+    assert_eq!((base.count("records"), base.count("runs"), base.count("ledger")), (2, 3, 10));
+
+    assert_eq!(base.sandbox.retake(&["runs", "delete", &gone]).code, 0);
+    assert_eq!(base.push(&[]).code, 0);
+    assert_eq!(base.count("runs"), 2);
+    let bodies = base.postgres.ask(
+        "SELECT count(body) FROM retake.ledger JOIN retake.records ON id = record
+         WHERE path NOT LIKE '%other'",
+    );
+    assert_eq!(bodies, "3");
+}
+
+#[test]
+fn passwords_and_certificates_come_from_where_postgresql_has_them() {
+    let Some(base) = Base::start() else { return };
+    base.sandbox.recorded("true");
+    let url = base.postgres.url();
+    let push = |url: &str, set: &[(&str, &str)]| {
+        let mut command = base.command(&["runs", "push", "--to", url]);
+        command.env_remove("PGPASSWORD").envs(set.iter().copied());
+        called(&mut command)
+    };
+    let none = push(&url, &[]);
+    assert_eq!(none.code, 1, "{}", none.snapshot());
+    assert!(none.stderr.contains("password"), "{}", none.snapshot());
+    let file = base.sandbox.file("pass", "127.0.0.1:*:postgres:retake:pass\\:wo\\\\rd\n");
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&file, private).unwrap();
+    let file = ("PGPASSFILE", file.to_str().unwrap());
+    assert_eq!(push(&url, &[file]).code, 0);
+    let certificate = base.sandbox.project().join("root.crt");
+    std::fs::copy(base.postgres.certificate(), &certificate).unwrap();
+    let root = ("PGSSLROOTCERT", certificate.to_str().unwrap());
+    let full = push(&url, &[file, root, ("PGSSLMODE", "verify-full")]);
+    assert_eq!(full.code, 0, "{}", full.snapshot());
+    let stranger = push(&url, &[file, ("PGSSLMODE", "verify-full")]);
+    assert_eq!(stranger.code, 1, "{}", stranger.snapshot());
+    assert!(stranger.stderr.contains("certificate"), "{}", stranger.snapshot());
+    assert_eq!(push(&url, &[file, ("PGSSLMODE", "require")]).code, 0);
+    let open = base.postgres.ask("ALTER SYSTEM SET ssl = off").is_empty();
+    assert!(open && base.postgres.ask("SELECT pg_reload_conf()") == "t");
+    eventually("it speaks in the clear only", || {
+        push(&url, &[file, ("PGSSLMODE", "require")]).code == 1
+    });
+    assert_eq!(push(&url, &[file]).code, 0);
+}
+
+#[test]
+fn a_database_that_goes_down_in_the_middle_is_caught_up() {
+    let Some(mut base) = Base::start() else { return };
+    let runs = 9_000;
+    fill(&base.sandbox, runs);
+    let mut child = base.command(&["runs", "push", "--to", &base.postgres.url()]).spawn().unwrap();
+    eventually("some of it is there", || {
+        let there = base.postgres.ask("SELECT pushed FROM retake.records");
+        there.parse::<u64>().is_ok_and(|there| there > 0)
+    });
+    base.postgres.stop();
+    let broke = child.wait().unwrap();
+    base.postgres.resume().unwrap();
+    let between = base.count("runs");
+    assert!(broke.code() == Some(1) && between < runs, "{broke:?} {between}");
+    let pushed = base.push(&[]);
+    assert_eq!(pushed.code, 0, "{}", pushed.snapshot());
+    assert_eq!(base.count("runs"), runs);
+    let head = base.sandbox.retake(&["audit", "head"]).stdout;
+    let there = base.postgres.ask("SELECT pushed || ':' || head FROM retake.records");
+    assert_eq!(head.trim(), there);
+}
+
+#[test]
+fn after_each_loop_a_database_gets_it_and_one_that_is_down_hurts_nobody() {
+    let Some(mut base) = Base::start() else { return };
+    let config = format!("record:\n  push: {}\n", base.postgres.url());
+    base.sandbox.file(".agent/config.yml", &config);
+    let run = |base: &Base| {
+        let ran = called(&mut base.command(&["exec", "--", "echo", "hi"]));
+        assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (0, "hi\n", ""));
+    };
+    run(&base);
+    eventually("it is pushed", || base.postgres.ask("SELECT count(*) FROM retake.runs") == "1");
+    base.postgres.stop();
+    run(&base);
+    let note = base.sandbox.store().join("push.log");
+    eventually("a note is left", || note.exists());
+    base.postgres.resume().unwrap();
+    run(&base);
+    eventually("all is caught up", || base.postgres.ask("SELECT count(*) FROM retake.runs") == "3");
+    eventually("the note is gone", || !note.exists());
+}
+
+/// Many runs without running anything.
+fn fill(sandbox: &Sandbox, runs: usize) {
+    let id = sandbox.recorded("echo one of many");
+    let line = sandbox.retake(&["runs", "export"]).stdout;
+    let mut text = String::new();
+    for number in 1..runs {
+        let new = format!("01a1e2a4-{:04x}-7000-8000-{number:012x}", number & 0xffff);
+        text.push_str(&line.replace(&id, &new));
+    }
+    let file = sandbox.file("many", &text);
+    let imported = sandbox.retake(&["runs", "import", file.to_str().unwrap()]);
+    assert_eq!(imported.code, 0, "{}", imported.snapshot());
+}
