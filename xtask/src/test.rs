@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Programs that tests run for real, and files they need, with the Debian packages they come in.
-const NEEDED: [(&str, &str); 19] = [
+const NEEDED: [(&str, &str); 20] = [
     ("git", "git"),
     ("cc", "gcc"),
     ("make", "make"),
     ("setpriv", "util-linux"),
     ("python3", "python3"),
+    ("sqlite3", "sqlite3"),
     ("/usr/share/doc/python3-venv", "python3-venv"),
     ("mount", "mount"),
     ("npm", "npm"),

@@ -4,6 +4,7 @@
 //! mean anything.
 
 mod agent;
+mod crash;
 mod effects;
 mod exec;
 mod first;
@@ -40,19 +41,21 @@ pub(crate) fn run(name: &str) -> Result<(), String> {
     }
     match name {
         "agent" => agent::run(),
+        "crash" => crash::run(),
         "effects" => effects::run(),
         "exec" => exec::run(),
         "first" => first::run(),
         "matrix" => matrix::run(),
         "record" => record::run(),
         _ => Err(format!(
-            "there is no benchmark {name}; there are: agent, effects, exec, first, matrix, record"
+            "there is no benchmark {name}; there are: agent, crash, effects, exec, first, matrix, record"
         )),
     }
 }
 
 pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
     match batch {
+        ["crash", batch @ ..] => crash::spin(batch),
         ["effects", batch @ ..] => effects::spin(batch),
         ["matrix", batch @ ..] => matrix::spin(batch),
         _ => exec::spin(batch),
