@@ -238,10 +238,7 @@ impl Ext4 {
         }
         let inode = self.inodes.entry(*node).or_default();
         let pages = block(*offset)..=block(offset.saturating_add(data.len() as u64) - 1);
-        let new_blocks =
-            inode.dirty.range(pages.clone()).any(|(page, _)| !inode.mapped.contains(page));
         let commit = match sync {
-            _ if new_blocks => self.journal,
             WriteSync::Full => inode.changed,
             WriteSync::Data | WriteSync::None => inode.resized,
         };
@@ -252,15 +249,11 @@ impl Ext4 {
     }
 
     /// A sync writes the file's pages, then waits for the transaction that last changed the inode.
-    /// Allocating blocks for those pages changes it now, so that everything before is committed.
+    /// Blocks for those pages may have been allocated and committed at any time since they were
+    /// written, so that nothing is promised for names that came later.
     fn sync(&mut self, pending: &mut Pending, node: Node, data_only: bool) {
         let inode = self.inodes.entry(node).or_default();
-        let new_blocks = inode.dirty.keys().any(|page| !inode.mapped.contains(page));
-        let commit = match data_only {
-            _ if new_blocks => self.journal,
-            false => inode.changed,
-            true => inode.resized,
-        };
+        let commit = if data_only { inode.resized } else { inode.changed };
         let bytes = pending
             .of_node(node)
             .filter(|atom| matches!(atom.effect, Effect::Bytes { .. } | Effect::Size { .. }))
