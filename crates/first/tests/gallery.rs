@@ -4,32 +4,43 @@
 #[path = "../examples/gallery/store.rs"]
 mod store;
 
-use std::path::PathBuf;
-
 use first::model::{Explainer, Finding, Model, Options, State, States};
-use first::operation::Recording;
-use store::{Missing, Store, check, recover};
+use first::operation::{Entry, Recording};
+use store::{Missing, Pairs, Store, check, recover};
 
+const STORE: &str = "FIRST_GALLERY_STORE";
+const MISSING: &str = "FIRST_GALLERY_MISSING";
+
+/// Runs this very program again, only with [`the_workload`].
 fn record(store: Store, missing: Missing) -> Recording {
     let root = tempfile::tempdir_in("/dev/shm").unwrap();
-    let recorded = first::record(gallery())
-        .args(["put", &format!("{store:?}"), &format!("{missing:?}"), "5"])
+    let recorded = first::record(std::env::current_exe().unwrap())
+        .args(["--exact", "the_workload", "--ignored", "--nocapture"])
+        .env(STORE, format!("{store:?}"))
+        .env(MISSING, format!("{missing:?}"))
         .current_dir(root.path())
         .root(root.path())
+        .acknowledge_lines(false)
         .output(std::io::sink())
         .run()
         .unwrap();
+    let acks = recorded.recording.entries.iter();
+    let acks = acks.filter(|entry| matches!(entry, Entry::Acknowledgement(_))).count();
+    assert_eq!(acks, 5);
     recorded.recording
 }
 
-/// Examples are built beside the tests.
-fn gallery() -> PathBuf {
-    let mut path = std::env::current_exe().unwrap();
-    path.pop();
-    path.pop();
-    path.push("examples/gallery");
-    assert!(path.exists(), "{} is built by `cargo test`", path.display());
-    path
+#[test]
+#[ignore = "what the other tests record"]
+fn the_workload() {
+    let (Ok(store), Ok(missing)) = (std::env::var(STORE), std::env::var(MISSING)) else { return };
+    let store = Store::ALL.into_iter().find(|one| format!("{one:?}") == store).unwrap();
+    let missing = Missing::ALL.into_iter().find(|one| format!("{one:?}") == missing).unwrap();
+    let mut pairs = Pairs::create(".".as_ref(), store, missing).unwrap();
+    for key in 1..=5 {
+        pairs.put(key, key * key).unwrap();
+        first::ack(format!("put {key}"));
+    }
 }
 
 fn fails(state: &State) -> bool {

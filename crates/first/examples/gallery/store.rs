@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// How a store keeps its pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Store {
+pub(crate) enum Store {
     /// All pairs in one file, which is replaced by a new one.
     Snapshot,
     /// One line per pair, appended to a log.
@@ -20,7 +20,7 @@ pub enum Store {
 
 /// The one sync that is left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Missing {
+pub(crate) enum Missing {
     Nothing,
     /// Of the new snapshot, before it gets its name.
     SnapshotFile,
@@ -33,15 +33,15 @@ pub enum Missing {
 }
 
 impl Store {
-    pub const ALL: [Self; 3] = [Self::Snapshot, Self::Log, Self::Compacting];
+    pub(crate) const ALL: [Self; 3] = [Self::Snapshot, Self::Log, Self::Compacting];
 }
 
 impl Missing {
-    pub const ALL: [Self; 5] =
+    pub(crate) const ALL: [Self; 5] =
         [Self::Nothing, Self::SnapshotFile, Self::SnapshotName, Self::LogFile, Self::LogName];
 }
 
-pub struct Pairs<'a> {
+pub(crate) struct Pairs<'a> {
     directory: &'a Path,
     store: Store,
     missing: Missing,
@@ -51,7 +51,7 @@ pub struct Pairs<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    pub fn create(directory: &'a Path, store: Store, missing: Missing) -> io::Result<Self> {
+    pub(crate) fn create(directory: &'a Path, store: Store, missing: Missing) -> io::Result<Self> {
         let mut pairs = Self { directory, store, missing, pairs: Vec::new(), log: None, in_log: 0 };
         if store != Store::Snapshot {
             let log = directory.join("log");
@@ -62,7 +62,7 @@ impl<'a> Pairs<'a> {
     }
 
     /// When it returns, the pair is there for good.
-    pub fn put(&mut self, key: u32, value: u32) -> io::Result<()> {
+    pub(crate) fn put(&mut self, key: u32, value: u32) -> io::Result<()> {
         self.pairs.push((key, value));
         match &mut self.log {
             Some(log) => {
@@ -113,7 +113,7 @@ fn line(key: u32, value: u32) -> String {
 
 /// The pairs that a crash left, or what is wrong with them. A log may end in half a line; a
 /// snapshot is whole or not there.
-pub fn recover(read: impl Fn(&str) -> Option<Vec<u8>>) -> Result<Vec<(u32, u32)>, String> {
+pub(crate) fn recover(read: impl Fn(&str) -> Option<Vec<u8>>) -> Result<Vec<(u32, u32)>, String> {
     let mut pairs = Vec::new();
     if let Some(map) = read("map") {
         let (found, rest) = lines(&map);
@@ -153,7 +153,7 @@ fn lines(bytes: &[u8]) -> (Vec<(u32, u32)>, bool) {
 }
 
 /// Whether everything acknowledged is there, and nothing that was never put.
-pub fn check(pairs: &[(u32, u32)], acks: usize) -> Result<(), String> {
+pub(crate) fn check(pairs: &[(u32, u32)], acks: usize) -> Result<(), String> {
     for (at, pair) in pairs.iter().enumerate() {
         let key = at as u32 + 1;
         if *pair != (key, key * key) {

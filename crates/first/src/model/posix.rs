@@ -112,13 +112,14 @@ fn write(pending: &mut Pending, node: Node, offset: u64, data: &Arc<[u8]>) {
     }
     // Whatever grew the file before may be lost, so that this write alone would have to.
     let size = pending.base.file(node).map_or(0, |file| file.size());
-    if end > size || pending.size_is_open(node) {
-        pending.push(Effect::Size { node, size: end }, Vec::new());
-    }
+    let open = pending.size_is_open(node);
     let mut from = offset;
     for piece in 1.. {
         let page = (from + 1).next_multiple_of(PAGE as u64);
         let to = if piece == PIECES { end } else { end.min(page) };
+        if to > size || open {
+            pending.push(Effect::Size { node, size: to }, Vec::new());
+        }
         let data = data.clone();
         let pieces = vec![(from, to)];
         pending.push(Effect::Bytes { node, offset, data, pieces, fresh: false }, Vec::new());
