@@ -6,12 +6,13 @@ use std::process::Command;
 use crate::chromiums;
 
 /// Programs that tests run for real, and files they need, with the Debian packages they come in.
-const NEEDED: [(&str, &str); 27] = [
+const NEEDED: [(&str, &str); 28] = [
     ("git", "git"),
     ("cc", "gcc"),
     ("make", "make"),
     ("setpriv", "util-linux"),
     ("python3", "python3"),
+    ("sqlite3", "sqlite3"),
     ("/usr/share/doc/python3-venv", "python3-venv"),
     ("mount", "mount"),
     ("ps", "procps"),

@@ -19,12 +19,12 @@
 //! }
 //! ```
 //!
-//! [`Workload::verify`] does the work. It runs this very test again in child processes: one that
-//! kills itself with SIGKILL at crash point 1, one that checks what is left, then crash point 2,
-//! and so on until the workload ends without reaching the next point.
+//! [`Workload::verify`] does the work. It runs this very test again in child processes: one is
+//! recorded, and for each crash point one checks what a kill there would have left. Where nothing
+//! can be recorded, the workload runs again for every point and kills itself there.
 //!
-//! **What it cannot show:** a killed process leaves the page cache behind, so whatever was written
-//! is there for the check, synced or not. A missing `fsync` passes.
+//! **What a kill cannot show:** a killed process leaves the page cache behind, so whatever was
+//! written is there for the check, synced or not. [`Test::model`] loses what was not synced.
 //!
 //! The crate is linked into other people's test binaries: it depends on `libc` alone, starts
 //! nothing outside [`test()`], and ends the process only in children that it started itself or that
@@ -56,6 +56,7 @@ mod orchestrator;
 mod place;
 mod plan;
 mod point;
+mod power;
 mod problem;
 mod process;
 pub mod record;
@@ -71,6 +72,7 @@ pub mod verify;
 
 pub use env::{CrashInfo, Env};
 pub use materialise::materialise;
+pub use model::Model;
 pub use point::{ack, crash_point};
 pub use record::record;
 pub use test::{AsyncWorkload, Test, Verified, Workload, test};

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::problem::Problem;
-use crate::variables::{CRASH_TARGET, SEED, TEST_INDEX};
+use crate::variables::{CRASH_TARGET, REPLAY, SEED, STATE, TEST_INDEX};
 
 /// What can be known about the caller.
 #[derive(Debug, Clone, Default)]
@@ -97,7 +97,17 @@ impl Invocation {
 
     /// One line for a shell that tries this crash point again, from the start.
     pub(crate) fn reproduce(&self, target: usize, seed: u64, index: usize) -> String {
-        let mut words = vec![format!("{CRASH_TARGET}={target}"), format!("{SEED}={seed}")];
+        self.command(vec![format!("{CRASH_TARGET}={target}"), format!("{SEED}={seed}")], index)
+    }
+
+    /// The command that checks one state of a recording again.
+    pub(crate) fn replay(&self, log: &str, state: &str, seed: u64, index: usize) -> String {
+        let words = [(REPLAY, log), (STATE, state)];
+        let words = words.map(|(name, value)| format!("{name}={}", quote(value)));
+        self.command([&words[..], &[format!("{SEED}={seed}")]].concat(), index)
+    }
+
+    fn command(&self, mut words: Vec<String>, index: usize) -> String {
         if index > 1 {
             words.push(format!("{TEST_INDEX}={index}"));
         }

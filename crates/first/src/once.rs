@@ -22,12 +22,23 @@ use crate::verify::mountable;
 
 #[derive(Debug)]
 pub(crate) struct Once {
-    pub(crate) recording: Recording,
     pub(crate) ending: Ending,
+    pub(crate) stands: Stands,
+    /// What the whole workload left.
+    pub(crate) end: Tree,
     points: Vec<Passed>,
-    end: Tree,
+}
+
+/// Room for states, each of which is seen where the workload saw its directory.
+#[derive(Debug)]
+pub(crate) struct Stands {
+    pub(crate) recording: Recording,
     scratch: Scratch,
+    /// The directory above the recorded one.
+    here: PathBuf,
     mounted: bool,
+    /// Made because the recorded place is gone.
+    _made: Option<Scratch>,
 }
 
 /// The directory as it was when a crash point was passed.
@@ -83,7 +94,8 @@ impl Once {
             }
         }
         let recording = recorded.recording;
-        Ok(Self { recording, ending, points, end: tree, scratch, mounted })
+        let stands = Stands { recording, scratch, here: above, mounted, _made: None };
+        Ok(Self { ending, stands, end: tree, points })
     }
 
     /// What a run that crashes at this point would have said; none beyond the end, where only
@@ -119,14 +131,26 @@ impl Once {
             Some(passed) => (&passed.tree, passed.acks),
             None => (&self.end, usize::MAX),
         };
-        self.put_up(&format!("run_{target}"), tree, acks)
+        self.stands.put_up(&format!("run_{target}"), tree, acks)
+    }
+}
+
+impl Stands {
+    /// For states of a log whose directory may not exist any more.
+    pub(crate) fn replayed(recording: Recording) -> io::Result<Self> {
+        let scratch = Scratch::new(None)?;
+        let here = recording.root.parent().unwrap_or(Path::new("/")).to_owned();
+        let above = here.parent().filter(|above| !above.exists());
+        let made = above.map(|above| Scratch::adopt(above.to_owned()));
+        let mounted = mountable(scratch.path(), &here).is_ok();
+        Ok(Self { recording, scratch, here, mounted, _made: made })
     }
 
     /// Puts up a state, with so many of the promises.
     pub(crate) fn put_up(&self, name: &str, tree: &Tree, acks: usize) -> io::Result<Stand> {
         let root = &self.recording.root;
         let above = self.scratch.path().join(name);
-        let directory = above.join("work");
+        let directory = above.join(root.file_name().unwrap_or("work".as_ref()));
         fs::create_dir_all(&directory)?;
         crate::materialise::materialise(tree, &directory)?;
         let promised: Vec<Vec<u8>> = self
@@ -141,8 +165,7 @@ impl Once {
             .collect();
         let file = self.scratch.path().join(format!("{name}.acks"));
         fs::write(&file, crate::verify::lines(&promised))?;
-        let here = self.scratch.path().join("here");
-        let namespace = self.mounted.then(|| Namespace::new(&above, &here)).transpose()?;
+        let namespace = self.mounted.then(|| Namespace::new(&above, &self.here)).transpose()?;
         let seen = if self.mounted { root.clone() } else { directory.clone() };
         Ok(Stand { above, directory, seen, acks: file, namespace })
     }

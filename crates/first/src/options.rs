@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::glob::Glob;
+use crate::model::Model;
 use crate::problem::Problem;
 
 /// A child that takes longer hangs: crash tests are made of short workloads.
@@ -17,6 +18,7 @@ pub(crate) struct Options {
     pub(crate) timeout: Duration,
     pub(crate) keep_going: bool,
     pub(crate) label_filter: Option<String>,
+    pub(crate) model: Model,
 }
 
 impl Default for Options {
@@ -29,6 +31,7 @@ impl Default for Options {
             timeout: TIMEOUT,
             keep_going: false,
             label_filter: None,
+            model: Model::Kill,
         }
     }
 }

@@ -10,17 +10,20 @@ use std::time::Duration;
 use crate::channel::Message;
 use crate::drive::{self, Children, Outcome};
 use crate::events::{CrashPoint, Events, Summary};
+use crate::model::Model;
 use crate::name::Invocation;
 use crate::once::Once;
 use crate::options::Options;
-use crate::place::Place;
+use crate::place::{Place, absent};
 use crate::plan::{Executed, FailedPhase, Finish, Goal, Line, Plan, Step};
+use crate::power;
 use crate::problem::Problem;
 use crate::process::{Launch, Running};
+use crate::record::RecordError;
 use crate::report::{Told, say};
 use crate::state::Eye;
 use crate::trace::Trace;
-use crate::variables::{self, Variables};
+use crate::variables::{self, RECORD, Variables};
 use crate::verdict::{self, Check, Execution};
 
 /// One FIRST test of a test function.
@@ -45,10 +48,91 @@ pub(crate) fn run(session: &Session<'_>) -> Result<(), String> {
         variables.keep_artifacts,
     )
     .map_err(told)?;
+    if let (Some(log), Some(state)) = (&variables.replay, &variables.state) {
+        let replayed = power::replay(session, &place, log, state);
+        place.tidy();
+        return replayed;
+    }
+    if session.options.model != Model::Kill {
+        match once(session, &place) {
+            Ok(Some(once)) => {
+                let result = power::run(session, &place, &once);
+                complain(std::fs::remove_file(place.recording_log()), "the recording's output");
+                place.tidy();
+                return result;
+            }
+            Ok(None) => weaker(session, &format!("{RECORD}=0")),
+            Err(error) if error.needs_re_execution() => weaker(session, &error.to_string()),
+            Err(error) => {
+                place.tidy();
+                return Err(error.to_string());
+            }
+        }
+    }
     let mut supervisor =
         Supervisor { session, place, events, summary: Summary::default(), failures: Vec::new() };
     let finish = supervisor.explore();
     supervisor.close(&finish)
+}
+
+/// The crash points are killed instead: no write is ever lost.
+fn weaker(session: &Session<'_>, why: &str) {
+    let model = session.options.model;
+    say(&format!("not recorded ({why}): weaker than {model}, crash points are only killed"));
+}
+
+/// Records the workload, unless it was said not to.
+fn once(session: &Session<'_>, place: &Place) -> Result<Option<Once>, RecordError> {
+    if session.variables.record == Some(false) {
+        return Ok(None);
+    }
+    let log = place.recording_log();
+    let launch = |root: &Path| {
+        let mut launch = session.launch(place, 1, FailedPhase::Execution, root, Vec::new());
+        // No workload has that many points.
+        launch.set.push((variables::CRASH_TARGET, usize::MAX.to_string().into()));
+        launch.log = log.clone();
+        launch
+    };
+    let recorded = Once::record(session.variables.work_dir.as_deref(), launch);
+    if recorded.is_err() {
+        complain(absent(std::fs::remove_file(&log)), &log.display().to_string());
+    }
+    recorded.map(Some)
+}
+
+impl<'a> Session<'a> {
+    /// A child of this test.
+    pub(crate) fn launch(
+        &self,
+        place: &Place,
+        target: usize,
+        phase: FailedPhase,
+        directory: &Path,
+        mut set: Vec<(&'static str, OsString)>,
+    ) -> Launch<'a> {
+        let word = match phase {
+            FailedPhase::Execution => "EXECUTION",
+            FailedPhase::Verify => "VERIFY",
+        };
+        set.extend([
+            (variables::PHASE, word.into()),
+            (variables::CRASH_TARGET, target.to_string().into()),
+            (variables::WORK_DIR, directory.into()),
+            (variables::SEED, self.seed.to_string().into()),
+            (variables::TEST_NAME, self.invocation.test.as_str().into()),
+            (variables::TEST_INDEX, self.index.to_string().into()),
+        ]);
+        Launch {
+            target,
+            program: &self.invocation.program,
+            arguments: &self.invocation.arguments,
+            set,
+            log: place.log(target, phase),
+            timeout: self.options.timeout,
+            namespace: None,
+        }
+    }
 }
 
 struct Supervisor<'a> {
@@ -212,23 +296,12 @@ impl Workshop<'_> {
     /// Records the workload, unless it was said not to, or only one crash is wanted: that one is a
     /// real one.
     fn record(&self) -> Option<Once> {
-        let variables = self.session.variables;
-        if variables.record == Some(false) || variables.only.is_some() {
+        if self.session.variables.only.is_some() || self.session.options.model != Model::Kill {
             return None;
         }
-        let launch = |root: &Path| {
-            // No workload has that many points.
-            let mut launch = self.launch(1, FailedPhase::Execution, root, Vec::new());
-            launch.set.push((variables::CRASH_TARGET, usize::MAX.to_string().into()));
-            launch.log = self.place.recording_log();
-            launch
-        };
-        let recorded = Once::record(variables.work_dir.as_deref(), launch);
-        let log = self.place.recording_log();
-        match recorded {
-            Ok(once) => Some(once),
+        match once(self.session, self.place) {
+            Ok(once) => once,
             Err(error) => {
-                complain(std::fs::remove_file(&log), &log.display().to_string());
                 if error.needs_re_execution() {
                     say(&format!(
                         "not recorded, each crash point runs the workload again: {error}"
@@ -378,29 +451,8 @@ impl Workshop<'_> {
         target: usize,
         phase: FailedPhase,
         directory: &Path,
-        mut set: Vec<(&'static str, OsString)>,
+        set: Vec<(&'static str, OsString)>,
     ) -> Launch<'_> {
-        let session = self.session;
-        let word = match phase {
-            FailedPhase::Execution => "EXECUTION",
-            FailedPhase::Verify => "VERIFY",
-        };
-        set.extend([
-            (variables::PHASE, word.into()),
-            (variables::CRASH_TARGET, target.to_string().into()),
-            (variables::WORK_DIR, directory.into()),
-            (variables::SEED, session.seed.to_string().into()),
-            (variables::TEST_NAME, session.invocation.test.as_str().into()),
-            (variables::TEST_INDEX, session.index.to_string().into()),
-        ]);
-        Launch {
-            target,
-            program: &session.invocation.program,
-            arguments: &session.invocation.arguments,
-            set,
-            log: self.place.log(target, phase),
-            timeout: session.options.timeout,
-            namespace: None,
-        }
+        self.session.launch(self.place, target, phase, directory, set)
     }
 }

@@ -64,6 +64,16 @@ impl Place {
         self.base.join("recording.log")
     }
 
+    /// The recording itself, for findings.
+    pub(crate) fn crash_log(&self) -> PathBuf {
+        self.base.join("recording.crash")
+    }
+
+    /// The state that shows a finding.
+    pub(crate) fn finding(&self, id: &str) -> PathBuf {
+        self.base.join(id)
+    }
+
     /// What was promised before a crash.
     pub(crate) fn acks(&self, target: usize) -> PathBuf {
         self.base.join(format!("run_{target}.acks"))
@@ -140,7 +150,7 @@ fn open_up(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn absent(result: io::Result<()>) -> io::Result<()> {
+pub(crate) fn absent(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,

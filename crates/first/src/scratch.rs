@@ -42,6 +42,11 @@ impl Scratch {
         }
     }
 
+    /// Takes over a directory that is about to be made.
+    pub(crate) fn adopt(path: PathBuf) -> Self {
+        Self { path }
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }

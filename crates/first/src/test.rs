@@ -8,6 +8,7 @@ use crate::child::Child;
 use crate::env::{CrashInfo, Env};
 use crate::future::{MustFinish, caught};
 use crate::glob::Glob;
+use crate::model::Model;
 use crate::name::{Caller, Invocation};
 use crate::options::Options;
 use crate::orchestrator::{self, Session};
@@ -62,6 +63,15 @@ impl Test {
     /// Counts only crash points whose label matches: `*`, `?` and `[a-z]` as in a shell.
     pub fn label_filter(mut self, pattern: impl Into<String>) -> Self {
         self.options.label_filter = Some(pattern.into());
+        self
+    }
+
+    /// What a crash may take, [`Model::Kill`] unless said: only the process ends, at each crash
+    /// point. Under the others the power fails after any operation, and what was not synced may be
+    /// lost in every way that the file system allows; crash points are labels then, and
+    /// [`CrashInfo::point_id`] is the number of the operation.
+    pub fn model(mut self, model: Model) -> Self {
+        self.options.model = model;
         self
     }
 

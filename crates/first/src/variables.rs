@@ -22,6 +22,9 @@ pub(crate) const CRASH_LABEL: &str = "FIRST_CRASH_LABEL";
 pub(crate) const ACKS: &str = "FIRST_ACKS";
 /// Set to 0 to run the workload again for every crash point instead of recording it once.
 pub(crate) const RECORD: &str = "FIRST_RECORD";
+/// A recording to take a state from, and the state to check, without running the workload.
+pub(crate) const REPLAY: &str = "FIRST_REPLAY";
+pub(crate) const STATE: &str = "FIRST_STATE";
 /// Set to 1 for a workload that is being recorded.
 pub(crate) const RECORDING: &str = "FIRST_RECORDING";
 /// How a child talks to its orchestrator: `<pid>:<descriptor to watch>:<descriptor to write>`.
@@ -56,6 +59,8 @@ pub(crate) struct Variables {
     pub(crate) keep_going: Option<bool>,
     pub(crate) record: Option<bool>,
     pub(crate) acks: Option<PathBuf>,
+    pub(crate) replay: Option<PathBuf>,
+    pub(crate) state: Option<String>,
     pub(crate) events: Option<PathBuf>,
     pub(crate) channel: Option<Channel>,
     pub(crate) run_id: Option<String>,
@@ -83,7 +88,16 @@ impl Variables {
                     .ok_or(Problem::Missing { name: CRASH_TARGET, phase: "EXECUTION" })?,
             },
             Some(phase) if phase == "VERIFY" => {
-                let point = text(CRASH_POINT_ID)?.map(|v| id(CRASH_POINT_ID, v)).transpose()?;
+                // 0 is before the first operation.
+                let point = text(CRASH_POINT_ID)?
+                    .map(|value| match value.parse() {
+                        Ok(point) => Ok(point),
+                        Err(_) => {
+                            let must = "a number";
+                            Err(Problem::Variable { name: CRASH_POINT_ID, value, must })
+                        }
+                    })
+                    .transpose()?;
                 Phase::Verify {
                     point_id: point
                         .or(target)
@@ -114,6 +128,8 @@ impl Variables {
             keep_going: text(KEEP_GOING)?.map(|v| switch(KEEP_GOING, v)).transpose()?,
             record: text(RECORD)?.map(|v| switch(RECORD, v)).transpose()?,
             acks: look_up(ACKS).filter(|value| !value.is_empty()).map(PathBuf::from),
+            replay: look_up(REPLAY).filter(|value| !value.is_empty()).map(PathBuf::from),
+            state: text(STATE)?,
             events: look_up(EVENTS).filter(|value| !value.is_empty()).map(PathBuf::from),
             channel: text(CHANNEL)?.map(channel).transpose()?,
             run_id: text(RUN_ID)?,

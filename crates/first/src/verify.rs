@@ -203,47 +203,20 @@ impl Pool {
         case: impl Fn(&T) -> Case<'_> + Sync,
         mut tell: impl FnMut(T, Verdict) -> ControlFlow<()>,
     ) -> io::Result<()> {
-        let jobs = jobs.max(1);
-        let (to_do, work) = mpsc::channel::<T>();
-        let (done, results) = mpsc::channel();
-        let work = Mutex::new(work);
-        thread::scope(|scope| {
-            for slot in 0..jobs {
-                let (work, done, case) = (&work, done.clone(), &case);
-                scope.spawn(move || {
-                    loop {
-                        let state = work.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                        let Ok(state) = state else { return };
-                        let verdict = self.verify(slot, &case(&state));
-                        if done.send((state, verdict)).is_err() {
-                            return;
-                        }
-                    }
-                });
-            }
-            drop(done);
-            // Gone at the end of this closure, which is what the workers wait for.
-            let to_do = to_do;
-            let mut states = states.into_iter();
-            let mut busy = 0;
-            loop {
-                // One more than there are workers: nobody waits for the next state to be built.
-                while busy < jobs + 1
-                    && let Some(state) = states.next()
-                    && to_do.send(state).is_ok()
-                {
-                    busy += 1;
+        let mut failed = Ok(());
+        in_parallel(
+            jobs,
+            states,
+            |slot, state| self.verify(slot, &case(state)),
+            |state, verdict| match verdict {
+                Ok(verdict) => tell(state, verdict),
+                Err(error) => {
+                    failed = Err(error);
+                    ControlFlow::Break(())
                 }
-                if busy == 0 {
-                    return Ok(());
-                }
-                let Ok((state, verdict)) = results.recv() else { return Ok(()) };
-                busy -= 1;
-                if tell(state, verdict?).is_break() {
-                    return Ok(());
-                }
-            }
-        })
+            },
+        );
+        failed
     }
 
     fn place(&self, slot: usize, case: &Case<'_>) -> io::Result<Place> {
@@ -274,6 +247,57 @@ impl Pool {
         let path: &Path = if self.mounted { &self.verifier.root } else { &place.state };
         path.as_os_str()
     }
+}
+
+/// Does the work with so many threads, each with a number of its own. `tell` is called on this
+/// thread, until it breaks; what has begun by then is finished and not told.
+pub(crate) fn in_parallel<T: Send, R: Send>(
+    jobs: usize,
+    items: impl IntoIterator<Item = T>,
+    work: impl Fn(usize, &T) -> R + Sync,
+    mut tell: impl FnMut(T, R) -> ControlFlow<()>,
+) {
+    let jobs = jobs.max(1);
+    let (to_do, waiting) = mpsc::channel::<T>();
+    let (done, results) = mpsc::channel();
+    let waiting = Mutex::new(waiting);
+    thread::scope(|scope| {
+        for slot in 0..jobs {
+            let (waiting, done, work) = (&waiting, done.clone(), &work);
+            scope.spawn(move || {
+                loop {
+                    let item = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok(item) = item else { return };
+                    let result = work(slot, &item);
+                    if done.send((item, result)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(done);
+        // Gone at the end of this closure, which is what the workers wait for.
+        let to_do = to_do;
+        let mut items = items.into_iter();
+        let mut busy = 0;
+        loop {
+            // One more than there are workers: nobody waits for the next one to be made.
+            while busy < jobs + 1
+                && let Some(item) = items.next()
+                && to_do.send(item).is_ok()
+            {
+                busy += 1;
+            }
+            if busy == 0 {
+                return;
+            }
+            let Ok((item, result)) = results.recv() else { return };
+            busy -= 1;
+            if tell(item, result).is_break() {
+                return;
+            }
+        }
+    });
 }
 
 /// Whether a child can have a directory mounted over another one.

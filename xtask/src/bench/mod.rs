@@ -4,6 +4,7 @@
 //! mean anything.
 
 mod agent;
+mod crash;
 mod effects;
 mod exec;
 mod first;
@@ -43,6 +44,7 @@ pub(crate) fn run(name: &str) -> Result<(), String> {
     }
     match name {
         "agent" => agent::run(),
+        "crash" => crash::run(),
         "effects" => effects::run(),
         "exec" => exec::run(),
         "first" => first::run(),
@@ -52,13 +54,14 @@ pub(crate) fn run(name: &str) -> Result<(), String> {
         "slurm" => slurm::run(),
         "ui" => ui::run(),
         _ => Err(format!(
-            "there is no benchmark {name}; there are: agent, effects, exec, first, matrix, mcp, record, slurm, ui"
+            "there is no benchmark {name}; there are: agent, crash, effects, exec, first, matrix, mcp, record, slurm, ui"
         )),
     }
 }
 
 pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
     match batch {
+        ["crash", batch @ ..] => crash::spin(batch),
         ["effects", batch @ ..] => effects::spin(batch),
         ["matrix", batch @ ..] => matrix::spin(batch),
         _ => exec::spin(batch),

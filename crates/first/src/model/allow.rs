@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 
+use super::atom::apply_all;
 use super::explore::machine_at;
 use super::machine::Point;
 use super::pending::Pending;
@@ -22,7 +23,7 @@ pub fn allows(recording: &Recording, model: Model, point: Point, found: &Tree) -
         return true;
     }
     let mut search = Search { pending, found, kept: Vec::new(), seen: HashSet::new() };
-    model != Model::Kill && search.go(pending.base.clone())
+    model != Model::Kill && search.go()
 }
 
 struct Search<'a> {
@@ -35,13 +36,17 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// `tree` has the parts that survive so far.
-    fn go(&mut self, tree: Tree) -> bool {
+    fn go(&mut self) -> bool {
         let at = self.kept.len();
         let Some(atom) = self.pending.atoms.get(at) else {
-            return self.is_closed()
-                && self.seen.insert(tree.digest())
-                && Listing::new(&tree) == self.found;
+            if !self.is_closed() {
+                return false;
+            }
+            let kept = self.pending.atoms.iter().zip(&self.kept).filter(|(_, kept)| **kept);
+            let kept: Vec<_> = kept.map(|(atom, _)| (atom, None)).collect();
+            let mut tree = self.pending.base.clone();
+            apply_all(&mut tree, &kept);
+            return self.seen.insert(tree.digest()) && Listing::new(&tree) == self.found;
         };
         // What is needed and already lost decides; what comes later is looked at in the end.
         let possible = atom.requires.iter().all(|id| {
@@ -49,17 +54,15 @@ impl Search<'_> {
             needed.copied().unwrap_or(true)
         });
         if possible {
-            let mut with = tree.clone();
-            atom.apply(&mut with);
             self.kept.push(true);
-            let allowed = self.go(with);
+            let allowed = self.go();
             self.kept.pop();
             if allowed {
                 return true;
             }
         }
         self.kept.push(false);
-        let allowed = self.go(tree);
+        let allowed = self.go();
         self.kept.pop();
         allowed
     }

@@ -86,36 +86,30 @@ pub(crate) fn inner(action: &Action, size: u64) -> Action {
 
 impl Atom {
     pub(crate) fn apply(&self, tree: &mut Tree) {
+        self.apply_up_to(tree, None, 0);
+    }
+
+    /// Bytes past the end are on disk but nobody sees them, unless the file grows to `reach` later.
+    /// Torn new blocks bring the size of what is left of them.
+    fn apply_up_to(&self, tree: &mut Tree, torn: Option<Torn>, reach: u64) {
         match &self.effect {
             Effect::Name(action) | Effect::Inode(action) => tree.apply(action),
             Effect::Size { node, size } => {
                 tree.bytes(*node, |bytes| bytes.resize(bytes.size().max(*size)));
             }
-            Effect::Bytes { pieces, .. } => self.write(tree, pieces, false),
-            Effect::Flush { .. } => {}
-        }
-    }
-
-    /// Only the bytes before `cut` survive, or only those from it on.
-    pub(crate) fn apply_torn(&self, tree: &mut Tree, torn: Torn) {
-        if let Effect::Bytes { pieces, fresh, .. } = &self.effect {
-            let pieces = pieces.iter().flat_map(|piece| torn.keep(*piece)).collect::<Vec<_>>();
-            self.write(tree, &pieces, *fresh);
-        }
-    }
-
-    /// Bytes past the end are on disk, but nobody sees them; only new blocks bring their size.
-    fn write(&self, tree: &mut Tree, pieces: &[(u64, u64)], grow: bool) {
-        if let Effect::Bytes { node, offset, data, .. } = &self.effect {
-            tree.bytes(*node, |bytes| {
-                for (from, to) in pieces {
-                    let to = if grow { *to } else { bytes.size().min(*to) };
-                    if *from < to {
+            Effect::Bytes { node, offset, data, pieces, fresh } => tree.bytes(*node, |bytes| {
+                for piece in pieces {
+                    let kept = torn.map_or(Some(*piece), |torn| torn.keep(*piece));
+                    let Some((from, to)) = kept else { continue };
+                    let limit = if torn.is_some() && *fresh { to } else { bytes.size().max(reach) };
+                    let to = to.min(limit);
+                    if from < to {
                         let within = (from - offset) as usize..(to - offset) as usize;
-                        bytes.write(*from, &data[within]);
+                        bytes.write(from, &data[within]);
                     }
                 }
-            });
+            }),
+            Effect::Flush { .. } => {}
         }
     }
 
@@ -139,6 +133,31 @@ impl Atom {
                 .filter(|(start, end)| start < end)
                 .collect();
         }
+    }
+}
+
+/// Applies the parts that survive, in order.
+pub(crate) fn apply_all(tree: &mut Tree, atoms: &[(&Atom, Option<Torn>)]) {
+    // From the end: how far each file will grow before it is cut.
+    let mut reach: Vec<(Node, u64)> = Vec::new();
+    let mut reaches = vec![0; atoms.len()];
+    for (at, (atom, _)) in atoms.iter().enumerate().rev() {
+        let Some(node) = atom.node() else { continue };
+        let slot = match reach.iter().position(|(one, _)| *one == node) {
+            Some(slot) => slot,
+            None => {
+                reach.push((node, 0));
+                reach.len() - 1
+            }
+        };
+        match &atom.effect {
+            Effect::Size { size, .. } => reach[slot].1 = reach[slot].1.max(*size),
+            Effect::Inode(Action::Truncate { .. }) => reach[slot].1 = 0,
+            _ => reaches[at] = reach[slot].1,
+        }
+    }
+    for ((atom, torn), reach) in atoms.iter().zip(reaches) {
+        atom.apply_up_to(tree, *torn, reach);
     }
 }
 

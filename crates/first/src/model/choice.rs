@@ -3,7 +3,7 @@
 //! It looks at the newest parts only, at most [`WINDOW`] of them; older ones survive together or
 //! are lost together. Every choice is closed under what the profile requires.
 
-use super::atom::{Atom, Effect, Part, Torn};
+use super::atom::{Atom, Effect, Part, Torn, apply_all};
 use super::key::{Kept, StateKey};
 use super::machine::{Machine, Point};
 use super::page::PAGE;
@@ -177,13 +177,16 @@ impl<'a> Window<'a> {
         let pending = &self.machine.pending;
         let Choice::Parts { older, mask, torn } = choice else { return pending.now.clone() };
         let mut tree = if older { pending.settled.clone() } else { pending.base.clone() };
-        for (at, atom) in self.atoms.iter().enumerate() {
-            match torn {
-                Some((part, torn)) if part == at => atom.apply_torn(&mut tree, torn),
-                _ if mask & (1 << at) != 0 => atom.apply(&mut tree),
-                _ => {}
-            }
-        }
+        let kept: Vec<_> = self
+            .atoms
+            .iter()
+            .enumerate()
+            .filter_map(|(at, atom)| match torn {
+                Some((part, torn)) if part == at => Some((atom, Some(torn))),
+                _ => (mask & (1 << at) != 0).then_some((atom, None)),
+            })
+            .collect();
+        apply_all(&mut tree, &kept);
         tree
     }
 

@@ -39,6 +39,8 @@ pub struct Explainer<'a> {
     promises: Promises,
     lines: Vec<Line>,
     causes: Vec<Cause>,
+    /// How many ids were given.
+    count: usize,
 }
 
 struct Cause {
@@ -48,6 +50,16 @@ struct Cause {
     torn: bool,
     /// For a state that lost nothing: the operation before the crash and the one after.
     between: Option<(String, String)>,
+}
+
+impl Cause {
+    /// Whether the other one loses the same and perhaps more.
+    fn covers(&self, other: &Self) -> bool {
+        self.lost.is_subset(&other.lost)
+            && self.survivor == other.survivor
+            && self.torn == other.torn
+            && self.between == other.between
+    }
 }
 
 /// More checks than this for one explanation are not worth a shorter sentence.
@@ -62,6 +74,7 @@ impl<'a> Explainer<'a> {
             promises: Promises::new(recording),
             lines: story(recording),
             causes: Vec::new(),
+            count: 0,
         })
     }
 
@@ -73,19 +86,25 @@ impl<'a> Explainer<'a> {
             return cause.finding.id.clone();
         }
         let mut cause = self.explain(state, &mut fails);
-        let known = self.causes.iter_mut().find(|one| {
-            one.lost == cause.lost
-                && one.survivor == cause.survivor
-                && one.torn == cause.torn
-                && one.between == cause.between
-        });
-        if let Some(known) = known {
+        if let Some(known) = self.causes.iter_mut().find(|one| one.covers(&cause)) {
             known.finding.states += 1;
             return known.finding.id.clone();
         }
-        cause.finding.id = format!("F{}", self.causes.len() + 1);
+        // A smaller loss may explain what took more before.
+        let wider = self.causes.iter().position(|one| cause.covers(one));
+        cause.finding.id = match wider {
+            Some(at) => self.causes[at].finding.id.clone(),
+            None => {
+                self.count += 1;
+                format!("F{}", self.count)
+            }
+        };
         let id = cause.finding.id.clone();
-        self.causes.push(cause);
+        let same = |one: &Cause| cause.covers(one);
+        cause.finding.states +=
+            self.causes.iter().filter(|one| same(one)).map(|one| one.finding.states).sum::<usize>();
+        self.causes.retain(|one| !cause.covers(one));
+        self.causes.insert(wider.unwrap_or(self.causes.len()).min(self.causes.len()), cause);
         id
     }
 
@@ -151,6 +170,7 @@ impl<'a> Explainer<'a> {
         let torn_id = torn.and_then(|(part, _)| machine.id(part));
         let elements: Vec<Id> = lost.into_iter().filter(|id| Some(*id) != torn_id).collect();
         let smallest = trial.minimise(elements, torn);
+        let smallest = trial.latest(smallest, torn);
         let key = trial.key(&smallest, torn);
         let survivor = self.survivor(&mut trial, &smallest, torn);
         self.tell(&machine, state, key, &smallest, torn, survivor)
@@ -284,10 +304,16 @@ impl<'a> Explainer<'a> {
         } else {
             format!("{} (op {main})", line.noun())
         };
-        let others = match operations.len() - 1 {
-            0 => String::new(),
-            1 => format!(" and op {}", operations[1]),
-            more => format!(" and {more} more operations"),
+        // More of the same, from other rounds, says nothing new.
+        let others: Vec<u32> = operations[1..]
+            .iter()
+            .copied()
+            .filter(|number| self.shape(*number) != line.shape)
+            .collect();
+        let others = match others[..] {
+            [] => String::new(),
+            [one] => format!(" and op {one}"),
+            _ => format!(" and {} more operations", others.len()),
         };
         let target = match (&line.directory, line.is_name()) {
             (Some(directory), true) => format!("the directory {}", quoted(directory)),
@@ -301,12 +327,12 @@ impl<'a> Explainer<'a> {
                     _ => "name",
                 };
                 let bytes = match line.range {
-                    Some((from, to)) => format!("its bytes {from}–{to} do not"),
-                    None => format!("{what} does not"),
+                    Some((from, to)) => format!("its bytes {from}–{to}{others} do not"),
+                    None => format!("{what}{others} does not"),
                 };
                 let path = quoted(&later.path);
                 format!(
-                    "the {verb} of {path} survives but {bytes}{others}: `fsync` the file before op {number}"
+                    "the {verb} of {path} survives but {bytes}: `fsync` the file before op {number}"
                 )
             }
             Some((number, later)) => {
@@ -444,6 +470,16 @@ impl<F: FnMut(&State) -> bool> Trial<'_, F> {
             Kept::Only(parts) => parts.binary_search(&atom.part).is_err(),
         });
         lost.map(|atom| atom.id).collect()
+    }
+
+    /// What needs the lost parts is lost with them. If one of those alone is enough it is the
+    /// better answer; the last one takes least along.
+    fn latest(&mut self, smallest: Vec<Id>, torn: Option<(Part, Torn)>) -> Vec<Id> {
+        let all = self.machine.pending.with_dependents(smallest.iter().copied());
+        let alone = all.iter().rev().filter(|id| smallest != [**id]).take(16).copied();
+        let found =
+            alone.collect::<Vec<_>>().into_iter().find(|id| self.fails_without(&[*id], torn));
+        found.map_or(smallest, |id| vec![id])
     }
 
     /// Delta debugging: the fewest of these whose loss still fails.

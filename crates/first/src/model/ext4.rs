@@ -31,6 +31,8 @@ struct Inode {
     dirty: BTreeMap<u64, Dirty>,
     /// The last growth by a write, and to what size.
     grown: Option<(Id, u64)>,
+    /// The zeros after the last cut inside a page: whoever grows the file past them shows them.
+    cut: Option<Id>,
     /// Emptied since it was last closed: what is written next is allocated at close.
     emptied: bool,
     /// The last part of the journal that `fsync` waits for.
@@ -95,9 +97,10 @@ impl Ext4 {
             }
             Action::Truncate { node, size } => {
                 let old = pending.now.file(*node).map_or(0, |file| file.size());
-                self.zeros(pending, *node, &edges(*size, u64::MAX, old));
+                let cut = self.zeros(pending, *node, &edges(*size, u64::MAX, old));
                 let id = self.change(pending, *node, action);
                 let inode = self.inode(*node);
+                inode.cut = cut.or(inode.cut);
                 inode.resized = Some(id);
                 inode.emptied |= *size == 0;
                 inode.forget(size.div_ceil(PAGE as u64)..u64::MAX);
@@ -122,7 +125,9 @@ impl Ext4 {
                 let id = self.change(pending, *node, &inner(action, size));
                 let inode = self.inode(*node);
                 inode.resized = Some(id);
-                inode.forget(offset.div_ceil(PAGE as u64)..block(end));
+                // The last block of a file goes although the hole ends inside it.
+                let last = if end >= size { size.div_ceil(PAGE as u64) } else { block(end) };
+                inode.forget(offset.div_ceil(PAGE as u64)..last);
             }
             Action::Mode { node, .. } | Action::Attribute { node, .. } => {
                 self.change(pending, *node, action);
@@ -153,21 +158,31 @@ impl Ext4 {
     }
 
     fn change(&mut self, pending: &mut Pending, node: Node, action: &Action) -> Id {
-        let id = self.log(pending, Effect::Inode(action.clone()), Vec::new());
+        let size = pending.now.file(node).map_or(0, |file| file.size());
+        let grows = match action {
+            Action::Truncate { size: new, .. } => *new > size,
+            Action::Allocate { keep_size, .. } | Action::Zero { keep_size, .. } => !keep_size,
+            _ => false,
+        };
+        let cut = self.inode(node).cut.filter(|_| grows).into_iter().collect();
+        let id = self.log(pending, Effect::Inode(action.clone()), cut);
         self.touch(id, &[node]);
         id
     }
 
     /// Zeros in pages that stay. Holes are zeros already.
-    fn zeros(&mut self, pending: &mut Pending, node: Node, ranges: &[(u64, u64)]) {
+    fn zeros(&mut self, pending: &mut Pending, node: Node, ranges: &[(u64, u64)]) -> Option<Id> {
         let inode = self.inodes.entry(node).or_default();
+        let mut last = None;
         for (from, to) in ranges {
             for piece in inode.pieces(*from, *to).0 {
                 let requires = inode.last_writes(&[piece]);
                 let id = pending.push(Effect::zeros(node, piece.0, piece.1), requires);
                 inode.dirtied(&[piece], id);
+                last = Some(id);
             }
         }
+        last
     }
 
     fn touch(&mut self, id: Id, nodes: &[Node]) {
@@ -199,6 +214,7 @@ impl Ext4 {
                 let growth = Effect::Size { node, size: known_end };
                 let tail = block(known_end - 1);
                 let before = self.journal.into_iter().chain(inode.grown.map(|(id, _)| id));
+                let before = before.chain(inode.cut);
                 let id = if inode.mapped.contains(&tail) {
                     let id = pending.push(growth, before.collect());
                     self.journal = Some(id);
@@ -218,8 +234,10 @@ impl Ext4 {
         }
         if let Some(&(_, fresh_end)) = fresh.last() {
             let journal: Vec<Id> = self.journal.into_iter().collect();
-            let growth = (fresh_end > size)
-                .then(|| pending.push(Effect::Size { node, size: fresh_end }, journal.clone()));
+            let growth = (fresh_end > size).then(|| {
+                let before = journal.iter().copied().chain(inode.cut).collect();
+                pending.push(Effect::Size { node, size: fresh_end }, before)
+            });
             let requires = journal.into_iter().chain(growth).collect();
             let id = pending.push(bytes(fresh.clone(), true), requires);
             if let Some(growth) = growth {
@@ -238,10 +256,7 @@ impl Ext4 {
         }
         let inode = self.inodes.entry(*node).or_default();
         let pages = block(*offset)..=block(offset.saturating_add(data.len() as u64) - 1);
-        let new_blocks =
-            inode.dirty.range(pages.clone()).any(|(page, _)| !inode.mapped.contains(page));
         let commit = match sync {
-            _ if new_blocks => self.journal,
             WriteSync::Full => inode.changed,
             WriteSync::Data | WriteSync::None => inode.resized,
         };
@@ -252,15 +267,11 @@ impl Ext4 {
     }
 
     /// A sync writes the file's pages, then waits for the transaction that last changed the inode.
-    /// Allocating blocks for those pages changes it now, so that everything before is committed.
+    /// Blocks for those pages may have been allocated and committed at any time since they were
+    /// written, so that nothing is promised for names that came later.
     fn sync(&mut self, pending: &mut Pending, node: Node, data_only: bool) {
         let inode = self.inodes.entry(node).or_default();
-        let new_blocks = inode.dirty.keys().any(|page| !inode.mapped.contains(page));
-        let commit = match data_only {
-            _ if new_blocks => self.journal,
-            false => inode.changed,
-            true => inode.resized,
-        };
+        let commit = if data_only { inode.resized } else { inode.changed };
         let bytes = pending
             .of_node(node)
             .filter(|atom| matches!(atom.effect, Effect::Bytes { .. } | Effect::Size { .. }))

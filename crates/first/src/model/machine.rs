@@ -5,7 +5,7 @@
 use std::cmp::Ordering;
 use std::collections::HashSet;
 
-use super::atom::{Id, Part};
+use super::atom::{Id, Part, apply_all};
 use super::ext4::Ext4;
 use super::key::{Kept, StateKey};
 use super::pending::Pending;
@@ -111,13 +111,16 @@ impl Machine {
             Kept::Only(parts) => Box::new(move |part| named(parts, part)),
         };
         let mut tree = self.pending.base.clone();
-        for atom in &self.pending.atoms {
-            match key.torn {
-                Some((part, torn)) if part == atom.part => atom.apply_torn(&mut tree, torn),
-                _ if keep(atom.part) => atom.apply(&mut tree),
-                _ => {}
-            }
-        }
+        let kept: Vec<_> = self
+            .pending
+            .atoms
+            .iter()
+            .filter_map(|atom| match key.torn {
+                Some((part, torn)) if part == atom.part => Some((atom, Some(torn))),
+                _ => keep(atom.part).then_some((atom, None)),
+            })
+            .collect();
+        apply_all(&mut tree, &kept);
         tree
     }
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::atom::{Atom, Effect, Id, Part};
+use super::atom::{Atom, Effect, Id, Part, apply_all};
 use super::tree::Tree;
 use crate::operation::{Action, Node};
 
@@ -113,28 +113,27 @@ impl Pending {
         if durable.is_empty() {
             return Vec::new();
         }
-        let mut absorbed = Vec::with_capacity(durable.len());
+        let mut absorbed: Vec<Atom> = Vec::with_capacity(durable.len());
         let mut left = Vec::with_capacity(self.atoms.len() - durable.len());
-        let frozen = self.frozen;
-        let all = durable.len() == self.atoms.len();
+        let mut frozen = 0;
         for (at, atom) in std::mem::take(&mut self.atoms).into_iter().enumerate() {
             if !durable.contains(&atom.id) {
                 left.push(atom);
                 continue;
             }
             overtake(&mut left, &atom);
-            atom.apply(&mut self.base);
-            if at < frozen {
-                self.frozen -= 1;
-            } else if !all {
-                atom.apply(&mut self.settled);
-            }
+            frozen += usize::from(at < self.frozen);
             absorbed.push(atom);
         }
-        self.atoms = left;
-        if all {
+        let all: Vec<_> = absorbed.iter().map(|atom| (atom, None)).collect();
+        apply_all(&mut self.base, &all);
+        if left.is_empty() {
             self.settled = self.base.clone();
+        } else {
+            apply_all(&mut self.settled, &all[frozen..]);
         }
+        self.frozen -= frozen;
+        self.atoms = left;
         absorbed
     }
 

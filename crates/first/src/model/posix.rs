@@ -7,8 +7,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::atom::{Atom, Effect, Id, edges, inner, inode_of, places};
+use super::page::PAGE;
 use super::pending::Pending;
 use crate::operation::{Action, Node, Place, WriteSync};
+
+/// A write over several pages may survive in some of them: so many are told apart.
+const PIECES: usize = 4;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Posix {
@@ -108,12 +112,22 @@ fn write(pending: &mut Pending, node: Node, offset: u64, data: &Arc<[u8]>) {
     }
     // Whatever grew the file before may be lost, so that this write alone would have to.
     let size = pending.base.file(node).map_or(0, |file| file.size());
-    if end > size || pending.size_is_open(node) {
-        pending.push(Effect::Size { node, size: end }, Vec::new());
+    let open = pending.size_is_open(node);
+    let mut from = offset;
+    for piece in 1.. {
+        let page = (from + 1).next_multiple_of(PAGE as u64);
+        let to = if piece == PIECES { end } else { end.min(page) };
+        if to > size || open {
+            pending.push(Effect::Size { node, size: to }, Vec::new());
+        }
+        let data = data.clone();
+        let pieces = vec![(from, to)];
+        pending.push(Effect::Bytes { node, offset, data, pieces, fresh: false }, Vec::new());
+        from = to;
+        if from == end {
+            break;
+        }
     }
-    let data = data.clone();
-    let pieces = vec![(offset, end)];
-    pending.push(Effect::Bytes { node, offset, data, pieces, fresh: false }, Vec::new());
 }
 
 fn zeros(pending: &mut Pending, node: Node, ranges: &[(u64, u64)]) {

@@ -241,6 +241,14 @@ mod ext4 {
     }
 
     #[test]
+    fn fsync_commits_the_names_before_the_bytes_but_not_those_after() {
+        // Written back and committed by a timer before `b` was made, the file is clean.
+        let script =
+            Script::with(&[("a", "")]).create("c").write("a", 0, "x").create("b").fsync("a");
+        exactly(EXT4, &script, &["a=x c=", "a=x b= c="]);
+    }
+
+    #[test]
     fn fsync_of_a_directory_commits_the_names_before_it() {
         let script =
             Script::with(&[("x", "")]).with_directory("d").create("a").create("d/b").fsync("d");

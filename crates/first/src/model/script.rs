@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use super::atom::apply_all;
 use super::machine::{Machine, steps};
 use super::profile::Model;
 use super::tree::{Thing, Tree};
@@ -186,8 +187,9 @@ impl Script {
             });
             if legal {
                 let mut tree = pending.base.clone();
-                let atoms = pending.atoms.iter().enumerate();
-                atoms.filter(|(at, _)| kept(*at)).for_each(|(_, atom)| atom.apply(&mut tree));
+                let atoms = pending.atoms.iter().enumerate().filter(|(at, _)| kept(*at));
+                let atoms: Vec<_> = atoms.map(|(_, atom)| (atom, None)).collect();
+                apply_all(&mut tree, &atoms);
                 found.insert(listing(&tree));
             }
         }

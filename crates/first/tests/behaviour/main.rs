@@ -205,6 +205,39 @@ fn a_recorded_workload_is_told_of_as_one_that_is_run_again() {
 }
 
 #[test]
+fn a_missing_sync_is_found_and_can_be_seen_again_without_the_workload() {
+    let stage = Stage::new();
+    let played = stage.play("forgets_to_sync");
+    played.failed(&["`new`", "current was promised", "FIRST_REPLAY=", "FIRST_STATE="]);
+    let lines = played.lines();
+    assert!(lines.iter().any(|line| line.starts_with("ext4: F1 FAILED (see ")), "{lines:?}");
+    let repro = played.text.lines().find(|line| line.contains("FIRST_REPLAY=")).unwrap().trim();
+    let again = stage.paste(repro);
+    again.failed(&["failed", "current was promised"]);
+    let runs = fs::read_to_string(stage.scratch().join("runs")).unwrap().lines().count();
+    assert_eq!(runs, 1, "recorded once, and never run again");
+    assert_eq!(stage.alive(), Vec::<String>::new());
+    // Where nothing is recorded nothing is lost, and the test says so.
+    let played = Stage::new().set("FIRST_RECORD", 0).play("forgets_to_sync");
+    let said = played.passed().lines();
+    assert!(said[0].contains("FIRST_RECORD=0): weaker than ext4"), "{said:?}");
+}
+
+#[test]
+fn what_is_synced_survives_under_every_model() {
+    for model in ["ext4", "posix"] {
+        let stage = Stage::new().set("MODEL", model);
+        let played = stage.play("syncs");
+        let said = played.passed().lines();
+        assert!(said[0].starts_with(&format!("{model}: ")), "{said:?}");
+        assert!(said[1].ends_with("states passed"), "{said:?}");
+        assert_eq!((stage.left(), stage.alive()), (vec![], vec![]));
+    }
+    let said = "the check fails on the state without a crash: verify panicked: never good";
+    Stage::new().play("checks_wrongly").failed(&[said]);
+}
+
+#[test]
 fn a_recorded_workload_runs_twice_and_no_more() {
     for (record, runs) in [("1", 2), ("0", 5)] {
         let stage = Stage::new().set("FIRST_RECORD", record);

@@ -37,6 +37,13 @@ fn jobs() -> usize {
     std::env::var("SCENARIO_JOBS").map_or(1, |jobs| jobs.parse().unwrap())
 }
 
+fn keeps_its_promise(env: &first::Env, crash: &first::CrashInfo) {
+    for promised in crash.acks() {
+        let text = std::fs::read_to_string(env.path(promised)).unwrap_or_default();
+        assert_eq!(text, "text", "{promised} was promised");
+    }
+}
+
 macro_rules! scenarios {
     ($($(#[$attribute:meta])* fn $name:ident() $body:block)*) => {
         $(#[test] #[ignore = "started by the tests beside it"] $(#[$attribute])* fn $name() $body)*
@@ -100,6 +107,32 @@ scenarios! {
                 assert!(env.path(promise).exists(), "{promise} was promised");
             }
         });
+    }
+
+    fn forgets_to_sync() {
+        first::test().model(first::Model::Ext4).jobs(2).run(|env| {
+            note("runs", "");
+            std::fs::write(env.path("new"), "text").unwrap();
+            crash_point("written");
+            std::fs::rename(env.path("new"), env.path("current")).unwrap();
+            first::ack("current");
+        }).verify(keeps_its_promise);
+    }
+
+    fn syncs() {
+        let model = std::env::var("MODEL").unwrap().parse().unwrap();
+        first::test().model(model).jobs(2).run(|env| {
+            std::fs::write(env.path("new"), "text").unwrap();
+            std::fs::File::open(env.path("new")).unwrap().sync_all().unwrap();
+            std::fs::rename(env.path("new"), env.path("current")).unwrap();
+            std::fs::File::open(env.path("")).unwrap().sync_all().unwrap();
+            first::ack("current");
+            crash_point("promised");
+        }).verify(keeps_its_promise);
+    }
+
+    fn checks_wrongly() {
+        first::test().model(first::Model::Posix).run(steps).verify(|_, _| panic!("never good"));
     }
 
     fn prefix() {

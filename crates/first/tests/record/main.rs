@@ -3,5 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod calls;
+mod life;
 mod programs;
 mod random;

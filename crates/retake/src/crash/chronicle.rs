@@ -97,6 +97,11 @@ impl Chronicle {
         done
     }
 
+    /// What may be written down of a text.
+    pub(crate) fn without_secrets(&self, text: &str) -> String {
+        self.redactor.redact_str(text).0.into_owned()
+    }
+
     pub(crate) fn store(&mut self) -> Option<&mut Store> {
         self.store.as_mut()
     }

@@ -83,6 +83,7 @@ impl Report {
         let states = term::count(self.verified, "state");
         let model = self.model.name();
         match self.findings.len() as u64 {
+            0 if self.verified == 0 => format!("no state of {model} was checked"),
             0 if self.complete => format!("{states} of {model} checked: every one recovers"),
             0 => format!("{states} of {model} checked: every one of them recovers"),
             count => format!(

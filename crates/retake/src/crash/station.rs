@@ -77,14 +77,12 @@ pub(crate) struct Stations {
 }
 
 impl Stations {
-    /// Only for a process without threads and open records: keepers are forks.
-    pub(crate) fn start(count: usize, root: &Path) -> io::Result<Self> {
+    /// Only for a process without threads and open records: keepers are forks. `owns_children` says
+    /// that nothing else will start processes here.
+    pub(crate) fn start(count: usize, root: &Path, owns_children: bool) -> io::Result<Self> {
         let scratch = Scratch::new(root)?;
-        let settings = Settings {
-            session: Session::Own,
-            dispositions: signals::original(),
-            owns_children: true,
-        };
+        let dispositions = signals::original();
+        let settings = Settings { session: Session::Own, dispositions, owns_children };
         let home = if root.is_dir() {
             Home::remember().map_err(|error| {
                 format!("no mount namespace can be made here ({})", term::plain(&error))

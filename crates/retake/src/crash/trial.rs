@@ -77,6 +77,9 @@ impl Trial<'_> {
                 recoveries.push((id, recording));
             }
         }
+        for finding in &mut findings {
+            finding.output = chronicle.without_secrets(&finding.output);
+        }
         chronicle.finished(&findings, explored.verified, explored.complete);
         Ok(Report {
             model: self.model,

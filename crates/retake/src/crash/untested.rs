@@ -12,8 +12,11 @@ use retake_event::signal_name;
 pub(crate) enum Untested {
     #[error(transparent)]
     Record(#[from] RecordError),
-    #[error("the program {}: there is nothing to test in a run that fails by itself; `retake runs logs {run}` shows what it said", ended(*.how))]
-    Failed { how: Ended, run: String },
+    #[error(
+        "the program {}: there is nothing to test in a run that fails by itself{}", ended(*.how),
+        .run.as_ref().map_or_else(String::new, |run| format!("; `retake runs logs {run}` shows what it said"))
+    )]
+    Failed { how: Ended, run: Option<String> },
     #[error("{}: {source}", path.display())]
     Log { path: PathBuf, source: LogError },
     #[error("cannot {action} {}: {source}", path.display())]

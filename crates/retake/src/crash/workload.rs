@@ -59,14 +59,6 @@ impl Workload {
         self.spec(LoopId::new()).shown
     }
 
-    /// Knows what must not be written down.
-    pub(crate) fn redactor(&self, config: &Config, store: &Path) -> Redactor {
-        let spec = self.spec(LoopId::new());
-        let environment = spec.environment(config, store);
-        // What is wrong with a pattern is told when the run begins.
-        spec.redactor(config, &environment, &mut Problems::default())
-    }
-
     /// Runs the program to its end. Nothing it started is alive afterwards.
     pub(crate) fn record(
         &self,
@@ -116,7 +108,10 @@ impl Workload {
         let recorded = recorded?;
         match recorded.ended {
             Ended::Exited(0) => {}
-            how => return Err(Untested::Failed { how, run: id.short().to_string() }),
+            how => {
+                let run = on_record.then(|| id.short().to_string());
+                return Err(Untested::Failed { how, run });
+            }
         }
         Ok(Watched { recording: recorded.recording, run: on_record.then_some(id) })
     }

@@ -23,7 +23,7 @@ for number in (1, 2):
 
 /// Whole, and as promised. `whole` asks only for the first.
 fn check(whole: bool) -> String {
-    let sql = "PRAGMA integrity_check; SELECT max(number), count(*) FROM t; SELECT value FROM n;";
+    let sql = "PRAGMA integrity_check; SELECT coalesce(max(number), 0), count(*) FROM t; SELECT value FROM n;";
     let least = if whole { "0" } else { "$(wc -l < \"$FIRST_ACKS\")" };
     format!(
         "found=$(sqlite3 \"$FIRST_WORK_DIR/db\" '{sql}' | tr '\\n|' '  '); set -- $found; \
@@ -38,9 +38,7 @@ fn answer(mode: &str, synchronous: &str, model: &str, whole: bool) -> Value {
     // The tables are there before: what counts is two transactions.
     let made = env.sandbox.sh(
         "sqlite3 root/db 'PRAGMA page_size = 1024; CREATE TABLE t (number INTEGER, text TEXT); \
-         CREATE TABLE n (value INTEGER); INSERT INTO t VALUES (0, 0); DELETE FROM t; INSERT INTO t \
-         VALUES (0, zeroblob(10)); DELETE FROM t; INSERT INTO n VALUES (0); INSERT INTO t VALUES (0, 0);\
-         UPDATE t SET number = 0;'",
+         CREATE TABLE n (value INTEGER); INSERT INTO n VALUES (0);'",
     );
     assert_eq!(made.code, 0, "{}", made.snapshot());
     let check = check(whole);

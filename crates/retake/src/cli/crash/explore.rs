@@ -3,8 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use retake_store::redact::Redactor;
-
 use super::options::{Exploring, Setting, read_log};
 use super::{Trouble, session};
 use crate::cli::Exit;
@@ -28,9 +26,8 @@ pub(super) fn explore(args: &Args, store: Option<&Path>) -> Result<Exit, Trouble
         .map_err(|error| Untested::Refused(format!("no descriptor is left: {error}")))?;
     let recording = read_log(&args.log)?;
     let log = std::path::absolute(&args.log).unwrap_or_else(|_| args.log.clone());
-    let redactor = Redactor::builder().build().map_err(crate::cli::Failure::Store)?;
     let source = session::Source::Log { log, root: recording.root.clone() };
-    let mut session = session::Session::begin(&setting, &args.exploring, source, redactor, begun)?;
+    let mut session = session::Session::begin(&setting, &args.exploring, source, begun)?;
     session.chronicle.recorded(&recording, None);
     session.explore(&recording)
 }

@@ -9,6 +9,7 @@ use first::operation::Recording;
 use retake_engine::parse_duration;
 use retake_event::Kind;
 use retake_store::Store;
+use retake_store::redact::Redactor;
 
 use super::Trouble;
 use crate::cli::Failure;
@@ -17,6 +18,7 @@ use crate::crash::station::Check;
 use crate::crash::untested::Untested;
 use crate::job::Spec;
 use crate::place::Place;
+use crate::request::Problems;
 use crate::{recovery, term};
 
 /// How states are explored and told.
@@ -120,6 +122,14 @@ impl Setting {
             environment: spec.environment(&self.config, &self.place.store),
             cwd: self.here.clone(),
         }
+    }
+
+    /// Knows what must not be written down.
+    pub(super) fn redactor(&self) -> Redactor {
+        let spec = Spec::new(Kind::Crash, String::new(), self.here.clone());
+        let environment = spec.environment(&self.config, &self.place.store);
+        // What is wrong with a pattern is told when a run begins.
+        spec.redactor(&self.config, &environment, &mut Problems::default())
     }
 
     /// Where the logs of tests with findings are kept.

@@ -87,7 +87,7 @@ pub(super) fn repro(args: &Args, store: Option<&Path>) -> Result<Exit, Trouble> 
         Duration::from_millis(found.as_ref().map_or(30_000, |found| found.verify_timeout_ms))
     });
     let check = setting.check(&verify, timeout);
-    let mut stations = Stations::start(1, &recording.root)
+    let mut stations = Stations::start(1, &recording.root, true)
         .map_err(|error| Untested::Refused(format!("no check can be started: {error}")))?;
     stations.elsewhere.iter().for_each(|note| term::say(note));
     let acks = acks(&recording);

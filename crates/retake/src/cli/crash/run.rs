@@ -36,12 +36,10 @@ pub(super) fn run(args: &Testing, store: Option<&Path>) -> Result<Exit, Trouble>
         limit: args.exploring.budget,
         pass: false,
     };
-    let redactor = workload.redactor(&setting.config, &setting.place.store);
     let mut session = session::Session::begin(
         &setting,
         &args.exploring,
         session::Source::Program { shown: workload.shown(), root },
-        redactor,
         begun,
     )?;
     let id = session.chronicle.id;

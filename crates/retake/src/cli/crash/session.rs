@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use first::operation::Recording;
-use retake_store::redact::Redactor;
 
 use super::Trouble;
 use super::options::{Exploring, Setting, write_log};
@@ -43,7 +42,6 @@ impl<'a> Session<'a> {
         setting: &'a Setting,
         exploring: &'a Exploring,
         source: Source,
-        redactor: Redactor,
         begun: Instant,
     ) -> Result<Self, Trouble> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
@@ -63,7 +61,7 @@ impl<'a> Session<'a> {
             verify_timeout_ms: millis(exploring.verify_timeout),
             recovery: exploring.recovery,
         };
-        let chronicle = Chronicle::begin(setting.store()?, &planned, redactor);
+        let chronicle = Chronicle::begin(setting.store()?, &planned, setting.redactor());
         let screen = Screen::new(false);
         Ok(Self { setting, exploring, source, chronicle, screen, begun })
     }
@@ -94,7 +92,7 @@ impl<'a> Session<'a> {
         // Keepers are forks, and must not hold on to the record.
         let stations = self
             .chronicle
-            .aside(|| Stations::start(exploring.jobs(), &recording.root))
+            .aside(|| Stations::start(exploring.jobs(), &recording.root, !exploring.recovery))
             .map_err(|error| Untested::Refused(format!("no check can be started: {error}")));
         let mut stations = self.noted(stations)?;
         let trial = Trial {
