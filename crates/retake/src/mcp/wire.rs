@@ -65,8 +65,7 @@ where
                 self.take(&piece[..end]);
                 let line = std::mem::take(&mut self.line);
                 if std::mem::take(&mut self.skipping) {
-                    self.refuse(ErrorData::invalid_request(too_long(), None), glimpsed(&line))
-                        .await?;
+                    self.refuse(ErrorData::invalid_request(too_long(), None), glimpsed(&line));
                     continue;
                 }
                 return Some(line);
@@ -93,35 +92,31 @@ where
     }
 
     /// Takes one line apart; answers what is no message.
-    async fn read(&mut self, line: &[u8]) -> Option<()> {
+    fn read(&mut self, line: &[u8]) {
         let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line).trim_ascii();
         if line.is_empty() {
-            return Some(());
+            return;
         }
         // Most lines are one message, which need not be parsed twice.
         if let Ok(message) = serde_json::from_slice::<ClientJsonRpcMessage>(line) {
-            self.accept(message);
-            return Some(());
+            return self.accept(message);
         }
         let value: Value = match serde_json::from_slice(line) {
             Ok(value) => value,
             Err(error) => {
                 let why = format!("the message is not JSON: {error}");
-                return self.refuse(ErrorData::parse_error(why, None), None).await;
+                return self.refuse(ErrorData::parse_error(why, None), None);
             }
         };
         match value {
             Value::Array(messages) if (1..=BATCH).contains(&messages.len()) => {
-                for message in messages {
-                    self.one(message).await?;
-                }
-                Some(())
+                messages.into_iter().for_each(|message| self.one(message));
             }
-            other => self.one(other).await,
+            other => self.one(other),
         }
     }
 
-    async fn one(&mut self, value: Value) -> Option<()> {
+    fn one(&mut self, value: Value) {
         let id = value.get("id").and_then(request_id);
         // A notification that is not understood is not answered: nobody waits for it.
         let notification = value.get("method").is_some() && value.get("id").is_none();
@@ -130,10 +125,9 @@ where
             Err(_) if notification => {}
             Err(error) => {
                 let why = format!("this is no message of the Model Context Protocol: {error}");
-                self.refuse(ErrorData::invalid_request(why, None), id).await?;
+                self.refuse(ErrorData::invalid_request(why, None), id);
             }
         }
-        Some(())
     }
 
     fn accept(&mut self, message: ClientJsonRpcMessage) {
@@ -143,9 +137,13 @@ where
         }
     }
 
-    /// Answers with a protocol error; `None` when nobody reads it.
-    async fn refuse(&mut self, error: ErrorData, id: Option<RequestId>) -> Option<()> {
-        write(&self.output, ServerJsonRpcMessage::error(error, id)).await.ok()
+    /// Answers with a protocol error. On its own: whoever waits for the next message may stop
+    /// waiting at any moment, and half a line on stdout would spoil everything after it.
+    fn refuse(&self, error: ErrorData, id: Option<RequestId>) {
+        let output = self.output.clone();
+        let message = ServerJsonRpcMessage::error(error, id);
+        // A client that does not read any more misses nothing.
+        tokio::spawn(async move { write(&output, message).await.ok() });
     }
 }
 
@@ -202,7 +200,7 @@ where
                 return Some(message);
             }
             let line = self.line().await?;
-            self.read(&line).await?;
+            self.read(&line);
         }
     }
 

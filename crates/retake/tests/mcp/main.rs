@@ -10,5 +10,6 @@ mod background;
 mod client;
 mod conformance;
 mod faults;
+mod install;
 mod policy;
 mod record;
