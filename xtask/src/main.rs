@@ -16,7 +16,9 @@ fn main() -> ExitCode {
         ["bench", name] => bench::run(name),
         // One measured batch, in a process of its own.
         ["spin", ref batch @ ..] => bench::spin(batch),
-        _ => Err("usage: cargo xtask test | bench agent|effects|exec|first|matrix|record|ui".into()),
+        _ => {
+            Err("usage: cargo xtask test | bench agent|effects|exec|first|matrix|record|ui".into())
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
