@@ -60,6 +60,9 @@ fn a_token_is_exchanged_for_a_cookie_and_leaves_the_address() {
     assert!(!refused.text().contains("retake-page-token"));
 }
 
+/// What it is, the headers, and the status it is answered with.
+type Try<'a> = (&'a str, Vec<(&'a str, &'a str)>, u16);
+
 #[test]
 fn without_token_or_with_a_foreign_name_nothing_is_shown() {
     let sandbox = Sandbox::new();
@@ -68,7 +71,7 @@ fn without_token_or_with_a_foreign_name_nothing_is_shown() {
     let (host, (name, token)) = (ui.host(), ui.authorised());
     let evil = format!("http://evil.example:{}", ui.port);
     let other_port = "http://127.0.0.1:1".to_owned();
-    let tries: [(&str, Vec<(&str, &str)>, u16); 9] = [
+    let tries: [Try<'_>; 9] = [
         ("no token", vec![("Host", &host)], 401),
         ("foreign host", vec![("Host", "evil.example"), (&name, &token)], 403),
         ("no host", vec![(&name, &token)], 403),

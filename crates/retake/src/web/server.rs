@@ -13,6 +13,7 @@ use axum::{Router, middleware};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::survey::Stretch;
 use super::trouble::Trouble;
 use super::{App, api, assets, guard, page};
 
@@ -64,9 +65,17 @@ impl Server {
             let listener = TcpListener::from_std(self.listener).map_err(ServerError::Start)?;
             let connections = Arc::new(Semaphore::new(MOST_CONNECTIONS));
             let listener = Limited { listener, connections };
-            axum::serve(listener, router(Arc::new(app))).await.map_err(ServerError::Start)
+            let app = Arc::new(app);
+            tokio::spawn(warm(app.clone()));
+            axum::serve(listener, router(app)).await.map_err(ServerError::Start)
         })
     }
+}
+
+/// Counts what the overview shows, so that its first visitor does not wait for a million runs.
+async fn warm(app: Arc<App>) {
+    // What goes wrong is told to whoever asks.
+    drop(app.survey.figures(&app.reader, Stretch::Week).await);
 }
 
 fn router(app: Arc<App>) -> Router {

@@ -143,7 +143,12 @@ pub(crate) fn matrix(store: &mut Store, purpose: &str) -> LoopId {
                             "wall": {"value": value, "unit": "ms", "better": "lower"},
                             "parse": {"value": value / 3.0, "unit": "ms", "better": "lower"},
                         })),
-                        ..plain("", 30, value as u64, i32::from(purpose == "bisect" && at >= 2))
+                        ..plain(
+                            "",
+                            40 + iteration as i64 * 800,
+                            value as u64,
+                            i32::from(purpose == "bisect" && at >= 2),
+                        )
                     },
                 );
             }
