@@ -62,8 +62,12 @@ fn cells(page: &mut Page) -> Result<(), String> {
         }
     }
     let base = median(&times[0]);
-    let mut rows =
-        vec![vec!["bare sbatch --array".into(), format!("{base:.2}"), "1.00".into(), String::new()]];
+    let mut rows = vec![vec![
+        "bare sbatch --array".into(),
+        format!("{base:.2}"),
+        "1.00".into(),
+        String::new(),
+    ]];
     for (at, pack) in packs.into_iter().enumerate() {
         let wall = median(&times[at + 1]);
         rows.push(vec![
@@ -111,7 +115,7 @@ fn matrix(slurm: &Slurm, project: &Path, pack: usize) -> Result<(f64, f64), Stri
         .current_dir(project)
         .env("SLURM_CONF", slurm.conf())
         .env("RETAKE_EXECUTION__ENVIRONMENT__MODE", "merge")
-        .args(["matrix", "run", "--quiet", "--on", "slurm", "--config", "matrix.yml"])
+        .args(["matrix", "run", "--quiet", "--on", "slurm"])
         .stdin(Stdio::null())
         .output()
         .map_err(text)?;
