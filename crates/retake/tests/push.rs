@@ -22,8 +22,8 @@ impl Base {
         }
         let sandbox = Sandbox::new();
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(sandbox.dir.path(), open).unwrap();
-        let postgres = Postgres::start(&sandbox.dir.path().join("postgres")).unwrap();
+        std::fs::set_permissions(sandbox.dir.path(), open).expect("set");
+        let postgres = Postgres::start(&sandbox.dir.path().join("postgres")).expect("a server");
         Some(Self { postgres, sandbox })
     }
 
@@ -218,6 +218,6 @@ fn fill(sandbox: &Sandbox, runs: usize) {
         text.push_str(&line.replace(&id, &new));
     }
     let file = sandbox.file("many", &text);
-    let imported = sandbox.retake(&["runs", "import", file.to_str().unwrap()]);
+    let imported = sandbox.retake(&["runs", "import", file.to_str().expect("text")]);
     assert_eq!(imported.code, 0, "{}", imported.snapshot());
 }

@@ -11,7 +11,7 @@ fn pid_in(path: &std::path::Path) -> i32 {
     eventually("the command wrote its pid", || {
         std::fs::read_to_string(path).is_ok_and(|text| text.ends_with('\n'))
     });
-    std::fs::read_to_string(path).unwrap().trim().parse().unwrap()
+    std::fs::read_to_string(path).expect("read").trim().parse().expect("a number")
 }
 
 #[test]

@@ -23,7 +23,7 @@ impl Site {
         self.sandbox.file(".agent/config.yml", &config);
     }
 
-    const RUN: [&'static str; 6] = ["matrix", "run", "--on", "slurm", "--config", "matrix.yml"];
+    const RUN: [&'static str; 4] = ["matrix", "run", "--on", "slurm"];
 
     /// Every cell has exactly one successful result, and nothing else is recorded of it.
     fn complete(&self, cells: usize) {
@@ -41,7 +41,7 @@ impl Site {
 #[test]
 fn two_hundred_cells() {
     let Some(site) = Site::start(3, "MaxArraySize=16") else { return };
-    site.matrix(200, "echo cell $AXIS_N; echo '{\\\"m\\\": 7}' > $RETAKE_METRICS", 5);
+    site.matrix(200, "echo cell $AXIS_N; echo '{\"m\": 7}' > $RETAKE_METRICS", 5);
     let ran = site.retake(&Site::RUN);
     assert_eq!(ran.code, 0, "{}", ran.snapshot());
     site.complete(200);
@@ -97,10 +97,8 @@ fn a_submitter_that_was_killed_is_followed_by_the_next_run() {
     site.matrix(8, "echo x >> ran.$AXIS_N; while [ ! -e go ]; do sleep 0.1; done", 2);
     let mut child = site.spawn(&Site::RUN);
     let project = site.sandbox.project();
-    eventually("the first of each task run", || {
-        (0..8)
-            .step_by(2)
-            .all(|_| (0..8).filter(|n| project.join(format!("ran.{n}")).exists()).count() >= 4)
+    eventually("one of each task runs", || {
+        (0..8).filter(|n| project.join(format!("ran.{n}")).exists()).count() == 4
     });
     child.kill().unwrap();
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));

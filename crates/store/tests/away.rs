@@ -7,16 +7,16 @@ use retake_event::{Ending, Intent, RanOn, State, Stream, Word};
 use retake_store::{Parcel, Verification};
 
 fn parcel(intent: &Intent, ending: Ending, output: &[(Stream, &[u8])]) -> Vec<u8> {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().expect("a directory");
     let mut parcel = Parcel::new(&dir.path().join("p"));
     output.iter().for_each(|(stream, bytes)| parcel.append(*stream, bytes));
     let mut bytes = Vec::new();
-    parcel.seal(intent, ending, &mut bytes).unwrap();
+    parcel.seal(intent, ending, &mut bytes).expect("written");
     bytes
 }
 
 fn verified(store: &TestStore) -> bool {
-    matches!(store.store.verify(None).unwrap(), Verification::Intact(_))
+    matches!(store.store.verify(None).expect("read"), Verification::Intact(_))
 }
 
 #[test]

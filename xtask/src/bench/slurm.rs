@@ -115,7 +115,7 @@ fn matrix(slurm: &Slurm, project: &Path, pack: usize) -> Result<(f64, f64), Stri
         .current_dir(project)
         .env("SLURM_CONF", slurm.conf())
         .env("RETAKE_EXECUTION__ENVIRONMENT__MODE", "merge")
-        .args(["matrix", "run", "--quiet", "--on", "slurm", "--config", "matrix.yml"])
+        .args(["matrix", "run", "--quiet", "--on", "slurm"])
         .stdin(Stdio::null())
         .output()
         .map_err(text)?;

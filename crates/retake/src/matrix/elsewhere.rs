@@ -154,7 +154,8 @@ fn send(
     let mut orders = Vec::with_capacity(steps.len());
     for step in &steps {
         // The machine that runs it makes these directories, and says so to the command.
-        let job = ground.job(Path::new("/"), Path::new("/"), step)?;
+        let there = Path::new("(made where it runs)");
+        let job = ground.job(there, there, step)?;
         let mut order =
             Order::of(&job, &ground.setting.config).map_err(|problems| problems.join("; "))?;
         order.measured = Some(Measured { planned: ground.sizes.get(step.cell).copied() });

@@ -153,7 +153,7 @@ impl Sender<'_> {
         self.pushed.entries += entries.len() as u64;
         self.pushed.runs += sorted.begun;
         progress(last.seq, self.store.head()?.count.max(last.seq));
-        Ok(entries.len() == ENTRIES)
+        Ok(entries.len() >= ENTRIES)
     }
 
     /// Loops change until they end; events only become more.
