@@ -1,4 +1,4 @@
-//! Records a command and says what it cost: `record ROOT PROGRAM ARGS…`.
+//! Records a command and says what it and its last state cost: `record ROOT PROGRAM ARGS…`.
 //!
 //! The log goes to the file named by `FIRST_LOG`, if it is set.
 
@@ -7,8 +7,9 @@
 use std::error::Error;
 use std::fs::File;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use first::model::Thing;
 use first::operation::Entry;
 
 fn main() -> ExitCode {
@@ -32,6 +33,25 @@ fn record() -> Result<(), Box<dyn Error>> {
     let entries = &recorded.recording.entries;
     let operations = entries.iter().filter(|entry| matches!(entry, Entry::Operation(_))).count();
     eprintln!("{:?}: {operations} operations, {} entries, {took:?}", recorded.ended, entries.len());
+    let mut tree = first::model::Tree::new(&recorded.recording.initial);
+    for entry in entries {
+        if let Entry::Operation(operation) = entry {
+            tree.apply(&operation.action);
+        }
+    }
+    let mut best = Duration::MAX;
+    let mut bytes = 0;
+    for _ in 0..20 {
+        let scratch = first::scratch::Scratch::new(None)?;
+        let start = Instant::now();
+        first::materialise(&tree, scratch.path())?;
+        best = best.min(start.elapsed());
+        bytes = tree.walk().fold(0, |sum, found| match found.thing {
+            Thing::File(view) => sum + view.size(),
+            _ => sum,
+        });
+    }
+    eprintln!("its last state has {bytes} bytes and is put on disk in {best:?}");
     if let Some(path) = std::env::var_os("FIRST_LOG") {
         first::log::write(File::create(path)?, &recorded.recording)?;
     }

@@ -196,6 +196,10 @@ impl Recorder {
     }
 
     fn record(self) -> Result<Recorded, RecordError> {
+        if !call::SUPPORTED {
+            let why = format!("no system calls are known for {}", std::env::consts::ARCH);
+            return Err(RecordError::Unsupported { why });
+        }
         if let Some(namespace) = &self.namespace {
             namespace.enter().map_err(|source| RecordError::system("a namespace", source))?;
         }

@@ -165,6 +165,15 @@ const HANDLE: &str = "it truncates a file by its handle";
 
 const OPEN_FLAGS: fn(usize) -> When = |argument| When::Bits { argument, mask: CHANGES };
 
+/// Whether the numbers below are this processor's.
+pub(super) const SUPPORTED: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub(super) fn table() -> Vec<Call> {
+    Vec::new()
+}
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(super) fn table() -> Vec<Call> {
     use What::*;
     let write = |vector, offset, flags| Write { vector, offset, flags };
@@ -291,7 +300,7 @@ fn legacy() -> Vec<Call> {
     ]
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(target_arch = "aarch64")]
 fn legacy() -> Vec<Call> {
     Vec::new()
 }

@@ -19,10 +19,13 @@ const ARCHITECTURE: u32 = 0xc000_003e;
 // Compiled, never run: no machine of that kind was at hand.
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
+// Never asked for: nothing is recorded there.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const ARCHITECTURE: u32 = 0;
 
 #[cfg(target_arch = "x86_64")]
 const OTHER_ABI: Option<u32> = Some(0x4000_0000);
-#[cfg(target_arch = "aarch64")]
+#[cfg(not(target_arch = "x86_64"))]
 const OTHER_ABI: Option<u32> = None;
 
 const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;

@@ -126,7 +126,7 @@ impl Watch {
     }
 
     fn step(&mut self, pid: pid_t, event: Event) -> Result<(), RecordError> {
-        let system = |source| RecordError::system("ptrace", source);
+        let system = refused;
         match event {
             Event::Exited(_) | Event::Killed(_) => {
                 let pending = self.tasks.get_mut(&pid).and_then(|task| task.pending.take());
@@ -186,7 +186,7 @@ impl Watch {
     }
 
     fn call_begins(&mut self, pid: pid_t, stopped: Stopped) -> Result<(), RecordError> {
-        let system = |source| RecordError::system("ptrace", source);
+        let system = refused;
         let pending = match stopped.reason {
             filter::UNKNOWN => Some(Pending {
                 name: "",
@@ -475,6 +475,14 @@ impl Watch {
                         .is_ok_and(|status| status.id == id)
             })
         })
+    }
+}
+
+fn refused(source: io::Error) -> RecordError {
+    match source.raw_os_error() {
+        // What such a kernel says to a request it does not know.
+        Some(libc::EIO) => RecordError::Unsupported { why: "it needs Linux 5.3".to_owned() },
+        _ => RecordError::system("ptrace", source),
     }
 }
 

@@ -3,7 +3,7 @@
 
 #![expect(clippy::exit, reason = "a workload that exits is one of the cases")]
 
-use std::fs::{self, OpenOptions};
+use fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -37,9 +37,9 @@ fn jobs() -> usize {
     std::env::var("SCENARIO_JOBS").map_or(1, |jobs| jobs.parse().unwrap())
 }
 
-fn keeps_its_promise(env: &first::Env, crash: &first::CrashInfo) {
+fn keeps_its_promise(env: &Env, crash: &first::CrashInfo) {
     for promised in crash.acks() {
-        let text = std::fs::read_to_string(env.path(promised)).unwrap_or_default();
+        let text = fs::read_to_string(env.path(promised)).unwrap_or_default();
         assert_eq!(text, "text", "{promised} was promised");
     }
 }
@@ -112,9 +112,9 @@ scenarios! {
     fn forgets_to_sync() {
         first::test().model(first::Model::Ext4).jobs(2).run(|env| {
             note("runs", "");
-            std::fs::write(env.path("new"), "text").unwrap();
+            fs::write(env.path("new"), "text").unwrap();
             crash_point("written");
-            std::fs::rename(env.path("new"), env.path("current")).unwrap();
+            fs::rename(env.path("new"), env.path("current")).unwrap();
             first::ack("current");
         }).verify(keeps_its_promise);
     }
@@ -122,10 +122,10 @@ scenarios! {
     fn syncs() {
         let model = std::env::var("MODEL").unwrap().parse().unwrap();
         first::test().model(model).jobs(2).run(|env| {
-            std::fs::write(env.path("new"), "text").unwrap();
-            std::fs::File::open(env.path("new")).unwrap().sync_all().unwrap();
-            std::fs::rename(env.path("new"), env.path("current")).unwrap();
-            std::fs::File::open(env.path("")).unwrap().sync_all().unwrap();
+            fs::write(env.path("new"), "text").unwrap();
+            fs::File::open(env.path("new")).unwrap().sync_all().unwrap();
+            fs::rename(env.path("new"), env.path("current")).unwrap();
+            fs::File::open(env.path("")).unwrap().sync_all().unwrap();
             first::ack("current");
             crash_point("promised");
         }).verify(keeps_its_promise);
