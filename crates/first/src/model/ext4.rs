@@ -270,6 +270,8 @@ impl Ext4 {
     /// Blocks for those pages may have been allocated and committed at any time since they were
     /// written, so that nothing is promised for names that came later.
     fn sync(&mut self, pending: &mut Pending, node: Node, data_only: bool) {
+        // Of anything but a regular file either call forces a commit.
+        let data_only = data_only && !pending.now.is_directory(node);
         let inode = self.inodes.entry(node).or_default();
         let commit = if data_only { inode.resized } else { inode.changed };
         let bytes = pending

@@ -91,6 +91,8 @@ impl Posix {
     }
 
     fn sync(&mut self, pending: &mut Pending, node: Node, data_only: bool) {
+        // The names are the data of a directory.
+        let data_only = data_only && !pending.now.is_directory(node);
         let durable: Vec<Id> = pending
             .atoms
             .iter()

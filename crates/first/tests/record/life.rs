@@ -100,6 +100,7 @@ fn inner(name: &str) -> first::record::Recorded {
     let root = directory();
     let recorder = first::record(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", &format!("life::{name}"), "--test-threads=1"])
+        .acknowledge_lines(false)
         .env("LIFE_INNER", "1");
     here(recorder, root.path()).run().unwrap()
 }
