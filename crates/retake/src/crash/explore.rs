@@ -12,7 +12,7 @@ use super::explain::scene;
 use super::relapse::{Patient, Relapses};
 use super::station::{Check, Scene, Station, Verdict};
 use super::untested::Untested;
-use crate::matrix::screen::{Screen, bar, time_left};
+use crate::matrix::screen::{Screen, time_left};
 use crate::{signals, term};
 
 /// What is explored, and how.
@@ -201,7 +201,7 @@ impl Floor<'_> {
             0 => String::new(),
             count => format!(", {count} failing"),
         };
-        let text = format!("{} {done}/{total} states{failing}{left}", bar(done, total, 20));
-        self.exploration.screen.live(&text);
+        let said = format!("{done}/{total} states{failing}{left}");
+        self.exploration.screen.progress("", done, total, &said);
     }
 }

@@ -218,6 +218,7 @@ impl Capture {
             error: error(outcome),
             usage: Usage::default(),
             redactions,
+            ran_on: None,
             effects: None,
         };
         if let Err(error) = spool.finish(store, ending) {

@@ -164,6 +164,7 @@ fn refused(reasons: Vec<String>) -> Ending {
         error,
         usage: Usage::default(),
         redactions: 0,
+        ran_on: None,
         effects: None,
     }
 }

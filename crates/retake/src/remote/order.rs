@@ -143,7 +143,8 @@ impl Order {
             nice: request.nice,
             stdin: match &request.stdin {
                 Stdin::File(file) => Some(Exact::of(file.as_os_str())),
-                Stdin::Null | Stdin::Inherit => None,
+                // A descriptor of ours is no use on another machine; nothing asks for one there.
+                Stdin::Null | Stdin::Inherit | Stdin::Given(_) => None,
             },
             pty: request.pty,
             may_stay: match &request.detach {
@@ -244,6 +245,7 @@ impl Order {
             redactions: self.redactions,
             capture: Capture::named(&self.capture).unwrap_or_default(),
             pass: false,
+            excerpt: false,
             inline_bytes: self.inline_bytes,
             capture_bytes: self.capture_bytes,
         })

@@ -80,6 +80,7 @@ pub(crate) fn add(store: &mut Store, shown: &Shown<'_>) -> RunId {
         error: None,
         usage: Usage { user_cpu_ms: shown.ms / 2, max_rss_kb: 210_000, ..Usage::default() },
         redactions: 0,
+        ran_on: None,
         effects: shown.metrics.as_ref().map(|metrics| json!({"metrics": metrics})),
     };
     recording.finish(store, ending).expect("finished");

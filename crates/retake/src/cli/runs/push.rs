@@ -6,7 +6,7 @@ use retake_engine::parse_size;
 
 use crate::cli::{Exit, Failure};
 use crate::config::Config;
-use crate::matrix::screen::{Screen, bar};
+use crate::matrix::screen::Screen;
 use crate::push::{self, Address, Wanted};
 use crate::record::Record;
 use crate::term;
@@ -48,7 +48,7 @@ pub(super) fn push(args: &Args, record: &Record) -> Result<Exit, Failure> {
     };
     let screen = Screen::new(args.background || !std::io::stderr().is_terminal());
     let mut progress = |done: u64, all: u64| {
-        screen.live(&format!("{} {done}/{all} entries", bar(done, all, 30)));
+        screen.progress("", done, all, &format!("{done}/{all} entries"));
     };
     let pushed = push::push(&mut store, &address, Wanted { outputs: args.outputs }, &mut progress);
     screen.clear();

@@ -104,7 +104,13 @@ impl Agent {
                         let word = if passed { "passed" } else { "failed" };
                         note(format!("verification after iteration {number} {word}"));
                     }
+                    Ok(Entry::Unverified { number, why, .. }) => {
+                        note(format!(
+                            "verification after iteration {number} is asked again: {why}"
+                        ));
+                    }
                     Ok(Entry::Note { text }) => note(text),
+                    Ok(Entry::Verifying { .. }) => {}
                     // What a later retake tells in other words is not for this one.
                     Err(_) => {}
                 }
