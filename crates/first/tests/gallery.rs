@@ -1,6 +1,8 @@
 //! The stores of the gallery, each with one sync missing: the missing one is named, and the correct
 //! stores are clean.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 #[path = "../examples/gallery/store.rs"]
 mod store;
 

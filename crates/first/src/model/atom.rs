@@ -67,7 +67,7 @@ pub(crate) fn edges(offset: u64, end: u64, size: u64) -> Vec<(u64, u64)> {
     let tail = (head.1.max(end / page * page), end);
     // The end of the file is as good as the end of a page.
     let tail = if end == size { (end, end) } else { tail };
-    let head = if offset % page == 0 { (offset, offset) } else { head };
+    let head = if offset.is_multiple_of(page) { (offset, offset) } else { head };
     [head, tail].into_iter().filter(|(from, to)| from < to).collect()
 }
 
@@ -152,7 +152,11 @@ pub(crate) fn apply_all(tree: &mut Tree, atoms: &[(&Atom, Option<Torn>)]) {
         };
         match &atom.effect {
             Effect::Size { size, .. } => reach[slot].1 = reach[slot].1.max(*size),
-            Effect::Inode(Action::Truncate { .. }) => reach[slot].1 = 0,
+            Effect::Inode(Action::Truncate { size, .. }) => reach[slot].1 = *size,
+            Effect::Inode(
+                Action::Allocate { offset, length, keep_size: false, .. }
+                | Action::Zero { offset, length, keep_size: false, .. },
+            ) => reach[slot].1 = reach[slot].1.max(offset.saturating_add(*length)),
             _ => reaches[at] = reach[slot].1,
         }
     }

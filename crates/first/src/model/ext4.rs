@@ -16,6 +16,9 @@ use super::page::PAGE;
 use super::pending::Pending;
 use crate::operation::{Action, Node, WriteSync};
 
+/// From and to, in order.
+type Ranges = Vec<(u64, u64)>;
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ext4 {
     /// The end of the journal.
@@ -325,14 +328,14 @@ impl Ext4 {
 
 impl Inode {
     /// The range by pages that have a block, on disk or in memory, and pages that have none.
-    fn pieces(&self, from: u64, to: u64) -> (Vec<(u64, u64)>, Vec<(u64, u64)>) {
+    fn pieces(&self, from: u64, to: u64) -> (Ranges, Ranges) {
         let (mut known, mut fresh) = (Vec::new(), Vec::new());
         let mut at = from;
         while at < to {
             let page = block(at);
             let end = to.min((page + 1).saturating_mul(PAGE as u64));
             let is_known = self.mapped.contains(&page) || self.dirty.contains_key(&page);
-            let pieces: &mut Vec<(u64, u64)> = if is_known { &mut known } else { &mut fresh };
+            let pieces: &mut Ranges = if is_known { &mut known } else { &mut fresh };
             match pieces.last_mut() {
                 Some(last) if last.1 == at => last.1 = end,
                 _ => pieces.push((at, end)),
