@@ -91,6 +91,7 @@ fn a_rollback_journal_is_durable_with_extra_and_whole_with_full() {
     assert!(clean("DELETE", "EXTRA", "ext4", false));
     assert!(!clean("DELETE", "FULL", "ext4", false));
     assert!(clean("DELETE", "FULL", "ext4", true));
+    assert!(!clean("DELETE", "NORMAL", "ext4", false));
 }
 
 /// "With synchronous OFF the database might become corrupted if the operating system crashes."
