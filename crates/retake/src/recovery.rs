@@ -8,7 +8,7 @@ use retake_event::Run;
 use retake_store::Store;
 
 use crate::leftovers::{self, Leftover};
-use crate::remote::collect;
+use crate::remote::successor;
 use crate::term;
 
 /// Marks runs whose runner died and ends what they left running. Costs one directory read when
@@ -18,7 +18,7 @@ pub(crate) fn recover(store: &mut Store) {
     loop {
         match store.recover() {
             Ok(runs) if runs.is_empty() => {
-                collect::gather(store);
+                successor::gather(store);
                 return;
             }
             Ok(runs) => {

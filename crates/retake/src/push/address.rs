@@ -45,16 +45,15 @@ impl Address {
             return Err(AddressError::Scheme(without_password(text)));
         }
         let (plain, mut given) = apart(text);
+        let plain = match variable("PGPORT") {
+            Some(port) => with_port(&plain, &port),
+            None => plain,
+        };
         let mut config = Config::from_str(&plain)
             .map_err(|error| AddressError::Garbled(super::in_full(&error)))?;
         if config.get_hosts().is_empty() {
             let host = variable("PGHOST").unwrap_or_else(|| "localhost".to_owned());
             config.host(&host);
-        }
-        if config.get_ports().is_empty()
-            && let Some(port) = variable("PGPORT").and_then(|port| port.parse().ok())
-        {
-            config.port(port);
         }
         if config.get_user().is_none() {
             config.user(&variable("PGUSER").unwrap_or_else(place::user));
@@ -127,6 +126,18 @@ fn apart(text: &str) -> (String, Given) {
     }
     let query = if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) };
     (format!("{base}{query}"), given)
+}
+
+/// The address with this port, if it names one machine and no port.
+fn with_port(text: &str, port: &str) -> String {
+    let Some(from) = text.find("://").map(|at| at + 3) else { return text.to_owned() };
+    let end = text[from..].find(['/', '?']).map_or(text.len(), |at| from + at);
+    let host = text[from..end].rsplit('@').next().unwrap_or_default();
+    let after_brackets = host.rsplit(']').next().unwrap_or_default();
+    if host.is_empty() || host.contains(',') || after_brackets.contains(':') {
+        return text.to_owned();
+    }
+    format!("{}:{port}{}", &text[..end], &text[end..])
 }
 
 fn unescaped(text: &str) -> String {

@@ -8,19 +8,18 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
 use std::time::{Duration, Instant};
 
-use retake_event::{Ending, Kind, Outcome, RunId, Word};
+use retake_event::{Kind, RunId};
 use retake_store::Store;
 
 use super::Error;
 use super::batch::{self, Layout, Manifest};
 use super::fold::{self, End, Known, Settled, Verdict};
-use super::journal::{self, Entry, Held};
-use super::order::Order;
+use super::journal::{Entry, Held};
+use super::order::{self, Order};
 use super::settle;
 use super::shared::Shared;
-use super::slurm::{self, Rows, Site, Target};
-use super::tools::Tools;
-use crate::term;
+use super::slurm::{self, Row, Rows, Site, Target};
+use super::tools::{ToolError, Tools};
 
 /// A task is over before others see what it wrote: a network file system takes its time.
 const GRACE: Duration = Duration::from_secs(3);
@@ -28,8 +27,10 @@ const GRACE: Duration = Duration::from_secs(3);
 const FORGOTTEN: Duration = Duration::from_secs(10);
 /// How long a task may wait for what will not come.
 const HOPE: Duration = Duration::from_secs(20);
+/// How long a task may take to end once its last result is there.
+const ENDING: Duration = Duration::from_secs(2);
 /// Questions to the scheduler: at least so far apart, and so many times what one costs.
-const ASK_EVERY: Duration = Duration::from_secs(1);
+pub(super) const ASK_EVERY: Duration = Duration::from_secs(1);
 const ASK_AT_MOST: Duration = Duration::from_secs(15);
 const ASK_COST: u32 = 40;
 /// How often the shared directory is looked at.
@@ -56,6 +57,8 @@ pub(super) struct Cell {
     began: bool,
     seen_queued: bool,
     since: Option<Instant>,
+    /// When its result was found.
+    done_at: Option<Instant>,
 }
 
 struct Round {
@@ -122,7 +125,7 @@ impl Batch {
             pack,
             at_once: target.max_in_flight.div_ceil(pack),
             repeatable,
-            minutes: backstop(&orders, pack),
+            minutes: order::backstop(&orders, pack),
             options: target.options,
             ..Manifest::new(key, kind, runs)
         };
@@ -164,18 +167,13 @@ impl Batch {
         }
         let site = slurm::site(tools)?;
         let mut attached = Self::new(held, layout, manifest, site);
-        for cell in &mut attached.cells {
-            if !awaited(&cell.run) {
-                cell.state = State::Done;
-                attached.left -= 1;
-            }
-        }
+        attached.expect(&away);
         attached.unwanted = attached.layout.cancelled();
         attached.read_rounds()?;
         Ok(Some(attached))
     }
 
-    fn new(held: Held, layout: Layout, manifest: Manifest, site: Site) -> Self {
+    pub(super) fn new(held: Held, layout: Layout, manifest: Manifest, site: Site) -> Self {
         let cell = |run: &RunId| Cell {
             run: *run,
             state: State::Queued,
@@ -185,6 +183,7 @@ impl Batch {
             began: false,
             seen_queued: false,
             since: None,
+            done_at: None,
         };
         let cells: Vec<Cell> = manifest.runs.iter().map(cell).collect();
         Self {
@@ -203,6 +202,26 @@ impl Batch {
             trouble: None,
             notices: Vec::new(),
         }
+    }
+
+    /// Only these runs are still to come; sorted.
+    pub(super) fn expect(&mut self, away: &[RunId]) {
+        for cell in &mut self.cells {
+            if away.binary_search(&cell.run).is_err() {
+                cell.state = State::Done;
+                self.left -= 1;
+            }
+        }
+    }
+
+    /// Asks the scheduler with the next step, whenever it was last asked.
+    pub(super) fn ask_now(&mut self) {
+        self.ask_at = Instant::now();
+    }
+
+    /// Whether the scheduler has, as far as is known, everything that it is to have.
+    pub(super) fn submitted(&self) -> bool {
+        self.unwanted || self.rounds.iter().all(|round| round.sent == Sent::Yes)
     }
 
     fn read_rounds(&mut self) -> Result<(), Error> {
@@ -350,7 +369,7 @@ impl Batch {
     }
 
     /// Takes new results into the record, all that are there with one commit.
-    fn take_in(&mut self, store: &mut Store) -> Result<Vec<usize>, Error> {
+    pub(super) fn take_in(&mut self, store: &mut Store) -> Result<Vec<usize>, Error> {
         let finished = self.layout.finished()?;
         let open = |cell: &usize| self.cells.get(*cell).is_some_and(|c| c.state != State::Done);
         let mut new: Vec<usize> = finished.into_iter().filter(open).collect();
@@ -373,6 +392,7 @@ impl Batch {
         }
         for cell in &taken {
             self.cells[*cell].state = State::Done;
+            self.cells[*cell].done_at = Some(Instant::now());
             self.left -= 1;
         }
         Ok(taken)
@@ -402,18 +422,19 @@ impl Batch {
         if self.unwanted && !self.cancel_told {
             match slurm::cancel(tools, &self.manifest.key, &rounds) {
                 Ok(()) => self.cancel_told = true,
-                Err(error) if error.passes() => self.troubled(&error.to_string()),
-                Err(error) => return Err(error.into()),
+                Err(error @ ToolError::NotStarted { .. }) => return Err(error.into()),
+                Err(error) => self.troubled(&error.to_string()),
             }
         }
         let rows = match slurm::query(tools, &self.manifest.key, &rounds) {
             Ok(rows) => rows,
-            Err(error) if error.passes() => {
+            Err(error @ ToolError::NotStarted { .. }) => return Err(error.into()),
+            // A question changes nothing, so it is asked again whatever went wrong.
+            Err(error) => {
                 self.troubled(&error.to_string());
                 self.ask_at = Instant::now() + ASK_AT_MOST.min(self.ask_pause * 2);
                 return Ok(());
             }
-            Err(error) => return Err(error.into()),
         };
         if self.trouble.take().is_some() {
             self.notices.push("Slurm answers again".to_owned());
@@ -536,17 +557,29 @@ impl Batch {
     /// Ends what may still run of it, forgets it, and removes its directory, except where an
     /// attempt left something that came too late.
     pub(crate) fn finish(self, tools: &mut Tools<'_>) -> Result<(), Error> {
-        let repeated = self.cells.iter().any(|cell| cell.losses > 0)
-            || self.layout.attempts("started")?.len() > self.cells.len();
-        if repeated {
-            let rounds: Vec<usize> = (0..self.rounds.len()).collect();
-            // Whoever still runs finds his result there and ends by himself.
+        let rounds: Vec<usize> = (0..self.rounds.len()).collect();
+        // A scheduler that is not to be reached now finds no directory later, and starts nothing.
+        if let Ok(rows) = slurm::query(tools, &self.manifest.key, &rounds)
+            && rows.iter().any(|(task, row)| self.lingers(*task, row))
+        {
             _ = slurm::cancel(tools, &self.manifest.key, &rounds);
         }
         self.forget()
     }
 
-    fn forget(self) -> Result<(), Error> {
+    /// Whether a task is still there although all its cells have had their results for a while. One
+    /// that has just left its last result is about to end.
+    fn lingers(&self, task: (usize, usize), row: &Row) -> bool {
+        let its = |cell: &&Cell| cell.task == Some(task);
+        let recent = |cell: &Cell| cell.done_at.is_some_and(|at| at.elapsed() < ENDING);
+        match fold::verdict(Some(row)) {
+            Verdict::Over(_) | Verdict::Unknown => false,
+            Verdict::Running { .. } => !self.cells.iter().filter(its).any(recent),
+            Verdict::Queued | Verdict::Held | Verdict::Hopeless { .. } => true,
+        }
+    }
+
+    pub(super) fn forget(self) -> Result<(), Error> {
         let dir = self.layout.dir().to_owned();
         let late = dir.join("late").read_dir().is_ok_and(|mut late| late.next().is_some());
         self.held.end()?;
@@ -560,74 +593,4 @@ impl Batch {
         }
         Ok(())
     }
-}
-
-/// How a recorded run ended, as far as its ending tells.
-pub(crate) fn outcome(ending: &Ending) -> Outcome {
-    let code = ending.exit_code.unwrap_or(125);
-    match ending.outcome {
-        Word::Exited => Outcome::Exited(code),
-        Word::Signaled => Outcome::Signaled(code - 128),
-        Word::TimedOut => Outcome::TimedOut,
-        Word::Cancelled => Outcome::Cancelled(code - 128),
-        Word::LimitExceeded | Word::NotStarted | Word::Interrupted => Outcome::Interrupted,
-    }
-}
-
-/// Takes in what came of batches whose submitter is gone, without waiting for the rest.
-pub(crate) fn catch_up(tools: &mut Tools<'_>, store: &mut Store) {
-    let follow = |held: Held, tools: &mut Tools<'_>, store: &mut Store| -> Result<(), Error> {
-        let Some(mut batch) = Batch::attach(tools, store, held)? else { return Ok(()) };
-        batch.ask_at = Instant::now();
-        batch.step(tools, store)?;
-        // What was settled just now.
-        batch.take_in(store)?;
-        if batch.done() { batch.finish(tools) } else { Ok(()) }
-    };
-    each_orphan(store, |held, store| follow(held, tools, store));
-}
-
-/// The same without asking any scheduler: only what lies in the shared directory.
-pub(crate) fn gather(store: &mut Store) {
-    each_orphan(store, |held, store| {
-        let layout = Layout::at(&held.entry.dir);
-        if !layout.manifest().exists() {
-            return Ok(()); // nothing was submitted, or the directory is not to be seen just now
-        }
-        let manifest = layout.read()?;
-        let away = store.away()?;
-        let mut batch = Batch::new(held, layout, manifest, Site { array: 1 });
-        for cell in &mut batch.cells {
-            if away.binary_search(&cell.run).is_err() {
-                cell.state = State::Done;
-                batch.left -= 1;
-            }
-        }
-        batch.take_in(store)?;
-        if batch.done() { batch.forget() } else { Ok(()) }
-    });
-}
-
-fn each_orphan(store: &mut Store, mut visit: impl FnMut(Held, &mut Store) -> Result<(), Error>) {
-    match journal::orphans(store.path()) {
-        Ok(orphans) => {
-            for held in orphans {
-                let key = held.entry.key.clone();
-                if let Err(error) = visit(held, store) {
-                    term::say(&format!("batch {key} could not be collected: {error}"));
-                }
-            }
-        }
-        Err(error) => term::say(&format!("batches elsewhere could not be looked for: {error}")),
-    }
-}
-
-/// The scheduler's own limit, in minutes: never before ours.
-fn backstop(orders: &[Order], pack: usize) -> Option<u64> {
-    let mut longest = Duration::ZERO;
-    for part in orders.chunks(pack) {
-        let part: Option<Duration> = part.iter().map(Order::longest).sum();
-        longest = longest.max(part?);
-    }
-    Some(longest.as_secs() / 60 + 2)
 }

@@ -18,9 +18,10 @@ pub(crate) mod journal;
 pub(crate) mod node;
 pub(crate) mod order;
 pub(crate) mod publish;
-mod settle;
+pub(crate) mod settle;
 pub(crate) mod shared;
 pub(crate) mod slurm;
+pub(crate) mod successor;
 pub(crate) mod tools;
 
 use std::io;

@@ -192,14 +192,19 @@ fn while_wanted<T>(layout: &Layout, cell: usize, cancel: &Cancel, work: impl FnO
     })
 }
 
-/// The signal that told us to stop, if that is why the run ended.
+/// The signal that told us to stop, if that is why the run ended. A shell whose child was ended by
+/// it exits with a code that says so, before it hears of the signal itself.
 fn told_to_stop(outcome: &Outcome, cancel: &Cancel) -> Option<i32> {
-    match outcome {
+    const BY_SIGNAL: [i32; 2] = [128 + libc::SIGTERM, 128 + libc::SIGKILL];
+    let patience = match outcome {
         Outcome::Cancelled(signal) => return Some(*signal),
-        Outcome::Signaled(libc::SIGTERM | libc::SIGKILL) => {}
+        Outcome::Signaled(libc::SIGTERM | libc::SIGKILL) => HEARING,
+        Outcome::Exited(code) if BY_SIGNAL.contains(code) => HEARING,
+        Outcome::Exited(0) => return None,
+        Outcome::Exited(_) => Duration::ZERO,
         _ => return None,
-    }
-    let until = Instant::now() + HEARING;
+    };
+    let until = Instant::now() + patience;
     while cancel.requested().is_none() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(5));
     }

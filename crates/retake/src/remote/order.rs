@@ -252,6 +252,16 @@ impl Order {
     }
 }
 
+/// The scheduler's own limit, in minutes: never before ours.
+pub(super) fn backstop(orders: &[Order], pack: usize) -> Option<u64> {
+    let mut longest = Duration::ZERO;
+    for part in orders.chunks(pack) {
+        let part: Option<Duration> = part.iter().map(Order::longest).sum();
+        longest = longest.max(part?);
+    }
+    Some(longest.as_secs() / 60 + 2)
+}
+
 /// Whether a variable's value must not be written down. What may be recorded with `--no-redact` may
 /// still not lie about in a directory that others may see.
 fn is_secret(job: &Job, config: &Config, name: &OsStr, value: &OsStr) -> bool {

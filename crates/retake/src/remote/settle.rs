@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use retake_event::{ErrorCode, LimitKind, Outcome, RanOn, RunError, StartFailure};
+use retake_event::{Ending, ErrorCode, LimitKind, Outcome, RanOn, RunError, StartFailure, Word};
 use retake_store::Parcel;
 
 use super::Error;
@@ -113,4 +113,16 @@ fn leave(
     publish::write(&batch.layout, cell, &attempt, parcel, &order.intent, ending)?;
     publish::publish(&batch.layout, cell, &attempt)?;
     Ok(())
+}
+
+/// How a recorded run ended, as far as its ending tells.
+pub(crate) fn outcome(ending: &Ending) -> Outcome {
+    let code = ending.exit_code.unwrap_or(125);
+    match ending.outcome {
+        Word::Exited => Outcome::Exited(code),
+        Word::Signaled => Outcome::Signaled(code - 128),
+        Word::TimedOut => Outcome::TimedOut,
+        Word::Cancelled => Outcome::Cancelled(code - 128),
+        Word::LimitExceeded | Word::NotStarted | Word::Interrupted => Outcome::Interrupted,
+    }
 }

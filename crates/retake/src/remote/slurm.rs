@@ -251,6 +251,36 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_that_does_not_see_the_directory_says_so_and_runs_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::at(&dir.path().join("it's"));
+        let touched = dir.path().join("touched");
+        let program = dir.path().join("program");
+        std::fs::write(&program, format!("#!/bin/sh\necho \"$@\" > {}\n", touched.display()))
+            .unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&program, mode).unwrap();
+        let run = || {
+            std::process::Command::new("sh")
+                .arg("-c")
+                .arg(script(&layout, &program, 2))
+                .env("SLURM_JOB_NAME", "retake-x-3")
+                .env("SLURM_ARRAY_TASK_ID", "1")
+                .stderr(std::process::Stdio::null())
+                .status()
+                .unwrap()
+                .code()
+        };
+        assert_eq!(run(), Some(BLIND));
+        assert!(!touched.exists());
+        layout.make().unwrap();
+        std::fs::write(layout.list(3), "order/4.json\norder/5.json\norder/6.json\n").unwrap();
+        assert_eq!(run(), Some(0));
+        let words = std::fs::read_to_string(&touched).unwrap();
+        assert_eq!(words, "__run-one order/6.json\n");
+    }
+
+    #[test]
     fn a_target_is_read_with_the_partition_before_the_configured_one() {
         let config = Config::load(None).unwrap();
         assert_eq!(Target::of("slurm", &config).unwrap().options, [""; 0]);

@@ -29,11 +29,13 @@ pub(crate) enum ToolError {
 impl ToolError {
     /// Whether the same question may have another answer soon.
     pub(crate) fn passes(&self) -> bool {
-        const SIGNS: [&str; 12] = [
+        const SIGNS: [&str; 14] = [
             "unable to contact",
             "timed out",
             "temporarily",
-            "connection refused",
+            "connection",
+            "broken pipe",
+            "unreachable",
             "zero bytes",
             "transport endpoint",
             "communication",
@@ -120,6 +122,7 @@ mod tests {
         for said in [
             "Unable to contact slurm controller (connect failure)",
             "Batch job submission failed: Socket timed out on send/recv operation",
+            "slurm_load_jobs error: Connection reset by peer",
             "Slurm temporarily unable to accept job, sleeping and retrying",
             "Batch job submission failed: QOSMaxSubmitJobPerUserLimit",
         ] {

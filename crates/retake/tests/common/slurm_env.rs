@@ -107,8 +107,15 @@ impl Site {
             let left = std::fs::read_dir(store.join(name)).map_or(0, Iterator::count);
             assert_eq!(left, 0, "something is left in {name}");
         }
-        super::eventually("no job is left", || {
-            self.slurm.ask("squeue", &["-h", "--me"]).trim().is_empty()
-        });
+        // A node that came back takes its time to tell what became of its jobs.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(90);
+        loop {
+            let left = self.slurm.ask("squeue", &["-h", "-r", "--me"]);
+            if left.trim().is_empty() {
+                break;
+            }
+            assert!(std::time::Instant::now() < until, "still there: {left}");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
     }
 }

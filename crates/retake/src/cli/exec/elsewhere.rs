@@ -10,10 +10,12 @@ use super::{Document, Exit, Prepared, Refused};
 use crate::drive::{self, Done};
 use crate::inline::Inline;
 use crate::matrix::screen::Screen;
-use crate::remote::collect::{self, Batch, Plan, State};
+use crate::remote::collect::{Batch, Plan, State};
 use crate::remote::order::Order;
+use crate::remote::settle;
 use crate::remote::shared::Shared;
 use crate::remote::slurm::Target;
+use crate::remote::successor;
 use crate::remote::tools::Tools;
 use crate::slot::Slot;
 use crate::{signals, term};
@@ -22,12 +24,17 @@ use crate::{signals, term};
 pub(super) fn carry_out(prepared: Prepared, target: Target) -> Exit {
     let json = prepared.json;
     match perform(prepared, target) {
-        Ok(done) => finish(&done, json),
+        Ok(Ok(done)) => finish(&done, json),
+        Ok(Err(unfollowed)) => {
+            term::say(&unfollowed);
+            Exit::REFUSED
+        }
         Err(refused) => refused.tell(json),
     }
 }
 
-fn perform(prepared: Prepared, target: Target) -> Result<Done, Refused> {
+/// What became of it, or why that is not known yet.
+fn perform(prepared: Prepared, target: Target) -> Result<Result<Done, String>, Refused> {
     let Prepared { job, place, audit, json, config, .. } = prepared;
     let id = job.intent.id;
     let intent = Box::new(job.intent.clone());
@@ -48,7 +55,7 @@ fn perform(prepared: Prepared, target: Target) -> Result<Done, Refused> {
     let mut slot = slots.map_err(|error| failed(&error))?.remove(0);
     let (keeper, store) = slot.tools_and_store().map_err(|error| failed(&error))?;
     let mut tools = Tools::new(keeper);
-    collect::catch_up(&mut tools, store);
+    successor::catch_up(&mut tools, store);
     let plan = Plan { kind: Kind::Exec, orders: vec![order], repeatable: false, target };
     let mut batch =
         Batch::prepare(&mut tools, &shared, store, plan).map_err(|error| failed(&error))?;
@@ -60,8 +67,9 @@ fn perform(prepared: Prepared, target: Target) -> Result<Done, Refused> {
         let stepped = batch.step(&mut tools, store);
         batch.notices().iter().for_each(|notice| screen.notice(notice));
         if let Err(error) = stepped {
-            // It goes on without us: the record says so, and the next `--on slurm` collects it.
-            return Err(failed(&format!("run {id} goes on, but cannot be followed: {error}")));
+            return Ok(Err(format!(
+                "run {id} goes on and cannot be followed: {error}; the next --on slurm collects it"
+            )));
         }
         match batch.states().next() {
             Some(State::Queued) => screen.live("queued"),
@@ -92,9 +100,9 @@ fn perform(prepared: Prepared, target: Target) -> Result<Done, Refused> {
             term::say(&format!("the {} could not be passed on: {why}", stream.as_str()));
         }
     }
-    let outcome = run.ending.as_ref().map_or(Outcome::Interrupted, collect::outcome);
+    let outcome = run.ending.as_ref().map_or(Outcome::Interrupted, settle::outcome);
     slot.end().retain();
-    Ok(Done { run, outcome, output, unread: false, untaken: 0 })
+    Ok(Ok(Done { run, outcome, output, unread: false, untaken: 0 }))
 }
 
 fn carried(

@@ -1,0 +1,63 @@
+//! Batches whose submitter is gone: whoever opens the record takes in what came of them.
+//!
+//! Nothing here waits for a run, or fails a command.
+
+use retake_store::Store;
+
+use super::Error;
+use super::batch::Layout;
+use super::collect::{ASK_EVERY, Batch};
+use super::journal::{self, Held};
+use super::slurm::Site;
+use super::tools::Tools;
+use crate::term;
+
+/// Takes in what came of batches whose submitter is gone, without waiting for the rest.
+pub(crate) fn catch_up(tools: &mut Tools<'_>, store: &mut Store) {
+    let follow = |held: Held, tools: &mut Tools<'_>, store: &mut Store| -> Result<(), Error> {
+        let Some(mut batch) = Batch::attach(tools, store, held)? else { return Ok(()) };
+        // A submission that nobody heard of takes a second look before it is sent again.
+        for _ in 0..3 {
+            batch.ask_now();
+            batch.step(tools, store)?;
+            if batch.submitted() {
+                break;
+            }
+            std::thread::sleep(ASK_EVERY);
+        }
+        // What was settled just now.
+        batch.take_in(store)?;
+        if batch.done() { batch.finish(tools) } else { Ok(()) }
+    };
+    each_orphan(store, |held, store| follow(held, tools, store));
+}
+
+/// The same without asking any scheduler: only what lies in the shared directory.
+pub(crate) fn gather(store: &mut Store) {
+    each_orphan(store, |held, store| {
+        let layout = Layout::at(&held.entry.dir);
+        if !layout.manifest().exists() {
+            return Ok(()); // nothing was submitted, or the directory is not to be seen just now
+        }
+        let manifest = layout.read()?;
+        let away = store.away()?;
+        let mut batch = Batch::new(held, layout, manifest, Site { array: 1 });
+        batch.expect(&away);
+        batch.take_in(store)?;
+        if batch.done() { batch.forget() } else { Ok(()) }
+    });
+}
+
+fn each_orphan(store: &mut Store, mut visit: impl FnMut(Held, &mut Store) -> Result<(), Error>) {
+    match journal::orphans(store.path()) {
+        Ok(orphans) => {
+            for held in orphans {
+                let key = held.entry.key.clone();
+                if let Err(error) = visit(held, store) {
+                    term::say(&format!("batch {key} could not be collected: {error}"));
+                }
+            }
+        }
+        Err(error) => term::say(&format!("batches elsewhere could not be looked for: {error}")),
+    }
+}
