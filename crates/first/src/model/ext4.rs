@@ -221,6 +221,8 @@ impl Ext4 {
                 let id = if inode.mapped.contains(&tail) {
                     let id = pending.push(growth, before.collect());
                     self.journal = Some(id);
+                    inode.changed = Some(id);
+                    inode.resized = Some(id);
                     id
                 } else {
                     // The block may be written back by now or not: then the size comes later.
@@ -228,8 +230,6 @@ impl Ext4 {
                     pending.push(growth, before.chain(block).collect())
                 };
                 inode.grown = Some((id, known_end));
-                inode.changed = Some(id);
-                inode.resized = Some(id);
             }
             let delayed = known.iter().any(|piece| !inode.is_mapped(*piece));
             let id = pending.push(bytes(known.clone(), delayed), requires);
@@ -263,8 +263,15 @@ impl Ext4 {
             WriteSync::Full => inode.changed,
             WriteSync::Data | WriteSync::None => inode.resized,
         };
-        let size = inode.grown.filter(|(_, size)| pages.contains(&block(size - 1)));
-        let mut ids: Vec<Id> = inode.dirty.range(pages).map(|(_, dirty)| dirty.last).collect();
+        let mut ids: Vec<Id> =
+            inode.dirty.range(pages.clone()).map(|(_, dirty)| dirty.last).collect();
+        // A write that comes along may reach into the last page: then its size comes along too.
+        let written = pending.with_needs(ids.iter().copied());
+        let size = inode.grown.filter(|(_, size)| {
+            let tail = block(size - 1);
+            let last = inode.dirty.get(&tail).map(|dirty| dirty.last);
+            pages.contains(&tail) || last.is_some_and(|last| written.contains(&last))
+        });
         ids.extend(commit.into_iter().chain(size.map(|(id, _)| id)));
         self.durable(pending, ids);
     }
