@@ -3,7 +3,7 @@
 
 #![expect(clippy::exit, reason = "a workload that exits is one of the cases")]
 
-use fs::{self, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

@@ -139,7 +139,7 @@ impl Program {
 
     fn write(&mut self, node: u64, two: u8, three: u16, sync: WriteSync) {
         let size = self.sizes[&node];
-        let offset = if two % 3 == 0 { size } else { u64::from(three) % (size + 1) };
+        let offset = if two.is_multiple_of(3) { size } else { u64::from(three) % (size + 1) };
         let length = [1, 30, 600, 4096, 6000][usize::from(two / 3) % 5];
         let letter = b'A' + (self.entries.len() % 26) as u8;
         self.sizes.insert(node, size.max(offset + length));
