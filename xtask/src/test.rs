@@ -100,9 +100,17 @@ impl Agent {
         let program = directory.join(self.program);
         if !program.is_file() {
             println!("installing {}", self.package);
-            std::fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
+            // Aside first: an installation that was cut off leaves programs that look whole.
+            let aside = directory.with_extension("new");
+            for left in [&aside, &directory] {
+                if left.exists() {
+                    std::fs::remove_dir_all(left).map_err(|error| error.to_string())?;
+                }
+            }
+            std::fs::create_dir_all(&aside).map_err(|error| error.to_string())?;
             let quiet = ["install", "--silent", "--no-save", "--ignore-scripts", "--prefix"];
-            succeed(Command::new("npm").args(quiet).arg(&directory).arg(self.package))?;
+            succeed(Command::new("npm").args(quiet).arg(&aside).arg(self.package))?;
+            std::fs::rename(&aside, &directory).map_err(|error| error.to_string())?;
         }
         match program.is_file() {
             true => Ok(program),

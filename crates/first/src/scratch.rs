@@ -1,19 +1,26 @@
 //! Directories that nobody else uses and that go with their owner, in memory where there is some:
 //! durability is a matter of the models, so no disk has to be waited for.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Where Linux keeps a file system in memory that anybody may use.
 const MEMORY: &str = "/dev/shm";
 
-/// A directory of one's own, removed when dropped.
+/// Younger ones may be about to be locked.
+const SETTLED: Duration = Duration::from_secs(60);
+
+/// A directory of one's own, removed when dropped. One that a killed process left is removed by
+/// the next that makes one beside it: memory does not come back by itself.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
+    /// Locked for as long as the owner lives, in whatever way it ends.
+    _lock: Option<File>,
 }
 
 impl Scratch {
@@ -34,7 +41,14 @@ impl Scratch {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = parent.join(format!("first-{}-{number}", std::process::id()));
             match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Self { path }),
+                Ok(()) => {
+                    let lock = File::open(&path)?;
+                    lock.try_lock().map_err(io::Error::from)?;
+                    if number == 0 {
+                        sweep(&parent);
+                    }
+                    return Ok(Self { path, _lock: Some(lock) });
+                }
                 // Left by an earlier process with our number.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
@@ -44,7 +58,7 @@ impl Scratch {
 
     /// Takes over a directory that is about to be made.
     pub(crate) fn adopt(path: PathBuf) -> Self {
-        Self { path }
+        Self { path, _lock: None }
     }
 
     pub fn path(&self) -> &Path {
@@ -59,8 +73,62 @@ impl Drop for Scratch {
     }
 }
 
+/// Removes what nobody holds any more.
+fn sweep(parent: &Path) {
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let ours = name.to_str().is_some_and(|name| {
+            let numbers = name.strip_prefix("first-").and_then(|rest| rest.split_once('-'));
+            numbers.is_some_and(|(pid, number)| {
+                pid.parse::<u32>().is_ok() && number.parse::<u64>().is_ok()
+            })
+        });
+        let settled = entry.metadata().is_ok_and(|metadata| {
+            let age = metadata.modified().ok().and_then(|time| time.elapsed().ok());
+            metadata.is_dir() && age.is_some_and(|age| age >= SETTLED)
+        });
+        if ours
+            && settled
+            && File::open(entry.path()).is_ok_and(|directory| directory.try_lock().is_ok())
+        {
+            // Another user's, or just removed by another sweep: not ours to tell of.
+            _ = crate::place::remove_tree(&entry.path());
+        }
+    }
+}
+
 /// Empties a directory that only its owner uses.
 pub(crate) fn emptied(path: &Path) -> io::Result<()> {
     crate::place::remove_tree(path)?;
     fs::create_dir(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[test]
+    fn only_what_nobody_holds_is_swept() {
+        let parent = tempfile::tempdir().unwrap();
+        let long_ago = SystemTime::now() - 2 * SETTLED;
+        let made = |name: &str, time: SystemTime| {
+            let path = parent.path().join(name);
+            fs::create_dir_all(path.join("inner")).unwrap();
+            let directory = File::open(&path).unwrap();
+            directory.set_modified(time).unwrap();
+            (path, directory)
+        };
+        let (left, lock) = made("first-1-0", long_ago);
+        drop(lock);
+        let (held, lock) = made("first-2-0", long_ago);
+        lock.try_lock().unwrap();
+        let (young, _) = made("first-3-0", SystemTime::now());
+        let (foreign, _) = made("first-class", long_ago);
+        sweep(parent.path());
+        let there = [&left, &held, &young, &foreign].map(|path| path.exists());
+        assert_eq!(there, [false, true, true, true]);
+    }
 }

@@ -1,5 +1,5 @@
-//! A crash test in the record: one loop, and as events what was recorded, how many states there
-//! are, each finding, and how it ended. A hundred thousand states add nothing to it.
+//! A crash test in the record: one loop, and as events what the program did step by step, how many
+//! states there are, each finding, and how it ended. A hundred thousand states add nothing to it.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,13 @@ use retake_store::{LoopRecord, Store};
 use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
+use super::timeline::{self, Row, Sort};
 use crate::{drive, term};
 
 /// Labels beyond this many are only counted.
 const MOST_LABELS: usize = 1000;
+/// Steps beyond this many are in the log only.
+const MOST_STEPS: usize = 5000;
 
 /// What a loop was planned as.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -44,7 +47,12 @@ enum Event<'a> {
         acknowledgements: usize,
         labels: BTreeMap<&'a str, usize>,
         labels_left_out: usize,
+        steps_left_out: usize,
     },
+    Operation(&'a Row),
+    Sync(&'a Row),
+    Label(&'a Row),
+    Acknowledgement(&'a Row),
     States {
         points: u64,
         states: u64,
@@ -131,14 +139,23 @@ impl Chronicle {
                 Entry::Acknowledgement(_) => acknowledgements += 1,
             }
         }
-        self.add(&[Event::Recorded {
+        let rows = timeline::rows(recording);
+        let mut events = vec![Event::Recorded {
             run,
             operations,
             calls,
             acknowledgements,
             labels,
             labels_left_out,
-        }]);
+            steps_left_out: rows.len().saturating_sub(MOST_STEPS),
+        }];
+        events.extend(rows.iter().take(MOST_STEPS).map(|row| match row.sort {
+            Sort::Name | Sort::Content | Sort::Close => Event::Operation(row),
+            Sort::Sync => Event::Sync(row),
+            Sort::Label => Event::Label(row),
+            Sort::Acknowledgement => Event::Acknowledgement(row),
+        }));
+        self.add(&events);
     }
 
     pub(crate) fn states(&mut self, coverage: &first::model::Coverage) {

@@ -48,7 +48,8 @@ fn line_of(body: &Value) -> String {
     let word = |name: &str| body.get(name).and_then(Value::as_str);
     let told = ["sentence", "text", "label", "message", "name"].iter().find_map(|name| word(name));
     if let Some(text) = told {
-        return text.to_owned();
+        let number = body.get("number").and_then(Value::as_u64);
+        return number.map_or_else(|| text.to_owned(), |number| format!("{number}: {text}"));
     }
     let Some(fields) = body.as_object() else { return body.to_string() };
     let shown = fields
