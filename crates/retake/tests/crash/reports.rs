@@ -110,10 +110,15 @@ fn a_test_is_one_loop_and_one_run_of_the_record() {
     let (reason, events) = env.chronicle();
     assert_eq!(reason.as_deref(), Some("findings"));
     let names: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
-    assert_eq!(names, ["recorded", "states", "finding", "finished"]);
+    let save = ["operation", "operation", "sync", "operation", "operation", "acknowledgement"];
+    let steps = [&save[..], &save[..]].concat();
+    let last = ["states", "finding", "finished"];
+    assert_eq!(names, [&["recorded"], &steps[..], &last[..]].concat());
+    assert_eq!(events[3]["text"], "sync `map.tmp`");
     assert_eq!(events[0]["calls"]["rename"], 2);
     assert_eq!(events[0]["acknowledgements"], 2);
-    assert!(events[2]["output"].as_str().unwrap().contains("is lost"));
+    let finding = &events[names.len() - 2];
+    assert!(finding["output"].as_str().unwrap().contains("is lost"));
     let runs = env.sandbox.retake(&["runs", "list", "--json"]).json();
     let runs = runs.as_array().unwrap();
     assert_eq!(runs.len(), 1);
