@@ -33,10 +33,14 @@ pub(crate) fn check(connection: &Connection, dir: &Dir) -> Result<bool> {
     }
     if found == 0 {
         let failed = |error| Error::sqlite("read the schema", dir.database(), error);
-        let tables: i64 = connection
+        // One look at both: between two of them another process may have made the record.
+        let look = connection.unchecked_transaction().map_err(failed)?;
+        let found = of(&look).map_err(failed)?;
+        let tables: i64 = look
             .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
             .map_err(failed)?;
-        if tables > 0 {
+        drop(look);
+        if found == 0 && tables > 0 {
             return Err(Error::NotARecord {
                 path: dir.database().to_owned(),
                 detail: format!("it has {tables} tables and indexes of something else"),

@@ -124,6 +124,14 @@ impl Atom {
         }
     }
 
+    /// Where its bytes end.
+    pub(crate) fn end(&self) -> Option<u64> {
+        match &self.effect {
+            Effect::Bytes { pieces, .. } => pieces.iter().map(|(_, to)| *to).max(),
+            _ => None,
+        }
+    }
+
     /// Something durable overtook this range: the bytes before it will never be seen.
     pub(crate) fn trim(&mut self, from: u64, to: u64) {
         if let Effect::Bytes { pieces, .. } = &mut self.effect {

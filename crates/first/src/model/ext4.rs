@@ -272,6 +272,14 @@ impl Ext4 {
             let last = inode.dirty.get(&tail).map(|dirty| dirty.last);
             pages.contains(&tail) || last.is_some_and(|last| written.contains(&last))
         });
+        // Whole pages are written, and the size on disk follows to the end of what was: bytes of
+        // earlier writes that come along are inside the file.
+        let end = pending.of_node(*node).filter(|atom| written.contains(&atom.id));
+        let end = end.filter_map(Atom::end).max().unwrap_or(0);
+        let covered = pending
+            .of_node(*node)
+            .filter(|atom| matches!(atom.effect, Effect::Size { size, .. } if size <= end));
+        ids.extend(covered.map(|atom| atom.id));
         ids.extend(commit.into_iter().chain(size.map(|(id, _)| id)));
         self.durable(pending, ids);
     }
