@@ -81,7 +81,7 @@ impl Ext4 {
             }
             Action::Rename { node, from, to, replaced } => {
                 let flushed = match replaced {
-                    Some(_) => self.delayed(*node),
+                    Some(_) => self.delayed(pending, *node),
                     None => Vec::new(),
                 };
                 let id = self.log(pending, Effect::Name(action.clone()), flushed);
@@ -142,7 +142,7 @@ impl Ext4 {
             }
             Action::Close { node } => {
                 if std::mem::take(&mut self.inode(*node).emptied) {
-                    let flushed = self.delayed(*node);
+                    let flushed = self.delayed(pending, *node);
                     if !flushed.is_empty() {
                         self.log(pending, Effect::Flush { node: *node }, flushed);
                     }
@@ -272,14 +272,7 @@ impl Ext4 {
             let last = inode.dirty.get(&tail).map(|dirty| dirty.last);
             pages.contains(&tail) || last.is_some_and(|last| written.contains(&last))
         });
-        // Whole pages are written, and the size on disk follows to the end of what was: bytes of
-        // earlier writes that come along are inside the file.
-        let end = pending.of_node(*node).filter(|atom| written.contains(&atom.id));
-        let end = end.filter_map(Atom::end).max().unwrap_or(0);
-        let covered = pending
-            .of_node(*node)
-            .filter(|atom| matches!(atom.effect, Effect::Size { size, .. } if size <= end));
-        ids.extend(covered.map(|atom| atom.id));
+        ids.extend(covered(pending, *node, &written));
         ids.extend(commit.into_iter().chain(size.map(|(id, _)| id)));
         self.durable(pending, ids);
     }
@@ -323,8 +316,8 @@ impl Ext4 {
         }
     }
 
-    /// The last writes of a file to blocks that do not exist yet.
-    fn delayed(&mut self, node: Node) -> Vec<Id> {
+    /// The last writes of a file to blocks that do not exist yet, and the sizes they bring.
+    fn delayed(&mut self, pending: &Pending, node: Node) -> Vec<Id> {
         let inode = self.inode(node);
         let mut ids: Vec<Id> = inode
             .dirty
@@ -333,12 +326,26 @@ impl Ext4 {
             .map(|(_, dirty)| dirty.last)
             .collect();
         ids.dedup();
+        let written = pending.with_needs(ids.iter().copied());
+        ids.extend(covered(pending, node, &written));
         ids
     }
 
     fn inode(&mut self, node: Node) -> &mut Inode {
         self.inodes.entry(node).or_default()
     }
+}
+
+/// Whole pages are written, and the size on disk follows to the end of what was: bytes of earlier
+/// writes that come along are inside the file.
+fn covered(pending: &Pending, node: Node, written: &BTreeSet<Id>) -> Vec<Id> {
+    let bytes = pending.of_node(node).filter(|atom| written.contains(&atom.id));
+    let end = bytes.filter_map(Atom::end).max().unwrap_or(0);
+    pending
+        .of_node(node)
+        .filter(|atom| matches!(atom.effect, Effect::Size { size, .. } if size <= end))
+        .map(|atom| atom.id)
+        .collect()
 }
 
 impl Inode {
