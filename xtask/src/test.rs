@@ -1,5 +1,6 @@
 //! Everything a change must pass: formatting, lints, tests.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -83,15 +84,52 @@ pub(crate) fn run() -> Result<(), String> {
     install()?;
     crate::browser::install()?;
     cargo(&["fmt", "--all", "--check"], &[])?;
+    // Downloads wait for the network, compilers do not.
+    let tools = std::thread::spawn(tools);
     cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], &[])?;
+    // Tests of one package run programs of another.
+    cargo(&["build", "--workspace", "--bins", "--quiet"], &[])?;
+    cargo(&["test", "--workspace", "--quiet", "--no-run"], &[])?;
+    let variables = tools.join().map_err(|_| "a thread panicked")??;
+    both(
+        &["test", "-p", "retake", "--quiet", "--no-fail-fast"],
+        &["test", "--workspace", "--exclude", "retake", "--quiet", "--no-fail-fast"],
+        &variables,
+    )
+}
+
+/// What tests find by variables: real agents, real browsers, and that real tools are there.
+fn tools() -> Result<Vec<(&'static str, PathBuf)>, String> {
     let mut variables = vec![("RETAKE_REAL_TOOLS", PathBuf::from("1"))];
     for agent in &AGENTS {
         variables.push((agent.variable, agent.install()?));
     }
     variables.extend(chromiums::install(&target())?.map(|cache| (chromiums::VARIABLE, cache)));
-    // Tests of one package run programs of another.
-    cargo(&["build", "--workspace", "--bins", "--quiet"], &[])?;
-    cargo(&["test", "--workspace", "--quiet", "--no-fail-fast"], &variables)
+    Ok(variables)
+}
+
+/// Two halves at once, since most tests wait: the first is watched, the second is told when both
+/// are over.
+fn both(
+    shown: &[&str],
+    aside: &[&str],
+    variables: &[(&'static str, PathBuf)],
+) -> Result<(), String> {
+    let other = std::thread::spawn({
+        let mut command = cargo_command(aside, variables);
+        move || command.output()
+    });
+    let first = cargo(shown, variables);
+    let output = other.join().map_err(|_| "a thread panicked")?.map_err(|e| e.to_string())?;
+    println!("cargo {}", aside.join(" "));
+    for (bytes, mut stream) in [
+        (&output.stdout, Box::new(std::io::stdout()) as Box<dyn Write>),
+        (&output.stderr, Box::new(std::io::stderr())),
+    ] {
+        stream.write_all(bytes).map_err(|error| error.to_string())?;
+    }
+    first?;
+    if output.status.success() { Ok(()) } else { Err(format!("{aside:?}: {}", output.status)) }
 }
 
 impl Agent {
@@ -159,8 +197,14 @@ pub(crate) fn apt(arguments: &[&str]) -> Result<(), String> {
 
 fn cargo(arguments: &[&str], variables: &[(&str, PathBuf)]) -> Result<(), String> {
     println!("cargo {}", arguments.join(" "));
+    succeed(&mut cargo_command(arguments, variables))
+}
+
+fn cargo_command(arguments: &[&str], variables: &[(&str, PathBuf)]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    succeed(Command::new(cargo).args(arguments).envs(variables.iter().cloned()))
+    let mut command = Command::new(cargo);
+    command.args(arguments).envs(variables.iter().cloned());
+    command
 }
 
 pub(crate) fn succeed(command: &mut Command) -> Result<(), String> {
