@@ -91,11 +91,22 @@ pub(crate) fn run() -> Result<(), String> {
     cargo(&["build", "--workspace", "--bins", "--quiet"], &[])?;
     cargo(&["test", "--workspace", "--quiet", "--no-run"], &[])?;
     let variables = tools.join().map_err(|_| "a thread panicked")??;
+    // All of the workspace in each, so that nothing is compiled again with other features.
     both(
-        &["test", "-p", "retake", "--quiet", "--no-fail-fast"],
-        &["test", "--workspace", "--exclude", "retake", "--quiet", "--no-fail-fast"],
+        &["test", "--workspace", "--quiet", "--no-fail-fast", "--test", "[a-q]*"],
+        &[
+            "test",
+            "--workspace",
+            "--quiet",
+            "--no-fail-fast",
+            "--lib",
+            "--bins",
+            "--test",
+            "[!a-q]*",
+        ],
         &variables,
-    )
+    )?;
+    cargo(&["test", "--workspace", "--quiet", "--doc"], &variables)
 }
 
 /// What tests find by variables: real agents, real browsers, and that real tools are there.
