@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::outcome::{Outcome, signal_name};
 use crate::{CorrelationIds, LoopId, RunError, RunId, Terms, Word};
 
 /// One of the child's two output streams.
@@ -218,6 +219,33 @@ pub struct Ending {
     /// Where it took place, if not where it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ran_on: Option<RanOn>,
+}
+
+impl Ending {
+    /// How a run ended and nothing else of it, for runs that left nothing, and to begin with.
+    pub fn bare(outcome: &Outcome, end_time: Timestamp) -> Self {
+        Self {
+            outcome: outcome.word(),
+            exit_code: outcome.exit_code(),
+            signal: outcome.signal().map(signal_name),
+            end_time,
+            duration_ms: 1,
+            stdout_bytes: 0,
+            stderr_bytes: 0,
+            stdout_raw_bytes: 0,
+            stderr_raw_bytes: 0,
+            stdout_blake3: None,
+            stderr_blake3: None,
+            truncated: false,
+            leaked: false,
+            left_processes: Vec::new(),
+            error: None,
+            usage: Usage::default(),
+            redactions: 0,
+            effects: None,
+            ran_on: None,
+        }
+    }
 }
 
 /// The place and the attempt that a run's one result comes from.

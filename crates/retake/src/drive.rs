@@ -188,25 +188,19 @@ fn ending(
     let duration_ms =
         u64::try_from(finished.duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
     Ending {
-        outcome: finished.outcome.word(),
         exit_code: Some(exit_code(finished)),
-        signal: finished.outcome.signal().map(signal_name),
-        end_time: end_time(start, finished.duration),
         duration_ms,
         stdout_bytes: captured[0].kept,
         stderr_bytes: captured[1].kept,
         stdout_raw_bytes: captured[0].raw,
         stderr_raw_bytes: captured[1].raw,
-        stdout_blake3: None,
-        stderr_blake3: None,
         truncated: over,
         leaked: finished.leaked,
         left_processes: finished.left.clone(),
         error: explain(finished, job, over),
         usage: finished.usage,
         redactions,
-        effects: None,
-        ran_on: None,
+        ..Ending::bare(&finished.outcome, end_time(start, finished.duration))
     }
 }
 

@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use jiff::Timestamp;
-use retake_event::{Ending, Intent, Run, RunId, State, Stream, Usage, Word};
+use retake_event::{Ending, Intent, Outcome, Run, RunId, State, Stream};
 
 use crate::dir::{Dir, remove, sync_dir};
 use crate::lock::{LiveLock, live_ids};
@@ -101,10 +101,6 @@ fn interrupted(dir: &Dir, intent: &Intent, remains: &[Remains]) -> Ending {
     let bytes = |stream| of(stream).map_or(0, |left| left.bytes);
     let hash = |stream| of(stream).map(|left| left.hash.to_hex().to_string());
     Ending {
-        outcome: Word::Interrupted,
-        exit_code: None,
-        signal: None,
-        end_time: last_sign,
         duration_ms: u64::try_from(lived).unwrap_or(0).max(1),
         stdout_bytes: bytes(Stream::Stdout),
         stderr_bytes: bytes(Stream::Stderr),
@@ -112,14 +108,7 @@ fn interrupted(dir: &Dir, intent: &Intent, remains: &[Remains]) -> Ending {
         stderr_raw_bytes: bytes(Stream::Stderr),
         stdout_blake3: hash(Stream::Stdout),
         stderr_blake3: hash(Stream::Stderr),
-        truncated: false,
-        leaked: false,
-        left_processes: Vec::new(),
-        error: None,
-        usage: Usage::default(),
-        redactions: 0,
-        effects: None,
-        ran_on: None,
+        ..Ending::bare(&Outcome::Interrupted, last_sign)
     }
 }
 

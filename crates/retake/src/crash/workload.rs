@@ -14,7 +14,7 @@ use first::record::{Ended, RecordError};
 use jiff::Timestamp;
 use retake_engine::quote;
 use retake_event::{
-    Ending, ErrorCode, Intent, Kind, LoopId, Outcome, RunError, RunId, StartFailure, Stream, Usage,
+    Ending, ErrorCode, Intent, Kind, LoopId, Outcome, RunError, RunId, StartFailure, Stream,
     signal_name,
 };
 use retake_store::redact::{Redactor, StreamRedactor};
@@ -200,26 +200,17 @@ impl Capture {
         self.take(Stream::Stderr, None);
         let Some(spool) = self.spool.take() else { return };
         let redactions = redactions + self.streams.iter().map(StreamRedactor::count).sum::<u64>();
+        let ended = intent.start_time.checked_add(took).unwrap_or(intent.start_time);
         let ending = Ending {
-            outcome: outcome.word(),
             exit_code: Some(outcome.exit_code().unwrap_or(125)),
-            signal: outcome.signal().map(signal_name),
-            end_time: intent.start_time.checked_add(took).unwrap_or(intent.start_time),
             duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX).max(1),
             stdout_bytes: self.kept[0],
             stderr_bytes: self.kept[1],
             stdout_raw_bytes: self.raw[0],
             stderr_raw_bytes: self.raw[1],
-            stdout_blake3: None,
-            stderr_blake3: None,
-            truncated: false,
-            leaked: false,
-            left_processes: Vec::new(),
             error: error(outcome),
-            usage: Usage::default(),
             redactions,
-            ran_on: None,
-            effects: None,
+            ..Ending::bare(outcome, ended)
         };
         if let Err(error) = spool.finish(store, ending) {
             term::say(&format!("the outcome of this run is not recorded: {error}"));

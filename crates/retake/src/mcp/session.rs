@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use retake_event::{CorrelationIds, Ending, Intent, Outcome, RunId, StartFailure, Usage};
+use retake_event::{CorrelationIds, Ending, Intent, Outcome, RunId, StartFailure};
 use retake_store::{Error, Store};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -145,26 +145,5 @@ fn ids() -> CorrelationIds {
 fn refused(reasons: Vec<String>) -> Ending {
     let failure = StartFailure::Refused(reasons);
     let error = Some(drive::refusal(&failure));
-    let outcome = Outcome::NotStarted(failure);
-    Ending {
-        outcome: outcome.word(),
-        exit_code: outcome.exit_code(),
-        signal: None,
-        end_time: Timestamp::now(),
-        duration_ms: 1,
-        stdout_bytes: 0,
-        stderr_bytes: 0,
-        stdout_raw_bytes: 0,
-        stderr_raw_bytes: 0,
-        stdout_blake3: None,
-        stderr_blake3: None,
-        truncated: false,
-        leaked: false,
-        left_processes: Vec::new(),
-        error,
-        usage: Usage::default(),
-        redactions: 0,
-        ran_on: None,
-        effects: None,
-    }
+    Ending { error, ..Ending::bare(&Outcome::NotStarted(failure), Timestamp::now()) }
 }

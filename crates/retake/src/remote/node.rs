@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use retake_engine::{Cancel, Keeper, Problem, Session, Settings};
-use retake_event::{
-    Ending, ErrorCode, Outcome, RanOn, RunError, StartFailure, Usage, Word, signal_name,
-};
+use retake_event::{Ending, ErrorCode, Outcome, RanOn, RunError, StartFailure, Word, signal_name};
 use retake_matrix::iteration::Scratch;
 use retake_store::Parcel;
 
@@ -245,25 +243,5 @@ fn refused(problems: &[Problem], ran_on: RanOn) -> Ending {
 
 /// The ending of a run of which there is nothing but how it ended.
 pub(crate) fn empty(outcome: &Outcome, ran_on: RanOn) -> Ending {
-    Ending {
-        outcome: outcome.word(),
-        exit_code: outcome.exit_code(),
-        signal: outcome.signal().map(signal_name),
-        end_time: Timestamp::now(),
-        duration_ms: 1,
-        stdout_bytes: 0,
-        stderr_bytes: 0,
-        stdout_raw_bytes: 0,
-        stderr_raw_bytes: 0,
-        stdout_blake3: None,
-        stderr_blake3: None,
-        truncated: false,
-        leaked: false,
-        left_processes: Vec::new(),
-        error: None,
-        usage: Usage::default(),
-        redactions: 0,
-        effects: None,
-        ran_on: Some(ran_on),
-    }
+    Ending { ran_on: Some(ran_on), ..Ending::bare(outcome, Timestamp::now()) }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use retake_event::{
-    CorrelationIds, Ending, EnvPolicy, Intent, Kind, Limits, LoopId, RunId, Stream, Terms, Usage,
-    Word,
+    CorrelationIds, Ending, EnvPolicy, Intent, Kind, Limits, LoopId, Outcome, RunId, Stream, Terms,
+    Usage,
 };
 use retake_store::{LoopRecord, Store};
 use serde_json::json;
@@ -61,27 +61,13 @@ pub(crate) fn add(store: &mut Store, shown: &Shown<'_>) -> RunId {
     };
     let mut recording = store.begin(&intent).expect("begun");
     recording.append(Stream::Stdout, shown.output.as_bytes());
-    let (outcome, code) = (Word::Exited, Some(shown.code));
+    let ended = begun + SignedDuration::from_millis(shown.ms as i64);
     let ending = Ending {
-        outcome,
-        exit_code: code,
-        signal: None,
-        end_time: begun + SignedDuration::from_millis(shown.ms as i64),
         duration_ms: shown.ms,
-        stdout_bytes: 0,
-        stderr_bytes: 0,
         stdout_raw_bytes: shown.output.len() as u64,
-        stderr_raw_bytes: 0,
-        stdout_blake3: None,
-        stderr_blake3: None,
-        truncated: false,
-        leaked: false,
-        left_processes: Vec::new(),
-        error: None,
         usage: Usage { user_cpu_ms: shown.ms / 2, max_rss_kb: 210_000, ..Usage::default() },
-        redactions: 0,
-        ran_on: None,
         effects: shown.metrics.as_ref().map(|metrics| json!({"metrics": metrics})),
+        ..Ending::bare(&Outcome::Exited(shown.code), ended)
     };
     recording.finish(store, ending).expect("finished");
     intent.id

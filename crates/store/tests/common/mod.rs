@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_event::{
-    CorrelationIds, Ending, EnvPolicy, Intent, Kind, Limits, LoopId, RunId, Stream, Usage, Word,
+    CorrelationIds, Ending, EnvPolicy, Intent, Kind, Limits, LoopId, Outcome, RunId, Stream,
 };
 use retake_store::{Intact, Store, Verification};
 
@@ -40,27 +40,7 @@ pub(crate) fn intent(command: &str) -> Intent {
 }
 
 pub(crate) fn ending(exit_code: i32) -> Ending {
-    Ending {
-        outcome: Word::Exited,
-        exit_code: Some(exit_code),
-        signal: None,
-        end_time: Timestamp::now(),
-        duration_ms: 5,
-        stdout_bytes: 0,
-        stderr_bytes: 0,
-        stdout_raw_bytes: 0,
-        stderr_raw_bytes: 0,
-        stdout_blake3: None,
-        stderr_blake3: None,
-        truncated: false,
-        leaked: false,
-        left_processes: Vec::new(),
-        error: None,
-        usage: Usage::default(),
-        redactions: 0,
-        effects: None,
-        ran_on: None,
-    }
+    Ending { duration_ms: 5, ..Ending::bare(&Outcome::Exited(exit_code), Timestamp::now()) }
 }
 
 /// A store in a directory that goes with it.

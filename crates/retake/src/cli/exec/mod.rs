@@ -11,7 +11,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
 use retake_engine::{Session, Stdin, quote};
-use retake_event::{Ending, Intent, Outcome, Run, StartFailure, State, Usage, signal_name};
+use retake_event::{Ending, Intent, Outcome, Run, StartFailure, State};
 use serde::Serialize;
 
 use super::Exit;
@@ -159,28 +159,8 @@ impl Refused {
     pub(super) fn tell(self, json: bool) -> Exit {
         let outcome = Outcome::NotStarted(self.failure);
         let Outcome::NotStarted(failure) = &outcome else { unreachable!("just made") };
-        let end_time = Timestamp::now();
-        let ending = Ending {
-            outcome: outcome.word(),
-            exit_code: outcome.exit_code(),
-            signal: outcome.signal().map(signal_name),
-            end_time,
-            duration_ms: 1,
-            stdout_bytes: 0,
-            stderr_bytes: 0,
-            stdout_raw_bytes: 0,
-            stderr_raw_bytes: 0,
-            stdout_blake3: None,
-            stderr_blake3: None,
-            truncated: false,
-            leaked: false,
-            left_processes: Vec::new(),
-            error: Some(drive::refusal(failure)),
-            usage: Usage::default(),
-            redactions: 0,
-            effects: None,
-            ran_on: None,
-        };
+        let error = Some(drive::refusal(failure));
+        let ending = Ending { error, ..Ending::bare(&outcome, Timestamp::now()) };
         let intent = *self.intent;
         let run = Run { intent, state: State::Finished, ending: Some(ending), recorded: false };
         finish(

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use retake_event::{Ending, Kind, RunId, Stream, Usage, Word};
+use retake_event::{Ending, Kind, Outcome, RunId, Stream};
 use retake_matrix::config::{CHROME as CHROME_AXIS, CODE as CODE_AXIS};
 use retake_matrix::exchange::{self, Export as Written, Imported, RunLine};
 use retake_matrix::plan::{Cell, CellKey, FilterError, Matrix};
@@ -256,29 +256,17 @@ fn take(
         redactions += clean.count();
     }
     let took = std::time::Duration::from_millis(line.duration_ms);
+    let ended = line.timestamp.checked_add(took).unwrap_or(line.timestamp);
     let ending = Ending {
-        outcome: Word::Exited,
-        exit_code: Some(line.exit_code),
-        signal: None,
-        end_time: line.timestamp.checked_add(took).unwrap_or(line.timestamp),
         duration_ms: line.duration_ms.max(1),
-        stdout_bytes: 0,
-        stderr_bytes: 0,
         stdout_raw_bytes: size(run.stdout.as_deref()),
         stderr_raw_bytes: size(run.stderr.as_deref()),
-        stdout_blake3: None,
-        stderr_blake3: None,
-        truncated: false,
-        leaked: false,
-        left_processes: Vec::new(),
-        error: None,
-        usage: Usage::default(),
         redactions,
-        ran_on: None,
         // CPU time and memory were not measured: only the wall time is known.
         effects: Some(serde_json::json!({PLANNED: planned, "metrics": {"wall": {
             "value": line.duration_ms, "unit": "ms", "better": "lower"
         }}})),
+        ..Ending::bare(&Outcome::Exited(line.exit_code), ended)
     };
     recording.finish(store, ending).map(|_| true).map_err(|error| error.to_string())
 }
