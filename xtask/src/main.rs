@@ -2,25 +2,29 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for developers")]
 
+#[cfg(feature = "bench")]
 mod bench;
 mod browser;
 mod chromiums;
+#[cfg(feature = "bench")]
 mod cluster;
 mod test;
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let result = match words[..] {
         ["test"] => test::run(),
+        #[cfg(all(feature = "bench", not(debug_assertions)))]
         ["bench", name] => bench::run(name),
+        #[cfg(not(all(feature = "bench", not(debug_assertions))))]
+        ["bench", name] => bench_released(name),
         // One measured batch, in a process of its own.
+        #[cfg(feature = "bench")]
         ["spin", ref batch @ ..] => bench::spin(batch),
-        _ => {
-            Err("usage: cargo xtask test | bench agent|effects|exec|first|matrix|record|ui".into())
-        }
+        _ => Err("usage: cargo xtask test | bench NAME, such as exec".into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -29,4 +33,15 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A benchmark of a debug build would measure the compiler's patience.
+#[cfg(not(all(feature = "bench", not(debug_assertions))))]
+fn bench_released(name: &str) -> Result<(), String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let programs =
+        ["build", "--release", "--quiet", "-p", "retake", "-p", "retake-engine", "--bins"];
+    test::succeed(Command::new(&cargo).args(programs))?;
+    let measure = ["run", "--release", "--quiet", "-p", "xtask", "--features", "bench", "--"];
+    test::succeed(Command::new(cargo).args(measure).args(["bench", name]))
 }

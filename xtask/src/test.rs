@@ -80,23 +80,27 @@ const AGENTS: [Agent; 5] = [
     },
 ];
 
+const WORKSPACE: &str = "--workspace";
+/// The benchmarks must compile and pass lints like everything else.
+const BENCH: &str = "--features=xtask/bench";
+
 pub(crate) fn run() -> Result<(), String> {
     install()?;
     crate::browser::install()?;
     cargo(&["fmt", "--all", "--check"], &[])?;
     // Downloads wait for the network, compilers do not.
     let tools = std::thread::spawn(tools);
-    cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], &[])?;
-    // Tests of one package run programs of another.
-    cargo(&["build", "--workspace", "--bins", "--quiet"], &[])?;
-    cargo(&["test", "--workspace", "--quiet", "--no-run"], &[])?;
+    cargo(&["clippy", WORKSPACE, BENCH, "--all-targets", "--quiet", "--", "-D", "warnings"], &[])?;
+    // Programs, too: tests of one package run those of another.
+    cargo(&["test", WORKSPACE, BENCH, "--quiet", "--no-run"], &[])?;
     let variables = tools.join().map_err(|_| "a thread panicked")??;
     // All of the workspace in each, so that nothing is compiled again with other features.
     both(
-        &["test", "--workspace", "--quiet", "--no-fail-fast", "--test", "[a-q]*"],
+        &["test", WORKSPACE, BENCH, "--quiet", "--no-fail-fast", "--test", "[a-q]*"],
         &[
             "test",
-            "--workspace",
+            WORKSPACE,
+            BENCH,
             "--quiet",
             "--no-fail-fast",
             "--lib",

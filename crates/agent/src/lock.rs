@@ -118,6 +118,8 @@ impl Drop for Lock {
         // An empty file says that its holder left in good order. If that cannot be written, the
         // next one reports a death that was none, which costs nothing.
         let _ = self.file.set_len(0);
+        // A fork that is about to start a program has this descriptor, too, for a moment.
+        let _ = self.file.unlock();
     }
 }
 

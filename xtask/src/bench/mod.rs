@@ -15,33 +15,7 @@ mod slurm;
 mod table;
 mod ui;
 
-use std::process::Command;
-
 pub(crate) fn run(name: &str) -> Result<(), String> {
-    if cfg!(debug_assertions) {
-        // A benchmark of a debug build would measure the compiler's patience.
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        crate::test::succeed(Command::new(&cargo).args([
-            "build",
-            "--release",
-            "--quiet",
-            "-p",
-            "retake",
-            "-p",
-            "retake-engine",
-            "--bins",
-        ]))?;
-        return crate::test::succeed(Command::new(cargo).args([
-            "run",
-            "--release",
-            "--quiet",
-            "-p",
-            "xtask",
-            "--",
-            "bench",
-            name,
-        ]));
-    }
     match name {
         "agent" => agent::run(),
         "crash" => crash::run(),

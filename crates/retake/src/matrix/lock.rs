@@ -39,7 +39,12 @@ impl Lock {
     /// Whether someone holds it. One that cannot be looked at counts as held.
     pub(crate) fn held(path: &Path) -> bool {
         match File::open(path) {
-            Ok(file) => file.try_lock_shared().is_err(),
+            Ok(file) => {
+                let held = file.try_lock_shared().is_err();
+                // A fork that is about to start a program has this descriptor, too, for a moment.
+                _ = file.unlock();
+                held
+            }
             Err(error) => error.kind() != io::ErrorKind::NotFound,
         }
     }
@@ -95,6 +100,8 @@ impl Drop for Lock {
     fn drop(&mut self) {
         // Only the lock counts; a name that stays behind is never shown without it.
         _ = self.file.set_len(0);
+        // A fork that is about to start a program has this descriptor, too, for a moment.
+        _ = self.file.unlock();
     }
 }
 
