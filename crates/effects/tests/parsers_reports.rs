@@ -89,9 +89,14 @@ fn default_places_and_globs() {
     for (n, place) in places.iter().enumerate() {
         write(root, place, &TWO.replace("classname=\"c\"", &format!("classname=\"c{n}\"")));
     }
-    for elsewhere in
-        ["build/x/y/mine.xml", "node_modules/a/junit.xml", ".git/mine.xml", "junit.txt"]
-    {
+    for elsewhere in [
+        "build/x/y/mine.xml",
+        "node_modules/a/junit.xml",
+        "node_modules/a/target/surefire-reports/TEST-a.xml",
+        ".cache/target/surefire-reports/TEST-a.xml",
+        ".git/mine.xml",
+        "junit.txt",
+    ] {
         write(root, elsewhere, TWO);
     }
     assert_eq!(found(root, start, &[]), places);

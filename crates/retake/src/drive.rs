@@ -44,9 +44,16 @@ pub(crate) trait Observer {
     fn output(&mut self, _stream: Stream, _bytes: &[u8]) {}
 
     /// What the run did, for the record.
-    fn effects(&mut self, _finished: &Finished) -> Option<serde_json::Value> {
+    fn effects(&mut self, _finished: &Finished, _past: Past<'_>) -> Option<serde_json::Value> {
         None
     }
+}
+
+/// The run itself, and the record of those before it where there is one.
+#[derive(Clone, Copy)]
+pub(crate) struct Past<'a> {
+    pub(crate) intent: &'a Intent,
+    pub(crate) store: Option<&'a Store>,
 }
 
 /// Nobody.
@@ -78,8 +85,9 @@ pub(crate) fn run(
             recording.append(stream, bytes);
         }
     };
+    let past = store.as_deref();
     let Performed { intent, ending, finished, output } =
-        perform(job, keeper, cancel, &mut keep, want_output, observer);
+        perform(job, keeper, cancel, &mut keep, want_output, observer, past);
     let mut run = Run { intent, state: State::Finished, ending: Some(ending), recorded: false };
     if let (Some(store), Some(recording)) = (store.as_mut(), recording)
         && let Some(ending) = run.ending.take()
@@ -116,6 +124,7 @@ pub(crate) fn perform(
     keep: &mut dyn FnMut(Stream, &[u8]),
     want_output: bool,
     observer: &mut dyn Observer,
+    store: Option<&Store>,
 ) -> Performed {
     let inline =
         |keeps: bool| Inline::new(if want_output && keeps { job.inline_bytes as usize } else { 0 });
@@ -153,7 +162,9 @@ pub(crate) fn perform(
     }
     let over = captured.iter().any(|c| c.over || (!job.excerpt && c.kept > job.inline_bytes));
     let mut ending = ending(&finished, &job, over, &captured, redactions);
-    ending.effects = observer.effects(&finished).map(|effects| redacted(effects, &job.redactor));
+    let past = Past { intent: &job.intent, store };
+    let effects = observer.effects(&finished, past);
+    ending.effects = effects.map(|effects| redacted(effects, &job.redactor));
     let output = captured.map(|c| c.inline.finish());
     Performed { intent: job.intent, ending, finished, output }
 }

@@ -10,11 +10,11 @@ use retake_effects::summary;
 use retake_effects::tests::reports::{self, Report};
 use retake_effects::tests::{self, Parser};
 use retake_engine::Finished;
-use retake_event::{Intent, Outcome, Stream};
-use retake_store::{Filter, Store};
+use retake_event::{Outcome, Stream};
+use retake_store::Filter;
 
 use crate::config::Config;
-use crate::drive::Observer;
+use crate::drive::{Observer, Past};
 use crate::place::Place;
 use crate::{signals, term};
 
@@ -44,7 +44,6 @@ pub(crate) struct Watch {
     files: Option<Files>,
     parser: Option<Parser>,
     printed: Tail,
-    history: History,
     /// Where report files are looked for, and the patterns of further places.
     directory: PathBuf,
     report_places: Vec<String>,
@@ -58,31 +57,9 @@ impl Watch {
             files: track.and_then(|root| Files::begin(root, wanted.exact, place, config)),
             parser: wanted.tests.then(Parser::new),
             printed: Tail::default(),
-            history: History::new(),
             directory: cwd.to_owned(),
             report_places: config.words("tests.reports").to_vec(),
             started: std::time::SystemTime::now(),
-        }
-    }
-
-    /// Learns how the tests went in the recorded runs of the same command in the same directory.
-    pub(crate) fn compare_with(&mut self, store: &Store, intent: &Intent) {
-        if self.parser.is_none() {
-            return;
-        }
-        let filter = Filter {
-            command: Some(intent.command.clone()),
-            cwd: Some(PathBuf::from(&intent.working_directory)),
-            ..Filter::default()
-        };
-        // Without a past there is nothing to compare with, which is what is said then.
-        let Ok(page) = store.list(&filter, None, COMPARED) else { return };
-        for run in page.runs.iter().rev().filter(|run| run.intent.command == intent.command) {
-            let effects = run.ending.as_ref().and_then(|ending| ending.effects.clone());
-            let effects = effects.and_then(|value| serde_json::from_value::<Effects>(value).ok());
-            if let Some(results) = effects.and_then(|effects| effects.test_results) {
-                self.history.push(&results);
-            }
         }
     }
 
@@ -101,6 +78,28 @@ impl Watch {
             }
         }
     }
+}
+
+/// How the tests went in the recorded runs of the same command in the same directory.
+fn history(past: Past<'_>) -> History {
+    let mut history = History::new();
+    let Past { intent, store: Some(store) } = past else { return history };
+    let filter = Filter {
+        command: Some(intent.command.clone()),
+        cwd: Some(PathBuf::from(&intent.working_directory)),
+        until: Some(intent.start_time),
+        ..Filter::default()
+    };
+    // Without a past there is nothing to compare with, which is what is said then.
+    let Ok(page) = store.list(&filter, None, COMPARED) else { return history };
+    for run in page.runs.iter().rev().filter(|run| run.intent.command == intent.command) {
+        let effects = run.ending.as_ref().and_then(|ending| ending.effects.clone());
+        let effects = effects.and_then(|value| serde_json::from_value::<Effects>(value).ok());
+        if let Some(results) = effects.and_then(|effects| effects.test_results) {
+            history.push(&results);
+        }
+    }
+    history
 }
 
 /// The end of what was said, as much as is searched for a summary.
@@ -175,14 +174,16 @@ impl Observer for Watch {
         }
     }
 
-    fn effects(&mut self, finished: &Finished) -> Option<serde_json::Value> {
+    fn effects(&mut self, finished: &Finished, past: Past<'_>) -> Option<serde_json::Value> {
         let changes = self.files.as_mut().and_then(Files::changes);
         let code = match finished.outcome {
             Outcome::Exited(code) => Some(code),
             _ => None,
         };
         let results = self.parser.take().and_then(|parser| parser.finish(code, self.reports()));
-        let progress = progress::judge(changes.as_ref(), results.as_ref(), &self.history);
+        // Most commands run no tests, and a look into the past costs as much as a short command.
+        let history = if results.is_some() { history(past) } else { History::new() };
+        let progress = progress::judge(changes.as_ref(), results.as_ref(), &history);
         let summary = summary::extract(self.printed.bytes());
         let effects = Effects::new(changes.as_ref(), results, progress, summary);
         let mut value = serde_json::to_value(effects).expect("effects are plain data");

@@ -17,7 +17,7 @@ use retake_engine::{Cancel, Finished};
 use retake_event::Stream;
 
 use super::screen::Screen;
-use crate::drive::Observer;
+use crate::drive::{Observer, Past};
 use crate::effects::{Files, Tail, test_stream};
 
 const TICK: Duration = Duration::from_millis(200);
@@ -208,7 +208,7 @@ impl Observer for Witness<'_> {
         }
     }
 
-    fn effects(&mut self, finished: &Finished) -> Option<serde_json::Value> {
+    fn effects(&mut self, finished: &Finished, _past: Past<'_>) -> Option<serde_json::Value> {
         if self.kind.capabilities().events {
             self.follow(None);
         }

@@ -12,7 +12,7 @@ use retake_matrix::plan::{CellKey, Matrix, Step, StepKind};
 use super::history::{ADAPTIVE, AXIS, BLOCKED, CHROME, KEY, PLANNED, SHA, WARMUP};
 use super::setting::Setting;
 use super::supply::{Supply, short};
-use crate::drive::Observer;
+use crate::drive::{Observer, Past};
 use crate::job::Job;
 use crate::slot::Slot;
 
@@ -71,7 +71,7 @@ impl Observer for Watch<'_> {
         }
     }
 
-    fn effects(&mut self, finished: &Finished) -> Option<serde_json::Value> {
+    fn effects(&mut self, finished: &Finished, _past: Past<'_>) -> Option<serde_json::Value> {
         let mut reported = std::mem::take(&mut self.reported);
         reported.read_file(self.file);
         let (mut metrics, notes) = reported.finish();

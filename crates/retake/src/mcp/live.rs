@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
 
-use crate::drive::Observer;
+use crate::drive::{Observer, Past};
 use crate::effects::Watch;
 
 /// So many runs that are over are remembered for `exec_wait`.
@@ -140,8 +140,8 @@ impl Observer for Eye<'_> {
         self.live.progress.send_modify(|p| p.bytes[stream.index()] += bytes.len() as u64);
     }
 
-    fn effects(&mut self, finished: &Finished) -> Option<serde_json::Value> {
-        let effects = self.watch.as_mut()?.effects(finished)?;
+    fn effects(&mut self, finished: &Finished, past: Past<'_>) -> Option<serde_json::Value> {
+        let effects = self.watch.as_mut()?.effects(finished, past)?;
         (self.tracks || !effects["testResults"].is_null()).then_some(effects)
     }
 }

@@ -106,7 +106,7 @@ fn one(file: &Path, keeper: &mut Keeper, cancel: &Cancel) -> Result<Went, Error>
     let mut parcel = parcel;
     let mut keep = |stream, bytes: &[u8]| parcel.append(stream, bytes);
     let Performed { mut ending, finished, .. } = while_wanted(&layout, cell, cancel, || {
-        drive::perform(job, keeper, cancel, &mut keep, false, observer)
+        drive::perform(job, keeper, cancel, &mut keep, false, observer, None)
     });
     let told = told_to_stop(&finished.outcome, cancel);
     if let Some(signal) = told {

@@ -1,16 +1,20 @@
 //! Where report files are: the tools' default places, and globs the user gave.
 //!
 //! Goes along each glob directory by directory, so a place costs what it names and not a walk
-//! over the whole tree; `**` is bounded and stays out of `.git` and `node_modules`.
+//! over the whole tree; `**` is bounded and stays out of `.git` and `node_modules`, `*` also of
+//! other hidden directories. This happens after every run whose tests are asked for, so the default
+//! places are compiled once and a directory is read once.
 
-use std::ffi::OsStr;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::LazyLock;
 
 use globset::{Glob, GlobMatcher};
 
 use super::{MAX_REPORTS, ReportError};
 
-/// Entries looked at for one glob, at most.
+/// Entries looked at for all default places, and for one glob of the user, at most.
 const MAX_ENTRIES: usize = 100_000;
 const MAX_DEPTH: usize = 24;
 
@@ -38,6 +42,12 @@ const DEFAULT_PLACES: [&str; 21] = [
     "TestResults/*/*.trx",
 ];
 
+static DEFAULT_PARTS: LazyLock<Vec<Vec<Part>>> = LazyLock::new(|| {
+    let compiled = DEFAULT_PLACES.iter().map(|glob| parts(glob));
+    compiled.collect::<Result<_, _>>().expect("the default places are globs")
+});
+
+#[derive(Debug)]
 enum Part {
     Name(String),
     Match(GlobMatcher),
@@ -50,15 +60,19 @@ pub(super) fn files(
     extra: &[String],
     wanted: impl Fn(&Path) -> bool,
 ) -> Result<Vec<PathBuf>, ReportError> {
-    let mut found = Vec::new();
-    let globs = DEFAULT_PLACES.iter().copied().chain(extra.iter().map(String::as_str));
-    for glob in globs {
+    let mut walk =
+        Walk { wanted: &wanted, left: MAX_ENTRIES, found: Vec::new(), read: HashMap::new() };
+    for parts in DEFAULT_PARTS.iter() {
+        walk.along(root, parts, 0);
+    }
+    for glob in extra {
         let parts = parts(glob)?;
-        let mut walk = Walk { wanted: &wanted, left: MAX_ENTRIES, found: &mut found };
+        walk.left = MAX_ENTRIES;
         // An absolute glob replaces the root, as a path does.
         let start = if glob.starts_with('/') { Path::new("/") } else { root };
         walk.along(start, &parts, 0);
     }
+    let mut found = walk.found;
     found.sort();
     found.dedup();
     found.truncate(MAX_REPORTS);
@@ -79,10 +93,14 @@ fn parts(glob: &str) -> Result<Vec<Part>, ReportError> {
     glob.split('/').filter(|text| !text.is_empty() && *text != ".").map(part).collect()
 }
 
+/// A directory's entries in order, and which are directories.
+type Entries = Rc<[(PathBuf, bool)]>;
+
 struct Walk<'a, W> {
     wanted: &'a W,
     left: usize,
-    found: &'a mut Vec<PathBuf>,
+    found: Vec<PathBuf>,
+    read: HashMap<PathBuf, Entries>,
 }
 
 impl<W: Fn(&Path) -> bool> Walk<'_, W> {
@@ -101,20 +119,20 @@ impl<W: Fn(&Path) -> bool> Walk<'_, W> {
                 }
             }
             Part::Match(matcher) => {
-                for (path, is_directory) in self.entries(directory) {
+                for (path, is_directory) in self.entries(directory).iter() {
                     let matches = path.file_name().is_some_and(|name| matcher.is_match(name));
                     if matches && rest.is_empty() {
-                        self.offer(path);
-                    } else if matches && is_directory {
-                        self.along(&path, rest, depth + 1);
+                        self.offer(path.clone());
+                    } else if matches && *is_directory && !(left_out(path) || hidden(path)) {
+                        self.along(path, rest, depth + 1);
                     }
                 }
             }
             Part::AnyDepth => {
                 self.along(directory, rest, depth + 1);
-                for (path, is_directory) in self.entries(directory) {
-                    if is_directory && !left_out(path.file_name()) {
-                        self.along(&path, parts, depth + 1);
+                for (path, is_directory) in self.entries(directory).iter() {
+                    if *is_directory && !left_out(path) {
+                        self.along(path, parts, depth + 1);
                     }
                 }
             }
@@ -127,21 +145,31 @@ impl<W: Fn(&Path) -> bool> Walk<'_, W> {
         }
     }
 
-    /// A directory's entries in order, and which are directories. Links to directories are none,
-    /// so there are no loops.
-    fn entries(&mut self, directory: &Path) -> Vec<(PathBuf, bool)> {
-        let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
-        let mut found: Vec<_> = entries
-            .flatten()
-            .take(self.left)
-            .map(|entry| (entry.path(), entry.file_type().is_ok_and(|kind| kind.is_dir())))
-            .collect();
+    /// Links to directories are none, so there are no loops.
+    fn entries(&mut self, directory: &Path) -> Entries {
+        if let Some(known) = self.read.get(directory) {
+            return known.clone();
+        }
+        let mut found: Vec<_> = match std::fs::read_dir(directory) {
+            Ok(entries) => entries
+                .flatten()
+                .take(self.left)
+                .map(|entry| (entry.path(), entry.file_type().is_ok_and(|kind| kind.is_dir())))
+                .collect(),
+            Err(_) => Vec::new(),
+        };
         self.left -= found.len();
         found.sort();
+        let found = Entries::from(found);
+        self.read.insert(directory.to_owned(), found.clone());
         found
     }
 }
 
-fn left_out(name: Option<&OsStr>) -> bool {
-    name.is_some_and(|name| name == ".git" || name == "node_modules")
+fn left_out(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == ".git" || name == "node_modules")
+}
+
+fn hidden(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }

@@ -120,12 +120,7 @@ fn perform(prepared: Prepared) -> Result<(Done, bool, Ended), Refused> {
     let mut nobody = ();
     let mut watch = None;
     if wanted.anything() {
-        let mut begun = Watch::begin(&wanted, &job.command.request().cwd, &place, &config);
-        // What is wrong with the record is said when the run is to be recorded in it.
-        if let Ok(store) = slot.store() {
-            begun.compare_with(store, &job.intent);
-        }
-        watch = Some(begun);
+        watch = Some(Watch::begin(&wanted, &job.command.request().cwd, &place, &config));
     }
     let observer: &mut dyn Observer = match &mut watch {
         Some(watch) => watch,

@@ -246,11 +246,7 @@ fn carry_out(
     let mut eye = Eye { live, watch: None, tracks: wanted.track.is_some() };
     if wanted.anything() {
         let cwd = &job.command.request().cwd;
-        let mut watch = Watch::begin(&wanted, cwd, &session.place, &session.config);
-        if let Ok(store) = slot.store() {
-            watch.compare_with(store, &job.intent);
-        }
-        eye.watch = Some(watch);
+        eye.watch = Some(Watch::begin(&wanted, cwd, &session.place, &session.config));
     }
     slot.arm(live.cancel.clone());
     let done =
