@@ -1,5 +1,6 @@
-//! What enumeration costs: a recording as a database with a write-ahead log makes it, every class,
-//! and how long one state took. `cargo run --release --example states -- 2000 ext4`.
+//! What enumeration costs: every class of a recording, and how long one state took.
+//! `cargo run --release --example states -- 2000 ext4` makes a recording as a database with a
+//! write-ahead log would; `states LOG ext4` takes a real one.
 
 use std::time::Instant;
 
@@ -13,9 +14,12 @@ const PAGE: usize = 4096;
 #[expect(clippy::print_stdout, reason = "the figures are what it is run for")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let transactions = arguments.next().map_or(Ok(2000), |text| text.parse())?;
+    let source = arguments.next().unwrap_or_else(|| "2000".to_owned());
     let model: Model = arguments.next().map_or(Ok(Model::Ext4), |text| text.parse())?;
-    let recording = database(transactions);
+    let recording = match source.parse() {
+        Ok(transactions) => database(transactions),
+        Err(_) => first::log::read(std::fs::File::open(&source)?)?,
+    };
     let start = Instant::now();
     let mut states = States::new(&recording, model, Options::default())?;
     let surveyed = start.elapsed();

@@ -302,11 +302,10 @@ impl Workshop<'_> {
         match once(self.session, self.place) {
             Ok(once) => once,
             Err(error) => {
-                if error.needs_re_execution() {
-                    say(&format!(
-                        "not recorded, each crash point runs the workload again: {error}"
-                    ));
-                }
+                say(&format!(
+                    "not recorded ({error}): each crash point runs the workload again, which is \
+                     slower, and weaker where its runs differ"
+                ));
                 None
             }
         }

@@ -111,6 +111,7 @@ impl<'a> Trial<'a> {
         let options = options(self.session);
         let wrong = |error: model::BadGlob| error.to_string();
         let mut explainer = Explainer::new(recording, model, &options).map_err(wrong)?;
+        let asked = options.clone();
         let mut states = States::new(recording, model, options).map_err(wrong)?;
         let test = self.session.options;
         let keep_going = self.session.variables.keep_going.unwrap_or(test.keep_going);
@@ -145,12 +146,19 @@ impl<'a> Trial<'a> {
         if let Some(broken) = broken {
             return Err(broken);
         }
-        let reason = |id: &str| {
-            let found = reasons.iter().find(|(known, _)| known == id);
-            found.map_or_else(String::new, |(_, reason)| reason.clone())
+        let reason = |one: &Finding| {
+            // A cause that showed behind another one has not been asked for its own reason.
+            let state = model::rebuild(recording, model, &asked, &one.key).ok().flatten();
+            match state.map(|state| self.check_state(&state)) {
+                Some(Ok(Check::Failed { reason })) => reason,
+                _ => {
+                    let found = reasons.iter().find(|(known, _)| *known == one.id);
+                    found.map_or_else(String::new, |(_, reason)| reason.clone())
+                }
+            }
         };
         let findings =
-            explainer.findings().into_iter().map(|one| (one.clone(), reason(&one.id))).collect();
+            explainer.findings().into_iter().map(|one| (one.clone(), reason(&one))).collect();
         Ok((findings, tried, states.coverage().to_string()))
     }
 

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use retake_event::Run;
 use retake_store::Store;
 
+use crate::crash::life;
 use crate::leftovers::{self, Leftover};
 use crate::remote::successor;
 use crate::term;
@@ -18,6 +19,7 @@ pub(crate) fn recover(store: &mut Store) {
     loop {
         match store.recover() {
             Ok(runs) if runs.is_empty() => {
+                life::bury(store);
                 successor::gather(store);
                 return;
             }

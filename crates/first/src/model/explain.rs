@@ -1,21 +1,28 @@
-//! Why a state fails: the fewest lost operations that still make it fail, in a sentence, and one
-//! finding for all states that fail for the same reason.
+//! Why states fail: for every cause the fewest lost operations that still make one fail, in a
+//! sentence, and one finding for all states that fail for that reason.
 //!
-//! It asks the check again for smaller losses, always states that the profile allows, so an
-//! explanation costs some dozen checks. States that lose what a known finding lost, in another
-//! round of the same loop, are counted there without a check.
+//! It asks the check again for smaller losses, always states that the profile allows, so a cause
+//! costs some dozen checks. A state can fail for several reasons, and one must not hide the others:
+//!
+//! - What a known cause lost is given back to the state; if it still fails there is another cause.
+//! - Equal states are checked once, where most was promised, and a broken promise is then enough to
+//!   fail. So a failing state is looked at where it first fails, too, with the fewest promises.
+//!
+//! States that lose and keep the same in another round of a loop are counted without a check.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::atom::{Effect, Id, Part, Torn};
 use super::choice::Class;
 use super::explore::{BadGlob, Options, Promises, State, machine_at, volatile};
 use super::key::{Kept, StateKey};
-use super::machine::{Machine, Point};
+use super::machine::{Machine, Point, operations};
 use super::profile::Model;
-use super::story::{Line, LineKind, quoted, story};
-use crate::operation::{Node, Recording};
+use super::story::{LineKind, Shape, Story};
+use super::trial::{Loss, Trial};
+use crate::operation::{Action, Node, Recording};
 
 /// One cause.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,7 +33,7 @@ pub struct Finding {
     pub files: Vec<PathBuf>,
     /// The operations lost in the smallest state that fails.
     pub lost_operations: Vec<u32>,
-    /// How many failing states it explains.
+    /// How many failing states it is at work in.
     pub states: usize,
     /// That smallest state.
     pub key: StateKey,
@@ -36,144 +43,385 @@ pub struct Explainer<'a> {
     recording: &'a Recording,
     model: Model,
     volatile: HashSet<Node>,
-    promises: Promises,
-    lines: Vec<Line>,
+    promises: Arc<Promises>,
+    story: Story,
+    /// By operation from 0: whether it changes anything by itself.
+    acts: Vec<bool>,
     causes: Vec<Cause>,
+    /// The causes of the states that look like this.
+    seen: HashMap<Look, Vec<String>>,
     /// How many ids were given.
     count: usize,
 }
 
 struct Cause {
     finding: Finding,
-    lost: BTreeSet<String>,
-    survivor: Option<String>,
+    lost: BTreeSet<Shape>,
+    survivor: Option<Shape>,
+    /// Without a survivor: only because of what was acknowledged.
+    promised: bool,
     torn: bool,
     /// For a state that lost nothing: the operation before the crash and the one after.
-    between: Option<(String, String)>,
+    between: Option<(Shape, Shape)>,
 }
 
 impl Cause {
     /// Whether the other one loses the same and perhaps more.
     fn covers(&self, other: &Self) -> bool {
         self.lost.is_subset(&other.lost)
+            && self.lost.is_empty() == other.lost.is_empty()
             && self.survivor == other.survivor
             && self.torn == other.torn
             && self.between == other.between
     }
 }
 
-/// More checks than this for one explanation are not worth a shorter sentence.
-const CHECKS: usize = 80;
+/// A state without what differs between rounds of a loop.
+#[derive(PartialEq, Eq, Hash)]
+struct Look {
+    /// And whether something was acknowledged since.
+    lost: BTreeSet<(Shape, bool)>,
+    /// After the first that is lost.
+    kept: BTreeSet<Shape>,
+    torn: Option<(Shape, bool)>,
+    between: Option<(Shape, Shape)>,
+}
+
+/// Looks beyond this many are taken to have the causes that they contain: a program whose files
+/// have random names never repeats itself.
+const LOOKS: usize = 400;
+/// How many operations before a crash a look takes in.
+const LOOK_BACK: usize = 4096;
+
+/// A state at one of the points where it can come about.
+struct Occurrence {
+    machine: Machine,
+    point: Point,
+    acks: usize,
+    loss: Loss,
+}
 
 impl<'a> Explainer<'a> {
     pub fn new(recording: &'a Recording, model: Model, options: &Options) -> Result<Self, BadGlob> {
+        let silent = |action: &Action| {
+            matches!(
+                action,
+                Action::Sync { .. }
+                    | Action::SyncRange { .. }
+                    | Action::SyncAll
+                    | Action::Close { .. }
+            )
+        };
         Ok(Self {
             recording,
             model,
             volatile: volatile(recording, options)?,
-            promises: Promises::new(recording),
-            lines: story(recording),
+            promises: Arc::new(Promises::new(recording)),
+            story: Story::new(recording),
+            acts: operations(recording).map(|(_, one)| !silent(&one.action)).collect(),
             causes: Vec::new(),
+            seen: HashMap::new(),
             count: 0,
         })
     }
 
     /// Takes a failing state in. `fails` checks a state again and says whether it fails too. Gives
-    /// the id of the finding it belongs to.
+    /// the id of a finding it belongs to.
     pub fn add(&mut self, state: &State, mut fails: impl FnMut(&State) -> bool) -> String {
-        if let Some(cause) = self.known(state) {
-            cause.finding.states += 1;
-            return cause.finding.id.clone();
-        }
-        let mut cause = self.explain(state, &mut fails);
-        if let Some(known) = self.causes.iter_mut().find(|one| one.covers(&cause)) {
-            known.finding.states += 1;
-            return known.finding.id.clone();
-        }
-        // A smaller loss may explain what took more before.
-        let wider = self.causes.iter().position(|one| cause.covers(one));
-        cause.finding.id = match wider {
-            Some(at) => self.causes[at].finding.id.clone(),
+        let look = self.look(state);
+        let ids = match self.seen.get(&look) {
+            Some(ids) => ids.clone(),
             None => {
-                self.count += 1;
-                format!("F{}", self.count)
+                let ids = self.examine(state, &mut fails);
+                self.seen.insert(look, ids.clone());
+                ids
             }
         };
-        let id = cause.finding.id.clone();
-        let same = |one: &Cause| cause.covers(one);
-        cause.finding.states +=
-            self.causes.iter().filter(|one| same(one)).map(|one| one.finding.states).sum::<usize>();
-        self.causes.retain(|one| !cause.covers(one));
-        self.causes.insert(wider.unwrap_or(self.causes.len()).min(self.causes.len()), cause);
-        id
+        for cause in &mut self.causes {
+            cause.finding.states += usize::from(ids.contains(&cause.finding.id));
+        }
+        ids.into_iter().next().unwrap_or_default()
     }
 
     pub fn findings(&self) -> Vec<Finding> {
         self.causes.iter().map(|cause| cause.finding.clone()).collect()
     }
 
-    fn line(&self, operation: u32) -> Option<&Line> {
-        self.lines.get((operation as usize).checked_sub(1)?)
-    }
-
-    fn shape(&self, operation: u32) -> String {
-        self.line(operation).map_or_else(String::new, |line| line.shape.clone())
-    }
-
-    fn between(&self, point: Point) -> (String, String) {
-        (self.shape(point.operation), self.shape(point.operation + 1))
-    }
-
-    fn known(&mut self, state: &State) -> Option<&mut Cause> {
-        let torn = state.key.torn.is_some();
-        let lost: BTreeSet<String> = state.lost.iter().map(|number| self.shape(*number)).collect();
-        let between = self.between(state.key.point);
-        let first = state.lost.first().copied().unwrap_or(0);
-        let kept: BTreeSet<String> = (first + 1..=state.key.point.operation)
+    fn look(&self, state: &State) -> Look {
+        let shape = |number: u32| self.story.shape(number);
+        let point = state.key.point.operation;
+        let lost =
+            state.lost.iter().map(|number| (shape(*number), self.is_promised(*number, state.acks)));
+        let first = state.lost.first().copied().unwrap_or(point);
+        let kept = (first + 1..=point)
+            .rev()
+            .take(LOOK_BACK)
             .filter(|number| state.lost.binary_search(number).is_err())
-            .map(|number| self.shape(number))
-            .collect();
-        self.causes.iter_mut().find(|cause| match &cause.between {
-            Some(known) => lost.is_empty() && *known == between,
-            None => {
-                !cause.lost.is_empty()
-                    && cause.lost.is_subset(&lost)
-                    && cause.survivor.as_ref().is_none_or(|survivor| kept.contains(survivor))
-                    && (!cause.torn || torn)
+            .map(shape);
+        Look {
+            lost: lost.collect(),
+            kept: kept.collect(),
+            torn: state
+                .key
+                .torn
+                .map(|(part, torn)| (shape(part.operation), matches!(torn, Torn::Head(_)))),
+            between: state.lost.is_empty().then(|| (shape(point), shape(point + 1))),
+        }
+    }
+
+    /// Whether something was acknowledged after an operation. What came right before it does not
+    /// count.
+    fn is_promised(&self, operation: u32, acks: usize) -> bool {
+        acks > self.promises.before(operation)
+    }
+
+    /// The causes of a state that is not like any other so far.
+    fn examine(&mut self, state: &State, fails: &mut impl FnMut(&State) -> bool) -> Vec<String> {
+        let point = state.key.point;
+        let machine = machine_at(self.recording, self.model, &self.volatile, point);
+        let Some(machine) = machine.filter(|_| state.key.kept != Kept::Everything) else {
+            return vec![self.insert(self.nothing_lost(state))];
+        };
+        let loss = Loss::of(&machine, &state.key);
+        let last = Occurrence { machine, point, acks: state.acks, loss };
+        if self.seen.len() >= LOOKS
+            && let Some(cause) = self.contained(&last, &last.loss)
+        {
+            return vec![cause.finding.id.clone()];
+        }
+        let mut ids = Vec::new();
+        if let Some(first) = self.first(&last, &state.key, fails) {
+            ids = self.causes(&first, fails).unwrap_or_default();
+            // With as many promises it fails for the same reasons.
+            if !ids.is_empty() && first.acks == last.acks {
+                return ids;
             }
+        }
+        match self.causes(&last, fails) {
+            Some(more) => ids.extend(more),
+            None => ids.push(self.insert(self.nothing_lost(state))),
+        }
+        ids
+    }
+
+    /// The same state where it fails with the fewest promises: right after the last operation that
+    /// left something in it, or after a later acknowledgement. None if that is where it is.
+    fn first(
+        &self,
+        last: &Occurrence,
+        key: &StateKey,
+        fails: &mut impl FnMut(&State) -> bool,
+    ) -> Option<Occurrence> {
+        let lost = last.loss.operations(&last.machine);
+        let atoms = last.machine.pending.atoms.iter();
+        let kept = atoms
+            .filter(|atom| !last.loss.parts.contains(&atom.id))
+            .filter(|atom| !matches!(atom.effect, Effect::Flush { .. }))
+            .map(|atom| atom.part.operation)
+            .max();
+        let whole = (1..=last.point.operation)
+            .rev()
+            .find(|number| self.acts[*number as usize - 1] && !lost.contains(number));
+        let made = kept.max(whole).unwrap_or(0);
+        let before = (made, self.promises.before(made));
+        let mut places = vec![before];
+        for number in made..=last.point.operation {
+            let acks = self.promises.by(number);
+            if acks <= last.acks && places.last().is_none_or(|place| acks > place.1) {
+                places.push((number, acks));
+            }
+        }
+        let tree = last.machine.build(key).digest();
+        let gone: BTreeSet<Part> =
+            last.loss.parts.iter().filter_map(|id| last.machine.part(*id)).collect();
+        let mut at = |(operation, acks): (u32, usize)| {
+            let point = Point { operation, during: false };
+            if (point, acks) >= (last.point, last.acks) {
+                return None;
+            }
+            let machine = machine_at(self.recording, self.model, &self.volatile, point)?;
+            let parts = machine.pending.atoms.iter().map(|atom| atom.part);
+            let parts = parts.filter(|part| gone.contains(part)).collect();
+            let key = StateKey { point, kept: Kept::AllBut(parts), torn: key.torn };
+            let loss = Loss::of(&machine, &key);
+            let one = Occurrence { machine, point, acks, loss };
+            // What became durable in between could have changed it.
+            let same = one.machine.build(&key).digest() == tree;
+            let failing = same && {
+                let mut trial = one.trial(&self.promises, fails);
+                trial.fails(&key)
+            };
+            failing.then_some(one)
+        };
+        if let Some(first) = at(places[0]) {
+            return Some(first);
+        }
+        // Whoever fails with few promises fails with more.
+        let (mut passes, mut found) = (0, None);
+        let mut end = places.len();
+        while end - passes > 1 {
+            let middle = passes + (end - passes) / 2;
+            match at(places[middle]) {
+                Some(one) => (end, found) = (middle, Some(one)),
+                None => passes = middle,
+            }
+        }
+        found
+    }
+
+    /// The causes at work in a state. None if it fails with nothing lost as well.
+    fn causes(
+        &mut self,
+        here: &Occurrence,
+        fails: &mut impl FnMut(&State) -> bool,
+    ) -> Option<Vec<String>> {
+        let promises = Arc::clone(&self.promises);
+        let mut trial = here.trial(&promises, fails);
+        if trial.whole_fails() {
+            return None;
+        }
+        let mut ids = Vec::new();
+        let mut loss = here.loss.clone();
+        loop {
+            let (id, lost) = match self.contained(here, &loss) {
+                Some(cause) => (cause.finding.id.clone(), cause.lost.clone()),
+                None => {
+                    let cause = self.explain(&mut trial, &loss);
+                    let lost = cause.lost.clone();
+                    (self.insert(cause), lost)
+                }
+            };
+            ids.push(id);
+            let rest = loss
+                .without(&here.machine, |operation| lost.contains(&self.story.shape(operation)));
+            let parts: Vec<Id> = rest.parts.iter().copied().collect();
+            if rest == loss || rest.is_nothing() || !trial.fails_without(&parts, rest.torn) {
+                return Some(ids);
+            }
+            loss = rest;
+        }
+    }
+
+    /// A known cause that may be at work in a loss.
+    fn contained(&self, here: &Occurrence, loss: &Loss) -> Option<&Cause> {
+        let operations = loss.operations(&here.machine);
+        let lost: BTreeSet<Shape> =
+            operations.iter().map(|number| self.story.shape(*number)).collect();
+        let promised: BTreeSet<Shape> = operations
+            .iter()
+            .filter(|number| self.is_promised(**number, here.acks))
+            .map(|number| self.story.shape(*number))
+            .collect();
+        let first = operations.first().copied().unwrap_or(0);
+        let kept: BTreeSet<Shape> = (first + 1..=here.point.operation)
+            .rev()
+            .take(LOOK_BACK)
+            .filter(|number| !operations.contains(number))
+            .map(|number| self.story.shape(number))
+            .collect();
+        self.causes.iter().find(|cause| {
+            !cause.lost.is_empty()
+                && cause.lost.is_subset(&lost)
+                && cause.survivor.is_none_or(|survivor| kept.contains(&survivor))
+                && (!cause.promised || !cause.lost.is_disjoint(&promised))
+                && (!cause.torn || loss.torn.is_some())
         })
     }
 
-    fn explain(&self, state: &State, fails: &mut impl FnMut(&State) -> bool) -> Cause {
-        let point = state.key.point;
-        let Some(machine) = machine_at(self.recording, self.model, &self.volatile, point) else {
-            return self.nothing_lost(state);
-        };
-        let mut trial = Trial {
-            promises: &self.promises,
-            machine: &machine,
-            point,
-            known: HashMap::new(),
-            left: CHECKS,
-            fails,
-        };
-        let whole = StateKey { point, kept: Kept::Everything, torn: None };
-        if state.key.kept == Kept::Everything || trial.fails(&whole) {
-            return self.nothing_lost(state);
+    /// Adds a cause, unless it is known; gives its id.
+    fn insert(&mut self, mut cause: Cause) -> String {
+        if let Some(known) = self.causes.iter().find(|one| one.covers(&cause)) {
+            return known.finding.id.clone();
         }
-        let lost = trial.lost(&state.key);
-        let torn = state.key.torn.filter(|_| {
-            // A torn write is often just a lost one, or beside the point.
-            let without: Vec<Id> = lost.iter().copied().collect();
-            !trial.fails_without(&without, None)
-        });
-        let torn_id = torn.and_then(|(part, _)| machine.id(part));
-        let elements: Vec<Id> = lost.into_iter().filter(|id| Some(*id) != torn_id).collect();
-        let smallest = trial.minimise(elements, torn);
-        let smallest = trial.latest(smallest, torn);
+        // A smaller loss may explain what took more before.
+        let wider: Vec<usize> =
+            (0..self.causes.len()).filter(|at| cause.covers(&self.causes[*at])).collect();
+        let id = match wider.first() {
+            Some(at) => self.causes[*at].finding.id.clone(),
+            None => {
+                self.count += 1;
+                format!("F{}", self.count)
+            }
+        };
+        cause.finding.id.clone_from(&id);
+        let gone: Vec<String> =
+            wider.iter().map(|at| self.causes[*at].finding.id.clone()).collect();
+        for ids in self.seen.values_mut() {
+            for known in ids.iter_mut().filter(|known| gone.contains(known)) {
+                known.clone_from(&id);
+            }
+            ids.dedup();
+        }
+        cause.finding.states = wider.iter().map(|at| self.causes[*at].finding.states).sum();
+        let place = wider.first().copied().unwrap_or(self.causes.len());
+        self.causes.retain(|one| !gone.contains(&one.finding.id));
+        self.causes.insert(place.min(self.causes.len()), cause);
+        id
+    }
+
+    fn explain(&self, trial: &mut Trial<'_, impl FnMut(&State) -> bool>, loss: &Loss) -> Cause {
+        let (smallest, torn) = trial.smallest(loss);
         let key = trial.key(&smallest, torn);
-        let survivor = self.survivor(&mut trial, &smallest, torn);
-        self.tell(&machine, state, key, &smallest, torn, survivor)
+        let acks = trial.acks;
+        self.without_promises(trial, &key, &smallest, torn);
+        let survivor = self.survivor(trial, &smallest, torn);
+        let machine = trial.machine;
+        let lost_parts: Vec<Part> = smallest.iter().filter_map(|id| machine.part(*id)).collect();
+        let state =
+            self.promises.state(machine, key.clone(), Class::DropOne, machine.pending.base.clone());
+        let smallest = Loss { parts: smallest.into_iter().collect(), torn };
+        let operations: Vec<u32> = smallest.operations(machine).into_iter().collect();
+        let mut files = Vec::new();
+        for number in operations.iter().copied().chain(survivor) {
+            if let Some(line) = self.story.line(number) {
+                files.push(line.path.clone());
+                files.extend(line.to.clone());
+            }
+        }
+        files.sort();
+        files.dedup();
+        let mut sentence = match torn {
+            Some((part, cut)) => self.story.of_tear(part, cut),
+            None => self.story.of_loss(machine, &lost_parts, &operations, survivor, trial.acks),
+        };
+        if let Some(label) = &state.label {
+            sentence += &format!(" (after label `{label}`)");
+        }
+        let finding = Finding {
+            id: String::new(),
+            sentence,
+            files,
+            lost_operations: state.lost,
+            states: 0,
+            key,
+        };
+        let promised = |number: &u32| self.is_promised(*number, trial.acks);
+        let promised = survivor.is_none() && torn.is_none() && operations.iter().any(promised);
+        trial.acks = acks;
+        Cause {
+            finding,
+            promised,
+            lost: operations.iter().map(|number| self.story.shape(*number)).collect(),
+            survivor: survivor.map(|number| self.story.shape(number)),
+            torn: torn.is_some(),
+            between: None,
+        }
+    }
+
+    /// What fails without the promises made since is not about promises, even where there are some.
+    fn without_promises(
+        &self,
+        trial: &mut Trial<'_, impl FnMut(&State) -> bool>,
+        key: &StateKey,
+        smallest: &[Id],
+        torn: Option<(Part, Torn)>,
+    ) {
+        let first = smallest.iter().filter_map(|id| trial.machine.part(*id)).min();
+        let Some(first) = first.or(torn.map(|(part, _)| part)) else { return };
+        let all = std::mem::replace(&mut trial.acks, self.promises.before(first.operation));
+        if trial.acks < all && !trial.fails(key) {
+            trial.acks = all;
+        }
     }
 
     /// The operation that should not have survived without what was lost.
@@ -190,11 +438,11 @@ impl<'a> Explainer<'a> {
             lost.iter().filter_map(|id| machine.part(*id)).map(|part| part.operation).collect();
         let main = smallest.first().and_then(|id| machine.part(*id));
         let main = main.or(torn.map(|(part, _)| part))?;
-        let line = self.line(main.operation)?;
+        let line = self.story.line(main.operation)?;
         // A name that shows the file without its contents is the usual culprit.
         if matches!(line.kind, LineKind::Write | LineKind::Truncate) {
             let shown = (main.operation + 1..=trial.point.operation).find(|number| {
-                self.line(*number).is_some_and(|later| {
+                self.story.line(*number).is_some_and(|later| {
                     matches!(later.kind, LineKind::Rename | LineKind::Link)
                         && later.node == line.node
                         && !gone.contains(number)
@@ -206,12 +454,13 @@ impl<'a> Explainer<'a> {
         }
         if trial.fails(&StateKey { point: trial.point, kept: Kept::Only(Vec::new()), torn: None }) {
             // Either it was promised, or something that is durable counts on it.
-            return if self.promises.between(main.operation, trial.point) {
+            return if self.is_promised(main.operation, trial.acks) {
                 None
             } else {
                 (main.operation + 1..=trial.point.operation).find(|number| {
                     let durable = pending.atoms.iter().all(|atom| atom.part.operation != *number);
-                    durable && self.line(*number).is_some_and(|line| line.kind != LineKind::Other)
+                    let line = self.story.line(*number);
+                    durable && line.is_some_and(|line| line.kind != LineKind::Other)
                 })
             };
         }
@@ -232,286 +481,39 @@ impl<'a> Explainer<'a> {
             .map(|part| part.operation)
     }
 
-    fn tell(
-        &self,
-        machine: &Machine,
-        state: &State,
-        key: StateKey,
-        smallest: &[Id],
-        torn: Option<(Part, Torn)>,
-        survivor: Option<u32>,
-    ) -> Cause {
-        let lost_parts: Vec<Part> = smallest.iter().filter_map(|id| machine.part(*id)).collect();
-        let smallest_state =
-            self.promises.state(machine, key.clone(), Class::DropOne, state.tree.clone());
-        let mut operations: Vec<u32> = lost_parts.iter().map(|part| part.operation).collect();
-        operations.extend(torn.map(|(part, _)| part.operation));
-        operations.sort_unstable();
-        operations.dedup();
-        let mut files = Vec::new();
-        for number in operations.iter().copied().chain(survivor) {
-            if let Some(line) = self.line(number) {
-                files.push(line.path.clone());
-                files.extend(line.to.clone());
-            }
-        }
-        files.sort();
-        files.dedup();
-        let mut sentence = match torn {
-            Some((part, cut)) => self.torn_sentence(part, cut),
-            None => self.lost_sentence(machine, &lost_parts, &operations, survivor, state),
-        };
-        if let Some(label) = &state.label {
-            sentence += &format!(" (after label `{label}`)");
-        }
-        let finding = Finding {
-            id: String::new(),
-            sentence,
-            files,
-            lost_operations: smallest_state.lost,
-            states: 1,
-            key,
-        };
-        Cause {
-            finding,
-            lost: operations.iter().map(|number| self.shape(*number)).collect(),
-            survivor: survivor.map(|number| self.shape(number)),
-            torn: torn.is_some(),
-            between: None,
-        }
-    }
-
-    fn lost_sentence(
-        &self,
-        machine: &Machine,
-        lost: &[Part],
-        operations: &[u32],
-        survivor: Option<u32>,
-        state: &State,
-    ) -> String {
-        let Some((&main, line)) = operations.first().and_then(|n| Some((n, self.line(*n)?))) else {
-            return "a file that is mapped and never synced is lost: `msync` it".to_owned();
-        };
-        let part = lost.iter().find(|part| part.operation == main);
-        let only_size = part.and_then(|part| machine.id(*part)).is_some_and(|id| {
-            let atom = machine.pending.position(id).map(|at| &machine.pending.atoms[at]);
-            atom.is_some_and(|atom| matches!(atom.effect, Effect::Size { .. }))
-        }) && lost.iter().filter(|part| part.operation == main).count() == 1
-            && line.kind == LineKind::Write
-            && machine.pending.with_dependents(part.and_then(|part| machine.id(*part))).len() == 1;
-        let what = if only_size {
-            format!("the size that op {main} gave {}", quoted(&line.path))
-        } else {
-            format!("{} (op {main})", line.noun())
-        };
-        // More of the same, from other rounds, says nothing new.
-        let others: Vec<u32> = operations[1..]
-            .iter()
-            .copied()
-            .filter(|number| self.shape(*number) != line.shape)
-            .collect();
-        let others = match others[..] {
-            [] => String::new(),
-            [one] => format!(" and op {one}"),
-            _ => format!(" and {} more operations", others.len()),
-        };
-        let target = match (&line.directory, line.is_name()) {
-            (Some(directory), true) => format!("the directory {}", quoted(directory)),
-            _ => quoted(&line.path),
-        };
-        match survivor.and_then(|number| Some((number, self.line(number)?))) {
-            Some((number, later)) if later.is_name() && later.node == line.node => {
-                let verb = match later.kind {
-                    LineKind::Rename => "rename",
-                    LineKind::Link => "link",
-                    _ => "name",
-                };
-                let bytes = match line.range {
-                    Some((from, to)) => format!("its bytes {from}–{to}{others} do not"),
-                    None => format!("{what}{others} does not"),
-                };
-                let path = quoted(&later.path);
-                format!(
-                    "the {verb} of {path} survives but {bytes}: `fsync` the file before op {number}"
-                )
-            }
-            Some((number, later)) => {
-                let (survive, later) = verb("survive", "survives", later.noun());
-                let (not, what) = verb("do", "does", what);
-                format!(
-                    "{later} (op {number}) {survive} but {what}{others} {not} not: `fsync` {target} before op {number}"
-                )
-            }
-            None if state.acks > 0 => {
-                let (is, what) = verb("are", "is", what);
-                let lines = match state.acks {
-                    1 => "1 line was".to_owned(),
-                    many => format!("{many} lines were"),
-                };
-                format!(
-                    "{what}{others} {is} lost although {lines} acknowledged by then: `fsync` {target} after op {main} and before the acknowledgement"
-                )
-            }
-            None => {
-                let (is, what) = verb("are", "is", what);
-                format!("{what}{others} {is} lost: `fsync` {target} after op {main}")
-            }
-        }
-    }
-
-    fn torn_sentence(&self, part: Part, torn: Torn) -> String {
-        let number = part.operation;
-        let (path, from, to) = self.line(number).map_or_else(
-            || (String::new(), 0, 0),
-            |line| {
-                let (from, to) = line.range.unwrap_or((0, 0));
-                (quoted(&line.path), from, to)
-            },
-        );
-        let (kept, lost) = match torn {
-            Torn::Head(cut) => ((from, cut), (cut, to)),
-            Torn::Tail(cut) => ((cut, to), (from, cut)),
-        };
-        format!(
-            "the write of {path} is torn: bytes {}–{} of op {number} survive, bytes {}–{} do not: recovery must notice half a write",
-            kept.0, kept.1, lost.0, lost.1
-        )
-    }
-
     fn nothing_lost(&self, state: &State) -> Cause {
-        let number = state.key.point.operation;
-        let told =
-            |number: u32| self.line(number).map(|line| format!("op {number} ({})", line.noun()));
-        let place = match (told(number), told(number + 1)) {
-            (Some(before), Some(after)) => format!("between {before} and {after}"),
-            (Some(before), None) => format!("after {before}, the last"),
-            (None, Some(after)) => format!("before {after}, the first"),
-            (None, None) => "without a single operation".to_owned(),
-        };
-        let mut sentence = format!("the check fails with nothing lost, stopped {place}");
+        let point = state.key.point;
+        let number = point.operation;
+        let mut sentence = self.story.of_moment(number);
         if let Some(label) = &state.label {
             sentence += &format!(" (after label `{label}`)");
         }
-        let files = self.line(number).map(|line| line.path.clone()).into_iter().collect();
-        let key = StateKey { point: state.key.point, kept: Kept::Everything, torn: None };
+        let files = self.story.line(number).map(|line| line.path.clone()).into_iter().collect();
         Cause {
             finding: Finding {
                 id: String::new(),
                 sentence,
                 files,
                 lost_operations: Vec::new(),
-                states: 1,
-                key,
+                states: 0,
+                key: StateKey { point, kept: Kept::Everything, torn: None },
             },
             lost: BTreeSet::new(),
             survivor: None,
+            promised: false,
             torn: false,
-            between: Some(self.between(state.key.point)),
+            between: Some((self.story.shape(number), self.story.shape(number + 1))),
         }
     }
 }
 
-/// The verb that goes with a noun, and the noun.
-fn verb(many: &'static str, one: &'static str, noun: String) -> (&'static str, String) {
-    (if noun.starts_with("bytes ") { many } else { one }, noun)
-}
-
-/// Checks of states at one point, each made once.
-struct Trial<'a, F> {
-    promises: &'a Promises,
-    machine: &'a Machine,
-    point: Point,
-    known: HashMap<u128, bool>,
-    left: usize,
-    fails: &'a mut F,
-}
-
-impl<F: FnMut(&State) -> bool> Trial<'_, F> {
-    fn fails(&mut self, key: &StateKey) -> bool {
-        let tree = self.machine.build(key);
-        let digest = tree.digest();
-        if let Some(known) = self.known.get(&digest) {
-            return *known;
-        }
-        // Without checks left nothing is taken to fail, so that what is known to fail stays.
-        if self.left == 0 {
-            return false;
-        }
-        self.left -= 1;
-        let state = self.promises.state(self.machine, key.clone(), Class::DropOne, tree);
-        let fails = (self.fails)(&state);
-        self.known.insert(digest, fails);
-        fails
-    }
-
-    fn fails_without(&mut self, lost: &[Id], torn: Option<(Part, Torn)>) -> bool {
-        let key = self.key(lost, torn);
-        self.fails(&key)
-    }
-
-    /// These are lost, with everything that needs them.
-    fn key(&self, lost: &[Id], torn: Option<(Part, Torn)>) -> StateKey {
-        let pending = &self.machine.pending;
-        let torn_id = torn.and_then(|(part, _)| self.machine.id(part));
-        let mut gone = pending.with_dependents(lost.iter().copied().chain(torn_id));
-        if let Some(id) = torn_id {
-            gone.remove(&id);
-        }
-        let parts = gone.into_iter().filter_map(|id| self.machine.part(id)).collect();
-        StateKey { point: self.point, kept: Kept::AllBut(parts), torn }
-    }
-
-    fn lost(&self, key: &StateKey) -> BTreeSet<Id> {
-        let atoms = self.machine.pending.atoms.iter();
-        let lost = atoms.filter(|atom| match &key.kept {
-            _ if key.torn.is_some_and(|(part, _)| part == atom.part) => true,
-            Kept::Everything => false,
-            Kept::AllBut(parts) => parts.binary_search(&atom.part).is_ok(),
-            Kept::Only(parts) => parts.binary_search(&atom.part).is_err(),
-        });
-        lost.map(|atom| atom.id).collect()
-    }
-
-    /// What needs the lost parts is lost with them. If one of those alone is enough it is the
-    /// better answer; the last one takes least along.
-    fn latest(&mut self, smallest: Vec<Id>, torn: Option<(Part, Torn)>) -> Vec<Id> {
-        let all = self.machine.pending.with_dependents(smallest.iter().copied());
-        let alone = all.iter().rev().filter(|id| smallest != [**id]).take(16).copied();
-        let found =
-            alone.collect::<Vec<_>>().into_iter().find(|id| self.fails_without(&[*id], torn));
-        found.map_or(smallest, |id| vec![id])
-    }
-
-    /// Delta debugging: the fewest of these whose loss still fails.
-    fn minimise(&mut self, mut lost: Vec<Id>, torn: Option<(Part, Torn)>) -> Vec<Id> {
-        if self.fails_without(&[], torn) {
-            return Vec::new();
-        }
-        let mut pieces = 2;
-        while lost.len() > 1 {
-            let length = lost.len().div_ceil(pieces);
-            let chunks: Vec<Vec<Id>> = lost.chunks(length).map(<[Id]>::to_vec).collect();
-            let alone = chunks.iter().position(|chunk| self.fails_without(chunk, torn));
-            if let Some(at) = alone {
-                lost = chunks[at].clone();
-                pieces = 2;
-                continue;
-            }
-            let rest = (0..chunks.len()).find_map(|at| {
-                let rest: Vec<Id> =
-                    lost.iter().copied().filter(|id| !chunks[at].contains(id)).collect();
-                self.fails_without(&rest, torn).then_some(rest)
-            });
-            match rest {
-                Some(rest) if chunks.len() > 2 => {
-                    lost = rest;
-                    pieces = pieces.saturating_sub(1).max(2);
-                }
-                _ if length == 1 => break,
-                _ => pieces = (pieces * 2).min(lost.len()),
-            }
-        }
-        lost
+impl Occurrence {
+    fn trial<'a, F: FnMut(&State) -> bool>(
+        &'a self,
+        promises: &'a Promises,
+        fails: &'a mut F,
+    ) -> Trial<'a, F> {
+        Trial::new(promises, &self.machine, (self.point, self.acks), fails)
     }
 }
 

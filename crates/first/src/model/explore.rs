@@ -58,8 +58,9 @@ pub struct Coverage {
     /// By class in the order of [`Class::ALL`], before equal states are taken for one.
     pub raw: [u64; 6],
     pub distinct: [u64; 6],
-    /// Pairs beyond the limit.
+    /// Pairs beyond the limit; [`Options::seed`] decides which.
     pub pairs_left_out: u64,
+    pub seed: u64,
     /// Points with parts too old to be lost one by one.
     pub points_with_older_parts: u64,
     /// Files that are mapped and never synced, or named volatile: lost in every power loss.
@@ -92,7 +93,7 @@ impl fmt::Display for Coverage {
         }
         f.write_str("), torn at 512 B")?;
         if self.pairs_left_out > 0 {
-            write!(f, "; left out: {} pairs", self.pairs_left_out)?;
+            write!(f, "; left out: {} pairs (seed {})", self.pairs_left_out, self.seed)?;
         }
         if self.points_with_older_parts > 0 {
             let points = self.points_with_older_parts;
@@ -163,6 +164,7 @@ impl<'a> States<'a> {
 
     fn survey(&mut self) {
         self.coverage.volatile_files = self.volatile.len();
+        self.coverage.seed = self.options.seed;
         let mut machine = Machine::new(self.recording, self.model);
         self.look(&machine, Point::START);
         let steps: Vec<_> = steps(self.recording, &self.volatile).collect();
@@ -339,12 +341,15 @@ impl Promises {
         promises
     }
 
-    /// Whether something was acknowledged after an operation and before a crash.
-    pub(crate) fn between(&self, operation: u32, point: Point) -> bool {
-        let said = (point.operation as usize) - usize::from(point.during);
-        // What came right before the operation does not count.
-        let before = (operation as usize).checked_sub(1).and_then(|at| self.acks.get(at));
-        self.acks.get(said) > before
+    /// How many acknowledgements came before an operation.
+    pub(crate) fn before(&self, operation: u32) -> usize {
+        let at = (operation as usize).checked_sub(1);
+        at.and_then(|at| self.acks.get(at)).copied().unwrap_or(0)
+    }
+
+    /// How many came before the operation after this one.
+    pub(crate) fn by(&self, operation: u32) -> usize {
+        self.acks.get(operation as usize).copied().unwrap_or(0)
     }
 
     pub(crate) fn state(

@@ -337,7 +337,8 @@ impl Ext4 {
 }
 
 /// Whole pages are written, and the size on disk follows to the end of what was: bytes of earlier
-/// writes that come along are inside the file.
+/// writes that come along are inside the file. Bytes in other pages do not come along, even if the
+/// file was shorter when they were written: then there is a hole in front of what was.
 fn covered(pending: &Pending, node: Node, written: &BTreeSet<Id>) -> Vec<Id> {
     let bytes = pending.of_node(node).filter(|atom| written.contains(&atom.id));
     let end = bytes.filter_map(Atom::end).max().unwrap_or(0);
@@ -345,6 +346,14 @@ fn covered(pending: &Pending, node: Node, written: &BTreeSet<Id>) -> Vec<Id> {
         .of_node(node)
         .filter(|atom| matches!(atom.effect, Effect::Size { size, .. } if size <= end))
         .map(|atom| atom.id)
+        .filter(|id| {
+            let needs = pending.with_needs([*id]);
+            let bytes = |id: &Id| {
+                let at = pending.position(*id);
+                at.is_some_and(|at| matches!(pending.atoms[at].effect, Effect::Bytes { .. }))
+            };
+            needs.iter().all(|id| written.contains(id) || !bytes(id))
+        })
         .collect()
 }
 

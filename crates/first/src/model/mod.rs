@@ -18,8 +18,10 @@ mod radix;
 mod rules;
 #[cfg(test)]
 mod script;
+mod sentence;
 mod story;
 mod tree;
+mod trial;
 
 pub use allow::allows;
 pub use atom::{Part, Torn};

@@ -340,6 +340,25 @@ mod ext4 {
     }
 
     #[test]
+    fn a_synchronous_write_leaves_a_hole_where_bytes_before_it_were_delayed() {
+        let page = "x".repeat(4096);
+        let script = Script::with(&[("a", "")]).write("a", 0, &page).write_dsync("a", 4096, "y");
+        let recording = script.recording();
+        let point = super::super::machine::Point { operation: 2, during: false };
+        let states = super::super::explore::States::new(&recording, EXT4, Default::default());
+        let mut heads = BTreeSet::new();
+        for state in states.unwrap().filter(|state| state.key.point == point) {
+            let file = state.tree.file(state.tree.find("a".as_ref()).unwrap().node).unwrap();
+            let (mut head, mut tail) = ([0], [0]);
+            file.read(0, &mut head);
+            file.read(4096, &mut tail);
+            assert_eq!((file.size(), tail), (4097, *b"y"));
+            heads.insert(head);
+        }
+        assert_eq!(heads, BTreeSet::from([[0], *b"x"]));
+    }
+
+    #[test]
     fn a_synchronous_write_to_a_new_block_commits_the_names_before_it() {
         let script = Script::with(&[("a", "")]).create("b").write_dsync("a", 0, "x");
         exactly(EXT4, &script, &["a=x b="]);

@@ -1,5 +1,6 @@
 //! The operations of a recording as people talk of them.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::machine::operations;
@@ -20,8 +21,6 @@ pub(crate) struct Line {
     pub(crate) directory: Option<PathBuf>,
     /// The bytes of a write.
     pub(crate) range: Option<(u64, u64)>,
-    /// Equal for operations that do the same in another round of a loop.
-    pub(crate) shape: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,10 +69,44 @@ pub(crate) fn quoted(path: &Path) -> String {
     if path.as_os_str().is_empty() { "`.`".to_owned() } else { format!("`{}`", path.display()) }
 }
 
-/// One line per operation, the first for operation 1.
-pub(crate) fn story(recording: &Recording) -> Vec<Line> {
+/// Every operation of a recording, by number.
+#[derive(Clone, Debug)]
+pub(crate) struct Story {
+    lines: Vec<Line>,
+    shapes: Vec<Shape>,
+}
+
+/// Equal for operations that do the same in another round of a loop.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct Shape(u32);
+
+impl Story {
+    pub(crate) fn new(recording: &Recording) -> Self {
+        let mut numbers = HashMap::new();
+        let (mut lines, mut shapes) = (Vec::new(), Vec::new());
+        for (line, shape) in story(recording) {
+            let next = Shape(numbers.len() as u32 + 1);
+            shapes.push(*numbers.entry(shape).or_insert(next));
+            lines.push(line);
+        }
+        Self { lines, shapes }
+    }
+
+    pub(crate) fn line(&self, operation: u32) -> Option<&Line> {
+        self.lines.get((operation as usize).checked_sub(1)?)
+    }
+
+    /// One of its own for what is before the first operation and after the last.
+    pub(crate) fn shape(&self, operation: u32) -> Shape {
+        let at = (operation as usize).checked_sub(1);
+        at.and_then(|at| self.shapes.get(at)).copied().unwrap_or(Shape(0))
+    }
+}
+
+/// One line per operation, with what is equal in other rounds.
+fn story(recording: &Recording) -> Vec<(Line, String)> {
     let mut tree = Tree::new(&recording.initial);
-    let mut lines: Vec<Line> = Vec::new();
+    let mut lines = Vec::new();
     for (_, operation) in operations(recording) {
         let action = &operation.action;
         let before = line(&tree, action);
@@ -85,8 +118,8 @@ pub(crate) fn story(recording: &Recording) -> Vec<Line> {
                 line.path = path;
             }
         }
-        line.shape = format!("{:?} {}", line.kind, shape(&line));
-        lines.push(line);
+        let shape = format!("{:?} {}", line.kind, shape(&line));
+        lines.push((line, shape));
     }
     lines
 }
@@ -103,7 +136,6 @@ fn line(tree: &Tree, action: &Action) -> Line {
         to: None,
         directory: None,
         range: None,
-        shape: String::new(),
     };
     match action {
         Action::Create { node, place, kind, .. } => {

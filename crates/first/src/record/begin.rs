@@ -338,6 +338,7 @@ impl Watch {
     fn begin_open(&mut self, pid: pid_t, arguments: &[u64; 6], at: At, flags: OpenFlags) -> Begun {
         let flags = match flags {
             OpenFlags::Argument(index) => arguments[index] as i32,
+            #[cfg(target_arch = "x86_64")]
             OpenFlags::Fixed(flags) => flags,
             OpenFlags::How(index) => match memory::word(pid, arguments[index]) {
                 Ok(flags) => flags as i32,
@@ -345,9 +346,7 @@ impl Watch {
             },
         };
         if flags & libc::O_TMPFILE == libc::O_TMPFILE {
-            let path = text(pid, arguments[at.path])?;
-            let base = at.base.map_or(libc::AT_FDCWD, |base| arguments[base] as i32);
-            return match route::target(pid, base, &path, false) {
+            return match target(pid, arguments, at, false)? {
                 Some(one) if self.nodes.directory(one.id).is_some() => {
                     exclusive(Plan::CreateUnnamed)
                 }
@@ -414,10 +413,8 @@ impl Watch {
             Whereabouts::Inside(route) => route,
             other => return other.without_a_node(),
         };
-        let path = text(pid, arguments[from.path])?;
-        let base = from.base.map_or(libc::AT_FDCWD, |base| arguments[base] as i32);
         let itself = flags & (libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH) == 0;
-        match route::target(pid, base, &path, itself) {
+        match target(pid, arguments, from, itself)? {
             Some(source) => exclusive(Plan::Link { source, route }),
             None => nothing(),
         }
@@ -430,8 +427,7 @@ impl Watch {
         at: At,
         follow: bool,
     ) -> Result<Option<Route>, RecordError> {
-        let path = text(pid, arguments[at.path])?;
-        let base = at.base.map_or(libc::AT_FDCWD, |base| arguments[base] as i32);
+        let (base, path) = named(pid, arguments, at)?;
         Ok(route::find(pid, base, &path, follow))
     }
 
@@ -459,9 +455,7 @@ impl Watch {
         at: At,
         itself: bool,
     ) -> Result<Whereabouts<Node>, RecordError> {
-        let path = text(pid, arguments[at.path])?;
-        let base = at.base.map_or(libc::AT_FDCWD, |base| arguments[base] as i32);
-        let target = route::target(pid, base, &path, itself);
+        let target = target(pid, arguments, at, itself)?;
         Ok(match target.and_then(|target| self.nodes.get(target.id)) {
             Some(known) => Whereabouts::Inside(known.node),
             None => Whereabouts::Elsewhere,
@@ -499,9 +493,7 @@ impl Watch {
             Subject::Path { at, itself, flags } => {
                 let flags = flags.map_or(0, |flags| arguments[flags]) as i32;
                 let itself = itself || flags & libc::AT_SYMLINK_NOFOLLOW != 0;
-                let path = text(pid, arguments[at.path])?;
-                let base = at.base.map_or(libc::AT_FDCWD, |base| arguments[base] as i32);
-                Ok(route::target(pid, base, &path, itself))
+                target(pid, arguments, at, itself)
             }
         }
     }
@@ -534,6 +526,23 @@ fn allocate(node: Node, arguments: &[u64; 6]) -> Begun {
         }
     };
     exclusive(Plan::Emit(vec![action]))
+}
+
+/// What a call gives as a path, and the directory that it begins in.
+fn named(pid: pid_t, arguments: &[u64; 6], at: At) -> Result<(i32, OsString), RecordError> {
+    let base = at.base.map_or(libc::AT_FDCWD, |base| arguments[base] as i32);
+    Ok((base, text(pid, arguments[at.path])?))
+}
+
+/// What lies where a call's path leads.
+fn target(
+    pid: pid_t,
+    arguments: &[u64; 6],
+    at: At,
+    itself: bool,
+) -> Result<Option<Status>, RecordError> {
+    let (base, path) = named(pid, arguments, at)?;
+    Ok(route::target(pid, base, &path, itself))
 }
 
 /// A path or name the task gave. Where it cannot be read, the call cannot read it either: the

@@ -29,7 +29,8 @@ pub(super) enum Subject {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum OpenFlags {
     Argument(usize),
-    /// `creat`.
+    /// `creat`, which newer architectures left out.
+    #[cfg(target_arch = "x86_64")]
     Fixed(i32),
     /// The argument that points to an `open_how`.
     How(usize),

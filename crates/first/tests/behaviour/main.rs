@@ -5,6 +5,7 @@
 mod executor;
 mod scenario;
 mod stage;
+mod unrecorded;
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;

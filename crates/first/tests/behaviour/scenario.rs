@@ -119,6 +119,14 @@ scenarios! {
         }).verify(keeps_its_promise);
     }
 
+    fn uses_io_uring() {
+        first::test().run(|env| {
+            // SAFETY: without a place for the answer it only fails.
+            unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, 0) };
+            step(env, "a");
+        }).verify(|_, _| {});
+    }
+
     fn syncs() {
         let model = std::env::var("MODEL").unwrap().parse().unwrap();
         first::test().model(model).jobs(2).run(|env| {

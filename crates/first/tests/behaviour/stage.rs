@@ -2,7 +2,8 @@
 //! its own.
 
 use std::fs;
-use std::os::unix::process::ExitStatusExt;
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ pub(crate) struct Stage {
     dir: TempDir,
     variables: Vec<(String, String)>,
     arguments: Vec<String>,
+    no_ptrace: bool,
 }
 
 pub(crate) struct Played {
@@ -27,7 +29,7 @@ impl Stage {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("tmp")).unwrap();
         fs::create_dir(dir.path().join("scratch")).unwrap();
-        Self { dir, variables: Vec::new(), arguments: Vec::new() }
+        Self { dir, variables: Vec::new(), arguments: Vec::new(), no_ptrace: false }
     }
 
     pub(crate) fn set(mut self, name: &str, value: impl ToString) -> Self {
@@ -37,6 +39,12 @@ impl Stage {
 
     pub(crate) fn argument(mut self, word: &str) -> Self {
         self.arguments.push(word.into());
+        self
+    }
+
+    /// As in a container that does not allow it: every `ptrace` fails.
+    pub(crate) fn forbid_ptrace(mut self) -> Self {
+        self.no_ptrace = true;
         self
     }
 
@@ -86,6 +94,10 @@ impl Stage {
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::null())
             .envs(self.variables.iter().map(|(name, value)| (name, value)));
+        if self.no_ptrace {
+            // SAFETY: between fork and exec it makes system calls only.
+            unsafe { command.pre_exec(without_ptrace) };
+        }
         command
     }
 
@@ -155,6 +167,24 @@ impl Played {
     pub(crate) fn count(&self, what: &str) -> usize {
         self.text.matches(what).count()
     }
+}
+
+/// Answers `ptrace` with EPERM from now on, in this process and all it starts.
+fn without_ptrace() -> io::Result<()> {
+    let step = |code: u32, k: u32, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut filter = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_ptrace as u32, 0, 1),
+        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0, 0),
+        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program lives for the call and is as long as it says.
+    let set = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    };
+    if set { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Waits until it is so. A minute is for ever.

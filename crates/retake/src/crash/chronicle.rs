@@ -11,6 +11,7 @@ use retake_store::{LoopRecord, Store};
 use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
+use super::life::Life;
 use super::timeline::{self, Row, Sort};
 use crate::{drive, term};
 
@@ -34,6 +35,7 @@ pub(crate) struct Planned {
     pub(crate) jobs: usize,
     pub(crate) budget_ms: Option<u64>,
     pub(crate) verify_timeout_ms: u64,
+    pub(crate) seed: u64,
     pub(crate) recovery: bool,
 }
 
@@ -71,13 +73,20 @@ pub(crate) struct Chronicle {
     store: Option<Store>,
     pub(crate) id: LoopId,
     redactor: Redactor,
+    /// Held until the loop has ended on the record.
+    _life: Option<Life>,
 }
 
 impl Chronicle {
     /// Begins the loop; without a store it is told to nobody.
     pub(crate) fn begin(store: Option<Store>, planned: &Planned, redactor: Redactor) -> Self {
         let record = LoopRecord::running(Kind::Crash, without_secrets(planned, &redactor));
-        let mut chronicle = Self { store, id: record.id, redactor };
+        let life = store.as_ref().map(|store| Life::begin(store.path(), record.id));
+        let life = life.transpose().unwrap_or_else(|error| {
+            term::say(&format!("nobody would notice the death of this crash test: {error}"));
+            None
+        });
+        let mut chronicle = Self { store, id: record.id, redactor, _life: life };
         chronicle.write(|store, _| store.begin_loop(&record));
         chronicle
     }

@@ -10,6 +10,7 @@ pub(crate) mod explore;
 pub(crate) mod finding;
 pub(crate) mod html;
 pub(crate) mod junit;
+pub(crate) mod life;
 mod namespace;
 pub(crate) mod relapse;
 pub(crate) mod report;

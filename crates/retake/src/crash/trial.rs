@@ -22,6 +22,8 @@ pub(crate) struct Trial<'a> {
     pub(crate) model: Model,
     pub(crate) check: &'a Check,
     pub(crate) deadline: Option<Instant>,
+    /// Decides which pairs are looked at where there are too many.
+    pub(crate) seed: u64,
     /// Whether crashes during recovery are looked at, too.
     pub(crate) recovery: bool,
     /// The program, for people.
@@ -39,7 +41,7 @@ impl Trial<'_> {
         stations: &mut Stations,
         chronicle: &mut Chronicle,
     ) -> Result<Report, Untested> {
-        let options = Options::default();
+        let options = Options { seed: self.seed, ..Options::default() };
         let relapses = self
             .recovery
             .then(|| {

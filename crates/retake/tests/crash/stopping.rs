@@ -107,6 +107,29 @@ fn a_killed_test_takes_its_check_along_and_the_next_one_tidies_up() {
 }
 
 #[test]
+fn a_killed_test_is_ended_on_the_record_by_whoever_comes_next() {
+    let env = Env::new();
+    let list = || called(env.sandbox.command(crate::common::RETAKE).args(["runs", "list"]));
+    let live = || {
+        let files = std::fs::read_dir(env.sandbox.project().join(".agent/data/crash")).unwrap();
+        files.flatten().filter(|file| file.path().extension() == Some("live".as_ref())).count()
+    };
+    let (mut test, check) = stuck(&env);
+    // Whoever comes while it lives leaves it alone.
+    let listed = list();
+    assert_eq!((listed.code, env.chronicle().0, live()), (0, None, 1), "{}", listed.snapshot());
+    test.kill().unwrap();
+    test.wait().unwrap();
+    eventually("the check is gone", || !alive(check));
+    eventually("somebody notices", || {
+        list();
+        env.chronicle().0.is_some()
+    });
+    assert_eq!(env.chronicle().0.as_deref(), Some("interrupted"));
+    assert_eq!(live(), 0);
+}
+
+#[test]
 fn ctrl_c_while_the_program_runs_ends_the_program() {
     let env = Env::new();
     let pid = env.root().join("pid");

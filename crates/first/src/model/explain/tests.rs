@@ -1,5 +1,6 @@
 use super::super::explore::States;
 use super::super::script::{Script, listing};
+use super::super::trial::CHECKS;
 use super::*;
 
 /// Every failing state explained.
@@ -134,4 +135,92 @@ fn the_smallest_state_is_one_that_can_be_built_again() {
     let recording = script.recording();
     let again = super::super::explore::rebuild(&recording, Model::Ext4, &Options::default(), &key);
     assert!(fails(&again.unwrap().unwrap()));
+}
+
+/// A file replaced in each round, nothing synced: `map` must be the newest promised one or a newer.
+fn saves(rounds: u32) -> Script {
+    let mut script = Script::default();
+    for round in 1..=rounds {
+        let text = round.to_string().repeat(30);
+        script = script.create("t").write("t", 0, &text).close("t").rename("t", "map");
+        script = script.ack(&format!("round {round}"));
+    }
+    script
+}
+
+fn save_is_lost(state: &State) -> bool {
+    match state.tree.find("map".as_ref()) {
+        None => state.acks > 0,
+        Some(found) => {
+            let mut bytes = [0; 30];
+            let file = state.tree.file(found.node).unwrap();
+            file.read(0, &mut bytes);
+            let whole = file.size() == 30 && bytes.iter().all(|byte| *byte == bytes[0]);
+            !whole || usize::from(bytes[0].saturating_sub(b'0')) < state.acks
+        }
+    }
+}
+
+#[test]
+fn a_lost_rename_does_not_hide_lost_bytes() {
+    for model in [Model::Ext4, Model::Posix] {
+        for rounds in [1, 2, 7] {
+            let found = findings(&saves(rounds), model, save_is_lost);
+            let mut told = sentences(&found);
+            told.sort_unstable();
+            assert_eq!(told.len(), 2, "{model} {rounds}: {told:#?}");
+            assert!(told[0].starts_with("the rename of `t` survives but its bytes 0–30 do not"));
+            assert!(told[1].starts_with("the rename of `t` to `map` (op"), "{told:#?}");
+            assert!(told[1].contains("is lost although"), "{told:#?}");
+            assert!(found.iter().all(|one| one.states > 0));
+        }
+    }
+}
+
+#[test]
+fn two_files_that_nobody_syncs_are_two_findings() {
+    let script = Script::default().create("one").write("one", 0, "x").ack("one");
+    let script = script.create("two").write("two", 0, "y").ack("two");
+    let fails = |state: &State| {
+        (state.acks > 0 && !shows(state, "one=x")) || (state.acks > 1 && !shows(state, "two=y"))
+    };
+    let told = |model| {
+        let mut told = findings(&script, model, fails);
+        told.sort_by_key(|one| one.lost_operations.clone());
+        told.into_iter().map(|one| one.sentence).collect::<Vec<_>>()
+    };
+    let lost = |what: &str, lines: &str, sync: &str, op: u32| {
+        format!(
+            "{what} lost although {lines} acknowledged by then: `fsync` {sync} after op {op} and \
+             before the acknowledgement"
+        )
+    };
+    let (one, two) = ("1 line was", "2 lines were");
+    let bytes_of_one = lost("bytes 0–1 of `one` (op 2) are", one, "`one`", 2);
+    let bytes_of_two = lost("bytes 0–1 of `two` (op 4) are", two, "`two`", 4);
+    // A sync of the file commits its name, too.
+    assert_eq!(told(Model::Ext4), [bytes_of_one.clone(), bytes_of_two.clone()]);
+    let name_of_one = lost("the creation of `one` (op 1) is", one, "the directory `.`", 1);
+    let name_of_two = lost("the creation of `two` (op 3) is", two, "the directory `.`", 3);
+    assert_eq!(told(Model::Posix), [name_of_one, bytes_of_one, name_of_two, bytes_of_two]);
+}
+
+#[test]
+fn a_promise_does_not_hide_an_index_that_came_too_early() {
+    let script = Script::with(&[("data", ".."), ("index", ".")]);
+    let script = script.write("data", 0, "xx").write("index", 0, "1").ack("done");
+    let fails = |state: &State| {
+        let (index, data) = (shows(state, "index=1"), shows(state, "data=xx"));
+        (index && !data) || (state.acks > 0 && !index)
+    };
+    let found = findings(&script, Model::Ext4, fails);
+    assert_eq!(
+        sentences(&found),
+        [
+            "bytes 0–1 of `index` (op 2) survive but bytes 0–2 of `data` (op 1) do not: `fsync` \
+             `data` before op 2",
+            "bytes 0–1 of `index` (op 2) are lost although 1 line was acknowledged by then: `fsync` \
+             `index` after op 2 and before the acknowledgement"
+        ]
+    );
 }

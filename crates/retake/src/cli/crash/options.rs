@@ -14,6 +14,7 @@ use retake_store::redact::Redactor;
 use super::Trouble;
 use crate::cli::Failure;
 use crate::config::Config;
+use crate::crash::life;
 use crate::crash::station::Check;
 use crate::crash::untested::Untested;
 use crate::job::Spec;
@@ -34,12 +35,15 @@ pub(super) struct Exploring {
     /// How many checks at once [default: as many as there are processors]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     pub(super) jobs: Option<u16>,
-    /// Begin no check after this time, such as 60s
+    /// Begin no further state after this time, such as 60s; what failed until then is explained
     #[arg(long, value_name = "TIME", value_parser = some_time)]
     pub(super) budget: Option<Duration>,
     /// A check that takes longer has failed
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = some_time)]
     pub(super) verify_timeout: Duration,
+    /// Which pairs of lost operations are tried where there are too many; the rest is exhaustive
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) seed: u64,
     /// Crash during recovery too: each check is watched, and its own crash states are checked
     #[arg(long)]
     pub(super) recovery: bool,
@@ -134,7 +138,7 @@ impl Setting {
 
     /// Where the logs of tests with findings are kept.
     pub(super) fn logs(&self) -> PathBuf {
-        self.place.store.join("crash")
+        life::directory(&self.place.store)
     }
 }
 

@@ -59,6 +59,7 @@ impl<'a> Session<'a> {
             jobs: exploring.jobs(),
             budget_ms: exploring.budget.map(millis),
             verify_timeout_ms: millis(exploring.verify_timeout),
+            seed: exploring.seed,
             recovery: exploring.recovery,
         };
         let chronicle = Chronicle::begin(setting.store()?, &planned, setting.redactor());
@@ -99,6 +100,7 @@ impl<'a> Session<'a> {
             recording,
             model: exploring.model,
             check: &check,
+            seed: exploring.seed,
             recovery: exploring.recovery,
             deadline: exploring.budget.map(|budget| self.begun + budget),
             command: match &self.source {

@@ -1,0 +1,188 @@
+//! The check asked again about smaller losses at one point: what of a loss makes a state fail.
+//!
+//! Every state it asks about is one that the profile allows, and none is asked about twice.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::atom::{Id, Part, Torn};
+use super::choice::Class;
+use super::explore::{Promises, State};
+use super::key::{Kept, StateKey};
+use super::machine::{Machine, Point};
+
+/// More checks than this at one point are not worth a shorter sentence.
+pub(super) const CHECKS: usize = 80;
+
+/// Parts that are lost, and a write that is torn. What needs them is lost, too.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct Loss {
+    pub(super) parts: BTreeSet<Id>,
+    pub(super) torn: Option<(Part, Torn)>,
+}
+
+impl Loss {
+    /// What a key loses, at the point that the machine is at.
+    pub(super) fn of(machine: &Machine, key: &StateKey) -> Self {
+        let atoms = machine.pending.atoms.iter();
+        let lost = atoms.filter(|atom| match &key.kept {
+            _ if key.torn.is_some_and(|(part, _)| part == atom.part) => false,
+            Kept::Everything => false,
+            Kept::AllBut(parts) => parts.binary_search(&atom.part).is_ok(),
+            Kept::Only(parts) => parts.binary_search(&atom.part).is_err(),
+        });
+        Self { parts: lost.map(|atom| atom.id).collect(), torn: key.torn }
+    }
+
+    pub(super) fn is_nothing(&self) -> bool {
+        self.parts.is_empty() && self.torn.is_none()
+    }
+
+    /// The operations it concerns.
+    pub(super) fn operations(&self, machine: &Machine) -> BTreeSet<u32> {
+        let parts = self.parts.iter().filter_map(|id| machine.part(*id));
+        parts.chain(self.torn.map(|(part, _)| part)).map(|part| part.operation).collect()
+    }
+
+    /// What is still lost if some operations survive after all, with everything they need.
+    pub(super) fn without(&self, machine: &Machine, survives: impl Fn(u32) -> bool) -> Self {
+        let torn_id = self.torn.and_then(|(part, _)| machine.id(part));
+        let back = self.parts.iter().copied().chain(torn_id).filter(|id| {
+            let part = machine.part(*id);
+            part.is_some_and(|part| survives(part.operation))
+        });
+        let needed = machine.pending.with_needs(back);
+        let whole = torn_id.is_some_and(|id| needed.contains(&id));
+        Self {
+            parts: self.parts.difference(&needed).copied().collect(),
+            torn: self.torn.filter(|_| !whole),
+        }
+    }
+}
+
+pub(super) struct Trial<'a, F> {
+    promises: &'a Promises,
+    pub(super) machine: &'a Machine,
+    pub(super) point: Point,
+    /// How many promises the check hears of.
+    pub(super) acks: usize,
+    /// By state and promises.
+    known: HashMap<(u128, usize), bool>,
+    left: usize,
+    fails: &'a mut F,
+}
+
+impl<'a, F: FnMut(&State) -> bool> Trial<'a, F> {
+    pub(super) fn new(
+        promises: &'a Promises,
+        machine: &'a Machine,
+        (point, acks): (Point, usize),
+        fails: &'a mut F,
+    ) -> Self {
+        Self { promises, machine, point, acks, known: HashMap::new(), left: CHECKS, fails }
+    }
+
+    pub(super) fn fails(&mut self, key: &StateKey) -> bool {
+        let tree = self.machine.build(key);
+        let asked = (tree.digest(), self.acks);
+        if let Some(known) = self.known.get(&asked) {
+            return *known;
+        }
+        // Without checks left nothing is taken to fail, so that what is known to fail stays.
+        if self.left == 0 {
+            return false;
+        }
+        self.left -= 1;
+        let state = self.promises.state(self.machine, key.clone(), Class::DropOne, tree);
+        let fails = (self.fails)(&State { acks: self.acks, ..state });
+        self.known.insert(asked, fails);
+        fails
+    }
+
+    /// Whether everything up to the point is too little.
+    pub(super) fn whole_fails(&mut self) -> bool {
+        self.fails(&StateKey { point: self.point, kept: Kept::Everything, torn: None })
+    }
+
+    pub(super) fn fails_without(&mut self, lost: &[Id], torn: Option<(Part, Torn)>) -> bool {
+        let key = self.key(lost, torn);
+        self.fails(&key)
+    }
+
+    /// These are lost, with everything that needs them.
+    pub(super) fn key(&self, lost: &[Id], torn: Option<(Part, Torn)>) -> StateKey {
+        let pending = &self.machine.pending;
+        let torn_id = torn.and_then(|(part, _)| self.machine.id(part));
+        let mut gone = pending.with_dependents(lost.iter().copied().chain(torn_id));
+        if let Some(id) = torn_id {
+            gone.remove(&id);
+        }
+        let parts = gone.into_iter().filter_map(|id| self.machine.part(id)).collect();
+        StateKey { point: self.point, kept: Kept::AllBut(parts), torn }
+    }
+
+    /// The fewest lost parts that still fail, and whether the tear matters.
+    pub(super) fn smallest(&mut self, loss: &Loss) -> (Vec<Id>, Option<(Part, Torn)>) {
+        let mut elements: Vec<Id> = loss.parts.iter().copied().collect();
+        let torn_id = loss.torn.and_then(|(part, _)| self.machine.id(part));
+        // A torn write is often just a lost one, or beside the point.
+        let torn = loss.torn.filter(|_| {
+            let all: Vec<Id> = elements.iter().copied().chain(torn_id).collect();
+            !self.fails_without(&all, None)
+        });
+        if torn.is_none() {
+            elements.extend(torn_id);
+            elements.sort_unstable();
+        }
+        let smallest = self.minimise(elements, torn);
+        (self.latest(smallest, torn), torn)
+    }
+
+    /// What needs the lost parts is lost with them. If one of those alone is enough it is the
+    /// better answer; the last one takes least along. Of the parts of one operation the bytes say
+    /// more than the size.
+    fn latest(&mut self, smallest: Vec<Id>, torn: Option<(Part, Torn)>) -> Vec<Id> {
+        let machine = self.machine;
+        let mut all = machine.pending.with_dependents(smallest.iter().copied());
+        let operations: BTreeSet<u32> =
+            smallest.iter().filter_map(|id| Some(machine.part(*id)?.operation)).collect();
+        let atoms = machine.pending.atoms.iter();
+        let beside = atoms.filter(|atom| operations.contains(&atom.part.operation));
+        all.extend(beside.map(|atom| atom.id));
+        let alone = all.iter().rev().filter(|id| smallest != [**id]).take(16).copied();
+        let found =
+            alone.collect::<Vec<_>>().into_iter().find(|id| self.fails_without(&[*id], torn));
+        found.map_or(smallest, |id| vec![id])
+    }
+
+    /// Delta debugging: the fewest of these whose loss still fails.
+    fn minimise(&mut self, mut lost: Vec<Id>, torn: Option<(Part, Torn)>) -> Vec<Id> {
+        if self.fails_without(&[], torn) {
+            return Vec::new();
+        }
+        let mut pieces = 2;
+        while lost.len() > 1 {
+            let length = lost.len().div_ceil(pieces);
+            let chunks: Vec<Vec<Id>> = lost.chunks(length).map(<[Id]>::to_vec).collect();
+            let alone = chunks.iter().position(|chunk| self.fails_without(chunk, torn));
+            if let Some(at) = alone {
+                lost = chunks[at].clone();
+                pieces = 2;
+                continue;
+            }
+            let rest = (0..chunks.len()).find_map(|at| {
+                let rest: Vec<Id> =
+                    lost.iter().copied().filter(|id| !chunks[at].contains(id)).collect();
+                self.fails_without(&rest, torn).then_some(rest)
+            });
+            match rest {
+                Some(rest) if chunks.len() > 2 => {
+                    lost = rest;
+                    pieces = pieces.saturating_sub(1).max(2);
+                }
+                _ if length == 1 => break,
+                _ => pieces = (pieces * 2).min(lost.len()),
+            }
+        }
+        lost
+    }
+}
