@@ -256,7 +256,7 @@ fn every_page_fits_both_widths_and_both_themes() {
     let mut store = sandbox.gallery_store();
     gallery::ordinary(&mut store);
     let matrix = gallery::matrix(&mut store, "run");
-    let bisect = gallery::matrix(&mut store, "bisect");
+    let bisect = gallery::matrix(&mut store, "bisect code");
     let crash = gallery::crash(&mut store);
     drop(store);
     sandbox.run_agent(&["-m", "4"]);
