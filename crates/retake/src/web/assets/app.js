@@ -205,7 +205,8 @@ class Pane {
   get start() { return this.blocks[0].start; }
   get end() { return this.blocks.at(-1).end; }
   get atEnd() { return this.end >= this.length; }
-  get following() { return this.atEnd && this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 40; }
+  get atBottom() { return this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 40; }
+  get following() { return this.atEnd && this.atBottom; }
 
   controls() {
     const moves = $(".moves", this.element);
@@ -283,11 +284,17 @@ class Pane {
     return { node, start: window.offset, end: window.end };
   }
 
-  async go(where) {
+  async go(where, followed = false) {
     if (this.busy) return;
     this.busy = true;
     try {
       const window = await this.window(where);
+      if (followed && !this.atBottom) {
+        // Meanwhile someone began to read further up.
+        this.length = window.length;
+        this.busy = false;
+        return this.told();
+      }
       const block = this.block(window);
       this.log.replaceChildren(block.node);
       this.blocks = [block];
@@ -301,6 +308,7 @@ class Pane {
 
   first() { return this.go({ offset: 0 }); }
   last() { return this.go({ tail: 1 }); }
+  follow() { return this.go({ tail: 1 }, true); }
 
   async scrolled() {
     if (this.busy) return;
@@ -358,7 +366,7 @@ class Pane {
         if (this.blocks.length > KEPT && was) this.blocks.shift().node.remove();
       }
       if (was) this.log.scrollTop = this.log.scrollHeight;
-    } else if (was) this.last();
+    } else if (was) this.follow();
     this.told();
   }
 
@@ -366,7 +374,7 @@ class Pane {
   async jump(length) {
     const was = this.following;
     this.length = Math.max(this.length, length);
-    if (was) await this.last(); else this.told();
+    if (was) await this.follow(); else this.told();
   }
 
   async find(text, from, goesOn) {
