@@ -6,7 +6,7 @@ mod common;
 use std::process::{Child, Stdio};
 
 use common::{RETAKE, Sandbox, Ui, eventually};
-use serde_json::{Value, json};
+use serde_json::json;
 
 fn start(sandbox: &Sandbox, script: &str) -> Child {
     let mut command = sandbox.command(RETAKE);
@@ -50,39 +50,6 @@ fn a_run_that_is_pruned_while_it_is_followed_is_told_of_in_words() {
         assert!(said.contains("no run matches"), "{said}");
         assert!(events.next().is_none(), "nobody waits for more");
     }
-}
-
-#[test]
-fn a_record_that_is_locked_while_a_run_is_followed_is_told_of_and_nothing_is_missed() {
-    let sandbox = Sandbox::new();
-    // More than the connection holds, so that there is something left to look at.
-    let run = sandbox.recorded("seq 1 4000000");
-    let ui = sandbox.ui();
-    let mut events = ui.listen(&format!("/api/v1/runs/{run}/events"), None);
-    let length = |told: &Value| {
-        let pieces = told["pieces"].as_array().unwrap().iter();
-        pieces.map(|piece| piece["text"].as_str().unwrap().len()).sum::<usize>()
-    };
-    let mut heard = length(&events.until("output").data);
-    let lock = rusqlite::Connection::open(sandbox.store().join("retake.db")).unwrap();
-    lock.busy_timeout(std::time::Duration::from_secs(20)).unwrap();
-    lock.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; SELECT * FROM runs")
-        .unwrap();
-    let mut lock = Some(lock);
-    loop {
-        let told = events.next().unwrap();
-        match told.name.as_str() {
-            "output" => heard += length(&told.data),
-            "trouble" => {
-                assert!(told.data["message"].as_str().unwrap().contains("locked"), "{told:?}");
-                drop(lock.take());
-            }
-            "end" => break,
-            other => panic!("{other}"),
-        }
-    }
-    assert!(lock.is_none(), "it was not told of");
-    assert_eq!(heard, 30_888_896);
 }
 
 #[test]

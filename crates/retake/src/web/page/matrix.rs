@@ -76,7 +76,6 @@ fn heat(ratio: f64) -> &'static str {
 /// One axis down, the others across.
 fn heat_map(html: &mut Html, matrix: &Matrix) {
     let Some(down) = matrix.axes.first() else { return };
-    let base = matrix.cells.iter().find_map(|cell| cell.median).filter(|base| *base > 0.0);
     let mut columns: Vec<&[usize]> = Vec::new();
     for cell in &matrix.cells {
         if !columns.contains(&&cell.place[1..]) {
@@ -86,7 +85,7 @@ fn heat_map(html: &mut Html, matrix: &Matrix) {
     html.lit("<section><h2>Medians of ")
         .text(&matrix.metric)
         .lit("</h2><div class=\"scroll\"><table class=\"heat\"><caption class=\"faint\">");
-    html.text(&matrix.unit).lit(" and the difference to the first cell; blue is less, orange is more</caption><thead><tr><th scope=\"col\">");
+    html.text(&matrix.unit).lit(" and the difference to the first of its column; blue is less, orange is more</caption><thead><tr><th scope=\"col\">");
     html.text(&down.name).lit("</th>");
     for column in &columns {
         let labels = matrix.axes[1..].iter().zip(*column);
@@ -94,18 +93,25 @@ fn heat_map(html: &mut Html, matrix: &Matrix) {
         html.tag("th", "", &shortened(&label.join(" ")));
     }
     html.lit("</tr></thead><tbody>");
+    let base = |column: &&[usize]| in_column(matrix, column).find_map(|cell| cell.median);
+    let bases: Vec<_> = columns.iter().map(|column| base(column).filter(|b| *b > 0.0)).collect();
     for (row, value) in down.values.iter().enumerate() {
         if !matrix.cells.iter().any(|cell| cell.place[0] == row) {
             continue;
         }
         html.lit("<tr><th scope=\"row\">").text(&shortened(value)).lit("</th>");
-        for column in &columns {
-            let cell = matrix.cells.iter().find(|c| c.place[0] == row && &c.place[1..] == *column);
-            heat_cell(html, cell, base);
+        for (column, base) in columns.iter().zip(&bases) {
+            let cell = in_column(matrix, column).find(|cell| cell.place[0] == row);
+            heat_cell(html, cell, *base);
         }
         html.lit("</tr>");
     }
     html.lit("</tbody></table></div></section>");
+}
+
+/// The cells that differ in the first axis only.
+fn in_column<'a>(matrix: &'a Matrix, column: &'a [usize]) -> impl Iterator<Item = &'a Cell> {
+    matrix.cells.iter().filter(move |cell| cell.place[1..] == *column)
 }
 
 fn heat_cell(html: &mut Html, cell: Option<&Cell>, base: Option<f64>) {
@@ -312,7 +318,7 @@ fn headed(matrix: &Matrix) -> String {
 }
 
 /// Commits as people write them.
-fn shortened(text: &str) -> String {
+pub(super) fn shortened(text: &str) -> String {
     static COMMIT: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"\b([0-9a-f]{10})[0-9a-f]{30}\b").expect("a pattern"));
     COMMIT.replace_all(text, "$1").into_owned()

@@ -151,7 +151,7 @@ fn rows(html: &mut Html, runs: &[Run], now: Timestamp) {
         let axes =
             intent.labels.iter().filter_map(|(key, value)| Some((key.strip_prefix(AXIS)?, value)));
         for (axis, value) in axes {
-            html.lit(" ").tag("span", "faint", &format!("{axis}={value}"));
+            html.lit(" ").tag("span", "faint", &format!("{axis}={}", matrix::shortened(value)));
         }
         html.lit("</td><td class=\"when\">");
         html.time(intent.start_time, now).lit("</td><td class=\"took\">");
