@@ -5,56 +5,15 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
 mod common;
+#[path = "common/model.rs"]
+mod model;
 
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use common::{Called, RETAKE, Sandbox, alive, called, eventually};
+use model::{Model, program};
 use serde_json::{Value, json};
-
-struct Model {
-    server: Child,
-    url: String,
-}
-
-impl Model {
-    fn saying(sandbox: &Sandbox, turns: &Value) -> Self {
-        let script = sandbox.dir.path().join("turns.json");
-        std::fs::write(&script, json!({"turns": turns}).to_string()).unwrap();
-        let program = Path::new(RETAKE).with_file_name("retake-fake-api");
-        let mut server = Command::new(&program)
-            .arg(&script)
-            .arg(sandbox.dir.path().join("requests"))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| {
-                panic!("{}: {error}; cargo build -p retake-agent --bins", program.display())
-            });
-        let mut url = String::new();
-        BufReader::new(server.stdout.take().unwrap()).read_line(&mut url).unwrap();
-        Self { server, url: url.trim_end().to_owned() }
-    }
-}
-
-impl Drop for Model {
-    fn drop(&mut self) {
-        // It may have ended already.
-        _ = self.server.kill();
-        _ = self.server.wait();
-    }
-}
-
-/// The program that a variable names.
-fn program(variable: &str) -> Option<PathBuf> {
-    let found = std::env::var_os(variable).map(PathBuf::from);
-    if let Some(found) = &found {
-        assert!(found.is_file(), "{variable} names {}", found.display());
-    }
-    let ci = std::env::var_os("CI").is_some_and(|value| value == "true");
-    assert!(found.is_some() || !ci, "{variable} is not set");
-    found
-}
 
 /// A workspace for a real agent.
 fn sandbox(kind: &str, program: &Path, extra: &str) -> Sandbox {
@@ -286,18 +245,7 @@ fn opencode_in_one_loop() {
         {"text": "Done."},
     ]);
     let model = Model::saying(&sandbox, &turns);
-    let home = sandbox.dir.path().join("home/config/opencode");
-    std::fs::create_dir_all(&home).unwrap();
-    let provider = json!({
-        "npm": "@ai-sdk/openai-compatible", "name": "fake",
-        "options": {"baseURL": format!("{}/v1", model.url), "apiKey": "dummy"},
-        "models": {"fake-model": {"name": "fake", "limit": {"context": 100_000, "output": 4000}}},
-    });
-    let settings = json!({
-        "model": "fake/fake-model", "small_model": "fake/fake-model", "autoupdate": false,
-        "share": "disabled", "provider": {"fake": provider},
-    });
-    std::fs::write(home.join("opencode.json"), settings.to_string()).unwrap();
+    model.is_of_opencode(&sandbox);
     let mut command = sandbox.command(RETAKE);
     command.args(["agent", "run", "task", "-v", "--dangerously-skip-permissions", "-m", "1"]);
     let called = one_loop(&sandbox, &mut command);

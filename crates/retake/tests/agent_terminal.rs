@@ -4,100 +4,13 @@
 
 mod common;
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::process::CommandExt;
-use std::process::Child;
-use std::time::{Duration, Instant};
+use common::{RETAKE, Sandbox, Screen};
 
-use common::{RETAKE, Sandbox};
-
-/// The program alone on a terminal.
-struct Screen {
-    program: Child,
-    terminal: File,
-    seen: String,
-    from: usize,
-}
-
-impl Screen {
-    fn of(sandbox: &Sandbox, columns: u16, variables: &[(&str, &str)], words: &[&str]) -> Self {
-        let (ours, theirs) = Sandbox::terminal();
-        let size = libc::winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: a terminal and a complete structure.
-        unsafe { assert_eq!(libc::ioctl(ours.as_raw_fd(), libc::TIOCSWINSZ, &raw const size), 0) };
-        let mut command = sandbox.command(RETAKE);
-        command
-            .arg("agent")
-            .args(words)
-            .env_remove("COLUMNS")
-            .env("TERM", "xterm")
-            .envs(variables.iter().copied())
-            .stdin(theirs.try_clone().unwrap())
-            .stdout(theirs.try_clone().unwrap())
-            .stderr(theirs);
-        // SAFETY: only system calls between fork and exec.
-        unsafe {
-            command.pre_exec(|| {
-                libc::setsid();
-                libc::ioctl(0, libc::TIOCSCTTY, 0);
-                Ok(())
-            });
-        }
-        let program = command.spawn().unwrap();
-        // SAFETY: sets the descriptor not to block, so that waiting has an end.
-        unsafe { libc::fcntl(ours.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
-        Self { program, terminal: ours.into(), seen: String::new(), from: 0 }
-    }
-
-    fn send(&mut self, keys: &str) {
-        self.terminal.write_all(keys.as_bytes()).unwrap();
-    }
-
-    fn read(&mut self) {
-        let mut buffer = [0; 4096];
-        match self.terminal.read(&mut buffer) {
-            Ok(n) if n > 0 => self.seen.push_str(&String::from_utf8_lossy(&buffer[..n])),
-            _ => std::thread::sleep(Duration::from_millis(5)),
-        }
-    }
-
-    /// Waits until the text appears after what was already expected.
-    fn expect(&mut self, text: &str) {
-        let until = Instant::now() + Duration::from_secs(20);
-        while !self.seen[self.from..].contains(text) {
-            assert!(Instant::now() < until, "no {text:?} after:\n{}", &self.seen[self.from..]);
-            self.read();
-        }
-        self.from += self.seen[self.from..].find(text).unwrap() + text.len();
-    }
-
-    /// Waits for its end; gives its code and all that was seen.
-    fn end(mut self) -> (i32, String) {
-        let until = Instant::now() + Duration::from_secs(20);
-        let status = loop {
-            if let Some(status) = self.program.try_wait().unwrap() {
-                break status;
-            }
-            assert!(Instant::now() < until, "does not end:\n{}", self.seen);
-            self.read();
-        };
-        let mut rest = Vec::new();
-        // The end of a terminal is an error, not an end of file.
-        _ = self.terminal.read_to_end(&mut rest);
-        self.seen.push_str(&String::from_utf8_lossy(&rest));
-        let signal = std::os::unix::process::ExitStatusExt::signal(&status);
-        (status.code().unwrap_or_else(|| 128 + signal.unwrap()), self.seen.clone())
-    }
-}
-
-impl Drop for Screen {
-    fn drop(&mut self) {
-        // It may have ended already.
-        _ = self.program.kill();
-        _ = self.program.wait();
-    }
+/// `retake agent …` alone on a terminal.
+fn screen_of(sandbox: &Sandbox, columns: u16, words: &[&str]) -> Screen {
+    let mut command = sandbox.command(RETAKE);
+    command.arg("agent").args(words).env("TERM", "xterm");
+    Screen::of(command, columns)
 }
 
 /// The lines that were drawn over each other.
@@ -112,7 +25,7 @@ fn a_live_line_tells_how_it_goes() {
     let held = "start; result 0.30; while [ ! -e \"$dir/go-$n\" ]; do sleep 0.01; done";
     sandbox.agent("resultGrace: 1h", &["start; progress 1 4; result 0.25", held]);
     sandbox.workspace("task", &[]);
-    let mut screen = Screen::of(&sandbox, 80, &[], &["run", "task", "-m", "2"]);
+    let mut screen = screen_of(&sandbox, 80, &["run", "task", "-m", "2"]);
     screen.expect("Running iteration 1...");
     screen.expect("Iteration 2/2 · ");
     screen.expect("3 items remaining · $0.55");
@@ -129,7 +42,7 @@ fn a_live_line_tells_how_it_goes() {
     for name in ["count", "go-2"] {
         std::fs::remove_file(sandbox.agent_dir().join(name)).unwrap();
     }
-    let mut screen = Screen::of(&sandbox, 20, &[], &["run", "task", "-m", "2"]);
+    let mut screen = screen_of(&sandbox, 20, &["run", "task", "-m", "2"]);
     screen.expect("Iteration 4/4");
     std::fs::write(sandbox.agent_dir().join("go-2"), "").unwrap();
     let (_, seen) = screen.end();
@@ -145,7 +58,7 @@ fn a_wait_counts_down_and_ends_with_one_key() {
     let sandbox = Sandbox::new();
     sandbox.agent("", &["start; limited 3", "start; complete; result"]);
     sandbox.workspace("task", &[]);
-    let (code, seen) = Screen::of(&sandbox, 80, &[], &["run", "task"]).end();
+    let (code, seen) = screen_of(&sandbox, 80, &["run", "task"]).end();
     assert_eq!(code, 0, "{seen}");
     let counted: Vec<_> = drawn(&seen).into_iter().filter(|l| l.contains("going on in")).collect();
     let seconds: Vec<u32> = counted
@@ -160,7 +73,7 @@ fn a_wait_counts_down_and_ends_with_one_key() {
     let sandbox = Sandbox::new();
     sandbox.agent("", &["start; limited 3600"]);
     sandbox.workspace("task", &[]);
-    let mut screen = Screen::of(&sandbox, 80, &[], &["run", "task"]);
+    let mut screen = screen_of(&sandbox, 80, &["run", "task"]);
     screen.expect("going on in 1h");
     screen.expect("\u{1b}[2K");
     screen.send("\u{3}");
@@ -246,7 +159,7 @@ fn a_session_belongs_to_the_person_at_the_terminal() {
     );
     std::fs::write(&agent, script.replacen("cat >", &asks, 1)).unwrap();
     assert_eq!(sandbox.retake(&["agent", "init", "task"]).code, 0);
-    let mut screen = Screen::of(&sandbox, 80, &[], &["setup", "task"]);
+    let mut screen = screen_of(&sandbox, 80, &["setup", "task"]);
     screen.expect("What is to be done?");
     screen.send("Paint it blue.\n\u{4}");
     screen.expect("Instructions are ready. Next: retake agent run task");
@@ -271,7 +184,7 @@ fn one_interrupt_is_polite_and_two_are_not() {
         let sandbox = Sandbox::new();
         sandbox.agent("", &[&common::STUBBORN.replace("INT", "")]);
         sandbox.workspace("task", &[]);
-        let mut screen = Screen::of(&sandbox, 80, &[], &["run", "task"]);
+        let mut screen = screen_of(&sandbox, 80, &["run", "task"]);
         sandbox.awaited("pid");
         screen.expect("Iteration 1/50");
         screen.send(keys);

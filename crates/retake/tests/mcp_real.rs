@@ -1,7 +1,7 @@
 //! `retake mcp` with real clients: the MCP Inspector, and real agents against a model on loopback.
 //!
-//! `RETAKE_INSPECTOR`, `RETAKE_CLAUDE`, `RETAKE_CODEX` and `RETAKE_GEMINI` name their programs.
-//! Without one its tests look at nothing; on CI, where all are installed, that is a failure.
+//! `RETAKE_INSPECTOR`, `RETAKE_CLAUDE`, `RETAKE_CODEX`, `RETAKE_GEMINI` and `RETAKE_OPENCODE` name
+//! their programs. Without one its tests look at nothing; on CI, where all are installed, that is a failure.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
 mod common;
@@ -197,4 +197,18 @@ fn gemini_is_offered_the_server() {
     let ran = called(command.args(RUN));
     assert_inside(&sandbox, &ran);
     assert_eq!(sandbox.retake(&["doctor"]).code, 0, "its file is no stranger to the record");
+}
+
+#[test]
+fn opencode_is_offered_the_server() {
+    let Some(program) = program("RETAKE_OPENCODE") else { return };
+    let sandbox = workspace("opencode", &program, "");
+    let turns = json!([uses("retake_exec", &done(&sandbox)), {"text": "Done."}]);
+    let model = Model::saying(&sandbox, &turns);
+    model.is_of_opencode(&sandbox);
+    let mut command = sandbox.command(RETAKE);
+    let ran = called(command.args(RUN));
+    assert_inside(&sandbox, &ran);
+    // Its validator warns on stderr of what it does not know in a schema.
+    assert!(!ran.snapshot().contains("ignored in schema"), "{}", ran.snapshot());
 }

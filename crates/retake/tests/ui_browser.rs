@@ -121,6 +121,41 @@ fn a_running_run_is_followed_across_a_restart_of_the_server() {
     browser.until("document.querySelector('#notice').textContent === ''");
 }
 
+#[test]
+fn a_flood_is_followed_at_its_end_and_whoever_reads_further_up_stays_there() {
+    let Some(browser) = Browser::open() else { return };
+    let sandbox = Sandbox::new();
+    exec(&sandbox, &["--", "true"]);
+    let ui = sandbox.ui();
+    let script = "echo first; wait() { while [ ! -e $1 ]; do sleep 0.02; done; }; \
+                  wait go1; seq 1 4000000; wait go2; seq 1 500000; wait go3; echo the very end";
+    let mut child = in_background(&sandbox, script);
+    eventually("the run", || ui.get("/api/v1/runs?status=running").json()["runs"][0].is_object());
+    let id = ui.get("/api/v1/runs?status=running").json()["runs"][0]["id"].clone();
+    enter(&browser, &ui);
+    let log = "document.querySelector('[data-stream=stdout] .log')";
+    browser.go(&address(&ui, &format!("/runs/{}", id.as_str().unwrap())));
+    browser.until(&format!("{log}.textContent.includes('first')"));
+    sandbox.file("go1", "");
+    browser.until(&format!("{log}.textContent.endsWith('\\n4000000\\n')"));
+    let length = browser.eval(&format!("{log}.textContent.length"));
+    assert!(length.as_u64().unwrap() < 400_000, "{length}");
+    let extent = "document.querySelector('[data-stream=stdout] .extent').textContent";
+    assert!(browser.eval(extent).as_str().unwrap().starts_with("the last "));
+    browser.eval(&format!("{log}.scrollTop = {log}.scrollHeight / 2"));
+    let above = format!("{log}.textContent.includes('\\n3999000\\n')");
+    browser.until(&above);
+    sandbox.file("go2", "");
+    browser.until(&format!("/ at .* of 3[0-9.]+ MiB/.test({extent})"));
+    assert_eq!(browser.eval(&above), true);
+    sandbox.file("go3", "");
+    assert!(child.wait().unwrap().success());
+    browser.until("document.querySelector('.badge').textContent.includes('ok')");
+    browser.keys("G");
+    browser.until(&format!("{log}.textContent.endsWith('\\nthe very end\\n')"));
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
 /// Waits in each iteration for a file `go-N`.
 const STEP: &str = "start; tool Bash '{\"command\":\"cargo test\"}'; returned 'all passed' false; \
                     say 'working on it'; touch \"$dir/at-$n\"; \
@@ -211,6 +246,10 @@ fn hostile_output_is_harmless() {
     browser.write("#inside input", "the END\u{e007}");
     browser.until("document.querySelector('#found').textContent.startsWith('in merged')");
     browser.until("document.querySelector('mark.here').textContent === 'the end'");
+    // It is brought into view.
+    browser.until(
+        "(() => { const log = document.querySelector('.log').getBoundingClientRect(), mark = document.querySelector('mark.here').getBoundingClientRect(); return mark.top >= log.top && mark.bottom <= log.bottom; })()",
+    );
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
@@ -256,7 +295,7 @@ fn every_page_fits_both_widths_and_both_themes() {
     let mut store = sandbox.gallery_store();
     gallery::ordinary(&mut store);
     let matrix = gallery::matrix(&mut store, "run");
-    let bisect = gallery::matrix(&mut store, "bisect");
+    let bisect = gallery::matrix(&mut store, "bisect code");
     let crash = gallery::crash(&mut store);
     drop(store);
     sandbox.run_agent(&["-m", "4"]);

@@ -1,6 +1,7 @@
 //! `retake mcp`: the server for agents, its policy, and its place in their configuration.
 
 use std::ffi::{OsStr, OsString};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use retake_engine::{ShellMode, interpret, which};
@@ -66,7 +67,14 @@ pub(super) fn mcp(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let config = Config::load(place.project.as_deref())?;
     match args.check {
         Some(line) => check(&line, &here.join(args.cwd.unwrap_or_default()), project, &config),
-        None => mcp::serve(place, config, here),
+        None => {
+            if std::io::stdin().is_terminal() {
+                term::say(
+                    "waiting for a client to speak the Model Context Protocol here; `retake mcp install CLIENT` has one start it (Ctrl-C ends it)",
+                );
+            }
+            mcp::serve(place, config, here)
+        }
     }
 }
 
@@ -108,6 +116,9 @@ impl Place {
 }
 
 fn check(line: &str, cwd: &Path, project: &Path, config: &Config) -> Result<Exit, Failure> {
+    if line.trim().is_empty() {
+        return Err(Failure::Usage("--check: there is nothing to run".to_owned()));
+    }
     let policy =
         Policy::of(config, project).map_err(|problems| Failure::Usage(problems.join("\n")))?;
     let path = std::env::var_os("PATH");

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use retake_event::{Kind, LoopId};
+use retake_matrix::bisect::Answer;
 use retake_matrix::table::Axis;
 use retake_store::{LoopRecord, Store};
 use serde::{Deserialize, Serialize};
@@ -44,6 +45,11 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
+    /// A lock of another machine says nothing here.
+    pub(crate) fn here(&self) -> bool {
+        self.environment.get(HOST).is_some_and(|known| *known == crate::place::host())
+    }
+
     pub(crate) fn axes_of(axes: &[Axis]) -> BTreeMap<String, Vec<String>> {
         axes.iter().map(|axis| (axis.name.clone(), axis.values.clone())).collect()
     }
@@ -86,17 +92,20 @@ pub(crate) fn end(store: &mut Store, id: LoopId, reason: &str) -> retake_store::
     store.update_loop(id, "finished", Some((reason, Timestamp::now())))
 }
 
+/// What a search found, for whoever looks at its loop.
+pub(crate) fn answered(store: &mut Store, id: LoopId, answer: &Answer) -> retake_store::Result<()> {
+    let body = serde_json::json!({"event": "answer", "answer": answer}).to_string();
+    store.append_events(id, &[(Timestamp::now(), body)]).map(drop)
+}
+
 /// The loops whose runner died, with their configurations. `ours` is a lock that we hold ourselves,
 /// so that nobody else runs under it.
 fn dead(store: &Store, ours: Option<&Path>) -> retake_store::Result<Vec<(LoopId, String)>> {
-    let host = crate::place::host();
     let dead = |record: &LoopRecord| {
         // What a later retake plans in other words is not for this one.
         let planned: Planned = serde_json::from_str(&record.plan).ok()?;
-        // A lock of another machine says nothing here.
-        let here = planned.environment.get(HOST).is_some_and(|known| *known == host);
         let free = ours == Some(&planned.lock) || !Lock::held(&planned.lock);
-        (here && free).then_some((record.id, planned.config))
+        (planned.here() && free).then_some((record.id, planned.config))
     };
     Ok(store.open_loops(Kind::Matrix)?.iter().filter_map(dead).collect())
 }

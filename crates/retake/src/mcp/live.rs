@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use retake_engine::{Cancel, Finished};
@@ -47,6 +47,8 @@ pub(super) struct Live {
     input: tokio::sync::Mutex<Option<pipe::Sender>>,
     /// How much of each stream `exec_wait` has shown.
     shown: Mutex<[u64; 2]>,
+    /// What the policy changed, once that is known.
+    pub(super) notes: OnceLock<Vec<String>>,
 }
 
 impl Live {
@@ -59,6 +61,7 @@ impl Live {
             progress: watch::Sender::new(Progress::default()),
             input: tokio::sync::Mutex::new(None),
             shown: Mutex::new([0; 2]),
+            notes: OnceLock::new(),
         })
     }
 

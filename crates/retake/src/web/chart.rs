@@ -158,8 +158,8 @@ pub(super) fn strip(
     /// More dots than this cannot be told apart.
     const MOST: usize = 300;
     let span = if high > low { high - low } else { 1.0 };
-    let x = |value: f64| 4.0 + (value - low) / span * 232.0;
-    html.lit("<svg class=\"strip\" viewBox=\"0 0 240 24\" role=\"img\"")
+    let x = |value: f64| 4.0 + (value - low) / span * 472.0;
+    html.lit("<svg class=\"strip\" viewBox=\"0 0 480 24\" role=\"img\"")
         .at("aria-label", says)
         .lit(">");
     for (at, value) in values.iter().enumerate().step_by(values.len().div_ceil(MOST).max(1)) {
@@ -169,6 +169,25 @@ pub(super) fn strip(
     }
     html.lit("<line y1=\"1\" y2=\"23\"").num("x1", number(x(median))).num("x2", number(x(median)));
     html.lit("/></svg>");
+}
+
+/// A difference as a factor with its interval, beside no difference. `reach` is the largest factor
+/// of all that stand below each other.
+pub(super) fn span(
+    html: &mut Html,
+    ratio: f64,
+    [low, high]: [f64; 2],
+    reach: f64,
+    class: &'static str,
+    says: &str,
+) {
+    let reach = reach.max(1.01).ln();
+    let x = |ratio: f64| 80.0 + (ratio.max(1e-9).ln() / reach).clamp(-1.0, 1.0) * 76.0;
+    html.lit("<svg class=\"span\" viewBox=\"0 0 160 16\" role=\"img\"").at("aria-label", says);
+    html.lit("><line x1=\"80\" x2=\"80\" y1=\"0\" y2=\"16\"/><rect y=\"6\" height=\"4\"");
+    html.at("class", class).num("x", number(x(low)));
+    html.num("width", number((x(high) - x(low)).max(1.0))).lit("/><rect y=\"3\" height=\"10\"");
+    html.at("class", class).num("x", number(x(ratio) - 1.0)).lit(" width=\"2\"/></svg>");
 }
 
 #[cfg(test)]

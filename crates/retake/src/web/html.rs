@@ -46,6 +46,18 @@ impl Html {
         self
     }
 
+    /// Text in which names stand in backticks; they are set as code.
+    pub(super) fn marked(&mut self, text: &str) -> &mut Self {
+        for (at, part) in text.split('`').enumerate() {
+            if at % 2 == 1 {
+                self.tag("code", "", part);
+            } else {
+                self.text(part);
+            }
+        }
+        self
+    }
+
     /// An attribute.
     pub(super) fn at(&mut self, name: &'static str, value: &str) -> &mut Self {
         self.0.push(' ');
@@ -140,8 +152,9 @@ mod tests {
         let mut html = Html::new();
         html.lit("<p").at("title", nasty).lit(">").text(nasty).lines(nasty).lit("</p>");
         html.link(nasty, nasty).tag("b", nasty, nasty).fact("x", nasty);
+        html.marked(&format!("{nasty}`{nasty}`"));
         let text = html.as_str();
         assert!(!text.contains("<script") && !text.contains('\u{202e}') && !text.contains('\0'));
-        assert_eq!(text.matches("&lt;script&gt;&quot;&#39;&amp;").count(), 8);
+        assert_eq!(text.matches("&lt;script&gt;&quot;&#39;&amp;").count(), 10);
     }
 }

@@ -14,7 +14,7 @@ use super::params::Params;
 use super::trouble::Trouble;
 
 /// Bytes of a window, unless told otherwise, and at most.
-pub(super) const WINDOW: usize = 64 << 10;
+const WINDOW: usize = 64 << 10;
 const MOST: usize = 256 << 10;
 /// The beginning of a window is moved to a line's if one begins this soon.
 const NEAR: usize = 16 << 10;

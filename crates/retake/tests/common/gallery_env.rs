@@ -134,7 +134,7 @@ pub(crate) fn matrix(store: &mut Store, purpose: &str) -> LoopId {
                             "",
                             40 + iteration as i64 * 800,
                             value as u64,
-                            i32::from(purpose == "bisect" && at >= 2),
+                            i32::from(purpose.starts_with("bisect") && at >= 2),
                         )
                     },
                 );
@@ -145,25 +145,48 @@ pub(crate) fn matrix(store: &mut Store, purpose: &str) -> LoopId {
     record.id
 }
 
-/// A crash loop as its events tell it.
+/// A crash loop as its events tell it: long enough that not all of it is on one page.
 pub(crate) fn crash(store: &mut Store) -> LoopId {
-    let plan = json!({"command": "./ledger --append 40", "purpose": "crash"});
+    let plan = json!({"purpose": "run", "command": "./ledger --append 60", "root": "/home/ada/ledger",
+        "verify": "./ledger --check", "model": "ext4"});
     let record = LoopRecord::running(Kind::Crash, plan.to_string());
     store.begin_loop(&record).expect("begun");
-    let mut events = Vec::new();
-    for n in 0..60 {
-        events.push(json!({"type": "operation", "name": format!("write wal.log {} bytes at {}", 128, n * 128)}));
+    let mut steps = Vec::new();
+    let (mut number, mut acknowledgements, mut labels) = (0, 0, 0);
+    let mut operation = |event: &str, call: &str, text: String| {
+        number += 1;
+        json!({"event": event, "number": number, "sort": "content", "call": call, "task": 1,
+            "files": ["wal.log"], "text": text})
+    };
+    for n in 0..320 {
+        let place = format!("write `wal.log` bytes {}–{}", n * 128, n * 128 + 128);
+        steps.push(operation("operation", "pwrite64", place));
         if n % 5 == 4 {
-            events.push(json!({"type": "sync", "path": "wal.log"}));
-            events.push(json!({"type": "ack", "label": format!("entry {n}")}));
+            steps.push(operation("sync", "fdatasync", "sync the bytes of `wal.log`".to_owned()));
+            acknowledgements += 1;
+            steps.push(json!({"event": "acknowledgement", "sort": "acknowledgement", "task": 0,
+                "text": format!("entry {n}")}));
         }
-        if n % 20 == 0 {
-            events.push(json!({"type": "label", "label": format!("batch {}", n / 20)}));
+        if n % 40 == 0 {
+            labels += 1;
+            steps.push(json!({"event": "label", "sort": "label", "task": 0,
+                "text": format!("batch {}", n / 40)}));
         }
     }
-    events.push(json!({"type": "finding", "id": "f1", "sentence": "Entry 34 was acknowledged, and is gone after a crash at operation 41",
-        "files": ["wal.log", "index.tmp"], "lostOperations": [{"number": 39, "what": "rename index.tmp to index"}, {"number": 40, "what": "write wal.log"}],
-        "states": 12, "repro": "retake crash --only f1 -- ./ledger --append 40"}));
+    let mut events = vec![json!({"event": "recorded", "run": null, "operations": number,
+        "calls": {"pwrite64": 320, "fdatasync": 64}, "acknowledgements": acknowledgements,
+        "labels": {"batch": labels}, "labelsLeftOut": 0, "stepsLeftOut": 0})];
+    events.extend(steps);
+    events.push(json!({"event": "states", "points": number + 1, "states": 5120, "distinct": 2304,
+        "coverage": format!("{} points, 2304 distinct states", number + 1)}));
+    for (id, lost) in [("F1", 41), ("F2", 380)] {
+        events.push(json!({"event": "finding", "id": id, "states": 12, "key": "k", "files": ["wal.log", "index"],
+            "sentence": format!("the write of `wal.log` (op {lost}) is lost though `entry 34` was acknowledged: `fdatasync` it before"),
+            "lostOperations": [lost, lost - 1], "operation": lost + 1, "label": "batch 0", "acknowledgements": 7,
+            "verdict": "exits with 1", "output": "entry 34 is gone\n",
+            "repro": format!("retake crash repro {id} .agent/data/crash/1.log")}));
+    }
+    events.push(json!({"event": "finished", "verified": 2304, "complete": true}));
     let now = Timestamp::now();
     let events: Vec<_> = events.into_iter().map(|event| (now, event.to_string())).collect();
     store.append_events(record.id, &events).expect("told");

@@ -10,6 +10,7 @@ pub(crate) mod cluster;
 pub(crate) mod gallery_env;
 mod record_env;
 pub(crate) mod slurm_env;
+mod terminal_env;
 mod ui_env;
 
 use std::path::{Path, PathBuf};
@@ -22,6 +23,8 @@ pub(crate) use agent_env::{Running, STUBBORN};
 pub(crate) use browser_env::Browser;
 #[allow(unused_imports, reason = "each test program uses its own part")]
 pub(crate) use record_env::on_disk;
+#[allow(unused_imports, reason = "each test program uses its own part")]
+pub(crate) use terminal_env::Screen;
 #[allow(unused_imports, reason = "each test program uses its own part")]
 pub(crate) use ui_env::{Answer, Ui, request};
 

@@ -8,12 +8,14 @@ use serde_json::{Value, json};
 
 use crate::common::{RETAKE, Sandbox};
 
+#[allow(dead_code, reason = "each test program uses its own part")]
 pub(crate) struct Model {
     server: Child,
     pub(crate) url: String,
     requests: PathBuf,
 }
 
+#[allow(dead_code, reason = "each test program uses its own part")]
 impl Model {
     pub(crate) fn saying(sandbox: &Sandbox, turns: &Value) -> Self {
         let script = sandbox.dir.path().join("turns.json");
@@ -32,6 +34,23 @@ impl Model {
         let stdout = server.stdout.take().expect("a pipe");
         BufReader::new(stdout).read_line(&mut url).expect("an address");
         Self { server, url: url.trim_end().to_owned(), requests }
+    }
+
+    /// opencode asks this model and no other.
+    pub(crate) fn is_of_opencode(&self, sandbox: &Sandbox) {
+        let home = sandbox.dir.path().join("home/config/opencode");
+        std::fs::create_dir_all(&home).expect("made");
+        let limit = json!({"context": 100_000, "output": 4000});
+        let provider = json!({
+            "npm": "@ai-sdk/openai-compatible", "name": "fake",
+            "options": {"baseURL": format!("{}/v1", self.url), "apiKey": "dummy"},
+            "models": {"fake-model": {"name": "fake", "limit": limit}},
+        });
+        let settings = json!({
+            "model": "fake/fake-model", "small_model": "fake/fake-model", "autoupdate": false,
+            "share": "disabled", "provider": {"fake": provider},
+        });
+        std::fs::write(home.join("opencode.json"), settings.to_string()).expect("written");
     }
 
     /// Everything it was asked, a line of JSON for each request.

@@ -1,11 +1,7 @@
 //! What the tests of the record add to the sandbox: runs to look at, texts without what differs
-//! each time, a terminal, and the database itself.
+//! each time, and the database itself.
 
-use std::fs::File;
-use std::io::Read;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::process::Command;
 
 use regex::Regex;
 
@@ -74,52 +70,6 @@ impl Sandbox {
     /// A call as one text to compare, settled.
     pub(crate) fn settled_call(&self, arguments: &[&str]) -> String {
         self.settled(&self.retake(arguments).snapshot())
-    }
-
-    /// A terminal of its own: our end and theirs.
-    pub(crate) fn terminal() -> (OwnedFd, OwnedFd) {
-        // SAFETY: descriptors just made are wrapped at once.
-        unsafe {
-            let ours = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC);
-            libc::grantpt(ours);
-            libc::unlockpt(ours);
-            let theirs = libc::ioctl(
-                ours,
-                libc::TIOCGPTPEER,
-                libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC,
-            );
-            assert!(ours >= 0 && theirs >= 0);
-            (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs))
-        }
-    }
-
-    /// What the program shows on a terminal of this size; stderr is not a part of it.
-    pub(crate) fn on_terminal(
-        &self,
-        (columns, lines): (u16, u16),
-        variables: &[(&str, &str)],
-        arguments: &[&str],
-    ) -> String {
-        let (ours, theirs) = Self::terminal();
-        let size = libc::winsize { ws_row: lines, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: a terminal and a complete structure.
-        unsafe { assert_eq!(libc::ioctl(ours.as_raw_fd(), libc::TIOCSWINSZ, &raw const size), 0) };
-        let mut command: Command = self.command(RETAKE);
-        command.env_remove("COLUMNS").env("TERM", "xterm").envs(variables.iter().copied());
-        let mut child = command
-            .args(arguments)
-            .stdout(theirs)
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .expect("started");
-        // Else our own copy of the other end would keep the terminal open for ever.
-        drop(command);
-        let mut shown = Vec::new();
-        let mut terminal = File::from(ours);
-        // The end of a terminal is an error, not an end of file.
-        assert!(terminal.read_to_end(&mut shown).is_err(), "{}", terminal.as_raw_fd());
-        child.wait().expect("ended");
-        String::from_utf8(shown).expect("text").replace("\r\n", "\n")
     }
 }
 

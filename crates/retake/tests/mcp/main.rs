@@ -7,9 +7,11 @@ mod common;
 
 mod answers;
 mod background;
+mod caps;
 mod client;
 mod conformance;
 mod faults;
 mod install;
+mod offered;
 mod policy;
 mod record;

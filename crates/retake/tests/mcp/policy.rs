@@ -101,6 +101,9 @@ fn check_says_what_the_policy_would_say() {
         (1, "refused\n  no rule allows `git push`\n")
     );
     assert_eq!(sandbox.retake(&["mcp", "--check", "ls", "--cwd", "/"]).code, 1);
+    let empty = check(" ");
+    assert_eq!(empty.code, 2, "{}", empty.snapshot());
+    assert!(empty.stderr.contains("nothing to run"), "{}", empty.stderr);
     // Nothing was run, so nothing is recorded.
     assert!(sandbox.retake(&["runs", "list"]).stdout.is_empty());
 }

@@ -28,8 +28,12 @@ fn runs_carry_whose_they_are() {
     assert!(second["toolCallId"].is_string() && second["taskId"].is_null(), "{second}");
     assert!(first["sessionId"].is_string(), "{first}");
     assert_eq!(first["sessionId"], second["sessionId"]);
+    let meta = json!({"name": "exec", "arguments": {"argv": ["true"]}, "_meta": {"taskId": "t", "stepId": "s"}});
+    let id = client.begin("tools/call", meta);
+    let told = ids(&run_id(&client.answer_to(id)["result"]));
+    assert_eq!((&told["taskId"], &told["stepId"]), (&json!("t"), &json!("s")), "{told}");
     let mine = client.tool("runs_list", json!({"session_id": "this"}));
-    assert_eq!(mine["structuredContent"]["runs"].as_array().unwrap().len(), 2);
+    assert_eq!(mine["structuredContent"]["runs"].as_array().unwrap().len(), 3);
     // Another connection is another session.
     let mut other = Client::new(&sandbox);
     let third = run_id(&other.tool("exec", json!({"argv": ["true"]})));

@@ -247,6 +247,9 @@ fn search(
         Err(Stopped::Ended(Ended::Interrupted)) => "interrupted",
         Err(_) => "failed",
     };
+    if let Ok(answer) = &found {
+        chronicle::answered(slot.store()?, loop_id, answer)?;
+    }
     chronicle::end(slot.store()?, loop_id, reason)?;
     found.map_err(|stopped| match stopped {
         Stopped::Failed(failure) => failure,

@@ -74,15 +74,15 @@ fn is_second(client: Client, object: &CstObject) -> bool {
 
 fn entry(client: Client, program: &str, second: bool) -> CstInputValue {
     let command = CstInputValue::from(program);
+    let patience = CstInputValue::from(PATIENCE_SECONDS * 1000);
     match client {
         Client::Opencode if second => {
-            json!({ "type": "local", "command": [command, "mcp"] })
+            json!({ "type": "local", "command": [command, "mcp"], "timeout": { "request": patience } })
         }
         Client::Opencode => {
-            json!({ "type": "local", "command": [command, "mcp"], "enabled": true })
+            json!({ "type": "local", "command": [command, "mcp"], "enabled": true, "timeout": patience })
         }
         Client::Gemini => {
-            let patience = CstInputValue::from(PATIENCE_SECONDS * 1000);
             json!({ "command": command, "args": ["mcp"], "timeout": patience })
         }
         Client::Claude | Client::Codex => {

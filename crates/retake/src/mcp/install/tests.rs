@@ -70,6 +70,10 @@ fn the_second_version_of_opencode_has_its_own_place() {
     let value: serde_json::Value = serde_json::from_str(&after).unwrap();
     assert_eq!(value["mcp"]["servers"]["retake"]["type"], "local");
     assert!(value["mcp"]["servers"]["retake"].get("enabled").is_none());
+    assert_eq!(value["mcp"]["servers"]["retake"]["timeout"]["request"], 3_700_000);
+    let first = Client::Opencode.with("", "retake").unwrap();
+    let value: serde_json::Value = serde_json::from_str(&first).unwrap();
+    assert_eq!(value["mcp"]["retake"]["timeout"], 3_700_000);
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub(super) async fn again(
     let command = command(&then).map_err(Trouble::Request)?;
     let errand =
         Errand { command, ids: call.ids.clone(), stay: Stay::Call, again: Some(then.intent.id) };
-    let launched = exec::launch(session, errand).await?;
+    let launched = exec::turn(session, errand, &call).await?;
     let (live, notes) = exec::ended(launched, call).await?;
     let (view, ended) = exec::look(session, live, notes, exec::budget(again.max_chars)).await?;
     let compared = changes::compared(&then, &ended.run).replace("retake runs diff", "runs_diff");

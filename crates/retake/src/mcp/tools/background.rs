@@ -87,11 +87,12 @@ pub(super) async fn start(
     let errand = Errand { command, ids: call.ids, stay: Stay::Background, again: None };
     let Launched { live, outcome } = exec::launch(session, errand).await?;
     let settled = tokio::time::timeout(SETTLING, live.over()).await.is_ok();
-    let mut notes = Vec::new();
-    if settled {
+    let notes = if settled {
         // Why it was refused, or what there is to say of a run that is over already.
-        notes = outcome.await.map_err(|error| Trouble::Other(error.to_string()))??;
-    }
+        outcome.await.map_err(|error| Trouble::Other(error.to_string()))??
+    } else {
+        live.notes.get().cloned().unwrap_or_default()
+    };
     let mut view = unseen(session, &live, budget).await?;
     view.notes.extend(notes);
     if !settled {

@@ -32,6 +32,9 @@ const CARRIED: u64 = 128 << 10;
 pub(super) const BUDGET: usize = 8_000;
 pub(super) const MOST: usize = 200_000;
 
+/// How often a client is told how it goes.
+const TELL: Duration = Duration::from_secs(1);
+
 /// A command to run.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -125,12 +128,30 @@ pub(super) async fn exec(
 ) -> Result<Answer, Trouble> {
     let budget = budget(command.max_chars);
     let errand = Errand { command, ids: call.ids.clone(), stay: Stay::Call, again: None };
-    let launched = tokio::select! {
-        launched = launch(session, errand) => launched?,
-        // It waited for its turn, and nobody wants it any more.
-        () = call.context.ct.cancelled() => return Err(Trouble::Other("cancelled".to_owned())),
-    };
+    let launched = turn(session, errand, &call).await?;
     finish(session, launched, call, budget).await
+}
+
+/// Starts a command once it is its turn. Clients that hear nothing give up, so they are told.
+pub(super) async fn turn(
+    session: &Arc<Session>,
+    errand: Errand,
+    call: &super::Call,
+) -> Result<Launched, Trouble> {
+    let launching = launch(session, errand);
+    tokio::pin!(launching);
+    let begun = tokio::time::Instant::now();
+    let mut ticks = tokio::time::interval_at(begun + TELL, TELL);
+    loop {
+        tokio::select! {
+            launched = &mut launching => return launched,
+            // It waited for its turn, and nobody wants it any more.
+            () = call.context.ct.cancelled() => return Err(Trouble::Other("cancelled".to_owned())),
+            _ = ticks.tick(), if call.wants_progress() => {
+                call.tell(begun.elapsed(), "waiting for other commands to end").await;
+            }
+        }
+    }
 }
 
 /// Waits for the end of a run that belongs to its call, and tells of it.
@@ -152,8 +173,7 @@ pub(super) async fn ended(
 ) -> Result<(Arc<Live>, Vec<String>), Trouble> {
     let Launched { live, mut outcome } = launched;
     let mut watched = live.watch();
-    let mut ticks = tokio::time::interval(Duration::from_secs(1));
-    ticks.tick().await;
+    let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + TELL, TELL);
     let mut cancelled = false;
     let notes = loop {
         tokio::select! {
@@ -243,6 +263,8 @@ fn carry_out(
     stdin: Stdin,
 ) -> Result<Vec<String>, Trouble> {
     let Order { job, wanted, notes } = prepare(session, slot, live.id, errand, stdin)?;
+    // Whoever starts it is answered before it ends.
+    live.notes.get_or_init(|| notes.clone());
     let mut eye = Eye { live, watch: None, tracks: wanted.track.is_some() };
     if wanted.anything() {
         let cwd = &job.command.request().cwd;

@@ -18,6 +18,7 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::answer::{Answer, Trouble};
 use super::session::Session;
@@ -50,12 +51,13 @@ impl Call {
     /// Tells the client that the run goes on. Its output is not in here: it is redacted only on its
     /// way into the record.
     async fn report(&self, elapsed: Duration, bytes: [u64; 2]) {
+        let took = term::duration(Duration::from_secs(elapsed.as_secs()));
+        let size = term::size(bytes[0] + bytes[1]);
+        self.tell(elapsed, &format!("running for {took}, {size} of output")).await;
+    }
+
+    async fn tell(&self, elapsed: Duration, message: &str) {
         let Some(token) = self.context.meta.get_progress_token() else { return };
-        let message = format!(
-            "running for {}, {} of output",
-            term::duration(Duration::from_secs(elapsed.as_secs())),
-            term::size(bytes[0] + bytes[1])
-        );
         let progress = ProgressNotificationParam::new(token, elapsed.as_secs_f64());
         // A client that is gone shows on its own.
         drop(self.context.peer.notify_progress(progress.with_message(message)).await);
@@ -63,7 +65,7 @@ impl Call {
 }
 
 /// A text in a request's metadata, under any of these names.
-fn said(meta: &serde_json::Value, names: &[&str]) -> Option<String> {
+fn said(meta: &Value, names: &[&str]) -> Option<String> {
     names.iter().find_map(|name| {
         let text = meta.get(*name)?.as_str()?;
         (!text.is_empty() && text.len() <= 256).then(|| text.to_owned())
@@ -161,11 +163,33 @@ fn tool<I: JsonSchema + 'static, O: JsonSchema + 'static>(
     about: &'static str,
     annotations: ToolAnnotations,
 ) -> Tool {
-    Tool::new(name, about, JsonObject::new())
+    let mut tool = Tool::new(name, about, JsonObject::new())
         .with_title(title)
         .with_input_schema::<I>()
         .with_output_schema::<O>()
-        .with_annotations(annotations)
+        .with_annotations(annotations);
+    for schema in [Some(&mut tool.input_schema), tool.output_schema.as_mut()].into_iter().flatten()
+    {
+        Arc::make_mut(schema).values_mut().for_each(without_widths);
+    }
+    tool
+}
+
+/// How wide an unsigned number is says nothing outside of Rust, and validators of clients warn of
+/// every format that they do not know.
+fn without_widths(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            let width =
+                |format: &Value| format.as_str().is_some_and(|word| word.starts_with("uint"));
+            if fields.get("format").is_some_and(width) {
+                fields.remove("format");
+            }
+            fields.values_mut().for_each(without_widths);
+        }
+        Value::Array(parts) => parts.iter_mut().for_each(without_widths),
+        _ => {}
+    }
 }
 
 /// Does what a call asks for. What the caller can do something about is an answer; only a tool that
@@ -203,7 +227,7 @@ pub(super) async fn call(
 }
 
 fn read<T: DeserializeOwned>(arguments: JsonObject) -> Result<T, ErrorData> {
-    serde_json::from_value(serde_json::Value::Object(arguments)).map_err(|error| {
+    serde_json::from_value(Value::Object(arguments)).map_err(|error| {
         ErrorData::invalid_params(format!("the arguments are wrong: {error}"), None)
     })
 }

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 
 use super::super::App;
-use super::super::live::{self, Listener};
+use super::super::live::{self, Listener, Wish};
 use super::super::log::{self, Place, View, Which, Window};
 use super::super::params::Params;
 use super::super::trouble::{ApiTrouble, Trouble};
@@ -52,7 +52,7 @@ pub(in crate::web) async fn run_events(
 ) -> Result<Response, ApiTrouble> {
     let params = Params::of(&uri);
     let from = live::offsets(live::resumed(&headers, &params).as_deref())?;
-    let spans = params.flag("spans");
+    let wish = Wish { from, spans: params.flag("spans"), latest: params.flag("latest") };
     let id = app
         .reader
         .look(move |store| {
@@ -62,6 +62,6 @@ pub(in crate::web) async fn run_events(
         })
         .await?;
     let (response, listener) = Listener::open(&app)?;
-    tokio::spawn(live::follow_run(app, id, from, spans, listener));
+    tokio::spawn(live::follow_run(app, id, wish, listener));
     Ok(response)
 }

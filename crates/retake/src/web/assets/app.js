@@ -73,7 +73,7 @@ for (const part of $$("[data-every]")) {
 // ---- events, from where they were heard last ------------------------------------------------
 
 // Connections are few (six for all tabs), so a page that nobody sees has none.
-function listen(address, from, handlers) {
+function listen(address, from, handlers, behind) {
   let source = null, last = from, over = false, warned = null;
   const open = () => {
     if (source || over || document.hidden) return;
@@ -93,6 +93,12 @@ function listen(address, from, handlers) {
       });
     }
     for (const name of ["end", "gone"]) source.addEventListener(name, () => { over = true; close(); });
+    // More was written than a page can show: it goes on from the end, a few times a second.
+    source.addEventListener("behind", async (event) => {
+      close();
+      last = await behind(JSON.parse(event.data));
+      setTimeout(open, 250);
+    });
   };
   const close = () => { source?.close(); source = null; };
   document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
@@ -199,7 +205,8 @@ class Pane {
   get start() { return this.blocks[0].start; }
   get end() { return this.blocks.at(-1).end; }
   get atEnd() { return this.end >= this.length; }
-  get following() { return this.atEnd && this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 40; }
+  get atBottom() { return this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 40; }
+  get following() { return this.atEnd && this.atBottom; }
 
   controls() {
     const moves = $(".moves", this.element);
@@ -222,7 +229,11 @@ class Pane {
 
   told() {
     const all = this.start === 0 && this.atEnd;
-    this.extent.textContent = all ? sizeOf(this.length) : `${sizeOf(this.start)} to ${sizeOf(this.end)} of ${sizeOf(this.length)}`;
+    const shown = sizeOf(this.end - this.start), length = sizeOf(this.length);
+    if (all) this.extent.textContent = length;
+    else if (this.start === 0) this.extent.textContent = `the first ${shown} of ${length}`;
+    else if (this.atEnd) this.extent.textContent = `the last ${shown} of ${length}`;
+    else this.extent.textContent = `${shown} at ${(100 * this.start / this.length).toFixed(1)} % of ${length}`;
     this.slider.hidden = all;
     if (document.activeElement !== this.slider && this.length > 0) {
       this.slider.value = Math.round(1000 * (this.atEnd && this.following ? 1 : this.start / this.length));
@@ -273,11 +284,17 @@ class Pane {
     return { node, start: window.offset, end: window.end };
   }
 
-  async go(where) {
+  async go(where, followed = false) {
     if (this.busy) return;
     this.busy = true;
     try {
       const window = await this.window(where);
+      if (followed && !this.atBottom) {
+        // Meanwhile someone began to read further up.
+        this.length = window.length;
+        this.busy = false;
+        return this.told();
+      }
       const block = this.block(window);
       this.log.replaceChildren(block.node);
       this.blocks = [block];
@@ -291,6 +308,7 @@ class Pane {
 
   first() { return this.go({ offset: 0 }); }
   last() { return this.go({ tail: 1 }); }
+  follow() { return this.go({ tail: 1 }, true); }
 
   async scrolled() {
     if (this.busy) return;
@@ -327,10 +345,16 @@ class Pane {
   }
 
   // What was written just now. Shown where the end is shown; else only counted.
-  grew(pieces, offsets, length) {
-    const was = this.following, shown = this.atEnd && !this.busy;
-    this.length = length;
-    if (shown) {
+  grew(pieces, from, offsets, place) {
+    const was = this.following;
+    const merged = this.stream === "merged";
+    const length = merged ? offsets[0] + offsets[1] : offsets[place];
+    if (length <= this.end) return;
+    const joins = merged ? this.offsets === from.join(".") : this.end === from[place];
+    // Who reads further up must not get an endless page below.
+    const room = was || this.end - this.start < KEPT * 65536;
+    this.length = Math.max(this.length, length);
+    if (joins && room && !this.busy) {
       const last = this.blocks.at(-1);
       this.render(pieces, last.node);
       last.end = length;
@@ -342,19 +366,27 @@ class Pane {
         if (this.blocks.length > KEPT && was) this.blocks.shift().node.remove();
       }
       if (was) this.log.scrollTop = this.log.scrollHeight;
-    }
+    } else if (was) this.follow();
     this.told();
   }
 
-  async find(text, from) {
+  // So much was written that only its length is told.
+  async jump(length) {
+    const was = this.following;
+    this.length = Math.max(this.length, length);
+    if (was) await this.follow(); else this.told();
+  }
+
+  async find(text, from, goesOn) {
     this.needle = text.toLowerCase();
-    for (let offset = from; ;) {
+    for (let offset = from; goesOn(offset, this.length);) {
       const words = new URLSearchParams({ stream: this.stream, text, offset });
       const place = await ask(`/api/v1/runs/${this.run}/find?${words}`);
       if (place.found) return place.found;
       if (place.lookedTo >= place.length) return null;
       offset = place.lookedTo;
     }
+    return null;
   }
 
   async show([start]) {
@@ -386,33 +418,44 @@ if (output) {
     return `${by.stdout.end}.${by.stderr.end}`;
   };
   if (output.dataset.running) {
-    const lengths = [0, 0];
-    listen(`/api/v1/runs/${run}/events?spans=1`, offsets(), {
-      output: (news) => {
-        if (by.merged) by.merged.grew(news.pieces, news.offsets, news.offsets[0] + news.offsets[1]);
-        else for (const stream of ["stdout", "stderr"]) {
-          const place = stream === "stdout" ? 0 : 1;
-          const own = news.pieces.filter((piece) => piece.stream === stream);
-          if (own.length) by[stream].grew(own, news.offsets, news.offsets[place]);
-          lengths[place] = news.offsets[place];
+    listen(`/api/v1/runs/${run}/events?spans=1&latest=1`, offsets(), {
+      output: ({ pieces, from, offsets }) => {
+        if (by.merged) return by.merged.grew(pieces, from, offsets);
+        for (const [place, stream] of ["stdout", "stderr"].entries()) {
+          const own = pieces.filter((piece) => piece.stream === stream);
+          if (own.length) by[stream].grew(own, from, offsets, place);
         }
       },
       end: () => { output.dataset.running = ""; refresh(); },
       gone: (said) => notice(said.message, true, true),
       trouble: (said) => notice(said.message, true),
+    }, async ({ lengths }) => {
+      if (by.merged) {
+        await by.merged.jump(lengths[0] + lengths[1]);
+        return by.merged.atEnd ? by.merged.offsets : lengths.join(".");
+      }
+      await Promise.all([by.stdout.jump(lengths[0]), by.stderr.jump(lengths[1])]);
+      const heard = (pane, length) => (pane.atEnd ? pane.end : length);
+      return `${heard(by.stdout, lengths[0])}.${heard(by.stderr, lengths[1])}`;
     });
   }
   const inside = $("#inside");
-  let next = null;
+  let next = null, looks = 0;
   const search = async (fromStart) => {
     const text = inside.elements.find.value;
     if (!text) return;
-    $("#found").textContent = "looking…";
+    // A new search ends the one that still looks.
+    const own = ++looks;
+    const goesOn = (offset, length) => {
+      if (own === looks) $("#found").textContent = offset > 0 ? `looking, ${Math.floor(100 * offset / length)} %` : "looking…";
+      return own === looks;
+    };
     if (fromStart || next?.text !== text) next = { text, pane: 0, from: 0 };
     try {
       for (; next.pane < panes.length; next = { text, pane: next.pane + 1, from: 0 }) {
         const pane = panes[next.pane];
-        const found = await pane.find(text, next.from);
+        const found = await pane.find(text, next.from, goesOn);
+        if (own !== looks) return;
         if (found) {
           next.from = found[1];
           await pane.show(found);

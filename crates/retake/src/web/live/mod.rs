@@ -18,7 +18,7 @@ use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use retake_event::{RunId, Stream};
-use retake_store::Piece;
+use retake_store::{News, Piece, Store};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
@@ -34,6 +34,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Bytes of output told at once.
 const MOST: usize = 128 << 10;
+/// A listener that wants the latest is not told more than this of what was written meanwhile.
+const BEHIND: u64 = 1 << 20;
 /// How often trouble with the record is met before a listener is let go.
 const PATIENCE: u32 = 20;
 
@@ -149,26 +151,61 @@ pub(super) fn offsets(text: Option<&str>) -> Result<[u64; 2], Trouble> {
     })
 }
 
+/// What a listener of a run wants to hear.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wish {
+    pub(super) from: [u64; 2],
+    /// In styles, and made harmless to look at.
+    pub(super) spans: bool,
+    /// Rather the end than everything: a page cannot show a gigabyte a second.
+    pub(super) latest: bool,
+}
+
 #[derive(Serialize)]
 struct Output {
+    from: [u64; 2],
     offsets: [u64; 2],
     pieces: Vec<Shown>,
+}
+
+#[derive(Serialize)]
+struct Behind {
+    lengths: [u64; 2],
+}
+
+/// What one look at a run found.
+enum Look {
+    News(News),
+    Behind([u64; 2]),
+}
+
+fn look(store: &Store, id: RunId, from: [u64; 2], latest: bool) -> Result<Look, Trouble> {
+    if latest {
+        let length = |stream| Ok::<_, Trouble>(store.read_output(id, stream)?.length());
+        let lengths = [length(Stream::Stdout)?, length(Stream::Stderr)?];
+        if lengths.iter().zip(from).any(|(length, from)| length.saturating_sub(from) > BEHIND) {
+            return Ok(Look::Behind(lengths));
+        }
+    }
+    Ok(Look::News(store.output_after(id, from, MOST)?))
 }
 
 /// Tells what a run writes until it is over.
 pub(super) async fn follow_run(
     app: Arc<App>,
     id: RunId,
-    mut from: [u64; 2],
-    spans: bool,
+    wish: Wish,
     to: Listener,
 ) -> Result<(), Gone> {
+    let Wish { mut from, spans, latest } = wish;
     let mut silence = Silence::default();
     let mut styles = [Style::default(); 2];
     loop {
-        let look = app.reader.look(move |store| Ok(store.output_after(id, from, MOST)?)).await;
-        let mut news = match look {
-            Ok(news) => news,
+        let mut news = match app.reader.look(move |store| look(store, id, from, latest)).await {
+            Ok(Look::News(news)) => news,
+            Ok(Look::Behind(lengths)) => {
+                return to.tell("behind", None, &Behind { lengths }).await;
+            }
             Err(trouble) => {
                 silence.trouble(&to, &trouble).await?;
                 continue;
@@ -179,6 +216,7 @@ pub(super) async fn follow_run(
         }
         if !news.pieces.is_empty() {
             silence.broken();
+            let begun = from;
             let mut pieces = Vec::with_capacity(news.pieces.len());
             for Piece { stream, offset, bytes } in &news.pieces {
                 from[stream.index()] = offset + bytes.len() as u64;
@@ -187,7 +225,8 @@ pub(super) async fn follow_run(
                 pieces.push(Shown { stream: *stream, at_ms: None, content });
             }
             let place = format!("{}.{}", from[0], from[1]);
-            to.tell("output", Some(&place), &Output { offsets: from, pieces }).await?;
+            let output = Output { from: begun, offsets: from, pieces };
+            to.tell("output", Some(&place), &output).await?;
         }
         if news.over {
             match app.reader.look(move |store| Ok(store.get(id)?)).await {

@@ -1,100 +1,191 @@
 //! A crash loop: what the program did to its files, step by step, and where that loses data.
-//!
-//! Reads the events as they are: every kind that is known is drawn, every other one is listed.
 
-use jiff::Timestamp;
+use std::collections::BTreeMap;
+
 use retake_store::Store;
-use serde::Serialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 
 use super::super::trouble::Trouble;
 use super::{Asked, Summary};
 
 /// Steps of the timeline that are shown at once.
-pub(in crate::web) const WINDOW: usize = 500;
-/// Findings are few; this many events are looked through for them.
-const LOOKED_THROUGH: usize = 200_000;
+pub(in crate::web) const WINDOW: usize = 300;
 const PAGE: usize = 2000;
-const MOST_FINDINGS: usize = 500;
+const MOST_FINDINGS: usize = 200;
 
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::web) struct Crash {
-    pub(in crate::web) findings: Vec<Value>,
-    /// From `after` on.
-    pub(in crate::web) timeline: Vec<Mark>,
+    pub(in crate::web) findings: Vec<Finding>,
+    /// Findings there are beside those told.
+    pub(in crate::web) findings_left_out: usize,
+    /// Steps from `after` on.
+    pub(in crate::web) timeline: Vec<Step>,
     pub(in crate::web) after: u64,
-    /// How many events of each kind there are.
-    pub(in crate::web) counts: Vec<(String, u64)>,
+    pub(in crate::web) counts: Counts,
+    /// What was explored, once that is known.
+    pub(in crate::web) states: Option<States>,
+    /// How far the check came, once it is over.
+    pub(in crate::web) finished: Option<Finished>,
+    /// Every step there is, for the picture of all of it.
+    #[serde(skip)]
+    pub(in crate::web) steps: Vec<Step>,
 }
 
-/// One event.
+/// How much there is of each kind. Of a long recording not all steps are in the record.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::web) struct Counts {
+    pub(in crate::web) operations: u64,
+    pub(in crate::web) syncs: u64,
+    pub(in crate::web) labels: u64,
+    pub(in crate::web) acknowledgements: u64,
+    pub(in crate::web) steps_left_out: u64,
+}
+
+/// What a step is worth when the power fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::web) enum Sort {
+    Operation,
+    Sync,
+    Label,
+    Acknowledgement,
+}
+
+/// One step, as it was recorded.
 #[derive(Clone, Debug, Serialize)]
-pub(in crate::web) struct Mark {
+#[serde(rename_all = "camelCase")]
+pub(in crate::web) struct Step {
     pub(in crate::web) seq: u64,
-    pub(in crate::web) at: Timestamp,
-    pub(in crate::web) kind: String,
+    pub(in crate::web) sort: Sort,
+    /// Of an operation, syncs included.
+    pub(in crate::web) number: Option<u32>,
+    pub(in crate::web) call: String,
     pub(in crate::web) text: String,
 }
 
-/// The word that tells what an event is.
-pub(in crate::web) fn kind_of(body: &Value) -> &str {
-    let word = |name: &str| body.get(name).and_then(Value::as_str);
-    word("type").or_else(|| word("kind")).or_else(|| word("event")).unwrap_or("event")
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::web) struct States {
+    pub(in crate::web) points: u64,
+    pub(in crate::web) states: u64,
+    pub(in crate::web) distinct: u64,
+    pub(in crate::web) coverage: String,
 }
 
-/// An event in a line: its own words for it, or its fields.
-fn line_of(body: &Value) -> String {
-    let word = |name: &str| body.get(name).and_then(Value::as_str);
-    let told = ["sentence", "text", "label", "message", "name"].iter().find_map(|name| word(name));
-    if let Some(text) = told {
-        let number = body.get("number").and_then(Value::as_u64);
-        return number.map_or_else(|| text.to_owned(), |number| format!("{number}: {text}"));
-    }
-    let Some(fields) = body.as_object() else { return body.to_string() };
-    let shown = fields
-        .iter()
-        .filter(|(name, _)| !matches!(name.as_str(), "type" | "kind" | "event" | "seq" | "at"))
-        .map(|(name, value)| match value {
-            Value::String(text) => format!("{name} {text}"),
-            Value::Null => String::new(),
-            other => format!("{name} {other}"),
-        });
-    shown.filter(|text| !text.is_empty()).collect::<Vec<_>>().join(", ")
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(in crate::web) struct Finished {
+    pub(in crate::web) verified: u64,
+    pub(in crate::web) complete: bool,
+}
+
+/// What is shown of a finding. What a later retake does not tell any more is empty.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(in crate::web) struct Finding {
+    pub(in crate::web) id: String,
+    pub(in crate::web) sentence: String,
+    pub(in crate::web) files: Vec<String>,
+    pub(in crate::web) lost_operations: Vec<u32>,
+    pub(in crate::web) states: u64,
+    pub(in crate::web) repro: String,
+    /// The crash comes after this operation.
+    pub(in crate::web) operation: u32,
+    pub(in crate::web) label: Option<String>,
+    pub(in crate::web) acknowledgements: u64,
+    pub(in crate::web) verdict: String,
+    pub(in crate::web) output: String,
+    /// The crash comes during recovery, whose operations are not those of the timeline.
+    pub(in crate::web) recovery: bool,
+}
+
+/// What the crash test said, in the words of its chronicle.
+#[derive(Deserialize)]
+#[serde(tag = "event", rename_all = "camelCase")]
+enum Told {
+    Recorded(Recorded),
+    Operation(Row),
+    Sync(Row),
+    Label(Row),
+    Acknowledgement(Row),
+    States(States),
+    Finding(Finding),
+    Finished(Finished),
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Recorded {
+    operations: u64,
+    acknowledgements: u64,
+    labels: BTreeMap<String, u64>,
+    labels_left_out: u64,
+    steps_left_out: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    number: Option<u32>,
+    #[serde(default)]
+    call: String,
+    #[serde(default)]
+    text: String,
 }
 
 impl Crash {
     pub(super) fn look(store: &Store, summary: &Summary, asked: &Asked) -> Result<Self, Trouble> {
         let mut crash = Self { after: asked.after, ..Self::default() };
-        let (mut after, mut seen) = (0, 0);
-        while seen < LOOKED_THROUGH {
+        let mut after = 0;
+        loop {
             let events = store.events(summary.id, after, PAGE)?;
             let Some(last) = events.last() else { break };
             after = last.seq;
-            seen += events.len();
             for event in &events {
-                let body: Value = serde_json::from_str(&event.body).unwrap_or(Value::Null);
-                let kind = kind_of(&body).to_owned();
-                match crash.counts.iter_mut().find(|(known, _)| *known == kind) {
-                    Some((_, count)) => *count += 1,
-                    None => crash.counts.push((kind.clone(), 1)),
-                }
-                if event.seq > asked.after && crash.timeline.len() < WINDOW && kind != "finding" {
-                    let text = line_of(&body);
-                    crash.timeline.push(Mark {
-                        seq: event.seq,
-                        at: event.at,
-                        kind: kind.clone(),
-                        text,
-                    });
-                }
-                if kind == "finding" && crash.findings.len() < MOST_FINDINGS {
-                    // The finding itself, or what wraps it.
-                    let inner = body.get("finding").cloned();
-                    crash.findings.push(inner.unwrap_or(body));
+                // What a later retake tells in other words is not for this one.
+                if let Ok(told) = serde_json::from_str(&event.body) {
+                    crash.hear(event.seq, told);
                 }
             }
         }
+        let shown = crash.steps.iter().filter(|step| step.seq > asked.after).take(WINDOW);
+        crash.timeline = shown.cloned().collect();
         Ok(crash)
+    }
+
+    fn hear(&mut self, seq: u64, told: Told) {
+        match told {
+            Told::Recorded(recorded) => {
+                self.counts.operations = recorded.operations;
+                self.counts.acknowledgements = recorded.acknowledgements;
+                self.counts.labels =
+                    recorded.labels.values().sum::<u64>() + recorded.labels_left_out;
+                self.counts.steps_left_out = recorded.steps_left_out;
+            }
+            Told::Operation(row) => self.step(seq, Sort::Operation, row),
+            Told::Sync(row) => {
+                self.counts.syncs += 1;
+                self.step(seq, Sort::Sync, row);
+            }
+            Told::Label(row) => self.step(seq, Sort::Label, row),
+            Told::Acknowledgement(row) => self.step(seq, Sort::Acknowledgement, row),
+            Told::States(states) => self.states = Some(states),
+            Told::Finding(finding) if self.findings.len() < MOST_FINDINGS => {
+                self.findings.push(finding);
+            }
+            Told::Finding(_) => self.findings_left_out += 1,
+            Told::Finished(finished) => self.finished = Some(finished),
+        }
+    }
+
+    fn step(&mut self, seq: u64, sort: Sort, row: Row) {
+        let Row { number, call, text } = row;
+        self.steps.push(Step { seq, sort, number, call, text });
+    }
+
+    /// Where an operation is on the timeline, if the record has it.
+    pub(in crate::web) fn operation(&self, number: u32) -> Option<&Step> {
+        self.steps.iter().find(|step| step.number == Some(number))
     }
 }

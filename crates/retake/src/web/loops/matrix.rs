@@ -10,14 +10,14 @@ use retake_matrix::metrics::Better;
 use retake_matrix::plan::{Sampler, Shot};
 use retake_matrix::stats::{Comparison, Criteria, Side, compare, summarise};
 use retake_matrix::table::{Axis, Measured, Table};
-use retake_store::{Filter, Store};
-use serde::Serialize;
-use serde_json::Value;
+use retake_store::{Filter, LoopRecord, Store};
+use serde::{Deserialize, Serialize};
 
 use super::super::trouble::Trouble;
 use super::{Asked, Summary};
 use crate::matrix::chronicle::Planned;
 use crate::matrix::history::{AXIS, Row};
+use crate::matrix::lock::Lock;
 
 /// The newest runs that are looked at.
 const MOST_RUNS: usize = 20_000;
@@ -35,8 +35,12 @@ pub(in crate::web) struct Matrix {
     pub(in crate::web) axes: Vec<Axis>,
     pub(in crate::web) cells: Vec<Cell>,
     pub(in crate::web) comparisons: Vec<Comparison>,
-    /// The steps of a bisection, in order; empty for other loops.
+    /// The axis along which a bisection looks; `None` for other loops.
+    pub(in crate::web) searched: Option<String>,
+    /// The looks of a bisection, in order; empty for other loops.
     pub(in crate::web) steps: Vec<Step>,
+    /// What a bisection found.
+    pub(in crate::web) answer: Option<Answer>,
     pub(in crate::web) runs: usize,
     pub(in crate::web) running: usize,
     /// There are older runs that were not looked at.
@@ -70,9 +74,65 @@ pub(in crate::web) struct Step {
     pub(in crate::web) value: Option<f64>,
 }
 
+/// The answer of a bisection, as it was recorded.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::web) struct Answer {
+    pub(in crate::web) sentence: String,
+    pub(in crate::web) last_good: Option<String>,
+    pub(in crate::web) first_bad: Option<String>,
+    pub(in crate::web) confidence: f64,
+    pub(in crate::web) monotone: bool,
+    /// Every point that was judged, with runs of earlier loops counted in.
+    #[serde(rename = "steps")]
+    pub(in crate::web) points: Vec<Point>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(in crate::web) struct Point {
+    pub(in crate::web) point: String,
+    pub(in crate::web) verdict: Verdict,
+    pub(in crate::web) samples: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::web) enum Verdict {
+    Good,
+    Bad,
+    Skip,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "event", rename_all = "camelCase")]
+enum Told {
+    Answer { answer: Answer },
+}
+
+impl Answer {
+    /// The last event of a search that came to its end.
+    fn read(store: &Store, summary: &Summary) -> Result<Option<Self>, Trouble> {
+        let last = store.last_event(summary.id)?;
+        let events = store.events(summary.id, last.saturating_sub(1), 1)?;
+        // What a later retake tells in other words is not for this one.
+        let told = events.first().and_then(|event| serde_json::from_str(&event.body).ok());
+        Ok(told.map(|Told::Answer { answer }| answer))
+    }
+
+    pub(in crate::web) fn verdict(&self, point: &str) -> Option<Verdict> {
+        self.points.iter().find(|known| known.point == point).map(|known| known.verdict)
+    }
+}
+
 struct Outcome {
     row: Row,
     values: BTreeMap<String, String>,
+}
+
+/// Whether someone works on it, on this machine, though no run is under way.
+pub(super) fn held(record: &LoopRecord) -> bool {
+    let planned = serde_json::from_str::<Planned>(&record.plan);
+    planned.is_ok_and(|planned| planned.here() && Lock::held(&planned.lock))
 }
 
 /// The runs of a loop that are results of cells, oldest first.
@@ -140,10 +200,13 @@ impl Matrix {
         let unit = newest.as_ref().and_then(|metric| metric.unit.clone()).unwrap_or_default();
         let better = newest.and_then(|metric| metric.better).unwrap_or_default();
         let cells = Cells::gather(&axes, &results.all, &metric);
-        let bisects = summary.plan.get("purpose").and_then(Value::as_str);
-        let bisects = bisects.is_some_and(|purpose| purpose.starts_with("bisect"));
-        let steps = if bisects { steps(&axes, &results.all, &metric) } else { Vec::new() };
-        let comparisons = if bisects { Vec::new() } else { cells.compare(&metric, better) };
+        let searched = planned.purpose.strip_prefix("bisect ").map(str::to_owned);
+        let searching = searched.as_ref().and_then(|name| axes.iter().find(|a| a.name == *name));
+        let steps = searching.map(|axis| steps(axis, &results.all, &metric)).unwrap_or_default();
+        let (comparisons, answer) = match &searched {
+            Some(_) => (Vec::new(), Answer::read(store, summary)?),
+            None => (cells.compare(&metric, better), None),
+        };
         Ok(Self {
             metric,
             unit,
@@ -151,7 +214,9 @@ impl Matrix {
             cells: cells.shown(),
             axes,
             comparisons,
+            searched,
             steps,
+            answer,
             runs: results.runs,
             running: results.running,
             cut: results.cut,
@@ -283,9 +348,15 @@ impl Cells {
     }
 }
 
-/// A bisection looks along the axis with the most values.
-fn steps(axes: &[Axis], results: &[Outcome], metric: &str) -> Vec<Step> {
-    let Some(axis) = axes.iter().max_by_key(|axis| axis.values.len()) else { return Vec::new() };
+impl Matrix {
+    /// The points of a bisection, in order.
+    pub(in crate::web) fn points(&self) -> &[String] {
+        let axis = self.axes.iter().find(|axis| Some(&axis.name) == self.searched.as_ref());
+        axis.map_or(&[], |axis| &axis.values)
+    }
+}
+
+fn steps(axis: &Axis, results: &[Outcome], metric: &str) -> Vec<Step> {
     let of = |result: &Outcome| {
         let point = result.values.get(&axis.name).cloned().unwrap_or_default();
         Step {

@@ -38,10 +38,11 @@ impl Summary {
     /// What it is about, in a few words.
     pub(super) fn title(&self) -> String {
         let text = |name: &str| self.plan.get(name).and_then(Value::as_str).unwrap_or_default();
+        let purpose = Some(text("purpose")).filter(|purpose| *purpose != "run").unwrap_or_default();
         let words = match self.kind {
             Kind::Agent => [text("workspace"), text("agent")],
-            Kind::Matrix => [text("purpose"), text("command")],
-            Kind::Crash | Kind::Exec => [text("purpose"), text("command")],
+            Kind::Matrix | Kind::Exec => [purpose, text("command").trim_end()],
+            Kind::Crash => [text("command"), text("log")],
         };
         words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(": ")
     }
@@ -50,8 +51,8 @@ impl Summary {
     pub(super) fn standing(&self) -> (&str, &'static str) {
         match (&self.stop_reason, self.running) {
             (Some(reason), _) => match reason.as_str() {
-                "completed" | "complete" | "finished" | "done" | "sure" => (reason, "good"),
-                "failed" | "error" | "stuck" | "finding" | "findings" => (reason, "bad"),
+                "completed" | "clean" => (reason, "good"),
+                "failed" | "verify_failed" | "findings" | "could not test" => (reason, "bad"),
                 _ => (reason, "open"),
             },
             (None, true) => ("running", "live"),
@@ -73,9 +74,15 @@ impl AtWork {
 
     pub(super) fn summary(&self, record: LoopRecord, places: Option<&Places>) -> Summary {
         let plan = serde_json::from_str(&record.plan).unwrap_or(Value::Null);
-        // Between two iterations an agent's loop has no run, but it holds its workspace.
-        let running = record.stop_reason.is_none()
-            && (self.0.contains(&record.id) || steer::held(places, &record));
+        // Between two runs a loop has none, but whoever works on it holds something.
+        let held = || match record.kind {
+            Kind::Agent => steer::held(places, &record),
+            Kind::Matrix => matrix::held(&record),
+            // Its checks are no runs. A test whose runner died is ended by who opens the record next.
+            Kind::Crash => true,
+            Kind::Exec => false,
+        };
+        let running = record.stop_reason.is_none() && (self.0.contains(&record.id) || held());
         Summary {
             id: record.id,
             kind: record.kind,

@@ -90,7 +90,9 @@ pub(in crate::web) async fn one_loop(
     match &whole.detail {
         Detail::Agent(detail) => agent::show(&mut main, detail),
         Detail::Matrix(detail) => matrix::show(&mut main, detail, &params, id),
-        Detail::Crash(detail) => crash::show(&mut main, detail, &params, id, whole.last_event),
+        Detail::Crash(crash) => {
+            crash::Page { crash, summary: &whole.summary, params: &params, id }.show(&mut main);
+        }
         Detail::Exec {} => {}
     }
     main.lit("</div>");

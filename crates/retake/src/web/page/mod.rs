@@ -21,6 +21,7 @@ use super::assets;
 use super::html::Html;
 use super::keys::Keys;
 use super::trouble::Trouble;
+use crate::matrix::history::AXIS;
 use crate::shown;
 use crate::term::Shade;
 
@@ -145,10 +146,14 @@ fn rows(html: &mut Html, runs: &[Run], now: Timestamp) {
         html.lit("<tr").at("data-id", &intent.id.to_string()).lit("><td class=\"how\">");
         badge(html, run);
         html.lit("</td><td class=\"what\"><a").at("href", &format!("/runs/{}", intent.id));
-        html.at("title", &intent.command)
-            .lit(">")
-            .text(&intent.command)
-            .lit("</a></td><td class=\"when\">");
+        html.at("title", &intent.command).lit(">").text(&intent.command).lit("</a>");
+        // The command of a matrix is the same in all of its cells.
+        let axes =
+            intent.labels.iter().filter_map(|(key, value)| Some((key.strip_prefix(AXIS)?, value)));
+        for (axis, value) in axes {
+            html.lit(" ").tag("span", "faint", &format!("{axis}={}", matrix::shortened(value)));
+        }
+        html.lit("</td><td class=\"when\">");
         html.time(intent.start_time, now).lit("</td><td class=\"took\">");
         html.text(&shown::duration(run));
         if let (Some(ending), Some(longest)) = (&run.ending, longest) {

@@ -4,10 +4,13 @@ use retake_event::{RunId, Stream};
 use retake_store::Store;
 
 use super::super::html::Html;
-use super::super::log::{At, Content, View, WINDOW, Which, Window, find};
+use super::super::log::{At, Content, View, Which, Window, find};
 use super::super::params::Params;
 use super::super::trouble::Trouble;
 use crate::term;
+
+/// Bytes of each output on the page itself, which is to be there soon; a script fetches more.
+const WINDOW: usize = 20 << 10;
 
 /// How the output is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +23,15 @@ pub(super) enum Layout {
 pub(super) struct Output {
     layout: Layout,
     windows: Vec<Window>,
-    /// A text that was looked for, and whether it is there.
-    found: Option<(String, bool)>,
+    sought: Option<Sought>,
+}
+
+/// A text that was looked for.
+struct Sought {
+    text: String,
+    found: bool,
+    /// Where to look on, by the name of each output that was not looked through to its end.
+    unfinished: Vec<(&'static str, u64)>,
 }
 
 impl Output {
@@ -35,32 +45,35 @@ impl Output {
     /// `out` and `err` (or `all`) are offsets; without one, the end is shown.
     pub(super) fn look(store: &Store, id: RunId, params: &Params) -> Result<Self, Trouble> {
         let layout = Self::layout(params);
-        let wanted: &[(Which, &str)] = match layout {
+        let wanted: &[(Which, &'static str)] = match layout {
             Layout::Beside => {
                 &[(Which::One(Stream::Stdout), "out"), (Which::One(Stream::Stderr), "err")]
             }
             Layout::Merged => &[(Which::Merged, "all")],
         };
-        let mut output = Self { layout, windows: Vec::new(), found: None };
-        let text = params.get("find");
+        let text = params.get("find").filter(|text| !text.is_empty());
+        let mut sought =
+            text.map(|text| Sought { text: text.to_owned(), found: false, unfinished: Vec::new() });
+        let mut windows = Vec::new();
         for (which, name) in wanted {
             let mut at = match params.number(name)? {
                 Some(offset) => At::From(offset),
                 None => At::End,
             };
-            if let Some(text) = text {
+            if let Some(sought) = &mut sought {
                 let from = params.number(name)?.unwrap_or(0);
-                let place = find(store, id, *which, text, from)?;
-                let was = output.found.as_ref().is_some_and(|(_, found)| *found);
-                output.found = Some((text.to_owned(), was || place.found.is_some()));
+                let place = find(store, id, *which, &sought.text, from)?;
                 if let Some([start, _]) = place.found {
+                    sought.found = true;
                     at = At::Near(start.saturating_sub(4096));
+                } else if place.looked_to < place.length {
+                    sought.unfinished.push((name, place.looked_to));
                 }
             }
             let view = View { which: *which, at, size: WINDOW, spans: true };
-            output.windows.push(view.window(store, id)?);
+            windows.push(view.window(store, id)?);
         }
-        Ok(output)
+        Ok(Self { layout, windows, sought })
     }
 
     pub(super) fn show(&self, html: &mut Html, id: RunId, params: &Params, running: bool) {
@@ -88,13 +101,23 @@ impl Output {
             html.lit("<input type=\"hidden\" name=\"view\" value=\"merged\">");
         }
         html.lit("<button>Find</button><span class=\"faint\" id=\"found\">");
-        match &self.found {
-            Some((_, true)) => _ = html.lit("found"),
-            Some((_, false)) => _ = html.lit("not found"),
+        match &self.sought {
+            Some(sought) if sought.found => _ = html.lit("found"),
+            Some(sought) if !sought.unfinished.is_empty() => {
+                html.lit("not so far; ");
+                let places: Vec<_> =
+                    sought.unfinished.iter().map(|(name, at)| (*name, at.to_string())).collect();
+                let changes: Vec<_> = places.iter().map(|(name, at)| (*name, &**at)).collect();
+                html.link(&format!("{}#output", params.with(&path, &changes)), "look further");
+            }
+            Some(_) => _ = html.lit("not found"),
             None => {}
         }
         html.lit("</span></form></div><div class=\"panes\">");
         for window in &self.windows {
+            // Nothing will come, so the other one may have its room.
+            let class = if window.length == 0 && !running { "pane void" } else { "pane" };
+            html.lit("<div class=\"").lit(class).lit("\"");
             self.pane(html, window, params, &path);
         }
         html.lit("</div></section>");
@@ -106,7 +129,7 @@ impl Output {
             "stderr" => ("err", "stderr"),
             _ => ("all", "stdout and stderr"),
         };
-        html.lit("<div class=\"pane\"").at("data-stream", window.stream);
+        html.at("data-stream", window.stream);
         html.num("data-start", window.offset).num("data-end", window.end);
         html.num("data-length", window.length);
         html.at("data-offsets", &format!("{}.{}", window.offsets[0], window.offsets[1]));
@@ -139,7 +162,7 @@ impl Output {
             }
             if let Content::Spans { spans } = &piece.content {
                 for span in spans {
-                    text(html, &span.0, &span.1, self.found.as_ref());
+                    text(html, &span.0, &span.1, self.sought.as_ref());
                 }
             }
             if merged {
@@ -155,11 +178,11 @@ impl Output {
 }
 
 /// A span, with marks around what was looked for.
-fn text(html: &mut Html, classes: &str, text: &str, found: Option<&(String, bool)>) {
+fn text(html: &mut Html, classes: &str, text: &str, sought: Option<&Sought>) {
     if !classes.is_empty() {
         html.lit("<span").at("class", classes).lit(">");
     }
-    let needle = found.map(|(text, _)| text.to_ascii_lowercase()).unwrap_or_default();
+    let needle = sought.map(|sought| sought.text.to_ascii_lowercase()).unwrap_or_default();
     let mut rest = text;
     if !needle.is_empty() {
         // Folding ASCII only keeps every place where it was.
@@ -178,14 +201,17 @@ fn text(html: &mut Html, classes: &str, text: &str, found: Option<&(String, bool
     }
 }
 
+/// How much is shown, and from where.
 fn extent(window: &Window) -> String {
-    if window.offset == 0 && window.end == window.length {
-        return term::size(window.length);
+    let all = term::size(window.length);
+    let shown = term::size(window.end - window.offset);
+    match (window.offset, window.end == window.length) {
+        (0, true) => all,
+        (0, false) => format!("the first {shown} of {all}"),
+        (_, true) => format!("the last {shown} of {all}"),
+        (offset, false) => {
+            let part = offset as f64 / window.length as f64 * 100.0;
+            format!("{shown} at {part:.1} % of {all}")
+        }
     }
-    format!(
-        "{} to {} of {}",
-        term::size(window.offset),
-        term::size(window.end),
-        term::size(window.length)
-    )
 }

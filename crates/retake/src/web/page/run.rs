@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use retake_effects::Effects;
 use retake_effects::tests::TestStatus;
 use retake_engine::quote;
-use retake_event::{Ending, Intent, Kind, LeftFate, Run, State as RunState};
+use retake_event::{Ending, ErrorCode, Intent, Kind, LeftFate, Run, State as RunState};
 use retake_store::Tree;
 
 use super::super::App;
@@ -68,7 +68,9 @@ fn head(html: &mut Html, run: &Run) {
         html.lit("</span>");
     }
     html.lit("</p>");
-    if let Some(error) = run.ending.as_ref().and_then(|ending| ending.error.as_ref()) {
+    // What a printed result did not carry is on this page.
+    let error = run.ending.as_ref().and_then(|ending| ending.error.as_ref());
+    if let Some(error) = error.filter(|error| error.code != ErrorCode::OutputTooLarge) {
         // A run that succeeded may still have something to say.
         html.lit(if run.success() { "<p class=\"note\">" } else { "<p class=\"note bad\">" });
         html.text(&error.message);
@@ -159,7 +161,6 @@ fn usage(html: &mut Html, ending: &Ending) {
     if ending.redactions > 0 {
         html.fact("redacted", &term::count(ending.redactions, "secret"));
     }
-    html.fact("truncated", if ending.truncated { "the output was cut" } else { "" });
     html.fact(
         "leaked",
         if ending.leaked { "the output was still held open at the end" } else { "" },

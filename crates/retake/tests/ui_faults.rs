@@ -1,0 +1,120 @@
+//! The page while things go wrong underneath: words instead of silence, and nobody else notices.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
+
+mod common;
+
+use std::process::{Child, Stdio};
+
+use common::{RETAKE, Sandbox, Ui, eventually};
+use serde_json::json;
+
+fn start(sandbox: &Sandbox, script: &str) -> Child {
+    let mut command = sandbox.command(RETAKE);
+    command.args(["exec", "--", "sh", "-c", script]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().unwrap()
+}
+
+fn running(ui: &Ui) -> String {
+    let mut id = String::new();
+    eventually("the run", || {
+        let answer = ui.get("/api/v1/runs?status=running");
+        if answer.status == 200
+            && let Some(found) = answer.json()["runs"][0]["id"].as_str()
+        {
+            id = found.to_owned();
+        }
+        !id.is_empty()
+    });
+    id
+}
+
+#[test]
+fn a_run_that_is_pruned_while_it_is_followed_is_told_of_in_words() {
+    for erase in [&["runs", "prune", "--older-than", "0s"][..], &["runs", "delete"]] {
+        let sandbox = Sandbox::new();
+        sandbox.recorded("true");
+        let ui = sandbox.ui();
+        // More than the connection holds, so that the listener is not at its end yet.
+        let mut child = start(&sandbox, "while [ ! -e go ]; do sleep 0.01; done; seq 1 4000000");
+        let id = running(&ui);
+        let mut events = ui.listen(&format!("/api/v1/runs/{id}/events"), None);
+        sandbox.file("go", "");
+        events.until("output");
+        assert!(child.wait().unwrap().success());
+        let own = [id.as_str()];
+        let words = [erase, if erase.len() == 2 { &own[..] } else { &[] }].concat();
+        let erased = sandbox.retake(&words);
+        assert_eq!(erased.code, 0, "{}", erased.snapshot());
+        let gone = events.until("gone");
+        let said = gone.data["message"].as_str().unwrap();
+        assert!(said.contains("no run matches"), "{said}");
+        assert!(events.next().is_none(), "nobody waits for more");
+    }
+}
+
+#[test]
+fn who_wants_the_latest_is_told_that_there_is_too_much_and_goes_on_at_the_end() {
+    let sandbox = Sandbox::new();
+    sandbox.recorded("true");
+    let ui = sandbox.ui();
+    let script = "echo one; while [ ! -e go1 ]; do sleep 0.01; done; seq 1 300000; \
+                  while [ ! -e go2 ]; do sleep 0.01; done; echo last";
+    let mut child = start(&sandbox, script);
+    let id = running(&ui);
+    let path = format!("/api/v1/runs/{id}/events?latest=1");
+    let mut events = ui.listen(&path, None);
+    let first = events.until("output");
+    assert_eq!((&first.data["from"], &first.data["offsets"]), (&json!([0, 0]), &json!([4, 0])));
+    drop(events);
+    sandbox.file("go1", "");
+    eventually("all of it", || {
+        let window = ui.get(&format!("/api/v1/runs/{id}/logs?tail=1&limit=100")).json();
+        window["length"] == 1_988_899
+    });
+    let mut events = ui.listen(&path, first.id.as_deref());
+    let behind = events.until("behind");
+    assert_eq!(behind.data["lengths"], json!([1_988_899, 0]));
+    assert!(events.next().is_none());
+    let mut events = ui.listen(&path, Some("1988899.0"));
+    sandbox.file("go2", "");
+    let told = events.until("output");
+    assert_eq!(told.data["pieces"][0]["text"], "last\n");
+    assert_eq!(told.data["from"], json!([1_988_899, 0]));
+    events.until("end");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_loop_whose_runs_are_pruned_is_still_shown() {
+    let sandbox = Sandbox::new();
+    sandbox
+        .agent("", &["start; say 'almost there'; progress 1 2; result", "start; complete; result"]);
+    sandbox.workspace("task", &[]);
+    assert_eq!(sandbox.run_agent(&[]).code, 0);
+    let ui = sandbox.ui();
+    let id = ui.get("/api/v1/loops").json()["loops"][0]["id"].as_str().unwrap().to_owned();
+    let pruned = sandbox.retake(&["runs", "prune", "--older-than", "0s", "--kind", "agent"]);
+    assert_eq!(pruned.code, 0, "{}", pruned.snapshot());
+    assert_eq!(ui.get("/api/v1/runs").json()["runs"], json!([]));
+    let page = ui.get(&format!("/loops/{id}"));
+    assert_eq!(page.status, 200, "{}", page.text());
+    assert!(page.text().contains("It has no run"), "{}", page.text());
+    let document = ui.get(&format!("/api/v1/loops/{id}")).json();
+    assert_eq!(document["agent"]["iterations"].as_array().unwrap().len(), 2, "{document}");
+    ui.listen(&format!("/api/v1/loops/{id}/events"), None).until("end");
+}
+
+#[test]
+fn a_page_that_finds_nothing_in_the_first_part_says_that_there_is_more() {
+    let sandbox = Sandbox::new();
+    // Without a script one request looks through 64 MiB.
+    let run = sandbox.recorded("head -c 70000000 /dev/zero | tr '\\0' x; echo; echo NEEDLE");
+    let ui = sandbox.ui();
+    let page = ui.get(&format!("/runs/{run}?find=needle")).text();
+    let (_, rest) = page.split_once("not so far; <a href=\"").unwrap();
+    let address = rest.split('"').next().unwrap().replace("&amp;", "&");
+    let page = ui.get(address.split('#').next().unwrap()).text();
+    assert!(page.contains("<mark>NEEDLE</mark>"), "{address}");
+    let page = ui.get(&format!("/runs/{run}?find=haystack&out=69000000")).text();
+    assert!(page.contains("not found") && !page.contains("look further"));
+}
