@@ -9,7 +9,7 @@ use super::{Exit, Failure};
 use crate::config::Config;
 use crate::mcp::install::{self, Changed, Client, Scope};
 use crate::mcp::policy::{Asked, Policy};
-use crate::{mcp, place, term};
+use crate::{mcp, place, push, term};
 
 /// Serve agents over the Model Context Protocol: their commands run on the record
 ///
@@ -66,7 +66,16 @@ pub(super) fn mcp(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let config = Config::load(place.project.as_deref())?;
     match args.check {
         Some(line) => check(&line, &here.join(args.cwd.unwrap_or_default()), project, &config),
-        None => mcp::serve(place, config, here),
+        None => {
+            let pushes =
+                config.truth("execution.audit.enabled") && config.text("record.push").is_some();
+            let store = place.store.clone();
+            let served = mcp::serve(place, config, here);
+            if pushes {
+                push::in_background(&store);
+            }
+            served
+        }
     }
 }
 
