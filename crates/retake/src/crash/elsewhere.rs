@@ -179,6 +179,8 @@ impl<'a> Elsewhere<'a> {
             spec.arguments = words.into_iter().map(Into::into).collect();
             spec.loop_id = claim.loop_id;
             spec.iteration = at as u64 + 1;
+            // All of it is kept, and none of it is carried along.
+            spec.inline_bytes = u64::MAX;
             spec.labels.insert(SHARE.to_owned(), share.to_string());
             let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
             let last = exploration.check.timeout + SLACK;
@@ -212,8 +214,8 @@ impl<'a> Elsewhere<'a> {
             program.display().to_string(),
             "crash".to_owned(),
             "share".to_owned(),
-            input.display().to_string(),
             format!("--states={share}"),
+            input.display().to_string(),
             format!("--model={}", exploration.model.name()),
             format!("--verify={}", check.command),
             format!("--verify-timeout={}ms", check.timeout.as_millis()),

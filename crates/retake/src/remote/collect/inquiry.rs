@@ -58,11 +58,7 @@ impl Batch {
         self.ask_pause = (self.ask_pause * 5 / 4).clamp(soonest, ASK_AT_MOST.max(soonest));
         self.ask_at = Instant::now() + self.ask_pause;
         self.find_unheard(&rows)?;
-        for (cell, _) in self.layout.attempts("started")? {
-            if let Some(cell) = self.cells.get_mut(cell) {
-                cell.began = true;
-            }
-        }
+        self.note_starts()?;
         let mut again = Vec::new();
         for cell in 0..self.cells.len() {
             if self.cells[cell].state != State::Done && self.consider(cell, &rows, tools)? {

@@ -263,6 +263,7 @@ impl Batch {
             self.send(tools)?;
         }
         let new = self.take_in(store)?;
+        self.note_starts()?;
         self.look_pause = match new.is_empty() {
             true => (self.look_pause * 5 / 4).min(LOOK_AT_MOST),
             false => LOOK_EVERY,
@@ -271,6 +272,20 @@ impl Batch {
             self.ask(tools)?;
         }
         Ok(new)
+    }
+
+    /// Looks which cells have begun. The scheduler is asked too seldom for short ones.
+    fn note_starts(&mut self) -> Result<(), Error> {
+        for (cell, path) in self.layout.attempts("started")? {
+            if let Some(cell) = self.cells.get_mut(cell).filter(|cell| !cell.began) {
+                cell.began = true;
+                if cell.state == State::Queued {
+                    let node = fs::read_to_string(&path).ok().filter(|node| !node.is_empty());
+                    cell.state = State::Running { node };
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Takes new results into the record, all that are there with one commit.
