@@ -154,7 +154,7 @@ fn a_share_that_someone_cancels_is_stated_and_is_no_finding() {
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(125), "{said}");
-    assert!(said.contains("were not checked: cancelled"), "{said}");
+    assert!(said.contains("were not checked: cancelled in Slurm by someone else"), "{said}");
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&answer["complete"], &answer["findings"]), (&false.into(), &Value::Array(vec![])));
     assert!(answer["verified"].as_u64() < answer["distinct"].as_u64(), "{answer}");

@@ -32,6 +32,9 @@ impl Gathered {
         match answer(store, &run, total) {
             Ok(answer) => self.answers.push((share, answer)),
             Err(_) if cancelled && (self.unasked || signals::received().is_some()) => {}
+            Err(_) if cancelled => {
+                self.lost.push((share, "cancelled in Slurm by someone else".to_owned()));
+            }
             Err(why) => self.lost.push((share, why)),
         }
         Ok(())
