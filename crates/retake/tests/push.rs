@@ -202,10 +202,89 @@ fn after_each_loop_a_database_gets_it_and_one_that_is_down_hurts_nobody() {
     run(&base);
     let note = base.sandbox.store().join("push.log");
     eventually("a note is left", || note.exists());
+    let doctor = base.sandbox.retake(&["doctor"]);
+    assert_eq!(doctor.code, 0, "{}", doctor.snapshot());
+    assert!(doctor.stdout.contains("push      failed, and what is missing"), "{}", doctor.stdout);
+    let failed = base.sandbox.retake(&["doctor", "--json"]).json()["pushFailed"].clone();
+    assert!(failed.as_str().unwrap().contains("the database cannot be reached"), "{failed}");
     base.postgres.resume().unwrap();
     run(&base);
     eventually("all is caught up", || base.postgres.ask("SELECT count(*) FROM retake.runs") == "3");
     eventually("the note is gone", || !note.exists());
+    assert!(!base.sandbox.retake(&["doctor"]).stdout.contains("push "));
+    // Crash tests are loops as well.
+    std::fs::create_dir(base.sandbox.project().join("root")).unwrap();
+    let crash = ["crash", "--root", "root", "--verify", "true", "--", "touch", "root/file"];
+    assert_eq!(called(&mut base.command(&crash)).code, 0);
+    eventually("the crash test is there", || {
+        base.postgres.ask("SELECT stop_reason FROM retake.loops WHERE kind = 'crash'") == "clean"
+    });
+}
+
+#[test]
+fn views_answer_what_they_promise_and_events_are_those_of_the_record() {
+    let Some(base) = Base::start() else { return };
+    let ran = |arguments: &[&str], code: i32| {
+        let called = called(&mut base.command(arguments));
+        assert_eq!(called.code, code, "{}", called.snapshot());
+    };
+    // Values whose middle is known: 11, 14, 32 and 22, 25, 43; a failing run counts for nothing.
+    base.sandbox.file(
+        "matrix.yml",
+        "command: 'n=$(cat n.$AXIS_N 2>/dev/null); n=$((${n:-0} + 1)); echo $n > n.$AXIS_N; \
+         [ $n -eq 2 ] && { echo metric: load=99999; exit 1; }; \
+         echo metric: load=$((AXIS_N * 11 + (n == 3) * 3 + (n == 4) * 21))'\n\
+         iterations: 3\naxes: {n: [1, 2]}\n",
+    );
+    ran(&["matrix", "run"], 0);
+    ran(&["matrix", "run"], 0);
+    assert_eq!(base.push(&[]).code, 0);
+    let medians = base.postgres.ask(
+        "SELECT axes ->> 'n', runs, median FROM retake.matrix_medians
+         WHERE metric = 'load' ORDER BY 1",
+    );
+    assert_eq!(medians, "1|3|14\n2|3|25");
+    let failed = base.postgres.ask("SELECT runs, failed, rate FROM retake.failure_rate");
+    assert_eq!(failed, "8|2|0.2500");
+
+    // One test changes twice, one never, one is not always there.
+    for (a, b) in [("ok", "ok"), ("FAILED", "ok"), ("FAILED", "ignored"), ("ok", "ok")] {
+        let text = format!(
+            "running 2 tests\ntest a ... {a}\ntest b ... {b}\n\n\
+             test result: {}. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n",
+            if a == "ok" { "ok" } else { "FAILED" }
+        );
+        let file = base.sandbox.file("said", &text);
+        base.sandbox.recorded_with(&["--tests"], &format!("cat {}", file.display()));
+    }
+    assert_eq!(base.push(&[]).code, 0);
+    let flips = base
+        .postgres
+        .ask("SELECT test, before, after FROM retake.test_flips ORDER BY start_time, test");
+    assert_eq!(flips, "a|passed|failed\na|failed|passed");
+
+    // A crash test has many events; they are there in order and to the byte.
+    std::fs::create_dir(base.sandbox.project().join("root")).unwrap();
+    let program = "echo x > root/file; echo y >> root/file";
+    ran(&["crash", "--root", "root", "--verify", "true", "--", "sh", "-c", program], 0);
+    assert_eq!(base.push(&[]).code, 0);
+    let record = rusqlite::Connection::open(base.sandbox.store().join("retake.db")).unwrap();
+    let mut events =
+        record.prepare("SELECT seq, body FROM events ORDER BY loop, seq").expect("a query");
+    let here: Vec<String> = events
+        .query_map([], |row| Ok(format!("{}|{}", row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    let there = base.postgres.ask("SELECT seq, body FROM retake.events ORDER BY loop_id, seq");
+    assert!(here.len() > 3, "{here:?}");
+    assert_eq!(there.lines().collect::<Vec<_>>(), here);
+    let loops = base.postgres.ask("SELECT kind, state, stop_reason FROM retake.loops ORDER BY id");
+    assert_eq!(loops, "matrix|finished|completed\nmatrix|finished|completed\ncrash|finished|clean");
+    // Once more changes nothing.
+    let before = base.count("events");
+    assert_eq!(base.push(&[]).json()["events"], 0);
+    assert_eq!(base.count("events"), before);
 }
 
 /// Many runs without running anything.

@@ -4,7 +4,7 @@ mod common;
 
 use std::os::unix::process::ExitStatusExt;
 
-use common::slurm_env::Site;
+use common::slurm_env::{Site, killing};
 use common::{alive, called, eventually};
 
 fn pid_in(path: &std::path::Path) -> i32 {
@@ -117,15 +117,6 @@ fn a_request_that_nothing_can_satisfy_ends() {
     assert_eq!(ran.code, 125, "{}", ran.snapshot());
     assert!(ran.stderr.contains("never start"), "{}", ran.snapshot());
     site.settled();
-}
-
-/// A program that kills the retake that asked for it, before or after it did its work.
-fn killing(before: bool) -> String {
-    let kill = "[ -e \"$0.done\" ] || { : > \"$0.done\"; kill -9 $(ps -o ppid= -p $PPID); }";
-    match before {
-        true => format!("{kill}; exec $REAL \"$@\""),
-        false => format!("$REAL \"$@\"; {kill}"),
-    }
 }
 
 #[test]

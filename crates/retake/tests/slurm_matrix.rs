@@ -4,6 +4,9 @@ mod common;
 
 use std::collections::HashSet;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use common::slurm_env::Site;
 use common::{alive, eventually};
@@ -61,34 +64,119 @@ fn two_hundred_cells() {
     site.complete(200);
 }
 
+/// How often each cell has begun.
+fn attempts(project: &Path, cells: usize) -> Vec<usize> {
+    let lines = |n: usize| std::fs::read_to_string(project.join(format!("ran.{n}")));
+    (0..cells).map(|n| lines(n).map_or(0, |text| text.lines().count())).collect()
+}
+
+/// Like `eventually`, for what a scheduler takes its time for.
+fn in_the_end(what: &str, mut condition: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(120);
+    while !condition() {
+        assert!(Instant::now() < until, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 #[test]
-fn a_cell_that_is_requeued_and_one_whose_node_is_lost_count_once() {
-    let Some(mut site) = Site::start(2, "") else { return };
-    let command = "echo $$ > pid.$AXIS_N.$$; while [ ! -e go ]; do sleep 0.1; done; echo done";
-    site.matrix(6, command, 1);
-    let child = site.spawn(&Site::RUN);
+fn a_cell_that_is_requeued_and_one_whose_node_is_lost_run_twice_and_count_once() {
+    let Some(mut site) = Site::start(4, "") else { return };
+    let command = "echo $$ >> ran.$AXIS_N; while [ ! -e go.$AXIS_N ]; do sleep 0.05; done";
+    site.matrix(3, command, 1);
+    // A node for each.
+    let spread = ("RETAKE_SLURM__OPTIONS", "--cpus-per-task=8");
+    let mut child = site.command();
+    let child = child.env(spread.0, spread.1).args(Site::RUN).stderr(Stdio::piped()).spawn();
+    let child = child.expect("started");
     let project = site.sandbox.project();
-    let pids = || -> Vec<i32> {
-        let files = std::fs::read_dir(&project).unwrap();
-        let names = files.filter_map(|file| file.unwrap().file_name().into_string().ok());
-        let pids = names.filter(|name| name.starts_with("pid."));
-        pids.filter_map(|name| name.rsplit('.').next()?.parse().ok()).collect()
-    };
-    eventually("all run", || pids().len() == 6);
-    // One is put back into the queue; a node's daemon dies, and what it started lives on.
+    eventually("all run", || attempts(&project, 3) == [1, 1, 1]);
     let jobs = site.slurm.ask("squeue", &["-h", "-r", "--me", "-o", "%i %N"]);
-    let on = |node: &str| jobs.lines().find(|line| line.ends_with(node)).map(str::to_owned);
-    let requeued = on("n1").or_else(|| on("n2")).expect("a job");
-    let requeued = requeued.split(' ').next().unwrap();
-    site.slurm.ask("scontrol", &["requeue", requeued]);
+    let on = |node: &str| {
+        let found = jobs.lines().find_map(|line| line.strip_suffix(node));
+        found.expect("a job on each node").trim().to_owned()
+    };
+    // One is put back into the queue. One outlives the daemon that started it, and is started again.
+    site.slurm.ask("scontrol", &["requeue", &on("n1")]);
+    on("n2");
     site.slurm.kill_node(1);
-    std::fs::write(project.join("go"), "").unwrap();
-    site.slurm.start_node(1).unwrap();
+    site.slurm.ask("scontrol", &["update", "nodename=n2", "state=down", "reason=test"]);
+    in_the_end("two began twice", || {
+        let mut all = attempts(&project, 3);
+        all.sort_unstable();
+        all == [1, 2, 2]
+    });
+    let begun = attempts(&project, 3);
+    let batch = site.batches().remove(0);
+    let count = |part: &str| std::fs::read_dir(batch.join(part)).unwrap().count();
+    for cell in (0..3).filter(|cell| begun[*cell] == 2) {
+        std::fs::write(project.join(format!("go.{cell}")), "").unwrap();
+    }
+    // Both attempts of the one whose node was lost come to their end: one result, one too late.
+    in_the_end("both have a result", || count("result") == 2 && count("late") == 1);
+    let single = begun.iter().position(|count| *count == 1).unwrap();
+    std::fs::write(project.join(format!("go.{single}")), "").unwrap();
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(0), "{said}");
-    site.complete(6);
-    eventually("no process is left", || pids().into_iter().all(|pid| !alive(pid)));
+    site.slurm.start_node(1).unwrap();
+    site.complete(3);
+    assert_eq!(site.runs().len(), 3);
+    // What came too late is kept.
+    assert_eq!((site.batches(), count("late")), (vec![batch.clone()], 1));
+    let pids = (0..3).flat_map(|n| std::fs::read_to_string(project.join(format!("ran.{n}"))));
+    let pids: Vec<i32> = pids
+        .flat_map(|text| text.lines().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
+        .collect();
+    assert_eq!(pids.len(), 5);
+    eventually("no process is left", || pids.iter().all(|pid| !alive(*pid)));
+}
+
+#[test]
+fn a_controller_that_forgets_what_it_acknowledged_costs_no_cell_its_result() {
+    let Some(mut site) = Site::start(2, "") else { return };
+    site.matrix(3, "echo $$ >> ran.$AXIS_N; while [ ! -e go ]; do sleep 0.05; done", 1);
+    let child = site.spawn(&Site::RUN);
+    let project = site.sandbox.project();
+    eventually("all run", || attempts(&project, 3) == [1, 1, 1]);
+    site.slurm.forget().unwrap();
+    assert_eq!(site.slurm.ask("squeue", &["-h", "--me"]), "", "it still knows something");
+    // It gives the same numbers out again; names tell them apart.
+    in_the_end("all are submitted again", || {
+        let jobs = site.slurm.ask("squeue", &["-h", "-r", "--me", "-t", "PENDING,RUNNING"]);
+        jobs.lines().count() == 3
+    });
+    std::fs::write(project.join("go"), "").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("is submitted again: the scheduler knows nothing of it"), "{said}");
+    site.complete(3);
+    assert_eq!(site.runs().len(), 3);
+    let pids: Vec<i32> = (0..3)
+        .flat_map(|n| {
+            let text = std::fs::read_to_string(project.join(format!("ran.{n}"))).unwrap();
+            text.lines().map(|pid| pid.parse().unwrap()).collect::<Vec<i32>>()
+        })
+        .collect();
+    in_the_end("no process is left", || pids.iter().all(|pid| !alive(*pid)));
+}
+
+#[test]
+fn sampling_goes_on_there_until_it_is_sure() {
+    let Some(site) = Site::start(2, "") else { return };
+    site.matrix(2, "echo metric: load=$((100 + AXIS_N * 30 + $$ % 3))", 1);
+    let sure = ["--until-sure", "2%", "--metric", "load", "--budget", "3m", "--json"];
+    let ran = site.retake(&[&Site::RUN[..], &sure].concat());
+    assert_eq!(ran.code, 0, "{}", ran.snapshot());
+    let comparison = &ran.json()["comparisons"][0];
+    assert_eq!(comparison["verdict"], "slower", "{}", ran.snapshot());
+    let runs = site.runs();
+    assert!(runs.len() >= 10 && runs.iter().all(|run| run["ranOn"]["executor"] == "slurm"));
+    // It is decided: nothing is left to run.
+    let again = site.retake(&[&Site::RUN[..], &sure].concat());
+    assert_eq!((again.code, site.runs().len()), (0, runs.len()), "{}", again.snapshot());
+    site.settled();
 }
 
 #[test]

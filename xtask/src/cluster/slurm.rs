@@ -71,6 +71,14 @@ impl Slurm {
         }
     }
 
+    /// Kills the controller and starts one that knows nothing of any job.
+    pub(crate) fn forget(&mut self) -> io::Result<()> {
+        self.kill_controller();
+        std::fs::remove_dir_all(self.dir.join("state"))?;
+        std::fs::create_dir(self.dir.join("state"))?;
+        self.start_controller()
+    }
+
     pub(crate) fn start_node(&mut self, node: usize) -> io::Result<()> {
         let mut command = Command::new("/usr/sbin/slurmd");
         command.arg("-D").arg("-N").arg(format!("n{}", node + 1)).arg("-f").arg(self.conf());

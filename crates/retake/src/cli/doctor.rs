@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{Exit, Failure};
 use crate::leftovers::{self, Leftover};
 use crate::record::Record;
-use crate::{recovery, term};
+use crate::{push, recovery, term};
 
 /// Examine the record: integrity, lost and orphaned files, processes left running, free disk
 ///
@@ -44,6 +44,9 @@ struct Document {
     output_bytes: u64,
     spool_bytes: u64,
     free_bytes: Option<u64>,
+    /// Why a database does not have all of it yet. The next push makes up for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    push_failed: Option<String>,
     problems: Vec<String>,
     repaired: Vec<String>,
 }
@@ -54,6 +57,7 @@ pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     let mut document = Document {
         store: root.display().to_string(),
         retake_version: env!("CARGO_PKG_VERSION"),
+        push_failed: push::owed(root),
         ..Document::default()
     };
     if args.repair && Store::open_read_only(root).err().is_none_or(|error| !missing(&error)) {
@@ -142,6 +146,9 @@ impl Document {
         }
         if let Some(free) = self.free_bytes {
             fact("free", term::size(free));
+        }
+        if let Some(failed) = &self.push_failed {
+            fact("push", format!("failed, and what is missing is sent by the next one: {failed}"));
         }
         for repaired in &self.repaired {
             fact("repaired", repaired.clone());

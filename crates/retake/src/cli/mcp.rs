@@ -10,7 +10,7 @@ use super::{Exit, Failure};
 use crate::config::Config;
 use crate::mcp::install::{self, Changed, Client, Scope};
 use crate::mcp::policy::{Asked, Policy};
-use crate::{mcp, place, term};
+use crate::{mcp, place, push, term};
 
 /// Serve agents over the Model Context Protocol: their commands run on the record
 ///
@@ -73,7 +73,14 @@ pub(super) fn mcp(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
                     "waiting for a client to speak the Model Context Protocol here; `retake mcp install CLIENT` has one start it (Ctrl-C ends it)",
                 );
             }
-            mcp::serve(place, config, here)
+            let pushes =
+                config.truth("execution.audit.enabled") && config.text("record.push").is_some();
+            let store = place.store.clone();
+            let served = mcp::serve(place, config, here);
+            if pushes {
+                push::in_background(&store);
+            }
+            served
         }
     }
 }

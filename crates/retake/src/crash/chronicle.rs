@@ -37,6 +37,9 @@ pub(crate) struct Planned {
     pub(crate) verify_timeout_ms: u64,
     pub(crate) seed: u64,
     pub(crate) recovery: bool,
+    /// Where states were checked, if not here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) on: Option<String>,
 }
 
 #[derive(Serialize)]

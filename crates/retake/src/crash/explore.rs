@@ -10,6 +10,7 @@ use first::operation::{Entry, Recording};
 
 use super::explain::scene;
 use super::relapse::{Patient, Relapses};
+use super::share::{self, Share};
 use super::station::{Check, Scene, Station, Verdict};
 use super::untested::Untested;
 use crate::matrix::screen::{Screen, time_left};
@@ -25,6 +26,8 @@ pub(crate) struct Exploration<'a> {
     /// Where crashes during recovery are looked at, too.
     pub(crate) relapses: Option<&'a Relapses<'a>>,
     pub(crate) screen: &'a Screen,
+    /// Only these states, by number; all without.
+    pub(crate) share: Option<Share>,
 }
 
 /// What came of it.
@@ -34,7 +37,13 @@ pub(crate) struct Explored {
     pub(crate) verified: u64,
     /// Every state that fails, in the order of the exploration, without its tree.
     pub(crate) failing: Vec<State>,
+    /// The numbers of those.
+    pub(crate) numbers: Vec<u64>,
     pub(crate) complete: bool,
+    /// States that were to be checked elsewhere and for which no answer will come.
+    pub(crate) lost: u64,
+    /// What should be known of it.
+    pub(crate) notes: Vec<String>,
 }
 
 /// What the program had promised, in order.
@@ -62,6 +71,8 @@ struct Floor<'a> {
 
 struct Progress<'a> {
     states: States<'a>,
+    /// The number of the last state that was made.
+    number: u64,
     taken: u64,
     verified: u64,
     failing: Vec<(u64, State)>,
@@ -101,10 +112,11 @@ impl Exploration<'_> {
         let floor = Floor {
             exploration: self,
             acks: acks(self.recording),
-            total: coverage.distinct_states(),
+            total: self.share.map_or(coverage.distinct_states(), Share::states),
             begun: Instant::now(),
             progress: Mutex::new(Progress {
                 states,
+                number: 0,
                 taken: 0,
                 verified: 0,
                 failing: Vec::new(),
@@ -126,11 +138,14 @@ impl Exploration<'_> {
         let mut failing = progress.failing;
         // The workers end in any order; findings must not depend on it.
         failing.sort_unstable_by_key(|(number, _)| *number);
+        let (numbers, failing) = failing.into_iter().unzip();
         Ok(Explored {
             coverage,
             verified: progress.verified,
-            failing: failing.into_iter().map(|(_, state)| state).collect(),
+            failing,
+            numbers,
             complete: progress.exhausted && progress.verified == progress.taken,
+            ..Explored::default()
         })
     }
 }
@@ -141,12 +156,19 @@ impl Floor<'_> {
         signals::received().is_some() || self.exploration.deadline.is_some_and(spent)
     }
 
+    fn told_to_stop(&self, how: &str) -> bool {
+        signals::received().is_some()
+            || self.exploration.share.is_some() && share::told_to_stop(how)
+    }
+
     fn labour(&self, slot: usize, station: &mut Station) {
         while let Some((number, state)) = self.next() {
             let checked = self.check(slot, station, number, &state);
             let mut progress = lock(&self.progress);
             match checked {
                 Ok(Verdict::Passed) => progress.verified += 1,
+                // What ends us may have ended the check first.
+                Ok(Verdict::Failed { how, .. }) if self.told_to_stop(&how) => return,
                 Ok(Verdict::Failed { .. }) => {
                     progress.verified += 1;
                     // Thousands of trees would be too many, and the key tells all of it.
@@ -168,10 +190,18 @@ impl Floor<'_> {
         if progress.broken.is_some() || self.over() {
             return None;
         }
-        let state = progress.states.next();
-        progress.exhausted |= state.is_none();
-        progress.taken += u64::from(state.is_some());
-        Some((progress.taken, state?))
+        let (from, to) =
+            self.exploration.share.map_or((1, u64::MAX), |share| (share.from, share.to));
+        while progress.number < to {
+            let Some(state) = progress.states.next() else { break };
+            progress.number += 1;
+            if progress.number >= from {
+                progress.taken += 1;
+                return Some((progress.number, state));
+            }
+        }
+        progress.exhausted = true;
+        None
     }
 
     fn check(

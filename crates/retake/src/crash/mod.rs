@@ -5,9 +5,11 @@
 //! report is chosen in `cli::crash`.
 
 pub(crate) mod chronicle;
+pub(crate) mod elsewhere;
 pub(crate) mod explain;
 pub(crate) mod explore;
 pub(crate) mod finding;
+mod gathered;
 pub(crate) mod html;
 pub(crate) mod junit;
 pub(crate) mod life;
@@ -15,6 +17,7 @@ mod namespace;
 pub(crate) mod relapse;
 pub(crate) mod report;
 mod scratch;
+pub(crate) mod share;
 pub(crate) mod station;
 pub(crate) mod timeline;
 pub(crate) mod trial;

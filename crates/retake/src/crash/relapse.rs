@@ -2,7 +2,7 @@
 //! crash in the middle of it could leave must pass, too. One level deep: a recovery of a recovery is
 //! not looked at.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Mutex;
 
@@ -32,6 +32,8 @@ struct Seen {
     checked: u64,
     /// By sentence without its numbers.
     causes: HashMap<String, Cause>,
+    /// The states whose recovery does not survive a crash.
+    patients: BTreeSet<u64>,
 }
 
 struct Cause {
@@ -75,6 +77,16 @@ impl<'a> Relapses<'a> {
     /// How many states during recovery were checked.
     pub(crate) fn checked(&self) -> u64 {
         lock(&self.seen).checked
+    }
+
+    /// The states whose recovery does not survive a crash, by number.
+    pub(crate) fn patients(&self) -> Vec<u64> {
+        lock(&self.seen).patients.iter().copied().collect()
+    }
+
+    /// So many were checked by others.
+    pub(crate) fn checked_elsewhere(&self, states: u64) {
+        lock(&self.seen).checked = states;
     }
 
     /// Watches the check of a state that passed, and checks what it could leave.
@@ -191,6 +203,7 @@ impl<'a> Relapses<'a> {
     fn note(&self, number: u64, sentence: &str, finding: Finding, recording: &Recording) {
         let shape: String = sentence.chars().filter(|c| !c.is_ascii_digit()).collect();
         let mut seen = lock(&self.seen);
+        seen.patients.insert(number);
         match seen.causes.get_mut(&shape) {
             Some(known) if known.number <= number => known.finding.states += finding.states,
             known => {

@@ -19,6 +19,8 @@ pub(crate) struct Report {
     pub(crate) verified: u64,
     /// Whether all of them were.
     pub(crate) complete: bool,
+    /// States that were to be checked elsewhere and were not.
+    pub(crate) lost: u64,
     /// Of the states in [`Report::verified`].
     pub(crate) failed: u64,
     pub(crate) findings: Vec<Finding>,

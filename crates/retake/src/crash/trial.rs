@@ -7,6 +7,7 @@ use first::model::{Model, Options};
 use first::operation::Recording;
 
 use super::chronicle::Chronicle;
+use super::elsewhere::Elsewhere;
 use super::explain;
 use super::explore::Exploration;
 use super::finding::Finding;
@@ -40,6 +41,7 @@ impl Trial<'_> {
         &self,
         stations: &mut Stations,
         chronicle: &mut Chronicle,
+        elsewhere: Option<&mut Elsewhere<'_>>,
     ) -> Result<Report, Untested> {
         let options = Options { seed: self.seed, ..Options::default() };
         let relapses = self
@@ -57,9 +59,17 @@ impl Trial<'_> {
             deadline: self.deadline,
             relapses: relapses.as_ref(),
             screen: self.screen,
+            share: None,
         };
+        let begun = Instant::now();
         exploration.check_uncrashed(&mut stations.stations[0])?;
-        let explored = exploration.explore(&mut stations.stations)?;
+        let took = begun.elapsed();
+        let explored = match elsewhere {
+            Some(there) => {
+                there.explore(&exploration, chronicle, &mut stations.stations[0], took)?
+            }
+            None => exploration.explore(&mut stations.stations)?,
+        };
         chronicle.states(&explored.coverage);
         let repro = |id: &str| {
             let log = self.log.to_string_lossy();
@@ -68,6 +78,8 @@ impl Trial<'_> {
         let mut findings =
             explain::findings(&exploration, &explored.failing, &mut stations.stations[0], &repro)?;
         let mut notes: Vec<String> = stations.elsewhere.iter().cloned().collect();
+        notes.extend(explored.notes);
+        notes.dedup();
         let mut recoveries = Vec::new();
         if let Some(relapses) = relapses {
             // Those of the exploration were counted as well.
@@ -88,6 +100,7 @@ impl Trial<'_> {
             coverage: explored.coverage,
             verified: explored.verified,
             complete: explored.complete,
+            lost: explored.lost,
             failed: explored.failing.len() as u64,
             findings,
             notes,

@@ -4,7 +4,6 @@
 //! A cell without a result of its own (cancelled by someone else, lost with its machine) is not
 //! told to the agenda at all: it is neither a success nor a failure of the command.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,13 +15,14 @@ use super::iterate::{Ground, Ran};
 use super::screen::Screen;
 use super::work::{Floor, Worked, lock};
 use crate::remote::Error;
-use crate::remote::collect::{Batch, Plan, State};
+use crate::remote::collect::{Attached, Batch, Plan, State};
 use crate::remote::journal;
 use crate::remote::order::{Measured, Order};
 use crate::remote::settle::outcome;
 use crate::remote::shared::Shared;
 use crate::remote::slurm::Target;
 use crate::remote::tools::Tools;
+use crate::remote::whereabouts::whereabouts;
 use crate::signals;
 use crate::slot::Slot;
 
@@ -97,7 +97,11 @@ fn send_and_collect(
                 floor.screen.notice(&format!("the shared directory could not be tidied: {error}"));
             }
         }
-        *lock(&floor.elsewhere) = whereabouts(&sent);
+        *lock(&floor.elsewhere) =
+            match whereabouts(sent.iter().flat_map(|sent| sent.batch.states())) {
+                Some(known) => format!("  {known}"),
+                None => String::new(),
+            };
         for (step, run) in came {
             take(slot, floor, &step, &run, without);
         }
@@ -162,7 +166,7 @@ fn send(
         order.measured = Some(Measured { planned: ground.sizes.get(step.cell).copied() });
         orders.push(order);
     }
-    let plan = Plan { kind: Kind::Matrix, orders, repeatable: true, target: target.clone() };
+    let plan = Plan::of(Kind::Matrix, orders, true, target.clone());
     let (keeper, store) = slot.tools_and_store().map_err(|error| error.to_string())?;
     let mut tools = Tools::new(keeper);
     let batch =
@@ -194,30 +198,6 @@ fn take(slot: &mut Slot, floor: &Floor<'_>, step: &Step, run: &Run, without: &mu
     floor.done(slot, step, &ran);
 }
 
-/// How many wait and how many run, and where.
-fn whereabouts(sent: &[Sent]) -> String {
-    let (mut queued, mut running, mut nodes) = (0, 0, BTreeSet::new());
-    for state in sent.iter().flat_map(|sent| sent.batch.states()) {
-        match state {
-            State::Queued => queued += 1,
-            State::Running { node } => {
-                running += 1;
-                nodes.extend(node.as_deref());
-            }
-            State::Done => {}
-        }
-    }
-    if queued + running == 0 {
-        return String::new();
-    }
-    let on = match nodes.len() {
-        0 => String::new(),
-        1..=4 => format!(" on {}", nodes.into_iter().collect::<Vec<_>>().join(" ")),
-        count => format!(" on {count} nodes"),
-    };
-    format!("  {queued} queued, {running} running{on}")
-}
-
 /// Waits for what an earlier run of a matrix sent and did not live to collect.
 pub(crate) fn attach(slot: &mut Slot, screen: &Screen) -> Result<(), String> {
     let told = |error: Error| error.to_string();
@@ -225,8 +205,12 @@ pub(crate) fn attach(slot: &mut Slot, screen: &Screen) -> Result<(), String> {
     let mut tools = Tools::new(keeper);
     let orphans = journal::orphans(store.path()).map_err(told)?;
     for held in orphans.into_iter().filter(|held| held.entry.kind == Kind::Matrix) {
-        let Some(mut batch) = Batch::attach(&mut tools, store, held).map_err(told)? else {
-            continue;
+        let mut batch = match Batch::attach(&mut tools, store, held).map_err(told)? {
+            Attached::Batch(batch) => batch,
+            Attached::Nothing(held) => {
+                held.end().map_err(told)?;
+                continue;
+            }
         };
         screen.notice("cells of an earlier run are still elsewhere; they are waited for");
         while !batch.done() {

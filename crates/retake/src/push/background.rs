@@ -36,6 +36,12 @@ pub(crate) fn note(store: &Path, problem: Option<&str>) {
     };
 }
 
+/// What went wrong with the last push, and when; `None` if it went well.
+pub(crate) fn owed(store: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(store.join("push.log")).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
 /// Starts a push and does not wait for it. Inside another run it is left to that run's end, which
 /// would otherwise take the process for something the command left behind.
 pub(crate) fn in_background(store: &Path) {

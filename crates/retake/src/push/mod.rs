@@ -13,7 +13,7 @@ mod send;
 mod tls;
 
 pub(crate) use address::{Address, AddressError};
-pub(crate) use background::{in_background, note, turn};
+pub(crate) use background::{in_background, note, owed, turn};
 pub(crate) use send::{Pushed, Wanted, push};
 
 /// Why a push broke off. What was sent until then is there.

@@ -2,6 +2,7 @@
 //!
 //!     batch.json          what is run and how; complete before anything is submitted
 //!     script              what the scheduler starts
+//!     input               what all cells read, if they do
 //!     order/N.json        the order for cell N
 //!     list/R, job/R       the cells of submission R; what the scheduler calls it
 //!     started/N.ATTEMPT   cell N began, and on which machine
@@ -103,6 +104,10 @@ impl Layout {
 
     pub(crate) fn script(&self) -> PathBuf {
         self.dir.join("script")
+    }
+
+    pub(crate) fn input(&self) -> PathBuf {
+        self.dir.join("input")
     }
 
     pub(crate) fn order(&self, cell: usize) -> PathBuf {

@@ -8,8 +8,9 @@ use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use retake_event::Kind;
+use retake_event::{Kind, LoopId};
 use serde::{Deserialize, Serialize};
 
 use super::Error;
@@ -22,7 +23,23 @@ pub(crate) struct Entry {
     pub(crate) kind: Kind,
     /// The directory of the batch.
     pub(crate) dir: PathBuf,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) claim: Option<Claim>,
 }
+
+/// Whose results they are: the same question, asked again after its asker died, gets them. An entry
+/// with a claim therefore outlives its batch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Claim {
+    /// A hash of the question.
+    pub(crate) topic: String,
+    /// The loop that the runs are of.
+    pub(crate) loop_id: LoopId,
+}
+
+/// For how long nobody need have asked again until an entry is forgotten.
+const CLAIMED: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A batch that is ours to look after.
 #[derive(Debug)]
@@ -30,7 +47,7 @@ pub(crate) struct Held {
     pub(crate) entry: Entry,
     path: PathBuf,
     /// The lock goes with it.
-    _file: File,
+    file: File,
 }
 
 fn directory(store: &Path) -> PathBuf {
@@ -60,7 +77,19 @@ impl Held {
         let text = super::batch::json(&entry, &path)?;
         file.write_all(&text).and_then(|()| file.sync_all()).map_err(failed)?;
         super::batch::sync(&dir).map_err(failed)?;
-        Ok(Self { entry, path, _file: file })
+        Ok(Self { entry, path, file })
+    }
+
+    /// All results are recorded. Whoever asked for them may come back for a while.
+    pub(crate) fn end_unless_claimed(self) -> Result<(), Error> {
+        let old = || {
+            let modified = self.file.metadata().and_then(|about| about.modified()).ok()?;
+            Some(modified.elapsed().is_ok_and(|age| age > CLAIMED))
+        };
+        if self.entry.claim.is_some() && !old().unwrap_or(false) {
+            return Ok(());
+        }
+        self.end()
     }
 
     /// All results are recorded: nobody needs to come back.
@@ -109,7 +138,7 @@ fn adopt(path: &Path) -> Result<Option<Held>, Error> {
         fs::remove_file(path).map_err(failed)?;
         return Ok(None);
     };
-    Ok(Some(Held { entry, path: path.to_owned(), _file: file }))
+    Ok(Some(Held { entry, path: path.to_owned(), file }))
 }
 
 fn lock(file: &File) -> io::Result<()> {
@@ -128,7 +157,7 @@ mod tests {
     fn a_batch_has_one_keeper_at_a_time_and_a_successor_when_he_is_gone() {
         let store = tempfile::tempdir().unwrap();
         assert!(orphans(store.path()).unwrap().is_empty());
-        let entry = Entry { key: "k1".into(), kind: Kind::Exec, dir: "/s/k1".into() };
+        let entry = Entry { key: "k1".into(), kind: Kind::Exec, dir: "/s/k1".into(), claim: None };
         let held = Held::begin(store.path(), entry.clone()).unwrap();
         assert!(orphans(store.path()).unwrap().is_empty());
         drop(held);
@@ -137,6 +166,21 @@ mod tests {
         assert_eq!(found[0].entry, entry);
         assert!(orphans(store.path()).unwrap().is_empty());
         found.remove(0).end().unwrap();
+        assert!(orphans(store.path()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_claimed_stays_until_nobody_asked_for_long() {
+        let store = tempfile::tempdir().unwrap();
+        let claim = Claim { topic: "t".into(), loop_id: LoopId::new() };
+        let entry = Entry { key: "k".into(), kind: Kind::Crash, dir: "/s/k".into(), claim: None };
+        let entry = Entry { claim: Some(claim), ..entry };
+        Held::begin(store.path(), entry.clone()).unwrap().end_unless_claimed().unwrap();
+        let found = orphans(store.path()).unwrap().remove(0);
+        assert_eq!(found.entry, entry);
+        let long_ago = std::time::SystemTime::now() - CLAIMED - Duration::from_secs(60);
+        found.file.set_modified(long_ago).unwrap();
+        found.end_unless_claimed().unwrap();
         assert!(orphans(store.path()).unwrap().is_empty());
     }
 

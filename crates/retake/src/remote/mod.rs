@@ -23,6 +23,7 @@ pub(crate) mod shared;
 pub(crate) mod slurm;
 pub(crate) mod successor;
 pub(crate) mod tools;
+pub(crate) mod whereabouts;
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -17,7 +17,7 @@ use retake_store::Parcel;
 
 use super::Error;
 use super::batch::Layout;
-use super::order::Order;
+use super::order::{Order, PROCESSORS};
 use super::publish;
 use crate::drive::{self, Observer, Performed};
 use crate::matrix::iterate::Watch;
@@ -81,9 +81,12 @@ fn one(file: &Path, keeper: &mut Keeper, cancel: &Cancel) -> Result<Went, Error>
         return Ok(Went::On);
     }
     let scratch = order.measured.map(|_| make_scratch(&layout, cell, &attempt)).transpose()?;
-    let own: Vec<(&str, OsString)> = scratch.as_ref().map_or_else(Vec::new, |scratch| {
+    let mut own: Vec<(&str, OsString)> = scratch.as_ref().map_or_else(Vec::new, |scratch| {
         vec![("RETAKE_TMP", scratch.tmp().into()), ("RETAKE_METRICS", scratch.metrics().into())]
     });
+    if order.processors {
+        own.push((PROCESSORS, std::env::var_os("SLURM_CPUS_ON_NODE").unwrap_or_default()));
+    }
     let job = match order.job(|name| std::env::var_os(name), &own) {
         Ok(job) => job,
         Err(problems) => {

@@ -83,7 +83,12 @@ pub(crate) struct Order {
     capture_bytes: u64,
     /// What the run measures is looked for, and it gets a directory for its own use.
     pub(crate) measured: Option<Measured>,
+    /// The run is told how many processors the scheduler gave it, in [`PROCESSORS`].
+    pub(crate) processors: bool,
 }
+
+/// Tells a run that may use all of them how many there are.
+pub(crate) const PROCESSORS: &str = "RETAKE_PROCESSORS";
 
 /// What is known beforehand of a run that measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,6 +164,7 @@ impl Order {
             inline_bytes: job.inline_bytes,
             capture_bytes: job.capture_bytes,
             measured: None,
+            processors: false,
         })
     }
 

@@ -6,8 +6,8 @@ use retake_store::Store;
 
 use super::Error;
 use super::batch::Layout;
-use super::collect::{ASK_EVERY, Batch};
-use super::journal::{self, Held};
+use super::collect::{ASK_EVERY, Attached, Batch};
+use super::journal::{self, Claim, Held};
 use super::slurm::Site;
 use super::tools::Tools;
 use crate::term;
@@ -15,7 +15,10 @@ use crate::term;
 /// Takes in what came of batches whose submitter is gone, without waiting for the rest.
 pub(crate) fn catch_up(tools: &mut Tools<'_>, store: &mut Store) {
     let follow = |held: Held, tools: &mut Tools<'_>, store: &mut Store| -> Result<(), Error> {
-        let Some(mut batch) = Batch::attach(tools, store, held)? else { return Ok(()) };
+        let mut batch = match Batch::attach(tools, store, held)? {
+            Attached::Batch(batch) => batch,
+            Attached::Nothing(held) => return held.end_unless_claimed(),
+        };
         // A submission that nobody heard of takes a second look before it is sent again.
         for _ in 0..3 {
             batch.ask_now();
@@ -27,7 +30,7 @@ pub(crate) fn catch_up(tools: &mut Tools<'_>, store: &mut Store) {
         }
         // What was settled just now.
         batch.take_in(store)?;
-        if batch.done() { batch.finish(tools) } else { Ok(()) }
+        if batch.done() { batch.close(tools)?.end_unless_claimed() } else { Ok(()) }
     };
     each_orphan(store, |held, store| follow(held, tools, store));
 }
@@ -37,15 +40,26 @@ pub(crate) fn gather(store: &mut Store) {
     each_orphan(store, |held, store| {
         let layout = Layout::at(&held.entry.dir);
         if !layout.manifest().exists() {
-            return Ok(()); // nothing was submitted, or the directory is not to be seen just now
+            // Nothing was submitted, or the directory is not to be seen just now.
+            return match held.entry.claim.as_ref().map(|claim| awaited(store, claim)) {
+                Some(Ok(false)) => held.end_unless_claimed(),
+                _ => Ok(()),
+            };
         }
         let manifest = layout.read()?;
         let away = store.away()?;
         let mut batch = Batch::new(held, layout, manifest, Site { array: 1 });
         batch.expect(&away);
         batch.take_in(store)?;
-        if batch.done() { batch.forget() } else { Ok(()) }
+        if batch.done() { batch.clear()?.end_unless_claimed() } else { Ok(()) }
     });
+}
+
+/// Whether a run of the loop is still to come.
+fn awaited(store: &mut Store, claim: &Claim) -> Result<bool, Error> {
+    let away = store.away()?;
+    let runs = store.runs_of_loop(claim.loop_id)?;
+    Ok(runs.iter().any(|run| away.binary_search(&run.intent.id).is_ok()))
 }
 
 fn each_orphan(store: &mut Store, mut visit: impl FnMut(Held, &mut Store) -> Result<(), Error>) {

@@ -119,3 +119,12 @@ impl Site {
         }
     }
 }
+
+/// A program that kills the retake that asked for it, before or after it did its work.
+pub(crate) fn killing(before: bool) -> String {
+    let kill = "[ -e \"$0.done\" ] || { : > \"$0.done\"; kill -9 $(ps -o ppid= -p $PPID); }";
+    match before {
+        true => format!("{kill}; exec $REAL \"$@\""),
+        false => format!("$REAL \"$@\"; {kill}"),
+    }
+}

@@ -29,5 +29,8 @@ pub(super) fn explore(args: &Args, store: Option<&Path>) -> Result<Exit, Trouble
     let source = session::Source::Log { log, root: recording.root.clone() };
     let mut session = session::Session::begin(&setting, &args.exploring, source, begun)?;
     session.chronicle.recorded(&recording, None);
-    session.explore(&recording)
+    let explored = session.explore(&recording);
+    drop(session);
+    setting.push();
+    explored
 }

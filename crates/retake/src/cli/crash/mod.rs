@@ -6,6 +6,7 @@ mod record;
 mod repro;
 mod run;
 mod session;
+mod share;
 mod show;
 mod tell;
 
@@ -40,6 +41,8 @@ enum Command {
     Explore(explore::Args),
     Repro(repro::Args),
     Show(show::Args),
+    #[command(hide = true)]
+    Share(share::Args),
 }
 
 pub(super) fn crash(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
@@ -48,6 +51,7 @@ pub(super) fn crash(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
         Some(Command::Explore(args)) => explore::explore(&args, store),
         Some(Command::Repro(args)) => repro::repro(&args, store),
         Some(Command::Show(args)) => show::show(&args),
+        Some(Command::Share(args)) => share::share(&args),
         None => run::run(&args.run, store),
     };
     // What was cut short by a signal has failed because of it.

@@ -20,7 +20,7 @@ use crate::crash::untested::Untested;
 use crate::job::Spec;
 use crate::place::Place;
 use crate::request::Problems;
-use crate::{recovery, term};
+use crate::{push, recovery, term};
 
 /// How states are explored and told.
 #[derive(clap::Args)]
@@ -32,7 +32,7 @@ pub(super) struct Exploring {
     /// The file system to believe in: kill, ext4 or posix
     #[arg(long, value_name = "MODEL", default_value = "ext4")]
     pub(super) model: Model,
-    /// How many checks at once [default: as many as there are processors]
+    /// How many checks at once, with --on in each job [default: as many as there are processors]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     pub(super) jobs: Option<u16>,
     /// Begin no further state after this time, such as 60s; what failed until then is explained
@@ -47,6 +47,9 @@ pub(super) struct Exploring {
     /// Crash during recovery too: each check is watched, and its own crash states are checked
     #[arg(long)]
     pub(super) recovery: bool,
+    /// Check states on other machines: slurm, or slurm:PARTITION; see the configuration under slurm
+    #[arg(long, value_name = "WHERE")]
+    pub(super) on: Option<String>,
     /// Answer as JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -134,6 +137,14 @@ impl Setting {
         let environment = spec.environment(&self.config, &self.place.store);
         // What is wrong with a pattern is told when a run begins.
         spec.redactor(&self.config, &environment, &mut Problems::default())
+    }
+
+    /// Lets a database know, if one is to.
+    pub(super) fn push(&self) {
+        if self.config.truth("execution.audit.enabled") && self.config.text("record.push").is_some()
+        {
+            push::in_background(&self.place.store);
+        }
     }
 
     /// Where the logs of tests with findings are kept.

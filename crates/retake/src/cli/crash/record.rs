@@ -44,7 +44,10 @@ pub(super) fn record(args: &Args, store: Option<&Path>) -> Result<Exit, Trouble>
         pass: true,
     };
     let place = &setting.place.store;
-    let watched = workload.record(&setting.config, place, store.as_mut(), LoopId::new(), cancel)?;
+    let watched = workload.record(&setting.config, place, store.as_mut(), LoopId::new(), cancel);
+    drop(store);
+    setting.push();
+    let watched = watched?;
     write_log(&args.output, &watched.recording)?;
     Findings::forget(&args.output).map_err(|source| Untested::File {
         action: "remove",

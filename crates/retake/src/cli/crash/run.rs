@@ -1,6 +1,7 @@
 //! `retake crash`: record, explore, tell.
 
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -42,6 +43,18 @@ pub(super) fn run(args: &Testing, store: Option<&Path>) -> Result<Exit, Trouble>
         session::Source::Program { shown: workload.shown(), root },
         begun,
     )?;
+    let tested = test(&mut session, &workload, &setting, cancel);
+    drop(session);
+    setting.push();
+    tested
+}
+
+fn test(
+    session: &mut session::Session<'_>,
+    workload: &Workload,
+    setting: &Setting,
+    cancel: OwnedFd,
+) -> Result<Exit, Trouble> {
     let id = session.chronicle.id;
     let recorded = workload.record(
         &setting.config,

@@ -9,14 +9,17 @@ use first::operation::Recording;
 use super::Trouble;
 use super::options::{Exploring, Setting, write_log};
 use super::tell::tell;
-use crate::cli::Exit;
+use crate::cli::{Exit, Failure};
 use crate::crash::chronicle::{Chronicle, Planned};
+use crate::crash::elsewhere::Elsewhere;
 use crate::crash::finding::{Findings, recovery_log};
 use crate::crash::report::Report;
 use crate::crash::station::Stations;
 use crate::crash::trial::Trial;
 use crate::crash::untested::Untested;
 use crate::matrix::screen::Screen;
+use crate::remote::shared::Shared;
+use crate::remote::slurm::Target;
 use crate::{signals, term};
 
 /// How many logs of tests with findings are kept.
@@ -35,6 +38,8 @@ pub(super) struct Session<'a> {
     pub(super) chronicle: Chronicle,
     screen: Screen,
     begun: Instant,
+    /// Where states are checked, if not here.
+    on: Option<(Shared, Target)>,
 }
 
 impl<'a> Session<'a> {
@@ -44,6 +49,7 @@ impl<'a> Session<'a> {
         source: Source,
         begun: Instant,
     ) -> Result<Self, Trouble> {
+        let on = exploring.on.as_ref().map(|on| elsewhere(on, setting)).transpose()?;
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let (purpose, root, command, log) = match &source {
             Source::Program { shown, root } => ("run", root, Some(shown.clone()), None),
@@ -61,10 +67,11 @@ impl<'a> Session<'a> {
             verify_timeout_ms: millis(exploring.verify_timeout),
             seed: exploring.seed,
             recovery: exploring.recovery,
+            on: exploring.on.clone(),
         };
         let chronicle = Chronicle::begin(setting.store()?, &planned, setting.redactor());
         let screen = Screen::new(false);
-        Ok(Self { setting, exploring, source, chronicle, screen, begun })
+        Ok(Self { setting, exploring, source, chronicle, screen, begun, on })
     }
 
     /// Ends the loop if this went wrong.
@@ -90,12 +97,23 @@ impl<'a> Session<'a> {
         let exploring = self.exploring;
         let log = self.log();
         let check = self.setting.check(exploring.verify(), exploring.verify_timeout);
+        let on = self.on.take();
+        let here = if on.is_some() { 1 } else { exploring.jobs() };
+        let setting = self.setting;
+        let (config, store) = (&setting.config, &setting.place.store);
         // Keepers are forks, and must not hold on to the record.
-        let stations = self
-            .chronicle
-            .aside(|| Stations::start(exploring.jobs(), &recording.root, !exploring.recovery))
-            .map_err(|error| Untested::Refused(format!("no check can be started: {error}")));
-        let mut stations = self.noted(stations)?;
+        let started = self.chronicle.aside(|| {
+            let there = |(shared, target)| {
+                Elsewhere::new(shared, target, config, store.clone(), exploring.jobs)
+            };
+            // The scheduler's programs know nothing of what covers the recorded directory.
+            let there = on.map(there).transpose()?;
+            Ok((Stations::start(here, &recording.root, !exploring.recovery)?, there))
+        });
+        let started = started.map_err(|error: std::io::Error| {
+            Untested::Refused(format!("no check can be started: {error}"))
+        });
+        let (mut stations, mut there) = self.noted(started)?;
         let trial = Trial {
             recording,
             model: exploring.model,
@@ -110,8 +128,8 @@ impl<'a> Session<'a> {
             log: &log,
             screen: &self.screen,
         };
-        let report = trial.run(&mut stations, &mut self.chronicle);
-        drop(stations);
+        let report = trial.run(&mut stations, &mut self.chronicle, there.as_mut());
+        drop((stations, there));
         let report = self.noted(report)?;
         let kept = self.keep(&report, recording, &log);
         self.noted(kept)?;
@@ -119,6 +137,7 @@ impl<'a> Session<'a> {
             (Some(_), _) => "interrupted",
             (None, Report { findings, .. }) if !findings.is_empty() => "findings",
             (None, Report { complete: true, .. }) => "clean",
+            (None, Report { lost: 1.., .. }) => "incomplete",
             (None, _) => "budget",
         });
         tell(exploring, &report, recording, self.begun.elapsed())
@@ -151,6 +170,18 @@ impl<'a> Session<'a> {
             source,
         })
     }
+}
+
+/// What `--on` asks for, if it can be had.
+fn elsewhere(on: &str, setting: &Setting) -> Result<(Shared, Target), Failure> {
+    let target = Target::of(on, &setting.config).map_err(Failure::Usage)?;
+    if !setting.config.truth("execution.audit.enabled") {
+        let why =
+            "what runs elsewhere is collected by the record, and execution.audit.enabled is false";
+        return Err(Failure::Usage(why.to_owned()));
+    }
+    let shared = Shared::of(&setting.config).map_err(|error| Failure::Usage(error.to_string()))?;
+    Ok((shared, target))
 }
 
 /// Removes all but the newest logs with what belongs to them. Their names begin with the id of the

@@ -34,7 +34,12 @@ pub(super) fn tell(
     } else {
         term::data(report.text(Palette::of_stdout()).as_bytes())?;
     }
-    Ok(if report.findings.is_empty() { Exit::OK } else { Exit::FAILED })
+    Ok(match report.findings.is_empty() {
+        false => Exit::FAILED,
+        // Nobody knows what those states are like.
+        true if report.lost > 0 => Exit::REFUSED,
+        true => Exit::OK,
+    })
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {

@@ -56,7 +56,7 @@ fn perform(prepared: Prepared, target: Target) -> Result<Result<Done, String>, R
     let (keeper, store) = slot.tools_and_store().map_err(|error| failed(&error))?;
     let mut tools = Tools::new(keeper);
     successor::catch_up(&mut tools, store);
-    let plan = Plan { kind: Kind::Exec, orders: vec![order], repeatable: false, target };
+    let plan = Plan::of(Kind::Exec, vec![order], false, target);
     let mut batch =
         Batch::prepare(&mut tools, &shared, store, plan).map_err(|error| failed(&error))?;
     let screen = Screen::new(json);

@@ -83,7 +83,7 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         answer
     });
     let stopped = signals::received();
-    drop(slot.end());
+    slot.end().retain();
     if let Some(signal) = stopped {
         return Ok(Exit::Signal(signal));
     }

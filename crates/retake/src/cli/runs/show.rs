@@ -170,6 +170,11 @@ fn facts(run: &Run, store: &Store, palette: Palette) -> String {
     facts.add("started", &format!("{} ({ago})", intent.start_time));
     if let Some(ending) = &run.ending {
         facts.ending(run, ending);
+        if let Some(ran_on) = &ending.ran_on {
+            let job = ran_on.job.as_ref().map_or_else(String::new, |job| format!(" job {job}"));
+            let node = ran_on.node.as_deref().unwrap_or("no machine");
+            facts.add("ran on", &format!("{node} ({}{job})", ran_on.executor));
+        }
     }
     let effects = run.ending.as_ref().and_then(|ending| ending.effects.as_ref());
     facts.text.push_str(&effects::lines(effects, palette));
