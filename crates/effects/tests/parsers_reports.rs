@@ -106,6 +106,8 @@ fn default_places_and_globs() {
     );
     assert_eq!(found(root, start, &["build/*/*/m?ne.{xml,trx}"]).len(), 5);
     assert_eq!(found(root, start, &["./junit.xml", "no/such/place/*.xml"]), places);
+    let inside = reports::find(&root.join("build"), start, &["../junit.xml".to_owned()]).unwrap();
+    assert_eq!(inside.reports.len(), 1, "a place above");
     let absolute = root.join("build/**/*.xml").display().to_string();
     assert_eq!(found(root, start, &[&absolute]).len(), 5);
     let error = reports::find(root, start, &["a/[".to_owned()]).err().unwrap();

@@ -62,6 +62,7 @@ pub(super) fn files(
 ) -> Result<Vec<PathBuf>, ReportError> {
     let mut walk =
         Walk { wanted: &wanted, left: MAX_ENTRIES, found: Vec::new(), read: HashMap::new() };
+    walk.entries(root);
     for parts in DEFAULT_PARTS.iter() {
         walk.along(root, parts, 0);
     }
@@ -112,6 +113,11 @@ impl<W: Fn(&Path) -> bool> Walk<'_, W> {
         match part {
             Part::Name(name) => {
                 let path = directory.join(name);
+                // Most places are not there, and to look into a list costs less than to ask.
+                let known = self.read.get(directory).filter(|_| name != "..");
+                if known.is_some_and(|known| !holds(known, &path)) {
+                    return;
+                }
                 if rest.is_empty() {
                     self.offer(path);
                 } else {
@@ -156,14 +162,22 @@ impl<W: Fn(&Path) -> bool> Walk<'_, W> {
                 .take(self.left)
                 .map(|entry| (entry.path(), entry.file_type().is_ok_and(|kind| kind.is_dir())))
                 .collect(),
-            Err(_) => Vec::new(),
+            // What cannot be listed may still hold a file whose name is known.
+            Err(_) => return Entries::default(),
         };
         self.left -= found.len();
         found.sort();
         let found = Entries::from(found);
-        self.read.insert(directory.to_owned(), found.clone());
+        // One that was cut off does not say what is not there.
+        if self.left > 0 {
+            self.read.insert(directory.to_owned(), found.clone());
+        }
         found
     }
+}
+
+fn holds(entries: &Entries, path: &Path) -> bool {
+    entries.binary_search_by(|(entry, _)| entry.as_path().cmp(path)).is_ok()
 }
 
 fn left_out(path: &Path) -> bool {
