@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for developers")]
 
+mod aarch64;
 #[cfg(feature = "bench")]
 mod bench;
 mod browser;

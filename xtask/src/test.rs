@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::chromiums;
+use crate::{aarch64, chromiums};
 
 /// Programs that tests run for real, and files they need, with the Debian packages they come in.
 const NEEDED: [(&str, &str); 28] = [
@@ -116,11 +116,15 @@ pub(crate) fn run() -> Result<(), String> {
 
 /// What tests find by variables: real agents, real browsers, and that real tools are there.
 fn tools() -> Result<Vec<(&'static str, PathBuf)>, String> {
-    let mut variables = vec![("RETAKE_REAL_TOOLS", PathBuf::from("1"))];
+    let mut variables = vec![
+        ("RETAKE_REAL_TOOLS", PathBuf::from("1")),
+        ("FIRST_REAL_EXT4_SECONDS", PathBuf::from("75")),
+    ];
     for agent in &AGENTS {
         variables.push((agent.variable, agent.install()?));
     }
     variables.extend(chromiums::install(&target())?.map(|cache| (chromiums::VARIABLE, cache)));
+    aarch64::check(&target())?;
     Ok(variables)
 }
 

@@ -31,9 +31,13 @@ impl Life {
     /// Before the loop is on the record: one without a lock would be taken for dead.
     pub(crate) fn begin(record: &Path, id: LoopId) -> io::Result<Self> {
         let directory = directory(record);
-        fs::create_dir_all(&directory)?;
         let path = directory.join(format!("{id}.{LIVE}"));
-        let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+        let make = || {
+            fs::create_dir_all(&directory)?;
+            OpenOptions::new().write(true).create_new(true).open(&path)
+        };
+        // Another one that ends may take the empty directory away in between.
+        let mut file = make().or_else(|_| make())?;
         file.lock()?;
         // Nobody judges a file that does not say whose it is yet.
         file.write_all(place::host().as_bytes())?;
@@ -44,8 +48,14 @@ impl Life {
 impl Drop for Life {
     fn drop(&mut self) {
         // What cannot be removed now is removed by the next one.
-        drop(fs::remove_file(&self.path));
+        drop(remove(&self.path));
     }
+}
+
+/// With the directory, if nothing else is in it.
+fn remove(path: &Path) -> io::Result<()> {
+    fs::remove_file(path)?;
+    path.parent().map_or(Ok(()), fs::remove_dir)
 }
 
 /// A lock whose holder died; ours for as long as this is held.
@@ -83,7 +93,7 @@ pub(crate) fn bury(store: &mut Store) {
         };
         match ended {
             // What cannot be removed is looked at again, and found to have ended.
-            Ok(()) => drop(fs::remove_file(path)),
+            Ok(()) => drop(remove(&path)),
             Err(error) => {
                 term::say(&format!("crash test {} could not be marked: {error}", id.short()));
             }

@@ -111,8 +111,13 @@ fn a_killed_test_is_ended_on_the_record_by_whoever_comes_next() {
     let env = Env::new();
     let list = || called(env.sandbox.command(crate::common::RETAKE).args(["runs", "list"]));
     let live = || {
-        let files = std::fs::read_dir(env.sandbox.project().join(".agent/data/crash")).unwrap();
-        files.flatten().filter(|file| file.path().extension() == Some("live".as_ref())).count()
+        let files = std::fs::read_dir(env.sandbox.project().join(".agent/data/crash"));
+        files
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|file| file.path().extension() == Some("live".as_ref()))
+            .count()
     };
     let (mut test, check) = stuck(&env);
     // Whoever comes while it lives leaves it alone.

@@ -41,7 +41,7 @@ pub(super) struct Exploring {
     /// A check that takes longer has failed
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = some_time)]
     pub(super) verify_timeout: Duration,
-    /// Which pairs of lost operations are tried where there are too many; the rest is exhaustive
+    /// Decides which pairs of lost operations are tried where there are many; nothing else is random
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) seed: u64,
     /// Crash during recovery too: each check is watched, and its own crash states are checked

@@ -1,0 +1,94 @@
+//! That `first` compiles for aarch64. No machine of that kind is at hand, so nothing runs there.
+//!
+//! The toolchain at hand has one target and cannot always fetch another one. Debian packages a
+//! compiler with the libraries of both; they are unpacked beside the other downloads, and the system
+//! stays as it is.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::test::{on_path, succeed};
+
+/// The compiler, and its own library for build scripts. What they need comes in packages with
+/// versions in their names.
+const COMPILER: [&str; 2] = ["rustc-web", "libstd-rust-web-dev"];
+const LIBRARY: &str = "libstd-rust-web-dev:arm64";
+const VERSIONED: [&str; 2] = ["libstd-rust-web-", "libllvm"];
+
+/// Compiles it, or says why that is left out.
+pub(crate) fn check(target: &Path) -> Result<(), String> {
+    let debian = on_path("apt-get") && on_path("dpkg-deb");
+    if !debian || std::env::consts::ARCH != "x86_64" {
+        println!("no Debian on x86_64: whether first compiles for aarch64 is left out");
+        return Ok(());
+    }
+    let place = target.join("aarch64");
+    let Some(compiler) = install(&place)? else {
+        println!("no package {}: whether first compiles for aarch64 is left out", COMPILER[0]);
+        return Ok(());
+    };
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let arguments =
+        ["check", "--quiet", "--target", "aarch64-unknown-linux-gnu", "-p", "retake-first"];
+    succeed(
+        Command::new(cargo)
+            .args(arguments)
+            .env("RUSTC", compiler.join("usr/bin/rustc"))
+            .env("RUSTFLAGS", "-D warnings")
+            .env("LD_LIBRARY_PATH", compiler.join("usr/lib/x86_64-linux-gnu"))
+            .env("CARGO_TARGET_DIR", place.join("target")),
+    )
+}
+
+/// Where the compiler is; `None` where there is no such package.
+fn install(place: &Path) -> Result<Option<PathBuf>, String> {
+    let compiler = place.join("compiler");
+    if compiler.is_dir() {
+        return Ok(Some(compiler));
+    }
+    println!("installing a compiler for aarch64");
+    let text = |error: std::io::Error| error.to_string();
+    // Aside first: what was cut off must not look whole.
+    let aside = place.join("aside");
+    if aside.exists() {
+        std::fs::remove_dir_all(&aside).map_err(text)?;
+    }
+    for part in ["lists/partial", "cache/archives/partial", "unpacked"] {
+        std::fs::create_dir_all(aside.join(part)).map_err(text)?;
+    }
+    let apt = |program: &str| {
+        let mut command = Command::new(program);
+        let of = |name: &str, part: &str| format!("{name}={}", aside.join(part).display());
+        let options = [
+            "APT::Architectures::=amd64".to_owned(),
+            "APT::Architectures::=arm64".to_owned(),
+            "APT::Sandbox::User=root".to_owned(),
+            of("Dir::State::Lists", "lists"),
+            of("Dir::Cache", "cache"),
+        ];
+        command.current_dir(&aside).args(options.iter().flat_map(|option| ["-o", option]));
+        command
+    };
+    succeed(apt("apt-get").args(["update", "-qq"]))?;
+    let needs = |package: &str| -> Result<Option<String>, String> {
+        let output = apt("apt-cache").args(["depends", package]).output().map_err(text)?;
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        let names = told.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+        let mut names = names.filter(|name| VERSIONED.iter().any(|begin| name.starts_with(begin)));
+        Ok(names.next().map(str::to_owned))
+    };
+    let Some(library) = needs(COMPILER[1])? else { return Ok(None) };
+    let backend = needs(&library)?.ok_or_else(|| format!("{library} needs no libllvm"))?;
+    let packages = [&COMPILER[..], &[LIBRARY, &library, &backend]].concat();
+    succeed(apt("apt-get").args(["download", "-qq"]).args(&packages))?;
+    for entry in std::fs::read_dir(&aside).map_err(text)? {
+        let package = entry.map_err(text)?.path();
+        if package.extension() == Some("deb".as_ref()) {
+            let to = aside.join("unpacked");
+            succeed(Command::new("dpkg-deb").arg("--extract").arg(&package).arg(to))?;
+        }
+    }
+    std::fs::rename(aside.join("unpacked"), &compiler).map_err(text)?;
+    std::fs::remove_dir_all(&aside).map_err(text)?;
+    Ok(Some(compiler))
+}
