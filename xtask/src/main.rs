@@ -18,9 +18,8 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let result = match words[..] {
         ["test"] => test::run(),
-        #[cfg(all(feature = "bench", not(debug_assertions)))]
-        ["bench", name] => bench::run(name),
-        #[cfg(not(all(feature = "bench", not(debug_assertions))))]
+        #[cfg(feature = "bench")]
+        ["bench", name] if !cfg!(debug_assertions) => bench::run(name),
         ["bench", name] => bench_released(name),
         // One measured batch, in a process of its own.
         #[cfg(feature = "bench")]
@@ -37,7 +36,6 @@ fn main() -> ExitCode {
 }
 
 /// A benchmark of a debug build would measure the compiler's patience.
-#[cfg(not(all(feature = "bench", not(debug_assertions))))]
 fn bench_released(name: &str) -> Result<(), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let programs =

@@ -120,6 +120,11 @@ pub(crate) struct Spec {
     pub(crate) excerpt: bool,
 }
 
+/// Whether two names lead to the same directory; a name through links may stay as it is.
+fn same_directory(one: &Path, other: &Path) -> bool {
+    one == other || one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|o| o == one))
+}
+
 impl Spec {
     /// A run of its own with nothing special about it; what to run is still missing.
     pub(crate) fn new(kind: Kind, shown: String, cwd: PathBuf) -> Self {
@@ -163,6 +168,14 @@ impl Spec {
             secret: is_secret_name,
         }
         .apply(std::env::vars_os());
+        // Some programs believe it more than the system, and our caller may stand elsewhere.
+        let place = environment.iter_mut().find(|(name, _)| name == "PWD").map(|(_, value)| value);
+        if let Some(place) = place
+            && !self.set.iter().any(|(name, _)| name == "PWD")
+            && !same_directory(Path::new(place), &self.cwd)
+        {
+            *place = self.cwd.clone().into();
+        }
         if self.mode != EnvMode::Replace {
             environment.retain(|(name, _)| name != PARENT_VARIABLE && name != "RETAKE_STORE");
             environment.push((PARENT_VARIABLE.into(), self.id.to_string().into()));

@@ -412,3 +412,23 @@ fn an_odd_inherited_variable_is_passed_on() {
     let called = Sandbox::new().sh("env '=C:=x' retake exec -- env | grep -c '^=C:=x$'");
     assert_eq!(called.stdout, "1\n", "{}", called.stderr);
 }
+
+#[test]
+fn a_program_is_told_the_directory_it_is_in() {
+    let sandbox = Sandbox::new();
+    let below = sandbox.project().join("below");
+    std::fs::create_dir(&below).expect("made");
+    let told = |options: &[&str], pwd: &str| {
+        let words = [&["exec"], options, &["--", "printenv", "PWD"]].concat();
+        called(sandbox.command(RETAKE).args(words).env("PWD", pwd)).stdout.trim_end().to_owned()
+    };
+    let text = |path: &std::path::Path| path.to_str().expect("text").to_owned();
+    let (project, below) = (text(&sandbox.project()), text(&below));
+    assert_eq!(told(&["--cwd", "below"], &project), below);
+    assert_eq!(told(&[], "/"), project);
+    assert_eq!(told(&["--cwd", "below", "--env", "PWD=/given"], "/"), "/given");
+    // Another name of the same place is as good.
+    let link = sandbox.dir.path().join("link");
+    std::os::unix::fs::symlink(&project, &link).expect("made");
+    assert_eq!(told(&[], &text(&link)), text(&link));
+}

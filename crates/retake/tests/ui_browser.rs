@@ -153,6 +153,19 @@ fn a_flood_is_followed_at_its_end_and_whoever_reads_further_up_stays_there() {
     browser.until("document.querySelector('.badge').textContent.includes('ok')");
     browser.keys("G");
     browser.until(&format!("{log}.textContent.endsWith('\\nthe very end\\n')"));
+    // A place in the output has an address.
+    browser.eval("(() => { const slider = document.querySelector('.moves input'); slider.value = 500; slider.dispatchEvent(new Event('change')); })()");
+    browser.until("new URLSearchParams(location.search).has('out')");
+    let place = browser.eval("new URLSearchParams(location.search).get('out')");
+    let (id, place) = (id.as_str().unwrap(), place.as_str().unwrap());
+    let window = ui.get(&format!("/api/v1/runs/{id}/logs?offset={place}&limit=100")).json();
+    let line = window["pieces"][0]["text"].as_str().unwrap().lines().next().unwrap().to_owned();
+    let here = browser.eval("location.href");
+    browser.go(here.as_str().unwrap());
+    // Not at the end, as without a place: this line is seen first.
+    browser.until(&format!(
+        "(() => {{ const box = {log}.getBoundingClientRect(); return document.caretRangeFromPoint(box.left + 20, box.top + 14).startContainer.data.includes('{line}\\n'); }})()"
+    ));
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 

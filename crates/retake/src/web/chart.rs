@@ -147,22 +147,22 @@ fn round_up(value: f64) -> f64 {
     steps.into_iter().map(|step| step * power).find(|step| *step >= value * 0.999).unwrap_or(value)
 }
 
-/// The samples of a cell: every one a dot, the median a line.
+/// The samples of a cell: every one a dot, or every second or third of more than `most`; the median
+/// a line.
 pub(super) fn strip(
     html: &mut Html,
     values: &[f64],
     median: f64,
     (low, high): (f64, f64),
+    most: usize,
     says: &str,
 ) {
-    /// More dots than this cannot be told apart.
-    const MOST: usize = 300;
     let span = if high > low { high - low } else { 1.0 };
     let x = |value: f64| 4.0 + (value - low) / span * 472.0;
     html.lit("<svg class=\"strip\" viewBox=\"0 0 480 24\" role=\"img\"")
         .at("aria-label", says)
         .lit(">");
-    for (at, value) in values.iter().enumerate().step_by(values.len().div_ceil(MOST).max(1)) {
+    for (at, value) in values.iter().enumerate().step_by(values.len().div_ceil(most).max(1)) {
         // Spread over the height so that equal values do not hide each other.
         let y = 5.0 + (at as f64 * 0.618_034).fract() * 14.0;
         html.lit("<circle r=\"2.2\"").num("cx", number(x(*value))).num("cy", number(y)).lit("/>");

@@ -23,8 +23,10 @@ const LONGEST_WAIT: f64 = 600.0;
 const SEARCHED: u64 = 8 << 20;
 /// How long a run may take from the call to its place in the record.
 const PREPARING: Duration = Duration::from_secs(2);
-/// What was printed is looked at this long after it came, as redaction passes it on.
+/// What was printed is looked at this long after it came, and again after twice that, and so on:
+/// redaction and the record pass it on in their own time.
 const GATHER: Duration = Duration::from_millis(20);
+const LOOKS: u32 = 8;
 
 /// Which command to wait for, and for what.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -126,6 +128,8 @@ pub(super) async fn wait(
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     ticks.tick().await;
     let mut matched = None;
+    // How often what was printed last has been looked at.
+    let mut looks = if until.is_some() { 0 } else { LOOKS };
     loop {
         let over = watched.borrow_and_update().over;
         if let Some(pattern) = &until {
@@ -147,11 +151,13 @@ pub(super) async fn wait(
                     break;
                 }
                 if until.is_some() {
+                    looks = 0;
                     tokio::time::sleep(GATHER).await;
                 } else if !live.progress().over {
                     continue;
                 }
             }
+            () = tokio::time::sleep(GATHER * 2u32.pow(looks)), if looks < LOOKS => looks += 1,
         }
     }
     let mut view = unseen(session, &live, budget(wait.max_chars)).await?;

@@ -301,9 +301,18 @@ class Pane {
       this.offsets = window.offsets.join(".");
       this.log.scrollTop = where.tail || this.atEnd && where.near === undefined && where.offset === undefined ? this.log.scrollHeight : 0;
       this.told();
+      if (!followed) this.name(where.tail ? null : this.start);
     } catch (error) { notice(error.message, true); }
     this.busy = false;
     this.scrolled();
+  }
+
+  // The address leads back to here; without a place it leads to the end.
+  name(place) {
+    const address = new URL(location.href);
+    const key = { stdout: "out", stderr: "err", merged: "all" }[this.stream];
+    if (place === null) address.searchParams.delete(key); else address.searchParams.set(key, place);
+    history.replaceState(null, "", address);
   }
 
   first() { return this.go({ offset: 0 }); }

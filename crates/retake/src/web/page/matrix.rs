@@ -14,6 +14,8 @@ use crate::term;
 
 /// Looks of a bisection that are drawn; the table has all.
 const MOST_LOOKS: usize = 60;
+/// Dots of all cells together: the page is to be there soon.
+const MOST_DOTS: usize = 1500;
 
 pub(super) fn show(html: &mut Html, matrix: &Matrix, params: &Params, id: LoopId) {
     html.lit("<div class=\"tools\"><p class=\"faint\">")
@@ -145,12 +147,13 @@ fn distributions(html: &mut Html, matrix: &Matrix) {
         html.text(&format!("{} … {} {}", number(range.0), number(range.1), matrix.unit));
     }
     html.lit("</th><th scope=\"col\">Median</th><th scope=\"col\">MAD</th><th scope=\"col\">n</th></tr></thead><tbody>");
+    let most = (MOST_DOTS / matrix.cells.len().max(1)).clamp(12, 300);
     for cell in &matrix.cells {
         let (Some(median), Some(mad)) = (cell.median, cell.mad) else { continue };
         html.lit("<tr><th scope=\"row\">").text(&shortened(&cell.name)).lit("</th><td>");
         let says =
             format!("{} samples of {}, median {}", cell.values.len(), cell.name, number(median));
-        chart::strip(html, &cell.values, median, range, &says);
+        chart::strip(html, &cell.values, median, range, most, &says);
         html.lit("</td><td class=\"n\">").text(&number(median)).lit("</td><td class=\"n\">");
         html.text(&number(mad))
             .lit("</td><td class=\"n\">")
@@ -171,8 +174,7 @@ fn comparisons(html: &mut Html, comparisons: &[Comparison]) {
             stats::Verdict::Same | stats::Verdict::NotSure => "",
         };
         html.lit("<tr><td>").text(&shortened(&one.b)).lit("</td><td>").text(&shortened(&one.a));
-        html.lit("</td><td").at("title", &one.sentence()).lit(">");
-        html.tag("span", class, one.verdict.as_str());
+        html.lit("</td><td>").tag("span", class, one.verdict.as_str());
         html.lit("</td><td class=\"n\">").text(&one.ratio.map(percent).unwrap_or_default());
         html.lit("</td><td class=\"n\">");
         if let Some([low, high]) = one.interval {
