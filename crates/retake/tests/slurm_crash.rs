@@ -246,7 +246,7 @@ fn time_that_is_up_ends_it_and_what_was_not_checked_is_said() {
 
 #[test]
 fn what_cannot_be_tested_there_is_said() {
-    let Some(site) = Site::start(1, "") else { return };
+    let Some(mut site) = Site::start(1, "") else { return };
     let verify = site.record("both");
     let called = site.retake(&site.explore(&verify, &["--on", "slurm:nowhere"]));
     assert_eq!(called.code, 125, "{}", called.snapshot());
@@ -260,5 +260,13 @@ fn what_cannot_be_tested_there_is_said() {
     assert_eq!(called.code, 125, "{}", called.snapshot());
     assert!(called.stderr.contains("without any crash"), "{}", called.snapshot());
     assert_eq!(site.shares().len(), known);
+    // A machine that lacks the check has nothing to say of any state.
+    site.slurm.kill_node(0);
+    let project = site.sandbox.project();
+    site.slurm.start_blind_node(0, &project).unwrap();
+    let called = site.retake(&site.explore(&verify, &["--on", "slurm"]));
+    assert_eq!((called.code, called.stdout.as_str()), (125, ""), "{}", called.snapshot());
+    let said = "on n1: the check fails on the directory as the program left it";
+    assert!(called.stderr.contains(said), "{}", called.snapshot());
     site.settled();
 }

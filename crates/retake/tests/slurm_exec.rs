@@ -109,6 +109,23 @@ fn an_end_from_outside_is_told_from_a_failure() {
 }
 
 #[test]
+fn a_machine_that_does_not_see_the_shared_directory_runs_nothing() {
+    let Some(mut site) = Site::start(1, "") else { return };
+    site.slurm.kill_node(0);
+    let shared = site.shared();
+    site.slurm.start_blind_node(0, &shared).unwrap();
+    let file = site.sandbox.project().join("ran");
+    let ran = site.retake(&["exec", "--on", "slurm", "--", "touch", file.to_str().unwrap()]);
+    assert_eq!(ran.code, 125, "{}", ran.snapshot());
+    let said = "the run was lost: the shared directory cannot be seen on n1; tried 3 times";
+    assert!(ran.stderr.contains(said), "{}", ran.snapshot());
+    assert!(!file.exists());
+    let runs = site.runs();
+    assert_eq!((runs.len(), &runs[0]["outcome"]), (1, &"interrupted".into()));
+    site.settled();
+}
+
+#[test]
 fn a_request_that_nothing_can_satisfy_ends() {
     let Some(site) = Site::start(1, "") else { return };
     let options = "RETAKE_SLURM__OPTIONS";

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use common::slurm_env::Site;
-use common::{alive, eventually};
+use common::{alive, called, eventually};
 
 impl Site {
     /// A matrix of so many cells, each running the command with its number in `$AXIS_N`.
@@ -220,6 +220,30 @@ fn cells_cancelled_from_outside_are_no_failures_and_are_run_by_the_next_run() {
     let ran = site.retake(&Site::RUN);
     assert_eq!(ran.code, 0, "{}", ran.snapshot());
     site.complete(12);
+}
+
+#[test]
+fn what_is_refused_there_is_no_failure_of_the_command() {
+    let Some(site) = Site::start(1, "") else { return };
+    site.matrix(2, "true", 1);
+    for (name, value, why) in [
+        ("MY_TOKEN", "hunter2hunter2", "MY_TOKEN is a secret"),
+        ("RETAKE_SLURM__PARTITION", "nowhere", "nvalid partition"),
+    ] {
+        let ran = called(site.command().env(name, value).args(Site::RUN));
+        assert_eq!(ran.code, 1, "{}", ran.snapshot());
+        assert!(ran.stderr.contains("2 cells without a result"), "{}", ran.snapshot());
+        assert!(ran.stderr.contains(why), "{}", ran.snapshot());
+        assert!(!ran.stderr.contains("hunter2"), "{}", ran.snapshot());
+    }
+    assert_eq!(site.runs().iter().filter(|run| run["outcome"] == "not_started").count(), 4);
+    let status = site.retake(&["matrix", "status", "--json"]).json();
+    for cell in status["cells"].as_array().unwrap() {
+        assert_eq!((&cell["failed"], &cell["pending"]), (&0.into(), &1.into()), "{cell}");
+    }
+    let ran = site.retake(&Site::RUN);
+    assert_eq!(ran.code, 0, "{}", ran.snapshot());
+    site.complete(2);
 }
 
 #[test]

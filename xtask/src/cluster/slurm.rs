@@ -87,6 +87,17 @@ impl Slurm {
         Ok(())
     }
 
+    /// Starts a node on which an empty directory lies over this one.
+    pub(crate) fn start_blind_node(&mut self, node: usize, hidden: &Path) -> io::Result<()> {
+        let script = "mount -t tmpfs none \"$0\" && exec /usr/sbin/slurmd \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", script]).arg(hidden);
+        command.arg("-D").arg("-N").arg(format!("n{}", node + 1)).arg("-f").arg(self.conf());
+        let log = self.dir.join(format!("log/n{}", node + 1));
+        self.nodes[node] = Some(Daemon::start(&mut command, &log)?);
+        Ok(())
+    }
+
     /// Kills a node's daemon; what it had started lives on.
     pub(crate) fn kill_node(&mut self, node: usize) {
         if let Some(mut daemon) = self.nodes[node].take() {

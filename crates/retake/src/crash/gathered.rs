@@ -83,8 +83,11 @@ pub(super) fn answer(store: &Store, run: &Run, total: u64) -> Result<Answer, Str
     let id = run.intent.id;
     if !matches!(ending.exit_code, Some(0 | 1)) {
         let said = read(store, id, Stream::Stderr).unwrap_or_default();
-        let said = String::from_utf8_lossy(&said).trim_end().lines().last().map(str::to_owned);
-        return Err(said.unwrap_or_else(|| format!("run {} shows why", id.short())));
+        let said = String::from_utf8_lossy(&said);
+        let said = said.lines().next().map(|line| line.strip_prefix("retake: ").unwrap_or(line));
+        let said = said.map_or_else(|| format!("run {} shows why", id.short()), str::to_owned);
+        let node = ending.ran_on.as_ref().and_then(|ran_on| ran_on.node.as_deref());
+        return Err(format!("on {}: {said}", node.unwrap_or("another machine")));
     }
     let text = read(store, id, Stream::Stdout)?;
     let answer: Answer = serde_json::from_slice(&text)

@@ -1,8 +1,9 @@
 //! A matrix whose cells run on other machines: what is to be run next is sent in batches, and what
 //! comes back is told to the agenda as if a worker here had run it.
 //!
-//! A cell without a result of its own (cancelled by someone else, lost with its machine) is not
-//! told to the agenda at all: it is neither a success nor a failure of the command.
+//! A cell without a result of its own (cancelled by someone else, lost with its machine, refused by
+//! it or by the scheduler) is not told to the agenda at all: it is neither a success nor a failure of
+//! the command.
 
 use std::path::Path;
 use std::time::Duration;
@@ -31,6 +32,9 @@ const LARGEST: usize = 10_000;
 /// Cells under way while the numbers themselves decide how many there will be.
 const UNDECIDED: usize = 32;
 
+/// Cells without a result that are named.
+const TOLD: usize = 20;
+
 /// A batch under way, and the step of each of its cells.
 struct Sent {
     batch: Batch,
@@ -54,9 +58,14 @@ pub(crate) fn work(
     }
     screen.clear();
     if !without.is_empty() && signals::received().is_none() {
+        let count = without.len();
+        without.truncate(TOLD);
+        if count > TOLD {
+            without.push(format!("  and {} more", count - TOLD));
+        }
         floor.give_up(format!(
             "{} without a result; run it again for the rest:\n{}",
-            crate::term::count(without.len() as u64, "cell"),
+            crate::term::count(count as u64, "cell"),
             without.join("\n")
         ));
     }
@@ -177,8 +186,14 @@ fn send(
 /// Tells the agenda what came of a cell, if anything did.
 fn take(slot: &mut Slot, floor: &Floor<'_>, step: &Step, run: &Run, without: &mut Vec<String>) {
     let Some(ending) = &run.ending else { return };
-    if matches!(ending.outcome, Word::Cancelled | Word::Interrupted) {
-        let why = ending.error.as_ref().map_or("interrupted", |error| error.message.as_str());
+    if matches!(ending.outcome, Word::Cancelled | Word::Interrupted | Word::NotStarted) {
+        let why = ending.error.as_ref().map_or_else(
+            || "interrupted".to_owned(),
+            |error| match &error.problems[..] {
+                [] => error.message.clone(),
+                problems => problems.join("; "),
+            },
+        );
         let name = floor.ground.name(step.cell);
         without.push(format!("  {name} #{}: {why}", step.iteration));
         return;

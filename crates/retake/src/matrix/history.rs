@@ -57,7 +57,9 @@ impl Row {
         let labels = &run.intent.labels;
         let key = CellKey::parse(labels.get(KEY)?)?;
         let ending = run.ending.as_ref()?;
-        if matches!(ending.outcome, Word::Cancelled | Word::Interrupted) {
+        // Elsewhere it is the machine or the scheduler that refuses, not the command that fails.
+        let refused = ending.outcome == Word::NotStarted && ending.ran_on.is_some();
+        if refused || matches!(ending.outcome, Word::Cancelled | Word::Interrupted) {
             return None;
         }
         let effect = |name: &str| ending.effects.as_ref().and_then(|effects| effects.get(name));

@@ -209,7 +209,7 @@ impl Order {
                 }
                 None => problems.push(Problem::Other(format!(
                     "{name} is a secret, so its value is not sent along, and this machine has none; \
-                     set it in the job's environment there, or leave it out with --unset {name}"
+                     set it in the job's environment there, or start retake without it: env -u {name}"
                 ))),
             }
         }

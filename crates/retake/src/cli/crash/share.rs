@@ -77,6 +77,8 @@ pub(super) fn share(args: &Args) -> Result<Exit, Trouble> {
         screen: &screen,
         share: Some(args.states),
     };
+    // A check that lacks something on this machine would fail on every state.
+    exploration.check_uncrashed(&mut stations.stations[0])?;
     let explored = exploration.explore(&mut stations.stations)?;
     // What was checked until then may be what the same signal did to the checks.
     if signals::received().is_some() {
