@@ -159,9 +159,11 @@ pub(super) fn strip(
 ) {
     let span = if high > low { high - low } else { 1.0 };
     let x = |value: f64| 4.0 + (value - low) / span * 472.0;
-    html.lit("<svg class=\"strip\" viewBox=\"0 0 480 24\" role=\"img\"")
-        .at("aria-label", says)
-        .lit(">");
+    html.lit(
+        "<svg class=\"strip\" viewBox=\"0 0 480 24\" preserveAspectRatio=\"none\" role=\"img\"",
+    )
+    .at("aria-label", says)
+    .lit(">");
     for (at, value) in values.iter().enumerate().step_by(values.len().div_ceil(most).max(1)) {
         // Spread over the height so that equal values do not hide each other.
         let y = 5.0 + (at as f64 * 0.618_034).fract() * 14.0;
