@@ -93,7 +93,8 @@ impl Cancel {
         self.state.kill.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn take_suspend(&self) -> bool {
+    /// Whether a pause was asked for, once for each asking: for whoever waits without the engine.
+    pub fn take_suspend(&self) -> bool {
         self.state.suspend.swap(false, Ordering::SeqCst)
     }
 

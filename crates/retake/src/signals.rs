@@ -143,6 +143,14 @@ pub(crate) fn uninstall() {
     }
 }
 
+/// For whoever waits without the engine: stops if that was asked for; returns when continued.
+pub(crate) fn stop_if_asked() {
+    let asked = cancels().iter().filter(|cancel| cancel.take_suspend()).count();
+    if asked > 0 {
+        stop(false);
+    }
+}
+
 /// Stops like any other job of the shell; returns when continued. Where the child was stopped at
 /// its terminal, our group is stopped as the terminal would have done.
 pub(crate) fn stop(whole_group: bool) {

@@ -205,6 +205,11 @@ fn who_asks_again_after_being_killed_gets_what_was_asked_for_before() {
                 assert_eq!(site.retake(&["exec", "-q", "true"]).code, 0);
                 site.batches().is_empty()
             });
+            let record =
+                rusqlite::Connection::open(site.sandbox.store().join("retake.db")).unwrap();
+            let open = "SELECT count(*) FROM loops WHERE end_us IS NULL";
+            let open: i64 = record.query_row(open, [], |row| row.get(0)).unwrap();
+            assert_eq!(open, 0, "a loop without a runner is said to run");
         }
         again();
         assert_eq!(site.shares().len() - known, sent, "something was submitted twice");

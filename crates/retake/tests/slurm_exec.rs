@@ -126,6 +126,37 @@ fn a_machine_that_does_not_see_the_shared_directory_runs_nothing() {
 }
 
 #[test]
+fn who_waits_can_be_stopped_and_continued() {
+    use std::os::unix::process::CommandExt;
+    let Some(site) = Site::start(1, "") else { return };
+    let file = site.sandbox.project().join("pid");
+    let go = site.sandbox.project().join("go");
+    let script = format!(
+        "echo $$ > {}; while [ ! -e {} ]; do sleep 0.05; done",
+        file.display(),
+        go.display()
+    );
+    // A job of a shell: with a parent outside of its group.
+    let mut command = site.command();
+    command.process_group(0).args(["exec", "--on", "slurm", "--", "sh", "-c", &script]);
+    let mut child = command.spawn().unwrap();
+    pid_in(&file);
+    let id = child.id() as i32;
+    let stopped = || {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
+        stat.rsplit(')').next().unwrap().trim_start().starts_with('T')
+    };
+    // SAFETY: signals to a child of ours.
+    unsafe { libc::kill(id, libc::SIGTSTP) };
+    eventually("it stops", stopped);
+    std::fs::write(&go, "").unwrap();
+    // SAFETY: as above.
+    unsafe { libc::kill(id, libc::SIGCONT) };
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    site.settled();
+}
+
+#[test]
 fn a_request_that_nothing_can_satisfy_ends() {
     let Some(site) = Site::start(1, "") else { return };
     let options = "RETAKE_SLURM__OPTIONS";

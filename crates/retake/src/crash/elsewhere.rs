@@ -252,6 +252,7 @@ impl<'a> Elsewhere<'a> {
         let shares = batch.runs().len();
         let (mut came, mut looked) = (0, false);
         while !batch.done() {
+            signals::stop_if_asked();
             if signals::received().is_some() {
                 batch.cancel().map_err(unfollowed)?;
             } else if over(exploration) && !gathered.unasked {

@@ -82,6 +82,7 @@ fn send_and_collect(
     let told = |error: Error| error.to_string();
     let mut sent: Vec<Sent> = Vec::new();
     loop {
+        signals::stop_if_asked();
         let under_way = sent.iter().map(|sent| sent.steps.len()).sum();
         let steps = next_steps(floor, target, under_way);
         if !steps.is_empty() {
@@ -229,6 +230,7 @@ pub(crate) fn attach(slot: &mut Slot, screen: &Screen) -> Result<(), String> {
         };
         screen.notice("cells of an earlier run are still elsewhere; they are waited for");
         while !batch.done() {
+            signals::stop_if_asked();
             if signals::received().is_some() {
                 batch.cancel().map_err(told)?;
             }

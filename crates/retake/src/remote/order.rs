@@ -84,6 +84,7 @@ pub(crate) struct Order {
     /// What the run measures is looked for, and it gets a directory for its own use.
     pub(crate) measured: Option<Measured>,
     /// The run is told how many processors the scheduler gave it, in [`PROCESSORS`].
+    #[serde(default)]
     pub(crate) processors: bool,
 }
 

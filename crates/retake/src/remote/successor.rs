@@ -2,6 +2,7 @@
 //!
 //! Nothing here waits for a run, or fails a command.
 
+use jiff::Timestamp;
 use retake_store::Store;
 
 use super::Error;
@@ -17,7 +18,7 @@ pub(crate) fn catch_up(tools: &mut Tools<'_>, store: &mut Store) {
     let follow = |held: Held, tools: &mut Tools<'_>, store: &mut Store| -> Result<(), Error> {
         let mut batch = match Batch::attach(tools, store, held)? {
             Attached::Batch(batch) => batch,
-            Attached::Nothing(held) => return held.end_unless_claimed(),
+            Attached::Nothing(held) => return let_go(held, store),
         };
         // A submission that nobody heard of takes a second look before it is sent again.
         for _ in 0..3 {
@@ -30,7 +31,7 @@ pub(crate) fn catch_up(tools: &mut Tools<'_>, store: &mut Store) {
         }
         // What was settled just now.
         batch.take_in(store)?;
-        if batch.done() { batch.close(tools)?.end_unless_claimed() } else { Ok(()) }
+        if batch.done() { let_go(batch.close(tools)?, store) } else { Ok(()) }
     };
     each_orphan(store, |held, store| follow(held, tools, store));
 }
@@ -42,7 +43,7 @@ pub(crate) fn gather(store: &mut Store) {
         if !layout.manifest().exists() {
             // Nothing was submitted, or the directory is not to be seen just now.
             return match held.entry.claim.as_ref().map(|claim| awaited(store, claim)) {
-                Some(Ok(false)) => held.end_unless_claimed(),
+                Some(Ok(false)) => let_go(held, store),
                 _ => Ok(()),
             };
         }
@@ -51,8 +52,19 @@ pub(crate) fn gather(store: &mut Store) {
         let mut batch = Batch::new(held, layout, manifest, Site { array: 1 });
         batch.expect(&away);
         batch.take_in(store)?;
-        if batch.done() { batch.clear()?.end_unless_claimed() } else { Ok(()) }
+        if batch.done() { let_go(batch.clear()?, store) } else { Ok(()) }
     });
+}
+
+/// All of it is recorded. A loop whose submitter is gone goes no further by itself.
+fn let_go(held: Held, store: &mut Store) -> Result<(), Error> {
+    if let Some(Claim { loop_id, .. }) = held.entry.claim
+        && store.get_loop(loop_id).is_ok_and(|record| record.end_time.is_none())
+    {
+        let reason = Some(("interrupted", Timestamp::now()));
+        store.update_loop(loop_id, "finished", reason)?;
+    }
+    held.end_unless_claimed()
 }
 
 /// Whether a run of the loop is still to come.

@@ -24,7 +24,8 @@ use crate::{signals, term};
 /// crash could have left, and the check runs on each. Lines that the program prints are promises:
 /// what it said before the crash must have survived. The check finds the state at the directory's
 /// own path and in FIRST_WORK_DIR, the lines in the file named by FIRST_ACKS, and answers with its
-/// exit code. Exits with 0 if every state recovers, 1 with findings, 125 if nothing could be tested.
+/// exit code. Exits with 0 if every state recovers, 1 with findings, 125 if nothing could be tested
+/// or a part of what --on sent elsewhere was not.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(arg_required_else_help = true)]

@@ -61,6 +61,7 @@ fn perform(prepared: Prepared, target: Target) -> Result<Result<Done, String>, R
         Batch::prepare(&mut tools, &shared, store, plan).map_err(|error| failed(&error))?;
     let screen = Screen::new(json);
     while !batch.done() {
+        signals::stop_if_asked();
         if signals::received().is_some() {
             batch.cancel().map_err(|error| failed(&error))?;
         }
