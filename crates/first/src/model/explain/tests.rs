@@ -224,3 +224,25 @@ fn a_promise_does_not_hide_an_index_that_came_too_early() {
         ]
     );
 }
+
+#[test]
+fn what_is_lost_only_together_with_a_known_cause_is_found_in_what_is_left() {
+    let log = ".".repeat(14);
+    let mut script = Script::with(&[("old", "."), ("log", log.as_str()), ("index", ".")]);
+    script = script.write("old", 0, "x");
+    // So many that `old` is too far back to be lost alone when the index is written.
+    for at in 0..14 {
+        script = script.write("log", at, "l");
+    }
+    script = script.ack("log").write("index", 0, "1");
+    let full = format!("log={}", "l".repeat(14));
+    let fails = |state: &State| {
+        (state.acks > 0 && !shows(state, &full))
+            || (shows(state, "index=1") && !shows(state, "old=x"))
+    };
+    let found = findings(&script, Model::Ext4, fails);
+    let told = sentences(&found);
+    assert_eq!(told.len(), 2, "{told:#?}");
+    assert!(told[0].contains("of `log` (op") && told[0].contains("acknowledged"), "{told:#?}");
+    assert!(told[1].contains("survive but bytes 0–1 of `old` (op 1) do not"), "{told:#?}");
+}
