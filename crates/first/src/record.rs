@@ -40,6 +40,7 @@ mod limit;
 mod mapped;
 mod memory;
 mod nodes;
+mod pin;
 mod plan;
 mod route;
 mod scan;

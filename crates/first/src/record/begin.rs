@@ -112,6 +112,10 @@ impl Watch {
                 }
                 Ok(None)
             }
+            What::Processors => {
+                self.unpin();
+                Ok(None)
+            }
             What::Close => {
                 self.closing(pid, fd)?;
                 Ok(None)

@@ -21,6 +21,7 @@ use super::file::{
 use super::filter;
 use super::mapped::Mappings;
 use super::nodes::{Known, Nodes};
+use super::pin::Pin;
 use super::plan::{Pending, Plan};
 use super::trace::{self, Event, Stopped};
 use crate::operation::{Action, Entry, Node, Operation};
@@ -47,6 +48,7 @@ pub(super) struct Watch {
     calls: HashMap<i64, Call>,
     tasks: HashMap<pid_t, Task>,
     appeared: u32,
+    pin: Option<Pin>,
     /// The task that is in a call which concerns the tree.
     holder: Option<pid_t>,
     waiting: VecDeque<(pid_t, Stopped)>,
@@ -77,6 +79,7 @@ impl Watch {
             calls: table().into_iter().map(|call| (call.number, call)).collect(),
             tasks: HashMap::new(),
             appeared: 0,
+            pin: None,
             holder: None,
             waiting: VecDeque::new(),
             mappings: Mappings::default(),
@@ -94,6 +97,7 @@ impl Watch {
         let mut ended = None;
         let mut failed = None;
         self.appear(first);
+        self.pin = Pin::new(first);
         while let Some((pid, event)) =
             trace::wait().map_err(|source| RecordError::system("waitpid", source))?
         {
@@ -112,6 +116,7 @@ impl Watch {
                 self.kill_all();
             }
         }
+        self.pin = None;
         if let Some(failed) = failed {
             return Err(failed);
         }
@@ -244,6 +249,9 @@ impl Watch {
             return;
         }
         self.appeared += 1;
+        if let Some(pin) = &mut self.pin {
+            pin.release_task(pid);
+        }
         let task = Task {
             number: self.appeared,
             process: process_of(pid),
@@ -251,6 +259,13 @@ impl Watch {
             pending: None,
         };
         self.tasks.insert(pid, task);
+    }
+
+    /// The workload may run on all its processors from now on.
+    pub(super) fn unpin(&mut self) {
+        if let Some(pin) = &mut self.pin {
+            pin.release();
+        }
     }
 
     /// A program was replaced: all other threads are gone, and the one that did it has the

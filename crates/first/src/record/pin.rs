@@ -1,0 +1,108 @@
+//! Recorder and workload on one processor, as long as the workload is a single task.
+//!
+//! A call that is watched is a conversation in which one side always waits. On two processors each
+//! word wakes one that fell asleep, which takes longer than the call itself. The workload must not
+//! notice: it gets all its processors back before it begins a second task or asks which it has.
+
+use std::mem::{MaybeUninit, size_of};
+
+use libc::{cpu_set_t, pid_t};
+
+/// This thread and a workload on one processor; ends with it.
+#[derive(Debug)]
+pub(super) struct Pin {
+    workload: pid_t,
+    /// Where the workload and this thread may run otherwise.
+    theirs: cpu_set_t,
+    ours: cpu_set_t,
+    held: bool,
+}
+
+impl Pin {
+    /// None where the system does not allow it, or where it changes nothing.
+    pub(super) fn new(workload: pid_t) -> Option<Self> {
+        let (theirs, ours) = (processors(workload)?, processors(0)?);
+        // SAFETY: no arguments.
+        let here = usize::try_from(unsafe { libc::sched_getcpu() }).ok()?;
+        // SAFETY: the set is a valid one, and the functions check the number against its size.
+        let (one, known) = unsafe {
+            let mut one: cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(here, &mut one);
+            (one, libc::CPU_ISSET(here, &theirs))
+        };
+        let mut pin = Self { workload, theirs, ours, held: true };
+        if !known || !put(workload, &one) || !put(0, &one) {
+            pin.release();
+            return None;
+        }
+        Some(pin)
+    }
+
+    /// A task of the workload may run wherever the workload could.
+    pub(super) fn release_task(&mut self, task: pid_t) {
+        self.release();
+        // One that is gone needs no processor.
+        put(task, &self.theirs);
+    }
+
+    /// As if there had been nothing.
+    pub(super) fn release(&mut self) {
+        if std::mem::take(&mut self.held) {
+            put(self.workload, &self.theirs);
+            put(0, &self.ours);
+        }
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// Where a task may run; 0 is this thread. None on machines with more processors than a set holds.
+fn processors(task: pid_t) -> Option<cpu_set_t> {
+    let mut set = MaybeUninit::<cpu_set_t>::zeroed();
+    // SAFETY: the kernel writes at most as many bytes as it is told there are.
+    let result = unsafe { libc::sched_getaffinity(task, size_of::<cpu_set_t>(), set.as_mut_ptr()) };
+    // SAFETY: zeros are a valid set, and the kernel wrote over a part of them.
+    (result == 0).then(|| unsafe { set.assume_init() })
+}
+
+fn put(task: pid_t, set: &cpu_set_t) -> bool {
+    // SAFETY: the kernel reads as many bytes as there are.
+    unsafe { libc::sched_setaffinity(task, size_of::<cpu_set_t>(), set) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(task: pid_t) -> i32 {
+        // SAFETY: a valid set.
+        unsafe { libc::CPU_COUNT(&processors(task).unwrap()) }
+    }
+
+    #[test]
+    fn both_are_on_one_processor_until_released() {
+        let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let task = pid_t::try_from(other.id()).unwrap();
+        let before = (count(task), count(0));
+        let mut pin = Pin::new(task).unwrap();
+        assert_eq!((count(task), count(0)), (1, 1));
+        pin.release_task(task);
+        assert_eq!((count(task), count(0)), before);
+        // What the workload chooses after that is its own business.
+        let mut one = processors(task).unwrap();
+        let first = (0..1024).find(|n| unsafe { libc::CPU_ISSET(*n, &one) }).unwrap();
+        unsafe {
+            libc::CPU_ZERO(&mut one);
+            libc::CPU_SET(first, &mut one);
+        }
+        assert!(put(task, &one));
+        drop(pin);
+        assert_eq!(count(task), 1);
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+}
