@@ -30,6 +30,8 @@ pub(crate) struct Ext4 {
 struct Inode {
     /// Blocks that are surely allocated and written.
     mapped: BTreeSet<u64>,
+    /// Pages whose blocks were allocated ahead of their bytes: nothing about them is delayed.
+    allocated: Vec<std::ops::Range<u64>>,
     /// The pages with writes that are not durable.
     dirty: BTreeMap<u64, Dirty>,
     /// The last growth by a write, and to what size.
@@ -108,9 +110,11 @@ impl Ext4 {
                 inode.emptied |= *size == 0;
                 inode.forget(size.div_ceil(PAGE as u64)..u64::MAX);
             }
-            Action::Allocate { node, .. } => {
+            Action::Allocate { node, offset, length, .. } => {
                 let id = self.change(pending, *node, action);
-                self.inode(*node).resized = Some(id);
+                let inode = self.inode(*node);
+                inode.resized = Some(id);
+                inode.allocate(*offset, offset.saturating_add(*length));
             }
             Action::Zero { node, offset, length, hole, .. } => {
                 let end = offset.saturating_add(*length);
@@ -131,6 +135,9 @@ impl Ext4 {
                 // The last block of a file goes although the hole ends inside it.
                 let last = if end >= size { size.div_ceil(PAGE as u64) } else { block(end) };
                 inode.forget(offset.div_ceil(PAGE as u64)..last);
+                if !*hole {
+                    inode.allocate(*offset, end);
+                }
             }
             Action::Mode { node, .. } | Action::Attribute { node, .. } => {
                 self.change(pending, *node, action);
@@ -323,6 +330,7 @@ impl Ext4 {
             .dirty
             .iter()
             .filter(|(page, _)| !inode.mapped.contains(page))
+            .filter(|(page, _)| !inode.allocated.iter().any(|pages| pages.contains(page)))
             .map(|(_, dirty)| dirty.last)
             .collect();
         ids.dedup();
@@ -401,7 +409,18 @@ impl Inode {
         if blocks.start < blocks.end {
             self.mapped.retain(|block| !blocks.contains(block));
             self.dirty.retain(|block, _| !blocks.contains(block));
+            self.allocated = std::mem::take(&mut self.allocated)
+                .into_iter()
+                .flat_map(|one| {
+                    [one.start..one.end.min(blocks.start), one.start.max(blocks.end)..one.end]
+                })
+                .filter(|one| !one.is_empty())
+                .collect();
         }
+    }
+
+    fn allocate(&mut self, from: u64, to: u64) {
+        self.allocated.push(block(from)..to.div_ceil(PAGE as u64));
     }
 }
 

@@ -371,6 +371,13 @@ mod ext4 {
     }
 
     #[test]
+    fn a_replacement_with_preallocated_blocks_is_not_flushed() {
+        let script = Script::with(&[("a", "old.")]).create("t").allocate("t", 4);
+        let states = script.write("t", 0, "new.").rename("t", "a").states(EXT4);
+        assert!(states.contains("a=0000") && states.contains("a=new."), "{states:?}");
+    }
+
+    #[test]
     fn preallocated_blocks_read_as_zeros_until_their_bytes_are_there() {
         let script = Script::with(&[("a", "")]).allocate("a", 4).fsync("a").write("a", 0, "xy");
         exactly(EXT4, &script, &["a=0000", "a=xy00"]);
