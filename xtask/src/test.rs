@@ -118,7 +118,7 @@ pub(crate) fn run() -> Result<(), String> {
 fn tools() -> Result<Vec<(&'static str, PathBuf)>, String> {
     let mut variables = vec![
         ("RETAKE_REAL_TOOLS", PathBuf::from("1")),
-        ("FIRST_REAL_EXT4_SECONDS", PathBuf::from("75")),
+        ("FIRST_REAL_EXT4_SECONDS", PathBuf::from("20")),
     ];
     for agent in &AGENTS {
         variables.push((agent.variable, agent.install()?));

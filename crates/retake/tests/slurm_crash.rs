@@ -42,8 +42,10 @@ impl Site {
     }
 
     fn explore<'a>(&self, verify: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-        let mut arguments =
-            vec!["crash", "explore", "log", "--json", "--model", "posix", "--verify", verify];
+        let mut arguments = vec![
+            "crash", "explore", "log", "--json", "--model", "posix", "--seed", "7", "--verify",
+            verify,
+        ];
         arguments.extend(more);
         arguments
     }

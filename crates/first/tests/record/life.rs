@@ -69,6 +69,26 @@ fn a_static_program_is_recorded_too() {
 }
 
 #[test]
+fn a_workload_has_all_its_processors() {
+    let mine = std::thread::available_parallelism().unwrap().to_string();
+    // Asked for by the program itself, by a child, and by a task that never asked: a thread's list
+    // in /proc is what the kernel holds it to.
+    let allowed = "grep Cpus_allowed: /proc/self/status";
+    for script in ["exec nproc > n", "nproc > n", &format!("{allowed} > n")] {
+        let root = directory();
+        here(first::record("sh").arg("-c").arg(script), root.path()).run().unwrap();
+        let seen = std::fs::read_to_string(root.path().join("n")).unwrap();
+        match seen.strip_prefix("Cpus_allowed:") {
+            None => assert_eq!(seen.trim(), mine, "{script}"),
+            Some(mask) => {
+                let mask = u128::from_str_radix(&mask.trim().replace(',', ""), 16).unwrap();
+                assert_eq!(mask.count_ones().to_string(), mine, "{script}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_directory_is_made_where_none_is_named() {
     let script = "cd $FIRST_WORK_DIR && echo x > a";
     let recorded = first::record("sh").arg("-c").arg(script).run().unwrap();

@@ -217,6 +217,7 @@ impl<'a> Elsewhere<'a> {
             format!("--states={share}"),
             input.display().to_string(),
             format!("--model={}", exploration.model.name()),
+            format!("--seed={}", exploration.options.seed),
             format!("--verify={}", check.command),
             format!("--verify-timeout={}ms", check.timeout.as_millis()),
         ];
@@ -343,12 +344,13 @@ fn over(exploration: &Exploration<'_>) -> bool {
 
 /// The question, as a hash: whoever asks the same gets the same states and the same checks.
 fn topic(exploration: &Exploration<'_>, log: &[u8]) -> String {
-    let Exploration { model, check, relapses, .. } = exploration;
+    let Exploration { model, options, check, relapses, .. } = exploration;
     let mut hash = blake3::Hasher::new();
     let words = [
         env!("CARGO_PKG_VERSION").as_bytes(),
         log,
         model.name().as_bytes(),
+        &options.seed.to_le_bytes(),
         check.command.as_bytes(),
         &check.timeout.as_millis().to_le_bytes(),
         check.cwd.as_os_str().as_encoded_bytes(),

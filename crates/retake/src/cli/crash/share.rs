@@ -32,6 +32,8 @@ pub(super) struct Args {
     verify: String,
     #[arg(long, value_name = "MODEL")]
     model: Model,
+    #[arg(long, value_name = "N")]
+    seed: u64,
     #[arg(long, value_name = "TIME", value_parser = some_time)]
     verify_timeout: Duration,
     #[arg(long)]
@@ -57,7 +59,7 @@ pub(super) fn share(args: &Args) -> Result<Exit, Trouble> {
         environment: std::env::vars_os().filter(|(name, _)| name != PROCESSORS).collect(),
         cwd,
     };
-    let options = Options::default();
+    let options = Options { seed: args.seed, ..Options::default() };
     let jobs = args.jobs.unwrap_or_else(given);
     let mut stations = Stations::start(jobs, &recording.root, !args.recovery)
         .map_err(|error| refused("no check can be started", &error))?;
