@@ -112,8 +112,15 @@ impl Watch {
                 }
                 Ok(None)
             }
-            What::Processors => {
-                self.unpin();
+            What::GetProcessors => match &self.pin {
+                Some(pin) => {
+                    pin.lift();
+                    Ok(Some((Plan::Unpinned, false)))
+                }
+                None => Ok(None),
+            },
+            What::SetProcessors => {
+                self.pin = None;
                 Ok(None)
             }
             What::Close => {

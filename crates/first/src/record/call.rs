@@ -95,8 +95,9 @@ pub(super) enum What {
     Map,
     Protect,
     Close,
-    /// Which processors a task may use: asked for or chosen.
-    Processors,
+    /// Which processors a task may use, asked for. The C library does it when it looks at a stack.
+    GetProcessors,
+    SetProcessors,
     /// It may change files past the recorder.
     Refuse(&'static str),
     /// The same, where it succeeds.
@@ -207,8 +208,8 @@ pub(super) fn table() -> Vec<Call> {
             ..call(libc::SYS_mprotect, "mprotect", Protect)
         },
         call(libc::SYS_close, "close", Close),
-        call(libc::SYS_sched_getaffinity, "sched_getaffinity", Processors),
-        call(libc::SYS_sched_setaffinity, "sched_setaffinity", Processors),
+        call(libc::SYS_sched_getaffinity, "sched_getaffinity", GetProcessors),
+        call(libc::SYS_sched_setaffinity, "sched_setaffinity", SetProcessors),
         call(libc::SYS_msync, "msync", SyncMapping),
         call(libc::SYS_truncate, "truncate", TruncatePath),
         call(libc::SYS_ftruncate, "ftruncate", Truncate),

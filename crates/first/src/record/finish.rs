@@ -28,6 +28,11 @@ impl Watch {
                     why: "this recorder does not know what it does".to_owned(),
                 });
             }
+            Plan::Unpinned => {
+                if let Some(pin) = &self.pin {
+                    pin.again();
+                }
+            }
             _ if result < 0 => return Ok(()),
             Plan::Refuse { why } => {
                 return Err(RecordError::Refused { call: name.to_owned(), why: why.to_owned() });

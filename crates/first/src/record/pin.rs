@@ -2,7 +2,7 @@
 //!
 //! A call that is watched is a conversation in which one side always waits. On two processors each
 //! word wakes one that fell asleep, which takes longer than the call itself. The workload must not
-//! notice: it gets all its processors back before it begins a second task or asks which it has.
+//! notice: it gets all its processors back before it begins a second task, and while it asks for them.
 
 use std::mem::{MaybeUninit, size_of};
 
@@ -12,14 +12,14 @@ use libc::{cpu_set_t, pid_t};
 #[derive(Debug)]
 pub(super) struct Pin {
     workload: pid_t,
+    one: cpu_set_t,
     /// Where the workload and this thread may run otherwise.
     theirs: cpu_set_t,
     ours: cpu_set_t,
-    held: bool,
 }
 
 impl Pin {
-    /// None where the system does not allow it, or where it changes nothing.
+    /// None where the system does not allow it.
     pub(super) fn new(workload: pid_t) -> Option<Self> {
         let (theirs, ours) = (processors(workload)?, processors(0)?);
         // SAFETY: no arguments.
@@ -30,33 +30,30 @@ impl Pin {
             libc::CPU_SET(here, &mut one);
             (one, libc::CPU_ISSET(here, &theirs))
         };
-        let mut pin = Self { workload, theirs, ours, held: true };
-        if !known || !put(workload, &one) || !put(0, &one) {
-            pin.release();
-            return None;
-        }
-        Some(pin)
+        let pin = Self { workload, one, theirs, ours };
+        (known && put(workload, &pin.one) && put(0, &pin.one)).then_some(pin)
     }
 
-    /// A task of the workload may run wherever the workload could.
-    pub(super) fn release_task(&mut self, task: pid_t) {
-        self.release();
+    /// The workload may see, and use, all its processors for a while.
+    pub(super) fn lift(&self) {
+        put(self.workload, &self.theirs);
+    }
+
+    pub(super) fn again(&self) {
+        put(self.workload, &self.one);
+    }
+
+    /// Ends it, for a task that has begun as well.
+    pub(super) fn release_task(self, task: pid_t) {
         // One that is gone needs no processor.
         put(task, &self.theirs);
-    }
-
-    /// As if there had been nothing.
-    pub(super) fn release(&mut self) {
-        if std::mem::take(&mut self.held) {
-            put(self.workload, &self.theirs);
-            put(0, &self.ours);
-        }
     }
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        self.release();
+        put(self.workload, &self.theirs);
+        put(0, &self.ours);
     }
 }
 
@@ -88,15 +85,14 @@ mod tests {
         let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let task = pid_t::try_from(other.id()).unwrap();
         let before = (count(task), count(0));
-        let mut pin = Pin::new(task).unwrap();
+        let pin = Pin::new(task).unwrap();
         assert_eq!((count(task), count(0)), (1, 1));
+        pin.lift();
+        assert_eq!((count(task), count(0)), (before.0, 1));
+        pin.again();
+        assert_eq!(count(task), 1);
         pin.release_task(task);
         assert_eq!((count(task), count(0)), before);
-        // What the workload chooses after that is its own business.
-        let chosen = Pin::new(task).unwrap();
-        drop(pin);
-        assert_eq!(count(task), 1);
-        drop(chosen);
         other.kill().unwrap();
         other.wait().unwrap();
     }

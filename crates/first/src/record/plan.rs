@@ -71,6 +71,8 @@ pub(super) enum Plan {
         subject: Subject,
     },
     Map,
+    /// The task was given all its processors for as long as it asks for them.
+    Unpinned,
     /// The recording ends if the call succeeds.
     Refuse {
         why: &'static str,

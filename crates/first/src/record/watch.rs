@@ -48,7 +48,7 @@ pub(super) struct Watch {
     calls: HashMap<i64, Call>,
     tasks: HashMap<pid_t, Task>,
     appeared: u32,
-    pin: Option<Pin>,
+    pub(super) pin: Option<Pin>,
     /// The task that is in a call which concerns the tree.
     holder: Option<pid_t>,
     waiting: VecDeque<(pid_t, Stopped)>,
@@ -249,7 +249,7 @@ impl Watch {
             return;
         }
         self.appeared += 1;
-        if let Some(pin) = &mut self.pin {
+        if let Some(pin) = self.pin.take() {
             pin.release_task(pid);
         }
         let task = Task {
@@ -259,13 +259,6 @@ impl Watch {
             pending: None,
         };
         self.tasks.insert(pid, task);
-    }
-
-    /// The workload may run on all its processors from now on.
-    pub(super) fn unpin(&mut self) {
-        if let Some(pin) = &mut self.pin {
-            pin.release();
-        }
     }
 
     /// A program was replaced: all other threads are gone, and the one that did it has the
