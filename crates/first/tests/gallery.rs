@@ -5,31 +5,19 @@
 
 #[path = "../examples/gallery/store.rs"]
 mod store;
+mod workload;
 
 use first::model::{Explainer, Finding, Model, Options, State, States};
-use first::operation::{Entry, Recording};
+use first::operation::Recording;
 use store::{Missing, Pairs, Store, check, recover};
 
 const STORE: &str = "FIRST_GALLERY_STORE";
 const MISSING: &str = "FIRST_GALLERY_MISSING";
 
-/// Runs this very program again, only with [`the_workload`].
 fn record(store: Store, missing: Missing) -> Recording {
     let root = tempfile::tempdir_in("/dev/shm").unwrap();
-    let recorded = first::record(std::env::current_exe().unwrap())
-        .args(["--exact", "the_workload", "--ignored", "--nocapture"])
-        .env(STORE, format!("{store:?}"))
-        .env(MISSING, format!("{missing:?}"))
-        .current_dir(root.path())
-        .root(root.path())
-        .acknowledge_lines(false)
-        .output(std::io::sink())
-        .run()
-        .unwrap();
-    let acks = recorded.recording.entries.iter();
-    let acks = acks.filter(|entry| matches!(entry, Entry::Acknowledgement(_))).count();
-    assert_eq!(acks, 5);
-    recorded.recording
+    let [store, missing] = [format!("{store:?}"), format!("{missing:?}")];
+    workload::record(root.path(), [(STORE, &store), (MISSING, &missing)], 5)
 }
 
 #[test]

@@ -5,35 +5,22 @@
 
 #[path = "../examples/sqlite/database.rs"]
 mod database;
+mod workload;
 
 use database::{JOURNALS, SYNCHRONOUS, Trouble, check, create, put};
 use first::model::{Explainer, Model, Options, State, States};
-use first::operation::{Entry, Recording};
+use first::operation::Recording;
 
 const JOURNAL: &str = "FIRST_SQLITE_JOURNAL";
 const SYNCED: &str = "FIRST_SQLITE_SYNCHRONOUS";
 
 const ROWS: u32 = 2;
 
-/// Runs this very program again, only with [`the_workload`].
 fn record(journal: &str, synchronous: &str) -> Recording {
     assert!(JOURNALS.contains(&journal) && SYNCHRONOUS.contains(&synchronous));
     let root = tempfile::tempdir_in("/dev/shm").unwrap();
     create(root.path(), journal).unwrap();
-    let recorded = first::record(std::env::current_exe().unwrap())
-        .args(["--exact", "the_workload", "--ignored", "--nocapture"])
-        .env(JOURNAL, journal)
-        .env(SYNCED, synchronous)
-        .current_dir(root.path())
-        .root(root.path())
-        .acknowledge_lines(false)
-        .output(std::io::sink())
-        .run()
-        .unwrap();
-    let acks = recorded.recording.entries.iter();
-    let acks = acks.filter(|entry| matches!(entry, Entry::Acknowledgement(_))).count();
-    assert_eq!(acks, ROWS as usize);
-    recorded.recording
+    workload::record(root.path(), [(JOURNAL, journal), (SYNCED, synchronous)], ROWS as usize)
 }
 
 #[test]

@@ -5,7 +5,7 @@
 mod common;
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Cursor, Write};
+use std::io::{Cursor, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Stdio;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use common::slurm_env::Site;
-use common::{called, eventually};
+use common::{called, eventually, mirror_env};
 use zip::write::SimpleFileOptions;
 
 const VERSION: &str = "120.0.6099.109";
@@ -71,32 +71,18 @@ fn files(url: &str) -> HashMap<String, Vec<u8>> {
 
 /// A client that goes away is no concern of a server.
 fn answer(
-    mut stream: TcpStream,
+    stream: TcpStream,
     files: &HashMap<String, Vec<u8>>,
     downloads: &AtomicUsize,
     go: &(Mutex<bool>, Condvar),
 ) -> Option<()> {
-    let mut reader = BufReader::new(stream.try_clone().ok()?);
-    let mut request = String::new();
-    reader.read_line(&mut request).ok()?;
-    let mut line = String::new();
-    while reader.read_line(&mut line).ok()? > 2 {
-        line.clear();
-    }
-    let path = request.split(' ').nth(1)?;
+    let (path, _) = mirror_env::asked(&stream)?;
     if path.ends_with(".zip") {
         downloads.fetch_add(1, Ordering::SeqCst);
         let held = go.0.lock().unwrap();
         drop(go.1.wait_while(held, |go| !*go).unwrap());
     }
-    let (status, body) = match files.get(path) {
-        Some(body) => ("200 OK", &body[..]),
-        None => ("404 Not Found", &b""[..]),
-    };
-    let head =
-        format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
-    stream.write_all(head.as_bytes()).ok()?;
-    stream.write_all(body).ok()
+    mirror_env::answer(stream, files, &path)
 }
 
 fn git(site: &Site, repo: &Path, arguments: &[&str]) {

@@ -4,9 +4,8 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::process::Stdio;
 
-use common::{RETAKE, Sandbox, Ui, eventually, request};
+use common::{Sandbox, eventually, request};
 use serde_json::{Value, json};
 
 fn recorded(sandbox: &Sandbox, script: &str) -> String {
@@ -295,26 +294,6 @@ fn both_streams_are_merged_in_order_of_arrival() {
     assert!(places.is_sorted() && places[0].is_some(), "{places:?}");
 }
 
-/// A run that goes on until a file is there.
-fn start(sandbox: &Sandbox, script: &str) -> std::process::Child {
-    let mut command = sandbox.command(RETAKE);
-    command.args(["exec", "--", "sh", "-c", script]).stdout(Stdio::null()).stderr(Stdio::null());
-    command.spawn().unwrap()
-}
-
-fn running(ui: &Ui) -> String {
-    let mut id = String::new();
-    eventually("the run", || {
-        let answer = ui.get("/api/v1/runs?status=running");
-        let found = answer.status == 200 && answer.json()["runs"][0]["id"].is_string();
-        if found {
-            id = answer.json()["runs"][0]["id"].as_str().unwrap().to_owned();
-        }
-        found
-    });
-    id
-}
-
 #[test]
 fn a_listener_that_comes_back_misses_nothing_and_hears_nothing_twice() {
     let sandbox = Sandbox::new();
@@ -322,8 +301,8 @@ fn a_listener_that_comes_back_misses_nothing_and_hears_nothing_twice() {
     let ui = sandbox.ui();
     let script = "echo one; while [ ! -e go1 ]; do sleep 0.01; done; printf 'tw\\303'; \
                   while [ ! -e go2 ]; do sleep 0.01; done; printf '\\266\\n'; echo err >&2";
-    let mut child = start(&sandbox, script);
-    let id = running(&ui);
+    let mut child = sandbox.start(script);
+    let id = ui.running();
     let path = format!("/api/v1/runs/{id}/events");
     let mut first = ui.listen(&path, None);
     let told = first.until("output");
@@ -360,8 +339,8 @@ fn twenty_listeners_and_a_stalled_one_hear_a_run_that_does_not_notice() {
     recorded(&sandbox, "true");
     let ui = sandbox.ui();
     let script = "while [ ! -e go ]; do sleep 0.01; done; seq 1 300000; echo end";
-    let mut child = start(&sandbox, script);
-    let id = running(&ui);
+    let mut child = sandbox.start(script);
+    let id = ui.running();
     let path = format!("/api/v1/runs/{id}/events");
     let stalled: Vec<_> = (0..3).map(|_| ui.stall(&path)).collect();
     let listeners: Vec<_> = (0..20).map(|_| ui.listen(&path, None)).collect();

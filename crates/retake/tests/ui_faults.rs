@@ -1,32 +1,9 @@
 //! The page while things go wrong underneath: words instead of silence, and nobody else notices.
-#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
 mod common;
 
-use std::process::{Child, Stdio};
-
-use common::{RETAKE, Sandbox, Ui, eventually};
+use common::{Sandbox, eventually};
 use serde_json::json;
-
-fn start(sandbox: &Sandbox, script: &str) -> Child {
-    let mut command = sandbox.command(RETAKE);
-    command.args(["exec", "--", "sh", "-c", script]).stdout(Stdio::null()).stderr(Stdio::null());
-    command.spawn().unwrap()
-}
-
-fn running(ui: &Ui) -> String {
-    let mut id = String::new();
-    eventually("the run", || {
-        let answer = ui.get("/api/v1/runs?status=running");
-        if answer.status == 200
-            && let Some(found) = answer.json()["runs"][0]["id"].as_str()
-        {
-            id = found.to_owned();
-        }
-        !id.is_empty()
-    });
-    id
-}
 
 #[test]
 fn a_run_that_is_pruned_while_it_is_followed_is_told_of_in_words() {
@@ -35,8 +12,8 @@ fn a_run_that_is_pruned_while_it_is_followed_is_told_of_in_words() {
         sandbox.recorded("true");
         let ui = sandbox.ui();
         // More than the connection holds, so that the listener is not at its end yet.
-        let mut child = start(&sandbox, "while [ ! -e go ]; do sleep 0.01; done; seq 1 4000000");
-        let id = running(&ui);
+        let mut child = sandbox.start("while [ ! -e go ]; do sleep 0.01; done; seq 1 4000000");
+        let id = ui.running();
         let mut events = ui.listen(&format!("/api/v1/runs/{id}/events"), None);
         sandbox.file("go", "");
         events.until("output");
@@ -59,8 +36,8 @@ fn who_wants_the_latest_is_told_that_there_is_too_much_and_goes_on_at_the_end() 
     let ui = sandbox.ui();
     let script = "echo one; while [ ! -e go1 ]; do sleep 0.01; done; seq 1 300000; \
                   while [ ! -e go2 ]; do sleep 0.01; done; echo last";
-    let mut child = start(&sandbox, script);
-    let id = running(&ui);
+    let mut child = sandbox.start(script);
+    let id = ui.running();
     let path = format!("/api/v1/runs/{id}/events?latest=1");
     let mut events = ui.listen(&path, None);
     let first = events.until("output");

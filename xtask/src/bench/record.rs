@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use retake_engine::{Attach, Cancel, Keeper, Request, Settings};
-use retake_event::{Ending, Usage, Word};
+use retake_event::{Ending, Outcome};
 use retake_store::Store;
 
 use super::exec::{installed, intent, scratch, timed};
@@ -38,25 +38,11 @@ fn text(error: impl std::fmt::Display) -> String {
 pub(super) fn ending(code: i32, output: &[u8]) -> Ending {
     let bytes = output.len() as u64;
     Ending {
-        outcome: Word::Exited,
-        exit_code: Some(code),
-        signal: None,
-        end_time: jiff::Timestamp::now(),
         duration_ms: 5,
         stdout_bytes: bytes,
-        stderr_bytes: 0,
         stdout_raw_bytes: bytes,
-        stderr_raw_bytes: 0,
         stdout_blake3: (bytes > 0).then(|| blake3::hash(output).to_hex().to_string()),
-        stderr_blake3: None,
-        truncated: false,
-        leaked: false,
-        left_processes: Vec::new(),
-        error: None,
-        usage: Usage::default(),
-        redactions: 0,
-        effects: None,
-        ran_on: None,
+        ..Ending::bare(&Outcome::Exited(code), jiff::Timestamp::now())
     }
 }
 

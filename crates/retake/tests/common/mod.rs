@@ -8,6 +8,7 @@ mod browser_env;
 #[path = "../../../../xtask/src/cluster/mod.rs"]
 pub(crate) mod cluster;
 pub(crate) mod gallery_env;
+pub(crate) mod mirror_env;
 mod record_env;
 pub(crate) mod slurm_env;
 mod terminal_env;

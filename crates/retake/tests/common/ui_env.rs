@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{RETAKE, Sandbox};
+use super::{RETAKE, Sandbox, eventually};
 
 /// A server beside the test; killed when dropped.
 pub(crate) struct Ui {
@@ -41,6 +41,13 @@ impl Answer {
 impl Sandbox {
     pub(crate) fn ui(&self) -> Ui {
         self.ui_at(0)
+    }
+
+    /// A recorded run that goes on beside the test.
+    pub(crate) fn start(&self, script: &str) -> Child {
+        let mut command = self.command(RETAKE);
+        command.args(["exec", "--", "sh", "-c", script]);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("started")
     }
 
     pub(crate) fn ui_at(&self, port: u16) -> Ui {
@@ -117,6 +124,21 @@ fn read_answer(stream: TcpStream) -> Answer {
 }
 
 impl Ui {
+    /// The id of the run that goes on.
+    pub(crate) fn running(&self) -> String {
+        let mut id = String::new();
+        eventually("the run", || {
+            let answer = self.get("/api/v1/runs?status=running");
+            if answer.status == 200
+                && let Some(found) = answer.json()["runs"][0]["id"].as_str()
+            {
+                id = found.to_owned();
+            }
+            !id.is_empty()
+        });
+        id
+    }
+
     pub(crate) fn host(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Cursor, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{Cursor, Read, Write};
+use std::net::TcpListener;
 use std::sync::Arc;
 
 use zip::write::SimpleFileOptions;
 
+use crate::common::mirror_env;
 use crate::env::Env;
 
 pub(crate) const PLATFORM: &str =
@@ -22,30 +23,13 @@ fn serve(files: impl FnOnce(&str) -> Files) -> String {
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let files = Arc::clone(&files);
-            std::thread::spawn(move || answer(stream, &files));
+            std::thread::spawn(move || {
+                let (path, _) = mirror_env::asked(&stream)?;
+                mirror_env::answer(stream, &files, &path)
+            });
         }
     });
     url
-}
-
-/// A client that goes away is no concern of a server.
-fn answer(mut stream: TcpStream, files: &Files) -> Option<()> {
-    let mut reader = BufReader::new(stream.try_clone().ok()?);
-    let mut request = String::new();
-    reader.read_line(&mut request).ok()?;
-    let mut line = String::new();
-    while reader.read_line(&mut line).ok()? > 2 {
-        line.clear();
-    }
-    let path = request.split(' ').nth(1)?;
-    let (status, body) = match files.get(path) {
-        Some(body) => ("200 OK", &body[..]),
-        None => ("404 Not Found", &b""[..]),
-    };
-    let head =
-        format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
-    stream.write_all(head.as_bytes()).ok()?;
-    stream.write_all(body).ok()
 }
 
 /// An archive with a browser that says its version, and so much that cannot be compressed.

@@ -1,7 +1,7 @@
 //! An end in the middle of each phase: setup, checkout, index, download, warmup, iteration, search.
 //! Nothing is left running, and the next command goes on as if nothing had been.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::browsers::{Files, PLATFORM, mirror_files};
-use crate::common::{RETAKE, alive, eventually};
+use crate::common::{RETAKE, alive, eventually, mirror_env};
 use crate::env::Env;
 
 const VERSION: &str = "120.0.6099.109";
@@ -46,16 +46,9 @@ fn answer(
     reached: &AtomicBool,
     go: &AtomicBool,
 ) -> Option<()> {
-    let mut reader = BufReader::new(stream.try_clone().ok()?);
-    let mut request = String::new();
-    reader.read_line(&mut request).ok()?;
-    let mut line = String::new();
-    while reader.read_line(&mut line).ok()? > 2 {
-        line.clear();
-    }
-    let path = request.split(' ').nth(1)?;
-    let Some(body) = files.get(path) else {
-        return stream.write_all(b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n").ok();
+    let (path, mut reader) = mirror_env::asked(&stream)?;
+    let Some(body) = files.get(&path) else {
+        return mirror_env::answer(stream, files, &path);
     };
     let head =
         format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
@@ -65,7 +58,7 @@ fn answer(
     if path.contains(slow) && !go.load(Ordering::SeqCst) {
         reached.store(true, Ordering::SeqCst);
         // Until the other side has had enough.
-        reader.read_line(&mut line).ok()?;
+        reader.read_line(&mut String::new()).ok()?;
     }
     stream.write_all(&body[half..]).ok()
 }
