@@ -21,8 +21,8 @@ type Ranges = Vec<(u64, u64)>;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ext4 {
-    /// The end of the journal.
-    journal: Option<Id>,
+    /// What the journal has and nothing committed, in order.
+    journal: Vec<Id>,
     inodes: HashMap<Node, Inode>,
 }
 
@@ -63,7 +63,7 @@ impl Ext4 {
                 inodes.insert(found.node, Inode { mapped, ..Inode::default() });
             }
         }
-        Self { journal: None, inodes }
+        Self { journal: Vec::new(), inodes }
     }
 
     pub(crate) fn step(&mut self, pending: &mut Pending, action: &Action) {
@@ -161,9 +161,9 @@ impl Ext4 {
 
     /// Adds to the end of the journal.
     fn log(&mut self, pending: &mut Pending, effect: Effect, mut requires: Vec<Id>) -> Id {
-        requires.extend(self.journal);
+        requires.extend(self.journal.last());
         let id = pending.push(effect, requires);
-        self.journal = Some(id);
+        self.journal.push(id);
         id
     }
 
@@ -223,11 +223,12 @@ impl Ext4 {
                 // makes the bytes come first.
                 let growth = Effect::Size { node, size: known_end };
                 let tail = block(known_end - 1);
-                let before = self.journal.into_iter().chain(inode.grown.map(|(id, _)| id));
+                let before = self.journal.last().copied();
+                let before = before.into_iter().chain(inode.grown.map(|(id, _)| id));
                 let before = before.chain(inode.cut);
                 let id = if inode.mapped.contains(&tail) {
                     let id = pending.push(growth, before.collect());
-                    self.journal = Some(id);
+                    self.journal.push(id);
                     inode.changed = Some(id);
                     inode.resized = Some(id);
                     id
@@ -243,9 +244,9 @@ impl Ext4 {
             inode.dirtied(&known, id);
         }
         if let Some(&(_, fresh_end)) = fresh.last() {
-            let journal: Vec<Id> = self.journal.into_iter().collect();
+            let journal = self.journal.last().copied();
             let growth = (fresh_end > size).then(|| {
-                let before = journal.iter().copied().chain(inode.cut).collect();
+                let before = journal.into_iter().chain(inode.cut).collect();
                 pending.push(Effect::Size { node, size: fresh_end }, before)
             });
             let requires = journal.into_iter().chain(growth).collect();
@@ -279,7 +280,7 @@ impl Ext4 {
             let last = inode.dirty.get(&tail).map(|dirty| dirty.last);
             pages.contains(&tail) || last.is_some_and(|last| written.contains(&last))
         });
-        ids.extend(covered(pending, *node, &written));
+        ids.extend(covered(pending, *node, &written, &self.journal));
         ids.extend(commit.into_iter().chain(size.map(|(id, _)| id)));
         self.durable(pending, ids);
     }
@@ -304,6 +305,7 @@ impl Ext4 {
         for atom in pending.absorb(ids) {
             self.written(&atom);
         }
+        self.journal.retain(|id| pending.is_pending(*id));
     }
 
     /// The blocks of what became durable exist from now on, unless they were given back since.
@@ -335,7 +337,7 @@ impl Ext4 {
             .collect();
         ids.dedup();
         let written = pending.with_needs(ids.iter().copied());
-        ids.extend(covered(pending, node, &written));
+        ids.extend(covered(pending, node, &written, &self.journal));
         ids
     }
 
@@ -346,23 +348,36 @@ impl Ext4 {
 
 /// Whole pages are written, and the size on disk follows to the end of what was: bytes of earlier
 /// writes that come along are inside the file. Bytes in other pages do not come along, even if the
-/// file was shorter when they were written: then there is a hole in front of what was.
-fn covered(pending: &Pending, node: Node, written: &BTreeSet<Id>) -> Vec<Id> {
+/// file was shorter when they were written: then there is a hole in front of what was. But bytes
+/// that the journal waits for do, as the size is in the journal too.
+fn covered(pending: &Pending, node: Node, written: &BTreeSet<Id>, journal: &[Id]) -> Vec<Id> {
     let bytes = pending.of_node(node).filter(|atom| written.contains(&atom.id));
     let end = bytes.filter_map(Atom::end).max().unwrap_or(0);
     pending
         .of_node(node)
         .filter(|atom| matches!(atom.effect, Effect::Size { size, .. } if size <= end))
+        .filter(|atom| bytes_needed(pending, atom, journal).is_subset(written))
         .map(|atom| atom.id)
-        .filter(|id| {
-            let needs = pending.with_needs([*id]);
-            let bytes = |id: &Id| {
-                let at = pending.position(*id);
-                at.is_some_and(|at| matches!(pending.atoms[at].effect, Effect::Bytes { .. }))
-            };
-            needs.iter().all(|id| written.contains(id) || !bytes(id))
-        })
         .collect()
+}
+
+/// The bytes that a size needs by itself, not those that the journal waits for.
+fn bytes_needed(pending: &Pending, size: &Atom, journal: &[Id]) -> BTreeSet<Id> {
+    let (mut bytes, mut seen) = (BTreeSet::new(), BTreeSet::new());
+    let mut open = vec![size.id];
+    while let Some(id) = open.pop() {
+        if let Some(at) = pending.position(id)
+            && seen.insert(id)
+            && journal.binary_search(&id).is_err()
+        {
+            let atom = &pending.atoms[at];
+            if matches!(atom.effect, Effect::Bytes { .. }) {
+                bytes.insert(id);
+            }
+            open.extend(&atom.requires);
+        }
+    }
+    bytes
 }
 
 impl Inode {

@@ -359,6 +359,28 @@ mod ext4 {
     }
 
     #[test]
+    fn a_synchronous_write_brings_the_size_of_its_page_whatever_the_journal_waits_for() {
+        let old = "x".repeat(5000);
+        let new = "y".repeat(4000);
+        let flushed = Script::with(&[("a", "")]).create("t").write("t", 0, &old).rename("t", "a");
+        let other = Script::with(&[("a", ""), ("b", "..")]).truncate("b", 1).write("a", 0, &old);
+        for script in [flushed, other.write("b", 1, "z")] {
+            let script = script.write("a", 4500, &new).write_dsync("a", 4096, "z");
+            let recording = script.recording();
+            let operation = recording.entries.len() as u32;
+            let point = super::super::machine::Point { operation, during: false };
+            let states = super::super::explore::States::new(&recording, EXT4, Default::default());
+            for state in states.unwrap().filter(|state| state.key.point == point) {
+                let file = state.tree.file(state.tree.find("a".as_ref()).unwrap().node).unwrap();
+                let mut tail = [0];
+                file.read(8191, &mut tail);
+                assert!(file.size() >= 8192, "{}: {}", state.key, file.size());
+                assert_eq!(tail, *b"y", "{}", state.key);
+            }
+        }
+    }
+
+    #[test]
     fn a_synchronous_write_to_a_new_block_commits_the_names_before_it() {
         let script = Script::with(&[("a", "")]).create("b").write_dsync("a", 0, "x");
         exactly(EXT4, &script, &["a=x b="]);
