@@ -240,8 +240,8 @@ fn an_interrupted_exploration_leaves_nothing_running() {
 #[test]
 fn time_that_is_up_ends_it_and_what_was_not_checked_is_said() {
     let Some(site) = Site::start(1, "") else { return };
-    let verify = format!("{}; sleep 0.6", site.record("both"));
-    let arguments = site.explore(&verify, &["--on", "slurm", "--budget", "6s"]);
+    let verify = format!("{}; sleep 1.5", site.record("both"));
+    let arguments = site.explore(&verify, &["--on", "slurm", "--budget", "12s"]);
     let called = site.retake(&arguments);
     let answer = expect(0, &called);
     assert_eq!(answer["complete"], false);

@@ -173,7 +173,8 @@ fn a_submitter_that_is_killed_in_any_phase_has_a_successor() {
     let phases = [("scontrol", true), ("sbatch", true), ("sbatch", false), ("squeue", true)];
     for (number, (program, before)) in phases.into_iter().enumerate() {
         let instead = site.instead(program, &killing(before));
-        let line = format!("sleep 2; echo ran >> ran{number}");
+        let go = format!("go{number}");
+        let line = format!("until [ -e {go} ]; do sleep 0.1; done; echo ran >> ran{number}");
         let arguments = ["exec", "--on", "slurm", "--", "sh", "-c", &line];
         let output = site.spawn_with(&instead, &arguments).wait_with_output().unwrap();
         assert_eq!(output.status.signal(), Some(libc::SIGKILL), "{program} {before}");
@@ -186,6 +187,7 @@ fn a_submitter_that_is_killed_in_any_phase_has_a_successor() {
             let run = site.runs().pop().unwrap();
             assert_eq!(run["state"], "running", "{program} {before}");
         }
+        site.sandbox.file(&go, "");
         // Each successor does what is still to be done; the last finds the result.
         eventually("it is recorded", || {
             assert_eq!(site.retake(&["exec", "-q", "--on", "slurm", "true"]).code, 0);
@@ -205,11 +207,12 @@ fn a_submitter_that_is_killed_in_any_phase_has_a_successor() {
 fn results_of_a_dead_submitter_are_taken_in_by_whoever_opens_the_record() {
     let Some(site) = Site::start(1, "") else { return };
     let file = site.sandbox.project().join("pid");
-    let script = format!("echo $$ > {}; sleep 2; echo made it", file.display());
-    let mut child = site.spawn(&["exec", "--on", "slurm", "--", "sh", "-c", &script]);
+    let script = "echo $$ > pid; until [ -e go ]; do sleep 0.1; done; echo made it";
+    let mut child = site.spawn(&["exec", "--on", "slurm", "--", "sh", "-c", script]);
     pid_in(&file);
     child.kill().unwrap();
     child.wait().unwrap();
+    site.sandbox.file("go", "");
     eventually("the result is there", || {
         site.batches().iter().any(|batch| batch.join("result/0").exists())
     });
@@ -225,7 +228,7 @@ fn results_of_a_dead_submitter_are_taken_in_by_whoever_opens_the_record() {
 fn a_controller_that_restarts_is_waited_for_and_two_submitters_do_not_mix() {
     let Some(mut site) = Site::start(2, "") else { return };
     let run = |number: u32| {
-        let script = format!("sleep 4; echo {number}");
+        let script = format!("until [ -e go ]; do sleep 0.1; done; echo {number}");
         site.spawn(&["exec", "--on", "slurm", "--", "sh", "-c", &script])
     };
     let children = [run(1), run(2)];
@@ -234,6 +237,7 @@ fn a_controller_that_restarts_is_waited_for_and_two_submitters_do_not_mix() {
     });
     site.slurm.kill_controller();
     site.slurm.start_controller().unwrap();
+    site.sandbox.file("go", "");
     for (child, number) in children.into_iter().zip(["1\n", "2\n"]) {
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -8,7 +8,9 @@
 mod postgres;
 mod slurm;
 
+use std::fs::File;
 use std::io;
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -74,12 +76,36 @@ fn wait_for(what: &str, mut so: impl FnMut() -> bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Ports that are free now.
-fn free_ports(count: usize) -> io::Result<Vec<u16>> {
-    let held: Vec<_> = (0..count)
-        .map(|_| std::net::TcpListener::bind(("127.0.0.1", 0)))
-        .collect::<io::Result<_>>()?;
-    held.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
+/// Ports that nobody else gets for as long as this lives, also while nothing listens on them: a
+/// daemon that is killed must be able to come back.
+pub(crate) struct Ports {
+    numbers: Vec<u16>,
+    _held: Vec<File>,
+}
+
+/// Below what the kernel gives to connections.
+const PORTS: std::ops::Range<u16> = 10_240..32_768;
+
+impl Ports {
+    fn hold(count: usize) -> io::Result<Self> {
+        let dir = std::env::temp_dir().join("retake-test-ports");
+        std::fs::create_dir_all(&dir)?;
+        let (mut numbers, mut held) = (Vec::new(), Vec::new());
+        for port in PORTS {
+            if numbers.len() == count {
+                break;
+            }
+            let file = File::create(dir.join(port.to_string()))?;
+            if file.try_lock().is_ok() && TcpListener::bind(("127.0.0.1", port)).is_ok() {
+                numbers.push(port);
+                held.push(file);
+            }
+        }
+        if numbers.len() < count {
+            return Err(io::Error::other("no free ports"));
+        }
+        Ok(Self { numbers, _held: held })
+    }
 }
 
 /// Whether a program can be started by its name.

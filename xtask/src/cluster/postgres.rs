@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Daemon, free_ports, wait_for};
+use super::{Daemon, Ports, wait_for};
 
 /// The only user, and what lets it in.
 const USER: &str = "retake";
@@ -12,8 +12,8 @@ const USER: &str = "retake";
 pub(crate) struct Postgres {
     dir: PathBuf,
     bin: PathBuf,
-    port: u16,
     server: Option<Daemon>,
+    ports: Ports,
 }
 
 impl Postgres {
@@ -35,13 +35,13 @@ impl Postgres {
         let bin = Self::programs().ok_or_else(|| io::Error::other("PostgreSQL is not there"))?;
         let data = dir.join("data");
         std::fs::create_dir_all(&data)?;
-        let port = free_ports(1)?[0];
+        let ports = Ports::hold(1)?;
         std::fs::write(dir.join("password"), Self::PASSWORD)?;
         // The server refuses to run as root.
         run(Command::new("chown").arg("-R").arg("postgres").arg(dir))?;
         let settings = [
             "listen_addresses = '127.0.0.1'".to_owned(),
-            format!("port = {port}"),
+            format!("port = {}", ports.numbers[0]),
             format!("unix_socket_directories = '{}'", dir.display()),
             "ssl = on".to_owned(),
             "max_connections = 20".to_owned(),
@@ -58,7 +58,7 @@ impl Postgres {
         let file = data.join("postgresql.conf");
         let text = std::fs::read_to_string(&file)?;
         std::fs::write(&file, format!("{text}\n{}\n", settings.join("\n")))?;
-        let mut postgres = Self { dir: dir.to_owned(), bin, port, server: None };
+        let mut postgres = Self { dir: dir.to_owned(), bin, server: None, ports };
         postgres.resume()?;
         Ok(postgres)
     }
@@ -72,7 +72,7 @@ impl Postgres {
         self.server = Some(Daemon::start(&mut command, &log)?);
         wait_for("PostgreSQL answers", || {
             let answer = Command::new(self.bin.join("pg_isready"))
-                .args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()])
+                .args(["-q", "-h", "127.0.0.1", "-p", &self.ports.numbers[0].to_string()])
                 .status();
             answer.is_ok_and(|status| status.success())
         })
@@ -87,11 +87,11 @@ impl Postgres {
 
     /// The address, without the password.
     pub(crate) fn url(&self) -> String {
-        format!("postgres://{USER}@127.0.0.1:{}/postgres", self.port)
+        format!("postgres://{USER}@127.0.0.1:{}/postgres", self.ports.numbers[0])
     }
 
     pub(crate) fn port(&self) -> u16 {
-        self.port
+        self.ports.numbers[0]
     }
 
     /// The certificate that signed itself.

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use super::{Daemon, free_ports, wait_for};
+use super::{Daemon, Ports, wait_for};
 
 /// Nodes advertise more CPUs than there are, so that short cells overlap as they would elsewhere.
 const CPUS: usize = 8;
@@ -16,6 +16,7 @@ pub(crate) struct Slurm {
     nodes: Vec<Option<Daemon>>,
     controller: Option<Daemon>,
     _munge: Daemon,
+    _ports: Ports,
 }
 
 impl Slurm {
@@ -31,12 +32,14 @@ impl Slurm {
         }
         std::fs::set_permissions(dir.join("munge"), std::fs::Permissions::from_mode(0o755))?;
         let munge = munge(dir)?;
-        std::fs::write(dir.join("slurm.conf"), configuration(dir, nodes, extra)?)?;
+        let ports = Ports::hold(nodes + 2)?;
+        std::fs::write(dir.join("slurm.conf"), configuration(dir, &ports.numbers, extra)?)?;
         let mut slurm = Self {
             dir: dir.to_owned(),
             nodes: (0..nodes).map(|_| None).collect(),
             controller: None,
             _munge: munge,
+            _ports: ports,
         };
         slurm.start_controller()?;
         for node in 0..nodes {
@@ -155,8 +158,8 @@ fn munge(dir: &Path) -> io::Result<Daemon> {
     Ok(daemon)
 }
 
-fn configuration(dir: &Path, nodes: usize, extra: &str) -> io::Result<String> {
-    let ports = free_ports(nodes + 2)?;
+/// The first two ports are the controller's and the nodes' default, the others the nodes' own.
+fn configuration(dir: &Path, ports: &[u16], extra: &str) -> io::Result<String> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname")?.trim().to_owned();
     let dir = dir.display();
     let mut text = format!(

@@ -128,7 +128,7 @@ pub(crate) fn alive(pid: i32) -> bool {
 
 /// Waits for a condition, for as long as any machine may take.
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + Duration::from_secs(60);
     while !condition() {
         assert!(Instant::now() < until, "never happened: {what}");
         std::thread::sleep(Duration::from_millis(5));
