@@ -170,7 +170,8 @@ impl Ext4 {
     fn change(&mut self, pending: &mut Pending, node: Node, action: &Action) -> Id {
         let size = pending.now.file(node).map_or(0, |file| file.size());
         let grows = match action {
-            Action::Truncate { size: new, .. } => *new > size,
+            // On disk the file may be shorter than the program sees it.
+            Action::Truncate { size: new, .. } => *new > size || pending.size_is_open(node),
             Action::Allocate { keep_size, .. } | Action::Zero { keep_size, .. } => !keep_size,
             _ => false,
         };

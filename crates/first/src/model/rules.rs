@@ -381,6 +381,29 @@ mod ext4 {
     }
 
     #[test]
+    fn a_cut_that_is_a_growth_on_disk_shows_what_the_cut_before_it_left() {
+        let text = page('.') + "....";
+        let script = Script::with(&[("a", "")])
+            .write("a", 0, &text)
+            .write("a", 4096, "xxxx")
+            .truncate("a", 4097)
+            .write("a", 4097, "yyy")
+            .truncate("a", 4098);
+        let recording = script.recording();
+        let states = super::super::explore::States::new(&recording, EXT4, Default::default());
+        let mut tails = BTreeSet::new();
+        for state in states.unwrap() {
+            let file = state.tree.file(state.tree.find("a".as_ref()).unwrap().node).unwrap();
+            if file.size() == 4098 {
+                let mut tail = [0; 2];
+                file.read(4096, &mut tail);
+                tails.insert(tail);
+            }
+        }
+        assert_eq!(tails, BTreeSet::from([*b"x\0", *b"xy"]));
+    }
+
+    #[test]
     fn a_synchronous_write_to_a_new_block_commits_the_names_before_it() {
         let script = Script::with(&[("a", "")]).create("b").write_dsync("a", 0, "x");
         exactly(EXT4, &script, &["a=x b="]);
