@@ -14,7 +14,7 @@ use super::failure::RecordError;
 use super::file::{FileKind, Status};
 use super::plan::{Pending, Plan};
 use super::route::{self, Route};
-use super::watch::Watch;
+use super::watch::{Opened, Watch};
 use super::{mapped, memory};
 use crate::operation::{Action, Entry, Node, WriteSync};
 use crate::point;
@@ -92,9 +92,8 @@ impl Watch {
             What::Map => {
                 let writable = arguments[2] & libc::PROT_WRITE as u64 != 0;
                 match self.known(pid, arguments[4] as i32)? {
-                    Some((known, described))
-                        if known.kind == FileKind::Regular
-                            && (writable || described.writable()) =>
+                    Some((known, opened))
+                        if known.kind == FileKind::Regular && (writable || opened.writable()) =>
                     {
                         exclusive(Plan::Map)
                     }
@@ -125,6 +124,11 @@ impl Watch {
             }
             What::Close => {
                 self.closing(pid, fd)?;
+                self.reopened(Some(fd));
+                Ok(None)
+            }
+            What::Descriptors => {
+                self.reopened(None);
                 Ok(None)
             }
             What::SyncMapping => {
@@ -168,8 +172,8 @@ impl Watch {
                 let node = known.node;
                 exclusive(Plan::Emit(vec![Action::SyncRange { node, offset, length }]))
             }
-            What::SyncFileSystem => match self.descriptor(pid, fd)? {
-                Some((_, id)) if id.device == self.device => {
+            What::SyncFileSystem => match self.opened(pid, fd)? {
+                Some(opened) if opened.id.device == self.device => {
                     exclusive(Plan::Emit(vec![Action::SyncAll]))
                 }
                 _ => Ok(None),
@@ -272,47 +276,57 @@ impl Watch {
             return Ok(None);
         }
         let fd = arguments[0] as i32;
-        let Some((described, id)) = self.descriptor(pid, fd)? else { return Ok(None) };
-        if Some(id) == self.stdout {
+        let Some(opened) = self.opened(pid, fd)? else { return Ok(None) };
+        if Some(opened.id) == self.stdout {
             return Ok(Some((Plan::Say { vector }, false)));
         }
-        let Some(known) = self.confirmed(pid, fd, id)? else {
+        let Some(known) = self.confirmed(pid, fd, opened.id)? else {
             return self.foreign(pid, fd);
         };
         if known.kind != FileKind::Regular {
             return Ok(None);
         }
         let per_call = flags.map_or(0, |flags| arguments[flags]);
-        let always = described.flags & libc::O_APPEND != 0 && per_call & RWF_NOAPPEND == 0;
+        let always = opened.flags & libc::O_APPEND != 0 && per_call & RWF_NOAPPEND == 0;
         let offset = if always || per_call & RWF_APPEND != 0 {
-            let Some(status) = self.status(pid, fd) else { return Ok(None) };
-            status.size
+            self.status(pid, fd).map(|status| status.size)
         } else {
             match offset.map(|offset| arguments[offset]) {
                 // `pwritev2` with -1 is `writev`.
-                Some(u64::MAX) | None => described.position,
-                Some(offset) => offset,
+                Some(u64::MAX) | None => self.position(pid, fd, &opened)?,
+                offset => offset,
             }
         };
-        let sync = sync(described.flags, per_call);
+        let Some(offset) = offset else { return Ok(None) };
+        let sync = sync(opened.flags, per_call);
         exclusive(Plan::Write { node: known.node, offset, vector, sync })
+    }
+
+    /// Where a descriptor stands now.
+    fn position(
+        &mut self,
+        pid: pid_t,
+        fd: i32,
+        opened: &Opened,
+    ) -> Result<Option<u64>, RecordError> {
+        match opened.position {
+            Some(position) => Ok(Some(position)),
+            None => Ok(self.descriptor(pid, fd)?.and_then(|opened| opened.position)),
+        }
     }
 
     fn begin_copy(&mut self, pid: pid_t, out: u64, offset: u64, plain: bool) -> Begun {
         let fd = out as i32;
-        let Some((described, id)) = self.descriptor(pid, fd)? else { return Ok(None) };
-        let Some(known) = self.confirmed(pid, fd, id)? else {
-            return self.foreign(pid, fd);
-        };
-        let offset = if described.flags & libc::O_APPEND != 0 {
+        let Some((known, opened)) = self.known(pid, fd)? else { return self.foreign(pid, fd) };
+        let offset = if opened.flags & libc::O_APPEND != 0 {
             self.status(pid, fd).map(|status| status.size)
         } else if offset == 0 {
-            Some(described.position)
+            self.position(pid, fd, &opened)?
         } else {
             memory::word(pid, offset).ok()
         };
         let Some(offset) = offset else { return Ok(None) };
-        let sync = sync(described.flags, 0);
+        let sync = sync(opened.flags, 0);
         if !plain {
             // Others may change the file before this call ends.
             self.unsure.push(known.node);
@@ -323,8 +337,8 @@ impl Watch {
     /// A change of a file outside the tree. One on the same file system may be moved in at any
     /// time, so it must be known whether this came before.
     fn foreign(&mut self, pid: pid_t, fd: i32) -> Begun {
-        match self.descriptor(pid, fd)? {
-            Some((_, id)) if id.device == self.device => {
+        match self.opened(pid, fd)? {
+            Some(Opened { id, .. }) if id.device == self.device => {
                 let regular =
                     self.status(pid, fd).is_some_and(|status| status.kind == FileKind::Regular);
                 if !regular {

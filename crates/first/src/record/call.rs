@@ -95,6 +95,8 @@ pub(super) enum What {
     Map,
     Protect,
     Close,
+    /// It may change what descriptors are open on, or how.
+    Descriptors,
     /// Which processors a task may use, asked for. The C library does it when it looks at a stack.
     GetProcessors,
     SetProcessors,
@@ -208,6 +210,12 @@ pub(super) fn table() -> Vec<Call> {
             ..call(libc::SYS_mprotect, "mprotect", Protect)
         },
         call(libc::SYS_close, "close", Close),
+        call(libc::SYS_close_range, "close_range", Descriptors),
+        call(libc::SYS_dup3, "dup3", Descriptors),
+        Call {
+            when: When::Equals { argument: 1, value: libc::F_SETFL as u32 },
+            ..call(libc::SYS_fcntl, "fcntl(F_SETFL)", Descriptors)
+        },
         call(libc::SYS_sched_getaffinity, "sched_getaffinity", GetProcessors),
         call(libc::SYS_sched_setaffinity, "sched_setaffinity", SetProcessors),
         call(libc::SYS_msync, "msync", SyncMapping),
@@ -292,6 +300,7 @@ fn legacy() -> Vec<Call> {
             when: OPEN_FLAGS(1),
             ..call(libc::SYS_open, "open", Open { at: here(0), flags: OpenFlags::Argument(1) })
         },
+        call(libc::SYS_dup2, "dup2", Descriptors),
         call(libc::SYS_creat, "creat", Open { at: here(0), flags: OpenFlags::Fixed(creat) }),
         call(libc::SYS_rename, "rename", Rename { from: here(0), to: here(1), flags: None }),
         call(libc::SYS_link, "link", Link { from: here(0), to: here(1), flags: None }),

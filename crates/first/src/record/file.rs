@@ -115,12 +115,6 @@ pub(super) struct Described {
     pub(super) inode: Option<u64>,
 }
 
-impl Described {
-    pub(super) fn writable(&self) -> bool {
-        self.flags & libc::O_ACCMODE != libc::O_RDONLY
-    }
-}
-
 impl Descriptors {
     pub(super) fn of(pid: pid_t) -> io::Result<Self> {
         let path = CString::new(format!("/proc/{pid}/fdinfo"))?;
@@ -230,7 +224,7 @@ mod tests {
         let own = Descriptors::of(std::process::id() as pid_t).unwrap();
         let described = own.described(file.as_raw_fd()).unwrap().unwrap();
         assert_eq!(described.position, 7);
-        assert!(described.writable());
+        assert_eq!(described.flags & libc::O_ACCMODE, libc::O_RDWR);
         let status = own.status(file.as_raw_fd()).unwrap();
         assert!(described.inode.is_none_or(|inode| inode == status.id.inode));
         assert!(own.described(i32::MAX).unwrap().is_none());

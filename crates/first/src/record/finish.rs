@@ -8,7 +8,7 @@ use super::failure::RecordError;
 use super::file::{FileKind, Status};
 use super::plan::{Pending, Plan};
 use super::route::Route;
-use super::watch::Watch;
+use super::watch::{Opened, Watch};
 use super::{mapped, memory};
 use crate::operation::{Action, Kind, Place};
 
@@ -232,8 +232,7 @@ impl Watch {
 
     fn map(&mut self, pid: pid_t, arguments: &[u64; 6]) -> Result<(), RecordError> {
         let fd = arguments[4] as i32;
-        let Some((_, id)) = self.descriptor(pid, fd)? else { return Ok(()) };
-        let Some(known) = self.confirmed(pid, fd, id)? else { return Ok(()) };
+        let Some((known, Opened { id, .. })) = self.known(pid, fd)? else { return Ok(()) };
         let system = |source| RecordError::system("a mapped file cannot be watched", source);
         let file = self.reopen(pid, fd).map_err(system)?;
         if arguments[2] & libc::PROT_WRITE as u64 != 0 {

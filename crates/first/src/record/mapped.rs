@@ -44,6 +44,8 @@ pub(super) struct Mappings {
     /// Mapped for reading through a descriptor that could write.
     readable: Vec<(Node, Id, File)>,
     total: u64,
+    /// What was read last; made once, as this happens before every operation.
+    buffer: Vec<u8>,
 }
 
 impl Mappings {
@@ -66,7 +68,8 @@ impl Mappings {
             return Ok(());
         }
         let mut mapped = Mapped { node, id, file, pages: HashMap::new(), size: 0, quiet: 0 };
-        mapped.look(&mut |_, _| {})?;
+        self.buffer.resize(CHUNK, 0);
+        mapped.look(&mut self.buffer, &mut |_, _| {})?;
         self.written.push(mapped);
         self.count();
         Ok(())
@@ -106,7 +109,7 @@ impl Mappings {
         for mapped in &mut self.written {
             let node = mapped.node;
             let before = found.len();
-            mapped.look(&mut |offset, data| {
+            mapped.look(&mut self.buffer, &mut |offset, data| {
                 found.push(Action::Write {
                     node,
                     offset,
@@ -158,15 +161,23 @@ impl Mapped {
     }
 
     /// Compares with the file, takes over what is new, and tells it.
-    fn look(&mut self, tell: &mut dyn FnMut(u64, &[u8])) -> io::Result<()> {
+    fn look(&mut self, buffer: &mut [u8], tell: &mut dyn FnMut(u64, &[u8])) -> io::Result<()> {
+        if self.size < buffer.len() as u64 {
+            // One read tells everything about a small file, also that it is not small any more.
+            let read = self.file.read_at(buffer, 0)?;
+            if read < buffer.len() {
+                self.size = read as u64;
+                self.compare(0, &buffer[..read], tell);
+                return Ok(());
+            }
+        }
         let size = Status::of_descriptor(self.file.as_raw_fd())?.size;
         self.size = size;
-        let mut buffer = [0; CHUNK];
         let mut at = 0;
         while let Some((start, end)) = next_data(&self.file, at, size)? {
             at = start;
             while at < end {
-                let wanted = CHUNK.min((end - at) as usize);
+                let wanted = buffer.len().min((end - at) as usize);
                 let n = self.file.read_at(&mut buffer[..wanted], at)?;
                 if n == 0 {
                     return Ok(());

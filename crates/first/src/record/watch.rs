@@ -45,6 +45,8 @@ pub(super) struct Watch {
     /// Whether a descriptor's inode number can be trusted without asking for its device.
     plain: bool,
     devices: HashMap<u64, u64>,
+    /// What descriptors are open on, as long as there is one task and it changes none of them.
+    opened: HashMap<i32, Opened>,
     calls: HashMap<i64, Call>,
     tasks: HashMap<pid_t, Task>,
     appeared: u32,
@@ -62,6 +64,21 @@ pub(super) struct Watch {
     pub(super) unsure: Vec<Node>,
 }
 
+/// What a descriptor is open on, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opened {
+    pub(super) id: Id,
+    pub(super) flags: i32,
+    /// Known only if it was looked up just now: every read and write moves it.
+    pub(super) position: Option<u64>,
+}
+
+impl Opened {
+    pub(super) fn writable(&self) -> bool {
+        self.flags & libc::O_ACCMODE != libc::O_RDONLY
+    }
+}
+
 /// How the workload's first process ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
@@ -76,6 +93,7 @@ impl Watch {
             device: Status::of_descriptor(root.as_raw_fd())?.id.device,
             plain: has_plain_numbers(root),
             devices: HashMap::new(),
+            opened: HashMap::new(),
             calls: table().into_iter().map(|call| (call.number, call)).collect(),
             tasks: HashMap::new(),
             appeared: 0,
@@ -167,6 +185,7 @@ impl Watch {
                 trace::go_on(pid, 0).map_err(system)
             }
             Event::Executed => {
+                self.reopened(None);
                 self.executed(pid)?;
                 trace::go_on(pid, 0).map_err(system)
             }
@@ -249,6 +268,7 @@ impl Watch {
             return;
         }
         self.appeared += 1;
+        self.reopened(None);
         if let Some(pin) = self.pin.take() {
             pin.release_task(pid);
         }
@@ -354,12 +374,33 @@ impl Watch {
         task.descriptors.as_ref().ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
     }
 
-    /// What a task's descriptor is open on.
+    /// What a task's descriptor is open on. Nothing but a look into `/proc` tells, which costs as
+    /// much as a call of the workload, so it is remembered where nobody else can change it.
+    pub(super) fn opened(&mut self, pid: pid_t, fd: i32) -> Result<Option<Opened>, RecordError> {
+        if let Some(opened) = self.opened.get(&fd) {
+            return Ok(Some(*opened));
+        }
+        let opened = self.descriptor(pid, fd)?;
+        if let Some(opened) = opened.filter(|_| self.tasks.len() == 1) {
+            self.opened.insert(fd, Opened { position: None, ..opened });
+        }
+        Ok(opened)
+    }
+
+    /// Descriptors may be open on something else from now on: this one, or any.
+    pub(super) fn reopened(&mut self, fd: Option<i32>) {
+        match fd {
+            Some(fd) => _ = self.opened.remove(&fd),
+            None => self.opened.clear(),
+        }
+    }
+
+    /// The same, looked up.
     pub(super) fn descriptor(
         &mut self,
         pid: pid_t,
         fd: i32,
-    ) -> Result<Option<(Described, Id)>, RecordError> {
+    ) -> Result<Option<Opened>, RecordError> {
         let failed = |source| RecordError::system(format!("/proc/{pid}/fdinfo/{fd}"), source);
         if fd < 0 {
             return Ok(None);
@@ -369,14 +410,17 @@ impl Watch {
         let Some(described) = descriptors.described(fd).map_err(failed)? else {
             return Ok(None);
         };
-        if let (true, Some(inode)) = (self.plain, described.inode)
-            && let Some(&device) = self.devices.get(&described.mount)
-        {
-            return Ok(Some((described, Id { device, inode })));
-        }
-        let Some(status) = self.status(pid, fd) else { return Ok(None) };
-        self.devices.insert(described.mount, status.id.device);
-        Ok(Some((described, status.id)))
+        let Described { position, flags, mount, inode } = described;
+        let device = self.devices.get(&mount).copied().filter(|_| self.plain);
+        let id = match (device, inode) {
+            (Some(device), Some(inode)) => Id { device, inode },
+            _ => {
+                let Some(status) = self.status(pid, fd) else { return Ok(None) };
+                self.devices.insert(mount, status.id.device);
+                status.id
+            }
+        };
+        Ok(Some(Opened { id, flags, position: Some(position) }))
     }
 
     /// The node a task's descriptor is open on.
@@ -384,9 +428,9 @@ impl Watch {
         &mut self,
         pid: pid_t,
         fd: i32,
-    ) -> Result<Option<(Known, Described)>, RecordError> {
-        let Some((described, id)) = self.descriptor(pid, fd)? else { return Ok(None) };
-        Ok(self.confirmed(pid, fd, id)?.map(|known| (known, described)))
+    ) -> Result<Option<(Known, Opened)>, RecordError> {
+        let Some(opened) = self.opened(pid, fd)? else { return Ok(None) };
+        Ok(self.confirmed(pid, fd, opened.id)?.map(|known| (known, opened)))
     }
 
     /// The node with this number, if it is still the same file.
@@ -419,8 +463,8 @@ impl Watch {
     }
 
     pub(super) fn outside_synced(&mut self, pid: pid_t, fd: i32) -> Result<(), RecordError> {
-        if let Some((_, id)) = self.descriptor(pid, fd)? {
-            self.outside.remove(&id);
+        if let Some(opened) = self.opened(pid, fd)? {
+            self.outside.remove(&opened.id);
         }
         Ok(())
     }
@@ -432,8 +476,8 @@ impl Watch {
 
     /// A descriptor is about to be closed.
     pub(super) fn closing(&mut self, pid: pid_t, fd: i32) -> Result<(), RecordError> {
-        let Some((known, described)) = self.known(pid, fd)? else { return Ok(()) };
-        if known.kind != FileKind::Regular || !described.writable() {
+        let Some((known, opened)) = self.known(pid, fd)? else { return Ok(()) };
+        if known.kind != FileKind::Regular || !opened.writable() {
             return Ok(());
         }
         let Some(status) = self.status(pid, fd) else { return Ok(()) };

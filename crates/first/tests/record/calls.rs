@@ -70,6 +70,43 @@ fn every_way_to_write_lands_where_it_landed() {
 }
 
 #[test]
+fn a_descriptor_is_known_by_what_it_is_open_on_now() {
+    // Each is written to before and after something else is behind its number.
+    let log = logged(
+        r#"int a = open("a", O_CREAT|O_RDWR, 0600), b = open("b", O_CREAT|O_RDWR, 0600);
+        must(pwrite(a, "1", 1, 0)); must(dup2(b, a)); must(pwrite(a, "2", 1, 0));
+        int c = open("c", O_CREAT|O_RDWR, 0600); must(dup3(c, a, O_CLOEXEC)); must(pwrite(a, "3", 1, 0));
+        must(close(a)); int d = open("d", O_CREAT|O_RDWR, 0600); if (d != a) exit(9);
+        must(pwrite(d, "4", 1, 0)); must(fcntl(d, F_SETFL, O_APPEND)); must(pwrite(d, "5", 1, 0));
+        must(close_range(d, d, 0)); int e = dup(b); if (e != d) exit(9); must(pwrite(e, "6", 1, 7));
+        must(fdatasync(e));
+        pid_t child = fork(); must(child);
+        if (!child) { must(dup2(c, b)); must(pwrite(b, "7", 1, 1)); _exit(0); }
+        must(waitpid(child, 0, 0)); must(pwrite(b, "8", 1, 9)); must(pwrite(b, "9", 1, 10));"#,
+    );
+    let written: Vec<&str> = log
+        .iter()
+        .map(String::as_str)
+        .filter(|line| line.starts_with("write") || line.starts_with("fdatasync"))
+        .collect();
+    assert_eq!(
+        written,
+        [
+            "write a 0 1",
+            "write b 0 2",
+            "write c 0 3",
+            "write d 0 4",
+            "write d 1 5",
+            "write b 7 6",
+            "fdatasync b",
+            "write c 1 7",
+            "write b 9 8",
+            "write b 10 9",
+        ]
+    );
+}
+
+#[test]
 fn space_is_made_and_taken_back() {
     let log = logged(
         r#"int f = open("a", O_CREAT|O_RDWR, 0600); must(fallocate(f, 0, 0, 8192));
