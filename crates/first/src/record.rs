@@ -281,6 +281,9 @@ fn open_root(root: &Path) -> io::Result<OwnedFd> {
     file::open_at(libc::AT_FDCWD, &path, libc::O_RDONLY | libc::O_DIRECTORY)
 }
 
+/// How long lines are gathered before they are passed on together.
+const GATHER: Duration = Duration::from_millis(2);
+
 /// Copies the workload's output until its last writer is gone. An output that does not take it
 /// any more must not stop the workload, so the rest is read and dropped.
 fn pass_on(mut reader: File, output: Option<Box<dyn Write + Send>>) {
@@ -292,6 +295,8 @@ fn pass_on(mut reader: File, output: Option<Box<dyn Write + Send>>) {
             Ok(0) => return,
             Ok(n) if !broken => {
                 broken = output.write_all(&buffer[..n]).and_then(|()| output.flush()).is_err();
+                // Lines come one by one, and to be woken for each costs more than to pass it on.
+                thread::sleep(GATHER);
             }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

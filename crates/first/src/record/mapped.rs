@@ -19,6 +19,7 @@ use super::scan::next_data;
 use crate::operation::{Action, Node, WriteSync};
 
 const PAGE: usize = 4096;
+static ZEROS: [u8; PAGE] = [0; PAGE];
 const CHUNK: usize = 64 << 10;
 
 /// So much can be compared before every single operation.
@@ -193,14 +194,10 @@ impl Mapped {
         while !data.is_empty() {
             let within = at as usize % PAGE;
             let (piece, rest) = data.split_at(data.len().min(PAGE - within));
-            let known = self.pages.get(&(at / PAGE as u64));
-            let old = |index: usize| known.map_or(0, |page| page[within + index]);
-            let same = match known {
-                Some(page) => &page[within..within + piece.len()] == piece,
-                None => piece.iter().all(|byte| *byte == 0),
-            };
-            if !same {
-                let differs = |index: &usize| piece[*index] != old(*index);
+            let known = self.pages.get(&(at / PAGE as u64)).map_or(&ZEROS[..], |page| page);
+            let known = &known[within..within + piece.len()];
+            if known != piece {
+                let differs = |index: &usize| piece[*index] != known[*index];
                 let first = (0..piece.len()).find(differs).unwrap_or(0);
                 let last = (0..piece.len()).rfind(differs).unwrap_or(piece.len() - 1);
                 tell(at + first as u64, &piece[first..=last]);
