@@ -159,6 +159,7 @@ pub struct Command {
     pub(crate) request: Request,
     pub(crate) arguments: Vec<CString>,
     pub(crate) environment: Vec<CString>,
+    file: Option<PathBuf>,
 }
 
 impl Command {
@@ -205,7 +206,7 @@ impl Command {
             problems.push(Problem::Stdin { path: path.clone(), why });
         }
         if problems.is_empty() {
-            Ok(Self { request, arguments, environment })
+            Ok(Self { request, arguments, environment, file: None })
         } else {
             Err(problems)
         }
@@ -215,13 +216,30 @@ impl Command {
         &self.request
     }
 
-    /// The file that will be asked to run, looked up where the child itself would look.
-    pub(crate) fn locate(&self) -> Result<PathBuf, StartFailure> {
-        let request = &self.request;
-        let given = request.environment.iter().find(|(name, _)| name == "PATH");
-        let path = given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os("PATH"));
-        resolve(&request.arguments[0], path.as_deref(), &request.cwd)
+    /// Runs this file, which [`locate`] has just found; it is not looked for again.
+    pub fn found(self, file: Option<PathBuf>) -> Self {
+        Self { file, ..self }
     }
+
+    pub(crate) fn locate(&self) -> Result<PathBuf, StartFailure> {
+        let Request { arguments, cwd, environment, .. } = &self.request;
+        match &self.file {
+            Some(file) => Ok(file.clone()),
+            None => locate(&arguments[0], environment, cwd),
+        }
+    }
+}
+
+/// The file that will be asked to run for a program's name, looked up where the child itself would
+/// look. It may be relative to `cwd`.
+pub fn locate(
+    program: &OsStr,
+    environment: &[(OsString, OsString)],
+    cwd: &Path,
+) -> Result<PathBuf, StartFailure> {
+    let given = environment.iter().find(|(name, _)| name == "PATH");
+    let path = given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os("PATH"));
+    resolve(program, path.as_deref(), cwd)
 }
 
 /// Checks the name of a variable given by the user, more strictly than the kernel would.

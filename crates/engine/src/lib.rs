@@ -37,7 +37,8 @@ mod words;
 
 pub use cancel::Cancel;
 pub use command::{
-    Command, Detach, Input, Problem, Request, Stdin, check_variable, parse_duration, parse_size,
+    Command, Detach, Input, Problem, Request, Stdin, check_variable, locate, parse_duration,
+    parse_size,
 };
 pub use environment::{HIJACKERS, Policy};
 pub use keeper::{Dispositions, Keeper, Session, Settings};

@@ -8,7 +8,7 @@ use retake_effects::files::{Changes, Rules, Snapshot, Tracker, cache_name};
 use retake_effects::progress::{self, History};
 use retake_effects::summary;
 use retake_effects::tests::reports::{self, Report};
-use retake_effects::tests::{self, Parser};
+use retake_effects::tests::{self, Parser, TestResults};
 use retake_engine::Finished;
 use retake_event::{Outcome, Stream};
 use retake_store::Filter;
@@ -61,6 +61,36 @@ impl Watch {
             report_places: config.words("tests.reports").to_vec(),
             started: std::time::SystemTime::now(),
         }
+    }
+
+    /// What became of the tests that the run ran.
+    pub(crate) fn results(&mut self, finished: &Finished) -> Option<TestResults> {
+        let code = match finished.outcome {
+            Outcome::Exited(code) => Some(code),
+            _ => None,
+        };
+        self.parser.take().and_then(|parser| parser.finish(code, self.reports()))
+    }
+
+    /// Everything that is known of the run.
+    pub(crate) fn told(
+        &mut self,
+        results: Option<TestResults>,
+        past: Past<'_>,
+    ) -> serde_json::Value {
+        let changes = self.files.as_mut().and_then(Files::changes);
+        // Most commands run no tests, and a look into the past costs as much as a short command.
+        let history = if results.is_some() { history(past) } else { History::new() };
+        let progress = progress::judge(changes.as_ref(), results.as_ref(), &history);
+        let summary = summary::extract(self.printed.bytes());
+        let effects = Effects::new(changes.as_ref(), results, progress, summary);
+        let mut value = serde_json::to_value(effects).expect("effects are plain data");
+        if let Some(files) = &self.files
+            && files.tracker.root() != real(&self.directory)
+        {
+            value["root"] = files.tracker.root().to_string_lossy().into();
+        }
+        value
     }
 
     /// The report files that the run wrote.
@@ -175,24 +205,8 @@ impl Observer for Watch {
     }
 
     fn effects(&mut self, finished: &Finished, past: Past<'_>) -> Option<serde_json::Value> {
-        let changes = self.files.as_mut().and_then(Files::changes);
-        let code = match finished.outcome {
-            Outcome::Exited(code) => Some(code),
-            _ => None,
-        };
-        let results = self.parser.take().and_then(|parser| parser.finish(code, self.reports()));
-        // Most commands run no tests, and a look into the past costs as much as a short command.
-        let history = if results.is_some() { history(past) } else { History::new() };
-        let progress = progress::judge(changes.as_ref(), results.as_ref(), &history);
-        let summary = summary::extract(self.printed.bytes());
-        let effects = Effects::new(changes.as_ref(), results, progress, summary);
-        let mut value = serde_json::to_value(effects).expect("effects are plain data");
-        if let Some(files) = &self.files
-            && files.tracker.root() != real(&self.directory)
-        {
-            value["root"] = files.tracker.root().to_string_lossy().into();
-        }
-        Some(value)
+        let results = self.results(finished);
+        Some(self.told(results, past))
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
 use jiff::Timestamp;
-use retake_engine::{PARENT_VARIABLE, which};
+use retake_engine::PARENT_VARIABLE;
 use retake_event::ProgramFile;
 use retake_store::redact::is_secret_name;
 
@@ -39,10 +39,9 @@ const FLEETING: [&str; 18] = [
 /// Three bytes for a name and three for a value.
 const HALF: usize = 3;
 
-/// The file that a program's name stands for, for a child with this environment.
-pub(crate) fn program(program: &OsStr, environment: &Variables, cwd: &Path) -> Option<ProgramFile> {
-    let path = environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value);
-    let file = which(program, path.map(OsString::as_os_str), cwd)?;
+/// The file that a run's program is; it may be given relative to `cwd`.
+pub(crate) fn program(file: &Path, cwd: &Path) -> Option<ProgramFile> {
+    let file = cwd.join(file);
     let file = std::path::absolute(&file).unwrap_or(file);
     let meta = file.metadata().ok()?;
     Some(ProgramFile {

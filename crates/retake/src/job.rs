@@ -7,13 +7,14 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
-use retake_engine::{Command, Detach, PARENT_VARIABLE, Policy, Problem, Request, Stdin};
+use retake_engine::{Command, Detach, PARENT_VARIABLE, Policy, Problem, Request, Stdin, locate};
 use retake_event::{
     CorrelationIds, EnvMode, EnvPolicy, Intent, Kind, Limits, LoopId, RunId, Stream, Terms,
 };
@@ -122,7 +123,8 @@ pub(crate) struct Spec {
 
 /// Whether two names lead to the same directory; a name through links may stay as it is.
 fn same_directory(one: &Path, other: &Path) -> bool {
-    one == other || one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|o| o == one))
+    let id = |path: &Path| path.metadata().map(|meta| (meta.dev(), meta.ino()));
+    one == other || id(one).is_ok_and(|one| id(other).is_ok_and(|other| other == one))
 }
 
 impl Spec {
@@ -199,7 +201,9 @@ impl Spec {
         mut problems: Problems,
     ) -> Result<Job, (Box<Intent>, Vec<Problem>)> {
         let redactor = self.redactor(config, &environment, &mut problems);
-        let (intent, redactions) = self.intent(&environment, &redactor);
+        let program = self.arguments.first().filter(|program| !program.is_empty());
+        let file = program.and_then(|program| locate(program, &environment, &self.cwd).ok());
+        let (intent, redactions) = self.intent(&environment, file.as_deref(), &redactor);
         let missing = self.arguments.is_empty();
         let request = Request {
             arguments: self.arguments,
@@ -219,7 +223,7 @@ impl Spec {
                 (false, names) => Detach::Named(names.to_vec()),
             },
         };
-        match Command::new(request) {
+        match Command::new(request).map(|command| command.found(file)) {
             Ok(command) if problems.0.is_empty() => Ok(Job {
                 intent,
                 command,
@@ -279,7 +283,12 @@ impl Spec {
     }
 
     /// What is written down before the run, without secrets, and how many there were.
-    fn intent(&self, environment: &[(OsString, OsString)], redactor: &Redactor) -> (Intent, u64) {
+    fn intent(
+        &self,
+        environment: &[(OsString, OsString)],
+        file: Option<&Path>,
+        redactor: &Redactor,
+    ) -> (Intent, u64) {
         let mut count = 0;
         // Its secrets stand in the arguments too, and are counted there.
         let (command, _) = redactor.redact_str(&self.shown);
@@ -326,18 +335,16 @@ impl Spec {
             limits: self.limits,
             correlation_ids: self.correlation_ids.clone(),
             redacted: self.redact,
-            terms: self.terms(environment),
+            terms: self.terms(environment, file),
             ..empty_intent(command.into_owned(), &self.cwd)
         };
         (intent, count)
     }
 
     /// What `again` must know to ask for the same.
-    fn terms(&self, environment: &[(OsString, OsString)]) -> Terms {
-        let program = self.arguments.first();
+    fn terms(&self, environment: &[(OsString, OsString)], file: Option<&Path>) -> Terms {
         Terms {
-            program: program
-                .and_then(|program| fingerprint::program(program, environment, &self.cwd)),
+            program: file.and_then(|file| fingerprint::program(file, &self.cwd)),
             variables: Some(fingerprint::variables(environment, &self.secrets)),
             stdin: match &self.stdin {
                 Stdin::Null => None,

@@ -31,6 +31,9 @@ const HARMLESS: [&str; 5] = ["PWD", "OLDPWD", "KEY", "SSH_AUTH_SOCK", "GPG_KEY"]
 
 /// Whether a variable's value has to be kept out of the record.
 pub fn is_secret_name(name: &str) -> bool {
+    if !has_a_stem(name) {
+        return false;
+    }
     let name = split_words(name);
     if HARMLESS.contains(&name.as_str()) {
         return false;
@@ -47,6 +50,24 @@ pub fn is_secret_name(name: &str) -> bool {
         Some(_) => {}
     }
     words.iter().any(|word| ANYWHERE.contains(word))
+}
+
+/// Whether any of the words above can be in a name. Every variable of every run is asked about, and
+/// hardly any has one.
+fn has_a_stem(name: &str) -> bool {
+    let name = name.as_bytes();
+    (0..name.len()).any(|at| {
+        let stems: &[&str] = match name[at].to_ascii_uppercase() {
+            b'C' => &["CREDENTIAL"],
+            b'K' => &["KEY"],
+            b'P' => &["PASS", "PWD"],
+            b'S' => &["SECRET"],
+            b'T' => &["TOKEN"],
+            _ => return false,
+        };
+        let here = |stem: &&str| name[at..].get(..stem.len());
+        stems.iter().any(|stem| here(stem).is_some_and(|n| n.eq_ignore_ascii_case(stem.as_bytes())))
+    })
 }
 
 /// Upper case with `_` between words, also where the name is written `likeThis` or `like-this`.
@@ -92,6 +113,14 @@ mod tests {
         ] {
             assert!(is_secret_name(name), "{name}");
         }
+    }
+
+    #[test]
+    fn every_word_has_a_stem() {
+        for word in ENDINGS.iter().chain(&ANYWHERE).chain(&GLUED) {
+            assert!(has_a_stem(word) && has_a_stem(&format!("x{}", word.to_lowercase())), "{word}");
+        }
+        assert!(!has_a_stem("PATH") && !has_a_stem("TERM_PROGRAM") && !has_a_stem("KE"));
     }
 
     #[test]
