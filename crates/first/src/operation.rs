@@ -146,10 +146,16 @@ pub enum Action {
         name: OsString,
         value: Option<Arc<[u8]>>,
     },
-    /// `fsync`, `fdatasync` (`data_only`), `msync(MS_SYNC)` (`data_only`).
+    /// `fsync`, `fdatasync` (`data_only`), `msync(MS_SYNC)` of a whole file (`data_only`).
     Sync {
         node: Node,
         data_only: bool,
+    },
+    /// `msync(MS_SYNC)` of a part of a file: an `fdatasync` of these pages.
+    SyncPart {
+        node: Node,
+        offset: u64,
+        length: u64,
     },
     /// `sync_file_range`: told for people; no barrier in any profile.
     SyncRange {

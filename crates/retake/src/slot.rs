@@ -63,7 +63,7 @@ impl Slot {
         audit: Audit,
     ) -> io::Result<Vec<Self>> {
         let dispositions = signals::original();
-        let settings = Settings { session, dispositions, owns_children: true };
+        let settings = Settings { session, dispositions, owns_children: true, own_mounts: false };
         let keepers: Vec<Keeper> =
             (0..count).map(|_| Keeper::start(settings)).collect::<io::Result<_>>()?;
         let cancels = signals::install(count)?;
@@ -84,6 +84,7 @@ impl Slot {
             session: Session::Own,
             dispositions: signals::original(),
             owns_children: true,
+            own_mounts: false,
         };
         let keeper = Keeper::start(settings)?;
         Ok(Self { keeper, cancel: Cancel::new()?, place: place.clone(), audit, store: None })

@@ -12,7 +12,7 @@
 mod protocol;
 mod serve;
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -89,6 +89,9 @@ pub struct Settings {
     /// then ended, also what carries no mark of its run. Not for a program that starts processes of
     /// its own.
     pub owns_children: bool,
+    /// It is started among other mounts than those its runner lives with. Directories are then
+    /// entered by their names, and one that is gone is not replaced.
+    pub own_mounts: bool,
 }
 
 impl Default for Settings {
@@ -97,6 +100,7 @@ impl Default for Settings {
             session: Session::Own,
             dispositions: Dispositions::current().with_default_pipe(),
             owns_children: false,
+            own_mounts: false,
         }
     }
 }
@@ -146,6 +150,8 @@ pub(crate) struct Spawn<'a> {
     pub(crate) files: Option<u64>,
     pub(crate) fsize: Option<u64>,
     pub(crate) directory: RawFd,
+    /// The same by its name.
+    pub(crate) directory_name: &'a CStr,
     pub(crate) stdout: RawFd,
     pub(crate) stderr: RawFd,
     /// `None` reads nothing.
@@ -206,6 +212,9 @@ impl Keeper {
     /// Replaces a keeper that is gone, so that the next run can take place.
     pub(crate) fn revive(&mut self) -> io::Result<()> {
         if self.socket.is_none() {
+            if self.settings.own_mounts {
+                return Err(io::Error::other("the process that kept the runs here was killed"));
+            }
             *self = Self::start(self.settings)?;
         }
         Ok(())
@@ -217,7 +226,8 @@ impl Keeper {
     }
 
     pub(crate) fn spawn(&mut self, spawn: &Spawn<'_>) -> io::Result<()> {
-        let head = self.block.fill(spawn.program, spawn.arguments, spawn.environment)?;
+        let name = Some(spawn.directory_name).filter(|_| self.settings.own_mounts);
+        let head = self.block.fill(spawn.program, name, spawn.arguments, spawn.environment)?;
         head.group = spawn.group;
         head.nice = spawn.nice;
         head.files = spawn.files;

@@ -116,6 +116,8 @@ pub(crate) struct Lent {
 #[repr(C)]
 pub(super) struct Head {
     pub(super) program: *const c_char,
+    /// The working directory by its name; null where its descriptor counts.
+    pub(super) directory: *const c_char,
     pub(super) argv: *const *const c_char,
     pub(super) envp: *const *const c_char,
     pub(super) group: Group,
@@ -166,11 +168,13 @@ impl Block {
     pub(super) fn fill(
         &mut self,
         program: &CStr,
+        directory: Option<&CStr>,
         arguments: &[impl AsRef<CStr>],
         environment: &[impl AsRef<CStr>],
     ) -> io::Result<&mut Head> {
         let mut at = size_of::<Head>().next_multiple_of(64);
         let program = self.string(&mut at, program)?;
+        let directory = directory.map(|directory| self.string(&mut at, directory)).transpose()?;
         let argv = self.array(&mut at, arguments)?;
         let envp = self.array(&mut at, environment)?;
         // SAFETY: the block begins with the head, is aligned to a page, and no order is under way,
@@ -178,6 +182,7 @@ impl Block {
         unsafe {
             self.head().write(Head {
                 program,
+                directory: directory.unwrap_or(std::ptr::null()),
                 argv,
                 envp,
                 group: Group::Own,

@@ -506,7 +506,12 @@ fn steps(start: &Start, head: &Head) -> Result<(), (Stage, i32)> {
         for &file in &cgroups[..head.cgroup_files] {
             step(Stage::Cgroup, libc::write(file, c"0".as_ptr().cast(), 1) as c_int)?;
         }
-        step(Stage::Directory, libc::fchdir(directory))?;
+        // A descriptor would lead into the mounts of the runner.
+        let entered = match head.directory.is_null() {
+            true => libc::fchdir(directory),
+            false => libc::chdir(head.directory),
+        };
+        step(Stage::Directory, entered)?;
         if let Some(stdin) = stdin {
             step(Stage::Streams, libc::dup2(stdin, 0))?;
         }

@@ -40,6 +40,9 @@ impl<'a> Supervision<'a> {
         let directory = open_directory(&request.cwd).map_err(|error| {
             directory_failure(&request.cwd, error.raw_os_error().unwrap_or(libc::EIO))
         })?;
+        let directory_name = std::path::absolute(&request.cwd)
+            .and_then(|path| Ok(CString::new(path.into_os_string().into_encoded_bytes())?))
+            .map_err(|_| directory_failure(&request.cwd, libc::EINVAL))?;
         let program = command.locate()?;
         let program = CString::new(program.into_os_string().into_encoded_bytes())
             .map_err(|_| StartFailure::Refused(vec!["the program's path contains a NUL".into()]))?;
@@ -96,6 +99,7 @@ impl<'a> Supervision<'a> {
                 files: request.limits.files,
                 fsize: request.limits.fsize_bytes,
                 directory: directory.as_raw_fd(),
+                directory_name: &directory_name,
                 stdout: out_end.as_raw_fd(),
                 stderr: err_end.as_raw_fd(),
                 stdin: stdin.as_ref().map(AsRawFd::as_raw_fd),

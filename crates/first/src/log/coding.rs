@@ -191,6 +191,12 @@ impl Encoder<'_> {
                 self.long(*length);
             }
             Action::SyncAll => self.byte(13),
+            Action::SyncPart { node, offset, length } => {
+                self.byte(15);
+                self.node(*node);
+                self.long(*offset);
+                self.long(*length);
+            }
             Action::Close { node } => {
                 self.byte(14);
                 self.node(*node);
@@ -380,6 +386,7 @@ impl<'a, R: Read> Decoder<'a, R> {
             11 => Action::Sync { node, data_only: self.flag()? },
             12 => Action::SyncRange { node, offset: self.long()?, length: self.long()? },
             14 => Action::Close { node },
+            15 => Action::SyncPart { node, offset: self.long()?, length: self.long()? },
             other => return Err(unknown("an operation", other)),
         })
     }

@@ -75,6 +75,11 @@ fn action() -> impl Strategy<Value = Action> {
             offset,
             length
         }),
+        (node(), any::<u64>(), any::<u64>()).prop_map(|(node, offset, length)| Action::SyncPart {
+            node,
+            offset,
+            length
+        }),
         Just(Action::SyncAll),
         node().prop_map(|node| Action::Close { node }),
     ]

@@ -107,6 +107,7 @@ impl<'a> Explainer<'a> {
             matches!(
                 action,
                 Action::Sync { .. }
+                    | Action::SyncPart { .. }
                     | Action::SyncRange { .. }
                     | Action::SyncAll
                     | Action::Close { .. }

@@ -430,7 +430,7 @@ pub(crate) fn volatile(recording: &Recording, options: &Options) -> Result<HashS
                     named.insert(*node);
                 }
             }
-            Action::Sync { node, .. } => {
+            Action::Sync { node, .. } | Action::SyncPart { node, .. } => {
                 synced.insert(*node);
             }
             Action::SyncAll => synced_all = true,

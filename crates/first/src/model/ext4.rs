@@ -143,6 +143,9 @@ impl Ext4 {
                 self.change(pending, *node, action);
             }
             Action::Sync { node, data_only } => self.sync(pending, *node, *data_only),
+            Action::SyncPart { node, offset, length } => {
+                self.sync_part(pending, *node, *offset, *length, true);
+            }
             Action::SyncAll => {
                 let all: Vec<Id> = pending.atoms.iter().map(|atom| atom.id).collect();
                 self.durable(pending, all);
@@ -262,16 +265,26 @@ impl Ext4 {
 
     /// The write before this one waits for the device: a sync of its own range.
     pub(crate) fn wait(&mut self, pending: &mut Pending, action: &Action) {
-        let Action::Write { node, offset, data, sync, .. } = action else { return };
-        if data.is_empty() {
+        if let Action::Write { node, offset, data, sync, .. } = action {
+            let data_only = *sync != WriteSync::Full;
+            self.sync_part(pending, *node, *offset, data.len() as u64, data_only);
+        }
+    }
+
+    fn sync_part(
+        &mut self,
+        pending: &mut Pending,
+        node: Node,
+        offset: u64,
+        length: u64,
+        data_only: bool,
+    ) {
+        if length == 0 {
             return;
         }
-        let inode = self.inodes.entry(*node).or_default();
-        let pages = block(*offset)..=block(offset.saturating_add(data.len() as u64) - 1);
-        let commit = match sync {
-            WriteSync::Full => inode.changed,
-            WriteSync::Data | WriteSync::None => inode.resized,
-        };
+        let inode = self.inodes.entry(node).or_default();
+        let pages = block(offset)..=block(offset.saturating_add(length) - 1);
+        let commit = if data_only { inode.resized } else { inode.changed };
         let mut ids: Vec<Id> =
             inode.dirty.range(pages.clone()).map(|(_, dirty)| dirty.last).collect();
         // A write that comes along may reach into the last page: then its size comes along too.
@@ -281,7 +294,7 @@ impl Ext4 {
             let last = inode.dirty.get(&tail).map(|dirty| dirty.last);
             pages.contains(&tail) || last.is_some_and(|last| written.contains(&last))
         });
-        ids.extend(covered(pending, *node, &written, &self.journal));
+        ids.extend(covered(pending, node, &written, &self.journal));
         ids.extend(commit.into_iter().chain(size.map(|(id, _)| id)));
         self.durable(pending, ids);
     }

@@ -58,6 +58,9 @@ impl Posix {
                 pending.absorb(all);
                 self.names.clear();
             }
+            Action::SyncPart { node, offset, length } => {
+                sync_part(pending, *node, *offset, offset.saturating_add(*length));
+            }
             Action::SyncRange { .. } | Action::Close { .. } => {}
         }
     }
@@ -105,6 +108,21 @@ impl Posix {
         pending.absorb(durable);
         self.names.retain(|_, id| pending.is_pending(*id));
     }
+}
+
+/// Bytes in these pages, and all that is needed to read them back.
+fn sync_part(pending: &mut Pending, node: Node, from: u64, to: u64) {
+    let durable: Vec<Id> = pending
+        .of_node(node)
+        .filter(|atom| match &atom.effect {
+            Effect::Bytes { pieces, .. } => {
+                pieces.iter().any(|piece| piece.0 < to && piece.1 > from)
+            }
+            _ => is_data(atom),
+        })
+        .map(|atom| atom.id)
+        .collect();
+    pending.absorb(durable);
 }
 
 fn write(pending: &mut Pending, node: Node, offset: u64, data: &Arc<[u8]>) {

@@ -410,6 +410,29 @@ mod ext4 {
     }
 
     #[test]
+    fn a_sync_of_a_part_makes_that_part_durable() {
+        let text = page('.') + &page('.');
+        let script = Script::with(&[("a", text.as_str())])
+            .map("a", 0, "x")
+            .map("a", 4096, "y")
+            .sync_part("a", 0, 4096);
+        for model in [EXT4, Model::Posix] {
+            let recording = script.recording();
+            let point = super::super::machine::Point { operation: 3, during: false };
+            let states = super::super::explore::States::new(&recording, model, Default::default());
+            let mut seen = BTreeSet::new();
+            for state in states.unwrap().filter(|state| state.key.point == point) {
+                let file = state.tree.file(state.tree.find("a".as_ref()).unwrap().node).unwrap();
+                let (mut head, mut tail) = ([0], [0]);
+                file.read(0, &mut head);
+                file.read(4096, &mut tail);
+                seen.insert([head[0], tail[0]]);
+            }
+            assert_eq!(seen, BTreeSet::from([*b"x.", *b"xy"]), "{model}");
+        }
+    }
+
+    #[test]
     fn sync_file_range_is_no_barrier() {
         let script = Script::default().create("a").write("a", 0, "x").sync_range("a");
         exactly(EXT4, &script, &["", "a=", "a=x"]);

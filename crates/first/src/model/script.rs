@@ -138,6 +138,11 @@ impl Script {
         self.act(Action::Sync { node, data_only: true })
     }
 
+    pub(super) fn sync_part(self, path: &str, offset: u64, length: u64) -> Self {
+        let node = self.node(path);
+        self.act(Action::SyncPart { node, offset, length })
+    }
+
     pub(super) fn sync_range(self, path: &str) -> Self {
         let node = self.node(path);
         self.act(Action::SyncRange { node, offset: 0, length: 1 << 20 })

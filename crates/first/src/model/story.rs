@@ -190,6 +190,7 @@ fn line(tree: &Tree, action: &Action) -> Line {
         | Action::Mode { node, .. }
         | Action::Attribute { node, .. }
         | Action::Sync { node, .. }
+        | Action::SyncPart { node, .. }
         | Action::SyncRange { node, .. }
         | Action::Close { node } => {
             line.node = Some(*node);

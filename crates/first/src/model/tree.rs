@@ -161,6 +161,7 @@ impl Tree {
                 };
             }),
             Action::Sync { .. }
+            | Action::SyncPart { .. }
             | Action::SyncRange { .. }
             | Action::SyncAll
             | Action::Close { .. } => {}

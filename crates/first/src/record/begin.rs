@@ -103,9 +103,9 @@ impl Watch {
             What::Protect => {
                 if self.mappings.any_readable() {
                     let process = self.process(pid);
-                    for inode in mapped::shared(process, arguments[0], arguments[1]) {
+                    for stretch in mapped::shared(process, arguments[0], arguments[1]) {
                         self.mappings
-                            .promote(inode)
+                            .promote(stretch.inode)
                             .map_err(|source| RecordError::system("a mapped file", source))?;
                     }
                 }
@@ -135,12 +135,16 @@ impl Watch {
                 if arguments[2] & libc::MS_SYNC as u64 == 0 {
                     return Ok(None);
                 }
-                let inodes = mapped::shared(self.process(pid), arguments[0], arguments[1]);
+                let stretches = mapped::shared(self.process(pid), arguments[0], arguments[1]);
                 let mut actions: Vec<Action> = Vec::new();
-                for inode in inodes {
+                for mapped::Stretch { inode, offset, length } in stretches {
                     let id = super::file::Id { device: self.device, inode };
                     if let Some(known) = self.nodes.get(id) {
-                        let action = Action::Sync { node: known.node, data_only: true };
+                        let node = known.node;
+                        let action = match self.mappings.ends_within(node, offset, length) {
+                            true => Action::Sync { node, data_only: true },
+                            false => Action::SyncPart { node, offset, length },
+                        };
                         if !actions.contains(&action) {
                             actions.push(action);
                         }

@@ -82,6 +82,12 @@ impl Mappings {
         }
     }
 
+    /// Whether this part of a file is all of it.
+    pub(super) fn ends_within(&self, node: Node, offset: u64, length: u64) -> bool {
+        let size = self.written.iter().find(|mapped| mapped.node == node).map(|mapped| mapped.size);
+        offset == 0 && size.is_some_and(|size| size <= length)
+    }
+
     /// A readable mapping became writable.
     pub(super) fn promote(&mut self, inode: u64) -> io::Result<()> {
         let found = self.readable.iter().position(|(_, id, _)| id.inode == inode);
@@ -248,6 +254,7 @@ struct Line {
     end: u64,
     shared: bool,
     writable: bool,
+    offset: u64,
     inode: u64,
 }
 
@@ -264,7 +271,8 @@ fn lines(pid: pid_t) -> Vec<Line> {
             end: u64::from_str_radix(end, 16).ok()?,
             shared: rights.contains('s'),
             writable: rights.contains('w'),
-            inode: words.nth(2)?.parse().ok()?,
+            offset: u64::from_str_radix(words.next()?, 16).ok()?,
+            inode: words.nth(1)?.parse().ok()?,
         })
     };
     text.split(|byte| *byte == b'\n').filter_map(line).collect()
@@ -274,13 +282,26 @@ fn maps(pid: pid_t, inode: u64) -> bool {
     lines(pid).iter().any(|line| line.shared && line.writable && line.inode == inode)
 }
 
-/// The files that a process has mapped, shared, in this range of addresses.
-pub(super) fn shared(pid: pid_t, address: u64, length: u64) -> Vec<u64> {
-    let end = address.saturating_add(length.max(1));
+/// A part of a file that a process has mapped.
+pub(super) struct Stretch {
+    pub(super) inode: u64,
+    pub(super) offset: u64,
+    pub(super) length: u64,
+}
+
+/// What a process has mapped, shared, in this range of addresses; whole pages count.
+pub(super) fn shared(pid: pid_t, address: u64, length: u64) -> Vec<Stretch> {
+    let page = PAGE as u64;
+    let start = address / page * page;
+    let end = address.saturating_add(length.max(1)).next_multiple_of(page);
     lines(pid)
         .iter()
-        .filter(|line| line.shared && line.inode != 0 && line.start < end && line.end > address)
-        .map(|line| line.inode)
+        .filter(|line| line.shared && line.inode != 0 && line.start < end && line.end > start)
+        .map(|line| {
+            let from = start.max(line.start);
+            let offset = line.offset + (from - line.start);
+            Stretch { inode: line.inode, offset, length: end.min(line.end) - from }
+        })
         .collect()
 }
 

@@ -239,7 +239,7 @@ impl Watch {
             let thorough = matches!(
                 &pending.plan,
                 Plan::Emit(actions)
-                    if actions.iter().any(|a| matches!(a, Action::Sync { .. } | Action::SyncAll))
+                    if actions.iter().any(is_sync)
             );
             self.look_at_mappings(pid, thorough)?;
         }
@@ -528,6 +528,10 @@ impl Watch {
             })
         })
     }
+}
+
+fn is_sync(action: &Action) -> bool {
+    matches!(action, Action::Sync { .. } | Action::SyncPart { .. } | Action::SyncAll)
 }
 
 fn refused(source: io::Error) -> RecordError {

@@ -115,6 +115,10 @@ impl Program {
                 self.names.insert(other, node);
                 self.record(Action::Link { node: Node(node), place: place(other) });
             }
+            (12, Some(node)) if two % 3 == 2 => {
+                let (node, offset) = (Node(node), u64::from(three % 9000));
+                self.record(Action::SyncPart { node, offset, length: 1 + u64::from(one) * 40 });
+            }
             (12, Some(node)) => {
                 self.record(Action::Sync { node: Node(node), data_only: two % 2 == 0 });
             }

@@ -293,6 +293,32 @@ fn stores_into_a_mapping_come_before_the_sync() {
 }
 
 #[test]
+fn a_sync_of_a_part_of_a_mapping_is_one_of_that_part() {
+    let log = logged(
+        r#"int f = open("a", O_CREAT|O_RDWR, 0600); must(ftruncate(f, 20000));
+        char *m = mmap(0, 8192, PROT_READ|PROT_WRITE, MAP_SHARED, f, 4096);
+        m[0] = '1'; m[4096] = '2'; must(msync(m + 4096, 1, MS_SYNC)); must(msync(m, 8192, MS_SYNC));
+        must(ftruncate(f, 4096)); m = mmap(0, 4096, PROT_READ|PROT_WRITE, MAP_SHARED, f, 0);
+        m[9] = '3'; must(msync(m, 4096, MS_SYNC)); _exit(0)"#,
+    );
+    assert_eq!(
+        log,
+        [
+            "create a 600",
+            "truncate a 20000",
+            "store a 4096 1",
+            "store a 8192 2",
+            "msync a 8192+4096",
+            "msync a 4096+8192",
+            "truncate a 4096",
+            "store a 9 3",
+            "fdatasync a",
+            "close a",
+        ]
+    );
+}
+
+#[test]
 fn processes_and_threads_are_followed() {
     let root = directory();
     let recorded = shell(

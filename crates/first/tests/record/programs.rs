@@ -135,6 +135,9 @@ pub(crate) fn words(recording: &Recording) -> Vec<String> {
             }
             Action::Sync { node, data_only: false } => format!("fsync {}", name(node)),
             Action::Sync { node, data_only: true } => format!("fdatasync {}", name(node)),
+            Action::SyncPart { node, offset, length } => {
+                format!("msync {} {offset}+{length}", name(node))
+            }
             Action::SyncRange { node, offset, length } => {
                 format!("syncrange {} {offset}+{length}", name(node))
             }

@@ -56,7 +56,12 @@ impl<'a> Elsewhere<'a> {
         jobs: Option<u16>,
     ) -> std::io::Result<Self> {
         let dispositions = signals::original();
-        let settings = Settings { session: Session::Own, dispositions, owns_children: true };
+        let settings = Settings {
+            session: Session::Own,
+            dispositions,
+            owns_children: true,
+            own_mounts: false,
+        };
         let keeper = Keeper::start(settings)?;
         let mut target = Target { pack: 1, ..target };
         if let Some(jobs) = jobs {

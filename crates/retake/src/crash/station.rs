@@ -82,7 +82,6 @@ impl Stations {
     pub(crate) fn start(count: usize, root: &Path, owns_children: bool) -> io::Result<Self> {
         let scratch = Scratch::new(root)?;
         let dispositions = signals::original();
-        let settings = Settings { session: Session::Own, dispositions, owns_children };
         let home = if root.is_dir() {
             Home::remember().map_err(|error| {
                 format!("no mount namespace can be made here ({})", term::plain(&error))
@@ -90,6 +89,8 @@ impl Stations {
         } else {
             Err(format!("{} does not exist any more", root.display()))
         };
+        let own_mounts = home.is_ok();
+        let settings = Settings { session: Session::Own, dispositions, owns_children, own_mounts };
         let mut keepers = Vec::new();
         for number in 0..count {
             let place = scratch.path().join(number.to_string());

@@ -203,6 +203,11 @@ impl Names {
                 let text = format!("{what} {}", name(&path));
                 (Sort::Sync, vec![path], text)
             }
+            Action::SyncPart { node, offset, length } => {
+                let path = of(node);
+                let text = format!("sync {} {}", name(&path), range(*offset, *length));
+                (Sort::Sync, vec![path], text)
+            }
             Action::SyncRange { node, offset, length } => {
                 let path = of(node);
                 let text = format!("start writing {} {}", name(&path), range(*offset, *length));

@@ -32,8 +32,12 @@ const LOOK: Duration = Duration::from_secs(2);
 /// Carries out orders one after the other; `false` if one of them left no result.
 pub(crate) fn carry_out(orders: &[PathBuf]) -> std::io::Result<bool> {
     let dispositions = signals::original();
-    let mut keeper =
-        Keeper::start(Settings { session: Session::Own, dispositions, owns_children: true })?;
+    let mut keeper = Keeper::start(Settings {
+        session: Session::Own,
+        dispositions,
+        owns_children: true,
+        own_mounts: false,
+    })?;
     let cancels = signals::install(1)?;
     let mut whole = true;
     for order in orders {

@@ -165,3 +165,23 @@ fn what_the_program_leaves_running_is_ended_with_it() {
     let pid = std::fs::read_to_string(env.root().join("pid")).unwrap();
     assert!(!crate::common::alive(pid.trim().parse().unwrap()));
 }
+
+#[test]
+fn a_check_sees_the_state_by_whatever_name_it_uses() {
+    let script = "echo > root/a; echo > root/b";
+    let names = ["root", "$FIRST_WORK_DIR", "$PWD/root"];
+    for name in names {
+        let env = Env::new();
+        let check = format!("echo > {name}/c; [ ! -e {name}/a ] || [ -e {name}/b ]");
+        let arguments = ["--root", "root", "--verify", &check, "--", "sh", "-c", script];
+        env.expect(1, &arguments);
+        assert!(!env.root().join("c").exists(), "{name}: the check wrote to the real directory");
+    }
+    // Also if it stands in the directory itself.
+    let env = Env::new();
+    let check = "echo > c; [ ! -e a ] || [ -e b ]";
+    let mut command =
+        env.command(&["--root", ".", "--verify", check, "--", "sh", "-c", ":>a; :>b"]);
+    assert_eq!(crate::common::called(command.current_dir(env.root())).code, 1);
+    assert!(!env.root().join("c").exists());
+}
