@@ -215,7 +215,18 @@ impl Recorder {
         let failed = |source| RecordError::Root { path: root.clone(), source };
         let handle = open_root(&root).map_err(failed)?;
         let mut nodes = nodes::Nodes::default();
-        let initial = scan::scan(&handle, &mut nodes).map_err(failed)?;
+        let mut budget = Budget { left: LARGEST, cancel: self.cancel.as_ref() };
+        let initial =
+            scan::scan(&handle, &mut nodes, &mut |bytes| budget.take(bytes)).map_err(|source| {
+                match source.kind() {
+                    io::ErrorKind::FileTooLarge => {
+                        let what = format!("{} holds", root.display());
+                        RecordError::TooLarge { what, most: LARGEST }
+                    }
+                    io::ErrorKind::Interrupted => RecordError::Cancelled,
+                    _ => failed(source),
+                }
+            })?;
 
         let system = |source| RecordError::system("pipe", source);
         let (reader, writer) = start::pipe().map_err(system)?;
@@ -248,6 +259,11 @@ impl Recorder {
         if let Some(error) = start::complaint(&started.complaint, &self.program) {
             return Err(error);
         }
+        let now = open_root(&root).and_then(|now| file::Status::of_descriptor(now.as_raw_fd()));
+        let before = file::Status::of_descriptor(handle.as_raw_fd()).map_err(failed)?;
+        if !now.is_ok_and(|now| now.id == before.id) {
+            return Err(RecordError::Moved { path: root });
+        }
         let mut recording = Recording { root: root.clone(), initial, entries: watch.entries };
         let mut tree = check::replayed(&recording);
         for action in interrupt::settle(&watch.unsure, &tree, &handle).map_err(failed)? {
@@ -273,6 +289,26 @@ impl Recorder {
         environment.push((variables::RECORDING.into(), "1".into()));
         environment.push((variables::WORK_DIR.into(), root.into()));
         environment
+    }
+}
+
+/// What a watched directory may hold, and a workload may write, in bytes.
+pub(crate) const LARGEST: u64 = 1 << 30;
+
+/// How much may still be read, and whether anybody still wants it.
+struct Budget<'a> {
+    left: u64,
+    cancel: Option<&'a OwnedFd>,
+}
+
+impl Budget<'_> {
+    fn take(&mut self, bytes: u64) -> io::Result<()> {
+        self.left = self.left.checked_sub(bytes).ok_or(io::ErrorKind::FileTooLarge)?;
+        let fd = self.cancel.map_or(-1, AsRawFd::as_raw_fd);
+        let mut asked = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor that lives as long as the call; a negative one is not polled.
+        unsafe { libc::poll(&raw mut asked, 1, 0) };
+        if asked.revents == 0 { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
     }
 }
 
@@ -308,7 +344,7 @@ fn pass_on(mut reader: File, output: Option<Box<dyn Write + Send>>) {
 /// What lies in a directory.
 pub(crate) fn tree_of(directory: &Path) -> io::Result<Tree> {
     let root = open_root(directory)?;
-    Ok(Tree::new(&scan::scan(&root, &mut nodes::Nodes::default())?))
+    Ok(Tree::new(&scan::scan(&root, &mut nodes::Nodes::default(), &mut |_| Ok(()))?))
 }
 
 /// In what a directory differs from a tree, one sentence each.

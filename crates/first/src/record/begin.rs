@@ -33,6 +33,11 @@ const ZERO_RANGE: u64 = 0x10;
 const UNSHARE: u64 = 0x40;
 const WRITE_ZEROES: u64 = 0x80;
 
+/// The attribute that says who may use a file. Setting it sets the mode, and one of this size or
+/// less is nothing but a mode: `cp -p` and `sed -i` set it instead of the mode.
+pub(super) const ACCESS_LIST: &str = "system.posix_acl_access";
+const MODE_AS_LIST: usize = 4 + 3 * 8;
+
 /// None lets the call pass.
 type Begun = Result<Option<(Plan, bool)>, RecordError>;
 
@@ -222,7 +227,7 @@ impl Watch {
                 }
             }
             What::Mode(subject) => match self.subject(pid, arguments, subject)? {
-                Whereabouts::Inside(node) => exclusive(Plan::Mode { node, subject }),
+                Whereabouts::Inside(node) => exclusive(Plan::Mode { node, subject, list: None }),
                 other => other.without_a_node(),
             },
             What::SetAttribute { subject, name } => {
@@ -230,9 +235,13 @@ impl Watch {
                 // Memory that is not there fails the call, too.
                 let Ok(value) = value else { return Ok(None) };
                 let name = text(pid, arguments[name])?;
-                let value = Some(value.into());
                 match self.subject(pid, arguments, subject)? {
+                    Whereabouts::Inside(node) if name == ACCESS_LIST => {
+                        let list = (value.len() > MODE_AS_LIST).then(|| value.into());
+                        exclusive(Plan::Mode { node, subject, list })
+                    }
                     Whereabouts::Inside(node) => {
+                        let value = Some(value.into());
                         exclusive(Plan::Emit(vec![Action::Attribute { node, name, value }]))
                     }
                     other => other.without_a_node(),

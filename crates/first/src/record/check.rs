@@ -131,7 +131,7 @@ fn bytes(view: FileView<'_>, file: &File, size: u64) -> io::Result<Option<String
     let differs = |at: u64| Some(format!("has another byte at {at}"));
     // Both directions: what the file holds, and what it should hold.
     let mut buffer = [0; BLOCK];
-    for (start, data) in extents(file, size)? {
+    for (start, data) in extents(file, size, &mut |_| Ok(()))? {
         for (number, block) in data.chunks(BLOCK).enumerate() {
             let at = start + (number * BLOCK) as u64;
             let expected = &mut buffer[..block.len()];
@@ -221,7 +221,7 @@ mod tests {
             symlink("nowhere", path.join("link")).unwrap();
             File::create(path.join("hole")).unwrap().set_len(100_000).unwrap();
             let root = open_root(path).unwrap();
-            let tree = Tree::new(&scan(&root, &mut Nodes::default()).unwrap());
+            let tree = Tree::new(&scan(&root, &mut Nodes::default(), &mut |_| Ok(())).unwrap());
             assert_eq!(differences(&tree, &root).unwrap(), [""; 0]);
             change(path);
             let differences = differences(&tree, &root).unwrap();

@@ -19,6 +19,10 @@ pub enum RecordError {
     Start { program: OsString, source: io::Error },
     /// The watched directory cannot be read.
     Root { path: PathBuf, source: io::Error },
+    /// The watched directory holds, or the workload wrote, more than can be kept in memory.
+    TooLarge { what: String, most: u64 },
+    /// The watched directory is not where it was.
+    Moved { path: PathBuf },
     /// The workload did something to the directory that no model understands.
     Refused { call: String, why: String },
     /// The workload did not end in time.
@@ -55,6 +59,16 @@ impl fmt::Display for RecordError {
                 write!(f, "cannot start {}: {source}", program.to_string_lossy())
             }
             Self::Root { path, source } => write!(f, "cannot read {}: {source}", path.display()),
+            Self::TooLarge { what, most } => write!(
+                f,
+                "{what} more than {} MiB, and a recording is kept in memory: crash a smaller one",
+                most >> 20
+            ),
+            Self::Moved { path } => write!(
+                f,
+                "the workload removed or renamed {} itself; watch the directory above it instead",
+                path.display()
+            ),
             Self::Refused { call, why } => write!(f, "`{call}` cannot be recorded: {why}"),
             Self::TimedOut { limit } => {
                 write!(f, "the workload did not finish within {limit:?}")

@@ -9,7 +9,7 @@ use super::file::{FileKind, Status};
 use super::plan::{Pending, Plan};
 use super::route::Route;
 use super::watch::{Opened, Watch};
-use super::{mapped, memory};
+use super::{begin, mapped, memory};
 use crate::operation::{Action, Kind, Place};
 
 impl Watch {
@@ -117,7 +117,12 @@ impl Watch {
             Plan::Rename { from, to, exchange } => {
                 self.renamed(pid, name, &from, &to, exchange)?;
             }
-            Plan::Mode { node, subject } => {
+            Plan::Mode { node, subject, list } => {
+                if list.is_some() {
+                    let attribute = begin::ACCESS_LIST.into();
+                    let action = Action::Attribute { node, name: attribute, value: list };
+                    self.push(pid, name, action);
+                }
                 if let Some(status) = self.subject_status(pid, &arguments, subject)? {
                     self.push(pid, name, Action::Mode { node, mode: status.mode });
                 }

@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::pid_t;
 
+use super::LARGEST;
 use super::failure::RecordError;
 use super::file::{FileKind, Status, c_string, open_at, read_link};
 use super::route::Route;
@@ -66,7 +67,12 @@ impl Watch {
                 let node = self.nodes.bind(status.id, status.kind, false);
                 let kind = Kind::File;
                 self.push(pid, call, Action::Create { node, mode, kind, place: None });
-                for (offset, data) in extents(&file, status.size)? {
+                let mut left = LARGEST;
+                let mut allow = |bytes| {
+                    left = u64::checked_sub(left, bytes).ok_or(io::ErrorKind::FileTooLarge)?;
+                    Ok(())
+                };
+                for (offset, data) in extents(&file, status.size, &mut allow)? {
                     let sync = WriteSync::None;
                     let mapped = false;
                     self.push(pid, call, Action::Write { node, offset, data, sync, mapped });

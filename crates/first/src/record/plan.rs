@@ -1,6 +1,7 @@
 //! What was found out at the beginning of a call, for when its result is known.
 
 use std::ffi::OsString;
+use std::sync::Arc;
 
 use super::call::Subject;
 use super::file::Status;
@@ -69,6 +70,8 @@ pub(super) enum Plan {
     Mode {
         node: Node,
         subject: Subject,
+        /// The access list that comes with it.
+        list: Option<Arc<[u8]>>,
     },
     Map,
     /// The task was given all its processors for as long as it asks for them.

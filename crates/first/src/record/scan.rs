@@ -20,8 +20,13 @@ const CHUNK: usize = 1 << 20;
 
 pub(crate) type Extents = Vec<(u64, Arc<[u8]>)>;
 
-/// The tree below an open directory. The root is bound first, so it is node 0.
-pub(super) fn scan(root: &OwnedFd, nodes: &mut Nodes) -> io::Result<Vec<Initial>> {
+/// The tree below an open directory. The root is bound first, so it is node 0. `allow` is told how
+/// much is about to be read, and may end it all.
+pub(super) fn scan(
+    root: &OwnedFd,
+    nodes: &mut Nodes,
+    allow: &mut dyn FnMut(u64) -> io::Result<()>,
+) -> io::Result<Vec<Initial>> {
     let status = Status::of_descriptor(root.as_raw_fd())?;
     let node = nodes.bind(status.id, FileKind::Directory, false);
     let mut found =
@@ -30,6 +35,7 @@ pub(super) fn scan(root: &OwnedFd, nodes: &mut Nodes) -> io::Result<Vec<Initial>
     let mut directories = vec![(root.try_clone()?, node)];
     while let Some((directory, node)) = directories.pop() {
         for name in names(directory.as_raw_fd())? {
+            allow(0)?;
             let place = Place { directory: node, name };
             let c_name = c_string(&place.name)?;
             let fd = directory.as_raw_fd();
@@ -42,7 +48,7 @@ pub(super) fn scan(root: &OwnedFd, nodes: &mut Nodes) -> io::Result<Vec<Initial>
             let content = match status.kind {
                 FileKind::Special => continue,
                 FileKind::Directory => Content::Directory,
-                FileKind::Regular => file(fd, &c_name)?,
+                FileKind::Regular => file(fd, &c_name, allow)?,
                 FileKind::Symlink => Content::Symlink { target: read_link(fd, &c_name)? },
             };
             let node = nodes.bind(status.id, status.kind, false);
@@ -63,14 +69,22 @@ pub(super) fn open_directory(base: RawFd, name: &CStr) -> io::Result<OwnedFd> {
     open_at(base, name, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW)
 }
 
-fn file(base: RawFd, name: &CStr) -> io::Result<Content> {
+fn file(
+    base: RawFd,
+    name: &CStr,
+    allow: &mut dyn FnMut(u64) -> io::Result<()>,
+) -> io::Result<Content> {
     let file = File::from(open_at(base, name, libc::O_RDONLY | libc::O_NOFOLLOW)?);
     let size = Status::of_descriptor(file.as_raw_fd())?.size;
-    Ok(Content::File { size, extents: extents(&file, size)? })
+    Ok(Content::File { size, extents: extents(&file, size, allow)? })
 }
 
 /// The bytes of a file, without blocks of zeros.
-pub(crate) fn extents(file: &File, size: u64) -> io::Result<Extents> {
+pub(crate) fn extents(
+    file: &File,
+    size: u64,
+    allow: &mut dyn FnMut(u64) -> io::Result<()>,
+) -> io::Result<Extents> {
     let mut extents = Extents::new();
     let mut buffer = vec![0; CHUNK];
     let mut at = 0;
@@ -78,6 +92,7 @@ pub(crate) fn extents(file: &File, size: u64) -> io::Result<Extents> {
         at = start;
         while at < end {
             let wanted = CHUNK.min((end - at) as usize);
+            allow(wanted as u64)?;
             let chunk = &mut buffer[..wanted];
             file.read_exact_at(chunk, at)?;
             for run in runs(chunk) {
@@ -174,7 +189,7 @@ mod tests {
     fn scanned(path: &Path) -> Vec<Initial> {
         let path = c_string(path.as_os_str()).unwrap();
         let root = open_at(libc::AT_FDCWD, &path, libc::O_RDONLY | libc::O_DIRECTORY).unwrap();
-        scan(&root, &mut Nodes::default()).unwrap()
+        scan(&root, &mut Nodes::default(), &mut |_| Ok(())).unwrap()
     }
 
     #[test]
@@ -205,10 +220,24 @@ mod tests {
         file.seek(SeekFrom::Start(1 << 20)).unwrap();
         file.write_all(&[0; 3 * BLOCK]).unwrap();
         file.write_all(b"x").unwrap();
-        let extents = extents(&file, 64 << 20).unwrap();
+        let extents = extents(&file, 64 << 20, &mut |_| Ok(())).unwrap();
         assert_eq!(extents.len(), 1);
         let (offset, data) = &extents[0];
         assert_eq!((*offset, data.len()), ((1 << 20) + 3 * BLOCK as u64, BLOCK));
         assert_eq!(data[0], b'x');
+    }
+
+    #[test]
+    fn what_is_not_allowed_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("large"), vec![b'x'; 3 << 20]).unwrap();
+        let root = crate::record::open_root(dir.path()).unwrap();
+        let mut left = 2 << 20;
+        let mut allow = |bytes| {
+            left = u64::checked_sub(left, bytes).ok_or(io::ErrorKind::FileTooLarge)?;
+            Ok(())
+        };
+        let refused = scan(&root, &mut Nodes::default(), &mut allow).unwrap_err();
+        assert_eq!((refused.kind(), left), (io::ErrorKind::FileTooLarge, 0));
     }
 }

@@ -13,6 +13,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::pid_t;
 
+use super::LARGEST;
 use super::call::{Call, table};
 use super::failure::RecordError;
 use super::file::{
@@ -60,6 +61,8 @@ pub(super) struct Watch {
     pub(super) stdout: Option<Id>,
     line: Vec<u8>,
     pub(super) entries: Vec<Entry>,
+    /// How many bytes they hold.
+    written: u64,
     /// Files that a task was writing to when it died.
     pub(super) unsure: Vec<Node>,
 }
@@ -105,6 +108,7 @@ impl Watch {
             stdout,
             line: Vec::new(),
             entries: Vec::new(),
+            written: 0,
             unsure: Vec::new(),
         })
     }
@@ -173,6 +177,10 @@ impl Watch {
                         return Ok(());
                     };
                     self.finish(pid, pending, result)?;
+                    if self.written > LARGEST {
+                        let what = "the workload wrote".to_owned();
+                        return Err(RecordError::TooLarge { what, most: LARGEST });
+                    }
                 }
                 trace::go_on(pid, 0).map_err(system)?;
                 self.release(pid)
@@ -322,6 +330,9 @@ impl Watch {
     pub(super) fn push(&mut self, pid: pid_t, call: &str, action: Action) {
         if !self.mappings.is_empty() {
             self.mappings.observe(&action);
+        }
+        if let Action::Write { data, .. } = &action {
+            self.written += data.len() as u64;
         }
         let task = self.tasks.get(&pid).map_or(0, |task| task.number);
         self.entries.push(Entry::Operation(Operation { task, call: call.to_owned(), action }));

@@ -263,6 +263,14 @@ fn attributes_are_set_and_removed() {
 }
 
 #[test]
+fn tools_that_set_a_mode_as_an_access_list_are_recorded() {
+    let root = directory();
+    let script = "umask 077; echo hi > f; chmod 640 f; cp -p f g; sed -i s/hi/ho/ f; cp -a g h";
+    let log = words(&shell(root.path(), script).recording);
+    assert!(log.iter().any(|line| line == "mode g 640"), "{log:#?}");
+}
+
+#[test]
 fn stores_into_a_mapping_come_before_the_sync() {
     let log = logged(
         r#"int f = open("a", O_CREAT|O_RDWR, 0600); must(ftruncate(f, 8192));

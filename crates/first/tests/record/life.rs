@@ -147,3 +147,17 @@ fn marked() {
         std::fs::remove_file("a").unwrap();
     }
 }
+
+#[test]
+fn a_directory_that_is_removed_or_moved_itself_is_no_recording() {
+    for script in ["rm -rf \"$FIRST_WORK_DIR\"", "mv \"$FIRST_WORK_DIR\" \"$FIRST_WORK_DIR.away\""]
+    {
+        let above = directory();
+        let root = above.path().join("root");
+        std::fs::create_dir(&root).unwrap();
+        let again = format!("{script}; mkdir \"$FIRST_WORK_DIR\"; echo > \"$FIRST_WORK_DIR/new\"");
+        let recorder = here(first::record("sh").arg("-ec").arg(&again), &root);
+        let error = recorder.run().err().unwrap();
+        assert!(matches!(&error, RecordError::Moved { path } if path.ends_with("root")), "{error}");
+    }
+}
