@@ -233,17 +233,8 @@ mod ext4 {
     fn pages_go_to_disk_in_any_order() {
         let text = page('.') + &page('.');
         let script = Script::with(&[("a", text.as_str())]).write("a", 0, "x").write("a", 4096, "y");
-        let recording = script.recording();
-        let states = super::super::explore::States::new(&recording, EXT4, Default::default());
-        let second_only = states.unwrap().any(|state| {
-            let file = state.tree.find("a".as_ref()).unwrap();
-            let super::super::tree::Thing::File(file) = file.thing else { panic!("no file") };
-            let (mut first, mut second) = ([0], [0]);
-            file.read(0, &mut first);
-            file.read(4096, &mut second);
-            (first, second) == (*b".", *b"y")
-        });
-        assert!(second_only);
+        let glimpses = script.glimpses(EXT4, "a", [0, 4096]);
+        assert!(glimpses.contains(&(8192, *b".y")));
     }
 
     #[test]
@@ -318,44 +309,16 @@ mod ext4 {
             .write_dsync("a", 4096, "y");
         let states = script.states(EXT4);
         assert_eq!(states, set(&["a=[4100] t=", "a=[4100] u="]));
-        let recording = script.recording();
-        let mut heads = BTreeSet::new();
-        for state in
-            super::super::explore::States::new(&recording, EXT4, Default::default()).unwrap()
-        {
-            let super::super::tree::Thing::File(file) =
-                state.tree.find("a".as_ref()).unwrap().thing
-            else {
-                panic!("no file")
-            };
-            let (mut head, mut tail) = ([0], [0]);
-            file.read(0, &mut head);
-            file.read(4096, &mut tail);
-            if state.key.point == (super::super::machine::Point { operation: 3, during: false }) {
-                assert_eq!(tail, *b"y");
-                heads.insert(head);
-            }
-        }
-        assert_eq!(heads, BTreeSet::from([*b".", *b"x"]));
+        let glimpses = script.glimpses(EXT4, "a", [0, 4096]);
+        assert_eq!(glimpses, BTreeSet::from([(4100, *b".y"), (4100, *b"xy")]));
     }
 
     #[test]
     fn a_synchronous_write_leaves_a_hole_where_bytes_before_it_were_delayed() {
         let page = "x".repeat(4096);
         let script = Script::with(&[("a", "")]).write("a", 0, &page).write_dsync("a", 4096, "y");
-        let recording = script.recording();
-        let point = super::super::machine::Point { operation: 2, during: false };
-        let states = super::super::explore::States::new(&recording, EXT4, Default::default());
-        let mut heads = BTreeSet::new();
-        for state in states.unwrap().filter(|state| state.key.point == point) {
-            let file = state.tree.file(state.tree.find("a".as_ref()).unwrap().node).unwrap();
-            let (mut head, mut tail) = ([0], [0]);
-            file.read(0, &mut head);
-            file.read(4096, &mut tail);
-            assert_eq!((file.size(), tail), (4097, *b"y"));
-            heads.insert(head);
-        }
-        assert_eq!(heads, BTreeSet::from([[0], *b"x"]));
+        let glimpses = script.glimpses(EXT4, "a", [0, 4096]);
+        assert_eq!(glimpses, BTreeSet::from([(4097, *b"\0y"), (4097, *b"xy")]));
     }
 
     #[test]
@@ -366,16 +329,8 @@ mod ext4 {
         let other = Script::with(&[("a", ""), ("b", "..")]).truncate("b", 1).write("a", 0, &old);
         for script in [flushed, other.write("b", 1, "z")] {
             let script = script.write("a", 4500, &new).write_dsync("a", 4096, "z");
-            let recording = script.recording();
-            let operation = recording.entries.len() as u32;
-            let point = super::super::machine::Point { operation, during: false };
-            let states = super::super::explore::States::new(&recording, EXT4, Default::default());
-            for state in states.unwrap().filter(|state| state.key.point == point) {
-                let file = state.tree.file(state.tree.find("a".as_ref()).unwrap().node).unwrap();
-                let mut tail = [0];
-                file.read(8191, &mut tail);
-                assert!(file.size() >= 8192, "{}: {}", state.key, file.size());
-                assert_eq!(tail, *b"y", "{}", state.key);
+            for (size, tail) in script.glimpses(EXT4, "a", [8191]) {
+                assert!(size >= 8192 && tail == *b"y", "{size} {tail:?}");
             }
         }
     }
@@ -389,18 +344,9 @@ mod ext4 {
             .truncate("a", 4097)
             .write("a", 4097, "yyy")
             .truncate("a", 4098);
-        let recording = script.recording();
-        let states = super::super::explore::States::new(&recording, EXT4, Default::default());
-        let mut tails = BTreeSet::new();
-        for state in states.unwrap() {
-            let file = state.tree.file(state.tree.find("a".as_ref()).unwrap().node).unwrap();
-            if file.size() == 4098 {
-                let mut tail = [0; 2];
-                file.read(4096, &mut tail);
-                tails.insert(tail);
-            }
-        }
-        assert_eq!(tails, BTreeSet::from([*b"x\0", *b"xy"]));
+        let glimpses = script.glimpses(EXT4, "a", [4096, 4097]).into_iter();
+        let tails: Vec<_> = glimpses.filter(|(size, _)| *size == 4098).collect();
+        assert_eq!(tails, [(4098, *b"x\0"), (4098, *b"xy")]);
     }
 
     #[test]
@@ -417,18 +363,8 @@ mod ext4 {
             .map("a", 4096, "y")
             .sync_part("a", 0, 4096);
         for model in [EXT4, Model::Posix] {
-            let recording = script.recording();
-            let point = super::super::machine::Point { operation: 3, during: false };
-            let states = super::super::explore::States::new(&recording, model, Default::default());
-            let mut seen = BTreeSet::new();
-            for state in states.unwrap().filter(|state| state.key.point == point) {
-                let file = state.tree.file(state.tree.find("a".as_ref()).unwrap().node).unwrap();
-                let (mut head, mut tail) = ([0], [0]);
-                file.read(0, &mut head);
-                file.read(4096, &mut tail);
-                seen.insert([head[0], tail[0]]);
-            }
-            assert_eq!(seen, BTreeSet::from([*b"x.", *b"xy"]), "{model}");
+            let glimpses = script.glimpses(model, "a", [0, 4096]);
+            assert_eq!(glimpses, BTreeSet::from([(8192, *b"x."), (8192, *b"xy")]), "{model}");
         }
     }
 

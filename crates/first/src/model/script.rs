@@ -3,7 +3,8 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::atom::apply_all;
-use super::machine::{Machine, steps};
+use super::explore::{Options, States};
+use super::machine::{Machine, Point, steps};
 use super::profile::Model;
 use super::tree::{Thing, Tree};
 use crate::operation::{
@@ -169,6 +170,31 @@ impl Script {
             initial: self.initial.clone(),
             entries: self.entries.clone(),
         }
+    }
+
+    /// How long a file is, and what stands at some places in it, in the states after everything.
+    pub(super) fn glimpses<const N: usize>(
+        &self,
+        model: Model,
+        path: &str,
+        places: [u64; N],
+    ) -> BTreeSet<(u64, [u8; N])> {
+        let recording = self.recording();
+        let operation = recording.entries.len() as u32;
+        let states = States::new(&recording, model, Options::default()).unwrap();
+        states
+            .filter(|state| state.key.point == Point { operation, during: false })
+            .map(|state| {
+                let found = state.tree.find(path.as_ref()).unwrap();
+                let file = state.tree.file(found.node).unwrap();
+                let letter = |place| {
+                    let mut letter = [0];
+                    file.read(place, &mut letter);
+                    letter[0]
+                };
+                (file.size(), places.map(letter))
+            })
+            .collect()
     }
 
     /// What a crash after the last operation may leave: every subset that is closed under what the
