@@ -238,7 +238,8 @@ impl Ext4 {
                     id
                 } else {
                     // The block may be written back by now or not: then the size comes later.
-                    let block = inode.dirty.get(&tail).map(|dirty| dirty.first);
+                    let block = inode.dirty.get(&tail).filter(|_| !inode.is_allocated(tail));
+                    let block = block.map(|dirty| dirty.first);
                     pending.push(growth, before.chain(block).collect())
                 };
                 inode.grown = Some((id, known_end));
@@ -247,7 +248,9 @@ impl Ext4 {
             let id = pending.push(bytes(known.clone(), delayed), requires);
             inode.dirtied(&known, id);
         }
-        if let Some(&(_, fresh_end)) = fresh.last() {
+        let (ahead, fresh) = inode.allocated_ahead(fresh);
+        for (fresh, ahead) in [(ahead, true), (fresh, false)] {
+            let Some(&(_, fresh_end)) = fresh.last() else { continue };
             let journal = self.journal.last().copied();
             let growth = (fresh_end > size).then(|| {
                 let before = journal.into_iter().chain(inode.cut).collect();
@@ -256,7 +259,10 @@ impl Ext4 {
             let requires = journal.into_iter().chain(growth).collect();
             let id = pending.push(bytes(fresh.clone(), true), requires);
             if let Some(growth) = growth {
-                pending.bind(growth, id);
+                // A block that was there before has nothing in it when the size comes first.
+                if !ahead {
+                    pending.bind(growth, id);
+                }
                 inode.grown = Some((growth, fresh_end));
             }
             inode.dirtied(&fresh, id);
@@ -346,7 +352,7 @@ impl Ext4 {
             .dirty
             .iter()
             .filter(|(page, _)| !inode.mapped.contains(page))
-            .filter(|(page, _)| !inode.allocated.iter().any(|pages| pages.contains(page)))
+            .filter(|(page, _)| !inode.is_allocated(**page))
             .map(|(_, dirty)| dirty.last)
             .collect();
         ids.dedup();
@@ -411,6 +417,23 @@ impl Inode {
             at = end;
         }
         (known, fresh)
+    }
+
+    fn is_allocated(&self, page: u64) -> bool {
+        self.allocated.iter().any(|pages| pages.contains(&page))
+    }
+
+    /// Those in blocks that were allocated ahead of their bytes, and the others.
+    fn allocated_ahead(&self, pieces: Ranges) -> (Ranges, Ranges) {
+        if self.allocated.is_empty() {
+            return (Vec::new(), pieces);
+        }
+        let page = PAGE as u64;
+        let single = pieces.into_iter().flat_map(|(from, to)| {
+            (block(from)..=block(to - 1))
+                .map(move |at| (from.max(at * page), to.min((at + 1).saturating_mul(page))))
+        });
+        single.partition(|(from, _)| self.is_allocated(block(*from)))
     }
 
     fn is_mapped(&self, (from, to): (u64, u64)) -> bool {

@@ -375,6 +375,20 @@ mod ext4 {
     }
 
     #[test]
+    fn a_size_may_come_before_the_bytes_in_preallocated_blocks() {
+        let script = Script::with(&[("a", "")]).allocate("a", 100).fsync("a");
+        let once = script.write("a", 100, "x").glimpses(EXT4, "a", [100]);
+        assert_eq!(once, BTreeSet::from([(100, [0]), (101, [0]), (101, *b"x")]));
+        let twice = Script::with(&[("a", "")]).allocate("a", 100).fsync("a").write("a", 100, "x");
+        let twice = twice.write("a", 101, "y").glimpses(EXT4, "a", [100, 101]);
+        assert!(twice.contains(&(102, [0, 0])), "{twice:?}");
+        // A block that was not there comes with its bytes.
+        let beyond = Script::with(&[("a", "")]).allocate("a", 4096).fsync("a");
+        let beyond = beyond.write("a", 4096, "x").glimpses(EXT4, "a", [4096]);
+        assert_eq!(beyond, BTreeSet::from([(4096, [0]), (4097, *b"x")]));
+    }
+
+    #[test]
     fn a_replacement_with_preallocated_blocks_is_not_flushed() {
         let script = Script::with(&[("a", "old.")]).create("t").allocate("t", 4);
         let states = script.write("t", 0, "new.").rename("t", "a").states(EXT4);
