@@ -200,7 +200,7 @@ impl Layers {
         }
         self.set(&wrapper, &call, &mut place);
         let Some(start) = call.start else {
-            if wrapper.falls_back_to_a_shell() && call.options.is_empty() {
+            if wrapper.falls_back_to_a_shell() && !call.ended {
                 self.uses_shell(format!("`{}` without a command starts a shell", wrapper.name));
                 self.hidden_by(whole, "a shell reads its input");
             }

@@ -118,6 +118,8 @@ pub(super) struct Call {
     pub(super) directories: Vec<String>,
     /// Where the command begins.
     pub(super) start: Option<usize>,
+    /// An option says that nothing is started.
+    pub(super) ended: bool,
 }
 
 /// The option or word that hides what would be started.
@@ -180,6 +182,7 @@ impl Wrapper {
                 break;
             }
             if call.options.last().is_some_and(|(name, _)| self.ends(name)) {
+                call.ended = true;
                 return Ok(call);
             }
         }

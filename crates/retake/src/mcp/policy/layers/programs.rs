@@ -346,7 +346,7 @@ impl Layers {
 
     /// retake itself runs commands, too.
     fn retake(&mut self, words: &[Word], whole: &[Word], place: &Place, depth: usize) {
-        const HARMLESS: [&str; 12] = [
+        const HARMLESS: [&str; 13] = [
             "runs",
             "tests",
             "audit",
@@ -355,10 +355,17 @@ impl Layers {
             "init",
             "completions",
             "man",
+            "ui",
             "help",
             "--version",
             "--help",
             "-V",
+        ];
+        const READING: [(&str, &[&str]); 4] = [
+            ("agent", &["list", "ls", "show"]),
+            ("crash", &["show"]),
+            ("matrix", &["status", "compare", "explain", "export"]),
+            ("mcp", &["install", "uninstall"]),
         ];
         let mut at = 0;
         while words.get(at).is_some_and(|word| word.lead().starts_with("--store")) {
@@ -369,7 +376,12 @@ impl Layers {
         if HARMLESS.iter().any(|harmless| word.is(harmless)) || says_help {
             return;
         }
-        if word.is("mcp") && words[at + 1..].iter().any(|word| word.lead().starts_with("--check")) {
+        let next = words.get(at + 1);
+        let reads = |(name, what): &(&str, &[&str])| {
+            word.is(name) && next.is_some_and(|next| what.iter().any(|what| next.is(what)))
+        };
+        let checks = word.is("mcp") && next.is_some_and(|next| next.lead().starts_with("--check"));
+        if checks || READING.iter().any(reads) {
             return;
         }
         if !word.is("exec") {

@@ -51,6 +51,7 @@ fn a_shell_is_a_shell_however_it_is_called() {
         &["./t", "5", "./s", "-c", "ls"],
         &["setarch", "x86_64", "sh", "-c", "ls"],
         &["setarch", "x86_64"],
+        &["setarch", "x86_64", "-R"],
         &["linux64"],
         &["setarch", "-R", "sh", "-c", "ls"],
         &["flock", "lock", "-c", "ls"],
@@ -179,6 +180,9 @@ fn ordinary_commands_run_without_rules_and_without_a_shell() {
         "retake exec --cwd . --timeout 5 --json -- ls",
         "retake mcp --check 'ls; ls'",
         "retake --version",
+        "retake ui",
+        "retake matrix status",
+        "retake crash show",
         "retake exec --help",
         "ssh -V",
         "cat /etc/hostname",
@@ -188,6 +192,7 @@ fn ordinary_commands_run_without_rules_and_without_a_shell() {
         "printf '%s' x",
         "prlimit --nofile=64 ls",
         "setarch x86_64 -R ./a.out",
+        "setarch --list",
         "choom -n 0 -- ls",
     ] {
         assert_eq!(typed(&policy, dir.path(), fine), Ok(()), "{fine}");
