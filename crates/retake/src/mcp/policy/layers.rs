@@ -194,7 +194,7 @@ impl Layers {
             }
         };
         let mut place = place.clone();
-        place.in_shell &= ["command", "builtin"].contains(&wrapper.name);
+        place.in_shell &= ["command", "builtin", "time"].contains(&wrapper.name);
         for directory in &call.directories {
             self.go(&mut place, directory);
         }

@@ -189,6 +189,7 @@ impl Reader {
                 _ => {}
             }
         }
+        self.joined |= inner.joined;
         self.script.items.extend(inner.script.items);
         self.script.sets.extend(inner.script.sets);
         self.script.writes.extend(inner.script.writes);

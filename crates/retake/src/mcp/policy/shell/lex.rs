@@ -60,8 +60,25 @@ impl Draft {
 }
 
 impl Reader {
-    /// The next character; a line that goes on after a backslash is one line.
+    /// The next character; a line that goes on after a backslash is one line. That may not join
+    /// two parts of a word or of an operator: whatever looks ahead would see something else.
     pub(super) fn peek(&mut self) -> Option<char> {
+        while self.rest().starts_with(&['\\', '\n']) {
+            let before = &self.chars[..self.at];
+            self.joined |= !(before.is_empty()
+                || before.ends_with(&['&', '&'])
+                || before.ends_with(&[' '])
+                || before.ends_with(&['\t'])
+                || before.ends_with(&['\n'])
+                || before.ends_with(&[';'])
+                || before.ends_with(&['|']));
+            self.at += 2;
+        }
+        self.chars.get(self.at).copied()
+    }
+
+    /// The next character inside of double quotes.
+    pub(super) fn peek_quoted(&mut self) -> Option<char> {
         while self.rest().starts_with(&['\\', '\n']) {
             self.at += 2;
         }
@@ -204,7 +221,7 @@ impl Reader {
     pub(super) fn double(&mut self, draft: &mut Draft) -> Read<()> {
         draft.quoted = true;
         loop {
-            let c = self.peek();
+            let c = self.peek_quoted();
             self.at += 1;
             match c {
                 None => return Err(Unreadable("the \" quote is not closed".to_owned())),

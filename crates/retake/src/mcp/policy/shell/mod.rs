@@ -64,6 +64,8 @@ struct Reader {
     script: Script,
     /// Here-documents whose text begins after this line.
     documents: Vec<Document>,
+    /// A backslash at the end of a line joins what looks like two tokens.
+    joined: bool,
 }
 
 struct Document {
@@ -90,6 +92,7 @@ impl Reader {
             repeats: 0,
             script: Script::default(),
             documents: Vec::new(),
+            joined: false,
         })
     }
 
@@ -98,6 +101,10 @@ impl Reader {
             return Err(unexpected(c));
         }
         self.no_documents()?;
+        if self.joined {
+            let why = "a backslash at the end of a line needs a blank before it";
+            return Err(Unreadable(why.to_owned()));
+        }
         Ok(self.script)
     }
 
@@ -155,10 +162,9 @@ impl Reader {
 
     fn pipeline(&mut self) -> Read<()> {
         self.blanks();
-        while self.eat_word("!") {
+        while self.eat_word("!") || self.time() {
             self.blanks();
         }
-        self.time();
         loop {
             self.command()?;
             self.blanks();
@@ -174,23 +180,20 @@ impl Reader {
     }
 
     /// `time` in front of a pipeline is a word of the language in bash; with options it is a program.
-    fn time(&mut self) {
+    fn time(&mut self) -> bool {
         let start = self.at;
         if !self.eat_word("time") {
-            return;
+            return false;
         }
         self.blanks();
         if self.eat_word("-p") {
             self.blanks();
         }
-        match self.peek() {
-            Some('-') | None => self.at = start,
-            _ => {
-                while self.eat_word("!") {
-                    self.blanks();
-                }
-            }
+        let is_program = matches!(self.peek(), Some('-') | None);
+        if is_program {
+            self.at = start;
         }
+        !is_program
     }
 
     fn command(&mut self) -> Read<()> {

@@ -305,6 +305,9 @@ fn an_allow_list_is_not_escaped_through_what_is_set_on_the_way() {
     for file in ["evil/git", "evil/env", "build.sh", "sub/build.sh"] {
         script(&dir.path().join(file));
     }
+    // A program that is no script, under the name of a wrapper.
+    let other = which(OsStr::new("true"), None, dir.path()).unwrap();
+    std::fs::copy(other, dir.path().join("evil/timeout")).unwrap();
     let evil = format!("PATH={}", dir.path().join("evil").display());
     let usual = format!("PATH={}", std::env::var("PATH").unwrap());
     for refused in [
@@ -315,6 +318,7 @@ fn an_allow_list_is_not_escaped_through_what_is_set_on_the_way() {
         &["timeout", "5", "./e", "-C", "sub", "./build.sh"],
         &["xargs", "-a", "cmds", "env"],
         &["evil/env", "git", "status"],
+        &["evil/timeout", "5", "git", "status"],
         &["env", "rm", "victim"],
         &["./e", "rm", "victim"],
         &["sudo", "git", "status"],
