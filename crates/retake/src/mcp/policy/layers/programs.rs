@@ -292,6 +292,8 @@ impl Layers {
             at += 1;
         }
         Ok(match words.get(at) {
+            // With both, some run the line and then read on.
+            _ if line && input => Source::Input,
             _ if line => Source::Line(at),
             Some(_) if !input => Source::Script(at),
             _ => Source::Input,

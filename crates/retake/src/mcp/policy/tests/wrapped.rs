@@ -82,6 +82,8 @@ fn what_could_be_a_shell_is_refused_while_shells_are() {
     let untold = [
         &["env", "-S", "sh -c 'echo a; echo SHELL'"][..],
         &["env", "-S", "-C /etc pwd"],
+        &["sh", "-s", "-c", "ls"],
+        &["sh", "-c", "-s", "ls"],
         &["env", "-iS", "pwd"],
         &["env", "--split=sh -c ls"],
         &["env", "--unheard-of", "ls"],
