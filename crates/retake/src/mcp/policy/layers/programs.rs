@@ -332,15 +332,26 @@ impl Layers {
     /// Where `-execdir` goes to: to the directories of what is found, beginning with these.
     fn directories_of_find(&mut self, words: &[Word], whole: &[Word], place: &Place) {
         let is_point = |word: &&Word| !word.lead().starts_with(['-', '(', ')', '!', ',']);
-        let options =
-            words.iter().take_while(|w| ["-H", "-L", "-P"].iter().any(|o| w.is(o))).count();
+        let is_option = |word: &&Word| {
+            ["-H", "-L", "-P", "--"].iter().any(|option| word.is(option))
+                || word.lead().starts_with("-O")
+        };
+        let options = words.iter().take_while(is_option).count();
         let follows = ["-L", "-follow", "-files0-from", "-D"];
         if words.iter().any(|word| follows.iter().any(|option| word.is(option))) {
             return self.hidden_by(whole, "where it leads cannot be told");
         }
         for point in words[options..].iter().take_while(is_point) {
             match point.get() {
-                Some(point) => self.directories.push(place.at.join(point)),
+                Some(point) => {
+                    let found = place.at.join(point);
+                    // The point itself is found, too, in the directory that it stands in.
+                    let is_named = !point.as_encoded_bytes().ends_with(b"/.")
+                        && Path::new(point).file_name().is_some();
+                    self.directories
+                        .extend(found.parent().filter(|_| is_named).map(Path::to_owned));
+                    self.directories.push(found);
+                }
                 None => self.hidden_by(whole, "where it leads cannot be told"),
             }
         }

@@ -275,6 +275,8 @@ fn directories_on_the_way_are_seen() {
         "retake exec pwd --cwd ..",
         "find /etc -maxdepth 1 -name hostname -execdir pwd ';'",
         "find . .. -okdir pwd ';'",
+        "find -O3 /etc -execdir pwd ';'",
+        "find -H -- /etc -execdir pwd ';'",
         "./e -C /etc pwd",
         "env -C sub env -C ../.. pwd",
         "env --chd=/etc pwd",
@@ -289,6 +291,12 @@ fn directories_on_the_way_are_seen() {
     {
         assert_eq!(typed(&policy, dir.path(), inside), Ok(()), "{inside}");
     }
+    for point in [".", "./", "sub/.", "./sub/"] {
+        let fine = format!("find {point} -execdir ls '{{}}' ';'");
+        assert_eq!(typed(&policy, dir.path(), &fine), Ok(()), "{fine}");
+    }
+    let whole = format!("find {} -execdir pwd ';'", dir.path().display());
+    assert!(typed(&policy, dir.path(), &whole).unwrap_err().contains("outside the project"));
     let why = typed(&policy, dir.path(), "./e LD_PRELOAD=/x true").unwrap_err();
     assert!(why.contains("LD_PRELOAD makes programs load"), "{why}");
     for sets in
