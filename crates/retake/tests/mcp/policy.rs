@@ -109,6 +109,30 @@ fn check_says_what_the_policy_would_say() {
 }
 
 #[test]
+fn the_server_and_check_agree_about_lines() {
+    let sandbox = Sandbox::new();
+    sandbox.file(".agent/config.yml", "mcp:\n  policy:\n    deny: [touch]\n    shell: true\n");
+    let mut client = Client::new(&sandbox);
+    for line in [
+        "for f in made; do touch $f; done",
+        "echo \"$(touch made)\"",
+        "x=touch; $x made",
+        "echo \\' ; touch made ; echo \\'",
+        "bash -euo pipefail -c 'touch made'",
+        "retake exec -- touch made",
+    ] {
+        let denied = client.tool("exec", json!({"command": line}));
+        assert!(text(&denied).contains("refused by this project's policy"), "{line}: {denied}");
+        assert_eq!(sandbox.retake(&["mcp", "--check", line]).code, 1, "{line}");
+    }
+    assert!(!sandbox.project().join("made").exists());
+    let fine = "for f in a b; do echo \"$f\"; done";
+    let ran = client.tool("exec", json!({"command": fine}));
+    assert_eq!(ran["structuredContent"]["stdout"]["text"], "a\nb\n");
+    assert_eq!(sandbox.retake(&["mcp", "--check", fine]).code, 0);
+}
+
+#[test]
 fn a_policy_that_cannot_be_read_is_no_policy_at_all() {
     let sandbox = Sandbox::new();
     sandbox.file(".agent/config.yml", "mcp:\n  policy:\n    denny: [rm]\n");

@@ -25,9 +25,66 @@ pub(super) fn matches(pattern: &str, text: &str) -> bool {
     pattern[p..].iter().all(|&c| c == '*')
 }
 
+/// Whether some text fits both the pattern and the shape, where `None` is any text.
+pub(super) fn overlaps(pattern: &str, shape: &[Option<char>]) -> bool {
+    let pattern: Vec<char> = pattern.chars().collect();
+    // Which beginnings of the pattern fit the shape so far.
+    let mut fits = vec![false; pattern.len() + 1];
+    fits[0] = true;
+    let stars = |fits: &mut Vec<bool>| {
+        for p in 0..pattern.len() {
+            fits[p + 1] |= fits[p] && pattern[p] == '*';
+        }
+    };
+    stars(&mut fits);
+    for piece in shape {
+        let mut next = vec![false; pattern.len() + 1];
+        match piece {
+            None => {
+                let first = fits.iter().position(|fit| *fit).unwrap_or(next.len());
+                next[first..].fill(true);
+            }
+            Some(c) => {
+                for p in (0..pattern.len()).filter(|&p| fits[p]) {
+                    next[p] |= pattern[p] == '*';
+                    next[p + 1] |= pattern[p] == '?' || pattern[p] == *c;
+                }
+                next[pattern.len()] |= fits[pattern.len()] && pattern.last() == Some(&'*');
+            }
+        }
+        stars(&mut next);
+        fits = next;
+    }
+    fits[pattern.len()]
+}
+
 #[cfg(test)]
 mod tests {
-    use super::matches;
+    use super::{matches, overlaps};
+
+    #[test]
+    fn what_a_word_with_gaps_could_become() {
+        let shape = |text: &str| -> Vec<Option<char>> {
+            text.chars().map(|c| (c != '_').then_some(c)).collect()
+        };
+        for (pattern, text) in [
+            ("push", "_"),
+            ("push", "p_h"),
+            ("p*", "_x"),
+            ("*evil*", "https://_"),
+            ("a?c", "a_"),
+            ("*", ""),
+            ("a*", "ab"),
+            ("push", "push"),
+        ] {
+            assert!(overlaps(pattern, &shape(text)), "{pattern} {text}");
+        }
+        for (pattern, text) in
+            [("push", "_.rs"), ("push", "x_"), ("a?c", "a_d"), ("", "a"), ("a", ""), ("ab", "abc")]
+        {
+            assert!(!overlaps(pattern, &shape(text)), "{pattern} {text}");
+        }
+    }
 
     #[test]
     fn stars_and_question_marks() {

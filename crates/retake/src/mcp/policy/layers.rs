@@ -1,399 +1,354 @@
 //! What a command really starts: `env`, `timeout`, `xargs` and their like name another program in
 //! their arguments, and a rule on that program must not be escaped by putting one in front.
+//!
+//! What is not positively understood is noted as such; the policy refuses it where it matters.
 
-use std::ffi::OsString;
-use std::path::Path;
+mod builtins;
+mod programs;
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 
 use retake_engine::{ShellMode, interpret};
+
+use super::Asked;
+use super::rule::Program;
+use super::shell::{self, Item, Simple, Unreadable};
+use super::word::Word;
+use super::wrappers::{Call, Wrapper};
 
 /// A command and the commands inside it.
 #[derive(Debug, Default)]
 pub(super) struct Layers {
-    commands: Vec<Command>,
+    pub(super) commands: Vec<Command>,
     /// Why a shell takes part.
     pub(super) shell: Option<String>,
-    /// The program whose arguments cannot be told apart.
-    pub(super) hidden: Option<String>,
-    /// Lines for a shell that are more than plain words.
-    pub(super) unreadable: Vec<String>,
+    /// The line cannot be run by anything, because of this.
+    pub(super) broken: Option<String>,
+    /// What cannot be told before it runs.
+    pub(super) untold: Vec<Untold>,
     /// Variables that are set on the way.
     pub(super) variables: Vec<String>,
     /// Directories that are gone to on the way.
-    pub(super) directories: Vec<String>,
+    pub(super) directories: Vec<PathBuf>,
+    /// Files that a shell writes.
+    pub(super) writes: Vec<String>,
+    /// Where the commands run cannot be told.
+    lost: bool,
+}
+
+/// What cannot be told, and what to do instead.
+#[derive(Debug)]
+pub(super) struct Untold {
+    pub(super) what: String,
+    pub(super) advice: &'static str,
 }
 
 #[derive(Debug)]
-struct Command {
-    arguments: Vec<OsString>,
+pub(super) struct Command {
+    pub(super) words: Vec<Word>,
+    /// What its name stands for; several when it may run in several places.
+    pub(super) programs: Vec<Program>,
+    /// Where it may run.
+    pub(super) cwds: Vec<PathBuf>,
+    lost: bool,
     /// It only starts another one, which comes next.
-    wraps: bool,
+    pub(super) wraps: bool,
 }
 
-/// A program that starts what its arguments name.
-struct Wrapper {
-    name: &'static str,
-    /// Options whose value is the next word, as letters and in full.
-    letters: &'static str,
-    words: &'static [&'static str],
-    /// Options without a value.
-    plain: &'static [&'static str],
-    /// How many words come before the command.
-    operands: usize,
-    /// Assignments come before the command.
-    assigns: bool,
+/// Where a command runs, and where its program is looked for.
+#[derive(Clone, Debug)]
+struct Place {
+    /// If everything on the way happens.
+    at: PathBuf,
+    cwds: Vec<PathBuf>,
+    lost: bool,
+    paths: Vec<Option<OsString>>,
+    /// A shell runs it, which has commands of its own.
+    in_shell: bool,
 }
-
-const fn wrapper(
-    name: &'static str,
-    letters: &'static str,
-    words: &'static [&'static str],
-    plain: &'static [&'static str],
-    operands: usize,
-) -> Wrapper {
-    Wrapper { name, letters, words, plain, operands, assigns: false }
-}
-
-const WRAPPERS: [Wrapper; 16] = [
-    Wrapper {
-        name: "env",
-        letters: "uC",
-        words: &["unset", "chdir"],
-        plain: &["ignore-environment", "null", "debug", "list-signal-handling", "i", "0", "v"],
-        operands: 0,
-        assigns: true,
-    },
-    wrapper("nice", "n", &["adjustment"], &[], 0),
-    wrapper("nohup", "", &[], &[], 0),
-    wrapper("setsid", "", &[], &["ctty", "fork", "wait", "c", "f", "w"], 0),
-    wrapper(
-        "time",
-        "fo",
-        &["format", "output"],
-        &["portability", "verbose", "append", "p", "v", "a", "q"],
-        0,
-    ),
-    wrapper(
-        "timeout",
-        "ks",
-        &["kill-after", "signal"],
-        &["foreground", "preserve-status", "verbose", "f", "p", "v"],
-        1,
-    ),
-    wrapper("stdbuf", "ioe", &["input", "output", "error"], &[], 0),
-    wrapper("ionice", "cn", &["class", "classdata"], &["ignore", "t"], 0),
-    wrapper(
-        "chrt",
-        "TPD",
-        &[],
-        &["batch", "fifo", "idle", "other", "rr", "b", "f", "i", "o", "r", "v"],
-        1,
-    ),
-    wrapper("taskset", "", &[], &["cpu-list", "all-tasks", "c", "a"], 1),
-    wrapper(
-        "sudo",
-        "ugpCDhRrTt",
-        &["user", "group", "prompt", "chdir"],
-        &[
-            "non-interactive",
-            "preserve-env",
-            "set-home",
-            "stdin",
-            "n",
-            "E",
-            "H",
-            "S",
-            "k",
-            "A",
-            "b",
-            "P",
-        ],
-        0,
-    ),
-    wrapper("doas", "uC", &[], &["n", "L"], 0),
-    wrapper(
-        "xargs",
-        "IinPLdaEs",
-        &[
-            "replace",
-            "max-args",
-            "max-procs",
-            "max-lines",
-            "delimiter",
-            "arg-file",
-            "max-chars",
-            "process-slot-var",
-        ],
-        &["null", "no-run-if-empty", "verbose", "exit", "open-tty", "0", "r", "t", "x", "p", "o"],
-        0,
-    ),
-    wrapper("chroot", "", &["userspec", "groups"], &["skip-chdir"], 1),
-    wrapper("setarch", "", &[], &["addr-no-randomize", "R"], 0),
-    wrapper("exec", "a", &[], &["c", "l"], 0),
-];
-
-const SHELLS: [&str; 12] =
-    ["sh", "bash", "dash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "ash", "rbash", "elvish"];
-
-/// Programs that hand a line to a shell, or run what no rule can see, in ways of their own.
-const OPAQUE: [&str; 14] = [
-    "watch",
-    "script",
-    "su",
-    "parallel",
-    "ssh",
-    "flock",
-    "sg",
-    "unshare",
-    "nsenter",
-    "runuser",
-    "strace",
-    "ltrace",
-    "systemd-run",
-    "at",
-];
 
 /// How deep commands inside commands are followed.
 const DEPTH: usize = 8;
 
+/// More places than these are too many to keep apart.
+const PLACES: usize = 8;
+
+/// What a program gets that looks for others without a PATH.
+const BARE_PATH: &str = "/bin:/usr/bin";
+
+pub(super) const IN_WORDS: &str =
+    "Name the program and its arguments themselves, with argv or in plain words.";
+const PLAIN_LINE: &str = "Write the line with simple commands, quotes, &&, |, if and for only, and \
+     write names of programs out; or make several calls; or put it into a script and run that.";
+const PATH_IN_ENV: &str = "Give PATH in env of the call instead of setting it on the way.";
+
 impl Layers {
-    /// Takes a command apart; `line` is what a shell would read.
-    pub(super) fn of(arguments: &[OsString], line: Option<&str>) -> Self {
+    /// Takes a command apart.
+    pub(super) fn of(asked: &Asked<'_>) -> Self {
         let mut layers = Self::default();
-        match line {
-            Some(line) => {
-                let why = interpret(line, ShellMode::Never, |_| true).err();
-                let why = why.map_or_else(String::new, |why| why.to_string());
-                let why = why.split(", which needs").next().unwrap_or_default();
-                let why = Some(why).filter(|why| !why.is_empty());
-                layers.shell = Some(match why {
-                    Some(why) => format!("the command needs a shell ({why})"),
-                    None => "the command asks for a shell".to_owned(),
-                });
-                layers.line(line, 0);
+        let place = Place {
+            at: asked.cwd.to_owned(),
+            cwds: vec![asked.cwd.to_owned()],
+            lost: false,
+            paths: vec![asked.path.map(OsStr::to_owned)],
+            in_shell: false,
+        };
+        match asked.line {
+            Some(line) => layers.needs_shell("the command", line, &place, 0),
+            None => {
+                let words: Vec<Word> = asked.arguments.iter().map(Word::known).collect();
+                layers.add(&words, &place, 0);
             }
-            None => layers.add(arguments, 0),
         }
         layers
     }
 
-    /// Every command, wrappers too.
-    pub(super) fn all(&self) -> impl Iterator<Item = &[OsString]> {
-        self.commands.iter().map(|command| &command.arguments[..])
-    }
-
     /// The commands that do the work.
-    pub(super) fn innermost(&self) -> impl Iterator<Item = &[OsString]> {
-        self.commands.iter().filter(|command| !command.wraps).map(|command| &command.arguments[..])
+    pub(super) fn innermost(&self) -> impl Iterator<Item = &Command> {
+        self.commands.iter().filter(|command| !command.wraps)
     }
 
-    fn add(&mut self, arguments: &[OsString], depth: usize) {
-        let Some(program) = arguments.first() else { return };
-        let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned();
-        if depth > DEPTH {
-            self.hidden = Some(name);
-            return;
-        }
-        let at = self.commands.len();
-        self.commands.push(Command { arguments: arguments.to_vec(), wraps: false });
-        let words: Vec<String> =
-            arguments.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-        if SHELLS.contains(&name.as_str()) {
-            self.shell_call(&name, &words, depth);
-        } else if OPAQUE.contains(&name.as_str()) {
-            self.shell.get_or_insert(format!("{name} runs a line of its own"));
-            self.hidden = Some(name);
-        } else if name == "busybox" || name == "toybox" {
-            self.commands[at].wraps = arguments.len() > 1;
-            self.add(&arguments[1..], depth + 1);
-        } else if name == "find" {
-            self.commands_of_find(arguments, depth);
-        } else if let Some(wrapper) = WRAPPERS.iter().find(|wrapper| wrapper.name == name) {
-            match wrapper.command(&words) {
-                Ok(Some(start)) => {
-                    self.commands[at].wraps = true;
-                    self.directories.extend(wrapper.directories(&words[..start]));
-                    let set = words[..start].iter().filter(|_| wrapper.assigns);
-                    self.variables.extend(set.filter_map(|word| assigned(word)));
-                    self.add(&arguments[start + 1..], depth + 1);
-                }
-                Ok(None) => {}
-                Err(Hidden) => self.hidden = Some(name),
-            }
-        }
+    /// Whether it cannot be told where this runs.
+    pub(super) fn is_lost(&self, command: &Command) -> bool {
+        self.lost || command.lost
     }
 
-    /// A shell with a script is a program like others; with a line, or with nothing, it is a shell.
-    fn shell_call(&mut self, name: &str, words: &[String], depth: usize) {
-        let mut rest = words.iter();
-        while let Some(word) = rest.next() {
-            match word.strip_prefix(['-', '+']) {
-                Some(letters) if !letters.starts_with('-') && letters.contains('c') => {
-                    self.shell.get_or_insert(format!("`{name} -c` is a shell"));
-                    // More options may come before the line.
-                    if let Some(line) = rest.find(|word| !word.starts_with(['-', '+'])) {
-                        self.line(line, depth + 1);
-                    }
-                    return;
-                }
-                Some(letters) if letters.contains('s') && !letters.starts_with('-') => break,
-                Some("-command") => {
-                    self.shell.get_or_insert(format!("`{name} --command` is a shell"));
-                    self.hidden = Some(name.to_owned());
-                    return;
-                }
-                Some("o" | "O" | "-rcfile" | "-init-file") => _ = rest.next(),
-                Some(_) => {}
-                None => return,
-            }
-        }
-        self.shell
-            .get_or_insert(format!("`{name}` without a script reads commands from its input"));
-        self.hidden = Some(name.to_owned());
+    fn cannot_tell(&mut self, what: impl Into<String>, advice: &'static str) {
+        self.untold.push(Untold { what: what.into(), advice });
     }
 
-    fn commands_of_find(&mut self, arguments: &[OsString], depth: usize) {
-        let mut rest = arguments;
-        while let Some(at) = rest
-            .iter()
-            .position(|word| ["-exec", "-execdir", "-ok", "-okdir"].iter().any(|exec| word == exec))
-        {
-            rest = &rest[at + 1..];
-            let end = rest.iter().position(|word| word == ";" || word == "+").unwrap_or(rest.len());
-            self.add(&rest[..end], depth + 1);
-            rest = &rest[end..];
-        }
+    fn hidden_by(&mut self, words: &[Word], because: &str) {
+        let line = super::shown(words);
+        self.cannot_tell(format!("what {line} would run cannot be told ({because})"), IN_WORDS);
     }
 
-    /// The commands in a line for a shell, as far as they can be told.
-    fn line(&mut self, line: &str, depth: usize) {
-        for part in segments(line) {
-            match interpret(&part, ShellMode::Never, |_| true) {
-                Ok(line) if !line.arguments.is_empty() => {
-                    let words: Vec<OsString> =
-                        line.arguments.into_iter().map(OsString::from).collect();
-                    self.add(&words, depth + 1);
-                }
-                Ok(_) => {}
-                Err(_) => {
-                    self.variables.extend(part.split_whitespace().map_while(assigned));
-                    // Rules that deny still see its words.
-                    let words = part.split_whitespace().skip_while(|word| is_assignment(word));
-                    let words: Vec<OsString> = words
-                        .map(|word| word.trim_matches(['"', '\'', '(', ')', '{', '}']))
-                        .map(OsString::from)
-                        .collect();
-                    self.add(&words, depth + 1);
-                    self.unreadable.push(part);
-                }
-            }
-        }
-    }
-}
-
-struct Hidden;
-
-impl Wrapper {
-    /// Where the command begins among the words; `None` when there is none.
-    fn command(&self, words: &[String]) -> Result<Option<usize>, Hidden> {
-        let mut at = 0;
-        while let Some(word) = words.get(at) {
-            if word == "--" {
-                at += 1;
-                break;
-            }
-            if let Some(long) = word.strip_prefix("--") {
-                let (name, value) =
-                    long.split_once('=').map_or((long, None), |(n, v)| (n, Some(v)));
-                if self.words.contains(&name) {
-                    at += usize::from(value.is_none());
-                } else if !self.plain.contains(&name) {
-                    return Err(Hidden);
-                }
-            } else if let Some(letters) = word.strip_prefix('-').filter(|l| !l.is_empty()) {
-                at += self.letters(letters)?;
-            } else {
-                break;
-            }
-            at += 1;
-        }
-        if self.assigns {
-            at +=
-                words[at.min(words.len())..].iter().take_while(|word| is_assignment(word)).count();
-        }
-        at += self.operands;
-        Ok((at < words.len()).then_some(at))
+    fn uses_shell(&mut self, why: String) {
+        self.shell.get_or_insert(why);
     }
 
-    /// The directories that its options name.
-    fn directories(&self, words: &[String]) -> Vec<String> {
-        let letter = match self.name {
-            "env" => 'C',
-            "sudo" => 'D',
-            _ => return Vec::new(),
+    /// A line that goes to a shell as a whole.
+    fn needs_shell(&mut self, what: &str, line: &str, place: &Place, depth: usize) {
+        let why = interpret(line, ShellMode::Never, |_| true).err().map(|why| why.to_string());
+        let why = why.as_deref().and_then(|why| why.split(", which needs").next());
+        if let Some(why) = why.filter(|why| why.ends_with("quote is not closed")) {
+            self.broken.get_or_insert(why.to_owned());
+        } else {
+            self.uses_shell(match why {
+                Some(why) => format!("{what} needs a shell ({why})"),
+                None => format!("{what} asks for a shell"),
+            });
+        }
+        self.line(line, place, depth, false);
+    }
+
+    fn add(&mut self, words: &[Word], place: &Place, depth: usize) {
+        let Some(first) = words.first() else { return };
+        let Some(given) = first.get() else {
+            let line = super::shown(words);
+            let why = "its name is only known when it runs";
+            return self.cannot_tell(format!("what {line} runs cannot be told: {why}"), PLAIN_LINE);
         };
-        let mut found = Vec::new();
-        for (at, word) in words.iter().enumerate() {
-            let next = || words.get(at + 1).cloned();
-            if let Some(value) = word.strip_prefix("--chdir") {
-                found.extend(value.strip_prefix('=').map(str::to_owned).or_else(next));
-            } else if let Some(letters) = word.strip_prefix('-').filter(|l| !l.starts_with('-'))
-                && let Some((_, value)) = letters.split_once(letter)
-            {
-                found.extend(Some(value.to_owned()).filter(|v| !v.is_empty()).or_else(next));
-            }
+        if depth > DEPTH {
+            return self.hidden_by(words, "it is nested too deeply");
         }
-        found
+        let given = given.to_owned();
+        let at = self.plain(words, place);
+        let name = programs::kind(&given, &self.commands[at].programs, place.in_shell);
+        let is_the_usual =
+            self.commands[at].programs.iter().all(|program| program.is_usually(&name));
+        let before = self.commands.len();
+        let looks_through = self.look_through(&name, &words[1..], words, place, depth);
+        let started_others = self.commands.len() > before;
+        self.commands[at].wraps = looks_through && is_the_usual && started_others;
     }
 
-    /// How many further words a group of short options takes.
-    fn letters(&self, letters: &str) -> Result<usize, Hidden> {
-        if letters.chars().all(|c| c.is_ascii_digit()) && self.name == "nice" {
-            return Ok(0);
-        }
-        for (index, letter) in letters.char_indices() {
-            if self.letters.contains(letter) {
-                // `-i` and `-l` of xargs take a value only when it is attached.
-                let attached = index + letter.len_utf8() < letters.len();
-                let optional = self.name == "xargs" && letter == 'i';
-                return Ok(usize::from(!attached && !optional));
+    /// Notes a command, whatever it is.
+    fn plain(&mut self, words: &[Word], place: &Place) -> usize {
+        let given = words.first().and_then(Word::get).unwrap_or_default();
+        let programs = place.look_up(given);
+        self.commands.push(Command {
+            words: words.to_vec(),
+            programs,
+            cwds: place.cwds.clone(),
+            lost: place.lost,
+            wraps: false,
+        });
+        self.commands.len() - 1
+    }
+
+    /// Adds what a wrapper starts; whether a rule on that is enough to allow the wrapper.
+    fn wrapper(
+        &mut self,
+        wrapper: Wrapper,
+        words: &[Word],
+        whole: &[Word],
+        place: &Place,
+        depth: usize,
+    ) -> bool {
+        let call = match wrapper.read(words) {
+            Ok(call) => call,
+            Err(hidden) => {
+                self.hidden_by(whole, &format!("because of {}", hidden.0));
+                return false;
             }
-            if !self.plain.contains(&letter.to_string().as_str()) {
-                return Err(Hidden);
+        };
+        let mut place = place.clone();
+        place.in_shell &= ["command", "builtin", "time"].contains(&wrapper.name);
+        for directory in &call.directories {
+            self.go(&mut place, directory);
+        }
+        self.set(&wrapper, &call, &mut place);
+        let Some(start) = call.start else {
+            if wrapper.falls_back_to_a_shell() && !call.ended {
+                self.uses_shell(format!("`{}` without a command starts a shell", wrapper.name));
+                self.hidden_by(whole, "a shell reads its input");
+            }
+            return false;
+        };
+        let inner = &words[start..];
+        match wrapper.name {
+            "xargs" => self.add(&with_input(&call, inner), &place, depth + 1),
+            "flock" if inner[0].is("-c") || inner[0].is("--command") => {
+                self.uses_shell("`flock -c` is a shell".to_owned());
+                self.shell_line(inner.get(1), whole, &place, depth);
+            }
+            _ => self.add(inner, &place, depth + 1),
+        }
+        // What it writes is no business of a rule on the command.
+        let writes = wrapper.name == "time" && call.has(&["o", "output"]);
+        !wrapper.is_powerful() && !writes
+    }
+
+    /// Variables that a wrapper sets, PATH among them.
+    fn set(&mut self, wrapper: &Wrapper, call: &Call, place: &mut Place) {
+        let clears = wrapper.name == "env"
+            && (call.has(&["i", "ignore-environment"])
+                || call.options.iter().any(|(name, value)| {
+                    ["u", "unset"].contains(name) && value.as_deref() == Some("PATH")
+                }));
+        if clears || call.has(&["reset-env"]) {
+            place.paths = vec![Some(BARE_PATH.into())];
+        }
+        for (name, value) in &call.assigns {
+            self.variables.push(name.clone());
+            if name == "PATH" {
+                match value {
+                    Some(path) => place.paths = vec![Some(path.into())],
+                    None => self.cannot_tell("what PATH is set to cannot be told", PATH_IN_ENV),
+                }
             }
         }
-        Ok(0)
+    }
+
+    /// Everything after this runs in another directory.
+    fn go(&mut self, place: &mut Place, directory: &str) {
+        place.at = place.at.join(directory);
+        self.directories.push(place.at.clone());
+        for cwd in &mut place.cwds {
+            *cwd = cwd.join(directory);
+        }
+    }
+
+    /// The line after a `-c`.
+    fn shell_line(&mut self, line: Option<&Word>, whole: &[Word], place: &Place, depth: usize) {
+        match line.map(Word::text) {
+            Some(Some(line)) => self.line(&line, place, depth + 1, false),
+            Some(None) => self.hidden_by(whole, "the line is only known when it runs"),
+            None => {}
+        }
+    }
+
+    /// The commands in a line for a shell. `same` is whether the shell that runs it goes on with
+    /// what stands around it.
+    fn line(&mut self, line: &str, place: &Place, depth: usize, same: bool) {
+        let script = match shell::read(line) {
+            Ok(script) => script,
+            Err(Unreadable(why)) => {
+                let line = super::super::view::cut(line, 200);
+                return self
+                    .cannot_tell(format!("the line {line:?} cannot be read: {why}"), PLAIN_LINE);
+            }
+        };
+        let mut place = Place { in_shell: true, ..place.clone() };
+        self.writes.extend(script.writes);
+        if script.sets.iter().any(|name| name == "PATH") {
+            self.cannot_tell("what PATH is set to cannot be told", PATH_IN_ENV);
+        }
+        self.variables.extend(script.sets);
+        for item in &script.items {
+            if let Item::Command(command) = item {
+                self.assignments(command, &mut place, same);
+            }
+        }
+        let mut around = Vec::new();
+        for item in script.items {
+            match item {
+                Item::Enter => around.push(place.clone()),
+                Item::Leave => place = around.pop().unwrap_or(place),
+                Item::Command(command) if builtins::moves(&command.words) => {
+                    self.plain(&command.words, &place);
+                    self.change(&command, &mut place, same);
+                }
+                Item::Command(command) => self.add(&command.words, &place, depth + 1),
+            }
+        }
+    }
+
+    /// What a command of a line sets. Where a PATH holds is not followed: it counts everywhere.
+    fn assignments(&mut self, command: &Simple, place: &mut Place, same: bool) {
+        let exported = builtins::assigned(&command.words);
+        for (name, value) in command.assigns.iter().cloned().chain(exported) {
+            if name == "PATH" {
+                match value.get().filter(|_| !same) {
+                    Some(path) => place.paths.push(Some(path.to_owned())),
+                    None => self.cannot_tell("what PATH is set to cannot be told", PATH_IN_ENV),
+                }
+            }
+            self.variables.push(name);
+        }
+    }
+
+    /// `cd` in a line. It may fail, or not be reached, so that the place before counts, too.
+    fn change(&mut self, command: &Simple, place: &mut Place, same: bool) {
+        self.lost |= command.repeats || same;
+        let Some(target) = builtins::target(&command.words) else {
+            place.lost = true;
+            return;
+        };
+        if !(place.lost && Path::new(&target).is_relative()) {
+            place.at = place.at.join(&target);
+            self.directories.push(place.at.clone());
+        }
+        for cwd in place.cwds.clone() {
+            let moved = cwd.join(&target);
+            if !place.cwds.contains(&moved) {
+                place.cwds.push(moved);
+            }
+        }
+        if place.cwds.len() > PLACES {
+            place.cwds.truncate(PLACES);
+            place.lost = true;
+        }
     }
 }
 
-fn is_assignment(word: &str) -> bool {
-    assigned(word).is_some()
-}
-
-/// The variable that a word sets.
-fn assigned(word: &str) -> Option<String> {
-    let (name, _) = word.split_once('=')?;
-    let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-    is_name.then(|| name.to_owned())
-}
-
-/// The simple commands of a line: what stands between operators, outside of quotes.
-fn segments(line: &str) -> Vec<String> {
-    let mut parts = vec![String::new()];
-    let mut quote = None;
-    for c in line.chars() {
-        let part = parts.last_mut().expect("never empty");
-        match (quote, c) {
-            (Some(open), c) if c == open => {
-                quote = None;
-                part.push(c);
-            }
-            (None, '"' | '\'') => {
-                quote = Some(c);
-                part.push(c);
-            }
-            (None, ';' | '|' | '&' | '\n' | '(' | ')' | '`') => parts.push(String::new()),
-            (_, c) => part.push(c),
-        }
+impl Place {
+    fn look_up(&self, program: &OsStr) -> Vec<Program> {
+        let places =
+            self.paths.iter().flat_map(|path| self.cwds.iter().map(move |cwd| (path, cwd)));
+        places.map(|(path, cwd)| Program::find(program, path.as_deref(), cwd)).collect()
     }
-    parts.into_iter().map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect()
+}
+
+/// The command of `xargs`, with the words that it reads.
+fn with_input(call: &Call, inner: &[Word]) -> Vec<Word> {
+    let replaced = ["I", "i", "replace"];
+    if call.has(&replaced) {
+        let mark = call.value(&replaced).filter(|mark| !mark.is_empty()).unwrap_or("{}");
+        return inner.iter().map(|word| word.with_gaps(mark, false)).collect();
+    }
+    let mut words = inner.to_vec();
+    words.push(Word::anything("..."));
+    words
 }

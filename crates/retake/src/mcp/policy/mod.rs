@@ -7,6 +7,9 @@
 mod glob;
 mod layers;
 mod rule;
+mod shell;
+mod word;
+mod wrappers;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
@@ -19,7 +22,8 @@ use crate::config::Config;
 use crate::request::ENV_MODES;
 use crate::term;
 use layers::Layers;
-use rule::{Program, Rule};
+use rule::{Denial, Rule};
+use word::Word;
 
 pub(crate) struct Policy {
     allow: Vec<Rule>,
@@ -130,7 +134,10 @@ impl Policy {
             procs: within(
                 asked.procs,
                 processes,
-                term::count(processes.unwrap_or(0), "process and thread"),
+                match processes {
+                    Some(1) => "1 process or thread".to_owned(),
+                    most => format!("{} processes and threads", most.unwrap_or(0)),
+                },
             ),
             ..asked
         }
@@ -138,78 +145,108 @@ impl Policy {
 
     /// Whether a command may run.
     pub(crate) fn judge(&self, asked: &Asked<'_>) -> Result<(), Denied> {
-        let mut reasons = Vec::new();
-        let mut advice = Vec::new();
-        let layers = Layers::of(asked.arguments, asked.line);
-        let gone_to = layers.directories.iter().map(|directory| asked.cwd.join(directory));
-        for directory in gone_to.chain([asked.cwd.to_owned()]) {
-            if self.is_inside(&directory) {
+        let mut denied = Denied { reasons: Vec::new(), advice: String::new() };
+        let layers = Layers::of(asked);
+        for directory in layers.directories.iter().map(PathBuf::as_path).chain([asked.cwd]) {
+            if self.is_inside(directory) {
                 continue;
             }
-            reasons.push(format!(
-                "the working directory {} is outside the project {}",
-                directory.display(),
-                self.directories[0].display()
-            ));
-            advice.push(
+            denied.say(
+                format!(
+                    "the working directory {} is outside the project {}",
+                    directory.display(),
+                    self.directories[0].display()
+                ),
                 "Use a cwd inside the project, or add the directory to mcp.policy.directories.",
             );
         }
         let set = asked.set.iter().filter_map(|(name, _)| name.to_str());
         for name in set.chain(layers.variables.iter().map(String::as_str)) {
-            if HIJACKERS.contains(&name) && !self.variables.iter().any(|allowed| allowed == name) {
-                reasons.push(format!("{name} makes programs load other code"));
-                advice.push("Leave it out, or have it added to execution.environment.allow.");
+            let loads = HIJACKERS.contains(&name) || name.starts_with("BASH_FUNC_");
+            if loads && !self.variables.iter().any(|allowed| allowed == name) {
+                denied.say(
+                    format!("{name} makes programs load other code"),
+                    "Leave it out, or have it added to execution.environment.allow.",
+                );
             }
         }
+        self.apply_shell(&layers, &mut denied);
+        self.apply_rules(&layers, &mut denied);
+        if denied.reasons.is_empty() { Ok(()) } else { Err(denied) }
+    }
+
+    /// A shell must be allowed, and while it is not, so must be what could turn out to be one.
+    fn apply_shell(&self, layers: &Layers, denied: &mut Denied) {
+        let has_rules = !(self.allow.is_empty() && self.deny.is_empty());
+        if self.shell && !has_rules {
+            return;
+        }
+        if let Some(why) = layers.broken.as_ref().filter(|_| !self.shell) {
+            return denied.say(
+                why.clone(),
+                "Close it, or give the program and its arguments in argv, where quotes mean nothing.",
+            );
+        }
         if let Some(why) = layers.shell.as_ref().filter(|_| !self.shell) {
-            reasons.push(format!("{why}, and mcp.policy.shell is off"));
-            advice.push(
+            return denied.say(
+                format!("{why}, and mcp.policy.shell is off"),
                 "Run the program itself with argv; use cwd and env instead of cd and assignments, \
                  several calls instead of && and ;. Both output streams are captured and can be searched with runs_logs.",
             );
         }
-        let before = reasons.len();
-        self.apply_rules(asked, &layers, &mut reasons);
-        if reasons.len() > before {
-            advice.push("Use an allowed command, or ask for the rules in .agent/config.yml (mcp.policy) to be changed.");
+        for untold in &layers.untold {
+            let why = if has_rules {
+                "no rule can be applied to it"
+            } else {
+                "it could be a shell or leave the project, and mcp.policy.shell is off"
+            };
+            denied.say(format!("{}, so {why}", untold.what), untold.advice);
         }
-        if reasons.is_empty() {
-            return Ok(());
-        }
-        Err(Denied { reasons, advice: advice.join(" ") })
     }
 
-    fn apply_rules(&self, asked: &Asked<'_>, layers: &Layers, reasons: &mut Vec<String>) {
-        if self.allow.is_empty() && self.deny.is_empty() {
-            return;
-        }
-        if let Some(what) = &layers.hidden {
-            reasons.push(format!("what {what} would run cannot be told, so no rule can allow it"));
-        }
-        let cwd = real(asked.cwd);
-        let known = |arguments: &[OsString]| {
-            Program::find(arguments.first().map_or(OsStr::new(""), |p| p), asked.path, asked.cwd)
-        };
-        for layer in layers.all() {
-            let program = known(layer);
-            if let Some(rule) = self.deny.iter().find(|rule| rule.denies(&program, layer, &cwd)) {
-                reasons.push(format!("the rule `{rule}` denies {}", shown(layer)));
+    fn apply_rules(&self, layers: &Layers, denied: &mut Denied) {
+        const ADVICE: &str = "Use an allowed command, or ask for the rules in .agent/config.yml (mcp.policy) to be changed.";
+        for command in &layers.commands {
+            let line = || shown(&command.words);
+            let lost = layers.is_lost(command);
+            let verdicts = self.deny.iter().map(|rule| (rule.denies(command, lost), rule));
+            // Of those that weigh the same the first.
+            let worst = verdicts.rev().max_by_key(|(denial, _)| *denial);
+            match worst {
+                Some((Denial::Yes, rule)) => {
+                    denied.say(format!("the rule `{rule}` denies {}", line()), ADVICE);
+                }
+                Some((Denial::Maybe, rule)) => denied.say(
+                    format!("whether the rule `{rule}` denies {} cannot be told", line()),
+                    "Write the words out that a shell or another program would fill in.",
+                ),
+                Some((Denial::No, _)) | None => {}
+            }
+            let has_rules = !(self.allow.is_empty() && self.deny.is_empty());
+            if has_rules && lost && command.programs.iter().any(rule::Program::is_relative) {
+                denied.say(
+                    format!("which file {} would run cannot be told", line()),
+                    "Use cwd instead of going to another directory on the way.",
+                );
             }
         }
         if self.allow.is_empty() {
             return;
         }
-        for layer in layers.innermost() {
-            let program = known(layer);
-            if !self.allow.iter().any(|rule| rule.allows(&program, layer, &cwd)) {
-                reasons.push(format!("no rule allows {}", shown(layer)));
+        for command in layers.innermost() {
+            let lost = layers.is_lost(command);
+            if !self.allow.iter().any(|rule| rule.allows(command, lost)) {
+                let unsure = lost && self.allow.iter().any(Rule::is_local);
+                let where_it_runs = if unsure { " where it may run" } else { "" };
+                let line = shown(&command.words);
+                denied.say(format!("no rule allows {line}{where_it_runs}"), ADVICE);
             }
         }
-        for line in &layers.unreadable {
-            reasons.push(format!(
-                "{line:?} has parts that only a shell can read, so no rule can allow it"
-            ));
+        for file in &layers.writes {
+            denied.say(
+                format!("the line writes {file:?}, which no rule can allow"),
+                "Leave the redirection out: both output streams are captured.",
+            );
         }
     }
 
@@ -221,9 +258,25 @@ impl Policy {
     }
 }
 
-fn shown(arguments: &[OsString]) -> String {
-    let words: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
-    let line = retake_engine::quote(words.iter().map(AsRef::as_ref));
+impl Denied {
+    fn say(&mut self, reason: String, advice: &str) {
+        if !self.reasons.contains(&reason) {
+            self.reasons.push(reason);
+        }
+        if !self.advice.contains(advice) {
+            let gap = if self.advice.is_empty() { "" } else { " " };
+            self.advice = format!("{}{gap}{advice}", self.advice);
+        }
+    }
+}
+
+/// A command for people; words that are not known yet stand as they were written.
+fn shown(words: &[Word]) -> String {
+    let one = |word: &Word| match word.text() {
+        Some(text) => retake_engine::quote([text.as_str()]),
+        None => word.shown(),
+    };
+    let line = words.iter().map(one).collect::<Vec<_>>().join(" ");
     format!("`{}`", super::view::cut(&line, 200))
 }
 

@@ -1,4 +1,7 @@
-use retake_engine::which;
+mod lines;
+mod wrapped;
+
+use retake_engine::{ShellMode, interpret, which};
 
 use super::*;
 
@@ -32,6 +35,23 @@ fn line(policy: &Policy, cwd: &Path, line: &str) -> Result<(), String> {
     let arguments = ["/bin/sh", "-c", line].map(OsString::from);
     let asked = Asked { arguments: &arguments, line: Some(line), cwd, set: &[], path: None };
     policy.judge(&asked).map_err(|denied| denied.reasons.join("; "))
+}
+
+/// As a client's `command` is read: through a shell only where one is needed.
+fn typed(policy: &Policy, cwd: &Path, text: &str) -> Result<(), String> {
+    let found = |name: &str| which(OsStr::new(name), None, cwd).is_some();
+    let meant = interpret(text, ShellMode::Auto, found).unwrap();
+    if meant.shell {
+        return line(policy, cwd, text);
+    }
+    let words: Vec<&str> = meant.arguments.iter().map(String::as_str).collect();
+    judge(policy, cwd, &words)
+}
+
+fn script(file: &Path) {
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(file, "#!/bin/sh\n").unwrap();
+    std::fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
 }
 
 #[test]
@@ -112,7 +132,7 @@ fn a_denied_program_is_denied_under_every_name_and_wrapper() {
         assert!(why.contains("denies"), "{denied:?}: {why}");
     }
     // What cannot be seen through is no way around either.
-    for hidden in [&["env", "-S", "rm x"][..], &["sudo", "--login", "rm"], &["strace", "rm"]] {
+    for hidden in [&["env", "-S", "rm x"][..], &["sudo", "--login", "rm"], &["unshare", "rm"]] {
         let why = judge(&policy, dir.path(), hidden).unwrap_err();
         assert!(why.contains("cannot be told"), "{hidden:?}: {why}");
     }
@@ -127,18 +147,9 @@ fn a_denied_program_is_denied_under_every_name_and_wrapper() {
 #[test]
 fn an_allowed_name_cannot_be_borrowed() {
     let (dir, policy) = policy(&["ls", "git status", "make * @ sub", "tools/*"], &[], true);
-    for name in ["sub", "tools", "evil"] {
-        std::fs::create_dir(dir.path().join(name)).unwrap();
-    }
-    let script = |path: &str| {
-        let file = dir.path().join(path);
-        std::fs::write(&file, "#!/bin/sh\n").unwrap();
-        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-            .unwrap();
-        file
-    };
-    script("evil/ls");
-    script("tools/gen");
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    script(&dir.path().join("evil/ls"));
+    script(&dir.path().join("tools/gen"));
     for fine in [
         &["ls", "-l"][..],
         &["git", "status", "--short"],
@@ -196,7 +207,7 @@ fn variables_that_load_code_need_permission() {
 
 #[test]
 fn caps_cannot_be_raised() {
-    let (_dir, policy) = policy(&[], &[], false);
+    let (_dir, mut policy) = policy(&[], &[], false);
     let config = Config::load(None).unwrap();
     let secs = Duration::from_secs;
     assert_eq!(policy.timeout(Some(secs(30)), false, &config), (secs(30), false));
@@ -208,6 +219,13 @@ fn caps_cannot_be_raised() {
     let got = policy.limits(asked, &mut notes);
     assert_eq!((got.memory_bytes, got.files, got.procs), (Some(1 << 30), Some(9), None));
     assert_eq!(notes, ["The policy allows at most 1.00 GiB of memory, so that is the limit."]);
+    policy.max_processes = Some(5);
+    let asked = Limits { procs: Some(9), ..Limits::default() };
+    assert_eq!(policy.limits(asked, &mut notes).procs, Some(5));
+    assert_eq!(
+        notes[1],
+        "The policy allows at most 5 processes and threads, so that is the limit."
+    );
     assert_eq!(policy.limits(Limits::default(), &mut notes).memory_bytes, Some(1 << 30));
 }
 

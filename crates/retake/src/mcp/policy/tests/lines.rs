@@ -1,0 +1,355 @@
+//! Lines for a shell: every command in them counts, and what cannot be read is no way around.
+
+use super::*;
+
+#[test]
+fn a_denied_command_is_found_wherever_a_line_has_it() {
+    let (dir, policy) = policy(&[], &["rm", "git push"], true);
+    for denied in [
+        "rm victim",
+        "for i in victim; do rm $i; done",
+        "for i\nin victim\ndo\nrm $i\ndone",
+        "for i do rm victim; done",
+        "if true; then rm victim; fi",
+        "if false; then :; elif rm victim; then :; fi",
+        "if false; then :; else rm victim; fi",
+        "if (true) then rm victim; fi",
+        "{ rm victim; }",
+        "( rm victim )",
+        "(rm victim)",
+        "! rm victim",
+        "! ! rm victim",
+        "while :; do rm victim; break; done",
+        "until rm victim; do :; done",
+        "command rm victim",
+        "command -p -- rm victim",
+        "builtin command rm victim",
+        "exec rm victim",
+        "exec -c rm victim",
+        "eval rm victim",
+        "eval 'rm' victim",
+        "eval \"rm victim\"",
+        "eval -- 'true; rm victim'",
+        "eval eval eval rm victim",
+        "\\rm victim",
+        "r\\m victim",
+        "'rm' victim",
+        "\"r\"m victim",
+        "true && \\\n rm victim",
+        "true &&\\\nrm victim",
+        "env \\\n A=1 \\\n rm \\\n victim",
+        ">o rm victim",
+        "<i >o 2>&1 rm victim",
+        "2>/dev/null rm victim",
+        "echo a >o; rm victim",
+        "echo \"$(rm victim)\"",
+        "echo \"`rm victim`\"",
+        "echo $(rm victim)",
+        "echo `rm victim`",
+        "echo `echo \\`rm victim\\``",
+        "echo \"$(echo \"$(rm victim)\")\"",
+        "echo ${x:-$(rm victim)}",
+        "echo \"${x:-`rm victim`}\"",
+        "x=$(rm victim)",
+        "x=$(rm victim) true",
+        "echo a > \"$(rm victim)\"",
+        "f() { rm victim; }; f",
+        "f () (rm victim)",
+        "f()\n{\nrm victim\n}\nf",
+        "case x in x) rm victim;; esac",
+        "case x in (a|b) true;; *) rm victim ;; esac",
+        "case $(rm victim) in esac",
+        "case x in\n  x)\n    rm victim\nesac",
+        "trap \"rm victim\" EXIT; true",
+        "trap -- 'rm victim' EXIT",
+        "echo \\' ; rm victim ; echo \\'",
+        "echo \"a\\\"\" ; rm victim; echo \"\\\"b\"",
+        "echo a#b; rm victim",
+        "true # it's fine\nrm victim",
+        "true || rm victim",
+        "true |\nrm victim",
+        "true |& rm victim",
+        "true & rm victim",
+        "true &>/dev/null; rm victim",
+        "true\nrm victim",
+        "time rm victim",
+        "time -p rm victim",
+        "time { rm victim; }",
+        "time time trap 'rm victim' EXIT",
+        "time ! time eval 'rm victim'",
+        "true | time eval 'rm victim'",
+        "A=1 B=$C rm victim",
+        "A+=1 rm victim",
+        "cat <<EOF\n$(rm victim)\nEOF",
+        "cat <<-EOF\n\t`rm victim`\n\tEOF",
+        "cat <<EOF\nit's\nEOF\nrm victim",
+        "cat <<'EOF' | tee x\n`\nEOF\nrm victim",
+        "cat <<A <<B\na\nA\nb\nB\nrm victim",
+        "cat <(rm victim)",
+        "true < <(rm victim)",
+        "sh -c 'rm victim'",
+        "bash -euo pipefail -c 'rm victim'",
+        "sh -c 'sh -c \"rm victim\"'",
+        "ls | xargs rm",
+        "find . -exec rm {} \\;",
+        "env A=1 rm victim",
+        "[ -e x ] && rm victim",
+        "[[ -e x ]] && rm victim",
+        "echo \"$((1 + 2))\" && rm victim",
+        "set -e; export A=1; rm victim",
+        "cd sub && rm victim",
+        "git -C x push",
+        "git \\push",
+    ] {
+        let why = line(&policy, dir.path(), denied).expect_err(denied);
+        assert!(why.contains("denies `"), "{denied}: {why}");
+    }
+}
+
+#[test]
+fn what_cannot_be_told_is_refused_where_rules_exist() {
+    let untold = [
+        "x=rm; $x victim",
+        "$(echo rm) victim",
+        "`echo rm` victim",
+        "\"$x\" victim",
+        "${x} victim",
+        "/bin/r* victim",
+        "/bin/r? victim",
+        "/bin/[r]m victim",
+        "{rm,victim}",
+        "~/rm victim",
+        "f() { \"$@\"; }; f rm victim",
+        "set -- rm victim; \"$@\"",
+        "sh -c '\"$@\"' _ rm victim",
+        "sh -c \"$x\"",
+        "eval \"$x\"",
+        "trap \"$x\" EXIT",
+        "r\\\nm victim",
+        "!\\\n rm victim",
+        "A\\\n=1 rm victim",
+        "2\\\n>o rm victim",
+        "true &\\\n>o rm",
+        "$'rm' victim",
+        "$'\\x72m' victim",
+        "r$\"m\" victim",
+        "alias ls=rm\nls victim",
+        "function f { true; }; f",
+        "coproc rm victim",
+        "select x in a; do true; done",
+        "((x = 1))",
+        "for ((;;)); do true; done",
+        "echo ${!x}",
+        "echo ${x@P}",
+        "x='a[$(rm victim)]'; echo $((x))",
+        "x='`rm victim`'",
+        "test -v 'a[$(rm victim)]'",
+        "unset 'a[$(rm victim)]'",
+        "declare -i x=1",
+        "let x=1",
+        "hash -p /bin/rm ls; ls victim",
+        "a=(rm victim); true",
+        "{fd}>o true",
+        "12>o true",
+        "true &>o victim",
+        "echo 'a",
+        "echo \"a",
+        "echo `a",
+        "echo $(a",
+        "echo ${a",
+        "if true; then ls",
+        "{ ls",
+        "ls )",
+        "ls ;; ls",
+        "ls &&",
+        "| ls",
+        "ls; ; ls",
+        "fi",
+        "cat <<EOF\nrm",
+        "cat <<EOF\na\\\nEOF\nEOF",
+        "true \\",
+        "sh < script",
+        "echo rm victim | sh",
+        "bash <<EOF\nrm victim\nEOF",
+        ". /dev/stdin",
+        ". <(echo rm victim)",
+        "bash <(echo rm victim)",
+        "zsh -c 'ls'",
+        "fish -c 'ls'",
+        "ls | xargs env",
+        "ls | xargs -I{} {} victim",
+        "find $x",
+        "env $x ls",
+        "timeout $x ls",
+        "PATH=$x:$PATH ls",
+        "export PATH=\"$x\"; ls",
+        "read PATH; ls",
+        "for PATH in /x; do ls; done",
+        "cd \"$x\" && ./ls",
+        "for d in a b; do cd a; ./ls; done",
+        "eval 'cd a'; ./ls",
+    ];
+    let (dir, mut policy) = policy(&[], &["rm"], true);
+    for text in untold {
+        let why = line(&policy, dir.path(), text).expect_err(text);
+        assert!(why.contains("cannot be"), "{text}: {why}");
+    }
+    let deep = format!("{}rm victim{}", "$(".repeat(100), ")".repeat(100));
+    assert!(line(&policy, dir.path(), &deep).is_err());
+    policy.allow = vec![Rule::parse("*", dir.path()).unwrap()];
+    policy.deny.clear();
+    for text in untold {
+        assert!(line(&policy, dir.path(), text).is_err(), "{text}");
+    }
+    // Without rules a shell that may run may run anything.
+    policy.allow.clear();
+    for text in untold {
+        assert_eq!(line(&policy, dir.path(), text), Ok(()), "{text}");
+    }
+}
+
+#[test]
+fn a_rule_on_arguments_counts_what_they_could_become() {
+    let (dir, policy) = policy(&[], &["git push", "make * @ sub"], true);
+    for (text, told) in [
+        ("git \"$x\"", "whether the rule `git push` denies `git \"$x\"` cannot be told"),
+        ("git $x", "cannot be told"),
+        ("git p*", "cannot be told"),
+        ("ls | xargs git", "cannot be told"),
+        ("ls | xargs -I% git p%", "cannot be told"),
+        ("cd $x; make all", "cannot be told"),
+        ("cd sub; make all", "the rule `make * @ sub` denies `make all`"),
+    ] {
+        let why = line(&policy, dir.path(), text).expect_err(text);
+        assert!(why.contains(told), "{text}: {why}");
+    }
+    for fine in [
+        "git add *.rs",
+        "git log \"--since=$x\"",
+        "git commit -m \"wip: $x\"",
+        "ls $x",
+        "make all",
+        "ls | xargs -I% git show%",
+    ] {
+        assert_eq!(line(&policy, dir.path(), fine), Ok(()), "{fine}");
+    }
+}
+
+#[test]
+fn ordinary_lines_pass_rules_that_deny_something_else() {
+    let (dir, policy) = policy(&[], &["rm", "curl *evil*"], true);
+    for fine in [
+        "cargo test 2>&1 | tail -n 20",
+        "cd sub && make -j2 && cd .. && ls",
+        "(cd sub && make); (cd sub && make test)",
+        "for f in *.rs; do echo \"$f\"; done",
+        "for f in $(ls); do wc -l \"$f\"; done",
+        "while read -r line; do echo \"$line\"; done < file",
+        "while read -r line; do echo \"$line\"; done < <(ls)",
+        "if [ -f x ]; then cat x; else echo none; fi",
+        "[[ -f x ]] || touch x",
+        "test \"$x\" = y && echo same",
+        "export FOO=$BAR; cargo build",
+        "export FOO; FOO=1 cargo build",
+        "git commit -m \"a; b\" && git log --oneline | head -3",
+        "git commit -m 'remove `rm` and $(rm)'",
+        "echo 'rm victim'; echo \"rm victim\"",
+        "grep -rn 'rm -rf' . | wc -l",
+        "grep rm x # rm y",
+        "cat > x <<'EOF'\nrm victim\n`rm`\nEOF\nls",
+        "cat <<EOF\n$HOME ${x:-y}\nEOF",
+        "python3 - <<'EOF'\nprint('rm')\nEOF",
+        "i=0; while [ $i -lt 3 ]; do i=$((i + 1)); done",
+        "set -euo pipefail; ls",
+        "case $x in a|b) ls;; *) pwd;; esac",
+        "trap - EXIT; trap '' INT; trap 'echo bye' EXIT",
+        "eval \"echo a\"",
+        "find . -name '*.o' -print0 | xargs -0 ls -l",
+        "sleep 1 & wait",
+        "make &> /dev/null",
+        "make > log 2>&1; tail log",
+        "echo $((1 + 2)) ${x%.rs} ${x##*/} ${#x} \"$@\" $? $$",
+        "printf '%s\\n' a b",
+        "awk '{print $1}' x | sort -u",
+        "sed -e 's/rm/mv/' x",
+        "bash -lc 'cargo test'",
+        "bash -euo pipefail -c 'cargo test | tail'",
+        "time cargo test",
+        "command -v rm",
+        "f() { echo \"$1\"; }; f a",
+        "npm run build && npm test",
+        "echo rm",
+        "ls *.rs",
+        "echo {a,b}",
+        "echo it\\'s",
+        "cargo test \\\n  --all \\\n  | tail",
+        "echo \"a\\\nb\"",
+        "a=1 b=2; echo $a$b",
+        "source ./venv/bin/activate && python3 -m pytest",
+    ] {
+        assert_eq!(line(&policy, dir.path(), fine), Ok(()), "{fine}");
+    }
+}
+
+#[test]
+fn an_allow_list_holds_for_every_command_of_a_line() {
+    let (dir, policy) = policy(&["git status", "./build.sh", "ls"], &[], true);
+    script(&dir.path().join("build.sh"));
+    script(&dir.path().join("sub/build.sh"));
+    script(&dir.path().join("evil/ls"));
+    for fine in [
+        "ls && git status",
+        "git status 2>/dev/null | ls",
+        "if ls; then git status; fi",
+        "./build.sh && ls *.rs",
+        "A=1 ./build.sh",
+        "eval ls",
+    ] {
+        assert_eq!(line(&policy, dir.path(), fine), Ok(()), "{fine}");
+    }
+    for (refused, told) in [
+        ("ls; cat x", "no rule allows `cat x`"),
+        ("ls $(cat x)", "no rule allows `cat x`"),
+        ("git $x", "no rule allows `git $x`"),
+        ("git stat*", "no rule allows `git stat*`"),
+        ("PATH=evil ls", "no rule allows `ls`"),
+        ("PATH=evil; ls", "no rule allows `ls`"),
+        ("export PATH=evil; ls", "no rule allows `ls`"),
+        ("cd sub && ./build.sh", "no rule allows `./build.sh`"),
+        ("(cd sub); cd sub; ./build.sh", "no rule allows `./build.sh`"),
+        ("git status > .git/hooks/x", "writes \".git/hooks/x\""),
+        ("ls >> build.sh", "writes \"build.sh\""),
+        ("ls &> build.sh", "writes \"build.sh\""),
+    ] {
+        let why = line(&policy, dir.path(), refused).expect_err(refused);
+        assert!(why.contains(told), "{refused}: {why}");
+    }
+}
+
+#[test]
+fn lines_that_leave_the_project_or_load_code_are_refused_with_a_shell_too() {
+    let (dir, policy) = policy(&[], &[], true);
+    for (refused, told) in [
+        ("cd /etc && pwd", "outside the project"),
+        ("cd sub && cd ../.. && pwd", "outside the project"),
+        ("(cd ..; pwd)", "outside the project"),
+        ("command cd /etc", "outside the project"),
+        ("LD_PRELOAD=x ls", "LD_PRELOAD makes programs load"),
+        ("export LD_PRELOAD=$x; ls", "LD_PRELOAD makes programs load"),
+        ("for LD_PRELOAD in x; do ls; done", "LD_PRELOAD makes programs load"),
+        ("env 'BASH_FUNC_ls%%=() { rm x; }' bash -c ls", "makes programs load"),
+    ] {
+        let why = line(&policy, dir.path(), refused).expect_err(refused);
+        assert!(why.contains(told), "{refused}: {why}");
+    }
+    assert_eq!(line(&policy, dir.path(), "cd sub; cd ..; ls"), Ok(()));
+}
+
+#[test]
+fn a_quote_that_is_not_closed_is_called_that() {
+    let (dir, policy) = policy(&[], &[], false);
+    let why = typed(&policy, dir.path(), "echo 'a b").unwrap_err();
+    assert_eq!(why, "the ' quote is not closed");
+    let why = typed(&policy, dir.path(), "echo $x; echo 'a b'").unwrap_err();
+    assert!(why.contains("needs a shell (`$` is expanded by a shell)"), "{why}");
+}
