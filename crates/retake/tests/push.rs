@@ -156,6 +156,18 @@ fn passwords_and_certificates_come_from_where_postgresql_has_them() {
     assert_eq!(stranger.code, 1, "{}", stranger.snapshot());
     assert!(stranger.stderr.contains("certificate"), "{}", stranger.snapshot());
     assert_eq!(push(&url, &[file, ("PGSSLMODE", "require")]).code, 0);
+    // One that signed itself and may sign others is believed if it is the very one that is trusted.
+    base.postgres.take_plain_certificate().unwrap();
+    eventually("it shows another certificate", || {
+        push(&url, &[file, root, ("PGSSLMODE", "verify-ca")]).code == 1
+    });
+    let stranger = push(&url, &[file, root, ("PGSSLMODE", "verify-full")]);
+    assert!(stranger.stderr.contains("PGSSLROOTCERT"), "{}", stranger.snapshot());
+    std::fs::copy(base.postgres.certificate(), &certificate).unwrap();
+    for mode in ["verify-ca", "verify-full"] {
+        let believed = push(&url, &[file, root, ("PGSSLMODE", mode)]);
+        assert_eq!(believed.code, 0, "{mode}: {}", believed.snapshot());
+    }
     let open = base.postgres.ask("ALTER SYSTEM SET ssl = off").is_empty();
     assert!(open && base.postgres.ask("SELECT pg_reload_conf()") == "t");
     eventually("it speaks in the clear only", || {
@@ -285,6 +297,114 @@ fn views_answer_what_they_promise_and_events_are_those_of_the_record() {
     let before = base.count("events");
     assert_eq!(base.push(&[]).json()["events"], 0);
     assert_eq!(base.count("events"), before);
+}
+
+#[test]
+fn what_the_database_refuses_is_told_with_what_to_do() {
+    let Some(base) = Base::start() else { return };
+    base.sandbox.recorded("true");
+    let push = |url: &str, password: Option<&str>| {
+        let mut command = base.command(&["runs", "push", "--to", url]);
+        command.env_remove("PGPASSWORD").env("HOME", base.sandbox.dir.path());
+        command.envs(password.map(|password| ("PGPASSWORD", password)));
+        let refused = called(&mut command);
+        assert_eq!(refused.code, 1, "{}", refused.snapshot());
+        assert!(!refused.stderr.contains("cannot be reached"), "{}", refused.snapshot());
+        refused.stderr
+    };
+    let url = base.postgres.url();
+    let none = push(&url, None);
+    assert!(
+        none.contains("wants a password, and there is none; the password comes from"),
+        "{none}"
+    );
+    let wrong = push(&url, Some("wrong"));
+    assert!(
+        wrong.contains("authentication failed for user") && wrong.contains("PGPASS"),
+        "{wrong}"
+    );
+    let missing = push(&url.replace("/postgres", "/db4"), Some(Postgres::PASSWORD));
+    assert!(
+        missing.contains("\"db4\" does not exist (3D000); make it with `createdb`"),
+        "{missing}"
+    );
+    assert_eq!(base.postgres.ask("CREATE ROLE plain LOGIN PASSWORD 'plain'"), "");
+    let denied = push(&url.replace("retake@", "plain@"), Some("plain"));
+    assert!(denied.contains("permission denied for database"), "{denied}");
+    assert!(denied.contains("needs CREATE on the database"), "{denied}");
+}
+
+#[test]
+fn more_of_the_output_is_sent_when_more_is_asked_for() {
+    let Some(base) = Base::start() else { return };
+    base.sandbox.recorded("printf 0123456789; printf abc >&2");
+    let there = || {
+        base.postgres.ask(
+            "SELECT stream, truncated, encode(content, 'escape') FROM retake.outputs ORDER BY 1",
+        )
+    };
+    let push = |most: &str| base.push(&["--outputs", most]).json()["outputs"].clone();
+    assert_eq!((push("4"), there()), (2.into(), "stderr|f|abc\nstdout|t|0123".to_owned()));
+    assert_eq!((push("6"), there()), (1.into(), "stderr|f|abc\nstdout|t|012345".to_owned()));
+    let whole = "stderr|f|abc\nstdout|f|0123456789".to_owned();
+    assert_eq!((push("1M"), there()), (1.into(), whole.clone()));
+    // Neither the same nor less changes anything.
+    assert_eq!((push("1M"), push("2"), there()), (0.into(), 0.into(), whole));
+}
+
+#[test]
+fn a_copy_that_went_on_by_itself_is_sent_as_its_own_when_that_is_said() {
+    let Some(base) = Base::start() else { return };
+    let loops = "command: 'true'\niterations: 1\naxes: {n: [1, 2]}\n";
+    base.sandbox.file("matrix.yml", loops);
+    assert_eq!(base.sandbox.retake(&["matrix", "run"]).code, 0);
+    let copy = base.sandbox.dir.path().join("copy");
+    assert_eq!(base.push(&[]).code, 0);
+    let copied = Command::new("cp").arg("-r").arg(base.sandbox.store()).arg(&copy).status();
+    assert!(copied.unwrap().success());
+    let copy = copy.to_str().unwrap();
+    base.sandbox.recorded("echo original");
+    for _ in 0..2 {
+        assert_eq!(base.sandbox.retake(&["--store", copy, "exec", "-q", "true"]).code, 0);
+    }
+    assert_eq!(base.push(&["--as-copy"]).code, 0);
+    assert_eq!((base.count("records"), base.count("runs")), (1, 3));
+    let url = base.postgres.url();
+    let push = |more: &[&str]| {
+        let fixed = ["--store", copy, "runs", "push", "--json", "--to", &url];
+        called(&mut base.command(&[&fixed[..], more].concat()))
+    };
+    let refused = push(&[]);
+    assert_eq!(refused.code, 1, "{}", refused.snapshot());
+    assert!(refused.stderr.contains("--as-copy"), "{}", refused.snapshot());
+    let events = base.count("events");
+    let pushed = push(&["--as-copy"]);
+    assert_eq!(pushed.code, 0, "{}", pushed.snapshot());
+    // What both have is there once; from now on each is sent as any other.
+    assert_eq!((base.count("records"), base.count("runs"), base.count("events")), (2, 5, events));
+    for again in [&[][..], &["--as-copy"]] {
+        let pushed = push(again);
+        assert_eq!(pushed.code, 0, "{}", pushed.snapshot());
+        assert_eq!(pushed.json()["entries"], 0, "{}", pushed.snapshot());
+    }
+    assert_eq!(base.push(&[]).json()["entries"], 0);
+    assert_eq!(base.count("records"), 2);
+}
+
+#[test]
+fn a_push_waits_for_the_one_that_is_under_way() {
+    use std::io::{BufRead, BufReader};
+    let Some(base) = Base::start() else { return };
+    base.sandbox.recorded("true");
+    let lock = std::fs::File::create(base.sandbox.store().join("push.lock")).unwrap();
+    lock.lock().unwrap();
+    let mut command = base.command(&["runs", "push", "--to", &base.postgres.url()]);
+    let mut child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(said.next().unwrap().unwrap().ends_with("is under way; waiting for it"));
+    lock.unlock().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(base.count("runs"), 1);
 }
 
 /// Many runs without running anything.

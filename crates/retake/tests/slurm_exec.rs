@@ -59,6 +59,14 @@ fn what_cannot_run_there_is_refused_before_or_there_and_says_why() {
         assert!(refused.stderr.contains(why), "{why}: {}", refused.snapshot());
     }
     assert!(!common::on_disk(&site.shared().join("batches"), b"abcdef123456"));
+    // Where a file system is not mounted, nothing is made in its place.
+    let unmounted = site.sandbox.dir.path().join("unmounted");
+    let mut command = site.command();
+    command.env("RETAKE_SLURM__SHARED_DIR", &unmounted).args(["exec", "--on", "slurm", "true"]);
+    let refused = called(&mut command);
+    assert_eq!(refused.code, 125, "{}", refused.snapshot());
+    assert!(refused.stderr.contains("is not there; make it"), "{}", refused.snapshot());
+    assert!(!unmounted.exists());
     // The directory is there when it is submitted and gone when it begins.
     let gone = site.sandbox.project().join("gone");
     std::fs::create_dir(&gone).unwrap();
@@ -87,6 +95,7 @@ fn an_end_that_is_asked_for_here_ends_it_there() {
     assert!(!alive(pid));
     let runs = site.runs();
     assert_eq!((runs.len(), &runs[0]["outcome"]), (1, &"cancelled".into()));
+    assert_eq!(runs[0]["error"]["message"], "cancelled by its submitter (SIGINT)");
     site.settled();
 }
 
@@ -102,6 +111,7 @@ fn an_end_from_outside_is_told_from_a_failure() {
     assert_eq!(output.status.code(), Some(143));
     let run: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(run["outcome"], "cancelled");
+    assert_eq!(run["error"]["message"], "cancelled in Slurm by someone else");
     // What it had printed until then is there.
     assert_eq!(run["stdout"], "begun\n");
     assert!(!alive(pid));
@@ -160,8 +170,9 @@ fn who_waits_can_be_stopped_and_continued() {
 fn a_request_that_nothing_can_satisfy_ends() {
     let Some(site) = Site::start(1, "") else { return };
     let options = "RETAKE_SLURM__OPTIONS";
-    let ran =
-        called(site.command().env(options, "--ntasks=500").args(["exec", "--on", "slurm", "true"]));
+    let ran = called(
+        site.command().env(options, "[--ntasks=500]").args(["exec", "--on", "slurm", "true"]),
+    );
     assert_eq!(ran.code, 125, "{}", ran.snapshot());
     assert!(ran.stderr.contains("never start"), "{}", ran.snapshot());
     site.settled();

@@ -200,23 +200,38 @@ fn a_submitter_that_was_killed_is_followed_by_the_next_run() {
     }
 }
 
+/// All runs are recorded as cancelled, and say by whom.
+fn cancelled(site: &Site, count: usize, by: &str) -> Vec<serde_json::Value> {
+    let runs = site.runs();
+    assert_eq!(runs.len(), count);
+    for run in &runs {
+        assert_eq!((&run["outcome"], &run["error"]["message"]), (&"cancelled".into(), &by.into()));
+    }
+    runs
+}
+
 #[test]
 fn cells_cancelled_from_outside_are_no_failures_and_are_run_by_the_next_run() {
     let Some(site) = Site::start(1, "") else { return };
-    site.matrix(12, "while [ ! -e go ]; do sleep 0.1; done", 1);
+    // What its own child is ended under goes on, and would end well.
+    site.matrix(
+        12,
+        "trap : TERM; : > began.$AXIS_N; [ -e go ] || sleep 1000; echo metric: load=1",
+        1,
+    );
     let child = site.spawn(&Site::RUN);
+    let project = site.sandbox.project();
     eventually("some run and some wait", || {
-        let jobs = site.slurm.ask("squeue", &["-h", "-r", "--me", "-o", "%T"]);
-        jobs.lines().filter(|state| *state == "RUNNING").count() == 8 && jobs.contains("PENDING")
+        let began = |n: &usize| project.join(format!("began.{n}")).exists();
+        (0..12).filter(began).count() == 8
     });
     site.slurm.ask("scancel", &["--me"]);
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("12 cells without a result"), "{said}");
-    let runs = site.runs();
-    assert!(runs.len() == 12 && runs.iter().all(|run| run["outcome"] == "cancelled"));
-    std::fs::write(site.sandbox.project().join("go"), "").unwrap();
+    cancelled(&site, 12, "cancelled in Slurm by someone else");
+    std::fs::write(project.join("go"), "").unwrap();
     let ran = site.retake(&Site::RUN);
     assert_eq!(ran.code, 0, "{}", ran.snapshot());
     site.complete(12);
@@ -249,19 +264,25 @@ fn what_is_refused_there_is_no_failure_of_the_command() {
 #[test]
 fn an_interrupted_matrix_leaves_nothing_running() {
     let Some(site) = Site::start(2, "") else { return };
-    site.matrix(4, "echo $$ > pid.$AXIS_N; sleep 1000", 1);
+    site.matrix(20, "trap : TERM; echo $$ > pid.$AXIS_N; sleep 1000; echo metric: load=1", 1);
     let child = site.spawn(&Site::RUN);
     let project = site.sandbox.project();
     let pid = |n: usize| {
         std::fs::read_to_string(project.join(format!("pid.{n}"))).ok()?.trim().parse::<i32>().ok()
     };
-    eventually("all run", || (0..4).all(|n| pid(n).is_some()));
+    let running = || (0..20).filter_map(pid).collect::<Vec<i32>>();
+    eventually("some run and some wait", || running().len() == 16);
     // SAFETY: a signal to a child of ours.
     unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.signal(), Some(libc::SIGTERM));
-    assert!((0..4).all(|n| !alive(pid(n).unwrap())));
-    let runs = site.runs();
-    assert!(runs.len() == 4 && runs.iter().all(|run| run["outcome"] == "cancelled"));
+    assert!(running().into_iter().all(|pid| !alive(pid)));
+    let runs = cancelled(&site, 20, "cancelled by its submitter (SIGTERM)");
+    // Time in the queue is not time that they took.
+    assert_eq!(runs.iter().filter(|run| run["durationMs"] == 0).count(), 4);
+    let status = site.retake(&["matrix", "status", "--json"]).json();
+    for cell in status["cells"].as_array().unwrap() {
+        assert_eq!((&cell["failed"], &cell["pending"]), (&0.into(), &1.into()), "{cell}");
+    }
     site.settled();
 }

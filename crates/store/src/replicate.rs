@@ -1,7 +1,7 @@
 //! Reading the record from a number onwards, so that it can be kept elsewhere as well.
 //!
 //! Nothing here changes the record, except that it gets a name of its own the first time someone
-//! asks for one.
+//! asks for one, and another if it turns out to be a copy.
 
 use std::collections::BTreeMap;
 
@@ -65,6 +65,20 @@ impl Store {
                 .query_row("SELECT value FROM settings WHERE name = ?1", [NAME], |row| row.get(0))
                 .map_err(failed)?;
             Ok(name.parse().unwrap_or(id))
+        })
+    }
+
+    /// Gives the record a new name: it is a copy of one that went on by itself.
+    pub fn rename_record(&mut self) -> Result<RunId> {
+        let id = RunId::new();
+        self.write(Durability::Power, "name the record", |tx, dir| {
+            let failed = |error| crate::Error::sqlite("name the record", dir.database(), error);
+            tx.execute(
+                "INSERT OR REPLACE INTO settings (name, value) VALUES (?1, ?2)",
+                (NAME, id.to_string()),
+            )
+            .map_err(failed)?;
+            Ok(id)
         })
     }
 

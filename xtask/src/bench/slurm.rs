@@ -105,6 +105,7 @@ fn bare(slurm: &Slurm, directory: &Path) -> Result<f64, String> {
 /// Wall and CPU seconds of a whole `matrix run`.
 fn matrix(slurm: &Slurm, project: &Path, cells: usize, pack: usize) -> Result<(f64, f64), String> {
     let shared = project.with_file_name("shared");
+    std::fs::create_dir_all(&shared).map_err(text)?;
     std::fs::create_dir_all(project.join(".agent")).map_err(text)?;
     let config = format!("slurm:\n  shared_dir: {}\n  pack: {pack}\n", shared.display());
     std::fs::write(project.join(".agent/config.yml"), config).map_err(text)?;

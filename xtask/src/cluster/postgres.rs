@@ -99,6 +99,15 @@ impl Postgres {
         self.dir.join("data/server.crt")
     }
 
+    /// Takes a certificate as `openssl req -x509` makes it: one that may sign others, too.
+    pub(crate) fn take_plain_certificate(&self) -> io::Result<()> {
+        make_certificate(&self.dir, &self.dir.join("data"), &[])?;
+        match self.ask("SELECT pg_reload_conf()").as_str() {
+            "t" => Ok(()),
+            other => Err(io::Error::other(other.to_owned())),
+        }
+    }
+
     /// What a query gives: a line for each row, `|` between columns.
     pub(crate) fn ask(&self, sql: &str) -> String {
         let output = Command::new(self.bin.join("psql"))
@@ -127,13 +136,17 @@ fn as_postgres(dir: &Path) -> Command {
     command
 }
 
-/// One for `localhost` and the loopback address.
 fn certificate(dir: &Path, data: &Path) -> io::Result<()> {
+    make_certificate(dir, data, &["-addext", "basicConstraints=critical,CA:FALSE"])
+}
+
+/// One for `localhost` and the loopback address.
+fn make_certificate(dir: &Path, data: &Path, options: &[&str]) -> io::Result<()> {
     run(as_postgres(dir)
         .args(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"])
         .args(["-subj", "/CN=localhost"])
         .args(["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"])
-        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .args(options)
         .arg("-keyout")
         .arg(data.join("server.key"))
         .arg("-out")

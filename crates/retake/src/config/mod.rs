@@ -304,6 +304,10 @@ fn from_text(kind: Kind, text: &str) -> Result<Value, String> {
             .find(|word| **word == text)
             .map(|word| Value::Word(word))
             .ok_or_else(|| expected(kind, text)),
+        Kind::Words if text.starts_with('[') => match MarkedYaml::load_from_str(text).as_deref() {
+            Ok([list]) => from_node(kind, false, list),
+            _ => Err(expected(kind, text)),
+        },
         Kind::Words => Ok(Value::Words(
             text.split(',').map(str::trim).filter(|w| !w.is_empty()).map(str::to_owned).collect(),
         )),
@@ -456,6 +460,18 @@ mod tests {
         let (defaults, _) = read("");
         for (path, value, _) in config.entries() {
             assert_eq!(value, &defaults.values[path].0, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_list_in_a_variable_is_words_with_commas_or_a_list_as_in_a_file() {
+        let words = |text: &str| from_text(Kind::Words, text);
+        let two = Value::Words(vec!["--mem=9G".into(), "--qos=a,b".into()]);
+        assert_eq!(words(r#"["--mem=9G", "--qos=a,b"]"#), Ok(two));
+        assert_eq!(words("a, b"), Ok(Value::Words(vec!["a".into(), "b".into()])));
+        assert_eq!(words("[]"), Ok(Value::Words(Vec::new())));
+        for wrong in ["[a", "[[a]]", "[1]"] {
+            assert!(words(wrong).is_err(), "{wrong}");
         }
     }
 }

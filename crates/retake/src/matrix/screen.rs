@@ -32,19 +32,19 @@ impl Screen {
         self.drawn.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// One line that stays, above the live one.
+    /// One line that stays. The live one below it is no longer true: whoever keeps it draws it anew.
     pub(crate) fn line(&self, text: &str) {
         if self.quiet {
             return;
         }
-        let drawn = self.drawn();
+        let mut drawn = self.drawn();
         let mut shown = String::new();
         if !drawn.text.is_empty() {
             shown.push_str("\r\x1b[2K");
+            drawn.text.clear();
         }
         shown.push_str(&term::visible(text));
         shown.push('\n');
-        shown.push_str(&drawn.text);
         // A closed stderr means that nobody looks.
         _ = std::io::stderr().write_all(shown.as_bytes());
     }

@@ -50,7 +50,7 @@ impl Address {
             None => plain,
         };
         let mut config = Config::from_str(&plain)
-            .map_err(|error| AddressError::Garbled(super::in_full(&error)))?;
+            .map_err(|error| AddressError::Garbled(super::words::in_full(&error)))?;
         if config.get_hosts().is_empty() {
             let host = variable("PGHOST").unwrap_or_else(|| "localhost".to_owned());
             config.host(&host);

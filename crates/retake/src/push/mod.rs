@@ -11,6 +11,7 @@ mod rows;
 mod schema;
 mod send;
 mod tls;
+mod words;
 
 pub(crate) use address::{Address, AddressError};
 pub(crate) use background::{in_background, note, owed, turn};
@@ -21,9 +22,9 @@ pub(crate) use send::{Pushed, Wanted, push};
 pub(crate) enum Error {
     #[error(transparent)]
     Address(#[from] AddressError),
-    #[error("the database cannot be reached: {}", in_full(.0))]
+    #[error("{}", words::unconnected(.0))]
     Connect(postgres::Error),
-    #[error("the database does not do what it should: {}", in_full(.0))]
+    #[error("{}", words::refused(.0))]
     Database(#[from] postgres::Error),
     #[error(transparent)]
     Store(#[from] retake_store::Error),
@@ -33,27 +34,11 @@ pub(crate) enum Error {
     )]
     Newer { found: i32, known: i32 },
     #[error(
-        "entry {seq} of this record is not the one that was pushed: the record was replaced since; \
-         what is in the database is left as it is"
+        "entry {seq} of this record is not the one that was pushed: the record was replaced since, or \
+         is a copy that went on by itself; what is in the database is left as it is, and --as-copy \
+         sends this one beside it"
     )]
     Replaced { seq: u64 },
     #[error("the connection broke while data was sent: {0}")]
     Broken(#[from] std::io::Error),
-}
-
-/// An error with everything beneath it: the outer one often says only that there was one.
-fn in_full(error: &postgres::Error) -> String {
-    if let Some(said) = error.as_db_error() {
-        return format!("{} ({})", said.message(), said.code().code());
-    }
-    let mut text = error.to_string();
-    let mut next = std::error::Error::source(error);
-    while let Some(cause) = next {
-        let more = cause.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        next = cause.source();
-    }
-    text
 }

@@ -24,6 +24,8 @@ const BYTES: usize = 16 << 20;
 pub(crate) struct Wanted {
     /// So many bytes of each stream.
     pub(crate) outputs: Option<u64>,
+    /// A record that is not the one that was pushed is a copy of it, and gets a name of its own.
+    pub(crate) as_copy: bool,
 }
 
 /// What was sent.
@@ -47,7 +49,14 @@ pub(crate) fn push(
     let mut client = address.config.connect(connector).map_err(Error::Connect)?;
     let mut sender = Sender { record: store.record_id()?, store, pushed: Pushed::default() };
     sender.introduce(&mut client)?;
-    while sender.entries(&mut client, progress)? {}
+    match sender.ledger(&mut client, progress) {
+        Err(Error::Replaced { .. }) if wanted.as_copy => {
+            sender.record = sender.store.rename_record()?;
+            sender.register(&mut client)?;
+            sender.ledger(&mut client, progress)?;
+        }
+        other => other?,
+    }
     sender.loops(&mut client)?;
     if let Some(most) = wanted.outputs {
         sender.outputs(&mut client, most)?;
@@ -66,13 +75,8 @@ impl Sender<'_> {
     fn introduce(&self, client: &mut Client) -> Result<(), Error> {
         let mut transaction = client.transaction()?;
         schema::ready(&mut transaction)?;
-        let path = std::path::absolute(self.store.path()).unwrap_or_default();
-        transaction.execute(
-            "INSERT INTO retake.records (id, host, path) VALUES ($1::text::uuid, $2, $3)
-             ON CONFLICT (id) DO UPDATE SET host = excluded.host, path = excluded.path",
-            &[&self.record.to_string(), &place::host(), &path.to_string_lossy().into_owned()],
-        )?;
         transaction.commit()?;
+        self.register(client)?;
         client.batch_execute(&format!(
             "CREATE TEMP TABLE new_runs (LIKE retake.runs) ON COMMIT DELETE ROWS;
              CREATE TEMP TABLE new_endings ON COMMIT DELETE ROWS AS
@@ -80,6 +84,27 @@ impl Sender<'_> {
              CREATE TEMP TABLE new_loops (LIKE retake.loops) ON COMMIT DELETE ROWS;
              CREATE TEMP TABLE new_outputs (LIKE retake.outputs) ON COMMIT DELETE ROWS;"
         ))?;
+        Ok(())
+    }
+
+    /// Our row.
+    fn register(&self, client: &mut Client) -> Result<(), Error> {
+        let path = std::path::absolute(self.store.path()).unwrap_or_default();
+        client.execute(
+            "INSERT INTO retake.records (id, host, path) VALUES ($1::text::uuid, $2, $3)
+             ON CONFLICT (id) DO UPDATE SET host = excluded.host, path = excluded.path",
+            &[&self.record.to_string(), &place::host(), &path.to_string_lossy().into_owned()],
+        )?;
+        Ok(())
+    }
+
+    /// All entries that are not there yet.
+    fn ledger(
+        &mut self,
+        client: &mut Client,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), Error> {
+        while self.entries(client, progress)? {}
         Ok(())
     }
 
@@ -179,13 +204,15 @@ impl Sender<'_> {
             "INSERT INTO retake.loops AS known SELECT * FROM new_loops ON CONFLICT (id) DO UPDATE
                SET state = excluded.state, stop_reason = excluded.stop_reason,
                    end_time = excluded.end_time
-               WHERE (known.state, known.stop_reason, known.end_time)
+               WHERE (known.record = excluded.record OR known.end_time IS NULL)
+                 AND (known.state, known.stop_reason, known.end_time)
                  IS DISTINCT FROM (excluded.state, excluded.stop_reason, excluded.end_time)",
         )?;
+        // Another record may have brought them: one that this is a copy of.
         let there = transaction.query(
-            "SELECT loop_id::text, max(seq) FROM retake.events JOIN retake.loops ON id = loop_id
-             WHERE record = $1::text::uuid GROUP BY loop_id",
-            &[&self.record.to_string()],
+            "SELECT loop_id::text, max(seq) FROM retake.events JOIN new_loops ON id = loop_id
+             GROUP BY loop_id",
+            &[],
         )?;
         let there: BTreeMap<LoopId, u64> = there
             .iter()
@@ -220,39 +247,46 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Output of runs that have none there, whenever they were pushed.
+    /// Output of runs that have none there, or less than is wanted, whenever they were pushed.
     fn outputs(&mut self, client: &mut Client, most: u64) -> Result<(), Error> {
         let mut after = 0i64;
+        let limit = i64::try_from(most).unwrap_or(i64::MAX);
         loop {
             let mut transaction = client.transaction()?;
             let missing = transaction.query(
                 "SELECT id::text, seq FROM retake.runs
                  WHERE record = $1::text::uuid AND seq > $2 AND stdout_bytes + stderr_bytes > 0
-                   AND NOT EXISTS (SELECT FROM retake.outputs WHERE run = id)
+                   AND (NOT EXISTS (SELECT FROM retake.outputs WHERE run = id)
+                     OR EXISTS (SELECT FROM retake.outputs
+                                WHERE run = id AND truncated AND octet_length(content) < $4::bigint))
                  ORDER BY seq LIMIT $3",
-                &[&self.record.to_string(), &after, &RUNS],
+                &[&self.record.to_string(), &after, &RUNS, &limit],
             )?;
             let Some(last) = missing.last() else { return Ok(()) };
             after = last.get(1);
             let mut rows = Rows::default();
             for row in &missing {
                 let Ok(id) = row.get::<_, &str>(0).parse::<RunId>() else { continue };
-                self.pushed.outputs += self.output(id, most, &mut rows)?;
+                self.output(id, most, &mut rows);
                 if rows.as_bytes().len() > BYTES {
                     copy(&mut transaction, "new_outputs", &std::mem::take(&mut rows))?;
                 }
             }
             copy(&mut transaction, "new_outputs", &rows)?;
-            transaction.batch_execute(
-                "INSERT INTO retake.outputs SELECT * FROM new_outputs ON CONFLICT DO NOTHING",
+            let changed = transaction.execute(
+                "INSERT INTO retake.outputs AS known SELECT * FROM new_outputs
+                 ON CONFLICT (run, stream) DO UPDATE
+                   SET truncated = excluded.truncated, content = excluded.content
+                   WHERE octet_length(known.content) < octet_length(excluded.content)",
+                &[],
             )?;
             transaction.commit()?;
+            self.pushed.outputs += changed;
         }
     }
 
     /// Both streams of a run, as far as they are still here.
-    fn output(&self, id: RunId, most: u64, rows: &mut Rows) -> Result<u64, Error> {
-        let mut sent = 0;
+    fn output(&self, id: RunId, most: u64, rows: &mut Rows) {
         for stream in Stream::BOTH {
             let Ok(mut output) = self.store.read_output(id, stream) else { continue };
             let length = output.length();
@@ -269,9 +303,7 @@ impl Sender<'_> {
                 .text(if (bytes.len() as u64) < length { "t" } else { "f" })
                 .bytes(&bytes)
                 .end();
-            sent += 1;
         }
-        Ok(sent)
     }
 }
 

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
@@ -34,12 +35,15 @@ const BUNDLES: [&str; 3] =
 pub(super) fn connector(trust: &Trust) -> Result<MakeRustlsConnect, AddressError> {
     let provider = Arc::new(ring::default_provider());
     let verifier: Arc<dyn ServerCertVerifier> = match trust {
-        Trust::Anyone => Arc::new(Lenient { provider: provider.clone(), signers: None }),
+        Trust::Anyone => Arc::new(Checked { provider: provider.clone(), against: None }),
         Trust::Signer(root) => {
-            let signers = Some(signers(root.as_deref(), &provider)?);
-            Arc::new(Lenient { provider: provider.clone(), signers })
+            let against = Some(Against::of(root.as_deref(), &provider, false)?);
+            Arc::new(Checked { provider: provider.clone(), against })
         }
-        Trust::Name(root) => signers(root.as_deref(), &provider)?,
+        Trust::Name(root) => {
+            let against = Some(Against::of(root.as_deref(), &provider, true)?);
+            Arc::new(Checked { provider: provider.clone(), against })
+        }
     };
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -50,35 +54,55 @@ pub(super) fn connector(trust: &Trust) -> Result<MakeRustlsConnect, AddressError
     Ok(MakeRustlsConnect::new(config))
 }
 
-fn signers(
-    root: Option<&Path>,
-    provider: &Arc<CryptoProvider>,
-) -> Result<Arc<WebPkiServerVerifier>, AddressError> {
-    let system = || BUNDLES.iter().map(Path::new).find(|path| path.exists());
-    let file = root
-        .filter(|root| *root != Path::new("system"))
-        .or_else(system)
-        .ok_or_else(|| unusable(Path::new(BUNDLES[0]), "there is no such file"))?;
-    let mut roots = RootCertStore::empty();
-    let found = CertificateDer::pem_file_iter(file).map_err(|error| unusable(file, error))?;
-    for certificate in found {
-        roots
-            .add(certificate.map_err(|error| unusable(file, error))?)
-            .map_err(|error| unusable(file, error))?;
-    }
-    WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-        .build()
-        .map_err(|error| unusable(file, error))
-}
-
-/// Checks who signed, if that is asked for, and never the name.
+/// What a server's certificate must stand up to.
 #[derive(Debug)]
-struct Lenient {
-    provider: Arc<CryptoProvider>,
-    signers: Option<Arc<WebPkiServerVerifier>>,
+struct Against {
+    trusted: Vec<CertificateDer<'static>>,
+    signers: Arc<WebPkiServerVerifier>,
+    name: bool,
 }
 
-impl ServerCertVerifier for Lenient {
+impl Against {
+    fn of(
+        root: Option<&Path>,
+        provider: &Arc<CryptoProvider>,
+        name: bool,
+    ) -> Result<Self, AddressError> {
+        let system = || BUNDLES.iter().map(Path::new).find(|path| path.exists());
+        let file = root
+            .filter(|root| *root != Path::new("system"))
+            .or_else(system)
+            .ok_or_else(|| unusable(Path::new(BUNDLES[0]), "there is no such file"))?;
+        let found = CertificateDer::pem_file_iter(file).map_err(|error| unusable(file, error))?;
+        let trusted: Vec<CertificateDer<'static>> =
+            found.collect::<Result<_, _>>().map_err(|error| unusable(file, error))?;
+        let mut roots = RootCertStore::empty();
+        for certificate in &trusted {
+            roots.add(certificate.clone()).map_err(|error| unusable(file, error))?;
+        }
+        let signers =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+                .build()
+                .map_err(|error| unusable(file, error))?;
+        Ok(Self { trusted, signers, name })
+    }
+
+    /// Whether a certificate that is refused is one of those trusted, and is refused only because it
+    /// may sign others too. PostgreSQL's own programs believe it; `openssl req -x509` makes such ones.
+    fn is_trusted_itself(&self, certificate: &CertificateDer<'_>, why: &rustls::Error) -> bool {
+        let only_that = format!("{why:?}").contains("CaUsedAsEndEntity");
+        only_that && self.trusted.iter().any(|known| known.as_ref() == certificate.as_ref())
+    }
+}
+
+/// Checks who signed and for which name, as far as that is asked for.
+#[derive(Debug)]
+struct Checked {
+    provider: Arc<CryptoProvider>,
+    against: Option<Against>,
+}
+
+impl ServerCertVerifier for Checked {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -87,11 +111,17 @@ impl ServerCertVerifier for Lenient {
         stapled: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let Some(signers) = &self.signers else { return Ok(ServerCertVerified::assertion()) };
-        match signers.verify_server_cert(certificate, between, name, stapled, now) {
+        let Some(against) = &self.against else { return Ok(ServerCertVerified::assertion()) };
+        match against.signers.verify_server_cert(certificate, between, name, stapled, now) {
             Err(rustls::Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) => Ok(ServerCertVerified::assertion()),
+            )) if !against.name => Ok(ServerCertVerified::assertion()),
+            Err(why) if against.is_trusted_itself(certificate, &why) => {
+                if against.name {
+                    verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
+                }
+                Ok(ServerCertVerified::assertion())
+            }
             other => other,
         }
     }

@@ -9,7 +9,7 @@
 //!     result/N            the one result of cell N
 //!     late/N.ATTEMPT      results that came after it
 //!     stopped/N.ATTEMPT   what an attempt had when someone told it to stop
-//!     cancel              nothing of this batch is wanted any more
+//!     cancel              nothing of this batch is wanted any more, and because of which signal
 //!     scratch/N.ATTEMPT   what the command of an attempt may use as it likes
 //!     tmp/                what is being written
 //!     log/                what runners had to say
@@ -18,12 +18,14 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use retake_event::{Kind, RunId};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::Error;
 use super::order::Order;
+use super::stop::By;
 
 const VERSION: u32 = 1;
 
@@ -151,12 +153,35 @@ impl Layout {
         self.dir.join("scratch")
     }
 
-    pub(crate) fn cancel(&self) -> PathBuf {
+    fn cancel(&self) -> PathBuf {
         self.dir.join("cancel")
     }
 
     pub(crate) fn cancelled(&self) -> bool {
         self.cancel().exists()
+    }
+
+    /// Notes that nothing more is wanted, and which signal the submitter got, if it was one.
+    pub(crate) fn mark_unwanted(&self, signal: Option<i32>) -> Result<(), Error> {
+        let text = signal.map_or(String::new(), |signal| signal.to_string());
+        write(&self.cancel(), text.as_bytes())
+    }
+
+    /// Who wants nothing more of it, if that is so.
+    pub(crate) fn unwanted_by(&self) -> Option<By> {
+        let text = fs::read_to_string(self.cancel());
+        match text {
+            Ok(text) => Some(By::Submitter(text.trim().parse().ok())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            // It is there, whatever it says.
+            Err(_) => self.cancelled().then_some(By::Submitter(None)),
+        }
+    }
+
+    /// When the first attempt at a cell began, if one did.
+    pub(crate) fn began(&self, cell: usize) -> Result<Option<SystemTime>, Error> {
+        let its = self.attempts("started")?.into_iter().filter(|(its, _)| *its == cell);
+        Ok(its.filter_map(|(_, path)| fs::metadata(path).ok()?.modified().ok()).min())
     }
 
     /// Reads the manifest.

@@ -21,6 +21,7 @@ pub(crate) mod publish;
 pub(crate) mod settle;
 pub(crate) mod shared;
 pub(crate) mod slurm;
+pub(crate) mod stop;
 pub(crate) mod successor;
 pub(crate) mod tools;
 pub(crate) mod whereabouts;

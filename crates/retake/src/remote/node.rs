@@ -7,11 +7,11 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_engine::{Cancel, Keeper, Problem, Session, Settings};
-use retake_event::{Ending, ErrorCode, Outcome, RanOn, RunError, StartFailure, Word, signal_name};
+use retake_event::{Ending, Outcome, RanOn, StartFailure};
 use retake_matrix::iteration::Scratch;
 use retake_store::Parcel;
 
@@ -19,12 +19,10 @@ use super::Error;
 use super::batch::Layout;
 use super::order::{Order, PROCESSORS};
 use super::publish;
+use super::stop::{self, By};
 use crate::drive::{self, Observer, Performed};
 use crate::matrix::iterate::Watch;
 use crate::{place, signals, term};
-
-/// A scheduler signals every process of a task. The command can die of it before we hear it.
-const HEARING: Duration = Duration::from_millis(500);
 
 /// How often an attempt looks whether it is still wanted.
 const LOOK: Duration = Duration::from_secs(2);
@@ -39,6 +37,7 @@ pub(crate) fn carry_out(orders: &[PathBuf]) -> std::io::Result<bool> {
         own_mounts: false,
     })?;
     let cancels = signals::install(1)?;
+    stop::listen();
     let mut whole = true;
     for order in orders {
         match one(order, &mut keeper, &cancels[0]) {
@@ -76,13 +75,13 @@ fn one(file: &Path, keeper: &mut Keeper, cancel: &Cancel) -> Result<Went, Error>
         publish::write(&layout, cell, &attempt, parcel, &order.intent, ending)
     };
     let parcel = Parcel::new(&layout.temporary(cell, &attempt));
-    if cancel.requested().is_some() {
-        return Ok(Went::ToldToStop);
-    }
-    if layout.cancelled() {
-        leave(parcel, &order, cancelled_before(ran_on))?;
+    if let Some(by) = layout.unwanted_by() {
+        leave(parcel, &order, cancelled_before(&by, ran_on))?;
         publish::publish(&layout, cell, &attempt)?;
         return Ok(Went::On);
+    }
+    if cancel.requested().is_some() {
+        return Ok(Went::ToldToStop);
     }
     let scratch = order.measured.map(|_| make_scratch(&layout, cell, &attempt)).transpose()?;
     let mut own: Vec<(&str, OsString)> = scratch.as_ref().map_or_else(Vec::new, |scratch| {
@@ -115,9 +114,11 @@ fn one(file: &Path, keeper: &mut Keeper, cancel: &Cancel) -> Result<Went, Error>
     let Performed { mut ending, finished, .. } = while_wanted(&layout, cell, cancel, || {
         drive::perform(job, keeper, cancel, &mut keep, false, observer, None)
     });
-    let told = told_to_stop(&finished.outcome, cancel);
-    if let Some(signal) = told {
-        cancelled(&mut ending, signal);
+    // Without a scheduler nobody starts it again: it ended as it ended.
+    let told = stop::told(&finished.outcome, cancel, &layout)
+        .filter(|by| *by != By::SomeoneElse || scheduled());
+    if let Some(by) = &told {
+        by.end(&mut ending);
     }
     // The intent's time is that of the submission.
     ending.end_time = Timestamp::now();
@@ -127,13 +128,14 @@ fn one(file: &Path, keeper: &mut Keeper, cancel: &Cancel) -> Result<Went, Error>
     }
     leave(parcel, &order, ending)?;
     drop(scratch);
-    if told.is_some() && scheduled() && !layout.cancelled() {
+    if told == Some(By::SomeoneElse) {
         let (from, to) = (layout.temporary(cell, &attempt), layout.stopped(cell, &attempt));
         std::fs::rename(&from, &to).map_err(Error::io("keep", &to))?;
         return Ok(Went::ToldToStop);
     }
     publish::publish(&layout, cell, &attempt)?;
-    Ok(if told.is_some() { Went::ToldToStop } else { Went::On })
+    // What comes after it is unwanted too, and is told so.
+    Ok(Went::On)
 }
 
 /// Whether a scheduler started us, which may have its own reasons to stop us.
@@ -197,40 +199,9 @@ fn while_wanted<T>(layout: &Layout, cell: usize, cancel: &Cancel, work: impl FnO
     })
 }
 
-/// The signal that told us to stop, if that is why the run ended. A shell whose child was ended by
-/// it exits with a code that says so, before it hears of the signal itself.
-fn told_to_stop(outcome: &Outcome, cancel: &Cancel) -> Option<i32> {
-    const BY_SIGNAL: [i32; 2] = [128 + libc::SIGTERM, 128 + libc::SIGKILL];
-    let patience = match outcome {
-        Outcome::Cancelled(signal) => return Some(*signal),
-        Outcome::Signaled(libc::SIGTERM | libc::SIGKILL) => HEARING,
-        Outcome::Exited(code) if BY_SIGNAL.contains(code) => HEARING,
-        Outcome::Exited(0) => return None,
-        Outcome::Exited(_) => Duration::ZERO,
-        _ => return None,
-    };
-    let until = Instant::now() + patience;
-    while cancel.requested().is_none() && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    cancel.requested()
-}
-
-fn cancelled(ending: &mut Ending, signal: i32) {
-    ending.outcome = Word::Cancelled;
-    ending.exit_code = Some(128 + signal);
-    ending.signal = Some(signal_name(signal));
-    ending.error = Some(RunError {
-        code: ErrorCode::Cancelled,
-        message: format!("cancelled by {}", signal_name(signal)),
-        hint: None,
-        problems: Vec::new(),
-    });
-}
-
-fn cancelled_before(ran_on: RanOn) -> Ending {
+fn cancelled_before(by: &By, ran_on: RanOn) -> Ending {
     let mut ending = empty(&Outcome::Cancelled(libc::SIGTERM), ran_on);
-    cancelled(&mut ending, libc::SIGTERM);
+    by.end(&mut ending);
     ending
 }
 

@@ -12,6 +12,7 @@ use super::fold::Settled;
 use super::node::empty;
 use super::publish::{self, claim};
 use super::slurm::Row;
+use super::stop::By;
 use crate::drive;
 
 /// Publishes what was settled. The next look for results finds it.
@@ -37,14 +38,13 @@ pub(super) fn publish(
     };
     let (outcome, error) = match settled {
         Settled::Again { .. } => return Ok(()),
-        Settled::Cancelled => (
-            Outcome::Cancelled(libc::SIGTERM),
-            error(ErrorCode::Cancelled, "cancelled before it began".to_owned(), ""),
-        ),
-        Settled::CancelledOutside => (
-            Outcome::Cancelled(libc::SIGTERM),
-            error(ErrorCode::Cancelled, "cancelled in Slurm by someone else".to_owned(), ""),
-        ),
+        Settled::Cancelled => {
+            let by = batch.layout.unwanted_by().unwrap_or(By::Submitter(None));
+            (Outcome::Cancelled(by.signal()), by.error())
+        }
+        Settled::CancelledOutside => {
+            (Outcome::Cancelled(By::SomeoneElse.signal()), By::SomeoneElse.error())
+        }
         Settled::TimedOut => (
             Outcome::TimedOut,
             error(
@@ -103,9 +103,10 @@ fn leave(
     let order = batch.layout.read_order(cell)?;
     let mut ending = empty(outcome, ran_on);
     ending.error = Some(error);
-    let lived = ending.end_time.duration_since(order.intent.start_time);
-    let lived = Duration::try_from(lived).unwrap_or_default();
-    ending.duration_ms = u64::try_from(lived.as_millis()).unwrap_or(u64::MAX).max(1);
+    // Time in the queue is no time of the command's.
+    let lived = batch.layout.began(cell)?.and_then(|began| began.elapsed().ok());
+    let lived = lived.unwrap_or(Duration::ZERO);
+    ending.duration_ms = u64::try_from(lived.as_millis()).unwrap_or(u64::MAX);
     let temporary = batch.layout.temporary(cell, &attempt);
     // Left by an earlier try of ours that failed half way.
     _ = std::fs::remove_file(&temporary);

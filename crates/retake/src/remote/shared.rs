@@ -19,7 +19,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// The configured directory, made if it is missing.
+    /// The configured directory. It must be there: one that is not may be a file system that is not
+    /// mounted, and what is made in its place would be seen by nobody else.
     pub(crate) fn of(config: &Config) -> Result<Self, Error> {
         let dir = PathBuf::from(config.text("slurm.shared_dir").ok_or(Error::NoSharedDir)?);
         let wrong = |why: &str| Error::SharedDir { path: dir.clone(), why: why.to_owned() };
@@ -29,9 +30,19 @@ impl Shared {
         if dir.as_os_str().as_encoded_bytes().iter().any(u8::is_ascii_whitespace) {
             return Err(wrong("has white space in it, which the scheduler's scripts cannot take"));
         }
+        match fs::metadata(&dir) {
+            Ok(about) if about.is_dir() => {}
+            Ok(_) => return Err(wrong("is not a directory")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(wrong(
+                    "is not there; make it where every node sees it (`mkdir`), or mount what it is on",
+                ));
+            }
+            Err(error) => return Err(wrong(&crate::term::plain(&error))),
+        }
         let shared = Self { dir: dir.clone() };
-        for path in [&shared.dir, &shared.batches(), &shared.dir.join("bin")] {
-            match DirBuilder::new().recursive(true).mode(0o700).create(path) {
+        for path in [&shared.batches(), &shared.dir.join("bin")] {
+            match DirBuilder::new().mode(0o700).create(path) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
                 Err(error) => return Err(wrong(&crate::term::plain(&error))),

@@ -63,6 +63,13 @@ pub(crate) struct Row {
     pub(crate) status: i32,
 }
 
+impl Row {
+    /// Whether it has not begun.
+    pub(crate) fn waits(&self) -> bool {
+        self.state == "PENDING"
+    }
+}
+
 /// Slurm's answer: by submission and task. A task that is not in it may be anything.
 pub(crate) type Rows = HashMap<(usize, usize), Row>;
 

@@ -1,6 +1,9 @@
 //! `retake runs push`: the record in a PostgreSQL as well.
 
+use std::fs::File;
 use std::io::IsTerminal;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use retake_engine::parse_size;
 
@@ -24,12 +27,32 @@ pub(crate) struct Args {
     /// Send output too, so much of each stream, such as 64K
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     outputs: Option<u64>,
+    /// This record is a copy of one that was pushed, and went on by itself: send it as its own
+    #[arg(long)]
+    as_copy: bool,
     /// Print what was sent as JSON
     #[arg(long)]
     json: bool,
     /// For the push after each loop: says nothing, and leaves a note where it fails
     #[arg(long, hide = true)]
     background: bool,
+}
+
+/// How long a push that someone asked for waits for one that goes on by itself.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The turn to push, waited for if another process has it.
+fn waited_turn(store: &Path) -> Option<File> {
+    let mut turn = push::turn(store);
+    if turn.is_none() {
+        term::say("another push of this record is under way; waiting for it");
+        let until = Instant::now() + PATIENCE;
+        while turn.is_none() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(50));
+            turn = push::turn(store);
+        }
+    }
+    turn
 }
 
 pub(super) fn push(args: &Args, record: &Record) -> Result<Exit, Failure> {
@@ -40,17 +63,22 @@ pub(super) fn push(args: &Args, record: &Record) -> Result<Exit, Failure> {
     let address = Address::read(to).map_err(|error| Failure::Usage(error.to_string()))?;
     let mut store = record.change()?;
     let path = store.path().to_owned();
-    let Some(_turn) = push::turn(&path) else {
+    let turn = if args.background { push::turn(&path) } else { waited_turn(&path) };
+    let Some(_turn) = turn else {
         if args.background {
             return Ok(Exit::OK);
         }
-        return Err(Failure::Refused("another push of this record is under way".into()));
+        return Err(Failure::Refused(format!(
+            "another push of this record is under way, for longer than {} s",
+            PATIENCE.as_secs()
+        )));
     };
     let screen = Screen::new(args.background || !std::io::stderr().is_terminal());
     let mut progress = |done: u64, all: u64| {
         screen.progress("", done, all, &format!("{done}/{all} entries"));
     };
-    let pushed = push::push(&mut store, &address, Wanted { outputs: args.outputs }, &mut progress);
+    let wanted = Wanted { outputs: args.outputs, as_copy: args.as_copy };
+    let pushed = push::push(&mut store, &address, wanted, &mut progress);
     screen.clear();
     let pushed = pushed.map_err(|error| {
         push::note(&path, Some(&error.to_string()));

@@ -22,6 +22,12 @@ pub(in crate::remote) const ASK_EVERY: Duration = Duration::from_secs(1);
 const ASK_AT_MOST: Duration = Duration::from_secs(15);
 const ASK_COST: u32 = 40;
 
+/// How long nothing may be heard of a task until that is an answer. What waited when we had it
+/// taken from the queue is not there: what had begun by then still would be.
+fn silence(cell: &Cell, withdrawn: bool) -> Duration {
+    if withdrawn && cell.seen_queued && !cell.began { Duration::ZERO } else { FORGOTTEN }
+}
+
 impl Batch {
     /// Says what is wrong, once for as long as it stays so.
     pub(super) fn troubled(&mut self, what: &str) {
@@ -35,6 +41,13 @@ impl Batch {
     pub(super) fn ask(&mut self, tools: &mut Tools<'_>) -> Result<(), Error> {
         let rounds: Vec<usize> = (0..self.rounds.len()).collect();
         if self.unwanted && !self.cancel_told {
+            // Of what waits now nothing will be heard afterwards. What is not answered is waited for.
+            if let Ok(rows) = slurm::query(tools, &self.manifest.key, &rounds) {
+                for cell in self.cells.iter_mut().filter(|cell| cell.state != State::Done) {
+                    let row = cell.task.and_then(|task| rows.get(&task));
+                    cell.seen_queued |= row.is_some_and(Row::waits);
+                }
+            }
             match slurm::cancel(tools, &self.manifest.key, &rounds) {
                 Ok(()) => self.cancel_told = true,
                 Err(error @ ToolError::NotStarted { .. }) => return Err(error.into()),
@@ -119,7 +132,7 @@ impl Batch {
                 Some(End::Lost { why: "it could not be launched".to_owned() })
             }
             Verdict::Over(end) if waited(&mut cell.since) >= GRACE => Some(end),
-            Verdict::Unknown if waited(&mut cell.since) >= FORGOTTEN => None,
+            Verdict::Unknown if waited(&mut cell.since) >= silence(cell, self.cancel_told) => None,
             Verdict::Over(_) | Verdict::Unknown => {
                 self.ask_at = self.ask_at.min(Instant::now() + ASK_EVERY);
                 return Ok(false);
@@ -154,5 +167,21 @@ impl Batch {
             Verdict::Running { .. } => !self.cells.iter().filter(its).any(recent),
             Verdict::Queued | Verdict::Held | Verdict::Hopeless { .. } => true,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_we_took_from_the_queue_is_not_waited_for() {
+        let mut cell = Cell::new(retake_event::RunId::new());
+        assert_eq!(silence(&cell, true), FORGOTTEN);
+        cell.seen_queued = true;
+        assert_eq!(silence(&cell, false), FORGOTTEN);
+        assert_eq!(silence(&cell, true), Duration::ZERO);
+        cell.began = true;
+        assert_eq!(silence(&cell, true), FORGOTTEN);
     }
 }

@@ -52,6 +52,22 @@ pub(super) struct Cell {
     done_at: Option<Instant>,
 }
 
+impl Cell {
+    fn new(run: RunId) -> Self {
+        Self {
+            run,
+            state: State::Queued,
+            task: None,
+            losses: 0,
+            releases: 0,
+            began: false,
+            seen_queued: false,
+            since: None,
+            done_at: None,
+        }
+    }
+}
+
 /// A batch that is being looked after.
 pub(crate) struct Batch {
     held: Held,
@@ -173,18 +189,7 @@ impl Batch {
     }
 
     pub(super) fn new(held: Held, layout: Layout, manifest: Manifest, site: Site) -> Self {
-        let cell = |run: &RunId| Cell {
-            run: *run,
-            state: State::Queued,
-            task: None,
-            losses: 0,
-            releases: 0,
-            began: false,
-            seen_queued: false,
-            since: None,
-            done_at: None,
-        };
-        let cells: Vec<Cell> = manifest.runs.iter().map(cell).collect();
+        let cells: Vec<Cell> = manifest.runs.iter().copied().map(Cell::new).collect();
         Self {
             held,
             layout,
@@ -244,7 +249,7 @@ impl Batch {
     /// Nothing more of this batch is wanted. That is written down before anyone is told.
     pub(crate) fn cancel(&mut self) -> Result<(), Error> {
         if !self.unwanted {
-            batch::write(&self.layout.cancel(), b"")?;
+            self.layout.mark_unwanted(crate::signals::received())?;
             self.unwanted = true;
             self.ask_at = Instant::now();
             self.look_pause = LOOK_EVERY;
