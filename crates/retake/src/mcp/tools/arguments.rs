@@ -75,7 +75,11 @@ fn object(
             None if others.is_object() => check(root, others, value, &inside(name), problems),
             None if others == &Value::Bool(false) => {
                 let names: Vec<&str> = known.keys().map(String::as_str).collect();
-                problems.push(format!("there is no {}; {}", inside(name), meant(name, &names)));
+                problems.push(format!(
+                    "there is no {}; {}",
+                    inside(name),
+                    meant(name, &names, &inside)
+                ));
             }
             None => {}
         }
@@ -86,12 +90,12 @@ fn object(
     }
 }
 
-fn meant(name: &str, known: &[&str]) -> String {
+fn meant(name: &str, known: &[&str], inside: &dyn Fn(&str) -> String) -> String {
     let near = known.iter().find(|one| one.starts_with(name) || name.starts_with(**one));
     let nearest = known.iter().map(|one| (strsim::levenshtein(name, one), one)).min();
     let nearest = nearest.filter(|(distance, _)| *distance <= 2).map(|(_, one)| one);
     match near.or(nearest) {
-        Some(one) => format!("did you mean {one}?"),
+        Some(one) => format!("did you mean {}?", inside(one)),
         None => format!("there are {}", known.join(", ")),
     }
 }
