@@ -8,7 +8,7 @@ use retake_engine::{ShellMode, interpret, which};
 
 use super::{Exit, Failure};
 use crate::config::Config;
-use crate::mcp::install::{self, Changed, Client, Scope};
+use crate::mcp::install::{self, Changed, Client, Scope, Start};
 use crate::mcp::policy::{Asked, Policy};
 use crate::{mcp, place, push, term};
 
@@ -60,7 +60,10 @@ pub(super) fn mcp(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let place = place::Place::find(&here, store)?;
     let project = place.project.as_deref().unwrap_or(&here);
     match &args.command {
-        Some(Command::Install { place, print }) => return install(place, project, *print),
+        Some(Command::Install { place: client, print }) => {
+            let store = store.map(|_| place.store.as_path());
+            return install(client, project, store, *print);
+        }
         Some(Command::Uninstall { place }) => return uninstall(place, project),
         None => {}
     }
@@ -85,20 +88,25 @@ pub(super) fn mcp(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
     }
 }
 
-fn install(place: &Place, project: &Path, print: bool) -> Result<Exit, Failure> {
+fn install(
+    place: &Place,
+    project: &Path,
+    store: Option<&Path>,
+    print: bool,
+) -> Result<Exit, Failure> {
     let (client, file) = (place.client, place.file(project)?);
-    let program = install::program()?;
+    let start = Start::new(install::program()?, store);
     if print {
         term::say(&format!("this goes into {}", file.display()));
-        term::data(client.snippet(&program).as_bytes())?;
+        term::data(client.snippet(&start).as_bytes())?;
         return Ok(Exit::OK);
     }
     let changed =
-        client.install(&file, &program).map_err(|error| Failure::Refused(error.to_string()))?;
-    let (name, file) = (client.name(), file.display());
+        client.install(&file, &start).map_err(|error| Failure::Refused(error.to_string()))?;
+    let (name, file, line) = (client.name(), file.display(), start.line());
     term::say(&match changed {
-        Changed::Written => format!("{name} starts `{program} mcp` from now on ({file})"),
-        Changed::AsItWas => format!("{name} starts `{program} mcp` already ({file})"),
+        Changed::Written => format!("{name} starts `{line}` from now on ({file})"),
+        Changed::AsItWas => format!("{name} starts `{line}` already ({file})"),
     });
     Ok(Exit::OK)
 }

@@ -33,10 +33,13 @@ pub(super) enum Trouble {
     /// Something in the request is wrong; every problem is named.
     #[error("not run: {}", .0.join("; "))]
     Request(Vec<String>),
+    /// Something in the request to a tool that runs nothing is wrong.
+    #[error("{0}")]
+    Argument(String),
     /// The project's policy says no. The refusal is on the record under this run, if it could be.
     #[error("refused by this project's policy: {reasons}. {advice}{recorded}")]
     Policy { reasons: String, advice: String, recorded: String },
-    #[error("{0}")]
+    #[error("{}", in_our_words(.0))]
     Store(#[from] retake_store::Error),
     #[error("{0}")]
     Other(String),
@@ -47,7 +50,21 @@ impl Trouble {
         Self::Request(vec![problem.into()])
     }
 
+    pub(super) fn argument(problem: impl Into<String>) -> Self {
+        Self::Argument(problem.into())
+    }
+
     pub(super) fn into_result(self) -> CallToolResult {
         CallToolResult::error(vec![ContentBlock::text(self.to_string())])
     }
+}
+
+/// What the record says of a problem speaks of commands for people; a model has tools.
+pub(super) fn in_our_words(problem: &impl std::fmt::Display) -> String {
+    problem
+        .to_string()
+        .replace("`retake runs list` shows", "runs_list shows")
+        .replace("in a file or on stdin", "in a file")
+        .replace("`retake runs prune` helps", "for the user: `retake runs prune` helps")
+        .replace("`retake audit verify` shows", "for the user: `retake audit verify` shows")
 }

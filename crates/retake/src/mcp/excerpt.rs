@@ -6,20 +6,37 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read};
+use std::ops::Range;
 use std::sync::LazyLock;
 
-use regex::bytes::Regex;
+use regex::Regex;
+
+use super::line::{Keep, Line, Shown, Taking};
 
 /// Errors are looked for in this much of each end of an output.
 const SEARCHED: u64 = 4 << 20;
-/// A longer line is cut in its middle where the output does not fit as a whole.
-const LONG_LINE: usize = 1000;
-/// What is kept of a line while it is read.
+/// A longer line is cut where the output does not fit as a whole.
+pub(super) const LONG_LINE: usize = 1000;
+/// What is kept of a line while it is read, and looked at for errors.
 const KEPT_LINE: usize = 64 << 10;
+/// A line is not cut to less than this.
+pub(super) const SHORT_LINE: usize = 70;
 /// Lines around one that looks like an error.
 const BEFORE: usize = 2;
 const AFTER: u64 = 6;
+/// What it takes to say that lines are left out.
+pub(super) const GAP: usize = 40;
 const BLOCK: usize = 64 << 10;
+
+/// A place in an output: where reading begins, or where it ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Position {
+    pub(super) bytes: u64,
+    /// Lines that end before it.
+    pub(super) lines: u64,
+    /// Characters before it of the line in which it is.
+    pub(super) chars: u64,
+}
 
 /// What is shown of one stream.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -27,20 +44,31 @@ pub(super) struct Excerpt {
     pub(super) text: String,
     /// Of the whole stream.
     pub(super) lines: u64,
-    /// The first lines that are not shown.
-    pub(super) missing: Option<(u64, u64)>,
+    /// What is not shown, the first of it.
+    pub(super) missing: Option<Missing>,
     /// Lines in which no error was looked for.
     pub(super) unsearched: Option<(u64, u64)>,
+    pub(super) end: Position,
 }
 
-/// Looks at an output of `length` bytes. `errors` says that it is one of a run that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Missing {
+    Lines(u64, u64),
+    /// Characters of one line, counted from 1.
+    Columns(u64, (u64, u64)),
+}
+
+/// Looks at the `length` bytes of an output that follow `start`, in at most `budget` characters.
+/// `errors` says that it is one of a run that failed.
 pub(super) fn excerpt(
     input: &mut dyn Read,
     length: u64,
+    start: Position,
     budget: usize,
     errors: bool,
 ) -> io::Result<Excerpt> {
-    let mut collected = Collected::new(budget, errors);
+    let mut collected = Collected::new(start, budget, errors);
+    let mut input = input.take(length);
     let mut block = vec![0; BLOCK];
     let mut at = 0;
     let (early, late) = (SEARCHED, length.saturating_sub(SEARCHED).max(SEARCHED));
@@ -59,23 +87,42 @@ pub(super) fn excerpt(
         }
         at += read as u64;
     }
-    Ok(collected.finish())
+    Ok(collected.finish(start.bytes + at))
+}
+
+/// A line that may be shown.
+#[derive(Clone)]
+struct Entry {
+    number: u64,
+    shown: Shown,
+    /// Characters that it takes.
+    cost: usize,
 }
 
 struct Collected {
     budget: usize,
+    /// What one line may take.
+    limit: usize,
     errors: bool,
     /// Everything so far, while it fits.
-    whole: Option<Vec<u8>>,
-    line: Vec<u8>,
-    /// Bytes of the line that were not kept.
-    cut: usize,
+    whole: Option<String>,
+    whole_chars: usize,
+    taking: Taking<'static>,
+    /// Lines before the first one here.
+    before: u64,
+    /// Lines that have ended.
     lines: u64,
-    head: Vec<(u64, String)>,
+    /// A line has begun and not ended.
+    begun: bool,
+    /// Characters of the line that ended last.
+    last_chars: u64,
+    /// The first line, while there is no other.
+    only: Option<Line>,
+    head: Vec<Entry>,
     head_room: usize,
-    tail: VecDeque<(u64, Vec<u8>, usize)>,
-    tail_bytes: usize,
-    found: Vec<(u64, String)>,
+    tail: VecDeque<Entry>,
+    tail_chars: usize,
+    found: BTreeMap<u64, Entry>,
     found_room: usize,
     /// Lines up to this one belong to an error that was found.
     found_until: u64,
@@ -83,19 +130,26 @@ struct Collected {
 }
 
 impl Collected {
-    fn new(budget: usize, errors: bool) -> Self {
+    fn new(start: Position, budget: usize, errors: bool) -> Self {
+        let mut taking = Taking::new(Keep { from: 0, most: KEPT_LINE.max(budget) }, None);
+        taking.after(start.chars);
         Self {
             budget,
+            limit: LONG_LINE.min(budget / 4).max(SHORT_LINE),
             errors,
-            whole: Some(Vec::new()),
-            line: Vec::new(),
-            cut: 0,
-            lines: 0,
+            whole: Some(String::new()),
+            whole_chars: 0,
+            taking,
+            before: start.lines,
+            lines: start.lines,
+            begun: start.chars > 0,
+            last_chars: 0,
+            only: None,
             head: Vec::new(),
             head_room: if errors { budget / 5 } else { budget * 2 / 5 },
             tail: VecDeque::new(),
-            tail_bytes: 0,
-            found: Vec::new(),
+            tail_chars: 0,
+            found: BTreeMap::new(),
             found_room: if errors { budget * 2 / 5 } else { 0 },
             found_until: 0,
             unsearched: None,
@@ -103,144 +157,202 @@ impl Collected {
     }
 
     fn take(&mut self, block: &[u8]) {
-        if let Some(whole) = &mut self.whole {
-            // Escapes take room that is not shown.
-            if whole.len() + block.len() > self.budget * 4 + BLOCK {
-                self.whole = None;
-            } else {
-                whole.extend_from_slice(block);
-            }
-        }
         for piece in block.split_inclusive(|&byte| byte == b'\n') {
-            let (text, ended) = match piece {
-                [text @ .., b'\n'] => (text, true),
-                text => (text, false),
-            };
-            let room = KEPT_LINE.saturating_sub(self.line.len()).min(text.len());
-            self.line.extend_from_slice(&text[..room]);
-            self.cut += text.len() - room;
-            if ended {
-                self.end_line();
+            match piece {
+                [text @ .., b'\n'] => {
+                    self.push(text);
+                    self.end_line(true);
+                }
+                text => self.push(text),
             }
         }
     }
 
-    /// Counts lines and looks at nothing.
-    fn pass_over(&mut self, block: &[u8]) {
-        self.whole = None;
-        let first = self.unsearched.map_or(self.lines + 1, |(first, _)| first);
-        self.lines += block.iter().filter(|&&byte| byte == b'\n').count() as u64;
-        self.line.clear();
-        self.cut = 0;
-        self.unsearched = Some((first, self.lines));
+    fn push(&mut self, text: &[u8]) {
+        let Self { taking, whole, whole_chars, budget, begun, .. } = self;
+        *begun = true;
+        taking.push(text, &mut |piece| keep_whole(whole, whole_chars, *budget, piece));
     }
 
-    fn end_line(&mut self) {
+    /// Counts lines and looks only at those that do not lie in one block.
+    fn pass_over(&mut self, block: &[u8]) {
+        let Some(first) = block.iter().position(|&byte| byte == b'\n') else {
+            return self.push(block);
+        };
+        self.take(&block[..=first]);
+        let last = block.iter().rposition(|&byte| byte == b'\n').unwrap_or(first);
+        let count = block[first + 1..=last].iter().filter(|&&byte| byte == b'\n').count() as u64;
+        if count > 0 {
+            self.whole = None;
+            let from = self.unsearched.map_or(self.lines + 1, |(from, _)| from);
+            self.lines += count;
+            self.unsearched = Some((from, self.lines));
+        }
+        if last + 1 < block.len() {
+            self.push(&block[last + 1..]);
+        }
+    }
+
+    fn end_line(&mut self, newline: bool) {
+        let Self { taking, whole, whole_chars, budget, .. } = self;
+        let mut keep = |piece: &str| keep_whole(whole, whole_chars, *budget, piece);
+        let mut line = taking.end(&mut keep);
+        if newline {
+            keep("\n");
+        }
+        self.begun = false;
         self.lines += 1;
+        self.last_chars = line.chars;
         let number = self.lines;
-        let (line, cut) = (std::mem::take(&mut self.line), std::mem::take(&mut self.cut));
+        let long = line.chars > self.limit as u64;
+        self.only = (long && number == self.before + 1).then(|| line.clone());
+        let error = if self.errors && self.found_room > 0 { error_in(&line.text) } else { None };
+        let is_error = error.is_some();
+        if let Some(part) = error.filter(|_| long) {
+            line.focus(part);
+        }
+        let shown = line.shown(self.limit);
+        let entry = Entry { number, cost: shown.text.chars().count() + 1, shown };
         if self.head_room > 0 {
-            let text = shown(&line, cut);
-            if text.len() < self.head_room {
-                self.head_room -= text.len() + 1;
-                self.head.push((number, text));
+            if entry.cost <= self.head_room {
+                self.head_room -= entry.cost;
+                self.head.push(entry.clone());
             } else {
                 self.head_room = 0;
             }
         }
-        if self.errors && self.found_room > 0 {
-            self.look(number, &line, cut);
+        if self.found_room > 0 && (is_error || number <= self.found_until) {
+            self.found(&entry, is_error);
         }
-        self.tail_bytes += line.len() + 1;
-        self.tail.push_back((number, line, cut));
-        // Whatever is cut from a line, this much is enough to choose from.
-        let enough = self.budget + KEPT_LINE;
+        self.tail_chars += entry.cost;
+        self.tail.push_back(entry);
         while self.tail.len() > BEFORE
-            && let Some((_, first, _)) = self.tail.front()
-            && self.tail_bytes - first.len() > enough
+            && let Some(first) = self.tail.front()
+            && self.tail_chars - first.cost > self.budget
         {
-            self.tail_bytes -= first.len() + 1;
+            self.tail_chars -= first.cost;
             self.tail.pop_front();
         }
     }
 
-    /// Keeps the line if it is, or follows, one that looks like an error.
-    fn look(&mut self, number: u64, line: &[u8], cut: usize) {
-        let error = is_error(line);
-        if error {
-            let before: Vec<_> = self.tail.iter().rev().take(BEFORE).rev().collect();
-            for (number, line, cut) in before {
-                if self.found.last().is_none_or(|(last, _)| last < number) {
-                    let text = shown(line, *cut);
-                    self.found_room = self.found_room.saturating_sub(text.len() + 1);
-                    self.found.push((*number, text));
-                }
+    /// Keeps a line that looks like an error, with those before it, or one that follows it. The
+    /// error itself comes first: without room for it there is none for what stands around it.
+    fn found(&mut self, entry: &Entry, is_error: bool) {
+        let gap = if self.found.contains_key(&(entry.number - 1)) { 0 } else { GAP };
+        if entry.cost + gap > self.found_room {
+            if is_error {
+                self.found_room = 0;
             }
-            self.found_until = number + AFTER;
+            return;
         }
-        if error || number <= self.found_until {
-            let text = shown(line, cut);
-            self.found_room = self.found_room.saturating_sub(text.len() + 1);
-            self.found.push((number, text));
+        self.found_room -= entry.cost + gap;
+        self.found.insert(entry.number, entry.clone());
+        if !is_error {
+            return;
+        }
+        self.found_until = entry.number + AFTER;
+        for before in self.tail.iter().rev().take(BEFORE) {
+            if self.found.contains_key(&before.number) || before.cost > self.found_room {
+                break;
+            }
+            self.found_room -= before.cost;
+            self.found.insert(before.number, before.clone());
         }
     }
 
-    fn finish(mut self) -> Excerpt {
-        if !self.line.is_empty() || self.cut > 0 {
-            self.end_line();
+    fn finish(mut self, bytes: u64) -> Excerpt {
+        let held = self.taking.held() as u64;
+        let mut end = Position { bytes: bytes - held, lines: self.lines, chars: 0 };
+        if self.begun {
+            self.end_line(false);
+            end.chars = self.last_chars;
         }
         let lines = self.lines;
-        if let Some(whole) = self.whole.take() {
-            let text = clean_all(&whole);
-            if text.len() <= self.budget {
-                return Excerpt { text, lines, ..Excerpt::default() };
-            }
+        let fits = |whole: &String| whole.chars().count() <= self.budget;
+        if let Some(text) = self.whole.take().filter(fits) {
+            return Excerpt { text, lines, end, ..Excerpt::default() };
         }
-        let mut chosen: BTreeMap<u64, String> = self.head.into_iter().chain(self.found).collect();
-        let mut room =
-            self.budget.saturating_sub(chosen.values().map(|text| text.len() + 1).sum::<usize>());
-        for (number, line, cut) in self.tail.iter().rev() {
-            if chosen.contains_key(number) {
-                continue;
-            }
-            let text = shown(line, *cut);
-            if text.len() + 1 > room {
+        if let Some(line) = self.only.take().filter(|_| lines == self.before + 1) {
+            let shown = line.shown(self.budget.max(SHORT_LINE));
+            let missing = shown.cut.map(|cut| Missing::Columns(lines, cut));
+            return Excerpt { text: shown.text + "\n", lines, missing, unsearched: None, end };
+        }
+        let mut chosen: BTreeMap<u64, Entry> =
+            self.head.into_iter().map(|entry| (entry.number, entry)).collect();
+        chosen.extend(self.found);
+        let gaps = gaps(self.before, lines, chosen.keys().copied());
+        let gap = |(from, to)| left_out(from, to).len();
+        // All gaps but the last one, which the end of the output is about to make smaller.
+        let mut used: usize = chosen.values().map(|entry| entry.cost).sum();
+        used += gaps.iter().copied().map(gap).sum::<usize>();
+        let mut room = self.budget.saturating_sub(used);
+        let mut next = lines + 1;
+        for entry in self.tail.into_iter().rev() {
+            if entry.number + 1 != next {
                 break;
             }
-            room -= text.len() + 1;
-            chosen.insert(*number, text);
-        }
-        let mut text = String::new();
-        let (mut next, mut missing) = (1, None);
-        let mut gap = |text: &mut String, from: u64, to: u64| {
-            missing.get_or_insert((from, to));
-            text.push_str(&match to - from {
-                0 => format!("[line {from} left out]\n"),
-                _ => format!("[lines {from}-{to} left out]\n"),
-            });
-        };
-        for (number, line) in &chosen {
-            if *number > next {
-                gap(&mut text, next, number - 1);
+            next = entry.number;
+            if chosen.contains_key(&entry.number) {
+                continue;
             }
-            text.push_str(line);
+            if entry.cost > room {
+                break;
+            }
+            room -= entry.cost;
+            chosen.insert(entry.number, entry);
+        }
+        let missing = self::gaps(self.before, lines, chosen.keys().copied());
+        let mut text = String::new();
+        let mut left = missing.iter().copied().peekable();
+        let mut cut = None;
+        for (number, entry) in chosen {
+            while let Some((from, to)) = left.next_if(|(from, _)| *from < number) {
+                text.push_str(&left_out(from, to));
+            }
+            text.push_str(&entry.shown.text);
             text.push('\n');
-            next = number + 1;
+            cut = cut.or(entry.shown.cut.map(|cut| Missing::Columns(number, cut)));
         }
-        if next <= lines {
-            gap(&mut text, next, lines);
-        }
-        // A line whose middle was cut is missing as well.
-        if missing.is_none() {
-            missing = Some((1, lines));
-        }
+        left.for_each(|(from, to)| text.push_str(&left_out(from, to)));
+        let missing = missing.first().map(|(from, to)| Missing::Lines(*from, *to)).or(cut);
         let unsearched = self.unsearched.filter(|_| self.errors);
-        Excerpt { text, lines, missing, unsearched }
+        Excerpt { text, lines, missing, unsearched, end }
     }
 }
 
-/// Whether a line looks like it says what went wrong.
-fn is_error(line: &[u8]) -> bool {
+fn keep_whole(whole: &mut Option<String>, chars: &mut usize, budget: usize, piece: &str) {
+    if let Some(text) = whole {
+        text.push_str(piece);
+        *chars += piece.chars().count();
+        if *chars > budget {
+            *whole = None;
+        }
+    }
+}
+
+/// The lines after `before` and up to `last` that are not among the numbers.
+fn gaps(before: u64, last: u64, numbers: impl Iterator<Item = u64>) -> Vec<(u64, u64)> {
+    let mut gaps = Vec::new();
+    let mut next = before + 1;
+    for number in numbers.chain([last + 1]) {
+        if number > next {
+            gaps.push((next, number - 1));
+        }
+        next = number + 1;
+    }
+    gaps
+}
+
+/// Says which lines are not there.
+pub(super) fn left_out(from: u64, to: u64) -> String {
+    match to - from {
+        0 => format!("[line {from} left out]\n"),
+        _ => format!("[lines {from}-{to} left out]\n"),
+    }
+}
+
+/// The part of a line that looks like it says what went wrong.
+pub(super) fn error_in(line: &str) -> Option<Range<usize>> {
     static ERROR: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(concat!(
             r"(?i-u)(\b(error|errors|fatal|panicked|panic|exception|traceback|failed|failure|",
@@ -256,79 +368,12 @@ fn is_error(line: &[u8]) -> bool {
         )
         .expect("a valid pattern")
     });
-    ERROR.is_match(line)
-        && (!NONE.is_match(line) || ERROR.is_match(&NONE.replace_all(line, &b""[..])))
-}
-
-/// One line as it is shown where not everything is.
-pub(super) fn shown(line: &[u8], cut: usize) -> String {
-    let text = clean(line);
-    if text.len() <= LONG_LINE && cut == 0 {
-        return text;
-    }
-    let floor = |at: usize| (0..=at).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
-    let head = floor((LONG_LINE * 2 / 3).min(text.len()));
-    let tail = floor(text.len().saturating_sub(LONG_LINE / 4)).max(head);
-    let left_out = tail - head + cut;
-    format!("{}[{left_out} bytes of this line left out]{}", &text[..head], &text[tail..])
-}
-
-fn clean_all(bytes: &[u8]) -> String {
-    bytes
-        .split_inclusive(|&byte| byte == b'\n')
-        .map(|line| match line {
-            [line @ .., b'\n'] => clean(line) + "\n",
-            line => clean(line),
-        })
-        .collect()
-}
-
-/// A line as a terminal would leave it on the screen: without escapes and control characters, and
-/// where the cursor went back to the beginning, what was written last.
-pub(super) fn clean(line: &[u8]) -> String {
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
-    let start = line.iter().rposition(|&byte| byte == b'\r').map_or(0, |at| at + 1);
-    let text = String::from_utf8_lossy(&line[start..]);
-    if !text.contains(|c: char| c.is_control() && c != '\t') {
-        return text.into_owned();
-    }
-    let mut clean = String::with_capacity(text.len());
-    let mut chars = text.chars().peekable();
-    while let Some(c) = chars.next() {
-        match c {
-            '\u{1b}' => skip_escape(&mut chars),
-            '\u{9b}' => skip_parameters(&mut chars),
-            '\t' => clean.push(c),
-            c if c.is_control() => {}
-            c => clean.push(c),
-        }
-    }
-    clean
-}
-
-fn skip_escape(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) {
-    match chars.next() {
-        Some('[') => skip_parameters(chars),
-        Some(']' | 'P' | 'X' | '^' | '_') => {
-            while let Some(c) = chars.next() {
-                if c == '\u{7}'
-                    || c == '\u{9c}'
-                    || c == '\u{1b}' && chars.next_if_eq(&'\\').is_some()
-                {
-                    break;
-                }
-            }
-        }
-        Some('(' | ')' | '*' | '+' | '#' | '%') => _ = chars.next(),
-        _ => {}
-    }
-}
-
-fn skip_parameters(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) {
-    for c in chars.by_ref() {
-        if ('\u{40}'..='\u{7e}').contains(&c) {
-            break;
-        }
+    let found = ERROR.find(line)?;
+    // What says that there is none is blanked out, so that places stay the same.
+    let blank = |none: &regex::Captures<'_>| ".".repeat(none[0].len());
+    match NONE.is_match(line) {
+        false => Some(found.range()),
+        true => Some(ERROR.find(&NONE.replace_all(line, blank))?.range()),
     }
 }
 
@@ -337,7 +382,7 @@ mod tests {
     use super::*;
 
     fn of(text: &[u8], budget: usize, errors: bool) -> Excerpt {
-        excerpt(&mut &text[..], text.len() as u64, budget, errors).unwrap()
+        excerpt(&mut &text[..], text.len() as u64, Position::default(), budget, errors).unwrap()
     }
 
     fn numbered(lines: u64) -> String {
@@ -355,10 +400,9 @@ mod tests {
     #[test]
     fn head_and_tail_of_a_run_that_went_well() {
         let shown = of(numbered(1000).as_bytes(), 100, false);
-        assert!(shown.text.starts_with("line 1\nline 2\n"), "{}", shown.text);
-        assert!(shown.text.ends_with("line 999\nline 1000\n"), "{}", shown.text);
-        assert_eq!((shown.lines, shown.missing), (1000, Some((6, 993))));
-        assert!(shown.text.contains("[lines 6-993 left out]\n"), "{}", shown.text);
+        let expected = "line 1\nline 2\nline 3\nline 4\nline 5\n[lines 6-996 left out]\nline 997\nline 998\nline 999\nline 1000\n";
+        assert_eq!(shown.text, expected);
+        assert_eq!((shown.lines, shown.missing), (1000, Some(Missing::Lines(6, 996))));
     }
 
     #[test]
@@ -372,7 +416,7 @@ mod tests {
             "{}",
             shown.text
         );
-        assert!(shown.text.len() < 500 && shown.text.ends_with("line 500\n"), "{}", shown.text);
+        assert!(shown.text.len() <= 400 && shown.text.ends_with("line 500\n"), "{}", shown.text);
         // What went well has no errors to look for.
         assert!(!of(text.as_bytes(), 400, false).text.contains("E0308"));
     }
@@ -380,7 +424,7 @@ mod tests {
     #[test]
     fn no_failures_are_no_error() {
         for line in ["test result: ok. 3 passed; 0 failed", "0 errors", "errors: 0", "all fine"] {
-            assert!(!is_error(line.as_bytes()), "{line}");
+            assert!(error_in(line).is_none(), "{line}");
         }
         for line in [
             "1 failed, 0 errors",
@@ -389,17 +433,72 @@ mod tests {
             "not ok 3",
             "ld: cannot find -lx",
         ] {
-            assert!(is_error(line.as_bytes()), "{line}");
+            assert!(error_in(line).is_some(), "{line}");
         }
     }
 
     #[test]
-    fn one_endless_line_is_cut() {
-        let text = vec![b'x'; 5 << 20];
+    fn one_endless_line_is_cut_and_counted() {
+        let mut text = vec![b'x'; 20 << 20];
+        text.extend_from_slice(b"end");
         let shown = of(&text, 4000, true);
-        assert!(shown.text.len() < 4000, "{}", shown.text.len());
-        assert!(shown.text.contains("bytes of this line left out]"));
-        assert_eq!((shown.lines, shown.missing), (1, Some((1, 1))));
+        assert!((3900..=4000).contains(&shown.text.len()), "{}", shown.text.len());
+        assert!(shown.text.ends_with("xend\n"));
+        let Some(Missing::Columns(1, (from, to))) = shown.missing else { panic!("{shown:?}") };
+        let rest = shown.text.len() as u64
+            - 1
+            - format!("[characters {from}-{to} of this line left out]").len() as u64;
+        assert_eq!(to - from + 1 + rest, text.len() as u64);
+        // Likewise between others.
+        let lines = [b"first\n", &text[..], b"\nlast\n"].concat();
+        let shown = of(&lines, 4000, true);
+        assert_eq!((shown.lines, shown.text.lines().count()), (3, 3));
+        assert!(
+            matches!(shown.missing, Some(Missing::Columns(2, (_, to))) if to > (20 << 20) - 300)
+        );
+    }
+
+    #[test]
+    fn the_budget_is_kept_whatever_the_lines_are() {
+        let errors: String = (0..50).map(|n| format!("error {n}: {}\n", "e".repeat(900))).collect();
+        let japanese = "日本語のエラー error\n".repeat(5000);
+        let mixed = numbered(3000) + &errors + &numbered(3000);
+        for text in [&errors, &japanese, &mixed] {
+            for budget in [100, 300, 1000, 3000, 8000] {
+                for failed in [false, true] {
+                    let shown = of(text.as_bytes(), budget, failed);
+                    let chars = shown.text.chars().count();
+                    assert!(
+                        chars <= budget && chars > budget / 4,
+                        "{budget}: {chars}\n{}",
+                        shown.text
+                    );
+                }
+            }
+        }
+        assert!(of(errors.as_bytes(), 300, true).text.contains("error"), "an error comes first");
+    }
+
+    #[test]
+    fn what_is_new_is_counted_from_the_beginning() {
+        let text = numbered(2000);
+        let half = numbered(1000).len();
+        let first = of(&text.as_bytes()[..half + 3], 200, false);
+        assert_eq!(first.end, Position { bytes: half as u64 + 3, lines: 1000, chars: 3 });
+        let mut rest = &text.as_bytes()[half + 3..];
+        let length = rest.len() as u64;
+        let second = excerpt(&mut rest, length, first.end, 200, false).unwrap();
+        assert!(second.text.starts_with("e 1001\nline 1002\n"), "{}", second.text);
+        let Some(Missing::Lines(from, to)) = second.missing else { panic!("{second:?}") };
+        let shown: Vec<&str> = second.text.lines().collect();
+        assert_eq!(shown[(from - 1001) as usize], format!("[lines {from}-{to} left out]"));
+        assert_eq!(shown[(from - 1000) as usize], format!("line {}", to + 1));
+        assert_eq!((second.lines, second.end.lines, second.end.chars), (2000, 2000, 0));
+        let nothing = excerpt(&mut &b""[..], 0, first.end, 200, false).unwrap();
+        assert_eq!((nothing.text.as_str(), nothing.lines, nothing.end), ("", 1001, first.end));
+        // An escape that is not whole yet is looked at again.
+        let torn = of(b"ok\n\x1b[3", 200, false);
+        assert_eq!((torn.end.bytes, torn.text.as_str()), (3, "ok\n"));
     }
 
     #[test]
@@ -410,6 +509,6 @@ mod tests {
         assert_eq!(shown.lines, lines);
         assert!(shown.text.ends_with("line 1999999\nline 2000000\n"));
         let (from, to) = shown.unsearched.unwrap();
-        assert!(from > 300_000 && to < 1_700_000, "{from}-{to}");
+        assert!(from > 300_000 && to > from && to < 1_700_000, "{from}-{to}");
     }
 }

@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use retake_engine::{Cancel, Finished};
-use retake_event::{Run, RunId, Stream};
+use retake_event::{Intent, Run, RunId, Stream};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
 
+use super::excerpt::Position;
+use super::view::Size;
 use crate::drive::{Observer, Past};
 use crate::effects::Watch;
 
@@ -25,12 +27,14 @@ pub(super) struct Ended {
     pub(super) streams: [Vec<u8>; 2],
     /// Whether that is all of each stream.
     pub(super) complete: [bool; 2],
+    /// How large each stream is.
+    pub(super) sizes: [Size; 2],
 }
 
 /// How far a run is.
 #[derive(Clone, Default)]
 pub(super) struct Progress {
-    pub(super) bytes: [u64; 2],
+    pub(super) sizes: [Size; 2],
     pub(super) ended: Option<Arc<Ended>>,
     /// It is over, whether or not there is a run to show for it.
     pub(super) over: bool,
@@ -46,7 +50,11 @@ pub(super) struct Live {
     progress: watch::Sender<Progress>,
     input: tokio::sync::Mutex<Option<pipe::Sender>>,
     /// How much of each stream `exec_wait` has shown.
-    shown: Mutex<[u64; 2]>,
+    shown: Mutex<[Position; 2]>,
+    /// What was started, once that is known.
+    pub(super) intent: OnceLock<Intent>,
+    /// Why it is not on the record, if it is known not to be.
+    pub(super) unrecorded: OnceLock<String>,
     /// What the policy changed, once that is known.
     pub(super) notes: OnceLock<Vec<String>>,
 }
@@ -60,7 +68,9 @@ impl Live {
             background,
             progress: watch::Sender::new(Progress::default()),
             input: tokio::sync::Mutex::new(None),
-            shown: Mutex::new([0; 2]),
+            shown: Mutex::new([Position::default(); 2]),
+            intent: OnceLock::new(),
+            unrecorded: OnceLock::new(),
             notes: OnceLock::new(),
         })
     }
@@ -93,11 +103,11 @@ impl Live {
         });
     }
 
-    pub(super) fn shown(&self) -> [u64; 2] {
+    pub(super) fn shown(&self) -> [Position; 2] {
         *self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn show(&self, until: [u64; 2]) {
+    pub(super) fn show(&self, until: [Position; 2]) {
         *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = until;
     }
 
@@ -140,7 +150,12 @@ impl Observer for Eye<'_> {
         if let Some(watch) = &mut self.watch {
             watch.output(stream, bytes);
         }
-        self.live.progress.send_modify(|p| p.bytes[stream.index()] += bytes.len() as u64);
+        let lines = bytes.iter().filter(|&&byte| byte == b'\n').count() as u64;
+        self.live.progress.send_modify(|progress| {
+            let size = &mut progress.sizes[stream.index()];
+            size.bytes += bytes.len() as u64;
+            size.lines += lines;
+        });
     }
 
     fn effects(&mut self, finished: &Finished, past: Past<'_>) -> Option<serde_json::Value> {
@@ -154,6 +169,8 @@ impl Observer for Eye<'_> {
 #[derive(Default)]
 pub(super) struct Registry {
     runs: Mutex<HashMap<RunId, Arc<Live>>>,
+    /// Why the last run could not be recorded.
+    unusable: Mutex<Option<String>>,
 }
 
 impl Registry {
@@ -177,6 +194,16 @@ impl Registry {
                 runs.remove(id);
             }
         });
+    }
+
+    /// Remembers whether runs can be recorded.
+    pub(super) fn recorded(&self, problem: Option<String>) {
+        *self.unusable.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    }
+
+    /// Why runs cannot be recorded, as far as that is known.
+    pub(super) fn unusable(&self) -> Option<String> {
+        self.unusable.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Live>> {

@@ -12,6 +12,7 @@
 mod answer;
 mod excerpt;
 pub(crate) mod install;
+mod line;
 mod live;
 mod offer;
 pub(crate) mod policy;

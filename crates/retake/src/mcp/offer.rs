@@ -12,7 +12,7 @@ use std::path::Path;
 use retake_agent::adapters::Kind;
 use serde_json::{Value, json};
 
-use super::install::{self, Client, PATIENCE_SECONDS};
+use super::install::{self, Client, PATIENCE_SECONDS, Start};
 
 /// Below the record, for the one agent that wants a file.
 const FILE: &str = "mcp/gemini.json";
@@ -71,7 +71,8 @@ pub(crate) fn offer(kind: Kind, store: &Path, ids: &[(&str, String)]) -> io::Res
         Kind::Opencode => {
             // It hands its own variables on.
             let given = std::env::var("OPENCODE_CONFIG_CONTENT").unwrap_or_default();
-            let text = Client::Opencode.with(&given, &program).map_err(|why| {
+            let start = Start::new(program, None);
+            let text = Client::Opencode.with(&given, &start).map_err(|why| {
                 io::Error::other(format!("OPENCODE_CONFIG_CONTENT cannot be read: {why}"))
             })?;
             let mut set = set("OPENCODE_CONFIG_CONTENT", text);

@@ -11,6 +11,7 @@ use rmcp::model::{
 };
 
 use super::answer::Trouble;
+use super::line::clean;
 use super::session::Session;
 use super::view::cut;
 use crate::shown;
@@ -83,7 +84,13 @@ pub(super) async fn read(
                 read.map_err(|error| {
                     Trouble::Other(format!("the output cannot be read: {error}"))
                 })?;
-                let mut text = String::from_utf8_lossy(&bytes).into_owned();
+                let mut text: String = bytes
+                    .split_inclusive(|&byte| byte == b'\n')
+                    .map(|line| match line {
+                        [line @ .., b'\n'] => clean(line) + "\n",
+                        line => clean(line),
+                    })
+                    .collect();
                 if length > LARGEST {
                     let rest = length - LARGEST;
                     text.push_str(&format!("\n[{rest} bytes left out; runs_logs reads them]\n"));

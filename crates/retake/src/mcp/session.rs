@@ -68,10 +68,14 @@ impl Session {
             return self.calls.clone().acquire_owned().await.map_err(|_| gone());
         }
         self.background.clone().try_acquire_owned().map_err(|_| {
-            Trouble::Other(format!(
-                "{} commands run in the background already, as many as mcp.policy.max_running allows; end one with exec_stop",
-                self.config.number("mcp.policy.max_running")
-            ))
+            Trouble::Other(match self.config.number("mcp.policy.max_running") {
+                0 => "mcp.policy.max_running allows no command to stay in the background; use exec"
+                    .to_owned(),
+                1 => "a command runs in the background already, and mcp.policy.max_running allows one; end it with exec_stop".to_owned(),
+                most => format!(
+                    "{most} commands run in the background already, as many as mcp.policy.max_running allows; end one with exec_stop"
+                ),
+            })
         })
     }
 
@@ -87,12 +91,14 @@ impl Session {
         look: impl FnOnce(&Store) -> Result<T, Trouble> + Send + 'static,
     ) -> Result<T, Trouble> {
         let path = self.place.store.clone();
+        let unusable = self.live.unusable();
         let (answer, answered) = tokio::sync::oneshot::channel();
         tokio::task::spawn_blocking(move || {
             let opened = match Store::open_read_only(&path) {
-                Err(Error::NoStore { .. }) => {
-                    Err(Trouble::Other("nothing was recorded here yet".to_owned()))
-                }
+                Err(Error::NoStore { .. }) => Err(Trouble::Other(match unusable {
+                    Some(why) => format!("the record cannot be used: {why}"),
+                    None => "nothing was recorded here yet".to_owned(),
+                })),
                 opened => opened.map_err(Trouble::from),
             };
             let (found, store) = match opened {

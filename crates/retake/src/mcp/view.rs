@@ -10,18 +10,24 @@ use std::time::Duration;
 
 use retake_effects::Effects;
 use retake_effects::tests::TestStatus;
-use retake_event::{ErrorCode, LeftFate, Run, State, Stream, Word};
+use retake_event::{ErrorCode, LeftFate, Run, RunError, State, Stream, Word};
 use retake_store::Store;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::excerpt::{self, Excerpt};
+use super::answer::in_our_words;
+use super::excerpt::{self, Excerpt, Missing, Position};
+use super::line::{byte_at, visible};
+use super::live::Ended;
+use crate::config::Config;
 use crate::term;
 
 /// How many failed tests and changed files are listed.
 const LISTED: usize = 20;
 /// How much of a test's message is shown.
 const MESSAGE: usize = 500;
+/// How much of a command.
+const COMMAND: usize = 1000;
 
 /// One run.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -66,6 +72,9 @@ pub(super) struct RunView {
     /// What else there is to know, such as how to get output that is not shown
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) notes: Vec<String>,
+    /// Up to where the streams were looked at.
+    #[serde(skip)]
+    pub(super) ends: [Position; 2],
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -120,61 +129,144 @@ pub(super) struct StreamView {
     pub(super) lines: u64,
     /// Whether the text below is all of it
     pub(super) complete: bool,
+    /// The text begins with this line, as what came before it was shown earlier
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) since_line: Option<u64>,
     pub(super) text: String,
+}
+
+/// What the policy has to do with advice.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hints {
+    shell: bool,
+    /// The run was started to stay.
+    background: bool,
+    longest_ms: u64,
+}
+
+impl Hints {
+    pub(super) fn of(config: &Config, background: bool) -> Self {
+        let key = match background {
+            true => "mcp.policy.max_running_seconds",
+            false => "mcp.policy.max_timeout_seconds",
+        };
+        let longest_ms = config.number(key).saturating_mul(1000);
+        Self { shell: config.truth("mcp.policy.shell"), background, longest_ms }
+    }
 }
 
 /// Where the output of a run is read from.
 pub(super) enum Output<'a> {
     /// What the result carries, and the record for what does not fit in there.
     Carried {
-        streams: &'a [Vec<u8>; 2],
-        complete: [bool; 2],
+        ended: &'a Ended,
         store: Option<&'a Store>,
     },
     Recorded(&'a Store),
-    /// Only what came after these bytes of a run that may still go on.
-    Since(&'a Store, [u64; 2]),
+    /// Only what came after these places of a run that may still go on.
+    Since(&'a Store, [Position; 2]),
+    /// Of a run that goes on without a record nothing can be shown yet, only how much there is.
+    Unseen([Size; 2]),
+}
+
+/// How large an output is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Size {
+    pub(super) bytes: u64,
+    pub(super) lines: u64,
+}
+
+/// What was found of one stream.
+struct Found {
+    bytes: u64,
+    excerpt: Excerpt,
+    /// Where it begins.
+    start: Position,
+    /// The middle was not kept anywhere.
+    lost: bool,
 }
 
 impl Output<'_> {
-    fn excerpt(&self, run: &Run, stream: Stream, budget: usize) -> io::Result<(u64, Excerpt)> {
+    fn excerpt(&self, run: &Run, stream: Stream, budget: usize) -> io::Result<Found> {
         let id = run.intent.id;
         let failed = run.state != State::Running && !run.success();
-        let of = |input: &mut dyn Read, length| {
-            Ok((length, excerpt::excerpt(input, length, budget, failed)?))
+        let of = |input: &mut dyn Read, bytes: u64, start: Position| {
+            let excerpt = excerpt::excerpt(input, bytes - start.bytes, start, budget, failed)?;
+            Ok(Found { bytes, excerpt, start, lost: false })
         };
         let opened = |store: &Store| store.read_output(id, stream).map_err(io::Error::other);
+        let recorded = |store: &Store| {
+            let mut output = opened(store)?;
+            let length = output.length();
+            of(&mut output, length, Position::default())
+        };
+        let at = stream.index();
         match self {
-            Self::Carried { streams, complete, store } => {
-                let bytes = &streams[stream.index()];
+            Self::Carried { ended, store } => {
+                let bytes = &ended.streams[at];
                 match store {
-                    Some(store) if !complete[stream.index()] => {
-                        let mut output = opened(store)?;
-                        let length = output.length();
-                        of(&mut output, length)
-                    }
-                    _ => of(&mut &bytes[..], bytes.len() as u64),
+                    Some(store) if !ended.complete[at] => recorded(store),
+                    _ => match carried_ends(bytes).filter(|_| !ended.complete[at]) {
+                        None => of(&mut &bytes[..], bytes.len() as u64, Position::default()),
+                        Some(ends) => Ok(Found {
+                            bytes: ended.sizes[at].bytes,
+                            excerpt: both_ends(ends, ended.sizes[at], budget, failed)?,
+                            start: Position::default(),
+                            lost: true,
+                        }),
+                    },
                 }
             }
-            Self::Recorded(store) => {
+            Self::Recorded(store) => recorded(store),
+            Self::Since(store, places) => {
                 let mut output = opened(store)?;
                 let length = output.length();
-                of(&mut output, length)
+                let start =
+                    if places[at].bytes <= length { places[at] } else { Position::default() };
+                io::Seek::seek(&mut output, io::SeekFrom::Start(start.bytes))?;
+                of(&mut output, length, start)
             }
-            Self::Since(store, offsets) => {
-                let mut output = opened(store)?;
-                let length = output.length();
-                let start = offsets[stream.index()].min(length);
-                io::Seek::seek(&mut output, io::SeekFrom::Start(start))?;
-                of(&mut output, length - start)
+            Self::Unseen(sizes) => {
+                let Size { bytes, lines } = sizes[at];
+                let missing = (bytes > 0).then_some(Missing::Lines(1, lines.max(1)));
+                let excerpt = Excerpt { lines, missing, ..Excerpt::default() };
+                Ok(Found { bytes, excerpt, start: Position::default(), lost: true })
             }
         }
     }
 }
 
+/// The beginning and the end of an output whose middle the result does not carry.
+fn carried_ends(carried: &[u8]) -> Option<(&[u8], &[u8])> {
+    let from = (carried.len() / 2).saturating_sub(64);
+    let mark = b"\n[retake: ";
+    let at = from + carried[from..].windows(mark.len()).position(|window| window == mark)?;
+    let end = at + 1 + carried[at + 1..].iter().position(|&byte| byte == b'\n')?;
+    Some((&carried[..at], &carried[end + 1..]))
+}
+
+fn both_ends(
+    (head, tail): (&[u8], &[u8]),
+    size: Size,
+    budget: usize,
+    failed: bool,
+) -> io::Result<Excerpt> {
+    let room = budget.saturating_sub(excerpt::GAP) / 2;
+    let of = |mut bytes: &[u8], start| {
+        let length = bytes.len() as u64;
+        excerpt::excerpt(&mut bytes, length, start, room, failed)
+    };
+    let ended = tail.iter().filter(|&&byte| byte == b'\n').count() as u64;
+    let before = Position { lines: size.lines.saturating_sub(ended), ..Position::default() };
+    let (first, last) = (of(head, Position::default())?, of(tail, before)?);
+    let lost = size.bytes - (head.len() + tail.len()) as u64;
+    let text = format!("{}\n[{lost} bytes were not kept]\n{}", first.text.trim_end(), last.text);
+    Ok(Excerpt { text, ..last })
+}
+
 impl RunView {
-    /// Looks at a run; the output takes at most about `budget` characters.
-    pub(super) fn new(run: &Run, output: &Output<'_>, budget: usize) -> Self {
+    /// Looks at a run; the output takes at most `budget` characters.
+    pub(super) fn new(run: &Run, output: &Output<'_>, budget: usize, hints: Hints) -> Self {
         let (intent, ending) = (&run.intent, run.ending.as_ref());
         let effects = ending
             .and_then(|ending| ending.effects.clone())
@@ -182,7 +274,7 @@ impl RunView {
         let mut view = Self {
             about: String::new(),
             run_id: intent.id.to_string(),
-            command: intent.command.clone(),
+            command: cut(&intent.command, COMMAND),
             working_directory: intent.working_directory.clone(),
             state: match run.state {
                 State::Running => "running",
@@ -202,7 +294,7 @@ impl RunView {
             recorded: run.recorded,
             error: ending.and_then(|ending| ending.error.as_ref()).map(|error| ErrorView {
                 code: error.code.as_str().to_owned(),
-                message: error.message.clone(),
+                message: in_our_words(&error.message),
             }),
             tests: effects.as_ref().and_then(tests),
             changes: effects.as_ref().filter(|effects| effects.files_tracked).map(changes),
@@ -219,15 +311,24 @@ impl RunView {
             stdout: StreamView::default(),
             stderr: StreamView::default(),
             notes: Vec::new(),
+            ends: [Position::default(); 2],
         };
-        if let Some(advice) = ending.and_then(|ending| ending.error.as_ref()).and_then(advice) {
-            view.notes.push(advice);
-        }
+        let error = ending.and_then(|ending| ending.error.as_ref());
+        view.notes.extend(error.and_then(|error| advice(error, view.timeout_ms, hints)));
         view.about = view.facts();
         view.streams(run, output, budget);
-        if !run.recorded && run.state != State::Running {
-            view.notes
-                .push("This run is not in the record, so other tools cannot look at it.".into());
+        match output {
+            Output::Unseen(_) => view.notes.push(
+                "This run is not recorded: its output is shown when it is over, and other tools cannot look at it.".into(),
+            ),
+            _ if run.recorded || run.state == State::Running => {}
+            _ => view.notes.push(
+                match view.stdout.complete && view.stderr.complete {
+                    true => "This run is not in the record, so other tools cannot look at it.",
+                    false => "This run is not in the record, so what is not shown here is lost, and other tools cannot look at it.",
+                }
+                .into(),
+            ),
         }
         view
     }
@@ -239,37 +340,48 @@ impl RunView {
         let mut looked = [Stream::Stderr, Stream::Stdout].map(|stream| {
             let half = if stream == Stream::Stderr { budget / 2 } else { left };
             let found = output.excerpt(run, stream, half);
-            left = left.saturating_sub(found.as_ref().map_or(0, |(_, found)| found.text.len()));
+            let took = found.as_ref().map_or(0, |found| found.excerpt.text.chars().count());
+            left = left.saturating_sub(took);
             (stream, found)
         });
-        if let (_, Ok((_, found))) = &looked[0]
-            && found.missing.is_some()
+        if let (_, Ok(found)) = &looked[0]
+            && found.excerpt.missing.is_some()
             && left > budget / 8
         {
-            let found = output.excerpt(run, Stream::Stderr, budget / 2 + left);
+            let took = found.excerpt.text.chars().count();
+            let found = output.excerpt(run, Stream::Stderr, took + left);
             looked[0].1 = found;
         }
         for (stream, found) in looked {
             let name = stream.as_str();
-            let (bytes, excerpt) = match found {
+            let Found { bytes, excerpt, start, lost } = match found {
                 Ok(found) => found,
                 Err(error) => {
                     self.notes.push(format!("The {name} could not be read: {error}."));
                     continue;
                 }
             };
-            let Excerpt { text, lines, missing, unsearched } = excerpt;
-            if let Some((from, to)) = missing {
+            self.ends[stream.index()] = excerpt.end;
+            let Excerpt { text, lines, missing, unsearched, .. } = excerpt;
+            if let Some(missing) = missing.filter(|_| !lost) {
+                let rest = match missing {
+                    Missing::Lines(from, to) => format!("\"lines\":\"{from}-{to}\""),
+                    Missing::Columns(line, (from, to)) => {
+                        format!("\"lines\":\"{line}\",\"columns\":\"{from}-{to}\"")
+                    }
+                };
                 self.notes.push(format!(
-                    "Not all of {name} is shown. The rest: runs_logs {{\"run\":\"{short}\",\"stream\":\"{name}\",\"lines\":\"{from}-{to}\"}}, or \"pattern\" instead of \"lines\" to search it."
+                    "Not all of {name} is shown. The rest: runs_logs {{\"run\":\"{short}\",\"stream\":\"{name}\",{rest}}}, or \"pattern\" to search it."
                 ));
             }
-            if let Some((from, to)) = unsearched {
+            if let Some((from, to)) = unsearched.filter(|_| !lost) {
                 self.notes.push(format!(
                     "{name} is so large that lines {from}-{to} were not searched for errors; runs_logs with \"pattern\" does."
                 ));
             }
-            let view = StreamView { bytes, lines, complete: missing.is_none(), text };
+            let since = (start != Position::default()).then_some(start.lines + 1);
+            let complete = missing.is_none() && since.is_none() && !lost;
+            let view = StreamView { bytes, lines, complete, since_line: since, text };
             match stream {
                 Stream::Stdout => self.stdout = view,
                 Stream::Stderr => self.stderr = view,
@@ -285,7 +397,16 @@ impl RunView {
                 continue;
             }
             let lines = term::count(stream.lines, "line");
-            _ = writeln!(text, "--- {name}: {lines}, {} ---", term::size(stream.bytes));
+            _ = write!(text, "--- {name}: {lines}, {}", term::size(stream.bytes));
+            if stream.text.is_empty() {
+                let what = if stream.since_line.is_some() { "nothing new" } else { "not shown" };
+                _ = writeln!(text, "; {what} ---");
+                continue;
+            }
+            if let Some(since) = stream.since_line {
+                _ = write!(text, "; from line {since} on");
+            }
+            text.push_str(" ---\n");
             text.push_str(&stream.text);
             if !text.ends_with('\n') {
                 text.push('\n');
@@ -353,7 +474,7 @@ impl RunView {
         } else {
             " [not recorded]".to_owned()
         };
-        format!("{ended}{of}\n$ {}\n", term::visible(&self.command))
+        format!("{ended}{of}\n$ {}\n", visible(&self.command))
     }
 }
 
@@ -441,13 +562,33 @@ fn changes(effects: &Effects) -> ChangesView {
 }
 
 /// What a caller of a tool can do about an error; the hints in the record speak of options.
-fn advice(error: &retake_event::RunError) -> Option<String> {
+fn advice(error: &RunError, timeout_ms: Option<u64>, hints: Hints) -> Option<String> {
     let advice = match error.code {
-        ErrorCode::NotFound => {
-            "Check the spelling and the PATH, or give the program's full path. Shell builtins need \"shell\": true."
+        ErrorCode::NotFound if error.message.contains("no program of that name") => {
+            match hints.shell {
+                true => {
+                    "Check the spelling and the PATH, or give the program's full path. Shell builtins need \"shell\": true."
+                }
+                false => "Check the spelling and the PATH, or give the program's full path.",
+            }
         }
+        ErrorCode::NotFound if error.message.contains("no such file") => {
+            "Check the path; a relative one counts from cwd."
+        }
+        ErrorCode::NotFound => "Give a program that this system can run.",
         ErrorCode::Timeout => {
-            "Look at the last output for what it waited for. Give it longer with timeout_seconds, or start it with exec_start if it is meant to keep running."
+            let longer = timeout_ms.is_some_and(|timeout| timeout < hints.longest_ms);
+            let longer = match (longer, hints.background) {
+                (true, true) => " Give it longer with timeout_seconds.",
+                (true, false) => {
+                    " Give it longer with timeout_seconds, or start it with exec_start if it is meant to keep running."
+                }
+                (false, true) => " The policy allows no longer time.",
+                (false, false) => {
+                    " The policy allows a call no longer time; start it with exec_start if it is meant to keep running."
+                }
+            };
+            return Some(format!("Look at the last output for what it waited for.{longer}"));
         }
         ErrorCode::LimitExceeded => {
             "Raise the limit with limits, as far as the policy allows, or make the command use less."
@@ -459,11 +600,11 @@ fn advice(error: &retake_event::RunError) -> Option<String> {
     Some(advice.to_owned())
 }
 
-/// At most so many bytes of a text.
+/// At most so many characters of a text.
 pub(super) fn cut(text: &str, most: usize) -> String {
-    if text.len() <= most {
+    let end = byte_at(text, most);
+    if end == text.len() {
         return text.to_owned();
     }
-    let end = (0..=most).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
-    format!("{}…", &text[..end])
+    format!("{}… [{} characters more]", &text[..end], text[end..].chars().count())
 }

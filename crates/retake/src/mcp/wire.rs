@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 
 use rmcp::RoleServer;
-use rmcp::model::{ClientJsonRpcMessage, ErrorData, RequestId, ServerJsonRpcMessage};
+use rmcp::model::{ClientJsonRpcMessage, ErrorCode, ErrorData, RequestId, ServerJsonRpcMessage};
 use rmcp::transport::Transport;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -147,6 +147,17 @@ where
     }
 }
 
+/// Of a method that is not there the SDK gives the name alone.
+fn in_words(mut message: ServerJsonRpcMessage) -> ServerJsonRpcMessage {
+    if let ServerJsonRpcMessage::Error(answer) = &mut message
+        && answer.error.code == ErrorCode::METHOD_NOT_FOUND
+        && !answer.error.message.contains(' ')
+    {
+        answer.error.message = format!("there is no method {}", answer.error.message).into();
+    }
+    message
+}
+
 fn too_long() -> String {
     format!("the message is longer than {LONGEST} bytes")
 }
@@ -191,7 +202,7 @@ where
         message: ServerJsonRpcMessage,
     ) -> impl Future<Output = io::Result<()>> + Send + 'static {
         let output = self.output.clone();
-        async move { write(&output, message).await }
+        async move { write(&output, in_words(message)).await }
     }
 
     async fn receive(&mut self) -> Option<ClientJsonRpcMessage> {

@@ -55,8 +55,7 @@ error[E0308]: mismatched types
    |     ^^^^ expected `u32`, found `&str`
    Compiling dependency number 301 v1.0.0
    Compiling dependency number 302 v1.0.0
-[lines 308-585 left out]
-   Compiling dependency number 581 v1.0.0
+[lines 308-586 left out]
    Compiling dependency number 582 v1.0.0
    Compiling dependency number 583 v1.0.0
    Compiling dependency number 584 v1.0.0
@@ -78,7 +77,7 @@ error[E0308]: mismatched types
    Compiling dependency number 600 v1.0.0
 error: could not compile `thing` (lib) due to 1 previous error
 ---
-Not all of stderr is shown. The rest: runs_logs {\"run\":\"ID\",\"stream\":\"stderr\",\"lines\":\"8-298\"}, or \"pattern\" instead of \"lines\" to search it.
+Not all of stderr is shown. The rest: runs_logs {\"run\":\"ID\",\"stream\":\"stderr\",\"lines\":\"8-298\"}, or \"pattern\" to search it.
 "
     );
 }
@@ -181,17 +180,13 @@ $ seq 1000000
 14
 15
 16
-[lines 17-999992 left out]
-999993
-999994
-999995
-999996
+[lines 17-999996 left out]
 999997
 999998
 999999
 1000000
 ---
-Not all of stdout is shown. The rest: runs_logs {\"run\":\"ID\",\"stream\":\"stdout\",\"lines\":\"17-999992\"}, or \"pattern\" instead of \"lines\" to search it.
+Not all of stdout is shown. The rest: runs_logs {\"run\":\"ID\",\"stream\":\"stdout\",\"lines\":\"17-999996\"}, or \"pattern\" to search it.
 "
     );
     let run = crate::client::run_id(&result);

@@ -116,3 +116,13 @@ fn as_many_as_the_policy_allows() {
         started
     });
 }
+
+#[test]
+fn a_run_that_goes_on_is_no_measure() {
+    let sandbox = Sandbox::new();
+    sandbox.file("ask", "read answer\n");
+    let mut client = Client::new(&sandbox);
+    let run = run_id(&client.tool("exec_start", json!({"argv": ["sh", "ask"]})));
+    let repeated = client.text("again", json!({"run": run}));
+    assert!(repeated.contains("still goes on") && !repeated.contains("was 0ms"), "{repeated}");
+}

@@ -43,6 +43,10 @@ fn what_is_started_ends_when_the_policy_says() {
     assert!(text(&started).contains("The policy allows at most 1s"), "{started}");
     let ended = client.tool("exec_wait", json!({"run": run_id(&started), "seconds": 60}));
     assert_eq!(ended["structuredContent"]["outcome"], "timed_out", "{ended}");
+    // No advice that could not be followed.
+    let told = text(&ended);
+    assert!(told.contains("The policy allows no longer time."), "{told}");
+    assert!(!told.contains("exec_start") && !told.contains("Give it longer"), "{told}");
 }
 
 #[test]
@@ -76,6 +80,28 @@ fn more_calls_than_may_run_wait_for_their_turn() {
     assert!(times.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{times:?}");
     assert_eq!(client.tool("exec", json!({"argv": ["true"]}))["isError"], false);
     assert!(!sandbox.project().join("made").exists());
+}
+
+#[test]
+fn progress_only_grows_from_the_queue_to_the_end() {
+    let sandbox = Sandbox::new();
+    sandbox.file(".agent/config.yml", "mcp:\n  policy:\n    max_parallel: 1\n");
+    let mut client = Client::new(&sandbox);
+    client.begin_tool("exec", json!({"argv": ["sleep", "1.5"]}));
+    let second = client.begin(
+        "tools/call",
+        json!({"name": "exec", "arguments": {"argv": ["sleep", "1.5"]}, "_meta": {"progressToken": 7}}),
+    );
+    let (mut last, mut running) = (0.0, false);
+    loop {
+        let next = client
+            .wait_for(|message| message["id"] == second || message["params"]["progressToken"] == 7);
+        let Some(progress) = next["params"]["progress"].as_f64() else { break };
+        assert!(progress > last, "{next} after {last}");
+        last = progress;
+        running |= next["params"]["message"].as_str().unwrap().starts_with("running");
+    }
+    assert!(running, "{last}");
 }
 
 #[test]

@@ -40,24 +40,55 @@ fn messages_that_are_none_are_answered() {
 fn calls_that_are_wrong_say_how() {
     let sandbox = Sandbox::new();
     let mut client = Client::new(&sandbox);
+    let id = client.begin_tool("no_such_tool", json!({}));
+    let answer = client.answer_to(id);
+    assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    assert!(answer["error"]["message"].as_str().unwrap().contains("there is no tool no_such_tool"));
+    // What a tool does not take is an answer, as models do not see errors of the protocol.
     for (name, arguments, expected) in [
-        ("no_such_tool", json!({}), "there is no tool no_such_tool"),
-        ("exec", json!({"argv": "ls"}), "expected a sequence"),
-        ("exec", json!({"argv": ["ls"], "timeout": 5}), "unknown field `timeout`"),
-        ("runs_show", json!({}), "missing field `run`"),
-        ("exec", json!({"argv": ["ls"], "limits": {"memory": 1}}), "unknown field `memory`"),
+        ("exec", json!({"argv": "ls"}), "not run: argv takes a list, not the text \"ls\""),
+        ("exec", json!({"command": 5}), "not run: command takes a text, not the number 5"),
+        (
+            "exec",
+            json!({"argv": ["ls", 1], "timeout_seconds": "x", "limits": 3}),
+            "not run: argv[1] takes a text, not the number 1; limits takes an object, not the number 3; timeout_seconds takes a number, not the text \"x\"",
+        ),
+        (
+            "exec",
+            json!({"argv": ["ls"], "timeout": 5}),
+            "not run: there is no timeout; did you mean timeout_seconds?",
+        ),
+        (
+            "exec",
+            json!({"argv": ["ls"], "env": {"A": 1}}),
+            "not run: env.A takes a text, not the number 1",
+        ),
+        (
+            "exec",
+            json!({"argv": ["ls"], "limits": {"memory": 1}}),
+            "not run: there is no limits.memory; did you mean limits.memory_mb?",
+        ),
+        ("runs_show", json!({}), "run is missing"),
+        ("runs_list", json!({"limit": -1}), "limit takes 0 or more, not the number -1"),
+        ("runs_list", json!({"limit": 0}), "limit: 0 shows nothing; give 1 or more"),
+        ("tests", json!({"limit": 0}), "limit: 0 shows nothing; give 1 or more"),
     ] {
-        let id = client.begin_tool(name, arguments.clone());
-        let answer = client.answer_to(id);
-        assert_eq!(answer["error"]["code"], -32602, "{name} {arguments}: {answer}");
-        let message = answer["error"]["message"].as_str().unwrap();
-        assert!(message.contains(expected), "{name} {arguments}: {message}");
+        let result = client.tool(name, arguments.clone());
+        assert_eq!(result["isError"], true, "{name} {arguments}: {result}");
+        assert_eq!(text(&result), expected, "{name} {arguments}");
     }
+    let nulls = json!({"argv": ["true"], "command": null, "env": null, "limits": null, "track_changes": null});
+    assert_eq!(client.tool("exec", nulls)["isError"], false);
+    let unknown = client.text("runs_show", json!({"run": "abcdef99"}));
+    assert_eq!(unknown, "no run matches `abcdef99`; runs_list shows what there is");
+    let absent = client.request("logging/setLevel", json!({"level": "info"}));
+    assert_eq!(absent["error"]["message"], "there is no method logging/setLevel", "{absent}");
     for (arguments, expected) in [
         (json!({}), "there is nothing to run"),
         (json!({"argv": []}), "the command is empty"),
         (json!({"command": "ls", "argv": ["ls"]}), "not both"),
         (json!({"argv": ["ls", "a\u{0}b"]}), "NUL"),
+        (json!({"argv": ["ls", "x".repeat(200_000)]}), "; pass it in a file"),
         (json!({"argv": ["ls"], "cwd": "no/such"}), "there is no such directory"),
         (json!({"argv": ["ls"], "timeout_seconds": -1}), "is not a number of seconds"),
         (json!({"argv": ["ls"], "timeout_seconds": 0, "env": {"A B": "x"}}), "is not a name"),
@@ -65,7 +96,8 @@ fn calls_that_are_wrong_say_how() {
     ] {
         let result = client.tool("exec", arguments.clone());
         assert_eq!(result["isError"], true, "{arguments}: {result}");
-        assert!(text(&result).contains(expected), "{arguments}: {result}");
+        assert!(text(&result).contains(expected), "{expected}: {result}");
+        assert!(!text(&result).contains("stdin"), "exec has none: {result}");
     }
 }
 

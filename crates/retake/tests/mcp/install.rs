@@ -44,3 +44,19 @@ fn a_file_that_cannot_be_read_is_refused_and_shown_what_to_add() {
     assert_eq!(std::fs::read_to_string(sandbox.project().join(".mcp.json")).unwrap(), "{ broken");
     assert_eq!(sandbox.retake(&["mcp", "install", "emacs"]).code, 2);
 }
+
+#[test]
+fn a_record_elsewhere_is_where_the_server_keeps_it() {
+    let sandbox = Sandbox::new();
+    let installed = sandbox.retake(&["--store", "else where", "mcp", "install", "claude"]);
+    assert!(
+        installed.stderr.contains("--store '") && installed.code == 0,
+        "{}",
+        installed.snapshot()
+    );
+    let text = std::fs::read_to_string(sandbox.project().join(".mcp.json")).unwrap();
+    let entry: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let args = &entry["mcpServers"]["retake"]["args"];
+    let store = sandbox.project().join("else where");
+    assert_eq!(*args, serde_json::json!(["--store", store.to_str().unwrap(), "mcp"]));
+}

@@ -13,5 +13,6 @@ mod conformance;
 mod faults;
 mod install;
 mod offered;
+mod output;
 mod policy;
 mod record;

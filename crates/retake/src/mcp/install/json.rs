@@ -2,21 +2,27 @@
 
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstInputValue, CstObject, CstObjectProp, CstRootNode};
-use jsonc_parser::json;
 
-use super::{Client, NAME, PATIENCE_SECONDS};
+use super::{Client, NAME, PATIENCE_SECONDS, Start};
 
-pub(super) fn with(client: Client, text: &str, program: &str) -> Result<String, String> {
+pub(super) fn with(client: Client, text: &str, start: &Start) -> Result<String, String> {
     let empty = text.trim().is_empty();
     let root = parse(if empty { "{}\n" } else { text })?;
     let object = root.object_value().ok_or("it is not a JSON object")?;
     let servers = servers(client, &object, true)?.ok_or("there is no place for servers")?;
-    let entry = entry(client, program, is_second(client, &object));
-    match servers.get(NAME) {
+    let second = is_second(client, &object);
+    // Of several entries with the name, clients take the last.
+    let mut there = named(&servers);
+    let last = there.pop();
+    there.into_iter().for_each(CstObjectProp::remove);
+    match last {
+        None => _ = servers.append(NAME, entry(client, start, second)),
         // What is there may say more than we would: only how we are started is ours.
-        Some(there) if started_the_same(client, &there, program) => {}
-        Some(there) => there.set_value(entry),
-        None => _ = servers.append(NAME, entry),
+        Some(there) if started_the_same(client, &there, start) => {}
+        Some(there) => match there.object_value() {
+            None => there.set_value(entry(client, start, second)),
+            Some(there) => renew(client, &there, start),
+        },
     }
     let text = root.to_string();
     // What it cannot read itself must not be written.
@@ -30,10 +36,8 @@ pub(super) fn without(client: Client, text: &str) -> Result<String, String> {
     }
     let root = parse(text)?;
     let object = root.object_value().ok_or("it is not a JSON object")?;
-    if let Some(servers) = servers(client, &object, false)?
-        && let Some(there) = servers.get(NAME)
-    {
-        there.remove();
+    if let Some(servers) = servers(client, &object, false)? {
+        named(&servers).into_iter().for_each(CstObjectProp::remove);
     }
     Ok(root.to_string())
 }
@@ -72,30 +76,69 @@ fn is_second(client: Client, object: &CstObject) -> bool {
     client == Client::Opencode && servers.is_some_and(|servers| servers.get("command").is_none())
 }
 
-fn entry(client: Client, program: &str, second: bool) -> CstInputValue {
-    let command = CstInputValue::from(program);
-    let patience = CstInputValue::from(PATIENCE_SECONDS * 1000);
+/// All entries with our name.
+fn named(servers: &CstObject) -> Vec<CstObjectProp> {
+    let ours = |entry: &CstObjectProp| {
+        let name = entry.name().and_then(|name| name.decoded_value().ok());
+        name.as_deref() == Some(NAME)
+    };
+    servers.properties().into_iter().filter(ours).collect()
+}
+
+/// The keys that say how we are started, in the order in which they are written.
+fn started(client: Client, start: &Start) -> Vec<(&'static str, CstInputValue)> {
+    let words = |words: Vec<&String>| {
+        CstInputValue::Array(words.into_iter().map(|word| word.as_str().into()).collect())
+    };
     match client {
-        Client::Opencode if second => {
-            json!({ "type": "local", "command": [command, "mcp"], "timeout": { "request": patience } })
-        }
         Client::Opencode => {
-            json!({ "type": "local", "command": [command, "mcp"], "enabled": true, "timeout": patience })
+            let all = std::iter::once(&start.program).chain(&start.args).collect();
+            vec![("command", words(all))]
         }
-        Client::Gemini => {
-            json!({ "command": command, "args": ["mcp"], "timeout": patience })
-        }
-        Client::Claude | Client::Codex => {
-            json!({ "type": "stdio", "command": command, "args": ["mcp"] })
+        _ => vec![
+            ("command", start.program.as_str().into()),
+            ("args", words(start.args.iter().collect())),
+        ],
+    }
+}
+
+fn entry(client: Client, start: &Start, second: bool) -> CstInputValue {
+    let patience = || CstInputValue::from(PATIENCE_SECONDS * 1000);
+    let (first, last) = match client {
+        Client::Opencode if second => (
+            vec![("type", "local".into())],
+            vec![("timeout", CstInputValue::Object(vec![("request".to_owned(), patience())]))],
+        ),
+        Client::Opencode => (
+            vec![("type", "local".into())],
+            vec![("enabled", true.into()), ("timeout", patience())],
+        ),
+        Client::Gemini => (Vec::new(), vec![("timeout", patience())]),
+        Client::Claude | Client::Codex => (vec![("type", "stdio".into())], Vec::new()),
+    };
+    let keys = first.into_iter().chain(started(client, start)).chain(last);
+    CstInputValue::Object(keys.map(|(name, value)| (name.to_owned(), value)).collect())
+}
+
+/// Sets how we are started and leaves everything else.
+fn renew(client: Client, entry: &CstObject, start: &Start) {
+    for (name, value) in started(client, start) {
+        match entry.get(name) {
+            Some(there) => there.set_value(value),
+            None => _ = entry.append(name, value),
         }
     }
 }
 
 /// Whether an entry starts this program in this way.
-fn started_the_same(client: Client, entry: &CstObjectProp, program: &str) -> bool {
+fn started_the_same(client: Client, entry: &CstObjectProp, start: &Start) -> bool {
     let Some(entry) = entry.value().and_then(|entry| entry.to_serde_value()) else { return false };
+    let all: Vec<&String> = std::iter::once(&start.program).chain(&start.args).collect();
     match client {
-        Client::Opencode => entry["command"] == serde_json::json!([program, "mcp"]),
-        _ => entry["command"] == program && entry["args"] == serde_json::json!(["mcp"]),
+        Client::Opencode => entry["command"] == serde_json::json!(all),
+        _ => {
+            entry["command"] == start.program.as_str()
+                && entry["args"] == serde_json::json!(start.args)
+        }
     }
 }

@@ -16,6 +16,29 @@ const NAME: &str = "retake";
 /// A client must not give up on a call before the longest time limit of a command.
 pub(crate) const PATIENCE_SECONDS: u64 = 3700;
 
+/// How a client starts the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Start {
+    pub(crate) program: String,
+    pub(crate) args: Vec<String>,
+}
+
+impl Start {
+    /// With the record where it is by itself, or at this place.
+    pub(crate) fn new(program: String, store: Option<&Path>) -> Self {
+        let mut args = vec!["mcp".to_owned()];
+        if let Some(store) = store {
+            args.splice(0..0, ["--store".to_owned(), store.to_string_lossy().into_owned()]);
+        }
+        Self { program, args }
+    }
+
+    pub(crate) fn line(&self) -> String {
+        let words = std::iter::once(&self.program).chain(&self.args);
+        retake_engine::quote(words.map(String::as_str))
+    }
+}
+
 /// A program that starts MCP servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Client {
@@ -93,10 +116,10 @@ impl Client {
     }
 
     /// The text of the client's file with the server in it.
-    pub(super) fn with(self, text: &str, program: &str) -> Result<String, String> {
+    pub(super) fn with(self, text: &str, start: &Start) -> Result<String, String> {
         match self {
-            Self::Codex => toml::with(text, program),
-            json => json::with(json, text, program),
+            Self::Codex => toml::with(text, start),
+            json => json::with(json, text, start),
         }
     }
 
@@ -108,16 +131,16 @@ impl Client {
     }
 
     /// What the client's file must have, and nothing else.
-    pub(crate) fn snippet(self, program: &str) -> String {
-        self.with("", program).unwrap_or_default()
+    pub(crate) fn snippet(self, start: &Start) -> String {
+        self.with("", start).unwrap_or_default()
     }
 
-    pub(crate) fn install(self, file: &Path, program: &str) -> Result<Changed, InstallError> {
+    pub(crate) fn install(self, file: &Path, start: &Start) -> Result<Changed, InstallError> {
         let before = read(file)?.unwrap_or_default();
-        let after = self.with(&before, program).map_err(|why| InstallError::Unreadable {
+        let after = self.with(&before, start).map_err(|why| InstallError::Unreadable {
             path: file.to_owned(),
             why,
-            snippet: self.snippet(program),
+            snippet: self.snippet(start),
         })?;
         write(file, &before, &after)
     }

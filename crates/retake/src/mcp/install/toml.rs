@@ -2,11 +2,11 @@
 
 use toml_edit::{Array, DocumentMut, Item, Table, Value, value};
 
-use super::{NAME, PATIENCE_SECONDS};
+use super::{NAME, PATIENCE_SECONDS, Start};
 
 const SERVERS: &str = "mcp_servers";
 
-pub(super) fn with(text: &str, program: &str) -> Result<String, String> {
+pub(super) fn with(text: &str, start: &Start) -> Result<String, String> {
     let mut document: DocumentMut = parse(text)?;
     let servers = document.entry(SERVERS).or_insert_with(|| {
         let mut table = Table::new();
@@ -14,20 +14,18 @@ pub(super) fn with(text: &str, program: &str) -> Result<String, String> {
         Item::Table(table)
     });
     let servers = servers.as_table_like_mut().ok_or("mcp_servers is not a table")?;
-    let known = servers.get(NAME).is_some_and(|entry| {
-        let args = entry.get("args").and_then(Item::as_array);
-        let args = args.map(|args| args.iter().filter_map(Value::as_str).collect::<Vec<_>>());
-        entry.get("command").and_then(Item::as_str) == Some(program)
-            && args.as_deref() == Some(&["mcp"])
-    });
-    if known {
+    if servers.get(NAME).is_some_and(|entry| started_the_same(entry, start)) {
         return Ok(text.to_owned());
     }
-    let mut entry = Table::new();
-    entry["command"] = value(program);
-    entry["args"] = value(Array::from_iter(["mcp"]));
-    entry["tool_timeout_sec"] = value(i64::try_from(PATIENCE_SECONDS).unwrap_or(i64::MAX));
-    servers.insert(NAME, Item::Table(entry));
+    let entry = servers.entry(NAME).or_insert_with(|| Item::Table(Table::new()));
+    let entry = entry.as_table_like_mut().ok_or("mcp_servers.retake is not a table")?;
+    // Whatever else is there was put there by somebody.
+    entry.insert("command", value(&start.program));
+    entry.insert("args", value(Array::from_iter(&start.args)));
+    if !entry.contains_key("tool_timeout_sec") {
+        let patience = i64::try_from(PATIENCE_SECONDS).unwrap_or(i64::MAX);
+        entry.insert("tool_timeout_sec", value(patience));
+    }
     Ok(document.to_string())
 }
 
@@ -40,6 +38,14 @@ pub(super) fn without(text: &str) -> Result<String, String> {
         }
     }
     Ok(document.to_string())
+}
+
+/// Whether an entry starts this program in this way.
+fn started_the_same(entry: &Item, start: &Start) -> bool {
+    let args = entry.get("args").and_then(Item::as_array);
+    let args = args.map(|args| args.iter().filter_map(Value::as_str).collect::<Vec<_>>());
+    entry.get("command").and_then(Item::as_str) == Some(&start.program)
+        && args.is_some_and(|args| args == start.args)
 }
 
 fn parse(text: &str) -> Result<DocumentMut, String> {

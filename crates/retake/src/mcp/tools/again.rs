@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use retake_event::Run;
+use retake_event::{Run, State};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -45,7 +45,10 @@ pub(super) async fn again(
     let launched = exec::turn(session, errand, &call).await?;
     let (live, notes) = exec::ended(launched, call).await?;
     let (view, ended) = exec::look(session, live, notes, exec::budget(again.max_chars)).await?;
-    let compared = changes::compared(&then, &ended.run).replace("retake runs diff", "runs_diff");
+    let compared = match then.state {
+        State::Running => "that one still goes on, so there is nothing to compare with".to_owned(),
+        _ => changes::compared(&then, &ended.run).replace("retake runs diff", "runs_diff"),
+    };
     let text = format!("compared with run {}: {compared}\n{}", then.intent.id.short(), view.text());
     let repeated = Repeated { of: then.intent.id.to_string(), compared, run: view };
     Ok(Answer::new(&repeated, text))

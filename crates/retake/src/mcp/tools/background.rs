@@ -1,19 +1,22 @@
 //! Commands that outlive the call that starts them, and end with the server.
 
-use std::io::{Read as _, Seek as _, SeekFrom};
+use std::cell::Cell;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::sync::Arc;
 use std::time::Duration;
 
 use regex::bytes::Regex;
-use retake_event::{RunId, Stream};
+use retake_event::{Run, RunId, State, Stream};
 use retake_store::Store;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::exec::{self, Command, Errand, Launched, Stay, budget};
 use super::{Answer, Call, Session, Trouble};
+use crate::mcp::excerpt::Position;
+use crate::mcp::line::{self, Keep, Taking};
 use crate::mcp::live::Live;
-use crate::mcp::view::{Output, RunView};
+use crate::mcp::view::{Hints, Output, RunView};
 
 /// A command that cannot work at all usually ends within this time.
 const SETTLING: Duration = Duration::from_millis(300);
@@ -21,6 +24,8 @@ const USUAL_WAIT: f64 = 30.0;
 const LONGEST_WAIT: f64 = 600.0;
 /// How much unseen output a pattern is looked for in.
 const SEARCHED: u64 = 8 << 20;
+/// How far back the beginning of a line is looked for.
+const LINE: u64 = 64 << 10;
 /// How long a run may take from the call to its place in the record.
 const PREPARING: Duration = Duration::from_secs(2);
 /// What was printed is looked at this long after it came, and again after twice that, and so on:
@@ -37,7 +42,7 @@ pub(super) struct Wait {
     /// Wait at most so many seconds. Default: 30; at most 600
     #[serde(default)]
     seconds: Option<f64>,
-    /// Return as soon as output that exec_wait has not shown yet matches this regular expression
+    /// Return as soon as a line of output that exec_wait has not shown yet matches this regular expression; ^ and $ are the ends of the line
     #[serde(default)]
     until: Option<String>,
     /// How many characters of output to show at most. Default: 8000
@@ -99,7 +104,7 @@ pub(super) async fn start(
     view.notes.extend(notes);
     if !settled {
         // A pattern that is waited for next may be in what was shown here.
-        live.show([0; 2]);
+        live.show([Position::default(); 2]);
         let short = live.id.short();
         view.notes.push(format!(
             "It goes on. exec_wait {{\"run\":\"{short}\"}} shows what it prints next, exec_input writes to it, exec_stop ends it."
@@ -116,12 +121,12 @@ pub(super) async fn wait(
     let live = find(session, &wait.run)?;
     let seconds = wait.seconds.unwrap_or(USUAL_WAIT);
     let time = Duration::try_from_secs_f64(seconds.min(LONGEST_WAIT))
-        .map_err(|_| Trouble::request(format!("seconds: {seconds} is not a number of seconds")))?;
+        .map_err(|_| Trouble::argument(format!("seconds: {seconds} is not a number of seconds")))?;
     let until = match &wait.until {
         None => None,
-        Some(pattern) => {
-            Some(Regex::new(pattern).map_err(|error| Trouble::request(format!("until: {error}")))?)
-        }
+        Some(pattern) => Some(
+            Regex::new(pattern).map_err(|error| Trouble::argument(format!("until: {error}")))?,
+        ),
     };
     let deadline = tokio::time::Instant::now() + time;
     let mut watched = live.watch();
@@ -144,7 +149,7 @@ pub(super) async fn wait(
             () = tokio::time::sleep_until(deadline) => break,
             () = call.context.ct.cancelled() => break,
             _ = ticks.tick(), if call.wants_progress() => {
-                call.report(live.begun.elapsed(), live.progress().bytes).await;
+                call.report(live.begun.elapsed(), live.progress().sizes).await;
             }
             changed = watched.changed() => {
                 if changed.is_err() {
@@ -161,6 +166,10 @@ pub(super) async fn wait(
         }
     }
     let mut view = unseen(session, &live, budget(wait.max_chars)).await?;
+    if let (Some(false), Some(why)) = (matched, live.unrecorded.get()) {
+        view.notes.push(format!("The pattern could not be looked for without a record ({why})."));
+        matched = None;
+    }
     match (matched, view.state.as_str()) {
         (Some(true), _) => view.notes.push("The pattern was found.".to_owned()),
         (Some(false), "running") => {
@@ -223,55 +232,70 @@ async fn unseen(
     budget: usize,
 ) -> Result<RunView, Trouble> {
     let (id, from) = (live.id, live.shown());
-    let ended = live.progress().ended;
-    if let Some(ended) = ended.filter(|ended| !ended.run.recorded) {
-        live.show(ended.streams.each_ref().map(|stream| stream.len() as u64));
-        let output =
-            Output::Carried { streams: &ended.streams, complete: ended.complete, store: None };
-        return Ok(RunView::new(&ended.run, &output, budget));
+    let hints = Hints::of(&session.config, true);
+    if let Some(ended) = live.progress().ended.filter(|ended| !ended.run.recorded) {
+        let output = Output::Carried { ended: &ended, store: None };
+        return Ok(RunView::new(&ended.run, &output, budget, hints));
     }
     let look = async || {
         session
             .read(move |store| {
                 let run = store.get(id)?;
-                let lengths = lengths(store, id)?;
-                Ok((RunView::new(&run, &Output::Since(store, from), budget), lengths))
+                Ok(RunView::new(&run, &Output::Since(store, from), budget, hints))
             })
             .await
     };
-    let mut looked = look().await;
     let until = tokio::time::Instant::now() + PREPARING;
-    while looked.is_err() && !live.progress().over && tokio::time::Instant::now() < until {
-        // On a busy machine its intent may still be on its way into the record.
-        tokio::time::sleep(GATHER).await;
-        looked = look().await;
+    loop {
+        if live.unrecorded.get().is_some() && !live.progress().over {
+            break;
+        }
+        match look().await {
+            Ok(view) => {
+                live.show(view.ends);
+                return Ok(view);
+            }
+            Err(trouble) if live.progress().over => return Err(trouble),
+            // On a busy machine its intent may still be on its way into the record.
+            Err(_) if tokio::time::Instant::now() < until => tokio::time::sleep(GATHER).await,
+            Err(_) => break,
+        }
     }
-    let (view, until) = looked.map_err(|trouble| match trouble {
-        Trouble::Store(_) | Trouble::Other(_) => Trouble::Other(format!(
-            "it is not in the record, so its output can be shown only when it is over ({trouble})"
-        )),
-        other => other,
-    })?;
-    live.show(until);
-    Ok(view)
+    let intent = live.intent.get().cloned();
+    let intent = intent.ok_or_else(|| Trouble::Other("it has not begun yet".to_owned()))?;
+    let run = Run { intent, state: State::Running, ending: None, recorded: false };
+    Ok(RunView::new(&run, &Output::Unseen(live.progress().sizes), budget, hints))
 }
 
-fn lengths(store: &Store, id: RunId) -> Result<[u64; 2], Trouble> {
-    Ok([
-        store.read_output(id, Stream::Stdout)?.length(),
-        store.read_output(id, Stream::Stderr)?.length(),
-    ])
-}
-
-fn matches(store: &Store, id: RunId, from: [u64; 2], pattern: &Regex) -> Result<bool, Trouble> {
+fn matches(
+    store: &Store,
+    id: RunId,
+    from: [Position; 2],
+    pattern: &Regex,
+) -> Result<bool, Trouble> {
     for stream in Stream::BOTH {
         let mut output = store.read_output(id, stream)?;
-        let start = from[stream.index()].max(output.length().saturating_sub(SEARCHED));
-        let mut bytes = Vec::new();
-        let read = output
-            .seek(SeekFrom::Start(start))
-            .and_then(|_| output.take(SEARCHED).read_to_end(&mut bytes));
-        if read.is_ok() && pattern.is_match(&bytes) {
+        let (length, shown) = (output.length(), from[stream.index()].bytes);
+        let start = shown.max(length.saturating_sub(SEARCHED));
+        let mut taking = Taking::new(Keep { from: 0, most: 0 }, Some(pattern));
+        let found = Cell::new(false);
+        let mut look = || -> io::Result<()> {
+            // A match may begin in what was shown of the line, but not end there.
+            let back = start.saturating_sub(LINE);
+            let mut before = Vec::new();
+            output.seek(SeekFrom::Start(back))?;
+            (&mut output).take(start - back).read_to_end(&mut before)?;
+            let begin = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+            taking.behind(&line::clean(&before[begin..]));
+            line::each(
+                &mut (&mut output).take(length - start),
+                &mut taking,
+                &|_| !found.get(),
+                &mut |_, line| found.set(found.get() || line.matched()),
+            )?;
+            Ok(())
+        };
+        if look().is_ok() && found.get() {
             return Ok(true);
         }
     }

@@ -17,11 +17,11 @@ use serde::Deserialize;
 
 use crate::effects::{Wanted, Watch};
 use crate::job::{Job, Spec};
-use crate::mcp::answer::{Answer, Trouble};
+use crate::mcp::answer::{Answer, Trouble, in_our_words};
 use crate::mcp::live::{Ended, Eye, Live};
 use crate::mcp::policy::Asked;
 use crate::mcp::session::Session;
-use crate::mcp::view::{Output, RunView};
+use crate::mcp::view::{Hints, Output, RunView};
 use crate::request::Problems;
 use crate::slot::Slot;
 use crate::{git, term};
@@ -140,15 +140,14 @@ pub(super) async fn turn(
 ) -> Result<Launched, Trouble> {
     let launching = launch(session, errand);
     tokio::pin!(launching);
-    let begun = tokio::time::Instant::now();
-    let mut ticks = tokio::time::interval_at(begun + TELL, TELL);
+    let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + TELL, TELL);
     loop {
         tokio::select! {
             launched = &mut launching => return launched,
             // It waited for its turn, and nobody wants it any more.
             () = call.context.ct.cancelled() => return Err(Trouble::Other("cancelled".to_owned())),
             _ = ticks.tick(), if call.wants_progress() => {
-                call.tell(begun.elapsed(), "waiting for other commands to end").await;
+                call.tell("waiting for other commands to end").await;
             }
         }
     }
@@ -185,8 +184,8 @@ pub(super) async fn ended(
                 live.cancel.cancel(libc::SIGTERM);
             }
             _ = ticks.tick(), if call.wants_progress() => {
-                let bytes = watched.borrow_and_update().bytes;
-                call.report(live.begun.elapsed(), bytes).await;
+                let sizes = watched.borrow_and_update().sizes;
+                call.report(live.begun.elapsed(), sizes).await;
             }
         }
     };
@@ -202,9 +201,10 @@ pub(super) async fn look(
 ) -> Result<(RunView, Arc<Ended>), Trouble> {
     let ended = live.progress().ended.ok_or_else(|| Trouble::Other("the run is lost".into()))?;
     let of = ended.clone();
+    let hints = Hints::of(&session.config, false);
     let view = move |store: Option<&Store>| {
-        let output = Output::Carried { streams: &of.streams, complete: of.complete, store };
-        let mut view = RunView::new(&of.run, &output, budget);
+        let output = Output::Carried { ended: &of, store };
+        let mut view = RunView::new(&of.run, &output, budget, hints);
         view.notes.extend(notes);
         view
     };
@@ -271,13 +271,27 @@ fn carry_out(
         eye.watch = Some(Watch::begin(&wanted, cwd, &session.place, &session.config));
     }
     slot.arm(live.cancel.clone());
+    live.intent.get_or_init(|| job.intent.clone());
+    let problem = if session.config.truth("execution.audit.enabled") {
+        slot.store().err().map(|error| error.to_string())
+    } else {
+        Some("execution.audit.enabled is off".to_owned())
+    };
+    // Whoever waits for it need not look for it in the record.
+    if let Some(problem) = &problem {
+        live.unrecorded.get_or_init(|| problem.clone());
+    }
+    session.live.recorded(problem);
     let done =
         slot.run(job, true, &mut eye).map_err(|unrecorded| Trouble::request(unrecorded.problem))?;
     let bytes = done.run.ending.as_ref().map_or([0; 2], |e| [e.stdout_bytes, e.stderr_bytes]);
+    let mut sizes = live.progress().sizes;
+    sizes.iter_mut().zip(bytes).for_each(|(size, bytes)| size.bytes = bytes);
     live.end(Some(Ended {
         run: done.run,
         streams: done.output,
         complete: bytes.map(|bytes| bytes <= CARRIED),
+        sizes,
     }));
     Ok(notes)
 }
@@ -386,7 +400,7 @@ fn prepare(
 
 /// A problem in the words of this interface.
 fn told(problem: &Problem) -> String {
-    problem.to_string().replace("--cwd", "cwd").replace(", or --no-timeout for none", "")
+    in_our_words(problem).replace("--cwd", "cwd").replace(", or --no-timeout for none", "")
 }
 
 fn with_checkout(mut ids: CorrelationIds, command: &Command, cwd: &Path) -> CorrelationIds {

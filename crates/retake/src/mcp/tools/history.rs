@@ -8,7 +8,7 @@ use retake_store::{TestHistory, TestStatus};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, Session, Trouble};
+use super::{Answer, Session, Trouble, limit};
 use crate::term;
 
 const USUAL: usize = 50;
@@ -58,7 +58,7 @@ struct History {
 }
 
 pub(super) async fn tests(session: &Arc<Session>, asked: Tests) -> Result<Answer, Trouble> {
-    let limit = asked.limit.unwrap_or(USUAL).min(MOST);
+    let limit = limit(asked.limit, USUAL, MOST)?;
     let mut found =
         session.read(move |store| Ok((store.tests(asked.name.as_deref())?, asked))).await?;
     let asked = found.1;
@@ -88,7 +88,7 @@ pub(super) async fn tests(session: &Arc<Session>, asked: Tests) -> Result<Answer
         text.push_str("no recorded test matches\n");
     }
     if omitted > 0 {
-        _ = writeln!(text, "and {omitted} more");
+        _ = writeln!(text, "and {omitted} more; a larger limit or a name shows them");
     }
     Ok(Answer::new(&Histories { tests, omitted }, text))
 }

@@ -1,6 +1,7 @@
 //! The tools: what they are called, what they take and give, and who does them.
 
 mod again;
+mod arguments;
 mod background;
 mod exec;
 mod history;
@@ -8,7 +9,7 @@ mod logs;
 mod runs;
 
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use retake_event::CorrelationIds;
 use rmcp::RoleServer;
@@ -22,13 +23,15 @@ use serde_json::Value;
 
 use super::answer::{Answer, Trouble};
 use super::session::Session;
-use super::view::RunView;
+use super::view::{RunView, Size};
 use crate::term;
 
 /// Whose call it is, and how to reach the client while it goes on.
 pub(super) struct Call {
     pub(super) ids: CorrelationIds,
     pub(super) context: RequestContext<RoleServer>,
+    /// When the call came: progress is counted from here, whatever the call does meanwhile.
+    begun: Instant,
 }
 
 impl Call {
@@ -41,7 +44,7 @@ impl Call {
             .or_else(|| Some(context.id.to_string()));
         ids.task_id = given(&["taskId"]).or(ids.task_id);
         ids.step_id = given(&["stepId"]).or(ids.step_id);
-        Self { ids, context }
+        Self { ids, context, begun: Instant::now() }
     }
 
     fn wants_progress(&self) -> bool {
@@ -50,15 +53,15 @@ impl Call {
 
     /// Tells the client that the run goes on. Its output is not in here: it is redacted only on its
     /// way into the record.
-    async fn report(&self, elapsed: Duration, bytes: [u64; 2]) {
+    async fn report(&self, elapsed: Duration, sizes: [Size; 2]) {
         let took = term::duration(Duration::from_secs(elapsed.as_secs()));
-        let size = term::size(bytes[0] + bytes[1]);
-        self.tell(elapsed, &format!("running for {took}, {size} of output")).await;
+        let size = term::size(sizes[0].bytes + sizes[1].bytes);
+        self.tell(&format!("running for {took}, {size} of output")).await;
     }
 
-    async fn tell(&self, elapsed: Duration, message: &str) {
+    async fn tell(&self, message: &str) {
         let Some(token) = self.context.meta.get_progress_token() else { return };
-        let progress = ProgressNotificationParam::new(token, elapsed.as_secs_f64());
+        let progress = ProgressNotificationParam::new(token, self.begun.elapsed().as_secs_f64());
         // A client that is gone shows on its own.
         drop(self.context.peer.notify_progress(progress.with_message(message)).await);
     }
@@ -192,42 +195,62 @@ fn without_widths(schema: &mut Value) {
     }
 }
 
-/// Does what a call asks for. What the caller can do something about is an answer; only a tool that
-/// is not there, or arguments that it does not take, are errors of the protocol.
+/// Does what a call asks for. What the caller can do something about is an answer, wrong arguments
+/// included (so says the protocol: models do not see its errors); a tool that is not there is not.
 pub(super) async fn call(
     session: &Arc<Session>,
     name: &str,
     arguments: Option<JsonObject>,
     call: Call,
 ) -> Result<CallToolResult, ErrorData> {
-    let given = arguments.unwrap_or_default();
-    let answered: Result<Answer, Trouble> = match name {
-        "exec" => exec::exec(session, read(given)?, call).await,
-        "exec_start" => background::start(session, read(given)?, call).await,
-        "exec_wait" => background::wait(session, read(given)?, call).await,
-        "exec_input" => background::input(session, read(given)?).await,
-        "exec_stop" => background::stop(session, read(given)?).await,
-        "again" => again::again(session, read(given)?, call).await,
-        "runs_list" => runs::list(session, read(given)?).await,
-        "runs_show" => runs::show(session, read(given)?).await,
-        "runs_logs" => logs::logs(session, read(given)?).await,
-        "runs_search" => runs::search(session, read(given)?).await,
-        "runs_diff" => runs::diff(session, read(given)?).await,
-        "tests" => history::tests(session, read(given)?).await,
-        other => {
-            let known: Vec<_> = all().iter().map(|tool| tool.name.as_ref()).collect();
-            let message = format!("there is no tool {other}; there are {}", known.join(", "));
-            return Err(ErrorData::invalid_params(message, None));
-        }
+    let Some(tool) = all().iter().find(|tool| tool.name == name) else {
+        let known: Vec<_> = all().iter().map(|tool| tool.name.as_ref()).collect();
+        let message = format!("there is no tool {name}; there are {}", known.join(", "));
+        return Err(ErrorData::invalid_params(message, None));
     };
+    let answered = answer(session, tool, arguments.unwrap_or_default(), call).await;
     Ok(match answered {
         Ok(answer) => answer.into_result(),
         Err(trouble) => trouble.into_result(),
     })
 }
 
-fn read<T: DeserializeOwned>(arguments: JsonObject) -> Result<T, ErrorData> {
-    serde_json::from_value(Value::Object(arguments)).map_err(|error| {
-        ErrorData::invalid_params(format!("the arguments are wrong: {error}"), None)
-    })
+async fn answer(
+    session: &Arc<Session>,
+    tool: &Tool,
+    given: JsonObject,
+    call: Call,
+) -> Result<Answer, Trouble> {
+    match tool.name.as_ref() {
+        "exec" => exec::exec(session, to_run(tool, given)?, call).await,
+        "exec_start" => background::start(session, to_run(tool, given)?, call).await,
+        "exec_wait" => background::wait(session, read(tool, given)?, call).await,
+        "exec_input" => background::input(session, read(tool, given)?).await,
+        "exec_stop" => background::stop(session, read(tool, given)?).await,
+        "again" => again::again(session, to_run(tool, given)?, call).await,
+        "runs_list" => runs::list(session, read(tool, given)?).await,
+        "runs_show" => runs::show(session, read(tool, given)?).await,
+        "runs_logs" => logs::logs(session, read(tool, given)?).await,
+        "runs_search" => runs::search(session, read(tool, given)?).await,
+        "runs_diff" => runs::diff(session, read(tool, given)?).await,
+        "tests" => history::tests(session, read(tool, given)?).await,
+        other => Err(Trouble::Other(format!("nobody does {other}"))),
+    }
+}
+
+fn read<T: DeserializeOwned>(tool: &Tool, given: JsonObject) -> Result<T, Trouble> {
+    arguments::read(tool, given).map_err(|problems| Trouble::argument(problems.join("; ")))
+}
+
+/// The arguments of a tool that runs something.
+fn to_run<T: DeserializeOwned>(tool: &Tool, given: JsonObject) -> Result<T, Trouble> {
+    arguments::read(tool, given).map_err(Trouble::Request)
+}
+
+/// How many are wanted.
+fn limit(given: Option<usize>, usual: usize, most: usize) -> Result<usize, Trouble> {
+    match given {
+        Some(0) => Err(Trouble::argument("limit: 0 shows nothing; give 1 or more")),
+        given => Ok(given.unwrap_or(usual).min(most)),
+    }
 }

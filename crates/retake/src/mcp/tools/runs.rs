@@ -11,9 +11,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::exec::budget;
-use super::{Answer, Session, Trouble};
+use super::{Answer, Session, Trouble, limit};
 use crate::cli::runs::{diff as comparison, differences, when};
-use crate::mcp::view::{Output, RunView, cut};
+use crate::mcp::answer::in_our_words;
+use crate::mcp::line::visible;
+use crate::mcp::view::{Hints, Output, RunView, cut};
 use crate::{record, shown, term};
 
 /// What is not indexed is read up to this much.
@@ -101,7 +103,7 @@ fn line(run: &Run) -> String {
         term::ago(run.intent.start_time, Timestamp::now()),
         shown::outcome(run).0,
         shown::duration(run),
-        cut(&term::visible(&run.intent.command), LINE)
+        cut(&visible(&run.intent.command), LINE)
     )
 }
 
@@ -112,13 +114,13 @@ pub(super) async fn list(session: &Arc<Session>, list: List) -> Result<Answer, T
         Some("ok") => Some(Status::Ok),
         Some("failed") => Some(Status::Failed),
         Some(other) => {
-            return Err(Trouble::request(format!(
+            return Err(Trouble::argument(format!(
                 "status takes running, ok or failed, not {other}"
             )));
         }
     };
     let since = list.since.as_deref().map(when::parse).transpose();
-    let since = since.map_err(|why| Trouble::request(format!("since: {why}")))?;
+    let since = since.map_err(|why| Trouble::argument(format!("since: {why}")))?;
     let at = |path: String| session.here.join(path).components().collect::<PathBuf>();
     let filter = Filter {
         status,
@@ -134,7 +136,7 @@ pub(super) async fn list(session: &Arc<Session>, list: List) -> Result<Answer, T
         tests_failed: list.tests_failed,
         ..Filter::default()
     };
-    let limit = list.limit.unwrap_or(USUAL).min(MOST);
+    let limit = limit(list.limit, USUAL, MOST)?;
     let page = session.read(move |store| Ok(store.list(&filter, None, limit)?)).await?;
     let more = page.next.is_some();
     let mut text: String = page.runs.iter().map(|run| line(run) + "\n").collect();
@@ -160,10 +162,11 @@ pub(super) struct Show {
 
 pub(super) async fn show(session: &Arc<Session>, show: Show) -> Result<Answer, Trouble> {
     let budget = budget(show.max_chars);
+    let hints = Hints::of(&session.config, false);
     let view = session
         .read(move |store| {
             let run = find(store, &show.run)?;
-            let mut view = RunView::new(&run, &Output::Recorded(store), budget);
+            let mut view = RunView::new(&run, &Output::Recorded(store), budget, hints);
             let children = store.children(run.intent.id)?;
             for child in children.iter().take(USUAL) {
                 view.notes.push(format!("Inside it: {}", line(child)));
@@ -179,7 +182,7 @@ pub(super) async fn show(session: &Arc<Session>, show: Show) -> Result<Answer, T
 
 /// The one run that a text names.
 pub(super) fn find(store: &Store, text: &str) -> Result<Run, Trouble> {
-    record::find(store, text).map_err(|failure| Trouble::Other(failure.to_string()))
+    record::find(store, text).map_err(|failure| Trouble::Other(in_our_words(&failure)))
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -213,16 +216,16 @@ struct Hit {
 
 pub(super) async fn search(session: &Arc<Session>, search: Search) -> Result<Answer, Trouble> {
     if !search.text.contains(char::is_alphanumeric) {
-        return Err(Trouble::request(
+        return Err(Trouble::argument(
             "there is no word in text; search takes letters and digits, runs_logs with a pattern anything else",
         ));
     }
-    let limit = search.limit.unwrap_or(USUAL).min(MOST);
+    let limit = limit(search.limit, USUAL, MOST)?;
     let found = session.read(move |store| Ok(store.search(&search.text, limit, SCAN)?)).await?;
     let mut text = String::new();
     let mut hits = Vec::new();
     for hit in &found.hits {
-        let (stream, snippet) = (hit.stream.as_str(), term::visible(&hit.snippet).into_owned());
+        let (stream, snippet) = (hit.stream.as_str(), visible(&hit.snippet));
         _ = writeln!(text, "{}\n    {stream}: {snippet}", line(&hit.run));
         hits.push(Hit { run: Line::of(&hit.run), stream: stream.to_owned(), snippet });
     }
@@ -233,7 +236,11 @@ pub(super) async fn search(session: &Arc<Session>, search: Search) -> Result<Ans
         text.push_str("There are older ones; a larger limit shows them.\n");
     }
     if found.skipped_bytes > 0 {
-        _ = writeln!(text, "{} were not looked at.", term::size(found.skipped_bytes));
+        _ = writeln!(
+            text,
+            "{} of older output were not looked at; runs_list finds a run by other marks, and runs_logs with \"pattern\" searches its output.",
+            term::size(found.skipped_bytes)
+        );
     }
     let hits = Hits { hits, more: found.more, skipped_bytes: found.skipped_bytes };
     Ok(Answer::new(&hits, text))
@@ -304,7 +311,10 @@ fn compare(store: &Store, a: &Run, b: &Run, most: usize) -> Result<(Differences,
         let compared = comparison::compare(store, a, b, stream)
             .map_err(|failure| Trouble::Other(failure.to_string()))?;
         let name = stream.as_str();
-        let whole = compared.diff.as_deref().map(term::visible_lines);
+        let whole = compared
+            .diff
+            .as_deref()
+            .map(|diff| diff.lines().map(|line| visible(line) + "\n").collect::<String>());
         let diff = whole.as_deref().map(|diff| cut(diff, most));
         match (&diff, compared.first_difference) {
             _ if compared.same => _ = writeln!(text, "{name}: same"),
@@ -320,7 +330,7 @@ fn compare(store: &Store, a: &Run, b: &Run, most: usize) -> Result<(Differences,
         Ok(StreamDifference {
             same: compared.same,
             first_difference: compared.first_difference,
-            cut: whole.is_some_and(|whole| whole.len() > most),
+            cut: whole.is_some_and(|whole| whole.chars().count() > most),
             diff,
         })
     };

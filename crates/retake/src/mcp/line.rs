@@ -1,0 +1,609 @@
+//! One line of output as a model sees it: what a terminal would leave on the screen, with nothing
+//! lost silently, in bounded memory however long the line is.
+//!
+//! Everything that shows, counts, cuts or searches output does it on this text, so that a pattern
+//! finds what was shown and columns are the same everywhere.
+
+use std::io::{self, Read};
+
+use regex::bytes::Regex;
+
+use super::excerpt;
+
+/// Text that the next carriage return may take back. Longer than any progress bar.
+const SEGMENT: usize = 4 << 10;
+/// So many parts that were written over are kept in a line.
+const OVERWRITTEN: usize = 20;
+/// Stands where a line went back to its beginning.
+const RETURN: &str = "\u{240d}";
+/// What is kept of the end of a line that is not kept whole.
+const TAIL: usize = 250;
+/// A match in a longer line is found if it is not longer than this.
+const WINDOW: usize = 64 << 10;
+/// What is kept around a match.
+const AROUND: usize = 1000;
+const BLOCK: usize = 64 << 10;
+
+/// Whether a character hides or turns text that stands near it, or is itself hidden text.
+fn hides(c: char) -> bool {
+    matches!(c,
+        '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{feff}' | '\u{e0000}'..='\u{e01ef}')
+}
+
+#[derive(Debug, Default, PartialEq)]
+enum Escape {
+    #[default]
+    None,
+    Begun,
+    Parameters(String),
+    Charset,
+    /// A title or a link, up to its end.
+    Text(String),
+    TextEnd,
+}
+
+/// What writes a line to the screen.
+#[derive(Debug, Default)]
+struct Screen {
+    /// Bytes of a character that has not ended.
+    partial: Vec<u8>,
+    escape: Escape,
+    escape_bytes: usize,
+    segment: String,
+    /// The part before the last carriage return: what follows decides whether it matters.
+    pending: Option<String>,
+    /// The segment is too long to be taken back and goes out as it comes.
+    committed: bool,
+    emitted: bool,
+    kept: usize,
+    lost: usize,
+}
+
+impl Screen {
+    fn push(&mut self, bytes: &[u8], out: &mut dyn FnMut(&str)) {
+        let plain = |byte: &u8| (0x20..0x7f).contains(byte) || *byte == b'\t';
+        if self.partial.is_empty()
+            && self.escape == Escape::None
+            && bytes.iter().all(plain)
+            && let Ok(text) = std::str::from_utf8(bytes)
+        {
+            return self.text(text, out);
+        }
+        let joined;
+        let mut rest = bytes;
+        if !self.partial.is_empty() {
+            joined = [std::mem::take(&mut self.partial), bytes.to_vec()].concat();
+            rest = &joined;
+        }
+        while !rest.is_empty() {
+            let Err(error) = std::str::from_utf8(rest).map(|text| self.characters(text, out))
+            else {
+                break;
+            };
+            let (good, bad) = rest.split_at(error.valid_up_to());
+            self.characters(std::str::from_utf8(good).unwrap_or_default(), out);
+            match error.error_len() {
+                Some(length) => {
+                    self.characters("\u{fffd}", out);
+                    rest = &bad[length..];
+                }
+                None => {
+                    self.partial = bad.to_vec();
+                    break;
+                }
+            }
+        }
+    }
+
+    fn characters(&mut self, text: &str, out: &mut dyn FnMut(&str)) {
+        let mut plain = 0;
+        for (at, c) in text.char_indices() {
+            if self.escape == Escape::None && (c == '\t' || !c.is_control() && !hides(c)) {
+                continue;
+            }
+            self.text(&text[plain..at], out);
+            plain = at + c.len_utf8();
+            self.special(c, out);
+            self.escape_bytes =
+                if self.escape == Escape::None { 0 } else { self.escape_bytes + c.len_utf8() };
+        }
+        self.text(&text[plain..], out);
+    }
+
+    fn special(&mut self, c: char, out: &mut dyn FnMut(&str)) {
+        match &mut self.escape {
+            Escape::None => match c {
+                '\u{1b}' => self.escape = Escape::Begun,
+                '\u{9b}' => self.escape = Escape::Parameters(String::new()),
+                '\r' => self.back(out),
+                c if hides(c) => self.text(&c.escape_default().to_string(), out),
+                c if c == '\t' || !c.is_control() => {
+                    self.text(c.encode_utf8(&mut [0; 4]), out);
+                }
+                _ => {}
+            },
+            Escape::Begun => {
+                self.escape = match c {
+                    '[' => Escape::Parameters(String::new()),
+                    ']' | 'P' | 'X' | '^' | '_' => Escape::Text(String::new()),
+                    '(' | ')' | '*' | '+' | '#' | '%' => Escape::Charset,
+                    '\u{1b}' => Escape::Begun,
+                    _ => Escape::None,
+                }
+            }
+            Escape::Parameters(given) => match c {
+                '\u{20}'..='\u{3f}' if given.len() < 64 => given.push(c),
+                '\u{40}'..='\u{7e}' => {
+                    let back = c == 'G' && ["", "0", "1"].contains(&given.as_str());
+                    self.escape = Escape::None;
+                    if back {
+                        self.back(out);
+                    }
+                }
+                // It was none: what follows is text.
+                _ => {
+                    self.escape = Escape::None;
+                    self.special(c, out);
+                }
+            },
+            Escape::Charset => self.escape = Escape::None,
+            Escape::Text(swallowed) => match c {
+                '\u{7}' | '\u{9c}' => self.escape = Escape::None,
+                '\u{1b}' => self.escape = Escape::TextEnd,
+                c if swallowed.len() < SEGMENT => swallowed.push(c),
+                _ => self.give_back(out),
+            },
+            Escape::TextEnd => {
+                self.escape = Escape::Begun;
+                if c == '\\' {
+                    self.escape = Escape::None;
+                } else {
+                    self.special(c, out);
+                }
+            }
+        }
+    }
+
+    /// An escape that never ends must not hide the rest of the line.
+    fn give_back(&mut self, out: &mut dyn FnMut(&str)) {
+        if let Escape::Text(swallowed) = std::mem::take(&mut self.escape) {
+            let text: String = swallowed.chars().filter(|c| !c.is_control()).collect();
+            self.characters(&text, out);
+        }
+    }
+
+    fn text(&mut self, text: &str, out: &mut dyn FnMut(&str)) {
+        if self.committed {
+            return out(text);
+        }
+        self.segment.push_str(text);
+        if self.segment.len() > SEGMENT {
+            if let Some(before) = self.pending.take() {
+                self.settle(&before, out);
+            }
+            self.committed = true;
+            let segment = std::mem::take(&mut self.segment);
+            self.emit(&segment, out);
+        }
+    }
+
+    /// The line goes on at its beginning.
+    fn back(&mut self, out: &mut dyn FnMut(&str)) {
+        if std::mem::take(&mut self.committed) || self.segment.trim().is_empty() {
+            return self.segment.clear();
+        }
+        if let Some(before) = self.pending.take() {
+            self.settle(&before, out);
+        }
+        self.pending = Some(std::mem::take(&mut self.segment));
+    }
+
+    /// Keeps what was written over, unless it was a step of a progress that goes on.
+    fn settle(&mut self, before: &str, out: &mut dyn FnMut(&str)) {
+        if !matters(before, &self.segment) {
+            return;
+        }
+        if self.kept < OVERWRITTEN {
+            self.kept += 1;
+            self.emit(before, out);
+        } else {
+            self.lost += 1;
+        }
+    }
+
+    fn emit(&mut self, text: &str, out: &mut dyn FnMut(&str)) {
+        if std::mem::replace(&mut self.emitted, true) {
+            out(RETURN);
+        }
+        out(text);
+    }
+
+    /// How many of the bytes that came last belong to something that has not ended.
+    fn held(&self) -> usize {
+        self.partial.len() + self.escape_bytes
+    }
+
+    /// Ends the line; the next one can begin.
+    fn end(&mut self, out: &mut dyn FnMut(&str)) {
+        if !std::mem::take(&mut self.partial).is_empty() {
+            self.characters("\u{fffd}", out);
+        }
+        self.give_back(out);
+        if !self.committed {
+            if let Some(before) = self.pending.take() {
+                if self.segment.trim().is_empty() {
+                    self.segment = before;
+                } else {
+                    self.settle(&before, out);
+                }
+            }
+            if self.lost > 0 {
+                self.emit(&format!("[{} more overwritten]", self.lost), out);
+            }
+            if !self.segment.is_empty() {
+                let segment = std::mem::take(&mut self.segment);
+                self.emit(&segment, out);
+            }
+        }
+        *self = Self::default();
+    }
+}
+
+/// Whether text says something that what was written over it does not.
+fn matters(before: &str, after: &str) -> bool {
+    if excerpt::error_in(before).is_some() || before.to_ascii_lowercase().contains("warn") {
+        return true;
+    }
+    let first = |text: &str| {
+        let mut words = text.split(|c: char| !c.is_alphanumeric());
+        words.find(|word| word.contains(char::is_alphabetic)).map(str::to_owned)
+    };
+    let word = first(before);
+    word.is_some() && !before.contains(|c: char| c.is_ascii_digit()) && word != first(after)
+}
+
+/// A text as it is shown, for what is at hand as a whole.
+pub(super) fn clean(bytes: &[u8]) -> String {
+    let (mut screen, mut text) = (Screen::default(), String::new());
+    screen.push(bytes, &mut |piece| text.push_str(piece));
+    screen.end(&mut |piece| text.push_str(piece));
+    text
+}
+
+/// A text in which nothing hides, for what is no output.
+pub(super) fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c != '\t' && (c.is_control() || hides(c)) {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    shown
+}
+
+/// Which characters of a line are kept.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Keep {
+    /// Characters before the first that is kept.
+    pub(super) from: u64,
+    pub(super) most: usize,
+}
+
+/// Where a pattern matches in a line, counted in characters, and what stands there.
+#[derive(Clone, Debug)]
+struct Hit {
+    from: u64,
+    to: u64,
+    around: String,
+    /// Characters before `around`.
+    start: u64,
+}
+
+/// A line, as far as it is kept.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Line {
+    pub(super) text: String,
+    /// Characters of the text.
+    kept: usize,
+    /// Characters before the text.
+    from: u64,
+    /// The end of what is not in the text.
+    tail: String,
+    /// All characters of the line.
+    pub(super) chars: u64,
+    hit: Option<Hit>,
+}
+
+/// A line in the form in which it is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Shown {
+    pub(super) text: String,
+    /// The first characters that are not in it, counted from 1.
+    pub(super) cut: Option<(u64, u64)>,
+}
+
+impl Line {
+    fn push(&mut self, piece: &str, keep: Keep) {
+        let count = piece.chars().count();
+        let before = usize::try_from(keep.from.saturating_sub(self.chars)).unwrap_or(usize::MAX);
+        self.chars += count as u64;
+        if before >= count {
+            return;
+        }
+        let piece = &piece[byte_at(piece, before)..];
+        let end = byte_at(piece, keep.most - self.kept);
+        self.text.push_str(&piece[..end]);
+        self.kept += (count - before).min(keep.most - self.kept);
+        if end < piece.len() {
+            self.tail.push_str(last(&piece[end..], TAIL));
+            if self.tail.len() > TAIL * 16 {
+                self.tail = last(&self.tail, TAIL).to_owned();
+            }
+        }
+    }
+
+    pub(super) fn matched(&self) -> bool {
+        self.hit.is_some()
+    }
+
+    /// Lets a part of the text be what is shown of a line that is too long.
+    pub(super) fn focus(&mut self, part: std::ops::Range<usize>) {
+        self.hit = Some(hit(&self.text, part, self.from));
+    }
+
+    /// The line within `limit` characters: cut in its middle, or to what stands around a match.
+    pub(super) fn shown(mut self, limit: usize) -> Shown {
+        let chars = self.chars.saturating_sub(self.from);
+        if chars <= limit as u64 && self.kept as u64 == chars {
+            return Shown { text: self.text, cut: None };
+        }
+        let marker = left_out(self.chars, self.chars + 1).len();
+        let tail = (limit.saturating_sub(marker) / 4).min(TAIL);
+        let head = limit.saturating_sub(marker + tail).min(self.kept);
+        if let Some(hit) = self.hit.take()
+            && hit.to > self.from + head as u64
+        {
+            return self.around(&hit, limit.saturating_sub(2 * marker));
+        }
+        let end =
+            if self.kept as u64 == chars { last(&self.text, tail) } else { last(&self.tail, tail) };
+        let first = self.from + head as u64 + 1;
+        let until = self.chars - end.chars().count() as u64;
+        let text =
+            format!("{}{}{end}", &self.text[..byte_at(&self.text, head)], left_out(first, until));
+        Shown { text, cut: Some((first, until)) }
+    }
+
+    fn around(&self, hit: &Hit, width: usize) -> Shown {
+        let lead = (hit.from - hit.start).min(width as u64 / 3);
+        let start = hit.from - lead;
+        let text = &hit.around[byte_at(&hit.around, (start - hit.start) as usize)..];
+        let text = &text[..byte_at(text, width)];
+        let end = start + text.chars().count() as u64;
+        let mut shown = Shown { text: String::new(), cut: None };
+        let mut leave_out = |text: &mut String, from: u64, to: u64| {
+            if from <= to {
+                text.push_str(&left_out(from, to));
+                shown.cut.get_or_insert((from, to));
+            }
+        };
+        leave_out(&mut shown.text, self.from + 1, start);
+        shown.text.push_str(text);
+        leave_out(&mut shown.text, end + 1, self.chars);
+        shown
+    }
+
+    /// As much of the kept text as fits, and the character to go on with.
+    pub(super) fn part(&self, room: usize, until: u64) -> (&str, Option<u64>) {
+        let wanted = usize::try_from(until.saturating_sub(self.from)).unwrap_or(usize::MAX);
+        let text = &self.text[..byte_at(&self.text, room.min(wanted))];
+        let end = self.from + text.chars().count() as u64;
+        (text, (end < self.chars.min(until)).then_some(end + 1))
+    }
+}
+
+fn left_out(from: u64, to: u64) -> String {
+    match to - from {
+        0 => format!("[character {from} of this line left out]"),
+        _ => format!("[characters {from}-{to} of this line left out]"),
+    }
+}
+
+/// The byte at which a character begins.
+pub(super) fn byte_at(text: &str, chars: usize) -> usize {
+    if chars >= text.len() {
+        return text.len();
+    }
+    text.char_indices().nth(chars).map_or(text.len(), |(at, _)| at)
+}
+
+/// The last characters of a text.
+fn last(text: &str, chars: usize) -> &str {
+    let at = chars.checked_sub(1).and_then(|back| text.char_indices().rev().nth(back));
+    match at {
+        Some((at, _)) => &text[at..],
+        None if chars == 0 => "",
+        None => text,
+    }
+}
+
+fn hit(text: &str, part: std::ops::Range<usize>, before: u64) -> Hit {
+    let count = |text: &str| text.chars().count() as u64;
+    let lead = last(&text[..part.start], AROUND);
+    let after = &text[part.start..];
+    let from = before + count(&text[..part.start]);
+    Hit {
+        from,
+        to: from + count(&text[part.clone()]),
+        around: format!("{lead}{}", &after[..byte_at(after, 2 * AROUND)]),
+        start: from - count(lead),
+    }
+}
+
+/// The part of a line that a pattern is looked for in.
+struct Window<'a> {
+    pattern: &'a Regex,
+    text: String,
+    /// Characters of the line before the text.
+    before: u64,
+    /// Before this byte no match may begin: it is there as a context.
+    from: usize,
+    /// A match must end after this byte.
+    seen: usize,
+    hit: Option<Hit>,
+}
+
+impl Window<'_> {
+    fn push(&mut self, piece: &str) {
+        if self.hit.is_some() {
+            return;
+        }
+        self.text.push_str(piece);
+        if self.text.len() >= 2 * WINDOW {
+            self.search(false);
+            let cut = self.text.floor_char_boundary(self.text.len() - WINDOW);
+            self.before += self.text[..cut].chars().count() as u64;
+            self.text.drain(..cut);
+            self.seen = self.seen.saturating_sub(cut);
+            self.from = self.text.chars().next().map_or(0, char::len_utf8);
+        }
+    }
+
+    fn search(&mut self, ended: bool) {
+        let mut at = self.from;
+        while at <= self.text.len()
+            && let Some(found) = self.pattern.find_at(self.text.as_bytes(), at)
+        {
+            if self.seen > 0 && found.end() <= self.seen {
+                at = found.end().max(at + 1);
+                continue;
+            }
+            // What ends with what is known may end otherwise, and is looked at again.
+            let again = found.start() + WINDOW >= self.text.len();
+            let whole = self.text.is_char_boundary(found.start())
+                && self.text.is_char_boundary(found.end());
+            if whole && (ended || found.end() < self.text.len() || !again) {
+                self.hit = Some(hit(&self.text, found.range(), self.before));
+            }
+            return;
+        }
+    }
+
+    fn end(&mut self) -> Option<Hit> {
+        if self.hit.is_none() {
+            self.search(true);
+        }
+        self.text.clear();
+        (self.before, self.from, self.seen) = (0, 0, 0);
+        self.hit.take()
+    }
+}
+
+/// Makes lines out of bytes.
+pub(super) struct Taking<'a> {
+    screen: Screen,
+    line: Line,
+    keep: Keep,
+    window: Option<Window<'a>>,
+}
+
+impl<'a> Taking<'a> {
+    pub(super) fn new(keep: Keep, pattern: Option<&'a Regex>) -> Self {
+        let window = pattern.map(|pattern| Window {
+            pattern,
+            text: String::new(),
+            before: 0,
+            from: 0,
+            seen: 0,
+            hit: None,
+        });
+        let line = Line { from: keep.from, ..Line::default() };
+        Self { screen: Screen::default(), line, keep, window }
+    }
+
+    /// So many characters of the first line were there before.
+    pub(super) fn after(&mut self, chars: u64) {
+        (self.line.from, self.line.chars) = (chars, chars);
+    }
+
+    /// The first line has this before it, in which a match may begin but not end.
+    pub(super) fn behind(&mut self, text: &str) {
+        if let Some(window) = &mut self.window {
+            window.text.push_str(text);
+            window.seen = text.len();
+        }
+    }
+
+    /// Takes a part of a line; `also` sees it as it is shown.
+    pub(super) fn push(&mut self, bytes: &[u8], also: &mut dyn FnMut(&str)) {
+        let Self { screen, line, keep, window } = self;
+        screen.push(bytes, &mut |piece| {
+            line.push(piece, *keep);
+            if let Some(window) = window {
+                window.push(piece);
+            }
+            also(piece);
+        });
+    }
+
+    pub(super) fn held(&self) -> usize {
+        self.screen.held()
+    }
+
+    pub(super) fn end(&mut self, also: &mut dyn FnMut(&str)) -> Line {
+        let Self { screen, line, keep, window } = self;
+        screen.end(&mut |piece| {
+            line.push(piece, *keep);
+            if let Some(window) = window {
+                window.push(piece);
+            }
+            also(piece);
+        });
+        line.hit = window.as_mut().and_then(Window::end);
+        std::mem::replace(line, Line { from: keep.from, ..Line::default() })
+    }
+}
+
+/// Reads all lines and gives those that are wanted, by their numbers; tells how many there are.
+pub(super) fn each(
+    input: &mut dyn Read,
+    taking: &mut Taking<'_>,
+    wants: &dyn Fn(u64) -> bool,
+    seen: &mut dyn FnMut(u64, Line),
+) -> io::Result<u64> {
+    let mut block = vec![0; BLOCK];
+    let (mut number, mut begun) = (1, false);
+    let mut wanted = wants(number);
+    loop {
+        let read = input.read(&mut block)?;
+        if read == 0 {
+            break;
+        }
+        for piece in block[..read].split_inclusive(|&byte| byte == b'\n') {
+            let (text, ended) = match piece {
+                [text @ .., b'\n'] => (text, true),
+                text => (text, false),
+            };
+            begun = !ended;
+            if wanted {
+                taking.push(text, &mut |_| {});
+            }
+            if ended {
+                if wanted {
+                    seen(number, taking.end(&mut |_| {}));
+                }
+                number += 1;
+                wanted = wants(number);
+            }
+        }
+    }
+    if begun && wanted {
+        seen(number, taking.end(&mut |_| {}));
+    }
+    Ok(if begun { number } else { number - 1 })
+}
+
+#[cfg(test)]
+mod tests;
