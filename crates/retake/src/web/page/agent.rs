@@ -72,10 +72,13 @@ fn counted(steps: &[Step]) -> (String, String) {
     let completed = steps.iter().filter(|step| step.status == IterationStatus::Completed).count();
     let running = steps.iter().filter(|step| !step.status.is_final()).count();
     let others = steps.len() - completed - running;
-    let parts = [(running, "running"), (others, "not completed")];
-    let parts = parts.iter().filter(|(count, _)| *count > 0);
-    let parts: Vec<String> = parts.map(|(count, word)| format!("{count} {word}")).collect();
-    (format!("{completed} completed"), parts.join(", "))
+    let mut words = "completed".to_owned();
+    for (count, word) in [(running, "running"), (others, "not completed")] {
+        if count > 0 {
+            words += &format!(", {count} {word}");
+        }
+    }
+    (completed.to_string(), words)
 }
 
 fn totals(html: &mut Html, agent: &Agent) {
@@ -140,7 +143,10 @@ fn charts(html: &mut Html, steps: &[Step]) {
     if costs.iter().any(Option::is_some) {
         html.lit("<figure><figcaption>Cost of each iteration, in US dollars</figcaption>");
         let series = [Series { class: "p50", values: &costs }];
-        let unit = |value: f64| format!("${value:.2}");
+        let unit = |value: f64| match value {
+            v if v > 0.0 && v < 0.1 => format!("${v:.3}"),
+            v => format!("${v:.2}"),
+        };
         let says = "Cost of each iteration in US dollars";
         Chart { says, series: &series, shape: Shape::Stacked, unit, ends, titles: &titles }
             .draw(html);
