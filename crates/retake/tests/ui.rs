@@ -140,6 +140,9 @@ fn what_changes_something_needs_the_token_of_a_page() {
         assert_eq!(answer.json()["error"]["code"], "refused");
     }
     assert_eq!(ui.get("/api/v1/audit").json()["state"], "not_verified");
+    let long = json!({"action": "tell", "message": "x".repeat(200_000)});
+    let answer = ui.post("/api/v1/loops/01a1e42f-8382-74cf-a02d-d502666e1cac/actions", &long);
+    assert_eq!((answer.status, &answer.json()["error"]["code"]), (413, &json!("too_large")));
     assert_eq!(ui.post("/api/v1/audit", &json!({})).status, 200);
     eventually("the verification", || ui.get("/api/v1/audit").json()["state"] == "intact");
     assert!(ui.get("/").text().contains("intact"));
@@ -230,12 +233,79 @@ fn pages_of_a_list_join_without_gap_or_repetition() {
         ("/api/v1/loops?cursor=1.x", "cursor=1.x"),
         ("/api/v1/search?q=%21", "words"),
         ("/api/v1/runs/last/logs?stream=x", "stream=x"),
+        ("/api/v1/runs/last/logs?tail=maybe", "tail=maybe"),
+        ("/api/v1/runs?limit=0", "limit=0"),
+        ("/api/v1/runs?tests_failed=yes", "tests_failed=yes"),
+        ("/api/v1/runs?command=%00", "command"),
+        ("/api/v1/search?q=common&kind=odd", "kind=odd"),
     ] {
         let answer = ui.get(path);
         assert_eq!(answer.status, 400, "{path}");
         let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
         assert!(message.contains(named), "{path}: {message}");
     }
+}
+
+#[test]
+fn a_search_heeds_the_filters_and_its_pages_are_full() {
+    let sandbox = Sandbox::new();
+    let failing = recorded(&sandbox, "echo uniqword; exit 3");
+    for n in 0..40 {
+        recorded(&sandbox, &format!("echo uniqword {n}"));
+    }
+    let ui = sandbox.ui();
+    let found = ui.get("/api/v1/search?q=uniqword&status=failed").json();
+    assert_eq!(found["hits"].as_array().unwrap().len(), 1, "{found}");
+    assert_eq!((&found["hits"][0]["run"]["id"], &found["next"]), (&json!(failing), &Value::Null));
+    let page = ui.get("/runs?q=uniqword&status=failed").text();
+    assert!(page.contains(&format!("data-id=\"{failing}\"")), "{page}");
+    assert!(!page.contains("class=\"empty\"") && !page.contains("rel=\"next\""), "{page}");
+    for none in ["command=zzzz", "kind=agent", "label=a%3Db", "status=timed_out", "changed=x"] {
+        let page = ui.get(&format!("/runs?q=uniqword&{none}")).text();
+        assert!(page.contains("No run that passes the filters wrote these words"), "{none}");
+        assert!(!page.contains("data-id=") && !page.contains("rel=\"next\""), "{none}");
+        let found = ui.get(&format!("/api/v1/search?q=uniqword&{none}")).json();
+        assert_eq!(found["hits"], json!([]), "{none}");
+    }
+    let page = ui.get("/runs?q=uniqword&status=ok").text();
+    assert_eq!(page.matches("<li data-id=").count(), 30);
+    assert!(page.contains("rel=\"next\""));
+}
+
+#[test]
+fn files_are_asked_for_as_one_writes_them() {
+    let sandbox = Sandbox::new();
+    let called = sandbox.retake(&["exec", "--json", "--track", "--", "touch", "new.txt"]);
+    let run = called.json()["id"].clone();
+    let ui = sandbox.ui();
+    let absolute = sandbox.project().join("new.txt").display().to_string();
+    for path in ["new.txt", "./new.txt", absolute.as_str()] {
+        let found = ui.get(&format!("/api/v1/runs?changed={path}")).json();
+        assert_eq!(found["runs"][0]["id"], run, "{path}");
+    }
+    assert_eq!(ui.get("/api/v1/runs?changed=other.txt").json()["runs"], json!([]));
+    assert_eq!(ui.get("/api/v1/runs?cwd=.").json()["runs"][0]["id"], run);
+}
+
+#[test]
+fn who_is_not_let_in_gets_a_page_that_can_be_read() {
+    let sandbox = Sandbox::new();
+    recorded(&sandbox, "true");
+    let ui = sandbox.ui();
+    let (host, evil) = (ui.host(), format!("http://evil.example:{}", ui.port));
+    let page = request(ui.port, "GET", "/runs", &[("Host", &host)], b"");
+    assert_eq!(page.status, 401);
+    let text = page.text();
+    let assets = text.split("href=\"").filter_map(|part| part.split('"').next());
+    let assets: Vec<&str> = assets.filter(|address| address.starts_with("/assets/")).collect();
+    assert_eq!(assets.len(), 2, "{text}");
+    for asset in assets {
+        assert_eq!(request(ui.port, "GET", asset, &[("Host", &host)], b"").status, 200);
+        let foreign = [("Host", &*host), ("Origin", &*evil)];
+        assert_eq!(request(ui.port, "GET", asset, &foreign, b"").status, 403);
+        assert_eq!(request(ui.port, "GET", asset, &[("Host", "evil")], b"").status, 403);
+    }
+    assert_eq!(request(ui.port, "GET", "/assets/../runs", &[("Host", &host)], b"").status, 404);
 }
 
 fn text_of(window: &Value) -> String {
@@ -266,7 +336,7 @@ fn large_output_is_read_in_windows_wherever_it_is_kept() {
         let tail = ui.get(&format!("{path}&tail=1&limit=1000")).json();
         assert!(text_of(&tail).ends_with("\n1000\n") && tail["end"] == length);
         let page = ui.get(&format!("/runs/{run}?find=needle"));
-        assert!(page.text().contains("<mark>NEEDLE</mark>"));
+        assert!(page.text().contains(">NEEDLE</mark>"));
         assert!(page.body.len() < 50_000, "{}", page.body.len());
         sandbox.retake(&["runs", "list"]);
         eventually("the compression", || {

@@ -93,6 +93,59 @@ fn list_search_open_and_back() {
 }
 
 #[test]
+fn back_leads_to_the_same_row_and_new_runs_are_offered() {
+    let Some(browser) = Browser::open() else { return };
+    let sandbox = Sandbox::new();
+    let mut store = sandbox.gallery_store();
+    gallery::ordinary(&mut store);
+    drop(store);
+    let ui = sandbox.ui();
+    enter(&browser, &ui);
+    browser.go(&address(&ui, "/runs"));
+    let rows = "document.querySelectorAll('#rows tr')";
+    for most in [100, 150, 200] {
+        browser.eval("scrollTo(0, document.body.scrollHeight)");
+        browser.until(&format!("{rows}.length >= {most}"));
+    }
+    browser.eval(&format!("{rows}[150].scrollIntoView({{block: 'center'}})"));
+    let id = browser.eval(&format!("{rows}[150].dataset.id"));
+    let row = format!("document.querySelector('#rows [data-id=\"{}\"]')", id.as_str().unwrap());
+    let top = browser.eval(&format!("Math.round({row}.getBoundingClientRect().top)"));
+    browser.click(&format!("#rows [data-id=\"{}\"] a", id.as_str().unwrap()));
+    browser.until(&format!("location.pathname === '/runs/{}'", id.as_str().unwrap()));
+    // Meanwhile the list grows above.
+    exec(&sandbox, &["--", "true"]);
+    browser.back();
+    browser.until(&format!("location.pathname === '/runs' && !!{row}"));
+    browser.until(&format!("Math.round({row}.getBoundingClientRect().top) === {top}"));
+    browser.until(&format!("{row}.classList.contains('chosen')"));
+    // The way to the list itself leads to its beginning.
+    browser.click("nav a[href='/runs']");
+    browser.until(&format!("scrollY === 0 && {rows}.length >= 50 && !{row}"));
+    let first = "document.querySelector('#rows a').textContent";
+    let before = browser.eval(first);
+    exec(&sandbox, &["--", "echo", "brand new"]);
+    browser.until("document.querySelector('#news').textContent === '1 new run'");
+    assert_eq!(browser.eval(first), before);
+    browser.picture("news-1280-light");
+    browser.click("#news");
+    browser.until(&format!("{first}.includes('brand new')"));
+    // A time that is shown goes on.
+    browser.until("/^[3-9]s ago$/.test(document.querySelector('#rows time').textContent)");
+    // One that runs is shown as over once it is.
+    let mut child = in_background(&sandbox, "while [ ! -e go ]; do sleep 0.02; done");
+    ui.running();
+    browser.go(&address(&ui, "/runs?kind=exec"));
+    let badge = "document.querySelector('#rows .badge').textContent";
+    browser.until(&format!("{badge}.includes('running')"));
+    sandbox.file("go", "");
+    assert!(child.wait().unwrap().success());
+    browser.until(&format!("{badge}.includes('ok')"));
+    browser.until("document.querySelector('#news').hidden");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
 fn a_running_run_is_followed_across_a_restart_of_the_server() {
     let Some(browser) = Browser::open() else { return };
     let sandbox = Sandbox::new();
@@ -113,12 +166,14 @@ fn a_running_run_is_followed_across_a_restart_of_the_server() {
     let port = ui.port;
     drop(ui);
     browser.until("document.querySelector('#notice').textContent.includes('does not answer')");
+    browser.write("#inside input", "first\u{e007}");
+    browser.until("document.querySelector('#notice').textContent.includes('still running?')");
     sandbox.file("go2", "");
     assert!(child.wait().unwrap().success());
     let _ui = sandbox.ui_at(port);
     browser.until(&format!("{log}.trim() === 'first\\nafter1\\nafter2'"));
     browser.until("document.querySelector('.badge').textContent.includes('ok')");
-    browser.until("document.querySelector('#notice').textContent === ''");
+    browser.until("!document.querySelector('#notice').textContent.includes('Trying')");
 }
 
 #[test]
@@ -321,6 +376,8 @@ fn every_page_fits_both_widths_and_both_themes() {
             "printf 'test a ... \\033[32mok\\033[0m\\ntest b ... \\033[31mFAILED\\033[0m\\n'; echo 'error: 1 test failed' >&2; exit 101",
         ],
     );
+    let long = "echo a line of a command that goes on and on\n".repeat(40);
+    let long = exec(&sandbox, &["--", "sh", "-c", &long]);
     let mut live = in_background(
         &sandbox,
         "n=0; while [ ! -e go ]; do n=$((n+1)); echo step $n; sleep 0.05; done",
@@ -341,12 +398,18 @@ fn every_page_fits_both_widths_and_both_themes() {
         ("bisect", format!("/loops/{bisect}?metric=wall")),
         ("crash", format!("/loops/{crash}")),
         ("trouble", "/runs/00000000".to_owned()),
+        ("long", format!("/runs/{long}")),
     ];
     for (width, theme) in [(1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")] {
         browser.look(width, theme);
         for (name, path) in &pages {
             browser.go(&address(&ui, path));
             browser.until("document.readyState === 'complete'");
+            if *name == "long" {
+                browser.click(".whole summary");
+                let whole = browser.eval("document.querySelector('.whole pre').innerText");
+                assert_eq!(whole.as_str().unwrap().matches("goes on and on").count(), 40);
+            }
             fits(&browser);
             readable(&browser, name);
             browser.picture(&format!("{name}-{width}-{theme}"));

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::net::TcpStream;
+
 use common::{Sandbox, eventually};
 use serde_json::json;
 
@@ -91,7 +93,57 @@ fn a_page_that_finds_nothing_in_the_first_part_says_that_there_is_more() {
     let (_, rest) = page.split_once("not so far; <a href=\"").unwrap();
     let address = rest.split('"').next().unwrap().replace("&amp;", "&");
     let page = ui.get(address.split('#').next().unwrap()).text();
-    assert!(page.contains("<mark>NEEDLE</mark>"), "{address}");
+    assert!(page.contains(">NEEDLE</mark>"), "{address}");
     let page = ui.get(&format!("/runs/{run}?find=haystack&out=69000000")).text();
     assert!(page.contains("not found") && !page.contains("look further"));
+}
+
+#[test]
+fn connections_on_which_nothing_is_asked_keep_nobody_out() {
+    let sandbox = Sandbox::new();
+    sandbox.recorded("true");
+    let ui = sandbox.ui();
+    let mut child = sandbox.start("while [ ! -e go ]; do sleep 0.01; done; echo heard");
+    let mut events = ui.listen(&format!("/api/v1/runs/{}/events", ui.running()), None);
+    let idle: Vec<TcpStream> =
+        (0..300).map(|_| TcpStream::connect(("127.0.0.1", ui.port)).unwrap()).collect();
+    for _ in 0..3 {
+        assert_eq!(ui.get("/api/v1/runs").status, 200);
+    }
+    // Who listens is not sent away for them.
+    sandbox.file("go", "");
+    assert_eq!(events.until("output").data["pieces"][0]["text"], "heard\n");
+    events.until("end");
+    assert!(child.wait().unwrap().success());
+    drop(idle);
+}
+
+#[test]
+fn figures_are_fresh_for_who_comes_back() {
+    let sandbox = Sandbox::new();
+    sandbox.recorded("true");
+    let ui = sandbox.ui();
+    assert_eq!(ui.get("/api/v1/overview").json()["runs"], 1);
+    sandbox.recorded("true");
+    // Longer than figures of so few runs are shown again.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    assert_eq!(ui.get("/api/v1/overview").json()["runs"], 2);
+}
+
+#[test]
+fn what_is_found_is_marked_at_the_top_whatever_colours_it_has() {
+    let sandbox = Sandbox::new();
+    let script = "seq 1 9000; printf '\\033[32mserver\\033[0m ready\\n'; seq 1 9000";
+    let run = sandbox.recorded(script);
+    let ui = sandbox.ui();
+    let page = ui.get(&format!("/runs/{run}?find=Server+Ready")).text();
+    let marks = "<span class=\"f2\"><mark id=\"match\">server</mark></span><mark> ready</mark>";
+    let (above, _) = page.split_once(marks).expect(&page);
+    assert!(page.contains(&format!("action=\"/runs/{run}#match\"")), "{page}");
+    let shown = above.rsplit_once("<pre>").unwrap().1.lines().count();
+    assert!((3..100).contains(&shown), "{shown} lines above");
+    let first = ui.get(&format!("/api/v1/runs/{run}/find?text=1000")).json();
+    let at = first["found"][1].as_u64().unwrap();
+    let next = ui.get(&format!("/api/v1/runs/{run}/find?text=1000&offset={at}&since=0")).json();
+    assert_eq!(next["before"], 1, "{next}");
 }

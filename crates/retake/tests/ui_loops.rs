@@ -113,3 +113,49 @@ fn a_matrix_is_a_heat_map_with_comparisons_and_a_bisection_has_its_answer() {
     let (_, _, page) = newest(&ui, "matrix");
     assert!(page.contains("nothing had to run") && page.contains(&sentence), "{page}");
 }
+
+/// Waits in each iteration for a file `go-N`, and prints in colour.
+const STEP: &str = "start; printf '%s\\n' '{\"type\":\"assistant\",\"message\":{\"id\":\"c\",\"content\":[{\"type\":\"text\",\"text\":\"\\u001b[31mred alert\\u001b[0m\"}]}}'; \
+                    touch \"$dir/at-$n\"; while [ ! -e \"$dir/go-$n\" ]; do sleep 0.02; done; progress 1 9; result";
+
+#[test]
+fn an_agent_that_is_paused_says_so_and_how_far_it_is() {
+    let sandbox = Sandbox::new();
+    sandbox.agent("", &[STEP]);
+    sandbox.workspace("task", &[]);
+    let running = sandbox.start_agent(&[]);
+    sandbox.awaited("at-1");
+    let ui = sandbox.ui();
+    let (id, document, page) = newest(&ui, "agent");
+    assert_eq!(document["state"], "running", "{document}");
+    assert!(page.contains("0</p><p>completed, 1 running<"), "{page}");
+    assert!(page.contains("<p class=\"big\">$0.00<"), "{page}");
+    assert!(page.contains("<span class=\"f1\">red alert</span>"), "{page}");
+    assert!(!page.contains("u{1b}"), "{page}");
+    let line = &document["agent"]["feed"][0];
+    assert_eq!((&line["text"], &line["spans"][1][0]), (&json!("📝 red alert"), &json!("f1")));
+    let act = |action: &str| {
+        let answer = ui.post(&format!("/api/v1/loops/{id}/actions"), &json!({"action": action}));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    };
+    act("pause");
+    let (_, document, page) = newest(&ui, "agent");
+    assert_eq!(document["state"], "running", "{document}");
+    assert!(page.contains("It pauses after this iteration."), "{page}");
+    let mut events = ui.listen(&format!("/api/v1/loops/{id}/events"), None);
+    std::fs::write(sandbox.agent_dir().join("go-1"), "").unwrap();
+    while events.until("change").data["state"] != "paused" {}
+    let (_, document, page) = newest(&ui, "agent");
+    assert_eq!((&document["state"], &document["running"]), (&json!("paused"), &json!(true)));
+    assert!(page.contains("</span> paused</span>") && page.contains("It is paused."), "{page}");
+    assert!(page.contains("1</p><p>completed</p>"), "{page}");
+    assert_eq!(ui.get("/api/v1/overview").json()["loops"][0]["state"], "paused");
+    act("resume");
+    while events.until("change").data["state"] != "running" {}
+    sandbox.awaited("at-2");
+    assert_eq!(newest(&ui, "agent").1["state"], "running");
+    act("stop");
+    std::fs::write(sandbox.agent_dir().join("go-2"), "").unwrap();
+    events.until("end");
+    running.end();
+}

@@ -68,7 +68,7 @@ pub use recording::{Finished, Recording};
 pub use repair::{Repaired, repair};
 pub use replicate::{LedgerRow, Says};
 pub use schema::SCHEMA_VERSION;
-pub use search::{Found, Hit};
+pub use search::{Effort, Found, Hit};
 
 pub use stats::{CommandStats, Stats};
 #[doc(hidden)]

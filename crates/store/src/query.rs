@@ -2,6 +2,7 @@
 //!
 //! Pages continue from a key, never by OFFSET, so page 10,000 costs what page 1 does.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use jiff::Timestamp;
@@ -203,16 +204,39 @@ impl Filter {
                     clauses.parameters.push(Value::Text(key.clone()));
                     clauses.parameters.push(Value::Text(value.clone()));
                     let count = clauses.parameters.len();
-                    clauses.conditions.push(format!(
-                        "EXISTS (SELECT 1 FROM labels m WHERE m.key = ?{} AND m.value = ?{count}
-                           AND m.start_us = r.start_us AND m.run = r.seq)",
-                        count - 1
-                    ));
+                    clauses.conditions.push(label_condition(count));
                 }
                 "labels l CROSS JOIN runs r ON r.seq = l.run".to_owned()
             }
         };
         clauses
+    }
+
+    /// Whether it lets every run through.
+    fn is_open(&self) -> bool {
+        let clauses = self.clauses();
+        clauses.conditions.is_empty() && self.labels.is_empty()
+    }
+
+    /// The query for which of some runs, by their numbers, are let through. The numbers lead, so no
+    /// index of a filter is named.
+    fn among_numbers(&self, numbers: &[i64], live: Option<&[RunId]>) -> (String, Vec<Value>) {
+        let mut clauses = Self { labels: Vec::new(), ..self.clone() }.clauses();
+        for (key, value) in &self.labels {
+            clauses.parameters.push(Value::Text(key.clone()));
+            clauses.parameters.push(Value::Text(value.clone()));
+            let count = clauses.parameters.len();
+            clauses.conditions.push(label_condition(count));
+        }
+        let numbers: Vec<Value> = numbers.iter().map(|number| Value::from(*number)).collect();
+        clauses.one_of("r.seq", numbers);
+        if let Some(ids) = live {
+            let ids = ids.iter().map(|id| Value::Blob(id.as_bytes().to_vec()));
+            clauses.one_of("r.id", ids.collect());
+        }
+        let sql =
+            format!("SELECT r.seq, r.id FROM runs r WHERE {}", clauses.conditions.join(" AND "));
+        (sql, clauses.parameters)
     }
 
     /// Whether the tables of effects are asked, which an earlier release did not have.
@@ -234,10 +258,8 @@ impl Filter {
     ) -> (String, Vec<Value>) {
         let mut clauses = self.clauses();
         if let Some(ids) = among {
-            let first = clauses.parameters.len() + 1;
-            let marks: Vec<String> = (0..ids.len()).map(|i| format!("?{}", first + i)).collect();
-            clauses.conditions.push(format!("r.id IN ({})", marks.join(", ")));
-            clauses.parameters.extend(ids.iter().map(|id| Value::Blob(id.as_bytes().to_vec())));
+            let ids = ids.iter().map(|id| Value::Blob(id.as_bytes().to_vec()));
+            clauses.one_of("r.id", ids.collect());
             if self.labels.is_empty() {
                 clauses.from = "runs r".to_owned();
             }
@@ -287,6 +309,82 @@ impl Clauses {
     fn condition(&mut self, left: &str, value: Value) {
         self.parameters.push(value);
         self.conditions.push(format!("{left} ?{}", self.parameters.len()));
+    }
+
+    fn one_of(&mut self, column: &str, values: Vec<Value>) {
+        let first = self.parameters.len() + 1;
+        let marks: Vec<String> = (0..values.len()).map(|i| format!("?{}", first + i)).collect();
+        self.conditions.push(format!("{column} IN ({})", marks.join(", ")));
+        self.parameters.extend(values);
+    }
+}
+
+/// That a run has a label whose value is the parameter of this number, and its key the one before.
+fn label_condition(value: usize) -> String {
+    format!(
+        "EXISTS (SELECT 1 FROM labels m WHERE m.key = ?{} AND m.value = ?{value}
+           AND m.start_us = r.start_us AND m.run = r.seq)",
+        value - 1
+    )
+}
+
+/// Numbers of runs that are asked about at once.
+const ASKED: usize = 500;
+
+/// Which runs a filter lets through, asked for runs that were found in another way.
+pub(crate) struct Sieve<'a> {
+    store: &'a Store,
+    filter: &'a Filter,
+    open: bool,
+    live: Option<Vec<RunId>>,
+    /// Nothing can pass: what it asks for is not in this record.
+    shut: bool,
+}
+
+impl<'a> Sieve<'a> {
+    pub(crate) fn new(store: &'a Store, filter: &'a Filter) -> Result<Self> {
+        let live = match filter.status {
+            Some(Status::Running) => Some(lock::live_ids(&store.dir)?),
+            _ => None,
+        };
+        let shut = filter.by_effects() && !store.has_effects()?;
+        Ok(Self { store, filter, open: filter.is_open(), live, shut })
+    }
+
+    /// Whether everything passes, so that nobody need ask.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Those of the numbers whose runs pass.
+    pub(crate) fn pass(&self, numbers: &[i64]) -> Result<HashSet<i64>> {
+        if self.open {
+            return Ok(numbers.iter().copied().collect());
+        }
+        let mut passed = HashSet::new();
+        if self.shut {
+            return Ok(passed);
+        }
+        for some in numbers.chunks(ASKED) {
+            let (sql, parameters) = self.filter.among_numbers(some, self.live.as_deref());
+            let found: Vec<(i64, [u8; 16])> = self
+                .store
+                .connection
+                .prepare_cached(&sql)
+                .and_then(|mut statement| {
+                    let parameters = rusqlite::params_from_iter(parameters);
+                    statement.query_map(parameters, |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+                })
+                .map_err(|error| self.store.failed("search", error))?;
+            for (number, id) in found {
+                // How a run without an outcome stands is not in its row.
+                let unsure = matches!(self.filter.status, Some(Status::Outcome(Word::Interrupted)));
+                if !unsure || self.filter.admits(&self.store.get(RunId::from_bytes(id))?) {
+                    passed.insert(number);
+                }
+            }
+        }
+        Ok(passed)
     }
 }
 

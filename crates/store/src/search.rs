@@ -3,6 +3,7 @@
 //! The index holds both ends of each stream. What it does not hold (output not indexed yet, the
 //! middle of large output) is scanned, up to a limit, and what was not looked at is reported.
 
+use std::collections::HashSet;
 use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 
@@ -10,11 +11,14 @@ use retake_event::{Run, RunId, Stream};
 
 use crate::index::{WINDOW, plain, text_of};
 use crate::output::{self, at_place};
+use crate::query::{Filter, Sieve};
 use crate::{Error, Result, Store};
 
 /// Bytes of context on either side of a match.
 const CONTEXT: usize = 60;
 const BLOCK: usize = 1024 * 1024;
+/// Places that have the words are asked about in batches.
+const BATCH: usize = 250;
 
 #[derive(Clone, Debug)]
 pub struct Hit {
@@ -35,6 +39,18 @@ pub struct Found {
     pub more: bool,
     /// Where they begin: for `search_from`.
     pub next: Option<u64>,
+    /// So much has the words and does not pass the filter that the look ended before the page was
+    /// full; it goes on at `next`.
+    pub cut_short: bool,
+}
+
+/// How much is done for one page of hits.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Bytes of what is not indexed that are read.
+    pub scanned_bytes: u64,
+    /// Outputs with the words that are held against the filter.
+    pub sifted: usize,
 }
 
 /// What to look for: words in this order, whole, in any case; a `*` at the end completes the last.
@@ -96,52 +112,96 @@ impl Store {
     /// Runs whose output has the words of `text`, newest first. At most `scan_bytes` of what is
     /// not indexed are read.
     pub fn search(&self, text: &str, limit: usize, scan_bytes: u64) -> Result<Found> {
-        self.search_from(text, None, limit, scan_bytes)
+        let effort = Effort { scanned_bytes: scan_bytes, sifted: usize::MAX };
+        self.search_from(text, &Filter::default(), None, limit, effort)
     }
 
-    /// Like `search`, from where an earlier one ended.
+    /// Like `search`, among the runs that a filter lets through, from where an earlier one ended.
     pub fn search_from(
         &self,
         text: &str,
+        filter: &Filter,
         from: Option<u64>,
         limit: usize,
-        scan_bytes: u64,
+        effort: Effort,
     ) -> Result<Found> {
         let newest = from.map_or(i64::MAX, |place| i64::try_from(place).unwrap_or(i64::MAX));
         let phrase = Phrase::parse(text);
         if phrase.words.is_empty() || limit == 0 {
             return Ok(Found::default());
         }
+        let sieve = Sieve::new(self, filter)?;
         let mut found = Found::default();
-        let mut places = self.indexed(&phrase, newest, limit + 1)?;
-        places.extend(self.scan(&phrase, newest, scan_bytes, &mut found.skipped_bytes)?);
+        let (mut places, unlooked) =
+            self.indexed(&phrase, &sieve, newest, (limit + 1, effort.sifted))?;
+        let scanned = effort.scanned_bytes;
+        places.extend(self.scan(&phrase, &sieve, newest, scanned, &mut found.skipped_bytes)?);
         places.sort_unstable_by(|a, b| b.cmp(a));
         places.dedup();
-        found.more = places.len() > limit;
-        found.next = places.get(limit).map(|place| place.unsigned_abs());
+        // What lies beyond is met again from there, in its order.
+        places.retain(|place| unlooked.is_none_or(|unlooked| *place > unlooked));
+        found.more = places.len() > limit || unlooked.is_some();
+        found.next = places.get(limit).copied().or(unlooked).map(i64::unsigned_abs);
+        found.cut_short = unlooked.is_some() && places.len() <= limit;
         for place in places.into_iter().take(limit) {
             found.hits.extend(self.hit(&phrase, place)?);
         }
         Ok(found)
     }
 
-    fn indexed(&self, phrase: &Phrase, newest: i64, limit: usize) -> Result<Vec<i64>> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.connection
+    /// The newest places that have the words and pass; and where to go on if too many did not.
+    fn indexed(
+        &self,
+        phrase: &Phrase,
+        sieve: &Sieve<'_>,
+        newest: i64,
+        (limit, sifted): (usize, usize),
+    ) -> Result<(Vec<i64>, Option<i64>)> {
+        let most = if sieve.is_open() { limit } else { sifted.saturating_add(1) };
+        let failed = |error| self.failed("search", error);
+        let mut statement = self
+            .connection
             .prepare_cached(
                 "SELECT rowid FROM search WHERE search MATCH ?1 AND rowid <= ?2
                  ORDER BY rowid DESC LIMIT ?3",
             )
-            .and_then(|mut statement| {
-                statement.query_map((phrase.query(), newest, limit), |row| row.get(0))?.collect()
-            })
-            .map_err(|error| self.failed("search", error))
+            .map_err(failed)?;
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let mut rows = statement
+            .query_map((phrase.query(), newest, most), |row| row.get::<_, i64>(0))
+            .map_err(failed)?;
+        let (mut places, mut looked) = (Vec::new(), 0);
+        while places.len() < limit {
+            let batch: Vec<i64> =
+                rows.by_ref().take(BATCH).collect::<rusqlite::Result<_>>().map_err(failed)?;
+            if batch.is_empty() {
+                break;
+            }
+            if !sieve.is_open() && looked + batch.len() > sifted {
+                // The one beyond the last that may be looked at.
+                let last = batch.len() - 1;
+                places.extend(self.passing(sieve, &batch[..last])?);
+                return Ok((places, Some(batch[last])));
+            }
+            looked += batch.len();
+            places.extend(self.passing(sieve, &batch)?);
+        }
+        places.truncate(limit);
+        Ok((places, None))
+    }
+
+    /// Those of the places whose runs pass.
+    fn passing(&self, sieve: &Sieve<'_>, places: &[i64]) -> Result<Vec<i64>> {
+        let numbers: Vec<i64> = places.iter().map(|place| at_place(*place).0).collect();
+        let passed = sieve.pass(&numbers)?;
+        Ok(places.iter().copied().filter(|place| passed.contains(&at_place(*place).0)).collect())
     }
 
     /// Looks through what the index does not hold, newest first.
     fn scan(
         &self,
         phrase: &Phrase,
+        sieve: &Sieve<'_>,
         newest: i64,
         budget: u64,
         skipped: &mut u64,
@@ -155,15 +215,20 @@ impl Store {
                ORDER BY place DESC",
         ];
         for sql in unindexed {
-            let mut statement =
-                self.connection.prepare(sql).map_err(|error| self.failed("search", error))?;
-            let mut rows =
-                statement.query([newest]).map_err(|error| self.failed("search", error))?;
-            while let Some(row) = rows.next().map_err(|error| self.failed("search", error))? {
-                let read = |column| row.get::<_, i64>(column);
-                let (Ok(place), Ok(bytes), Ok(middle)) = (read(0), read(1), read(2)) else {
+            let rows: Vec<(i64, i64, i64)> = self
+                .connection
+                .prepare(sql)
+                .and_then(|mut statement| {
+                    let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+                    statement.query_map([newest], row)?.collect()
+                })
+                .map_err(|error| self.failed("search", error))?;
+            let all: Vec<i64> = rows.iter().map(|row| row.0).collect();
+            let passing: HashSet<i64> = self.passing(sieve, &all)?.into_iter().collect();
+            for (place, bytes, middle) in rows {
+                if !passing.contains(&place) {
                     continue;
-                };
+                }
                 let range = match (middle, bytes.unsigned_abs()) {
                     (0, bytes) => 0..bytes,
                     // A little more than the middle: a phrase may begin in an indexed part.

@@ -6,7 +6,7 @@ mod common;
 use common::{ending, intent};
 use jiff::{SignedDuration, Timestamp};
 use retake_event::{Kind, RunId, Stream};
-use retake_store::{Cursor, Error, Filter, LoopCursor, LoopRecord, Piece, Store};
+use retake_store::{Cursor, Effort, Error, Filter, LoopCursor, LoopRecord, Piece, Status, Store};
 
 fn store() -> (tempfile::TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
@@ -135,6 +135,8 @@ fn output_is_told_in_order_and_in_portions() {
     assert!(matches!(gone, Err(Error::NotFound { .. })));
 }
 
+const EFFORT: Effort = Effort { scanned_bytes: 1 << 20, sifted: 1000 };
+
 #[test]
 fn a_search_goes_on_where_it_ended() {
     let (_dir, mut store) = store();
@@ -145,7 +147,7 @@ fn a_search_goes_on_where_it_ended() {
     let later: Vec<RunId> = (0..4).map(|_| run(&mut store, now, 1, 0, b"a needle\n")).collect();
     let (mut seen, mut from) = (Vec::new(), None);
     loop {
-        let found = store.search_from("needle", from, 2, 1 << 20).unwrap();
+        let found = store.search_from("needle", &Filter::default(), from, 2, EFFORT).unwrap();
         seen.extend(found.hits.iter().map(|hit| hit.run.intent.id));
         assert_eq!(found.more, found.next.is_some());
         from = found.next;
@@ -155,6 +157,62 @@ fn a_search_goes_on_where_it_ended() {
     }
     seen.reverse();
     assert_eq!(seen, [ids, later].concat());
+}
+
+/// All hits of a search, newest first, and how often it was cut short.
+fn found(store: &Store, filter: &Filter, limit: usize, effort: Effort) -> (Vec<RunId>, usize) {
+    let (mut seen, mut cut, mut from) = (Vec::new(), 0, None);
+    loop {
+        let found = store.search_from("needle", filter, from, limit, effort).unwrap();
+        seen.extend(found.hits.iter().map(|hit| hit.run.intent.id));
+        // A page is full, the last, or says why not.
+        assert!(found.hits.len() == limit || found.next.is_none() || found.cut_short);
+        cut += usize::from(found.cut_short);
+        match found.next {
+            Some(next) => from = Some(next),
+            None => return (seen, cut),
+        }
+    }
+}
+
+#[test]
+fn a_search_heeds_every_filter_of_a_list() {
+    let (_dir, mut store) = store();
+    let now = Timestamp::now();
+    let ok = |store: &mut Store| run(store, now, 1, 0, b"a needle\n");
+    let early = run(&mut store, now, 1, 3, b"a needle\n");
+    (0..30).for_each(|_| _ = ok(&mut store));
+    while store.compact(std::time::Duration::from_secs(5)).unwrap().more {}
+    let late = run(&mut store, now, 1, 3, b"a needle\n");
+    (0..9).for_each(|_| _ = ok(&mut store));
+    run(&mut store, now, 1, 3, b"hay\n");
+    let mut intent = intent("cargo needle");
+    intent.labels.insert("nightly".into(), "yes".into());
+    let mut recording = store.begin(&intent).unwrap();
+    recording.append(Stream::Stderr, b"a needle\n");
+    recording.append(Stream::Stdout, b"a needle\n");
+    recording.finish(&mut store, ending(0)).unwrap();
+    let failed = Filter { status: Some(Status::Failed), ..Filter::default() };
+    for limit in [1, 2, 5] {
+        assert_eq!(found(&store, &failed, limit, EFFORT), (vec![late, early], 0));
+    }
+    let (seen, cut) = found(&store, &failed, 2, Effort { sifted: 7, ..EFFORT });
+    assert_eq!(seen, [late, early]);
+    assert!(cut >= 3, "{cut}");
+    let of = |filter: Filter| found(&store, &filter, 3, EFFORT).0;
+    let own = vec![intent.id, intent.id];
+    assert_eq!(of(Filter { command: Some("*argo n*".into()), ..Filter::default() }), own);
+    assert_eq!(of(Filter { command: Some("*zzzz*".into()), ..Filter::default() }), []);
+    let label = |value: &str| vec![("nightly".to_owned(), value.to_owned())];
+    assert_eq!(of(Filter { labels: label("yes"), ..Filter::default() }), own);
+    assert_eq!(of(Filter { labels: label("no"), ..Filter::default() }), []);
+    let both = Filter { labels: label("yes"), status: Some(Status::Failed), ..Filter::default() };
+    assert_eq!(of(both), []);
+    assert_eq!(of(Filter { changed: Some("/x".into()), ..Filter::default() }), []);
+    assert_eq!(of(Filter { until: Some(now), ..Filter::default() }), []);
+    assert_eq!(of(Filter { status: Some(Status::Running), ..Filter::default() }), []);
+    let kind = |kind| Filter { kind: Some(kind), ..Filter::default() };
+    assert_eq!((of(kind(Kind::Agent)).len(), of(kind(Kind::Exec)).len()), (0, 43));
 }
 
 #[test]

@@ -27,7 +27,7 @@ const ASSETS: [Asset; 3] = [
         stem: "app",
         suffix: "js",
         kind: "text/javascript; charset=utf-8",
-        content: include_str!("assets/app.js"),
+        content: concat!(include_str!("assets/app.js"), include_str!("assets/list.js")),
     },
     Asset {
         stem: "icon",
@@ -46,9 +46,12 @@ impl Asset {
 
 static NAMES: LazyLock<[String; 3]> = LazyLock::new(|| ASSETS.each_ref().map(Asset::name));
 
+/// Where they are.
+pub(super) const PLACE: &str = "/assets/";
+
 /// The addresses of style, script and icon.
 pub(super) fn addresses() -> [String; 3] {
-    NAMES.each_ref().map(|name| format!("/assets/{name}"))
+    NAMES.each_ref().map(|name| format!("{PLACE}{name}"))
 }
 
 pub(super) async fn serve(Path(name): Path<String>) -> Result<Response, PageTrouble> {

@@ -18,6 +18,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::App;
+use super::assets::PLACE as ASSETS;
+use super::connections::Connection;
 use super::keys::same;
 use super::params::Params;
 use super::trouble::Trouble;
@@ -30,11 +32,16 @@ pub(super) const PAGE_TOKEN: &str = "x-retake-page-token";
 /// Checks a request, lets it through, and says on the answer what the browser must not do with it.
 pub(super) async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let for_program = request.uri().path().starts_with("/api/");
-    let mut response = match admit(&app, &request) {
+    let busy = Connection::of(&request).map(|connection| connection.busy());
+    let response = match admit(&app, &request) {
         Ok(Admission::Welcome) => next.run(request).await,
         Ok(Admission::Exchange(response)) => response,
         Err(trouble) if for_program => trouble.as_json(),
         Err(trouble) => trouble.as_page(),
+    };
+    let mut response = match busy {
+        Some(busy) => busy.until_told(response),
+        None => response,
     };
     let headers = response.headers_mut();
     let mut put = |name: HeaderName, value| {
@@ -63,7 +70,9 @@ fn admit(app: &App, request: &Request) -> Result<Admission, Trouble> {
     if let Some(response) = exchange(app, request)? {
         return Ok(Admission::Exchange(response));
     }
-    if !known(app, headers) {
+    // They tell nothing, and the page that says so is to be read.
+    let asset = request.method() == Method::GET && request.uri().path().starts_with(ASSETS);
+    if !asset && !known(app, headers) {
         return Err(Trouble::unauthorised(
             "open the address that `retake ui` printed: it has a token that this browser lacks",
         ));

@@ -62,7 +62,7 @@ pub(super) enum At {
 impl At {
     pub(super) fn of(params: &Params) -> Result<Option<Self>, Trouble> {
         let number = |name| params.number(name);
-        Ok(match (number("offset")?, number("near")?, number("before")?, params.flag("tail")) {
+        Ok(match (number("offset")?, number("near")?, number("before")?, params.flag("tail")?) {
             (Some(offset), ..) => Some(Self::From(offset)),
             (_, Some(offset), ..) => Some(Self::Near(offset)),
             (_, _, Some(offset), _) => Some(Self::Before(offset)),
@@ -144,7 +144,7 @@ impl View {
             which: Which::of(params)?,
             at: At::of(params)?.unwrap_or(At::From(0)),
             size: size(params)?,
-            spans: params.flag("spans"),
+            spans: params.flag("spans")?,
         })
     }
 
@@ -268,85 +268,11 @@ fn line_start(bytes: &[u8]) -> usize {
     }
 }
 
-fn read(output: &mut (impl Read + Seek), range: &Range<u64>) -> io::Result<Vec<u8>> {
+pub(super) fn read(output: &mut (impl Read + Seek), range: &Range<u64>) -> io::Result<Vec<u8>> {
     output.seek(SeekFrom::Start(range.start))?;
     let mut bytes = Vec::new();
     Read::by_ref(output).take(range.end - range.start).read_to_end(&mut bytes)?;
     Ok(bytes)
-}
-
-/// What is read for one question about where a text is.
-const SCANNED: u64 = 64 << 20;
-const BLOCK: usize = 1 << 20;
-pub(super) const LONGEST_NEEDLE: usize = 200;
-
-/// Where a text is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Place {
-    /// Where it begins and ends; `None` where it is not in what was looked at.
-    pub(super) found: Option<[u64; 2]>,
-    /// Up to where was looked; ask again from here.
-    pub(super) looked_to: u64,
-    pub(super) length: u64,
-}
-
-/// The first place of a text at or after an offset, in any case of letters.
-pub(super) fn find(
-    store: &Store,
-    id: RunId,
-    which: Which,
-    text: &str,
-    from: u64,
-) -> Result<Place, Trouble> {
-    match which {
-        Which::One(stream) => {
-            let mut output = store.read_output(id, stream)?;
-            let length = output.length();
-            find_in(&mut output, length, text, from)
-        }
-        Which::Merged => {
-            let mut output = store.read_merged(id)?;
-            let length = output.length();
-            find_in(&mut output, length, text, from)
-        }
-    }
-}
-
-fn find_in(
-    output: &mut (impl Read + Seek),
-    length: u64,
-    text: &str,
-    from: u64,
-) -> Result<Place, Trouble> {
-    if text.is_empty() || text.len() > LONGEST_NEEDLE {
-        return Err(Trouble::bad_request(format!(
-            "the text to find has 1 to {LONGEST_NEEDLE} bytes"
-        )));
-    }
-    let needle = regex::bytes::RegexBuilder::new(&regex::escape(text))
-        // Without tables of all letters only those of ASCII have two cases.
-        .case_insensitive(text.is_ascii())
-        .unicode(!text.is_ascii())
-        .build()
-        .map_err(|_| Trouble::bad_request("this text cannot be searched for"))?;
-    let lost = |error: io::Error| Trouble::missing(format!("the output cannot be read: {error}"));
-    let mut at = from.min(length);
-    let limit = at.saturating_add(SCANNED).min(length);
-    while at < limit {
-        let end = at.saturating_add(BLOCK as u64).min(length);
-        let bytes = read(output, &(at..end)).map_err(lost)?;
-        if let Some(found) = needle.find(&bytes) {
-            let found = [at + found.start() as u64, at + found.end() as u64];
-            return Ok(Place { found: Some(found), looked_to: found[1], length });
-        }
-        if end == length {
-            return Ok(Place { found: None, looked_to: length, length });
-        }
-        // A match may begin at the end of this block.
-        at = end - text.len() as u64;
-    }
-    Ok(Place { found: None, looked_to: at, length })
 }
 
 #[cfg(test)]
@@ -388,20 +314,5 @@ mod tests {
         assert!(start % 2 == 0 && std::str::from_utf8(&bytes).is_ok());
         assert_eq!(window(b"", At::End, 100), (0, Vec::new()));
         assert_eq!(window(b"abc", At::From(99), 100), (3, Vec::new()));
-    }
-
-    #[test]
-    fn a_text_is_found_across_blocks_in_any_case() {
-        let mut text = vec![b'x'; BLOCK - 3];
-        text.extend(b"NeeDle and needle");
-        let length = text.len() as u64;
-        let first = find_in(&mut Cursor::new(&text), length, "needle", 0).unwrap();
-        let at = BLOCK as u64 - 3;
-        assert_eq!(first.found, Some([at, at + 6]));
-        let next = find_in(&mut Cursor::new(&text), length, "needle", first.looked_to).unwrap();
-        assert_eq!(next.found, Some([at + 11, at + 17]));
-        let none = find_in(&mut Cursor::new(&text), length, "(", next.looked_to).unwrap();
-        assert_eq!((none.found, none.looked_to), (None, length));
-        assert!(find_in(&mut Cursor::new(&text), length, "", 0).is_err());
     }
 }

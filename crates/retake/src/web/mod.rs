@@ -9,6 +9,8 @@ mod ansi;
 mod api;
 mod assets;
 mod chart;
+mod connections;
+mod find;
 mod guard;
 mod html;
 mod keys;

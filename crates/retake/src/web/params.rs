@@ -1,5 +1,7 @@
 //! What an address asks for, in terms of the record. Every value that cannot be used is named.
 
+use std::path::PathBuf;
+
 use jiff::Timestamp;
 use retake_event::{Kind, Word};
 use retake_store::{Cursor, Filter, Status};
@@ -25,7 +27,7 @@ impl Params {
         self.pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.pairs.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
@@ -45,12 +47,19 @@ impl Params {
 
     /// How many entries a page of a list has.
     pub(super) fn limit(&self, usual: usize, most: usize) -> Result<usize, Trouble> {
-        let given = self.number("limit")?.map_or(usual as u64, |limit| limit.max(1));
-        Ok(usize::try_from(given).unwrap_or(most).min(most))
+        match self.number("limit")? {
+            None => Ok(usual),
+            Some(0) => Err(Trouble::bad_request("limit=0 asks for nothing; it is 1 or more")),
+            Some(given) => Ok(usize::try_from(given).unwrap_or(most).min(most)),
+        }
     }
 
-    pub(super) fn flag(&self, name: &str) -> bool {
-        self.get(name).is_some_and(|value| value != "0")
+    pub(super) fn flag(&self, name: &str) -> Result<bool, Trouble> {
+        match self.get(name) {
+            None | Some("0" | "false") => Ok(false),
+            Some("1" | "true") => Ok(true),
+            Some(other) => Err(Trouble::bad_request(format!("{name}={other} is neither 1 nor 0"))),
+        }
     }
 
     pub(super) fn cursor(&self) -> Result<Option<Cursor>, Trouble> {
@@ -66,6 +75,10 @@ impl Params {
     }
 
     pub(super) fn filter(&self) -> Result<Filter, Trouble> {
+        // The record would compare what is before it only.
+        if let Some((name, _)) = self.pairs.iter().find(|(_, value)| value.contains('\0')) {
+            return Err(Trouble::bad_request(format!("{name} has a NUL, which no run has")));
+        }
         let text = |name: &str| self.get(name).map(str::to_owned);
         let mut labels = Vec::new();
         for label in self.all("label") {
@@ -84,13 +97,18 @@ impl Params {
             task_id: text("task_id"),
             labels,
             command: self.get("command").map(containing),
-            cwd: self.get("cwd").map(Into::into),
-            changed: self.get("changed").map(Into::into),
-            tests_failed: self.flag("tests_failed"),
+            cwd: self.get("cwd").map(absolute),
+            changed: self.get("changed").map(absolute),
+            tests_failed: self.flag("tests_failed")?,
             since: self.time("since")?,
             until: self.time("until")?,
             ..Filter::default()
         })
+    }
+
+    /// Whether any filter is asked for, beside words to search and a place in a list.
+    pub(super) fn filters(&self) -> bool {
+        self.pairs.iter().any(|(name, _)| !matches!(name.as_str(), "q" | "cursor" | "limit"))
     }
 
     fn status(&self) -> Result<Option<Status>, Trouble> {
@@ -135,6 +153,12 @@ fn containing(text: &str) -> String {
     if text.contains(['*', '?', '[']) { text.to_owned() } else { format!("*{text}*") }
 }
 
+/// A path as one writes it where the server was started; without a current directory it can only be
+/// compared as it is.
+fn absolute(path: &str) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.into())
+}
+
 fn encode(text: &str, into: &mut String) {
     for byte in text.bytes() {
         match byte {
@@ -164,11 +188,14 @@ mod tests {
             ("loop", "x"),
             ("label", "=v"),
             ("since", "yesterday"),
+            ("tests_failed", "yes"),
         ] {
             let trouble = params(&[(name, value)]).filter().unwrap_err();
             assert!(trouble.message.contains(&format!("{name}={value}")), "{}", trouble.message);
         }
         assert!(params(&[("cursor", "1")]).cursor().is_err());
+        assert!(params(&[("command", "a\0b")]).filter().is_err());
+        assert!(params(&[("limit", "0")]).limit(50, 200).is_err());
         assert_eq!(params(&[("limit", "999999")]).limit(50, 200).unwrap(), 200);
     }
 

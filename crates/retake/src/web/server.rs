@@ -1,6 +1,5 @@
-//! The server: where it listens, what it serves, and how many it serves at a time.
+//! The server: where it listens and what it serves.
 
-use std::future::Future;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -10,17 +9,15 @@ use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Router, middleware};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::net::TcpListener;
 
+use super::connections::{Connection, Connections};
 use super::survey::Stretch;
 use super::trouble::Trouble;
 use super::{App, api, assets, guard, page};
 
-/// Browsers open six for each page at most.
-const MOST_CONNECTIONS: usize = 256;
 /// The longest body: a message to an agent, with room.
-const LONGEST_BODY: usize = 128 << 10;
+pub(super) const LONGEST_BODY: usize = 128 << 10;
 /// Threads that look at the record, and one more for what takes long.
 const BLOCKING_THREADS: usize = 10;
 
@@ -63,11 +60,11 @@ impl Server {
             .map_err(ServerError::Start)?;
         runtime.block_on(async {
             let listener = TcpListener::from_std(self.listener).map_err(ServerError::Start)?;
-            let connections = Arc::new(Semaphore::new(MOST_CONNECTIONS));
-            let listener = Limited { listener, connections };
+            let listener = Connections::of(listener);
             let app = Arc::new(app);
             tokio::spawn(warm(app.clone()));
-            axum::serve(listener, router(app)).await.map_err(ServerError::Start)
+            let service = router(app).into_make_service_with_connect_info::<Connection>();
+            axum::serve(listener, service).await.map_err(ServerError::Start)
         })
     }
 }
@@ -113,84 +110,4 @@ async fn nothing(request: Request) -> Response {
     ));
     if request.uri().path().starts_with("/api/") { trouble.as_json() } else { trouble.as_page() }
         .into_response()
-}
-
-/// Takes no more connections than it may; the kernel keeps the rest waiting.
-struct Limited {
-    listener: TcpListener,
-    connections: Arc<Semaphore>,
-}
-
-impl axum::serve::Listener for Limited {
-    type Io = Held;
-    type Addr = SocketAddr;
-
-    fn accept(&mut self) -> impl Future<Output = (Held, SocketAddr)> + Send {
-        let connections = self.connections.clone();
-        async move {
-            loop {
-                let Ok(permit) = connections.clone().acquire_owned().await else { continue };
-                match self.listener.accept().await {
-                    Ok((stream, address)) => {
-                        // Small answers go out at once; where that fails they go out a bit later.
-                        drop(stream.set_nodelay(true));
-                        return (Held { stream, _permit: permit }, address);
-                    }
-                    // Out of descriptors, or a connection that went away: neither lasts.
-                    Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-                }
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-}
-
-/// A connection that counts.
-struct Held {
-    stream: TcpStream,
-    _permit: OwnedSemaphorePermit,
-}
-
-mod io_of_held {
-    use std::io;
-    use std::pin::Pin;
-    use std::task::{Context, Poll};
-
-    use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-
-    use super::Held;
-
-    impl AsyncRead for Held {
-        fn poll_read(
-            mut self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-            buffer: &mut ReadBuf<'_>,
-        ) -> Poll<io::Result<()>> {
-            Pin::new(&mut self.stream).poll_read(context, buffer)
-        }
-    }
-
-    impl AsyncWrite for Held {
-        fn poll_write(
-            mut self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-            bytes: &[u8],
-        ) -> Poll<io::Result<usize>> {
-            Pin::new(&mut self.stream).poll_write(context, bytes)
-        }
-
-        fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Pin::new(&mut self.stream).poll_flush(context)
-        }
-
-        fn poll_shutdown(
-            mut self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-        ) -> Poll<io::Result<()>> {
-            Pin::new(&mut self.stream).poll_shutdown(context)
-        }
-    }
 }

@@ -1,5 +1,6 @@
 //! Figures over the whole record, for the overview. A million runs take a second to count, so they
-//! are counted once and shown until a new count is there; nobody waits for that but the first.
+//! are counted once and shown until a new count is there. Who comes first, or first after a long
+//! time, waits for it; so figures are never older than what is promised here.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,8 +15,12 @@ use super::trouble::Trouble;
 /// Bars of a chart.
 pub(super) const SLICES: usize = 48;
 /// Figures are counted anew when they are this old, and this many times as old as the count took.
-const FRESH: Duration = Duration::from_secs(3);
+const FRESH: Duration = Duration::from_secs(1);
 const RATIO: u32 = 20;
+/// A count that is soon there is waited for. One that takes longer is waited for where nobody has
+/// asked for so long that the old figures would mislead.
+const SOON: Duration = Duration::from_millis(20);
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How far back the charts go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -96,6 +101,17 @@ struct Counted {
     under_way: bool,
 }
 
+/// How long a new count is waited for: `None` while the last is good enough.
+fn wait(age: Duration, took: Duration) -> Option<Duration> {
+    let good_for = FRESH.max(took * RATIO);
+    match age {
+        age if age <= good_for => None,
+        _ if took <= SOON => Some(SOON * 4),
+        age if age > good_for * 2 => Some(PATIENCE),
+        _ => Some(Duration::ZERO),
+    }
+}
+
 /// What the last verification of the chain found.
 #[derive(Clone, Debug)]
 pub(super) enum Audit {
@@ -107,6 +123,8 @@ pub(super) enum Audit {
 
 pub(super) struct Survey {
     counted: Arc<Mutex<HashMap<Stretch, Counted>>>,
+    /// Told when a count is done.
+    done: tokio::sync::watch::Sender<()>,
     /// Held by whoever makes the first count, so that twenty tabs do not make twenty.
     first: tokio::sync::Mutex<()>,
     audit: Arc<Mutex<Audit>>,
@@ -116,6 +134,7 @@ impl Default for Survey {
     fn default() -> Self {
         Self {
             counted: Arc::default(),
+            done: tokio::sync::watch::Sender::new(()),
             first: tokio::sync::Mutex::default(),
             audit: Arc::new(Mutex::new(Audit::NotYet)),
         }
@@ -132,23 +151,40 @@ impl Survey {
         reader: &Reader,
         stretch: Stretch,
     ) -> Result<Arc<Figures>, Trouble> {
-        if let Some(figures) = self.known(reader, stretch) {
+        if let Some(figures) = self.renewed(reader, stretch).await {
             return Ok(figures);
         }
         let _first = self.first.lock().await;
-        if let Some(figures) = self.known(reader, stretch) {
+        if let Some(figures) = self.renewed(reader, stretch).await {
             return Ok(figures);
         }
         count(reader, stretch, &self.counted).await
     }
 
-    fn known(&self, reader: &Reader, stretch: Stretch) -> Option<Arc<Figures>> {
+    /// What is known, after a wait for something newer where that is worth it.
+    async fn renewed(&self, reader: &Reader, stretch: Stretch) -> Option<Arc<Figures>> {
+        // From here on no end of a count is missed.
+        let mut done = self.done.subscribe();
+        let wait = self.renew(reader, stretch)?;
+        let counting =
+            || lock(&self.counted).get(&stretch).is_some_and(|counted| counted.under_way);
+        let counted = async { while counting() && done.changed().await.is_ok() {} };
+        if !wait.is_zero() {
+            // What is not there in time is there for whoever asks next.
+            drop(tokio::time::timeout(wait, counted).await);
+        }
+        lock(&self.counted).get(&stretch).map(|counted| counted.figures.clone())
+    }
+
+    /// Begins a new count if the last is too old, and says how long to wait for it.
+    fn renew(&self, reader: &Reader, stretch: Stretch) -> Option<Duration> {
         let mut counted = lock(&self.counted);
         let known = counted.get_mut(&stretch)?;
-        let age = known.at.elapsed();
-        if age > FRESH && age > known.took * RATIO && !known.under_way {
+        let Some(wait) = wait(known.at.elapsed(), known.took) else { return Some(Duration::ZERO) };
+        if !known.under_way {
             known.under_way = true;
             let (reader, counted) = (reader.clone(), self.counted.clone());
+            let done = self.done.clone();
             tokio::spawn(async move {
                 // What went wrong goes wrong again for whoever asks next; the old count stays.
                 if count(&reader, stretch, &counted).await.is_err()
@@ -156,9 +192,10 @@ impl Survey {
                 {
                     known.under_way = false;
                 }
+                done.send_replace(());
             });
         }
-        Some(known.figures.clone())
+        Some(wait)
     }
 
     pub(super) fn audit(&self) -> Audit {
@@ -199,4 +236,22 @@ async fn count(
     };
     lock(counted).insert(stretch, entry);
     Ok(figures)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_as_fresh_as_counting_is_cheap() {
+        let ms = Duration::from_millis;
+        let quick = ms(5);
+        assert_eq!(wait(ms(900), quick), None);
+        assert!(wait(ms(1100), quick).is_some_and(|wait| wait >= quick * 2));
+        // A million runs: nobody waits while others ask, and the first after a night does.
+        let slow = ms(1000);
+        assert_eq!(wait(ms(19_000), slow), None);
+        assert_eq!(wait(ms(21_000), slow), Some(Duration::ZERO));
+        assert!(wait(ms(41_000), slow).is_some_and(|wait| wait >= slow * 2));
+    }
 }

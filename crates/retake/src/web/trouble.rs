@@ -2,6 +2,7 @@
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use retake_event::RunId;
 use retake_store::Error;
 use serde::Serialize;
 
@@ -50,6 +51,10 @@ impl Trouble {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
+    pub(super) fn too_large(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+    }
+
     /// Whether the connection that met it can be used again.
     pub(super) fn leaves_store_usable(&self) -> bool {
         self.keeps_store
@@ -84,7 +89,9 @@ impl From<Error> for Trouble {
             Error::NotFound { .. } | Error::NoLoop { .. } => {
                 (StatusCode::NOT_FOUND, "not_found", true)
             }
-            Error::Ambiguous { .. } => (StatusCode::CONFLICT, "ambiguous", true),
+            Error::Ambiguous { text, candidates } => {
+                return Self::new(StatusCode::CONFLICT, "ambiguous", ambiguous(text, candidates));
+            }
             Error::OutputLost { .. } => (StatusCode::GONE, "output_lost", true),
             Error::NoStore { .. } => (StatusCode::NOT_FOUND, "no_record", false),
             Error::Busy { path, .. } => {
@@ -97,6 +104,21 @@ impl From<Error> for Trouble {
         };
         Self { status, code, message: error.to_string(), keeps_store }
     }
+}
+
+/// More than this are not told apart by the record.
+const COUNTED: usize = 50;
+const NAMED: usize = 5;
+
+fn ambiguous(text: &str, candidates: &[RunId]) -> String {
+    let many = if candidates.len() < COUNTED { "" } else { "at least " };
+    let named: Vec<String> = candidates.iter().take(NAMED).map(RunId::to_string).collect();
+    let rest = if candidates.len() > NAMED { ", …" } else { "" };
+    format!(
+        "`{text}` matches {many}{} runs; give more digits, or one of: {}{rest}",
+        candidates.len(),
+        named.join(", ")
+    )
 }
 
 /// Trouble of a page.

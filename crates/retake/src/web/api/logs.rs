@@ -8,8 +8,9 @@ use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 
 use super::super::App;
+use super::super::find::{self, Place, Question};
 use super::super::live::{self, Listener, Wish};
-use super::super::log::{self, Place, View, Which, Window};
+use super::super::log::{View, Which, Window};
 use super::super::params::Params;
 use super::super::trouble::{ApiTrouble, Trouble};
 use super::run_id;
@@ -36,11 +37,12 @@ pub(in crate::web) async fn find(
     let params = Params::of(&uri);
     let which = Which::of(&params)?;
     let text = params.get("text").unwrap_or_default().to_owned();
-    let from = params.number("offset")?.unwrap_or(0);
+    let (from, since) = (params.number("offset")?.unwrap_or(0), params.number("since")?);
+    let question = Question { text, from, since };
     // Reads up to 64 MiB: one at a time.
     let found = app
         .reader
-        .large_look(move |store| log::find(store, run_id(store, &id)?, which, &text, from));
+        .large_look(move |store| find::find(store, run_id(store, &id)?, which, &question));
     Ok(Json(found.await?))
 }
 
@@ -52,7 +54,7 @@ pub(in crate::web) async fn run_events(
 ) -> Result<Response, ApiTrouble> {
     let params = Params::of(&uri);
     let from = live::offsets(live::resumed(&headers, &params).as_deref())?;
-    let wish = Wish { from, spans: params.flag("spans"), latest: params.flag("latest") };
+    let wish = Wish { from, spans: params.flag("spans")?, latest: params.flag("latest")? };
     let id = app
         .reader
         .look(move |store| {

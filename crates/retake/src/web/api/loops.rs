@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, Uri};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::Response;
 use serde::Serialize;
 
@@ -14,6 +15,7 @@ use super::super::live::{self, Listener};
 use super::super::loops::steer::{self, Action, Done};
 use super::super::loops::{Asked, AtWork, Summary, Whole};
 use super::super::params::Params;
+use super::super::server::LONGEST_BODY;
 use super::super::trouble::{ApiTrouble, Trouble};
 use super::loop_id;
 
@@ -32,10 +34,10 @@ impl App {
             .look(move |store| {
                 let at_work = AtWork::look(store)?;
                 let page = store.page_loops(kind, cursor, limit)?;
-                let summary = |record| at_work.summary(record, places.as_ref());
+                let summary = |record| at_work.summary(store, record, places.as_ref());
                 Ok(LoopList {
                     next: page.next.map(|next| next.to_string()),
-                    loops: page.loops.into_iter().map(summary).collect(),
+                    loops: page.loops.into_iter().map(summary).collect::<Result<_, Trouble>>()?,
                 })
             })
             .await
@@ -80,9 +82,16 @@ pub(in crate::web) async fn loop_events(
 pub(in crate::web) async fn act(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
-    body: Bytes,
+    body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Done>, ApiTrouble> {
     let id = loop_id(&id)?;
+    let body = body.map_err(|rejected| match rejected.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => Trouble::too_large(format!(
+            "a message has at most {} bytes; put what is longer into a file and tell its name",
+            LONGEST_BODY
+        )),
+        _ => Trouble::bad_request(rejected.body_text()),
+    })?;
     let action: Action = serde_json::from_slice(&body).map_err(|error| {
         Trouble::bad_request(format!(
             "{error}; send {{\"action\": \"stop\"}}, pause, resume, or tell with a message"

@@ -10,7 +10,7 @@ pub(super) use loops::asked;
 pub(super) use loops::{act, loop_events, loops, one_loop};
 pub(super) use overview::Overview;
 pub(super) use overview::{audit, overview, verify};
-pub(super) use runs::{SCAN, run, runs, search};
+pub(super) use runs::{EFFORT, run, runs, search};
 
 use retake_event::{LoopId, RunId};
 use retake_store::Store;

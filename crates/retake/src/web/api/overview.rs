@@ -39,11 +39,12 @@ impl App {
             let of = |status| Filter { status: Some(status), ..Filter::default() };
             let at_work = AtWork::look(store)?;
             let loops = store.page_loops(None, None, LOOPS)?.loops;
-            let loops = loops.into_iter().map(|record| at_work.summary(record, places.as_ref()));
+            let loops =
+                loops.into_iter().map(|record| at_work.summary(store, record, places.as_ref()));
             Ok((
                 store.list(&of(Status::Running), None, RUNNING)?.runs,
                 store.list(&of(Status::Failed), None, FAILURES)?.runs,
-                loops.collect(),
+                loops.collect::<Result<_, Trouble>>()?,
             ))
         });
         let (running, failures, loops) = look.await?;

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::Uri;
 use retake_event::{Run, Stream};
-use retake_store::{Found, Tree};
+use retake_store::{Effort, Found, Store, Tree};
 use serde::Serialize;
 
 use super::super::App;
@@ -16,8 +16,8 @@ use super::run_id;
 
 const USUAL: usize = 50;
 const MOST: usize = 500;
-/// What is not indexed is read through up to this much, so that an answer comes soon.
-pub(in crate::web) const SCAN: u64 = 8 << 20;
+/// Up to so much is looked at for a page of hits, so that an answer comes soon.
+pub(in crate::web) const EFFORT: Effort = Effort { scanned_bytes: 8 << 20, sifted: 20_000 };
 
 #[derive(Serialize)]
 pub(in crate::web) struct RunList {
@@ -62,6 +62,7 @@ pub(in crate::web) async fn run(
 pub(in crate::web) struct HitList {
     hits: Vec<Hit>,
     next: Option<String>,
+    cut_short: bool,
     skipped_bytes: u64,
 }
 
@@ -85,6 +86,7 @@ impl HitList {
         Self {
             hits: hits.collect(),
             next: found.next.map(|next| next.to_string()),
+            cut_short: found.cut_short,
             skipped_bytes: found.skipped_bytes,
         }
     }
@@ -99,8 +101,8 @@ pub(in crate::web) async fn search(
     if !text.contains(char::is_alphanumeric) {
         return Err(Trouble::bad_request("q takes words: letters and digits").into());
     }
-    let (from, limit) = (params.number("cursor")?, params.limit(20, 100)?);
-    let found =
-        app.reader.look(move |store| Ok(store.search_from(&text, from, limit, SCAN)?)).await?;
-    Ok(Json(HitList::of(found)))
+    let (filter, from, limit) =
+        (params.filter()?, params.number("cursor")?, params.limit(20, 100)?);
+    let look = move |store: &Store| Ok(store.search_from(&text, &filter, from, limit, EFFORT)?);
+    Ok(Json(HitList::of(app.reader.look(look).await?)))
 }

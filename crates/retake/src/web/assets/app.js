@@ -17,7 +17,10 @@ function notice(text, bad = false, lasting = false) {
 }
 
 async function ask(address, options = {}) {
-  const answer = await fetch(address, { credentials: "same-origin", ...options });
+  const answer = await fetch(address, { credentials: "same-origin", ...options }).catch((error) => {
+    if (error.name === "AbortError") throw error;
+    throw new Error("The server does not answer; is `retake ui` still running?");
+  });
   const type = answer.headers.get("content-type") ?? "";
   const body = type.startsWith("application/json") ? await answer.json() : await answer.text();
   if (!answer.ok) throw new Error(body?.error?.message ?? `the server answered ${answer.status}`);
@@ -44,8 +47,10 @@ function swap(fresh, selector) {
     if (!now || old.contains(document.activeElement) && document.activeElement.matches("input")) continue;
     if (old.innerHTML === now.innerHTML) continue;
     const chosen = $(".chosen", old)?.dataset.id;
+    const unfolded = $$("details[open][id]", old).map((part) => part.id);
     old.replaceChildren(...document.importNode(now, true).childNodes);
     for (const name of now.getAttributeNames()) if (name.startsWith("data-")) old.setAttribute(name, now.getAttribute(name));
+    for (const id of unfolded) document.getElementById(id)?.setAttribute("open", "");
     if (chosen) $(`[data-id="${CSS.escape(chosen)}"]`, old)?.classList.add("chosen");
   }
   enable();
@@ -108,68 +113,6 @@ function listen(address, from, handlers, behind) {
   return { stop: () => { over = true; close(); } };
 }
 
-// ---- the list of runs -----------------------------------------------------------------------
-
-const filters = $("#filters");
-if (filters) {
-  let asked = null, timer = null;
-  const show = async (address, keep) => {
-    asked?.abort();
-    asked = new AbortController();
-    try {
-      const fresh = await fetchPage(address, asked.signal);
-      swap(fresh, "#results");
-      history[keep ? "replaceState" : "pushState"](null, "", address);
-      watchEnd();
-    } catch (error) {
-      if (error.name !== "AbortError") notice(error.message, true);
-    }
-  };
-  const address = () => {
-    const words = new URLSearchParams([...new FormData(filters)].filter(([, value]) => value !== ""));
-    return words.size ? `/runs?${words}` : "/runs";
-  };
-  filters.addEventListener("input", () => {
-    clearTimeout(timer);
-    timer = setTimeout(() => show(address(), true), 150);
-  });
-  filters.addEventListener("submit", (event) => {
-    event.preventDefault();
-    clearTimeout(timer);
-    show(address(), false);
-  });
-  addEventListener("popstate", () => location.reload());
-
-  // Older runs come as one scrolls; those far above go, so a long way down stays light.
-  const MOST_ROWS = 600;
-  let loading = false;
-  const watcher = new IntersectionObserver((entries) => { if (entries.some((e) => e.isIntersecting)) older(); }, { rootMargin: "600px" });
-  const watchEnd = () => { watcher.disconnect(); const next = $("#next"); if (next) watcher.observe(next); };
-  const older = async () => {
-    const next = $("#next");
-    if (loading || !next) return;
-    loading = true;
-    try {
-      const fresh = await fetchPage(next.href);
-      const rows = $("#rows");
-      rows.append(...document.importNode($("#rows", fresh), true).children);
-      const excess = rows.children.length - MOST_ROWS;
-      if (excess > 0) {
-        const height = document.documentElement.scrollHeight;
-        for (const row of [...rows.children].slice(0, excess)) row.remove();
-        scrollBy(0, document.documentElement.scrollHeight - height);
-      }
-      const following = $("#next", fresh);
-      if (following) next.href = following.getAttribute("href"); else next.remove();
-    } catch (error) {
-      notice(error.message, true);
-    }
-    loading = false;
-    watchEnd();
-  };
-  watchEnd();
-}
-
 // ---- the output of a run --------------------------------------------------------------------
 
 const KEPT = 4; // windows of 64 KiB that a pane keeps; the rest is fetched again when scrolled to
@@ -179,6 +122,18 @@ const sizeOf = (bytes) => {
   while (bytes >= 1000 && at + 1 < units.length) { bytes /= 1024; at += 1; }
   return `${at === 0 || bytes >= 100 ? Math.round(bytes) : bytes.toPrecision(3)} ${units[at]}`;
 };
+
+// Only letters of ASCII have two cases, as where the server looks.
+const fold = (text) => text.replace(/[A-Z]/g, (letter) => letter.toLowerCase());
+
+// Text in styles.
+function paint(spans, into) {
+  for (const [classes, text] of spans) {
+    let to = into;
+    if (classes) { to = document.createElement("span"); to.className = classes; into.append(to); }
+    to.append(text);
+  }
+}
 
 class Pane {
   constructor(element, run) {
@@ -250,26 +205,39 @@ class Pane {
         if (piece.atMs !== undefined) to.title = `${piece.stream} after ${piece.atMs} ms`;
         into.append(to);
       }
-      for (const [classes, text] of piece.spans) this.text(classes, text, to);
+      paint(piece.spans, to);
     }
+    this.mark(into);
   }
 
-  text(classes, text, into) {
-    let to = into;
-    if (classes) { to = document.createElement("span"); to.className = classes; into.append(to); }
-    let at = 0;
-    if (this.needle) {
-      const folded = text.toLowerCase();
-      if (folded.length === text.length) {
-        for (let found; (found = folded.indexOf(this.needle, at)) >= 0; at = found + this.needle.length) {
-          to.append(text.slice(at, found));
+  // Marks what was looked for, whatever styles it has; each match has its number.
+  mark(within) {
+    if (!this.needle) return;
+    const texts = [];
+    let all = "";
+    const walk = document.createTreeWalker(within, NodeFilter.SHOW_TEXT);
+    for (let text; (text = walk.nextNode());) { texts.push({ text, at: all.length }); all += text.data; }
+    const folded = fold(all), found = [];
+    for (let at = 0; (at = folded.indexOf(this.needle, at)) >= 0; at += this.needle.length) found.push(at);
+    // From the end, so that what is still to be marked stays where it was.
+    let last = texts.length - 1;
+    for (let match = found.length - 1; match >= 0; match -= 1) {
+      const start = found[match], end = start + this.needle.length;
+      while (last > 0 && texts[last].at >= end) last -= 1;
+      for (let one = last; one >= 0; one -= 1) {
+        const { text, at } = texts[one];
+        const from = Math.max(start, at) - at, to = Math.min(end - at, text.data.length);
+        if (to > from) {
           const mark = document.createElement("mark");
-          mark.textContent = text.slice(found, found + this.needle.length);
-          to.append(mark);
+          mark.dataset.match = match;
+          const part = text.splitText(from);
+          part.splitText(to - from);
+          part.replaceWith(mark);
+          mark.append(part);
         }
+        if (at <= start) break;
       }
     }
-    to.append(text.slice(at));
   }
 
   async window(where) {
@@ -365,7 +333,9 @@ class Pane {
     this.length = Math.max(this.length, length);
     if (joins && room && !this.busy) {
       const last = this.blocks.at(-1);
-      this.render(pieces, last.node);
+      const added = document.createDocumentFragment();
+      this.render(pieces, added);
+      last.node.append(added);
       last.end = length;
       this.offsets = offsets.join(".");
       if (last.end - last.start > 65536) {
@@ -387,7 +357,7 @@ class Pane {
   }
 
   async find(text, from, goesOn) {
-    this.needle = text.toLowerCase();
+    this.needle = fold(text);
     for (let offset = from; goesOn(offset, this.length);) {
       const words = new URLSearchParams({ stream: this.stream, text, offset });
       const place = await ask(`/api/v1/runs/${this.run}/find?${words}`);
@@ -398,22 +368,16 @@ class Pane {
     return null;
   }
 
-  async show([start]) {
+  async show(text, [start]) {
     await this.go({ near: Math.max(0, start - 2048) });
-    // The window begins a little before the match; that is the first mark at or after it.
-    const before = new TextEncoder();
-    let at = this.start;
-    const walk = document.createTreeWalker(this.log, NodeFilter.SHOW_TEXT);
-    for (let node; (node = walk.nextNode());) {
-      if (node.parentElement.tagName === "MARK" && at >= start - 64) {
-        node.parentElement.classList.add("here");
-        this.log.scrollTop = node.parentElement.offsetTop - this.log.clientHeight / 3;
-        return;
-      }
-      at += before.encode(node.data).length;
-    }
-    const mark = $("mark", this.log);
-    if (mark) { mark.classList.add("here"); this.log.scrollTop = mark.offsetTop - this.log.clientHeight / 3; }
+    // The window begins a little before the match, with others perhaps.
+    const shown = this.blocks[0].node;
+    const words = new URLSearchParams({ stream: this.stream, text, offset: start, since: this.start });
+    const { before } = await ask(`/api/v1/runs/${this.run}/find?${words}`);
+    const mark = $(`mark[data-match="${before}"]`, shown) ?? $("mark", shown);
+    if (!mark) return;
+    for (const part of $$(`mark[data-match="${mark.dataset.match}"]`, shown)) part.classList.add("here");
+    this.log.scrollTop = mark.offsetTop - this.log.clientHeight / 3;
   }
 }
 
@@ -467,7 +431,7 @@ if (output) {
         if (own !== looks) return;
         if (found) {
           next.from = found[1];
-          await pane.show(found);
+          await pane.show(text, found);
           $("#found").textContent = `in ${pane.stream}, ${sizeOf(found[0])} in`;
           const address = new URL(location.href);
           address.searchParams.set("find", text);
@@ -505,7 +469,7 @@ if (loop && !loop.dataset.ended) {
       for (const line of lines) {
         const item = document.createElement("li");
         item.className = line.kind;
-        item.textContent = line.text;
+        paint(line.spans ?? [["", line.text]], item);
         feed.append(item);
       }
       while (feed.children.length > 300) feed.firstChild.remove();

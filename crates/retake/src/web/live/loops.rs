@@ -84,7 +84,8 @@ fn look(
     mut teller: Option<Teller>,
 ) -> Result<Seen, Trouble> {
     let events = store.events(id, heard.seq, MOST)?;
-    let summary = AtWork::look(store)?.summary(store.get_loop(id)?, app.places.as_ref());
+    let summary = AtWork::look(store)?;
+    let summary = summary.summary(store, store.get_loop(id)?, app.places.as_ref())?;
     let filter = Filter { loop_id: Some(id), ..Filter::default() };
     let runs = store.list(&filter, None, 1)?.runs;
     let newest = runs.first().map(|run| (run.intent.id, run.state));

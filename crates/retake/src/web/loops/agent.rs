@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use retake_agent::iteration::{Iteration, IterationStatus, key};
+use retake_event::LoopId;
 use retake_store::Store;
 use serde::Serialize;
 
@@ -24,6 +25,14 @@ pub(in crate::web) struct Agent {
     pub(in crate::web) notes: Vec<Note>,
     /// What the agent did last, oldest first.
     pub(in crate::web) feed: Vec<Line>,
+}
+
+/// Whether the last thing told of a loop is that it waits; it tells when it goes on.
+pub(super) fn is_paused(store: &Store, id: LoopId) -> Result<bool, Trouble> {
+    let last = store.last_event(id)?;
+    let events = store.events(id, last.saturating_sub(1), 1)?;
+    let entry = events.last().and_then(|event| serde_json::from_str(&event.body).ok());
+    Ok(matches!(entry, Some(Entry::Note { text }) if text == "Paused"))
 }
 
 /// An iteration without its prompt and its output.

@@ -9,6 +9,8 @@ use retake_store::Store;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::super::ansi::{self, Span, Style};
+
 /// How much of the end of an output is read for a page, and how much at once for a listener.
 const END: u64 = 256 << 10;
 const MOST: u64 = 256 << 10;
@@ -21,7 +23,57 @@ const LONGEST: usize = 4000;
 pub(in crate::web) struct Line {
     /// `text`, `tool`, `result`, `trouble`.
     pub(in crate::web) kind: &'static str,
+    /// Without what steers a terminal.
     pub(in crate::web) text: String,
+    /// The same in styles, where it has any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::web) spans: Option<Vec<Span>>,
+}
+
+impl Line {
+    /// Makes it harmless to look at, once it is whole.
+    fn finish(&mut self) {
+        let text = self.text.replace(STAND_IN, "\u{1b}");
+        let spans = ansi::spans(text.as_bytes(), &mut Style::default());
+        self.text = spans.iter().map(|span| span.1.as_str()).collect();
+        self.spans = spans.iter().any(|span| !span.0.is_empty()).then_some(spans);
+    }
+}
+
+/// Stands for the escape that begins a colour, which the display would spell out. In a private area,
+/// where agents have no business.
+const STAND_IN: char = '\u{e01b}';
+
+/// The same lines with stand-ins, wherever an escape is written as JSON writes it, or as it is.
+fn with_stand_ins(bytes: &[u8]) -> Vec<u8> {
+    let mut stood = Vec::with_capacity(bytes.len());
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        let json = line.first() == Some(&b'{');
+        let mut rest = line;
+        while let Some((&first, after)) = rest.split_first() {
+            let taken = match first {
+                0x1b => {
+                    stood.extend_from_slice(STAND_IN.encode_utf8(&mut [0; 4]).as_bytes());
+                    1
+                }
+                b'\\' if json && after.len() >= 5 && after[..5].eq_ignore_ascii_case(b"u001b") => {
+                    stood.extend_from_slice(br"\ue01b");
+                    6
+                }
+                // What is escaped is not looked at: it may be a backslash.
+                b'\\' if json && !after.is_empty() => {
+                    stood.extend_from_slice(&rest[..2]);
+                    2
+                }
+                other => {
+                    stood.push(other);
+                    1
+                }
+            };
+            rest = &rest[taken..];
+        }
+    }
+    stood
 }
 
 fn agent(plan: &Value) -> Agent {
@@ -42,7 +94,7 @@ impl Teller {
 
     fn push(&mut self, bytes: &[u8], lines: &mut Vec<Line>) {
         let Self { reader, display } = self;
-        reader.push(bytes, &mut |event| {
+        reader.push(&with_stand_ins(bytes), &mut |event| {
             let kind = match event {
                 Event::Text { .. } | Event::Noise(_) => "text",
                 Event::ToolUse { .. } => "tool",
@@ -61,9 +113,10 @@ impl Teller {
                 Some(last) if flows && last.kind == "text" && last.text.len() < LONGEST => {
                     last.text.push_str(&text);
                 }
-                _ => lines.push(Line { kind, text }),
+                _ => lines.push(Line { kind, text, spans: None }),
             }
         });
+        lines.iter_mut().for_each(Line::finish);
     }
 }
 
@@ -118,4 +171,22 @@ pub(in crate::web) fn more(
 pub(in crate::web) fn end_of(store: &Store, id: RunId) -> retake_store::Result<u64> {
     let output = store.read_output(id, Stream::Stdout)?;
     Ok(output.length())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_escapes_that_are_meant_get_a_stand_in() {
+        let stood = |text: &str| String::from_utf8(with_stand_ins(text.as_bytes())).unwrap();
+        assert_eq!(
+            stood("{\"a\":\"\\u001b[31m\\u001B[0m\"}\n"),
+            "{\"a\":\"\\ue01b[31m\\ue01b[0m\"}\n"
+        );
+        // The text of an escape, as one writes it in a program.
+        let written = "{\"a\":\"\\\\u001b[31m \\\"\"}\n\\u001b\n";
+        assert_eq!(stood(written), written);
+        assert_eq!(stood("\u{1b}[1mloud\\"), "\u{e01b}[1mloud\\");
+    }
 }

@@ -18,6 +18,8 @@ use retake_agent::workspace::Places;
 
 /// More runs at once than any machine has.
 const MOST_RUNNING: usize = 1000;
+/// The state of a loop that waits to be told to go on.
+const PAUSED: &str = "paused";
 
 /// A loop in a list.
 #[derive(Clone, Debug, Serialize)]
@@ -47,6 +49,11 @@ impl Summary {
         words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(": ")
     }
 
+    /// Someone holds it, and waits to be told to go on.
+    pub(super) fn is_paused(&self) -> bool {
+        self.state == PAUSED
+    }
+
     /// How it stands, and the class that goes with it.
     pub(super) fn standing(&self) -> (&str, &'static str) {
         match (&self.stop_reason, self.running) {
@@ -55,6 +62,7 @@ impl Summary {
                 "failed" | "verify_failed" | "findings" | "could not test" => (reason, "bad"),
                 _ => (reason, "open"),
             },
+            (None, true) if self.is_paused() => (PAUSED, "open"),
             (None, true) => ("running", "live"),
             (None, false) => ("its runner is gone", "bad"),
         }
@@ -72,7 +80,12 @@ impl AtWork {
         Ok(Self(runs.iter().map(|run| run.intent.loop_id).collect()))
     }
 
-    pub(super) fn summary(&self, record: LoopRecord, places: Option<&Places>) -> Summary {
+    pub(super) fn summary(
+        &self,
+        store: &Store,
+        record: LoopRecord,
+        places: Option<&Places>,
+    ) -> Result<Summary, Trouble> {
         let plan = serde_json::from_str(&record.plan).unwrap_or(Value::Null);
         // Between two runs a loop has none, but whoever works on it holds something.
         let held = || match record.kind {
@@ -82,17 +95,22 @@ impl AtWork {
             Kind::Crash => true,
             Kind::Exec => false,
         };
-        let running = record.stop_reason.is_none() && (self.0.contains(&record.id) || held());
-        Summary {
+        let at_work = self.0.contains(&record.id);
+        let running = record.stop_reason.is_none() && (at_work || held());
+        let paused = running
+            && !at_work
+            && record.kind == Kind::Agent
+            && agent::is_paused(store, record.id)?;
+        Ok(Summary {
             id: record.id,
             kind: record.kind,
             plan,
-            state: record.state,
+            state: if paused { PAUSED.to_owned() } else { record.state },
             stop_reason: record.stop_reason,
             running,
             start_time: record.start_time,
             end_time: record.end_time,
-        }
+        })
     }
 }
 
@@ -133,7 +151,7 @@ impl Whole {
     ) -> Result<Self, Trouble> {
         let record = store.get_loop(id)?;
         let last_event = store.last_event(id)?;
-        let summary = AtWork::look(store)?.summary(record, places);
+        let summary = AtWork::look(store)?.summary(store, record, places)?;
         let detail = match summary.kind {
             Kind::Agent => Detail::Agent(agent::Agent::look(store, &summary)?),
             Kind::Matrix => Detail::Matrix(Box::new(matrix::Matrix::look(store, &summary, asked)?)),

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_agent::iteration::IterationStatus;
-use retake_event::LoopId;
 
 use super::super::chart::{Chart, Series, Shape};
 use super::super::html::Html;
+use super::super::loops::Summary;
 use super::super::loops::agent::{Agent, Step};
 use super::super::loops::steer::Pending;
 use crate::term;
@@ -16,18 +16,24 @@ use crate::term;
 const SHOWN: usize = 200;
 
 /// They need the script, which shows them.
-pub(super) fn buttons(html: &mut Html, id: LoopId, pending: Pending, running: bool) {
+pub(super) fn buttons(html: &mut Html, pending: Pending, summary: &Summary) {
+    let (id, running) = (summary.id, summary.running);
     html.lit("<div class=\"actions\" id=\"actions\" data-live hidden")
         .at("data-actions", &format!("/api/v1/loops/{id}/actions"));
     html.lit(">");
     if running {
+        let paused = summary.is_paused();
         if pending.stop {
-            html.lit("<span class=\"note\">It stops after this iteration.</span>");
+            html.lit("<span class=\"note\">");
+            html.lit(if paused { "It stops." } else { "It stops after this iteration." });
+            html.lit("</span>");
         } else {
             html.lit("<button data-action=\"stop\" class=\"danger\">Stop</button>");
         }
         if pending.pause {
-            html.lit("<button data-action=\"resume\">Resume</button><span class=\"note\">It pauses after this iteration.</span>");
+            html.lit("<button data-action=\"resume\">Resume</button><span class=\"note\">");
+            html.lit(if paused { "It is paused." } else { "It pauses after this iteration." });
+            html.lit("</span>");
         } else {
             html.lit("<button data-action=\"pause\">Pause</button>");
         }
@@ -60,19 +66,36 @@ pub(super) fn show(html: &mut Html, agent: &Agent) {
     }
 }
 
+/// How many iterations there are of each sort. The plan's maximum is not what `-m` said, so none is
+/// shown.
+fn counted(steps: &[Step]) -> (String, String) {
+    let completed = steps.iter().filter(|step| step.status == IterationStatus::Completed).count();
+    let running = steps.iter().filter(|step| !step.status.is_final()).count();
+    let others = steps.len() - completed - running;
+    let mut words = "completed".to_owned();
+    for (count, word) in [(running, "running"), (others, "not completed")] {
+        if count > 0 {
+            words += &format!(", {count} {word}");
+        }
+    }
+    (completed.to_string(), words)
+}
+
 fn totals(html: &mut Html, agent: &Agent) {
     let steps = &agent.iterations;
-    let cost: f64 = steps.iter().filter_map(|step| step.cost_usd).sum();
+    // The sum of nothing would be -0.
+    let cost = steps.iter().filter_map(|step| step.cost_usd).fold(0.0, |all, one| all + one);
     let tokens: u64 = steps.iter().filter_map(|step| step.tokens).sum();
     let time: u64 = steps.iter().filter_map(|step| step.duration_ms).sum();
     let tests = steps.iter().rev().find_map(|step| Some((step.tests_passed?, step.tests_total?)));
-    let completed = steps.iter().filter(|step| step.status == IterationStatus::Completed).count();
+    let (completed, others) = counted(steps);
     html.lit("<section class=\"tiles\">");
+    html.lit("<div class=\"tile\"><h2>Iterations</h2><p class=\"big\">").text(&completed);
+    html.lit("</p><p>").text(&others).lit("</p></div>");
     let mut tile = |name: &'static str, value: String| {
         html.lit("<div class=\"tile\"><h2>").lit(name).lit("</h2><p class=\"big\">");
         html.text(&value).lit("</p></div>");
     };
-    tile("Iterations", format!("{completed} of {}", steps.len()));
     tile("Cost", format!("${cost:.2}"));
     tile("Tokens", amount(tokens));
     tile("Time", term::duration(Duration::from_millis(time)));
@@ -120,7 +143,10 @@ fn charts(html: &mut Html, steps: &[Step]) {
     if costs.iter().any(Option::is_some) {
         html.lit("<figure><figcaption>Cost of each iteration, in US dollars</figcaption>");
         let series = [Series { class: "p50", values: &costs }];
-        let unit = |value: f64| format!("${value:.2}");
+        let unit = |value: f64| match value {
+            v if v > 0.0 && v < 0.1 => format!("${v:.3}"),
+            v => format!("${v:.2}"),
+        };
         let says = "Cost of each iteration in US dollars";
         Chart { says, series: &series, shape: Shape::Stacked, unit, ends, titles: &titles }
             .draw(html);
@@ -197,7 +223,12 @@ pub(super) fn feed(html: &mut Html, agent: &Agent, running: bool) {
         "</h2><ol class=\"feed\" id=\"feed\" tabindex=\"0\" aria-label=\"What the agent does\">",
     );
     for line in &agent.feed {
-        html.lit("<li").at("class", line.kind).lit(">").lines(&line.text).lit("</li>");
+        html.lit("<li").at("class", line.kind).lit(">");
+        match &line.spans {
+            Some(spans) => spans.iter().for_each(|span| super::output::span(html, span)),
+            None => _ = html.cleaned(&line.text),
+        }
+        html.lit("</li>");
     }
     html.lit("</ol></section>");
 }

@@ -329,7 +329,7 @@ fn lanes(html: &mut Html, steps: &[Step], window: &[Step], concerns: &Concerns<'
         "{}: what the program did, synced, named and acknowledged, and what findings lose",
         term::count(steps.len() as u64, "step")
     );
-    html.lit("<div class=\"scroll\"><svg class=\"lanes\" viewBox=\"0 0 720 110\" role=\"img\"");
+    html.lit("<div class=\"scroll\"><svg class=\"lanes\" viewBox=\"0 0 720 132\" role=\"img\"");
     html.at("aria-label", &says).lit(">");
     if let (Some(first), Some(last)) = (window.first(), window.last())
         && window.len() < steps.len()
@@ -371,7 +371,35 @@ fn lanes(html: &mut Html, steps: &[Step], window: &[Step], concerns: &Concerns<'
             at = end;
         }
     }
+    axis(html, &columns, |at| LEFT + at as f64 * broad);
     html.lit("</svg></div>");
+}
+
+/// The numbers of operations under the lanes, as the table below has them.
+fn axis(html: &mut Html, columns: &[&[Step]], x: impl Fn(usize) -> f64) {
+    const TICKS: usize = 6;
+    html.lit("<text class=\"tick\" x=\"0\" y=\"124\">operation</text>");
+    let number = |at: usize| columns[at].iter().find_map(|step| step.number);
+    // A label may stand where a tick would be; the next operation has a number.
+    let mut ticks: Vec<(usize, u32)> = (0..TICKS)
+        .filter_map(|part| {
+            let from = (columns.len() - 1) * part / (TICKS - 1);
+            (from..columns.len()).chain((0..from).rev()).find_map(|at| Some((at, number(at)?)))
+        })
+        .collect();
+    ticks.sort_unstable();
+    // Two numbers must not touch.
+    let mut last = f64::NEG_INFINITY;
+    for (at, number) in ticks {
+        let place = x(at);
+        if place - last < 36.0 {
+            continue;
+        }
+        last = place;
+        html.lit("<line class=\"grid\" y1=\"108\" y2=\"113\"").num("x1", tenth(place));
+        html.num("x2", tenth(place)).lit("/><text class=\"tick\" y=\"124\"");
+        html.num("x", tenth(place)).lit(">").show(number).lit("</text>");
+    }
 }
 
 fn tenth(value: f64) -> String {

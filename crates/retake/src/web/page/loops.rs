@@ -84,7 +84,7 @@ pub(in crate::web) async fn one_loop(
     main.num("data-last", whole.last_event).lit(">");
     head(&mut main, &whole);
     if whole.summary.kind == Kind::Agent && whole.summary.stop_reason.is_none() {
-        agent::buttons(&mut main, id, pending, whole.summary.running);
+        agent::buttons(&mut main, pending, &whole.summary);
     }
     main.lit("<div id=\"detail\" data-live>");
     match &whole.detail {
@@ -122,9 +122,10 @@ fn head(html: &mut Html, whole: &Whole) {
     let now = Timestamp::now();
     html.lit("<div id=\"head\" data-live class=\"head\"><p class=\"crumbs\"><a href=\"/loops\">Loops</a> / ");
     html.lit(summary.kind.as_str()).lit(" / <code>").text(&summary.id.to_string());
-    html.lit("</code></p><h1 class=\"command\">");
+    html.lit("</code></p>");
     let title = summary.title();
-    html.text(if title.is_empty() { "Loop" } else { &title }).lit("</h1><p class=\"summary\">");
+    super::heading(html, if title.is_empty() { "Loop" } else { &title });
+    html.lit("<p class=\"summary\">");
     let (word, class) = summary.standing();
     standing(html, word, class);
     html.lit(" <span>started ").time(summary.start_time, now).lit("</span>");

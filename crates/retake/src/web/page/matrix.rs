@@ -86,9 +86,18 @@ fn heat_map(html: &mut Html, matrix: &Matrix) {
     }
     html.lit("<section><h2>Medians of ")
         .text(&matrix.metric)
-        .lit("</h2><div class=\"scroll\"><table class=\"heat\"><caption class=\"faint\">");
-    html.text(&matrix.unit).lit(" and the difference to the first of its column; blue is less, orange is more</caption><thead><tr><th scope=\"col\">");
-    html.text(&down.name).lit("</th>");
+        .lit("</h2><p class=\"faint legend\" id=\"heat-legend\">");
+    html.text(&matrix.unit);
+    html.lit(" and the difference to the first of its column; blue is less, orange is more</p>");
+    html.lit(
+        "<div class=\"scroll\"><table class=\"heat\" aria-describedby=\"heat-legend\"><thead>",
+    );
+    let across: Vec<&str> = matrix.axes[1..].iter().map(|axis| axis.name.as_str()).collect();
+    if !across.is_empty() {
+        html.lit("<tr><td></td><th scope=\"colgroup\" class=\"axis\"");
+        html.num("colspan", columns.len()).lit(">").text(&across.join(", ")).lit("</th></tr>");
+    }
+    html.lit("<tr><th scope=\"col\">").text(&down.name).lit("</th>");
     for column in &columns {
         let labels = matrix.axes[1..].iter().zip(*column);
         let label: Vec<&str> = labels.map(|(axis, &at)| axis.values[at].as_str()).collect();

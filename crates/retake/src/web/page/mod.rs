@@ -104,15 +104,33 @@ pub(super) fn trouble(trouble: &Trouble) -> Html {
         404 => "Not found",
         409 => "Not possible now",
         410 => "Lost",
+        413 => "Too long",
         503 => "Busy",
         400 => "Not understood",
         _ => "Something is wrong",
     };
     main.lit("<section class=\"trouble\"><h1>").lit(title).lit("</h1><p>");
-    main.text(&trouble.message).lit("</p><p>");
+    main.marked(&trouble.message).lit("</p><p>");
     // A link of our own brings the cookie along where a link from elsewhere does not.
     main.lit("<a href=\"\">Try again</a> · <a href=\"/\">Overview</a></p></section>");
     layout(title, Section::Nowhere, None, &main)
+}
+
+/// What fits the narrowest page beside its mark.
+const SHORT: usize = 120;
+
+/// A command above its page. One that may be cut there can be unfolded.
+fn heading(html: &mut Html, command: &str) {
+    html.lit("<h1 class=\"command\">").text(command).lit("</h1>");
+    let lines = command.lines().count();
+    if lines > 1 || command.len() > SHORT {
+        html.lit("<details class=\"whole\" id=\"whole\"><summary>Whole command, ");
+        if lines > 1 {
+            html.show(lines).lit(" lines, ");
+        }
+        html.text(&crate::term::size(command.len() as u64)).lit("</summary><pre>");
+        html.lines(command).lit("</pre></details>");
+    }
 }
 
 /// The class that goes with a shade.

@@ -1,16 +1,26 @@
 //! What a run wrote, on its page: one window of each stream, or of both in order of arrival.
 
+use std::collections::VecDeque;
+use std::ops::Range;
+
 use retake_event::{RunId, Stream};
 use retake_store::Store;
 
+use super::super::ansi::Span;
+use super::super::find::{Question, find};
 use super::super::html::Html;
-use super::super::log::{At, Content, View, Which, Window, find};
+use super::super::log::{At, Content, View, Which, Window};
 use super::super::params::Params;
 use super::super::trouble::Trouble;
 use crate::term;
 
 /// Bytes of each output on the page itself, which is to be there soon; a script fetches more.
 const WINDOW: usize = 20 << 10;
+
+/// Bytes above what was looked for: a few lines.
+const ABOVE: u64 = 400;
+/// The first match of a page, where the browser scrolls to.
+const MATCH: &str = "match";
 
 /// How the output is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,10 +72,11 @@ impl Output {
             };
             if let Some(sought) = &mut sought {
                 let from = params.number(name)?.unwrap_or(0);
-                let place = find(store, id, *which, &sought.text, from)?;
+                let question = Question { text: sought.text.clone(), from, since: None };
+                let place = find(store, id, *which, &question)?;
                 if let Some([start, _]) = place.found {
                     sought.found = true;
-                    at = At::Near(start.saturating_sub(4096));
+                    at = At::Near(start.saturating_sub(ABOVE));
                 } else if place.looked_to < place.length {
                     sought.unfinished.push((name, place.looked_to));
                 }
@@ -94,7 +105,8 @@ impl Output {
             }
             html.lit(">").lit(name).lit("</a>");
         }
-        html.lit("</nav><form class=\"inside\" id=\"inside\" role=\"search\"").at("action", &path);
+        html.lit("</nav><form class=\"inside\" id=\"inside\" role=\"search\"");
+        html.at("action", &format!("{path}#{MATCH}"));
         html.lit("><input type=\"search\" name=\"find\" aria-label=\"Find in this output\" placeholder=\"Find in this output  f\"");
         html.at("value", params.get("find").unwrap_or_default()).lit(">");
         if self.layout == Layout::Merged {
@@ -108,22 +120,30 @@ impl Output {
                 let places: Vec<_> =
                     sought.unfinished.iter().map(|(name, at)| (*name, at.to_string())).collect();
                 let changes: Vec<_> = places.iter().map(|(name, at)| (*name, &**at)).collect();
-                html.link(&format!("{}#output", params.with(&path, &changes)), "look further");
+                html.link(&format!("{}#{MATCH}", params.with(&path, &changes)), "look further");
             }
             Some(_) => _ = html.lit("not found"),
             None => {}
         }
         html.lit("</span></form></div><div class=\"panes\">");
+        let mut marks = Marks::default();
         for window in &self.windows {
             // Nothing will come, so the other one may have its room.
             let class = if window.length == 0 && !running { "pane void" } else { "pane" };
             html.lit("<div class=\"").lit(class).lit("\"");
-            self.pane(html, window, params, &path);
+            self.pane(html, window, params, &path, &mut marks);
         }
         html.lit("</div></section>");
     }
 
-    fn pane(&self, html: &mut Html, window: &Window, params: &Params, path: &str) {
+    fn pane(
+        &self,
+        html: &mut Html,
+        window: &Window,
+        params: &Params,
+        path: &str,
+        marks: &mut Marks,
+    ) {
         let (key, name) = match window.stream {
             "stdout" => ("out", "stdout"),
             "stderr" => ("err", "stderr"),
@@ -151,6 +171,9 @@ impl Output {
         }
         html.lit("</span></div><div class=\"log\" tabindex=\"0\" role=\"region\"");
         html.at("aria-label", name).lit("><pre>");
+        if let Some(sought) = &self.sought {
+            marks.seek(window, &sought.text);
+        }
         for piece in &window.pieces {
             let merged = self.layout == Layout::Merged;
             if merged {
@@ -162,7 +185,7 @@ impl Output {
             }
             if let Content::Spans { spans } = &piece.content {
                 for span in spans {
-                    text(html, &span.0, &span.1, self.sought.as_ref());
+                    marks.span(html, span);
                 }
             }
             if merged {
@@ -177,28 +200,61 @@ impl Output {
     }
 }
 
-/// A span, with marks around what was looked for.
-fn text(html: &mut Html, classes: &str, text: &str, sought: Option<&Sought>) {
-    if !classes.is_empty() {
-        html.lit("<span").at("class", classes).lit(">");
-    }
-    let needle = sought.map(|sought| sought.text.to_ascii_lowercase()).unwrap_or_default();
-    let mut rest = text;
-    if !needle.is_empty() {
+/// What was looked for, in the text of a window as it is shown, whatever styles it has.
+#[derive(Default)]
+struct Marks {
+    ranges: VecDeque<Range<usize>>,
+    /// How much of the text of the window has been written.
+    at: usize,
+    /// The first one has been written.
+    named: bool,
+}
+
+impl Marks {
+    fn seek(&mut self, window: &Window, text: &str) {
+        let spans = window.pieces.iter().filter_map(|piece| match &piece.content {
+            Content::Spans { spans } => Some(spans),
+            Content::Text { .. } => None,
+        });
         // Folding ASCII only keeps every place where it was.
-        let folded = text.to_ascii_lowercase();
-        let mut at = 0;
-        for (start, found) in folded.match_indices(&needle) {
-            html.cleaned(&text[at..start]).lit("<mark>");
-            html.cleaned(&text[start..start + found.len()]).lit("</mark>");
-            at = start + found.len();
+        let mut shown: String = spans.flatten().map(|span| span.1.as_str()).collect();
+        shown.make_ascii_lowercase();
+        let needle = text.to_ascii_lowercase();
+        let found = shown.match_indices(&needle);
+        self.ranges = found.map(|(start, found)| start..start + found.len()).collect();
+        self.at = 0;
+    }
+
+    /// A span, with marks around what of it was looked for.
+    fn span(&mut self, html: &mut Html, Span(classes, text): &Span) {
+        if !classes.is_empty() {
+            html.lit("<span").at("class", classes).lit(">");
         }
-        rest = &text[at..];
+        let (begun, end) = (self.at, self.at + text.len());
+        while let Some(range) = self.ranges.front().filter(|range| range.start < end).cloned() {
+            let (from, to) = (range.start.max(self.at), range.end.min(end));
+            html.cleaned(&text[self.at - begun..from - begun]).lit("<mark");
+            if !std::mem::replace(&mut self.named, true) {
+                html.at("id", MATCH);
+            }
+            html.lit(">").cleaned(&text[from - begun..to - begun]).lit("</mark>");
+            self.at = to;
+            if range.end > end {
+                break;
+            }
+            self.ranges.pop_front();
+        }
+        html.cleaned(&text[self.at - begun..]);
+        self.at = end;
+        if !classes.is_empty() {
+            html.lit("</span>");
+        }
     }
-    html.cleaned(rest);
-    if !classes.is_empty() {
-        html.lit("</span>");
-    }
+}
+
+/// A span without marks.
+pub(super) fn span(html: &mut Html, span: &Span) {
+    Marks::default().span(html, span);
 }
 
 /// How much is shown, and from where.

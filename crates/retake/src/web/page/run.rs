@@ -57,8 +57,9 @@ pub(in crate::web) async fn run(
 fn head(html: &mut Html, run: &Run) {
     let intent = &run.intent;
     html.lit("<div id=\"head\" data-live class=\"head\"><p class=\"crumbs\"><a href=\"/runs\">Runs</a> / <code>");
-    html.text(&intent.id.to_string()).lit("</code></p><h1 class=\"command\">");
-    html.text(&intent.command).lit("</h1><p class=\"summary\">");
+    html.text(&intent.id.to_string()).lit("</code></p>");
+    super::heading(html, &intent.command);
+    html.lit("<p class=\"summary\">");
     badge(html, run);
     html.lit(" <span>").text(&shown::duration(run)).lit("</span> <span>started ");
     html.time(intent.start_time, Timestamp::now()).lit("</span>");

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::Uri;
 use jiff::Timestamp;
-use retake_event::{Kind, State as RunState, Word};
-use retake_store::{Filter, Found, Hit, Page, Status};
+use retake_event::{Kind, Word};
+use retake_store::{Found, Hit, Page, Store};
 
 use super::super::App;
-use super::super::api::SCAN;
+use super::super::api::EFFORT;
 use super::super::html::Html;
 use super::super::params::Params;
 use super::super::trouble::{PageTrouble, Trouble};
@@ -18,6 +18,19 @@ use crate::term;
 
 const PAGE: usize = 50;
 const HITS: usize = 30;
+/// Filters that have a field only where an address asks for them.
+const KEPT: [&str; 10] = [
+    "loop",
+    "label",
+    "session_id",
+    "task_id",
+    "run_id",
+    "cwd",
+    "changed",
+    "tests_failed",
+    "since",
+    "until",
+];
 
 pub(in crate::web) async fn runs(
     State(app): State<Arc<App>>,
@@ -26,17 +39,17 @@ pub(in crate::web) async fn runs(
     let params = Params::of(&uri);
     let filter = params.filter()?;
     let mut main = Html::new();
-    main.lit("<h1>Runs</h1>");
+    main.lit(
+        "<h1>Runs</h1><a id=\"news\" class=\"news\" href=\"/runs\" role=\"status\" hidden>no new runs</a>",
+    );
     form(&mut main, &params);
     main.lit("<div id=\"results\" aria-live=\"off\">");
     match params.get("q").filter(|text| text.contains(char::is_alphanumeric)) {
         Some(text) => {
             let (text, from) = (words(text), params.number("cursor")?);
-            let found =
-                app.reader.look(move |store| Ok(store.search_from(&text, from, HITS, SCAN)?));
-            let mut found = found.await?;
-            found.hits.retain(|hit| admits(&filter, hit));
-            hits(&mut main, &found, &params);
+            let look =
+                move |store: &Store| Ok(store.search_from(&text, &filter, from, HITS, EFFORT)?);
+            hits(&mut main, &app.reader.look(look).await?, &params);
         }
         None => {
             let cursor = params.cursor()?;
@@ -56,22 +69,6 @@ fn words(text: &str) -> String {
     if text.ends_with(char::is_alphanumeric) { format!("{text}*") } else { text.to_owned() }
 }
 
-/// The filters that make sense for what a search found.
-fn admits(filter: &Filter, hit: &Hit) -> bool {
-    let run = &hit.run;
-    let status = match filter.status {
-        None => true,
-        Some(Status::Running) => run.state == RunState::Running,
-        Some(Status::Ok) => run.success(),
-        Some(Status::Failed) => run.ending.is_some() && !run.success(),
-        Some(Status::Outcome(word)) => {
-            run.ending.as_ref().is_some_and(|ending| ending.outcome == word)
-        }
-    };
-    let kind = filter.kind.is_none_or(|kind| run.intent.kind == kind);
-    status && kind && filter.loop_id.is_none_or(|id| run.intent.loop_id == id)
-}
-
 fn form(html: &mut Html, params: &Params) {
     let value = |name: &str| params.get(name).unwrap_or_default().to_owned();
     html.lit("<form class=\"filters\" id=\"filters\" action=\"/runs\" role=\"search\">");
@@ -86,8 +83,8 @@ fn form(html: &mut Html, params: &Params) {
     let mut kinds = vec![("", "any")];
     kinds.extend(Kind::ALL.map(|kind| (kind.as_str(), kind.as_str())));
     choice(html, "Kind", "kind", &kinds, &value("kind"));
-    for kept in ["loop", "label", "session_id", "task_id", "run_id", "cwd", "since", "until"] {
-        if let Some(value) = params.get(kept) {
+    for kept in KEPT {
+        for value in params.all(kept) {
             html.lit("<label>").lit(kept).lit("<input").at("name", kept).at("value", value);
             html.lit("></label>");
         }
@@ -120,25 +117,35 @@ fn list(html: &mut Html, page: &Page, params: &Params) {
     }
     html.lit("<table class=\"runs\">").lit(HEADINGS).lit("<tbody id=\"rows\">");
     rows(html, &page.runs, Timestamp::now());
-    html.lit("</tbody></table>");
-    pages(html, params, page.next.map(|next| next.to_string()));
+    html.lit("</tbody></table><div id=\"rest\">");
+    pages(html, params, page.next.map(|next| next.to_string()), "Older");
+    html.lit("</div>");
 }
 
-fn pages(html: &mut Html, params: &Params, next: Option<String>) {
+fn pages(html: &mut Html, params: &Params, next: Option<String>, older: &'static str) {
     html.lit("<p class=\"pages\">");
     if params.get("cursor").is_some() {
         html.link(&params.with("/runs", &[("cursor", "")]), "Newest");
     }
     if let Some(next) = next {
         html.lit(" <a class=\"next\" rel=\"next\" id=\"next\"");
-        html.at("href", &params.with("/runs", &[("cursor", &next)])).lit(">Older</a>");
+        html.at("href", &params.with("/runs", &[("cursor", &next)]))
+            .lit(">")
+            .lit(older)
+            .lit("</a>");
     }
     html.lit("</p>");
 }
 
 fn hits(html: &mut Html, found: &Found, params: &Params) {
-    if found.hits.is_empty() {
-        html.lit("<p class=\"empty\">No recorded output has these words.</p>");
+    if found.hits.is_empty() && !found.cut_short {
+        html.lit("<p class=\"empty\">");
+        html.lit(match (params.get("cursor").is_some(), params.filters()) {
+            (true, _) => "There are no older ones.",
+            (false, true) => "No run that passes the filters wrote these words.",
+            (false, false) => "No recorded output has these words.",
+        });
+        html.lit("</p>");
     }
     let now = Timestamp::now();
     html.lit("<ol class=\"hits\" id=\"rows\">");
@@ -153,12 +160,20 @@ fn hits(html: &mut Html, found: &Found, params: &Params) {
         snippet(html, hit);
         html.lit("</pre></li>");
     }
-    html.lit("</ol>");
+    html.lit("</ol><div id=\"rest\">");
+    if found.cut_short {
+        html.lit("<p class=\"empty\" id=\"so-far\">");
+        html.lit(if found.hits.is_empty() { "None so far: " } else { "Not all yet: " });
+        html.text(&term::count(EFFORT.sifted as u64, "output"));
+        html.lit(" with these words were held against the filters; there are older ones.</p>");
+    }
     if found.skipped_bytes > 0 {
         html.lit("<p class=\"faint\">").text(&term::size(found.skipped_bytes));
         html.lit(" of output are not indexed yet and were not looked at; <code>retake runs search --all</code> reads them.</p>");
     }
-    pages(html, params, found.next.map(|next| next.to_string()));
+    let older = if found.cut_short { "Look further" } else { "Older" };
+    pages(html, params, found.next.map(|next| next.to_string()), older);
+    html.lit("</div>");
 }
 
 fn snippet(html: &mut Html, hit: &Hit) {
