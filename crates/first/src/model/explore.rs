@@ -352,6 +352,17 @@ impl Promises {
         self.acks.get(operation as usize).copied().unwrap_or(0)
     }
 
+    /// The last operation before the next acknowledgement after this one.
+    pub(crate) fn until(&self, operation: u32) -> u32 {
+        let said = self.before(operation);
+        self.acks.partition_point(|acks| *acks <= said) as u32
+    }
+
+    /// The label passed last before a crash.
+    pub(crate) fn label(&self, point: Point) -> Option<&str> {
+        self.labels.get(said(point))?.as_deref()
+    }
+
     pub(crate) fn state(
         &self,
         machine: &Machine,
@@ -359,8 +370,7 @@ impl Promises {
         class: Class,
         tree: Tree,
     ) -> State {
-        // Before an operation is done nothing that follows it has been said.
-        let said = (key.point.operation as usize) - usize::from(key.point.during);
+        let said = said(key.point);
         let mut lost: Vec<u32> = machine
             .pending
             .atoms
@@ -384,6 +394,11 @@ impl Promises {
             tree,
         }
     }
+}
+
+/// Before an operation is done nothing that follows it has been said.
+fn said(point: Point) -> usize {
+    point.operation as usize - usize::from(point.during)
 }
 
 /// A pattern of [`Options::volatile`] is none.
