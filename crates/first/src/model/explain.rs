@@ -129,6 +129,12 @@ impl<'a> Explainer<'a> {
         })
     }
 
+    /// The recording is one of a check at work: sentences call its operations those of the recovery.
+    #[must_use]
+    pub fn of_recovery(self) -> Self {
+        Self { story: self.story.of_recovery(), ..self }
+    }
+
     /// Takes a failing state in. `fails` checks a state again and says whether it fails too. Gives
     /// the id of a finding it belongs to.
     pub fn add(&mut self, state: &State, mut fails: impl FnMut(&State) -> bool) -> String {

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use super::atom::{Atom, Effect, Id, Part, Torn};
 use super::machine::Machine;
-use super::story::{Line, LineKind, Story, quoted};
+use super::shown::quoted;
+use super::story::{Line, LineKind, Story};
 
 /// The smallest loss that fails.
 pub(super) struct Told<'a> {
@@ -57,7 +58,8 @@ impl Story {
             return "a file that is mapped and never synced is lost: `msync` it".to_owned();
         };
         let (lost, kept) = told.parts(main);
-        let what = what(main, line, &lost, &kept);
+        let op = self.op(main);
+        let what = what(&op, line, &lost, &kept);
         // More of the same, from other rounds, says nothing new.
         let others: Vec<u32> = told.operations[1..]
             .iter()
@@ -66,7 +68,7 @@ impl Story {
             .collect();
         let others = match others[..] {
             [] => String::new(),
-            [one] => format!(" and op {one}"),
+            [one] => format!(" and {}", self.op(one)),
             _ => format!(" and {} more operations", others.len()),
         };
         let target = match (&line.directory, line.is_name()) {
@@ -74,7 +76,7 @@ impl Story {
             _ => quoted(&line.path),
         };
         match told.survivor.and_then(|number| Some((number, self.line(number)?))) {
-            Some((number, _)) if number == main => half(main, line, &lost, &kept),
+            Some((number, _)) if number == main => half(&op, line, &lost, &kept),
             Some((number, later)) if later.is_name() && later.node == line.node => {
                 let verb = match later.kind {
                     LineKind::Rename => "rename",
@@ -87,14 +89,16 @@ impl Story {
                 };
                 let path = quoted(&later.path);
                 format!(
-                    "the {verb} of {path} survives but {bytes}: `fsync` the file before op {number}"
+                    "the {verb} of {path} survives but {bytes}: `fsync` the file before {}",
+                    self.op(number)
                 )
             }
             Some((number, later)) => {
                 let (survive, later) = verb("survive", "survives", later.noun());
                 let (not, what) = verb("do", "does", what);
+                let number = self.op(number);
                 format!(
-                    "{later} (op {number}) {survive} but {what}{others} {not} not: `fsync` {target} before op {number}"
+                    "{later} ({number}) {survive} but {what}{others} {not} not: `fsync` {target} before {number}"
                 )
             }
             None if told.since > 0 => {
@@ -104,16 +108,17 @@ impl Story {
                     many => format!("{many} lines were"),
                 };
                 format!(
-                    "{what}{others} {is} lost although {lines} acknowledged since: `fsync` {target} after op {main} and before the acknowledgement"
+                    "{what}{others} {is} lost although {lines} acknowledged since: `fsync` {target} after {op} and before the acknowledgement"
                 )
             }
             None => {
                 let (is, what) = verb("are", "is", what);
                 match self.synced(main, told.until) {
                     Some(sync) => format!(
-                        "{what}{others} {is} lost before op {sync} syncs it, and what is left is neither the old nor the new: the change is not atomic, and recovery must cope with half of it"
+                        "{what}{others} {is} lost before {} syncs it, and what is left is neither the old nor the new: the change is not atomic, and recovery must cope with half of it",
+                        self.op(sync)
                     ),
-                    None => format!("{what}{others} {is} lost: `fsync` {target} after op {main}"),
+                    None => format!("{what}{others} {is} lost: `fsync` {target} after {op}"),
                 }
             }
         }
@@ -143,15 +148,20 @@ impl Story {
             Torn::Tail(cut) => ((cut, to), (from, cut)),
         };
         format!(
-            "the write of {path} is torn: bytes {}–{} of op {number} survive, bytes {}–{} do not: recovery must notice half a write",
-            kept.0, kept.1, lost.0, lost.1
+            "the write of {path} is torn: bytes {}–{} of {} survive, bytes {}–{} do not: recovery must notice half a write",
+            kept.0,
+            kept.1,
+            self.op(number),
+            lost.0,
+            lost.1
         )
     }
 
     /// A state that lost nothing.
     pub(super) fn of_moment(&self, operation: u32) -> String {
-        let told =
-            |number: u32| self.line(number).map(|line| format!("op {number} ({})", line.noun()));
+        let told = |number: u32| {
+            self.line(number).map(|line| format!("{} ({})", self.op(number), line.noun()))
+        };
         let place = match (told(operation), told(operation + 1)) {
             (Some(before), Some(after)) => format!("between {before} and {after}"),
             (Some(before), None) => format!("after {before}, the last"),
@@ -163,38 +173,37 @@ impl Story {
 }
 
 /// What is lost of an operation, by its own bytes if others of it are there.
-fn what(number: u32, line: &Line, lost: &[&Atom], kept: &[&Atom]) -> String {
+fn what(op: &str, line: &Line, lost: &[&Atom], kept: &[&Atom]) -> String {
     if line.kind == LineKind::Write {
         match (bytes(lost), bytes(kept)) {
             (None, Some(_)) if size(lost).is_some() => {
-                return format!("the size that op {number} gave {}", quoted(&line.path));
+                return format!("the size that {op} gave {}", quoted(&line.path));
             }
             (Some((from, to)), Some(_)) => {
-                return format!("bytes {from}–{to} of {} (op {number})", quoted(&line.path));
+                return format!("bytes {from}–{to} of {} ({op})", quoted(&line.path));
             }
             _ => {}
         }
     }
-    format!("{} (op {number})", line.noun())
+    format!("{} ({op})", line.noun())
 }
 
 /// Some parts of one operation are there and some are not.
-fn half(number: u32, line: &Line, lost: &[&Atom], kept: &[&Atom]) -> String {
+fn half(op: &str, line: &Line, lost: &[&Atom], kept: &[&Atom]) -> String {
     let path = quoted(&line.path);
     match (bytes(lost), bytes(kept), size(kept)) {
         (Some((from, to)), None, Some(size)) => format!(
-            "the size of {path} grew to {size} (op {number}) but its bytes {from}–{to} did not arrive: a reader must recognise a record that is not whole, for example by a checksum"
+            "the size of {path} grew to {size} ({op}) but its bytes {from}–{to} did not arrive: a reader must recognise a record that is not whole, for example by a checksum"
         ),
         (Some((from, to)), Some((first, last)), _) => format!(
-            "bytes {first}–{last} of {path} (op {number}) survive but bytes {from}–{to} of the same write do not: one write is not atomic across pages, and recovery must notice half a write"
+            "bytes {first}–{last} of {path} ({op}) survive but bytes {from}–{to} of the same write do not: one write is not atomic across pages, and recovery must notice half a write"
         ),
         (None, Some((first, last)), _) => format!(
-            "bytes {first}–{last} of {path} (op {number}) survive but the size that the same write gave it does not: recovery must notice half a write"
+            "bytes {first}–{last} of {path} ({op}) survive but the size that the same write gave it does not: recovery must notice half a write"
         ),
-        _ => format!(
-            "{} (op {number}) is there only in part: recovery must notice half of it",
-            line.noun()
-        ),
+        _ => {
+            format!("{} ({op}) is there only in part: recovery must notice half of it", line.noun())
+        }
     }
 }
 

@@ -1,9 +1,10 @@
 //! The operations of a recording as people talk of them.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::machine::operations;
+use super::shown::quoted;
 use super::tree::Tree;
 use crate::operation::{Action, Kind, Node, Recording};
 
@@ -71,15 +72,13 @@ impl Line {
     }
 }
 
-pub(crate) fn quoted(path: &Path) -> String {
-    if path.as_os_str().is_empty() { "`.`".to_owned() } else { format!("`{}`", path.display()) }
-}
-
 /// Every operation of a recording, by number.
 #[derive(Clone, Debug)]
 pub(crate) struct Story {
     lines: Vec<Line>,
     shapes: Vec<Shape>,
+    /// What an operation is called, before its number.
+    called: &'static str,
 }
 
 /// Equal for operations that do the same in another round of a loop.
@@ -95,7 +94,16 @@ impl Story {
             shapes.push(*numbers.entry(shape).or_insert(next));
             lines.push(line);
         }
-        Self { lines, shapes }
+        Self { lines, shapes, called: "op" }
+    }
+
+    /// The operations are those of a recovery, whose numbers are not those of the program.
+    pub(crate) fn of_recovery(self) -> Self {
+        Self { called: "recovery op", ..self }
+    }
+
+    pub(crate) fn op(&self, operation: u32) -> String {
+        format!("{} {operation}", self.called)
     }
 
     pub(crate) fn line(&self, operation: u32) -> Option<&Line> {
