@@ -20,6 +20,7 @@ use super::explore::{BadGlob, Options, Promises, State, machine_at, volatile};
 use super::key::{Kept, StateKey};
 use super::machine::{Machine, Point, operations};
 use super::profile::Model;
+use super::sentence::Told;
 use super::story::{LineKind, Shape, Story};
 use super::trial::{Loss, Trial};
 use crate::operation::{Action, Node, Recording};
@@ -58,6 +59,8 @@ struct Cause {
     finding: Finding,
     lost: BTreeSet<Shape>,
     survivor: Option<Shape>,
+    /// Some of the parts of what is lost survive.
+    half: bool,
     /// Without a survivor: only because of what was acknowledged.
     promised: bool,
     torn: bool,
@@ -71,6 +74,7 @@ impl Cause {
         self.lost.is_subset(&other.lost)
             && self.lost.is_empty() == other.lost.is_empty()
             && self.survivor == other.survivor
+            && self.half == other.half
             && self.torn == other.torn
             && self.between == other.between
     }
@@ -124,6 +128,12 @@ impl<'a> Explainer<'a> {
             seen: HashMap::new(),
             count: 0,
         })
+    }
+
+    /// The recording is one of a check at work: sentences call its operations those of the recovery.
+    #[must_use]
+    pub fn of_recovery(self) -> Self {
+        Self { story: self.story.of_recovery(), ..self }
     }
 
     /// Takes a failing state in. `fails` checks a state again and says whether it fails too. Gives
@@ -181,7 +191,7 @@ impl<'a> Explainer<'a> {
         let point = state.key.point;
         let machine = machine_at(self.recording, self.model, &self.volatile, point);
         let Some(machine) = machine.filter(|_| state.key.kept != Kept::Everything) else {
-            return vec![self.insert(self.nothing_lost(state))];
+            return vec![self.insert(self.nothing_lost(point))];
         };
         let loss = Loss::of(&machine, &state.key);
         let last = Occurrence { machine, point, acks: state.acks, loss };
@@ -192,16 +202,21 @@ impl<'a> Explainer<'a> {
         }
         let mut ids = Vec::new();
         if let Some(first) = self.first(&last, &state.key, fails) {
-            ids = self.causes(&first, fails).unwrap_or_default();
+            ids = match self.causes(&first, fails) {
+                Some(ids) => ids,
+                None => vec![self.insert(self.nothing_lost(first.point))],
+            };
             // With as many promises it fails for the same reasons.
-            if !ids.is_empty() && first.acks == last.acks {
+            if first.acks == last.acks {
                 return ids;
             }
         }
         match self.causes(&last, fails) {
             Some(more) => ids.extend(more),
-            None => ids.push(self.insert(self.nothing_lost(state))),
+            None => ids.push(self.insert(self.nothing_lost(point))),
         }
+        ids.sort();
+        ids.dedup();
         ids
     }
 
@@ -287,7 +302,9 @@ impl<'a> Explainer<'a> {
             let (id, lost) = match self.contained(here, &loss) {
                 Some(cause) => (cause.finding.id.clone(), cause.lost.clone()),
                 None => {
+                    trial.promises_only(self.quiet(here, &loss), &loss);
                     let cause = self.explain(&mut trial, &loss);
+                    trial.promises_also();
                     let lost = cause.lost.clone();
                     (self.insert(cause), lost)
                 }
@@ -301,6 +318,12 @@ impl<'a> Explainer<'a> {
             }
             loss = rest;
         }
+    }
+
+    /// How many promises were made before anything of a loss was done.
+    fn quiet(&self, here: &Occurrence, loss: &Loss) -> usize {
+        let first = loss.operations(&here.machine).first().copied();
+        self.promises.before(first.unwrap_or(0)).min(here.acks)
     }
 
     /// A known cause that may be at work in a loss.
@@ -320,8 +343,18 @@ impl<'a> Explainer<'a> {
             .filter(|number| !operations.contains(number))
             .map(|number| self.story.shape(number))
             .collect();
+        let half: BTreeSet<Shape> = operations
+            .iter()
+            .filter(|number| {
+                let parts = here.machine.pending.atoms.iter();
+                let mut parts = parts.filter(|atom| atom.part.operation == **number);
+                parts.any(|atom| !loss.parts.contains(&atom.id))
+            })
+            .map(|number| self.story.shape(*number))
+            .collect();
         self.causes.iter().find(|cause| {
             !cause.lost.is_empty()
+                && (!cause.half || !cause.lost.is_disjoint(&half))
                 && cause.lost.is_subset(&lost)
                 && cause.survivor.is_none_or(|survivor| kept.contains(&survivor))
                 && (!cause.promised || !cause.lost.is_disjoint(&promised))
@@ -365,15 +398,29 @@ impl<'a> Explainer<'a> {
         let key = trial.key(&smallest, torn);
         let acks = trial.acks;
         self.without_promises(trial, &key, &smallest, torn);
-        let survivor = self.survivor(trial, &smallest, torn);
+        let survivor = match torn {
+            Some(_) => None,
+            None => self.survivor(trial, &smallest),
+        };
         let machine = trial.machine;
-        let lost_parts: Vec<Part> = smallest.iter().filter_map(|id| machine.part(*id)).collect();
-        let state =
-            self.promises.state(machine, key.clone(), Class::DropOne, machine.pending.base.clone());
         let smallest = Loss { parts: smallest.into_iter().collect(), torn };
         let operations: Vec<u32> = smallest.operations(machine).into_iter().collect();
+        let promised = |number: &u32| self.is_promised(*number, trial.acks);
+        let promised = survivor.is_none() && torn.is_none() && operations.iter().any(promised);
+        let main = operations.first().copied().unwrap_or(0);
+        if survivor.is_none() && torn.is_none() && !promised && main > 0 {
+            let before = Point { operation: main - 1, during: false };
+            let there = machine_at(self.recording, self.model, &self.volatile, before);
+            if there.is_some_and(|there| trial.moment_fails(&there, before)) {
+                trial.acks = acks;
+                return self.nothing_lost(before);
+            }
+        }
+        let state =
+            self.promises.state(machine, key.clone(), Class::DropOne, machine.pending.base.clone());
+        let later = survivor.filter(|number| *number != main);
         let mut files = Vec::new();
-        for number in operations.iter().copied().chain(survivor) {
+        for number in operations.iter().copied().chain(later) {
             if let Some(line) = self.story.line(number) {
                 files.push(line.path.clone());
                 files.extend(line.to.clone());
@@ -383,7 +430,14 @@ impl<'a> Explainer<'a> {
         files.dedup();
         let mut sentence = match torn {
             Some((part, cut)) => self.story.of_tear(part, cut),
-            None => self.story.of_loss(machine, &lost_parts, &operations, survivor, trial.acks),
+            None => self.story.of_loss(&Told {
+                machine,
+                lost: &smallest.parts,
+                operations: &operations,
+                survivor,
+                since: trial.acks.saturating_sub(self.promises.before(main)),
+                until: self.promises.until(main),
+            }),
         };
         if let Some(label) = &state.label {
             sentence += &format!(" (after label `{label}`)");
@@ -396,14 +450,13 @@ impl<'a> Explainer<'a> {
             states: 0,
             key,
         };
-        let promised = |number: &u32| self.is_promised(*number, trial.acks);
-        let promised = survivor.is_none() && torn.is_none() && operations.iter().any(promised);
         trial.acks = acks;
         Cause {
             finding,
             promised,
             lost: operations.iter().map(|number| self.story.shape(*number)).collect(),
-            survivor: survivor.map(|number| self.story.shape(number)),
+            survivor: later.map(|number| self.story.shape(number)),
+            half: survivor.is_some() && later.is_none(),
             torn: torn.is_some(),
             between: None,
         }
@@ -425,20 +478,19 @@ impl<'a> Explainer<'a> {
         }
     }
 
-    /// The operation that should not have survived without what was lost.
+    /// The operation that should not have survived without what was lost; what was lost itself if
+    /// half of it survived.
     fn survivor(
         &self,
         trial: &mut Trial<'_, impl FnMut(&State) -> bool>,
         smallest: &[Id],
-        torn: Option<(Part, Torn)>,
     ) -> Option<u32> {
         let machine = trial.machine;
         let pending = &machine.pending;
         let lost = pending.with_dependents(smallest.iter().copied());
         let gone: BTreeSet<u32> =
             lost.iter().filter_map(|id| machine.part(*id)).map(|part| part.operation).collect();
-        let main = smallest.first().and_then(|id| machine.part(*id));
-        let main = main.or(torn.map(|(part, _)| part))?;
+        let main = smallest.first().and_then(|id| machine.part(*id))?;
         let line = self.story.line(main.operation)?;
         // A name that shows the file without its contents is the usual culprit.
         if matches!(line.kind, LineKind::Write | LineKind::Truncate) {
@@ -461,32 +513,32 @@ impl<'a> Explainer<'a> {
                 (main.operation + 1..=trial.point.operation).find(|number| {
                     let durable = pending.atoms.iter().all(|atom| atom.part.operation != *number);
                     let line = self.story.line(*number);
-                    durable && line.is_some_and(|line| line.kind != LineKind::Other)
+                    durable
+                        && line.is_some_and(|line| {
+                            !matches!(line.kind, LineKind::Other | LineKind::Sync)
+                        })
                 })
             };
         }
-        let first = smallest.first().copied().unwrap_or(0);
-        let later: Vec<Id> = pending
-            .atoms
-            .iter()
-            .filter(|atom| atom.id > first && !lost.contains(&atom.id))
-            .map(|atom| atom.id)
-            .collect();
-        later
-            .into_iter()
-            .find_map(|id| {
-                let mut without = smallest.to_vec();
-                without.push(id);
-                (!trial.fails_without(&without, torn)).then(|| machine.part(id))?
-            })
-            .map(|part| part.operation)
+        // All that is left of an operation: what its parts are is nobody's business.
+        let mut later: Vec<(u32, Vec<Id>)> = Vec::new();
+        let left = pending.atoms.iter().filter(|atom| !lost.contains(&atom.id));
+        for atom in left.filter(|atom| atom.part.operation >= main.operation) {
+            match later.last_mut() {
+                Some((number, parts)) if *number == atom.part.operation => parts.push(atom.id),
+                _ => later.push((atom.part.operation, vec![atom.id])),
+            }
+        }
+        later.into_iter().find_map(|(number, mut parts)| {
+            parts.extend(smallest);
+            (!trial.fails_without(&parts, None)).then_some(number)
+        })
     }
 
-    fn nothing_lost(&self, state: &State) -> Cause {
-        let point = state.key.point;
+    fn nothing_lost(&self, point: Point) -> Cause {
         let number = point.operation;
         let mut sentence = self.story.of_moment(number);
-        if let Some(label) = &state.label {
+        if let Some(label) = self.promises.label(point) {
             sentence += &format!(" (after label `{label}`)");
         }
         let files = self.story.line(number).map(|line| line.path.clone()).into_iter().collect();
@@ -501,6 +553,7 @@ impl<'a> Explainer<'a> {
             },
             lost: BTreeSet::new(),
             survivor: None,
+            half: false,
             promised: false,
             torn: false,
             between: Some((self.story.shape(number), self.story.shape(number + 1))),

@@ -9,11 +9,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::path::PathBuf;
 
-use super::choice::{Choice, Class, WINDOW, Window};
+use super::atom::places;
+use super::choice::{Choice, Class, SECTOR, WINDOW, Window};
 use super::key::{Kept, StateKey};
 use super::machine::{Machine, Point, operations, steps};
 use super::profile::Model;
+use super::shown::quoted;
 use super::tree::Tree;
 use crate::glob::Glob;
 use crate::operation::{Action, Entry, Node, Recording, WriteSync};
@@ -64,7 +67,9 @@ pub struct Coverage {
     /// Points with parts too old to be lost one by one.
     pub points_with_older_parts: u64,
     /// Files that are mapped and never synced, or named volatile: lost in every power loss.
-    pub volatile_files: usize,
+    pub volatile_files: Vec<PathBuf>,
+    /// What was looked at.
+    pub classes: Vec<Class>,
 }
 
 impl Coverage {
@@ -81,29 +86,45 @@ impl fmt::Display for Coverage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} operations, {} points, {} states, {} distinct (",
-            self.operations,
-            self.points,
-            self.states(),
+            "{}, {}, {}, {} distinct (",
+            count(self.operations.into(), "operation"),
+            count(self.points, "point"),
+            count(self.states(), "state"),
             self.distinct_states()
         )?;
-        for (at, class) in Class::ALL.iter().enumerate() {
+        for (at, class) in self.classes.iter().enumerate() {
             let comma = if at == 0 { "" } else { ", " };
-            write!(f, "{comma}{} {}", class.name(), self.distinct[at])?;
+            write!(f, "{comma}{} {}", class.name(), self.distinct[*class as usize])?;
         }
-        f.write_str("), torn at 512 B")?;
+        f.write_str(")")?;
+        if self.classes.contains(&Class::Torn) {
+            write!(f, ", torn at {SECTOR} B")?;
+        }
         if self.pairs_left_out > 0 {
-            write!(f, "; left out: {} pairs (seed {})", self.pairs_left_out, self.seed)?;
+            let pairs = count(self.pairs_left_out, "pair");
+            write!(f, "; left out: {pairs} (seed {})", self.seed)?;
         }
         if self.points_with_older_parts > 0 {
-            let points = self.points_with_older_parts;
-            write!(f, "; at {points} points older operations were only lost together")?;
+            let points = count(self.points_with_older_parts, "point");
+            write!(f, "; at {points} older operations were only lost together")?;
         }
-        if self.volatile_files > 0 {
-            write!(f, "; {} files lost whole in every power loss", self.volatile_files)?;
+        if !self.volatile_files.is_empty() {
+            let files = self.volatile_files.iter().take(VOLATILE_SHOWN);
+            let mut files: Vec<String> = files.map(|path| quoted(path)).collect();
+            if let Some(more @ 1..) = self.volatile_files.len().checked_sub(VOLATILE_SHOWN) {
+                files.push(format!("{} more", more));
+            }
+            write!(f, "; lost whole in every power loss: {}", files.join(", "))?;
         }
         Ok(())
     }
+}
+
+/// How many names of files a line has room for.
+const VOLATILE_SHOWN: usize = 5;
+
+fn count(number: u64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 /// The states, in the order in which to check them. The first pass is made by [`States::new`].
@@ -163,7 +184,8 @@ impl<'a> States<'a> {
     }
 
     fn survey(&mut self) {
-        self.coverage.volatile_files = self.volatile.len();
+        self.coverage.volatile_files = names(self.recording, &self.volatile);
+        self.coverage.classes.clone_from(&self.options.classes);
         self.coverage.seed = self.options.seed;
         let mut machine = Machine::new(self.recording, self.model);
         self.look(&machine, Point::START);
@@ -352,6 +374,17 @@ impl Promises {
         self.acks.get(operation as usize).copied().unwrap_or(0)
     }
 
+    /// The last operation before the next acknowledgement after this one.
+    pub(crate) fn until(&self, operation: u32) -> u32 {
+        let said = self.before(operation);
+        self.acks.partition_point(|acks| *acks <= said) as u32
+    }
+
+    /// The label passed last before a crash.
+    pub(crate) fn label(&self, point: Point) -> Option<&str> {
+        self.labels.get(said(point))?.as_deref()
+    }
+
     pub(crate) fn state(
         &self,
         machine: &Machine,
@@ -359,8 +392,7 @@ impl Promises {
         class: Class,
         tree: Tree,
     ) -> State {
-        // Before an operation is done nothing that follows it has been said.
-        let said = (key.point.operation as usize) - usize::from(key.point.during);
+        let said = said(key.point);
         let mut lost: Vec<u32> = machine
             .pending
             .atoms
@@ -384,6 +416,11 @@ impl Promises {
             tree,
         }
     }
+}
+
+/// Before an operation is done nothing that follows it has been said.
+fn said(point: Point) -> usize {
+    point.operation as usize - usize::from(point.during)
 }
 
 /// A pattern of [`Options::volatile`] is none.
@@ -444,6 +481,36 @@ pub(crate) fn volatile(recording: &Recording, options: &Options) -> Result<HashS
         named.extend(mapped.difference(&synced));
     }
     Ok(named)
+}
+
+/// What some files were called last, in order.
+fn names(recording: &Recording, nodes: &HashSet<Node>) -> Vec<PathBuf> {
+    if nodes.is_empty() {
+        return Vec::new();
+    }
+    let mut tree = Tree::new(&recording.initial);
+    let mut names = HashMap::new();
+    let mut note = |tree: &Tree| {
+        for node in nodes {
+            if let Some(path) = tree.path(*node) {
+                names.insert(*node, path);
+            }
+        }
+    };
+    note(&tree);
+    for (_, operation) in operations(recording) {
+        if !matches!(operation.action, Action::Write { .. }) {
+            tree.apply(&operation.action);
+        }
+        if !places(&operation.action).is_empty() {
+            note(&tree);
+        }
+    }
+    let nameless = || PathBuf::from("(removed file)");
+    let mut names: Vec<_> =
+        nodes.iter().map(|node| names.remove(node).unwrap_or_else(nameless)).collect();
+    names.sort();
+    names
 }
 
 /// `SplitMix64`: the same pairs for the same seed everywhere.

@@ -19,6 +19,7 @@ mod rules;
 #[cfg(test)]
 mod script;
 mod sentence;
+mod shown;
 mod story;
 mod tree;
 mod trial;
@@ -31,4 +32,5 @@ pub use explore::{BadGlob, Coverage, Options, State, States, rebuild};
 pub use key::{BadKey, Kept, StateKey};
 pub use machine::Point;
 pub use profile::{Model, UnknownModel};
+pub use shown::{quoted, shown};
 pub use tree::{FileView, Found, Thing, Tree};

@@ -1,50 +1,82 @@
 //! Sentences about crash states: what is lost, and what to sync.
 
-use super::atom::{Effect, Part, Torn};
+use std::collections::BTreeSet;
+
+use super::atom::{Atom, Effect, Id, Part, Torn};
 use super::machine::Machine;
-use super::story::{LineKind, Story, quoted};
+use super::shown::quoted;
+use super::story::{Line, LineKind, Story};
+
+/// The smallest loss that fails.
+pub(super) struct Told<'a> {
+    pub(super) machine: &'a Machine,
+    pub(super) lost: &'a BTreeSet<Id>,
+    /// Those that are lost, the first of them is what is told.
+    pub(super) operations: &'a [u32],
+    /// What should not have survived without them.
+    pub(super) survivor: Option<u32>,
+    /// How many promises were made after the first.
+    pub(super) since: usize,
+    /// The last operation before the first of those.
+    pub(super) until: u32,
+}
+
+impl Told<'_> {
+    /// The parts of an operation that are lost, and those that are not.
+    fn parts(&self, operation: u32) -> (Vec<&Atom>, Vec<&Atom>) {
+        let pending = &self.machine.pending;
+        let gone = pending.with_dependents(self.lost.iter().copied());
+        let parts = pending.atoms.iter().filter(|atom| atom.part.operation == operation);
+        parts.partition(|atom| gone.contains(&atom.id))
+    }
+}
+
+/// From the first to the last byte of some parts.
+fn bytes(parts: &[&Atom]) -> Option<(u64, u64)> {
+    let pieces = parts.iter().filter_map(|atom| match &atom.effect {
+        Effect::Bytes { pieces, .. } => Some(pieces),
+        _ => None,
+    });
+    pieces.flatten().copied().reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)))
+}
+
+/// The size that one of the parts gives its file.
+fn size(parts: &[&Atom]) -> Option<u64> {
+    let sizes = parts.iter().filter_map(|atom| match &atom.effect {
+        Effect::Size { size, .. } => Some(*size),
+        _ => None,
+    });
+    sizes.max()
+}
 
 impl Story {
     /// What is lost and what had to survive with it or had been promised.
-    pub(super) fn of_loss(
-        &self,
-        machine: &Machine,
-        lost: &[Part],
-        operations: &[u32],
-        survivor: Option<u32>,
-        acks: usize,
-    ) -> String {
-        let Some((&main, line)) = operations.first().and_then(|n| Some((n, self.line(*n)?))) else {
+    pub(super) fn of_loss(&self, told: &Told<'_>) -> String {
+        let Some((main, line)) =
+            told.operations.first().and_then(|number| Some((*number, self.line(*number)?)))
+        else {
             return "a file that is mapped and never synced is lost: `msync` it".to_owned();
         };
-        let part = lost.iter().find(|part| part.operation == main);
-        let only_size = part.and_then(|part| machine.id(*part)).is_some_and(|id| {
-            let atom = machine.pending.position(id).map(|at| &machine.pending.atoms[at]);
-            atom.is_some_and(|atom| matches!(atom.effect, Effect::Size { .. }))
-        }) && lost.iter().filter(|part| part.operation == main).count() == 1
-            && line.kind == LineKind::Write
-            && machine.pending.with_dependents(part.and_then(|part| machine.id(*part))).len() == 1;
-        let what = if only_size {
-            format!("the size that op {main} gave {}", quoted(&line.path))
-        } else {
-            format!("{} (op {main})", line.noun())
-        };
+        let (lost, kept) = told.parts(main);
+        let op = self.op(main);
+        let what = what(&op, line, &lost, &kept);
         // More of the same, from other rounds, says nothing new.
-        let others: Vec<u32> = operations[1..]
+        let others: Vec<u32> = told.operations[1..]
             .iter()
             .copied()
             .filter(|number| self.shape(*number) != self.shape(main))
             .collect();
         let others = match others[..] {
             [] => String::new(),
-            [one] => format!(" and op {one}"),
+            [one] => format!(" and {}", self.op(one)),
             _ => format!(" and {} more operations", others.len()),
         };
         let target = match (&line.directory, line.is_name()) {
             (Some(directory), true) => format!("the directory {}", quoted(directory)),
             _ => quoted(&line.path),
         };
-        match survivor.and_then(|number| Some((number, self.line(number)?))) {
+        match told.survivor.and_then(|number| Some((number, self.line(number)?))) {
+            Some((number, _)) if number == main => half(&op, line, &lost, &kept),
             Some((number, later)) if later.is_name() && later.node == line.node => {
                 let verb = match later.kind {
                     LineKind::Rename => "rename",
@@ -57,31 +89,49 @@ impl Story {
                 };
                 let path = quoted(&later.path);
                 format!(
-                    "the {verb} of {path} survives but {bytes}: `fsync` the file before op {number}"
+                    "the {verb} of {path} survives but {bytes}: `fsync` the file before {}",
+                    self.op(number)
                 )
             }
             Some((number, later)) => {
                 let (survive, later) = verb("survive", "survives", later.noun());
                 let (not, what) = verb("do", "does", what);
+                let number = self.op(number);
                 format!(
-                    "{later} (op {number}) {survive} but {what}{others} {not} not: `fsync` {target} before op {number}"
+                    "{later} ({number}) {survive} but {what}{others} {not} not: `fsync` {target} before {number}"
                 )
             }
-            None if acks > 0 => {
+            None if told.since > 0 => {
                 let (is, what) = verb("are", "is", what);
-                let lines = match acks {
+                let lines = match told.since {
                     1 => "1 line was".to_owned(),
                     many => format!("{many} lines were"),
                 };
                 format!(
-                    "{what}{others} {is} lost although {lines} acknowledged by then: `fsync` {target} after op {main} and before the acknowledgement"
+                    "{what}{others} {is} lost although {lines} acknowledged since: `fsync` {target} after {op} and before the acknowledgement"
                 )
             }
             None => {
                 let (is, what) = verb("are", "is", what);
-                format!("{what}{others} {is} lost: `fsync` {target} after op {main}")
+                match self.synced(main, told.until) {
+                    Some(sync) => format!(
+                        "{what}{others} {is} lost before {} syncs it, and what is left is neither the old nor the new: the change is not atomic, and recovery must cope with half of it",
+                        self.op(sync)
+                    ),
+                    None => format!("{what}{others} {is} lost: `fsync` {target} after {op}"),
+                }
             }
         }
+    }
+
+    /// The first sync after an operation, up to another one, that makes it last.
+    fn synced(&self, operation: u32, until: u32) -> Option<u32> {
+        let done = self.line(operation)?;
+        let node = if done.is_name() { done.holder } else { done.node };
+        (operation + 1..=until).find(|number| {
+            let sync = self.line(*number).filter(|line| line.kind == LineKind::Sync);
+            sync.is_some_and(|sync| sync.node.is_none() || sync.node == node)
+        })
     }
 
     pub(super) fn of_tear(&self, part: Part, torn: Torn) -> String {
@@ -98,15 +148,20 @@ impl Story {
             Torn::Tail(cut) => ((cut, to), (from, cut)),
         };
         format!(
-            "the write of {path} is torn: bytes {}–{} of op {number} survive, bytes {}–{} do not: recovery must notice half a write",
-            kept.0, kept.1, lost.0, lost.1
+            "the write of {path} is torn: bytes {}–{} of {} survive, bytes {}–{} do not: recovery must notice half a write",
+            kept.0,
+            kept.1,
+            self.op(number),
+            lost.0,
+            lost.1
         )
     }
 
     /// A state that lost nothing.
     pub(super) fn of_moment(&self, operation: u32) -> String {
-        let told =
-            |number: u32| self.line(number).map(|line| format!("op {number} ({})", line.noun()));
+        let told = |number: u32| {
+            self.line(number).map(|line| format!("{} ({})", self.op(number), line.noun()))
+        };
         let place = match (told(operation), told(operation + 1)) {
             (Some(before), Some(after)) => format!("between {before} and {after}"),
             (Some(before), None) => format!("after {before}, the last"),
@@ -114,6 +169,41 @@ impl Story {
             (None, None) => "without a single operation".to_owned(),
         };
         format!("the check fails with nothing lost, stopped {place}")
+    }
+}
+
+/// What is lost of an operation, by its own bytes if others of it are there.
+fn what(op: &str, line: &Line, lost: &[&Atom], kept: &[&Atom]) -> String {
+    if line.kind == LineKind::Write {
+        match (bytes(lost), bytes(kept)) {
+            (None, Some(_)) if size(lost).is_some() => {
+                return format!("the size that {op} gave {}", quoted(&line.path));
+            }
+            (Some((from, to)), Some(_)) => {
+                return format!("bytes {from}–{to} of {} ({op})", quoted(&line.path));
+            }
+            _ => {}
+        }
+    }
+    format!("{} ({op})", line.noun())
+}
+
+/// Some parts of one operation are there and some are not.
+fn half(op: &str, line: &Line, lost: &[&Atom], kept: &[&Atom]) -> String {
+    let path = quoted(&line.path);
+    match (bytes(lost), bytes(kept), size(kept)) {
+        (Some((from, to)), None, Some(size)) => format!(
+            "the size of {path} grew to {size} ({op}) but its bytes {from}–{to} did not arrive: a reader must recognise a record that is not whole, for example by a checksum"
+        ),
+        (Some((from, to)), Some((first, last)), _) => format!(
+            "bytes {first}–{last} of {path} ({op}) survive but bytes {from}–{to} of the same write do not: one write is not atomic across pages, and recovery must notice half a write"
+        ),
+        (None, Some((first, last)), _) => format!(
+            "bytes {first}–{last} of {path} ({op}) survive but the size that the same write gave it does not: recovery must notice half a write"
+        ),
+        _ => {
+            format!("{} ({op}) is there only in part: recovery must notice half of it", line.noun())
+        }
     }
 }
 

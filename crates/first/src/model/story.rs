@@ -1,9 +1,10 @@
 //! The operations of a recording as people talk of them.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::machine::operations;
+use super::shown::quoted;
 use super::tree::Tree;
 use crate::operation::{Action, Kind, Node, Recording};
 
@@ -19,6 +20,7 @@ pub(crate) struct Line {
     pub(crate) to: Option<PathBuf>,
     /// The directory that has to be synced for a name to last.
     pub(crate) directory: Option<PathBuf>,
+    pub(crate) holder: Option<Node>,
     /// The bytes of a write.
     pub(crate) range: Option<(u64, u64)>,
 }
@@ -32,6 +34,8 @@ pub(crate) enum LineKind {
     Remove,
     Exchange,
     Truncate,
+    /// Without a node it is of everything.
+    Sync,
     Other,
 }
 
@@ -43,12 +47,15 @@ impl Line {
             (LineKind::Create, _, _) => format!("the creation of {path}"),
             (LineKind::Write, _, Some((from, to))) => format!("bytes {from}–{to} of {path}"),
             (LineKind::Rename, Some(to), _) => format!("the rename of {path} to {}", quoted(to)),
+            (LineKind::Link, Some(to), _) if *to == self.path => format!("the name {path}"),
             (LineKind::Link, Some(to), _) => format!("the link {} to {path}", quoted(to)),
             (LineKind::Remove, _, _) => format!("the removal of {path}"),
             (LineKind::Exchange, Some(to), _) => {
                 format!("the exchange of {path} and {}", quoted(to))
             }
             (LineKind::Truncate, _, _) => format!("the truncation of {path}"),
+            (LineKind::Sync, _, _) if self.node.is_none() => "the sync of everything".to_owned(),
+            (LineKind::Sync, _, _) => format!("the sync of {path}"),
             _ => format!("a change of {path}"),
         }
     }
@@ -65,15 +72,13 @@ impl Line {
     }
 }
 
-pub(crate) fn quoted(path: &Path) -> String {
-    if path.as_os_str().is_empty() { "`.`".to_owned() } else { format!("`{}`", path.display()) }
-}
-
 /// Every operation of a recording, by number.
 #[derive(Clone, Debug)]
 pub(crate) struct Story {
     lines: Vec<Line>,
     shapes: Vec<Shape>,
+    /// What an operation is called, before its number.
+    called: &'static str,
 }
 
 /// Equal for operations that do the same in another round of a loop.
@@ -89,7 +94,16 @@ impl Story {
             shapes.push(*numbers.entry(shape).or_insert(next));
             lines.push(line);
         }
-        Self { lines, shapes }
+        Self { lines, shapes, called: "op" }
+    }
+
+    /// The operations are those of a recovery, whose numbers are not those of the program.
+    pub(crate) fn of_recovery(self) -> Self {
+        Self { called: "recovery op", ..self }
+    }
+
+    pub(crate) fn op(&self, operation: u32) -> String {
+        format!("{} {operation}", self.called)
     }
 
     pub(crate) fn line(&self, operation: u32) -> Option<&Line> {
@@ -107,25 +121,38 @@ impl Story {
 fn story(recording: &Recording) -> Vec<(Line, String)> {
     let mut tree = Tree::new(&recording.initial);
     let mut lines = Vec::new();
+    // A file that is made without a name is called what it is called later.
+    let mut named: HashMap<Node, PathBuf> = HashMap::new();
     for (_, operation) in operations(recording) {
         let action = &operation.action;
-        let before = line(&tree, action);
+        let mut line = line(&tree, action);
         tree.apply(action);
-        let mut line = before;
-        if let Action::Create { node, .. } | Action::Link { node, .. } = action {
-            let path = tree.path(*node).unwrap_or_default();
-            if matches!(action, Action::Create { .. }) {
-                line.path = path;
+        match action {
+            Action::Create { node, .. } => line.path = tree.path(*node).unwrap_or_default(),
+            Action::Link { node, .. } => {
+                named.entry(*node).or_insert_with(|| line.to.clone().unwrap_or_default());
             }
+            _ => {}
         }
-        let shape = format!("{:?} {}", line.kind, shape(&line));
-        lines.push((line, shape));
+        lines.push(line);
     }
-    lines
+    for line in &mut lines {
+        let nameless = line.node != Some(Node::ROOT) && line.path.as_os_str().is_empty();
+        if nameless && line.node.is_some() {
+            let name = line.node.and_then(|node| named.get(&node).cloned());
+            line.path = name.unwrap_or_else(|| "(removed file)".into());
+        }
+    }
+    let shapes = lines.into_iter().map(|line| {
+        let kind = if line.kind == LineKind::Sync { LineKind::Other } else { line.kind };
+        let shape = format!("{kind:?} {}", shape(&line));
+        (line, shape)
+    });
+    shapes.collect()
 }
 
 fn line(tree: &Tree, action: &Action) -> Line {
-    let path_of = |node: &Node| tree.path(*node).unwrap_or_else(|| "(removed file)".into());
+    let path_of = |node: &Node| tree.path(*node).unwrap_or_default();
     let at = |place: &crate::operation::Place| {
         tree.path(place.directory).unwrap_or_default().join(&place.name)
     };
@@ -135,6 +162,7 @@ fn line(tree: &Tree, action: &Action) -> Line {
         path: PathBuf::new(),
         to: None,
         directory: None,
+        holder: None,
         range: None,
     };
     match action {
@@ -142,6 +170,7 @@ fn line(tree: &Tree, action: &Action) -> Line {
             line.kind = LineKind::Create;
             line.node = Some(*node);
             line.directory = place.as_ref().and_then(|place| tree.path(place.directory));
+            line.holder = place.as_ref().map(|place| place.directory);
             if matches!(kind, Kind::Symlink { .. }) {
                 line.kind = LineKind::Link;
                 line.to = place.as_ref().map(at);
@@ -159,6 +188,7 @@ fn line(tree: &Tree, action: &Action) -> Line {
             line.path = at(from);
             line.to = Some(at(to));
             line.directory = tree.path(to.directory);
+            line.holder = Some(to.directory);
         }
         Action::Link { node, place } => {
             line.kind = LineKind::Link;
@@ -166,12 +196,14 @@ fn line(tree: &Tree, action: &Action) -> Line {
             line.path = path_of(node);
             line.to = Some(at(place));
             line.directory = tree.path(place.directory);
+            line.holder = Some(place.directory);
         }
         Action::Remove { node, place } => {
             line.kind = LineKind::Remove;
             line.node = Some(*node);
             line.path = at(place);
             line.directory = tree.path(place.directory);
+            line.holder = Some(place.directory);
         }
         Action::Exchange { first, first_place, second_place, .. } => {
             line.kind = LineKind::Exchange;
@@ -179,6 +211,7 @@ fn line(tree: &Tree, action: &Action) -> Line {
             line.path = at(first_place);
             line.to = Some(at(second_place));
             line.directory = tree.path(second_place.directory);
+            line.holder = Some(second_place.directory);
         }
         Action::Truncate { node, .. } => {
             line.kind = LineKind::Truncate;
@@ -189,14 +222,18 @@ fn line(tree: &Tree, action: &Action) -> Line {
         | Action::Zero { node, .. }
         | Action::Mode { node, .. }
         | Action::Attribute { node, .. }
-        | Action::Sync { node, .. }
         | Action::SyncPart { node, .. }
         | Action::SyncRange { node, .. }
         | Action::Close { node } => {
             line.node = Some(*node);
             line.path = path_of(node);
         }
-        Action::SyncAll => {}
+        Action::Sync { node, .. } => {
+            line.kind = LineKind::Sync;
+            line.node = Some(*node);
+            line.path = path_of(node);
+        }
+        Action::SyncAll => line.kind = LineKind::Sync,
     }
     line
 }

@@ -65,6 +65,8 @@ pub(super) struct Trial<'a, F> {
     pub(super) point: Point,
     /// How many promises the check hears of.
     pub(super) acks: usize,
+    /// Only what passes with so few is of interest.
+    passes_with: Option<usize>,
     /// By state and promises.
     known: HashMap<(u128, usize), bool>,
     left: usize,
@@ -78,12 +80,48 @@ impl<'a, F: FnMut(&State) -> bool> Trial<'a, F> {
         (point, acks): (Point, usize),
         fails: &'a mut F,
     ) -> Self {
-        Self { promises, machine, point, acks, known: HashMap::new(), left: CHECKS, fails }
+        Self {
+            promises,
+            machine,
+            point,
+            acks,
+            passes_with: None,
+            known: HashMap::new(),
+            left: CHECKS,
+            fails,
+        }
+    }
+
+    /// If a loss fails only because of what was promised, what fails without a promise is another
+    /// matter and does not count.
+    pub(super) fn promises_only(&mut self, fewer: usize, loss: &Loss) {
+        if fewer >= self.acks {
+            return;
+        }
+        let parts: Vec<Id> = loss.parts.iter().copied().collect();
+        let key = self.key(&parts, loss.torn);
+        self.passes_with = (!self.asked(self.machine, &key, fewer)).then_some(fewer);
+    }
+
+    pub(super) fn promises_also(&mut self) {
+        self.passes_with = None;
     }
 
     pub(super) fn fails(&mut self, key: &StateKey) -> bool {
-        let tree = self.machine.build(key);
-        let asked = (tree.digest(), self.acks);
+        let (machine, acks) = (self.machine, self.acks);
+        let fewer = self.passes_with.filter(|fewer| *fewer < acks);
+        self.asked(machine, key, acks) && fewer.is_none_or(|fewer| !self.asked(machine, key, fewer))
+    }
+
+    /// Whether it fails at another point with nothing lost.
+    pub(super) fn moment_fails(&mut self, machine: &Machine, point: Point) -> bool {
+        let key = StateKey { point, kept: Kept::Everything, torn: None };
+        self.asked(machine, &key, self.acks)
+    }
+
+    fn asked(&mut self, machine: &Machine, key: &StateKey, acks: usize) -> bool {
+        let tree = machine.build(key);
+        let asked = (tree.digest(), acks);
         if let Some(known) = self.known.get(&asked) {
             return *known;
         }
@@ -92,8 +130,8 @@ impl<'a, F: FnMut(&State) -> bool> Trial<'a, F> {
             return false;
         }
         self.left -= 1;
-        let state = self.promises.state(self.machine, key.clone(), Class::DropOne, tree);
-        let fails = (self.fails)(&State { acks: self.acks, ..state });
+        let state = self.promises.state(machine, key.clone(), Class::DropOne, tree);
+        let fails = (self.fails)(&State { acks, ..state });
         self.known.insert(asked, fails);
         fails
     }

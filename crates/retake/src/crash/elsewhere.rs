@@ -336,7 +336,7 @@ fn rebuilt(
     }
     if let Some(relapses) = exploration.relapses {
         let during: u64 = gathered.answers.iter().map(|(_, answer)| answer.during_recovery).sum();
-        relapses.checked_elsewhere(during + gathered.verified());
+        relapses.checked_elsewhere(during);
     }
     Ok((found, numbers))
 }

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use first::model::{Explainer, State, rebuild};
+use first::model::{Explainer, State, rebuild, shown};
 
 use super::explore::{Exploration, acks};
 use super::finding::Finding;
@@ -59,7 +59,7 @@ pub(crate) fn findings(
             repro: repro(&cause.id),
             id: cause.id,
             sentence: cause.sentence,
-            files: cause.files.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
+            files: cause.files.iter().map(|path| shown(path)).collect(),
             lost_operations: cause.lost_operations,
             states: cause.states as u64,
             key: cause.key.to_string(),

@@ -69,6 +69,11 @@ pub(crate) fn render(report: &Report, rows: &[Row], made: &str) -> String {
     );
     overview(&mut html, rows, &marks);
     timeline(&mut html, rows, &marks);
+    for (id, recording) in &report.recoveries {
+        let id = escaped(id);
+        _ = writeln!(html, "<h2>Recovery in <a href=\"#{id}\">{id}</a></h2>");
+        recovery(&mut html, &super::timeline::rows(recording));
+    }
     facts(&mut html, report, made);
     html.push_str("</body>\n</html>\n");
     html
@@ -194,6 +199,15 @@ fn timeline(html: &mut String, rows: &[Row], marks: &Marks<'_>) {
     }
 }
 
+/// What a check did before the crash that a finding is about.
+fn recovery(html: &mut String, rows: &[Row]) {
+    let without = Marks { lost: BTreeMap::new(), crash: BTreeMap::new() };
+    // The anchors of the page are those of the program.
+    let mut list = String::new();
+    timeline(&mut list, rows, &without);
+    html.push_str(&list.replace(" id=\"op", " data-recovery=\"op"));
+}
+
 /// The rows that are not folded.
 fn shown(rows: &[Row], marks: &Marks<'_>) -> BTreeSet<usize> {
     if rows.len() <= WHOLE {
@@ -267,18 +281,44 @@ fn list(html: &mut String, rows: &[Row], marks: &Marks<'_>) {
     html.push_str("</ol>\n");
 }
 
-/// Escaped, with what stands in backticks as code.
+/// Escaped, with what stands in backticks as code. As in Markdown a name that has backticks stands
+/// in more of them.
 fn marked(text: &str) -> String {
     let mut html = String::new();
-    for (at, part) in text.split('`').enumerate() {
-        let part = escaped(part);
-        if at % 2 == 1 {
-            _ = write!(html, "<code>{part}</code>");
-        } else {
-            html.push_str(&part);
-        }
+    let mut rest = text;
+    while let Some(at) = rest.find('`') {
+        let (before, quoted) = rest.split_at(at);
+        html.push_str(&escaped(before));
+        let fence = &quoted[..quoted.len() - quoted.trim_start_matches('`').len()];
+        let inside = &quoted[fence.len()..];
+        let Some(end) = closing(inside, fence.len()) else {
+            html.push_str(&escaped(quoted));
+            return html;
+        };
+        let name = &inside[..end];
+        let name = match name.strip_prefix(' ').and_then(|name| name.strip_suffix(' ')) {
+            Some(padded) if padded.starts_with('`') || padded.ends_with('`') => padded,
+            _ => name,
+        };
+        _ = write!(html, "<code>{}</code>", escaped(name));
+        rest = &inside[end + fence.len()..];
     }
+    html.push_str(&escaped(rest));
     html
+}
+
+/// Where a run of exactly so many backticks begins.
+fn closing(text: &str, length: usize) -> Option<usize> {
+    let mut at = 0;
+    while let Some(found) = text[at..].find('`') {
+        let begin = at + found;
+        let run = text[begin..].len() - text[begin..].trim_start_matches('`').len();
+        if run == length {
+            return Some(begin);
+        }
+        at = begin + run;
+    }
+    None
 }
 
 fn facts(html: &mut String, report: &Report, made: &str) {
@@ -308,6 +348,12 @@ mod tests {
             marked("write `<b>` & `c`"),
             "write <code>&lt;b&gt;</code> &amp; <code>c</code>"
         );
+        let odd = first::model::quoted(std::path::Path::new("`tick`"));
+        assert_eq!(
+            marked(&format!("bytes of {odd} and ``a`b``")),
+            "bytes of <code>`tick`</code> and <code>a`b</code>"
+        );
+        assert_eq!(marked("one ` alone"), "one ` alone");
     }
 
     fn row(number: u32, sort: Sort) -> Row {

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Mutex;
 
-use first::model::{Explainer, Model, Options, State, StateKey, States, rebuild};
+use first::model::{Explainer, Model, Options, State, StateKey, States, rebuild, shown};
 use first::operation::{Entry, Recording};
 use first::record::{Ended, RecordError};
 use first::verify::{Case, Pool, Verifier};
@@ -29,6 +29,7 @@ pub(crate) struct Relapses<'a> {
 struct Seen {
     /// By digest: with how many promises a state passed.
     passed: HashMap<u128, usize>,
+    /// States during recovery.
     checked: u64,
     /// By sentence without its numbers.
     causes: HashMap<String, Cause>,
@@ -112,6 +113,7 @@ impl<'a> Relapses<'a> {
                 Verdict::Failed { .. } => failing.push(state),
                 Verdict::Cancelled => return Ok(()),
             }
+            lock(&self.seen).checked += 1;
         }
         self.explain(&recording, &failing, station, patient)
     }
@@ -144,7 +146,6 @@ impl<'a> Relapses<'a> {
     /// Notes that a state passed, whoever checked it.
     pub(crate) fn passes(&self, state: &State, acks: usize) {
         let mut seen = lock(&self.seen);
-        seen.checked += 1;
         let passed = seen.passed.entry(state.tree.digest()).or_default();
         *passed = acks.max(*passed);
     }
@@ -160,7 +161,8 @@ impl<'a> Relapses<'a> {
             return Ok(());
         }
         let bad = |error: first::model::BadGlob| io::Error::other(error.to_string());
-        let mut explainer = Explainer::new(recording, self.model, &self.options).map_err(bad)?;
+        let mut explainer =
+            Explainer::new(recording, self.model, &self.options).map_err(bad)?.of_recovery();
         for state in failing {
             explainer.add(state, |state| {
                 let verdict = station.check(self.check, scene(state, patient));
@@ -183,7 +185,7 @@ impl<'a> Relapses<'a> {
             let finding = Finding {
                 id: String::new(),
                 sentence: format!("a crash during recovery from state {outer}: {}", cause.sentence),
-                files: cause.files.iter().map(|p| p.to_string_lossy().into_owned()).collect(),
+                files: cause.files.iter().map(|path| shown(path)).collect(),
                 lost_operations: patient.state.lost.clone(),
                 states: cause.states as u64,
                 repro: String::new(),

@@ -23,6 +23,8 @@ pub(crate) struct Report {
     pub(crate) lost: u64,
     /// Of the states in [`Report::verified`].
     pub(crate) failed: u64,
+    /// States during recovery that were checked.
+    pub(crate) during_recovery: u64,
     pub(crate) findings: Vec<Finding>,
     /// By finding: the recording of the check in which its crash comes.
     pub(crate) recoveries: Vec<(String, Recording)>,
@@ -88,11 +90,23 @@ impl Report {
             0 if self.verified == 0 => format!("no state of {model} was checked"),
             0 if self.complete => format!("{states} of {model} checked: every one recovers"),
             0 => format!("{states} of {model} checked: every one of them recovers"),
-            count => format!(
-                "{} in {states} of {model}: {} fail",
-                term::count(count, "finding"),
-                self.failed
-            ),
+            count => {
+                let findings = term::count(count, "finding");
+                let fail = match self.failed {
+                    0 => "none of them fails".to_owned(),
+                    1 => "1 fails".to_owned(),
+                    many => format!("{many} fail"),
+                };
+                let relapses = self.findings.iter().filter(|finding| finding.recovery);
+                match relapses.map(|finding| finding.states).sum::<u64>() {
+                    0 => format!("{findings} in {states} of {model}: {fail}"),
+                    relapses => format!(
+                        "{findings} in {states} of {model}: {fail}, but {relapses} of {} during \
+                         recovery",
+                        self.during_recovery
+                    ),
+                }
+            }
         }
     }
 
@@ -107,22 +121,27 @@ impl Report {
         })
     }
 
-    pub(crate) fn text(&self, palette: Palette) -> String {
+    /// For people; lines of words are no longer than `width`.
+    pub(crate) fn text(&self, palette: Palette, width: Option<usize>) -> String {
         let mut text = String::new();
+        let room = width.map(|width| width.saturating_sub(INDENT.len()));
         for finding in &self.findings {
             let id = palette.paint(Shade::Bad, &finding.id);
-            _ = writeln!(text, "{id}  {}", term::visible(&finding.sentence));
+            // The first line begins behind the id, the others further left or below it.
+            let beside = width.map(|width| width.saturating_sub(finding.id.len().max(2) + 2));
+            let sentence = wrapped(&term::visible(&finding.sentence), beside);
+            _ = writeln!(text, "{id}  {sentence}");
             let after = finding
                 .label
                 .as_ref()
                 .map_or_else(String::new, |label| format!(" (after `{}`)", term::visible(label)));
-            _ = writeln!(
-                text,
-                "    {}, smallest at operation {}{after}; the check {}",
+            let smallest = format!(
+                "{}, smallest at operation {}{after}; the check {}",
                 term::count(finding.states, "state"),
                 finding.operation,
                 term::visible(&finding.verdict)
             );
+            _ = writeln!(text, "{INDENT}{}", wrapped(&smallest, room));
             for line in finding.output.lines() {
                 _ = writeln!(text, "    | {}", term::visible(line));
             }
@@ -130,7 +149,7 @@ impl Report {
         }
         let shade = if self.findings.is_empty() { Shade::Good } else { Shade::Bad };
         _ = writeln!(text, "{}", palette.paint(shade, &self.verdict()));
-        _ = writeln!(text, "{}", self.coverage);
+        _ = writeln!(text, "{}", wrapped(&self.coverage.to_string(), room));
         if let Some(incomplete) = self.incomplete() {
             _ = writeln!(text, "{incomplete}");
         }
@@ -138,5 +157,42 @@ impl Report {
             _ = writeln!(text, "note: {}", term::visible(note));
         }
         text
+    }
+}
+
+/// What stands before the lines below the first of a finding.
+const INDENT: &str = "    ";
+
+/// Broken at spaces so that no line is longer than `room`, unless a word is; all lines but the first
+/// are indented.
+fn wrapped(text: &str, room: Option<usize>) -> String {
+    let Some(room) = room else { return text.to_owned() };
+    let mut lines = String::new();
+    let mut taken = 0;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if taken > 0 && taken + 1 + length > room {
+            lines.push('\n');
+            lines.push_str(INDENT);
+            taken = 0;
+        } else if taken > 0 {
+            lines.push(' ');
+            taken += 1;
+        }
+        lines.push_str(word);
+        taken += length;
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_broken_at_spaces_only_where_there_is_a_width() {
+        let text = "one two three a-very-long-word four";
+        assert_eq!(wrapped(text, None), text);
+        assert_eq!(wrapped(text, Some(9)), "one two\n    three\n    a-very-long-word\n    four");
     }
 }

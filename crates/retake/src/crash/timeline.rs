@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use first::model::Tree;
+use first::model::{Tree, quoted as name, shown};
 use first::operation::{Action, Entry, Kind, Node, Operation, Place, Recording, WriteSync};
 use serde::Serialize;
 
@@ -221,14 +221,6 @@ impl Names {
             }
         }
     }
-}
-
-fn name(path: &Path) -> String {
-    format!("`{}`", shown(path))
-}
-
-fn shown(path: &Path) -> String {
-    if path.as_os_str().is_empty() { ".".to_owned() } else { path.to_string_lossy().into_owned() }
 }
 
 fn range(offset: u64, length: u64) -> String {

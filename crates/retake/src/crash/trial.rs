@@ -81,9 +81,9 @@ impl Trial<'_> {
         notes.extend(explored.notes);
         notes.dedup();
         let mut recoveries = Vec::new();
+        let mut during = 0;
         if let Some(relapses) = relapses {
-            // Those of the exploration were counted as well.
-            let during = relapses.checked().saturating_sub(explored.verified);
+            during = relapses.checked();
             notes.push(format!("{} during recovery checked, too", term::count(during, "state")));
             for Relapsed { finding, recording } in relapses.findings() {
                 let id = format!("F{}", findings.len() + 1);
@@ -102,6 +102,7 @@ impl Trial<'_> {
             complete: explored.complete,
             lost: explored.lost,
             failed: explored.failing.len() as u64,
+            during_recovery: during,
             findings,
             notes,
             recoveries,

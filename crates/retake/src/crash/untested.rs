@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use first::log::LogError;
 use first::model::BadGlob;
+use first::operation::{Action, Entry, Recording};
 use first::record::{Ended, RecordError};
 use retake_event::signal_name;
 
@@ -17,6 +18,8 @@ pub(crate) enum Untested {
         .run.as_ref().map_or_else(String::new, |run| format!("; `retake runs logs {run}` shows what it said"))
     )]
     Failed { how: Ended, run: Option<String> },
+    #[error("nothing was written below {}; is --root right?", .0.display())]
+    Nothing(PathBuf),
     #[error("{}: {source}", path.display())]
     Log { path: PathBuf, source: LogError },
     #[error("cannot {action} {}: {source}", path.display())]
@@ -37,6 +40,17 @@ impl Untested {
     pub(crate) fn unchecked(error: &io::Error) -> Self {
         Self::Refused(format!("states cannot be checked here: {error}"))
     }
+}
+
+/// Whether the program changed anything: what is only synced or closed is as it was.
+pub(crate) fn changed(recording: &Recording) -> bool {
+    recording.entries.iter().any(|entry| match entry {
+        Entry::Operation(operation) => !matches!(
+            operation.action,
+            Action::Sync { .. } | Action::SyncRange { .. } | Action::SyncAll | Action::Close { .. }
+        ),
+        _ => false,
+    })
 }
 
 pub(crate) fn ended(how: Ended) -> String {

@@ -91,7 +91,10 @@ fn mapped_files_that_nobody_syncs_are_lost_whole() {
     }
     let recording = script.recording();
     let states = States::new(&recording, Model::Ext4, Options::default()).unwrap();
-    assert_eq!(states.coverage().volatile_files, 1);
+    let coverage = states.coverage();
+    assert_eq!(coverage.volatile_files, [std::path::PathBuf::from("db-shm")]);
+    let told = coverage.to_string();
+    assert!(told.ends_with("torn at 512 B; lost whole in every power loss: `db-shm`"), "{told}");
     let found: HashSet<String> = states.map(|state| listing(&state.tree)).collect();
     let expected = ["db=x db-shm=.", "db=x db-shm=s", "db=y db-shm=s", "db=y db-shm=."];
     assert_eq!(found, expected.map(str::to_owned).into());
@@ -140,4 +143,21 @@ fn the_coverage_line_counts() {
             coverage.states()
         )
     );
+}
+
+#[test]
+fn a_coverage_says_one_of_one_and_only_what_was_looked_at() {
+    let told = |script: &Script, model| {
+        let recording = script.recording();
+        States::new(&recording, model, Options::default()).unwrap().coverage().to_string()
+    };
+    assert_eq!(
+        told(&Script::default(), Model::Kill),
+        "0 operations, 1 point, 1 state, 1 distinct (prefix 1)"
+    );
+    assert_eq!(
+        told(&Script::default().create("a"), Model::Kill),
+        "1 operation, 2 points, 2 states, 2 distinct (prefix 2)"
+    );
+    assert!(told(&Script::default(), Model::Ext4).ends_with("), torn at 512 B"));
 }

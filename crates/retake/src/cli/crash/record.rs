@@ -11,7 +11,7 @@ use super::options::{Setting, some_time, write_log};
 use crate::cli::Exit;
 use crate::crash::finding::Findings;
 use crate::crash::timeline::{self, Sort};
-use crate::crash::untested::Untested;
+use crate::crash::untested::{Untested, changed};
 use crate::crash::workload::Workload;
 use crate::{signals, term};
 
@@ -64,5 +64,8 @@ pub(super) fn record(args: &Args, store: Option<&Path>) -> Result<Exit, Trouble>
         term::count(count(|sort| sort == Sort::Acknowledgement), "acknowledgement"),
         term::count(count(|sort| sort == Sort::Label), "label"),
     ));
+    if !changed(&watched.recording) {
+        term::say(&Untested::Nothing(watched.recording.root).to_string());
+    }
     Ok(Exit::OK)
 }

@@ -16,7 +16,7 @@ use crate::crash::finding::{Findings, recovery_log};
 use crate::crash::report::Report;
 use crate::crash::station::Stations;
 use crate::crash::trial::Trial;
-use crate::crash::untested::Untested;
+use crate::crash::untested::{Untested, changed};
 use crate::matrix::screen::Screen;
 use crate::remote::shared::Shared;
 use crate::remote::slurm::Target;
@@ -95,6 +95,9 @@ impl<'a> Session<'a> {
 
     pub(super) fn explore(&mut self, recording: &Recording) -> Result<Exit, Trouble> {
         let exploring = self.exploring;
+        if !changed(recording) {
+            return self.noted(Err(Untested::Nothing(recording.root.clone())));
+        }
         let log = self.log();
         let check = self.setting.check(exploring.verify(), exploring.verify_timeout);
         let on = self.on.take();

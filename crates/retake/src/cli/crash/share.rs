@@ -86,14 +86,13 @@ pub(super) fn share(args: &Args) -> Result<Exit, Trouble> {
     if signals::received().is_some() {
         return Err(Untested::Cancelled.into());
     }
-    let checked = relapses.as_ref().map_or(0, Relapses::checked);
     let answer = Answer {
         distinct: explored.coverage.distinct_states(),
         verified: explored.verified,
         complete: explored.complete,
         failing: explored.numbers,
         relapsing: relapses.as_ref().map(Relapses::patients).unwrap_or_default(),
-        during_recovery: checked.saturating_sub(explored.verified),
+        during_recovery: relapses.as_ref().map_or(0, Relapses::checked),
         elsewhere: stations.elsewhere.clone(),
     };
     drop(stations);

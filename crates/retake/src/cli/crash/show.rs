@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::Trouble;
 use super::options::read_log;
 use crate::cli::{Exit, Failure};
-use crate::crash::finding::{Finding, Findings};
+use crate::crash::finding::{Finding, Findings, recovery_log};
 use crate::crash::timeline::{self, Row, Sort};
 use crate::term::{self, Palette, Shade};
 
@@ -34,6 +34,9 @@ struct Document<'a> {
     entries: &'a [Row],
     /// None before the log was explored.
     findings: Option<&'a [Finding]>,
+    /// By finding: what the check did before the crash that comes during recovery.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    recoveries: BTreeMap<&'a str, Vec<Row>>,
 }
 
 pub(super) fn show(args: &Args) -> Result<Exit, Trouble> {
@@ -41,6 +44,11 @@ pub(super) fn show(args: &Args) -> Result<Exit, Trouble> {
     let rows = timeline::rows(&recording);
     let found = Findings::read(&args.log).map_err(|error| Failure::Refused(error.to_string()))?;
     let findings = found.as_ref().map(|found| &found.findings[..]);
+    let mut recoveries = BTreeMap::new();
+    for finding in findings.unwrap_or_default().iter().filter(|finding| finding.recovery) {
+        let recovery = read_log(&recovery_log(&args.log, &finding.id))?;
+        recoveries.insert(finding.id.as_str(), timeline::rows(&recovery));
+    }
     if args.json {
         term::document(&Document {
             root: recording.root.to_string_lossy().into_owned(),
@@ -49,11 +57,17 @@ pub(super) fn show(args: &Args) -> Result<Exit, Trouble> {
             operations: rows.iter().filter(|row| row.number.is_some()).count(),
             entries: &rows,
             findings,
+            recoveries,
         })?;
         return Ok(Exit::OK);
     }
     let mut text = format!("{}\n", term::visible(&recording.root.to_string_lossy()));
     table(&mut text, &rows, findings.unwrap_or_default(), Palette::of_stdout());
+    for (id, rows) in &recoveries {
+        // Writing to a string cannot fail.
+        _ = writeln!(text, "\noperations of the recovery in {id}:");
+        table(&mut text, rows, &[], Palette::of_stdout());
+    }
     term::page(&text)?;
     Ok(Exit::OK)
 }

@@ -1,5 +1,6 @@
 //! Telling what a crash test came to, in every form that was asked for.
 
+use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
 
@@ -32,7 +33,9 @@ pub(super) fn tell(
         report.notes.iter().for_each(|note| term::say(note));
         term::document(&report.document())?;
     } else {
-        term::data(report.text(Palette::of_stdout()).as_bytes())?;
+        // What is read by a program stays on one line each.
+        let width = if std::io::stdout().is_terminal() { term::width() } else { None };
+        term::data(report.text(Palette::of_stdout(), width).as_bytes())?;
     }
     Ok(match report.findings.is_empty() {
         false => Exit::FAILED,
