@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Sandbox, Ui};
+use common::{Sandbox, Ui, eventually};
 use serde_json::{Value, json};
 
 fn newest(ui: &Ui, kind: &str) -> (String, Value, String) {
@@ -144,6 +144,8 @@ fn an_agent_that_is_paused_says_so_and_how_far_it_is() {
     assert!(page.contains("It pauses after this iteration."), "{page}");
     let mut events = ui.listen(&format!("/api/v1/loops/{id}/events"), None);
     std::fs::write(sandbox.agent_dir().join("go-1"), "").unwrap();
+    let state = || newest(&ui, "agent").1["state"].clone();
+    eventually("the pause", || state() == "paused");
     while events.until("change").data["state"] != "paused" {}
     let (_, document, page) = newest(&ui, "agent");
     assert_eq!((&document["state"], &document["running"]), (&json!("paused"), &json!(true)));
@@ -151,9 +153,9 @@ fn an_agent_that_is_paused_says_so_and_how_far_it_is() {
     assert!(page.contains("1</p><p>completed</p>"), "{page}");
     assert_eq!(ui.get("/api/v1/overview").json()["loops"][0]["state"], "paused");
     act("resume");
-    while events.until("change").data["state"] != "running" {}
     sandbox.awaited("at-2");
-    assert_eq!(newest(&ui, "agent").1["state"], "running");
+    assert_eq!(state(), "running");
+    while events.until("change").data["state"] != "running" {}
     act("stop");
     std::fs::write(sandbox.agent_dir().join("go-2"), "").unwrap();
     events.until("end");

@@ -3,7 +3,7 @@
 
 use std::io::{self, Read, Seek};
 
-use regex::bytes::{Regex, RegexBuilder};
+use regex::bytes::{Match, Regex, RegexBuilder};
 use retake_event::RunId;
 use retake_store::Store;
 use serde::Serialize;
@@ -20,8 +20,8 @@ const BETWEEN: usize = 4096;
 /// What is looked through for matches that come before one.
 const MOST_BEFORE: u64 = 256 << 10;
 /// Escape sequences: those with parameters, strings for the terminal, and short ones.
-const ESCAPES: &str =
-    r"(?:\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-OQ-WYZ\\`-~]))*";
+const ESCAPE: &str =
+    r"(?:\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-OQ-WYZ\\`-~]))";
 
 /// Where a text is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -91,12 +91,18 @@ impl Needle {
         };
         let letters: Vec<String> =
             text.chars().map(|letter| regex::escape(letter.encode_utf8(&mut [0; 4]))).collect();
-        Ok(Self { plain: build(&regex::escape(text))?, coloured: build(&letters.join(ESCAPES))? })
+        let letters = letters.join(&format!("{ESCAPE}*"));
+        Ok(Self {
+            plain: build(&regex::escape(text))?,
+            // A sequence is taken whole, so its own letters are no part of a text.
+            coloured: build(&format!("{ESCAPE}|{letters}"))?,
+        })
     }
 
-    /// The one that these bytes call for: most output has no escapes, and is faster without.
-    fn within(&self, bytes: &[u8]) -> &Regex {
-        if bytes.contains(&0x1b) { &self.coloured } else { &self.plain }
+    /// Where it is. Most output has no escapes, and is faster without.
+    fn all<'a>(&'a self, bytes: &'a [u8]) -> impl Iterator<Item = Match<'a>> {
+        let needle = if bytes.contains(&0x1b) { &self.coloured } else { &self.plain };
+        needle.find_iter(bytes).filter(|found| !found.as_bytes().starts_with(b"\x1b"))
     }
 }
 
@@ -112,14 +118,14 @@ fn find_in(
     while at < limit {
         let end = at.saturating_add(BLOCK as u64).min(length);
         let bytes = read(output, &(at..end)).map_err(lost)?;
-        if let Some(found) = needle.within(&bytes).find(&bytes) {
+        if let Some(found) = needle.all(&bytes).next() {
             let found = [at + found.start() as u64, at + found.end() as u64];
             let since = question.since.map(|since| since.max(found[1].saturating_sub(MOST_BEFORE)));
             let before = match since {
                 Some(since) if since < found[0] => {
                     let bytes = read(output, &(since..found[1])).map_err(lost)?;
-                    let all = needle.within(&bytes).find_iter(&bytes);
-                    let before = all.filter(|one| since + (one.start() as u64) < found[0]);
+                    let before =
+                        needle.all(&bytes).filter(|one| since + (one.start() as u64) < found[0]);
                     Some(before.count())
                 }
                 Some(_) => Some(0),
@@ -155,10 +161,8 @@ mod tests {
         let at = BLOCK as u64 - 3;
         assert_eq!(first.found, Some([at, at + 6]));
         let next = ask(&text, "needle", first.looked_to, Some(0));
-        assert_eq!((next.found, next.before), (Some([at + 11, at + 17]), Some(0)));
-        // Only what is near is counted.
-        let near = ask(&text, "needle", first.looked_to, Some(at - 9));
-        assert_eq!(near.before, Some(1));
+        assert_eq!((next.found, next.before), (Some([at + 11, at + 17]), Some(1)));
+        assert_eq!(ask(&text, "needle", 0, Some(at)).before, Some(0));
         let none = ask(&text, "(", next.looked_to, None);
         assert_eq!((none.found, none.looked_to), (None, length));
         let empty = Question { text: String::new(), from: 0, since: None };

@@ -78,6 +78,11 @@ if (filters) {
     $("#rows").append(...rows.children);
     if ($("#rows").children.length) $("#results > .empty")?.remove();
     $("#rest").replaceChildren(...document.importNode($("#rest", fresh), true).childNodes);
+    if ($("#rows").children.length || $("#next")) return;
+    const none = document.createElement("p");
+    none.className = "empty";
+    none.textContent = "No run that passes the filters wrote these words.";
+    $("#results").prepend(none);
   };
   // Whole pages go, and what is read stays where it is.
   const prune = () => {
