@@ -112,7 +112,7 @@ impl fmt::Display for Coverage {
             let files = self.volatile_files.iter().take(VOLATILE_SHOWN);
             let mut files: Vec<String> = files.map(|path| quoted(path)).collect();
             if let Some(more @ 1..) = self.volatile_files.len().checked_sub(VOLATILE_SHOWN) {
-                files.push(format!("{} more", more));
+                files.push(format!("{more} more"));
             }
             write!(f, "; lost whole in every power loss: {}", files.join(", "))?;
         }

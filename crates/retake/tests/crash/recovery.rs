@@ -36,12 +36,32 @@ fn a_recovery_that_forgets_too_early_is_found_only_by_crashing_it() {
     let found = answer(&env, 1, &check, true);
     let sentences = sentences(&found);
     assert!(sentences[0].starts_with("a crash during recovery from state "), "{sentences:?}");
-    // The state of the recovery is replayed from its own log.
+    assert!(sentences[0].contains("recovery op "), "{sentences:?}");
+    // The state of the recovery is replayed from its own log, and listed from it.
+    let log = found["findings"][0]["repro"].as_str().unwrap().split(' ').nth(3).unwrap();
+    let shown = env.expect(0, &["show", log]).stdout;
+    let (_, recovery) = shown.split_once("operations of the recovery in F1:\n").unwrap();
+    assert!(recovery.contains("remove `journal`") && recovery.contains("sync `.`"), "{shown}");
+    let shown = env.expect(0, &["show", log, "--json"]).json();
+    assert_eq!(shown["recoveries"]["F1"][0]["number"], 1);
     let repro = found["findings"][0]["repro"].as_str().unwrap();
     let again = called(env.sandbox.command("sh").args(["-c", repro]));
     assert_eq!(again.code, 1, "{}", again.snapshot());
     let again = called(env.sandbox.command("sh").args(["-c", &format!("{repro} --verify true")]));
     assert_eq!(again.code, 0, "{}", again.snapshot());
+}
+
+#[test]
+fn a_recovery_that_dies_between_two_steps_is_told_with_nothing_lost() {
+    let careless = "rm journal; sync .; printf new > data; sync data .";
+    let env = Env::new();
+    let check = check(&env, careless);
+    std::fs::write(env.root().join("data"), "old").unwrap();
+    let arguments = ["--root", "root", "--recovery", "--verify", &check, "--", "sh", "-c", PROGRAM];
+    let said = env.expect(1, &arguments).stdout;
+    assert!(said.contains("fails with nothing lost, stopped between recovery op "), "{said}");
+    assert!(said.contains(": none of them fails, but "), "{said}");
+    assert!(!said.contains("`fsync`"), "{said}");
 }
 
 #[test]

@@ -77,6 +77,20 @@ fn a_log_that_is_none_is_told_from_one_that_was_cut_short() {
 }
 
 #[test]
+fn a_program_that_changes_nothing_is_not_tested() {
+    let env = Env::new();
+    std::fs::write(env.root().join("a"), "x").unwrap();
+    for program in ["true", "sync root/a", "touch elsewhere"] {
+        let why = refused(&env, &["--root", "root", "--verify", "true", "--", "sh", "-c", program]);
+        assert!(why.contains("nothing was written below"), "{program}: {why}");
+        assert!(why.contains("root; is --root right?"), "{program}: {why}");
+    }
+    let said = env.expect(0, &["record", "--root", "root", "-o", "log", "--", "true"]);
+    assert!(said.stderr.contains("is --root right?"), "{}", said.stderr);
+    assert!(refused(&env, &["explore", "log", "--verify", "true"]).contains("nothing was written"));
+}
+
+#[test]
 fn what_is_needed_is_asked_for() {
     let env = Env::new();
     let called = env.expect(2, &["--root", "root", "--", "true"]);

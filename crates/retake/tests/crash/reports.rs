@@ -129,6 +129,20 @@ fn a_test_is_one_loop_and_one_run_of_the_record() {
 }
 
 #[test]
+fn names_that_are_no_text_are_told_apart() {
+    let env = Env::new();
+    let program =
+        "import os; os.chdir(b'root'); [open(n, 'w').close() for n in (b'a\\xe8', b'a\\xe9')]";
+    let check = "test $(ls \"$FIRST_WORK_DIR\" | wc -l) = 2";
+    let found = env.expect(
+        1,
+        &["--root", "root", "--json", "--verify", check, "--", "python3", "-c", program],
+    );
+    let found = found.stdout;
+    assert!(found.contains(r"$'a\\xe8'") && !found.contains('\u{fffd}'), "{found}");
+}
+
+#[test]
 fn a_clean_test_leaves_no_log() {
     let env = Env::new();
     env.save(0, "both", &[]);

@@ -349,6 +349,6 @@ fn with_input(call: &Call, inner: &[Word]) -> Vec<Word> {
         return inner.iter().map(|word| word.with_gaps(mark, false)).collect();
     }
     let mut words = inner.to_vec();
-    words.push(Word::anything("..."));
+    words.push(Word::anything("<input>"));
     words
 }
