@@ -18,6 +18,16 @@ struct Drawn {
     at: Option<Instant>,
 }
 
+impl Drawn {
+    /// What puts a line that stays where the live one is. There is none then, so that the next one
+    /// is drawn at once.
+    fn replaced_by(&mut self, text: &str) -> String {
+        let over = if self.text.is_empty() { "" } else { "\r\x1b[2K" };
+        self.text.clear();
+        format!("{over}{}\n", term::visible(text))
+    }
+}
+
 /// More often than this nobody can read it.
 const PAUSE: Duration = Duration::from_millis(60);
 
@@ -38,13 +48,7 @@ impl Screen {
             return;
         }
         let mut drawn = self.drawn();
-        let mut shown = String::new();
-        if !drawn.text.is_empty() {
-            shown.push_str("\r\x1b[2K");
-            drawn.text.clear();
-        }
-        shown.push_str(&term::visible(text));
-        shown.push('\n');
+        let shown = drawn.replaced_by(text);
         // A closed stderr means that nobody looks.
         _ = std::io::stderr().write_all(shown.as_bytes());
     }
@@ -123,6 +127,13 @@ pub(crate) fn time_left(elapsed: Duration, done: usize, total: usize) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_that_stays_leaves_no_live_line_that_is_no_longer_true() {
+        let mut drawn = Drawn { text: "[##--] 1/2".to_owned(), at: Some(Instant::now()) };
+        assert_eq!(drawn.replaced_by("one"), "\r\x1b[2Kone\n");
+        assert_eq!(drawn.replaced_by("two"), "two\n");
+    }
 
     #[test]
     fn bars_are_as_wide_as_asked_whatever_the_numbers() {
