@@ -6,7 +6,7 @@
 
 use std::io::{self, Read};
 
-use regex::bytes::Regex;
+use regex::bytes::{Regex, RegexBuilder};
 
 use super::excerpt;
 
@@ -283,6 +283,14 @@ pub(super) fn visible(text: &str) -> String {
     shown
 }
 
+/// A pattern that lines are searched for.
+pub(super) fn pattern(text: &str) -> Result<Regex, regex::Error> {
+    let mut builder = RegexBuilder::new(text);
+    builder.size_limit(1 << 20);
+    // Without tables for other alphabets letters of any case are those of ASCII.
+    builder.build().or_else(|error| builder.unicode(false).build().map_err(|_| error))
+}
+
 /// Which characters of a line are kept.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Keep {
@@ -482,10 +490,10 @@ impl Window<'_> {
             }
             // What ends with what is known may end otherwise, and is looked at again.
             let again = found.start() + WINDOW >= self.text.len();
-            let whole = self.text.is_char_boundary(found.start())
-                && self.text.is_char_boundary(found.end());
-            if whole && (ended || found.end() < self.text.len() || !again) {
-                self.hit = Some(hit(&self.text, found.range(), self.before));
+            if ended || found.end() < self.text.len() || !again {
+                let start = self.text.floor_char_boundary(found.start());
+                let end = self.text.ceil_char_boundary(found.end());
+                self.hit = Some(hit(&self.text, start..end, self.before));
             }
             return;
         }

@@ -97,3 +97,12 @@ fn what_is_left_out_of_a_line_is_counted_in_characters() {
     assert_eq!(part.part(1000, u64::MAX), ("日".repeat(10).as_str(), None));
     assert_eq!(part.part(4, u64::MAX), ("日".repeat(4).as_str(), Some(4995)));
 }
+
+#[test]
+fn letters_of_any_case_are_found() {
+    let any = pattern("(?i)server.ready").unwrap();
+    assert!(
+        lines("日 SERVER ready 日".as_bytes(), Keep { from: 0, most: 9 }, Some(&any))[0].matched()
+    );
+    assert!(pattern("(").is_err());
+}

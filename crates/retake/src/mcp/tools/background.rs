@@ -125,7 +125,7 @@ pub(super) async fn wait(
     let until = match &wait.until {
         None => None,
         Some(pattern) => Some(
-            Regex::new(pattern).map_err(|error| Trouble::argument(format!("until: {error}")))?,
+            line::pattern(pattern).map_err(|error| Trouble::argument(format!("until: {error}")))?,
         ),
     };
     let deadline = tokio::time::Instant::now() + time;

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use regex::bytes::{Regex, RegexBuilder};
+use regex::bytes::Regex;
 use retake_event::{RunId, Stream};
 use retake_store::Store;
 use schemars::JsonSchema;
@@ -160,8 +160,7 @@ fn wanted(logs: &Logs) -> Result<Wanted, String> {
     let example = "100-200, 500- or -50";
     match (&logs.pattern, &logs.lines) {
         (Some(pattern), lines) => {
-            let regex = RegexBuilder::new(pattern).size_limit(1 << 20).build();
-            let regex = regex.map_err(|error| format!("pattern: {error}"))?;
+            let regex = line::pattern(pattern).map_err(|error| format!("pattern: {error}"))?;
             let lines =
                 lines.as_ref().map_or(Ok(1..=u64::MAX), |text| match text.strip_prefix('-') {
                     Some(_) => {
