@@ -139,6 +139,9 @@ fn promises_and_labels_reach_the_check() {
         0,
         &["--root", "root", "--model", "kill", "--verify", check, "--", "sh", "-c", program],
     );
+    for file in ["a", "b"] {
+        std::fs::remove_file(env.root().join(file)).unwrap();
+    }
     let check = "test $(ls \"$FIRST_WORK_DIR\" | wc -l) -ge $(wc -l < \"$FIRST_ACKS\")";
     env.expect(
         0,
