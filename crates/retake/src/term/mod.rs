@@ -126,14 +126,16 @@ fn height() -> usize {
     window(libc::STDOUT_FILENO).map_or(usize::MAX, |(_, lines)| lines)
 }
 
-/// Columns and lines of a terminal; `None` where there is none, or one that has no size.
+/// Columns and lines of a terminal; `None` where there is none, or one that has no width. One that
+/// was given only a width has the usual height.
 fn window(descriptor: i32) -> Option<(usize, usize)> {
     // SAFETY: zero is a valid window size, filled by the query.
     let size = unsafe {
         let mut size: libc::winsize = std::mem::zeroed();
         (libc::ioctl(descriptor, libc::TIOCGWINSZ, &raw mut size) == 0).then_some(size)
     }?;
-    (size.ws_col > 0 && size.ws_row > 0).then(|| (size.ws_col.into(), size.ws_row.into()))
+    let lines = if size.ws_row == 0 { 24 } else { size.ws_row };
+    (size.ws_col > 0).then(|| (size.ws_col.into(), lines.into()))
 }
 
 /// A length of time as people say it.
