@@ -92,7 +92,7 @@ fn mapped_files_that_nobody_syncs_are_lost_whole() {
     let recording = script.recording();
     let states = States::new(&recording, Model::Ext4, Options::default()).unwrap();
     let coverage = states.coverage();
-    assert_eq!(coverage.volatile_files, [std::path::PathBuf::from("db-shm")]);
+    assert_eq!(coverage.volatile_files, [PathBuf::from("db-shm")]);
     let told = coverage.to_string();
     assert!(told.ends_with("torn at 512 B; lost whole in every power loss: `db-shm`"), "{told}");
     let found: HashSet<String> = states.map(|state| listing(&state.tree)).collect();
