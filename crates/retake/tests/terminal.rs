@@ -124,8 +124,10 @@ fn ctrl_c_ends_the_run_and_a_loop_around_it() {
 fn ctrl_z_stops_tree_and_clock_and_fg_resumes_both() {
     let mut shell = Shell::new();
     for stdin in ["null", "inherit"] {
+        // Without `exec` the shell may be stopped in the middle of a vfork, where it does not stand
+        // still before its child goes on.
         shell.line(&format!(
-            "retake exec --stdin {stdin} --timeout 3 -- sh -c 'echo $$ > pid; sleep 1000'"
+            "retake exec --stdin {stdin} --timeout 3 -- sh -c 'echo $$ > pid; exec sleep 1000'"
         ));
         let pid = shell.pid();
         shell.send("\x1a");

@@ -123,12 +123,12 @@ fn an_agent_that_is_paused_says_so_and_how_far_it_is() {
     let sandbox = Sandbox::new();
     sandbox.agent("", &[STEP]);
     sandbox.workspace("task", &[]);
-    let running = sandbox.start_agent(&[]);
+    let running = sandbox.start_agent(&["-m", "7"]);
     sandbox.awaited("at-1");
     let ui = sandbox.ui();
     let (id, document, page) = newest(&ui, "agent");
     assert_eq!(document["state"], "running", "{document}");
-    assert!(page.contains("0</p><p>completed, 1 running<"), "{page}");
+    assert!(page.contains("0</p><p>completed, 1 running; at most 7<"), "{page}");
     assert!(page.contains("<p class=\"big\">$0.00<"), "{page}");
     assert!(page.contains("<span class=\"f1\">red alert</span>"), "{page}");
     assert!(!page.contains("u{1b}"), "{page}");
@@ -150,7 +150,7 @@ fn an_agent_that_is_paused_says_so_and_how_far_it_is() {
     let (_, document, page) = newest(&ui, "agent");
     assert_eq!((&document["state"], &document["running"]), (&json!("paused"), &json!(true)));
     assert!(page.contains("</span> paused</span>") && page.contains("It is paused."), "{page}");
-    assert!(page.contains("1</p><p>completed</p>"), "{page}");
+    assert!(page.contains("1</p><p>completed; at most 7</p>"), "{page}");
     assert_eq!(ui.get("/api/v1/overview").json()["loops"][0]["state"], "paused");
     act("resume");
     sandbox.awaited("at-2");

@@ -134,7 +134,8 @@ pub(super) fn run(args: Args, project: Project) -> Result<Exit, Failure> {
     let (most, delay, threshold) = limits(&args)?;
     let rules = settings.rules(&metadata, most, delay, threshold, seed());
     let fail_incomplete = settings.fail_incomplete;
-    let opened = Opened { project, workspace, metadata, settings, options, instructions };
+    let most = rules.max_iterations;
+    let opened = Opened { project, workspace, metadata, settings, options, instructions, most };
     let mut runner = opened.start("run", |runner, last, past| match past {
         Some(broken) => {
             runner
@@ -170,6 +171,8 @@ pub(super) struct Opened {
     pub(super) settings: Settings,
     pub(super) options: Options,
     pub(super) instructions: String,
+    /// How many iterations there may be.
+    pub(super) most: u32,
 }
 
 /// What is known of a loop whose runner died.
@@ -190,7 +193,7 @@ impl Opened {
         command: &str,
         plan: impl FnOnce(&Runner, u32, Option<Broken>) -> Plan,
     ) -> Result<Runner, Failure> {
-        let Self { project, workspace, metadata, settings, options, instructions } = self;
+        let Self { project, workspace, metadata, settings, options, instructions, most } = self;
         let Project { root, place, config, .. } = project;
         let own_failure = |error: std::io::Error| {
             refused(format!("no process could be made: {}", term::plain(&error)))
@@ -221,7 +224,7 @@ impl Opened {
             created: metadata.created,
             mode: metadata.mode.to_string(),
             agent: settings.kind.to_string(),
-            max_iterations: settings.max_iterations(metadata.mode),
+            max_iterations: most,
             counted: metadata.execution_iterations,
         };
         // A loop that nobody ended, while we hold the workspace: its runner died.

@@ -244,7 +244,9 @@ fn opened(name: &str, skip_permissions: bool, project: Project) -> Result<Opened
         .map_err(refused)?
         .ok_or_else(|| refused(messages::instructions_not_found(workspace.name())))?;
     let options = Options { skip_permissions, dry_run: false };
-    Ok(Opened { project, workspace, metadata, settings, options, instructions })
+    let usual = || settings.max_iterations(metadata.mode);
+    let most = metadata.max_iterations.unwrap_or_else(usual);
+    Ok(Opened { project, workspace, metadata, settings, options, instructions, most })
 }
 
 /// Says what a report comes to; 0 only when it passes.

@@ -44,9 +44,9 @@ pub(super) fn buttons(html: &mut Html, pending: Pending, summary: &Summary) {
     html.lit("</div>");
 }
 
-pub(super) fn show(html: &mut Html, agent: &Agent) {
+pub(super) fn show(html: &mut Html, agent: &Agent, summary: &Summary) {
     let steps = &agent.iterations[agent.iterations.len().saturating_sub(SHOWN)..];
-    totals(html, agent);
+    totals(html, agent, summary.plan["maxIterations"].as_u64());
     if steps.len() > 1 {
         charts(html, steps);
     }
@@ -66,9 +66,8 @@ pub(super) fn show(html: &mut Html, agent: &Agent) {
     }
 }
 
-/// How many iterations there are of each sort. The plan's maximum is not what `-m` said, so none is
-/// shown.
-fn counted(steps: &[Step]) -> (String, String) {
+/// How many iterations there are of each sort, and may be.
+fn counted(steps: &[Step], most: Option<u64>) -> (String, String) {
     let completed = steps.iter().filter(|step| step.status == IterationStatus::Completed).count();
     let running = steps.iter().filter(|step| !step.status.is_final()).count();
     let others = steps.len() - completed - running;
@@ -78,17 +77,20 @@ fn counted(steps: &[Step]) -> (String, String) {
             words += &format!(", {count} {word}");
         }
     }
+    if let Some(most) = most {
+        words += &format!("; at most {most}");
+    }
     (completed.to_string(), words)
 }
 
-fn totals(html: &mut Html, agent: &Agent) {
+fn totals(html: &mut Html, agent: &Agent, most: Option<u64>) {
     let steps = &agent.iterations;
     // The sum of nothing would be -0.
     let cost = steps.iter().filter_map(|step| step.cost_usd).fold(0.0, |all, one| all + one);
     let tokens: u64 = steps.iter().filter_map(|step| step.tokens).sum();
     let time: u64 = steps.iter().filter_map(|step| step.duration_ms).sum();
     let tests = steps.iter().rev().find_map(|step| Some((step.tests_passed?, step.tests_total?)));
-    let (completed, others) = counted(steps);
+    let (completed, others) = counted(steps, most);
     html.lit("<section class=\"tiles\">");
     html.lit("<div class=\"tile\"><h2>Iterations</h2><p class=\"big\">").text(&completed);
     html.lit("</p><p>").text(&others).lit("</p></div>");

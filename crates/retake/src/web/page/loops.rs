@@ -88,7 +88,7 @@ pub(in crate::web) async fn one_loop(
     }
     main.lit("<div id=\"detail\" data-live>");
     match &whole.detail {
-        Detail::Agent(detail) => agent::show(&mut main, detail),
+        Detail::Agent(detail) => agent::show(&mut main, detail, &whole.summary),
         Detail::Matrix(detail) => matrix::show(&mut main, detail, &params, id),
         Detail::Crash(crash) => {
             crash::Page { crash, summary: &whole.summary, params: &params, id }.show(&mut main);
