@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use retake_engine::which;
 
@@ -46,13 +47,16 @@ pub(super) enum Denial {
 impl Program {
     pub(super) fn find(given: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Self {
         let own = std::env::var_os("PATH");
-        let file = which(given, path.or(own.as_deref()), cwd);
+        let path = path.or(own.as_deref());
+        let file = which(given, path, cwd);
+        let files = file.map(|file| (file.clone(), real(&file)));
         let name = Path::new(given).file_name().unwrap_or(given);
-        Self {
-            given: given.to_string_lossy().into_owned(),
-            files: file.map(|file| (file.clone(), real(&file))),
-            usual: usual(name, cwd),
-        }
+        // Mostly the two are the same, and a look along PATH is not free.
+        let usual = match name == given && path == own.as_deref() {
+            true => files.as_ref().map(|(_, real)| real.clone()),
+            false => usual(name, cwd),
+        };
+        Self { given: given.to_string_lossy().into_owned(), files, usual }
     }
 
     fn name(&self) -> &str {
@@ -92,8 +96,9 @@ impl Program {
     }
 
     pub(super) fn is_retake(&self) -> bool {
-        let own = || std::env::current_exe().ok().map(|own| real(&own));
-        self.name() == "retake" || self.real().is_some_and(|file| own().as_deref() == Some(file))
+        static OWN: OnceLock<Option<PathBuf>> = OnceLock::new();
+        let own = OWN.get_or_init(|| std::env::current_exe().ok().map(|own| real(&own)));
+        self.name() == "retake" || self.real().is_some_and(|file| own.as_deref() == Some(file))
     }
 }
 
