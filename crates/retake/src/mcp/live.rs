@@ -12,7 +12,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::watch;
 
 use super::excerpt::Position;
-use super::view::Size;
+use super::output::Size;
 use crate::drive::{Observer, Past};
 use crate::effects::Watch;
 

@@ -11,7 +11,7 @@ use rmcp::model::{
 };
 
 use super::answer::Trouble;
-use super::line::clean;
+use super::screen::clean;
 use super::session::Session;
 use super::view::cut;
 use crate::shown;

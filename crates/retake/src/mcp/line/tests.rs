@@ -1,4 +1,5 @@
 use super::*;
+use crate::mcp::screen::clean;
 
 #[test]
 fn a_line_is_what_a_terminal_leaves_of_it() {

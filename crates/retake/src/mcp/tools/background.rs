@@ -16,7 +16,9 @@ use super::{Answer, Call, Session, Trouble};
 use crate::mcp::excerpt::Position;
 use crate::mcp::line::{self, Keep, Taking};
 use crate::mcp::live::Live;
-use crate::mcp::view::{Hints, Output, RunView};
+use crate::mcp::output::Output;
+use crate::mcp::screen;
+use crate::mcp::view::{Hints, RunView};
 
 /// A command that cannot work at all usually ends within this time.
 const SETTLING: Duration = Duration::from_millis(300);
@@ -286,7 +288,7 @@ fn matches(
             output.seek(SeekFrom::Start(back))?;
             (&mut output).take(start - back).read_to_end(&mut before)?;
             let begin = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-            taking.behind(&line::clean(&before[begin..]));
+            taking.behind(&screen::clean(&before[begin..]));
             line::each(
                 &mut (&mut output).take(length - start),
                 &mut taking,

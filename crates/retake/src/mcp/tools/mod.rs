@@ -22,8 +22,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::answer::{Answer, Trouble};
+use super::output::Size;
 use super::session::Session;
-use super::view::{RunView, Size};
+use super::view::RunView;
 use crate::term;
 
 /// Whose call it is, and how to reach the client while it goes on.

@@ -14,8 +14,9 @@ use super::exec::budget;
 use super::{Answer, Session, Trouble, limit};
 use crate::cli::runs::{diff as comparison, differences, when};
 use crate::mcp::answer::in_our_words;
-use crate::mcp::line::visible;
-use crate::mcp::view::{Hints, Output, RunView, cut};
+use crate::mcp::output::Output;
+use crate::mcp::screen::visible;
+use crate::mcp::view::{Hints, RunView, cut};
 use crate::{record, shown, term};
 
 /// What is not indexed is read up to this much.
