@@ -278,6 +278,16 @@ pub(crate) fn json(value: &impl Serialize, path: &Path) -> Result<Vec<u8>, Error
 }
 
 #[cfg(test)]
+impl Layout {
+    pub(super) fn in_a_test() -> (tempfile::TempDir, Self) {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Self::at(&dir.path().join("k"));
+        layout.make().unwrap();
+        (dir, layout)
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -292,9 +302,7 @@ mod tests {
 
     #[test]
     fn what_is_half_written_is_no_result() {
-        let dir = tempfile::tempdir().unwrap();
-        let layout = Layout::at(&dir.path().join("k"));
-        layout.make().unwrap();
+        let (_dir, layout) = Layout::in_a_test();
         fs::write(layout.result(3), "x").unwrap();
         fs::write(layout.results().join("4.new"), "x").unwrap();
         fs::write(layout.temporary(5, "a"), "x").unwrap();

@@ -80,16 +80,9 @@ fn settle(from: &Path, to: &Path, error: io::Error) -> Result<Published, Error> 
 mod tests {
     use super::*;
 
-    fn layout() -> (tempfile::TempDir, Layout) {
-        let dir = tempfile::tempdir().unwrap();
-        let layout = Layout::at(&dir.path().join("k"));
-        layout.make().unwrap();
-        (dir, layout)
-    }
-
     #[test]
     fn the_first_counts_and_later_ones_are_kept() {
-        let (_dir, layout) = layout();
+        let (_dir, layout) = Layout::in_a_test();
         for attempt in ["a", "b", "c"] {
             fs::write(layout.temporary(0, attempt), attempt).unwrap();
         }
@@ -103,7 +96,7 @@ mod tests {
 
     #[test]
     fn of_many_at_once_one_is_first() {
-        let (_dir, layout) = layout();
+        let (_dir, layout) = Layout::in_a_test();
         let attempts: Vec<String> = (0..16).map(|n| format!("a{n}")).collect();
         attempts.iter().for_each(|a| fs::write(layout.temporary(7, a), a).unwrap());
         let firsts: usize = std::thread::scope(|scope| {
@@ -119,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_lost_answer_to_a_link_that_was_made_is_no_failure() {
-        let (_dir, layout) = layout();
+        let (_dir, layout) = Layout::in_a_test();
         let from = layout.temporary(0, "a");
         fs::write(&from, "a").unwrap();
         fs::hard_link(&from, layout.result(0)).unwrap();

@@ -120,16 +120,9 @@ pub(super) fn told(outcome: &Outcome, cancel: &Cancel, layout: &Layout) -> Optio
 mod tests {
     use super::*;
 
-    fn layout() -> (tempfile::TempDir, Layout) {
-        let dir = tempfile::tempdir().unwrap();
-        let layout = Layout::at(&dir.path().join("k"));
-        layout.make().unwrap();
-        (dir, layout)
-    }
-
     #[test]
     fn an_end_that_was_announced_is_waited_for_and_one_that_was_not_is_not() {
-        let (_dir, layout) = layout();
+        let (_dir, layout) = Layout::in_a_test();
         let well = Outcome::Exited(0);
         let quiet = Cancel::new().unwrap();
         assert_eq!(told(&well, &quiet, &layout), None);
@@ -153,7 +146,7 @@ mod tests {
 
     #[test]
     fn what_ends_after_its_batch_was_cancelled_is_cancelled() {
-        let (_dir, layout) = layout();
+        let (_dir, layout) = Layout::in_a_test();
         let quiet = Cancel::new().unwrap();
         layout.mark_unwanted(Some(libc::SIGINT)).unwrap();
         let by = told(&Outcome::Exited(0), &quiet, &layout).unwrap();
