@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use retake_event::Outcome;
+use retake_types::Outcome;
 
 use crate::iteration::{Iteration, IterationStatus};
 

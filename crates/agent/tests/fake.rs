@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use retake_agent::adapters::{Kind, Reader, Verdict};
 use retake_agent::status::Status;
-use retake_event::Outcome;
+use retake_types::Outcome;
 
 fn invoke(dir: &Path) -> (Reader, i32) {
     let out = Command::new(env!("CARGO_BIN_EXE_retake-fake-agent"))

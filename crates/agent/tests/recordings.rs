@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use retake_agent::adapters::{Event, Kind, Reader, Reading, Tokens, Verdict};
 use retake_agent::display::Display;
-use retake_event::Outcome;
+use retake_types::Outcome;
 
 fn fixture(name: &str) -> Vec<u8> {
     let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use retake_event::{LimitKind, Limits};
+use retake_types::{LimitKind, Limits};
 
 /// The cgroups of one run; removed when dropped.
 pub(crate) struct Cgroup {

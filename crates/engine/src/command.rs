@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use retake_event::{Limits, StartFailure};
+use retake_types::{Limits, StartFailure};
 
 use crate::resolve::resolve;
 use crate::words;

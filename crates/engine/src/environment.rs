@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 
-use retake_event::EnvMode;
+use retake_types::EnvMode;
 
 /// Variables that make a child load, run or trust something it was not asked to. `merge` drops
 /// them unless they are given or allowed. Documented in `docs/environment.md`.

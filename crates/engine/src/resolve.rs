@@ -5,7 +5,7 @@ use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use retake_event::StartFailure;
+use retake_types::StartFailure;
 
 /// The file a program name stands for, as the kernel will be asked to run it from `cwd`.
 ///

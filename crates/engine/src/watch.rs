@@ -5,7 +5,7 @@
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use retake_event::{LimitKind, Limits};
+use retake_types::{LimitKind, Limits};
 
 use crate::cgroup::Cgroup;
 use crate::sys::{self, PathBuffer};

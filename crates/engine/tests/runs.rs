@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::{Lab, alive, eventually, executable, fake, scratch};
 use proptest::prelude::*;
 use retake_engine::{Command, Detach, Keeper, Request, Settings, Stdin};
-use retake_event::{LeftFate, LimitKind, Outcome, StartFailure, Stream};
+use retake_types::{LeftFate, LimitKind, Outcome, StartFailure, Stream};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -358,7 +358,7 @@ fn a_directory_that_vanished_after_the_check_is_a_result() {
     assert!(why.contains("there is no such directory"), "{why}");
 }
 
-fn limited(words: &[&str], set: impl FnOnce(&mut retake_event::Limits)) -> common::Took {
+fn limited(words: &[&str], set: impl FnOnce(&mut retake_types::Limits)) -> common::Took {
     let mut request = fake(words);
     set(&mut request.limits);
     request.timeout = Some(Duration::from_secs(30));

@@ -9,7 +9,7 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
-use retake_event::Usage;
+use retake_types::Usage;
 use serde::{Deserialize, Serialize};
 
 /// Longer lines are no metric.

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use proptest::prelude::*;
-use retake_event::RunId;
 use retake_matrix::config::{Config, Order};
 use retake_matrix::plan::{
     CellKey, FilterError, Identity, Matrix, Mode, Next, Options, PastRun, Plan, Sampler, Selector,
@@ -14,6 +13,7 @@ use retake_matrix::plan::{
 };
 use retake_matrix::random::Random;
 use retake_matrix::stats::{Criteria, Verdict};
+use retake_types::RunId;
 
 fn config(text: &str) -> Config {
     Config::read(Path::new("matrix.yml"), &format!("command: ./bench\niterations: 2\n{text}"))

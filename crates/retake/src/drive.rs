@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_engine::{Attach, Cancel, Event, Finished, Keeper};
-use retake_event::{
+use retake_store::redact::{Redactor, StreamRedactor};
+use retake_store::{Recording, Store};
+use retake_types::{
     Ending, ErrorCode, Intent, LeftFate, Outcome, Run, RunError, StartFailure, State, Stream,
     signal_name,
 };
-use retake_store::redact::{Redactor, StreamRedactor};
-use retake_store::{Recording, Store};
 
 use crate::inline::Inline;
 use crate::job::Job;

@@ -10,8 +10,8 @@ use retake_effects::summary;
 use retake_effects::tests::reports::{self, Report};
 use retake_effects::tests::{self, Parser, TestResults};
 use retake_engine::Finished;
-use retake_event::{Outcome, Stream};
 use retake_store::Filter;
+use retake_types::{Outcome, Stream};
 
 use crate::config::Config;
 use crate::drive::{Observer, Past};

@@ -9,8 +9,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
 use jiff::Timestamp;
 use retake_engine::PARENT_VARIABLE;
-use retake_event::ProgramFile;
 use retake_store::redact::is_secret_name;
+use retake_types::ProgramFile;
 
 type Variables = [(OsString, OsString)];
 

@@ -15,10 +15,10 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
 use retake_engine::{Command, Detach, PARENT_VARIABLE, Policy, Problem, Request, Stdin, locate};
-use retake_event::{
+use retake_store::redact::{Redactor, is_secret_name};
+use retake_types::{
     CorrelationIds, EnvMode, EnvPolicy, Intent, Kind, Limits, LoopId, RunId, Stream, Terms,
 };
-use retake_store::redact::{Redactor, is_secret_name};
 
 use crate::config::Config;
 use crate::request::Problems;

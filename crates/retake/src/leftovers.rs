@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use retake_engine::{PARENT_VARIABLE, quote};
-use retake_event::RunId;
+use retake_types::RunId;
 
 /// Clocks are set and processes are dated in hundredths of a second.
 const CLOCK_SLACK: SignedDuration = SignedDuration::from_secs(1);

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_event::Run;
 use retake_store::{Error, Store};
+use retake_types::Run;
 
 use crate::cli::Failure;
 use crate::place::Place;

@@ -4,8 +4,8 @@
 //! Nothing here fails a command: a record that cannot be tended is still a record that can be read.
 
 use jiff::Timestamp;
-use retake_event::Run;
 use retake_store::Store;
+use retake_types::Run;
 
 use crate::crash::life;
 use crate::leftovers::{self, Leftover};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use retake_engine::{Problem, ShellMode, Stdin, check_variable, parse_duration, parse_size};
-use retake_event::{EnvMode, Limits};
+use retake_types::{EnvMode, Limits};
 
 use crate::term;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use retake_event::{Run, State, Word};
+use retake_types::{Run, State, Word};
 
 use crate::term::{self, Shade};
 

@@ -7,8 +7,8 @@ use std::io;
 
 use jiff::Timestamp;
 use retake_engine::{Attach, Cancel, Command, Event, Keeper, Problem, Request, Session, Settings};
-use retake_event::{Intent, Outcome};
 use retake_store::{Recording, Store};
+use retake_types::{Intent, Outcome};
 
 use crate::config::Config;
 use crate::drive::{self, Done, Observer};

@@ -6,7 +6,7 @@
 
 use std::io;
 
-use retake_event::{Intent, RunId};
+use retake_types::{Intent, RunId};
 
 use crate::dir::Dir;
 use crate::projection::seq_of;

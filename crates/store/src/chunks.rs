@@ -5,7 +5,7 @@
 //! next one of its stream begins, so an entry is final when it is written and a torn tail costs
 //! only the entries it tore. It holds no output.
 
-use retake_event::Stream;
+use retake_types::Stream;
 
 /// Bytes of one stream that arrive within this time of each other share a chunk.
 const WINDOW_US: u64 = 1_000;

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use retake_event::{RunId, Stream};
+use retake_types::{RunId, Stream};
 
 use crate::dir::{Dir, remove, sync_dir};
 use crate::output::{self, Storage, at_place};

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use retake_event::{RunId, Stream};
+use retake_types::{RunId, Stream};
 
 use crate::{Error, Result};
 

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use retake_event::{RunId, Stream};
+use retake_types::{RunId, Stream};
 
 use crate::dir::free_bytes;
 use crate::output::{self, Storage, at_place, place};

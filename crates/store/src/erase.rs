@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::{Timestamp, ToSpan};
-use retake_event::{Kind, Run, RunId, State, Stream};
+use retake_types::{Kind, Run, RunId, State, Stream};
 use rusqlite::Transaction;
 
 use crate::dir::{Dir, remove};

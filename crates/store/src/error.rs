@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use retake_event::RunId;
+use retake_types::RunId;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -89,7 +89,7 @@ pub enum Error {
     Duplicate { id: RunId },
 
     #[error("loop {id} is not in the record")]
-    NoLoop { id: retake_event::LoopId },
+    NoLoop { id: retake_types::LoopId },
 
     #[error("run {id} is still running; end it first, then delete it")]
     StillRunning { id: RunId },

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use retake_event::{LoopId, Run, RunId};
+use retake_types::{LoopId, Run, RunId};
 use rusqlite::types::Value;
 
 use crate::query::{Filter, RUN_COLUMNS, RUN_JOINS};

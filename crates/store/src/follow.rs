@@ -2,7 +2,7 @@
 
 use std::io;
 
-use retake_event::{RunId, Stream};
+use retake_types::{RunId, Stream};
 
 use crate::{Error, Result, Store, lock};
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use retake_event::Ending;
+use retake_types::Ending;
 use rusqlite::Connection;
 use serde::Deserialize;
 

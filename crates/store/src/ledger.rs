@@ -8,7 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use jiff::Timestamp;
-use retake_event::{Ending, Intent, RunId};
+use retake_types::{Ending, Intent, RunId};
 use rusqlite::{Connection, OptionalExtension};
 use serde::{Deserialize, Serialize};
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::dir::{Dir, not_writable, remove};
 use crate::{Error, Result, away};
-use retake_event::RunId;
+use retake_types::RunId;
 
 /// How long a writer waits for the others before it gives up.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

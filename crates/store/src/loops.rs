@@ -2,7 +2,7 @@
 //! reconnects knows what it missed.
 
 use jiff::Timestamp;
-use retake_event::{Kind, LoopId};
+use retake_types::{Kind, LoopId};
 use rusqlite::OptionalExtension;
 
 use crate::projection::{kind_number, kind_of};

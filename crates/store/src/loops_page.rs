@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use retake_event::{Kind, LoopId};
+use retake_types::{Kind, LoopId};
 
 use crate::cursor::{BadCursor, pair};
 use crate::loops::{COLUMNS, read};

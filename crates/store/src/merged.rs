@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Seek, SeekFrom};
 
-use retake_event::{RunId, Stream};
+use retake_types::{RunId, Stream};
 
 use crate::chunks::Chunk;
 use crate::output::{OutputReader, sought};

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 
-use retake_event::{RunId, Stream};
+use retake_types::{RunId, Stream};
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::chunks::{Chunk, ChunkReader};

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use retake_event::{Ending, Intent, Stream};
+use retake_types::{Ending, Intent, Stream};
 
 use crate::chunks::ChunkLog;
 use crate::output::INLINE_LIMIT;

@@ -2,7 +2,7 @@
 //!
 //! Everything here is derived. `verify` derives it again and compares; a repair rebuilds it.
 
-use retake_event::{CorrelationIds, Ending, Intent, Kind, RunId, Word};
+use retake_types::{CorrelationIds, Ending, Intent, Kind, RunId, Word};
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::footprint::Footprint;

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use retake_event::{Kind, LoopId, Run, RunId, State, Word};
+use retake_types::{Kind, LoopId, Run, RunId, State, Word};
 use rusqlite::types::Value;
 
 use crate::ledger::{parse_ending, parse_intent};
@@ -449,7 +449,7 @@ impl Store {
         Ok(Run { intent, state, ending, recorded: true })
     }
 
-    fn unfinished_state(&self, intent: &retake_event::Intent) -> Result<State> {
+    fn unfinished_state(&self, intent: &retake_types::Intent) -> Result<State> {
         if lock::is_alive(&self.dir, intent.id) {
             return Ok(State::Running);
         }

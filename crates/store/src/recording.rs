@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::time::Instant;
 
-use retake_event::{Ending, Intent, RunId, Stream};
+use retake_types::{Ending, Intent, RunId, Stream};
 
 use crate::chunks::ChunkLog;
 use crate::dir::{Dir, remove, sync_dir};

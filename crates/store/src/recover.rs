@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use jiff::Timestamp;
-use retake_event::{Ending, Intent, Outcome, Run, RunId, State, Stream};
+use retake_types::{Ending, Intent, Outcome, Run, RunId, State, Stream};
 
 use crate::dir::{Dir, remove, sync_dir};
 use crate::lock::{LiveLock, live_ids};

@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use retake_event::{Ending, RunId, Stream};
+use retake_types::{Ending, RunId, Stream};
 use rusqlite::Connection;
 
 use crate::dir::{Dir, sync_dir};

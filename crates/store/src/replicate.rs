@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use retake_event::{Ending, Intent, LoopId, RunId};
+use retake_types::{Ending, Intent, LoopId, RunId};
 use rusqlite::OptionalExtension;
 
 use crate::ledger::{Entry, Reason, hash_column, parse};

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 
-use retake_event::{Run, RunId, Stream};
+use retake_types::{Run, RunId, Stream};
 
 use crate::index::{WINDOW, plain, text_of};
 use crate::output::{self, at_place};

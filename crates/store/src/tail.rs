@@ -3,7 +3,7 @@
 
 use std::io;
 
-use retake_event::{RunId, Stream};
+use retake_types::{RunId, Stream};
 
 use crate::output::OutputReader;
 use crate::{Error, Result, Store, lock};

@@ -1,7 +1,7 @@
 //! The history of tests over runs.
 
 use jiff::Timestamp;
-use retake_event::RunId;
+use retake_types::RunId;
 use rusqlite::types::Value;
 
 use crate::footprint::TestStatus;

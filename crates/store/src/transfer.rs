@@ -9,7 +9,7 @@ use std::io::{BufRead, Read, Write};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
-use retake_event::{Ending, Intent, Run, RunId, Stream};
+use retake_types::{Ending, Intent, Run, RunId, Stream};
 use serde::{Deserialize, Serialize};
 
 use crate::away::awaited;

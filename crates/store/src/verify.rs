@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use retake_event::{Ending, Intent, RunId, Stream};
+use retake_types::{Ending, Intent, RunId, Stream};
 use rusqlite::Connection;
 
 use crate::footprint::Footprint;

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{TestStore, ending, intent};
-use retake_event::{Ending, Intent, RanOn, State, Stream, Word};
 use retake_store::{Parcel, Verification};
+use retake_types::{Ending, Intent, RanOn, State, Stream, Word};
 
 fn parcel(intent: &Intent, ending: Ending, output: &[(Stream, &[u8])]) -> Vec<u8> {
     let dir = tempfile::tempdir().expect("a directory");

@@ -5,8 +5,8 @@ mod common;
 
 use common::{ending, intent};
 use jiff::{SignedDuration, Timestamp};
-use retake_event::{Kind, RunId, Stream};
 use retake_store::{Cursor, Effort, Error, Filter, LoopCursor, LoopRecord, Piece, Status, Store};
+use retake_types::{Kind, RunId, Stream};
 
 fn store() -> (tempfile::TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
@@ -15,10 +15,10 @@ fn store() -> (tempfile::TempDir, Store) {
 }
 
 fn run(store: &mut Store, at: Timestamp, ms: u64, code: i32, output: &[u8]) -> RunId {
-    let intent = retake_event::Intent { start_time: at, ..intent("x") };
+    let intent = retake_types::Intent { start_time: at, ..intent("x") };
     let mut recording = store.begin(&intent).unwrap();
     recording.append(Stream::Stdout, output);
-    let ending = retake_event::Ending { duration_ms: ms, ..ending(code) };
+    let ending = retake_types::Ending { duration_ms: ms, ..ending(code) };
     recording.finish(store, ending).unwrap();
     intent.id
 }
@@ -78,7 +78,7 @@ fn figures_over_time_count_every_run_once() {
     {
         run(&mut store, at(minutes), ms, code, b"");
     }
-    let unfinished = retake_event::Intent { start_time: at(125), ..intent("x") };
+    let unfinished = retake_types::Intent { start_time: at(125), ..intent("x") };
     let recording = store.begin(&unfinished).unwrap();
     let slices = store.timeline(since, until, 4).unwrap();
     let counts: Vec<_> = slices.iter().map(|s| (s.ok, s.failed, s.unfinished)).collect();

@@ -12,8 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{assert_intact, ending, intent};
-use retake_event::{RunId, State, Stream, Word};
 use retake_store::{Filter, Status, Store};
+use retake_types::{RunId, State, Stream, Word};
 
 const TASK: &str = "RETAKE_STORE_TEST_TASK";
 const ROOT: &str = "RETAKE_STORE_TEST_ROOT";

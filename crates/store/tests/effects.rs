@@ -6,8 +6,8 @@ mod common;
 use std::path::PathBuf;
 
 use common::{TestStore, ending, files_with, intent};
-use retake_event::RunId;
 use retake_store::{BreakKind, Filter, Store, TestStatus, Verification};
+use retake_types::RunId;
 use serde_json::{Value, json};
 
 fn record(test: &mut TestStore, effects: Value) -> RunId {

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::{assert_intact, ending, intent};
-use retake_event::{RunId, State, Stream};
 use retake_store::Store;
+use retake_types::{RunId, State, Stream};
 
 /// Notes what the record has acknowledged, outside of the store.
 fn acknowledge(file: &Path, id: RunId) {

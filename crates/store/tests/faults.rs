@@ -10,8 +10,8 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use common::{TestStore, ending, intent};
-use retake_event::{State, Stream};
 use retake_store::{BreakKind, Error, Filter, Problem, Store, Verification, repair};
+use retake_types::{State, Stream};
 
 #[test]
 fn a_newer_database_is_refused_and_left_alone() {
@@ -297,7 +297,7 @@ fn orphans_are_reported_and_set_aside() {
     test.record(&intent("a"), 0, &[(Stream::Stdout, &[b'x'; 100_000])]);
     test.compact();
     let stray = [
-        test.root().join(format!("spool/{}.stdout", retake_event::RunId::new())),
+        test.root().join(format!("spool/{}.stdout", retake_types::RunId::new())),
         test.root().join("spool/nonsense"),
         test.root().join("output/ab/cdef.zst"),
     ];

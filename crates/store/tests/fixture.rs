@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use common::{TestStore, ending, intent};
 use jiff::Timestamp;
-use retake_event::{Kind, LoopId, RunId, State, Stream, Word};
 use retake_store::{Filter, Head, LoopRecord, SCHEMA_VERSION, Store, Verification};
+use retake_types::{Kind, LoopId, RunId, State, Stream, Word};
 use serde_json::{Value, json};
 
 fn fixture(name: &str) -> PathBuf {

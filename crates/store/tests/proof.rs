@@ -11,8 +11,8 @@ use common::{TestStore, all_files, files_with, intent};
 use jiff::{Timestamp, ToSpan};
 use memchr::memmem;
 use proptest::prelude::*;
-use retake_event::{Kind, RunId, State, Stream};
 use retake_store::{Break, BreakKind, Error, Filter, Head, Prune, Store, Verification};
+use retake_types::{Kind, RunId, State, Stream};
 
 use Stream::{Stderr, Stdout};
 

@@ -9,11 +9,11 @@ use std::time::Duration;
 use common::{TestStore, ending, intent};
 use jiff::Timestamp;
 use proptest::prelude::*;
-use retake_event::{
+use retake_store::{AuditRecord, Error, Filter, LoopRecord, Status, Store, head_end, tail_start};
+use retake_types::{
     CorrelationIds, ErrorCode, Kind, LeftFate, LeftProcess, LoopId, RunError, RunId, State, Stream,
     Usage, Word,
 };
-use retake_store::{AuditRecord, Error, Filter, LoopRecord, Status, Store, head_end, tail_start};
 
 use Stream::{Stderr, Stdout};
 

@@ -4,8 +4,8 @@ mod common;
 
 use common::{TestStore, ending, files_with, intent};
 use proptest::prelude::*;
-use retake_event::Stream;
 use retake_store::redact::Redactor;
+use retake_types::Stream;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]

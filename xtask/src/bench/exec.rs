@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use retake_engine::{Attach, Cancel, Event, Keeper, Request, Settings};
-use retake_event::{CorrelationIds, EnvPolicy, Intent, Kind, Limits, LoopId, RunId};
 use retake_store::Store;
 use retake_store::redact::Redactor;
+use retake_types::{CorrelationIds, EnvPolicy, Intent, Kind, Limits, LoopId, RunId};
 
 use super::median;
 use super::table::Page;
@@ -490,7 +490,7 @@ pub(super) fn intent() -> Intent {
         user: "bench".into(),
         version: env!("CARGO_PKG_VERSION").into(),
         redacted: true,
-        terms: retake_event::Terms::default(),
+        terms: retake_types::Terms::default(),
     }
 }
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use retake_engine::{Attach, Cancel, Keeper, Request, Settings};
-use retake_event::{Ending, Outcome};
 use retake_store::Store;
+use retake_types::{Ending, Outcome};
 
 use super::exec::{installed, intent, scratch, timed};
 use super::median;
@@ -95,7 +95,7 @@ fn write(page: &mut Page) -> Result<(), String> {
         timed(4, &mut || {
             raw.execute(
                 "INSERT INTO runs (id, command, exit_code) VALUES (?1, 'true', 0)",
-                [retake_event::RunId::new().to_string()],
+                [retake_types::RunId::new().to_string()],
             )
             .map(drop)
             .map_err(text)

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use retake_event::Intent;
 use retake_store::Store;
+use retake_types::Intent;
 
 use super::exec::{intent, scratch};
 use super::median;

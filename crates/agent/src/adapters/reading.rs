@@ -4,7 +4,7 @@
 //! nothing where the agent has an event stream: real agents exit 0 after an interrupt and say
 //! `success` after a rejected key.
 
-use retake_event::Outcome;
+use retake_types::Outcome;
 
 use super::event::{Event, LimitState, RateLimit, Scope, Tokens};
 use super::{Kind, transient_status};
@@ -293,7 +293,7 @@ fn ended(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Exited(code) => format!("exited with code {code}"),
         Outcome::Signaled(signal) | Outcome::Cancelled(signal) => {
-            format!("was ended by {}", retake_event::signal_name(*signal))
+            format!("was ended by {}", retake_types::signal_name(*signal))
         }
         Outcome::LimitExceeded(limit, _) => format!("exceeded its limit of {limit}"),
         Outcome::TimedOut => "timed out".to_owned(),

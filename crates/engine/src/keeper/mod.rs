@@ -19,7 +19,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use protocol::{Block, Order, RawUsage};
-use retake_event::Usage;
+use retake_types::Usage;
 use serve::{Inheritance, Scratch};
 
 pub(crate) use protocol::{Group, Lent, Stage};

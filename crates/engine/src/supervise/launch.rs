@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Instant;
 
-use retake_event::{StartFailure, Usage};
+use retake_types::{StartFailure, Usage};
 
 use super::{Attach, Event, KEEPER_PATIENCE, Supervision, Typing};
 use crate::cancel::Cancel;

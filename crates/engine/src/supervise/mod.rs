@@ -10,7 +10,7 @@ mod streams;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant, SystemTime};
 
-use retake_event::{LeftFate, LeftProcess, LimitKind, Outcome, StartFailure, Stream, Usage};
+use retake_types::{LeftFate, LeftProcess, LimitKind, Outcome, StartFailure, Stream, Usage};
 
 use crate::buffer::PageBuffer;
 use crate::cancel::Cancel;

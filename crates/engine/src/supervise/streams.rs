@@ -3,7 +3,7 @@
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
-use retake_event::Stream;
+use retake_types::Stream;
 
 use super::{Cause, Event, Supervision};
 use crate::buffer::PageBuffer;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use retake_engine::{Attach, Cancel, Command, Event, Finished, Keeper, Request, Settings};
-use retake_event::Stream;
+use retake_types::Stream;
 
 pub(crate) struct Lab {
     pub(crate) keeper: Keeper,

@@ -9,7 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use retake_engine::{Attach, Cancel, Command, Event, Keeper, Request};
-use retake_event::{Outcome, StartFailure, Stream};
+use retake_types::{Outcome, StartFailure, Stream};
 
 pub use refs::{Commits, Resolved};
 pub use worktrees::{Notice, Worktree, Worktrees};

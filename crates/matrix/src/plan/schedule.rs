@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use retake_event::RunId;
+use retake_types::RunId;
 
 use super::CellKey;
 use crate::config::Order;

@@ -14,7 +14,7 @@ use retake_agent::plan::{Plan, Spent, StopReason};
 use retake_effects::files::Changes;
 use retake_effects::tests::{Parser, Stream as TestStream, TestResults};
 use retake_engine::{Cancel, Finished};
-use retake_event::Stream;
+use retake_types::Stream;
 
 use super::screen::Screen;
 use crate::drive::{Observer, Past};

@@ -8,8 +8,8 @@ use retake_agent::adapters::{Kind as Agent, Reader, Reading};
 use retake_agent::iteration::{Iteration, IterationStatus, key};
 use retake_agent::plan::{Spent, StopReason};
 use retake_agent::workspace::{Metadata, Workspace};
-use retake_event::{Kind, LoopId, RunId, Stream};
 use retake_store::{LoopRecord, Store};
+use retake_types::{Kind, LoopId, RunId, Stream};
 use serde::{Deserialize, Serialize};
 
 /// Far more loops than any workspace has.

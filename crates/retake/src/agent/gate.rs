@@ -11,7 +11,7 @@ use retake_agent::plan::{Ending, Spent, Step};
 use retake_agent::prompt::{Facts, Purpose};
 use retake_agent::report::{Judgement, Report};
 use retake_agent::workspace::VerificationState;
-use retake_event::Stream;
+use retake_types::Stream;
 
 use super::chronicle::Entry;
 use super::{Input, Runner};

@@ -2,7 +2,7 @@
 
 use retake_agent::hooks::{self, Effect, Hook, When};
 use retake_agent::iteration::{Iteration, IterationStatus};
-use retake_event::Outcome;
+use retake_types::Outcome;
 
 use super::Runner;
 use super::chronicle::Entry;
@@ -71,7 +71,7 @@ impl Runner {
             }
             Err(error) => {
                 self.screen.trouble(&error);
-                Outcome::NotStarted(retake_event::StartFailure::Refused(vec![error]))
+                Outcome::NotStarted(retake_types::StartFailure::Refused(vec![error]))
             }
         };
         if !outcome.success() && !self.interrupted() {

@@ -19,7 +19,7 @@ use retake_effects::files::Changes;
 use retake_effects::progress::{self, History};
 use retake_effects::summary;
 use retake_engine::PARENT_VARIABLE;
-use retake_event::RunId;
+use retake_types::RunId;
 
 use super::attempt::{Cut, Seen, Watching, Witness};
 use super::chronicle::Entry;

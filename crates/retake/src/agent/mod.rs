@@ -34,8 +34,8 @@ use retake_agent::status::Marks;
 use retake_agent::watch::StatusWatch;
 use retake_agent::workspace::{Metadata, Workspace, WorkspaceStatus};
 use retake_engine::Stdin;
-use retake_event::Kind as LoopKind;
 use retake_store::redact::Redactor;
+use retake_types::Kind as LoopKind;
 
 use crate::config::Config;
 use crate::job::Spec;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use retake_event::RunId;
 use retake_store::{Break, BreakKind, Head, Intact, Verification};
+use retake_types::RunId;
 use serde::Serialize;
 
 use super::{Exit, Failure};

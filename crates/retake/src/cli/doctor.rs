@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use retake_event::{LeftFate, Run, State};
 use retake_store::{Error, Examination, Repaired, Store, repair};
+use retake_types::{LeftFate, Run, State};
 use serde::Serialize;
 
 use super::{Exit, Failure};

@@ -23,7 +23,7 @@ pub(crate) enum Failure {
     #[error(
         "the output of run {id} cannot be read: {source}; `retake doctor` tells what is damaged"
     )]
-    Reading { id: retake_event::RunId, source: io::Error },
+    Reading { id: retake_types::RunId, source: io::Error },
     #[error("cannot {action} {}: {source}", path.display())]
     File { action: &'static str, path: PathBuf, source: io::Error },
     #[error("the answer could not be written: {0}")]

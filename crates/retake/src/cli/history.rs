@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_event::RunId;
 use retake_store::{TestHistory, TestResult, TestStatus};
+use retake_types::RunId;
 use serde::Serialize;
 
 use super::{Exit, Failure};

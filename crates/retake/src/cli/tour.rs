@@ -9,7 +9,7 @@ use std::time::Duration;
 use retake_engine::{
     Attach, Cancel, Command, Event, Finished, Keeper, Problem, Request, Settings, quote,
 };
-use retake_event::RunId;
+use retake_types::RunId;
 
 use super::{Exit, Failure};
 use crate::{signals, term};

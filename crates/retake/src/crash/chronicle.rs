@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use first::operation::{Entry, Recording};
 use jiff::Timestamp;
-use retake_event::{Kind, LoopId, RunId};
 use retake_store::redact::Redactor;
 use retake_store::{LoopRecord, Store};
+use retake_types::{Kind, LoopId, RunId};
 use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use first::model::{State as CrashState, States, Tree};
 use jiff::Timestamp;
 use retake_engine::{Keeper, Session, Settings, quote};
-use retake_event::Kind;
 use retake_store::Store;
+use retake_types::Kind;
 
 use super::chronicle::Chronicle;
 use super::explore::{Exploration, Explored, acks};

@@ -2,8 +2,8 @@
 
 use std::io::Read;
 
-use retake_event::{Run, RunId, Stream, Word};
 use retake_store::Store;
+use retake_types::{Run, RunId, Stream, Word};
 
 use super::share::{Answer, Share};
 use super::untested::Untested;

@@ -9,8 +9,8 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use retake_event::LoopId;
 use retake_store::{Error, Store};
+use retake_types::LoopId;
 
 use crate::{place, term};
 

@@ -31,7 +31,7 @@ impl Scratch {
                 io::Error::new(io::ErrorKind::NotFound, format!("{why}; TMPDIR can name one"))
             })?;
         sweep(&parent);
-        let id = retake_event::RunId::new();
+        let id = retake_types::RunId::new();
         let path = parent.join(format!("{PREFIX}{id}"));
         DirBuilder::new().mode(0o700).create(&path)?;
         let lock = File::create(path.join(LOCK))?;

@@ -11,7 +11,7 @@ use first::model::Tree;
 use retake_engine::{
     Attach, Cancel, Command, Detach, Event, Keeper, Problem, Request, Session, Settings, Stdin,
 };
-use retake_event::{Limits, Outcome, signal_name};
+use retake_types::{Limits, Outcome, signal_name};
 
 use super::namespace::Home;
 use super::scratch::Scratch;

@@ -7,7 +7,7 @@ use first::log::LogError;
 use first::model::BadGlob;
 use first::operation::{Action, Entry, Recording};
 use first::record::{Ended, RecordError};
-use retake_event::signal_name;
+use retake_types::signal_name;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Untested {

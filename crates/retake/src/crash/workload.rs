@@ -13,12 +13,12 @@ use first::operation::Recording;
 use first::record::{Ended, RecordError};
 use jiff::Timestamp;
 use retake_engine::quote;
-use retake_event::{
+use retake_store::redact::{Redactor, StreamRedactor};
+use retake_store::{Recording as Spool, Store};
+use retake_types::{
     Ending, ErrorCode, Intent, Kind, LoopId, Outcome, RunError, RunId, StartFailure, Stream,
     signal_name,
 };
-use retake_store::redact::{Redactor, StreamRedactor};
-use retake_store::{Recording as Spool, Store};
 
 use super::untested::{Untested, ended};
 use crate::config::Config;

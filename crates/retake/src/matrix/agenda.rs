@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use retake_event::RunId;
 use retake_matrix::plan::{Next, Plan, Sampler, Shot, Step, StepKind};
+use retake_types::RunId;
 
 use super::iterate::Ran;
 

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use retake_event::{Kind, LoopId};
 use retake_matrix::bisect::Answer;
 use retake_matrix::table::Axis;
 use retake_store::{LoopRecord, Store};
+use retake_types::{Kind, LoopId};
 use serde::{Deserialize, Serialize};
 
 use super::lock::Lock;

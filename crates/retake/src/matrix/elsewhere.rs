@@ -8,8 +8,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use retake_event::{Kind, Run, Word};
 use retake_matrix::plan::{Next, Step};
+use retake_types::{Kind, Run, Word};
 
 use super::agenda::Agenda;
 use super::iterate::{Ground, Ran};

@@ -6,12 +6,12 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use jiff::Timestamp;
-use retake_event::{Kind, Run, RunId, Word};
 use retake_matrix::config::{CHROME as CHROME_AXIS, CODE as CODE_AXIS};
 use retake_matrix::metrics::{Metrics, built_in};
 use retake_matrix::plan::{CellKey, PastRun};
 use retake_matrix::report::RunRow;
 use retake_store::{Filter, Store};
+use retake_types::{Kind, Run, RunId, Word};
 
 pub(crate) const KEY: &str = "matrix.key";
 pub(crate) const WARMUP: &str = "matrix.warmup";

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use retake_engine::Finished;
-use retake_event::{LoopId, Outcome, RunId, Stream};
 use retake_matrix::config::{CHROME as CHROME_AXIS, CODE as CODE_AXIS};
 use retake_matrix::iteration::{Iteration, Scratch, arguments};
 use retake_matrix::metrics::{Metrics, Reported, built_in};
 use retake_matrix::plan::{CellKey, Matrix, Step, StepKind};
+use retake_types::{LoopId, Outcome, RunId, Stream};
 
 use super::history::{ADAPTIVE, AXIS, BLOCKED, CHROME, KEY, PLANNED, SHA, WARMUP};
 use super::setting::Setting;

@@ -3,11 +3,11 @@
 
 use std::collections::HashSet;
 
-use retake_event::{LoopId, Outcome};
 use retake_matrix::bisect::{Answer, Bisect, Observation};
 use retake_matrix::browsers::BrowserError;
 use retake_matrix::config::{CHROME, CODE};
 use retake_matrix::plan::{CellKey, Matrix, Step, StepKind};
+use retake_types::{LoopId, Outcome};
 
 use super::history::{History, Row};
 use super::iterate::{Ground, Ran};

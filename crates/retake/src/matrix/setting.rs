@@ -3,12 +3,12 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use retake_event::Kind;
 use retake_matrix::browsers::{Addresses, Browsers};
 use retake_matrix::config::Config as MatrixConfig;
 use retake_matrix::git::{Worktrees, clean_environment};
 use retake_matrix::plan::{FilterError, Matrix};
 use retake_store::redact::Redactor;
+use retake_types::Kind;
 
 use crate::config::Config;
 use crate::job::Spec;

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use retake_event::LoopId;
 use retake_matrix::browsers::{BrowserError, BrowserRequest, Progress};
 use retake_matrix::config::{CHROME, CODE};
 use retake_matrix::git::{Git, GitError, Notice, Resolved, Worktree};
 use retake_matrix::iteration::{BrowserOf, CodeOf, arguments};
 use retake_matrix::plan::{Identity, Matrix};
+use retake_types::LoopId;
 
 use super::history::SETUP;
 use super::program;

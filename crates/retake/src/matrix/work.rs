@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use retake_event::Outcome;
 use retake_matrix::plan::{Next, Step, StepKind};
+use retake_types::Outcome;
 
 use super::agenda::Agenda;
 use super::iterate::{Ground, Ran, scratch};

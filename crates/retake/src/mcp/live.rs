@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use retake_engine::{Cancel, Finished};
-use retake_event::{Intent, Run, RunId, Stream};
+use retake_types::{Intent, Run, RunId, Stream};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;

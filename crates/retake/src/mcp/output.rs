@@ -2,8 +2,8 @@
 
 use std::io::{self, Read};
 
-use retake_event::{Run, State, Stream};
 use retake_store::Store;
+use retake_types::{Run, State, Stream};
 
 use super::excerpt::{self, Excerpt, Missing, Position};
 use super::live::Ended;

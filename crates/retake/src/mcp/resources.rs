@@ -3,8 +3,8 @@
 use std::io::Read as _;
 use std::sync::Arc;
 
-use retake_event::{RunId, Stream};
 use retake_store::Filter;
+use retake_types::{RunId, Stream};
 use rmcp::model::{
     ErrorData, ListResourceTemplatesResult, ListResourcesResult, ReadResourceResponse,
     ReadResourceResult, Resource, ResourceContents, ResourceTemplate,

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use retake_event::{CorrelationIds, Ending, Intent, Outcome, RunId, StartFailure};
 use retake_store::{Error, Store};
+use retake_types::{CorrelationIds, Ending, Intent, Outcome, RunId, StartFailure};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::answer::Trouble;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use retake_effects::Effects;
 use retake_effects::tests::TestStatus;
-use retake_event::{ErrorCode, LeftFate, Run, RunError, State, Stream, Word};
+use retake_types::{ErrorCode, LeftFate, Run, RunError, State, Stream, Word};
 use schemars::JsonSchema;
 use serde::Serialize;
 

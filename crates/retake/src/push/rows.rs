@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use retake_event::{Ending, Intent, RunId};
 use retake_store::{LedgerRow, Says};
+use retake_types::{Ending, Intent, RunId};
 
 use super::copy::Rows;
 

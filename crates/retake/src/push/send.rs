@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 
 use postgres::{Client, Transaction};
-use retake_event::{LoopId, RunId, Stream};
 use retake_store::Store;
+use retake_types::{LoopId, RunId, Stream};
 
 use super::copy::Rows;
 use super::rows::{ENDING, Sorted};

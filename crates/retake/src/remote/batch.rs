@@ -20,7 +20,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use retake_event::{Kind, RunId};
+use retake_types::{Kind, RunId};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::Error;

@@ -90,7 +90,7 @@ pub(crate) fn verdict(row: Option<&Row>) -> Verdict {
 
 fn status(raw: i32) -> String {
     match (raw >> 8, raw & 0x7f) {
-        (0, signal @ 1..=64) => retake_event::signal_name(signal),
+        (0, signal @ 1..=64) => retake_types::signal_name(signal),
         (code, _) => format!("exit {code}"),
     }
 }

@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use retake_event::{Kind, LoopId};
+use retake_types::{Kind, LoopId};
 use serde::{Deserialize, Serialize};
 
 use super::Error;

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_engine::{Cancel, Keeper, Problem, Session, Settings};
-use retake_event::{Ending, Outcome, RanOn, StartFailure};
 use retake_matrix::iteration::Scratch;
 use retake_store::Parcel;
+use retake_types::{Ending, Outcome, RanOn, StartFailure};
 
 use super::Error;
 use super::batch::Layout;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use retake_engine::{Command, Detach, Problem, Request, Stdin};
-use retake_event::{Intent, Limits};
 use retake_store::redact::{Redactor, is_secret_name};
+use retake_types::{Intent, Limits};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
@@ -289,7 +289,7 @@ fn millis(duration: Duration) -> u64 {
 mod tests {
     use std::path::PathBuf;
 
-    use retake_event::Kind;
+    use retake_types::Kind;
 
     use super::*;
     use crate::job::Spec;

@@ -8,8 +8,8 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use retake_event::{Ending, Intent};
 use retake_store::Parcel;
+use retake_types::{Ending, Intent};
 
 use super::Error;
 use super::batch::{Layout, sync};

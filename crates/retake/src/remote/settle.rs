@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use retake_event::{Ending, ErrorCode, LimitKind, Outcome, RanOn, RunError, StartFailure, Word};
 use retake_store::Parcel;
+use retake_types::{Ending, ErrorCode, LimitKind, Outcome, RanOn, RunError, StartFailure, Word};
 
 use super::Error;
 use super::collect::Batch;

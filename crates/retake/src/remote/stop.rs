@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use retake_engine::Cancel;
-use retake_event::{Ending, ErrorCode, Outcome, RunError, Word, signal_name};
+use retake_types::{Ending, ErrorCode, Outcome, RunError, Word, signal_name};
 
 use super::batch::Layout;
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use retake_engine::{Attach, Cancel, Command, Event, Keeper, Problem, Request};
-use retake_event::{Outcome, Stream};
+use retake_types::{Outcome, Stream};
 
 /// Longer than any of them waits for its own server.
 const PATIENCE: Duration = Duration::from_secs(120);

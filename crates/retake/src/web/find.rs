@@ -4,8 +4,8 @@
 use std::io::{self, Read, Seek};
 
 use regex::bytes::{Match, Regex, RegexBuilder};
-use retake_event::RunId;
 use retake_store::Store;
+use retake_types::RunId;
 use serde::Serialize;
 
 use super::log::{Which, read};

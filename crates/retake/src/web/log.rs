@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use retake_event::{RunId, Stream};
 use retake_store::{MergedReader, OutputReader, Store};
+use retake_types::{RunId, Stream};
 use serde::Serialize;
 
 use super::ansi::{self, Span, Style};

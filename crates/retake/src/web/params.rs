@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use retake_event::{Kind, Word};
 use retake_store::{Cursor, Filter, Status};
+use retake_types::{Kind, Word};
 
 use super::trouble::Trouble;
 

@@ -2,8 +2,8 @@
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use retake_event::RunId;
 use retake_store::Error;
+use retake_types::RunId;
 use serde::Serialize;
 
 use super::page;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use retake_event::{
+use retake_store::{LoopRecord, Store};
+use retake_types::{
     CorrelationIds, Ending, EnvPolicy, Intent, Kind, Limits, LoopId, Outcome, RunId, Stream, Terms,
     Usage,
 };
-use retake_store::{LoopRecord, Store};
 use serde_json::json;
 
 use super::Sandbox;

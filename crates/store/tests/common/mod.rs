@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_event::{
+use retake_store::{Intact, Store, Verification};
+use retake_types::{
     CorrelationIds, Ending, EnvPolicy, Intent, Kind, Limits, LoopId, Outcome, RunId, Stream,
 };
-use retake_store::{Intact, Store, Verification};
 
 pub(crate) fn intent(command: &str) -> Intent {
     Intent {
@@ -35,7 +35,7 @@ pub(crate) fn intent(command: &str) -> Intent {
         user: "user".to_owned(),
         version: "0.1.0".to_owned(),
         redacted: true,
-        terms: retake_event::Terms::default(),
+        terms: retake_types::Terms::default(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_event::{Ending, Intent, Run, Terms};
+use retake_types::{Ending, Intent, Run, Terms};
 
 use super::redacted;
 use crate::{fingerprint, git, place, shown, term};

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use retake_event::{Intent, Run, StartFailure, Stream};
 use retake_store::Store;
+use retake_types::{Intent, Run, StartFailure, Stream};
 
 use super::exec::{self, Refused};
 use super::{Exit, Failure, exec_arguments};

@@ -23,7 +23,7 @@ use retake_agent::settings::{Settings, Value, duration};
 use retake_agent::status::Marks;
 use retake_agent::workspace::{Metadata, Workspace, WorkspaceStatus};
 use retake_engine::{Request, Session};
-use retake_event::RunId;
+use retake_types::RunId;
 
 use super::project::{self, Project};
 use super::refused;
@@ -357,7 +357,7 @@ fn redactor(
     root: &std::path::Path,
     settings: &Settings,
 ) -> Result<retake_store::redact::Redactor, Failure> {
-    let mut spec = Spec::new(retake_event::Kind::Agent, String::new(), root.to_owned());
+    let mut spec = Spec::new(retake_types::Kind::Agent, String::new(), root.to_owned());
     spec.set = settings.iteration.env_vars.iter().map(|(n, v)| (n.into(), v.into())).collect();
     let environment = spec.environment(config, &place.store);
     let mut problems = Problems::default();

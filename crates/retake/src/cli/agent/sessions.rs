@@ -76,7 +76,7 @@ fn interactive(name: &str, purpose: Purpose, project: Project) -> Result<Exit, F
     )
     .ok_or_else(|| refused("a custom agent needs agent.command"))?;
     let mut spec = Spec::new(
-        retake_event::Kind::Agent,
+        retake_types::Kind::Agent,
         format!("{} (session with {name})", settings.kind),
         project.root.clone(),
     );
@@ -107,7 +107,7 @@ fn interactive(name: &str, purpose: Purpose, project: Project) -> Result<Exit, F
     ended.retain();
     if !done.outcome.success() {
         crate::drive::report(&done);
-        if let retake_event::Outcome::NotStarted(_) = done.outcome {
+        if let retake_types::Outcome::NotStarted(_) = done.outcome {
             return Err(refused(messages::not_found(settings.kind, &words[0])));
         }
         return Ok(Exit::FAILED);

@@ -7,9 +7,9 @@ use std::time::Duration;
 use first::model::Model;
 use first::operation::Recording;
 use retake_engine::parse_duration;
-use retake_event::Kind;
 use retake_store::Store;
 use retake_store::redact::Redactor;
+use retake_types::Kind;
 
 use super::Trouble;
 use crate::cli::Failure;

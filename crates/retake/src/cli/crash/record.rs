@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use retake_event::LoopId;
+use retake_types::LoopId;
 
 use super::Trouble;
 use super::options::{Setting, some_time, write_log};

@@ -3,8 +3,8 @@
 use std::io::{self, Read, Write};
 
 use retake_engine::Session;
-use retake_event::{Kind, Outcome, StartFailure, Stream};
 use retake_store::Store;
+use retake_types::{Kind, Outcome, StartFailure, Stream};
 
 use super::{Document, Exit, Prepared, Refused};
 use crate::drive::{self, Done};
@@ -108,7 +108,7 @@ fn perform(prepared: Prepared, target: Target) -> Result<Result<Done, String>, R
 
 fn carried(
     store: &Store,
-    id: retake_event::RunId,
+    id: retake_types::RunId,
     stream: Stream,
     limit: usize,
 ) -> Result<Vec<u8>, String> {
@@ -120,7 +120,7 @@ fn carried(
     Ok(inline.finish())
 }
 
-fn pass(store: &Store, id: retake_event::RunId, stream: Stream) -> Result<(), String> {
+fn pass(store: &Store, id: retake_types::RunId, stream: Stream) -> Result<(), String> {
     read(store, id, stream, |bytes| match stream {
         Stream::Stdout => term::data(bytes),
         Stream::Stderr => io::stderr().write_all(bytes),
@@ -129,7 +129,7 @@ fn pass(store: &Store, id: retake_event::RunId, stream: Stream) -> Result<(), St
 
 fn read(
     store: &Store,
-    id: retake_event::RunId,
+    id: retake_types::RunId,
     stream: Stream,
     mut take: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(), String> {

@@ -11,7 +11,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
 use retake_engine::{Session, Stdin, quote};
-use retake_event::{Ending, Intent, Outcome, Run, StartFailure, State};
+use retake_types::{Ending, Intent, Outcome, Run, StartFailure, State};
 use serde::Serialize;
 
 use super::Exit;

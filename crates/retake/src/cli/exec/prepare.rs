@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use retake_engine::{Problem, Stdin, interpret, parse_duration, quote, which};
-use retake_event::{CorrelationIds, Intent, Kind, StartFailure};
+use retake_types::{CorrelationIds, Intent, Kind, StartFailure};
 
 use super::{Args, Prepared, Refused};
 use crate::config::Config;

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use retake_event::LoopId;
 use retake_matrix::bisect::{Answer, Bisect, Judge, Settings};
 use retake_matrix::browsers::BrowserRequest;
 use retake_matrix::config::{CHROME, CODE};
 use retake_matrix::git::Git;
 use retake_matrix::plan::{Cell, FilterError, Matrix};
+use retake_types::LoopId;
 
 use super::open::{self, Common, Filters, Project, git_failure, percent};
 use crate::cli::{Exit, Failure};

@@ -5,12 +5,12 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use retake_event::{Ending, Kind, Outcome, RunId, Stream};
 use retake_matrix::config::{CHROME as CHROME_AXIS, CODE as CODE_AXIS};
 use retake_matrix::exchange::{self, Export as Written, Imported, RunLine};
 use retake_matrix::plan::{Cell, CellKey, FilterError, Matrix};
 use retake_store::redact::Redactor;
 use retake_store::{Error, Store};
+use retake_types::{Ending, Kind, Outcome, RunId, Stream};
 use serde::Serialize;
 
 use super::open::{self, Common, Filters, Project, View};

@@ -5,10 +5,10 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use retake_engine::parse_duration;
-use retake_event::LoopId;
 use retake_matrix::config::Order;
 use retake_matrix::plan::{CellKey, Matrix, Mode, Options, Plan, baselines};
 use retake_matrix::stats::{Comparison, Gate};
+use retake_types::LoopId;
 use serde::Serialize;
 
 use super::compare;

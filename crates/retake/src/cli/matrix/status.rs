@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-use retake_event::{RunId, Stream};
 use retake_matrix::config::{CHROME, CODE};
 use retake_matrix::report::{Status, StatusCell, compact, grid};
+use retake_types::{RunId, Stream};
 
 use super::open::{Common, Filters, View};
 use crate::cli::{Exit, Failure};

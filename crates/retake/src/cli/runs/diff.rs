@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::io::{BufReader, Read};
 use std::time::Duration;
 
-use retake_event::{Run, RunId, Stream};
 use retake_store::Store;
+use retake_types::{Run, RunId, Stream};
 use serde::Serialize;
 use similar::{ChangeTag, TextDiff};
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use retake_engine::quote;
-use retake_event::{Limits, Run};
+use retake_types::{Limits, Run};
 use serde::Serialize;
 
 use crate::{shown, term};

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use clap::ValueEnum;
-use retake_event::RunId;
 use retake_store::{AuditRecord, Error, Store};
+use retake_types::RunId;
 
 use super::filter::FilterArgs;
 use super::junit;

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use jiff::Timestamp;
-use retake_event::{Kind, LoopId, Word};
 use retake_store::{Filter, Status};
+use retake_types::{Kind, LoopId, Word};
 
 use super::when;
 

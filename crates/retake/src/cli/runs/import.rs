@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-use retake_event::RunId;
+use retake_types::RunId;
 use serde::Serialize;
 
 use crate::cli::{Exit, Failure};

@@ -2,8 +2,8 @@
 
 use std::io::{Read, Seek, SeekFrom, Write};
 
-use retake_event::{Run, RunId, State, Word};
 use retake_store::{Error, Store};
+use retake_types::{Run, RunId, State, Word};
 
 use crate::cli::Failure;
 use crate::shown;

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 
 use jiff::Timestamp;
-use retake_event::{Kind, Run};
+use retake_types::{Kind, Run};
 
 use super::filter::FilterArgs;
 use crate::cli::{Exit, Failure};

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use retake_event::{RunId, Stream};
 use retake_store::{MergedReader, Store, head_end, tail_start};
+use retake_types::{RunId, Stream};
 use serde::Serialize;
 
 use crate::cli::{Exit, Failure};

@@ -1,8 +1,8 @@
 //! `retake runs prune`: erasing what is old.
 
 use jiff::Timestamp;
-use retake_event::{Kind, RunId};
 use retake_store::{Erased, Prune};
+use retake_types::{Kind, RunId};
 use serde::Serialize;
 
 use super::filter::kinds;

@@ -1,8 +1,8 @@
 //! `retake runs search`: which run wrote this?
 
 use jiff::Timestamp;
-use retake_event::{Run, Stream};
 use retake_store::{Found, Hit};
+use retake_types::{Run, Stream};
 use serde::Serialize;
 
 use crate::cli::{Exit, Failure};

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_engine::quote;
-use retake_event::{Ending, Intent, LeftFate, Limits, Run};
 use retake_store::{Store, Tree};
+use retake_types::{Ending, Intent, LeftFate, Limits, Run};
 use serde::Serialize;
 
 use super::effects;

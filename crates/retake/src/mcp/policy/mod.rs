@@ -16,7 +16,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use retake_engine::HIJACKERS;
-use retake_event::{EnvMode, Limits};
+use retake_types::{EnvMode, Limits};
 
 use crate::config::Config;
 use crate::request::ENV_MODES;

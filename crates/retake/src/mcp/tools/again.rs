@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use retake_event::{Run, State};
+use retake_types::{Run, State};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

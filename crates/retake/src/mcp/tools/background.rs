@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use regex::bytes::Regex;
-use retake_event::{Run, RunId, State, Stream};
 use retake_store::Store;
+use retake_types::{Run, RunId, State, Stream};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

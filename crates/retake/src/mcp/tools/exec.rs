@@ -10,8 +10,8 @@ use std::time::Duration;
 use retake_engine::{
     Cancel, Input, Problem, ShellMode, Stdin, check_variable, interpret, quote, which,
 };
-use retake_event::{CorrelationIds, Kind, Limits, RunId};
 use retake_store::Store;
+use retake_types::{CorrelationIds, Kind, Limits, RunId};
 use schemars::JsonSchema;
 use serde::Deserialize;
 

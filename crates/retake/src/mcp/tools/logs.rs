@@ -7,8 +7,8 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use regex::bytes::Regex;
-use retake_event::{RunId, Stream};
 use retake_store::Store;
+use retake_types::{RunId, Stream};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -104,7 +104,7 @@ pub(super) async fn logs(session: &Arc<Session>, logs: Logs) -> Result<Answer, T
         })
         .await?;
     let name = stream.map_or("output", Stream::as_str);
-    let goes_on = if state == retake_event::State::Running { " so far" } else { "" };
+    let goes_on = if state == retake_types::State::Running { " so far" } else { "" };
     let mut text = format!("{name}: {}{goes_on}", term::count(lines.lines, "line"));
     if let Some(matches) = lines.matches {
         _ = write!(text, ", {}", term::count(matches, "match").replace("matchs", "matches"));

@@ -11,7 +11,7 @@ mod runs;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use retake_event::CorrelationIds;
+use retake_types::CorrelationIds;
 use rmcp::RoleServer;
 use rmcp::model::{
     CallToolResult, ErrorData, JsonObject, ProgressNotificationParam, Tool, ToolAnnotations,

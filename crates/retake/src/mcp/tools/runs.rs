@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use retake_event::{Run, Stream};
 use retake_store::{Filter, Status, Store};
+use retake_types::{Run, Stream};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn what_we_took_from_the_queue_is_not_waited_for() {
-        let mut cell = Cell::new(retake_event::RunId::new());
+        let mut cell = Cell::new(retake_types::RunId::new());
         assert_eq!(silence(&cell, true), FORGOTTEN);
         cell.seen_queued = true;
         assert_eq!(silence(&cell, false), FORGOTTEN);

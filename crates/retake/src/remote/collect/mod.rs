@@ -11,8 +11,8 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
 use std::time::{Duration, Instant};
 
-use retake_event::{Kind, RunId};
 use retake_store::Store;
+use retake_types::{Kind, RunId};
 
 use super::Error;
 use super::batch::{self, Layout, Manifest};

@@ -12,8 +12,8 @@ pub(super) use overview::Overview;
 pub(super) use overview::{audit, overview, verify};
 pub(super) use runs::{EFFORT, run, runs, search};
 
-use retake_event::{LoopId, RunId};
 use retake_store::Store;
+use retake_types::{LoopId, RunId};
 
 use super::trouble::Trouble;
 

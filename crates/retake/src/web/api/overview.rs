@@ -6,8 +6,8 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use jiff::Timestamp;
-use retake_event::Run;
 use retake_store::{Filter, Status, Verification};
+use retake_types::Run;
 use serde::Serialize;
 
 use super::super::App;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::Uri;
-use retake_event::{Run, Stream};
 use retake_store::{Effort, Found, Store, Tree};
+use retake_types::{Run, Stream};
 use serde::Serialize;
 
 use super::super::App;

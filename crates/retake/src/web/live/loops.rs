@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_event::{Kind, LoopId, RunId, State};
 use retake_store::{Event, Filter, Store};
+use retake_types::{Kind, LoopId, RunId, State};
 use serde::Serialize;
 use serde_json::Value;
 

@@ -17,8 +17,8 @@ use axum::body::{Body, Bytes};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use retake_event::{RunId, Stream};
 use retake_store::{News, Piece, Store};
+use retake_types::{RunId, Stream};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use retake_agent::iteration::{Iteration, IterationStatus, key};
-use retake_event::LoopId;
 use retake_store::Store;
+use retake_types::LoopId;
 use serde::Serialize;
 
 use super::super::trouble::Trouble;

@@ -4,8 +4,8 @@ use std::io::{Read, Seek, SeekFrom};
 
 use retake_agent::adapters::{Event, Kind as Agent, Reader};
 use retake_agent::display::Display;
-use retake_event::{RunId, Stream};
 use retake_store::Store;
+use retake_types::{RunId, Stream};
 use serde::Serialize;
 use serde_json::Value;
 

@@ -7,8 +7,8 @@ pub(super) mod matrix;
 pub(super) mod steer;
 
 use jiff::Timestamp;
-use retake_event::{Kind, LoopId};
 use retake_store::{Filter, LoopRecord, Status, Store};
+use retake_types::{Kind, LoopId};
 use serde::Serialize;
 use serde_json::Value;
 

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use retake_agent::control::Mailbox;
 use retake_agent::lock::Lock;
 use retake_agent::workspace::{Name, Places, Workspace};
-use retake_event::Kind;
 use retake_store::LoopRecord;
+use retake_types::Kind;
 use serde::{Deserialize, Serialize};
 
 use super::super::trouble::Trouble;

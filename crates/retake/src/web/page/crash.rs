@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use retake_event::LoopId;
+use retake_types::LoopId;
 use serde_json::Value;
 
 use super::super::html::Html;

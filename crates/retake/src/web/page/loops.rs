@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use axum::http::Uri;
 use jiff::Timestamp;
-use retake_event::Kind;
 use retake_store::Filter;
+use retake_types::Kind;
 
 use super::super::App;
 use super::super::api::{asked, loop_id};

@@ -3,8 +3,8 @@
 use std::sync::LazyLock;
 
 use regex::Regex;
-use retake_event::LoopId;
 use retake_matrix::stats::{self, Comparison};
+use retake_types::LoopId;
 
 use super::super::chart;
 use super::super::html::Html;

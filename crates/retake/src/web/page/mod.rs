@@ -15,7 +15,7 @@ pub(super) use run::run;
 pub(super) use runs::runs;
 
 use jiff::Timestamp;
-use retake_event::Run;
+use retake_types::Run;
 
 use super::assets;
 use super::html::Html;

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use retake_event::{RunId, Stream};
 use retake_store::Store;
+use retake_types::{RunId, Stream};
 
 use super::super::ansi::Span;
 use super::super::find::{Question, find};

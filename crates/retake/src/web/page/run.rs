@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use retake_effects::Effects;
 use retake_effects::tests::TestStatus;
 use retake_engine::quote;
-use retake_event::{Ending, ErrorCode, Intent, Kind, LeftFate, Run, State as RunState};
 use retake_store::Tree;
+use retake_types::{Ending, ErrorCode, Intent, Kind, LeftFate, Run, State as RunState};
 
 use super::super::App;
 use super::super::api::run_id;

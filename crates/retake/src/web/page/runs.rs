@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::Uri;
 use jiff::Timestamp;
-use retake_event::{Kind, Word};
 use retake_store::{Found, Hit, Page, Store};
+use retake_types::{Kind, Word};
 
 use super::super::App;
 use super::super::api::EFFORT;
