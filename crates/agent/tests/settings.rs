@@ -134,10 +134,10 @@ fn what_an_agent_cannot_measure_is_refused() {
 #[test]
 fn no_key_is_ignored() {
     for key in &KEYS {
-        let bad = match key.takes {
-            Takes::Text | Takes::Words if key.path == "notifyEvents" => words(&["nonsense"]),
-            Takes::Text => words(&["a"]),
-            Takes::Words | Takes::Pairs => Value::from("x"),
+        let bad = match key.kind {
+            KeyKind::Text | KeyKind::Words if key.path == "notifyEvents" => words(&["nonsense"]),
+            KeyKind::Text => words(&["a"]),
+            KeyKind::Words | KeyKind::Pairs => Value::from("x"),
             _ => Value::from("nonsense"),
         };
         // The general command and arguments stand in for Claude's own when given.

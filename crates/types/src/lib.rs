@@ -1,19 +1,31 @@
-//! The words retake speaks: ids, outcomes, error codes, and the JSON shape of a run.
+//! The values that every crate shares: ids, the request of a run, outcomes, configuration sections,
+//! error codes and the JSON shape of a run.
 //!
 //! Every other crate and every reader of `--json` shares these types. Nothing here runs a
 //! process, opens a file or reads a clock.
 
+pub mod config;
 mod error;
+pub mod exec_flags;
 mod id;
+mod intent;
+mod os_text;
 mod outcome;
+mod refusal;
+pub mod request;
 mod run;
-mod terms;
+pub mod text;
+mod units;
 
 pub use error::{ErrorCode, RunError};
 pub use id::{CorrelationIds, LoopId, RunId};
+pub use intent::{Intent, ProgramFile, REDACTION_MARK, Redacted};
+pub use os_text::OsText;
 pub use outcome::{LimitKind, Outcome, StartFailure, Word, signal_name};
+pub use refusal::{RefusalReason, RequestField, RequestString};
+pub use request::RunRequest;
+pub use units::{UnitError, parse_duration, parse_size};
 pub use run::{
-    Ending, EnvMode, EnvPolicy, Intent, Kind, LeftFate, LeftProcess, Limits, RanOn, Run, State,
-    Stream, Usage,
+    Ending, EnvMode, Kind, LeftFate, LeftProcess, Limits, RanOn, Run, ShellMode, State, Stream,
+    Usage,
 };
-pub use terms::{ProgramFile, Terms};

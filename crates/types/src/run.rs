@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::outcome::{Outcome, signal_name};
-use crate::{CorrelationIds, LoopId, RunError, RunId, Terms, Word};
+use crate::request::EnvironmentRequest;
+use crate::{CorrelationIds, Intent, LoopId, OsText, RunError, RunId, Word};
 
 /// One of the child's two output streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -145,46 +146,36 @@ impl EnvMode {
     }
 }
 
-/// How the environment of a run was made. Values are as recorded, that is redacted.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct EnvPolicy {
-    pub mode: EnvMode,
-    pub set: BTreeMap<String, String>,
-    pub unset: Vec<String>,
+/// Whether a command given as one string may go through a shell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ShellMode {
+    /// Only if the line needs one.
+    #[default]
+    Auto,
+    Always,
+    Never,
 }
 
-/// Everything known of a run before it starts. Committed before the spawn, already redacted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// How the environment of a run was made, as `--json` shows it. Values are as recorded, that is
+/// redacted.
+#[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Intent {
-    pub id: RunId,
-    pub kind: Kind,
-    pub loop_id: LoopId,
-    pub iteration: u64,
-    pub parent_id: Option<RunId>,
-    /// What the user asked for, as one line.
-    pub command: String,
-    /// The exact argument vector, program first. Bytes that are not UTF-8 are replaced here and
-    /// kept in `arguments_base64`.
-    pub arguments: Vec<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub arguments_base64: Option<Vec<String>>,
-    pub shell: bool,
-    pub working_directory: String,
-    pub environment: EnvPolicy,
-    pub timeout_ms: Option<u64>,
-    pub limits: Limits,
-    pub correlation_ids: CorrelationIds,
-    #[serde(default)]
-    pub labels: BTreeMap<String, String>,
-    pub start_time: Timestamp,
-    pub host: String,
-    pub user: String,
-    pub version: String,
-    pub redacted: bool,
-    #[serde(default, skip_serializing_if = "Terms::is_plain")]
-    pub terms: Terms,
+struct EnvPolicy {
+    mode: EnvMode,
+    set: BTreeMap<String, String>,
+    unset: Vec<String>,
+}
+
+impl EnvPolicy {
+    fn of(environment: &EnvironmentRequest) -> Self {
+        let text = |text: &OsText| text.to_string_lossy().into_owned();
+        Self {
+            mode: environment.mode,
+            set: environment.set.iter().map(|(name, value)| (text(name), text(value))).collect(),
+            unset: environment.unset.iter().map(text).collect(),
+        }
+    }
 }
 
 /// Everything known of a run once it is over. Committed before the result is printed.
@@ -299,11 +290,11 @@ impl Run {
 struct RunDocument<'a> {
     id: RunId,
     command: &'a str,
-    arguments: &'a [String],
+    arguments: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    arguments_base64: &'a Option<Vec<String>>,
+    arguments_base64: Option<Vec<String>>,
     shell: bool,
-    working_directory: &'a str,
+    working_directory: String,
     state: State,
     outcome: Option<Word>,
     exit_code: Option<i32>,
@@ -332,7 +323,7 @@ struct RunDocument<'a> {
     ran_on: Option<&'a RanOn>,
     timeout_ms: Option<u64>,
     limits: &'a Limits,
-    environment: &'a EnvPolicy,
+    environment: EnvPolicy,
     correlation_ids: &'a CorrelationIds,
     labels: &'a BTreeMap<String, String>,
     kind: Kind,
@@ -348,13 +339,14 @@ struct RunDocument<'a> {
 impl Serialize for Run {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (intent, ending) = (&self.intent, self.ending.as_ref());
+        let request = &intent.request;
         RunDocument {
-            id: intent.id,
-            command: &intent.command,
-            arguments: &intent.arguments,
-            arguments_base64: &intent.arguments_base64,
-            shell: intent.shell,
-            working_directory: &intent.working_directory,
+            id: request.id,
+            command: &request.command.text,
+            arguments: intent.arguments(),
+            arguments_base64: intent.arguments_base64(),
+            shell: request.command.is_shell(),
+            working_directory: intent.working_directory(),
             state: self.state,
             outcome: match (ending, self.state) {
                 (Some(ending), _) => Some(ending.outcome),
@@ -377,20 +369,20 @@ impl Serialize for Run {
             stderr_blake3: ending.and_then(|e| e.stderr_blake3.as_deref()),
             truncated: ending.is_some_and(|e| e.truncated),
             redactions: ending.map(|e| e.redactions),
-            redacted: intent.redacted,
+            redacted: request.redaction.enabled,
             leaked: ending.is_some_and(|e| e.leaked),
             left_processes: ending.map_or(&[], |e| &e.left_processes),
             usage: ending.map(|e| &e.usage),
             effects: ending.and_then(|e| e.effects.as_ref()),
             ran_on: ending.and_then(|e| e.ran_on.as_ref()),
-            timeout_ms: intent.timeout_ms,
-            limits: &intent.limits,
-            environment: &intent.environment,
-            correlation_ids: &intent.correlation_ids,
-            labels: &intent.labels,
-            kind: intent.kind,
-            loop_id: intent.loop_id,
-            iteration: intent.iteration,
+            timeout_ms: request.timeout_ms,
+            limits: &request.limits,
+            environment: EnvPolicy::of(&request.environment),
+            correlation_ids: &request.correlation_ids,
+            labels: &request.labels,
+            kind: request.position.kind,
+            loop_id: request.position.id,
+            iteration: request.position.iteration,
             parent_id: intent.parent_id,
             recorded: self.recorded,
             host: &intent.host,

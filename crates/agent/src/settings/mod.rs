@@ -4,13 +4,13 @@
 //! key. A value that cannot be read is an error, never a default, and all errors come at once.
 
 pub mod duration;
-mod key;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use key::{KEYS, Key, Takes};
+pub use retake_types::config::GivenValue as Value;
+use retake_types::config::{Key, KeyKind, agent_key};
 
 use crate::adapters::Kind;
 use crate::display::Level;
@@ -21,20 +21,6 @@ use crate::notify::Events;
 use crate::plan::{Backoff, Budgets, Gate, Mode, OnLimit, Rules};
 use crate::watch;
 use crate::workspace::Metadata;
-
-/// A value as configuration gives it.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Value {
-    Text(String),
-    Words(Vec<String>),
-    Pairs(BTreeMap<String, String>),
-}
-
-impl From<&str> for Value {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
 
 /// Everything that is wrong with some settings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -101,7 +87,7 @@ impl Settings {
     pub fn read(given: &BTreeMap<String, Value>) -> Result<Self, SettingsError> {
         let mut reader = Reader { given, errors: Vec::new() };
         for path in given.keys() {
-            if !KEYS.iter().any(|key| key.path == path) {
+            if agent_key(path).is_none() {
                 reader.errors.push(format!("there is no key agent.{path}"));
             }
         }
@@ -276,7 +262,7 @@ impl Reader<'_> {
 
     /// The text of a value; empty when unset.
     fn text(&mut self, path: &str) -> String {
-        let default = || KEYS.iter().find(|key| key.path == path).map_or("", |key| key.default);
+        let default = || agent_key(path).map_or("", |key| key.default);
         match self.given.get(path) {
             Some(Value::Text(text)) => text.clone(),
             Some(_) => {
@@ -333,8 +319,8 @@ impl Reader<'_> {
 
     fn word(&mut self, path: &str) -> &'static str {
         let text = self.text(path);
-        let Some(Key { takes: Takes::Word(words), default, .. }) =
-            KEYS.iter().find(|key| key.path == path)
+        let Some(Key { kind: KeyKind::Word(words), default, .. }) =
+            agent_key(path)
         else {
             return "";
         };
@@ -349,8 +335,8 @@ impl Reader<'_> {
 
     fn optional_number(&mut self, path: &str) -> Option<u64> {
         let text = self.optional_text(path)?;
-        let Some(Key { takes: Takes::Number { min, max }, .. }) =
-            KEYS.iter().find(|key| key.path == path)
+        let Some(Key { kind: KeyKind::Number { min, max }, .. }) =
+            agent_key(path)
         else {
             return None;
         };

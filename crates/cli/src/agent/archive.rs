@@ -1,0 +1,134 @@
+//! Workspaces that were put away.
+
+use jiff::Timestamp;
+
+use super::project::{Project, named};
+use super::refs::Refs;
+use super::refused;
+use super::workspaces::{agreed, gone, held};
+use crate::Exit;
+use crate::Failure;
+use crate::term;
+use crate::term::Column;
+use crate::term::Palette;
+use crate::term::Table;
+
+/// Put workspaces away, and take them out again
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// Put a workspace away
+    Save {
+        #[arg(value_name = "WORKSPACE")]
+        workspace: String,
+        /// Keep the workspace as well
+        #[arg(long)]
+        keep: bool,
+    },
+    /// List what was put away
+    List {
+        /// Print an array as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make a workspace of what was put away
+    Restore {
+        #[arg(value_name = "ARCHIVE")]
+        archive: String,
+        /// Its name [default: the one it had]
+        #[arg(value_name = "WORKSPACE")]
+        workspace: Option<String>,
+    },
+    /// Show one
+    Show {
+        #[arg(value_name = "ARCHIVE")]
+        archive: String,
+        /// Print it as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove one for good
+    #[command(alias = "rm")]
+    Delete {
+        #[arg(value_name = "ARCHIVE")]
+        archive: String,
+        /// Without asking
+        #[arg(short, long)]
+        force: bool,
+    },
+}
+
+pub(super) fn archive(command: Command, project: &Project) -> Result<Exit, Failure> {
+    let places = &project.places;
+    match command {
+        Command::Save { workspace, keep } => {
+            let workspace = project.workspace(&workspace)?;
+            let mut refs = Refs::of(project)?;
+            let lock = held(&workspace, "archive save")?;
+            let archived = places.archive(&workspace, Timestamp::now(), keep).map_err(refused)?;
+            refs.put_away(workspace.name(), &named(&archived.archive_name)?, keep);
+            drop(lock);
+            term::data(format!("✓ Archived as {}\n", archived.archive_name).as_bytes())?;
+        }
+        Command::List { json } => {
+            let all = places.archives().map_err(refused)?;
+            if json {
+                term::document(&all)?;
+            } else if all.is_empty() {
+                term::say("nothing was archived");
+            } else {
+                let mut table = Table::new([
+                    Column::new("ARCHIVE"),
+                    Column::new("WORKSPACE"),
+                    Column::new("ARCHIVED"),
+                ]);
+                let now = Timestamp::now();
+                for archived in all {
+                    table.row([
+                        archived.archive_name.into(),
+                        archived.original_name.into(),
+                        term::ago(archived.archived_at, now).into(),
+                    ]);
+                }
+                term::page(&table.render(term::width(), Palette::of_stdout()))?;
+            }
+        }
+        Command::Restore { archive, workspace } => {
+            let archive = named(&archive)?;
+            let workspace = workspace.as_deref().map(named).transpose()?;
+            let mut refs = Refs::of(project)?;
+            let archived = places.archived(&archive).map_err(refused)?;
+            let restored = places.restore(&archive, workspace.as_ref()).map_err(refused)?;
+            // Under another name its iterations count from 1 again, and would not fit.
+            if restored.name().as_str() == archived.original_name {
+                refs.bring_back(&archive, restored.name());
+            }
+            term::data(format!("✓ Workspace restored: {}\n", restored.name()).as_bytes())?;
+        }
+        Command::Show { archive, json } => {
+            let archived = places.archived(&named(&archive)?).map_err(refused)?;
+            if json {
+                term::document(&archived)?;
+            } else {
+                let text = format!(
+                    "archive     {}\nworkspace   {}\narchived    {}\nfrom        {}\n",
+                    archived.archive_name,
+                    archived.original_name,
+                    archived.archived_at,
+                    archived.archived_from.display()
+                );
+                term::data(text.as_bytes())?;
+            }
+        }
+        Command::Delete { archive, force } => {
+            let name = named(&archive)?;
+            places.archived(&name).map_err(refused)?;
+            if force || agreed(&format!("Remove archive {name} for good?"))? {
+                let mut refs = Refs::of(project)?;
+                places.delete_archive(&name).map_err(refused)?;
+                gone(refs.forget_archive(&name))?;
+                term::data(format!("✓ Archive removed: {name}\n").as_bytes())?;
+            }
+        }
+    }
+    Ok(Exit::OK)
+}

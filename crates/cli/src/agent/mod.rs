@@ -1,0 +1,139 @@
+//! `retake agent`: a coding agent in a loop, its workspaces, and how to steer it.
+
+mod archive;
+mod project;
+mod refs;
+mod run;
+mod sessions;
+mod settings;
+mod show;
+mod steer;
+mod template;
+mod workspaces;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use clap::Subcommand;
+
+use super::{Exit, Failure};
+use retake_runner::signals;
+use project::Project;
+
+/// A coding agent in a loop: fresh context each time, until the task is done, stuck or out of budget
+#[derive(clap::Args)]
+#[command(version, propagate_version = true)]
+pub(crate) struct Args {
+    /// Where workspaces are [default: .agent/workspaces]
+    #[arg(long, global = true, value_name = "DIR", help_heading = "Places")]
+    workspaces_dir: Option<PathBuf>,
+    /// Where the project's templates are [default: .agent/templates]
+    #[arg(long, global = true, value_name = "DIR", help_heading = "Places")]
+    templates_dir: Option<PathBuf>,
+    /// Where archived workspaces are [default: .agent/archive]
+    #[arg(long, global = true, value_name = "DIR", help_heading = "Places")]
+    archive_dir: Option<PathBuf>,
+    /// Use no colours
+    #[arg(long, global = true, help_heading = "Output")]
+    no_colors: bool,
+    /// Say more: what the agent does, or which places are used
+    #[arg(long, global = true, help_heading = "Output")]
+    verbose: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Init(workspaces::Init),
+    Setup(sessions::Setup),
+    Edit(sessions::Edit),
+    Validate(sessions::Validate),
+    Run(Box<run::Args>),
+    Verify(sessions::Verify),
+    #[command(alias = "ls")]
+    List(workspaces::List),
+    Show(show::Args),
+    Reset(workspaces::Reset),
+    Clean(workspaces::Clean),
+    #[command(subcommand)]
+    Archive(archive::Command),
+    #[command(subcommand, alias = "tpl")]
+    Template(template::Command),
+    Config(settings::Args),
+    Stop(steer::Named),
+    Pause(steer::Paused),
+    Resume(steer::Resumed),
+    Tell(steer::Tell),
+    Watch(steer::Watch),
+    Rollback(steer::Rollback),
+}
+
+pub(super) fn agent(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    match asked(args, store) {
+        // What was cut off by a signal did not fail.
+        Err(_) if signals::asked().load(Ordering::Relaxed) => {
+            Ok(Exit::Signal(signals::received().unwrap_or(libc::SIGINT)))
+        }
+        // Whatever is wrong with what was asked for is a 1 here, and 2 elsewhere.
+        Err(failure @ (Failure::Usage(_) | Failure::Config(_) | Failure::Place(_))) => {
+            Err(refused(failure))
+        }
+        answered => answered,
+    }
+}
+
+/// Where the workspaces of the project are.
+pub(super) fn places(store: Option<&Path>) -> Result<retake_agent::workspace::Places, Failure> {
+    let given =
+        project::Given { workspaces: None, templates: None, archive: None, no_colors: false };
+    Ok(Project::open(store, &given)?.places)
+}
+
+fn asked(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    let places = project::Given {
+        workspaces: args.workspaces_dir,
+        templates: args.templates_dir,
+        archive: args.archive_dir,
+        no_colors: args.no_colors,
+    };
+    if let Command::Init(init) = &args.command {
+        project::make_at_git_root()?;
+        let project = Project::open(store, &places)?;
+        if args.verbose {
+            project.tell_places();
+        }
+        return workspaces::init(init, &project);
+    }
+    let project = Project::open(store, &places)?;
+    // These two have more to say than where they look.
+    if args.verbose && !matches!(args.command, Command::Run(_) | Command::Verify(_)) {
+        project.tell_places();
+    }
+    match args.command {
+        Command::Init(_) => unreachable!("done above"),
+        Command::Setup(args) => sessions::setup(&args, project),
+        Command::Edit(args) => sessions::edit(&args, project),
+        Command::Validate(args) => sessions::validate(&args, project),
+        Command::Run(args) => run::run(*args, project),
+        Command::Verify(args) => sessions::verify(&args, project),
+        Command::List(args) => workspaces::list(&args, &project),
+        Command::Show(args) => show::show(&args, &project),
+        Command::Reset(args) => workspaces::reset(&args, &project),
+        Command::Clean(args) => workspaces::clean(&args, &project),
+        Command::Archive(command) => archive::archive(command, &project),
+        Command::Template(command) => template::template(command, &project),
+        Command::Config(args) => settings::config(&args, &project),
+        Command::Stop(args) => steer::stop(&args, &project),
+        Command::Pause(args) => steer::pause(&args, &project),
+        Command::Resume(args) => steer::resume(&args, &project),
+        Command::Tell(args) => steer::tell(&args, &project),
+        Command::Watch(args) => steer::watch(&args, &project),
+        Command::Rollback(args) => steer::rollback(&args, project),
+    }
+}
+
+/// What is wrong, for exit code 1.
+fn refused(error: impl std::fmt::Display) -> Failure {
+    Failure::Refused(error.to_string())
+}

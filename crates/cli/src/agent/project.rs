@@ -1,0 +1,185 @@
+//! The project an agent works in: its configuration, its places, its workspaces.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use retake_agent::settings::{KEYS, Settings, Value};
+use retake_agent::workspace::{Metadata, Name, Places, Workspace};
+
+use super::refused;
+use crate::Failure;
+use crate::init;
+use retake_runner::config::Config;
+use retake_runner::project::Place;
+use crate::term;
+use crate::term::Palette;
+
+pub(super) struct Given {
+    pub(super) workspaces: Option<PathBuf>,
+    pub(super) templates: Option<PathBuf>,
+    pub(super) archive: Option<PathBuf>,
+    pub(super) no_colors: bool,
+}
+
+pub(super) struct Project {
+    pub(super) root: PathBuf,
+    pub(super) place: Place,
+    pub(super) config: Config,
+    pub(super) settings: Settings,
+    pub(super) places: Places,
+}
+
+impl Project {
+    pub(super) fn open(store: Option<&Path>, given: &Given) -> Result<Self, Failure> {
+        let here = std::env::current_dir().map_err(|source| Failure::File {
+            action: "find",
+            path: PathBuf::from("."),
+            source,
+        })?;
+        let place = Place::find(&here, store)?;
+        let root = place.project.clone().unwrap_or_else(|| here.clone());
+        let config = Config::load(place.project.as_deref())?;
+        let settings = settings(&config, None, BTreeMap::new())?;
+        if !settings.colors || given.no_colors {
+            Palette::turn_off();
+        }
+        let pick = |given: &Option<PathBuf>, configured: &Path| match given {
+            Some(dir) => here.join(dir),
+            None => root.join(configured),
+        };
+        let places = Places {
+            workspaces: pick(&given.workspaces, &settings.workspaces_dir),
+            templates: pick(&given.templates, &settings.templates_dir),
+            archive: pick(&given.archive, &settings.archive_dir),
+            global_templates: settings.global_templates_dir.clone().or_else(global_templates),
+        };
+        Ok(Self { root, place, config, settings, places })
+    }
+
+    /// Which places are used, for someone who wonders.
+    pub(super) fn tell_places(&self) {
+        let Places { workspaces, templates, archive, global_templates } = &self.places;
+        for (what, path) in [
+            ("project", Some(&self.root)),
+            ("record", Some(&self.place.store)),
+            ("workspaces", Some(workspaces)),
+            ("templates", Some(templates)),
+            ("templates of all projects", global_templates.as_ref()),
+            ("archive", Some(archive)),
+        ] {
+            if let Some(path) = path {
+                term::say(&format!("{what}: {}", path.display()));
+            }
+        }
+    }
+
+    pub(super) fn workspace(&self, name: &str) -> Result<Workspace, Failure> {
+        self.places.open(&named(name)?).map_err(refused)
+    }
+}
+
+pub(super) fn named(name: &str) -> Result<Name, Failure> {
+    Name::new(name).map_err(refused)
+}
+
+/// The settings of all layers: configuration files, the workspace's own, variables, flags.
+pub(super) fn settings(
+    config: &Config,
+    metadata: Option<&Metadata>,
+    flags: BTreeMap<String, Value>,
+) -> Result<Settings, Failure> {
+    let mut given: BTreeMap<String, Value> = BTreeMap::new();
+    let configured = config.of_agents();
+    let mut problems = Vec::new();
+    for (path, (value, by_variable)) in &configured {
+        if !by_variable {
+            given.insert(path.clone(), value.clone());
+        }
+    }
+    if let Some(metadata) = metadata {
+        let own = metadata.config.clone().unwrap_or_default();
+        flatten("", &serde_json::Value::Object(own), &mut given, &mut problems);
+        if let Some(url) = &metadata.notify_url {
+            given.insert("notifyUrl".to_owned(), Value::Text(url.clone()));
+        }
+        if let Some(events) = &metadata.notify_events
+            && !configured.contains_key("notifyEvents")
+        {
+            given.insert("notifyEvents".to_owned(), Value::Words(events.clone()));
+        }
+    }
+    for (path, (value, by_variable)) in configured {
+        if by_variable {
+            given.insert(path, value);
+        }
+    }
+    given.extend(flags);
+    match Settings::read(&given) {
+        Ok(settings) if problems.is_empty() => Ok(settings),
+        Ok(_) => Err(refused(problems.join("\n"))),
+        Err(error) => Err(refused(format!("{error}\n{}", problems.join("\n")).trim_end())),
+    }
+}
+
+/// The `config` object of a workspace as paths and values.
+fn flatten(
+    prefix: &str,
+    value: &serde_json::Value,
+    into: &mut BTreeMap<String, Value>,
+    problems: &mut Vec<String>,
+) {
+    let known = KEYS.iter().find(|key| key.path == prefix);
+    if let Some(key) = known.filter(|key| !key.workspace) {
+        problems.push(format!("{} is not for a single workspace", key.path));
+        return;
+    }
+    let text = |value: &serde_json::Value| match value {
+        serde_json::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    match value {
+        serde_json::Value::Object(members) if known.is_none() => {
+            for (name, member) in members {
+                let path =
+                    if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+                flatten(&path, member, into, problems);
+            }
+        }
+        serde_json::Value::Object(members) => {
+            let pairs = members.iter().map(|(name, value)| (name.clone(), text(value))).collect();
+            into.insert(prefix.to_owned(), Value::Pairs(pairs));
+        }
+        serde_json::Value::Array(items) => {
+            into.insert(prefix.to_owned(), Value::Words(items.iter().map(text).collect()));
+        }
+        serde_json::Value::Null => {}
+        single => {
+            into.insert(prefix.to_owned(), Value::Text(text(single)));
+        }
+    }
+}
+
+fn global_templates() -> Option<PathBuf> {
+    let absolute =
+        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let base = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")))?;
+    Some(base.join("retake/templates"))
+}
+
+/// Makes `.agent/` at the top of the repository, or here where there is none, unless we are in a
+/// project already.
+pub(super) fn make_at_git_root() -> Result<(), Failure> {
+    let here = std::env::current_dir().map_err(|source| Failure::File {
+        action: "find",
+        path: PathBuf::from("."),
+        source,
+    })?;
+    if Place::find(&here, None)?.project.is_some() {
+        return Ok(());
+    }
+    let top = here.ancestors().find(|dir| dir.join(".git").exists()).unwrap_or(&here);
+    for path in init::make(top)? {
+        term::say(&format!("made {}", path.display()));
+    }
+    Ok(())
+}

@@ -1,0 +1,172 @@
+//! `retake agent show`: where a workspace stands, and how it got there.
+
+use std::time::Duration;
+
+use retake_agent::display::time;
+use retake_agent::iteration::{History, HistorySummary, Iteration, Shown, chart};
+use retake_agent::lock::Lock;
+use retake_agent::plan::{Mode, StopReason};
+use retake_agent::status::Status;
+use retake_agent::workspace::WorkspaceStatus;
+use retake_store::Store;
+use serde::Serialize;
+
+use super::project::Project;
+use super::refused;
+use retake_agent::driver::chronicle;
+use retake_agent::driver::words;
+use crate::Exit;
+use crate::Failure;
+use crate::term;
+use crate::term::Palette;
+use crate::term::Shade;
+
+/// Show a workspace: its status, its history, what it cost
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The workspace
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Only the last N iterations
+    #[arg(long, value_name = "N")]
+    last: Option<usize>,
+    /// Only iterations with this status
+    #[arg(long, value_name = "STATUS")]
+    status: Option<String>,
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'a> {
+    name: &'a str,
+    mode: Mode,
+    status: WorkspaceStatus,
+    stop_reason: Option<&'a str>,
+    summary: HistorySummary,
+    iterations: Vec<Shown<'a>>,
+}
+
+pub(super) fn show(args: &Args, project: &Project) -> Result<Exit, Failure> {
+    let workspace = project.workspace(&args.name)?;
+    let metadata = workspace.metadata().map_err(refused)?;
+    let chapters = match Store::open_read_only(&project.place.store) {
+        Ok(store) => chronicle::read(&store, &workspace, &metadata)?,
+        Err(retake_store::Error::NoStore { .. }) => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
+    let holder = Lock::holder(&workspace);
+    let mut iterations = chronicle::iterations(&chapters);
+    if holder.is_none() {
+        // Its runner died, and nobody has gone on with it yet.
+        for iteration in iterations.iter_mut().filter(|i| !i.status.is_final()) {
+            iteration.status = retake_agent::iteration::IterationStatus::Interrupted;
+        }
+    }
+    let stop_reason = chapters.last().and_then(|chapter| {
+        let died = holder.is_none().then(|| StopReason::Interrupted.to_string());
+        chapter.record.stop_reason.clone().or(died)
+    });
+    let history = History::new(&iterations);
+    let summary = history.summary();
+    let wanted = args.status.as_deref().map(str::parse).transpose().map_err(refused)?;
+    let mut picked: Vec<Iteration> = iterations
+        .iter()
+        .filter(|iteration| wanted.is_none_or(|status| iteration.status == status))
+        .cloned()
+        .collect();
+    if let Some(last) = args.last {
+        picked.drain(..picked.len().saturating_sub(last));
+    }
+    if args.json {
+        term::document(&Document {
+            name: workspace.name().as_str(),
+            mode: metadata.mode,
+            status: metadata.status,
+            stop_reason: stop_reason.as_deref(),
+            summary,
+            iterations: picked.iter().map(Iteration::shown).collect(),
+        })?;
+        return Ok(Exit::OK);
+    }
+    let palette = Palette::of_stdout();
+    let shade = match metadata.status {
+        WorkspaceStatus::Completed => Shade::Good,
+        WorkspaceStatus::Error => Shade::Bad,
+        WorkspaceStatus::InProgress => Shade::Open,
+    };
+    let mut text = format!("workspace   {}\n", workspace.dir().display());
+    text += &format!("mode        {}\n", metadata.mode);
+    text += &format!("status      {}\n", palette.paint(shade, metadata.status.as_str()));
+    if let Some(holder) = &holder {
+        text += &format!("running     {holder}\n");
+    }
+    if let Some(reason) = stop_reason.as_deref().and_then(|word| word.parse::<StopReason>().ok()) {
+        text += &format!("stopped     {reason}: {}\n", words(reason));
+    }
+    match Status::read(&workspace.status_path()) {
+        Ok(status) => {
+            let progress = status.progress.map_or_else(String::new, |progress| {
+                format!("{}/{} ", progress.completed, progress.total)
+            });
+            let summary = status.summary.clone().unwrap_or_default();
+            let said = format!("{progress}{summary}");
+            let done = if status.complete { "complete " } else { "" };
+            text += &format!("says        {done}{}\n", term::visible(&said));
+        }
+        Err(error) => text += &format!("says        {error}\n"),
+    }
+    text += &totals(&summary, history.failure_streak());
+    // Attempts that were no iterations, and verifications, were paid for as well.
+    let besides = |chapter: &chronicle::Chapter| chapter.besides;
+    let cost: f64 = iterations.iter().filter_map(Iteration::cost_usd).sum::<f64>()
+        + chapters.iter().map(besides).map(|spent| spent.cost_usd).sum::<f64>();
+    let tokens: u64 = iterations.iter().filter_map(Iteration::tokens).sum::<u64>()
+        + chapters.iter().map(besides).map(|spent| spent.tokens).sum::<u64>();
+    if tokens > 0 {
+        text += &format!("spent       ${cost:.2}, {tokens} tokens\n");
+    }
+    if !picked.is_empty() {
+        text.push('\n');
+        text += &chart(&picked, term::width().unwrap_or(100));
+    }
+    term::page(&text)?;
+    Ok(Exit::OK)
+}
+
+/// The summary of a history for people; what there was nothing of is left out.
+fn totals(summary: &HistorySummary, streak: u32) -> String {
+    let mut ends = Vec::new();
+    for (count, word) in [
+        (summary.successful_iterations, "completed"),
+        (summary.failed_iterations, "failed"),
+        (summary.timed_out_iterations, "timed out"),
+    ] {
+        if count > 0 {
+            ends.push(format!("{count} {word}"));
+        }
+    }
+    let mut text = format!("iterations  {}", summary.total_iterations);
+    if !ends.is_empty() {
+        text += &format!(": {}", ends.join(", "));
+    }
+    if streak > 0 {
+        text += &format!("; the last {streak} without success");
+    }
+    text.push('\n');
+    if summary.total_iterations > 0 {
+        let took = time(Duration::from_millis(summary.total_duration_ms));
+        text += &format!("took        {took}\n");
+    }
+    let (modified, created) = (summary.total_files_modified, summary.total_files_created);
+    if modified + created > 0 {
+        text += &format!("files       {modified} modified, {created} created\n");
+    }
+    if summary.total_tests_run > 0 {
+        let (passed, failed) = (summary.total_tests_passed, summary.total_tests_failed);
+        text += &format!("tests       {passed} passed, {failed} failed\n");
+    }
+    text
+}

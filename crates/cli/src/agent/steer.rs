@@ -1,0 +1,203 @@
+//! Steering a loop that runs, from another terminal.
+
+use std::io::Write;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use retake_agent::control::Mailbox;
+use retake_agent::lock::Lock;
+use retake_agent::workspace::Workspace;
+use retake_engine::Session;
+use retake_store::Store;
+
+use super::project::Project;
+use super::refused;
+use super::workspaces::held;
+use retake_agent::driver::checkpoint::Keeping;
+use retake_agent::driver::chronicle;
+use retake_agent::driver::chronicle::Entry;
+use crate::Exit;
+use crate::Failure;
+use retake_runner::worker::Audit;
+use retake_runner::worker::Slot;
+use crate::term;
+
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Stop a loop after its present iteration
+#[derive(clap::Args)]
+pub(super) struct Named {
+    /// The workspace
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+/// Pause a loop after its present iteration
+#[derive(clap::Args)]
+pub(super) struct Paused {
+    /// The workspace
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+/// Let a paused loop go on
+#[derive(clap::Args)]
+pub(super) struct Resumed {
+    /// The workspace
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+fn running(name: &str, project: &Project) -> Result<(Workspace, Mailbox), Failure> {
+    let workspace = project.workspace(name)?;
+    if Lock::holder(&workspace).is_none() {
+        return Err(refused(format!("{name} is not running")));
+    }
+    let mailbox = Mailbox::of(&workspace).map_err(refused)?;
+    Ok((workspace, mailbox))
+}
+
+pub(super) fn stop(args: &Named, project: &Project) -> Result<Exit, Failure> {
+    running(&args.name, project)?.1.stop().map_err(refused)?;
+    term::data(format!("✓ {} stops after this iteration\n", args.name).as_bytes())?;
+    Ok(Exit::OK)
+}
+
+pub(super) fn pause(args: &Paused, project: &Project) -> Result<Exit, Failure> {
+    running(&args.name, project)?.1.pause().map_err(refused)?;
+    term::data(format!("✓ {} pauses after this iteration\n", args.name).as_bytes())?;
+    Ok(Exit::OK)
+}
+
+pub(super) fn resume(args: &Resumed, project: &Project) -> Result<Exit, Failure> {
+    running(&args.name, project)?.1.resume().map_err(refused)?;
+    term::data(format!("✓ {} goes on\n", args.name).as_bytes())?;
+    Ok(Exit::OK)
+}
+
+/// Say something to the agent: it goes into the next prompt
+#[derive(clap::Args)]
+pub(super) struct Tell {
+    /// The workspace
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// What to say
+    #[arg(value_name = "MESSAGE")]
+    message: String,
+}
+
+pub(super) fn tell(args: &Tell, project: &Project) -> Result<Exit, Failure> {
+    let workspace = project.workspace(&args.name)?;
+    let mailbox = Mailbox::of(&workspace).map_err(refused)?;
+    mailbox.tell(&args.message, Timestamp::now().as_nanosecond()).map_err(refused)?;
+    term::data("✓ It goes into the next prompt\n".as_bytes())?;
+    Ok(Exit::OK)
+}
+
+/// Follow a loop that runs elsewhere
+#[derive(clap::Args)]
+pub(super) struct Watch {
+    /// The workspace
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+pub(super) fn watch(args: &Watch, project: &Project) -> Result<Exit, Failure> {
+    let (workspace, _) = running(&args.name, project)?;
+    let metadata = workspace.metadata().map_err(refused)?;
+    let store = Store::open_read_only(&project.place.store)?;
+    let chapters = chronicle::read(&store, &workspace, &metadata)?;
+    let Some(chapter) = chapters.last().filter(|last| last.record.stop_reason.is_none()) else {
+        return Err(refused(format!("{} has no loop on the record", args.name)));
+    };
+    let id = chapter.record.id;
+    let mut after = 0;
+    loop {
+        let alive = Lock::holder(&workspace).is_some();
+        for event in store.events(id, after, 1000)? {
+            after = event.seq;
+            if let Ok(entry) = serde_json::from_str::<Entry>(&event.body) {
+                let mut out = term::writer();
+                writeln!(out, "{}  {}", term::moment(event.at), line(&entry))?;
+                out.flush()?;
+            }
+        }
+        if let Some(reason) = store.get_loop(id)?.stop_reason {
+            term::data(format!("stopped: {reason}\n").as_bytes())?;
+            return Ok(Exit::OK);
+        }
+        if !alive {
+            term::say("its runner died; `retake agent run` goes on with it");
+            return Ok(Exit::FAILED);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn line(entry: &Entry) -> String {
+    match entry {
+        Entry::Iteration { iteration } => {
+            let mut text = format!("iteration {}: {}", iteration.number, iteration.status);
+            if let Some(result) = &iteration.result {
+                let files = result.files_created.len()
+                    + result.files_modified.len()
+                    + result.files_deleted.len();
+                text += &format!(", {}", term::count(files as u64, "file"));
+                if let Some(tests) = &result.test_results {
+                    text += &format!(", tests {}/{}", tests.passed, tests.total);
+                }
+            }
+            if let Some(cost) = iteration.cost_usd() {
+                text += &format!(", ${cost:.2}");
+            }
+            if let Some(summary) = iteration.result.as_ref().and_then(|r| r.summary.as_deref()) {
+                text += &format!(": {}", term::visible(summary.lines().next().unwrap_or_default()));
+            }
+            text
+        }
+        Entry::Attempt { number, why, .. } => {
+            format!("iteration {number} is tried again: {}", term::visible(why))
+        }
+        Entry::Verified { passed, .. } => {
+            format!("verification {}", if *passed { "passed" } else { "failed" })
+        }
+        Entry::Verifying { number, run_id: None } => {
+            format!("iteration {number} is to be verified")
+        }
+        Entry::Verifying { run_id: Some(_), .. } => "the agent verifies".to_owned(),
+        Entry::Unverified { why, .. } => {
+            format!("verification could not be made: {}", term::visible(why))
+        }
+        Entry::Note { text } => term::visible(text).into_owned(),
+    }
+}
+
+/// Make the project's files what they were after an iteration that was run with --checkpoint
+#[derive(clap::Args)]
+pub(super) struct Rollback {
+    /// The workspace
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The iteration
+    #[arg(long, value_name = "N")]
+    to: u32,
+}
+
+pub(super) fn rollback(args: &Rollback, project: Project) -> Result<Exit, Failure> {
+    let workspace = project.workspace(&args.name)?;
+    let started = Slot::start(1, Session::Own, &project.place, Audit::of(&project.config));
+    let mut slot = started
+        .map_err(|error| refused(format!("no process could be made: {}", term::plain(&error))))?
+        .remove(0);
+    let lock = held(&workspace, "rollback")?;
+    let restored = Keeping::new(&mut slot, &project.root, &project.place.store)
+        .restore(workspace.name(), args.to);
+    drop(lock);
+    drop(slot.end());
+    let checkpoint = restored.map_err(refused)?;
+    let short = &checkpoint.commit[..12];
+    term::data(
+        format!("✓ Files are as after iteration {} ({short})\n", checkpoint.iteration).as_bytes(),
+    )?;
+    Ok(Exit::OK)
+}

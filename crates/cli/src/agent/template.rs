@@ -1,0 +1,157 @@
+//! Instructions that are kept for further workspaces.
+
+use jiff::Timestamp;
+use retake_agent::plan::Mode;
+use retake_agent::workspace::TemplateFile;
+
+use super::project::{Project, named};
+use super::refused;
+use super::workspaces::agreed;
+use crate::Exit;
+use crate::Failure;
+use crate::term;
+use crate::term::Column;
+use crate::term::Palette;
+use crate::term::Table;
+
+/// Keep instructions as templates for further workspaces
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// Keep a workspace's instructions as a template
+    Save {
+        #[arg(value_name = "WORKSPACE")]
+        workspace: String,
+        /// Its name [default: the workspace's]
+        #[arg(value_name = "TEMPLATE")]
+        template: Option<String>,
+        /// What it is for
+        #[arg(short, long, value_name = "TEXT")]
+        description: Option<String>,
+        /// Words to find it by, separated by commas
+        #[arg(short, long, value_name = "TAGS", value_delimiter = ',')]
+        tags: Vec<String>,
+        /// How many iterations such a task takes
+        #[arg(short, long, value_name = "NUMBER")]
+        estimated_iterations: Option<u32>,
+        /// For all projects
+        #[arg(short, long)]
+        global: bool,
+        /// Replace one of the same name
+        #[arg(short, long)]
+        force: bool,
+    },
+    /// Make a workspace of a template
+    Use {
+        #[arg(value_name = "TEMPLATE")]
+        template: String,
+        #[arg(value_name = "WORKSPACE")]
+        workspace: String,
+    },
+    /// List templates
+    List {
+        /// Print an array as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one
+    Show {
+        #[arg(value_name = "TEMPLATE")]
+        template: String,
+        /// Print it as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove one
+    #[command(alias = "rm")]
+    Delete {
+        #[arg(value_name = "TEMPLATE")]
+        template: String,
+        /// One for all projects
+        #[arg(short, long)]
+        global: bool,
+        /// Without asking
+        #[arg(short, long)]
+        force: bool,
+    },
+}
+
+pub(super) fn template(command: Command, project: &Project) -> Result<Exit, Failure> {
+    let places = &project.places;
+    match command {
+        Command::Save {
+            workspace,
+            template,
+            description,
+            tags,
+            estimated_iterations,
+            global,
+            force,
+        } => {
+            let workspace = project.workspace(&workspace)?;
+            let name = named(template.as_deref().unwrap_or(workspace.name().as_str()))?;
+            let about = TemplateFile {
+                name: name.to_string(),
+                description,
+                tags,
+                estimated_iterations,
+                created: Timestamp::now(),
+                mode: Mode::default(),
+                max_iterations: None,
+                delay: None,
+            };
+            places.save_template(&workspace, about, global, force).map_err(refused)?;
+            term::data(format!("✓ Template saved: {name}\n").as_bytes())?;
+        }
+        Command::Use { template, workspace } => {
+            let (template, name) = (named(&template)?, named(&workspace)?);
+            let made = places.use_template(&template, &name, Timestamp::now()).map_err(refused)?;
+            term::data(format!("✓ Workspace created: {}\n", made.dir().display()).as_bytes())?;
+        }
+        Command::List { json } => {
+            let all = places.templates().map_err(refused)?;
+            if json {
+                term::document(&all.iter().map(|template| &template.about).collect::<Vec<_>>())?;
+            } else if all.is_empty() {
+                term::say("there is no template; `retake agent template save WORKSPACE` makes one");
+            } else {
+                let mut table = Table::new([
+                    Column::new("TEMPLATE"),
+                    Column::new("MODE"),
+                    Column::new("FOR"),
+                    Column::new("DESCRIPTION"),
+                ]);
+                for template in all {
+                    table.row([
+                        template.about.name.into(),
+                        template.about.mode.as_str().to_owned().into(),
+                        if template.global { "all projects" } else { "this project" }
+                            .to_owned()
+                            .into(),
+                        template.about.description.unwrap_or_default().into(),
+                    ]);
+                }
+                term::page(&table.render(term::width(), Palette::of_stdout()))?;
+            }
+        }
+        Command::Show { template, json } => {
+            let template = places.template(&named(&template)?).map_err(refused)?;
+            if json {
+                term::document(&template.about)?;
+            } else {
+                let path = template.dir.join("INSTRUCTIONS.md");
+                let content = retake_agent::files::read(&path, 16 << 20)
+                    .map_err(|source| Failure::File { action: "read", path, source })?;
+                term::page(&term::visible_lines(&String::from_utf8_lossy(&content)))?;
+            }
+        }
+        Command::Delete { template, global, force } => {
+            let name = named(&template)?;
+            places.template(&name).map_err(refused)?;
+            if force || agreed(&format!("Remove template {name}?"))? {
+                places.delete_template(&name, global).map_err(refused)?;
+                term::data(format!("✓ Template removed: {name}\n").as_bytes())?;
+            }
+        }
+    }
+    Ok(Exit::OK)
+}

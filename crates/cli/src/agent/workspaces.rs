@@ -1,0 +1,273 @@
+//! Workspaces: made, listed, reset, cleaned away.
+
+use std::io::IsTerminal;
+
+use jiff::Timestamp;
+use retake_agent::lock::Lock;
+use retake_agent::notify::Events;
+use retake_agent::plan::Mode;
+use retake_agent::settings::duration;
+use retake_agent::workspace::{Metadata, WorkspaceStatus};
+use retake_store::Store;
+use serde::Serialize;
+
+use super::project::{self, Project, named};
+use super::refs::Refs;
+use super::refused;
+use retake_agent::driver::chronicle;
+use crate::Exit;
+use crate::Failure;
+use crate::term;
+use crate::term::Cell;
+use crate::term::Column;
+use crate::term::Palette;
+use crate::term::Shade;
+use crate::term::Table;
+
+/// Make a workspace for a task
+#[derive(clap::Args)]
+pub(super) struct Init {
+    /// Its name: letters, digits, _ and -
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// How many iterations a run may take [default: 50, in iterative mode 20]
+    #[arg(short, long, value_name = "NUMBER")]
+    max_iterations: Option<u32>,
+    /// Delay between iterations, in seconds or as 3s, 20m [default: 2]
+    #[arg(short, long, value_name = "SECONDS")]
+    delay: Option<String>,
+    /// Iterations without work before an iterative run stops; 0 is never [default: 2]
+    #[arg(long, value_name = "NUMBER")]
+    stagnation_threshold: Option<u32>,
+    /// loop: one item at a time; iterative: as much as possible each time
+    #[arg(long, value_name = "MODE", default_value = "loop")]
+    mode: String,
+    /// Where notifications are posted (ntfy)
+    #[arg(long, value_name = "URL")]
+    notify_url: Option<String>,
+    /// Which events are notified, separated by commas [default: all]
+    #[arg(long, value_name = "EVENTS", value_delimiter = ',')]
+    notify_events: Vec<String>,
+    /// Print what was made as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn init(args: &Init, project: &Project) -> Result<Exit, Failure> {
+    let name = named(&args.name)?;
+    let mode: Mode = args.mode.parse().map_err(refused)?;
+    let settings = &project.settings;
+    let mut metadata = Metadata::new(name.as_str(), mode, Timestamp::now());
+    if args.max_iterations == Some(0) {
+        return Err(refused("--max-iterations takes a whole number from 1"));
+    }
+    metadata.max_iterations = Some(args.max_iterations.unwrap_or(settings.max_iterations(mode)));
+    let delay = match &args.delay {
+        Some(text) => duration::parse(text).map_err(|why| refused(format!("--delay: {why}")))?,
+        None => settings.default_delay,
+    };
+    metadata.delay = Some(delay.as_secs_f64());
+    metadata.stagnation_threshold =
+        Some(args.stagnation_threshold.unwrap_or(settings.default_stagnation_threshold));
+    metadata.notify_url = args.notify_url.clone();
+    // A workspace that could not be run is not made.
+    project::settings(&project.config, Some(&metadata), Default::default())?;
+    if !args.notify_events.is_empty() {
+        Events::parse(args.notify_events.iter().map(String::as_str)).map_err(refused)?;
+        metadata.notify_events = Some(args.notify_events.clone());
+    }
+    let workspace = project.places.create(&name, &metadata).map_err(refused)?;
+    if args.json {
+        term::document(&metadata)?;
+    } else {
+        term::data(format!("✓ Workspace created: {}\n", workspace.dir().display()).as_bytes())?;
+        term::data(format!("→ Describe the task: retake agent setup {name}\n").as_bytes())?;
+        let file = workspace.instructions_path();
+        term::data(format!("  or write {}\n", file.display()).as_bytes())?;
+        term::data(format!("→ Then: retake agent run {name}\n").as_bytes())?;
+    }
+    Ok(Exit::OK)
+}
+
+/// List workspaces
+#[derive(clap::Args)]
+pub(super) struct List {
+    /// Only those in_progress, completed or error
+    #[arg(long, value_name = "STATUS")]
+    status: Option<String>,
+    /// Print an array as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    name: String,
+    mode: Option<Mode>,
+    status: Option<WorkspaceStatus>,
+    running: bool,
+    total_iterations: Option<u32>,
+    last_run: Option<Timestamp>,
+    problem: Option<String>,
+}
+
+pub(super) fn list(args: &List, project: &Project) -> Result<Exit, Failure> {
+    let wanted: Option<WorkspaceStatus> =
+        args.status.as_deref().map(str::parse).transpose().map_err(refused)?;
+    let mut rows = Vec::new();
+    for (workspace, metadata) in project.places.list().map_err(refused)? {
+        let problem = metadata.as_ref().err().map(ToString::to_string);
+        let metadata = metadata.ok();
+        if wanted.is_some() && wanted != metadata.as_ref().map(|m| m.status) {
+            continue;
+        }
+        rows.push(Row {
+            name: workspace.name().to_string(),
+            mode: metadata.as_ref().map(|m| m.mode),
+            status: metadata.as_ref().map(|m| m.status),
+            running: Lock::holder(&workspace).is_some(),
+            total_iterations: metadata.as_ref().map(|m| m.total_iterations),
+            last_run: metadata.as_ref().and_then(|m| m.last_run),
+            problem,
+        });
+    }
+    if args.json {
+        term::document(&rows)?;
+    } else if rows.is_empty() {
+        term::say("there is no workspace; make one with `retake agent init NAME`");
+    } else {
+        term::page(&table(&rows).render(term::width(), Palette::of_stdout()))?;
+    }
+    Ok(Exit::OK)
+}
+
+fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new([
+        Column::new("NAME"),
+        Column::new("MODE").spare(2),
+        Column::new("STATUS"),
+        Column::new("ITERATIONS").right().spare(1),
+        Column::new("LAST RUN").spare(3),
+    ]);
+    let now = Timestamp::now();
+    for row in rows {
+        let status = match (row.running, row.status, &row.problem) {
+            (true, ..) => Cell::shaded("running", Shade::Good),
+            (_, Some(WorkspaceStatus::Completed), _) => Cell::shaded("completed", Shade::Good),
+            (_, Some(WorkspaceStatus::Error), _) => Cell::shaded("error", Shade::Bad),
+            (_, Some(WorkspaceStatus::InProgress), _) => "in_progress".into(),
+            (_, None, problem) => Cell::shaded(problem.clone().unwrap_or_default(), Shade::Bad),
+        };
+        table.row([
+            row.name.clone().into(),
+            row.mode.map_or("-", Mode::as_str).to_owned().into(),
+            status,
+            row.total_iterations.map_or("-".to_owned(), |n| n.to_string()).into(),
+            row.last_run.map_or("never".to_owned(), |at| term::ago(at, now)).into(),
+        ]);
+    }
+    table
+}
+
+/// Set a workspace's counters to zero and its status to in progress; its files stay
+#[derive(clap::Args)]
+pub(super) struct Reset {
+    /// The workspace
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+pub(super) fn reset(args: &Reset, project: &Project) -> Result<Exit, Failure> {
+    let workspace = project.workspace(&args.name)?;
+    let _lock = held(&workspace, "reset")?;
+    let metadata = workspace.metadata().map_err(refused)?;
+    // A loop that broke off would go on with its counters.
+    match Store::open(&project.place.store) {
+        Ok(mut store) => chronicle::give_up(&mut store, &workspace, &metadata)?,
+        Err(retake_store::Error::NoStore { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    workspace.update(Metadata::reset).map_err(refused)?;
+    term::data(format!("✓ Workspace reset: {}\n", args.name).as_bytes())?;
+    Ok(Exit::OK)
+}
+
+/// Remove a workspace, after putting a copy into the archive
+#[derive(clap::Args)]
+pub(super) struct Clean {
+    /// The workspace
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Without asking
+    #[arg(short, long)]
+    force: bool,
+    /// Keep no copy
+    #[arg(long)]
+    no_archive: bool,
+}
+
+pub(super) fn clean(args: &Clean, project: &Project) -> Result<Exit, Failure> {
+    let workspace = project.workspace(&args.name)?;
+    if !args.force && !confirmed(&format!("Remove workspace {}?", args.name))? {
+        return Ok(Exit::OK);
+    }
+    let mut refs = Refs::of(project)?;
+    let lock = held(&workspace, "clean")?;
+    if args.no_archive {
+        project.places.delete(&workspace).map_err(refused)?;
+        gone(refs.forget(workspace.name()))?;
+    } else {
+        let archived =
+            project.places.archive(&workspace, Timestamp::now(), false).map_err(refused)?;
+        refs.put_away(workspace.name(), &named(&archived.archive_name)?, false);
+        term::data(format!("✓ Archived as {}\n", archived.archive_name).as_bytes())?;
+    }
+    drop(lock);
+    term::data(format!("✓ Workspace removed: {}\n", args.name).as_bytes())?;
+    Ok(Exit::OK)
+}
+
+/// Says what went with a workspace or an archive.
+pub(super) fn gone(checkpoints: usize) -> Result<(), Failure> {
+    if checkpoints > 0 {
+        let what = term::count(checkpoints as u64, "checkpoint");
+        term::data(format!("✓ {what} removed from git\n").as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Nobody else may work on it meanwhile.
+pub(super) fn held(
+    workspace: &retake_agent::workspace::Workspace,
+    command: &str,
+) -> Result<Lock, Failure> {
+    let command = format!("{command} {}", workspace.name());
+    Lock::acquire(workspace, &retake_runner::project::host(), &command).map_err(refused)
+}
+
+/// Asks at a terminal; elsewhere nobody can answer, so that is refused.
+pub(super) fn confirmed(question: &str) -> Result<bool, Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err(refused(format!("{question} There is nobody to ask here; use --force")));
+    }
+    answered(question)
+}
+
+/// Asks at a terminal; elsewhere nobody can answer, so nothing is done, and that is said.
+pub(super) fn agreed(question: &str) -> Result<bool, Failure> {
+    if !std::io::stdin().is_terminal() {
+        term::say(&format!(
+            "{question} There is nobody to ask here, so nothing is removed; use --force"
+        ));
+        return Ok(false);
+    }
+    answered(question)
+}
+
+fn answered(question: &str) -> Result<bool, Failure> {
+    term::data(format!("{question} [y/N] ").as_bytes())?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}

@@ -1,0 +1,182 @@
+//! What the commands of a crash test have in common.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use first::model::Model;
+use first::operation::Recording;
+use retake_engine::parse_duration;
+use retake_store::Store;
+use retake_store::redact::Redactor;
+use retake_types::Kind;
+
+use super::Trouble;
+use crate::Failure;
+use retake_runner::config::Config;
+use retake_crash_driver::life;
+use retake_crash_driver::station::Check;
+use retake_crash_driver::untested::Untested;
+use retake_runner::prepare::Spec;
+use retake_runner::project::Place;
+use retake_runner::request::Problems;
+
+use retake_runner::recovery;
+use crate::term;
+
+/// How states are explored and told.
+#[derive(clap::Args)]
+pub(super) struct Exploring {
+    /// The command that checks a state, a line of /bin/sh; anything but exit code 0 is a failure
+    // Required unless a subcommand is given, which only clap knows.
+    #[arg(long, value_name = "CMD", required = true)]
+    verify: Option<String>,
+    /// The file system to believe in: kill, ext4 or posix
+    #[arg(long, value_name = "MODEL", default_value = "ext4")]
+    pub(super) model: Model,
+    /// How many checks at once, with --on in each job [default: as many as there are processors]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
+    pub(super) jobs: Option<u16>,
+    /// Begin no further state after this time, such as 60s; what failed until then is explained
+    #[arg(long, value_name = "TIME", value_parser = some_time)]
+    pub(super) budget: Option<Duration>,
+    /// A check that takes longer has failed
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = some_time)]
+    pub(super) verify_timeout: Duration,
+    /// Decides which pairs of lost operations are tried where there are many; nothing else is random
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) seed: u64,
+    /// Crash during recovery too: each check is watched, and its own crash states are checked
+    #[arg(long)]
+    pub(super) recovery: bool,
+    /// Check states on other machines: slurm, or slurm:PARTITION; see the configuration under slurm
+    #[arg(long, value_name = "WHERE")]
+    pub(super) on: Option<String>,
+    /// Answer as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Write a JUnit report, too
+    #[arg(long, value_name = "FILE")]
+    pub(super) junit: Option<PathBuf>,
+    /// Write the timeline with its findings as one HTML file, too
+    #[arg(long, value_name = "FILE")]
+    pub(super) html: Option<PathBuf>,
+}
+
+impl Exploring {
+    pub(super) fn verify(&self) -> &str {
+        self.verify.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn jobs(&self) -> usize {
+        self.jobs.map_or_else(
+            || std::thread::available_parallelism().map_or(1, usize::from),
+            usize::from,
+        )
+    }
+}
+
+pub(super) fn some_time(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        Duration::ZERO => Err("is 0; leave it out for none".to_owned()),
+        duration => Ok(duration),
+    }
+}
+
+/// Where the record is and what is configured.
+pub(super) struct Setting {
+    pub(super) place: Place,
+    pub(super) config: Config,
+    pub(super) here: PathBuf,
+}
+
+impl Setting {
+    pub(super) fn find(store: Option<&Path>) -> Result<Self, Failure> {
+        let here = std::env::current_dir().map_err(|source| Failure::File {
+            action: "find",
+            path: PathBuf::from("."),
+            source,
+        })?;
+        let place = Place::find(&here, store)?;
+        let config = Config::load(place.project.as_deref())?;
+        Ok(Self { place, config, here })
+    }
+
+    /// The record, unless it is switched off. One that must be there and is not is a refusal.
+    pub(super) fn store(&self) -> Result<Option<Store>, Trouble> {
+        if !self.config.truth("execution.audit.enabled") {
+            return Ok(None);
+        }
+        match Store::open(&self.place.store) {
+            Ok(mut store) => {
+                recovery::recover(&mut store);
+                Ok(Some(store))
+            }
+            Err(error) if self.config.truth("execution.audit.required") => Err(Untested::Refused(
+                format!("it cannot be recorded, and execution.audit.required is set: {error}"),
+            )
+            .into()),
+            Err(error) => {
+                term::say(&format!("this crash test is not recorded: {error}"));
+                Ok(None)
+            }
+        }
+    }
+
+    pub(super) fn check(&self, command: &str, timeout: Duration) -> Check {
+        let spec = Spec::new(Kind::Crash, command.to_owned(), self.here.clone());
+        Check {
+            command: command.to_owned(),
+            timeout,
+            environment: spec.environment(&self.config, &self.place.store),
+            cwd: self.here.clone(),
+        }
+    }
+
+    /// Knows what must not be written down.
+    pub(super) fn redactor(&self) -> Redactor {
+        let spec = Spec::new(Kind::Crash, String::new(), self.here.clone());
+        let environment = spec.environment(&self.config, &self.place.store);
+        // What is wrong with a pattern is told when a run begins.
+        spec.redactor(&self.config, &environment, &mut Problems::default())
+    }
+
+    /// Lets a database know, if one is to.
+    pub(super) fn push(&self) {
+        if self.config.truth("execution.audit.enabled") && self.config.text("record.push").is_some()
+        {
+            retake_postgres::in_background(&self.place.store);
+        }
+    }
+
+    /// Where the logs of tests with findings are kept.
+    pub(super) fn logs(&self) -> PathBuf {
+        life::directory(&self.place.store)
+    }
+}
+
+pub(super) fn read_log(path: &Path) -> Result<Recording, Untested> {
+    let file = File::open(path).map_err(|source| Untested::File {
+        action: "open",
+        path: path.to_owned(),
+        source,
+    })?;
+    first::log::read(file).map_err(|source| Untested::Log { path: path.to_owned(), source })
+}
+
+/// A log is either complete under its name or not there.
+pub(super) fn write_log(path: &Path, recording: &Recording) -> Result<(), Untested> {
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".part");
+    let unfinished = PathBuf::from(unfinished);
+    let write = || {
+        let file = first::log::write(File::create(&unfinished)?, recording)?;
+        file.sync_all()?;
+        std::fs::rename(&unfinished, path)
+    };
+    write().map_err(|source| {
+        // What is left of it is of no use; that it could not be written is told.
+        drop(std::fs::remove_file(&unfinished));
+        Untested::File { action: "write", path: path.to_owned(), source }
+    })
+}

@@ -1,0 +1,105 @@
+//! `retake crash show`: what a log holds, line by line.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::Trouble;
+use super::options::read_log;
+use crate::Exit;
+use crate::Failure;
+use retake_crash_driver::finding::Finding;
+use retake_crash_driver::finding::Findings;
+use retake_crash_driver::finding::recovery_log;
+use retake_crash_driver::timeline;
+use retake_crash_driver::timeline::Row;
+use retake_crash_driver::timeline::Sort;
+use crate::term;
+use crate::term::Palette;
+use crate::term::Shade;
+
+/// Show a log: every operation, sync, label and acknowledgement, and the findings, if any
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The log
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'a> {
+    root: String,
+    /// Files and directories that were there before.
+    initial: usize,
+    operations: usize,
+    entries: &'a [Row],
+    /// None before the log was explored.
+    findings: Option<&'a [Finding]>,
+    /// By finding: what the check did before the crash that comes during recovery.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    recoveries: BTreeMap<&'a str, Vec<Row>>,
+}
+
+pub(super) fn show(args: &Args) -> Result<Exit, Trouble> {
+    let recording = read_log(&args.log)?;
+    let rows = timeline::rows(&recording);
+    let found = Findings::read(&args.log).map_err(|error| Failure::Refused(error.to_string()))?;
+    let findings = found.as_ref().map(|found| &found.findings[..]);
+    let mut recoveries = BTreeMap::new();
+    for finding in findings.unwrap_or_default().iter().filter(|finding| finding.recovery) {
+        let recovery = read_log(&recovery_log(&args.log, &finding.id))?;
+        recoveries.insert(finding.id.as_str(), timeline::rows(&recovery));
+    }
+    if args.json {
+        term::document(&Document {
+            root: recording.root.to_string_lossy().into_owned(),
+            // The root itself was there by definition.
+            initial: recording.initial.len().saturating_sub(1),
+            operations: rows.iter().filter(|row| row.number.is_some()).count(),
+            entries: &rows,
+            findings,
+            recoveries,
+        })?;
+        return Ok(Exit::OK);
+    }
+    let mut text = format!("{}\n", term::visible(&recording.root.to_string_lossy()));
+    table(&mut text, &rows, findings.unwrap_or_default(), Palette::of_stdout());
+    for (id, rows) in &recoveries {
+        // Writing to a string cannot fail.
+        _ = writeln!(text, "\noperations of the recovery in {id}:");
+        table(&mut text, rows, &[], Palette::of_stdout());
+    }
+    term::page(&text)?;
+    Ok(Exit::OK)
+}
+
+fn table(text: &mut String, rows: &[Row], findings: &[Finding], palette: Palette) {
+    let mut crashes: BTreeMap<u32, Vec<&Finding>> = BTreeMap::new();
+    for finding in findings {
+        crashes.entry(finding.operation).or_default().push(finding);
+    }
+    let width = rows.len().to_string().len().max(3);
+    for row in rows {
+        let number = row.number.map_or_else(String::new, |number| number.to_string());
+        let words = term::visible(&row.text);
+        let (call, words) = match row.sort {
+            Sort::Label => ("label", palette.paint(Shade::Heading, &words)),
+            Sort::Acknowledgement => ("said", palette.paint(Shade::Good, &words)),
+            Sort::Sync => (row.call.as_str(), palette.paint(Shade::Match, &words)),
+            _ => (row.call.as_str(), words.into_owned()),
+        };
+        // Writing to a string cannot fail.
+        _ = writeln!(text, "{number:>width$}  {:<16} {words}", term::visible(call));
+        for finding in row.number.and_then(|number| crashes.get(&number)).into_iter().flatten() {
+            let sentence = term::visible(&finding.sentence);
+            let crash = format!("crash: {} {sentence}", finding.id);
+            _ = writeln!(text, "{:>width$}  {}", "", palette.paint(Shade::Bad, &crash));
+        }
+    }
+}

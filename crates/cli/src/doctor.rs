@@ -1,0 +1,231 @@
+//! `retake doctor`: is the record whole, is everything in its place, is anything left running?
+
+use std::fmt::Write;
+use std::path::Path;
+
+use retake_store::{Error, Examination, Repaired, Store, repair};
+use retake_types::{LeftFate, Run, State};
+use serde::Serialize;
+
+use super::{Exit, Failure};
+use retake_runner::leftovers;
+use retake_runner::leftovers::Leftover;
+use crate::record::Record;
+
+use retake_runner::recovery;
+use crate::term;
+
+/// Examine the record: integrity, lost and orphaned files, processes left running, free disk
+///
+/// Exits 1 when it finds a problem. Only --repair changes anything, and it overwrites nothing:
+/// what it replaces is kept beside the record.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Recover what can be, mark interrupted runs, set orphaned files aside, end what is left over
+    #[arg(long)]
+    repair: bool,
+    /// Also read every stored output and compare its hash
+    #[arg(long)]
+    deep: bool,
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    ok: bool,
+    store: String,
+    retake_version: &'static str,
+    sqlite_version: Option<&'static str>,
+    schema_version: Option<i64>,
+    runs: u64,
+    running: u64,
+    database_bytes: u64,
+    wal_bytes: u64,
+    output_bytes: u64,
+    spool_bytes: u64,
+    free_bytes: Option<u64>,
+    /// Why a database does not have all of it yet. The next push makes up for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    push_failed: Option<String>,
+    problems: Vec<String>,
+    repaired: Vec<String>,
+}
+
+pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    let record = Record::find(store)?;
+    let root = &record.place.store;
+    let mut document = Document {
+        store: root.display().to_string(),
+        retake_version: env!("CARGO_PKG_VERSION"),
+        push_failed: retake_postgres::owed(root),
+        ..Document::default()
+    };
+    if args.repair && Store::open_read_only(root).err().is_none_or(|error| !missing(&error)) {
+        document.repaired = done(&repair(root)?);
+        document.repaired.extend(end_leftovers(&record)?);
+    }
+    match record.read_if_any() {
+        Ok(Some(store)) => document.examined(&store, args.deep)?,
+        Ok(None) => {}
+        Err(Failure::Store(error))
+            if error.is_damage() || matches!(error, Error::NotARecord { .. }) =>
+        {
+            document.problems.push(error.to_string());
+        }
+        Err(failure) => return Err(failure),
+    }
+    document.ok = document.problems.is_empty();
+    if args.json {
+        term::document(&document)?;
+    } else {
+        term::data(document.text().as_bytes())?;
+    }
+    Ok(if document.ok { Exit::OK } else { Exit::FAILED })
+}
+
+fn missing(error: &Error) -> bool {
+    matches!(error, Error::NoStore { .. })
+}
+
+impl Document {
+    fn examined(&mut self, store: &Store, deep: bool) -> Result<(), Failure> {
+        let found: Examination = match store.examine(deep) {
+            Err(error) if error.is_damage() => {
+                self.problems.push(error.to_string());
+                return Ok(());
+            }
+            found => found?,
+        };
+        self.sqlite_version = Some(found.sqlite_version);
+        self.schema_version = Some(found.schema_version);
+        self.runs = found.runs;
+        self.running = found.running.len() as u64;
+        self.database_bytes = found.database_bytes;
+        self.wal_bytes = found.wal_bytes;
+        self.output_bytes = found.output_bytes;
+        self.spool_bytes = found.spool_bytes;
+        self.free_bytes = Some(found.free_bytes);
+        self.problems = found.problems.iter().map(ToString::to_string).collect();
+        for leftover in leftovers(store) {
+            self.problems.push(format!(
+                "{} ({}) is left over from run {}, which is over; `retake doctor --repair` ends it",
+                leftover.command, leftover.pid, leftover.run
+            ));
+        }
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        let mut fact = |name: &str, value: String| {
+            _ = writeln!(text, "{name:<10}{}", term::visible(&value));
+        };
+        fact("store", self.store.clone());
+        fact("retake", self.retake_version.to_owned());
+        if let (Some(sqlite), Some(schema)) = (self.sqlite_version, self.schema_version) {
+            fact("sqlite", format!("{sqlite}, schema {schema}"));
+            fact("runs", format!("{}, {} of them running", self.runs, self.running));
+            fact(
+                "database",
+                format!(
+                    "{} and {} of log",
+                    term::size(self.database_bytes),
+                    term::size(self.wal_bytes)
+                ),
+            );
+            fact(
+                "output",
+                format!(
+                    "{} and {} not compressed yet",
+                    term::size(self.output_bytes),
+                    term::size(self.spool_bytes)
+                ),
+            );
+        } else if self.problems.is_empty() {
+            fact("runs", "nothing was recorded here yet".to_owned());
+        }
+        if let Some(free) = self.free_bytes {
+            fact("free", term::size(free));
+        }
+        if let Some(failed) = &self.push_failed {
+            fact("push", format!("failed, and what is missing is sent by the next one: {failed}"));
+        }
+        for repaired in &self.repaired {
+            fact("repaired", repaired.clone());
+        }
+        for problem in &self.problems {
+            fact("problem", problem.clone());
+        }
+        fact(
+            "result",
+            if self.ok {
+                "no problems".to_owned()
+            } else {
+                term::count(self.problems.len() as u64, "problem")
+            },
+        );
+        text
+    }
+}
+
+fn done(repaired: &Repaired) -> Vec<String> {
+    let mut done = Vec::new();
+    if let Some(backup) = &repaired.backup {
+        done.push(format!("the database as it was is kept in {}", backup.display()));
+    }
+    if repaired.entries_read + repaired.entries_lost > 0 {
+        done.push(format!(
+            "{} of the ledger recovered, {} lost; they begin a new chain",
+            repaired.entries_read, repaired.entries_lost
+        ));
+    }
+    if repaired.projection_rebuilt {
+        done.push("the list of runs was derived from the ledger again".to_owned());
+    }
+    for id in &repaired.interrupted {
+        done.push(format!("run {id} is marked interrupted"));
+    }
+    for path in &repaired.set_aside {
+        done.push(format!("an orphaned file is now {}", path.display()));
+    }
+    done
+}
+
+fn end_leftovers(record: &Record) -> Result<Vec<String>, Failure> {
+    let found = leftovers(&record.read()?);
+    let stuck = leftovers::end(&found);
+    for leftover in &stuck {
+        recovery::report(leftover, true);
+    }
+    let ended = found.iter().filter(|found| !stuck.iter().any(|stuck| stuck.pid == found.pid));
+    Ok(ended
+        .map(|leftover| {
+            format!(
+                "{} ({}) was ended, left over from run {}",
+                leftover.command, leftover.pid, leftover.run
+            )
+        })
+        .collect())
+}
+
+/// Processes of runs of this record that are over and were not allowed to leave any.
+fn leftovers(store: &Store) -> Vec<Leftover> {
+    let abandoned = |leftover: &Leftover| {
+        // A run of another record is another doctor's patient.
+        let Ok(run) = store.get(leftover.run) else { return false };
+        run.state != State::Running
+            && leftover.began_after(run.intent.start_time)
+            && !left_some_on_purpose(&run)
+    };
+    leftovers::marked().into_iter().filter(abandoned).collect()
+}
+
+/// Whether a run was allowed to leave processes. What those start later carries the same mark, so
+/// one that was kept excuses all.
+fn left_some_on_purpose(run: &Run) -> bool {
+    let left = run.ending.as_ref().map_or(&[][..], |ending| &ending.left_processes);
+    left.iter().any(|process| process.fate == LeftFate::Kept)
+}

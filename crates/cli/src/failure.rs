@@ -1,0 +1,50 @@
+//! Why a command could not do its work. The kind decides the exit code.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::Exit;
+use retake_runner::config::ConfigErrors;
+use retake_runner::project::PlaceError;
+use crate::term;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("{0}")]
+    Usage(String),
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    #[error(transparent)]
+    Store(#[from] retake_store::Error),
+    #[error("`{text}` names several runs; give more digits of one of these:\n{}", candidates.join("\n"))]
+    Ambiguous { text: String, candidates: Vec<String> },
+    #[error(
+        "the output of run {id} cannot be read: {source}; `retake doctor` tells what is damaged"
+    )]
+    Reading { id: retake_types::RunId, source: io::Error },
+    #[error("cannot {action} {}: {source}", path.display())]
+    File { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("the answer could not be written: {0}")]
+    Output(#[from] io::Error),
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl Failure {
+    /// Says what happened, and what to exit with.
+    pub(crate) fn tell(&self) -> Exit {
+        match self {
+            // Nobody reads any more: end as quietly as every other filter does.
+            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                return Exit::Signal(libc::SIGPIPE);
+            }
+            _ => term::say(&self.to_string()),
+        }
+        match self {
+            Self::Usage(_) | Self::Config(_) | Self::Place(_) => Exit::USAGE,
+            _ => Exit::FAILED,
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! `retake init`: makes a directory a project.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::{Exit, Failure};
+use retake_runner::project::Place;
+use retake_runner::config;
+use crate::term;
+
+/// The record and everything else that is made here stays out of version control.
+const IGNORE: &str = "*\n!.gitignore\n!config.yml\n";
+
+/// Make the current directory a project: .agent/ with a configuration of commented defaults
+///
+/// Runs below it are then recorded in .agent/data, which .agent/.gitignore keeps out of git.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Print what was made as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Document {
+    created: Vec<PathBuf>,
+}
+
+pub(super) fn init(args: &Args) -> Result<Exit, Failure> {
+    let here = std::env::current_dir().map_err(|source| Failure::File {
+        action: "find",
+        path: PathBuf::from("."),
+        source,
+    })?;
+    // Refuses an .agent/ that belongs to someone else.
+    let outer = Place::find(&here, None)?.project.filter(|project| *project != here);
+    let created = make(&here)?;
+    if args.json {
+        term::document(&Document { created })?;
+    } else {
+        for path in &created {
+            term::say(&format!("made {}", path.display()));
+        }
+        if let Some(outer) = outer {
+            term::say(&format!(
+                "what runs below is no longer recorded in {}",
+                outer.join(".agent").display()
+            ));
+        }
+    }
+    Ok(Exit::OK)
+}
+
+/// Makes a project of a directory; gives what was made.
+pub(super) fn make(root: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let agent = root.join(".agent");
+    fs::create_dir_all(&agent).map_err(failed("make", &agent))?;
+    let file = agent.join("config.yml");
+    if !create(&file, &config::commented_defaults())? {
+        return Err(Failure::Refused(format!(
+            "{} exists and is left as it is; edit it, or move it away first",
+            file.display()
+        )));
+    }
+    let mut created = vec![file];
+    let ignore = agent.join(".gitignore");
+    if create(&ignore, IGNORE)? {
+        created.push(ignore);
+    }
+    Ok(created)
+}
+
+/// `false` when there is something of that name already.
+fn create(path: &Path, text: &str) -> Result<bool, Failure> {
+    let opened = OpenOptions::new().write(true).create_new(true).open(path);
+    match opened.and_then(|mut file| file.write_all(text.as_bytes())) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(failed("make", path)(error)),
+    }
+}
+
+fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Failure {
+    let path = path.to_owned();
+    move |source| Failure::File { action, path: path.clone(), source }
+}

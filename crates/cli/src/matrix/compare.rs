@@ -1,0 +1,120 @@
+//! `retake matrix compare`: B against A, with an interval, and a gate for CI.
+
+use std::path::Path;
+
+use retake_matrix::plan::{Selector, baselines};
+use retake_matrix::stats::{Comparison, Gate};
+use serde::Serialize;
+
+use super::open::{Common, Filters, View, percent};
+use crate::Exit;
+use crate::Failure;
+use crate::term;
+
+/// Say whether B is faster than A, slower, the same, or not sure
+///
+/// A and B are refs, versions, or axis=value,…; without them every value is compared with the first
+/// of its axis. Comparisons made at once are corrected for their number.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// What is compared with
+    #[arg(requires = "b")]
+    a: Option<String>,
+    /// What is judged
+    b: Option<String>,
+    /// What to compare: wall, cpu, rss, or what the command reports
+    #[arg(long, value_name = "NAME", default_value = "wall")]
+    metric: String,
+    /// Differences up to this are none worth naming
+    #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = percent)]
+    margin: f64,
+    /// Exit with 1 if something is surely so: slower:5%, faster:10%
+    #[arg(long, value_name = "VERDICT:PERCENT")]
+    fail_if: Vec<Gate>,
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    filters: Filters,
+}
+
+/// The comparison asked for, and its parts where it has several.
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    whole: &'a Comparison,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    cells: &'a [Comparison],
+}
+
+#[derive(Serialize)]
+struct Family<'a> {
+    comparisons: &'a [Comparison],
+}
+
+pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    let view = View::open(&args.common, &args.filters, store)?;
+    let samples = view.samples(&args.metric)?;
+    let name = |cell| view.name(cell);
+    let (Some(a), Some(b)) = (&args.a, &args.b) else {
+        let pairs = baselines(&view.matrix);
+        if pairs.is_empty() {
+            return Err(Failure::Usage("there are no two cells to compare".into()));
+        }
+        let family = samples.compare(&pairs, args.margin, &view.supply, name);
+        if args.common.json {
+            term::document(&Family { comparisons: &family })?;
+        } else {
+            tell(&family)?;
+        }
+        return Ok(gate(&args.fail_if, &family));
+    };
+    let selector = |text: &str| {
+        Selector::parse(text, &view.matrix).map_err(|error| Failure::Usage(error.to_string()))
+    };
+    let pairs = Selector::pairs(&selector(a)?, &selector(b)?, &view.matrix);
+    let (whole, cells) = match &pairs[..] {
+        [] => {
+            return Err(Failure::Usage(format!(
+                "{a} and {b} are not two cells that can be compared"
+            )));
+        }
+        [(first, _)] => {
+            let sides = |cell: usize| if cell == *first { a.clone() } else { b.clone() };
+            let family = samples.compare(&pairs, args.margin, &view.supply, sides);
+            (family[0].clone(), Vec::new())
+        }
+        _ => samples.compare_with_whole(&pairs, args.margin, &view.supply, name, (a, b)),
+    };
+    if args.common.json {
+        term::document(&Document { whole: &whole, cells: &cells })?;
+    } else {
+        tell(std::slice::from_ref(&whole))?;
+        for cell in &cells {
+            term::data(format!("  {}\n", term::visible(&cell.sentence())).as_bytes())?;
+        }
+    }
+    // What was asked for comes first; a part of it can be sure where the whole is not.
+    match gate(&args.fail_if, std::slice::from_ref(&whole)) {
+        Exit::Code(0) => Ok(gate(&args.fail_if, &cells)),
+        tripped => Ok(tripped),
+    }
+}
+
+pub(super) fn tell(family: &[Comparison]) -> Result<(), Failure> {
+    for comparison in family {
+        term::data(format!("{}\n", term::visible(&comparison.sentence())).as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Fails if any comparison trips any gate.
+pub(super) fn gate(gates: &[Gate], family: &[Comparison]) -> Exit {
+    let mut exit = Exit::OK;
+    for comparison in family {
+        if gates.iter().any(|gate| gate.trips(comparison)) {
+            term::say(&format!("--fail-if: {}", comparison.sentence()));
+            exit = Exit::FAILED;
+        }
+    }
+    exit
+}

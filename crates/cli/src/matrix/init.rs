@@ -1,0 +1,57 @@
+//! `retake matrix init`: a configuration to begin with.
+
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
+
+use retake_matrix::config::{FILES, TEMPLATE};
+use serde::Serialize;
+
+use super::open;
+use crate::Exit;
+use crate::Failure;
+use crate::term;
+
+/// Write matrix.yml, and make the project that keeps the results
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Write over one that is there
+    #[arg(long)]
+    force: bool,
+    /// Print what was made as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Document {
+    created: Vec<PathBuf>,
+}
+
+pub(super) fn init(args: &Args) -> Result<Exit, Failure> {
+    let path = open::here()?.join(FILES[0]);
+    let mut options = OpenOptions::new();
+    options.write(true).create(true);
+    if args.force {
+        options.truncate(true)
+    } else {
+        options.create_new(true)
+    };
+    options.open(&path).and_then(|mut file| file.write_all(TEMPLATE.as_bytes())).map_err(
+        |source| match source.kind() {
+            ErrorKind::AlreadyExists => Failure::Refused(format!(
+                "{} exists and is left as it is; --force writes over it",
+                path.display()
+            )),
+            _ => Failure::File { action: "write", path: path.clone(), source },
+        },
+    )?;
+    let mut created = vec![path];
+    created.extend(open::make_project()?);
+    if args.json {
+        term::document(&Document { created })?;
+    } else {
+        created.iter().for_each(|path| term::say(&format!("made {}", path.display())));
+    }
+    Ok(Exit::OK)
+}

@@ -1,0 +1,67 @@
+//! `retake matrix`: a command over versions, refs and iterations, and what the numbers say.
+
+mod bisect;
+mod browsers;
+mod clean;
+mod compare;
+mod exchange;
+mod explain;
+mod init;
+mod open;
+mod report;
+mod run;
+mod status;
+
+use std::path::Path;
+
+use clap::Subcommand;
+
+use super::{Exit, Failure};
+use retake_runner::signals;
+
+/// A command over browser versions, git refs and any other axes, until the numbers are sure
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Init(init::Args),
+    Run(Box<run::Args>),
+    Status(status::Args),
+    Compare(compare::Args),
+    Explain(explain::Args),
+    Bisect(Box<bisect::Args>),
+    Report(report::Args),
+    ListChrome(browsers::List),
+    /// Remove the browsers that were downloaded: `cache clean`
+    #[command(subcommand)]
+    Cache(browsers::Cache),
+    Clean(clean::Args),
+    Export(exchange::Export),
+    Import(exchange::Import),
+}
+
+pub(super) fn matrix(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    let answered = match args.command {
+        Command::Init(args) => init::init(&args),
+        Command::Run(args) => run::run(&args, store),
+        Command::Status(args) => status::status(&args, store),
+        Command::Compare(args) => compare::compare(&args, store),
+        Command::Explain(args) => explain::explain(&args, store),
+        Command::Bisect(args) => bisect::bisect(&args, store),
+        Command::Report(args) => report::report(&args, store),
+        Command::ListChrome(args) => browsers::list(&args),
+        Command::Cache(command) => browsers::cache(&command),
+        Command::Clean(args) => clean::clean(&args, store),
+        Command::Export(args) => exchange::export(&args, store),
+        Command::Import(args) => exchange::import(&args, store),
+    };
+    // What was cut short by a signal has failed because of it.
+    match (answered, signals::received()) {
+        (Err(_), Some(signal)) => Ok(Exit::Signal(signal)),
+        (answered, _) => answered,
+    }
+}

@@ -1,0 +1,132 @@
+//! `retake matrix report`: everything on one page that needs nothing else.
+
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use retake_matrix::plan::baselines;
+use retake_matrix::report::{Page, render};
+use serde::Serialize;
+
+use super::explain::explained;
+use super::open::{Common, Filters, View, percent};
+use crate::Exit;
+use crate::Failure;
+use retake_matrix::driver::supply::short;
+use crate::term;
+
+/// Write one HTML file with heat maps, distributions, comparisons and the environment
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Where to; - is stdout
+    #[arg(short, long, value_name = "FILE", default_value = "matrix-report.html")]
+    output: PathBuf,
+    /// Only these metrics [default: those of the configuration, or all]
+    #[arg(long, value_name = "NAME")]
+    metric: Vec<String>,
+    /// Differences up to this are none worth naming
+    #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = percent)]
+    margin: f64,
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    filters: Filters,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    file: &'a Path,
+    bytes: usize,
+    metrics: Vec<String>,
+}
+
+pub(super) fn report(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    let view = View::open(&args.common, &args.filters, store)?;
+    let configured: Vec<String> =
+        view.setting.matrix.metrics.iter().map(|metric| metric.name.clone()).collect();
+    let metrics = match (&args.metric[..], &configured[..]) {
+        ([], []) => view.history.metrics(),
+        ([], configured) => configured.to_vec(),
+        (given, _) => given.to_vec(),
+    };
+    let page = page(&view, &metrics, args.margin)?;
+    let html = render(&page);
+    let metrics: Vec<String> = page.tables.iter().map(|table| table.metric.clone()).collect();
+    if args.output == Path::new("-") {
+        term::data(html.as_bytes())?;
+        return Ok(Exit::OK);
+    }
+    std::fs::write(&args.output, &html).map_err(|source| Failure::File {
+        action: "write",
+        path: args.output.clone(),
+        source,
+    })?;
+    if args.common.json {
+        term::document(&Document { file: &args.output, bytes: html.len(), metrics })?;
+    } else {
+        term::say(&format!("wrote {}", args.output.display()));
+    }
+    Ok(Exit::OK)
+}
+
+fn page(view: &View, metrics: &[String], margin: f64) -> Result<Page, Failure> {
+    let pairs = baselines(&view.matrix);
+    let mut page = Page {
+        title: view
+            .setting
+            .file
+            .parent()
+            .and_then(Path::file_name)
+            .map_or_else(|| "matrix".to_owned(), |name| name.to_string_lossy().into_owned()),
+        made: format!("retake {}, {:.0}", env!("CARGO_PKG_VERSION"), Timestamp::now()),
+        notes: view.supply.unavailable.clone(),
+        ..Page::default()
+    };
+    for metric in metrics {
+        let samples = view.samples(metric)?;
+        if !samples.any() {
+            continue;
+        }
+        let table = samples.table();
+        page.units.extend(samples.unit.clone().map(|unit| (metric.clone(), unit)));
+        if !pairs.is_empty() {
+            let name = |cell| view.name(cell);
+            page.comparisons.extend(samples.compare(&pairs, margin, &view.supply, name));
+            page.explanations.push(explained(&table, margin, &samples));
+        }
+        page.tables.push(table);
+    }
+    if page.tables.is_empty() {
+        page.notes.push("there is no successful run yet".to_owned());
+    }
+    for (sha, refs) in view.supply.same_commits() {
+        page.notes.push(format!("{} are one commit, {}", refs.join(" and "), short(&sha)));
+    }
+    page.environment = environment(view);
+    Ok(page)
+}
+
+fn environment(view: &View) -> Vec<(String, String)> {
+    let mut facts: Vec<(String, String)> = Vec::new();
+    let mut put = |name: &str, value: String| facts.push((name.to_owned(), value));
+    if let Some(planned) = view.last_run() {
+        put("command", planned.command.clone());
+        if let Some(setup) = &planned.setup {
+            put("setup", setup.clone());
+        }
+        put("order", format!("{}, seed {}", planned.order, planned.seed));
+        put("workers", planned.workers.to_string());
+        for (name, value) in &planned.environment {
+            put(name, value.clone());
+        }
+        for (request, version) in &planned.pins {
+            put(&format!("chrome {request}"), version.clone());
+        }
+        for (version, hash) in &planned.checksums {
+            put(&format!("chrome {version}"), format!("BLAKE3 {hash}"));
+        }
+    }
+    for (reference, sha) in &view.supply.commits {
+        put(reference, sha.clone());
+    }
+    facts
+}

@@ -1,0 +1,142 @@
+//! `retake matrix status`: how far every cell is.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+use retake_matrix::config::{CHROME, CODE};
+use retake_matrix::report::{Status, StatusCell, compact, grid};
+use retake_types::{RunId, Stream};
+
+use super::open::{Common, Filters, View};
+use crate::Exit;
+use crate::Failure;
+use crate::term;
+
+/// Show how far every cell is: successful iterations of those wanted
+#[derive(clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    filters: Filters,
+    /// One sign for each cell
+    #[arg(long, conflicts_with = "json")]
+    compact: bool,
+    /// Show what failed, the end of what it said, and how to try it again
+    #[arg(long, conflicts_with = "json")]
+    failures: bool,
+}
+
+pub(super) fn cells(view: &View) -> Vec<StatusCell> {
+    let View { matrix, supply, keys, history, setting, .. } = view;
+    let one = |(cell, key): (&retake_matrix::plan::Cell, &_)| {
+        let axes: BTreeMap<String, String> = (0..matrix.axes.len())
+            .map(|axis| (matrix.axes[axis].name.clone(), matrix.value(cell, axis).to_owned()))
+            .collect();
+        let sha = axes.get(CODE).and_then(|reference| supply.commits.get(reference)).cloned();
+        let runs = history.of(*key).iter().map(|row| row.shown()).collect();
+        StatusCell::new(axes, sha, setting.matrix.iterations, runs)
+    };
+    matrix.cells.iter().zip(keys).map(one).collect()
+}
+
+pub(super) fn status(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    let view = View::open(&args.common, &args.filters, store)?;
+    let cells = cells(&view);
+    let last = view.last_run();
+    if args.common.json {
+        let order = last.map_or_else(
+            || view.setting.matrix.order.as_str().to_owned(),
+            |planned| planned.order.clone(),
+        );
+        term::document(&Status {
+            cells,
+            seed: last.map(|planned| planned.seed),
+            order,
+            unavailable: view.supply.unavailable.clone(),
+        })?;
+        return Ok(Exit::OK);
+    }
+    let draw = if args.compact { compact } else { grid };
+    term::data(term::visible_lines(&draw(&view.matrix.axes, &cells)).as_bytes())?;
+    for (sha, refs) in view.supply.same_commits() {
+        let sha = retake_matrix::driver::supply::short(&sha).to_owned();
+        term::say(&format!("{} are one commit, {sha}, and share their runs", refs.join(" and ")));
+    }
+    if args.failures {
+        failures(&view, &cells)?;
+    }
+    Ok(Exit::OK)
+}
+
+/// How much of the last failure of a cell is shown.
+const LINES: usize = 10;
+const BYTES: u64 = 4096;
+
+fn failures(view: &View, cells: &[StatusCell]) -> Result<(), Failure> {
+    let mut text = String::new();
+    for (place, cell) in cells.iter().enumerate().filter(|(_, cell)| cell.failed > 0) {
+        // What was tried again and went well has not failed.
+        let succeeded: HashSet<u64> =
+            cell.runs.iter().filter(|run| run.exit_code == 0).map(|run| run.iteration).collect();
+        let failed = cell.runs.iter().filter(|run| !succeeded.contains(&run.iteration));
+        text += &format!("\n{}\n", view.name(place));
+        for run in failed.clone() {
+            let (number, code, id) = (run.iteration, run.exit_code, &run.id);
+            text += &format!("  #{number}  exit:{code}  retake runs logs {id}\n");
+        }
+        if let Some(run) = failed.max_by_key(|run| run.timestamp) {
+            for line in last_lines(view, &run.id)? {
+                text += &format!("    {line}\n");
+            }
+        }
+        text += &format!("  again: {}\n", retry(view, cell));
+    }
+    term::data(term::visible_lines(&text).as_bytes())?;
+    Ok(())
+}
+
+/// The end of what a run said on stderr, or on stdout where it said nothing there.
+fn last_lines(view: &View, id: &str) -> Result<Vec<String>, Failure> {
+    let (Some(store), Ok(id)) = (&view.store, id.parse::<RunId>()) else { return Ok(Vec::new()) };
+    for stream in [Stream::Stderr, Stream::Stdout] {
+        let mut bytes = Vec::new();
+        let mut output = store.read_output(id, stream)?;
+        let length = output.seek(SeekFrom::End(0));
+        length
+            .and_then(|length| output.seek(SeekFrom::Start(length.saturating_sub(BYTES))))
+            .and_then(|_| output.take(BYTES).read_to_end(&mut bytes))
+            .map_err(|source| Failure::Reading { id, source })?;
+        let text = String::from_utf8_lossy(&bytes);
+        let lines: Vec<&str> = text.trim_end().lines().collect();
+        if !lines.is_empty() {
+            let from = lines.len().saturating_sub(LINES);
+            return Ok(lines[from..].iter().map(|line| (*line).to_owned()).collect());
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// The command that runs what failed in a cell once more.
+fn retry(view: &View, cell: &StatusCell) -> String {
+    let mut words = vec!["retake matrix run".to_owned()];
+    for axis in &view.matrix.axes {
+        let value = cell.axes.get(&axis.name).map_or("", String::as_str);
+        words.push(match axis.name.as_str() {
+            CHROME => format!("--chrome {}", quoted(value)),
+            CODE => format!("--refs {}", quoted(value)),
+            name => format!("--axis {}", quoted(&format!("{name}={value}"))),
+        });
+    }
+    words.join(" ")
+}
+
+/// For a shell, where it needs to be.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:@,+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}

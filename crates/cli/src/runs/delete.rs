@@ -1,0 +1,34 @@
+//! `retake runs delete`: erasing one run.
+
+use super::prune::{self, Document};
+use crate::Exit;
+use crate::Failure;
+use crate::record;
+use crate::record::Record;
+use crate::term;
+
+/// Erase one run for good: its output, its place in the search index and in the log as well
+///
+/// The chain keeps the hash of what is erased, so what remains still verifies.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The run: its id, a unique beginning or end of it, or `last`
+    #[arg(value_name = "ID")]
+    id: String,
+    /// Print what was erased as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn delete(args: &Args, record: &Record) -> Result<Exit, Failure> {
+    let mut store = record.change()?;
+    let run = record::find(&store, &args.id)?;
+    let erased = store.delete(run.intent.id())?;
+    if args.json {
+        term::document(&Document::of(&erased, false))?;
+    } else {
+        term::say(&format!("run {} erased: {}", run.intent.id(), run.intent.command()));
+    }
+    prune::warn(&erased);
+    Ok(Exit::OK)
+}

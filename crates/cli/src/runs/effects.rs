@@ -1,0 +1,130 @@
+//! What a run did, for people.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use retake_effects::Effects;
+use retake_effects::files::LineChange;
+use retake_effects::progress::Reason;
+use retake_effects::tests::{TestResults, TestStatus};
+
+use crate::term;
+use crate::term::Palette;
+use crate::term::Shade;
+use crate::term::visible;
+
+/// How many files, and how many failed tests, are listed.
+const LISTED: usize = 20;
+
+/// Lines about the effects in an outcome; nothing for a run that was not looked at, or whose
+/// effects a later retake wrote in a way this one does not know.
+pub(super) fn lines(effects: Option<&serde_json::Value>, palette: Palette) -> String {
+    let known = effects.and_then(|value| serde_json::from_value::<Effects>(value.clone()).ok());
+    let Some(effects) = known else { return String::new() };
+    let mut text = String::new();
+    if effects.files_tracked {
+        files(&effects, &mut text);
+    }
+    if let Some(results) = &effects.test_results {
+        tests(results, palette, &mut text);
+    }
+    let reasons: Vec<&str> = effects.progress.reasons.iter().map(|reason| word(*reason)).collect();
+    _ = writeln!(text, "{:<12}{}", "progress", reasons.join(", "));
+    if let Some(summary) = &effects.summary {
+        for (at, line) in summary.lines().enumerate() {
+            let name = if at == 0 { "summary" } else { "" };
+            _ = writeln!(text, "{name:<12}{}", visible(line));
+        }
+    }
+    text
+}
+
+fn files(effects: &Effects, text: &mut String) {
+    let lists = [
+        ("+", &effects.files_created),
+        ("~", &effects.files_modified),
+        ("-", &effects.files_deleted),
+        ("?", &effects.files_unreadable),
+    ];
+    let count = |path: &str| {
+        let LineChange { added, removed } = effects.line_changes.get(path)?;
+        Some(format!("  +{added} -{removed}"))
+    };
+    let mut all: Vec<String> = Vec::new();
+    for (mark, paths) in lists {
+        all.extend(
+            paths
+                .iter()
+                .map(|path| format!("{mark} {}{}", visible(path), count(path).unwrap_or_default())),
+        );
+    }
+    all.extend(
+        effects
+            .files_renamed
+            .iter()
+            .map(|pair| format!("> {} -> {}", visible(&pair.from), visible(&pair.to))),
+    );
+    if all.is_empty() {
+        _ = writeln!(text, "{:<12}none changed", "files");
+    }
+    for (at, line) in all.iter().take(LISTED).enumerate() {
+        _ = writeln!(text, "{:<12}{line}", if at == 0 { "files" } else { "" });
+    }
+    if all.len() > LISTED {
+        _ = writeln!(text, "{:<12}and {} more", "", all.len() - LISTED);
+    }
+}
+
+fn tests(results: &TestResults, palette: Palette, text: &mut String) {
+    let shade = if results.all_passed() { Shade::Good } else { Shade::Bad };
+    let counts = format!(
+        "{} passed, {} failed, {} skipped",
+        results.passed, results.failed, results.skipped
+    );
+    let partial = if results.partial { ", cut short" } else { "" };
+    _ = writeln!(
+        text,
+        "{:<12}{} ({}{partial})",
+        "tests",
+        palette.paint(shade, &counts),
+        results.framework.as_str()
+    );
+    let failed = || {
+        results
+            .details
+            .iter()
+            .filter(|test| matches!(test.status, TestStatus::Failed | TestStatus::Error))
+    };
+    for problem in &results.problems {
+        _ = writeln!(text, "{:<12}{}", "", visible(problem));
+    }
+    for test in failed().take(LISTED) {
+        let took = test.duration_ms.map_or_else(String::new, |ms| {
+            format!(" {}", term::duration(Duration::from_millis(ms)))
+        });
+        _ = writeln!(
+            text,
+            "{:<12}{} {}{took}",
+            "",
+            palette.paint(Shade::Bad, "x"),
+            visible(&test.name)
+        );
+        if let Some(line) = test.error.as_deref().and_then(|error| error.lines().next()) {
+            _ = writeln!(text, "{:<12}  {}", "", visible(line));
+        }
+    }
+    let rest = failed().count().saturating_sub(LISTED);
+    if rest > 0 {
+        _ = writeln!(text, "{:<12}and {rest} more", "");
+    }
+}
+
+fn word(reason: Reason) -> &'static str {
+    match reason {
+        Reason::FilesChanged => "files changed",
+        Reason::TestsNewlyPassing => "tests newly passing",
+        Reason::TestsNewlyFailing => "tests newly failing",
+        Reason::TestsFlaky => "tests flaky",
+        Reason::None => "none",
+    }
+}

@@ -1,0 +1,141 @@
+//! `retake runs export`: runs for other programs and other records.
+
+use std::io::{self, Write};
+
+use clap::ValueEnum;
+use retake_store::{AuditRecord, Error, Store};
+use retake_types::RunId;
+
+use super::filter::FilterArgs;
+use super::junit;
+use crate::Exit;
+use crate::Failure;
+use crate::record;
+use crate::record::Record;
+use crate::term;
+
+/// Runs looked up at once.
+const PAGE: usize = 1000;
+
+/// Write runs to stdout, oldest first
+///
+/// jsonl is complete, output included, and is what `runs import` reads; audit is one audit record
+/// per line; junit is a report for continuous integration. Runs that go on are left out of jsonl.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// What to write
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Jsonl)]
+    format: Format,
+    /// Print one JSON array of what would be lines
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    filter: FilterArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Jsonl,
+    Audit,
+    Junit,
+}
+
+pub(super) fn export(args: &Args, record: &Record) -> Result<Exit, Failure> {
+    if args.json && args.format == Format::Junit {
+        return Err(Failure::Usage("a JUnit report is XML: give --json or --format junit".into()));
+    }
+    let store = record.read_if_any()?;
+    let ids = match &store {
+        Some(store) => matching(store, args)?,
+        None => Vec::new(),
+    };
+    let mut out = Lines { to: term::writer(), array: args.json, any: false, begun: false };
+    let mut unfinished = 0;
+    if args.format == Format::Junit {
+        junit::report(store.as_ref(), &ids, &mut out)?;
+    } else if let Some(store) = &store {
+        for id in &ids {
+            let run = match store.get(*id) {
+                // Erased since it was listed.
+                Err(Error::NotFound { .. }) => continue,
+                run => run?,
+            };
+            if args.format == Format::Audit {
+                out.write_all(&term::json_line(&AuditRecord::of(&run))?)?;
+            } else if !store.export(&run, &mut out).map_err(unwritten)? {
+                unfinished += 1;
+            }
+        }
+    }
+    out.finish()?;
+    if unfinished > 0 {
+        term::say(&format!("{} without an outcome left out", term::count(unfinished, "run")));
+    }
+    if let Some(store) = store {
+        record::tend(store);
+    }
+    Ok(Exit::OK)
+}
+
+/// Lines as they are, or as the elements of one array. A line has no line break inside.
+struct Lines<W> {
+    to: W,
+    array: bool,
+    /// Whether a line was written, and whether one is being written.
+    any: bool,
+    begun: bool,
+}
+
+impl<W: Write> Lines<W> {
+    fn finish(mut self) -> io::Result<()> {
+        if self.array {
+            self.to.write_all(if self.any { b"\n]\n" } else { b"[]\n" })?;
+        }
+        self.to.flush()
+    }
+}
+
+impl<W: Write> Write for Lines<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.array {
+            return self.to.write(bytes);
+        }
+        for part in bytes.split_inclusive(|&byte| byte == b'\n') {
+            if !self.begun {
+                self.to.write_all(if self.any { b",\n" } else { b"[\n" })?;
+            }
+            (self.any, self.begun) = (true, part.last() != Some(&b'\n'));
+            self.to.write_all(part.strip_suffix(b"\n").unwrap_or(part))?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+/// A reader that went away is not the store's trouble.
+fn unwritten(error: Error) -> Failure {
+    match error {
+        Error::Io { source, .. } if source.kind() == io::ErrorKind::BrokenPipe => {
+            Failure::Output(source)
+        }
+        other => other.into(),
+    }
+}
+
+/// All of them, oldest first. The ids alone: whole runs might not fit into memory.
+fn matching(store: &Store, args: &Args) -> Result<Vec<RunId>, Failure> {
+    let filter = args.filter.filter();
+    let (mut ids, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = store.list(&filter, cursor, PAGE)?;
+        ids.extend(page.runs.iter().map(|run| run.intent.id()));
+        cursor = page.next;
+        if cursor.is_none() {
+            ids.reverse();
+            return Ok(ids);
+        }
+    }
+}

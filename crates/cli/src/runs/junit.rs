@@ -1,0 +1,150 @@
+//! Runs as a JUnit report: every run is a test case, and one that failed brings its last lines.
+
+use std::io::{Read, Seek, SeekFrom, Write};
+
+use retake_store::{Error, Store};
+use retake_types::{Run, RunId, State, Word};
+
+use crate::Failure;
+use retake_runner::run_text;
+use retake_runner::xml::escaped;
+
+/// How much of a failed run's output the report carries.
+const TAIL: u64 = 64 * 1024;
+
+#[derive(Default)]
+struct Totals {
+    tests: u64,
+    failures: u64,
+    errors: u64,
+    skipped: u64,
+    ms: u64,
+}
+
+/// What a report calls the ways a run can end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Passed,
+    Failed,
+    /// The run itself could not be done.
+    Error,
+    /// Not over.
+    Skipped,
+}
+
+impl Verdict {
+    fn of(run: &Run) -> Self {
+        match run.ending.as_ref().map(|ending| ending.outcome) {
+            _ if run.success() => Self::Passed,
+            Some(Word::NotStarted | Word::Interrupted) => Self::Error,
+            Some(_) => Self::Failed,
+            None if run.state == State::Interrupted => Self::Error,
+            None => Self::Skipped,
+        }
+    }
+}
+
+/// Writes the report. The numbers come first, so the runs are read twice.
+pub(super) fn report(
+    store: Option<&Store>,
+    ids: &[RunId],
+    out: &mut impl Write,
+) -> Result<(), Failure> {
+    let mut totals = Totals::default();
+    each(store, ids, |_, run| {
+        totals.tests += 1;
+        totals.ms += run.ending.as_ref().map_or(0, |ending| ending.duration_ms);
+        match Verdict::of(run) {
+            Verdict::Passed => {}
+            Verdict::Failed => totals.failures += 1,
+            Verdict::Error => totals.errors += 1,
+            Verdict::Skipped => totals.skipped += 1,
+        }
+        Ok(())
+    })?;
+    let Totals { tests, failures, errors, skipped, ms } = totals;
+    let counts = format!(
+        "tests=\"{tests}\" failures=\"{failures}\" errors=\"{errors}\" skipped=\"{skipped}\" time=\"{}\"",
+        seconds(ms)
+    );
+    writeln!(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>")?;
+    writeln!(out, "<testsuites name=\"retake\" {counts}>")?;
+    writeln!(out, "  <testsuite name=\"retake\" {counts}>")?;
+    each(store, ids, |store, run| case(store, run, out))?;
+    writeln!(out, "  </testsuite>\n</testsuites>")?;
+    Ok(())
+}
+
+fn each(
+    store: Option<&Store>,
+    ids: &[RunId],
+    mut with: impl FnMut(&Store, &Run) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let Some(store) = store else { return Ok(()) };
+    for id in ids {
+        match store.get(*id) {
+            // Erased since it was listed.
+            Err(Error::NotFound { .. }) => {}
+            run => with(store, &run?)?,
+        }
+    }
+    Ok(())
+}
+
+fn case(store: &Store, run: &Run, out: &mut impl Write) -> Result<(), Failure> {
+    let ms = run.ending.as_ref().map_or(0, |ending| ending.duration_ms);
+    write!(
+        out,
+        "    <testcase classname=\"retake.{}\" name=\"{}\" time=\"{}\" timestamp=\"{}\">",
+        run.intent.kind().as_str(),
+        escaped(run.intent.command()),
+        seconds(ms),
+        run.intent.start_time
+    )?;
+    writeln!(
+        out,
+        "\n      <properties><property name=\"id\" value=\"{}\"/></properties>",
+        run.intent.id()
+    )?;
+    let outcome = escaped(&run_text::outcome(run).0);
+    let error = run.ending.as_ref().and_then(|ending| ending.error.as_ref());
+    let message = error.map_or_else(|| outcome.clone(), |error| escaped(&error.message));
+    match Verdict::of(run) {
+        Verdict::Passed => {}
+        Verdict::Skipped => writeln!(out, "      <skipped message=\"{message}\"/>")?,
+        Verdict::Failed => {
+            writeln!(out, "      <failure type=\"{outcome}\" message=\"{message}\"/>")?
+        }
+        Verdict::Error => writeln!(out, "      <error type=\"{outcome}\" message=\"{message}\"/>")?,
+    }
+    if matches!(Verdict::of(run), Verdict::Failed | Verdict::Error) {
+        let output = tail(store, run.intent.id())?;
+        writeln!(out, "      <system-out>{}</system-out>", escaped(&output))?;
+    }
+    writeln!(out, "    </testcase>")?;
+    Ok(())
+}
+
+fn tail(store: &Store, id: RunId) -> Result<String, Failure> {
+    let reading = |source| Failure::Reading { id, source };
+    let mut merged = store.read_merged(id)?;
+    let from = merged.length().saturating_sub(TAIL);
+    merged.seek(SeekFrom::Start(from)).map_err(reading)?;
+    let mut bytes = Vec::new();
+    merged.take(TAIL).read_to_end(&mut bytes).map_err(reading)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn seconds(ms: u64) -> String {
+    format!("{}.{:03}", ms / 1000, ms % 1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_told_to_the_millisecond() {
+        assert_eq!(seconds(61_005), "61.005");
+    }
+}

@@ -1,0 +1,103 @@
+//! `retake runs list`: what was run, newest first.
+
+use std::io::IsTerminal;
+
+use jiff::Timestamp;
+use retake_types::{Kind, Run};
+
+use super::filter::FilterArgs;
+use crate::Exit;
+use crate::Failure;
+use crate::record;
+use crate::record::Record;
+use retake_runner::run_text;
+use crate::term;
+use crate::term::Cell;
+use crate::term::Column;
+use crate::term::Palette;
+use crate::term::Table;
+
+/// List runs, newest first
+///
+/// In a terminal: a table as wide as the terminal, with ages. Elsewhere: times in UTC, nothing cut.
+/// Any unique end (or beginning) of an id names a run in the other commands.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// How many runs at most
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
+    limit: usize,
+    /// Print an array of runs as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    filter: FilterArgs,
+}
+
+pub(super) fn list(args: &Args, record: &Record) -> Result<Exit, Failure> {
+    let store = record.read_if_any()?;
+    let page = match &store {
+        Some(store) => Some(store.list(&args.filter.filter(), None, args.limit)?),
+        None => None,
+    };
+    let runs = page.as_ref().map_or(&[][..], |page| &page.runs);
+    if args.json {
+        term::document(&runs)?;
+    } else if runs.is_empty() {
+        term::say(if store.is_some() { "no run matches" } else { "nothing was recorded here yet" });
+    } else {
+        let terminal = std::io::stdout().is_terminal();
+        term::page(&table(runs, terminal).render(term::width(), Palette::of_stdout()))?;
+        if page.is_some_and(|page| page.next.is_some()) {
+            term::say(&format!("there are older runs; --limit shows more than {}", args.limit));
+        }
+    }
+    if let Some(store) = store {
+        record::tend(store);
+    }
+    Ok(Exit::OK)
+}
+
+fn table(runs: &[Run], terminal: bool) -> Table {
+    // A column of one and the same word says nothing.
+    let kinds = runs.iter().any(|run| run.intent.kind() != Kind::Exec);
+    let mut columns = vec![
+        Column::new("ID"),
+        Column::new(if terminal { "WHEN" } else { "STARTED" }).spare(2),
+        Column::new("OUTCOME"),
+        Column::new("TOOK").right().spare(3),
+    ];
+    if kinds {
+        columns.push(Column::new("KIND").spare(4));
+    }
+    let nodes = runs.iter().any(|run| node(run).is_some());
+    if nodes {
+        columns.push(Column::new("NODE").spare(1));
+    }
+    columns.push(Column::new("COMMAND"));
+    let mut table = Table::new(columns);
+    let now = Timestamp::now();
+    for run in runs {
+        let started = run.intent.start_time;
+        let (outcome, shade) = run_text::outcome(run);
+        let mut cells: Vec<Cell> = vec![
+            run.intent.id().short().into(),
+            if terminal { term::ago(started, now) } else { term::moment(started) }.into(),
+            Cell::shaded(outcome, shade),
+            run_text::duration(run).into(),
+        ];
+        if kinds {
+            cells.push(run.intent.kind().as_str().into());
+        }
+        if nodes {
+            cells.push(node(run).unwrap_or_default().to_owned().into());
+        }
+        cells.push(run.intent.command().to_owned().into());
+        table.row(cells);
+    }
+    table
+}
+
+/// The machine it ran on, if it was sent to one.
+fn node(run: &Run) -> Option<&str> {
+    run.ending.as_ref()?.ran_on.as_ref()?.node.as_deref()
+}

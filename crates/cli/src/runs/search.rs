@@ -1,0 +1,138 @@
+//! `retake runs search`: which run wrote this?
+
+use jiff::Timestamp;
+use retake_store::{Found, Hit};
+use retake_types::{Run, Stream};
+use serde::Serialize;
+
+use crate::Exit;
+use crate::Failure;
+use crate::record;
+use crate::record::Record;
+use retake_runner::run_text;
+use crate::term;
+use crate::term::Palette;
+use crate::term::Shade;
+use crate::term::visible;
+
+/// What is not indexed yet, and the middle of large output, is read up to this much.
+const SCAN: u64 = 64 << 20;
+
+/// Find runs by the words they wrote
+///
+/// Words are whole, in the given order and in any case; a * at the end completes the last one.
+/// What is not indexed is read through, up to 64 MiB; more with --all.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The words to find
+    #[arg(value_name = "TEXT", required = true)]
+    text: Vec<String>,
+    /// How many hits at most
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 20)]
+    limit: usize,
+    /// Read all output that is not indexed, however long it takes
+    #[arg(long)]
+    all: bool,
+    /// Print the hits as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'a> {
+    hits: Vec<HitDocument<'a>>,
+    more: bool,
+    skipped_bytes: u64,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct HitDocument<'a> {
+    run: &'a Run,
+    stream: Stream,
+    snippet: &'a str,
+    /// Where the matches are in the snippet, in bytes.
+    matches: Vec<[usize; 2]>,
+}
+
+impl<'a> Document<'a> {
+    fn of(found: &'a Found) -> Self {
+        let hits = found.hits.iter().map(|hit| HitDocument {
+            run: &hit.run,
+            stream: hit.stream,
+            snippet: &hit.snippet,
+            matches: hit.matches.iter().map(|range| [range.start, range.end]).collect(),
+        });
+        Self { hits: hits.collect(), more: found.more, skipped_bytes: found.skipped_bytes }
+    }
+}
+
+pub(super) fn search(args: &Args, record: &Record) -> Result<Exit, Failure> {
+    let text = args.text.join(" ");
+    if !text.contains(char::is_alphanumeric) {
+        return Err(Failure::Usage(format!(
+            "there is no word in `{text}`; search takes letters and digits, `retake runs logs ID | grep` anything else"
+        )));
+    }
+    let store = record.read_if_any()?;
+    let found = match &store {
+        Some(store) => store.search(&text, args.limit, if args.all { u64::MAX } else { SCAN })?,
+        None => Found::default(),
+    };
+    if args.json {
+        term::document(&Document::of(&found))?;
+    } else {
+        let palette = Palette::of_stdout();
+        let now = Timestamp::now();
+        let hits: String = found.hits.iter().map(|hit| entry(hit, now, palette)).collect();
+        term::page(&hits)?;
+        if found.hits.is_empty() {
+            term::say(&format!("no recorded output has `{text}`"));
+        }
+        if found.more {
+            term::say(&format!("there are older hits; --limit shows more than {}", args.limit));
+        }
+        if found.skipped_bytes > 0 {
+            term::say(&format!(
+                "{} of output are not indexed and were not looked at; --all reads them",
+                term::size(found.skipped_bytes)
+            ));
+        }
+    }
+    if let Some(store) = store {
+        record::tend(store);
+    }
+    Ok(Exit::OK)
+}
+
+fn entry(hit: &Hit, now: Timestamp, palette: Palette) -> String {
+    let (outcome, shade) = run_text::outcome(&hit.run);
+    format!(
+        "{}  {}  {}  {}\n    {}: {}\n",
+        hit.run.intent.id().short(),
+        term::ago(hit.run.intent.start_time, now),
+        palette.paint(shade, &outcome),
+        visible(&hit.run.intent.command()),
+        hit.stream.as_str(),
+        marked(hit, palette)
+    )
+}
+
+/// The snippet with »marks« around the matches, so that colour is not all that shows them.
+fn marked(hit: &Hit, palette: Palette) -> String {
+    let mut text = String::new();
+    let mut at = 0;
+    for range in &hit.matches {
+        let (Some(before), Some(found)) =
+            (hit.snippet.get(at..range.start), hit.snippet.get(range.clone()))
+        else {
+            continue;
+        };
+        text.push_str(&visible(before));
+        text.push_str(&palette.paint(Shade::Match, &format!("»{}«", visible(found))));
+        at = range.end;
+    }
+    text.push_str(&visible(hit.snippet.get(at..).unwrap_or_default()));
+    text
+}

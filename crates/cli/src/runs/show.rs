@@ -1,0 +1,225 @@
+//! `retake runs show`: everything that is known of one run, and what was run inside it.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use retake_engine::quote;
+use retake_store::{Store, Tree};
+use retake_types::{Ending, Intent, LeftFate, Limits, Run};
+use serde::Serialize;
+
+use super::effects;
+use crate::Exit;
+use crate::Failure;
+use crate::record;
+use crate::record::Record;
+use retake_runner::run_text;
+use crate::term;
+use crate::term::Palette;
+use crate::term::visible;
+
+/// Show one run and the tree of runs inside it
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The run: its id, a unique beginning or end of it, or `last`
+    #[arg(value_name = "ID")]
+    id: String,
+    /// Print the run as JSON, with the runs inside it under `children`
+    #[arg(long)]
+    json: bool,
+}
+
+/// A run as `--json` shows it, with those inside it.
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    run: &'a Run,
+    children: Vec<Document<'a>>,
+}
+
+impl<'a> Document<'a> {
+    fn of(tree: &'a Tree) -> Self {
+        Self { run: &tree.run, children: tree.children.iter().map(Self::of).collect() }
+    }
+}
+
+pub(super) fn show(args: &Args, record: &Record) -> Result<Exit, Failure> {
+    let store = record.read()?;
+    let tree = store.tree(record::find(&store, &args.id)?.intent.id())?;
+    if args.json {
+        term::document(&Document::of(&tree))?;
+    } else {
+        let palette = Palette::of_stdout();
+        let mut text = facts(&tree.run, &store, palette);
+        if !tree.children.is_empty() {
+            text.push_str("\nRuns inside it:\n");
+            branches(&tree, "", palette, &mut text);
+        }
+        term::page(&text)?;
+    }
+    record::tend(store);
+    Ok(Exit::OK)
+}
+
+/// Lines of a name and what is known under it.
+struct Facts {
+    text: String,
+    palette: Palette,
+}
+
+impl Facts {
+    /// Nothing is said about what is not known.
+    fn add(&mut self, name: &str, value: &str) {
+        if !value.is_empty() {
+            _ = writeln!(self.text, "{name:<12}{}", visible(value));
+        }
+    }
+
+    fn outcome(&mut self, run: &Run) {
+        let (outcome, shade) = run_text::outcome(run);
+        _ = writeln!(
+            self.text,
+            "{:<12}{}",
+            "outcome",
+            self.palette.paint(shade, &visible(&outcome))
+        );
+    }
+
+    fn ending(&mut self, run: &Run, ending: &Ending) {
+        if let Some(error) = &ending.error {
+            self.add("error", &format!("{} {}", error.code, error.message));
+            self.add("", error.hint.as_deref().unwrap_or_default());
+        }
+        self.add("ended", &ending.end_time.to_string());
+        self.add("took", &run_text::duration(run));
+        self.add("stdout", &stream(ending.stdout_bytes, ending.stdout_raw_bytes));
+        self.add("stderr", &stream(ending.stderr_bytes, ending.stderr_raw_bytes));
+        let usage = &ending.usage;
+        let cpu = Duration::from_millis(usage.user_cpu_ms + usage.system_cpu_ms);
+        let memory = term::size(usage.max_rss_kb << 10);
+        self.add("used", &format!("{} cpu, {memory} memory", term::duration(cpu)));
+        for left in &ending.left_processes {
+            let fate = match left.fate {
+                LeftFate::Ended => "ended",
+                LeftFate::Kept => "kept",
+                LeftFate::Survived => "survived",
+            };
+            self.add("left", &format!("{} ({}), {fate}", left.command, left.pid));
+        }
+        if ending.leaked {
+            self.add("leaked", "the output was still held open at the end");
+        }
+        if ending.redactions > 0 {
+            self.add("redacted", &term::count(ending.redactions, "secret"));
+        }
+    }
+
+    fn conditions(&mut self, intent: &Intent) {
+        if !intent.redacted {
+            self.add("redaction", "off");
+        }
+        let timeout = intent.request.timeout_ms.map(|ms| term::duration(Duration::from_millis(ms)));
+        self.add("timeout", timeout.as_deref().unwrap_or("none"));
+        self.add("limits", &limits(&intent.request.limits));
+        self.add("environment", intent.request.environment.mode.as_str());
+        for (name, value) in &intent.request.environment.set {
+            self.add("", &format!("{name}={value}"));
+        }
+        for name in &intent.request.environment.unset {
+            self.add("", &format!("without {name}"));
+        }
+    }
+
+    fn origin(&mut self, intent: &Intent, store: &Store) {
+        let ids = &intent.request.correlation_ids;
+        let ids = [
+            ("run id", &ids.run_id),
+            ("session id", &ids.session_id),
+            ("task id", &ids.task_id),
+            ("step id", &ids.step_id),
+            ("tool call", &ids.tool_call_id),
+            ("worktree", &ids.worktree_id),
+            ("commit", &ids.repo_sha),
+        ];
+        for (name, id) in ids {
+            self.add(name, id.as_deref().unwrap_or_default());
+        }
+        for (key, value) in &intent.request.labels {
+            self.add("label", &format!("{key}={value}"));
+        }
+        let (kind, iteration) = (intent.kind().as_str(), intent.iteration());
+        self.add("loop", &format!("{} ({kind}, iteration {iteration})", intent.loop_id()));
+        if let Some(parent) = intent.parent_id {
+            // A parent that is not in this record still has its id.
+            let command = store.get(parent).map(|run| run.intent.command()).unwrap_or_default();
+            self.add("inside", format!("{parent} {command}").trim_end());
+        }
+        self.add("by", &format!("{}@{}, retake {}", intent.user, intent.host, intent.version));
+    }
+}
+
+fn facts(run: &Run, store: &Store, palette: Palette) -> String {
+    let mut facts = Facts { text: String::new(), palette };
+    let intent = &run.intent;
+    facts.add("run", &intent.id().to_string());
+    facts.add("command", intent.command());
+    let arguments = quote(intent.arguments().iter().map(String::as_str));
+    if arguments != intent.command() {
+        facts.add("arguments", &arguments);
+    }
+    facts.add("directory", &intent.working_directory());
+    facts.outcome(run);
+    let ago = term::ago(intent.start_time, Timestamp::now());
+    facts.add("started", &format!("{} ({ago})", intent.start_time));
+    if let Some(ending) = &run.ending {
+        facts.ending(run, ending);
+        if let Some(ran_on) = &ending.ran_on {
+            let job = ran_on.job.as_ref().map_or_else(String::new, |job| format!(" job {job}"));
+            let node = ran_on.node.as_deref().unwrap_or("no machine");
+            facts.add("ran on", &format!("{node} ({}{job})", ran_on.executor));
+        }
+    }
+    let effects = run.ending.as_ref().and_then(|ending| ending.effects.as_ref());
+    facts.text.push_str(&effects::lines(effects, palette));
+    facts.conditions(intent);
+    facts.origin(intent, store);
+    facts.text
+}
+
+fn stream(stored: u64, raw: u64) -> String {
+    if stored == raw {
+        return term::size(stored);
+    }
+    format!("{}, written as {}", term::size(stored), term::size(raw))
+}
+
+fn limits(limits: &Limits) -> String {
+    let cpu = limits.cpu_ms.map(|ms| term::duration(Duration::from_millis(ms)));
+    let all = [
+        ("memory", limits.memory_bytes.map(term::size)),
+        ("cpu", cpu),
+        ("procs", limits.procs.map(|count| count.to_string())),
+        ("files", limits.files.map(|count| count.to_string())),
+        ("fsize", limits.fsize_bytes.map(term::size)),
+    ];
+    let given = all.into_iter().filter_map(|(name, value)| Some(format!("{name} {}", value?)));
+    given.collect::<Vec<_>>().join(", ")
+}
+
+fn branches(tree: &Tree, indent: &str, palette: Palette, text: &mut String) {
+    for (at, child) in tree.children.iter().enumerate() {
+        let last = at + 1 == tree.children.len();
+        let (outcome, shade) = run_text::outcome(&child.run);
+        let line = format!(
+            "{}  {}  {}  {}",
+            child.run.intent.id().short(),
+            palette.paint(shade, &outcome),
+            run_text::duration(&child.run),
+            visible(&child.run.intent.command())
+        );
+        _ = writeln!(text, "{indent}{} {line}", if last { "└─" } else { "├─" });
+        let below = if last { "   " } else { "│  " };
+        branches(child, &format!("{indent}{below}"), palette, text);
+    }
+}

@@ -1,0 +1,17 @@
+//! What a person at the terminal sees: tables, colours, a pager, a browser.
+
+mod browser;
+mod pager;
+mod table;
+
+pub(crate) use browser::browse;
+pub(crate) use retake_runner::colour::{Palette, Shade};
+pub(crate) use pager::page;
+pub(crate) use table::{Cell, Column, Table};
+
+pub(crate) use retake_runner::terminal::{
+    data, document, height, json_line, say, stderr_width, width, writer,
+};
+pub(crate) use retake_types::text::{
+    ago, count, duration, moment, plain, size, visible, visible_lines,
+};

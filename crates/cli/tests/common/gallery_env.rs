@@ -1,0 +1,195 @@
+//! A record with something of everything, to be looked at.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use retake_store::{LoopRecord, Store};
+use retake_types::{
+    CorrelationIds, Ending, EnvPolicy, Intent, Kind, Limits, LoopId, Outcome, RunId, Stream, Terms,
+    Usage,
+};
+use serde_json::json;
+
+use super::Sandbox;
+
+/// What a run of the gallery was.
+pub(crate) struct Shown<'a> {
+    pub(crate) command: &'a str,
+    pub(crate) ago_minutes: i64,
+    pub(crate) ms: u64,
+    pub(crate) code: i32,
+    pub(crate) output: &'a str,
+    pub(crate) of: Option<(Kind, LoopId, u64)>,
+    pub(crate) labels: Vec<(String, String)>,
+    pub(crate) metrics: Option<serde_json::Value>,
+}
+
+impl Sandbox {
+    pub(crate) fn gallery_store(&self) -> Store {
+        Store::open(&self.project().join(".agent/data")).expect("a store")
+    }
+}
+
+pub(crate) fn add(store: &mut Store, shown: &Shown<'_>) -> RunId {
+    let begun = Timestamp::now() - SignedDuration::from_mins(shown.ago_minutes);
+    let (kind, loop_id, iteration) = shown.of.unwrap_or((Kind::Exec, LoopId::new(), 0));
+    let intent = Intent {
+        id: RunId::new(),
+        kind,
+        loop_id,
+        iteration,
+        parent_id: None,
+        command: shown.command.to_owned(),
+        arguments: shown.command.split(' ').map(str::to_owned).collect(),
+        arguments_base64: None,
+        shell: false,
+        working_directory: "/home/ada/engine".to_owned(),
+        environment: EnvPolicy {
+            set: BTreeMap::from([("RUST_BACKTRACE".to_owned(), "1".to_owned())]),
+            ..EnvPolicy::default()
+        },
+        timeout_ms: Some(600_000),
+        limits: Limits { memory_bytes: Some(4 << 30), ..Limits::default() },
+        correlation_ids: CorrelationIds::default(),
+        labels: shown.labels.iter().cloned().collect(),
+        start_time: begun,
+        host: "analytical".to_owned(),
+        user: "ada".to_owned(),
+        version: "0.1.0".to_owned(),
+        redacted: true,
+        terms: Terms::default(),
+    };
+    let mut recording = store.begin(&intent).expect("begun");
+    recording.append(Stream::Stdout, shown.output.as_bytes());
+    let ended = begun + SignedDuration::from_millis(shown.ms as i64);
+    let ending = Ending {
+        duration_ms: shown.ms,
+        stdout_raw_bytes: shown.output.len() as u64,
+        usage: Usage { user_cpu_ms: shown.ms / 2, max_rss_kb: 210_000, ..Usage::default() },
+        effects: shown.metrics.as_ref().map(|metrics| json!({"metrics": metrics})),
+        ..Ending::bare(&Outcome::Exited(shown.code), ended)
+    };
+    recording.finish(store, ending).expect("finished");
+    intent.id()
+}
+
+fn plain(command: &str, ago_minutes: i64, ms: u64, code: i32) -> Shown<'_> {
+    Shown {
+        command,
+        ago_minutes,
+        ms,
+        code,
+        output: "   Compiling engine v0.3.0\n    \u{1b}[1;32mFinished\u{1b}[0m test profile in 4.1s\n\
+                 test parser::round_trip ... \u{1b}[32mok\u{1b}[0m\n\
+                 test planner::never_spins ... \u{1b}[31mFAILED\u{1b}[0m\n\n\
+                 test result: \u{1b}[31mFAILED\u{1b}[0m. 41 passed; 1 failed\n",
+        of: None,
+        labels: Vec::new(),
+        metrics: None,
+    }
+}
+
+/// Ordinary runs over a week.
+pub(crate) fn ordinary(store: &mut Store) {
+    let commands =
+        ["cargo test --workspace", "cargo clippy --all-targets", "npm run build", "make bench"];
+    for n in 0..300u64 {
+        let ago = 7 * 24 * 60 - n as i64 * 33;
+        let ms = 300 + (n * 7919 % 40_000) * (1 + n % 3);
+        let code = i32::from(n % 11 == 3 || (n > 200 && n % 4 == 0));
+        add(store, &plain(commands[(n % 4) as usize], ago, ms, code));
+    }
+}
+
+/// A matrix of two versions and two sizes, one of which got slower.
+pub(crate) fn matrix(store: &mut Store, purpose: &str) -> LoopId {
+    let refs = ["v1.0", "v1.1", "v1.2", "main"];
+    let axes = json!({"code": refs, "size": ["small", "large"]});
+    let plan = json!({"purpose": purpose, "command": "./bench --size {size}", "axes": axes});
+    let record = LoopRecord::running(Kind::Matrix, plan.to_string());
+    store.begin_loop(&record).expect("begun");
+    for iteration in 0..12u64 {
+        for (at, code) in refs.iter().enumerate() {
+            for (place, size) in ["small", "large"].iter().enumerate() {
+                let slower = if at >= 2 { 1.35 } else { 1.0 - at as f64 * 0.08 };
+                let noise = 1.0 + ((iteration * 37 + at as u64 * 11) % 13) as f64 / 150.0;
+                let value = 120.0 * slower * noise * (1.0 + place as f64 * 1.8);
+                let key = format!("{:032x}", at * 2 + place + 1);
+                let labels = [
+                    ("matrix.key", key.as_str()),
+                    ("matrix.axis.code", code),
+                    ("matrix.axis.size", size),
+                ];
+                add(
+                    store,
+                    &Shown {
+                        command: "./bench",
+                        of: Some((Kind::Matrix, record.id, iteration)),
+                        labels: labels.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec(),
+                        metrics: Some(json!({
+                            "wall": {"value": value, "unit": "ms", "better": "lower"},
+                            "parse": {"value": value / 3.0, "unit": "ms", "better": "lower"},
+                        })),
+                        ..plain(
+                            "",
+                            40 + iteration as i64 * 800,
+                            value as u64,
+                            i32::from(purpose.starts_with("bisect") && at >= 2),
+                        )
+                    },
+                );
+            }
+        }
+    }
+    store.update_loop(record.id, "finished", Some(("completed", Timestamp::now()))).expect("ended");
+    record.id
+}
+
+/// A crash loop as its events tell it: long enough that not all of it is on one page.
+pub(crate) fn crash(store: &mut Store) -> LoopId {
+    let plan = json!({"purpose": "run", "command": "./ledger --append 60", "root": "/home/ada/ledger",
+        "verify": "./ledger --check", "model": "ext4"});
+    let record = LoopRecord::running(Kind::Crash, plan.to_string());
+    store.begin_loop(&record).expect("begun");
+    let mut steps = Vec::new();
+    let (mut number, mut acknowledgements, mut labels) = (0, 0, 0);
+    let mut operation = |event: &str, call: &str, text: String| {
+        number += 1;
+        json!({"event": event, "number": number, "sort": "content", "call": call, "task": 1,
+            "files": ["wal.log"], "text": text})
+    };
+    for n in 0..320 {
+        let place = format!("write `wal.log` bytes {}–{}", n * 128, n * 128 + 128);
+        steps.push(operation("operation", "pwrite64", place));
+        if n % 5 == 4 {
+            steps.push(operation("sync", "fdatasync", "sync the bytes of `wal.log`".to_owned()));
+            acknowledgements += 1;
+            steps.push(json!({"event": "acknowledgement", "sort": "acknowledgement", "task": 0,
+                "text": format!("entry {n}")}));
+        }
+        if n % 40 == 0 {
+            labels += 1;
+            steps.push(json!({"event": "label", "sort": "label", "task": 0,
+                "text": format!("batch {}", n / 40)}));
+        }
+    }
+    let mut events = vec![json!({"event": "recorded", "run": null, "operations": number,
+        "calls": {"pwrite64": 320, "fdatasync": 64}, "acknowledgements": acknowledgements,
+        "labels": {"batch": labels}, "labelsLeftOut": 0, "stepsLeftOut": 0})];
+    events.extend(steps);
+    events.push(json!({"event": "states", "points": number + 1, "states": 5120, "distinct": 2304,
+        "coverage": format!("{} points, 2304 distinct states", number + 1)}));
+    for (id, lost) in [("F1", 41), ("F2", 380)] {
+        events.push(json!({"event": "finding", "id": id, "states": 12, "key": "k", "files": ["wal.log", "index"],
+            "sentence": format!("the write of `wal.log` (op {lost}) is lost though `entry 34` was acknowledged: `fdatasync` it before"),
+            "lostOperations": [lost, lost - 1], "operation": lost + 1, "label": "batch 0", "acknowledgements": 7,
+            "verdict": "exits with 1", "output": "entry 34 is gone\n",
+            "repro": format!("retake crash repro {id} .agent/data/crash/1.log")}));
+    }
+    events.push(json!({"event": "finished", "verified": 2304, "complete": true}));
+    let now = Timestamp::now();
+    let events: Vec<_> = events.into_iter().map(|event| (now, event.to_string())).collect();
+    store.append_events(record.id, &events).expect("told");
+    store.update_loop(record.id, "finished", Some(("findings", now))).expect("ended");
+    record.id
+}

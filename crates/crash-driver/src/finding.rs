@@ -1,0 +1,121 @@
+//! What a crash test found, beside the log it was found in: `repro` needs nothing else.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use first::model::Model;
+use serde::{Deserialize, Serialize};
+
+/// One cause of failing states.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Finding {
+    pub id: String,
+    pub sentence: String,
+    pub files: Vec<String>,
+    pub lost_operations: Vec<u32>,
+    /// How many distinct states fail because of it.
+    pub states: u64,
+    pub repro: String,
+    /// The smallest failing state.
+    pub key: String,
+    /// The crash comes after this operation.
+    pub operation: u32,
+    pub label: Option<String>,
+    pub acknowledgements: usize,
+    /// How the check of that state ended.
+    pub verdict: String,
+    /// The last that the check printed.
+    pub output: String,
+    /// The crash comes during recovery; the state is one of the log that [`recovery_log`] names.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub recovery: bool,
+}
+
+/// Where the recording of the check is in which the crash of a finding comes.
+pub fn recovery_log(log: &Path, id: &str) -> PathBuf {
+    let mut name = log.as_os_str().to_owned();
+    name.push(format!(".{id}.log"));
+    PathBuf::from(name)
+}
+
+/// The findings of the last exploration of a log.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Findings {
+    pub version: u32,
+    pub model: String,
+    pub verify: String,
+    pub verify_timeout_ms: u64,
+    pub findings: Vec<Finding>,
+}
+
+/// Raised whenever the file means something else than before.
+const VERSION: u32 = 1;
+
+#[derive(Debug, thiserror::Error)]
+pub enum FindingsError {
+    #[error("{} cannot be read: {source}", path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("{} is not what `retake crash` writes: {source}", path.display())]
+    Foreign { path: PathBuf, source: serde_json::Error },
+    #[error("{} was written by a newer retake (version {version})", path.display())]
+    Newer { path: PathBuf, version: u32 },
+}
+
+impl Findings {
+    pub fn new(
+        model: Model,
+        verify: &str,
+        verify_timeout_ms: u64,
+        findings: Vec<Finding>,
+    ) -> Self {
+        let (model, verify) = (model.name().to_owned(), verify.to_owned());
+        Self { version: VERSION, model, verify, verify_timeout_ms, findings }
+    }
+
+    /// Where the findings of a log are.
+    pub fn path(log: &Path) -> PathBuf {
+        let mut name = log.as_os_str().to_owned();
+        name.push(".findings.json");
+        PathBuf::from(name)
+    }
+
+    pub fn write(&self, log: &Path) -> io::Result<()> {
+        let mut text = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
+        text.push(b'\n');
+        std::fs::write(Self::path(log), text)
+    }
+
+    /// A new log has none yet.
+    pub fn forget(log: &Path) -> io::Result<()> {
+        match std::fs::remove_file(Self::path(log)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// None where the log was never explored.
+    pub fn read(log: &Path) -> Result<Option<Self>, FindingsError> {
+        let path = Self::path(log);
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(FindingsError::Unreadable { path, source }),
+        };
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        let foreign = |source| FindingsError::Foreign { path: path.clone(), source };
+        let Version { version } = serde_json::from_slice(&text).map_err(foreign)?;
+        if version > VERSION {
+            return Err(FindingsError::Newer { path, version });
+        }
+        serde_json::from_slice(&text).map(Some).map_err(foreign)
+    }
+
+    pub fn find(&self, id: &str) -> Option<&Finding> {
+        self.findings.iter().find(|finding| finding.id.eq_ignore_ascii_case(id))
+    }
+}

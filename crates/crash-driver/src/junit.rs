@@ -1,0 +1,66 @@
+//! A crash test as a JUnit report: every finding is a failed test case. Without findings there is
+//! one case that passed, or was skipped if not every state was checked.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use super::report::Report;
+use retake_runner::xml::escaped;
+
+pub fn render(report: &Report, took: Duration) -> String {
+    let time = format!("{:.3}", took.as_secs_f64());
+    let failures = report.findings.len();
+    let cases = failures.max(1);
+    let skipped = usize::from(failures == 0 && !report.complete);
+    let counts = format!(
+        "tests=\"{cases}\" failures=\"{failures}\" errors=\"0\" skipped=\"{skipped}\" time=\"{time}\""
+    );
+    let name = escaped(&report.command);
+    let class = format!("retake.crash.{}", report.model.name());
+    let mut xml = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"retake crash\" {counts}>\n  \
+         <testsuite name=\"{name}\" {counts}>\n    <properties>\n"
+    );
+    let coverage = &report.coverage;
+    let properties = [
+        ("model", report.model.name().to_owned()),
+        ("verify", report.verify.clone()),
+        ("operations", coverage.operations.to_string()),
+        ("points", coverage.points.to_string()),
+        ("states", coverage.states().to_string()),
+        ("distinct", coverage.distinct_states().to_string()),
+        ("verified", report.verified.to_string()),
+        ("complete", report.complete.to_string()),
+    ];
+    for (name, value) in properties {
+        _ = writeln!(xml, "      <property name=\"{name}\" value=\"{}\"/>", escaped(&value));
+    }
+    xml.push_str("    </properties>\n");
+    for finding in &report.findings {
+        let sentence = escaped(&finding.sentence);
+        _ = writeln!(
+            xml,
+            "    <testcase classname=\"{class}\" name=\"{}: {sentence}\" time=\"0.000\">\n      \
+             <failure type=\"crash\" message=\"{sentence}\">{}\n{}\n{}</failure>\n    </testcase>",
+            escaped(&finding.id),
+            escaped(&format!("{} states; the check {}", finding.states, finding.verdict)),
+            escaped(&finding.output),
+            escaped(&finding.repro)
+        );
+    }
+    if report.findings.is_empty() {
+        _ = write!(xml, "    <testcase classname=\"{class}\" name=\"{name}\" time=\"{time}\"");
+        match report.incomplete() {
+            Some(why) => {
+                _ = writeln!(
+                    xml,
+                    ">\n      <skipped message=\"{}\"/>\n    </testcase>",
+                    escaped(&why)
+                );
+            }
+            None => xml.push_str("/>\n"),
+        }
+    }
+    xml.push_str("  </testsuite>\n</testsuites>\n");
+    xml
+}

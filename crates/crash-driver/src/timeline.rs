@@ -1,0 +1,282 @@
+//! A recording told line by line: which operation did what to which file, where it was synced, and
+//! what the program said in between. Decides nothing about crashes.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use first::model::{Tree, quoted as name, shown};
+use first::operation::{Action, Entry, Kind, Node, Operation, Place, Recording, WriteSync};
+use serde::Serialize;
+
+/// One line of the timeline.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Row {
+    /// Operations are numbered from 1; labels and acknowledgements have no number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub number: Option<u32>,
+    pub sort: Sort,
+    /// The system call.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub call: String,
+    /// The thread, counted from 1; 0 for what is no operation.
+    pub task: u32,
+    /// What it is done to, relative to the root; `.` is the root itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
+    /// All of it in words.
+    pub text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Sort {
+    /// Names come, go or change.
+    Name,
+    /// Bytes, sizes and attributes change.
+    Content,
+    Sync,
+    Close,
+    Label,
+    Acknowledgement,
+}
+
+/// Every entry of the recording in order.
+pub fn rows(recording: &Recording) -> Vec<Row> {
+    let mut names = Names::new(recording);
+    let mut number = 0;
+    recording
+        .entries
+        .iter()
+        .map(|entry| match entry {
+            Entry::Operation(operation) => {
+                number += 1;
+                names.row(number, operation)
+            }
+            Entry::Label(text) => said(Sort::Label, text.clone()),
+            Entry::Acknowledgement(text) => {
+                said(Sort::Acknowledgement, String::from_utf8_lossy(text).into_owned())
+            }
+        })
+        .collect()
+}
+
+fn said(sort: Sort, text: String) -> Row {
+    Row { number: None, sort, call: String::new(), task: 0, files: Vec::new(), text }
+}
+
+/// What each file is called at the moment.
+struct Names {
+    tree: Tree,
+    /// What it was called last, for files that have no name any more.
+    last: HashMap<Node, PathBuf>,
+}
+
+impl Names {
+    fn new(recording: &Recording) -> Self {
+        let tree = Tree::new(&recording.initial);
+        let last = tree.walk().map(|found| (found.node, found.path.clone())).collect();
+        Self { tree, last }
+    }
+
+    fn row(&mut self, number: u32, operation: &Operation) -> Row {
+        let action = &operation.action;
+        let (sort, files, text) = self.tell(action);
+        self.tree.apply(action);
+        self.remember(action);
+        let files = files.iter().map(|path| shown(path)).collect();
+        Row {
+            number: Some(number),
+            sort,
+            call: operation.call.clone(),
+            task: operation.task,
+            files,
+            text,
+        }
+    }
+
+    fn remember(&mut self, action: &Action) {
+        let nodes: &[Node] = match action {
+            Action::Create { node, .. }
+            | Action::Link { node, .. }
+            | Action::Rename { node, .. } => &[*node],
+            Action::Exchange { first, second, .. } => &[*first, *second],
+            _ => &[],
+        };
+        for node in nodes {
+            if let Some(path) = self.tree.path(*node) {
+                self.last.insert(*node, path);
+            }
+        }
+    }
+
+    fn path(&self, node: Node) -> PathBuf {
+        self.tree
+            .path(node)
+            .or_else(|| self.last.get(&node).cloned())
+            .unwrap_or_else(|| PathBuf::from("(a file without a name)"))
+    }
+
+    fn at(&self, place: &Place) -> PathBuf {
+        self.path(place.directory).join(&place.name)
+    }
+
+    fn tell(&self, action: &Action) -> (Sort, Vec<PathBuf>, String) {
+        let of = |node: &Node| self.path(*node);
+        match action {
+            Action::Create { place, kind, node, .. } => {
+                let path = place.as_ref().map_or_else(|| self.path(*node), |place| self.at(place));
+                let text = match kind {
+                    Kind::Directory => format!("make directory {}", name(&path)),
+                    Kind::File => format!("create {}", name(&path)),
+                    Kind::Symlink { target } => {
+                        format!("link {} to {}", name(&path), name(Path::new(target)))
+                    }
+                };
+                (Sort::Name, vec![path], text)
+            }
+            Action::Write { node, offset, data, sync, mapped } => {
+                let how = match (mapped, sync) {
+                    (true, _) => ", mapped",
+                    (false, WriteSync::None) => "",
+                    (false, WriteSync::Data) => ", waits for the bytes",
+                    (false, WriteSync::Full) => ", waits for the file",
+                };
+                let path = of(node);
+                let text =
+                    format!("write {} {}{how}", name(&path), range(*offset, data.len() as u64));
+                (Sort::Content, vec![path], text)
+            }
+            Action::Truncate { node, size } => {
+                let path = of(node);
+                let text = format!("truncate {} to {size}", name(&path));
+                (Sort::Content, vec![path], text)
+            }
+            Action::Allocate { node, offset, length, .. } => {
+                let path = of(node);
+                let text = format!("allocate {} {}", name(&path), range(*offset, *length));
+                (Sort::Content, vec![path], text)
+            }
+            Action::Zero { node, offset, length, hole, .. } => {
+                let path = of(node);
+                let what = if *hole { "punch a hole into" } else { "zero" };
+                let text = format!("{what} {} {}", name(&path), range(*offset, *length));
+                (Sort::Content, vec![path], text)
+            }
+            Action::Link { node, place } => {
+                let (old, new) = (of(node), self.at(place));
+                let text = format!("link {} to {}", name(&new), name(&old));
+                (Sort::Name, vec![old, new], text)
+            }
+            Action::Remove { place, .. } => {
+                let path = self.at(place);
+                let text = format!("remove {}", name(&path));
+                (Sort::Name, vec![path], text)
+            }
+            Action::Rename { from, to, replaced, .. } => {
+                let (from, to) = (self.at(from), self.at(to));
+                let over = if replaced.is_some() { ", replacing it" } else { "" };
+                let text = format!("rename {} to {}{over}", name(&from), name(&to));
+                (Sort::Name, vec![from, to], text)
+            }
+            Action::Exchange { first_place, second_place, .. } => {
+                let (one, other) = (self.at(first_place), self.at(second_place));
+                let text = format!("exchange {} and {}", name(&one), name(&other));
+                (Sort::Name, vec![one, other], text)
+            }
+            Action::Mode { node, mode } => {
+                let path = of(node);
+                let text = format!("set the mode of {} to {mode:o}", name(&path));
+                (Sort::Content, vec![path], text)
+            }
+            Action::Attribute { node, name: key, value } => {
+                let path = of(node);
+                let what = if value.is_some() { "set" } else { "remove" };
+                let key = OsStr::to_string_lossy(key);
+                let text = format!("{what} attribute {key} of {}", name(&path));
+                (Sort::Content, vec![path], text)
+            }
+            Action::Sync { node, data_only } => {
+                let path = of(node);
+                let what = if *data_only { "sync the bytes of" } else { "sync" };
+                let text = format!("{what} {}", name(&path));
+                (Sort::Sync, vec![path], text)
+            }
+            Action::SyncPart { node, offset, length } => {
+                let path = of(node);
+                let text = format!("sync {} {}", name(&path), range(*offset, *length));
+                (Sort::Sync, vec![path], text)
+            }
+            Action::SyncRange { node, offset, length } => {
+                let path = of(node);
+                let text = format!("start writing {} {}", name(&path), range(*offset, *length));
+                (Sort::Content, vec![path], text)
+            }
+            Action::SyncAll => (Sort::Sync, Vec::new(), "sync everything".to_owned()),
+            Action::Close { node } => {
+                let path = of(node);
+                let text = format!("close {}", name(&path));
+                (Sort::Close, vec![path], text)
+            }
+        }
+    }
+}
+
+fn range(offset: u64, length: u64) -> String {
+    format!("bytes {offset}–{}", offset.saturating_add(length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(name: &str) -> Place {
+        Place { directory: Node::ROOT, name: name.into() }
+    }
+
+    fn operation(call: &str, action: Action) -> Entry {
+        Entry::Operation(Operation { task: 1, call: call.to_owned(), action })
+    }
+
+    #[test]
+    fn files_are_called_what_they_are_called_at_the_time() {
+        let node = Node(1);
+        let write = |data: &[u8]| Action::Write {
+            node,
+            offset: 8,
+            data: data.into(),
+            sync: WriteSync::None,
+            mapped: false,
+        };
+        let entries = vec![
+            operation(
+                "openat",
+                Action::Create { node, mode: 0o644, kind: Kind::File, place: Some(place("a.tmp")) },
+            ),
+            operation("write", write(b"1234")),
+            Entry::Label("written".into()),
+            operation(
+                "rename",
+                Action::Rename { node, from: place("a.tmp"), to: place("a"), replaced: None },
+            ),
+            operation("fsync", Action::Sync { node: Node::ROOT, data_only: false }),
+            operation("unlink", Action::Remove { node, place: place("a") }),
+            operation("write", write(b"5")),
+            Entry::Acknowledgement(b"done".to_vec()),
+        ];
+        let recording = Recording { root: "/r".into(), initial: Vec::new(), entries };
+        let told: Vec<_> = rows(&recording).into_iter().map(|row| (row.number, row.text)).collect();
+        let expected = [
+            (Some(1), "create `a.tmp`"),
+            (Some(2), "write `a.tmp` bytes 8–12"),
+            (None, "written"),
+            (Some(3), "rename `a.tmp` to `a`"),
+            (Some(4), "sync `.`"),
+            (Some(5), "remove `a`"),
+            (Some(6), "write `a` bytes 8–9"),
+            (None, "done"),
+        ];
+        assert_eq!(told, expected.map(|(number, text)| (number, text.to_owned())));
+    }
+}

@@ -1,0 +1,213 @@
+//! The server's place in the configuration of the clients that start it.
+//!
+//! Each client has a file and a format of its own. Whatever else is in the file stays as it is,
+//! comments and order included; a file that cannot be read is left alone.
+
+mod json;
+mod toml;
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// What the server is called there.
+const NAME: &str = "retake";
+/// A client must not give up on a call before the longest time limit of a command.
+pub const PATIENCE_SECONDS: u64 = 3700;
+
+/// How a client starts the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    pub program: String,
+    pub args: Vec<String>,
+}
+
+impl Start {
+    /// With the record where it is by itself, or at this place.
+    pub fn new(program: String, store: Option<&Path>) -> Self {
+        let mut args = vec!["mcp".to_owned()];
+        if let Some(store) = store {
+            args.splice(0..0, ["--store".to_owned(), store.to_string_lossy().into_owned()]);
+        }
+        Self { program, args }
+    }
+
+    pub fn line(&self) -> String {
+        let words = std::iter::once(&self.program).chain(&self.args);
+        retake_engine::quote(words.map(String::as_str))
+    }
+}
+
+/// A program that starts MCP servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Client {
+    Claude,
+    Codex,
+    Gemini,
+    Opencode,
+}
+
+/// For whom the server is set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    Project,
+    User,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
+    #[error("{} cannot be read: {why}; correct it, or add this by hand:\n{snippet}", path.display())]
+    Unreadable { path: PathBuf, why: String, snippet: String },
+    #[error("cannot {action} {}: {source}", path.display())]
+    File { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("there is no home directory: $HOME is not an absolute path")]
+    NoHome,
+}
+
+/// What became of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changed {
+    Written,
+    AsItWas,
+}
+
+impl Client {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Claude => "claude",
+            Self::Codex => "codex",
+            Self::Gemini => "gemini",
+            Self::Opencode => "opencode",
+        }
+    }
+
+    /// Where the client looks.
+    pub fn file(self, scope: Scope, project: &Path) -> Result<PathBuf, InstallError> {
+        if scope == Scope::Project {
+            return Ok(match self {
+                Self::Claude => project.join(".mcp.json"),
+                Self::Codex => project.join(".codex/config.toml"),
+                Self::Gemini => project.join(".gemini/settings.json"),
+                Self::Opencode => {
+                    either(&project.join("opencode.jsonc"), project.join("opencode.json"))
+                }
+            });
+        }
+        let set = |name: &str| {
+            std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
+        };
+        let home = set("HOME").ok_or(InstallError::NoHome)?;
+        Ok(match self {
+            Self::Claude => match set("CLAUDE_CONFIG_DIR") {
+                Some(dir) => dir.join(".claude.json"),
+                None => home.join(".claude.json"),
+            },
+            Self::Codex => {
+                set("CODEX_HOME").unwrap_or_else(|| home.join(".codex")).join("config.toml")
+            }
+            Self::Gemini => home.join(".gemini/settings.json"),
+            Self::Opencode => {
+                let config = set("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config"));
+                let dir = config.join("opencode");
+                either(&dir.join("opencode.jsonc"), dir.join("opencode.json"))
+            }
+        })
+    }
+
+    /// The text of the client's file with the server in it.
+    pub(super) fn with(self, text: &str, start: &Start) -> Result<String, String> {
+        match self {
+            Self::Codex => toml::with(text, start),
+            json => json::with(json, text, start),
+        }
+    }
+
+    fn without(self, text: &str) -> Result<String, String> {
+        match self {
+            Self::Codex => toml::without(text),
+            json => json::without(json, text),
+        }
+    }
+
+    /// What the client's file must have, and nothing else.
+    pub fn snippet(self, start: &Start) -> String {
+        self.with("", start).unwrap_or_default()
+    }
+
+    pub fn install(self, file: &Path, start: &Start) -> Result<Changed, InstallError> {
+        let before = read(file)?.unwrap_or_default();
+        let after = self.with(&before, start).map_err(|why| InstallError::Unreadable {
+            path: file.to_owned(),
+            why,
+            snippet: self.snippet(start),
+        })?;
+        write(file, &before, &after)
+    }
+
+    pub fn uninstall(self, file: &Path) -> Result<Changed, InstallError> {
+        let Some(before) = read(file)? else { return Ok(Changed::AsItWas) };
+        let after = self.without(&before).map_err(|why| InstallError::Unreadable {
+            path: file.to_owned(),
+            why,
+            snippet: "(nothing: the entry \"retake\" is to be taken out)".to_owned(),
+        })?;
+        write(file, &before, &after)
+    }
+}
+
+/// How a client should start us: by name where that finds us, so that the file suits others too.
+pub fn program() -> io::Result<String> {
+    let own = std::env::current_exe()?;
+    let path = std::env::var_os("PATH");
+    let found = retake_engine::which(NAME.as_ref(), path.as_deref(), Path::new("/"));
+    let same = found.and_then(|found| found.canonicalize().ok()) == own.canonicalize().ok();
+    Ok(if same { NAME.to_owned() } else { own.to_string_lossy().into_owned() })
+}
+
+fn either(first: &Path, second: PathBuf) -> PathBuf {
+    if first.exists() { first.to_owned() } else { second }
+}
+
+fn read(file: &Path) -> Result<Option<String>, InstallError> {
+    match fs::read_to_string(file) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(InstallError::File { action: "read", path: file.to_owned(), source }),
+    }
+}
+
+/// Replaces the file as a whole, with the same permissions; a link stays one.
+fn write(file: &Path, before: &str, after: &str) -> Result<Changed, InstallError> {
+    if before == after {
+        return Ok(Changed::AsItWas);
+    }
+    let failed = |source| InstallError::File { action: "write", path: file.to_owned(), source };
+    let target = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+    let directory = target.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(directory).map_err(failed)?;
+    let mode = fs::metadata(&target).map_or(0o644, |meta| meta.permissions().mode() & 0o7777);
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    let staged = directory.join(format!(".{name}.{}.tmp", std::process::id()));
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&staged)
+        .and_then(|mut out| {
+            out.write_all(after.as_bytes())?;
+            out.set_permissions(Permissions::from_mode(mode))?;
+            out.sync_all()
+        })
+        .and_then(|()| fs::rename(&staged, &target))
+        .and_then(|()| File::open(directory)?.sync_all());
+    written.map_err(|error| {
+        // The error that led here matters more.
+        _ = fs::remove_file(&staged);
+        failed(error)
+    })?;
+    Ok(Changed::Written)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! Recorded runs as resources: `retake://runs/ID`, `retake://runs/ID/stdout`, `.../stderr`.
+
+use std::io::Read as _;
+use std::sync::Arc;
+
+use retake_store::Filter;
+use retake_types::{RunId, Stream};
+use rmcp::model::{
+    ErrorData, ListResourceTemplatesResult, ListResourcesResult, ReadResourceResponse,
+    ReadResourceResult, Resource, ResourceContents, ResourceTemplate,
+};
+
+use super::answer::Trouble;
+use super::screen::clean;
+use super::session::Session;
+use super::view::cut;
+use retake_runner::run_text;
+
+const SCHEME: &str = "retake://runs/";
+/// So many of the newest runs are listed; any run can be read.
+const LISTED: usize = 50;
+/// How much of an output a resource holds; `runs_logs` reads all of a larger one.
+const LARGEST: u64 = 1 << 20;
+
+/// One resource.
+enum Part {
+    Run,
+    Output(Stream),
+}
+
+pub(super) async fn list(session: &Arc<Session>) -> Result<ListResourcesResult, ErrorData> {
+    let page = session.read(|store| Ok(store.list(&Filter::default(), None, LISTED)?)).await;
+    // Where nothing was recorded yet there are none.
+    let runs = page.map_or_else(|_| Vec::new(), |page| page.runs);
+    let resources = runs.iter().map(|run| {
+        let id = run.intent.id();
+        Resource::new(format!("{SCHEME}{id}"), id.short())
+            .with_title(cut(run.intent.command(), 100))
+            .with_description(format!(
+                "{}: {}",
+                run_text::outcome(run).0,
+                cut(run.intent.command(), 200)
+            ))
+            .with_mime_type("application/json")
+    });
+    Ok(ListResourcesResult::with_all_items(resources.collect()))
+}
+
+pub(super) fn templates() -> ListResourceTemplatesResult {
+    let template = |tail: &str, name: &str, about: &str, mime: &str| {
+        ResourceTemplate::new(format!("{SCHEME}{{id}}{tail}"), name)
+            .with_description(about)
+            .with_mime_type(mime)
+    };
+    ListResourceTemplatesResult::with_all_items(vec![
+        template("", "run", "Everything that is known of a run", "application/json"),
+        template("/stdout", "stdout", "What a run wrote to stdout", "text/plain"),
+        template("/stderr", "stderr", "What a run wrote to stderr", "text/plain"),
+    ])
+}
+
+pub(super) async fn read(
+    session: &Arc<Session>,
+    uri: String,
+) -> Result<ReadResourceResponse, ErrorData> {
+    let missing = |why: String| ErrorData::resource_not_found(why, None);
+    let (id, part) = parse(&uri).ok_or_else(|| {
+        missing(format!(
+            "{uri} is no resource; there are {SCHEME}ID, {SCHEME}ID/stdout and /stderr"
+        ))
+    })?;
+    let named = uri.clone();
+    let contents = session.read(move |store| {
+        let run = store.get(id)?;
+        Ok(match part {
+            Part::Run => {
+                let text = serde_json::to_string_pretty(&run).expect("a run is plain data");
+                ResourceContents::text(text, named).with_mime_type("application/json")
+            }
+            Part::Output(stream) => {
+                let mut output = store.read_output(id, stream)?;
+                let (length, mut bytes) = (output.length(), Vec::new());
+                let read = output.by_ref().take(LARGEST).read_to_end(&mut bytes);
+                read.map_err(|error| {
+                    Trouble::Other(format!("the output cannot be read: {error}"))
+                })?;
+                let mut text: String = bytes
+                    .split_inclusive(|&byte| byte == b'\n')
+                    .map(|line| match line {
+                        [line @ .., b'\n'] => clean(line) + "\n",
+                        line => clean(line),
+                    })
+                    .collect();
+                if length > LARGEST {
+                    let rest = length - LARGEST;
+                    text.push_str(&format!("\n[{rest} bytes left out; runs_logs reads them]\n"));
+                }
+                ResourceContents::text(text, named)
+            }
+        })
+    });
+    let contents = contents.await.map_err(|trouble| missing(trouble.to_string()))?;
+    Ok(ReadResourceResult::new(vec![contents]).into())
+}
+
+fn parse(uri: &str) -> Option<(RunId, Part)> {
+    let rest = uri.strip_prefix(SCHEME)?;
+    let (id, part) = match rest.split_once('/') {
+        None => (rest, Part::Run),
+        Some((id, "stdout")) => (id, Part::Output(Stream::Stdout)),
+        Some((id, "stderr")) => (id, Part::Output(Stream::Stderr)),
+        Some(_) => return None,
+    };
+    Some((id.parse().ok()?, part))
+}

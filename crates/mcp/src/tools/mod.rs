@@ -1,0 +1,258 @@
+//! The tools: what they are called, what they take and give, and who does them.
+
+mod again;
+mod arguments;
+mod background;
+mod exec;
+mod history;
+mod logs;
+mod runs;
+
+use retake_types::text;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use retake_types::CorrelationIds;
+use rmcp::RoleServer;
+use rmcp::model::{
+    CallToolResult, ErrorData, JsonObject, ProgressNotificationParam, Tool, ToolAnnotations,
+};
+use rmcp::service::RequestContext;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::answer::{Answer, Trouble};
+use super::output::Size;
+use super::session::Session;
+use super::view::RunView;
+
+
+/// Whose call it is, and how to reach the client while it goes on.
+pub(super) struct Call {
+    pub(super) ids: CorrelationIds,
+    pub(super) context: RequestContext<RoleServer>,
+    /// When the call came: progress is counted from here, whatever the call does meanwhile.
+    begun: Instant,
+}
+
+impl Call {
+    pub(super) fn new(session: &Session, context: RequestContext<RoleServer>) -> Self {
+        let mut ids = session.ids();
+        let meta = serde_json::to_value(&context.meta).unwrap_or_default();
+        let given = |names: &[&str]| said(&meta, names);
+        // Clients have no common name for this; without one the message's id is the call's.
+        ids.tool_call_id = given(&["toolCallId", "claudecode/toolUseId", "toolUseId", "callId"])
+            .or_else(|| Some(context.id.to_string()));
+        ids.task_id = given(&["taskId"]).or(ids.task_id);
+        ids.step_id = given(&["stepId"]).or(ids.step_id);
+        Self { ids, context, begun: Instant::now() }
+    }
+
+    fn wants_progress(&self) -> bool {
+        self.context.meta.get_progress_token().is_some()
+    }
+
+    /// Tells the client that the run goes on. Its output is not in here: it is redacted only on its
+    /// way into the record.
+    async fn report(&self, elapsed: Duration, sizes: [Size; 2]) {
+        let took = text::duration(Duration::from_secs(elapsed.as_secs()));
+        let size = text::size(sizes[0].bytes + sizes[1].bytes);
+        self.tell(&format!("running for {took}, {size} of output")).await;
+    }
+
+    async fn tell(&self, message: &str) {
+        let Some(token) = self.context.meta.get_progress_token() else { return };
+        let progress = ProgressNotificationParam::new(token, self.begun.elapsed().as_secs_f64());
+        // A client that is gone shows on its own.
+        drop(self.context.peer.notify_progress(progress.with_message(message)).await);
+    }
+}
+
+/// A text in a request's metadata, under any of these names.
+fn said(meta: &Value, names: &[&str]) -> Option<String> {
+    names.iter().find_map(|name| {
+        let text = meta.get(*name)?.as_str()?;
+        (!text.is_empty() && text.len() <= 256).then(|| text.to_owned())
+    })
+}
+
+/// All tools, in the order in which a model should think of them.
+pub(super) fn all() -> &'static [Tool] {
+    static ALL: LazyLock<Vec<Tool>> = LazyLock::new(|| {
+        let reads = || ToolAnnotations::new().read_only(true).open_world(false);
+        let runs = || ToolAnnotations::new().read_only(false).destructive(true).open_world(true);
+        let steers =
+            || ToolAnnotations::new().read_only(false).destructive(false).open_world(false);
+        vec![
+            tool::<exec::Command, RunView>(
+                "exec",
+                "Run a command",
+                "Run a command to its end and get how it ended, its test results, and the output that matters. It cannot hang: there is no terminal, stdin is empty, and it is ended with everything it started when its time is up (default 5 minutes). All of its output is recorded; runs_logs shows what is not in the answer. For servers and watchers use exec_start.",
+                runs(),
+            ),
+            tool::<exec::Command, RunView>(
+                "exec_start",
+                "Start a command",
+                "Start a command that keeps running, such as a development server or a watcher, and return at once. It goes on until exec_stop, its own end, its time limit, or the end of this connection.",
+                runs(),
+            ),
+            tool::<background::Wait, RunView>(
+                "exec_wait",
+                "Wait for a started command",
+                "Wait until a command of exec_start ends, prints something that matches a pattern, or a time has passed. Shows what it has printed since the last look.",
+                reads(),
+            ),
+            tool::<background::Input, background::Written>(
+                "exec_input",
+                "Write to a started command",
+                "Write to the stdin of a command of exec_start.",
+                steers(),
+            ),
+            tool::<background::Stop, RunView>(
+                "exec_stop",
+                "End a started command",
+                "End a command of exec_start, with everything it has started: TERM, then KILL. Shows its last output.",
+                steers().idempotent(true),
+            ),
+            tool::<again::Again, again::Repeated>(
+                "again",
+                "Run again",
+                "Run a recorded command once more in the same way and compare how it went.",
+                runs(),
+            ),
+            tool::<runs::List, runs::Listed>(
+                "runs_list",
+                "List runs",
+                "List recorded runs, newest first: what was run, when, and how it ended.",
+                reads(),
+            ),
+            tool::<runs::Show, RunView>(
+                "runs_show",
+                "Show a run",
+                "Show one recorded run: outcome, tests, changed files, and the output that matters.",
+                reads(),
+            ),
+            tool::<logs::Logs, logs::Lines>(
+                "runs_logs",
+                "Read a run's output",
+                "Read the output of a run by line numbers, or the lines around each match of a regular expression.",
+                reads(),
+            ),
+            tool::<runs::Search, runs::Hits>(
+                "runs_search",
+                "Search output",
+                "Find runs by words in their output, newest first.",
+                reads(),
+            ),
+            tool::<runs::Diff, runs::Differences>(
+                "runs_diff",
+                "Compare two runs",
+                "Compare two runs: outcome, duration, environment, and output line by line.",
+                reads(),
+            ),
+            tool::<history::Tests, history::Histories>(
+                "tests",
+                "History of tests",
+                "How tests went over the recorded runs: since when they fail, how often they flip.",
+                reads(),
+            ),
+        ]
+    });
+    &ALL
+}
+
+fn tool<I: JsonSchema + 'static, O: JsonSchema + 'static>(
+    name: &'static str,
+    title: &'static str,
+    about: &'static str,
+    annotations: ToolAnnotations,
+) -> Tool {
+    let mut tool = Tool::new(name, about, JsonObject::new())
+        .with_title(title)
+        .with_input_schema::<I>()
+        .with_output_schema::<O>()
+        .with_annotations(annotations);
+    for schema in [Some(&mut tool.input_schema), tool.output_schema.as_mut()].into_iter().flatten()
+    {
+        Arc::make_mut(schema).values_mut().for_each(without_widths);
+    }
+    tool
+}
+
+/// How wide an unsigned number is says nothing outside of Rust, and validators of clients warn of
+/// every format that they do not know.
+fn without_widths(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            let width =
+                |format: &Value| format.as_str().is_some_and(|word| word.starts_with("uint"));
+            if fields.get("format").is_some_and(width) {
+                fields.remove("format");
+            }
+            fields.values_mut().for_each(without_widths);
+        }
+        Value::Array(parts) => parts.iter_mut().for_each(without_widths),
+        _ => {}
+    }
+}
+
+/// Does what a call asks for. What the caller can do something about is an answer, wrong arguments
+/// included (so says the protocol: models do not see its errors); a tool that is not there is not.
+pub(super) async fn call(
+    session: &Arc<Session>,
+    name: &str,
+    arguments: Option<JsonObject>,
+    call: Call,
+) -> Result<CallToolResult, ErrorData> {
+    let Some(tool) = all().iter().find(|tool| tool.name == name) else {
+        let known: Vec<_> = all().iter().map(|tool| tool.name.as_ref()).collect();
+        let message = format!("there is no tool {name}; there are {}", known.join(", "));
+        return Err(ErrorData::invalid_params(message, None));
+    };
+    let answered = answer(session, tool, arguments.unwrap_or_default(), call).await;
+    Ok(match answered {
+        Ok(answer) => answer.into_result(),
+        Err(trouble) => trouble.into_result(),
+    })
+}
+
+async fn answer(
+    session: &Arc<Session>,
+    tool: &Tool,
+    given: JsonObject,
+    call: Call,
+) -> Result<Answer, Trouble> {
+    match tool.name.as_ref() {
+        "exec" => exec::exec(session, to_run(tool, given)?, call).await,
+        "exec_start" => background::start(session, to_run(tool, given)?, call).await,
+        "exec_wait" => background::wait(session, read(tool, given)?, call).await,
+        "exec_input" => background::input(session, read(tool, given)?).await,
+        "exec_stop" => background::stop(session, read(tool, given)?).await,
+        "again" => again::again(session, to_run(tool, given)?, call).await,
+        "runs_list" => runs::list(session, read(tool, given)?).await,
+        "runs_show" => runs::show(session, read(tool, given)?).await,
+        "runs_logs" => logs::logs(session, read(tool, given)?).await,
+        "runs_search" => runs::search(session, read(tool, given)?).await,
+        "runs_diff" => runs::diff(session, read(tool, given)?).await,
+        "tests" => history::tests(session, read(tool, given)?).await,
+        other => Err(Trouble::Other(format!("nobody does {other}"))),
+    }
+}
+
+fn read<T: DeserializeOwned>(tool: &Tool, given: JsonObject) -> Result<T, Trouble> {
+    arguments::read(tool, given).map_err(|problems| Trouble::argument(problems.join("; ")))
+}
+
+/// The arguments of a tool that runs something.
+fn to_run<T: DeserializeOwned>(tool: &Tool, given: JsonObject) -> Result<T, Trouble> {
+    arguments::read(tool, given).map_err(Trouble::Request)
+}
+
+/// How many are wanted.
+fn limit(given: Option<usize>, usual: usize, most: usize) -> Result<usize, Trouble> {
+    match given {
+        Some(0) => Err(Trouble::argument("limit: 0 shows nothing; give 1 or more")),
+        given => Ok(given.unwrap_or(usual).min(most)),
+    }
+}

@@ -1,0 +1,346 @@
+//! `runs_list`, `runs_show`, `runs_search`, `runs_diff`: what the record knows.
+
+use retake_types::text;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use retake_store::{Filter, Status, Store};
+use retake_types::{Run, Stream};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::exec::budget;
+use super::{Answer, Session, Trouble, limit};
+use retake::runs::diff as comparison;
+use retake::runs::differences;
+use retake::runs::when;
+use crate::answer::in_our_words;
+use crate::output::Output;
+use crate::screen::visible;
+use crate::view::Hints;
+use crate::view::RunView;
+use crate::view::cut;
+use retake::record;
+use retake_runner::run_text;
+
+/// What is not indexed is read up to this much.
+const SCAN: u64 = 64 << 20;
+const USUAL: usize = 20;
+const MOST: usize = 200;
+/// How much of a command line a list shows.
+const LINE: usize = 200;
+
+/// Which runs to list.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct List {
+    /// How many at most. Default: 20; at most 200
+    #[serde(default)]
+    limit: Option<usize>,
+    /// running, ok or failed
+    #[serde(default)]
+    status: Option<String>,
+    /// Only runs whose whole command line matches this pattern (*, ?, [a-z])
+    #[serde(default)]
+    command: Option<String>,
+    /// Only runs in exactly this working directory
+    #[serde(default)]
+    cwd: Option<String>,
+    /// Only runs of this session; "this" for the present one
+    #[serde(default)]
+    session_id: Option<String>,
+    /// Only runs of this task
+    #[serde(default)]
+    task_id: Option<String>,
+    /// Only runs that began at or after this time, or at most this long ago (90m, 3d)
+    #[serde(default)]
+    since: Option<String>,
+    /// Only runs that changed this file, or one in this directory
+    #[serde(default)]
+    changed: Option<String>,
+    /// Only runs whose tests failed
+    #[serde(default)]
+    tests_failed: bool,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Listed {
+    runs: Vec<Line>,
+    /// There are older ones
+    more: bool,
+}
+
+/// A run in one line.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Line {
+    run_id: String,
+    start_time: String,
+    /// ok, exit 1, timed out, running, ...
+    outcome: String,
+    duration_ms: Option<u64>,
+    /// exec, agent, matrix or crash
+    kind: String,
+    command: String,
+    working_directory: String,
+}
+
+impl Line {
+    fn of(run: &Run) -> Self {
+        Self {
+            run_id: run.intent.id().to_string(),
+            start_time: text::moment(run.intent.start_time),
+            outcome: run_text::outcome(run).0,
+            duration_ms: run.ending.as_ref().map(|ending| ending.duration_ms),
+            kind: run.intent.kind().as_str().to_owned(),
+            command: cut(run.intent.command(), LINE),
+            working_directory: run.intent.working_directory(),
+        }
+    }
+}
+
+/// `1a2b3c4d  3m ago  exit 1  1.2s  cargo test`
+fn line(run: &Run) -> String {
+    format!(
+        "{}  {}  {}  {}  {}",
+        run.intent.id().short(),
+        text::ago(run.intent.start_time, Timestamp::now()),
+        run_text::outcome(run).0,
+        run_text::duration(run),
+        cut(&visible(run.intent.command()), LINE)
+    )
+}
+
+pub(super) async fn list(session: &Arc<Session>, list: List) -> Result<Answer, Trouble> {
+    let status = match list.status.as_deref() {
+        None => None,
+        Some("running") => Some(Status::Running),
+        Some("ok") => Some(Status::Ok),
+        Some("failed") => Some(Status::Failed),
+        Some(other) => {
+            return Err(Trouble::argument(format!(
+                "status takes running, ok or failed, not {other}"
+            )));
+        }
+    };
+    let since = list.since.as_deref().map(when::parse).transpose();
+    let since = since.map_err(|why| Trouble::argument(format!("since: {why}")))?;
+    let at = |path: String| session.here.join(path).components().collect::<PathBuf>();
+    let filter = Filter {
+        status,
+        command: list.command,
+        cwd: list.cwd.map(at),
+        session_id: match list.session_id.as_deref() {
+            Some("this") => session.ids().session_id,
+            _ => list.session_id,
+        },
+        task_id: list.task_id,
+        since,
+        changed: list.changed.map(at),
+        tests_failed: list.tests_failed,
+        ..Filter::default()
+    };
+    let limit = limit(list.limit, USUAL, MOST)?;
+    let page = session.read(move |store| Ok(store.list(&filter, None, limit)?)).await?;
+    let more = page.next.is_some();
+    let mut text: String = page.runs.iter().map(|run| line(run) + "\n").collect();
+    if page.runs.is_empty() {
+        text.push_str("no run matches\n");
+    }
+    if more {
+        text.push_str("There are older ones; a larger limit or other filters show them.\n");
+    }
+    Ok(Answer::new(&Listed { runs: page.runs.iter().map(Line::of).collect(), more }, text))
+}
+
+/// Which run to show.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Show {
+    /// The run: its id, a unique beginning or end of it, or "last"
+    run: String,
+    /// How many characters of output to show at most. Default: 8000
+    #[serde(default)]
+    max_chars: Option<usize>,
+}
+
+pub(super) async fn show(session: &Arc<Session>, show: Show) -> Result<Answer, Trouble> {
+    let budget = budget(show.max_chars);
+    let hints = Hints::of(&session.config, false);
+    let view = session
+        .read(move |store| {
+            let run = find(store, &show.run)?;
+            let mut view = RunView::new(&run, &Output::Recorded(store), budget, hints);
+            let children = store.children(run.intent.id())?;
+            for child in children.iter().take(USUAL) {
+                view.notes.push(format!("Inside it: {}", line(child)));
+            }
+            if children.len() > USUAL {
+                view.notes.push(format!("and {} more inside it", children.len() - USUAL));
+            }
+            Ok(view)
+        })
+        .await?;
+    Ok(Answer::new(&view, view.text()))
+}
+
+/// The one run that a text names.
+pub(super) fn find(store: &Store, text: &str) -> Result<Run, Trouble> {
+    record::find(store, text).map_err(|failure| Trouble::Other(in_our_words(&failure)))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Search {
+    /// Whole words, in this order and any case; a * at the end completes the last one
+    text: String,
+    /// How many hits at most. Default: 20; at most 200
+    #[serde(default)]
+    limit: Option<usize>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Hits {
+    hits: Vec<Hit>,
+    /// There are older ones
+    more: bool,
+    /// Bytes of output that were not looked at
+    skipped_bytes: u64,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Hit {
+    run: Line,
+    /// stdout or stderr
+    stream: String,
+    snippet: String,
+}
+
+pub(super) async fn search(session: &Arc<Session>, search: Search) -> Result<Answer, Trouble> {
+    if !search.text.contains(char::is_alphanumeric) {
+        return Err(Trouble::argument(
+            "there is no word in text; search takes letters and digits, runs_logs with a pattern anything else",
+        ));
+    }
+    let limit = limit(search.limit, USUAL, MOST)?;
+    let found = session.read(move |store| Ok(store.search(&search.text, limit, SCAN)?)).await?;
+    let mut text = String::new();
+    let mut hits = Vec::new();
+    for hit in &found.hits {
+        let (stream, snippet) = (hit.stream.as_str(), visible(&hit.snippet));
+        _ = writeln!(text, "{}\n    {stream}: {snippet}", line(&hit.run));
+        hits.push(Hit { run: Line::of(&hit.run), stream: stream.to_owned(), snippet });
+    }
+    if hits.is_empty() {
+        text.push_str("no recorded output has these words\n");
+    }
+    if found.more {
+        text.push_str("There are older ones; a larger limit shows them.\n");
+    }
+    if found.skipped_bytes > 0 {
+        _ = writeln!(
+            text,
+            "{} of older output were not looked at; runs_list finds a run by other marks, and runs_logs with \"pattern\" searches its output.",
+            text::size(found.skipped_bytes)
+        );
+    }
+    let hits = Hits { hits, more: found.more, skipped_bytes: found.skipped_bytes };
+    Ok(Answer::new(&hits, text))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Diff {
+    /// The older run
+    a: String,
+    /// The newer run
+    b: String,
+    /// How many characters of each stream's diff to show at most. Default: 4000
+    #[serde(default)]
+    max_chars: Option<usize>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Differences {
+    a: Line,
+    b: Line,
+    differences: Vec<Difference>,
+    stdout: StreamDifference,
+    stderr: StreamDifference,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Difference {
+    what: String,
+    a: Option<String>,
+    b: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct StreamDifference {
+    same: bool,
+    /// The first byte that differs, where the output is too large for a diff
+    first_difference: Option<u64>,
+    /// In unified format
+    diff: Option<String>,
+    /// Whether the diff is shown only in part
+    cut: bool,
+}
+
+pub(super) async fn diff(session: &Arc<Session>, diff: Diff) -> Result<Answer, Trouble> {
+    let most = diff.max_chars.map_or(4000, |chars| budget(Some(chars)));
+    let (found, text) = session
+        .read(move |store| {
+            let (a, b) = (find(store, &diff.a)?, find(store, &diff.b)?);
+            compare(store, &a, &b, most)
+        })
+        .await?;
+    Ok(Answer::new(&found, text))
+}
+
+fn compare(store: &Store, a: &Run, b: &Run, most: usize) -> Result<(Differences, String), Trouble> {
+    let mut text = format!("--- {}\n+++ {}\n", line(a), line(b));
+    let mut listed = Vec::new();
+    for found in differences::between(a, b) {
+        let side = |side: &Option<String>| side.clone().unwrap_or_else(|| "(none)".to_owned());
+        _ = writeln!(text, "{}: {} -> {}", found.what, side(&found.a), side(&found.b));
+        listed.push(Difference { what: found.what, a: found.a, b: found.b });
+    }
+    let mut of = |stream: Stream| -> Result<StreamDifference, Trouble> {
+        let compared = comparison::compare(store, a, b, stream)
+            .map_err(|failure| Trouble::Other(failure.to_string()))?;
+        let name = stream.as_str();
+        let whole = compared
+            .diff
+            .as_deref()
+            .map(|diff| diff.lines().map(|line| visible(line) + "\n").collect::<String>());
+        let diff = whole.as_deref().map(|diff| cut(diff, most));
+        match (&diff, compared.first_difference) {
+            _ if compared.same => _ = writeln!(text, "{name}: same"),
+            (Some(diff), _) => _ = writeln!(text, "{name}: differs\n{}", diff.trim_end()),
+            (None, at) => {
+                _ = writeln!(
+                    text,
+                    "{name}: differs from byte {} on; too large for a diff",
+                    at.unwrap_or(0)
+                );
+            }
+        }
+        Ok(StreamDifference {
+            same: compared.same,
+            first_difference: compared.first_difference,
+            cut: whole.is_some_and(|whole| whole.chars().count() > most),
+            diff,
+        })
+    };
+    let (stdout, stderr) = (of(Stream::Stdout)?, of(Stream::Stderr)?);
+    Ok((Differences { a: Line::of(a), b: Line::of(b), differences: listed, stdout, stderr }, text))
+}

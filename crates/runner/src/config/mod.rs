@@ -1,0 +1,478 @@
+//! Configuration in layers: defaults, the user's file, the project's file, `RETAKE_*` variables.
+//! Flags come last and are the commands' own.
+//!
+//! A value that cannot be read is an error, never a default; all errors are reported at once.
+
+pub mod edit;
+mod value;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use retake_types::config::{
+    AgentConfig, AgentValue, AuditConfig, ExecutionConfig, GivenValue, PolicyConfig,
+    RedactionConfig, SlurmConfig, UnknownKey, find, is_group, keys, misspelled_section,
+};
+use retake_types::{EnvMode, ShellMode, text};
+use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
+
+pub use value::Value;
+use value::{default, from_node, from_text};
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    Default,
+    File { path: PathBuf, line: usize },
+    Variable(String),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Variable(name) => write!(f, "${name}"),
+        }
+    }
+}
+
+/// The configuration in force, as typed sections.
+#[derive(Debug)]
+pub struct Config {
+    pub execution: ExecutionConfig,
+    pub redaction: RedactionConfig,
+    /// `tracking.ignore`: files that file tracking leaves out, as in .gitignore.
+    pub tracking_ignore: Vec<String>,
+    /// `tests.reports`: where test reports are looked for, as globs.
+    pub test_reports: Vec<String>,
+    /// `record.push`: a PostgreSQL database that gets every run.
+    pub push: Option<String>,
+    pub slurm: SlurmConfig,
+    pub policy: PolicyConfig,
+    pub agent: AgentConfig,
+    layers: Layers,
+}
+
+/// Every value with its source, while the layers are read and for `config --explain`.
+#[derive(Debug, Default)]
+struct Layers {
+    values: BTreeMap<&'static str, (Value, Source)>,
+}
+
+/// Everything that is wrong with the configuration.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.join("\n"))]
+pub struct ConfigErrors(pub Vec<String>);
+
+impl Config {
+    /// Reads all layers. `project` is the directory that holds `.agent/`.
+    pub fn load(project: Option<&Path>) -> Result<Self, ConfigErrors> {
+        let mut errors = Vec::new();
+        let mut layers = Layers::defaults();
+        let files = [user_file(), project.map(|dir| dir.join(".agent/config.yml"))];
+        for file in files.into_iter().flatten() {
+            match std::fs::read_to_string(&file) {
+                Ok(text) => layers.read(&file, &text, &mut errors),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    errors.push(format!("{}: {}", file.display(), text::plain(&error)));
+                }
+            }
+        }
+        for key in keys() {
+            let name = variable(key.path);
+            let Some(text) = std::env::var_os(&name) else { continue };
+            match text
+                .to_str()
+                .ok_or_else(|| "is not UTF-8".to_owned())
+                .and_then(|t| from_text(key.kind, t))
+            {
+                Ok(value) => {
+                    layers.values.insert(key.path, (value, Source::Variable(name)));
+                }
+                Err(why) => errors.push(format!("${name}: {why}")),
+            }
+        }
+        if errors.is_empty() { Ok(layers.typed()) } else { Err(ConfigErrors(errors)) }
+    }
+
+    /// Every key with its value and where that comes from.
+    pub fn entries(&self) -> impl Iterator<Item = (&'static str, &Value, &Source)> {
+        self.layers.values.iter().map(|(path, (value, source))| (*path, value, source))
+    }
+
+    /// What a file's text alone says of a key; every error of the text is one.
+    pub fn in_text(
+        file: &Path,
+        text: &str,
+        path: &str,
+    ) -> Result<Option<serde_json::Value>, ConfigErrors> {
+        let mut layers = Layers::default();
+        let mut errors = Vec::new();
+        layers.read(file, text, &mut errors);
+        if !errors.is_empty() {
+            return Err(ConfigErrors(errors));
+        }
+        Ok(layers.values.get(path).map(|(value, _)| value.to_json()))
+    }
+}
+
+/// A top-level name of another tool, or a misspelled one of retake's.
+struct Theirs {
+    misspelled: Option<&'static str>,
+}
+
+impl Layers {
+    fn defaults() -> Self {
+        Self { values: keys().map(|key| (key.path, (default(key), Source::Default))).collect() }
+    }
+
+    fn read(&mut self, file: &Path, text: &str, errors: &mut Vec<String>) {
+        match MarkedYaml::load_from_str(text) {
+            Ok(documents) => {
+                if let Some(root) = documents.first() {
+                    self.visit(file, "", root, errors);
+                }
+            }
+            Err(error) => {
+                let at = error.marker();
+                errors.push(format!(
+                    "{}:{}:{}: {}",
+                    file.display(),
+                    at.line(),
+                    at.col() + 1,
+                    error.info()
+                ));
+            }
+        }
+    }
+
+    fn visit(
+        &mut self,
+        file: &Path,
+        prefix: &str,
+        node: &MarkedYaml<'_>,
+        errors: &mut Vec<String>,
+    ) {
+        let place = |node: &MarkedYaml<'_>| {
+            let start = node.span.start;
+            format!("{}:{}:{}", file.display(), start.line(), start.col() + 1)
+        };
+        let mapping = match &node.data {
+            YamlData::Mapping(mapping) => mapping,
+            // An empty file, or a group with everything in it commented out.
+            YamlData::Value(Scalar::Null) => return,
+            _ => {
+                let what =
+                    if prefix.is_empty() { "the file".to_owned() } else { prefix.to_owned() };
+                errors.push(format!(
+                    "{}: {what} takes keys and values, not a single value",
+                    place(node)
+                ));
+                return;
+            }
+        };
+        for (name, value) in mapping {
+            let YamlData::Value(Scalar::String(text)) = &name.data else {
+                errors.push(format!("{}: a key must be a word", place(name)));
+                continue;
+            };
+            let path =
+                if prefix.is_empty() { text.to_string() } else { format!("{prefix}.{text}") };
+            if is_group(&path) {
+                self.visit(file, &path, value, errors);
+                continue;
+            }
+            // Other tools share the file: what is not retake's is theirs.
+            if prefix.is_empty()
+                && let Some(theirs) = self.not_ours(text, value)
+            {
+                if let Some(meant) = theirs.misspelled {
+                    errors.push(format!(
+                        "{}: there is no section {text}; did you mean {meant}?",
+                        place(name)
+                    ));
+                }
+                continue;
+            }
+            match find(&path) {
+                Ok(key) => match from_node(key.kind, key.default.is_empty(), value) {
+                    Ok(value) => {
+                        let line = name.span.start.line();
+                        let source = Source::File { path: file.to_owned(), line };
+                        self.values.insert(key.path, (value, source));
+                    }
+                    Err(why) => errors.push(format!("{}: {path}: {why}", place(value))),
+                },
+                Err(unknown) => {
+                    let hint = match unknown {
+                        UnknownKey::Misspelled { meant } => format!("; did you mean {meant}?"),
+                        UnknownKey::WrongLevel { belongs_in } => {
+                            format!("; {text} belongs in {belongs_in}")
+                        }
+                        UnknownKey::Unknown => String::new(),
+                    };
+                    errors.push(format!("{}: there is no key {path}{hint}", place(name)));
+                }
+            }
+        }
+    }
+
+    /// Whether a top-level name belongs to another tool: any section that is not retake's, and any
+    /// single value that has not the name of one of retake's keys.
+    fn not_ours(&self, name: &str, value: &MarkedYaml<'_>) -> Option<Theirs> {
+        let YamlData::Mapping(inside) = &value.data else {
+            let known = matches!(find(name), Err(UnknownKey::WrongLevel { .. }));
+            return (!known).then_some(Theirs { misspelled: None });
+        };
+        let inside = inside.iter().filter_map(|(key, _)| match &key.data {
+            YamlData::Value(Scalar::String(text)) => Some(text.as_ref()),
+            _ => None,
+        });
+        Some(Theirs { misspelled: misspelled_section(name, inside) })
+    }
+
+    fn typed(self) -> Config {
+        let execution = ExecutionConfig {
+            default_timeout: self.seconds("execution.default_timeout_seconds"),
+            grace: self.seconds("execution.grace_seconds"),
+            max_output_bytes: self.number("execution.max_output_kb") << 10,
+            max_capture_bytes: self.number("execution.max_capture_mb") << 20,
+            use_shell: match self.word("execution.use_shell") {
+                "true" => ShellMode::Always,
+                "false" => ShellMode::Never,
+                _ => ShellMode::Auto,
+            },
+            detach_ok: self.words("execution.detach_ok"),
+            environment_mode: self.env_mode("execution.environment.mode"),
+            environment_allow: self.words("execution.environment.allow"),
+            audit: AuditConfig {
+                enabled: self.truth("execution.audit.enabled"),
+                required: self.truth("execution.audit.required"),
+                retention_days: self.number("execution.audit.retention_days"),
+            },
+        };
+        let policy = PolicyConfig {
+            allow: self.words("mcp.policy.allow"),
+            deny: self.words("mcp.policy.deny"),
+            directories: self.words("mcp.policy.directories"),
+            shell: self.truth("mcp.policy.shell"),
+            environment: self.env_mode("mcp.policy.environment"),
+            max_timeout: self.seconds("mcp.policy.max_timeout_seconds"),
+            max_running_time: self.seconds("mcp.policy.max_running_seconds"),
+            max_memory_bytes: self.limit("mcp.policy.max_memory_mb").map(|mb| mb << 20),
+            max_processes: self.limit("mcp.policy.max_processes"),
+            max_parallel: self.count("mcp.policy.max_parallel"),
+            max_running: self.count("mcp.policy.max_running"),
+        };
+        Config {
+            execution,
+            redaction: RedactionConfig {
+                secrets: self.words("redaction.secrets"),
+                allow: self.words("redaction.allow"),
+                patterns: self.words("redaction.patterns"),
+            },
+            tracking_ignore: self.words("tracking.ignore"),
+            test_reports: self.words("tests.reports"),
+            push: self.text("record.push"),
+            slurm: SlurmConfig {
+                partition: self.text("slurm.partition"),
+                account: self.text("slurm.account"),
+                qos: self.text("slurm.qos"),
+                options: self.words("slurm.options"),
+                shared_dir: self.text("slurm.shared_dir"),
+                max_in_flight: self.number("slurm.max_in_flight"),
+                pack: self.number("slurm.pack"),
+            },
+            policy,
+            agent: self.agent(),
+            layers: self,
+        }
+    }
+
+    fn agent(&self) -> AgentConfig {
+        let set = self.values.iter().filter(|(_, (_, source))| *source != Source::Default);
+        let values = set.filter_map(|(path, (value, source))| {
+            let path = path.strip_prefix("agent.").filter(|path| *path != "mcp")?;
+            let value = match value {
+                Value::Number(number) => GivenValue::Text(number.to_string()),
+                Value::Truth(truth) => GivenValue::Text(truth.to_string()),
+                Value::Word(word) => GivenValue::Text((*word).to_owned()),
+                Value::Text(text) => GivenValue::Text(text.clone()),
+                Value::Words(words) => GivenValue::Words(words.clone()),
+                Value::Pairs(pairs) => GivenValue::Pairs(pairs.clone()),
+                Value::Unset => return None,
+            };
+            let by_variable = matches!(source, Source::Variable(_));
+            Some((path.to_owned(), AgentValue { value, by_variable }))
+        });
+        AgentConfig { mcp: self.truth("agent.mcp"), values: values.collect() }
+    }
+
+    fn number(&self, path: &str) -> u64 {
+        match self.values[path].0 {
+            Value::Number(number) => number,
+            ref other => unreachable!("{path} is {other:?}"),
+        }
+    }
+
+    fn seconds(&self, path: &str) -> Duration {
+        Duration::from_secs(self.number(path))
+    }
+
+    fn count(&self, path: &str) -> usize {
+        usize::try_from(self.number(path)).unwrap_or(usize::MAX)
+    }
+
+    /// `None` for 0.
+    fn limit(&self, path: &str) -> Option<u64> {
+        Some(self.number(path)).filter(|number| *number > 0)
+    }
+
+    fn truth(&self, path: &str) -> bool {
+        match self.values[path].0 {
+            Value::Truth(truth) => truth,
+            ref other => unreachable!("{path} is {other:?}"),
+        }
+    }
+
+    fn word(&self, path: &str) -> &'static str {
+        match self.values[path].0 {
+            Value::Word(word) => word,
+            ref other => unreachable!("{path} is {other:?}"),
+        }
+    }
+
+    fn env_mode(&self, path: &str) -> EnvMode {
+        match self.word(path) {
+            "replace" => EnvMode::Replace,
+            "merge" => EnvMode::Merge,
+            _ => EnvMode::Inherit,
+        }
+    }
+
+    /// `None` where it is not set, or set to nothing.
+    fn text(&self, path: &str) -> Option<String> {
+        match &self.values[path].0 {
+            Value::Text(text) if text.is_empty() => None,
+            Value::Text(text) => Some(text.clone()),
+            Value::Unset => None,
+            other => unreachable!("{path} is {other:?}"),
+        }
+    }
+
+    fn words(&self, path: &str) -> Vec<String> {
+        match &self.values[path].0 {
+            Value::Words(words) => words.clone(),
+            other => unreachable!("{path} is {other:?}"),
+        }
+    }
+}
+
+/// The variable that sets a key: `RETAKE_EXECUTION__MAX_OUTPUT_KB`.
+pub fn variable(path: &str) -> String {
+    format!("RETAKE_{}", path.to_uppercase().replace('.', "__"))
+}
+
+/// The user's own configuration.
+pub fn user_file() -> Option<PathBuf> {
+    let absolute =
+        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let base = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")))?;
+    Some(base.join("retake/config.yml"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> (Config, Vec<String>) {
+        let mut layers = Layers::defaults();
+        let mut errors = Vec::new();
+        layers.read(Path::new("c.yml"), text, &mut errors);
+        (layers.typed(), errors)
+    }
+
+    #[test]
+    fn the_example_of_the_specification_is_read() {
+        let (config, errors) = read(
+            "# .agent/config.yml\nexecution:\n  default_timeout_seconds: 60\n  max_output_kb: 10\n  use_shell: false\n  environment:\n    mode: merge\n    allow: [CI_TOKEN, X]\n  audit:\n    enabled: true\n    retention_days: 7\n",
+        );
+        assert_eq!(errors, [""; 0]);
+        assert_eq!(config.execution.default_timeout, Duration::from_secs(60));
+        assert_eq!(config.execution.use_shell, ShellMode::Never);
+        assert_eq!(config.execution.environment_allow, ["CI_TOKEN", "X"]);
+        let source = &config.layers.values["execution.audit.retention_days"].1;
+        assert_eq!(source.to_string(), "c.yml:11");
+    }
+
+    #[test]
+    fn all_errors_come_at_once_with_their_place() {
+        let (_, errors) = read(
+            "execution:\n  max_output_kbs: 1\n  use_shell: perhaps\n  default_timeout_seconds: 0\n  audit: 3\n  detach_ok: sccache\n",
+        );
+        assert_eq!(
+            errors,
+            [
+                "c.yml:2:3: there is no key execution.max_output_kbs; did you mean execution.max_output_kb?",
+                "c.yml:3:14: execution.use_shell: takes one of auto, true, false, not perhaps",
+                "c.yml:4:28: execution.default_timeout_seconds: takes a whole number from 1 to 31536000, not 0",
+                "c.yml:5:10: execution.audit takes keys and values, not a single value",
+                "c.yml:6:14: execution.detach_ok: takes a list, such as [a, b]",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_other_tools_keep_in_the_file_is_left_alone() {
+        let (config, errors) = read(
+            "deploy:\n  timeout: 5\n  audit: {a: 1}\ntest:\n  paths: [a]\nversion: 2\nexecution:\n  use_shell: true\n",
+        );
+        assert_eq!(errors, [""; 0]);
+        assert_eq!(config.execution.use_shell, ShellMode::Always);
+    }
+
+    #[test]
+    fn a_key_at_the_wrong_level_says_where_it_belongs() {
+        let (_, errors) = read(
+            "max_output_kb: 5\nexecution:\n  retention_days: 3\nexcution:\n  use_shell: true\n",
+        );
+        assert_eq!(
+            errors,
+            [
+                "c.yml:1:1: there is no key max_output_kb; max_output_kb belongs in execution",
+                "c.yml:3:3: there is no key execution.retention_days; retention_days belongs in execution.audit",
+                "c.yml:4:1: there is no section excution; did you mean execution?",
+            ]
+        );
+    }
+
+    #[test]
+    fn broken_yaml_is_an_error_with_its_place() {
+        let (_, errors) = read("execution: [\n");
+        assert_eq!(errors.len(), 1);
+        assert!(errors[0].starts_with("c.yml:2:"), "{errors:?}");
+    }
+
+    #[test]
+    fn what_init_writes_is_valid_and_changes_nothing() {
+        let text = retake_types::config::commented_defaults();
+        let (_, errors) = read(&text);
+        assert!(errors.is_empty(), "{errors:?}");
+        let uncommented: String = text
+            .lines()
+            .filter_map(|l| l.strip_prefix("# "))
+            .filter(|l| l.contains(':') && !l.trim_start().starts_with('#'))
+            .map(|l| format!("{l}\n"))
+            .collect();
+        let (config, errors) = read(&uncommented);
+        assert!(errors.is_empty(), "{uncommented}\n{errors:?}");
+        let (defaults, _) = read("");
+        for (path, value, _) in config.entries() {
+            assert_eq!(value, &defaults.layers.values[path].0, "{path}");
+        }
+    }
+}

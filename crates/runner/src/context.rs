@@ -1,0 +1,49 @@
+//! What all runs of one invocation share.
+
+use std::sync::Arc;
+
+use retake_store::Store;
+use retake_types::config::{ExecutionConfig, RedactionConfig};
+
+use crate::config::Config;
+use crate::notice::Notify;
+use crate::project::Project;
+
+/// The project, the part of its configuration that shapes a run, and where notices go.
+#[derive(Clone)]
+pub struct RunContext {
+    pub project: Project,
+    pub execution: ExecutionConfig,
+    pub redaction: RedactionConfig,
+    pub tracking_ignore: Vec<String>,
+    pub test_reports: Vec<String>,
+    pub notify: Notify,
+    /// Called when a worker opens the record, after dead runs were marked: results of runs on other
+    /// machines are collected here.
+    pub on_open: fn(&mut Store, &Notify),
+}
+
+impl RunContext {
+    pub fn new(
+        project: &Project,
+        config: &Config,
+        notify: Notify,
+        on_open: fn(&mut Store, &Notify),
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            project: project.clone(),
+            execution: config.execution.clone(),
+            redaction: config.redaction.clone(),
+            tracking_ignore: config.tracking_ignore.clone(),
+            test_reports: config.test_reports.clone(),
+            notify,
+            on_open,
+        })
+    }
+}
+
+impl std::fmt::Debug for RunContext {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RunContext").field("project", &self.project).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,221 @@
+//! Looks at what a run does: the files it changes and the tests it runs, compared with the runs of
+//! the same command before it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use retake_effects::Effects;
+use retake_effects::files::{Changes, Rules, Snapshot, Tracker, cache_name};
+use retake_effects::progress::{self, History};
+use retake_effects::summary;
+use retake_effects::tests::reports::{self, Report};
+use retake_effects::tests::{self, Parser, TestResults};
+use retake_engine::ProcessResult;
+use retake_store::Filter;
+use retake_types::request::EffectsRequest;
+use retake_types::{OsText, Outcome, Stream};
+
+use crate::context::RunContext;
+use crate::notice::Notice;
+use crate::run::{Observer, Past};
+use crate::signals;
+
+/// Where snapshots of tracked directories are kept, below the record.
+pub const SNAPSHOTS: &str = "snapshots";
+/// How many earlier runs of a command its tests are compared with.
+const COMPARED: usize = 20;
+
+/// Watches one run.
+pub struct EffectsWatch {
+    files: Option<FileWatch>,
+    parser: Option<Parser>,
+    printed: Tail,
+    /// Where report files are looked for, and the patterns of further places.
+    directory: PathBuf,
+    report_patterns: Vec<String>,
+    started: std::time::SystemTime,
+    context: Arc<RunContext>,
+}
+
+impl EffectsWatch {
+    pub fn begin(wanted: &EffectsRequest, cwd: &Path, context: &Arc<RunContext>) -> Self {
+        let track = wanted.track.as_ref().map(OsText::as_path);
+        Self {
+            files: track.and_then(|root| FileWatch::begin(root, wanted.exact, context)),
+            parser: wanted.tests.then(Parser::new),
+            printed: Tail::default(),
+            directory: cwd.to_owned(),
+            report_patterns: context.test_reports.clone(),
+            started: std::time::SystemTime::now(),
+            context: context.clone(),
+        }
+    }
+
+    /// What became of the tests that the run ran.
+    pub fn results(&mut self, result: &ProcessResult) -> Option<TestResults> {
+        let code = match result.outcome {
+            Outcome::Exited(code) => Some(code),
+            _ => None,
+        };
+        self.parser.take().and_then(|parser| parser.finish(code, self.reports()))
+    }
+
+    /// Everything that is known of the run.
+    pub fn effects_of(
+        &mut self,
+        results: Option<TestResults>,
+        past: Past<'_>,
+    ) -> serde_json::Value {
+        let changes = self.files.as_mut().and_then(FileWatch::changes);
+        // Most commands run no tests, and a look into the past costs as much as a short command.
+        let history = if results.is_some() { history(past) } else { History::new() };
+        let progress = progress::judge(changes.as_ref(), results.as_ref(), &history);
+        let summary = summary::extract(self.printed.bytes());
+        let effects = Effects::new(changes.as_ref(), results, progress, summary);
+        let mut value = serde_json::to_value(effects).expect("effects are plain data");
+        if let Some(files) = &self.files
+            && files.tracker.root() != real(&self.directory)
+        {
+            value["root"] = files.tracker.root().to_string_lossy().into();
+        }
+        value
+    }
+
+    /// The report files that the run wrote.
+    fn reports(&self) -> Vec<Report> {
+        match reports::find(&self.directory, self.started, &self.report_patterns) {
+            Ok(found) => {
+                for (path, error) in &found.unusable {
+                    let (path, error) = (path.clone(), error.to_string());
+                    (self.context.notify)(Notice::ReportUnreadable { path, error });
+                }
+                found.reports
+            }
+            Err(error) => {
+                (self.context.notify)(Notice::ReportPattern(error.to_string()));
+                Vec::new()
+            }
+        }
+    }
+}
+
+/// How the tests went in the recorded runs of the same command in the same directory.
+fn history(past: Past<'_>) -> History {
+    let mut history = History::new();
+    let Past { intent, store: Some(store) } = past else { return history };
+    let filter = Filter {
+        command: Some(intent.command().to_owned()),
+        cwd: Some(intent.request.directory()),
+        until: Some(intent.start_time),
+        ..Filter::default()
+    };
+    // Without a past there is nothing to compare with, which is what is said then.
+    let Ok(page) = store.list(&filter, None, COMPARED) else { return history };
+    for run in page.runs.iter().rev().filter(|run| run.intent.command() == intent.command()) {
+        let effects = run.ending.as_ref().and_then(|ending| ending.effects.clone());
+        let effects = effects.and_then(|value| serde_json::from_value::<Effects>(value).ok());
+        if let Some(results) = effects.and_then(|effects| effects.test_results) {
+            history.push(&results);
+        }
+    }
+    history
+}
+
+/// The end of what was said, as much as is searched for a summary.
+#[derive(Default)]
+pub struct Tail(Vec<u8>);
+
+impl Tail {
+    const KEPT: usize = 256 * 1024;
+
+    pub fn push(&mut self, bytes: &[u8]) {
+        let tail = &bytes[bytes.len().saturating_sub(Self::KEPT)..];
+        if self.0.len() + tail.len() > 2 * Self::KEPT {
+            self.0.drain(..self.0.len().saturating_sub(Self::KEPT));
+        }
+        self.0.extend_from_slice(tail);
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// The parsers' word for a stream.
+pub fn test_stream(stream: Stream) -> tests::Stream {
+    match stream {
+        Stream::Stdout => tests::Stream::Stdout,
+        Stream::Stderr => tests::Stream::Stderr,
+    }
+}
+
+/// The files of one directory before a run.
+pub struct FileWatch {
+    tracker: Tracker,
+    before: Snapshot,
+    context: Arc<RunContext>,
+}
+
+impl FileWatch {
+    /// Takes the first snapshot. What cannot be tracked is said and left out: the run is what
+    /// matters.
+    pub fn begin(root: &Path, exact: bool, context: &Arc<RunContext>) -> Option<Self> {
+        snapshot(root, exact, context)
+            .map_err(|error| (context.notify)(Notice::ChangesUnknown(error.to_string())))
+            .ok()
+    }
+
+    /// What changed since, kept for the next run's first snapshot.
+    pub fn changes(&mut self) -> Option<Changes> {
+        let changes = match self.tracker.snapshot() {
+            Ok(after) => self.before.changes(&after),
+            Err(error) => {
+                (self.context.notify)(Notice::ChangesUnknown(error.to_string()));
+                return None;
+            }
+        };
+        if let Some(problem) = self.tracker.problem() {
+            (self.context.notify)(Notice::TrackingImpaired(problem.to_string()));
+        }
+        if let Err(error) = self.tracker.save() {
+            (self.context.notify)(Notice::TrackingImpaired(error.to_string()));
+        }
+        Some(changes)
+    }
+}
+
+impl Observer for EffectsWatch {
+    fn output(&mut self, stream: Stream, bytes: &[u8]) {
+        if let Some(parser) = &mut self.parser {
+            parser.push(test_stream(stream), bytes);
+        }
+        if stream == Stream::Stdout {
+            self.printed.push(bytes);
+        }
+    }
+
+    fn effects(&mut self, result: &ProcessResult, past: Past<'_>) -> Option<serde_json::Value> {
+        let results = self.results(finished);
+        Some(self.effects_of(results, past))
+    }
+}
+
+fn snapshot(
+    root: &Path,
+    exact: bool,
+    context: &Arc<RunContext>,
+) -> Result<FileWatch, retake_effects::files::Error> {
+    let mut rules = Rules::new().ignore(&context.tracking_ignore)?;
+    if let Ok(own) = real(&context.project.store).strip_prefix(real(root)) {
+        rules = rules.exclude(own);
+    }
+    let directory = context.project.store.join(SNAPSHOTS).join(cache_name(&real(root)));
+    let tracker = Tracker::new(root, rules)?.exact(exact).with_cache(&directory);
+    let mut tracker = tracker.stop_on(signals::asked());
+    let before = tracker.snapshot()?;
+    Ok(FileWatch { tracker, before, context: context.clone() })
+}
+
+fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}

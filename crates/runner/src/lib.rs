@@ -1,0 +1,28 @@
+//! Engine and store brought together: the project and its configuration, workers that execute
+//! requests on the record, and what every loop shares.
+//!
+//! A front end fills a request; [`prepare`] checks it and turns it into something that can be
+//! spawned; a [`worker`] runs it and records it ([`run`]).
+
+pub mod checkout;
+pub mod colour;
+pub mod config;
+pub mod context;
+pub mod effects_watch;
+pub mod file_lock;
+pub mod fingerprint;
+pub mod head_tail;
+pub mod leftovers;
+pub mod loop_driver;
+pub mod machine;
+pub mod notice;
+pub mod prepare;
+pub mod project;
+pub mod recovery;
+pub mod run;
+pub mod run_text;
+pub mod screen;
+pub mod signals;
+pub mod terminal;
+pub mod worker;
+pub mod xml;

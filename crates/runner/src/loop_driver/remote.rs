@@ -1,0 +1,142 @@
+//! The same loop with steps that other machines run: what can begin is submitted as requests, and
+//! what comes back is reported to the plan as if a worker here had run it.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use retake_types::Run;
+
+use super::{Driven, LoopObserver, LoopPlan, Next};
+use crate::prepare::PreparedRun;
+use crate::signals;
+use crate::worker::Worker;
+
+/// How many of the runs under way are where, for the live line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RemoteStatus {
+    pub queued: usize,
+    pub running: usize,
+    /// The machines that run something, as far as they are known.
+    pub nodes: Vec<String>,
+}
+
+/// Runs requests on other machines. Intents are committed before anything is submitted, and each
+/// result is taken into the record exactly once, by this process or a later one.
+pub trait RemoteExecutor {
+    type Error;
+
+    /// How many runs may be under way at once.
+    fn capacity(&self) -> usize;
+
+    /// Submits runs; each comes back from [`poll`](Self::poll) with its number.
+    fn submit(
+        &mut self,
+        worker: &mut Worker,
+        runs: Vec<(usize, PreparedRun)>,
+    ) -> Result<(), Self::Error>;
+
+    /// The runs that have come back since, as they are in the record.
+    fn poll(&mut self, worker: &mut Worker) -> Result<Vec<(usize, Run)>, Self::Error>;
+
+    /// Asks for the end of everything that is under way; the outcomes still come back.
+    fn cancel(&mut self) -> Result<(), Self::Error>;
+
+    /// How long to wait before the next poll.
+    fn pause(&self) -> Duration;
+
+    fn status(&self) -> RemoteStatus;
+
+    /// Removes what is no longer needed on the shared directory.
+    fn finish(&mut self, worker: &mut Worker) -> Result<(), Self::Error>;
+}
+
+/// What a loop has to say about its steps when they run on other machines.
+pub trait RemoteSteps<P: LoopPlan, E> {
+    /// The run that a step asks for.
+    fn prepare(&mut self, plan: &P, step: &P::Step) -> Result<PreparedRun, E>;
+
+    /// The report of a step whose run has come back; `None` for a run without a result of its own,
+    /// which the plan is not told of.
+    fn report(&mut self, worker: &mut Worker, step: &P::Step, run: &Run) -> Option<P::Report>;
+
+    /// Called while runs are under way.
+    fn tick(&mut self, plan: &P, status: &RemoteStatus);
+}
+
+/// Runs the plan to its end on other machines.
+pub fn drive<P, X, E>(
+    mut plan: P,
+    worker: &mut Worker,
+    executor: &mut X,
+    steps: &mut impl RemoteSteps<P, E>,
+    observer: &impl LoopObserver<P>,
+) -> Driven<P, E>
+where
+    P: LoopPlan,
+    X: RemoteExecutor,
+    E: From<X::Error>,
+{
+    let failure = submit_and_collect(&mut plan, worker, executor, steps, observer).err();
+    Driven { plan, failure, cancelled: signals::received().is_some() }
+}
+
+fn submit_and_collect<P, X, E>(
+    plan: &mut P,
+    worker: &mut Worker,
+    executor: &mut X,
+    steps: &mut impl RemoteSteps<P, E>,
+    observer: &impl LoopObserver<P>,
+) -> Result<(), E>
+where
+    P: LoopPlan,
+    X: RemoteExecutor,
+    E: From<X::Error>,
+{
+    let mut under_way: HashMap<usize, P::Step> = HashMap::new();
+    let mut submitted = 0;
+    // A step that was taken from the plan and is not submitted.
+    let mut held: Option<P::Step> = None;
+    loop {
+        signals::stop_if_asked();
+        let stopping = signals::received().is_some();
+        if stopping {
+            executor.cancel()?;
+        }
+        let mut runs = Vec::new();
+        // Many small submissions cost more than waiting for a few runs.
+        if !stopping && under_way.len() * 2 <= executor.capacity() {
+            while under_way.len() < executor.capacity() {
+                let next = held.take().map_or_else(|| plan.next(Instant::now()), Next::Run);
+                let Next::Run(step) = next else { break };
+                runs.push((submitted, steps.prepare(plan, &step)?));
+                under_way.insert(submitted, step);
+                submitted += 1;
+            }
+        }
+        if !runs.is_empty() {
+            executor.submit(worker, runs)?;
+        }
+        for (number, run) in executor.poll(worker)? {
+            let Some(step) = under_way.remove(&number) else { continue };
+            if let Some(report) = steps.report(worker, &step, &run) {
+                plan.report(&step, report);
+                observer.reported(plan, &step);
+            }
+        }
+        steps.tick(plan, &executor.status());
+        observer.tick(plan);
+        if under_way.is_empty() {
+            if !stopping {
+                match plan.next(Instant::now()) {
+                    Next::Run(step) => held = Some(step),
+                    Next::Delay(_) => {}
+                    // What waits for runs without a result waits in vain.
+                    Next::Wait | Next::Done => return Ok(executor.finish(worker)?),
+                }
+            } else {
+                return Ok(executor.finish(worker)?);
+            }
+        }
+        std::thread::sleep(executor.pause());
+    }
+}

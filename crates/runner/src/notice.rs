@@ -1,0 +1,45 @@
+//! What a person should know besides the result. The runner reports it; each front end finds the
+//! words.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use retake_types::{LoopId, Run, RunId};
+
+/// One thing to know.
+#[derive(Debug)]
+pub enum Notice {
+    /// A run takes place, but nothing of it will be in the record.
+    NotRecorded(retake_store::Error),
+    /// The outcome could not be committed.
+    OutcomeNotRecorded(retake_store::Error),
+    OutputLost { bytes: u64, error: retake_store::Error },
+    /// A run of an earlier retake that died.
+    RunnerDied(Box<Run>),
+    /// A loop of an earlier retake that died.
+    LoopRunnerDied(LoopId),
+    DeadRunsNotMarked(retake_store::Error),
+    /// A process of a dead run.
+    Leftover { pid: i32, run: RunId, command: String, killed: bool },
+    /// Runs older than the retention were erased.
+    Erased { runs: u64, days: u32 },
+    NotErased(retake_store::Error),
+    /// A test report that could not be read.
+    ReportUnreadable { path: PathBuf, error: String },
+    /// A pattern of `tests.reports` that means nothing.
+    ReportPattern(String),
+    /// Changed files could not be found out.
+    ChangesUnknown(String),
+    /// File tracking went on without something it could not use.
+    TrackingImpaired(String),
+    /// Results of runs on other machines could not be collected.
+    RemoteNotCollected(String),
+}
+
+/// Receives notices, from any thread.
+pub type Notify = Arc<dyn Fn(Notice) + Send + Sync>;
+
+/// For tests and programs that show nothing.
+pub fn ignore() -> Notify {
+    Arc::new(|_| {})
+}

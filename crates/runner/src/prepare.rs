@@ -1,0 +1,423 @@
+//! From a request to something that can be spawned: the one place where a request is validated, its
+//! command line read, its environment made and its intent written without secrets.
+
+use std::cell::RefCell;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use retake_engine::{
+    Command, Detach, EnvironmentRules, Input, Launch, PARENT_VARIABLE, Stdin, check_variable,
+    interpret, locate, which,
+};
+use retake_store::redact::{Redactor, is_secret_name};
+use retake_types::config::RedactionConfig;
+use retake_types::request::{CommandForm, StdinSource};
+use retake_types::{
+    EnvMode, Intent, OsText, Redacted, RefusalReason, RequestString, RunRequest, ShellMode,
+};
+
+use crate::context::RunContext;
+use crate::{fingerprint, machine};
+
+/// The variable that tells nested runs where the record is.
+pub const STORE_VARIABLE: &str = "RETAKE_STORE";
+
+/// All variables of a command.
+pub type Environment = Vec<(OsString, OsString)>;
+
+/// A request that passed every check.
+#[derive(Debug)]
+pub struct PreparedRun {
+    /// As asked, with the arguments that its command line means. Holds secrets.
+    pub request: RunRequest,
+    /// The same without secrets.
+    pub intent: Intent,
+    pub command: Command,
+    pub redactor: Redactor,
+    /// Replacements already made in the intent.
+    pub redactions: u64,
+}
+
+/// A request that is refused: the intent it would have had, and every reason.
+#[derive(Debug)]
+pub struct RefusedRun {
+    pub intent: Box<Intent>,
+    pub reasons: Vec<RefusalReason>,
+}
+
+impl RefusedRun {
+    /// All reasons in one line.
+    pub fn listed(&self) -> String {
+        RefusalReason::listed(&self.reasons)
+    }
+}
+
+/// What only the caller of one particular run can give.
+#[derive(Default)]
+pub struct Provided {
+    /// The descriptor behind [`StdinSource::Provided`].
+    pub input: Option<Input>,
+    /// What the front end itself found wrong; the run is refused for it, with all other reasons.
+    pub reasons: Vec<RefusalReason>,
+}
+
+impl PreparedRun {
+    /// Validates the request and makes everything that a spawn needs of it.
+    pub fn new(request: RunRequest, context: &RunContext) -> Result<Self, RefusedRun> {
+        Self::with(request, context, Provided::default())
+    }
+
+    pub fn with(
+        mut request: RunRequest,
+        context: &RunContext,
+        provided: Provided,
+    ) -> Result<Self, RefusedRun> {
+        let Provided { input, mut reasons } = provided;
+        check(&request, &mut reasons);
+        let environment = environment(&request, context, &mut reasons);
+        read_command_line(&mut request, &environment, &mut reasons);
+        let redactor = redactor(&request, &context.redaction, &environment, &mut reasons);
+        let arguments: Vec<OsString> =
+            request.command.argv().iter().map(|text| text.as_os_str().to_owned()).collect();
+        let program = arguments.first().filter(|program| !program.is_empty());
+        let file = program
+            .and_then(|program| locate(program, &environment, request.cwd.as_path()).ok());
+        let (intent, redactions) = intent(&request, context, &environment, file.as_deref(), &redactor);
+        let unread = matches!(request.command.form, CommandForm::Line(_));
+        let launch = Launch {
+            arguments,
+            cwd: request.directory(),
+            environment,
+            timeout: request.timeout(),
+            grace: request.grace_ms.map_or(context.execution.grace, Duration::from_millis),
+            limits: request.limits,
+            nice: request.nice,
+            stdin: match (&request.stdin, input) {
+                (StdinSource::Inherit, _) => Stdin::Inherit,
+                (StdinSource::File(file), _) => Stdin::File(file.as_path().to_owned()),
+                (StdinSource::Provided, Some(input)) => Stdin::Given(input),
+                (StdinSource::Null | StdinSource::Provided, _) => Stdin::Null,
+            },
+            pty: request.pty,
+            detach: match (request.detach, &context.execution.detach_ok[..]) {
+                (true, _) => Detach::All,
+                (false, []) => Detach::None,
+                (false, names) => Detach::Named(names.to_vec()),
+            },
+        };
+        match Command::new(launch).map(|command| command.found(file)) {
+            Ok(command) if reasons.is_empty() => {
+                Ok(Self { request, intent, command, redactor, redactions })
+            }
+            Ok(_) => Err(RefusedRun { intent: Box::new(intent), reasons }),
+            Err(more) => {
+                // Why a command line means nothing was said when it was read.
+                let known = |reason: &RefusalReason| {
+                    unread && *reason == RefusalReason::EmptyCommand || reasons.contains(reason)
+                };
+                let more: Vec<_> = more.into_iter().filter(|reason| !known(reason)).collect();
+                reasons.extend(more);
+                if reasons.is_empty() {
+                    reasons.push(RefusalReason::EmptyCommand);
+                }
+                Err(RefusedRun { intent: Box::new(intent), reasons })
+            }
+        }
+    }
+}
+
+/// What can be said of a request without looking at this machine.
+fn check(request: &RunRequest, reasons: &mut Vec<RefusalReason>) {
+    for (name, value) in &request.environment.set {
+        for wrong in check_variable(name.as_os_str(), value.as_os_str()) {
+            if !reasons.contains(&wrong) {
+                reasons.push(wrong);
+            }
+        }
+    }
+}
+
+/// The command line as arguments: the request then says how it runs.
+fn read_command_line(
+    request: &mut RunRequest,
+    environment: &Environment,
+    reasons: &mut Vec<RefusalReason>,
+) {
+    let CommandForm::Line(mode) = request.command.form else { return };
+    let line = &request.command.text;
+    if line.trim().is_empty() {
+        if !reasons.contains(&RefusalReason::EmptyCommand) {
+            reasons.push(RefusalReason::EmptyCommand);
+        }
+        return;
+    }
+    if line.contains('\0') {
+        reasons.push(RefusalReason::NulByte(RequestString::CommandLine));
+        return;
+    }
+    let found = command_arguments(line, mode, environment, request.cwd.as_path());
+    match found {
+        Ok(form) => request.command.form = form,
+        Err(reason) => reasons.push(reason),
+    }
+}
+
+/// What a command line means where these variables are set.
+pub fn command_arguments(
+    line: &str,
+    mode: ShellMode,
+    environment: &[(OsString, OsString)],
+    cwd: &Path,
+) -> Result<CommandForm, RefusalReason> {
+    let given = environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
+    let path = given.or_else(|| std::env::var_os("PATH"));
+    let exists = |name: &str| which(OsStr::new(name), path.as_deref(), cwd).is_some();
+    match interpret(line, mode, exists) {
+        Ok(line) => {
+            let arguments = line.arguments.into_iter().map(OsText::from).collect();
+            Ok(match line.shell {
+                true => CommandForm::ShellArguments(arguments),
+                false => CommandForm::Arguments(arguments),
+            })
+        }
+        Err(needed) => Err(RefusalReason::ShellNeeded(needed.reason)),
+    }
+}
+
+/// Whether two names lead to the same directory; a name through links may stay as it is.
+fn same_directory(one: &Path, other: &Path) -> bool {
+    let id = |path: &Path| path.metadata().map(|meta| (meta.dev(), meta.ino()));
+    one == other || id(one).is_ok_and(|one| id(other).is_ok_and(|other| other == one))
+}
+
+/// What the command will find in its environment.
+pub fn environment(
+    request: &RunRequest,
+    context: &RunContext,
+    reasons: &mut Vec<RefusalReason>,
+) -> Environment {
+    let asked = &request.environment;
+    let set: Vec<(OsString, OsString)> = asked
+        .set
+        .iter()
+        .map(|(name, value)| (name.as_os_str().to_owned(), value.as_os_str().to_owned()))
+        .collect();
+    let unset: Vec<OsString> = asked.unset.iter().map(|name| name.as_os_str().to_owned()).collect();
+    let rules = EnvironmentRules {
+        mode: asked.mode,
+        set: &set,
+        unset: &unset,
+        allow: &context.execution.environment_allow,
+        secret: is_secret_name,
+    };
+    let mut environment = match &asked.base {
+        None => rules.apply(std::env::vars_os()),
+        Some(base) => rules.apply(base.iter().map(|(name, value)| {
+            (name.as_os_str().to_owned(), value.as_os_str().to_owned())
+        })),
+    };
+    for name in &asked.from_host {
+        match std::env::var_os(name) {
+            Some(value) => environment.push((name.into(), value)),
+            None => reasons.push(RefusalReason::HostSecretMissing { name: name.clone() }),
+        }
+    }
+    let cwd = request.cwd.as_path();
+    // Some programs trust PWD over getcwd(), and retake may have been started elsewhere.
+    let pwd = environment.iter_mut().find(|(name, _)| name == "PWD").map(|(_, value)| value);
+    if let Some(pwd) = pwd
+        && !set.iter().any(|(name, _)| name == "PWD")
+        && !same_directory(Path::new(pwd), cwd)
+    {
+        *pwd = cwd.into();
+    }
+    if asked.mode != EnvMode::Replace {
+        environment.retain(|(name, _)| name != PARENT_VARIABLE && name != STORE_VARIABLE);
+        environment.push((PARENT_VARIABLE.into(), request.id.to_string().into()));
+        // On another machine the record is not where it is here.
+        if asked.base.is_none() {
+            environment.push((STORE_VARIABLE.into(), context.project.store.clone().into()));
+        }
+    }
+    environment
+}
+
+/// Knows the values that must not be written down: those of variables that look secret or are named
+/// so, as the command gets them.
+pub fn redactor(
+    request: &RunRequest,
+    config: &RedactionConfig,
+    environment: &[(OsString, OsString)],
+    reasons: &mut Vec<RefusalReason>,
+) -> Redactor {
+    if !request.redaction.enabled {
+        return Redactor::off();
+    }
+    let mut secrets: Vec<(String, OsString)> = Vec::new();
+    for (name, value) in environment {
+        if let Some(name) = name.to_str()
+            && is_secret(name, request, config)
+        {
+            secrets.push((name.to_owned(), value.clone()));
+        }
+    }
+    for name in &request.redaction.secrets {
+        // A secret that the command does not get may still be printed by it.
+        if let Some(value) = std::env::var_os(name) {
+            secrets.push((name.clone(), value));
+        } else if !environment.iter().any(|(n, _)| n == name.as_str()) {
+            reasons.push(RefusalReason::UnknownSecret { name: name.clone() });
+        }
+    }
+    redactor_of(secrets, &config.patterns, reasons)
+}
+
+/// Whether the value of a variable of this name is a secret.
+pub fn is_secret(name: &str, request: &RunRequest, config: &RedactionConfig) -> bool {
+    let listed = |names: &[String]| names.iter().any(|listed| listed == name);
+    listed(&request.redaction.secrets)
+        || listed(&request.environment.from_host)
+        || listed(&config.secrets)
+        || is_secret_name(name) && !listed(&config.allow)
+}
+
+/// What is written down before the run, without secrets, and how many there were.
+fn intent(
+    request: &RunRequest,
+    context: &RunContext,
+    environment: &[(OsString, OsString)],
+    file: Option<&Path>,
+    redactor: &Redactor,
+) -> (Intent, u64) {
+    let (clean, redacted, count) = without_secrets(request, redactor);
+    let mut intent = bare_intent(clean);
+    // A variable that the configuration of that day names as a secret stays one.
+    let configured = context.redaction.secrets.iter().filter(|name| {
+        environment.iter().any(|(n, _)| n == name.as_str())
+            && !request.redaction.secrets.contains(name)
+    });
+    if request.redaction.enabled {
+        intent.request.redaction.secrets.extend(configured.cloned());
+    }
+    intent.redacted = redacted;
+    intent.program = file.and_then(|file| fingerprint::program(file, request.cwd.as_path()));
+    intent.variables = Some(fingerprint::variables(environment, &intent.request.redaction.secrets));
+    (intent, count)
+}
+
+/// The request with a mark in place of every secret, which parts those are, and how many.
+fn without_secrets(request: &RunRequest, redactor: &Redactor) -> (RunRequest, Redacted, u64) {
+    let mut clean = request.clone();
+    let (mut redacted, mut count) = (Redacted::default(), 0);
+    // Its secrets stand in the arguments too, and are counted there.
+    clean.command.text = redactor.redact_str(&request.command.text).0.into_owned();
+    if let CommandForm::Arguments(arguments) | CommandForm::ShellArguments(arguments) =
+        &mut clean.command.form
+    {
+        for (at, argument) in arguments.iter_mut().enumerate() {
+            let (bytes, found) = redactor.redact_bytes(argument.as_bytes());
+            if found > 0 {
+                redacted.arguments.push(at);
+                count += found;
+                *argument = OsText::from_bytes(bytes.into_owned());
+            }
+        }
+    }
+    for (name, value) in &mut clean.environment.set {
+        let name = name.to_string_lossy();
+        let text = value.to_string_lossy();
+        let (text, found) = redactor.redact_variable(&name, &text);
+        if found > 0 {
+            redacted.variables.push(name.into_owned());
+            count += found;
+            *value = OsText::from(text.into_owned());
+        }
+    }
+    for value in clean.labels.values_mut() {
+        let (text, found) = redactor.redact_str(value);
+        if found > 0 {
+            count += found;
+            *value = text.into_owned();
+        }
+    }
+    (clean, redacted, count)
+}
+
+/// An intent that says only what was asked for, and where and when.
+pub fn bare_intent(request: RunRequest) -> Intent {
+    Intent {
+        request,
+        redacted: Redacted::default(),
+        parent_id: std::env::var(PARENT_VARIABLE).ok().and_then(|id| id.parse().ok()),
+        start_time: Timestamp::now(),
+        host: machine::host(),
+        user: machine::user(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        program: None,
+        variables: None,
+    }
+}
+
+/// A redactor and what it was made of.
+struct MadeRedactor {
+    secrets: Vec<(String, OsString)>,
+    patterns: Vec<String>,
+    redactor: Redactor,
+}
+
+thread_local! {
+    /// The last one: a loop asks for the same thousands of times, and making it is not free.
+    static LAST: RefCell<Option<MadeRedactor>> = const { RefCell::new(None) };
+}
+
+fn redactor_of(
+    secrets: Vec<(String, OsString)>,
+    patterns: &[String],
+    reasons: &mut Vec<RefusalReason>,
+) -> Redactor {
+    let known = LAST.with_borrow(|last| {
+        let made = last.as_ref()?;
+        (made.secrets == secrets && made.patterns == patterns).then(|| made.redactor.clone())
+    });
+    if let Some(known) = known {
+        return known;
+    }
+    let before = reasons.len();
+    let mut builder = Redactor::builder();
+    for (name, value) in &secrets {
+        builder.secret(name.as_str(), value.as_bytes());
+    }
+    for pattern in patterns {
+        match pattern.split_once('=') {
+            Some((name, regex)) => {
+                builder.pattern(name, regex);
+            }
+            None => reasons.push(RefusalReason::RedactionPattern { pattern: pattern.clone() }),
+        }
+    }
+    let redactor = builder.build().unwrap_or_else(|error| {
+        reasons.push(RefusalReason::Redaction(error.to_string()));
+        Redactor::off()
+    });
+    if reasons.len() == before {
+        let (patterns, redactor) = (patterns.to_vec(), redactor.clone());
+        LAST.set(Some(MadeRedactor { secrets, patterns, redactor }));
+    }
+    redactor
+}
+
+/// The directory a request names, without `.` and doubled slashes, so that the record can be asked
+/// for it.
+pub fn absolute(from: &Path, given: Option<&Path>) -> PathBuf {
+    match given {
+        None => from.to_owned(),
+        Some(given) => {
+            let joined = from.join(given);
+            std::path::absolute(&joined).unwrap_or(joined)
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! What a start does for the runs before it: those whose runner died are marked, their processes
+//! killed, and what is older than the configured retention is erased.
+//!
+//! Nothing here fails a command: a record that cannot be tended is still a record that can be read.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use retake_store::Store;
+use retake_types::Run;
+
+use crate::leftovers::{self, Leftover};
+use crate::notice::{Notice, Notify};
+
+/// What a command may spend on compressing and indexing after it has answered.
+const SPARE_TIME: Duration = Duration::from_millis(30);
+
+/// Marks runs whose runner died and kills what they left running. Costs one directory read when
+/// there is nothing to do.
+pub fn recover(store: &mut Store, notify: &Notify) {
+    // A runner that is itself a leftover leaves a run behind when it is killed.
+    loop {
+        match store.recover() {
+            Ok(runs) if runs.is_empty() => return,
+            Ok(runs) => {
+                for run in &runs {
+                    notify(Notice::RunnerDied(Box::new(run.clone())));
+                }
+                sweep(&runs, notify);
+            }
+            Err(error) => return notify(Notice::DeadRunsNotMarked(error)),
+        }
+    }
+}
+
+fn sweep(runs: &[Run], notify: &Notify) {
+    let belongs = |leftover: &Leftover| {
+        let run = runs.iter().find(|run| run.intent.id() == leftover.run);
+        run.is_some_and(|run| leftover.began_after(run.intent.start_time))
+    };
+    // A process can fork between the look and its end.
+    for _ in 0..10 {
+        let found: Vec<_> = leftovers::marked().into_iter().filter(belongs).collect();
+        if found.is_empty() {
+            return;
+        }
+        let stuck = leftovers::end(&found);
+        for leftover in &found {
+            notify(leftover.notice(!stuck.iter().any(|stuck| stuck.pid == leftover.pid)));
+        }
+        if !stuck.is_empty() {
+            return;
+        }
+    }
+}
+
+/// Erases exec runs older than this many days (0: never), looking at most once a day.
+pub fn retain(store: &mut Store, days: u64, notify: &Notify) {
+    let Some(days) = u32::try_from(days).ok().filter(|days| *days > 0) else { return };
+    match store.retain(days, Timestamp::now()) {
+        Ok(Some(erased)) if !erased.runs.is_empty() => {
+            notify(Notice::Erased { runs: erased.runs.len() as u64, days });
+        }
+        Ok(_) => {}
+        Err(error) => notify(Notice::NotErased(error)),
+    }
+}
+
+/// Marks dead runs, compresses and indexes, for as long as nobody minds. Only after the answer is
+/// printed. Where nothing may be written this is left to a command that may.
+pub fn tend(mut store: Store, notify: &Notify) {
+    if !store.needs_tending() {
+        return;
+    }
+    let path = store.path().to_owned();
+    drop(store);
+    let Ok(mut store) = Store::open(&path) else { return };
+    recover(&mut store, notify);
+    // What fails here fails again, and is reported, where someone asks for its result.
+    drop(store.compact(SPARE_TIME));
+}

@@ -1,0 +1,365 @@
+//! One run, on the record: intent, engine, redaction, capture, outcome, in that order.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use retake_engine::{Cancel, Keeper, LiveOutput, ProcessEvent, ProcessResult};
+use retake_store::redact::{Redactor, StreamRedactor};
+use retake_store::{Recording, Store};
+use retake_types::{
+    Ending, ErrorCode, Intent, Outcome, Run, RunError, StartFailure, State, Stream, signal_name,
+    text,
+};
+
+use crate::context::RunContext;
+use crate::head_tail::HeadTail;
+use crate::notice::Notice;
+use crate::prepare::PreparedRun;
+use crate::signals;
+
+/// A run that is over, as it was recorded.
+#[derive(Debug)]
+pub struct FinishedRun {
+    pub run: Run,
+    pub outcome: Outcome,
+    /// The part of each stream that the caller asked to have.
+    pub output: [Vec<u8>; 2],
+    /// The run was ended because the reader of its output is gone, like any program in a pipe.
+    pub reader_gone: bool,
+    /// Bytes that were captured but that our own reader did not take in time.
+    pub unread_bytes: u64,
+}
+
+/// How much of the output the caller wants back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carry {
+    /// As much as the request says; more output than that is an error of the run.
+    Requested,
+    /// Beginning and end, this much of each stream.
+    Excerpt(u64),
+    Nothing,
+}
+
+/// What the caller does with one run's output.
+#[derive(Clone, Copy, Debug)]
+pub struct OutputUse {
+    pub carry: Carry,
+    /// Whether output passes through to our own stdout and stderr.
+    pub forward: bool,
+}
+
+impl OutputUse {
+    pub const NONE: Self = Self { carry: Carry::Nothing, forward: false };
+
+    pub fn excerpt(bytes: u64) -> Self {
+        Self { carry: Carry::Excerpt(bytes), forward: false }
+    }
+}
+
+/// Sees what a run writes, before redaction, and what it did, before that is recorded.
+pub trait Observer {
+    fn output(&mut self, _stream: Stream, _bytes: &[u8]) {}
+
+    /// What the run did, for the record.
+    fn effects(&mut self, _result: &ProcessResult, _past: Past<'_>) -> Option<serde_json::Value> {
+        None
+    }
+}
+
+/// The run itself, and the record of those before it where there is one.
+#[derive(Clone, Copy)]
+pub struct Past<'a> {
+    pub intent: &'a Intent,
+    pub store: Option<&'a Store>,
+}
+
+/// Nobody.
+impl Observer for () {}
+
+/// One stream on its way into the record.
+struct CapturedStream {
+    redactor: StreamRedactor,
+    carried: HeadTail,
+    kept: u64,
+    room: u64,
+    raw: u64,
+    over: bool,
+}
+
+/// A run that is over and not yet recorded.
+pub struct ExecutedRun {
+    pub intent: Intent,
+    pub ending: Ending,
+    pub result: ProcessResult,
+    output: [Vec<u8>; 2],
+}
+
+/// Runs it. With a recording its intent is already committed.
+pub fn run(
+    prepared: PreparedRun,
+    context: &RunContext,
+    (keeper, cancel): (&mut Keeper, &Cancel),
+    record: Option<(&mut Store, Recording)>,
+    output_use: OutputUse,
+    observer: &mut dyn Observer,
+) -> FinishedRun {
+    let (mut store, mut recording) = match record {
+        Some((store, recording)) => (Some(store), Some(recording)),
+        None => (None, None),
+    };
+    let mut keep = |stream, bytes: &[u8]| {
+        if let Some(recording) = &mut recording {
+            recording.append(stream, bytes);
+        }
+    };
+    let past = store.as_deref();
+    let ExecutedRun { intent, ending, result, output } =
+        execute(prepared, context, (keeper, cancel), &mut keep, output_use, observer, past);
+    let mut run = Run { intent, state: State::Finished, ending: Some(ending), recorded: false };
+    if let (Some(store), Some(recording)) = (store.as_mut(), recording)
+        && let Some(ending) = run.ending.take()
+    {
+        match recording.finish(store, ending.clone()) {
+            Ok(kept) => {
+                run.ending = Some(kept.ending);
+                run.recorded = true;
+                if let Some(error) = kept.problem {
+                    let bytes = kept.lost[0] + kept.lost[1];
+                    (context.notify)(Notice::OutputLost { bytes, error });
+                }
+            }
+            Err(error) => {
+                (context.notify)(Notice::OutcomeNotRecorded(error));
+                run.ending = Some(ending);
+            }
+        }
+    }
+    FinishedRun {
+        run,
+        reader_gone: result.relay_error == Some(libc::EPIPE),
+        unread_bytes: result.unread.iter().sum(),
+        outcome: result.outcome,
+        output,
+    }
+}
+
+/// Runs it and gives every byte that is to be kept, redacted, to `keep`.
+pub fn execute(
+    prepared: PreparedRun,
+    context: &RunContext,
+    (keeper, cancel): (&mut Keeper, &Cancel),
+    keep: &mut dyn FnMut(Stream, &[u8]),
+    output_use: OutputUse,
+    observer: &mut dyn Observer,
+    store: Option<&Store>,
+) -> ExecutedRun {
+    let capture = prepared.request.output.capture;
+    let limit = prepared.request.output.max_bytes.unwrap_or(context.execution.max_output_bytes);
+    let carried = match output_use.carry {
+        Carry::Requested => limit,
+        Carry::Excerpt(bytes) => bytes,
+        Carry::Nothing => 0,
+    };
+    let mut captured = Stream::BOTH.map(|stream| CapturedStream {
+        redactor: prepared.redactor.stream(),
+        carried: HeadTail::new(if capture.keeps(stream) { carried as usize } else { 0 }),
+        kept: 0,
+        room: context.execution.max_capture_bytes,
+        raw: 0,
+        over: false,
+    });
+    let (stdout, stderr) = (std::io::stdout(), std::io::stderr());
+    let live = if output_use.forward {
+        LiveOutput { stdout: Some(stdout.as_fd()), stderr: Some(stderr.as_fd()) }
+    } else {
+        LiveOutput::default()
+    };
+    let result = keeper.run(&prepared.command, cancel, live, &mut |event| match event {
+        ProcessEvent::Output { stream, bytes } => {
+            let captured = &mut captured[stream.index()];
+            captured.raw += bytes.len() as u64;
+            observer.output(stream, bytes);
+            if capture.keeps(stream) {
+                captured.take(stream, Some(bytes), keep);
+            }
+        }
+        ProcessEvent::Suspended { by_child } => signals::stop(by_child),
+        ProcessEvent::Started { .. } | ProcessEvent::Finished(_) => {}
+    });
+    let mut redactions = prepared.redactions;
+    for stream in Stream::BOTH {
+        let captured = &mut captured[stream.index()];
+        captured.take(stream, None, keep);
+        redactions += captured.redactor.count();
+    }
+    let larger = output_use.carry == Carry::Requested;
+    let over = captured.iter().any(|c| c.over || (larger && c.kept > limit));
+    let mut ending = ending(&result, &prepared, over, &captured, redactions);
+    ending.error = explain(&result, &prepared, over.then_some(limit));
+    let past = Past { intent: &prepared.intent, store };
+    let effects = observer.effects(&result, past);
+    ending.effects = effects.map(|effects| redacted(effects, &prepared.redactor));
+    let output = captured.map(|c| c.carried.finish());
+    ExecutedRun { intent: prepared.intent, ending, result, output }
+}
+
+impl CapturedStream {
+    /// Redacts and keeps bytes; `None` ends the stream.
+    fn take(&mut self, stream: Stream, bytes: Option<&[u8]>, to: &mut dyn FnMut(Stream, &[u8])) {
+        let Self { redactor, carried, kept, room, over, .. } = self;
+        let mut keep = |clean: &[u8]| {
+            *kept += clean.len() as u64;
+            carried.push(clean);
+            let fits = usize::try_from(*room).unwrap_or(usize::MAX).min(clean.len());
+            *over |= fits < clean.len();
+            *room -= fits as u64;
+            to(stream, &clean[..fits]);
+        };
+        match bytes {
+            Some(bytes) => redactor.push(bytes, &mut keep),
+            None => redactor.finish(&mut keep),
+        }
+    }
+}
+
+fn ending(
+    result: &ProcessResult,
+    prepared: &PreparedRun,
+    over: bool,
+    captured: &[CapturedStream; 2],
+    redactions: u64,
+) -> Ending {
+    let start = prepared.intent.start_time;
+    let duration_ms =
+        u64::try_from(result.duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
+    Ending {
+        exit_code: Some(exit_code(result)),
+        duration_ms,
+        stdout_bytes: captured[0].kept,
+        stderr_bytes: captured[1].kept,
+        stdout_raw_bytes: captured[0].raw,
+        stderr_raw_bytes: captured[1].raw,
+        truncated: over,
+        leaked: result.leaked,
+        left_processes: result.left.clone(),
+        usage: result.usage,
+        redactions,
+        ..Ending::bare(&result.outcome, end_time(start, result.duration))
+    }
+}
+
+/// Names and messages can hold secrets as well as output can.
+pub fn redacted(value: serde_json::Value, redactor: &Redactor) -> serde_json::Value {
+    use serde_json::Value;
+    match value {
+        Value::String(text) => Value::String(redactor.redact_str(&text).0.into_owned()),
+        Value::Array(values) => values.into_iter().map(|value| redacted(value, redactor)).collect(),
+        Value::Object(members) => members
+            .into_iter()
+            .map(|(key, value)| {
+                (redactor.redact_str(&key).0.into_owned(), redacted(value, redactor))
+            })
+            .collect(),
+        other => other,
+    }
+}
+
+fn end_time(start: Timestamp, duration: Duration) -> Timestamp {
+    // Past the end of all calendars a start is as good an end as any.
+    start.checked_add(duration).unwrap_or(start)
+}
+
+/// What retake exits with. Output that cannot be written, and a run whose keeper was killed, are
+/// failures of retake's own.
+fn exit_code(result: &ProcessResult) -> i32 {
+    match result.relay_error {
+        None | Some(libc::EPIPE) => result.outcome.exit_code().unwrap_or(125),
+        Some(_) => 125,
+    }
+}
+
+/// The one error of a run, if it has one: the first that applies. What to do about it is for the
+/// front end to say.
+fn explain(result: &ProcessResult, prepared: &PreparedRun, over: Option<u64>) -> Option<RunError> {
+    let error = |code, message: String| {
+        Some(RunError { code, message, hint: None, problems: Vec::new() })
+    };
+    match &result.outcome {
+        Outcome::NotStarted(failure) => Some(start_error(failure)),
+        Outcome::LimitExceeded(limit, _) => error(
+            ErrorCode::LimitExceeded,
+            format!("the run exceeded its {limit} limit and was ended"),
+        ),
+        Outcome::Cancelled(libc::SIGPIPE) => error(
+            ErrorCode::Cancelled,
+            match result.relay_error {
+                None | Some(libc::EPIPE) => {
+                    "nobody reads the output any more, so the run was ended".into()
+                }
+                Some(errno) => {
+                    let why = std::io::Error::from_raw_os_error(errno);
+                    format!("the output could not be passed on, so the run was ended: {why}")
+                }
+            },
+        ),
+        Outcome::Cancelled(signal) => {
+            error(ErrorCode::Cancelled, format!("cancelled by {}", signal_name(*signal)))
+        }
+        Outcome::TimedOut => error(
+            ErrorCode::Timeout,
+            format!(
+                "timed out after {}",
+                text::duration(prepared.request.timeout().unwrap_or_default())
+            ),
+        ),
+        Outcome::Exited(0) => {
+            let limit = over?;
+            error(
+                ErrorCode::OutputTooLarge,
+                format!("the output is larger than the result carries ({} KB per stream)", limit / 1024),
+            )
+        }
+        Outcome::Exited(code) => {
+            error(ErrorCode::Failed, format!("the command exited with code {code}"))
+        }
+        Outcome::Signaled(signal) => {
+            error(ErrorCode::Failed, format!("the command was ended by {}", signal_name(*signal)))
+        }
+        Outcome::Interrupted => error(
+            ErrorCode::Failed,
+            "the process that kept this run was killed, and the run with it".into(),
+        ),
+    }
+}
+
+/// The error of a run that did not start.
+pub fn start_error(failure: &StartFailure) -> RunError {
+    let code = match failure {
+        StartFailure::Refused(_) => ErrorCode::InvalidRequest,
+        StartFailure::WorkingDirectory(_) => ErrorCode::WorkingDirectory,
+        StartFailure::NotFound(_)
+        | StartFailure::NotExecutable(_)
+        | StartFailure::WrongFormat(_)
+        | StartFailure::MissingInterpreter(_) => ErrorCode::NotFound,
+        StartFailure::NoResources(_) => ErrorCode::NoResources,
+    };
+    RunError {
+        code,
+        message: failure.to_string(),
+        hint: None,
+        problems: match failure {
+            StartFailure::Refused(problems) => problems.clone(),
+            _ => Vec::new(),
+        },
+    }
+}
+
+/// A run that did not start, as its result shows it.
+pub fn not_started(intent: Intent, failure: StartFailure) -> FinishedRun {
+    let error = Some(start_error(&failure));
+    let outcome = Outcome::NotStarted(failure);
+    let ending = Ending { error, ..Ending::bare(&outcome, Timestamp::now()) };
+    let run = Run { intent, state: State::Finished, ending: Some(ending), recorded: false };
+    FinishedRun { run, outcome, output: Default::default(), reader_gone: false, unread_bytes: 0 }
+}

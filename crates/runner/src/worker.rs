@@ -1,0 +1,204 @@
+//! A worker: a keeper that runs one command at a time, a way to end it, and the record.
+//!
+//! All workers of a program are started before any of them opens the record or a thread begins: a
+//! keeper is a fork, and would otherwise hold on to locks and descriptors that are not its own.
+
+use std::io;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use retake_engine::{
+    Cancel, Command, Keeper, KeeperSession, KeeperSettings, Launch, LiveOutput, ProcessEvent,
+};
+use retake_store::{Recording, Store};
+use retake_types::{Intent, Outcome, RefusalReason};
+
+use crate::context::RunContext;
+use crate::notice::Notice;
+use crate::prepare::PreparedRun;
+use crate::run::{self, FinishedRun, Observer, OutputUse};
+use crate::{recovery, signals};
+
+/// How much of the output of a helper program is kept.
+const HELPER_OUTPUT: usize = 16 << 20;
+
+pub struct Worker {
+    keeper: Keeper,
+    cancel: Cancel,
+    context: Arc<RunContext>,
+    store: Option<Store>,
+}
+
+/// A run that may not take place, because it could not be recorded and the configuration demands
+/// that.
+#[derive(Debug)]
+pub struct Unrecorded {
+    pub intent: Box<Intent>,
+    pub error: retake_store::Error,
+}
+
+impl std::fmt::Display for Unrecorded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "it cannot be recorded, and execution.audit.required is set: {}", self.error)
+    }
+}
+
+impl Worker {
+    /// Starts as many workers as asked; signals that ask for the end then reach all of them.
+    pub fn start(
+        count: usize,
+        session: KeeperSession,
+        context: &Arc<RunContext>,
+    ) -> io::Result<Vec<Self>> {
+        let keepers: Vec<Keeper> = (0..count)
+            .map(|_| Keeper::start(settings(session)))
+            .collect::<io::Result<_>>()?;
+        let cancels = signals::install(count)?;
+        let workers = keepers.into_iter().zip(cancels).map(|(keeper, cancel)| Self {
+            keeper,
+            cancel: cancel.clone(),
+            context: context.clone(),
+            store: None,
+        });
+        Ok(workers.collect())
+    }
+
+    /// One worker that signals reach.
+    pub fn single(session: KeeperSession, context: &Arc<RunContext>) -> io::Result<Self> {
+        let mut workers = Self::start(1, session, context)?;
+        Ok(workers.remove(0))
+    }
+
+    /// A worker whose runs are ended by the holder of their token, and not by a signal. May be made
+    /// at any time: a keeper closes what is not its own.
+    pub fn independent(context: &Arc<RunContext>) -> io::Result<Self> {
+        let keeper = Keeper::start(settings(KeeperSession::Own))?;
+        Ok(Self { keeper, cancel: Cancel::new()?, context: context.clone(), store: None })
+    }
+
+    /// The token that ends the next runs of an independent worker.
+    pub fn arm(&mut self, cancel: Cancel) {
+        self.cancel = cancel;
+    }
+
+    pub fn context(&self) -> &Arc<RunContext> {
+        &self.context
+    }
+
+    /// Runs on the record. The intent is committed before anything starts.
+    pub fn run(
+        &mut self,
+        mut prepared: PreparedRun,
+        output_use: OutputUse,
+        observer: &mut dyn Observer,
+    ) -> Result<FinishedRun, Unrecorded> {
+        prepared.intent.start_time = Timestamp::now();
+        let audit = self.context.execution.audit;
+        let recording = match audit.enabled.then(|| self.begin(&prepared.intent)) {
+            Some(Ok(recording)) => Some(recording),
+            Some(Err(error)) if audit.required => {
+                return Err(Unrecorded { intent: Box::new(prepared.intent), error });
+            }
+            Some(Err(error)) => {
+                (self.context.notify)(Notice::NotRecorded(error));
+                // The next run finds out anew whether there is a record.
+                self.store = None;
+                None
+            }
+            None => None,
+        };
+        let record = self.store.as_mut().zip(recording);
+        let parts = (&mut self.keeper, &self.cancel);
+        Ok(run::run(prepared, &self.context, parts, record, output_use, observer))
+    }
+
+    pub fn cancel(&self) -> &Cancel {
+        &self.cancel
+    }
+
+    /// The process that spawns this worker's commands.
+    pub fn keeper_pid(&self) -> i32 {
+        self.keeper.pid()
+    }
+
+    /// What a library needs to run commands of its own, off the record.
+    pub fn parts(&mut self) -> (&mut Keeper, &Cancel) {
+        (&mut self.keeper, &self.cancel)
+    }
+
+    /// The keeper for programs that follow runs on other machines, and the record they are
+    /// collected in.
+    pub fn keeper_and_store(&mut self) -> retake_store::Result<(&mut Keeper, &mut Store)> {
+        self.store()?;
+        let store = self.store.as_mut().expect("just opened");
+        Ok((&mut self.keeper, store))
+    }
+
+    /// Runs a helper program such as git, off the record. Gives its outcome and what it printed, as
+    /// far as that fits.
+    pub fn run_helper(
+        &mut self,
+        launch: Launch,
+    ) -> Result<(Outcome, [Vec<u8>; 2]), Vec<RefusalReason>> {
+        let command = Command::new(launch)?;
+        let mut output = [Vec::new(), Vec::new()];
+        let live = LiveOutput::default();
+        let result = self.keeper.run(&command, &self.cancel, live, &mut |event| {
+            if let ProcessEvent::Output { stream, bytes } = event {
+                let kept: &mut Vec<u8> = &mut output[stream.index()];
+                let room = HELPER_OUTPUT.saturating_sub(kept.len());
+                kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            }
+        });
+        Ok((result.outcome, output))
+    }
+
+    /// Opens the record if need be, sees to runs whose runner died, and commits the intent.
+    fn begin(&mut self, intent: &Intent) -> retake_store::Result<Recording> {
+        self.store()?.begin(intent)
+    }
+
+    /// The record, opened on first use.
+    pub fn store(&mut self) -> retake_store::Result<&mut Store> {
+        if self.store.is_none() {
+            let mut store = Store::open(&self.context.project.store)?;
+            recovery::recover(&mut store, &self.context.notify);
+            (self.context.on_open)(&mut store, &self.context.notify);
+            self.store = Some(store);
+        }
+        Ok(self.store.as_mut().expect("just opened"))
+    }
+
+    /// Ends the keeper and gives signals back their usual meaning. What is left can wait until the
+    /// answer is printed.
+    pub fn end(self) -> EndedWorker {
+        drop(self.keeper);
+        signals::uninstall();
+        EndedWorker { store: self.store, context: self.context }
+    }
+}
+
+fn settings(session: KeeperSession) -> KeeperSettings {
+    KeeperSettings {
+        session,
+        dispositions: signals::original(),
+        owns_children: true,
+        own_mounts: false,
+    }
+}
+
+/// What is left of a worker.
+pub struct EndedWorker {
+    store: Option<Store>,
+    context: Arc<RunContext>,
+}
+
+impl EndedWorker {
+    /// Erases runs that are older than the retention. Gives the record if it was used.
+    pub fn retain(self) -> Option<Store> {
+        let mut store = self.store?;
+        let days = self.context.execution.audit.retention_days;
+        recovery::retain(&mut store, days, &self.context.notify);
+        Some(store)
+    }
+}

@@ -1,0 +1,281 @@
+//! The keys under `agent:`.
+
+use super::keys::{Key, KeyKind};
+
+const fn agent(
+    path: &'static str,
+    kind: KeyKind,
+    default: &'static str,
+    workspace: bool,
+    about: &'static str,
+) -> Key {
+    Key { path, kind, default, about, workspace }
+}
+
+const COUNT: KeyKind = KeyKind::Number { min: 1, max: 1_000_000 };
+const COUNT_TOKENS: KeyKind = KeyKind::Number { min: 1, max: 1_000_000_000_000 };
+const FROM_ZERO: KeyKind = KeyKind::Number { min: 0, max: 1_000_000 };
+const W: bool = true;
+const P: bool = false;
+
+pub(super) const KEYS: [Key; 55] = [
+    agent("agent.workspacesDir", KeyKind::Text, ".agent/workspaces", P, "Where workspaces are"),
+    agent(
+        "agent.templatesDir",
+        KeyKind::Text,
+        ".agent/templates",
+        P,
+        "Where the project's templates are",
+    ),
+    agent("agent.archiveDir", KeyKind::Text, ".agent/archive", P, "Where archived workspaces are"),
+    agent(
+        "agent.promptsDir",
+        KeyKind::Text,
+        ".agent/prompts",
+        P,
+        "Where the project's own prompts are",
+    ),
+    agent("agent.globalTemplatesDir", KeyKind::Text, "", P, "Where templates for all projects are"),
+    agent("agent.colors", KeyKind::Truth, "true", P, "Whether output on a terminal is coloured"),
+    agent(
+        "agent.defaultMaxIterations",
+        COUNT,
+        "",
+        P,
+        "Iterations of a run (unset: 50 in loop mode, 20 in iterative)",
+    ),
+    agent("agent.defaultDelay", KeyKind::Duration, "2s", P, "Pause between iterations"),
+    agent(
+        "agent.defaultStagnationThreshold",
+        FROM_ZERO,
+        "2",
+        P,
+        "Iterations without work before an iterative run stops; 0 is never",
+    ),
+    agent(
+        "agent.outputLevel",
+        KeyKind::Word(&["quiet", "progress", "verbose"]),
+        "progress",
+        W,
+        "How much is shown",
+    ),
+    agent("agent.notifyUrl", KeyKind::Text, "", W, "Where notifications are posted (ntfy)"),
+    agent("agent.notifyEvents", KeyKind::Words, "all", W, "Which events are notified"),
+    agent("agent.notifyTimeout", KeyKind::Duration, "10s", P, "How long one notification may take"),
+    agent(
+        "agent.notification.statusWatch.enabled",
+        KeyKind::Truth,
+        "true",
+        P,
+        "Whether changes of the status are notified",
+    ),
+    agent(
+        "agent.notification.statusWatch.debounceMs",
+        KeyKind::Number { min: 500, max: 10_000 },
+        "2000",
+        P,
+        "How long a status must rest before it is passed on",
+    ),
+    agent(
+        "agent.notification.statusWatch.notifyOnlyMeaningful",
+        KeyKind::Truth,
+        "true",
+        P,
+        "Whether a new time stamp alone is passed over",
+    ),
+    agent(
+        "agent.kind",
+        KeyKind::Word(&["claude", "codex", "gemini", "opencode", "custom"]),
+        "claude",
+        W,
+        "Which agent",
+    ),
+    agent("agent.command", KeyKind::Text, "", W, "The agent's program (unset: its own name)"),
+    agent("agent.args", KeyKind::Words, "", W, "Arguments for the agent"),
+    agent("agent.claude.command", KeyKind::Text, "claude", W, "The program of Claude Code"),
+    agent("agent.claude.args", KeyKind::Words, "", W, "Arguments for Claude Code"),
+    agent("agent.timeout", KeyKind::Duration, "1800s", W, "An iteration is ended after this time"),
+    agent(
+        "agent.resultGrace",
+        KeyKind::Duration,
+        "60s",
+        W,
+        "How long an agent may live on after its result",
+    ),
+    agent("agent.env", KeyKind::Pairs, "", W, "Variables for the agent"),
+    agent(
+        "agent.track_file_changes",
+        KeyKind::Truth,
+        "true",
+        W,
+        "Whether changed files are found out",
+    ),
+    agent(
+        "agent.parse_tests",
+        KeyKind::Truth,
+        "true",
+        W,
+        "Whether test results are read from the output",
+    ),
+    agent("agent.hooks.pre.run", KeyKind::Text, "", W, "A command before each iteration"),
+    agent("agent.hooks.pre.timeout", KeyKind::Duration, "30s", W, "How long it may take"),
+    agent(
+        "agent.hooks.pre.on_failure",
+        KeyKind::Word(&["skip", "stop"]),
+        "stop",
+        W,
+        "Whether its failure leaves the iteration out or ends the loop",
+    ),
+    agent("agent.hooks.post.run", KeyKind::Text, "", W, "A command after each iteration"),
+    agent("agent.hooks.post.timeout", KeyKind::Duration, "30s", W, "How long it may take"),
+    agent(
+        "agent.hooks.post.on_failure",
+        KeyKind::Word(&["skip", "stop"]),
+        "stop",
+        W,
+        "Whether its failure is passed over or ends the loop",
+    ),
+    agent(
+        "agent.verification.autoVerify",
+        KeyKind::Truth,
+        "false",
+        W,
+        "Whether the agent itself verifies completion",
+    ),
+    agent(
+        "agent.verification.command",
+        KeyKind::Text,
+        "",
+        W,
+        "A command that must pass before completion is accepted",
+    ),
+    agent(
+        "agent.verification.timeout",
+        KeyKind::Duration,
+        "1800s",
+        W,
+        "How long verification may take",
+    ),
+    agent(
+        "agent.verification.resumeOnFail",
+        KeyKind::Truth,
+        "true",
+        W,
+        "Whether the loop goes on when verification fails",
+    ),
+    agent(
+        "agent.verification.maxAttempts",
+        KeyKind::Number { min: 1, max: 10 },
+        "2",
+        W,
+        "How often the loop goes on after a failed verification",
+    ),
+    agent(
+        "agent.verification.reportFilename",
+        KeyKind::Text,
+        "verification-report.md",
+        W,
+        "The name of the report in reports/",
+    ),
+    agent(
+        "agent.verification.depth",
+        KeyKind::Word(&["quick", "standard", "deep"]),
+        "standard",
+        W,
+        "How closely the agent looks",
+    ),
+    agent(
+        "agent.verification.notifyOnVerification",
+        KeyKind::Truth,
+        "true",
+        W,
+        "Whether the result is notified",
+    ),
+    agent(
+        "agent.todoFallback",
+        KeyKind::Truth,
+        "true",
+        W,
+        "Whether TODO.md decides while there is no valid status",
+    ),
+    agent("agent.maxCost", KeyKind::Money, "", W, "What a loop may cost, in US dollars"),
+    agent("agent.maxTokens", COUNT_TOKENS, "", W, "How many tokens a loop may use"),
+    agent("agent.maxTime", KeyKind::Duration, "", W, "How long a loop may take"),
+    agent(
+        "agent.maxIterationCost",
+        KeyKind::Money,
+        "",
+        W,
+        "What one iteration may cost, in US dollars",
+    ),
+    agent("agent.maxIterationTokens", COUNT_TOKENS, "", W, "How many tokens one iteration may use"),
+    agent(
+        "agent.maxFailures",
+        FROM_ZERO,
+        "1",
+        W,
+        "Failures in a row before the loop stops; 0 is never",
+    ),
+    agent(
+        "agent.maxNoProgress",
+        FROM_ZERO,
+        "0",
+        W,
+        "Iterations in a row without progress before the loop stops; 0 is never",
+    ),
+    agent(
+        "agent.onLimit",
+        KeyKind::Word(&["wait", "stop"]),
+        "wait",
+        W,
+        "What to do when the account's limit is reached",
+    ),
+    agent(
+        "agent.retry.first",
+        KeyKind::Duration,
+        "1s",
+        W,
+        "Wait before the first new try after an API error; doubles",
+    ),
+    agent("agent.retry.longest", KeyKind::Duration, "60s", W, "The longest such wait"),
+    agent(
+        "agent.retry.tries",
+        FROM_ZERO,
+        "10",
+        W,
+        "New tries before the iteration counts as failed",
+    ),
+    agent(
+        "agent.checkpoint",
+        KeyKind::Truth,
+        "false",
+        W,
+        "Whether the tree's state is kept in git after each iteration",
+    ),
+    agent(
+        "agent.failIncomplete",
+        KeyKind::Truth,
+        "false",
+        W,
+        "Whether a stop without completion has an exit code of its own",
+    ),
+    agent(
+        "agent.mcp",
+        KeyKind::Truth,
+        "false",
+        P,
+        "Whether agents are offered retake's MCP server to run their commands with",
+    ),
+];
+
+/// A key by its path below `agent`.
+pub fn agent_key(path: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.path.strip_prefix("agent.") == Some(path))
+}
+
+/// The keys below `agent` that configure an agent's loop, with their paths below it.
+pub fn agent_keys() -> impl Iterator<Item = (&'static str, &'static Key)> {
+    let keys = KEYS.iter().filter_map(|key| Some((key.path.strip_prefix("agent.")?, key)));
+    // Whether agents are offered the MCP server is decided before a loop starts.
+    keys.filter(|(path, _)| *path != "mcp")
+}

@@ -1,0 +1,353 @@
+//! Every configuration key: its name, what it takes, what it is without configuration.
+//!
+//! One table feeds reading, checking, `config --explain` and the file that `init` writes.
+
+use super::agent_keys;
+
+/// What a key takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyKind {
+    /// A whole number within these bounds.
+    Number {
+        min: u64,
+        max: u64,
+    },
+    Truth,
+    /// One of these words.
+    Word(&'static [&'static str]),
+    Words,
+    Text,
+    /// An amount of money, more than nothing.
+    Money,
+    /// `3s`, `20m`, `2h` or seconds.
+    Duration,
+    /// Names with values.
+    Pairs,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    pub path: &'static str,
+    pub kind: KeyKind,
+    /// Empty means unset where a kind has no empty value.
+    pub default: &'static str,
+    pub about: &'static str,
+    /// Whether a workspace may set it in the `config` object of its metadata.
+    pub workspace: bool,
+}
+
+impl Key {
+    /// The last part of the path.
+    pub fn name(&self) -> &'static str {
+        self.path.rsplit('.').next().unwrap_or(self.path)
+    }
+
+    /// Everything before the last part.
+    pub fn section(&self) -> &'static str {
+        self.path.rsplit_once('.').map_or("", |(section, _)| section)
+    }
+}
+
+const fn key(path: &'static str, kind: KeyKind, default: &'static str, about: &'static str) -> Key {
+    Key { path, kind, default, about, workspace: false }
+}
+
+const fn number(min: u64, max: u64) -> KeyKind {
+    KeyKind::Number { min, max }
+}
+
+const OWN: [Key; 24] = [
+    key(
+        "execution.default_timeout_seconds",
+        number(1, 31_536_000),
+        "300",
+        "A run without --timeout is ended after this many seconds",
+    ),
+    key(
+        "execution.grace_seconds",
+        number(0, 86_400),
+        "5",
+        "Between asking a run to end (TERM) and killing it",
+    ),
+    key(
+        "execution.max_output_kb",
+        number(0, 1_048_576),
+        "1024",
+        "How much of each stream a result carries; the rest is in the record",
+    ),
+    key(
+        "execution.max_capture_mb",
+        number(1, 1 << 40),
+        "4096",
+        "How much of each stream is kept at most; protects the disk",
+    ),
+    key(
+        "execution.use_shell",
+        KeyKind::Word(&["auto", "true", "false"]),
+        "auto",
+        "Whether a command given as one string may go through /bin/sh",
+    ),
+    key(
+        "execution.detach_ok",
+        KeyKind::Words,
+        "",
+        "Programs that may outlive a run, such as a compiler cache daemon",
+    ),
+    key(
+        "execution.environment.mode",
+        KeyKind::Word(&["inherit", "replace", "merge"]),
+        "inherit",
+        "What a child's variables start from",
+    ),
+    key(
+        "execution.environment.allow",
+        KeyKind::Words,
+        "",
+        "Variables that mode merge passes on although they look secret or dangerous",
+    ),
+    key("execution.audit.enabled", KeyKind::Truth, "true", "Whether runs are recorded"),
+    key(
+        "execution.audit.required",
+        KeyKind::Truth,
+        "false",
+        "Whether a run that cannot be recorded is refused",
+    ),
+    key(
+        "execution.audit.retention_days",
+        number(0, 36_500),
+        "30",
+        "Recorded exec runs are deleted after this many days; 0 keeps them for ever",
+    ),
+    key(
+        "redaction.secrets",
+        KeyKind::Words,
+        "",
+        "Variables whose values are secret although their names do not look so",
+    ),
+    key(
+        "redaction.allow",
+        KeyKind::Words,
+        "",
+        "Variables whose values are not secret although their names look so",
+    ),
+    key(
+        "redaction.patterns",
+        KeyKind::Words,
+        "",
+        "Further secrets to replace in output and arguments, as NAME=REGEX",
+    ),
+    key(
+        "tracking.ignore",
+        KeyKind::Words,
+        "",
+        "Files that --track leaves out, as in .gitignore, beyond what ignore files say",
+    ),
+    key(
+        "tests.reports",
+        KeyKind::Words,
+        "",
+        "Where --tests looks for report files besides the usual places, as globs",
+    ),
+    key(
+        "record.push",
+        KeyKind::Text,
+        "",
+        "A PostgreSQL that gets every run after each loop, as postgres://USER@HOST/DATABASE",
+    ),
+    key("slurm.partition", KeyKind::Text, "", "Where --on slurm runs; --on slurm:NAME goes before"),
+    key("slurm.account", KeyKind::Text, "", "The account that Slurm charges"),
+    key("slurm.qos", KeyKind::Text, "", "The quality of service that is asked for"),
+    key("slurm.options", KeyKind::Words, "", "Further options of sbatch, such as --mem=2G"),
+    key(
+        "slurm.shared_dir",
+        KeyKind::Text,
+        "",
+        "A directory that this machine and every node see under the same name",
+    ),
+    key(
+        "slurm.max_in_flight",
+        number(0, 1_000_000),
+        "0",
+        "How many cells run at once on Slurm; 0 leaves that to Slurm",
+    ),
+    key(
+        "slurm.pack",
+        number(1, 10_000),
+        "1",
+        "How many cells one Slurm task runs, one after the other; more for short ones",
+    ),
+];
+
+const MCP: [Key; 11] = [
+    key(
+        "mcp.policy.allow",
+        KeyKind::Words,
+        "",
+        "Rules (PROGRAM ARGUMENT... @ DIRECTORY) for what MCP clients may run; without any, all that is not denied",
+    ),
+    key("mcp.policy.deny", KeyKind::Words, "", "Rules for what MCP clients may not run"),
+    key(
+        "mcp.policy.directories",
+        KeyKind::Words,
+        "",
+        "Directories besides the project in which MCP clients may run commands",
+    ),
+    key("mcp.policy.shell", KeyKind::Truth, "false", "Whether MCP clients may use a shell"),
+    key(
+        "mcp.policy.environment",
+        KeyKind::Word(&["inherit", "replace", "merge"]),
+        "merge",
+        "What the variables of commands that MCP clients run start from",
+    ),
+    key(
+        "mcp.policy.max_timeout_seconds",
+        number(1, 31_536_000),
+        "3600",
+        "The longest time limit that an MCP client can give a command",
+    ),
+    key(
+        "mcp.policy.max_running_seconds",
+        number(1, 31_536_000),
+        "86400",
+        "How long a command that an MCP client leaves running may go on",
+    ),
+    key(
+        "mcp.policy.max_memory_mb",
+        number(0, 1 << 40),
+        "0",
+        "The most memory that a command of an MCP client may use; 0 for no limit",
+    ),
+    key(
+        "mcp.policy.max_processes",
+        number(0, 1 << 22),
+        "0",
+        "The most processes and threads that a command of an MCP client may have; 0 for no limit",
+    ),
+    key(
+        "mcp.policy.max_parallel",
+        number(1, 256),
+        "16",
+        "How many commands of one MCP client run at once; further ones wait",
+    ),
+    key(
+        "mcp.policy.max_running",
+        number(0, 64),
+        "16",
+        "How many commands one MCP client may leave running",
+    ),
+];
+
+/// Every key: retake's own, those of the MCP server, those of agents.
+pub fn keys() -> impl Iterator<Item = &'static Key> {
+    OWN.iter().chain(&MCP).chain(&agent_keys::KEYS)
+}
+
+/// Why there is no such key, as far as that can be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UnknownKey {
+    /// The key that was probably meant.
+    Misspelled {
+        meant: &'static str,
+    },
+    /// The key exists, but in another section.
+    WrongLevel {
+        belongs_in: &'static str,
+    },
+    Unknown,
+}
+
+/// Finds a key by its full path.
+pub fn find(path: &str) -> Result<&'static Key, UnknownKey> {
+    if let Some(key) = keys().find(|key| key.path == path) {
+        return Ok(key);
+    }
+    let name = path.rsplit('.').next().unwrap_or(path);
+    let mut same_name = keys().filter(|key| key.name() == name);
+    if let (Some(key), None) = (same_name.next(), same_name.next()) {
+        return Err(UnknownKey::WrongLevel { belongs_in: key.section() });
+    }
+    let nearest = keys().map(|key| (strsim::levenshtein(path, key.path), key.path)).min();
+    match nearest.filter(|(distance, _)| *distance <= 2 + path.len() / 4) {
+        Some((_, meant)) => Err(UnknownKey::Misspelled { meant }),
+        None => Err(UnknownKey::Unknown),
+    }
+}
+
+/// Whether other keys lie below this path.
+pub fn is_group(path: &str) -> bool {
+    keys().any(|key| key.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+}
+
+/// The section of retake's that a top-level name probably means, if one of the keys found below it
+/// is a key of that section. Any other name belongs to another tool that shares the file.
+pub fn misspelled_section<'a>(
+    name: &str,
+    inside: impl Iterator<Item = &'a str> + Clone,
+) -> Option<&'static str> {
+    let near = keys().map(|key| key.path.split('.').next().unwrap_or(key.path));
+    let near = near.filter(|section| strsim::levenshtein(name, section) <= 2);
+    near.into_iter().find(|section| {
+        inside.clone().any(|key| {
+            let path = format!("{section}.{key}");
+            is_group(&path) || keys().any(|known| known.path == path)
+        })
+    })
+}
+
+/// The text of a configuration file with every default, commented out.
+pub fn commented_defaults() -> String {
+    let mut text = String::from(
+        "# retake's configuration for this project. Every key is optional; what is commented out\n\
+         # shows the default. `retake config --explain` tells where each value comes from.\n",
+    );
+    let mut open: Vec<&str> = Vec::new();
+    for key in keys() {
+        let parts: Vec<_> = key.path.split('.').collect();
+        let (name, groups) = parts.split_last().expect("a path has a name");
+        let common = open.iter().zip(groups).take_while(|(a, b)| a == b).count();
+        for (depth, group) in groups.iter().enumerate().skip(common) {
+            text.push_str(&format!("\n# {}{group}:\n", "  ".repeat(depth)));
+        }
+        open = groups.to_vec();
+        let indent = "  ".repeat(groups.len());
+        let value = match key.kind {
+            KeyKind::Words => format!("[{}]", key.default),
+            KeyKind::Pairs => "{}".to_owned(),
+            _ => key.default.to_owned(),
+        };
+        text.push_str(&format!("# {indent}# {}\n# {indent}{name}: {value}\n", key.about));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelled_or_misplaced_key_is_recognised() {
+        assert!(find("execution.max_output_kb").is_ok());
+        let meant = |path: &str| find(path).err();
+        assert_eq!(
+            meant("execution.max_output_kbs"),
+            Some(UnknownKey::Misspelled { meant: "execution.max_output_kb" })
+        );
+        assert_eq!(
+            meant("execution.retention_days"),
+            Some(UnknownKey::WrongLevel { belongs_in: "execution.audit" })
+        );
+        assert_eq!(
+            meant("max_capture_mb"),
+            Some(UnknownKey::WrongLevel { belongs_in: "execution" })
+        );
+        assert_eq!(meant("zzz"), Some(UnknownKey::Unknown));
+        assert!(is_group("execution") && is_group("execution.audit") && !is_group("execution.aud"));
+    }
+
+    #[test]
+    fn a_section_of_another_tool_is_not_a_misspelled_one() {
+        assert_eq!(misspelled_section("excution", ["use_shell"].into_iter()), Some("execution"));
+        assert_eq!(misspelled_section("test", ["runner", "paths"].into_iter()), None);
+        assert_eq!(misspelled_section("deploy", ["use_shell"].into_iter()), None);
+    }
+}

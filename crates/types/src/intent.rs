@@ -1,0 +1,272 @@
+//! A run before it starts: its request without secrets, and where and when it was asked for.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::request::{
+    Capture, CommandForm, CommandRequest, EffectsRequest, EnvironmentRequest, LoopPosition,
+    OutputRequest, RedactionRequest, RunRequest, StdinSource,
+};
+use crate::{CorrelationIds, EnvMode, Kind, Limits, LoopId, OsText, RunId};
+
+/// Everything known of a run before it starts. Committed before the spawn, already redacted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", from = "StoredIntent")]
+pub struct Intent {
+    /// What was asked for, with a mark in place of each secret.
+    pub request: RunRequest,
+    #[serde(default, skip_serializing_if = "Redacted::is_empty")]
+    pub redacted: Redacted,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent_id: Option<RunId>,
+    pub start_time: Timestamp,
+    pub host: String,
+    pub user: String,
+    pub version: String,
+    /// The program's file, when it could be found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program: Option<ProgramFile>,
+    /// A short hash of each variable's name and of its value, secrets left out: enough to name what
+    /// changed, not to tell a value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variables: Option<String>,
+}
+
+/// Which parts of a recorded request are not what was asked for, because they held a secret.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Redacted {
+    /// Places in the argument vector.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub arguments: Vec<usize>,
+    /// Names of variables that were set.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub variables: Vec<String>,
+}
+
+impl Redacted {
+    pub fn is_empty(&self) -> bool {
+        self.arguments.is_empty() && self.variables.is_empty()
+    }
+}
+
+/// A program's file, told apart from a later one of the same name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProgramFile {
+    pub path: String,
+    pub bytes: u64,
+    pub modified: Timestamp,
+}
+
+impl Intent {
+    pub fn id(&self) -> RunId {
+        self.request.id
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.request.position.kind
+    }
+
+    pub fn loop_id(&self) -> LoopId {
+        self.request.position.id
+    }
+
+    pub fn iteration(&self) -> u64 {
+        self.request.position.iteration
+    }
+
+    /// The command as one line.
+    pub fn command(&self) -> &str {
+        &self.request.command.text
+    }
+
+    /// The arguments for people; what is not UTF-8 is replaced.
+    pub fn arguments(&self) -> Vec<String> {
+        let arguments = self.request.command.argv().iter();
+        arguments.map(|argument| argument.to_string_lossy().into_owned()).collect()
+    }
+
+    pub fn working_directory(&self) -> String {
+        self.request.cwd.to_string_lossy().into_owned()
+    }
+
+    /// The exact arguments, encoded; `None` where [`arguments`](Self::arguments) is exact already.
+    pub(crate) fn arguments_base64(&self) -> Option<Vec<String>> {
+        let arguments = self.request.command.argv();
+        let exact = arguments.iter().all(|argument| argument.as_str().is_some());
+        let encode = |argument: &OsText| BASE64_STANDARD.encode(argument.as_bytes());
+        (!exact).then(|| arguments.iter().map(encode).collect())
+    }
+}
+
+/// What stands in a record where a secret was, in front of the secret's name.
+pub const REDACTION_MARK: &str = "[redacted:";
+
+/// An intent as any version of retake wrote it: the request as one value, or, until 0.1.0, its
+/// parts beside everything else.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StoredIntent {
+    request: Option<RunRequest>,
+    #[serde(default)]
+    redacted: StoredRedacted,
+    parent_id: Option<RunId>,
+    start_time: Timestamp,
+    host: String,
+    user: String,
+    version: String,
+    program: Option<ProgramFile>,
+    variables: Option<String>,
+
+    id: Option<RunId>,
+    kind: Option<Kind>,
+    loop_id: Option<LoopId>,
+    #[serde(default)]
+    iteration: u64,
+    #[serde(default)]
+    command: String,
+    #[serde(default)]
+    arguments: Vec<String>,
+    arguments_base64: Option<Vec<String>>,
+    #[serde(default)]
+    shell: bool,
+    #[serde(default)]
+    working_directory: String,
+    #[serde(default)]
+    environment: OldEnvironment,
+    timeout_ms: Option<u64>,
+    #[serde(default)]
+    limits: Limits,
+    #[serde(default)]
+    correlation_ids: CorrelationIds,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    #[serde(default)]
+    terms: OldTerms,
+}
+
+/// Which parts are redacted, or, until 0.1.0, whether anything was to be.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum StoredRedacted {
+    Parts(Redacted),
+    Enabled(bool),
+}
+
+impl Default for StoredRedacted {
+    fn default() -> Self {
+        Self::Parts(Redacted::default())
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct OldEnvironment {
+    mode: EnvMode,
+    set: BTreeMap<String, String>,
+    unset: Vec<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct OldTerms {
+    program: Option<ProgramFile>,
+    variables: Option<String>,
+    stdin: Option<String>,
+    pty: bool,
+    nice: Option<i32>,
+    grace_ms: Option<u64>,
+    capture: Option<String>,
+    detach: bool,
+    secrets: Vec<String>,
+}
+
+impl From<StoredIntent> for Intent {
+    fn from(mut stored: StoredIntent) -> Self {
+        let (redacted, enabled) = match std::mem::take(&mut stored.redacted) {
+            StoredRedacted::Parts(parts) => (parts, true),
+            StoredRedacted::Enabled(enabled) => (stored.old_redacted(enabled), enabled),
+        };
+        Self {
+            redacted,
+            parent_id: stored.parent_id,
+            start_time: stored.start_time,
+            host: std::mem::take(&mut stored.host),
+            user: std::mem::take(&mut stored.user),
+            version: std::mem::take(&mut stored.version),
+            program: stored.program.take().or_else(|| stored.terms.program.take()),
+            variables: stored.variables.take().or_else(|| stored.terms.variables.take()),
+            request: stored.request.take().unwrap_or_else(|| stored.old_request(enabled)),
+        }
+    }
+}
+
+impl StoredIntent {
+    /// Older records tell only by the marks themselves what was replaced.
+    fn old_redacted(&self, enabled: bool) -> Redacted {
+        if !enabled {
+            return Redacted::default();
+        }
+        let marked = |text: &str| text.contains(REDACTION_MARK);
+        let arguments = self.arguments.iter().enumerate().filter(|(_, text)| marked(text));
+        let variables = self.environment.set.iter().filter(|(_, value)| marked(value));
+        Redacted {
+            arguments: arguments.map(|(at, _)| at).collect(),
+            variables: variables.map(|(name, _)| name.clone()).collect(),
+        }
+    }
+
+    fn old_request(self, redact: bool) -> RunRequest {
+        let exact = self.arguments_base64.as_ref().and_then(|encoded| {
+            let decode = |text: &String| BASE64_STANDARD.decode(text).map(OsText::from_bytes);
+            encoded.iter().map(decode).collect::<Result<Vec<_>, _>>().ok()
+        });
+        let arguments = exact.unwrap_or_else(|| self.arguments.iter().map(OsText::from).collect());
+        let form = match self.shell {
+            true => CommandForm::ShellArguments(arguments),
+            false => CommandForm::Arguments(arguments),
+        };
+        let capture = self
+            .terms
+            .capture
+            .as_deref()
+            .and_then(|word| Capture::ALL.into_iter().find(|capture| capture.as_str() == word));
+        RunRequest {
+            id: self.id.unwrap_or_else(|| RunId::from_bytes([0; 16])),
+            position: LoopPosition {
+                kind: self.kind.unwrap_or(Kind::Exec),
+                id: self.loop_id.unwrap_or_else(|| LoopId::from_bytes([0; 16])),
+                iteration: self.iteration,
+            },
+            command: CommandRequest { text: self.command, form },
+            cwd: self.working_directory.into(),
+            environment: EnvironmentRequest {
+                mode: self.environment.mode,
+                set: self.environment.set.iter().map(|(n, v)| (n.into(), v.into())).collect(),
+                unset: self.environment.unset.iter().map(OsText::from).collect(),
+                ..EnvironmentRequest::default()
+            },
+            stdin: match self.terms.stdin.as_deref() {
+                None => StdinSource::Null,
+                Some("inherit") => StdinSource::Inherit,
+                Some(file) => StdinSource::File(file.into()),
+            },
+            pty: self.terms.pty,
+            detach: self.terms.detach,
+            timeout_ms: self.timeout_ms,
+            grace_ms: self.terms.grace_ms,
+            limits: self.limits,
+            nice: self.terms.nice,
+            output: OutputRequest { capture: capture.unwrap_or_default(), max_bytes: None },
+            redaction: RedactionRequest { enabled: redact, secrets: self.terms.secrets },
+            effects: EffectsRequest::default(),
+            labels: self.labels,
+            correlation_ids: self.correlation_ids,
+        }
+    }
+}

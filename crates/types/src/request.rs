@@ -1,0 +1,313 @@
+//! Everything that can be asked of a run, as one serialisable value.
+//!
+//! Every front end and every loop fills a [`RunRequest`]; the intent keeps it without secrets, a
+//! request file carries it to another machine, and running it again starts from the recorded one.
+//! How much of the output a particular caller wants to see is not part of it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{CorrelationIds, EnvMode, Kind, Limits, LoopId, OsText, RunId, ShellMode, Stream};
+
+/// What to run, where, with which environment and limits, and what to record of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunRequest {
+    pub id: RunId,
+    #[serde(rename = "loop")]
+    pub position: LoopPosition,
+    pub command: CommandRequest,
+    pub cwd: OsText,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub environment: EnvironmentRequest,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub stdin: StdinSource,
+    /// Give the command a terminal of its own; both streams become one.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub pty: bool,
+    /// Leave background processes running.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub detach: bool,
+    /// `None` never times out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// Time between SIGTERM and SIGKILL; `None` is the configured one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub limits: Limits,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nice: Option<i32>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub output: OutputRequest,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub redaction: RedactionRequest,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub effects: EffectsRequest,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub labels: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub correlation_ids: CorrelationIds,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Which loop a run belongs to, and its number in it. An `exec` is a loop of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoopPosition {
+    pub kind: Kind,
+    pub id: LoopId,
+    pub iteration: u64,
+}
+
+/// The command: as it was written, and as it is executed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CommandRequest {
+    /// As one line, for people.
+    pub text: String,
+    #[serde(flatten)]
+    pub form: CommandForm,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum CommandForm {
+    /// The text is a command line that is still to be read: a shell is used as the mode says.
+    Line(ShellMode),
+    /// Program and arguments, exactly.
+    Arguments(Vec<OsText>),
+    /// Program and arguments of a shell that reads the text.
+    ShellArguments(Vec<OsText>),
+}
+
+/// What the command's variables are made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EnvironmentRequest {
+    pub mode: EnvMode,
+    /// Variables to set, in order; a later one replaces an earlier one of the same name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub set: Vec<(OsText, OsText)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unset: Vec<OsText>,
+    /// The variables to start from, instead of those of the process that runs the command: a request
+    /// for another machine brings the ones of this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base: Option<Vec<(OsText, OsText)>>,
+    /// Secret variables whose values the machine that runs the command must have itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub from_host: Vec<String>,
+}
+
+/// What the command reads from standard input.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum StdinSource {
+    /// Nothing.
+    #[default]
+    Null,
+    /// What retake itself reads.
+    Inherit,
+    File(OsText),
+    /// A descriptor that the caller made; its contents are not kept.
+    Provided,
+}
+
+/// Which streams are kept, and how much of them a result carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OutputRequest {
+    #[serde(skip_serializing_if = "is_default")]
+    pub capture: Capture,
+    /// `None` is the configured limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_bytes: Option<u64>,
+}
+
+/// Which streams are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Capture {
+    #[default]
+    All,
+    Stdout,
+    Stderr,
+    None,
+}
+
+impl Capture {
+    pub const ALL: [Self; 4] = [Self::All, Self::Stdout, Self::Stderr, Self::None];
+
+    pub fn keeps(self, stream: Stream) -> bool {
+        match self {
+            Self::All => true,
+            Self::None => false,
+            Self::Stdout => stream == Stream::Stdout,
+            Self::Stderr => stream == Stream::Stderr,
+        }
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+            Self::None => "none",
+        }
+    }
+}
+
+/// Whether secrets are replaced in what is recorded, and which variables are secret whatever their
+/// names look like.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RedactionRequest {
+    pub enabled: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
+}
+
+impl Default for RedactionRequest {
+    fn default() -> Self {
+        Self { enabled: true, secrets: Vec::new() }
+    }
+}
+
+/// What is to be found out about what the run did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EffectsRequest {
+    /// Report the files that change below this directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub track: Option<OsText>,
+    /// Read every file instead of trusting sizes and timestamps.
+    #[serde(skip_serializing_if = "is_default")]
+    pub exact: bool,
+    /// Read test results from the output and from report files.
+    #[serde(skip_serializing_if = "is_default")]
+    pub tests: bool,
+    /// Collect metrics that the command reports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<MetricsRequest>,
+}
+
+impl EffectsRequest {
+    /// Whether files or tests are to be looked at.
+    pub fn watches(&self) -> bool {
+        self.track.is_some() || self.tests
+    }
+}
+
+/// What is known beforehand of a run that measures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MetricsRequest {
+    /// How many runs of its cell were planned with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub planned: Option<u64>,
+}
+
+impl LoopPosition {
+    /// A loop of one.
+    pub fn exec() -> Self {
+        Self { kind: Kind::Exec, id: LoopId::new(), iteration: 0 }
+    }
+}
+
+impl CommandRequest {
+    /// A line that is read as `mode` says.
+    pub fn line(text: impl Into<String>, mode: ShellMode) -> Self {
+        Self { text: text.into(), form: CommandForm::Line(mode) }
+    }
+
+    /// A line that `/bin/sh` reads.
+    pub fn shell(text: impl Into<String>) -> Self {
+        let text = text.into();
+        let arguments = ["/bin/sh", "-c", &text].map(OsText::from).to_vec();
+        Self { form: CommandForm::ShellArguments(arguments), text }
+    }
+
+    pub fn arguments<T: Into<OsText>>(
+        text: impl Into<String>,
+        arguments: impl IntoIterator<Item = T>,
+    ) -> Self {
+        let arguments = arguments.into_iter().map(Into::into).collect();
+        Self { text: text.into(), form: CommandForm::Arguments(arguments) }
+    }
+
+    /// Program and arguments; empty while the line is still to be read.
+    pub fn argv(&self) -> &[OsText] {
+        match &self.form {
+            CommandForm::Line(_) => &[],
+            CommandForm::Arguments(arguments) | CommandForm::ShellArguments(arguments) => arguments,
+        }
+    }
+
+    pub fn is_shell(&self) -> bool {
+        matches!(self.form, CommandForm::ShellArguments(_))
+    }
+}
+
+impl EnvironmentRequest {
+    pub fn set(&mut self, name: impl Into<OsText>, value: impl Into<OsText>) {
+        self.set.push((name.into(), value.into()));
+    }
+}
+
+impl RunRequest {
+    /// A run with nothing special about it: no limits, no timeout, all of retake's variables.
+    pub fn new(position: LoopPosition, command: CommandRequest, cwd: impl Into<OsText>) -> Self {
+        Self {
+            id: RunId::new(),
+            position,
+            command,
+            cwd: cwd.into(),
+            environment: EnvironmentRequest::default(),
+            stdin: StdinSource::Null,
+            pty: false,
+            detach: false,
+            timeout_ms: None,
+            grace_ms: None,
+            limits: Limits::default(),
+            nice: None,
+            output: OutputRequest::default(),
+            redaction: RedactionRequest::default(),
+            effects: EffectsRequest::default(),
+            labels: BTreeMap::new(),
+            correlation_ids: CorrelationIds::default(),
+        }
+    }
+
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout_ms.map(Duration::from_millis)
+    }
+
+    /// A timeout of less than a millisecond is one.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        let least = |timeout: Duration| if timeout.is_zero() { 0 } else { millis(timeout).max(1) };
+        self.timeout_ms = timeout.map(least);
+    }
+
+    pub fn set_grace(&mut self, grace: Option<Duration>) {
+        self.grace_ms = grace.map(millis);
+    }
+
+    pub fn directory(&self) -> PathBuf {
+        self.cwd.as_path().to_owned()
+    }
+
+    pub fn label(&mut self, key: impl Into<String>, value: impl Into<String>) {
+        self.labels.insert(key.into(), value.into());
+    }
+}
+
+/// Whole milliseconds.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

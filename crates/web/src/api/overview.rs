@@ -1,0 +1,154 @@
+//! The record as a whole: figures over time, what runs now, and whether the chain is intact.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::Uri;
+use jiff::Timestamp;
+use retake_store::{Filter, Status, Verification};
+use retake_types::Run;
+use serde::Serialize;
+
+use super::super::App;
+use super::super::loops::{AtWork, Summary};
+use super::super::params::Params;
+use super::super::survey::{Audit, Figures, Stretch};
+use super::super::trouble::{ApiTrouble, Trouble};
+
+/// What is listed of each.
+const RUNNING: usize = 20;
+const FAILURES: usize = 10;
+const LOOPS: usize = 8;
+
+/// What the overview shows, once it is put together.
+pub(in crate) struct Overview {
+    pub(in crate) figures: Arc<Figures>,
+    pub(in crate) running: Vec<Run>,
+    pub(in crate) failures: Vec<Run>,
+    pub(in crate) loops: Vec<Summary>,
+    pub(in crate) audit: Audit,
+}
+
+impl App {
+    pub(in crate) async fn overview(&self, params: &Params) -> Result<Overview, Trouble> {
+        let stretch = Stretch::of(params.get("range"))?;
+        let figures = self.survey.figures(&self.reader, stretch).await?;
+        let places = self.places.clone();
+        let look = self.reader.look(move |store| {
+            let of = |status| Filter { status: Some(status), ..Filter::default() };
+            let at_work = AtWork::look(store)?;
+            let loops = store.page_loops(None, None, LOOPS)?.loops;
+            let loops =
+                loops.into_iter().map(|record| at_work.summary(store, record, places.as_ref()));
+            Ok((
+                store.list(&of(Status::Running), None, RUNNING)?.runs,
+                store.list(&of(Status::Failed), None, FAILURES)?.runs,
+                loops.collect::<Result<_, Trouble>>()?,
+            ))
+        });
+        let (running, failures, loops) = look.await?;
+        Ok(Overview { figures, running, failures, loops, audit: self.survey.audit() })
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate) struct OverviewDocument {
+    range: &'static str,
+    since: Timestamp,
+    until: Timestamp,
+    slices: Vec<SliceDocument>,
+    runs: u64,
+    failed: u64,
+    disk: DiskDocument,
+    running: Vec<Run>,
+    recent_failures: Vec<Run>,
+    loops: Vec<Summary>,
+    audit: AuditDocument,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SliceDocument {
+    ok: u64,
+    failed: u64,
+    unfinished: u64,
+    p50_ms: Option<u64>,
+    p95_ms: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct DiskDocument {
+    database: u64,
+    spool: u64,
+    output: u64,
+}
+
+pub(in crate) async fn overview(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+) -> Result<Json<OverviewDocument>, ApiTrouble> {
+    let overview = app.overview(&Params::of(&uri)).await?;
+    let figures = &overview.figures;
+    let slices = figures.slices.iter().map(|slice| SliceDocument {
+        ok: slice.ok,
+        failed: slice.failed,
+        unfinished: slice.unfinished,
+        p50_ms: slice.p50_ms,
+        p95_ms: slice.p95_ms,
+    });
+    let disk = figures.disk;
+    Ok(Json(OverviewDocument {
+        range: figures.stretch.as_str(),
+        since: figures.since,
+        until: figures.until,
+        slices: slices.collect(),
+        runs: figures.totals.runs,
+        failed: figures.totals.failed,
+        disk: DiskDocument { database: disk.database, spool: disk.spool, output: disk.output },
+        audit: AuditDocument::of(&overview.audit, figures.head.to_string()),
+        running: overview.running,
+        recent_failures: overview.failures,
+        loops: overview.loops,
+    }))
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate) struct AuditDocument {
+    head: String,
+    /// `not_verified`, `verifying`, `intact`, `broken`, `failed`.
+    state: &'static str,
+    at: Option<Timestamp>,
+    detail: Option<String>,
+}
+
+impl AuditDocument {
+    fn of(audit: &Audit, head: String) -> Self {
+        let (state, at, detail) = match audit {
+            Audit::NotYet => ("not_verified", None, None),
+            Audit::UnderWay { since } => ("verifying", Some(*since), None),
+            Audit::Failed { at, why } => ("failed", Some(*at), Some(why.clone())),
+            Audit::Done { at, found: Verification::Intact(_) } => ("intact", Some(*at), None),
+            Audit::Done { at, found: Verification::Broken(found) } => {
+                ("broken", Some(*at), Some(found.to_string()))
+            }
+        };
+        Self { head, state, at, detail }
+    }
+}
+
+pub(in crate) async fn audit(
+    State(app): State<Arc<App>>,
+) -> Result<Json<AuditDocument>, ApiTrouble> {
+    let head = app.reader.look(|store| Ok(store.head()?)).await?;
+    Ok(Json(AuditDocument::of(&app.survey.audit(), head.to_string())))
+}
+
+pub(in crate) async fn verify(
+    State(app): State<Arc<App>>,
+) -> Result<Json<AuditDocument>, ApiTrouble> {
+    app.survey.verify(&app.reader);
+    audit(State(app)).await
+}

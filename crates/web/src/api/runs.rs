@@ -1,0 +1,108 @@
+//! Runs, one or many, and finding them by what they wrote.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::Uri;
+use retake_store::{Effort, Found, Store, Tree};
+use retake_types::{Run, Stream};
+use serde::Serialize;
+
+use super::super::App;
+use super::super::params::Params;
+use super::super::trouble::{ApiTrouble, Trouble};
+use super::run_id;
+
+const USUAL: usize = 50;
+const MOST: usize = 500;
+/// Up to so much is looked at for a page of hits, so that an answer comes soon.
+pub(in crate) const EFFORT: Effort = Effort { scanned_bytes: 8 << 20, sifted: 20_000 };
+
+#[derive(Serialize)]
+pub(in crate) struct RunList {
+    runs: Vec<Run>,
+    next: Option<String>,
+}
+
+pub(in crate) async fn runs(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+) -> Result<Json<RunList>, ApiTrouble> {
+    let params = Params::of(&uri);
+    let (filter, cursor, limit) = (params.filter()?, params.cursor()?, params.limit(USUAL, MOST)?);
+    let page = app.reader.look(move |store| Ok(store.list(&filter, cursor, limit)?)).await?;
+    Ok(Json(RunList { runs: page.runs, next: page.next.map(|next| next.to_string()) }))
+}
+
+/// A run with the runs inside it.
+#[derive(Serialize)]
+pub(in crate) struct RunTree {
+    #[serde(flatten)]
+    run: Run,
+    children: Vec<RunTree>,
+}
+
+impl RunTree {
+    fn of(tree: Tree) -> Self {
+        Self { run: tree.run, children: tree.children.into_iter().map(Self::of).collect() }
+    }
+}
+
+pub(in crate) async fn run(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Json<RunTree>, ApiTrouble> {
+    let tree = app.reader.look(move |store| Ok(store.tree(run_id(store, &id)?)?)).await?;
+    Ok(Json(RunTree::of(tree)))
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate) struct HitList {
+    hits: Vec<Hit>,
+    next: Option<String>,
+    cut_short: bool,
+    skipped_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Hit {
+    run: Run,
+    stream: Stream,
+    snippet: String,
+    /// Where the matches are in the snippet, in bytes.
+    matches: Vec<[usize; 2]>,
+}
+
+impl HitList {
+    fn of(found: Found) -> Self {
+        let hits = found.hits.into_iter().map(|hit| Hit {
+            matches: hit.matches.iter().map(|range| [range.start, range.end]).collect(),
+            run: hit.run,
+            stream: hit.stream,
+            snippet: hit.snippet,
+        });
+        Self {
+            hits: hits.collect(),
+            next: found.next.map(|next| next.to_string()),
+            cut_short: found.cut_short,
+            skipped_bytes: found.skipped_bytes,
+        }
+    }
+}
+
+pub(in crate) async fn search(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+) -> Result<Json<HitList>, ApiTrouble> {
+    let params = Params::of(&uri);
+    let text = params.get("q").unwrap_or_default().to_owned();
+    if !text.contains(char::is_alphanumeric) {
+        return Err(Trouble::bad_request("q takes words: letters and digits").into());
+    }
+    let (filter, from, limit) =
+        (params.filter()?, params.number("cursor")?, params.limit(20, 100)?);
+    let look = move |store: &Store| Ok(store.search_from(&text, &filter, from, limit, EFFORT)?);
+    Ok(Json(HitList::of(app.reader.look(look).await?)))
+}

@@ -1,0 +1,170 @@
+//! Loops as they are shown: what each kind makes of its plan, its events and its runs.
+
+pub(super) mod agent;
+pub(super) mod crash;
+pub(super) mod feed;
+pub(super) mod matrix;
+pub(super) mod steer;
+
+use jiff::Timestamp;
+use retake_store::{Filter, LoopRecord, Status, Store};
+use retake_types::{Kind, LoopId};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::App;
+use super::trouble::Trouble;
+use retake_agent::workspace::Places;
+
+/// More runs at once than any machine has.
+const MOST_RUNNING: usize = 1000;
+/// The state of a loop that waits to be told to go on.
+const PAUSED: &str = "paused";
+
+/// A loop in a list.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Summary {
+    pub(super) id: LoopId,
+    pub(super) kind: Kind,
+    pub(super) plan: Value,
+    pub(super) state: String,
+    pub(super) stop_reason: Option<String>,
+    /// Someone works on it at this moment.
+    pub(super) running: bool,
+    pub(super) start_time: Timestamp,
+    pub(super) end_time: Option<Timestamp>,
+}
+
+impl Summary {
+    /// What it is about, in a few words.
+    pub(super) fn title(&self) -> String {
+        let text = |name: &str| self.plan.get(name).and_then(Value::as_str).unwrap_or_default();
+        let purpose = Some(text("purpose")).filter(|purpose| *purpose != "run").unwrap_or_default();
+        let words = match self.kind {
+            Kind::Agent => [text("workspace"), text("agent")],
+            Kind::Matrix | Kind::Exec => [purpose, text("command").trim_end()],
+            Kind::Crash => [text("command"), text("log")],
+        };
+        words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(": ")
+    }
+
+    /// Someone holds it, and waits to be told to go on.
+    pub(super) fn is_paused(&self) -> bool {
+        self.state == PAUSED
+    }
+
+    /// How it stands, and the class that goes with it.
+    pub(super) fn standing(&self) -> (&str, &'static str) {
+        match (&self.stop_reason, self.running) {
+            (Some(reason), _) => match reason.as_str() {
+                "completed" | "clean" => (reason, "good"),
+                "failed" | "verify_failed" | "findings" | "could not test" => (reason, "bad"),
+                _ => (reason, "open"),
+            },
+            (None, true) if self.is_paused() => (PAUSED, "open"),
+            (None, true) => ("running", "live"),
+            (None, false) => ("its runner is gone", "bad"),
+        }
+    }
+}
+
+/// The loops of which a run is under way.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AtWork(Vec<LoopId>);
+
+impl AtWork {
+    pub(super) fn look(store: &Store) -> Result<Self, Trouble> {
+        let filter = Filter { status: Some(Status::Running), ..Filter::default() };
+        let runs = store.list(&filter, None, MOST_RUNNING)?.runs;
+        Ok(Self(runs.iter().map(|run| run.intent.loop_id()).collect()))
+    }
+
+    pub(super) fn summary(
+        &self,
+        store: &Store,
+        record: LoopRecord,
+        places: Option<&Places>,
+    ) -> Result<Summary, Trouble> {
+        let plan = serde_json::from_str(&record.plan).unwrap_or(Value::Null);
+        // Between two runs a loop has none, but whoever works on it holds something.
+        let held = || match record.kind {
+            Kind::Agent => steer::held(places, &record),
+            Kind::Matrix => matrix::held(&record),
+            // Its checks are no runs. A test whose runner died is ended by who opens the record next.
+            Kind::Crash => true,
+            Kind::Exec => false,
+        };
+        let at_work = self.0.contains(&record.id);
+        let running = record.stop_reason.is_none() && (at_work || held());
+        let paused = running
+            && !at_work
+            && record.kind == Kind::Agent
+            && agent::is_paused(store, record.id)?;
+        Ok(Summary {
+            id: record.id,
+            kind: record.kind,
+            plan,
+            state: if paused { PAUSED.to_owned() } else { record.state },
+            stop_reason: record.stop_reason,
+            running,
+            start_time: record.start_time,
+            end_time: record.end_time,
+        })
+    }
+}
+
+/// A loop with what its kind knows of it.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Whole {
+    #[serde(flatten)]
+    pub(super) summary: Summary,
+    /// The number of its last event.
+    pub(super) last_event: u64,
+    #[serde(flatten)]
+    pub(super) detail: Detail,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Detail {
+    Agent(agent::Agent),
+    Matrix(Box<matrix::Matrix>),
+    Crash(crash::Crash),
+    Exec {},
+}
+
+/// What part of a loop is asked for.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Asked {
+    pub(super) metric: Option<String>,
+    pub(super) after: u64,
+}
+
+impl Whole {
+    pub(super) fn look(
+        store: &Store,
+        id: LoopId,
+        places: Option<&Places>,
+        asked: &Asked,
+    ) -> Result<Self, Trouble> {
+        let record = store.get_loop(id)?;
+        let last_event = store.last_event(id)?;
+        let summary = AtWork::look(store)?.summary(store, record, places)?;
+        let detail = match summary.kind {
+            Kind::Agent => Detail::Agent(agent::Agent::look(store, &summary)?),
+            Kind::Matrix => Detail::Matrix(Box::new(matrix::Matrix::look(store, &summary, asked)?)),
+            Kind::Crash => Detail::Crash(crash::Crash::look(store, &summary, asked)?),
+            Kind::Exec => Detail::Exec {},
+        };
+        Ok(Self { summary, last_event, detail })
+    }
+}
+
+impl App {
+    pub(super) async fn whole(&self, id: LoopId, asked: Asked) -> Result<Whole, Trouble> {
+        let places = self.places.clone();
+        self.reader.look(move |store| Whole::look(store, id, places.as_ref(), &asked)).await
+    }
+}

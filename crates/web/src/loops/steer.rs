@@ -1,0 +1,104 @@
+//! Stop, pause, resume and tell: what `retake agent` does with a loop, asked for from a page.
+//!
+//! Nothing is written but the request in the loop's own mailbox.
+
+use jiff::Timestamp;
+use retake_agent::control::Mailbox;
+use retake_agent::lock::Lock;
+use retake_agent::workspace::{Name, Places, Workspace};
+use retake_store::LoopRecord;
+use retake_types::Kind;
+use serde::{Deserialize, Serialize};
+
+use super::super::trouble::Trouble;
+use retake_agent::driver::chronicle::Planned;
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
+pub(in crate) enum Action {
+    Stop,
+    Pause,
+    Resume,
+    Tell { message: String },
+}
+
+/// What was done, in words.
+#[derive(Clone, Debug, Serialize)]
+pub(in crate) struct Done {
+    pub(in crate) done: String,
+}
+
+/// What is asked of a loop at this moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(in crate) struct Pending {
+    pub(in crate) stop: bool,
+    pub(in crate) pause: bool,
+}
+
+fn workspace(places: Option<&Places>, record: &LoopRecord) -> Result<Workspace, Trouble> {
+    let none = || Trouble::conflict("only loops of agents can be steered");
+    if record.kind != Kind::Agent {
+        return Err(none());
+    }
+    let planned: Planned = serde_json::from_str(&record.plan).map_err(|_| none())?;
+    let places = places.ok_or_else(|| {
+        Trouble::conflict(
+            "the workspaces of this record are not known; start `retake ui` in the project",
+        )
+    })?;
+    let gone = |_| Trouble::conflict(format!("the workspace {} is gone", planned.workspace));
+    let name =
+        Name::new(&planned.workspace).map_err(|error| Trouble::conflict(error.to_string()))?;
+    let workspace = places.open(&name).map_err(gone)?;
+    let metadata = workspace.metadata().map_err(gone)?;
+    if metadata.created != planned.created {
+        return Err(Trouble::conflict(format!(
+            "the workspace {} is another one by now",
+            planned.workspace
+        )));
+    }
+    Ok(workspace)
+}
+
+/// Whether someone holds the workspace of a loop.
+pub(super) fn held(places: Option<&Places>, record: &LoopRecord) -> bool {
+    workspace(places, record).is_ok_and(|workspace| Lock::holder(&workspace).is_some())
+}
+
+/// What the loop was asked for and has not done yet.
+pub(in crate) fn pending(places: Option<&Places>, record: &LoopRecord) -> Pending {
+    let requests = workspace(places, record).ok().and_then(|workspace| {
+        // Only looks: a mailbox that is not there yet has nothing in it.
+        workspace.dir().join(".control").is_dir().then(|| Mailbox::of(&workspace).ok())?
+    });
+    requests.map_or_else(Pending::default, |mailbox| {
+        let requests = mailbox.requests();
+        Pending { stop: requests.stop, pause: requests.pause }
+    })
+}
+
+pub(in crate) fn act(
+    places: Option<&Places>,
+    record: &LoopRecord,
+    action: &Action,
+) -> Result<Done, Trouble> {
+    if record.stop_reason.is_some() {
+        return Err(Trouble::conflict("this loop has ended"));
+    }
+    let workspace = workspace(places, record)?;
+    if Lock::holder(&workspace).is_none() {
+        return Err(Trouble::conflict(format!("{} is not running", workspace.name())));
+    }
+    let refused = |error: retake_agent::control::ControlError| Trouble::conflict(error.to_string());
+    let mailbox = Mailbox::of(&workspace).map_err(refused)?;
+    let done = match action {
+        Action::Stop => mailbox.stop().map(|()| "it stops after this iteration"),
+        Action::Pause => mailbox.pause().map(|()| "it pauses after this iteration"),
+        Action::Resume => mailbox.resume().map(|()| "it goes on"),
+        Action::Tell { message } => {
+            let now = Timestamp::now().as_nanosecond();
+            mailbox.tell(message, now).map(|()| "it goes into the next prompt")
+        }
+    };
+    done.map(|done| Done { done: done.to_owned() }).map_err(refused)
+}

@@ -1,0 +1,408 @@
+//! A crash loop: findings first, then what the program did, step by step.
+
+use retake_types::text;
+use std::collections::BTreeMap;
+
+use retake_types::LoopId;
+use serde_json::Value;
+
+use super::super::html::Html;
+use super::super::loops::Summary;
+use super::super::loops::crash::{Crash, Finding, Sort, Step, WINDOW};
+use super::super::params::Params;
+
+
+/// How many entries of a list within a finding are shown.
+const LISTED: usize = 40;
+/// The picture of all steps has at most this many columns; then one stands for several.
+const COLUMNS: usize = 240;
+
+pub(super) struct Page<'a> {
+    pub(super) crash: &'a Crash,
+    pub(super) summary: &'a Summary,
+    pub(super) params: &'a Params,
+    pub(super) id: LoopId,
+}
+
+/// Which findings an operation has to do with.
+#[derive(Default)]
+struct Concerns<'a> {
+    lost: BTreeMap<u32, Vec<&'a str>>,
+    crash: BTreeMap<u32, Vec<&'a str>>,
+}
+
+impl<'a> Concerns<'a> {
+    fn of(crash: &'a Crash) -> Self {
+        let mut concerns = Self::default();
+        // Operations of a recovery are not on this timeline.
+        for finding in crash.findings.iter().filter(|finding| !finding.recovery) {
+            for number in &finding.lost_operations {
+                concerns.lost.entry(*number).or_default().push(&finding.id);
+            }
+            concerns.crash.entry(finding.operation).or_default().push(&finding.id);
+        }
+        concerns
+    }
+
+    fn lost(&self, step: &Step) -> Option<&[&'a str]> {
+        self.lost.get(&step.number?).map(Vec::as_slice)
+    }
+}
+
+impl Page<'_> {
+    pub(super) fn show(&self, html: &mut Html) {
+        self.tiles(html);
+        self.findings(html);
+        self.timeline(html);
+        self.facts(html);
+    }
+
+    fn tiles(&self, html: &mut Html) {
+        let Crash { counts, states, finished, findings, .. } = self.crash;
+        html.lit("<section class=\"tiles\">");
+        let found = findings.len() + self.crash.findings_left_out;
+        let class = match (found, &self.summary.stop_reason) {
+            (0, Some(reason)) if reason == "clean" => "good",
+            (0, _) => "",
+            _ => "bad",
+        };
+        tile(html, class, "Findings", found as u64, "");
+        if let Some(states) = states {
+            let checked = finished.map_or_else(String::new, |done| match done.complete {
+                true => "all checked".to_owned(),
+                false => format!("{} checked", done.verified),
+            });
+            tile(html, "", "Crash states", states.distinct, &checked);
+        }
+        tile(html, "", "Operations", counts.operations, "");
+        tile(html, "", "Syncs", counts.syncs, "");
+        tile(html, "", "Acknowledgements", counts.acknowledgements, "");
+        if counts.labels > 0 {
+            tile(html, "", "Labels", counts.labels, "");
+        }
+        html.lit("</section>");
+    }
+
+    fn findings(&self, html: &mut Html) {
+        html.lit("<section><h2>Findings</h2>");
+        if self.crash.findings.is_empty() {
+            html.lit("<p class=\"empty\">");
+            html.lit(match self.summary.stop_reason.as_deref() {
+                None => "None so far; they are told when all states are checked.",
+                Some("clean") => "None: whatever the crash leaves, the check accepts it.",
+                Some("could not test") => {
+                    "It could not be tested; what its program or its check printed says why."
+                }
+                Some(_) => "None in the states that were checked.",
+            });
+            html.lit("</p>");
+        }
+        for finding in &self.crash.findings {
+            self.finding(html, finding);
+        }
+        if self.crash.findings_left_out > 0 {
+            html.lit("<p class=\"faint\">and ").show(self.crash.findings_left_out);
+            html.lit(" more</p>");
+        }
+        html.lit("</section>");
+    }
+
+    fn finding(&self, html: &mut Html, finding: &Finding) {
+        html.lit("<article class=\"finding\"").at("id", &finding.id).lit("><h3>");
+        html.tag("span", "ref", &finding.id).lit(" ").marked(&finding.sentence).lit("</h3><p>");
+        html.text(&text::count(finding.states, "state")).lit(if finding.states == 1 {
+            " fails. The crash comes "
+        } else {
+            " fail because of it. In the smallest the crash comes "
+        });
+        if finding.recovery {
+            html.lit("while the check recovers, after its operation ").show(finding.operation);
+        } else {
+            html.lit("after ");
+            self.to(html, finding.operation, &format!("operation {}", finding.operation));
+        }
+        if let Some(label) = &finding.label {
+            html.lit(", after the label ").tag("code", "", label);
+        }
+        html.lit(", with ").text(&text::count(finding.acknowledgements, "acknowledgement"));
+        html.lit(" given. The check ").text(&finding.verdict).lit(".</p>");
+        if !finding.lost_operations.is_empty() {
+            html.lit("<h4>Lost operations</h4><ol class=\"plain lost\">");
+            for number in finding.lost_operations.iter().take(LISTED) {
+                html.lit("<li>");
+                if finding.recovery {
+                    html.show(number);
+                } else {
+                    self.to(html, *number, &number.to_string());
+                    if let Some(step) = self.crash.operation(*number) {
+                        html.lit(" ").marked(&step.text);
+                    }
+                }
+                html.lit("</li>");
+            }
+            more(html, finding.lost_operations.len());
+            html.lit("</ol>");
+        }
+        if !finding.files.is_empty() {
+            html.lit("<h4>Files</h4><p>");
+            for file in finding.files.iter().take(LISTED) {
+                html.tag("code", "", file).lit(" ");
+            }
+            html.lit("</p>");
+        }
+        if !finding.output.is_empty() {
+            html.lit("<h4>What the check printed</h4><pre class=\"snippet\">");
+            html.lines(&finding.output).lit("</pre>");
+        }
+        if !finding.repro.is_empty() {
+            html.lit("<h4>To see it again</h4><pre class=\"snippet\">");
+            html.lines(&finding.repro).lit("</pre>");
+        }
+        html.lit("</article>");
+    }
+
+    /// A link to an operation on the timeline, wherever that is.
+    fn to(&self, html: &mut Html, number: u32, text: &str) {
+        let here = self.crash.timeline.iter().any(|step| step.number == Some(number));
+        match self.crash.operation(number) {
+            Some(_) if here => _ = html.link(&format!("#op{number}"), text),
+            Some(step) => {
+                let after = step.seq.saturating_sub(WINDOW as u64 / 2).to_string();
+                let page = self.params.with(&format!("/loops/{}", self.id), &[("after", &after)]);
+                html.link(&format!("{page}#op{number}"), text);
+            }
+            None => _ = html.text(text),
+        }
+    }
+
+    fn timeline(&self, html: &mut Html) {
+        let Crash { steps, timeline, .. } = self.crash;
+        html.lit("<section><h2>Timeline</h2>");
+        if steps.is_empty() {
+            html.lit("<p class=\"empty\">");
+            html.lit(match self.summary.stop_reason {
+                None => "The program is being recorded.",
+                Some(_) => "The program changed nothing, or was not recorded to its end.",
+            });
+            html.lit("</p></section>");
+            return;
+        }
+        let concerns = Concerns::of(self.crash);
+        lanes(html, steps, timeline, &concerns);
+        html.lit("<div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Steps of the program\"><table class=\"timeline\"><thead><tr><th scope=\"col\" class=\"n\">#</th><th scope=\"col\">Call</th><th scope=\"col\">What</th></tr></thead><tbody>");
+        for (at, step) in timeline.iter().enumerate() {
+            row(html, step, concerns.lost(step));
+            // What was said after an operation was said before a crash that came after it.
+            let last = timeline.get(at + 1).is_none_or(|next| next.number.is_some());
+            let number = timeline[..=at].iter().rev().find_map(|step| step.number);
+            let crashes = number.filter(|_| last).and_then(|number| concerns.crash.get(&number));
+            for id in crashes.into_iter().flatten() {
+                html.lit("<tr class=\"crash\"><td></td><td colspan=\"2\">⚡ crash of ");
+                html.link(&format!("#{id}"), id).lit("</td></tr>");
+            }
+        }
+        html.lit("</tbody></table></div>");
+        self.pages(html);
+        html.lit("</section>");
+    }
+
+    fn pages(&self, html: &mut Html) {
+        let Crash { steps, timeline, counts, .. } = self.crash;
+        let path = format!("/loops/{}", self.id);
+        let (first, last) = (timeline.first(), timeline.last());
+        let earlier = steps.iter().filter(|step| first.is_none_or(|first| step.seq < first.seq));
+        let later = steps.iter().filter(|step| last.is_some_and(|last| step.seq > last.seq));
+        let (earlier, later) = (earlier.count(), later.count());
+        if earlier == 0 && later == 0 && counts.steps_left_out == 0 {
+            return;
+        }
+        html.lit("<p class=\"pages\">");
+        if earlier > 0 {
+            let before = self.crash.after.saturating_sub(WINDOW as u64);
+            let before = if before == 0 { String::new() } else { before.to_string() };
+            html.link(
+                &self.params.with(&path, &[("after", &before)]),
+                &format!("{earlier} earlier"),
+            );
+        }
+        if let Some(last) = last.filter(|_| later > 0) {
+            let after = last.seq.to_string();
+            html.link(&self.params.with(&path, &[("after", &after)]), &format!("{later} later"));
+        }
+        if counts.steps_left_out > 0 {
+            html.lit("<span class=\"faint\">").text(&text::count(counts.steps_left_out, "step"));
+            html.lit(" after these are in the log only: <code>retake crash show LOG</code></span>");
+        }
+        html.lit("</p>");
+    }
+
+    fn facts(&self, html: &mut Html) {
+        let plan = |name: &str| {
+            let value = self.summary.plan.get(name).and_then(Value::as_str);
+            value.unwrap_or_default().to_owned()
+        };
+        html.lit("<section class=\"card apart\"><h2>What is explored</h2><dl>");
+        html.fact("program", &plan("command")).fact("log", &plan("log"));
+        html.fact("directory", &plan("root")).fact("check", &plan("verify"));
+        html.fact("model", &plan("model"));
+        if let Some(states) = &self.crash.states {
+            html.fact("coverage", &states.coverage);
+            if let Some(finished) = self.crash.finished {
+                let text = format!("{} of {} distinct states", finished.verified, states.distinct);
+                html.fact("checked", &text);
+            }
+        }
+        html.lit("</dl></section>");
+    }
+}
+
+fn tile(html: &mut Html, class: &'static str, name: &'static str, value: u64, beside: &str) {
+    html.lit("<div class=\"tile ")
+        .lit(class)
+        .lit("\"><h2>")
+        .lit(name)
+        .lit("</h2><p class=\"big\">");
+    html.show(value).lit("</p>");
+    if !beside.is_empty() {
+        html.tag("p", "", beside);
+    }
+    html.lit("</div>");
+}
+
+fn more(html: &mut Html, entries: usize) {
+    if entries > LISTED {
+        html.lit("<li class=\"faint\">and ").show(entries - LISTED).lit(" more</li>");
+    }
+}
+
+fn row(html: &mut Html, step: &Step, lost: Option<&[&str]>) {
+    let class = class(step.sort);
+    html.lit("<tr class=\"").lit(class).lit(if lost.is_some() { " lost\"" } else { "\"" });
+    if let Some(number) = step.number {
+        html.at("id", &format!("op{number}"));
+    }
+    html.lit("><td class=\"n\">");
+    if let Some(number) = step.number {
+        html.show(number);
+    }
+    html.lit("</td><td>").text(match step.sort {
+        Sort::Label => "label",
+        Sort::Acknowledgement => "acknowledged",
+        Sort::Operation | Sort::Sync => &step.call,
+    });
+    html.lit("</td><td>");
+    match step.sort {
+        Sort::Label | Sort::Acknowledgement => html.text(&format!("“{}”", step.text)),
+        Sort::Operation | Sort::Sync => html.marked(&step.text),
+    };
+    for id in lost.into_iter().flatten() {
+        html.lit(" <a class=\"ref\"").at("href", &format!("#{id}")).lit(">lost in ").text(id);
+        html.lit("</a>");
+    }
+    html.lit("</td></tr>\n");
+}
+
+fn class(sort: Sort) -> &'static str {
+    match sort {
+        Sort::Operation => "operation",
+        Sort::Sync => "sync",
+        Sort::Label => "label",
+        Sort::Acknowledgement => "ack",
+    }
+}
+
+/// All steps from left to right, a lane for each kind: what was done, synced, named and promised,
+/// and what of it a finding loses.
+fn lanes(html: &mut Html, steps: &[Step], window: &[Step], concerns: &Concerns<'_>) {
+    const LANES: [(&str, &str); 5] = [
+        ("lost", "lost"),
+        ("operation", "operations"),
+        ("sync", "syncs"),
+        ("label", "labels"),
+        ("ack", "acknowledged"),
+    ];
+    const LEFT: f64 = 90.0;
+    const WIDTH: f64 = 620.0;
+    let each = steps.len().div_ceil(COLUMNS);
+    let columns: Vec<&[Step]> = steps.chunks(each).collect();
+    let broad = (WIDTH / columns.len() as f64).min(24.0);
+    let says = format!(
+        "{}: what the program did, synced, named and acknowledged, and what findings lose",
+        text::count(steps.len() as u64, "step")
+    );
+    html.lit("<div class=\"scroll\"><svg class=\"lanes\" viewBox=\"0 0 720 132\" role=\"img\"");
+    html.at("aria-label", &says).lit(">");
+    if let (Some(first), Some(last)) = (window.first(), window.last())
+        && window.len() < steps.len()
+    {
+        let at = |seq: u64| steps.partition_point(|step| step.seq < seq) / each;
+        let (from, to) = (at(first.seq), at(last.seq) + 1);
+        html.lit("<rect class=\"here\" y=\"2\" height=\"106\"");
+        html.num("x", tenth(LEFT + from as f64 * broad));
+        html.num("width", tenth((to - from) as f64 * broad)).lit("/>");
+    }
+    for (lane, (class, name)) in LANES.iter().enumerate() {
+        let y = 15 + lane * 20;
+        html.lit("<text class=\"tick\" x=\"0\"").num("y", y + 4).lit(">").lit(name).lit("</text>");
+        html.lit("<line class=\"grid\" x1=\"90\" x2=\"716\"").num("y1", y).num("y2", y).lit("/>");
+        let is = |step: &Step| match *class {
+            "lost" => concerns.lost(step).is_some(),
+            class => self::class(step.sort) == class,
+        };
+        let mut at = 0;
+        while at < columns.len() {
+            let marked = |at: &usize| columns.get(*at).is_some_and(|steps| steps.iter().any(is));
+            if !marked(&at) {
+                at += 1;
+                continue;
+            }
+            // One mark for each step where they can be told apart; else one for each stretch.
+            let alone = broad >= 6.0;
+            let end = if alone { at + 1 } else { (at..).find(|at| !marked(at)).unwrap_or(at + 1) };
+            let width = ((end - at) as f64 * broad * if alone { 0.7 } else { 1.0 }).max(1.5);
+            html.lit("<rect height=\"12\"").at("class", class);
+            html.num("x", tenth(LEFT + at as f64 * broad)).num("width", tenth(width));
+            html.num("y", 9 + lane * 20).lit("><title>");
+            let named = columns[at].iter().find(|step| is(step));
+            if let Some(step) = named {
+                html.text(&step.number.map(|number| format!("{number}: ")).unwrap_or_default());
+                html.text(&step.text);
+            }
+            html.lit("</title></rect>");
+            at = end;
+        }
+    }
+    axis(html, &columns, |at| LEFT + at as f64 * broad);
+    html.lit("</svg></div>");
+}
+
+/// The numbers of operations under the lanes, as the table below has them.
+fn axis(html: &mut Html, columns: &[&[Step]], x: impl Fn(usize) -> f64) {
+    const TICKS: usize = 6;
+    html.lit("<text class=\"tick\" x=\"0\" y=\"124\">operation</text>");
+    let number = |at: usize| columns[at].iter().find_map(|step| step.number);
+    // A label may stand where a tick would be; the next operation has a number.
+    let mut ticks: Vec<(usize, u32)> = (0..TICKS)
+        .filter_map(|part| {
+            let from = (columns.len() - 1) * part / (TICKS - 1);
+            (from..columns.len()).chain((0..from).rev()).find_map(|at| Some((at, number(at)?)))
+        })
+        .collect();
+    ticks.sort_unstable();
+    // Two numbers must not touch.
+    let mut last = f64::NEG_INFINITY;
+    for (at, number) in ticks {
+        let place = x(at);
+        if place - last < 36.0 {
+            continue;
+        }
+        last = place;
+        html.lit("<line class=\"grid\" y1=\"108\" y2=\"113\"").num("x1", tenth(place));
+        html.num("x2", tenth(place)).lit("/><text class=\"tick\" y=\"124\"");
+        html.num("x", tenth(place)).lit(">").show(number).lit("</text>");
+    }
+}
+
+fn tenth(value: f64) -> String {
+    format!("{value:.1}")
+}

@@ -1,0 +1,113 @@
+//! The server: where it listens and what it serves.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Router, middleware};
+use tokio::net::TcpListener;
+
+use super::connections::{Connection, Connections};
+use super::survey::Stretch;
+use super::trouble::Trouble;
+use super::{App, api, assets, guard, page};
+
+/// The longest body: a message to an agent, with room.
+pub(super) const LONGEST_BODY: usize = 128 << 10;
+/// Threads that look at the record, and one more for what takes long.
+const BLOCKING_THREADS: usize = 10;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    #[error("cannot listen on 127.0.0.1:{port}: {source}; --port 0 takes a free one")]
+    Listen { port: u16, source: io::Error },
+    #[error("the server could not be started: {0}")]
+    Start(io::Error),
+}
+
+/// Listens; serves once it is told to.
+pub struct Server {
+    listener: std::net::TcpListener,
+    port: u16,
+}
+
+impl Server {
+    /// On loopback only, whatever happens.
+    pub fn bind(port: u16) -> Result<Self, ServerError> {
+        let failed = |source| ServerError::Listen { port, source };
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let port = listener.local_addr().map_err(failed)?.port();
+        Ok(Self { listener, port })
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Serves until the program ends.
+    pub fn serve(self, app: App) -> Result<(), ServerError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(BLOCKING_THREADS)
+            .thread_keep_alive(Duration::from_secs(60))
+            .build()
+            .map_err(ServerError::Start)?;
+        runtime.block_on(async {
+            let listener = TcpListener::from_std(self.listener).map_err(ServerError::Start)?;
+            let listener = Connections::of(listener);
+            let app = Arc::new(app);
+            tokio::spawn(warm(app.clone()));
+            let service = router(app).into_make_service_with_connect_info::<Connection>();
+            axum::serve(listener, service).await.map_err(ServerError::Start)
+        })
+    }
+}
+
+/// Counts what the overview shows, so that its first visitor does not wait for a million runs.
+async fn warm(app: Arc<App>) {
+    // What goes wrong is told to whoever asks.
+    drop(app.survey.figures(&app.reader, Stretch::Week).await);
+}
+
+fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/", get(page::overview))
+        .route("/runs", get(page::runs))
+        .route("/runs/{id}", get(page::run))
+        .route("/loops", get(page::loops))
+        .route("/loops/{id}", get(page::one_loop))
+        .route("/assets/{name}", get(assets::serve))
+        .route("/api/v1/overview", get(api::overview))
+        .route("/api/v1/runs", get(api::runs))
+        .route("/api/v1/runs/{id}", get(api::run))
+        .route("/api/v1/runs/{id}/logs", get(api::logs))
+        .route("/api/v1/runs/{id}/find", get(api::find))
+        .route("/api/v1/runs/{id}/events", get(api::run_events))
+        .route("/api/v1/loops", get(api::loops))
+        .route("/api/v1/loops/{id}", get(api::one_loop))
+        .route("/api/v1/loops/{id}/events", get(api::loop_events))
+        .route("/api/v1/loops/{id}/actions", post(api::act))
+        .route("/api/v1/search", get(api::search))
+        .route("/api/v1/audit", get(api::audit).post(api::verify))
+        .fallback(nothing)
+        .method_not_allowed_fallback(nothing)
+        .layer(axum::extract::DefaultBodyLimit::max(LONGEST_BODY))
+        .layer(middleware::from_fn_with_state(app.clone(), guard::guard))
+        .with_state(app)
+}
+
+async fn nothing(request: Request) -> Response {
+    let trouble = Trouble::missing(format!(
+        "there is nothing to {} at {}",
+        request.method().as_str().to_ascii_lowercase(),
+        request.uri().path()
+    ));
+    if request.uri().path().starts_with("/api/") { trouble.as_json() } else { trouble.as_page() }
+        .into_response()
+}
