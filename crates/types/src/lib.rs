@@ -6,14 +6,18 @@
 mod error;
 mod id;
 mod outcome;
+mod refusal;
 mod run;
 mod terms;
+mod units;
 
 pub use error::{ErrorCode, RunError};
 pub use id::{CorrelationIds, LoopId, RunId};
 pub use outcome::{LimitKind, Outcome, StartFailure, Word, signal_name};
+pub use refusal::{RefusalReason, RequestField, RequestString};
 pub use run::{
     Ending, EnvMode, EnvPolicy, Intent, Kind, LeftFate, LeftProcess, Limits, RanOn, Run, State,
     Stream, Usage,
 };
 pub use terms::{ProgramFile, Terms};
+pub use units::{UnitError, parse_duration, parse_size};

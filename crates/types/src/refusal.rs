@@ -1,0 +1,209 @@
+//! Why a request is refused before anything is started.
+//!
+//! One variant per reason, with its data. The sentences name the part of the request, never an
+//! option of a command line: a front end knows its own names, and finds by [`RefusalReason::field`]
+//! which one to add.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::UnitError;
+
+/// One reason why a request is refused. Its text says what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RefusalReason {
+    EmptyCommand,
+    /// No program can receive a NUL byte.
+    NulByte(RequestString),
+    VariableName {
+        name: String,
+    },
+    ZeroTimeout,
+    Timeout(UnitError),
+    /// One string is longer than the kernel takes.
+    StringTooLong {
+        string: RequestString,
+        bytes: usize,
+        limit: usize,
+    },
+    /// All strings together are longer than the kernel takes.
+    StringsTooLong {
+        bytes: usize,
+        limit: usize,
+    },
+    DirectoryMissing(PathBuf),
+    DirectoryIsFile(PathBuf),
+    /// Its x permission is missing.
+    DirectoryClosed(PathBuf),
+    /// The directory the front end was started in was removed, and the request names no other.
+    CurrentDirectoryGone,
+    /// The system's own reason why a directory cannot be used.
+    Directory {
+        path: PathBuf,
+        why: String,
+    },
+    /// The system's own reason why the file for stdin cannot be read.
+    StdinFile {
+        path: PathBuf,
+        why: String,
+    },
+    /// A front end's own reason, in its own words; only front ends make these.
+    Other(String),
+}
+
+/// A string of a request that is handed to the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RequestString {
+    /// A command given as one line.
+    CommandLine,
+    ProgramName,
+    /// Counted from 1.
+    Argument(usize),
+    VariableName(String),
+    /// The value of the variable of this name.
+    VariableValue(String),
+}
+
+/// A part of a request that a front end has a name for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RequestField {
+    Arguments,
+    Environment,
+    WorkingDirectory,
+    Timeout,
+    Stdin,
+}
+
+impl RefusalReason {
+    /// All of them in one line.
+    pub fn listed(reasons: &[Self]) -> String {
+        reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    }
+
+    /// The part of the request it is about; `None` when it is about several, or not known.
+    pub fn field(&self) -> Option<RequestField> {
+        match self {
+            Self::EmptyCommand => Some(RequestField::Arguments),
+            Self::NulByte(string) | Self::StringTooLong { string, .. } => Some(match string {
+                RequestString::CommandLine
+                | RequestString::ProgramName
+                | RequestString::Argument(_) => RequestField::Arguments,
+                RequestString::VariableName(_) | RequestString::VariableValue(_) => {
+                    RequestField::Environment
+                }
+            }),
+            Self::VariableName { .. } => Some(RequestField::Environment),
+            Self::ZeroTimeout | Self::Timeout(_) => Some(RequestField::Timeout),
+            Self::DirectoryMissing(_)
+            | Self::DirectoryIsFile(_)
+            | Self::DirectoryClosed(_)
+            | Self::CurrentDirectoryGone
+            | Self::Directory { .. } => Some(RequestField::WorkingDirectory),
+            Self::StdinFile { .. } => Some(RequestField::Stdin),
+            Self::StringsTooLong { .. } | Self::Other(_) => None,
+        }
+    }
+
+    /// Whether it is about the working directory, which has an error code of its own.
+    pub fn is_directory(&self) -> bool {
+        self.field() == Some(RequestField::WorkingDirectory)
+    }
+}
+
+impl fmt::Display for RefusalReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EmptyCommand => f.write_str("the command is empty; give a program to run"),
+            Self::NulByte(string) => write!(
+                f,
+                "{string} contains a NUL byte, which no program can receive; remove it or encode it"
+            ),
+            Self::VariableName { name } => write!(
+                f,
+                "{name:?} is not a name for a variable; use letters, digits and _, not beginning with a digit"
+            ),
+            Self::ZeroTimeout => f.write_str("the timeout is 0; give a positive number of seconds"),
+            Self::Timeout(error) => write!(f, "the timeout {error}"),
+            Self::StringTooLong { string, bytes, limit } => write!(
+                f,
+                "{string} is {bytes} bytes long and the kernel takes at most {limit}; pass it in a file or on stdin"
+            ),
+            Self::StringsTooLong { bytes, limit } => write!(
+                f,
+                "the arguments and variables are {bytes} bytes together and the kernel takes {limit} here; pass data in a file or on stdin, or raise `ulimit -s`"
+            ),
+            Self::DirectoryMissing(path) => write!(
+                f,
+                "working directory {}: there is no such directory; create it or give another",
+                path.display()
+            ),
+            Self::DirectoryIsFile(path) => write!(
+                f,
+                "working directory {}: is not a directory but a file; give the directory it is in",
+                path.display()
+            ),
+            Self::DirectoryClosed(path) => write!(
+                f,
+                "working directory {}: may not be entered; its x permission is missing for you",
+                path.display()
+            ),
+            Self::CurrentDirectoryGone => f.write_str(
+                "working directory .: the current directory no longer exists; cd to one that does, or give another",
+            ),
+            Self::Directory { path, why } => {
+                write!(f, "working directory {}: {why}", path.display())
+            }
+            Self::StdinFile { path, why } => {
+                write!(f, "stdin file {}: {why}; give a file that can be read", path.display())
+            }
+            Self::Other(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for RefusalReason {}
+
+impl fmt::Display for RequestString {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CommandLine => f.write_str("the command"),
+            Self::ProgramName => f.write_str("the program's name"),
+            Self::Argument(index) => write!(f, "argument {index}"),
+            Self::VariableName(name) => write!(f, "the variable name {name:?}"),
+            Self::VariableValue(name) => write!(f, "the value of {name}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_about_a_directory_is_one() {
+        assert!(RefusalReason::DirectoryMissing("/x".into()).is_directory());
+        assert!(RefusalReason::CurrentDirectoryGone.is_directory());
+        assert!(!RefusalReason::ZeroTimeout.is_directory());
+        assert!(!RefusalReason::Other(String::new()).is_directory());
+    }
+
+    #[test]
+    fn a_string_says_whether_it_is_an_argument_or_a_variable() {
+        let nul = RefusalReason::NulByte(RequestString::Argument(2));
+        assert_eq!(nul.field(), Some(RequestField::Arguments));
+        assert!(nul.to_string().starts_with("argument 2 contains a NUL byte"));
+        let nul = RefusalReason::NulByte(RequestString::VariableValue("A".to_owned()));
+        assert_eq!(nul.field(), Some(RequestField::Environment));
+        assert!(nul.to_string().starts_with("the value of A contains a NUL byte"));
+    }
+
+    #[test]
+    fn reasons_are_listed_in_one_line() {
+        let reasons = [RefusalReason::EmptyCommand, RefusalReason::ZeroTimeout];
+        assert_eq!(
+            RefusalReason::listed(&reasons),
+            "the command is empty; give a program to run; \
+             the timeout is 0; give a positive number of seconds"
+        );
+    }
+}
