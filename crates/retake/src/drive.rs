@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_engine::{Attach, Cancel, Event, Finished, Keeper};
+use retake_engine::{Cancel, Keeper, LiveOutput, ProcessEvent, ProcessResult};
 use retake_store::redact::{Redactor, StreamRedactor};
 use retake_store::{Recording, Store};
 use retake_types::{
@@ -44,7 +44,7 @@ pub(crate) trait Observer {
     fn output(&mut self, _stream: Stream, _bytes: &[u8]) {}
 
     /// What the run did, for the record.
-    fn effects(&mut self, _finished: &Finished, _past: Past<'_>) -> Option<serde_json::Value> {
+    fn effects(&mut self, _finished: &ProcessResult, _past: Past<'_>) -> Option<serde_json::Value> {
         None
     }
 }
@@ -63,7 +63,7 @@ impl Observer for () {}
 pub(crate) struct Performed {
     pub(crate) intent: Intent,
     pub(crate) ending: Ending,
-    pub(crate) finished: Finished,
+    pub(crate) finished: ProcessResult,
     output: [Vec<u8>; 2],
 }
 
@@ -138,12 +138,12 @@ pub(crate) fn perform(
     });
     let (stdout, stderr) = (std::io::stdout(), std::io::stderr());
     let attach = if job.pass {
-        Attach { stdout: Some(stdout.as_fd()), stderr: Some(stderr.as_fd()) }
+        LiveOutput { stdout: Some(stdout.as_fd()), stderr: Some(stderr.as_fd()) }
     } else {
-        Attach::default()
+        LiveOutput::default()
     };
     let finished = keeper.run(&job.command, cancel, attach, &mut |event| match event {
-        Event::Output { stream, bytes } => {
+        ProcessEvent::Output { stream, bytes } => {
             let captured = &mut captured[stream.index()];
             captured.raw += bytes.len() as u64;
             observer.output(stream, bytes);
@@ -151,8 +151,8 @@ pub(crate) fn perform(
                 captured.take(stream, Some(bytes), keep);
             }
         }
-        Event::Suspended { by_child } => signals::stop(by_child),
-        Event::Started { .. } | Event::Finished(_) => {}
+        ProcessEvent::Suspended { by_child } => signals::stop(by_child),
+        ProcessEvent::Started { .. } | ProcessEvent::Finished(_) => {}
     });
     let mut redactions = job.redactions;
     for stream in Stream::BOTH {
@@ -189,7 +189,7 @@ impl Captured {
 }
 
 fn ending(
-    finished: &Finished,
+    finished: &ProcessResult,
     job: &Job,
     over: bool,
     captured: &[Captured; 2],
@@ -238,7 +238,7 @@ fn end_time(start: Timestamp, duration: Duration) -> Timestamp {
 
 /// What retake exits with. Output that cannot be written, and a run whose keeper was killed, are
 /// failures of retake's own.
-fn exit_code(finished: &Finished) -> i32 {
+fn exit_code(finished: &ProcessResult) -> i32 {
     match finished.relay_error {
         None | Some(libc::EPIPE) => finished.outcome.exit_code().unwrap_or(125),
         Some(_) => 125,
@@ -246,7 +246,7 @@ fn exit_code(finished: &Finished) -> i32 {
 }
 
 /// The one error of a run, if it has one: the first that applies.
-fn explain(finished: &Finished, job: &Job, over: bool) -> Option<RunError> {
+fn explain(finished: &ProcessResult, job: &Job, over: bool) -> Option<RunError> {
     let error = |code, message: String, hint: &str| {
         let hint = Some(hint.to_owned()).filter(|hint| !hint.is_empty());
         Some(RunError { code, message, hint, problems: Vec::new() })

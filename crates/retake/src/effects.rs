@@ -9,7 +9,7 @@ use retake_effects::progress::{self, History};
 use retake_effects::summary;
 use retake_effects::tests::reports::{self, Report};
 use retake_effects::tests::{self, Parser, TestResults};
-use retake_engine::Finished;
+use retake_engine::ProcessResult;
 use retake_store::Filter;
 use retake_types::{Outcome, Stream};
 
@@ -64,7 +64,7 @@ impl Watch {
     }
 
     /// What became of the tests that the run ran.
-    pub(crate) fn results(&mut self, finished: &Finished) -> Option<TestResults> {
+    pub(crate) fn results(&mut self, finished: &ProcessResult) -> Option<TestResults> {
         let code = match finished.outcome {
             Outcome::Exited(code) => Some(code),
             _ => None,
@@ -204,7 +204,7 @@ impl Observer for Watch {
         }
     }
 
-    fn effects(&mut self, finished: &Finished, past: Past<'_>) -> Option<serde_json::Value> {
+    fn effects(&mut self, finished: &ProcessResult, past: Past<'_>) -> Option<serde_json::Value> {
         let results = self.results(finished);
         Some(self.told(results, past))
     }

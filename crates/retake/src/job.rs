@@ -14,10 +14,11 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
-use retake_engine::{Command, Detach, PARENT_VARIABLE, Policy, Problem, Request, Stdin, locate};
+use retake_engine::{Command, Detach, EnvironmentRules, Launch, PARENT_VARIABLE, Stdin, locate};
 use retake_store::redact::{Redactor, is_secret_name};
 use retake_types::{
-    CorrelationIds, EnvMode, EnvPolicy, Intent, Kind, Limits, LoopId, RunId, Stream, Terms,
+    CorrelationIds, EnvMode, EnvPolicy, Intent, Kind, Limits, LoopId, RefusalReason, RunId, Stream,
+    Terms,
 };
 
 use crate::config::Config;
@@ -162,7 +163,7 @@ impl Spec {
 
     /// What the child will find in its environment.
     pub(crate) fn environment(&self, config: &Config, store: &Path) -> Vec<(OsString, OsString)> {
-        let mut environment = Policy {
+        let mut environment = EnvironmentRules {
             mode: self.mode,
             set: &self.set,
             unset: &self.unset,
@@ -190,7 +191,7 @@ impl Spec {
     pub(crate) fn ready(self, config: &Config, store: &Path) -> Result<Job, String> {
         let environment = self.environment(config, store);
         self.job(environment, config, Problems::default())
-            .map_err(|(_, problems)| Problem::listed(&problems))
+            .map_err(|(_, problems)| RefusalReason::listed(&problems))
     }
 
     /// The job, or the intent that it would have had and everything that is wrong with it.
@@ -199,13 +200,13 @@ impl Spec {
         environment: Vec<(OsString, OsString)>,
         config: &Config,
         mut problems: Problems,
-    ) -> Result<Job, (Box<Intent>, Vec<Problem>)> {
+    ) -> Result<Job, (Box<Intent>, Vec<RefusalReason>)> {
         let redactor = self.redactor(config, &environment, &mut problems);
         let program = self.arguments.first().filter(|program| !program.is_empty());
         let file = program.and_then(|program| locate(program, &environment, &self.cwd).ok());
         let (intent, redactions) = self.intent(&environment, file.as_deref(), &redactor);
         let missing = self.arguments.is_empty();
-        let request = Request {
+        let request = Launch {
             arguments: self.arguments,
             cwd: self.cwd,
             environment,
@@ -238,7 +239,9 @@ impl Spec {
             Ok(_) => Err((Box::new(intent), problems.0)),
             Err(more) => {
                 // Why there is no command was already explained, and better, while it was read.
-                problems.0.extend(more.into_iter().filter(|p| !missing || *p != Problem::Empty));
+                problems.0.extend(
+                    more.into_iter().filter(|p| !missing || *p != RefusalReason::EmptyCommand),
+                );
                 Err((Box::new(intent), problems.0))
             }
         }

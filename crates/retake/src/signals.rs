@@ -3,14 +3,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use retake_engine::{Cancel, Dispositions};
+use retake_engine::{Cancel, SignalDispositions};
 
-static ORIGINAL: OnceLock<Dispositions> = OnceLock::new();
+static ORIGINAL: OnceLock<SignalDispositions> = OnceLock::new();
 
 /// Notes what we were started with, before anything changes it, and lets a write to a closed pipe
 /// fail instead of killing us. Called first of all.
 pub(crate) fn remember() {
-    ORIGINAL.get_or_init(Dispositions::current);
+    ORIGINAL.get_or_init(SignalDispositions::current);
     // SAFETY: a plain disposition.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
@@ -39,8 +39,8 @@ pub(crate) fn stdout_closed() -> bool {
 }
 
 /// What children get: exactly what we got.
-pub(crate) fn original() -> Dispositions {
-    *ORIGINAL.get_or_init(Dispositions::current)
+pub(crate) fn original() -> SignalDispositions {
+    *ORIGINAL.get_or_init(SignalDispositions::current)
 }
 
 /// One for each worker: a token wakes one waiter only.

@@ -6,9 +6,11 @@
 use std::io;
 
 use jiff::Timestamp;
-use retake_engine::{Attach, Cancel, Command, Event, Keeper, Problem, Request, Session, Settings};
+use retake_engine::{
+    Cancel, Command, Keeper, KeeperSession, KeeperSettings, Launch, LiveOutput, ProcessEvent,
+};
 use retake_store::{Recording, Store};
-use retake_types::{Intent, Outcome};
+use retake_types::{Intent, Outcome, RefusalReason};
 
 use crate::config::Config;
 use crate::drive::{self, Done, Observer};
@@ -58,12 +60,13 @@ impl Slot {
     /// Starts as many slots as asked; signals that ask for the end then reach all of them.
     pub(crate) fn start(
         count: usize,
-        session: Session,
+        session: KeeperSession,
         place: &Place,
         audit: Audit,
     ) -> io::Result<Vec<Self>> {
         let dispositions = signals::original();
-        let settings = Settings { session, dispositions, owns_children: true, own_mounts: false };
+        let settings =
+            KeeperSettings { session, dispositions, owns_children: true, own_mounts: false };
         let keepers: Vec<Keeper> =
             (0..count).map(|_| Keeper::start(settings)).collect::<io::Result<_>>()?;
         let cancels = signals::install(count)?;
@@ -80,8 +83,8 @@ impl Slot {
     /// A slot whose runs are ended by whoever holds their token, and not by a signal. May be made at
     /// any time: a keeper closes what is not its own.
     pub(crate) fn lone(place: &Place, audit: Audit) -> io::Result<Self> {
-        let settings = Settings {
-            session: Session::Own,
+        let settings = KeeperSettings {
+            session: KeeperSession::Own,
             dispositions: signals::original(),
             owns_children: true,
             own_mounts: false,
@@ -140,16 +143,17 @@ impl Slot {
 
     /// Runs a command of retake's own, such as git, off the record. Gives how it ended and what it
     /// printed, as far as that fits.
-    pub(crate) fn quietly(&mut self, request: Request) -> Result<(Outcome, [Vec<u8>; 2]), String> {
-        let command = Command::new(request).map_err(|problems| Problem::listed(&problems))?;
+    pub(crate) fn quietly(&mut self, request: Launch) -> Result<(Outcome, [Vec<u8>; 2]), String> {
+        let command = Command::new(request).map_err(|problems| RefusalReason::listed(&problems))?;
         let mut output = [Vec::new(), Vec::new()];
-        let finished = self.keeper.run(&command, &self.cancel, Attach::default(), &mut |event| {
-            if let Event::Output { stream, bytes } = event {
-                let kept: &mut Vec<u8> = &mut output[stream.index()];
-                let room = QUIET.saturating_sub(kept.len());
-                kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
-            }
-        });
+        let finished =
+            self.keeper.run(&command, &self.cancel, LiveOutput::default(), &mut |event| {
+                if let ProcessEvent::Output { stream, bytes } = event {
+                    let kept: &mut Vec<u8> = &mut output[stream.index()];
+                    let room = QUIET.saturating_sub(kept.len());
+                    kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+                }
+            });
         Ok((finished.outcome, output))
     }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use retake_agent::settings::{self, duration};
+use retake_agent::settings;
 use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
 
 pub(crate) use keys::commented_defaults;
@@ -316,9 +316,9 @@ fn from_text(kind: Kind, text: &str) -> Result<Value, String> {
             Ok(amount) if amount.is_finite() && amount > 0.0 => Ok(Value::Text(text.to_owned())),
             _ => Err(expected(kind, text)),
         },
-        Kind::Duration => match duration::parse(text) {
+        Kind::Duration => match retake_types::parse_duration(text) {
             Ok(_) => Ok(Value::Text(text.to_owned())),
-            Err(why) => Err(why),
+            Err(why) => Err(why.to_string()),
         },
         Kind::Pairs => text
             .split(',')

@@ -70,7 +70,7 @@ fn run(args: &Args, given: Option<&Path>) -> Result<Exit, Refused> {
     let (command, _) = prepared.job.redactor.redact_str(&run.intent.command);
     prepared.job.intent.command = command.into_owned();
     prepared.job.intent.shell = run.intent.shell;
-    let environment = &prepared.job.command.request().environment;
+    let environment = &prepared.job.command.launch().environment;
     for difference in changes::differences(&run, &prepared.job.intent, environment) {
         term::say(&difference);
     }
