@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use retake_engine::{
-    Attach, Cancel, Command, Event, Finished, Keeper, Problem, Request, Settings, quote,
+    Cancel, Command, Keeper, KeeperSettings, Launch, LiveOutput, ProcessEvent, ProcessResult, quote,
 };
-use retake_types::RunId;
+use retake_types::{RefusalReason, RunId};
 
 use super::{Exit, Failure};
 use retake_runner::signals;
@@ -32,8 +32,11 @@ pub(crate) fn tour(_: &Args) -> Result<Exit, Failure> {
     let home = std::env::temp_dir().join(format!("retake-tour-{}", RunId::new().short()));
     let project = home.join("project");
     std::fs::create_dir_all(&project).map_err(|e| failed("no directory for the tour", &e))?;
-    let settings =
-        Settings { dispositions: signals::original(), owns_children: true, ..Settings::default() };
+    let settings = KeeperSettings {
+        dispositions: signals::original(),
+        owns_children: true,
+        ..KeeperSettings::default()
+    };
     let mut tour = Tour {
         keeper: Keeper::start(settings).map_err(|e| failed("no process could be made", &e))?,
         cancel: signals::install(1).map_err(|e| failed("no event descriptor", &e))?[0].clone(),
@@ -143,7 +146,7 @@ impl Tour {
             set.iter().map(|(name, value)| format!("{name}={value} ")).collect();
         say(&format!("\n  $ {variables}retake {}", quote(arguments.iter().copied())))?;
         let (stdout, stderr) = (std::io::stdout(), std::io::stderr());
-        let pass = Attach { stdout: Some(stdout.as_fd()), stderr: Some(stderr.as_fd()) };
+        let pass = LiveOutput { stdout: Some(stdout.as_fd()), stderr: Some(stderr.as_fd()) };
         let finished = self.run(set, arguments, pass, &mut |_| {})?;
         match finished.outcome.exit_code() {
             Some(0) => Ok(()),
@@ -156,11 +159,11 @@ impl Tour {
         &mut self,
         set: &[(&str, &str)],
         arguments: &[&str],
-        attach: Attach<'_>,
-        observer: &mut dyn FnMut(Event<'_>),
-    ) -> std::io::Result<Finished> {
+        attach: LiveOutput<'_>,
+        observer: &mut dyn FnMut(ProcessEvent<'_>),
+    ) -> std::io::Result<ProcessResult> {
         let words = [self.program.clone().into_os_string()].into_iter();
-        let mut request = Request::new(words.chain(arguments.iter().map(OsString::from)));
+        let mut request = Launch::new(words.chain(arguments.iter().map(OsString::from)));
         request.cwd = self.project();
         request.timeout = Some(Duration::from_secs(30));
         // Looks as it would in the user's own terminal.
@@ -176,7 +179,7 @@ impl Tour {
         ]);
         request.environment.extend(set.iter().map(|(n, v)| (OsString::from(n), OsString::from(v))));
         let command = Command::new(request)
-            .map_err(|problems| std::io::Error::other(Problem::listed(&problems)))?;
+            .map_err(|problems| std::io::Error::other(RefusalReason::listed(&problems)))?;
         let finished = self.keeper.run(&command, &self.cancel, attach, observer);
         if self.cancel.requested().is_some() {
             return Err(std::io::Error::other("interrupted"));
@@ -188,8 +191,8 @@ impl Tour {
     fn newest_two(&mut self) -> std::io::Result<[String; 2]> {
         let mut text = Vec::new();
         let list = ["runs", "list", "--json", "--limit", "2"];
-        self.run(&[], &list, Attach::default(), &mut |event| {
-            if let Event::Output { bytes, .. } = event {
+        self.run(&[], &list, LiveOutput::default(), &mut |event| {
+            if let ProcessEvent::Output { bytes, .. } = event {
                 text.extend_from_slice(bytes);
             }
         })?;

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use first::model::Tree;
 use retake_engine::{
-    Attach, Cancel, Command, Detach, Event, Keeper, Problem, Request, Session, Settings, Stdin,
+    Cancel, Command, Detach, Keeper, KeeperSession, KeeperSettings, Launch, LiveOutput,
+    ProcessEvent, Stdin,
 };
-use retake_types::{Limits, Outcome, signal_name};
+use retake_types::{Limits, Outcome, RefusalReason, signal_name};
 
 use super::namespace::Home;
 use super::scratch::Scratch;
@@ -91,7 +92,8 @@ impl Stations {
             Err(format!("{} does not exist any more", root.display()))
         };
         let own_mounts = home.is_ok();
-        let settings = Settings { session: Session::Own, dispositions, owns_children, own_mounts };
+        let settings =
+            KeeperSettings { session: KeeperSession::Own, dispositions, owns_children, own_mounts };
         let mut keepers = Vec::new();
         for number in 0..count {
             let place = scratch.path().join(number.to_string());
@@ -158,7 +160,7 @@ impl Station {
         let mut environment = check.environment.clone();
         environment.retain(|(name, _)| !name.as_encoded_bytes().starts_with(b"FIRST_"));
         environment.extend(self.variables(scene)?);
-        let command = Command::new(Request {
+        let command = Command::new(Launch {
             arguments: ["/bin/sh", "-c", &check.command].map(OsString::from).to_vec(),
             cwd: check.cwd.clone(),
             environment,
@@ -171,13 +173,14 @@ impl Station {
             pty: false,
             detach: Detach::None,
         })
-        .map_err(|problems| io::Error::other(Problem::listed(&problems)))?;
+        .map_err(|problems| io::Error::other(RefusalReason::listed(&problems)))?;
         let mut output = Inline::new(OUTPUT);
-        let finished = self.keeper.run(&command, &self.cancel, Attach::default(), &mut |event| {
-            if let Event::Output { bytes, .. } = event {
-                output.push(bytes);
-            }
-        });
+        let finished =
+            self.keeper.run(&command, &self.cancel, LiveOutput::default(), &mut |event| {
+                if let ProcessEvent::Output { bytes, .. } = event {
+                    output.push(bytes);
+                }
+            });
         let how = match finished.outcome {
             Outcome::Exited(0) => return Ok(Verdict::Passed),
             Outcome::Cancelled(_) => return Ok(Verdict::Cancelled),

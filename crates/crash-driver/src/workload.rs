@@ -74,7 +74,7 @@ impl Workload {
         let (shown, id) = (spec.shown.clone(), spec.id);
         let environment = spec.environment(config, place);
         let mut job = spec.job(environment.clone(), config, Problems::default()).map_err(
-            |(_, problems)| Untested::Refused(retake_engine::Problem::listed(&problems)),
+            |(_, problems)| Untested::Refused(retake_types::RefusalReason::listed(&problems)),
         )?;
         job.intent.start_time = Timestamp::now();
         let spool = match store.as_mut().map(|store| store.begin(&job.intent)) {

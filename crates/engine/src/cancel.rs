@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use crate::sys;
+use crate::syscalls;
 
 /// A token that ends or suspends the runs it is given to. Cloning it gives another handle on the
 /// same request. Every method is safe in a signal handler.
@@ -27,9 +27,10 @@ struct State {
 impl Cancel {
     pub fn new() -> io::Result<Self> {
         // SAFETY: plain numbers.
-        let fd = sys::check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+        let fd =
+            syscalls::check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
         // SAFETY: just made, ours alone.
-        let wake = sys::above_stdio(unsafe { OwnedFd::from_raw_fd(fd) })?;
+        let wake = syscalls::above_stdio(unsafe { OwnedFd::from_raw_fd(fd) })?;
         Ok(Self {
             state: Arc::new(State {
                 wake,
@@ -110,7 +111,7 @@ impl Cancel {
     pub(crate) fn drain(&self) {
         let mut count = [0; 8];
         // Nothing to read means that nobody woke us since; the flags say what is asked.
-        _ = sys::read_some(self.fd(), &mut count);
+        _ = syscalls::read_some(self.fd(), &mut count);
     }
 
     fn wake(&self) {

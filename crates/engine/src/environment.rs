@@ -6,7 +6,7 @@ use retake_types::EnvMode;
 
 /// Variables that make a child load, run or trust something it was not asked to. `merge` drops
 /// them unless they are given or allowed. Documented in `docs/environment.md`.
-pub const HIJACKERS: [&str; 26] = [
+pub const HIJACKING_VARIABLES: [&str; 26] = [
     "BASH_ENV",
     "CLASSPATH",
     "DYLD_INSERT_LIBRARIES",
@@ -36,7 +36,7 @@ pub const HIJACKERS: [&str; 26] = [
 ];
 
 /// How the child's variables are made.
-pub struct Policy<'a> {
+pub struct EnvironmentRules<'a> {
     pub mode: EnvMode,
     pub set: &'a [(OsString, OsString)],
     pub unset: &'a [OsString],
@@ -46,7 +46,7 @@ pub struct Policy<'a> {
     pub secret: fn(&str) -> bool,
 }
 
-impl Policy<'_> {
+impl EnvironmentRules<'_> {
     /// The child's variables, from those of the parent. A name appears once; given ones win.
     pub fn apply(
         &self,
@@ -72,7 +72,7 @@ impl Policy<'_> {
 
     fn harmless(&self, name: &OsStr) -> bool {
         let Some(name) = name.to_str() else { return false };
-        let hijacks = HIJACKERS.contains(&name) || name.starts_with("BASH_FUNC_");
+        let hijacks = HIJACKING_VARIABLES.contains(&name) || name.starts_with("BASH_FUNC_");
         self.allow.iter().any(|allowed| allowed == name) || !(hijacks || (self.secret)(name))
     }
 }
@@ -95,7 +95,7 @@ mod tests {
             ("HOME", "/h"),
         ]);
         let allow: Vec<_> = allow.iter().map(ToString::to_string).collect();
-        Policy {
+        EnvironmentRules {
             mode,
             set: &pairs(set),
             unset: &["HOME".into()],

@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::tree::{self, Entry, Stat};
+use crate::process_tree::{self, Entry, Stat};
 
 /// The variable by which a child knows, and shows, which run it belongs to.
 pub const PARENT_VARIABLE: &str = "RETAKE_PARENT_ID";
@@ -31,7 +31,7 @@ impl Process {
 /// ones that are gone.
 pub(crate) fn below(root: i32, kept: &mut Vec<i32>) -> Vec<Process> {
     let mut found = vec![Entry::default(); 16 << 10];
-    let count = tree::descendants(root, &mut found);
+    let count = process_tree::descendants(root, &mut found);
     let found = &found[..count];
     kept.retain(|pid| found.iter().any(|entry| entry.pid == *pid));
     let mut left_out = kept.clone();
@@ -61,7 +61,7 @@ fn describe(pid: i32) -> Option<Process> {
     let command = if words.is_empty() {
         format!("[{name}]")
     } else {
-        crate::words::quote(words.iter().map(String::as_str))
+        crate::command_line::quote(words.iter().map(String::as_str))
     };
     Some(Process { pid, command, name })
 }
@@ -84,7 +84,7 @@ pub(crate) fn end_orphans(
     let until = Instant::now() + Duration::from_secs(2);
     let mut found = vec![Entry::default(); 16 << 10];
     loop {
-        let count = tree::descendants(own, &mut found);
+        let count = process_tree::descendants(own, &mut found);
         let mut members: Vec<i32> = Vec::new();
         let mut alive = false;
         for &entry in &found[..count] {
@@ -99,7 +99,7 @@ pub(crate) fn end_orphans(
                 continue;
             }
             members.push(entry.pid);
-            tree::signal(entry, own, &[libc::SIGKILL]);
+            process_tree::signal(entry, own, &[libc::SIGKILL]);
             if entry.parent == own {
                 // SAFETY: reaps an adopted child; if it is not dead yet, the next round does.
                 unsafe { libc::waitpid(entry.pid, std::ptr::null_mut(), libc::WNOHANG) };

@@ -4,13 +4,13 @@
 //! The engine knows nothing of databases, command lines or async runtimes. Linux only.
 //!
 //! ```
-//! use retake_engine::{Attach, Cancel, Command, Event, Keeper, Request, Settings};
+//! use retake_engine::{Cancel, Command, Keeper, KeeperSettings, Launch, LiveOutput, ProcessEvent};
 //!
-//! let mut keeper = Keeper::start(Settings::default())?;
-//! let command = Command::new(Request::new(["echo", "hello"])).expect("a valid request");
+//! let mut keeper = Keeper::start(KeeperSettings::default())?;
+//! let command = Command::new(Launch::new(["echo", "hello"])).expect("a valid launch");
 //! let mut output = Vec::new();
-//! let finished = keeper.run(&command, &Cancel::new()?, Attach::default(), &mut |event| {
-//!     if let Event::Output { bytes, .. } = event {
+//! let finished = keeper.run(&command, &Cancel::new()?, LiveOutput::default(), &mut |event| {
+//!     if let ProcessEvent::Output { bytes, .. } = event {
 //!         output.extend_from_slice(bytes);
 //!     }
 //! });
@@ -19,31 +19,30 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
-mod buffer;
 mod cancel;
 mod cgroup;
 mod command;
+mod command_line;
 mod environment;
+mod helper_program;
 mod keeper;
 mod leftovers;
-mod relay;
-mod resolve;
+mod limit_watch;
+mod output_relay;
+mod page_buffer;
+mod process_tree;
+mod program_file;
 mod supervise;
-mod sys;
+mod syscalls;
 mod terminal;
-mod tree;
-mod watch;
-mod words;
 
 pub use cancel::Cancel;
-pub use command::{
-    Command, Detach, Input, Problem, Request, Stdin, check_variable, locate, parse_duration,
-    parse_size,
-};
-pub use environment::{HIJACKERS, Policy};
-pub use keeper::{Dispositions, Keeper, Session, Settings};
+pub use command::{Command, Detach, Input, Launch, Stdin, check_variable, locate};
+pub use command_line::{CommandLine, ShellMode, ShellNeeded, interpret, quote};
+pub use environment::{EnvironmentRules, HIJACKING_VARIABLES};
+pub use helper_program::{HelperOutput, HelperProgram, RunningHelper};
+pub use keeper::{Keeper, KeeperSession, KeeperSettings, SignalDispositions};
 pub use leftovers::PARENT_VARIABLE;
-pub use resolve::which;
-pub use supervise::{Attach, DRAIN, Event, Finished};
-pub use watch::EVERY as WATCH_INTERVAL;
-pub use words::{Line, ShellMode, ShellNeeded, interpret, quote};
+pub use limit_watch::WATCH_INTERVAL;
+pub use program_file::which;
+pub use supervise::{DRAIN, LiveOutput, ProcessEvent, ProcessResult};

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::keeper::Lent;
-use crate::sys;
+use crate::syscalls;
 
 /// The terminal the user runs retake from, while a child may use it.
 pub(crate) struct Terminal {
@@ -60,7 +60,7 @@ impl Terminal {
     }
 
     /// Whether this process is the one the user is talking to.
-    pub(crate) fn in_front(&self) -> bool {
+    pub(crate) fn in_foreground(&self) -> bool {
         // SAFETY: a plain query.
         unsafe { libc::tcgetpgrp(self.fd) == self.own_group }
     }
@@ -72,7 +72,7 @@ impl Terminal {
 
     /// Puts the child in front again after a pause, if we are.
     pub(crate) fn lend(&mut self, group: i32) {
-        if self.in_front() {
+        if self.in_foreground() {
             // SAFETY: SIGTTOU is ignored, so this does not stop us.
             self.lent = unsafe { libc::tcsetpgrp(self.fd, group) } == 0;
         }
@@ -108,10 +108,10 @@ impl Pty {
         // SAFETY: descriptors just made are wrapped at once; structures are filled before use.
         unsafe {
             let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
-            let ours = OwnedFd::from_raw_fd(sys::check(libc::posix_openpt(flags))?);
+            let ours = OwnedFd::from_raw_fd(syscalls::check(libc::posix_openpt(flags))?);
             let unlock: libc::c_int = 0;
-            sys::check(libc::ioctl(ours.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlock))?;
-            let theirs = sys::check(libc::ioctl(ours.as_raw_fd(), libc::TIOCGPTPEER, flags))?;
+            syscalls::check(libc::ioctl(ours.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlock))?;
+            let theirs = syscalls::check(libc::ioctl(ours.as_raw_fd(), libc::TIOCGPTPEER, flags))?;
             let theirs = OwnedFd::from_raw_fd(theirs);
             if !typed {
                 // Lines end as the program wrote them, and nothing is echoed.
@@ -159,7 +159,7 @@ impl Raw {
             (libc::tcgetattr(fd, &raw mut before) == 0).then_some(before)
         }?;
         let raw = Self { fd, before, _ttou: IgnoredTtou::new() };
-        raw.again();
+        raw.resume();
         Some(raw)
     }
 
@@ -169,13 +169,13 @@ impl Raw {
 
     /// Whether what is typed is meant for us. In the background the terminal is someone else's:
     /// neither read from it nor change it.
-    pub(crate) fn in_front(&self) -> bool {
+    pub(crate) fn in_foreground(&self) -> bool {
         // SAFETY: plain queries.
         unsafe { libc::tcgetpgrp(self.fd) == libc::getpgrp() }
     }
 
-    pub(crate) fn again(&self) {
-        if !self.in_front() {
+    pub(crate) fn resume(&self) {
+        if !self.in_foreground() {
             return;
         }
         let mut modes = self.before;
@@ -187,7 +187,7 @@ impl Raw {
     }
 
     pub(crate) fn pause(&self) {
-        if self.in_front() {
+        if self.in_foreground() {
             // SAFETY: sets what `enter` saved.
             unsafe { libc::tcsetattr(self.fd, libc::TCSADRAIN, &raw const self.before) };
         }

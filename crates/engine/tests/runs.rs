@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use common::{Lab, alive, eventually, executable, fake, scratch};
 use proptest::prelude::*;
-use retake_engine::{Command, Detach, Keeper, Request, Settings, Stdin};
+use retake_engine::{Command, Detach, Keeper, KeeperSettings, Launch, Stdin};
 use retake_types::{LeftFate, LimitKind, Outcome, StartFailure, Stream};
 
 const SOON: Duration = Duration::from_secs(10);
 
 #[test]
 fn output_and_code_come_back() {
-    let took = Lab::new().run(Request::new(["sh", "-c", "echo out; echo err >&2; exit 42"]));
+    let took = Lab::new().run(Launch::new(["sh", "-c", "echo out; echo err >&2; exit 42"]));
     assert_eq!(took.finished.outcome, Outcome::Exited(42));
     assert_eq!(took.output, [b"out\n".to_vec(), b"err\n".to_vec()]);
     assert_eq!(took.finished.bytes, [4, 4]);
@@ -27,7 +27,7 @@ fn output_and_code_come_back() {
 fn one_keeper_runs_many() {
     let mut lab = Lab::new();
     for code in 0..50 {
-        let took = lab.run(Request::new(["sh", "-c", &format!("exit {code}")]));
+        let took = lab.run(Launch::new(["sh", "-c", &format!("exit {code}")]));
         assert_eq!(took.finished.outcome, Outcome::Exited(code));
     }
 }
@@ -64,7 +64,7 @@ fn a_child_that_ignores_term_is_killed_after_the_grace() {
 fn term_reaches_a_child_whose_parent_dies_of_it_first() {
     let mut lab = Lab::new();
     for _ in 0..20 {
-        let mut request = Request::new(["sh", "-c", "(sleep 1000; :); :"]);
+        let mut request = Launch::new(["sh", "-c", "(sleep 1000; :); :"]);
         request.timeout = Some(Duration::from_millis(30));
         request.grace = Duration::from_secs(60);
         let took = lab.run(request);
@@ -165,12 +165,16 @@ fn what_may_stay_stays_and_the_next_run_is_not_disturbed() {
         request.detach = detach;
         let command = Command::new(request).unwrap();
         let mut output = Vec::new();
-        let finished =
-            lab.keeper.run(&command, &lab.cancel, retake_engine::Attach::default(), &mut |event| {
-                if let retake_engine::Event::Output { bytes, .. } = event {
+        let finished = lab.keeper.run(
+            &command,
+            &lab.cancel,
+            retake_engine::LiveOutput::default(),
+            &mut |event| {
+                if let retake_engine::ProcessEvent::Output { bytes, .. } = event {
                     output.extend_from_slice(bytes);
                 }
-            });
+            },
+        );
         assert!(!finished.leaked);
         assert_eq!(finished.left[0].fate, LeftFate::Kept);
         let daemon: i32 = String::from_utf8(output).unwrap().trim().parse().unwrap();
@@ -180,8 +184,12 @@ fn what_may_stay_stays_and_the_next_run_is_not_disturbed() {
         let mut request = fake(&["leave-holder"]);
         request.timeout = Some(SOON);
         let command = Command::new(request).unwrap();
-        let next =
-            lab.keeper.run(&command, &lab.cancel, retake_engine::Attach::default(), &mut |_| {});
+        let next = lab.keeper.run(
+            &command,
+            &lab.cancel,
+            retake_engine::LiveOutput::default(),
+            &mut |_| {},
+        );
         assert_eq!(next.left.len(), 1, "only its own: {:?}", next.left);
         assert!(alive(daemon), "it was told to stay");
         assert!(start.elapsed() < SOON);
@@ -241,7 +249,7 @@ fn a_child_starts_clean() {
     assert!(text.contains("leads-group true"), "{text}");
     assert!(text.contains("controlling false"), "{text}");
 
-    let took = Lab::new().run(Request::new(["cat", "/proc/self/status"]));
+    let took = Lab::new().run(Launch::new(["cat", "/proc/self/status"]));
     let set = |text: &str, name: &str| -> u64 {
         let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         u64::from_str_radix(line.trim_start_matches(':').trim(), 16).unwrap()
@@ -288,7 +296,7 @@ fn a_pseudo_terminal_is_a_terminal() {
 #[test]
 fn variables_and_directory_are_as_asked() {
     let (_dir, path) = scratch();
-    let mut request = Request::new(["sh", "-c", "pwd; env"]);
+    let mut request = Launch::new(["sh", "-c", "pwd; env"]);
     request.cwd = path.canonicalize().unwrap();
     request.environment =
         vec![("A".into(), "1\n2".into()), ("PATH".into(), "/usr/bin:/bin".into())];
@@ -303,12 +311,12 @@ fn variables_and_directory_are_as_asked() {
 fn a_relative_program_is_relative_to_the_directory() {
     let (_dir, path) = scratch();
     executable(&path.join("prog"), b"#!/bin/sh\necho here\n");
-    let mut request = Request::new(["./prog"]);
+    let mut request = Launch::new(["./prog"]);
     request.cwd = path.clone();
     assert_eq!(Lab::new().run(request).stdout(), "here\n");
 }
 
-fn not_started(request: Request) -> (StartFailure, i32) {
+fn not_started(request: Launch) -> (StartFailure, i32) {
     let outcome = Lab::new().run(request).finished.outcome;
     let code = outcome.exit_code().unwrap();
     match outcome {
@@ -324,9 +332,9 @@ fn four_ways_not_to_start() {
     std::fs::write(file("plain"), "#!/bin/sh\n").unwrap();
     executable(file("bad-shebang").as_ref(), b"#!/no/such/interpreter\n");
     executable(file("garbage").as_ref(), b"\x01\x02garbage");
-    let at = |name: &str| not_started(Request::new([file(name)]));
+    let at = |name: &str| not_started(Launch::new([file(name)]));
 
-    let (failure, code) = not_started(Request::new(["no-such-program"]));
+    let (failure, code) = not_started(Launch::new(["no-such-program"]));
     assert!(matches!(failure, StartFailure::NotFound(_)) && code == 127, "{failure:?}");
     let (failure, code) = at("missing");
     assert!(matches!(failure, StartFailure::NotFound(_)) && code == 127, "{failure:?}");
@@ -345,13 +353,13 @@ fn four_ways_not_to_start() {
 #[test]
 fn a_directory_that_vanished_after_the_check_is_a_result() {
     let (dir, path) = scratch();
-    let mut request = Request::new(["true"]);
+    let mut request = Launch::new(["true"]);
     request.cwd = path;
     let command = Command::new(request).unwrap();
     drop(dir);
     let mut lab = Lab::new();
     let finished =
-        lab.keeper.run(&command, &lab.cancel, retake_engine::Attach::default(), &mut |_| {});
+        lab.keeper.run(&command, &lab.cancel, retake_engine::LiveOutput::default(), &mut |_| {});
     let Outcome::NotStarted(StartFailure::WorkingDirectory(why)) = finished.outcome else {
         panic!("{:?}", finished.outcome)
     };
@@ -428,11 +436,7 @@ fn a_keeper_that_is_stopped_or_killed_does_not_hang_the_run() {
     let took = lab.run(request);
     assert_eq!(took.finished.outcome, Outcome::Interrupted);
     assert!(!took.pids().into_iter().any(alive), "its session is gone too");
-    assert_eq!(
-        lab.run(Request::new(["true"])).finished.outcome,
-        Outcome::Exited(0),
-        "a new keeper"
-    );
+    assert_eq!(lab.run(Launch::new(["true"])).finished.outcome, Outcome::Exited(0), "a new keeper");
 }
 
 #[test]
@@ -440,10 +444,10 @@ fn a_keeper_that_is_stopped_for_ever_does_not_hang_the_end() {
     let mut lab = Lab::new();
     let keeper = lab.keeper.pid();
     let stop = format!("(while kill -STOP {keeper}; do sleep 0.005; done) > /dev/null 2>&1 &");
-    let mut request = Request::new(["sh", "-c", &stop]);
+    let mut request = Launch::new(["sh", "-c", &stop]);
     request.detach = Detach::All;
     let command = Command::new(request).unwrap();
-    lab.keeper.run(&command, &lab.cancel, retake_engine::Attach::default(), &mut |_| {});
+    lab.keeper.run(&command, &lab.cancel, retake_engine::LiveOutput::default(), &mut |_| {});
     let start = Instant::now();
     drop(lab);
     assert!(start.elapsed() < SOON);
@@ -452,7 +456,7 @@ fn a_keeper_that_is_stopped_for_ever_does_not_hang_the_end() {
 
 #[test]
 fn dropping_the_keeper_ends_it() {
-    let keeper = Keeper::start(Settings::default()).unwrap();
+    let keeper = Keeper::start(KeeperSettings::default()).unwrap();
     let pid = keeper.pid();
     assert!(alive(pid));
     drop(keeper);
@@ -461,7 +465,7 @@ fn dropping_the_keeper_ends_it() {
 
 #[test]
 fn usage_is_of_the_whole_tree() {
-    let took = Lab::new().run(Request::new([
+    let took = Lab::new().run(Launch::new([
         "sh",
         "-c",
         "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done",
@@ -478,7 +482,7 @@ fn several_keepers_work_side_by_side() {
                 let mut lab = Lab::new();
                 for _ in 0..10 {
                     let took =
-                        lab.run(Request::new(["sh", "-c", &format!("echo {code}; exit {code}")]));
+                        lab.run(Launch::new(["sh", "-c", &format!("echo {code}; exit {code}")]));
                     assert_eq!(took.finished.outcome, Outcome::Exited(code));
                     assert_eq!(took.stdout(), format!("{code}\n"));
                 }

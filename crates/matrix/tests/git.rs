@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use retake_engine::{Cancel, Keeper, Settings};
+use retake_engine::{Cancel, Keeper, KeeperSettings};
 use retake_matrix::git::{Git, GitError, Notice, Worktrees};
 
 struct Repo {
@@ -52,7 +52,7 @@ impl Repo {
         fs::create_dir(temp.path().join("repo")).unwrap();
         let repo = Self {
             temp,
-            keeper: Keeper::start(Settings::default()).unwrap(),
+            keeper: Keeper::start(KeeperSettings::default()).unwrap(),
             cancel: Cancel::new().unwrap(),
         };
         repo.run(&["init", "-q", "-b", "main"]);

@@ -16,7 +16,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use retake_engine::HIJACKERS;
+use retake_engine::HIJACKING_VARIABLES;
 use retake_types::{EnvMode, Limits};
 
 use retake_runner::config::Config;
@@ -163,7 +163,7 @@ impl Policy {
         }
         let set = asked.set.iter().filter_map(|(name, _)| name.to_str());
         for name in set.chain(layers.variables.iter().map(String::as_str)) {
-            let loads = HIJACKERS.contains(&name) || name.starts_with("BASH_FUNC_");
+            let loads = HIJACKING_VARIABLES.contains(&name) || name.starts_with("BASH_FUNC_");
             if loads && !self.variables.iter().any(|allowed| allowed == name) {
                 denied.say(
                     format!("{name} makes programs load other code"),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use first::model::{State as CrashState, States, Tree};
 use jiff::Timestamp;
-use retake_engine::{Keeper, Session, Settings, quote};
+use retake_engine::{Keeper, KeeperSession, KeeperSettings, quote};
 use retake_store::Store;
 use retake_types::Kind;
 
@@ -63,8 +63,8 @@ impl<'a> Elsewhere<'a> {
         jobs: Option<u16>,
     ) -> std::io::Result<Self> {
         let dispositions = signals::original();
-        let settings = Settings {
-            session: Session::Own,
+        let settings = KeeperSettings {
+            session: KeeperSession::Own,
             dispositions,
             owns_children: true,
             own_mounts: false,

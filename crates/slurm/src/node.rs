@@ -11,10 +11,10 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_engine::{Cancel, Keeper, Problem, Session, Settings};
+use retake_engine::{Cancel, Keeper, KeeperSession, KeeperSettings};
 use retake_matrix::iteration::Scratch;
 use retake_store::Parcel;
-use retake_types::{Ending, Outcome, RanOn, StartFailure};
+use retake_types::{Ending, Outcome, RanOn, RefusalReason, StartFailure};
 
 use super::Error;
 use super::batch::Layout;
@@ -34,8 +34,8 @@ const LOOK: Duration = Duration::from_secs(2);
 /// Carries out orders one after the other; `false` if one of them left no result.
 pub fn carry_out(orders: &[PathBuf]) -> std::io::Result<bool> {
     let dispositions = signals::original();
-    let mut keeper = Keeper::start(Settings {
-        session: Session::Own,
+    let mut keeper = Keeper::start(KeeperSettings {
+        session: KeeperSession::Own,
         dispositions,
         owns_children: true,
         own_mounts: false,
@@ -209,11 +209,13 @@ fn cancelled_before(by: &By, ran_on: RanOn) -> Ending {
     ending
 }
 
-fn refused(problems: &[Problem], ran_on: RanOn) -> Ending {
+fn refused(problems: &[RefusalReason], ran_on: RanOn) -> Ending {
     let node = ran_on.node.clone().unwrap_or_default();
-    let texts: Vec<String> =
-        problems.iter().map(|problem| format!("on {node}: {problem}")).collect();
-    let failure = if problems.iter().all(Problem::is_directory) {
+    let texts: Vec<String> = problems
+        .iter()
+        .map(|reason| format!("on {node}: {}", crate::request::with_options(reason)))
+        .collect();
+    let failure = if problems.iter().all(RefusalReason::is_directory) {
         StartFailure::WorkingDirectory(texts.join("; "))
     } else {
         StartFailure::Refused(texts)

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use retake_engine::{Command, Detach, Problem, Request, Stdin};
+use retake_engine::{Command, Detach, Launch, Stdin};
 use retake_store::redact::{Redactor, is_secret_name};
-use retake_types::{Intent, Limits};
+use retake_types::{Intent, Limits, RefusalReason};
 use serde::{Deserialize, Serialize};
 
 use retake_runner::config::Config;
@@ -183,16 +183,16 @@ impl Order {
         &self,
         own: impl Fn(&str) -> Option<OsString>,
         set: &[(&str, OsString)],
-    ) -> Result<Job, Vec<Problem>> {
+    ) -> Result<Job, Vec<RefusalReason>> {
         if self.version != VERSION {
             let why =
                 format!("the order is of version {}, this retake reads {VERSION}", self.version);
-            return Err(vec![Problem::Other(why)]);
+            return Err(vec![RefusalReason::Other(why)]);
         }
         let mut problems = Vec::new();
         let mut read = |exact: &Exact| {
             exact.read().unwrap_or_else(|why| {
-                problems.push(Problem::Other(format!("the order is damaged: {why}")));
+                problems.push(RefusalReason::Other(format!("the order is damaged: {why}")));
                 OsString::new()
             })
         };
@@ -210,7 +210,7 @@ impl Order {
                     builder.secret(name.as_str(), value.as_bytes());
                     environment.push((name.into(), value));
                 }
-                None => problems.push(Problem::Other(format!(
+                None => problems.push(RefusalReason::Other(format!(
                     "{name} is a secret, so its value is not sent along, and this machine has none; \
                      set it in the job's environment there, or start retake without it: env -u {name}"
                 ))),
@@ -223,13 +223,13 @@ impl Order {
         }
         let redactor = if self.redact {
             builder.build().unwrap_or_else(|error| {
-                problems.push(Problem::Other(error.to_string()));
+                problems.push(RefusalReason::Other(error.to_string()));
                 Redactor::off()
             })
         } else {
             Redactor::off()
         };
-        let request = Request {
+        let request = Launch {
             arguments,
             cwd,
             environment,
@@ -316,7 +316,7 @@ mod tests {
         let back: Order = serde_json::from_str(&text).unwrap();
         assert_eq!(back, order);
         let Ok(job) = back.job(|_| None, &[]) else { panic!("a job") };
-        let request = job.command.request();
+        let request = job.command.launch();
         assert_eq!(request.arguments[1].as_bytes(), [b'a', 0xff]);
         assert_eq!(request.environment, [("PLAIN".into(), "value".into())]);
         assert_eq!(request.timeout, Some(Duration::from_millis(1500)));
@@ -334,10 +334,7 @@ mod tests {
         assert!(problems[0].to_string().contains("MY_TOKEN is a secret"), "{}", problems[0]);
         let Ok(job) = order.job(|_| Some("another-value".into()), &[]) else { panic!("a job") };
         assert!(
-            job.command
-                .request()
-                .environment
-                .contains(&("MY_TOKEN".into(), "another-value".into()))
+            job.command.launch().environment.contains(&("MY_TOKEN".into(), "another-value".into()))
         );
         assert_eq!(job.redactor.redact_str("x another-value").1, 1);
     }
@@ -357,6 +354,6 @@ mod tests {
         let mut order = order(|_, _| {}).unwrap();
         order.cwd = Exact::Text("/nowhere/at/all".to_owned());
         let Err(problems) = order.job(|_| None, &[]) else { panic!("refused") };
-        assert!(problems.iter().all(Problem::is_directory));
+        assert!(problems.iter().all(RefusalReason::is_directory));
     }
 }

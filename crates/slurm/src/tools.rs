@@ -6,8 +6,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use retake_engine::{Attach, Cancel, Command, Event, Keeper, Problem, Request};
-use retake_types::{Outcome, Stream};
+use retake_engine::{Cancel, Command, Keeper, Launch, LiveOutput, ProcessEvent};
+use retake_types::{Outcome, RefusalReason, Stream};
 
 /// Longer than any of them waits for its own server.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -75,19 +75,19 @@ impl<'a> Tools<'a> {
             .iter()
             .filter_map(|name| Some(((*name).into(), std::env::var_os(name)?)))
             .collect();
-        let request = Request {
+        let request = Launch {
             environment,
             cwd: PathBuf::from("/"),
             timeout: Some(PATIENCE),
-            ..Request::new(arguments.iter().copied())
+            ..Launch::new(arguments.iter().copied())
         };
-        let command =
-            Command::new(request).map_err(|problems| not_started(Problem::listed(&problems)))?;
+        let command = Command::new(request)
+            .map_err(|problems| not_started(RefusalReason::listed(&problems)))?;
         let cancel = Cancel::new().map_err(|error| not_started(error.to_string()))?;
         let mut output = [Vec::new(), Vec::new()];
         let begun = Instant::now();
-        let finished = self.keeper.run(&command, &cancel, Attach::default(), &mut |event| {
-            if let Event::Output { stream, bytes } = event {
+        let finished = self.keeper.run(&command, &cancel, LiveOutput::default(), &mut |event| {
+            if let ProcessEvent::Output { stream, bytes } = event {
                 let kept: &mut Vec<u8> = &mut output[stream.index()];
                 let room = MOST.saturating_sub(kept.len());
                 kept.extend_from_slice(&bytes[..bytes.len().min(room)]);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use retake_engine::{Attach, Cancel, Event, Keeper, Request, Settings};
+use retake_engine::{Cancel, Keeper, KeeperSettings, Launch, LiveOutput, ProcessEvent};
 use retake_store::Store;
 use retake_store::redact::Redactor;
 use retake_types::{CorrelationIds, EnvPolicy, Intent, Kind, Limits, LoopId, RunId};
@@ -198,14 +198,16 @@ pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
     let count: usize = count.parse().map_err(|_| "COUNT is a number")?;
     let mib: usize = mib.parse().map_err(|_| "MIB is a number")?;
     let mut keeper = match variant {
-        "engine" => Some(Keeper::start(Settings::default()).map_err(|error| error.to_string())?),
+        "engine" => {
+            Some(Keeper::start(KeeperSettings::default()).map_err(|error| error.to_string())?)
+        }
         _ => None,
     };
     let memory = vec![1u8; mib << 20];
     std::hint::black_box(&memory);
     let cancel = Cancel::new().map_err(|error| error.to_string())?;
     let command =
-        retake_engine::Command::new(Request::new(["/bin/true"])).map_err(|p| format!("{p:?}"))?;
+        retake_engine::Command::new(Launch::new(["/bin/true"])).map_err(|p| format!("{p:?}"))?;
     let words: &[&str] = match variant {
         "sh" => &["/bin/sh", "-c", "true"],
         "timeout" => &["/usr/bin/timeout", "5", "true"],
@@ -218,7 +220,7 @@ pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
         let start = Instant::now();
         match &mut keeper {
             Some(keeper) => {
-                let finished = keeper.run(&command, &cancel, Attach::default(), &mut |_| {});
+                let finished = keeper.run(&command, &cancel, LiveOutput::default(), &mut |_| {});
                 max_rss_kb = finished.usage.max_rss_kb;
                 if !finished.outcome.success() {
                     return Err(format!("{:?}", finished.outcome));
@@ -434,10 +436,10 @@ fn capture(page: &mut Page) -> Result<(), String> {
 fn spin_capture(redacted: bool, chunk: &str, store: &str) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let fake = release("retake-fake")?;
-    let mut keeper = Keeper::start(Settings::default()).map_err(|e| text(&e))?;
+    let mut keeper = Keeper::start(KeeperSettings::default()).map_err(|e| text(&e))?;
     let cancel = Cancel::new().map_err(|e| text(&e))?;
     let words = [fake.display().to_string(), "spew".into(), GIB.to_string(), chunk.to_owned()];
-    let command = retake_engine::Command::new(Request::new(words)).map_err(|p| format!("{p:?}"))?;
+    let command = retake_engine::Command::new(Launch::new(words)).map_err(|p| format!("{p:?}"))?;
     let mut builder = Redactor::builder();
     for n in 0..20 {
         builder.secret(format!("SECRET_{n}"), format!("s3cr3t-{n}-{}", n * 7919));
@@ -447,8 +449,8 @@ fn spin_capture(redacted: bool, chunk: &str, store: &str) -> Result<(), String> 
     let mut store = Store::open(Path::new(store)).map_err(|e| text(&e))?;
     let mut recording = store.begin(&intent()).map_err(|e| text(&e))?;
     let start = Instant::now();
-    let finished = keeper.run(&command, &cancel, Attach::default(), &mut |event| {
-        if let Event::Output { stream, bytes } = event {
+    let finished = keeper.run(&command, &cancel, LiveOutput::default(), &mut |event| {
+        if let ProcessEvent::Output { stream, bytes } = event {
             streams[stream.index()]
                 .push(bytes, &mut |clean: &[u8]| recording.append(stream, clean));
         }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use retake_engine::{Attach, Cancel, Keeper, Request, Settings};
+use retake_engine::{Cancel, Keeper, KeeperSettings, Launch, LiveOutput};
 use retake_matrix::config::{Config, Order};
 use retake_matrix::explain::explain;
 use retake_matrix::plan::{Identity, Matrix, Mode, Next, Options, Plan, baselines};
@@ -135,15 +135,15 @@ fn cells(page: &mut Page) -> Result<(), String> {
 /// The base: as many recorded runs and nothing else.
 pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
     let &[store] = batch else { return Err("spin matrix STORE".into()) };
-    let mut keeper = Keeper::start(Settings::default()).map_err(text)?;
+    let mut keeper = Keeper::start(KeeperSettings::default()).map_err(text)?;
     let cancel = Cancel::new().map_err(text)?;
-    let request = Request::new(["/bin/sh", "-c", "true"]);
+    let request = Launch::new(["/bin/sh", "-c", "true"]);
     let command =
         retake_engine::Command::new(request).map_err(|problems| format!("{problems:?}"))?;
     let mut store = Store::open(Path::new(store)).map_err(text)?;
     for _ in 0..CELLS {
         let recording = store.begin(&intent()).map_err(text)?;
-        let finished = keeper.run(&command, &cancel, Attach::default(), &mut |_| {});
+        let finished = keeper.run(&command, &cancel, LiveOutput::default(), &mut |_| {});
         let code = finished.outcome.exit_code().ok_or("the keeper was killed")?;
         recording.finish(&mut store, ending(code, b"")).map_err(text)?;
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
-use retake_engine::{Attach, Cancel, Keeper, Request, Settings};
+use retake_engine::{Cancel, Keeper, KeeperSettings, Launch, LiveOutput};
 use retake_store::Store;
 use serde_json::{Value, json};
 
@@ -126,10 +126,10 @@ fn latency(page: &mut Page, retake: &Path, place: &Path) -> Result<(), String> {
         "From the request's first byte to the answer's last, against the same run recorded by the engine and the \
          store in this program. Target: at most 1.5x.",
     );
-    let mut keeper = Keeper::start(Settings::default()).map_err(text)?;
+    let mut keeper = Keeper::start(KeeperSettings::default()).map_err(text)?;
     let cancel = Cancel::new().map_err(text)?;
     let command =
-        retake_engine::Command::new(Request::new(["true"])).map_err(|p| format!("{p:?}"))?;
+        retake_engine::Command::new(Launch::new(["true"])).map_err(|p| format!("{p:?}"))?;
     let mut store = Store::open(&place.join("store")).map_err(text)?;
     let mut client = Client::start(retake, &place.join("project"))?;
     let (mut engine, mut calls) = (Vec::new(), Vec::new());
@@ -139,7 +139,7 @@ fn latency(page: &mut Page, retake: &Path, place: &Path) -> Result<(), String> {
         }
         let start = Instant::now();
         let recording = store.begin(&intent()).map_err(text)?;
-        keeper.run(&command, &cancel, Attach::default(), &mut |_| {});
+        keeper.run(&command, &cancel, LiveOutput::default(), &mut |_| {});
         recording.finish(&mut store, ending(0, b"")).map_err(text)?;
         engine.push(start.elapsed().as_secs_f64() * 1e6);
         let start = Instant::now();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use retake_engine::{Attach, Cancel, Keeper, Request, Settings};
+use retake_engine::{Cancel, Keeper, KeeperSettings, Launch, LiveOutput};
 use retake_store::Store;
 use retake_types::{Ending, Outcome};
 
@@ -54,10 +54,10 @@ fn write(page: &mut Page) -> Result<(), String> {
          unrecorded run plus one bare append of 4 KiB with fdatasync.",
     );
     let directory = scratch()?;
-    let mut keeper = Keeper::start(Settings::default()).map_err(text)?;
+    let mut keeper = Keeper::start(KeeperSettings::default()).map_err(text)?;
     let cancel = Cancel::new().map_err(text)?;
     let command =
-        retake_engine::Command::new(Request::new(["/bin/true"])).map_err(|p| format!("{p:?}"))?;
+        retake_engine::Command::new(Launch::new(["/bin/true"])).map_err(|p| format!("{p:?}"))?;
     let mut store = Store::open(&directory.join("store")).map_err(text)?;
     let mut file =
         OpenOptions::new().create(true).append(true).open(directory.join("log")).map_err(text)?;
@@ -71,7 +71,7 @@ fn write(page: &mut Page) -> Result<(), String> {
             Ok::<_, String>(())
         };
         let mut run = || {
-            let finished = keeper.run(&command, &cancel, Attach::default(), &mut |_| {});
+            let finished = keeper.run(&command, &cancel, LiveOutput::default(), &mut |_| {});
             finished
                 .outcome
                 .success()

@@ -13,7 +13,7 @@ use retake_agent::log::Log;
 use retake_agent::plan::{Plan, Spent, StopReason};
 use retake_effects::files::Changes;
 use retake_effects::tests::{Parser, Stream as TestStream, TestResults};
-use retake_engine::{Cancel, Finished};
+use retake_engine::{Cancel, ProcessResult};
 use retake_types::Stream;
 
 use super::screen::Screen;
@@ -211,7 +211,7 @@ impl Observer for Witness<'_> {
         }
     }
 
-    fn effects(&mut self, finished: &Finished, _past: Past<'_>) -> Option<serde_json::Value> {
+    fn effects(&mut self, finished: &ProcessResult, _past: Past<'_>) -> Option<serde_json::Value> {
         if self.kind.capabilities().events {
             self.follow(None);
         }

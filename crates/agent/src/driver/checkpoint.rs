@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use retake_agent::checkpoint::{self, Change, Checkpoint, Commands, Git};
 use retake_agent::workspace::Name;
-use retake_engine::Request;
+use retake_engine::Launch;
 
 use super::Runner;
 use retake_runner::worker::Slot;
@@ -30,7 +30,7 @@ impl<'a> Keeping<'a> {
 
     fn git(&mut self, make: impl Fn(&Commands<'_>) -> Git) -> Result<String, String> {
         let git = make(&Commands { project: self.project, index: &self.index });
-        let mut request = Request::new(git.argv.iter().map(std::ffi::OsString::from));
+        let mut request = Launch::new(git.argv.iter().map(std::ffi::OsString::from));
         request.timeout = Some(PATIENCE);
         let input = git.stdin.as_deref().map(super::Input::of).transpose();
         let input = input.map_err(|error| format!("git: {error}"))?;

@@ -3,7 +3,6 @@
 //! Reading files, layers and flags is the front end's; it hands over what it found as texts per
 //! key. A value that cannot be read is an error, never a default, and all errors come at once.
 
-pub mod duration;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -372,7 +371,7 @@ impl Reader<'_> {
 
     fn duration(&mut self, path: &str) -> Option<Duration> {
         let text = self.optional_text(path)?;
-        duration::parse(&text).map_err(|why| self.wrong(path, why)).ok()
+        retake_types::parse_duration(&text).map_err(|why| self.wrong(path, why)).ok()
     }
 
     fn positive_duration(&mut self, path: &str) -> Option<Duration> {

@@ -5,7 +5,7 @@
 
 use retake_agent::checkpoint::{Change, archive_prefix, prefix};
 use retake_agent::workspace::Name;
-use retake_engine::Session;
+use retake_engine::KeeperSession;
 
 use super::project::Project;
 use super::refused;
@@ -28,7 +28,8 @@ impl<'a> Refs<'a> {
         if !project.root.ancestors().any(|dir| dir.join(".git").exists()) {
             return Ok(Self { project, slot: None });
         }
-        let started = Slot::start(1, Session::Own, &project.place, Audit::of(&project.config));
+        let started =
+            Slot::start(1, KeeperSession::Own, &project.place, Audit::of(&project.config));
         let mut slots = started.map_err(|error| {
             refused(format!("no process could be made: {}", term::plain(&error)))
         })?;

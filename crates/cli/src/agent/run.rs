@@ -19,10 +19,10 @@ use retake_agent::messages;
 use retake_agent::notify::Sender;
 use retake_agent::plan::{Past, Plan, Spent};
 use retake_agent::prompt::Templates;
-use retake_agent::settings::{Settings, Value, duration};
+use retake_agent::settings::{Settings, Value};
 use retake_agent::status::Marks;
 use retake_agent::workspace::{Metadata, Workspace, WorkspaceStatus};
-use retake_engine::{Request, Session};
+use retake_engine::{KeeperSession, Launch};
 use retake_types::RunId;
 
 use super::project::{self, Project};
@@ -207,7 +207,7 @@ impl Opened {
             refused(format!("no process could be made: {}", term::plain(&error)))
         };
         // The keeper first, while nothing is locked and no thread runs.
-        let mut slot = Slot::start(1, Session::Own, &place, Audit::of(&config))
+        let mut slot = Slot::start(1, KeeperSession::Own, &place, Audit::of(&config))
             .map_err(own_failure)?
             .remove(0);
         drop(signals::asked());
@@ -346,7 +346,7 @@ fn check_agent(slot: &mut Slot, settings: &Settings, options: &Options) -> Resul
         return Err(refused(why));
     }
     let Some(words) = adapters::version(kind, settings.command.as_deref()) else { return Ok(()) };
-    let mut request = Request::new(words.iter().map(std::ffi::OsString::from));
+    let mut request = Launch::new(words.iter().map(std::ffi::OsString::from));
     request.timeout = Some(VERSION);
     for (name, value) in &settings.iteration.env_vars {
         request.environment.retain(|(known, _)| known != name.as_str());
@@ -447,9 +447,9 @@ fn limits(args: &Args) -> Result<Limits, Failure> {
     let delay = match (&args.delay, args.no_delay) {
         (_, true) => Some(Duration::ZERO),
         (None, _) => None,
-        (Some(text), _) => {
-            Some(duration::parse(text).map_err(|why| refused(format!("--delay: {why}")))?)
-        }
+        (Some(text), _) => Some(
+            retake_types::parse_duration(text).map_err(|why| refused(format!("--delay: {why}")))?,
+        ),
     };
     Ok((
         number("--max-iterations", &args.max_iterations, 1)?,

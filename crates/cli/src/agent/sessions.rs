@@ -11,7 +11,7 @@ use retake_agent::plan::{Budgets, Plan, Rules};
 use retake_agent::prompt::{Facts, Purpose, Templates};
 use retake_agent::report::Judgement;
 use retake_agent::workspace::problems;
-use retake_engine::{Session, Stdin};
+use retake_engine::{KeeperSession, Stdin};
 use serde::Serialize;
 
 use super::project::{self, Project};
@@ -97,7 +97,7 @@ fn interactive(name: &str, purpose: Purpose, project: Project) -> Result<Exit, F
         spec.job(environment, &project.config, Problems::default()).map_err(|(_, problems)| {
             refused(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
         })?;
-    let mut slot = Slot::start(1, Session::Own, &project.place, Audit::of(&project.config))
+    let mut slot = Slot::start(1, KeeperSession::Own, &project.place, Audit::of(&project.config))
         .map_err(|error| refused(format!("no process could be made: {}", term::plain(&error))))?
         .remove(0);
     let lock = held(&workspace, "setup")?;

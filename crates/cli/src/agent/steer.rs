@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use retake_agent::control::Mailbox;
 use retake_agent::lock::Lock;
 use retake_agent::workspace::Workspace;
-use retake_engine::Session;
+use retake_engine::KeeperSession;
 use retake_store::Store;
 
 use super::project::Project;
@@ -185,7 +185,7 @@ pub(super) struct Rollback {
 
 pub(super) fn rollback(args: &Rollback, project: Project) -> Result<Exit, Failure> {
     let workspace = project.workspace(&args.name)?;
-    let started = Slot::start(1, Session::Own, &project.place, Audit::of(&project.config));
+    let started = Slot::start(1, KeeperSession::Own, &project.place, Audit::of(&project.config));
     let mut slot = started
         .map_err(|error| refused(format!("no process could be made: {}", term::plain(&error))))?
         .remove(0);

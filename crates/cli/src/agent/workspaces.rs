@@ -6,7 +6,6 @@ use jiff::Timestamp;
 use retake_agent::lock::Lock;
 use retake_agent::notify::Events;
 use retake_agent::plan::Mode;
-use retake_agent::settings::duration;
 use retake_agent::workspace::{Metadata, WorkspaceStatus};
 use retake_store::Store;
 use serde::Serialize;
@@ -63,7 +62,9 @@ pub(super) fn init(args: &Init, project: &Project) -> Result<Exit, Failure> {
     }
     metadata.max_iterations = Some(args.max_iterations.unwrap_or(settings.max_iterations(mode)));
     let delay = match &args.delay {
-        Some(text) => duration::parse(text).map_err(|why| refused(format!("--delay: {why}")))?,
+        Some(text) => {
+            retake_types::parse_duration(text).map_err(|why| refused(format!("--delay: {why}")))?
+        }
         None => settings.default_delay,
     };
     metadata.delay = Some(delay.as_secs_f64());

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use first::model::Model;
 use first::operation::Recording;
-use retake_engine::parse_duration;
 use retake_store::Store;
 use retake_store::redact::Redactor;
 use retake_types::Kind;
+use retake_types::parse_duration;
 
 use super::Trouble;
 use crate::Failure;
@@ -77,7 +77,7 @@ impl Exploring {
 }
 
 pub(super) fn some_time(text: &str) -> Result<Duration, String> {
-    match parse_duration(text)? {
+    match parse_duration(text).map_err(|error| error.to_string())? {
         Duration::ZERO => Err("is 0; leave it out for none".to_owned()),
         duration => Ok(duration),
     }

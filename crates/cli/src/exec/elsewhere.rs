@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 
-use retake_engine::Session;
+use retake_engine::KeeperSession;
 use retake_store::Store;
 use retake_types::{Kind, Outcome, StartFailure, Stream};
 
@@ -55,7 +55,7 @@ fn perform(prepared: Prepared, target: Target) -> Result<Result<Done, String>, R
     }
     let order = Order::of(&job, &config).map_err(&refuse)?;
     let shared = Shared::of(&config).map_err(|error| failed(&error))?;
-    let slots = Slot::start(1, Session::Own, &place, audit);
+    let slots = Slot::start(1, KeeperSession::Own, &place, audit);
     let mut slot = slots.map_err(|error| failed(&error))?.remove(0);
     let (keeper, store) = slot.tools_and_store().map_err(|error| failed(&error))?;
     let mut tools = Tools::new(keeper);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
-use retake_engine::{Session, Stdin, quote};
+use retake_engine::{KeeperSession, Stdin, quote};
 use retake_types::{Ending, Intent, Outcome, Run, StartFailure, State};
 use serde::Serialize;
 
@@ -111,10 +111,10 @@ pub(super) struct Refused {
 /// Runs it. Says whether the child had our terminal.
 fn perform(prepared: Prepared) -> Result<(Done, bool, Ended), Refused> {
     let Prepared { job, place, audit, json, wanted, config, .. } = prepared;
-    let request = job.command.request();
+    let request = job.command.launch();
     // SAFETY: asks about a descriptor.
     let terminal = request.stdin == Stdin::Inherit && unsafe { libc::isatty(0) } == 1;
-    let session = if terminal && !request.pty { Session::Shared } else { Session::Own };
+    let session = if terminal && !request.pty { KeeperSession::Shared } else { KeeperSession::Own };
     // First the keeper, while our memory is small; it settles in while the record is opened.
     let slot = Slot::start(1, session, &place, audit).map(|mut slots| slots.remove(0));
     let mut slot = slot.map_err(|error| Refused {
@@ -127,7 +127,7 @@ fn perform(prepared: Prepared) -> Result<(Done, bool, Ended), Refused> {
     let mut nobody = ();
     let mut watch = None;
     if wanted.anything() {
-        watch = Some(Watch::begin(&wanted, &job.command.request().cwd, &place, &config));
+        watch = Some(Watch::begin(&wanted, &job.command.launch().cwd, &place, &config));
     }
     let observer: &mut dyn Observer = match &mut watch {
         Some(watch) => watch,

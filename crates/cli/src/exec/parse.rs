@@ -5,32 +5,58 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use retake_engine::{Problem, ShellMode, Stdin, check_variable, parse_duration, parse_size};
-use retake_types::{EnvMode, Limits};
+use retake_engine::{ShellMode, ShellNeeded, Stdin, check_variable};
+use retake_types::{EnvMode, Limits, RefusalReason, UnitError, parse_duration, parse_size};
 
 use crate::term;
 
 /// Collects problems instead of stopping at the first.
 #[derive(Default)]
-pub(crate) struct Problems(pub(crate) Vec<Problem>);
+pub(crate) struct Problems(pub(crate) Vec<RefusalReason>);
 
 impl Problems {
     pub(crate) fn note(&mut self, problem: impl Into<String>) {
-        self.0.push(Problem::Other(problem.into()));
+        self.0.push(RefusalReason::Other(problem.into()));
     }
 
     /// The value, or the problem noted and nothing.
-    pub(crate) fn keep<T>(&mut self, option: &str, result: Result<T, String>) -> Option<T> {
+    pub(crate) fn keep<T>(
+        &mut self,
+        option: &str,
+        result: Result<T, impl std::fmt::Display>,
+    ) -> Option<T> {
         result.map_err(|why| self.note(format!("{option}: {why}"))).ok()
     }
+}
+
+/// A reason of a refusal, with the options of the command line that are about it.
+pub(crate) fn with_options(reason: &RefusalReason) -> String {
+    match reason {
+        RefusalReason::ZeroTimeout => format!("{reason}, or --no-timeout for none"),
+        RefusalReason::DirectoryMissing(path) => format!(
+            "working directory {}: there is no such directory; create it or correct --cwd",
+            path.display()
+        ),
+        RefusalReason::CurrentDirectoryGone => {
+            "working directory .: the current directory no longer exists; cd to one that does, or name one with --cwd".to_owned()
+        }
+        other => other.to_string(),
+    }
+}
+
+/// How to run a line that needs a shell, with the options of the command line.
+pub(crate) fn shell_needed(reason: &ShellNeeded) -> String {
+    format!(
+        "{reason}, which needs a shell; allow one with --shell true, or give the program and its arguments after --"
+    )
 }
 
 /// `--timeout`, in seconds or with a unit; zero and what is no duration are problems.
 pub(crate) fn timeout(text: &str, problems: &mut Problems) -> Option<Duration> {
     match parse_duration(text) {
-        Ok(Duration::ZERO) => problems.0.push(Problem::zero_timeout()),
+        Ok(Duration::ZERO) => problems.0.push(RefusalReason::ZeroTimeout),
         Ok(duration) => return Some(duration),
-        Err(why) => problems.0.push(Problem::Timeout(why)),
+        Err(why) => problems.0.push(RefusalReason::Timeout(why)),
     }
     None
 }
@@ -48,15 +74,19 @@ pub(crate) fn limits(given: &[String], problems: &mut Problems) -> Limits {
             Ok(0) => Err("must be more than 0".to_owned()),
             other => other,
         };
+        let text = |error: UnitError| error.to_string();
         let count = || value.parse::<u64>().map_err(|_| format!("{value:?} is not a whole number"));
         match name {
-            "memory" => limits.memory_bytes = problems.keep(&option, positive(parse_size(value))),
+            "memory" => {
+                let bytes = parse_size(value).map_err(text);
+                limits.memory_bytes = problems.keep(&option, positive(bytes));
+            }
             "fsize" => limits.fsize_bytes = problems.keep(&option, parse_size(value)),
             "procs" => limits.procs = problems.keep(&option, positive(count())),
             "files" => limits.files = problems.keep(&option, positive(count())),
             "cpu" => {
-                let ms =
-                    parse_duration(value).map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
+                let time = parse_duration(value).map_err(text);
+                let ms = time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
                 limits.cpu_ms = problems.keep(&option, positive(ms));
             }
             _ => problems.note(format!(

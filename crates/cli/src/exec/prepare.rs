@@ -5,8 +5,10 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use retake_engine::{Problem, Stdin, interpret, parse_duration, quote, which};
-use retake_types::{CorrelationIds, Intent, Kind, StartFailure};
+use retake_engine::{Stdin, interpret, quote, which};
+use retake_types::{
+    CorrelationIds, Intent, Kind, RefusalReason, RequestString, StartFailure, parse_duration,
+};
 
 use super::{Args, Prepared, Refused};
 use retake_runner::config::Config;
@@ -28,10 +30,7 @@ pub(in crate) fn prepare(args: Args, given_store: Option<&Path>) -> Result<Prepa
     let mut problems = Problems::default();
     let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
     if std::env::current_dir().is_err() && !args.cwd.as_ref().is_some_and(|cwd| cwd.is_absolute()) {
-        problems.0.push(Problem::Directory {
-            path: PathBuf::from("."),
-            why: "the current directory no longer exists; cd to one that does, or name one with --cwd".into(),
-        });
+        problems.0.push(RefusalReason::CurrentDirectoryGone);
     }
     let place = Place::find(&here, given_store).map_err(|error| error.to_string());
     let config = match &place {
@@ -127,9 +126,9 @@ pub(in crate) fn prepare(args: Args, given_store: Option<&Path>) -> Result<Prepa
     Ok(Prepared { job, place, audit: Audit::of(&config), json: args.json, wanted, config, on })
 }
 
-fn refuse(intent: Box<Intent>, problems: &[Problem]) -> Refused {
-    let texts: Vec<_> = problems.iter().map(ToString::to_string).collect();
-    let failure = if problems.iter().all(Problem::is_directory) {
+fn refuse(intent: Box<Intent>, problems: &[RefusalReason]) -> Refused {
+    let texts: Vec<_> = problems.iter().map(request::with_options).collect();
+    let failure = if problems.iter().all(RefusalReason::is_directory) {
         StartFailure::WorkingDirectory(texts.join("; "))
     } else {
         StartFailure::Refused(texts)
@@ -147,7 +146,7 @@ fn arguments(
 ) -> (Vec<OsString>, bool) {
     match (&args.line[..], &args.program[..]) {
         ([], []) => {
-            problems.0.push(Problem::Empty);
+            problems.0.push(RefusalReason::EmptyCommand);
             (Vec::new(), false)
         }
         ([], program) => {
@@ -163,11 +162,11 @@ fn arguments(
                 return (Vec::new(), false);
             };
             if text.trim().is_empty() {
-                problems.0.push(Problem::Empty);
+                problems.0.push(RefusalReason::EmptyCommand);
                 return (Vec::new(), false);
             }
             if text.contains('\0') {
-                problems.0.push(Problem::Nul("the command".into()));
+                problems.0.push(RefusalReason::NulByte(RequestString::CommandLine));
                 return (Vec::new(), false);
             }
             let given =
@@ -178,7 +177,7 @@ fn arguments(
             }) {
                 Ok(line) => (line.arguments.into_iter().map(OsString::from).collect(), line.shell),
                 Err(needed) => {
-                    problems.note(needed.to_string());
+                    problems.note(request::shell_needed(&needed));
                     (Vec::new(), false)
                 }
             }

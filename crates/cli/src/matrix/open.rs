@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use retake_engine::Session;
+use retake_engine::KeeperSession;
 use retake_matrix::config::{CHROME, CODE, Config as MatrixConfig, ConfigError};
 use retake_matrix::git::GitError;
 use retake_matrix::plan::{CellKey, Matrix};
@@ -142,9 +142,9 @@ pub(super) fn cells(setting: &Setting, filters: &[(String, String)]) -> Result<M
 
 /// The slots, before anything is locked or opened.
 pub(super) fn slots(setting: &Setting, count: usize) -> Result<Vec<Slot>, Failure> {
-    Slot::start(count, Session::Own, &setting.place, Audit::of(&setting.config)).map_err(|error| {
-        Failure::Refused(format!("no process could be made: {}", term::plain(&error)))
-    })
+    Slot::start(count, KeeperSession::Own, &setting.place, Audit::of(&setting.config)).map_err(
+        |error| Failure::Refused(format!("no process could be made: {}", term::plain(&error))),
+    )
 }
 
 pub(super) fn git_failure(error: &GitError) -> Failure {

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use retake_engine::parse_duration;
 use retake_matrix::config::Order;
 use retake_matrix::plan::{CellKey, Matrix, Mode, Options, Plan, baselines};
 use retake_matrix::stats::{Comparison, Gate};
 use retake_types::LoopId;
+use retake_types::parse_duration;
 use serde::Serialize;
 
 use super::compare;
@@ -105,7 +105,7 @@ impl FromStr for Budget {
         if text == "none" {
             return Ok(Self(None));
         }
-        match parse_duration(text)? {
+        match parse_duration(text).map_err(|error| error.to_string())? {
             Duration::ZERO => Err("is 0; write `none` for no limit".to_owned()),
             duration => Ok(Self(Some(duration))),
         }

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use retake_engine::parse_size;
+use retake_types::parse_size;
 
 use crate::Exit;
 use crate::Failure;

@@ -1,7 +1,7 @@
 //! A point in time as people give it: RFC 3339, or an age.
 
 use jiff::Timestamp;
-use retake_engine::parse_duration;
+use retake_types::parse_duration;
 
 /// `2026-05-01T12:00:00Z`, or `90m` and `3d` for so long ago.
 pub(crate) fn parse(text: &str) -> Result<Timestamp, String> {

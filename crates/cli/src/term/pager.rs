@@ -1,10 +1,12 @@
 //! Long output goes through a pager when a person at a terminal reads it.
 //!
-//! The one child process that does not come from the engine: a pager needs our terminal and is
-//! neither captured, limited nor recorded.
+//! A pager needs our terminal and is neither captured, limited nor recorded.
 
 use std::io::{self, IsTerminal, Write};
-use std::process::{Command, Stdio};
+
+use retake_engine::{HelperOutput, HelperProgram};
+
+use crate::signals;
 
 const USUAL: &str = "less -FRX";
 
@@ -22,12 +24,16 @@ pub(crate) fn page(text: &str) -> io::Result<()> {
 
 fn through(pager: &str, text: &str) -> io::Result<()> {
     // As a shell line, as everyone else who honours $PAGER takes it.
-    let started = Command::new("/bin/sh").args(["-c", pager]).stdin(Stdio::piped()).spawn();
+    let started = HelperProgram::new("/bin/sh", signals::original())
+        .arguments(["-c", pager])
+        .with_input()
+        .output(HelperOutput::Inherit)
+        .start();
     let Ok(mut child) = started else { return super::data(text.as_bytes()) };
     // Ctrl-C at the pager is for the pager; it must not take us from under it.
     // SAFETY: a plain disposition, put back below.
     let before = unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
-    let written = match child.stdin.take() {
+    let written = match child.take_input() {
         Some(mut stdin) => stdin.write_all(text.as_bytes()),
         None => Ok(()),
     };

@@ -18,22 +18,22 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use protocol::{Block, Order, RawUsage};
+use protocol::{Block, KeeperOrder, RawUsage};
 use retake_types::Usage;
 use serve::{Inheritance, Scratch};
 
 pub(crate) use protocol::{Group, Lent, Stage};
 
 use crate::leftovers::{self, Process};
-use crate::sys::{self, MAX_FDS, Received};
+use crate::syscalls::{self, MAX_FDS, Received};
 
 /// How long the keeper may take to end when nothing is left to kill, and when something is.
-const SETTLING: Duration = Duration::from_millis(500);
-const ENDING: Duration = Duration::from_secs(3);
+const IDLE_EXIT: Duration = Duration::from_millis(500);
+const KILLING_EXIT: Duration = Duration::from_secs(3);
 
 /// Whose session the keeper and its children live in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Session {
+pub enum KeeperSession {
     /// One without a controlling terminal: a password prompt fails at once instead of hanging.
     #[default]
     Own,
@@ -43,15 +43,15 @@ pub enum Session {
 
 /// The signal mask and ignored signals that children start with.
 #[derive(Clone, Copy)]
-pub struct Dispositions {
+pub struct SignalDispositions {
     mask: libc::sigset_t,
     ignored: u64,
 }
 
-impl Dispositions {
+impl SignalDispositions {
     /// Those of the calling thread and process now.
     pub fn current() -> Self {
-        let mut mask = sys::signal_set(false);
+        let mut mask = syscalls::signal_set(false);
         let mut ignored = 0;
         // SAFETY: queries only; zero is a valid sigaction to be filled.
         unsafe {
@@ -75,6 +75,20 @@ impl Dispositions {
         self
     }
 
+    pub(crate) fn mask(&self) -> libc::sigset_t {
+        self.mask
+    }
+
+    /// The signals that children do not ignore.
+    pub(crate) fn not_ignored(&self) -> libc::sigset_t {
+        let mut set = syscalls::signal_set(true);
+        for signal in (1..=64).filter(|&signal| self.ignores(signal)) {
+            // SAFETY: the set is initialised.
+            unsafe { libc::sigdelset(&raw mut set, signal) };
+        }
+        set
+    }
+
     fn ignores(&self, signal: i32) -> bool {
         self.ignored & (1 << (signal - 1)) != 0
     }
@@ -82,9 +96,9 @@ impl Dispositions {
 
 /// How a keeper is started.
 #[derive(Clone, Copy)]
-pub struct Settings {
-    pub session: Session,
-    pub dispositions: Dispositions,
+pub struct KeeperSettings {
+    pub session: KeeperSession,
+    pub dispositions: SignalDispositions,
     /// Every child of this program belongs to a run. When a keeper is killed, all that it leaves is
     /// then ended, also what carries no mark of its run. Not for a program that starts processes of
     /// its own.
@@ -94,11 +108,11 @@ pub struct Settings {
     pub own_mounts: bool,
 }
 
-impl Default for Settings {
+impl Default for KeeperSettings {
     fn default() -> Self {
         Self {
-            session: Session::Own,
-            dispositions: Dispositions::current().with_default_pipe(),
+            session: KeeperSession::Own,
+            dispositions: SignalDispositions::current().with_default_pipe(),
             owns_children: false,
             own_mounts: false,
         }
@@ -111,7 +125,7 @@ pub struct Keeper {
     pid: i32,
     socket: Option<OwnedFd>,
     block: Block,
-    settings: Settings,
+    settings: KeeperSettings,
     /// Processes of earlier runs that were told to stay.
     kept: Vec<i32>,
 }
@@ -166,18 +180,19 @@ impl Keeper {
     /// only at this moment.
     ///
     /// Makes the calling process a subreaper, so that it inherits the runs of a keeper that dies.
-    pub fn start(settings: Settings) -> io::Result<Self> {
+    pub fn start(settings: KeeperSettings) -> io::Result<Self> {
         let block = Block::new()?;
-        let (socket, theirs) = sys::message_sockets()?;
-        let null =
-            sys::above_stdio(File::options().read(true).write(true).open("/dev/null")?.into())?;
+        let (socket, theirs) = syscalls::message_sockets()?;
+        let null = syscalls::above_stdio(
+            File::options().read(true).write(true).open("/dev/null")?.into(),
+        )?;
         let scratch = Scratch::new()?;
         // SAFETY: the child of the fork calls only `serve`, which allocates nothing and never
         // returns; signals stay blocked until it has its own dispositions.
         let pid = unsafe {
             libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
-            let everything = sys::signal_set(true);
-            let mut before = sys::signal_set(false);
+            let everything = syscalls::signal_set(true);
+            let mut before = syscalls::signal_set(false);
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const everything, &raw mut before);
             let pid = libc::fork();
             if pid == 0 {
@@ -195,7 +210,7 @@ impl Keeper {
             pid
         };
         scratch.release();
-        sys::check(pid)?;
+        syscalls::check(pid)?;
         leftovers::register(pid);
         Ok(Self { pid, socket: Some(socket), block, settings, kept: Vec::new() })
     }
@@ -210,7 +225,7 @@ impl Keeper {
     }
 
     /// Replaces a keeper that is gone, so that the next run can take place.
-    pub(crate) fn revive(&mut self) -> io::Result<()> {
+    pub(crate) fn restart_if_lost(&mut self) -> io::Result<()> {
         if self.socket.is_none() {
             if self.settings.own_mounts {
                 return Err(io::Error::other("the process that kept the runs here was killed"));
@@ -244,20 +259,20 @@ impl Keeper {
             *place = fd;
             count += 1;
         }
-        sys::send(self.socket(), &Order::Spawn, &fds[..count])
+        syscalls::send(self.socket(), &KeeperOrder::Spawn, &fds[..count])
     }
 
     pub(crate) fn signal(&self, signal: i32) {
-        self.order(Order::Signal(signal));
+        self.order(KeeperOrder::Signal(signal));
     }
 
     pub(crate) fn kill(&self) {
-        self.order(Order::Kill);
+        self.order(KeeperOrder::Kill);
     }
 
     pub(crate) fn keep(&mut self, pid: i32) {
         self.kept.push(pid);
-        self.order(Order::Keep(pid));
+        self.order(KeeperOrder::Keep(pid));
     }
 
     /// The living processes of the run that goes on, without those of earlier ones.
@@ -265,34 +280,34 @@ impl Keeper {
         leftovers::below(self.pid, &mut self.kept)
     }
 
-    fn order(&self, order: Order) {
+    fn order(&self, order: KeeperOrder) {
         // A keeper that is gone shows as a lost one when its reports are read.
-        _ = sys::send(self.socket(), &order, &[]);
+        _ = syscalls::send(self.socket(), &order, &[]);
     }
 
     /// The next report, if one has come. A lost keeper is reported once.
     pub(crate) fn report(&mut self) -> Option<Report> {
         let socket = self.socket.as_ref()?.as_raw_fd();
-        match sys::receive::<protocol::Report>(socket) {
+        match syscalls::receive::<protocol::RawReport>(socket) {
             Received::Nothing => None,
             Received::Closed => {
-                self.bury();
+                self.end_and_reap();
                 Some(Report::Lost)
             }
             Received::Message(report, fds) => Some(match report {
-                protocol::Report::Started { pid } => {
+                protocol::RawReport::Started { pid } => {
                     // None arrives when this program has no descriptor to spare.
                     // SAFETY: came with the message; ours alone.
                     let pidfd = (fds[0] >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fds[0]) });
                     Report::Started { pid, pidfd }
                 }
-                protocol::Report::Failed { stage, errno } => Report::Failed { stage, errno },
-                protocol::Report::Exited { status, usage, alone } => {
+                protocol::RawReport::Failed { stage, errno } => Report::Failed { stage, errno },
+                protocol::RawReport::Exited { status, usage, alone } => {
                     Report::Exited { status, usage: usage.into(), alone }
                 }
-                protocol::Report::Stopped(signal) => Report::Stopped(signal),
-                protocol::Report::Empty { usage } => Report::Empty { usage: usage.into() },
-                protocol::Report::Stuck => Report::Stuck,
+                protocol::RawReport::Stopped(signal) => Report::Stopped(signal),
+                protocol::RawReport::Empty { usage } => Report::Empty { usage: usage.into() },
+                protocol::RawReport::Stuck => Report::Stuck,
             }),
         }
     }
@@ -301,20 +316,22 @@ impl Keeper {
     pub(crate) fn destroy(&mut self) {
         // SAFETY: our own child, not yet waited for.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
-        self.bury();
+        self.end_and_reap();
     }
 
     /// Closes the socket, which ends the keeper, and reaps it. One that someone keeps stopping is
     /// killed; what it was told to leave alone goes on either way.
-    fn bury(&mut self) {
+    fn end_and_reap(&mut self) {
         if self.socket.take().is_none() {
             return;
         }
         leftovers::unregister(self.pid);
-        for (patience, then) in
-            [(SETTLING, libc::SIGCONT), (ENDING, libc::SIGKILL), (ENDING, libc::SIGKILL)]
-        {
-            if sys::reap(self.pid, patience) {
+        for (patience, then) in [
+            (IDLE_EXIT, libc::SIGCONT),
+            (KILLING_EXIT, libc::SIGKILL),
+            (KILLING_EXIT, libc::SIGKILL),
+        ] {
+            if syscalls::reap(self.pid, patience) {
                 return;
             }
             // SAFETY: our own child, not yet waited for.
@@ -325,7 +342,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        self.bury();
+        self.end_and_reap();
     }
 }
 

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 
 /// Runner to keeper.
 #[derive(Clone, Copy)]
-pub(super) enum Order {
+pub(super) enum KeeperOrder {
     /// Start what the shared block says, with descriptors of the working directory, stdout,
     /// stderr, stdin if it has one, the user's terminal if it is in use, then cgroup files.
     Spawn,
@@ -24,7 +24,7 @@ pub(super) enum Order {
 
 /// Keeper to runner.
 #[derive(Clone, Copy)]
-pub(super) enum Report {
+pub(super) enum RawReport {
     /// The program runs; a descriptor of the process comes along.
     Started { pid: i32 },
     /// Nothing runs.

@@ -6,10 +6,10 @@
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use super::protocol::{Group, Head, Lent, Order, RawUsage, Report, Stage};
-use super::{Dispositions, Session};
-use crate::sys::{self, MAX_FDS, Received};
-use crate::tree::{self, Entry};
+use super::protocol::{Group, Head, KeeperOrder, Lent, RawReport, RawUsage, Stage};
+use super::{KeeperSession, SignalDispositions};
+use crate::process_tree::{self, Entry};
+use crate::syscalls::{self, MAX_FDS, Received};
 
 /// Memory the keeper works in, made before the fork. Untouched pages cost nothing.
 pub(super) struct Scratch {
@@ -70,8 +70,8 @@ pub(super) struct Inheritance {
     pub(super) null: OwnedFd,
     pub(super) socket: OwnedFd,
     pub(super) head: *mut Head,
-    pub(super) dispositions: Dispositions,
-    pub(super) session: Session,
+    pub(super) dispositions: SignalDispositions,
+    pub(super) session: KeeperSession,
     pub(super) scratch: Scratch,
 }
 
@@ -82,7 +82,7 @@ const STUCK_AFTER: u32 = 1000;
 struct Keeper {
     socket: RawFd,
     head: *mut Head,
-    original: Dispositions,
+    original: SignalDispositions,
     scratch: Scratch,
     kept: usize,
     child: Option<i32>,
@@ -106,7 +106,7 @@ pub(super) fn serve(inheritance: Inheritance) -> ! {
     let socket = socket.as_raw_fd();
     // SAFETY: our own copy of a descriptor that nothing here uses.
     unsafe { libc::close(runner) };
-    settle(socket, null.as_raw_fd(), &dispositions, session);
+    set_up(socket, null.as_raw_fd(), &dispositions, session);
     let mut keeper = Keeper {
         socket,
         head,
@@ -131,7 +131,7 @@ pub(super) fn serve(inheritance: Inheritance) -> ! {
 
 /// Becomes a process of its own: named, in its own group, without the runner's descriptors, deaf
 /// to every signal but the death of children.
-fn settle(socket: RawFd, null: RawFd, original: &Dispositions, session: Session) {
+fn set_up(socket: RawFd, null: RawFd, original: &SignalDispositions, session: KeeperSession) {
     extern "C" fn wake(_: c_int) {}
     // SAFETY: plain system calls on our own process; the structures are initialised.
     unsafe {
@@ -141,7 +141,7 @@ fn settle(socket: RawFd, null: RawFd, original: &Dispositions, session: Session)
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT);
         // Without a controlling terminal there is nothing to leave, and a new session would cost a
         // scheduling group of its own, which is slow on a loaded machine.
-        if session == Session::Own && has_terminal() {
+        if session == KeeperSession::Own && has_terminal() {
             libc::setsid();
         } else {
             libc::setpgid(0, 0);
@@ -183,8 +183,8 @@ fn close_private(socket: RawFd) {
             }
         }
     };
-    match sys::PathBuffer::new().text(b"/proc/self/fd").open() {
-        Ok(list) => tree::for_each_number(list.as_raw_fd(), |fd| {
+    match syscalls::PathBuffer::new().text(b"/proc/self/fd").open() {
+        Ok(list) => process_tree::for_each_number(list.as_raw_fd(), |fd| {
             if fd != list.as_raw_fd() {
                 close(fd);
             }
@@ -201,7 +201,7 @@ impl Keeper {
         let mut watched = libc::pollfd { fd: self.socket, events: libc::POLLIN, revents: 0 };
         let tick = libc::timespec { tv_sec: 0, tv_nsec: KILL_EVERY_NS };
         let timeout = if self.killing.is_some() { &raw const tick } else { std::ptr::null() };
-        let mut mask = sys::signal_set(true);
+        let mut mask = syscalls::signal_set(true);
         // SAFETY: the structures are alive for the calls; a failure only means an early look.
         unsafe {
             libc::sigdelset(&raw mut mask, libc::SIGCHLD);
@@ -221,10 +221,10 @@ impl Keeper {
             };
             match pid {
                 0 => break self.only_kept(),
-                ..0 => break sys::errno() == libc::ECHILD,
+                ..0 => break syscalls::errno() == libc::ECHILD,
                 _ if libc::WIFSTOPPED(status) => {
                     if self.child == Some(pid) {
-                        self.report(&Report::Stopped(libc::WSTOPSIG(status)), &[]);
+                        self.report(&RawReport::Stopped(libc::WSTOPSIG(status)), &[]);
                     }
                 }
                 _ if self.child == Some(pid) => {
@@ -242,11 +242,11 @@ impl Keeper {
         if let Some((status, mut usage)) = ended {
             usage.merge(&std::mem::take(&mut self.others));
             self.open = !alone;
-            self.report(&Report::Exited { status, usage, alone }, &[]);
+            self.report(&RawReport::Exited { status, usage, alone }, &[]);
         } else if alone && self.open && self.child.is_none() {
             self.open = false;
             let usage = std::mem::take(&mut self.others);
-            self.report(&Report::Empty { usage }, &[]);
+            self.report(&RawReport::Empty { usage }, &[]);
         }
         if alone {
             self.killing = None;
@@ -261,7 +261,7 @@ impl Keeper {
     /// The processes of the run: everything below, without what was told to stay.
     fn walk(&mut self) -> usize {
         let own = self.pid();
-        let count = tree::descendants(own, self.scratch.found);
+        let count = process_tree::descendants(own, self.scratch.found);
         if self.kept == 0 {
             return count;
         }
@@ -289,13 +289,13 @@ impl Keeper {
     }
 
     fn obey(&mut self) {
-        match sys::receive::<Order>(self.socket) {
+        match syscalls::receive::<KeeperOrder>(self.socket) {
             Received::Nothing => {}
             Received::Closed => self.end(),
-            Received::Message(Order::Spawn, fds) => self.spawn(fds),
-            Received::Message(Order::Signal(signal), _) => self.signal(signal),
-            Received::Message(Order::Kill, _) => self.killing = Some(0),
-            Received::Message(Order::Keep(pid), _) => {
+            Received::Message(KeeperOrder::Spawn, fds) => self.spawn(fds),
+            Received::Message(KeeperOrder::Signal(signal), _) => self.signal(signal),
+            Received::Message(KeeperOrder::Kill, _) => self.killing = Some(0),
+            Received::Message(KeeperOrder::Keep(pid), _) => {
                 if let Some(place) = self.scratch.kept.get_mut(self.kept) {
                     *place = pid;
                     self.kept += 1;
@@ -324,14 +324,14 @@ impl Keeper {
             }
         }
         for entry in &self.scratch.found[..first] {
-            tree::signal(*entry, own, signals);
+            process_tree::signal(*entry, own, signals);
         }
         let told = first.min(self.scratch.told.len());
         self.scratch.told[..told].copy_from_slice(&self.scratch.found[..told]);
         let second = self.walk();
         for entry in &self.scratch.found[..second] {
             if !self.scratch.told[..told].iter().any(|before| before.pid == entry.pid) {
-                tree::signal(*entry, own, signals);
+                process_tree::signal(*entry, own, signals);
             }
         }
     }
@@ -341,7 +341,7 @@ impl Keeper {
         self.signal(libc::SIGKILL);
         self.killing = Some(rounds.saturating_add(1));
         if rounds == STUCK_AFTER {
-            self.report(&Report::Stuck, &[]);
+            self.report(&RawReport::Stuck, &[]);
         }
     }
 
@@ -364,7 +364,7 @@ impl Keeper {
     /// Like `wait`, without the socket, which is closed and would wake us for ever.
     fn wait_for_children(&self) {
         let tick = libc::timespec { tv_sec: 0, tv_nsec: KILL_EVERY_NS };
-        let mut mask = sys::signal_set(true);
+        let mut mask = syscalls::signal_set(true);
         // SAFETY: as in `wait`.
         unsafe {
             libc::sigdelset(&raw mut mask, libc::SIGCHLD);
@@ -372,9 +372,9 @@ impl Keeper {
         }
     }
 
-    fn report(&self, report: &Report, fds: &[RawFd]) {
+    fn report(&self, report: &RawReport, fds: &[RawFd]) {
         // A runner that is gone shows as a closed socket on the next look.
-        _ = sys::send(self.socket, report, fds);
+        _ = syscalls::send(self.socket, report, fds);
     }
 
     fn spawn(&mut self, fds: [RawFd; MAX_FDS]) {
@@ -402,7 +402,7 @@ impl Keeper {
                 &raw mut pidfd,
             )
         };
-        let clone_errno = sys::errno();
+        let clone_errno = syscalls::errno();
         for fd in fds {
             let saved = self.terminal.as_ref().is_some_and(|terminal| terminal.fd == fd);
             if fd >= 0 && !saved {
@@ -411,7 +411,7 @@ impl Keeper {
             }
         }
         if pid < 0 {
-            self.report(&Report::Failed { stage: Stage::Clone, errno: clone_errno }, &[]);
+            self.report(&RawReport::Failed { stage: Stage::Clone, errno: clone_errno }, &[]);
             return;
         }
         // SAFETY: just made by clone, ours alone.
@@ -420,11 +420,11 @@ impl Keeper {
         if let Some((stage, errno)) = unsafe { (*self.head).failed } {
             // SAFETY: reaps the child that did not become the program.
             unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) };
-            self.report(&Report::Failed { stage, errno }, &[]);
+            self.report(&RawReport::Failed { stage, errno }, &[]);
         } else {
             self.child = Some(pid);
             self.open = true;
-            self.report(&Report::Started { pid }, &[pidfd.as_raw_fd()]);
+            self.report(&RawReport::Started { pid }, &[pidfd.as_raw_fd()]);
         }
     }
 
@@ -465,7 +465,7 @@ impl Terminal {
 struct Start<'a> {
     head: *mut Head,
     fds: [RawFd; MAX_FDS],
-    original: &'a Dispositions,
+    original: &'a SignalDispositions,
     keeper: i32,
 }
 
@@ -476,14 +476,14 @@ extern "C" fn become_program(start: *mut c_void) -> c_int {
     let start = unsafe { &*start.cast::<Start>() };
     // SAFETY: the keeper is suspended; nobody else touches the block.
     let head = unsafe { &mut *start.head };
-    head.failed = Some(steps(start, head).err().unwrap_or((Stage::Exec, sys::errno())));
+    head.failed = Some(steps(start, head).err().unwrap_or((Stage::Exec, syscalls::errno())));
     127
 }
 
 /// Returns only if a step fails; `Ok` means that the last one, exec, did.
 fn steps(start: &Start, head: &Head) -> Result<(), (Stage, i32)> {
     let step = |stage: Stage, result: c_int| {
-        if result < 0 { Err((stage, sys::errno())) } else { Ok(()) }
+        if result < 0 { Err((stage, syscalls::errno())) } else { Ok(()) }
     };
     let [directory, stdout, stderr, ref rest @ ..] = start.fds;
     // Without a stdin of its own the child reads the keeper's, which is /dev/null.

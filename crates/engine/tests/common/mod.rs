@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use retake_engine::{Attach, Cancel, Command, Event, Finished, Keeper, Request, Settings};
+use retake_engine::{
+    Cancel, Command, Keeper, KeeperSettings, Launch, LiveOutput, ProcessEvent, ProcessResult,
+};
 use retake_types::Stream;
 
 pub(crate) struct Lab {
@@ -13,7 +15,7 @@ pub(crate) struct Lab {
 
 /// What a run gave.
 pub(crate) struct Took {
-    pub(crate) finished: Finished,
+    pub(crate) finished: ProcessResult,
     pub(crate) output: [Vec<u8>; 2],
     pub(crate) wall: Duration,
 }
@@ -29,37 +31,38 @@ impl Took {
     }
 }
 
-pub(crate) fn fake(words: &[&str]) -> Request {
-    Request::new([&[env!("CARGO_BIN_EXE_retake-fake")], words].concat())
+pub(crate) fn fake(words: &[&str]) -> Launch {
+    Launch::new([&[env!("CARGO_BIN_EXE_retake-fake")], words].concat())
 }
 
 impl Lab {
     pub(crate) fn new() -> Self {
-        let keeper = Keeper::start(Settings::default()).expect("a keeper");
+        let keeper = Keeper::start(KeeperSettings::default()).expect("a keeper");
         Self { keeper, cancel: Cancel::new().expect("a token") }
     }
 
-    pub(crate) fn run(&mut self, request: Request) -> Took {
+    pub(crate) fn run(&mut self, request: Launch) -> Took {
         self.watch(request, |_, _, _| {})
     }
 
     /// Runs and looks at all output so far each time more arrives.
     pub(crate) fn watch(
         &mut self,
-        request: Request,
+        request: Launch,
         mut look: impl FnMut(Stream, &[u8], &Cancel),
     ) -> Took {
         let command = Command::new(request).expect("a valid request");
         let mut output = [Vec::new(), Vec::new()];
         let start = Instant::now();
         let cancel = self.cancel.clone();
-        let finished = self.keeper.run(&command, &self.cancel, Attach::default(), &mut |event| {
-            if let Event::Output { stream, bytes } = event {
-                let so_far = &mut output[stream.index()];
-                so_far.extend_from_slice(bytes);
-                look(stream, so_far, &cancel);
-            }
-        });
+        let finished =
+            self.keeper.run(&command, &self.cancel, LiveOutput::default(), &mut |event| {
+                if let ProcessEvent::Output { stream, bytes } = event {
+                    let so_far = &mut output[stream.index()];
+                    so_far.extend_from_slice(bytes);
+                    look(stream, so_far, &cancel);
+                }
+            });
         let wall = start.elapsed();
         self.assert_nothing_left();
         Took { finished, output, wall }

@@ -5,7 +5,8 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-use retake_engine::{check_variable, parse_duration};
+use retake_engine::check_variable;
+use retake_types::parse_duration;
 use saphyr::LoadableYamlNode;
 
 use super::nodes::{Node, Nodes};
@@ -291,7 +292,7 @@ fn timeout(nodes: &mut Nodes<'_>, node: &Node<'_>) -> Option<Duration> {
     match parse_duration(&text) {
         Ok(Duration::ZERO) => nodes.problem(node, "timeout", "is 0; leave it out for none"),
         Ok(duration) => return Some(duration),
-        Err(why) => nodes.problem(node, "timeout", why),
+        Err(why) => nodes.problem(node, "timeout", why.to_string()),
     }
     None
 }

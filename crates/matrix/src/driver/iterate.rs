@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use retake_engine::Finished;
+use retake_engine::ProcessResult;
 use retake_matrix::config::{CHROME as CHROME_AXIS, CODE as CODE_AXIS};
 use retake_matrix::iteration::{Iteration, Scratch, arguments};
 use retake_matrix::metrics::{Metrics, Reported, built_in};
@@ -72,7 +72,7 @@ impl Observer for Watch<'_> {
         }
     }
 
-    fn effects(&mut self, finished: &Finished, _past: Past<'_>) -> Option<serde_json::Value> {
+    fn effects(&mut self, finished: &ProcessResult, _past: Past<'_>) -> Option<serde_json::Value> {
         let mut reported = std::mem::take(&mut self.reported);
         reported.read_file(self.file);
         let (mut metrics, notes) = reported.finish();

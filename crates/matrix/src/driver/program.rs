@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use retake_engine::Request;
+use retake_engine::Launch;
 use retake_matrix::browsers::content;
 
 use retake_runner::worker::Slot;
@@ -19,7 +19,7 @@ pub fn identity(slot: &mut Slot, program: &Path) -> Option<String> {
     if !content.script {
         return Some(content.blake3);
     }
-    let mut request = Request::new([program.as_os_str(), "--version".as_ref()]);
+    let mut request = Launch::new([program.as_os_str(), "--version".as_ref()]);
     request.timeout = Some(PATIENCE);
     request.grace = Duration::ZERO;
     let said = match slot.quietly(request) {

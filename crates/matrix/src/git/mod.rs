@@ -8,7 +8,7 @@ mod worktrees;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use retake_engine::{Attach, Cancel, Command, Event, Keeper, Request};
+use retake_engine::{Cancel, Command, Keeper, Launch, LiveOutput, ProcessEvent};
 use retake_types::{Outcome, StartFailure, Stream};
 
 pub use refs::{Commits, Resolved};
@@ -121,20 +121,21 @@ impl<'k> Git<'k> {
         let failed = |message: String| GitError::Failed { what: what.clone(), message };
         let mut all = vec![OsString::from("git")];
         all.extend(arguments.iter().map(|a| a.as_ref().to_owned()));
-        let mut request = Request::new(all);
+        let mut request = Launch::new(all);
         request.cwd = directory.to_owned();
         request.environment = self.environment.clone();
         let command = Command::new(request).map_err(|problems| {
             failed(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
         })?;
         let mut output = [Vec::new(), Vec::new()];
-        let finished = self.keeper.run(&command, self.cancel, Attach::default(), &mut |event| {
-            if let Event::Output { stream, bytes } = event {
-                let kept = &mut output[stream.index()];
-                let room = MOST_OUTPUT.saturating_sub(kept.len()).min(bytes.len());
-                kept.extend_from_slice(&bytes[..room]);
-            }
-        });
+        let finished =
+            self.keeper.run(&command, self.cancel, LiveOutput::default(), &mut |event| {
+                if let ProcessEvent::Output { stream, bytes } = event {
+                    let kept = &mut output[stream.index()];
+                    let room = MOST_OUTPUT.saturating_sub(kept.len()).min(bytes.len());
+                    kept.extend_from_slice(&bytes[..room]);
+                }
+            });
         let text = |stream: Stream| String::from_utf8_lossy(&output[stream.index()]).into_owned();
         let (stdout, stderr) = (text(Stream::Stdout), text(Stream::Stderr));
         match finished.outcome {

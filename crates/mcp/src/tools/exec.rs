@@ -8,11 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use retake_engine::{
-    Cancel, Input, Problem, ShellMode, Stdin, check_variable, interpret, quote, which,
-};
+use retake_engine::{Cancel, Input, ShellMode, Stdin, check_variable, interpret, quote, which};
 use retake_store::Store;
-use retake_types::{CorrelationIds, Kind, Limits, RunId};
+use retake_types::{CorrelationIds, Kind, Limits, RefusalReason, RunId};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -276,7 +274,7 @@ fn carry_out(
     live.notes.get_or_init(|| notes.clone());
     let mut eye = Eye { live, watch: None, tracks: wanted.track.is_some() };
     if wanted.anything() {
-        let cwd = &job.command.request().cwd;
+        let cwd = &job.command.launch().cwd;
         eye.watch = Some(Watch::begin(&wanted, cwd, &session.place, &session.config));
     }
     slot.arm(live.cancel.clone());
@@ -333,7 +331,7 @@ fn prepare(
     }
     let asked = command.timeout_seconds.and_then(|seconds| {
         match Duration::try_from_secs_f64(seconds) {
-            Ok(Duration::ZERO) => problems.0.push(Problem::zero_timeout()),
+            Ok(Duration::ZERO) => problems.0.push(RefusalReason::ZeroTimeout),
             Ok(timeout) => return Some(timeout),
             Err(_) => {
                 problems.note(format!("timeout_seconds: {seconds} is not a number of seconds"))
@@ -407,9 +405,15 @@ fn prepare(
     }
 }
 
-/// A problem in the words of this interface.
-fn told(problem: &Problem) -> String {
-    in_our_words(problem).replace("--cwd", "cwd").replace(", or --no-timeout for none", "")
+/// A reason of a refusal in the words of this interface.
+fn told(reason: &RefusalReason) -> String {
+    match reason {
+        RefusalReason::DirectoryMissing(path) => format!(
+            "working directory {}: there is no such directory; create it or correct cwd",
+            path.display()
+        ),
+        other => in_our_words(other),
+    }
 }
 
 fn with_checkout(mut ids: CorrelationIds, command: &Command, cwd: &Path) -> CorrelationIds {
@@ -464,13 +468,13 @@ fn arguments(
                 problems.note("argv never goes through a shell; give the line as command instead");
             }
             if argv.is_empty() {
-                problems.0.push(Problem::Empty);
+                problems.0.push(RefusalReason::EmptyCommand);
             }
             (words(argv), false)
         }
         (Some(line), None) => {
             if line.trim().is_empty() {
-                problems.0.push(Problem::Empty);
+                problems.0.push(RefusalReason::EmptyCommand);
                 return (Vec::new(), false);
             }
             let mode = match command.shell {
@@ -483,10 +487,8 @@ fn arguments(
             match interpret(line, mode, |name| which(OsStr::new(name), path, cwd).is_some()) {
                 Ok(line) => (words(&line.arguments), line.shell),
                 Err(needed) => {
-                    let why = needed.to_string();
-                    let why = why.split(", which needs a shell").next().unwrap_or_default();
                     problems.note(format!(
-                        "{why}, which needs a shell, and \"shell\" is false; give argv instead"
+                        "{needed}, which needs a shell, and \"shell\" is false; give argv instead"
                     ));
                     (Vec::new(), false)
                 }

@@ -1,11 +1,12 @@
 //! Finding the program, and explaining why it could not be run.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use retake_types::StartFailure;
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 /// The file a program name stands for, as the kernel will be asked to run it from `cwd`.
 ///
@@ -65,15 +66,10 @@ enum Runnable {
 }
 
 fn runnable(file: &Path) -> Runnable {
-    let Ok(name) = CString::new(file.as_os_str().as_bytes()) else { return Runnable::Missing };
     match std::fs::metadata(file) {
         Ok(meta) if meta.is_dir() => Runnable::No("is a directory"),
         Ok(_) => {
-            // SAFETY: a C string that outlives the call.
-            let access = unsafe {
-                libc::faccessat(libc::AT_FDCWD, name.as_ptr(), libc::X_OK, libc::AT_EACCESS)
-            };
-            if access == 0 {
+            if accessat(CWD, file, Access::EXEC_OK, AtFlags::EACCESS).is_ok() {
                 return Runnable::Yes;
             }
             Runnable::No("is not executable; chmod +x it, or run it with its interpreter")

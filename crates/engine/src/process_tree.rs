@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsRawFd, RawFd};
 
-use crate::sys::{self, PathBuffer};
+use crate::syscalls::{self, PathBuffer};
 
 /// A process found below the root, with the parent it was found under.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ fn children(pid: i32, found: &mut [Entry], count: &mut usize) {
         let Ok(list) = path.text(b"/children").open() else { return };
         let mut buffer = [0u8; 1024];
         let mut number = 0;
-        while let Ok(Some(n @ 1..)) = sys::read_some(list.as_raw_fd(), &mut buffer) {
+        while let Ok(Some(n @ 1..)) = syscalls::read_some(list.as_raw_fd(), &mut buffer) {
             for &byte in &buffer[..n] {
                 if byte.is_ascii_digit() {
                     number = number * 10 + i32::from(byte - b'0');
@@ -138,7 +138,7 @@ impl Stat {
     pub(crate) fn read(pid: i32) -> Option<Self> {
         let file = PathBuffer::new().text(b"/proc/").number(pid).text(b"/stat").open().ok()?;
         let mut buffer = [0u8; 1024];
-        let n = sys::read_some(file.as_raw_fd(), &mut buffer).ok()??;
+        let n = syscalls::read_some(file.as_raw_fd(), &mut buffer).ok()??;
         // The name in parentheses may hold anything, so fields count from the last one.
         let after = buffer[..n].iter().rposition(|&b| b == b')')? + 2;
         let mut fields = buffer.get(after..n)?.split(|&b| b == b' ');
@@ -175,12 +175,12 @@ impl Stat {
 /// Signals a process found in a walk from `root`, unless its number has passed to another process
 /// since. One whose parent died meanwhile is a child of the root now: that is what a subreaper is.
 pub(crate) fn signal(entry: Entry, root: i32, signals: &[i32]) {
-    let Ok(pidfd) = sys::pidfd_open(entry.pid) else { return };
+    let Ok(pidfd) = syscalls::pidfd_open(entry.pid) else { return };
     let ours = |stat: Stat| stat.parent == entry.parent || stat.parent == root;
     if Stat::read(entry.pid).is_some_and(ours) {
         for &signal in signals {
             // Gone or not ours to signal: the walk that follows shows which.
-            _ = sys::pidfd_signal(pidfd.as_raw_fd(), signal);
+            _ = syscalls::pidfd_signal(pidfd.as_raw_fd(), signal);
         }
     }
 }

@@ -15,18 +15,28 @@ pub enum ShellMode {
 
 /// A command line turned into arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct CommandLine {
     pub arguments: Vec<String>,
     pub shell: bool,
 }
 
-/// The line needs a shell and may not have one.
+/// Why a line needs a shell that it may not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{reason}, which needs a shell; allow one with --shell true, or give the program and its arguments after --"
-)]
-pub struct ShellNeeded {
-    reason: String,
+pub enum ShellNeeded {
+    #[error("`{0}` is a shell builtin")]
+    Builtin(String),
+    #[error("the {0} quote is not closed")]
+    OpenQuote(char),
+    #[error("`{0}` inside quotes is expanded")]
+    ExpandedInQuotes(char),
+    #[error("`{}` is a shell operator", .0.escape_debug())]
+    Operator(char),
+    #[error("`{0}` is expanded by a shell")]
+    Expanded(char),
+    #[error("`#` begins a comment")]
+    Comment,
+    #[error("a variable assignment comes before the program")]
+    Assignment,
 }
 
 /// What dash and POSIX know as built-in or reserved in the place of a command.
@@ -44,9 +54,9 @@ pub fn interpret(
     line: &str,
     mode: ShellMode,
     which: impl Fn(&str) -> bool,
-) -> Result<Line, ShellNeeded> {
+) -> Result<CommandLine, ShellNeeded> {
     let through_shell =
-        || Line { arguments: vec!["/bin/sh".into(), "-c".into(), line.into()], shell: true };
+        || CommandLine { arguments: vec!["/bin/sh".into(), "-c".into(), line.into()], shell: true };
     if mode == ShellMode::Always {
         return Ok(through_shell());
     }
@@ -54,20 +64,20 @@ pub fn interpret(
         Ok(arguments) => match arguments.first() {
             // A program of that name wins over a builtin.
             Some(first) if BUILTINS.contains(&first.as_str()) && !which(first) => {
-                format!("`{first}` is a shell builtin")
+                ShellNeeded::Builtin(first.clone())
             }
-            _ => return Ok(Line { arguments, shell: false }),
+            _ => return Ok(CommandLine { arguments, shell: false }),
         },
         Err(reason) => reason,
     };
     match mode {
-        ShellMode::Never => Err(ShellNeeded { reason }),
+        ShellMode::Never => Err(reason),
         ShellMode::Auto | ShellMode::Always => Ok(through_shell()),
     }
 }
 
 /// Splits plain and quoted words, or says what a shell would have to do.
-fn split(line: &str) -> Result<Vec<String>, String> {
+fn split(line: &str) -> Result<Vec<String>, ShellNeeded> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut chars = line.chars();
@@ -78,32 +88,32 @@ fn split(line: &str) -> Result<Vec<String>, String> {
                 let word = word.get_or_insert_default();
                 loop {
                     match chars.next() {
-                        None => return Err(format!("the {c} quote is not closed")),
+                        None => return Err(ShellNeeded::OpenQuote(c)),
                         Some(end) if end == c => break,
                         Some(special @ ('$' | '`' | '\\')) if c == '"' => {
-                            return Err(format!("`{special}` inside quotes is expanded"));
+                            return Err(ShellNeeded::ExpandedInQuotes(special));
                         }
                         Some(plain) => word.push(plain),
                     }
                 }
             }
             '|' | '&' | ';' | '<' | '>' | '(' | ')' | '\n' | '\r' => {
-                return Err(format!("`{}` is a shell operator", c.escape_debug()));
+                return Err(ShellNeeded::Operator(c));
             }
             '$' | '`' | '\\' | '*' | '?' | '[' => {
                 // `[` alone is the name of a program.
                 if c == '[' && word.is_none() && chars.as_str().starts_with([' ', '\t']) {
                     word = Some("[".into());
                 } else {
-                    return Err(format!("`{c}` is expanded by a shell"));
+                    return Err(ShellNeeded::Expanded(c));
                 }
             }
             '~' if word.as_ref().is_none_or(|w| w.ends_with(['=', ':'])) => {
-                return Err("`~` is expanded by a shell".into());
+                return Err(ShellNeeded::Expanded('~'));
             }
-            '#' if word.is_none() => return Err("`#` begins a comment".into()),
+            '#' if word.is_none() => return Err(ShellNeeded::Comment),
             '=' if words.is_empty() && word.as_ref().is_some_and(|w| is_name(w)) => {
-                return Err("a variable assignment comes before the program".into());
+                return Err(ShellNeeded::Assignment);
             }
             plain => word.get_or_insert_default().push(plain),
         }
@@ -143,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    fn auto(line: &str) -> Line {
+    fn auto(line: &str) -> CommandLine {
         interpret(line, ShellMode::Auto, |name| ["echo", "npm", "["].contains(&name)).unwrap()
     }
 
@@ -205,12 +215,9 @@ mod tests {
     }
 
     #[test]
-    fn never_says_how_to_ask_for_one() {
+    fn never_says_why_one_is_needed() {
         let error = interpret("exit 42", ShellMode::Never, |_| false).unwrap_err().to_string();
-        assert!(
-            error.contains("`exit` is a shell builtin") && error.contains("--shell true"),
-            "{error}"
-        );
+        assert!(error.contains("`exit` is a shell builtin"), "{error}");
         let error = interpret("a | b", ShellMode::Never, |_| false).unwrap_err().to_string();
         assert!(error.contains("`|` is a shell operator"), "{error}");
         assert!(!interpret("a b", ShellMode::Never, |_| true).unwrap().shell);

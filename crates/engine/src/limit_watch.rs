@@ -1,6 +1,6 @@
 //! Limits of a whole tree by looking at it, where no cgroup can be had.
 //!
-//! A watched limit may be exceeded for as long as one look takes to come: [`EVERY`].
+//! A watched limit may be exceeded for as long as one look takes to come: [`WATCH_INTERVAL`].
 
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use std::time::Duration;
 use retake_types::{LimitKind, Limits};
 
 use crate::cgroup::Cgroup;
-use crate::sys::{self, PathBuffer};
-use crate::tree::{self, Entry, Stat};
+use crate::process_tree::{self, Entry, Stat};
+use crate::syscalls::{self, PathBuffer};
 
 /// How often limits are looked at.
-pub const EVERY: Duration = Duration::from_millis(50);
+pub const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 
-pub(crate) struct Watch {
+pub(crate) struct LimitWatch {
     limits: Limits,
     cgroup: Cgroup,
     keeper: i32,
@@ -23,7 +23,7 @@ pub(crate) struct Watch {
     found: Vec<Entry>,
 }
 
-impl Watch {
+impl LimitWatch {
     /// `None` when no limit of the tree is set, so that nothing needs to be looked at.
     pub(crate) fn over(limits: &Limits, keeper: i32) -> Option<Self> {
         limits.memory_bytes.or(limits.cpu_ms).or(limits.procs)?;
@@ -55,7 +55,7 @@ impl Watch {
         }
         let cpu = self.limits.cpu_ms.filter(|_| by_kernel.is_none());
         memory.or(procs).or(cpu)?;
-        let count = tree::descendants(self.keeper, &mut self.found);
+        let count = process_tree::descendants(self.keeper, &mut self.found);
         let tree = &self.found[..count];
         let stats = || tree.iter().filter_map(|entry| Stat::read(entry.pid));
         if let Some(limit) = cpu {
@@ -105,6 +105,6 @@ fn proportional(pid: i32) -> Option<u64> {
 fn small_file(path: PathBuffer) -> Option<String> {
     let file = path.open().ok()?;
     let mut buffer = [0; 2048];
-    let n = sys::read_some(file.as_raw_fd(), &mut buffer).ok()??;
+    let n = syscalls::read_some(file.as_raw_fd(), &mut buffer).ok()??;
     Some(String::from_utf8_lossy(&buffer[..n]).into_owned())
 }

@@ -3,10 +3,10 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use crate::sys;
+use crate::syscalls;
 
 /// Where one stream of the child goes, live.
-pub(crate) struct Relay<'a> {
+pub(crate) struct OutputRelay<'a> {
     target: BorrowedFd<'a>,
     way: Option<Way>,
     pending: Vec<u8>,
@@ -37,7 +37,7 @@ pub(crate) enum Passed {
     Closed,
 }
 
-impl<'a> Relay<'a> {
+impl<'a> OutputRelay<'a> {
     pub(crate) fn new(target: BorrowedFd<'a>) -> Self {
         Self { target, way: None, pending: Vec::new(), sent: 0, lost: 0, error: None }
     }
@@ -139,7 +139,7 @@ impl<'a> Relay<'a> {
                     let flags = libc::fcntl(target, libc::F_GETFL);
                     libc::fcntl(target, libc::F_SETFL, flags | libc::O_NONBLOCK);
                     let n = libc::write(target, rest.as_ptr().cast(), rest.len());
-                    let errno = sys::errno();
+                    let errno = syscalls::errno();
                     libc::fcntl(target, libc::F_SETFL, flags);
                     *libc::__errno_location() = errno;
                     n
@@ -149,7 +149,7 @@ impl<'a> Relay<'a> {
                 done += n as usize;
                 continue;
             }
-            match sys::errno() {
+            match syscalls::errno() {
                 // A signal may have come because we may not write now (`stty tostop`): the caller
                 // looks at what was asked before it tries again.
                 libc::EINTR | libc::EAGAIN => return Ok(done),

@@ -1,0 +1,73 @@
+//! Keys on their way from the user's terminal to the child's pseudo-terminal.
+
+use std::os::fd::{AsRawFd, RawFd};
+
+use super::Supervision;
+use crate::syscalls;
+use crate::terminal::Raw;
+
+/// The user's terminal, whose keys go to the child.
+pub(super) struct Keyboard {
+    pub(super) raw: Raw,
+    /// Typed, and not yet taken by the pseudo-terminal.
+    pub(super) pending: Vec<u8>,
+    /// Whether this program is in the terminal's foreground, so that the keys are for it.
+    pub(super) foreground: bool,
+}
+
+impl Keyboard {
+    pub(super) fn new(raw: Raw) -> Self {
+        Self { foreground: raw.in_foreground(), raw, pending: Vec::new() }
+    }
+}
+
+impl Supervision<'_> {
+    /// Notices when this program has come to the foreground of the user's terminal.
+    pub(super) fn update_foreground(&mut self) {
+        if let Some(keyboard) = &mut self.terminals.keyboard {
+            let before = keyboard.foreground;
+            keyboard.foreground = keyboard.raw.in_foreground();
+            if keyboard.foreground && !before {
+                keyboard.raw.resume();
+            }
+        }
+    }
+
+    /// The descriptor to read keys from; `-1` while none are wanted.
+    pub(super) fn key_source(&self) -> RawFd {
+        match &self.terminals.keyboard {
+            Some(keyboard) if keyboard.foreground && keyboard.pending.is_empty() => 0,
+            _ => -1,
+        }
+    }
+
+    /// The descriptor to write keys to; `-1` while there are none.
+    pub(super) fn key_sink(&self) -> RawFd {
+        match (&self.terminals.keyboard, &self.terminals.pty) {
+            (Some(keyboard), Some(pty)) if !keyboard.pending.is_empty() => pty.ours.as_raw_fd(),
+            _ => -1,
+        }
+    }
+
+    /// Moves keys from the user's terminal to the child's.
+    pub(super) fn forward_keys(&mut self) {
+        let (Some(keyboard), Some(pty)) = (&mut self.terminals.keyboard, &self.terminals.pty)
+        else {
+            return;
+        };
+        if keyboard.pending.is_empty() {
+            let mut keys = [0; 512];
+            match syscalls::read_some(0, &mut keys) {
+                Ok(Some(n @ 1..)) => keyboard.pending.extend_from_slice(&keys[..n]),
+                Ok(None) => {}
+                // The user's terminal is gone: nothing more will be typed.
+                Ok(Some(_)) | Err(_) => self.terminals.keyboard = None,
+            }
+            return;
+        }
+        // After `poll` reported room. What is not taken now is tried again.
+        if let Ok(n) = rustix::io::write(&pty.ours, &keyboard.pending) {
+            keyboard.pending.drain(..n);
+        }
+    }
+}

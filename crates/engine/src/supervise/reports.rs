@@ -1,0 +1,106 @@
+//! What the keeper reports, and what happens when it does not.
+
+use std::time::{Duration, Instant};
+
+use retake_types::LeftFate;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::phase::{Phase, ReportDue};
+use super::{Exit, ProcessEvent, Supervision};
+use crate::keeper::Report;
+use crate::leftovers;
+
+/// How long the keeper may be silent when it owes a report.
+pub(super) const KEEPER_PATIENCE: Duration = Duration::from_secs(2);
+
+impl Supervision<'_> {
+    pub(super) fn read_reports(&mut self) {
+        while let Some(report) = self.keeper.report() {
+            self.timers.report_due = None;
+            match report {
+                Report::Started { pid, pidfd } => {
+                    self.child.pid = Some(pid);
+                    self.child.pidfd = pidfd;
+                    if self.phase == Phase::Starting {
+                        self.phase = Phase::Running;
+                    }
+                    (self.observer)(ProcessEvent::Started { pid });
+                }
+                Report::Failed { stage, errno } => {
+                    self.child.start_failure = Some(self.explain(stage, errno));
+                    self.not_started();
+                }
+                Report::Exited { status, usage, alone } => {
+                    let after = self.clock.elapsed();
+                    self.child.exit = Some(Exit { wait_status: status, after });
+                    self.child.pidfd = None;
+                    self.child.usage = usage;
+                    // It still holds for a reader of our own output.
+                    let relayed = self.output.iter().any(|stream| stream.relay.is_some());
+                    self.timers.deadline = self.timers.deadline.filter(|_| relayed);
+                    if alone {
+                        self.tree_ended();
+                    } else {
+                        self.leave_to_drain();
+                    }
+                    return;
+                }
+                Report::Empty { usage } => {
+                    self.child.usage.add(&usage);
+                    self.tree_ended();
+                    return;
+                }
+                Report::Stopped(signal) => {
+                    let by_terminal = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+                    if self.terminals.in_use() && by_terminal.contains(&signal) {
+                        self.suspend(true);
+                    }
+                }
+                Report::Stuck => {
+                    for process in self.keeper.processes() {
+                        self.note_left(process, LeftFate::Survived);
+                    }
+                    self.stop_waiting_for_tree();
+                }
+                Report::Lost => self.replace_lost_keeper(),
+            }
+        }
+    }
+
+    pub(super) fn expect_report(&mut self) {
+        let at = Instant::now() + KEEPER_PATIENCE;
+        self.timers.report_due.get_or_insert(ReportDue { at, reminded: false });
+    }
+
+    /// The keeper owes a report. It may have been stopped and is continued; if that does not help,
+    /// it is killed and its processes are ended here.
+    pub(super) fn remind_keeper(&mut self, due: ReportDue) {
+        if due.reminded {
+            self.keeper.destroy();
+            self.replace_lost_keeper();
+            return;
+        }
+        if let Some(keeper) = Pid::from_raw(self.keeper.pid()) {
+            // Our own child, not yet waited for. If it is gone, its socket shows it.
+            _ = kill_process(keeper, Signal::CONT);
+        }
+        // A start may take long, on a slow disk for example, unless the run is to end.
+        let reminded = self.child.pid.is_some() || self.cause.is_some();
+        self.timers.report_due = Some(ReportDue { at: Instant::now() + KEEPER_PATIENCE, reminded });
+    }
+
+    /// Without a keeper its processes are our children: ends them.
+    fn replace_lost_keeper(&mut self) {
+        self.timers.report_due = None;
+        // With the child's own end known, nothing of the outcome is lost with the keeper.
+        self.lost_keeper = self.child.exit.is_none();
+        leftovers::end_orphans(
+            self.keeper.pid(),
+            self.child.pid,
+            &self.command.environment,
+            self.keeper.owns_children(),
+        );
+        self.note_killed();
+        self.tree_ended();
+    }
+}
