@@ -8,8 +8,8 @@ use retake_engine::{Attach, Cancel, Event, Finished, Keeper};
 use retake_store::redact::{Redactor, StreamRedactor};
 use retake_store::{Recording, Store};
 use retake_types::{
-    Ending, ErrorCode, Intent, LeftFate, Outcome, Run, RunError, StartFailure, State, Stream,
-    signal_name,
+    Effects, Ending, ErrorCode, Intent, LeftFate, Outcome, Run, RunError, StartFailure, State,
+    Stream, signal_name,
 };
 
 use crate::inline::Inline;
@@ -44,7 +44,7 @@ pub(crate) trait Observer {
     fn output(&mut self, _stream: Stream, _bytes: &[u8]) {}
 
     /// What the run did, for the record.
-    fn effects(&mut self, _finished: &Finished, _past: Past<'_>) -> Option<serde_json::Value> {
+    fn effects(&mut self, _finished: &Finished, _past: Past<'_>) -> Option<Effects> {
         None
     }
 }
@@ -163,8 +163,10 @@ pub(crate) fn perform(
     let over = captured.iter().any(|c| c.over || (!job.excerpt && c.kept > job.inline_bytes));
     let mut ending = ending(&finished, &job, over, &captured, redactions);
     let past = Past { intent: &job.intent, store };
-    let effects = observer.effects(&finished, past);
-    ending.effects = effects.map(|effects| redacted(effects, &job.redactor));
+    ending.effects = observer.effects(&finished, past);
+    if let Some(effects) = &mut ending.effects {
+        effects.map_strings(|text| job.redactor.redact_str(text).0.into_owned());
+    }
     let output = captured.map(|c| c.inline.finish());
     Performed { intent: job.intent, ending, finished, output }
 }

@@ -3,15 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-use retake_effects::Effects;
-use retake_effects::files::{Changes, Rules, Snapshot, Tracker, cache_name};
-use retake_effects::progress::{self, History};
-use retake_effects::summary;
-use retake_effects::tests::reports::{self, Report};
-use retake_effects::tests::{self, Parser, TestResults};
+use retake_effects::files::{Changes, Snapshot, Tracker, TrackingRules, cache_name};
+use retake_effects::progress_detection::{self, PastResults};
+use retake_effects::test_results::TestOutputParser;
+use retake_effects::test_results::reports::{self, Report};
+use retake_effects::{agent_summary, observations};
 use retake_engine::Finished;
 use retake_store::Filter;
-use retake_types::{Outcome, Stream};
+use retake_types::{Effects, Outcome, Stream, TestResults};
 
 use crate::config::Config;
 use crate::drive::{Observer, Past};
@@ -42,7 +41,7 @@ impl Wanted {
 /// Watches one run.
 pub(crate) struct Watch {
     files: Option<Files>,
-    parser: Option<Parser>,
+    parser: Option<TestOutputParser>,
     printed: Tail,
     /// Where report files are looked for, and the patterns of further places.
     directory: PathBuf,
@@ -55,7 +54,7 @@ impl Watch {
         let track = wanted.track.as_deref();
         Self {
             files: track.and_then(|root| Files::begin(root, wanted.exact, place, config)),
-            parser: wanted.tests.then(Parser::new),
+            parser: wanted.tests.then(TestOutputParser::new),
             printed: Tail::default(),
             directory: cwd.to_owned(),
             report_places: config.words("tests.reports").to_vec(),
@@ -73,24 +72,19 @@ impl Watch {
     }
 
     /// Everything that is known of the run.
-    pub(crate) fn told(
-        &mut self,
-        results: Option<TestResults>,
-        past: Past<'_>,
-    ) -> serde_json::Value {
+    pub(crate) fn told(&mut self, results: Option<TestResults>, past: Past<'_>) -> Effects {
         let changes = self.files.as_mut().and_then(Files::changes);
         // Most commands run no tests, and a look into the past costs as much as a short command.
-        let history = if results.is_some() { history(past) } else { History::new() };
-        let progress = progress::judge(changes.as_ref(), results.as_ref(), &history);
-        let summary = summary::extract(self.printed.bytes());
-        let effects = Effects::new(changes.as_ref(), results, progress, summary);
-        let mut value = serde_json::to_value(effects).expect("effects are plain data");
+        let history = if results.is_some() { history(past) } else { PastResults::new() };
+        let progress = progress_detection::detect(changes.as_ref(), results.as_ref(), &history);
+        let summary = agent_summary::extract(self.printed.bytes());
+        let mut observed = observations(changes.as_ref(), results, progress, summary);
         if let Some(files) = &self.files
             && files.tracker.root() != real(&self.directory)
         {
-            value["root"] = files.tracker.root().to_string_lossy().into();
+            observed.root = Some(files.tracker.root().to_string_lossy().into_owned());
         }
-        value
+        observed.into()
     }
 
     /// The report files that the run wrote.
@@ -111,8 +105,8 @@ impl Watch {
 }
 
 /// How the tests went in the recorded runs of the same command in the same directory.
-fn history(past: Past<'_>) -> History {
-    let mut history = History::new();
+fn history(past: Past<'_>) -> PastResults {
+    let mut history = PastResults::new();
     let Past { intent, store: Some(store) } = past else { return history };
     let filter = Filter {
         command: Some(intent.command.clone()),
@@ -123,10 +117,10 @@ fn history(past: Past<'_>) -> History {
     // Without a past there is nothing to compare with, which is what is said then.
     let Ok(page) = store.list(&filter, None, COMPARED) else { return history };
     for run in page.runs.iter().rev().filter(|run| run.intent.command == intent.command) {
-        let effects = run.ending.as_ref().and_then(|ending| ending.effects.clone());
-        let effects = effects.and_then(|value| serde_json::from_value::<Effects>(value).ok());
-        if let Some(results) = effects.and_then(|effects| effects.test_results) {
-            history.push(&results);
+        let effects = run.ending.as_ref().and_then(|ending| ending.effects.as_ref());
+        let observed = effects.and_then(Effects::observations);
+        if let Some(results) = observed.and_then(|observed| observed.test_results.as_ref()) {
+            history.push(results);
         }
     }
     history
@@ -149,14 +143,6 @@ impl Tail {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
-    }
-}
-
-/// The parsers' word for a stream.
-pub(crate) fn test_stream(stream: Stream) -> tests::Stream {
-    match stream {
-        Stream::Stdout => tests::Stream::Stdout,
-        Stream::Stderr => tests::Stream::Stderr,
     }
 }
 
@@ -197,14 +183,14 @@ impl Files {
 impl Observer for Watch {
     fn output(&mut self, stream: Stream, bytes: &[u8]) {
         if let Some(parser) = &mut self.parser {
-            parser.push(test_stream(stream), bytes);
+            parser.push(stream, bytes);
         }
         if stream == Stream::Stdout {
             self.printed.push(bytes);
         }
     }
 
-    fn effects(&mut self, finished: &Finished, past: Past<'_>) -> Option<serde_json::Value> {
+    fn effects(&mut self, finished: &Finished, past: Past<'_>) -> Option<Effects> {
         let results = self.results(finished);
         Some(self.told(results, past))
     }
@@ -216,7 +202,7 @@ fn snapshot(
     place: &Place,
     config: &Config,
 ) -> Result<Files, retake_effects::files::Error> {
-    let mut rules = Rules::new().ignore(config.words("tracking.ignore"))?;
+    let mut rules = TrackingRules::new().ignore(config.words("tracking.ignore"))?;
     if let Ok(own) = real(&place.store).strip_prefix(real(root)) {
         rules = rules.exclude(own);
     }
