@@ -4,8 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_store::{TestHistory, TestResult, TestStatus};
+use retake_store::{TestHistory, TestResult};
 use retake_types::RunId;
+use retake_types::TestStatus;
 use serde::Serialize;
 
 use super::{Exit, Failure};

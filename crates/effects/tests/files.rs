@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use files_support::{Place, lines, shown};
-use retake_effects::files::{Error, Rules, Tracker};
+use retake_effects::files::{Error, Tracker, TrackingRules};
 
 #[test]
 fn created_modified_deleted_and_renamed_in_order() {
@@ -86,7 +86,7 @@ fn links_count_by_their_target_and_are_not_followed() {
     assert_eq!(shown(&changes), ["~dangling", "~real/file"]);
     assert_eq!(lines(&changes, "dangling"), None);
     assert_eq!(
-        place.paths(Rules::new()),
+        place.paths(TrackingRules::new()),
         ["dangling", "directory", "outside", "real/file", "real/loop", "self"]
     );
 }
@@ -126,7 +126,7 @@ fn special_files_are_never_opened() {
     let _socket = UnixListener::bind(place.at("socket")).unwrap();
     fifo(&place, "fifo");
     // Opening the FIFO for reading would wait for a writer, for ever.
-    assert_eq!(place.paths(Rules::new()), ["a"]);
+    assert_eq!(place.paths(TrackingRules::new()), ["a"]);
     let changes = place.during(|| fifo(&place, "another"));
     assert!(changes.is_empty() && changes.unreadable.is_empty());
 }
@@ -340,7 +340,7 @@ fn exact_sees_a_store_through_a_mapping() {
     // SAFETY: within the mapping.
     let store = |byte: u8| unsafe { page.write_volatile(byte) };
     store(b'b');
-    let mut tracker = Tracker::new(home.path(), Rules::new()).unwrap().exact(true);
+    let mut tracker = Tracker::new(home.path(), TrackingRules::new()).unwrap().exact(true);
     let before = tracker.snapshot().unwrap();
     store(b'c');
     let changes = before.changes(&tracker.snapshot().unwrap());
@@ -353,10 +353,13 @@ fn exact_sees_a_store_through_a_mapping() {
 fn a_root_must_be_a_directory_and_may_be_reached_through_a_link() {
     let place = Place::with(&[("a/b", "1")]);
     place.link("a", "to_a");
-    let mut tracker = Tracker::new(&place.at("to_a"), Rules::new()).unwrap();
+    let mut tracker = Tracker::new(&place.at("to_a"), TrackingRules::new()).unwrap();
     assert_eq!(files_support::paths(&tracker.snapshot().unwrap()), ["b"]);
-    assert!(matches!(Tracker::new(&place.at("none"), Rules::new()), Err(Error::Root { .. })));
-    let mut file = Tracker::new(&place.at("a/b"), Rules::new()).unwrap();
+    assert!(matches!(
+        Tracker::new(&place.at("none"), TrackingRules::new()),
+        Err(Error::Root { .. })
+    ));
+    let mut file = Tracker::new(&place.at("a/b"), TrackingRules::new()).unwrap();
     assert!(matches!(file.snapshot(), Err(Error::Root { .. })));
     std::fs::remove_dir_all(place.at("a")).unwrap();
     assert!(matches!(tracker.snapshot(), Err(Error::Root { .. })));

@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use files_support::{Place, lines, paths, shown};
-use retake_effects::files::{Error, Rules, Tracker, cache_name, clear_cache};
+use retake_effects::files::{Error, Tracker, TrackingRules, cache_name, clear_cache};
 
 fn keep(place: &Place) {
     let mut tracker = place.cached();
@@ -113,7 +113,8 @@ fn a_damaged_cache_is_built_anew() {
 fn another_root_s_cache_is_not_believed() {
     let (one, other) = (Place::with(&[("a", "1")]), Place::with(&[("a", "2")]));
     keep(&one);
-    let mut tracker = Tracker::new(&other.root(), Rules::new()).unwrap().with_cache(&one.cache());
+    let mut tracker =
+        Tracker::new(&other.root(), TrackingRules::new()).unwrap().with_cache(&one.cache());
     assert!(tracker.last().is_none());
     assert_ne!(cache_name(&one.root()), cache_name(&other.root()));
     assert_eq!(cache_name(&one.root()), cache_name(&one.at("../tree")));

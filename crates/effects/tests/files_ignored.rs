@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use files_support::{Place, paths, shown};
-use retake_effects::files::{Rules, Tracker};
+use retake_effects::files::{Tracker, TrackingRules};
 
 #[test]
 fn ignore_files_hold_without_git() {
@@ -23,7 +23,7 @@ fn ignore_files_hold_without_git() {
         ("sub/e", ""),
         ("sub/f", ""),
     ]);
-    let counted = place.paths(Rules::new());
+    let counted = place.paths(TrackingRules::new());
     assert_eq!(
         counted,
         [".gitignore", ".ignore", "keep.o", "src/target/c", "sub/.gitignore", "sub/f"]
@@ -40,8 +40,8 @@ fn dot_ignore_outranks_gitignore_and_the_configured_list_outranks_both() {
         ("c", ""),
         ("d/e", ""),
     ]);
-    assert_eq!(place.paths(Rules::new()), [".gitignore", ".ignore", "a", "b", "d/e"]);
-    let rules = Rules::new().ignore(["b", "!c", "d/"]).unwrap();
+    assert_eq!(place.paths(TrackingRules::new()), [".gitignore", ".ignore", "a", "b", "d/e"]);
+    let rules = TrackingRules::new().ignore(["b", "!c", "d/"]).unwrap();
     assert_eq!(place.paths(rules), [".gitignore", ".ignore", "a", "c"]);
 }
 
@@ -58,7 +58,7 @@ fn git_s_own_data_and_retake_s_never_count() {
         ("store/y", ""),
         ("z", ""),
     ]);
-    let rules = Rules::new().exclude(Path::new("store")).exclude(Path::new("z"));
+    let rules = TrackingRules::new().exclude(Path::new("store")).exclude(Path::new("z"));
     assert_eq!(place.paths(rules), [".agent/config.yml", "data/x"]);
 }
 
@@ -82,7 +82,7 @@ fn a_workspace_s_work_counts_though_its_surroundings_are_ignored() {
         ".agent/workspaces/one/working/deep/c",
         ".agent/workspaces/two/reports/r.md",
     ];
-    assert_eq!(place.paths(Rules::new()), work);
+    assert_eq!(place.paths(TrackingRules::new()), work);
     // A new workspace is found by a tracker that knows the others already.
     let mut tracker = place.tracker();
     let before = tracker.snapshot().unwrap();
@@ -93,7 +93,7 @@ fn a_workspace_s_work_counts_though_its_surroundings_are_ignored() {
     // Tracked itself, a workspace counts, whatever is said above it.
     place.put(".git/HEAD", "");
     let working = place.at(".agent/workspaces/one/working");
-    let mut tracker = Tracker::new(&working, Rules::new()).unwrap();
+    let mut tracker = Tracker::new(&working, TrackingRules::new()).unwrap();
     assert_eq!(paths(&tracker.snapshot().unwrap()), [".gitignore", "a.rs", "deep/c"]);
 }
 
@@ -101,7 +101,7 @@ fn a_workspace_s_work_counts_though_its_surroundings_are_ignored() {
 fn what_the_caller_includes_counts_and_what_it_excludes_wins() {
     let place =
         Place::with(&[(".gitignore", "out\n"), ("out/a/x", ""), ("out/b/x", ""), ("out/f", "")]);
-    let rules = Rules::new().include(Path::new("out/a")).include(Path::new("out/f"));
+    let rules = TrackingRules::new().include(Path::new("out/a")).include(Path::new("out/f"));
     assert_eq!(place.paths(rules.clone()), [".gitignore", "out/a/x", "out/f"]);
     assert_eq!(place.paths(rules.exclude(Path::new("out/a"))), [".gitignore", "out/f"]);
 }
@@ -120,7 +120,7 @@ fn the_repository_above_the_root_speaks_unless_it_ignores_the_root() {
         ("ignored/e", ""),
     ]);
     let counted = |path: &str| {
-        paths(&Tracker::new(&place.at(path), Rules::new()).unwrap().snapshot().unwrap())
+        paths(&Tracker::new(&place.at(path), TrackingRules::new()).unwrap().snapshot().unwrap())
     };
     assert_eq!(counted("sub"), ["c"]);
     assert_eq!(counted("ignored"), [".gitignore", "d.o"]);
@@ -232,5 +232,5 @@ fn git_agrees() {
     let mut expected: Vec<_> = listed.split_terminator('\0').collect();
     expected.sort_unstable();
     assert!(expected.len() > 30);
-    assert_eq!(place.paths(Rules::new()), expected);
+    assert_eq!(place.paths(TrackingRules::new()), expected);
 }

@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use case::Recorded;
 use proptest::prelude::*;
-use retake_effects::tests::reports::Report;
-use retake_effects::tests::{Parser, Stream, TestResults};
+use retake_effects::test_results::TestOutputParser;
+use retake_effects::test_results::reports::Report;
+use retake_types::{Stream, TestResults};
 
 /// Counts what is allocated, to prove bounds.
 struct Counting;
@@ -39,7 +40,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 fn parse(stdout: &[u8], stderr: &[u8], exit: Option<i32>) -> Option<TestResults> {
-    let mut parser = Parser::new();
+    let mut parser = TestOutputParser::new();
     parser.push(Stream::Stdout, stdout);
     parser.push(Stream::Stderr, stderr);
     parser.finish(exit, Vec::new())
@@ -60,7 +61,7 @@ fn sound(results: Option<&TestResults>) {
 /// Everything that could grow, in one test: the peak is of the whole process.
 #[test]
 fn memory_is_bounded_whatever_comes() {
-    let mut parser = Parser::new();
+    let mut parser = TestOutputParser::new();
     let before = NOW.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
     let chunk = vec![b'x'; 1 << 16];
@@ -82,7 +83,7 @@ fn memory_is_bounded_whatever_comes() {
         b"PHPUnit 9 by Sebastian Bergmann and contributors.\nThere was 1 failure:\n1) A::b\n",
         b"    Starting 5 tests across 1 binary\n        FAIL [   0.003s] x a\n  stdout \xe2\x94\x80\xe2\x94\x80\xe2\x94\x80\n",
     ] {
-        let mut parser = Parser::new();
+        let mut parser = TestOutputParser::new();
         let before = NOW.load(Ordering::Relaxed);
         PEAK.store(before, Ordering::Relaxed);
         parser.push(Stream::Stdout, opening);
@@ -107,7 +108,7 @@ fn memory_is_bounded_whatever_comes() {
         "  1) NAME\n  \u{2714} NAME\n",
         "An error occurred while loading NAME.\n",
     ] {
-        let mut parser = Parser::new();
+        let mut parser = TestOutputParser::new();
         parser.push(Stream::Stdout, b"=== test session starts ===\nTAP version 13\n");
         let before = NOW.load(Ordering::Relaxed);
         PEAK.store(before, Ordering::Relaxed);
@@ -128,19 +129,19 @@ fn memory_is_bounded_whatever_comes() {
 #[test]
 fn every_split_gives_the_same() {
     for recorded in Recorded::all() {
-        let whole = recorded.parse(Parser::new());
+        let whole = recorded.parse(TestOutputParser::new());
         let (stdout, stderr) = (&recorded.stdout, &recorded.stderr);
         let exit = Some(recorded.expected.exit);
         // Each position once over all the fixtures would take minutes; a stride that is coprime
         // to the line lengths still meets every kind of place.
         for cut in (0..=stdout.len()).step_by(1 + stdout.len() / 29) {
-            let mut parser = Parser::new();
+            let mut parser = TestOutputParser::new();
             parser.push(Stream::Stdout, &stdout[..cut]);
             parser.push(Stream::Stdout, &stdout[cut..]);
             parser.push(Stream::Stderr, stderr);
             assert_eq!(parser.finish(exit, Vec::new()), whole, "{} at {cut}", recorded.name);
         }
-        let mut parser = Parser::new();
+        let mut parser = TestOutputParser::new();
         stdout.chunks(1).for_each(|byte| parser.push(Stream::Stdout, byte));
         stderr.chunks(7).for_each(|bytes| parser.push(Stream::Stderr, bytes));
         assert_eq!(parser.finish(exit, Vec::new()), whole, "{} byte by byte", recorded.name);
@@ -154,7 +155,7 @@ fn every_position_of_one_fixture() {
         let recorded = all.iter().find(|r| r.framework == framework && r.name == name).unwrap();
         let whole = parse(&recorded.stdout, &recorded.stderr, Some(1));
         for cut in 0..=recorded.stdout.len() {
-            let mut parser = Parser::new();
+            let mut parser = TestOutputParser::new();
             parser.push(Stream::Stdout, &recorded.stdout[..cut]);
             parser.push(Stream::Stdout, &recorded.stdout[cut..]);
             parser.push(Stream::Stderr, &recorded.stderr);
@@ -167,8 +168,8 @@ fn every_position_of_one_fixture() {
 #[test]
 fn interleaved_streams_change_no_count() {
     for recorded in Recorded::all() {
-        let whole = recorded.parse(Parser::new());
-        let mut parser = Parser::new();
+        let whole = recorded.parse(TestOutputParser::new());
+        let mut parser = TestOutputParser::new();
         let mut out = recorded.stdout.split_inclusive(|byte| *byte == b'\n');
         let mut err = recorded.stderr.split_inclusive(|byte| *byte == b'\n');
         loop {
@@ -195,7 +196,7 @@ fn a_cut_run_never_passes() {
             continue;
         }
         for cut in (0..recorded.stdout.len()).step_by(1 + recorded.stdout.len() / 53) {
-            let mut parser = Parser::new();
+            let mut parser = TestOutputParser::new();
             parser.push(Stream::Stdout, &recorded.stdout[..cut]);
             let results = parser.finish(Some(137), Vec::new());
             sound(results.as_ref());
@@ -270,7 +271,7 @@ proptest! {
         let whole = parse(&stdout, &stderr, Some(1));
         sound(whole.as_ref());
         let cut = cut.index(stdout.len() + 1);
-        let mut parser = Parser::new();
+        let mut parser = TestOutputParser::new();
         parser.push(Stream::Stdout, &stdout[..cut]);
         parser.push(Stream::Stdout, &stdout[cut..]);
         parser.push(Stream::Stderr, &stderr);

@@ -1,9 +1,10 @@
 //! Single promises of the parsers, each on the few lines it takes.
 
-use retake_effects::tests::{Confidence, Framework, Parser, Stream, TestResults, TestStatus, Unit};
+use retake_effects::test_results::TestOutputParser;
+use retake_types::{Confidence, CountedUnit, Framework, Stream, TestResults, TestStatus};
 
 fn parse(stdout: &str, exit: Option<i32>) -> Option<TestResults> {
-    let mut parser = Parser::new();
+    let mut parser = TestOutputParser::new();
     parser.push(Stream::Stdout, stdout.as_bytes());
     parser.finish(exit, Vec::new())
 }
@@ -133,7 +134,7 @@ fn escapes_and_carriage_returns_do_not_hide_rows() {
 
 #[test]
 fn both_streams_are_read() {
-    let mut parser = Parser::new();
+    let mut parser = TestOutputParser::new();
     parser.push(Stream::Stderr, b"   Compiling x\nerror: could not compile `x` (lib te");
     parser.push(Stream::Stdout, b"noise without end");
     parser.push(Stream::Stderr, b"st) due to 1 previous error");
@@ -227,7 +228,7 @@ fn jest_and_vitest_leave_zero_parts_out() {
 fn go_without_verbose_counts_packages() {
     let text = "ok  \texample.com/a\t0.012s\nok  \texample.com/b\t(cached)\tcoverage: 80.0% of statements\n?   \texample.com/c\t[no test files]\n";
     let results = expect(text, 0, Framework::Go, (2, 0, 0));
-    assert_eq!(results.unit, Unit::Packages);
+    assert_eq!(results.unit, CountedUnit::Packages);
     assert!(results.all_passed());
     let failed = "--- FAIL: TestX (0.00s)\n    x_test.go:5: boom\nFAIL\nFAIL\texample.com/a\t0.012s\nok  \texample.com/b\t0.1s\nFAIL\n";
     let failed = expect(failed, 1, Framework::Go, (1, 1, 0));

@@ -8,8 +8,9 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use case::Recorded;
-use retake_effects::tests::reports::{self, Report, ReportError};
-use retake_effects::tests::{Framework, Parser, Source, Stream, TestStatus};
+use retake_effects::test_results::TestOutputParser;
+use retake_effects::test_results::reports::{self, Report, ReportError};
+use retake_types::{Framework, ResultsSource, Stream, TestStatus};
 
 const TWO: &str = r#"<testsuite name="s"><testcase classname="c" name="a" time="0.5"/><testcase classname="c" name="b"><failure message="boom">trace</failure></testcase></testsuite>"#;
 
@@ -165,12 +166,8 @@ fn other_xml_is_nobodys_mistake_and_broken_reports_are_named() {
     assert!(why[0].contains("cut.xml") && why[0].contains("ends before"), "{why:?}");
 }
 
-fn with_reports(
-    stdout: &str,
-    exit: i32,
-    reports: Vec<Report>,
-) -> retake_effects::tests::TestResults {
-    let mut parser = Parser::new();
+fn with_reports(stdout: &str, exit: i32, reports: Vec<Report>) -> retake_types::TestResults {
+    let mut parser = TestOutputParser::new();
     parser.push(Stream::Stdout, stdout.as_bytes());
     parser.finish(Some(exit), reports).unwrap()
 }
@@ -180,7 +177,7 @@ fn a_report_and_the_text_of_one_run_are_one() {
     let text = "running 2 tests\n.F\n\nfailures:\n\nfailures:\n    c.b\n\ntest result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out\n";
     let results = with_reports(text, 101, vec![parse(TWO)]);
     assert_eq!((results.framework, results.total), (Framework::Cargo, 2));
-    assert_eq!(results.source, Source::Report);
+    assert_eq!(results.source, ResultsSource::Report);
     assert_eq!(results.details[0].duration_ms, Some(500));
     assert_eq!(results.details[1].error.as_deref(), Some("boom\ntrace"));
 }
@@ -190,12 +187,12 @@ fn text_that_counts_more_stays_and_learns_from_the_report() {
     let recorded = Recorded::all();
     let nextest =
         recorded.iter().find(|r| r.framework == "nextest" && r.name == "failing").unwrap();
-    let mut parser = Parser::new();
+    let mut parser = TestOutputParser::new();
     parser.push(Stream::Stderr, &nextest.stderr);
     let report = Report::parse("junit.xml", nextest.report.as_ref().unwrap()).unwrap();
     let results = parser.finish(Some(100), vec![report]).unwrap();
     assert_eq!((results.passed, results.failed, results.skipped), (5, 3, 2));
-    assert_eq!(results.source, Source::Output);
+    assert_eq!(results.source, ResultsSource::Output);
     assert_eq!(results.details.len(), 8, "no test twice");
 }
 
@@ -209,7 +206,7 @@ fn other_tests_are_added() {
     let results = with_reports(pytest, 1, vec![parse(&surefire)]);
     assert_eq!(
         (results.framework, results.total, results.source),
-        (Framework::Mixed, 3, Source::Both)
+        (Framework::Mixed, 3, ResultsSource::Both)
     );
 }
 

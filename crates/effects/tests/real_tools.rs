@@ -10,7 +10,7 @@
 mod case;
 mod tools;
 
-use retake_effects::tests::Parser;
+use retake_effects::test_results::TestOutputParser;
 use tools::{Case, Tools};
 
 #[test]
@@ -29,7 +29,7 @@ fn real_tools_agree_with_their_own_reports() {
         if std::env::var_os("RETAKE_KEEP_FIXTURES").is_some() {
             recorded.keep();
         }
-        wrong.extend(recorded.check(Parser::new()));
+        wrong.extend(recorded.check(TestOutputParser::new()));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }

@@ -9,35 +9,13 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
-use retake_types::Usage;
-use serde::{Deserialize, Serialize};
+use retake_types::{Better, Metric, Metrics, Usage};
 
 /// Longer lines are no metric.
 const LONGEST_LINE: usize = 1024;
 const LARGEST_FILE: u64 = 1 << 20;
 const MOST: usize = 1000;
 const BUILT_IN: [&str; 3] = ["wall", "cpu", "rss"];
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Better {
-    #[default]
-    Lower,
-    Higher,
-}
-
-/// One value of one run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Metric {
-    pub value: f64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unit: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub better: Option<Better>,
-}
-
-/// All values of one run, by name.
-pub type Metrics = BTreeMap<String, Metric>;
 
 /// The three every run has: milliseconds, milliseconds, kilobytes. Less is better for each.
 pub fn built_in(wall: Duration, usage: &Usage) -> Metrics {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use retake_engine::{Cancel, ProcessResult};
-use retake_types::{Intent, Run, RunId, Stream};
+use retake_types::{Effects, Intent, Run, RunId, Stream};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
@@ -159,7 +159,7 @@ impl Observer for Eye<'_> {
         });
     }
 
-    fn effects(&mut self, finished: &ProcessResult, past: Past<'_>) -> Option<serde_json::Value> {
+    fn effects(&mut self, result: &ProcessResult, past: Past<'_>) -> Option<Effects> {
         let watch = self.watch.as_mut()?;
         let results = watch.results(finished);
         (self.tracks || results.is_some()).then(|| watch.told(results, past))

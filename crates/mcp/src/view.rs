@@ -8,9 +8,9 @@ use retake_types::text;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use retake_effects::Effects;
-use retake_effects::tests::TestStatus;
-use retake_types::{ErrorCode, LeftFate, Run, RunError, State, Stream, Word};
+use retake_types::{
+    Effects, ErrorCode, LeftFate, Observations, Run, RunError, State, Stream, TestStatus, Word,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -159,9 +159,8 @@ impl RunView {
     /// Looks at a run; the output takes at most `budget` characters.
     pub(super) fn new(run: &Run, output: &Output<'_>, budget: usize, hints: Hints) -> Self {
         let (intent, ending) = (&run.intent, run.ending.as_ref());
-        let effects = ending
-            .and_then(|ending| ending.effects.clone())
-            .and_then(|value| serde_json::from_value::<Effects>(value).ok());
+        let effects = ending.and_then(|ending| ending.effects.as_ref());
+        let observed = effects.and_then(Effects::observations);
         let mut view = Self {
             about: String::new(),
             run_id: intent.id().to_string(),
@@ -187,8 +186,8 @@ impl RunView {
                 code: error.code.as_str().to_owned(),
                 message: in_our_words(&error.message),
             }),
-            tests: effects.as_ref().and_then(tests),
-            changes: effects.as_ref().filter(|effects| effects.files_tracked).map(changes),
+            tests: observed.and_then(tests),
+            changes: observed.filter(|observed| observed.files_tracked).map(changes),
             left_processes: ending.map_or_else(Vec::new, |ending| {
                 let fate = |fate| match fate {
                     LeftFate::Ended => "ended",
@@ -413,7 +412,7 @@ impl ChangesView {
     }
 }
 
-fn tests(effects: &Effects) -> Option<TestsView> {
+fn tests(effects: &Observations) -> Option<TestsView> {
     let results = effects.test_results.as_ref()?;
     let failed = results
         .details
@@ -436,7 +435,7 @@ fn tests(effects: &Effects) -> Option<TestsView> {
     })
 }
 
-fn changes(effects: &Effects) -> ChangesView {
+fn changes(effects: &Observations) -> ChangesView {
     let mut omitted = 0;
     let mut some = |files: Vec<String>| {
         omitted += files.len().saturating_sub(LISTED);

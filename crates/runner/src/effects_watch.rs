@@ -4,16 +4,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use retake_effects::Effects;
-use retake_effects::files::{Changes, Rules, Snapshot, Tracker, cache_name};
-use retake_effects::progress::{self, History};
-use retake_effects::summary;
-use retake_effects::tests::reports::{self, Report};
-use retake_effects::tests::{self, Parser, TestResults};
+use retake_effects::files::{Changes, Snapshot, Tracker, TrackingRules, cache_name};
+use retake_effects::progress_detection::{self, PastResults};
+use retake_effects::test_results::TestOutputParser;
+use retake_effects::test_results::reports::{self, Report};
+use retake_effects::{agent_summary, observations};
 use retake_engine::ProcessResult;
 use retake_store::Filter;
 use retake_types::request::EffectsRequest;
-use retake_types::{OsText, Outcome, Stream};
+use retake_types::{Effects, OsText, Outcome, Stream, TestResults};
 
 use crate::context::RunContext;
 use crate::notice::Notice;
@@ -28,7 +27,7 @@ const COMPARED: usize = 20;
 /// Watches one run.
 pub struct EffectsWatch {
     files: Option<FileWatch>,
-    parser: Option<Parser>,
+    parser: Option<TestOutputParser>,
     printed: Tail,
     /// Where report files are looked for, and the patterns of further places.
     directory: PathBuf,
@@ -42,7 +41,7 @@ impl EffectsWatch {
         let track = wanted.track.as_ref().map(OsText::as_path);
         Self {
             files: track.and_then(|root| FileWatch::begin(root, wanted.exact, context)),
-            parser: wanted.tests.then(Parser::new),
+            parser: wanted.tests.then(TestOutputParser::new),
             printed: Tail::default(),
             directory: cwd.to_owned(),
             report_patterns: context.test_reports.clone(),
@@ -61,24 +60,19 @@ impl EffectsWatch {
     }
 
     /// Everything that is known of the run.
-    pub fn effects_of(
-        &mut self,
-        results: Option<TestResults>,
-        past: Past<'_>,
-    ) -> serde_json::Value {
+    pub fn effects_of(&mut self, results: Option<TestResults>, past: Past<'_>) -> Effects {
         let changes = self.files.as_mut().and_then(FileWatch::changes);
         // Most commands run no tests, and a look into the past costs as much as a short command.
-        let history = if results.is_some() { history(past) } else { History::new() };
-        let progress = progress::judge(changes.as_ref(), results.as_ref(), &history);
-        let summary = summary::extract(self.printed.bytes());
-        let effects = Effects::new(changes.as_ref(), results, progress, summary);
-        let mut value = serde_json::to_value(effects).expect("effects are plain data");
+        let history = if results.is_some() { history(past) } else { PastResults::new() };
+        let progress = progress_detection::detect(changes.as_ref(), results.as_ref(), &history);
+        let summary = agent_summary::extract(self.printed.bytes());
+        let mut observed = observations(changes.as_ref(), results, progress, summary);
         if let Some(files) = &self.files
             && files.tracker.root() != real(&self.directory)
         {
-            value["root"] = files.tracker.root().to_string_lossy().into();
+            observed.root = Some(files.tracker.root().to_string_lossy().into_owned());
         }
-        value
+        observed.into()
     }
 
     /// The report files that the run wrote.
@@ -100,8 +94,8 @@ impl EffectsWatch {
 }
 
 /// How the tests went in the recorded runs of the same command in the same directory.
-fn history(past: Past<'_>) -> History {
-    let mut history = History::new();
+fn history(past: Past<'_>) -> PastResults {
+    let mut history = PastResults::new();
     let Past { intent, store: Some(store) } = past else { return history };
     let filter = Filter {
         command: Some(intent.command().to_owned()),
@@ -112,10 +106,10 @@ fn history(past: Past<'_>) -> History {
     // Without a past there is nothing to compare with, which is what is said then.
     let Ok(page) = store.list(&filter, None, COMPARED) else { return history };
     for run in page.runs.iter().rev().filter(|run| run.intent.command() == intent.command()) {
-        let effects = run.ending.as_ref().and_then(|ending| ending.effects.clone());
-        let effects = effects.and_then(|value| serde_json::from_value::<Effects>(value).ok());
-        if let Some(results) = effects.and_then(|effects| effects.test_results) {
-            history.push(&results);
+        let effects = run.ending.as_ref().and_then(|ending| ending.effects.as_ref());
+        let observed = effects.and_then(Effects::observations);
+        if let Some(results) = observed.and_then(|observed| observed.test_results.as_ref()) {
+            history.push(results);
         }
     }
     history
@@ -138,14 +132,6 @@ impl Tail {
 
     pub fn bytes(&self) -> &[u8] {
         &self.0
-    }
-}
-
-/// The parsers' word for a stream.
-pub fn test_stream(stream: Stream) -> tests::Stream {
-    match stream {
-        Stream::Stdout => tests::Stream::Stdout,
-        Stream::Stderr => tests::Stream::Stderr,
     }
 }
 
@@ -187,14 +173,14 @@ impl FileWatch {
 impl Observer for EffectsWatch {
     fn output(&mut self, stream: Stream, bytes: &[u8]) {
         if let Some(parser) = &mut self.parser {
-            parser.push(test_stream(stream), bytes);
+            parser.push(stream, bytes);
         }
         if stream == Stream::Stdout {
             self.printed.push(bytes);
         }
     }
 
-    fn effects(&mut self, result: &ProcessResult, past: Past<'_>) -> Option<serde_json::Value> {
+    fn effects(&mut self, result: &ProcessResult, past: Past<'_>) -> Option<Effects> {
         let results = self.results(finished);
         Some(self.effects_of(results, past))
     }
@@ -205,7 +191,7 @@ fn snapshot(
     exact: bool,
     context: &Arc<RunContext>,
 ) -> Result<FileWatch, retake_effects::files::Error> {
-    let mut rules = Rules::new().ignore(&context.tracking_ignore)?;
+    let mut rules = TrackingRules::new().ignore(&context.tracking_ignore)?;
     if let Ok(own) = real(&context.project.store).strip_prefix(real(root)) {
         rules = rules.exclude(own);
     }

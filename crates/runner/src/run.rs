@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_engine::{Cancel, Keeper, LiveOutput, ProcessEvent, ProcessResult};
-use retake_store::redact::{Redactor, StreamRedactor};
+use retake_store::redact::StreamRedactor;
 use retake_store::{Recording, Store};
 use retake_types::{
-    Ending, ErrorCode, Intent, Outcome, Run, RunError, StartFailure, State, Stream, signal_name,
+    Effects, Ending, ErrorCode, Intent, Outcome, Run, RunError, StartFailure, State, Stream, signal_name,
     text,
 };
 
@@ -62,7 +62,7 @@ pub trait Observer {
     fn output(&mut self, _stream: Stream, _bytes: &[u8]) {}
 
     /// What the run did, for the record.
-    fn effects(&mut self, _result: &ProcessResult, _past: Past<'_>) -> Option<serde_json::Value> {
+    fn effects(&mut self, _result: &ProcessResult, _past: Past<'_>) -> Option<Effects> {
         None
     }
 }
@@ -198,8 +198,10 @@ pub fn execute(
     let mut ending = ending(&result, &prepared, over, &captured, redactions);
     ending.error = explain(&result, &prepared, over.then_some(limit));
     let past = Past { intent: &prepared.intent, store };
-    let effects = observer.effects(&result, past);
-    ending.effects = effects.map(|effects| redacted(effects, &prepared.redactor));
+    ending.effects = observer.effects(&result, past);
+    if let Some(effects) = &mut ending.effects {
+        effects.map_strings(|text| prepared.redactor.redact_str(text).0.into_owned());
+    }
     let output = captured.map(|c| c.carried.finish());
     ExecutedRun { intent: prepared.intent, ending, result, output }
 }
@@ -246,22 +248,6 @@ fn ending(
         usage: result.usage,
         redactions,
         ..Ending::bare(&result.outcome, end_time(start, result.duration))
-    }
-}
-
-/// Names and messages can hold secrets as well as output can.
-pub fn redacted(value: serde_json::Value, redactor: &Redactor) -> serde_json::Value {
-    use serde_json::Value;
-    match value {
-        Value::String(text) => Value::String(redactor.redact_str(&text).0.into_owned()),
-        Value::Array(values) => values.into_iter().map(|value| redacted(value, redactor)).collect(),
-        Value::Object(members) => members
-            .into_iter()
-            .map(|(key, value)| {
-                (redactor.redact_str(&key).0.into_owned(), redacted(value, redactor))
-            })
-            .collect(),
-        other => other,
     }
 }
 

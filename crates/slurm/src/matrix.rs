@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use retake_matrix::plan::{Next, Step};
-use retake_types::{Kind, Run, Word};
+use retake_types::{Effects, Kind, Measurements, Run, Word};
 
 use super::agenda::Agenda;
 use super::iterate::{Ground, Ran};
@@ -204,16 +204,16 @@ fn take(slot: &mut Slot, floor: &Floor<'_>, step: &Step, run: &Run, without: &mu
         without.push(format!("  {name} #{}: {why}", step.iteration));
         return;
     }
-    let effects = ending.effects.as_ref();
-    let of = |key: &str| effects.and_then(|effects| effects.get(key)).cloned().unwrap_or_default();
+    // A result of another release may say it in another way: then it measured nothing.
+    let measured = ending.effects.as_ref().and_then(Effects::measurements);
+    let Measurements { metrics, notes, planned: _ } = measured.cloned().unwrap_or_default();
     let ran = Ran {
         id: run.intent.id(),
         outcome: outcome(ending),
         exit_code: ending.exit_code.unwrap_or(1),
         duration_ms: ending.duration_ms,
-        // A result of another release may say it in another way: then it measured nothing.
-        metrics: serde_json::from_value(of("metrics")).unwrap_or_default(),
-        notes: serde_json::from_value(of("notes")).unwrap_or_default(),
+        metrics,
+        notes,
         node: ending.ran_on.as_ref().and_then(|ran_on| ran_on.node.clone()),
     };
     floor.done(slot, step, &ran);

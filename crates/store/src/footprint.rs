@@ -1,63 +1,17 @@
 //! What a run did, in rows that can be searched: the paths it changed and the tests it ran.
 //!
-//! Derived from the effects in the outcome, like the rest of the projection. Only the keys that are
-//! searched are read here; the whole is kept in the ledger.
+//! Derived from the effects in the outcome, like the rest of the projection. The whole is kept in the
+//! ledger.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use retake_types::Ending;
+use retake_types::{Ending, Observations, TestStatus};
 use rusqlite::Connection;
-use serde::Deserialize;
 
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct Effects {
-    root: Option<String>,
-    files_created: Vec<String>,
-    files_modified: Vec<String>,
-    files_deleted: Vec<String>,
-    files_renamed: Vec<Rename>,
-    test_results: Option<Tests>,
-}
-
-#[derive(Deserialize)]
-struct Rename {
-    from: String,
-    to: String,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Tests {
-    failed: u64,
-    details: Vec<Detail>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Detail {
-    name: String,
-    status: TestStatus,
-    duration_ms: Option<u64>,
-}
-
-/// How a test went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TestStatus {
-    Passed,
-    Failed,
-    Skipped,
-    Error,
-}
-
-impl TestStatus {
-    const ALL: [Self; 4] = [Self::Passed, Self::Failed, Self::Skipped, Self::Error];
-
-    pub(crate) fn from_number(number: i64) -> Option<Self> {
-        usize::try_from(number).ok().and_then(|index| Self::ALL.get(index).copied())
-    }
+/// The status that a number in the `tests` table stands for.
+pub(crate) fn status_of_number(number: i64) -> Option<TestStatus> {
+    usize::try_from(number).ok().and_then(|index| TestStatus::ALL.get(index).copied())
 }
 
 /// The rows of one run.
@@ -73,22 +27,23 @@ impl Footprint {
     /// `None` for a run whose effects were not looked at.
     pub(crate) fn of(ending: &Ending) -> Option<Self> {
         // A later retake may say it in a way this one cannot read; then it is not found by it.
-        let effects = Effects::deserialize(ending.effects.as_ref()?).unwrap_or_default();
-        let root = effects.root.unwrap_or_default();
-        let renamed = effects.files_renamed.into_iter().flat_map(|pair| [pair.from, pair.to]);
-        let mut paths: Vec<String> = effects
+        let nothing = Observations::default();
+        let observed = ending.effects.as_ref()?.observations().unwrap_or(&nothing);
+        let root = observed.root.as_deref().unwrap_or_default();
+        let renamed = observed.files_renamed.iter().flat_map(|pair| [&pair.from, &pair.to]);
+        let mut paths: Vec<String> = observed
             .files_created
-            .into_iter()
-            .chain(effects.files_modified)
-            .chain(effects.files_deleted)
+            .iter()
+            .chain(&observed.files_modified)
+            .chain(&observed.files_deleted)
             .chain(renamed)
-            .map(|path| Path::new(&root).join(path).to_string_lossy().into_owned())
+            .map(|path| Path::new(root).join(path).to_string_lossy().into_owned())
             .collect();
         paths.sort_unstable();
         paths.dedup();
         let mut tests = BTreeMap::new();
         let small = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        for detail in effects.test_results.iter().flat_map(|tests| &tests.details) {
+        for detail in observed.test_results.iter().flat_map(|tests| &tests.details) {
             let row = (detail.status as i64, detail.duration_ms.map(small));
             // Of several tests of one name the worst counts.
             let kept = tests.entry(detail.name.clone()).or_insert(row);
@@ -96,7 +51,7 @@ impl Footprint {
                 *kept = row;
             }
         }
-        let tests_failed = effects.test_results.map(|tests| small(tests.failed));
+        let tests_failed = observed.test_results.as_ref().map(|tests| small(tests.failed));
         Some(Self { tests_failed, paths, tests })
     }
 
@@ -188,7 +143,7 @@ impl Footprint {
 }
 
 fn severity(status: i64) -> u8 {
-    match TestStatus::from_number(status) {
+    match status_of_number(status) {
         Some(TestStatus::Error) => 3,
         Some(TestStatus::Failed) => 2,
         Some(TestStatus::Passed) => 1,

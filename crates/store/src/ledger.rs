@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Error, Result};
 
 /// What one entry says, as its JSON body.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Entry {
     Intent(Box<Intent>),

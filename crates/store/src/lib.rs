@@ -56,7 +56,6 @@ pub use erase::{Erased, Prune};
 pub use error::{Error, Result};
 pub use find::Tree;
 pub use follow::Follow;
-pub use footprint::TestStatus;
 pub use ledger::{BadHead, Head};
 pub use loops::{Event, LoopRecord};
 pub use loops_page::{LoopCursor, LoopPage};

@@ -1,10 +1,10 @@
 //! The history of tests over runs.
 
 use jiff::Timestamp;
-use retake_types::RunId;
+use retake_types::{RunId, TestStatus};
 use rusqlite::types::Value;
 
-use crate::footprint::TestStatus;
+use crate::footprint::status_of_number;
 use crate::{Error, Result, Store};
 
 /// One test over all recorded runs that had it.
@@ -46,17 +46,6 @@ impl TestHistory {
     }
 }
 
-impl TestStatus {
-    /// `None` for a test that was skipped.
-    pub fn passed(self) -> Option<bool> {
-        match self {
-            Self::Passed => Some(true),
-            Self::Failed | Self::Error => Some(false),
-            Self::Skipped => None,
-        }
-    }
-}
-
 impl Store {
     /// The tests whose names match a shell-style pattern, or have it as their exact name, by name.
     pub fn tests(&self, pattern: Option<&str>) -> Result<Vec<TestHistory>> {
@@ -89,7 +78,7 @@ impl Store {
             let result = TestResult {
                 run: RunId::from_bytes(row.get(1).map_err(failed)?),
                 at: Timestamp::from_microsecond(start_us).map_err(|_| damaged("time"))?,
-                status: TestStatus::from_number(status).ok_or_else(|| damaged("status"))?,
+                status: status_of_number(status).ok_or_else(|| damaged("status"))?,
                 duration_ms: row.get::<_, Option<i64>>(4).map_err(failed)?.map(i64::unsigned_abs),
             };
             match histories.last_mut() {

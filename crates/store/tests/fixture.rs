@@ -110,7 +110,7 @@ fn make_the_fixture_of_version_2() {
     let intent = intent("make test");
     let recording = test.store.begin(&intent).unwrap();
     let mut ending = ending(1);
-    ending.effects = Some(json!({
+    let effects = json!({
         "filesCreated": [], "filesModified": ["src/lib.rs"], "filesDeleted": [],
         "filesRenamed": [{"from": "a", "to": "b"}],
         "lineChanges": {"src/lib.rs": {"added": 1, "removed": 2}},
@@ -123,7 +123,8 @@ fn make_the_fixture_of_version_2() {
         },
         "progress": {"detected": true, "reasons": ["files_changed"]},
         "summary": null,
-    }));
+    });
+    ending.effects = Some(serde_json::from_value(effects).unwrap());
     recording.finish(&mut test.store, ending).unwrap();
     test.compact();
     let expected = json!({

@@ -5,6 +5,7 @@
 //! process, opens a file or reads a clock.
 
 pub mod config;
+mod effects;
 mod error;
 pub mod exec_flags;
 mod id;
@@ -17,6 +18,11 @@ mod run;
 pub mod text;
 mod units;
 
+pub use effects::{
+    Better, Confidence, CountedUnit, Effects, Framework, LineChange, Measurements, Metric, Metrics,
+    Observations, ProgressReason, RenamedPath, ResultsSource, RunProgress, TestDetail, TestResults,
+    TestStatus,
+};
 pub use error::{ErrorCode, RunError};
 pub use id::{CorrelationIds, LoopId, RunId};
 pub use intent::{Intent, ProgramFile, REDACTION_MARK, Redacted};

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::outcome::{Outcome, signal_name};
 use crate::request::EnvironmentRequest;
-use crate::{CorrelationIds, Intent, LoopId, OsText, RunError, RunId, Word};
+use crate::{CorrelationIds, Effects, Intent, LoopId, OsText, RunError, RunId, Word};
 
 /// One of the child's two output streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -179,7 +179,7 @@ impl EnvPolicy {
 }
 
 /// Everything known of a run once it is over. Committed before the result is printed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ending {
     pub outcome: Word,
@@ -206,7 +206,7 @@ pub struct Ending {
     pub redactions: u64,
     /// What the run did: changed files, test results. `None` where that was not looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub effects: Option<serde_json::Value>,
+    pub effects: Option<Effects>,
     /// Where it took place, if not where it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ran_on: Option<RanOn>,
@@ -268,7 +268,7 @@ pub enum State {
 }
 
 /// A run as `--json` shows it: the intent, and the ending once there is one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     pub intent: Intent,
     pub state: State,
@@ -318,7 +318,7 @@ struct RunDocument<'a> {
     left_processes: &'a [LeftProcess],
     usage: Option<&'a Usage>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    effects: Option<&'a serde_json::Value>,
+    effects: Option<&'a Effects>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ran_on: Option<&'a RanOn>,
     timeout_ms: Option<u64>,

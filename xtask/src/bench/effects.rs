@@ -5,8 +5,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use retake_effects::files::{Rules, Tracker};
-use retake_effects::tests::{Parser, Stream};
+use retake_effects::files::{Tracker, TrackingRules};
+use retake_effects::test_results::TestOutputParser;
+use retake_types::Stream;
 
 use super::exec::{scratch, timed};
 use super::median;
@@ -127,7 +128,7 @@ fn parsing(page: &mut Page) -> Result<(), String> {
         std::hint::black_box(log.iter().filter(|byte| **byte == b'\n').count());
         rates[0].push(log.len() as f64 / start.elapsed().as_secs_f64() / 1e6);
         let start = Instant::now();
-        let mut parser = Parser::new();
+        let mut parser = TestOutputParser::new();
         log.chunks(64 << 10).for_each(|piece| parser.push(Stream::Stdout, piece));
         let found = parser.finish(Some(101), Vec::new());
         rates[1].push(log.len() as f64 / start.elapsed().as_secs_f64() / 1e6);
@@ -234,7 +235,7 @@ fn edit(tree: &Path, round: usize) -> Result<(), String> {
 pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
     let &[what, root, cache] = batch else { return Err("spin effects WHAT ROOT CACHE".into()) };
     let fail = |error: retake_effects::files::Error| error.to_string();
-    let mut tracker = Tracker::new(Path::new(root), Rules::new())
+    let mut tracker = Tracker::new(Path::new(root), TrackingRules::new())
         .map_err(fail)?
         .with_cache(Path::new(cache))
         .exact(what == "exact");

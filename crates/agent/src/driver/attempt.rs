@@ -12,21 +12,18 @@ use retake_agent::display::{Display, Live, visible};
 use retake_agent::log::Log;
 use retake_agent::plan::{Plan, Spent, StopReason};
 use retake_effects::files::Changes;
-use retake_effects::tests::{Parser, Stream as TestStream, TestResults};
+use retake_effects::test_results::TestOutputParser;
 use retake_engine::{Cancel, ProcessResult};
-use retake_types::Stream;
+use retake_runner::effects_watch::{FileWatch, Tail};
+use retake_runner::run::{Observer, Past};
+use retake_types::{Effects, Stream, TestResults};
 
 use super::screen::Screen;
-use retake_runner::run::Observer;
-use retake_runner::run::Past;
-use retake_runner::effects_watch::Files;
-use retake_runner::effects_watch::Tail;
-use retake_runner::effects_watch::test_stream;
 
 const TICK: Duration = Duration::from_millis(200);
 
 /// Puts together what an iteration did: changed files, tests, what the agent said.
-type Judge<'a> = dyn Fn(Option<&Changes>, Option<&TestResults>, &[u8]) -> serde_json::Value + 'a;
+type Judge<'a> = dyn Fn(Option<&Changes>, Option<&TestResults>, &[u8]) -> Effects + 'a;
 
 /// Why we ended an agent ourselves.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -59,7 +56,7 @@ pub struct Witness<'a> {
     said: Tail,
     parse_tests: bool,
     /// For an agent without an event stream: all that it prints.
-    parser: Option<Parser>,
+    parser: Option<TestOutputParser>,
     tests: Option<TestResults>,
     files: Option<Files>,
     /// The workspace, relative to the project.
@@ -102,7 +99,7 @@ impl<'a> Witness<'a> {
             shared: Arc::default(),
             said: Tail::default(),
             parse_tests,
-            parser: (parse_tests && !events).then(Parser::new),
+            parser: (parse_tests && !events).then(TestOutputParser::new),
             tests: None,
             files,
             own,
@@ -164,8 +161,8 @@ impl<'a> Witness<'a> {
                     if !may_hold_tests(&result) {
                         return;
                     }
-                    let mut parser = Parser::new();
-                    parser.push(TestStream::Stdout, result.as_bytes());
+                    let mut parser = TestOutputParser::new();
+                    parser.push(Stream::Stdout, result.as_bytes());
                     let code = exit_code.or((!is_error).then_some(0));
                     if let Some(found) = parser.finish(code, Vec::new()) {
                         *tests = Some(found);
@@ -207,11 +204,11 @@ impl Observer for Witness<'_> {
             self.said.push(bytes);
         }
         if let Some(parser) = &mut self.parser {
-            parser.push(test_stream(stream), bytes);
+            parser.push(stream, bytes);
         }
     }
 
-    fn effects(&mut self, finished: &ProcessResult, _past: Past<'_>) -> Option<serde_json::Value> {
+    fn effects(&mut self, result: &ProcessResult, _past: Past<'_>) -> Option<Effects> {
         if self.kind.capabilities().events {
             self.follow(None);
         }

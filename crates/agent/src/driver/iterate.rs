@@ -15,12 +15,11 @@ use retake_agent::notify::Notification;
 use retake_agent::plan::{Ending, Report, Spent, StopReason};
 use retake_agent::prompt::{Facts, Purpose};
 use retake_agent::status::{Completion, Marks, Source};
-use retake_effects::Effects;
 use retake_effects::files::Changes;
-use retake_effects::progress::{self, History};
-use retake_effects::summary;
+use retake_effects::progress_detection::{self, PastResults};
+use retake_effects::{agent_summary, observations};
 use retake_engine::PARENT_VARIABLE;
-use retake_types::RunId;
+use retake_types::{Effects, RunId};
 
 use super::attempt::{Cut, Seen, Watching, Witness};
 use super::chronicle::Entry;
@@ -176,16 +175,16 @@ impl Runner {
 
         let track = settings.iteration.track_file_changes;
         let files = track.then(|| Files::begin(&self.project, false, &self.place, &self.config));
-        let mut history = History::new();
+        let mut history = PastResults::new();
         for iteration in &self.history {
             if let Some(tests) = iteration.result.as_ref().and_then(|r| r.test_results.as_ref()) {
                 history.push(tests);
             }
         }
         let judge = move |changes: Option<&Changes>, tests: Option<&TestResults>, said: &[u8]| {
-            let progress = progress::judge(changes, tests, &history);
-            let effects = Effects::new(changes, tests.cloned(), progress, summary::extract(said));
-            serde_json::to_value(effects).expect("effects are plain data")
+            let progress = progress_detection::detect(changes, tests, &history);
+            let summary = agent_summary::extract(said);
+            Effects::from(observations(changes, tests.cloned(), progress, summary))
         };
         let job = spec.ready(&self.config, &self.place.store)?;
         let live = Live {
@@ -290,9 +289,8 @@ impl Runner {
     /// Fills in what was seen of the agent.
     fn describe(&self, iteration: &mut Iteration, done: &Done, seen: &Seen) {
         let ending = done.run.ending.as_ref();
-        let effects: Option<Effects> = ending
-            .and_then(|ending| ending.effects.clone())
-            .and_then(|value| serde_json::from_value(value).ok());
+        let effects = ending.and_then(|ending| ending.effects.as_ref());
+        let observed = effects.and_then(Effects::observations);
         let paths = |paths: &[String]| paths.iter().map(std::path::PathBuf::from).collect();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let status = retake_agent::status::Status::read(&self.workspace.status_path()).ok();
@@ -300,19 +298,17 @@ impl Runner {
             exit_code: ending.and_then(|e| e.exit_code).unwrap_or(125),
             stdout: text(&done.output[0]),
             stderr: text(&done.output[1]),
-            files_modified: effects.as_ref().map(|e| paths(&e.files_modified)).unwrap_or_default(),
-            files_created: effects.as_ref().map(|e| paths(&e.files_created)).unwrap_or_default(),
-            files_deleted: effects.as_ref().map(|e| paths(&e.files_deleted)).unwrap_or_default(),
+            files_modified: observed.map(|o| paths(&o.files_modified)).unwrap_or_default(),
+            files_created: observed.map(|o| paths(&o.files_created)).unwrap_or_default(),
+            files_deleted: observed.map(|o| paths(&o.files_deleted)).unwrap_or_default(),
             tests_run: seen.tests.is_some(),
-            test_results: effects.as_ref().and_then(|e| e.test_results.clone()),
+            test_results: observed.and_then(|o| o.test_results.clone()),
             context_usage_percent: seen.reading.context_percent(),
-            progress_detected: effects
-                .as_ref()
-                .filter(|e| e.files_tracked || e.test_results.is_some())
-                .map(|e| e.progress.detected),
-            summary: effects
-                .as_ref()
-                .and_then(|e| e.summary.clone())
+            progress_detected: observed
+                .filter(|o| o.files_tracked || o.test_results.is_some())
+                .map(|o| o.progress.detected),
+            summary: observed
+                .and_then(|o| o.summary.clone())
                 .or_else(|| status.and_then(|status| status.summary))
                 .map(|summary| self.clean(&summary)),
             duration_ms: ending.map_or(1, |e| e.duration_ms),

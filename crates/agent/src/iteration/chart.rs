@@ -79,7 +79,7 @@ fn time(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use retake_effects::tests::{Framework, TestResults};
+    use retake_types::{Framework, TestResults};
 
     use super::*;
     use crate::iteration::{IterationResult, IterationStatus, key};

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use chart::chart;
 pub use history::{History, HistorySummary};
-pub use retake_effects::tests::{TestDetail, TestResults, TestStatus};
+pub use retake_types::{TestDetail, TestResults, TestStatus};
 
 /// A single iteration of the loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use retake_matrix::exchange::{self, Export as Written, Imported, RunLine};
 use retake_matrix::plan::{Cell, CellKey, FilterError, Matrix};
 use retake_store::redact::Redactor;
 use retake_store::{Error, Store};
-use retake_types::{Ending, Kind, Outcome, RunId, Stream};
+use retake_types::{Better, Ending, Kind, Measurements, Metric, Outcome, RunId, Stream};
 use serde::Serialize;
 
 use super::open::{self, Common, Filters, Project, View};
@@ -263,15 +263,23 @@ fn take(
     }
     let took = std::time::Duration::from_millis(line.duration_ms);
     let ended = line.timestamp.checked_add(took).unwrap_or(line.timestamp);
+    // CPU time and memory were not measured: only the wall time is known.
+    let wall = Metric {
+        value: line.duration_ms as f64,
+        unit: Some("ms".to_owned()),
+        better: Some(Better::Lower),
+    };
+    let measured = Measurements {
+        metrics: [("wall".to_owned(), wall)].into(),
+        planned: Some(planned),
+        notes: Vec::new(),
+    };
     let ending = Ending {
         duration_ms: line.duration_ms.max(1),
         stdout_raw_bytes: size(run.stdout.as_deref()),
         stderr_raw_bytes: size(run.stderr.as_deref()),
         redactions,
-        // CPU time and memory were not measured: only the wall time is known.
-        effects: Some(serde_json::json!({PLANNED: planned, "metrics": {"wall": {
-            "value": line.duration_ms, "unit": "ms", "better": "lower"
-        }}})),
+        effects: Some(measured.into()),
         ..Ending::bare(&Outcome::Exited(line.exit_code), ended)
     };
     recording.finish(store, ending).map(|_| true).map_err(|error| error.to_string())

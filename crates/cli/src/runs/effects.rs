@@ -3,10 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use retake_effects::Effects;
-use retake_effects::files::LineChange;
-use retake_effects::progress::Reason;
-use retake_effects::tests::{TestResults, TestStatus};
+use retake_types::{Effects, LineChange, Observations, ProgressReason, TestResults, TestStatus};
 
 use crate::term;
 use crate::term::Palette;
@@ -18,18 +15,19 @@ const LISTED: usize = 20;
 
 /// Lines about the effects in an outcome; nothing for a run that was not looked at, or whose
 /// effects a later retake wrote in a way this one does not know.
-pub(super) fn lines(effects: Option<&serde_json::Value>, palette: Palette) -> String {
-    let known = effects.and_then(|value| serde_json::from_value::<Effects>(value.clone()).ok());
-    let Some(effects) = known else { return String::new() };
+pub(super) fn lines(effects: Option<&Effects>, palette: Palette) -> String {
+    let Some(effects) = effects.and_then(Effects::observations) else { return String::new() };
     let mut text = String::new();
     if effects.files_tracked {
-        files(&effects, &mut text);
+        files(effects, &mut text);
     }
     if let Some(results) = &effects.test_results {
         tests(results, palette, &mut text);
     }
     let reasons: Vec<&str> = effects.progress.reasons.iter().map(|reason| word(*reason)).collect();
-    _ = writeln!(text, "{:<12}{}", "progress", reasons.join(", "));
+    if !reasons.is_empty() {
+        _ = writeln!(text, "{:<12}{}", "progress", reasons.join(", "));
+    }
     if let Some(summary) = &effects.summary {
         for (at, line) in summary.lines().enumerate() {
             let name = if at == 0 { "summary" } else { "" };
@@ -39,7 +37,7 @@ pub(super) fn lines(effects: Option<&serde_json::Value>, palette: Palette) -> St
     text
 }
 
-fn files(effects: &Effects, text: &mut String) {
+fn files(effects: &Observations, text: &mut String) {
     let lists = [
         ("+", &effects.files_created),
         ("~", &effects.files_modified),
@@ -119,12 +117,13 @@ fn tests(results: &TestResults, palette: Palette, text: &mut String) {
     }
 }
 
-fn word(reason: Reason) -> &'static str {
+fn word(reason: ProgressReason) -> &'static str {
     match reason {
-        Reason::FilesChanged => "files changed",
-        Reason::TestsNewlyPassing => "tests newly passing",
-        Reason::TestsNewlyFailing => "tests newly failing",
-        Reason::TestsFlaky => "tests flaky",
-        Reason::None => "none",
+        ProgressReason::FilesChanged => "files changed",
+        ProgressReason::TestsNewlyPassing => "tests newly passing",
+        ProgressReason::TestsNewlyFailing => "tests newly failing",
+        ProgressReason::TestsFlaky => "tests flaky",
+        ProgressReason::None => "none",
+        ProgressReason::Other => "other",
     }
 }

@@ -7,10 +7,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::examine::TICK;
-use super::lines::LineChange;
-use super::segments;
-use super::tree::{Directory, Entry, Snapshot, Tree, UNKNOWN, UNREADABLE, bytes, join, sort};
+use retake_types::LineChange;
+
+use super::file_examiner::TICK;
+use super::line_store;
+use super::snapshot::{
+    Directory, FileEntry, Snapshot, SnapshotTree, UNKNOWN, UNREADABLE, bytes, join, sort,
+};
 
 /// Files and symbolic links that differ between two moments. Paths are relative to the root, every
 /// list is sorted by the bytes of the paths, and no path is in two of the first three.
@@ -51,8 +54,8 @@ impl Snapshot {
     /// What changed from this snapshot to a later one of the same root.
     pub fn changes(&self, later: &Self) -> Changes {
         let (before, after) = (&*self.tree, &*later.tree);
-        let (mut found, mut other_rules) = (Found::default(), false);
-        merge(
+        let (mut found, mut other_rules) = (ComparedFiles::default(), false);
+        walk_both(
             &before.directories,
             &after.directories,
             |directory| &directory.path,
@@ -79,12 +82,12 @@ impl Snapshot {
         renamed.sort_unstable_by(|a, b| bytes(&a.from).cmp(bytes(&b.from)));
 
         let mut lines = BTreeMap::new();
-        let mut count = |path: &PathBuf, old: Option<&Entry>, new: Option<&Entry>| {
+        let mut count = |path: &PathBuf, old: Option<&FileEntry>, new: Option<&FileEntry>| {
             // What a link points to is no text.
             let texts = old.iter().chain(&new).all(|e| !e.is_link() && !e.has(UNREADABLE));
             let old = old.map(|old| (&before.segments, old));
             let new = new.map(|new| (&after.segments, new));
-            if texts && let Some(change) = segments::count(old, new) {
+            if texts && let Some(change) = line_store::count_changes(old, new) {
                 lines.insert(path.clone(), change);
             }
         };
@@ -113,26 +116,26 @@ impl Snapshot {
     }
 }
 
-type Side<'t> = (PathBuf, &'t Entry);
+type Side<'t> = (PathBuf, &'t FileEntry);
 
 #[derive(Default)]
-struct Found<'t> {
+struct ComparedFiles<'t> {
     created: Vec<Side<'t>>,
-    modified: Vec<(PathBuf, &'t Entry, &'t Entry)>,
+    modified: Vec<(PathBuf, &'t FileEntry, &'t FileEntry)>,
     deleted: Vec<Side<'t>>,
     /// Renamed, and of other permissions besides.
     chmodded: Vec<PathBuf>,
 }
 
-impl<'t> Found<'t> {
+impl<'t> ComparedFiles<'t> {
     fn compare(&mut self, old: Option<&'t Directory>, new: Option<&'t Directory>) {
-        let entries = |directory: Option<&'t Directory>| -> Vec<(&'t [u8], &'t Entry)> {
+        let entries = |directory: Option<&'t Directory>| -> Vec<(&'t [u8], &'t FileEntry)> {
             let Some(directory) = directory else { return Vec::new() };
-            let named = |entry: &'t Entry| (entry.name().bytes(&directory.names), entry);
+            let named = |entry: &'t FileEntry| (entry.name().bytes(&directory.names), entry);
             directory.entries.iter().map(named).collect()
         };
         let Some(path) = new.or(old).map(|directory| &directory.path) else { return };
-        merge(
+        walk_both(
             &entries(old),
             &entries(new),
             |(name, _)| name,
@@ -157,16 +160,16 @@ impl<'t> Found<'t> {
         self.created.sort_unstable_by(|(a, _), (b, _)| bytes(a).cmp(bytes(b)));
         let mut origin = vec![None; self.created.len()];
         let mut gone = vec![false; self.deleted.len()];
-        for likeness in [Likeness::Inode, Likeness::Name, Likeness::Content] {
+        for matching in [RenameMatch::Inode, RenameMatch::Name, RenameMatch::Content] {
             let mut candidates: HashMap<_, VecDeque<usize>> = HashMap::new();
             for (at, old) in self.deleted.iter().enumerate().filter(|(at, _)| !gone[*at]) {
-                if let Some(key) = likeness.key(old) {
+                if let Some(key) = matching.key(old) {
                     candidates.entry(key).or_default().push_back(at);
                 }
             }
             for (new, origin) in self.created.iter().zip(&mut origin) {
                 if origin.is_none()
-                    && let Some(key) = likeness.key(new)
+                    && let Some(key) = matching.key(new)
                     && let Some(old) = candidates.get_mut(&key).and_then(VecDeque::pop_front)
                 {
                     gone[old] = true;
@@ -193,7 +196,7 @@ impl<'t> Found<'t> {
 
 /// In what a file must be like another, besides its content, to be taken for it.
 #[derive(Clone, Copy)]
-enum Likeness {
+enum RenameMatch {
     Inode,
     Name,
     Content,
@@ -201,7 +204,7 @@ enum Likeness {
 
 type Key<'s> = ([u8; 32], bool, Option<(u32, u64)>, Option<&'s OsStr>);
 
-impl Likeness {
+impl RenameMatch {
     /// Equal for those that are alike; `None` for what is like nothing.
     fn key<'s>(self, (path, entry): &'s Side<'_>) -> Option<Key<'s>> {
         let inode = matches!(self, Self::Inode).then_some((entry.stat.dev, entry.stat.ino));
@@ -211,7 +214,7 @@ impl Likeness {
     }
 }
 
-fn differ(old: &Entry, new: &Entry) -> bool {
+fn differ(old: &FileEntry, new: &FileEntry) -> bool {
     if old.has(UNKNOWN) || new.has(UNKNOWN) {
         return false;
     }
@@ -225,7 +228,7 @@ fn differ(old: &Entry, new: &Entry) -> bool {
 }
 
 /// Walks two sorted lists side by side.
-fn merge<'t, T>(
+fn walk_both<'t, T>(
     old: &'t [T],
     new: &'t [T],
     key: impl Fn(&T) -> &[u8],
@@ -255,7 +258,7 @@ fn holds(paths: &[Box<[u8]>], path: &Path) -> bool {
     !paths.is_empty() && slashes.chain([0, path.len()]).any(has)
 }
 
-fn not_read(tree: &Tree) -> impl Iterator<Item = PathBuf> {
+fn not_read(tree: &SnapshotTree) -> impl Iterator<Item = PathBuf> {
     let files = tree.directories.iter().flat_map(|directory| {
         let unread = directory.entries.iter().filter(|entry| entry.has(UNREADABLE));
         unread.map(|entry| directory.path_of(entry))

@@ -14,29 +14,28 @@
 //! Never follows a symbolic link below the root, never opens anything but directories and regular
 //! files, and never writes into the tree unless its cache is put there.
 
-mod cache;
-mod chain;
+mod cache_format;
 mod changes;
-mod coding;
-mod examine;
-mod lines;
-mod listing;
-mod queue;
-mod rules;
-mod scan;
-mod segments;
-mod sys;
+mod directory_listing;
+mod file_examiner;
+mod ignore_files;
+mod line_records;
+mod line_store;
+mod snapshot;
+mod snapshot_cache;
+mod syscalls;
 mod tracker;
-mod tree;
+mod tracking_rules;
+mod tree_scan;
+mod work_queue;
 
 use std::io;
 use std::path::PathBuf;
 
 pub use changes::{Changes, Rename};
-pub use lines::LineChange;
-pub use rules::Rules;
+pub use snapshot::Snapshot;
 pub use tracker::{Tracker, cache_name, clear_cache};
-pub use tree::Snapshot;
+pub use tracking_rules::TrackingRules;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

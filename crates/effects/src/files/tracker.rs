@@ -7,32 +7,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Error;
-use super::cache::Cache;
-use super::chain::Chain;
-use super::examine::Moment;
-use super::rules::Rules;
-use super::scan::{Found, Scan};
-use super::segments::{Segments, Sink};
-use super::sys;
-use super::tree::{Snapshot, Tree, bytes};
+use super::file_examiner::ScanTime;
+use super::ignore_files::IgnoreFiles;
+use super::line_store::{LineStore, Segments};
+use super::snapshot::{Snapshot, SnapshotTree, bytes};
+use super::snapshot_cache::SnapshotCache;
+use super::syscalls;
+use super::tracking_rules::TrackingRules;
+use super::tree_scan::{ScanResult, TreeScan};
 
 /// Follows one directory from snapshot to snapshot.
 #[derive(Debug)]
 pub struct Tracker {
     root: PathBuf,
-    rules: Rules,
-    cache: Option<Cache>,
+    rules: TrackingRules,
+    cache: Option<SnapshotCache>,
     exact: bool,
     stop: Option<Arc<AtomicBool>>,
-    last: Option<Arc<Tree>>,
+    last: Option<Arc<SnapshotTree>>,
     /// What is on disk.
-    saved: Option<Arc<Tree>>,
+    saved: Option<Arc<SnapshotTree>>,
     problem: Option<Error>,
 }
 
 impl Tracker {
     /// Tracks a directory, which must exist; links that lead to it are resolved once, here.
-    pub fn new(root: &Path, rules: Rules) -> Result<Self, Error> {
+    pub fn new(root: &Path, rules: TrackingRules) -> Result<Self, Error> {
         let bad = |source| Error::Root { path: root.to_owned(), source };
         let root = root.canonicalize().map_err(bad)?;
         Ok(Self {
@@ -50,7 +50,7 @@ impl Tracker {
     /// Keeps what is learned in a directory of its own, for this root alone ([`cache_name`] gives a
     /// name for it). It is made if need be, for the user's eyes only.
     pub fn with_cache(mut self, directory: &Path) -> Self {
-        self.cache = Some(Cache::new(directory));
+        self.cache = Some(SnapshotCache::new(directory));
         self
     }
 
@@ -98,8 +98,9 @@ impl Tracker {
         self.problem = None;
         self.load();
         let bad = |source: io::Error| Error::Root { path: self.root.clone(), source };
-        let start = sys::now();
-        let root = sys::open_dir(rustix::fs::CWD, bytes(&self.root)).map_err(|e| bad(e.into()))?;
+        let start = syscalls::now();
+        let root =
+            syscalls::open_dir(rustix::fs::CWD, bytes(&self.root)).map_err(|e| bad(e.into()))?;
         let segments = match &self.last {
             Some(last) => last.segments.clone(),
             None => Segments::new().map_err(bad)?,
@@ -112,13 +113,13 @@ impl Tracker {
                 None
             }
         });
-        let sink = Sink::new(segments, directory);
-        let scan = Scan {
+        let sink = LineStore::new(segments, directory);
+        let scan = TreeScan {
             root: root.as_fd().try_clone_to_owned().map_err(bad)?,
             rules: &self.rules,
-            above: Chain::above(&self.root, &self.rules),
+            above: IgnoreFiles::above(&self.root, &self.rules),
             previous: self.last.as_deref(),
-            moment: Moment { start, exact: self.exact },
+            scan_time: ScanTime { start, exact: self.exact },
             sink: &sink,
             workers: std::thread::available_parallelism().map_or(1, usize::from).min(8),
             stop: self.stop.as_deref(),
@@ -131,12 +132,12 @@ impl Tracker {
         if let Some(source) = problem {
             self.problem = Some(Error::Lines { path: self.root.clone(), source });
         }
-        let Found { directories, closed, mut hidden } = found;
+        let ScanResult { directories, closed, mut hidden } = found;
         if closed.first().is_some_and(|closed| closed.is_empty()) {
             return Err(bad(io::ErrorKind::PermissionDenied.into()));
         }
         hidden.extend(self.last.iter().flat_map(|last| last.hidden.iter().cloned()));
-        let mut tree = Tree { directories, closed, hidden: Vec::new(), start, segments };
+        let mut tree = SnapshotTree { directories, closed, hidden: Vec::new(), start, segments };
         hidden.retain(|path| !tree.counts(path));
         hidden.sort_unstable();
         hidden.dedup();
@@ -172,7 +173,7 @@ pub fn cache_name(root: &Path) -> String {
 
 /// Removes a cache and everything beside it. A tracker that is using it goes on without.
 pub fn clear_cache(directory: &Path) -> Result<(), Error> {
-    Cache::new(directory).clear()
+    SnapshotCache::new(directory).clear()
 }
 
 #[cfg(test)]
@@ -189,7 +190,7 @@ mod tests {
         }
         // Until everything lies far enough in the past.
         std::thread::sleep(std::time::Duration::from_millis(12));
-        let mut tracker = Tracker::new(home.path(), Rules::new()).unwrap();
+        let mut tracker = Tracker::new(home.path(), TrackingRules::new()).unwrap();
         let before = tracker.snapshot().unwrap();
         std::fs::write(home.path().join("b/1"), "other").unwrap();
         let after = tracker.snapshot().unwrap();

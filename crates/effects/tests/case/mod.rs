@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use retake_effects::tests::{Confidence, Parser, Stream, TestResults, TestStatus};
+use retake_effects::test_results::TestOutputParser;
+use retake_types::{Confidence, Stream, TestResults, TestStatus};
 use serde::{Deserialize, Serialize};
 
 pub(crate) struct Recorded {
@@ -88,14 +89,14 @@ impl Recorded {
         std::fs::write(directory.join("expected.json"), expected + "\n").unwrap();
     }
 
-    pub(crate) fn parse(&self, mut parser: Parser) -> Option<TestResults> {
+    pub(crate) fn parse(&self, mut parser: TestOutputParser) -> Option<TestResults> {
         parser.push(Stream::Stdout, &self.stdout);
         parser.push(Stream::Stderr, &self.stderr);
         parser.finish(Some(self.expected.exit), Vec::new())
     }
 
     /// What the parser got wrong.
-    pub(crate) fn check(&self, parser: Parser) -> Option<String> {
+    pub(crate) fn check(&self, parser: TestOutputParser) -> Option<String> {
         let results = self.parse(parser);
         let wrong = self.compare(results.as_ref());
         if wrong.is_empty() {

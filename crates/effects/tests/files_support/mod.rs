@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use retake_effects::files::{Changes, Rules, Snapshot, Tracker};
+use retake_effects::files::{Changes, Snapshot, Tracker, TrackingRules};
 
 pub(crate) struct Place {
     home: tempfile::TempDir,
@@ -76,10 +76,10 @@ impl Place {
     }
 
     pub(crate) fn tracker(&self) -> Tracker {
-        self.tracker_with(Rules::new())
+        self.tracker_with(TrackingRules::new())
     }
 
-    pub(crate) fn tracker_with(&self, rules: Rules) -> Tracker {
+    pub(crate) fn tracker_with(&self, rules: TrackingRules) -> Tracker {
         Tracker::new(&self.root(), rules).unwrap()
     }
 
@@ -88,7 +88,7 @@ impl Place {
         self.tracker().with_cache(&self.cache())
     }
 
-    pub(crate) fn paths(&self, rules: Rules) -> Vec<String> {
+    pub(crate) fn paths(&self, rules: TrackingRules) -> Vec<String> {
         paths(&self.tracker_with(rules).snapshot().unwrap())
     }
 

@@ -13,8 +13,9 @@ use super::nodes::{Node, Nodes};
 use super::{CHROME, CODE, ChromeConfig, CodeConfig, Config, MetricConfig, Order};
 use crate::browsers::BrowserRequest;
 use crate::iteration::axis_variable;
-use crate::metrics::{Better, is_name};
+use crate::metrics::is_name;
 use crate::table::Axis;
+use retake_types::Better;
 
 const KEYS: [&str; 14] = [
     "command",

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::browsers::BrowserRequest;
-use crate::metrics::Better;
 use crate::table::Axis;
+use retake_types::Better;
 
 /// The files looked for, in this order.
 pub const FILES: [&str; 4] =

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use jiff::Timestamp;
 use retake_matrix::config::{CHROME as CHROME_AXIS, CODE as CODE_AXIS};
-use retake_matrix::metrics::{Metrics, built_in};
+use retake_matrix::metrics::built_in;
 use retake_matrix::plan::{CellKey, PastRun};
 use retake_matrix::report::RunRow;
 use retake_store::{Filter, Store};
-use retake_types::{Kind, Run, RunId, Word};
+use retake_types::{Effects, Kind, Metrics, Run, RunId, Word};
 
 pub const KEY: &str = "matrix.key";
 pub const WARMUP: &str = "matrix.warmup";
@@ -23,7 +23,6 @@ pub const CHROME: &str = "matrix.chrome";
 pub const ADAPTIVE: &str = "matrix.adaptive";
 /// How many iterations of its cell were planned when a run was: among its effects, for a label would
 /// be indexed.
-pub const PLANNED: &str = "planned";
 /// Of runs that were not interleaved with those of other cells.
 pub const BLOCKED: &str = "matrix.blocked";
 
@@ -62,9 +61,7 @@ impl Row {
         if refused || matches!(ending.outcome, Word::Cancelled | Word::Interrupted) {
             return None;
         }
-        let effect = |name: &str| ending.effects.as_ref().and_then(|effects| effects.get(name));
-        let reported = effect("metrics");
-        let metrics = reported.and_then(|metrics| serde_json::from_value(metrics.clone()).ok());
+        let measured = ending.effects.as_ref().and_then(Effects::measurements);
         let row = Self {
             id: run.intent.id(),
             iteration: run.intent.iteration(),
@@ -82,12 +79,12 @@ impl Row {
                 .filter(|(name, _)| *name != CHROME_AXIS && *name != CODE_AXIS)
                 .map(|(name, value)| (name.to_owned(), value.clone()))
                 .collect(),
-            metrics: metrics.unwrap_or_else(|| {
+            metrics: measured.map(|measured| measured.metrics.clone()).unwrap_or_else(|| {
                 let wall = std::time::Duration::from_millis(ending.duration_ms);
                 built_in(wall, &ending.usage)
             }),
             adaptive: labels.contains_key(ADAPTIVE),
-            planned: effect(PLANNED).and_then(serde_json::Value::as_u64),
+            planned: measured.and_then(|measured| measured.planned),
             blocked: labels.contains_key(BLOCKED),
         };
         Some((key, row))

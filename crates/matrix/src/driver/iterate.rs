@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use retake_engine::ProcessResult;
 use retake_matrix::config::{CHROME as CHROME_AXIS, CODE as CODE_AXIS};
 use retake_matrix::iteration::{Iteration, Scratch, arguments};
-use retake_matrix::metrics::{Metrics, Reported, built_in};
+use retake_matrix::metrics::{Reported, built_in};
 use retake_matrix::plan::{CellKey, Matrix, Step, StepKind};
-use retake_types::{LoopId, Outcome, RunId, Stream};
+use retake_types::{Effects, LoopId, Measurements, Metrics, Outcome, RunId, Stream};
 
-use super::history::{ADAPTIVE, AXIS, BLOCKED, CHROME, KEY, PLANNED, SHA, WARMUP};
+use super::history::{ADAPTIVE, AXIS, BLOCKED, CHROME, KEY, SHA, WARMUP};
 use super::setting::Setting;
 use super::supply::{Supply, short};
 use retake_runner::run::Observer;
@@ -72,20 +72,13 @@ impl Observer for Watch<'_> {
         }
     }
 
-    fn effects(&mut self, finished: &ProcessResult, _past: Past<'_>) -> Option<serde_json::Value> {
+    fn effects(&mut self, result: &ProcessResult, _past: Past<'_>) -> Option<Effects> {
         let mut reported = std::mem::take(&mut self.reported);
         reported.read_file(self.file);
         let (mut metrics, notes) = reported.finish();
         metrics.extend(built_in(finished.duration, &finished.usage));
-        let mut effects = serde_json::json!({ "metrics": metrics });
-        if let Some(planned) = self.planned {
-            effects[PLANNED] = planned.into();
-        }
-        if !notes.is_empty() {
-            effects["notes"] = notes.clone().into();
-        }
-        self.found = (metrics, notes);
-        Some(effects)
+        self.found = (metrics.clone(), notes.clone());
+        Some(Measurements { metrics, planned: self.planned, notes }.into())
     }
 }
 

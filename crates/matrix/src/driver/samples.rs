@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use retake_matrix::metrics::Better;
 use retake_matrix::plan::{CellKey, Matrix, Sampler, Shot};
 use retake_matrix::stats::{Boundary, Combined, Comparison, Criteria, Sequence, Side, compare};
 use retake_matrix::table::{Measured, Table};
+use retake_types::Better;
 
 use super::history::History;
 use super::supply::{Supply, short};

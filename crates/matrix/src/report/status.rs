@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::config::{CHROME, CODE};
-use crate::metrics::Metrics;
 use crate::table::Axis;
+use retake_types::Metrics;
 
 /// One run, without its output.
 #[derive(Clone, Debug, PartialEq, Serialize)]

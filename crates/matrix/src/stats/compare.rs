@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::rank::smallest_p;
 use super::{FEWEST, Medians, Sequence, rank_test, signed_rank_test};
-use crate::metrics::Better;
+use retake_types::Better;
 
 /// What decides a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]

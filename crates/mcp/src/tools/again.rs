@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use retake_types::{Run, State};
+use retake_types::{Effects, Run, State};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -83,6 +83,7 @@ fn command(run: &Run) -> Result<Command, Vec<String>> {
     }
     let limits = &intent.request.limits;
     let effects = run.ending.as_ref().and_then(|ending| ending.effects.as_ref());
+    let observed = effects.and_then(Effects::observations);
     // A line that a shell read is asked for as one, so that the policy sees it.
     let line = Some(intent.command().to_owned()).filter(|_| intent.request.command.is_shell());
     Ok(Command {
@@ -99,7 +100,7 @@ fn command(run: &Run) -> Result<Command, Vec<String>> {
             open_files: limits.files,
             file_size_mb: limits.fsize_bytes.map(|bytes| bytes.div_ceil(1 << 20)),
         },
-        track_changes: effects.is_some_and(|effects| effects["filesTracked"] == true),
+        track_changes: observed.is_some_and(|observed| observed.files_tracked),
         ..Command::default()
     })
 }

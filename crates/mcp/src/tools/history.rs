@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use retake_store::{TestHistory, TestStatus};
+use retake_store::TestHistory;
+use retake_types::TestStatus;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use retake_matrix::metrics::Better;
 use retake_matrix::plan::{Sampler, Shot};
 use retake_matrix::stats::{Comparison, Criteria, Side, compare, summarise};
 use retake_matrix::table::{Axis, Measured, Table};
 use retake_store::{Filter, LoopRecord, Store};
+use retake_types::Better;
 use retake_types::{Run, RunId};
 use serde::{Deserialize, Serialize};
 

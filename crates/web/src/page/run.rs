@@ -7,11 +7,12 @@ use std::time::Duration;
 use axum::extract::{Path, State};
 use axum::http::Uri;
 use jiff::Timestamp;
-use retake_effects::Effects;
-use retake_effects::tests::TestStatus;
 use retake_engine::quote;
 use retake_store::Tree;
-use retake_types::{Ending, ErrorCode, Intent, Kind, LeftFate, Run, State as RunState};
+use retake_types::{
+    Effects, Ending, ErrorCode, Intent, Kind, LeftFate, Observations, Run, State as RunState,
+    TestStatus,
+};
 
 use super::super::App;
 use super::super::api::run_id;
@@ -94,10 +95,9 @@ fn facts(html: &mut Html, tree: &Tree) {
     let run = &tree.run;
     let intent = &run.intent;
     let ending = run.ending.as_ref();
-    if let Some(effects) = ending.and_then(|ending| ending.effects.clone())
-        && let Ok(effects) = serde_json::from_value::<Effects>(effects)
-    {
-        done(html, &effects);
+    let effects = ending.and_then(|ending| ending.effects.as_ref());
+    if let Some(observed) = effects.and_then(Effects::observations) {
+        done(html, observed);
     }
     card(html, "Command", |html| {
         html.lit("<dl>");
@@ -201,7 +201,7 @@ fn conditions(html: &mut Html, intent: &Intent) {
     html.lit("</dl>");
 }
 
-fn done(html: &mut Html, effects: &Effects) {
+fn done(html: &mut Html, effects: &Observations) {
     if let Some(tests) = &effects.test_results {
         card(html, "Tests", |html| {
             let class = if tests.all_passed() { "good" } else { "bad" };
@@ -233,7 +233,7 @@ fn done(html: &mut Html, effects: &Effects) {
     }
 }
 
-fn files(html: &mut Html, effects: &Effects) {
+fn files(html: &mut Html, effects: &Observations) {
     let renamed: Vec<String> =
         effects.files_renamed.iter().map(|pair| format!("{} → {}", pair.from, pair.to)).collect();
     let lists = [

@@ -1,0 +1,347 @@
+//! Where line records are kept: append-only files beside the cache.
+//!
+//! A segment is only ever appended to, and only by the one process that holds its lock; others read
+//! it, or begin one of their own. Nothing refers to a record but by its offset, so what a crash
+//! leaves at the end harms nobody. Whoever holds a segment open can read it, also once another
+//! process has tidied its name away.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use retake_types::LineChange;
+
+use super::line_records::{self, RecordPosition};
+use super::snapshot::FileEntry;
+use super::syscalls;
+
+const MAGIC: [u8; 8] = *b"rtkline1";
+const HEAD: u64 = 16;
+/// Beyond this no more records are kept; the next tidying makes room.
+const MAX_SEGMENT: u64 = 256 << 20;
+/// What a worker writes at once: little at first, since most scans find little to keep.
+const CHUNKS: std::ops::RangeInclusive<usize> = 4 << 10..=128 << 10;
+
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub(super) id: u64,
+    file: File,
+    /// `None` once the file has no name: then it goes with its last user.
+    path: Option<PathBuf>,
+    end: AtomicU64,
+    /// Records appended so far, dead ones included.
+    records: AtomicU64,
+    /// A saved cache refers to it, so it outlives this process.
+    kept: AtomicBool,
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path
+            && !self.kept.load(Ordering::Relaxed)
+        {
+            // Left over, it is removed by the next process that saves.
+            _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+pub(super) fn segment_name(id: u64) -> String {
+    format!("lines-{id:016x}")
+}
+
+impl Segment {
+    /// Begins a segment in the cache's directory, or nameless among the temporary files.
+    fn create(directory: Option<&Path>, seed: u64) -> io::Result<Self> {
+        loop {
+            let id = syscalls::random()?;
+            let home = directory.map_or_else(std::env::temp_dir, Path::to_owned);
+            let path = home.join(segment_name(id));
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .custom_flags(syscalls::NO_FOLLOW)
+                .open(&path)?;
+            let mut segment = Self {
+                id,
+                file,
+                path: Some(path),
+                end: HEAD.into(),
+                records: 0.into(),
+                kept: false.into(),
+            };
+            if directory.is_none() {
+                segment.path.take().map_or(Ok(()), std::fs::remove_file)?;
+            } else if segment.file.try_lock().is_err() || segment.file.metadata()?.nlink() == 0 {
+                // Someone who tidied up came between creating and locking.
+                continue;
+            }
+            let mut head = [0; HEAD as usize];
+            head[..8].copy_from_slice(&MAGIC);
+            head[8..].copy_from_slice(&seed.to_le_bytes());
+            segment.file.write_all_at(&head, 0)?;
+            return Ok(segment);
+        }
+    }
+
+    /// Opens one that a cache refers to. The second value says whether it may be appended to.
+    fn open(directory: &Path, id: u64, records: u64, seed: u64) -> Option<(Self, bool)> {
+        let path = directory.join(segment_name(id));
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(syscalls::NO_FOLLOW | syscalls::NON_BLOCKING);
+        let file = options.open(&path).ok()?;
+        let mut head = [0; HEAD as usize];
+        file.read_exact_at(&mut head, 0).ok()?;
+        if head[..8] != MAGIC || head[8..] != seed.to_le_bytes() {
+            return None;
+        }
+        let ours = file.try_lock().is_ok();
+        let end = file.metadata().ok()?.len();
+        let (end, records) = (end.into(), records.into());
+        Some((Self { id, file, path: Some(path), end, records, kept: true.into() }, ours))
+    }
+
+    fn reserve(&self, len: usize) -> Option<u64> {
+        let at = self.end.fetch_add(len as u64, Ordering::Relaxed);
+        (at + len as u64 <= MAX_SEGMENT).then_some(at)
+    }
+
+    /// Room that was reserved and not used can be had by others, if it is the last.
+    fn give_back(&self, end: u64, unused: usize) {
+        let (relaxed, new) = (Ordering::Relaxed, end - unused as u64);
+        // Else someone has reserved behind it, and it stays a hole.
+        _ = self.end.compare_exchange(end, new, relaxed, relaxed);
+    }
+
+    fn record(&self, offset: u64, hash: &[u8; 32]) -> Option<Vec<u8>> {
+        let mut head = [0; 24];
+        self.file.read_exact_at(&mut head, offset).ok()?;
+        let mut record = vec![0; line_records::record_len(&head, hash)?];
+        self.file.read_exact_at(&mut record, offset).ok()?;
+        Some(record)
+    }
+
+    pub(super) fn records(&self) -> u64 {
+        self.records.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn keep(&self) {
+        self.kept.store(true, Ordering::Relaxed);
+    }
+
+    /// Nothing more is appended by this process.
+    pub(super) fn release(&self) -> io::Result<()> {
+        self.file.unlock()
+    }
+
+    /// Whether there is no more room.
+    pub(super) fn is_full(&self) -> bool {
+        self.end.load(Ordering::Relaxed) >= MAX_SEGMENT
+    }
+
+    /// Whether no living process appends to the segment of this name.
+    pub(super) fn is_abandoned(path: &Path) -> bool {
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(syscalls::NO_FOLLOW | syscalls::NON_BLOCKING);
+        options.open(path).is_ok_and(|file| file.try_lock().is_ok())
+    }
+
+    /// Whether its name still leads to it.
+    pub(super) fn is_named(&self) -> bool {
+        let Some(path) = &self.path else { return false };
+        match (std::fs::symlink_metadata(path), self.file.metadata()) {
+            (Ok(named), Ok(own)) => (named.dev(), named.ino()) == (own.dev(), own.ino()),
+            _ => false,
+        }
+    }
+}
+
+/// The segments that the entries of a tree refer to, by position.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Segments {
+    pub(super) seed: u64,
+    pub(super) all: Vec<Option<Arc<Segment>>>,
+    /// The one this process may append to.
+    own: Option<u16>,
+}
+
+impl Segments {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self::seeded(syscalls::random()?))
+    }
+
+    pub(super) fn seeded(seed: u64) -> Self {
+        Self { seed, ..Self::default() }
+    }
+
+    /// Opens those a cache names; what is missing or foreign leaves its records unknown.
+    pub(super) fn open(directory: &Path, seed: u64, named: &[(u64, u64)]) -> Self {
+        let mut segments = Self::seeded(seed);
+        for (at, (id, records)) in named.iter().enumerate() {
+            let opened = Segment::open(directory, *id, *records, seed);
+            if let Some((_, true)) = &opened {
+                segments.own = u16::try_from(at).ok();
+            }
+            segments.all.push(opened.map(|(segment, _)| Arc::new(segment)));
+        }
+        segments
+    }
+
+    fn lines(&self, entry: &FileEntry) -> Option<Vec<u64>> {
+        if entry.stat.size == 0 {
+            return Some(Vec::new());
+        }
+        line_records::decode(&self.record(entry)?)
+    }
+
+    pub(super) fn record(&self, entry: &FileEntry) -> Option<Vec<u8>> {
+        let (segment, offset) = entry.lines.get()?;
+        self.all.get(usize::from(segment))?.as_ref()?.record(offset, &entry.hash)
+    }
+}
+
+/// Counts the lines that lie between two states of a file, of which either may be missing.
+pub(super) fn count_changes(
+    before: Option<(&Segments, &FileEntry)>,
+    after: Option<(&Segments, &FileEntry)>,
+) -> Option<LineChange> {
+    let seeds = [before, after].map(|side| side.map(|(segments, _)| segments.seed));
+    if let [Some(before), Some(after)] = seeds
+        && before != after
+    {
+        return None;
+    }
+    let lines = |side: Option<(&Segments, &FileEntry)>| {
+        side.map_or(Some(Vec::new()), |(segments, entry)| segments.lines(entry))
+    };
+    Some(line_records::compare(&lines(before)?, &lines(after)?))
+}
+
+/// Takes the records of one scan, from several workers at once.
+#[derive(Debug)]
+pub(super) struct LineStore {
+    segments: Mutex<Segments>,
+    directory: Option<PathBuf>,
+    problem: Mutex<Option<io::Error>>,
+    pub(super) seed: u64,
+}
+
+impl LineStore {
+    pub(super) fn new(segments: Segments, directory: Option<&Path>) -> Self {
+        let seed = segments.seed;
+        let directory = directory.map(Path::to_owned);
+        Self { segments: segments.into(), directory, problem: None.into(), seed }
+    }
+
+    /// What the snapshot will refer to, and why lines could not be kept, if they could not.
+    pub(super) fn finish(self) -> (Segments, Option<io::Error>) {
+        let segments = self.segments.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (segments, self.problem.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn own(&self) -> io::Result<(u16, Arc<Segment>)> {
+        let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = segments.own
+            && let Some(Some(segment)) = segments.all.get(usize::from(at))
+        {
+            return Ok((at, segment.clone()));
+        }
+        let at = u16::try_from(segments.all.len()).map_err(io::Error::other)?;
+        let segment = Arc::new(Segment::create(self.directory.as_deref(), segments.seed)?);
+        segments.all.push(Some(segment.clone()));
+        segments.own = Some(at);
+        Ok((at, segment))
+    }
+
+    fn fail(&self, error: io::Error) {
+        *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+}
+
+/// One worker's way into the [`LineStore`]: gathers records and writes them in large pieces.
+#[derive(Debug)]
+pub(super) struct LineStoreWriter<'s> {
+    sink: &'s LineStore,
+    open: Option<(u16, Arc<Segment>)>,
+    buffer: Vec<u8>,
+    /// Offset of the buffer's first byte, and how much was reserved for it.
+    at: u64,
+    room: usize,
+    chunk: usize,
+    failed: bool,
+}
+
+impl<'s> LineStoreWriter<'s> {
+    pub(super) fn new(sink: &'s LineStore) -> Self {
+        let chunk = *CHUNKS.start();
+        Self { sink, open: None, buffer: Vec::new(), at: 0, room: 0, chunk, failed: false }
+    }
+
+    /// Keeps the lines of a text. Content that has none, and any failure, gives [`RecordPosition::NONE`].
+    pub(super) fn push(&mut self, content: &[u8], hash: &[u8; 32]) -> RecordPosition {
+        if self.failed || content.is_empty() {
+            return RecordPosition::NONE;
+        }
+        let start = self.buffer.len();
+        if !line_records::encode(content, hash, self.sink.seed, &mut self.buffer) {
+            return RecordPosition::NONE;
+        }
+        self.place(start).unwrap_or_else(|error| {
+            self.failed = true;
+            self.sink.fail(error);
+            RecordPosition::NONE
+        })
+    }
+
+    pub(super) fn push_record(&mut self, record: &[u8]) -> RecordPosition {
+        let start = self.buffer.len();
+        self.buffer.extend_from_slice(record);
+        self.place(start).unwrap_or(RecordPosition::NONE)
+    }
+
+    /// Finds a place for the record that begins at `start` and ends with the buffer.
+    fn place(&mut self, start: usize) -> io::Result<RecordPosition> {
+        let mut start = start;
+        if self.buffer.len() > self.room {
+            let record = self.buffer.split_off(start);
+            self.flush()?;
+            if self.open.is_none() {
+                self.open = Some(self.sink.own()?);
+            }
+            let room = record.len().max(self.chunk);
+            self.chunk = (self.chunk * 2).min(*CHUNKS.end());
+            let Some(at) = self.open.as_ref().and_then(|(_, segment)| segment.reserve(room)) else {
+                // Full: the rest of this scan goes without line counts.
+                (self.failed, self.room) = (true, 0);
+                return Ok(RecordPosition::NONE);
+            };
+            (self.buffer, self.at, self.room) = (record, at, room);
+            start = 0;
+        }
+        let Some((index, segment)) = &self.open else { return Ok(RecordPosition::NONE) };
+        segment.records.fetch_add(1, Ordering::Relaxed);
+        Ok(RecordPosition::new(*index, self.at + start as u64).unwrap_or(RecordPosition::NONE))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if let Some((_, segment)) = &self.open {
+            segment.file.write_all_at(&self.buffer, self.at)?;
+            segment.give_back(self.at + self.room as u64, self.room - self.buffer.len());
+        }
+        self.buffer.clear();
+        self.room = 0;
+        Ok(())
+    }
+
+    /// Must be called: what is not written is not found later.
+    pub(super) fn finish(mut self) {
+        if let Err(error) = self.flush() {
+            self.sink.fail(error);
+        }
+    }
+}

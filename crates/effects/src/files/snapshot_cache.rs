@@ -1,0 +1,277 @@
+//! The last snapshot on disk, so that the next process need not hash everything.
+//!
+//! Only a cache: one that is torn, foreign, of another version or otherwise not exactly right is as
+//! good as none. It is written aside and renamed, under a lock that is held for no longer.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::Error;
+use super::cache_format;
+use super::line_records::RecordPosition;
+use super::line_store::{self, LineStore, LineStoreWriter, Segment, Segments};
+use super::snapshot::{Directory, FileEntry, SnapshotTree};
+use super::syscalls;
+
+const FILE: &str = "cache";
+const LOCK: &str = "lock";
+const SUM: usize = 16;
+/// How long to wait for another process that is saving, in steps.
+const PATIENCE: (u32, Duration) = (400, Duration::from_millis(5));
+/// More segments than this are put together.
+const MAX_SEGMENTS: usize = 8;
+
+/// A directory that holds the cache of one root.
+#[derive(Debug, Clone)]
+pub(super) struct SnapshotCache {
+    directory: PathBuf,
+}
+
+impl SnapshotCache {
+    pub(super) fn new(directory: &Path) -> Self {
+        Self { directory: directory.to_owned() }
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    fn failed(&self, action: &'static str) -> impl FnOnce(io::Error) -> Error {
+        let path = self.directory.clone();
+        move |source| Error::Cache { action, path, source }
+    }
+
+    /// Makes sure that the directory exists and is the user's alone.
+    pub(super) fn prepare(&self) -> Result<(), Error> {
+        let make = || -> io::Result<()> {
+            DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
+            let mut permissions = std::fs::metadata(&self.directory)?.permissions();
+            if permissions.mode() & 0o077 != 0 {
+                permissions.set_mode(0o700);
+                std::fs::set_permissions(&self.directory, permissions)?;
+            }
+            Ok(())
+        };
+        make().map_err(self.failed("prepare"))
+    }
+
+    /// What was saved, if it is whole and of this root.
+    pub(super) fn load(&self, root: &Path) -> Option<SnapshotTree> {
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(syscalls::NO_FOLLOW | syscalls::NON_BLOCKING);
+        let mut file = options.open(self.directory.join(FILE)).ok()?;
+        let metadata = file.metadata().ok()?;
+        if !metadata.is_file() || metadata.uid() != own_uid() {
+            return None;
+        }
+        let payload = metadata.len().checked_sub(SUM as u64)?;
+        let summed = Checksummed { inner: (&file).take(payload), sum: Xxh3::new() };
+        let mut reader = BufReader::with_capacity(256 << 10, summed);
+        let saved = cache_format::read(&mut reader, root, payload).ok()?;
+        // Whatever lies behind the last value would be summed, too.
+        if reader.read(&mut [0]).ok()? != 0 {
+            return None;
+        }
+        let sum = reader.into_inner().sum.digest128().to_le_bytes();
+        let mut expected = [0; SUM];
+        file.read_exact(&mut expected).ok()?;
+        if sum != expected {
+            return None;
+        }
+        Some(SnapshotTree {
+            directories: saved.directories,
+            closed: Vec::new(),
+            hidden: Vec::new(),
+            start: saved.start,
+            segments: Segments::open(&self.directory, saved.seed, &saved.segments),
+        })
+    }
+
+    /// Writes the tree, and tidies away what nobody needs any more. Returns the tree as it was
+    /// saved, which differs if its line records had to be moved together.
+    pub(super) fn save(
+        &self,
+        root: &Path,
+        tree: &Arc<SnapshotTree>,
+    ) -> Result<Arc<SnapshotTree>, Error> {
+        self.prepare()?;
+        let _turn = self.lock()?;
+        let old = tree;
+        let tree = match self.gathered(old) {
+            Some(gathered) => Arc::new(gathered),
+            None => old.clone(),
+        };
+        let aside = self.directory.join(format!("{FILE}.new"));
+        self.write(&aside, root, &tree)
+            .and_then(|()| std::fs::rename(&aside, self.directory.join(FILE)))
+            .map_err(self.failed("write to"))?;
+        tree.segments.all.iter().flatten().for_each(|segment| segment.keep());
+        if !Arc::ptr_eq(old, &tree) {
+            let released = old.segments.all.iter().flatten().map(|segment| segment.release());
+            released.collect::<io::Result<()>>().map_err(self.failed("unlock"))?;
+        }
+        self.tidy(&tree).map_err(self.failed("tidy"))?;
+        Ok(tree)
+    }
+
+    fn lock(&self) -> Result<File, Error> {
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true).mode(0o600);
+        let file = options
+            .custom_flags(syscalls::NO_FOLLOW)
+            .open(self.directory.join(LOCK))
+            .map_err(self.failed("lock"))?;
+        for _ in 0..PATIENCE.0 {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(std::fs::TryLockError::WouldBlock) => std::thread::sleep(PATIENCE.1),
+                Err(std::fs::TryLockError::Error(error)) => return Err(self.failed("lock")(error)),
+            }
+        }
+        Err(Error::Busy { path: self.directory.clone() })
+    }
+
+    fn write(&self, aside: &Path, root: &Path, tree: &SnapshotTree) -> io::Result<()> {
+        // A leftover of a process that died; nobody else writes while we have the lock.
+        remove(aside)?;
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create_new(true).mode(0o600).open(aside)?;
+        let summed = Checksummed { inner: &file, sum: Xxh3::new() };
+        let mut writer = BufWriter::with_capacity(256 << 10, summed);
+        cache_format::write(&mut writer, root, tree)?;
+        let summed = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
+        let sum = summed.sum.digest128().to_le_bytes();
+        (&file).write_all(&sum)
+    }
+
+    /// The tree with all its line records in one new segment, if there are too many segments, too
+    /// many dead records, or one that someone else has removed.
+    fn gathered(&self, tree: &SnapshotTree) -> Option<SnapshotTree> {
+        let segments = &tree.segments;
+        let needed: usize = tree.directories.iter().map(|directory| live(directory)).sum();
+        let present = || segments.all.iter().flatten();
+        let records: u64 = present().map(|segment| segment.records()).sum();
+        let needed = needed as u64;
+        let full = present().any(|segment| segment.is_full()) && records > needed + needed / 4;
+        let tidy = !full
+            && present().count() <= MAX_SEGMENTS
+            && records <= 2 * needed + 1000
+            && present().all(|segment| segment.is_named());
+        if tidy {
+            return None;
+        }
+        let sink = LineStore::new(Segments::seeded(segments.seed), Some(&self.directory));
+        let mut writer = LineStoreWriter::new(&sink);
+        let directories = tree
+            .directories
+            .iter()
+            .map(|directory| {
+                if live(directory) == 0 {
+                    return directory.clone();
+                }
+                let moved = |entry: &FileEntry| {
+                    let record = segments.record(entry);
+                    let mut entry = *entry;
+                    entry.lines =
+                        record.map_or(RecordPosition::NONE, |record| writer.push_record(&record));
+                    entry
+                };
+                let entries = directory.entries.iter().map(moved).collect();
+                Arc::new(directory.with_entries(entries))
+            })
+            .collect();
+        writer.finish();
+        let (segments, _unwritten_records_are_not_believed_later) = sink.finish();
+        let (closed, hidden) = (tree.closed.clone(), tree.hidden.clone());
+        Some(SnapshotTree { directories, closed, hidden, start: tree.start, segments })
+    }
+
+    /// Removes segments that neither the saved tree nor a living process refers to.
+    fn tidy(&self, tree: &SnapshotTree) -> io::Result<()> {
+        let used: Vec<String> = tree
+            .segments
+            .all
+            .iter()
+            .flatten()
+            .map(|segment| line_store::segment_name(segment.id))
+            .collect();
+        for entry in std::fs::read_dir(&self.directory)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let Some(name) = name.to_str().filter(|name| name.starts_with("lines-")) else {
+                continue;
+            };
+            if !used.iter().any(|used| used == name) && Segment::is_abandoned(&entry.path()) {
+                remove(&entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes everything that was kept.
+    pub(super) fn clear(&self) -> Result<(), Error> {
+        let clear = || -> io::Result<()> {
+            for entry in std::fs::read_dir(&self.directory)? {
+                let entry = entry?;
+                let name = entry.file_name();
+                let name = name.to_string_lossy();
+                if name == LOCK || name.starts_with(FILE) || name.starts_with("lines-") {
+                    remove(&entry.path())?;
+                }
+            }
+            std::fs::remove_dir(&self.directory)
+        };
+        match clear() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result.map_err(self.failed("clear")),
+        }
+    }
+}
+
+/// That it is gone already is as good: its last user may have removed it.
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+fn live(directory: &Directory) -> usize {
+    directory.entries.iter().filter(|entry| entry.lines.get().is_some()).count()
+}
+
+/// Sums what passes.
+struct Checksummed<I> {
+    inner: I,
+    sum: Xxh3,
+}
+
+impl<R: Read> Read for Checksummed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.sum.update(&buffer[..read]);
+        Ok(read)
+    }
+}
+
+impl<W: Write> Write for Checksummed<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.sum.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}

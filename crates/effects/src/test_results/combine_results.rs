@@ -1,0 +1,188 @@
+//! Combines what the recognisers found with the report files.
+//!
+//! - What is only a lone line that looks like a summary gives way to anything better founded.
+//! - A report and the text of the same run are one: the report's counts are taken unless the
+//!   text counts more tests, since a report may cover only a part.
+//! - Reports that repeat each other count once.
+//! - Results of several frameworks are summed under the name `mixed`.
+//! - The exit code has a say: a run that failed without a failed test has a problem, one that
+//!   succeeded with a failed test is doubted.
+
+use std::collections::HashSet;
+
+use super::framework_results::{FrameworkResults, add_problem};
+use super::reports::Report;
+use retake_types::{Confidence, CountedUnit, Framework, ResultsSource, TestResults};
+
+pub(super) fn combine_results(
+    mut text: Vec<FrameworkResults>,
+    reports: Vec<Report>,
+    exit: Option<i32>,
+) -> Option<TestResults> {
+    let reported = by_framework(without_repetitions(reports));
+    keep_the_best(&mut text, !reported.is_empty());
+    let mut all = text;
+    for report in reported {
+        match all.iter_mut().find(|found| same_run(found, &report)) {
+            Some(found) => merge_report(found, report),
+            None => all.push(report),
+        }
+    }
+    drop_empty(&mut all);
+    let mut sum = all.into_iter().reduce(add)?;
+    check_exit_code(&mut sum, exit);
+    Some(sum.into_results())
+}
+
+/// Of weakly founded candidates at most one stays, and none beside better ones.
+fn keep_the_best(text: &mut Vec<FrameworkResults>, reported: bool) {
+    let best = text.iter().map(|found| found.confidence).max();
+    if best > Some(Confidence::Low) || reported {
+        text.retain(|found| found.confidence > Confidence::Low);
+    } else if let Some(most) = text.iter().map(|found| found.counts.total()).max() {
+        text.retain(|found| found.counts.total() == most);
+        text.truncate(1);
+    }
+}
+
+/// Candidates without a test are dropped beside others; what went wrong is kept.
+fn drop_empty(all: &mut Vec<FrameworkResults>) {
+    let some = all.iter().any(|found| found.counts.total() > 0);
+    // Without any test, the one that knows most of what went wrong is kept.
+    let keep = if some { None } else { all.iter().map(|found| found.problems.len()).max() };
+    let mut problems = Vec::new();
+    let mut kept = false;
+    all.retain_mut(|found| {
+        let stays = match keep {
+            None => found.counts.total() > 0,
+            Some(most) => found.problems.len() == most && !std::mem::replace(&mut kept, true),
+        };
+        if !stays {
+            problems.append(&mut found.problems);
+        }
+        stays
+    });
+    if let Some(first) = all.first_mut() {
+        problems.iter().for_each(|problem| add_problem(&mut first.problems, problem));
+    }
+}
+
+fn names(found: &FrameworkResults) -> HashSet<&str> {
+    found.details.list.iter().map(|detail| detail.name.as_str()).collect()
+}
+
+fn without_repetitions(mut reports: Vec<Report>) -> Vec<FrameworkResults> {
+    reports.sort_by_key(|report| std::cmp::Reverse(report.found.counts.total()));
+    let mut kept: Vec<FrameworkResults> = Vec::new();
+    let mut known: HashSet<String> = HashSet::new();
+    for Report { found, .. } in reports {
+        let new = names(&found).iter().any(|name| !known.contains(*name));
+        if new || found.details.list.is_empty() {
+            known.extend(found.details.list.iter().map(|detail| detail.name.clone()));
+            kept.push(found);
+        }
+    }
+    kept
+}
+
+fn by_framework(reports: Vec<FrameworkResults>) -> Vec<FrameworkResults> {
+    let mut sums: Vec<FrameworkResults> = Vec::new();
+    for report in reports {
+        match sums.iter().position(|sum| sum.framework == report.framework) {
+            Some(index) => {
+                let sum = sums.swap_remove(index);
+                sums.push(add(sum, report));
+            }
+            None => sums.push(report),
+        }
+    }
+    sums.sort_by_key(|sum| sum.framework);
+    sums
+}
+
+/// Whether the text and the report tell of the same tests.
+fn same_run(text: &FrameworkResults, report: &FrameworkResults) -> bool {
+    if text.source == ResultsSource::Report {
+        return false;
+    }
+    if text.framework == report.framework {
+        return true;
+    }
+    // A report by somebody unknown, or text in a protocol that many speak.
+    let anonymous = report.framework == Framework::Junit || text.framework == Framework::Tap;
+    let alike = text.counts == report.counts || text.details.list.is_empty();
+    anonymous && (alike || !names(text).is_disjoint(&names(report)))
+}
+
+fn merge_report(text: &mut FrameworkResults, report: FrameworkResults) {
+    let shared = !names(text).is_disjoint(&names(&report));
+    report.problems.iter().for_each(|problem| add_problem(&mut text.problems, problem));
+    if report.counts.total() >= text.counts.total() {
+        text.counts = report.counts;
+        text.details = report.details;
+        text.source = ResultsSource::Report;
+        text.confidence = Confidence::High;
+        text.unit = CountedUnit::Tests;
+        return;
+    }
+    if !shared {
+        // Under other names the same tests would appear twice.
+        if report.details.list.len() > text.details.list.len() {
+            text.details = report.details;
+        }
+        return;
+    }
+    for detail in report.details.list {
+        let name = detail.name.as_bytes();
+        match text.details.get(name) {
+            Some(known) => {
+                known.duration_ms = detail.duration_ms.or(known.duration_ms);
+                known.error = detail.error.or(known.error.take());
+            }
+            None => {
+                text.details.push(name, detail.status, detail.duration_ms);
+                if let Some(error) = &detail.error {
+                    text.details.explain(name, error.as_bytes());
+                }
+            }
+        }
+    }
+}
+
+/// One after the other, as if one run had given both.
+pub(super) fn add(mut sum: FrameworkResults, other: FrameworkResults) -> FrameworkResults {
+    sum.counts += other.counts;
+    sum.details.append(other.details);
+    other.problems.iter().for_each(|problem| add_problem(&mut sum.problems, problem));
+    sum.partial |= other.partial;
+    sum.confidence = sum.confidence.min(other.confidence);
+    if sum.framework != other.framework {
+        sum.framework = Framework::Mixed;
+    }
+    if sum.source != other.source {
+        sum.source = ResultsSource::Both;
+    }
+    if other.unit == CountedUnit::Packages {
+        sum.unit = CountedUnit::Packages;
+    }
+    sum
+}
+
+fn check_exit_code(sum: &mut FrameworkResults, exit: Option<i32>) {
+    match exit {
+        None => sum.partial = true,
+        Some(0) if sum.counts.failed > 0 => {
+            // As behind a pipe, where the last program's code is what is seen.
+            sum.confidence = match sum.confidence {
+                Confidence::High => Confidence::Medium,
+                Confidence::Medium | Confidence::Low => Confidence::Low,
+            };
+        }
+        Some(code)
+            if code != 0 && sum.counts.failed == 0 && sum.problems.is_empty() && !sum.partial =>
+        {
+            add_problem(&mut sum.problems, format!("exit code {code}, although no test failed"));
+        }
+        Some(_) => {}
+    }
+}

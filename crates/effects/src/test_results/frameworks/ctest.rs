@@ -1,0 +1,167 @@
+//! CTest: a row per test and `X% tests passed, F tests failed out of N`.
+//!
+//! The summary counts skipped tests as passed and leaves disabled ones out, so the rows are what
+//! is counted where they agree with it.
+
+use crate::test_results::framework_results::{Details, FrameworkResults, TestCounts};
+use crate::test_results::recogniser::{Attention, Line, Recogniser};
+use crate::test_results::token_parsing::{duration, number, split, split_last};
+use retake_types::{Confidence, Framework, TestStatus};
+
+pub(super) const BEGINNINGS: &[&[u8]] =
+    &[b"Te", b"No", b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"7", b"8", b"9"];
+
+#[derive(Default)]
+pub(super) struct Ctest {
+    project: bool,
+    rows: TestCounts,
+    details: Details,
+    counts: TestCounts,
+    summaries: u64,
+    none: bool,
+    /// After the summary: the lists of tests that did not run or failed.
+    listing: bool,
+    /// What the last summary said, while its lists may still name skipped tests.
+    said: Option<TestCounts>,
+}
+
+impl Recogniser for Ctest {
+    fn line(&mut self, line: &Line<'_>) -> Attention {
+        self.see(line);
+        if self.listing { Attention::All } else { Attention::Idle }
+    }
+
+    fn finish(mut self: Box<Self>, _exit: Option<i32>) -> Option<FrameworkResults> {
+        self.settle();
+        let (counts, confidence) = match self.summaries {
+            0 if self.rows.total() > 0 => (self.rows, Confidence::Medium),
+            0 if self.none => (TestCounts::default(), Confidence::Medium),
+            0 => return None,
+            _ if self.project || !self.details.list.is_empty() => (self.counts, Confidence::High),
+            _ => (self.counts, Confidence::Low),
+        };
+        Some(FrameworkResults {
+            details: self.details,
+            partial: self.summaries == 0 && !self.none,
+            ..FrameworkResults::new(Framework::Ctest, confidence, counts)
+        })
+    }
+}
+
+impl Ctest {
+    fn see(&mut self, line: &Line<'_>) {
+        let text = line.text;
+        if let Some((name, status, time)) = row(text) {
+            if let Some(before) = self.details.put(name, status, time) {
+                self.rows.uncount(before);
+            }
+            self.rows.count(status);
+        } else if line.at_margin() {
+            if text.starts_with(b"Test project ") {
+                self.settle();
+                self.project = true;
+            } else if text == b"No tests were found!!!" {
+                self.none = true;
+            } else if let Some((failed, total)) = summary(text) {
+                self.summary(failed, total);
+            }
+        } else if self.listing {
+            self.listed(text);
+        }
+    }
+
+    fn summary(&mut self, failed: u64, total: u64) {
+        // With rows above it, it must agree with them: a test may print a summary.
+        if self.rows.total() > 0 && (self.rows.failed != failed || self.rows.total() < total) {
+            return;
+        }
+        self.settle();
+        self.summaries += 1;
+        self.listing = true;
+        let rows = std::mem::take(&mut self.rows);
+        self.said = Some(if rows.total() > 0 {
+            rows
+        } else {
+            TestCounts { passed: total.saturating_sub(failed), failed, skipped: 0 }
+        });
+    }
+
+    /// `7 - skips (Skipped)`
+    fn listed(&mut self, text: &[u8]) {
+        let Some((_, rest)) = number(text) else { return };
+        let Some(rest) = rest.strip_prefix(b" - ") else { return };
+        let Some((name, why)) = rest.strip_suffix(b")").and_then(|r| split_last(r, b" (")) else {
+            return;
+        };
+        let status = match why {
+            b"Skipped" | b"Disabled" => TestStatus::Skipped,
+            b"Not Run" => TestStatus::Error,
+            _ => TestStatus::Failed,
+        };
+        let known = self.details.put(name.trim_ascii(), status, None).is_some();
+        if let (false, Some(said)) = (known, &mut self.said)
+            && status == TestStatus::Skipped
+        {
+            said.skipped += 1;
+            // Disabled ones were not in the total.
+            said.passed = said.passed.saturating_sub(u64::from(why == b"Skipped"));
+        }
+    }
+
+    fn settle(&mut self) {
+        self.listing = false;
+        if let Some(said) = self.said.take() {
+            self.counts += said;
+        }
+    }
+}
+
+/// `1/9 Test #1: name ....   Passed    0.00 sec`
+fn row(text: &[u8]) -> Option<(&[u8], TestStatus, Option<u64>)> {
+    let (_, rest) = number(text)?;
+    let (_, rest) = number(rest.strip_prefix(b"/")?)?;
+    let (_, rest) = number(
+        rest.trim_ascii_start().strip_prefix(b"Test")?.trim_ascii_start().strip_prefix(b"#")?,
+    )?;
+    let rest = rest.strip_prefix(b": ")?;
+    let (rest, time) = match rest.strip_suffix(b" sec").and_then(|rest| split_last(rest, b" ")) {
+        Some((rest, time)) => (rest.trim_ascii_end(), duration(&[time, b"s"].concat())),
+        None => (rest, None),
+    };
+    // The name is filled up with dots; the status follows them.
+    let (name, word) = match split(rest, b"***") {
+        Some((name, word)) => (name, word),
+        None => {
+            let (name, word) = split_last(rest, b".")?;
+            (name, word.trim_ascii())
+        }
+    };
+    let name = name.trim_ascii_end();
+    let dots = name.iter().rev().take_while(|byte| **byte == b'.').count();
+    let name = name[..name.len() - dots].trim_ascii_end();
+    let status = match word {
+        b"Passed" => TestStatus::Passed,
+        b"Skipped" | b"Not Run (Disabled)" => TestStatus::Skipped,
+        _ if word.starts_with(b"Not Run") => TestStatus::Error,
+        _ if [&b"Failed"[..], b"Timeout", b"Exception", b"Bad", b"Unable"]
+            .iter()
+            .any(|known| word.starts_with(known)) =>
+        {
+            TestStatus::Failed
+        }
+        _ if split(rest, b"***").is_some() => TestStatus::Failed,
+        _ => return None,
+    };
+    Some((name, status, time))
+}
+
+/// `38% tests passed, 5 tests failed out of 8`
+fn summary(text: &[u8]) -> Option<(u64, u64)> {
+    let (percent, rest) = number(text)?;
+    let (failed, rest) = number(rest.strip_prefix(b"% tests passed, ")?)?;
+    let rest = rest
+        .strip_prefix(b" tests failed out of ")
+        .or(rest.strip_prefix(b" test failed out of "))?;
+    let (total, rest) = number(rest)?;
+    (percent <= 100 && failed <= total && rest.is_empty()).then_some((failed, total))
+}

@@ -1,0 +1,45 @@
+//! One recogniser per framework.
+
+mod cargo;
+mod ctest;
+mod dotnet;
+mod go;
+mod jest;
+mod junit;
+mod mocha;
+mod nextest;
+pub(super) mod node;
+mod phpunit;
+mod pytest;
+mod rspec;
+mod surefire;
+mod tap;
+mod unittest;
+mod vitest;
+
+use super::recogniser::Recogniser;
+
+/// A recogniser, and with which one or two visible bytes the lines begin that it must see.
+type Entry = (Box<dyn Recogniser>, &'static [&'static [u8]]);
+
+/// All of them. Those that keep a test's output from the others come first.
+pub(super) fn all() -> Vec<Entry> {
+    vec![
+        (Box::<nextest::Nextest>::default(), nextest::BEGINNINGS),
+        (Box::<cargo::Cargo>::default(), cargo::BEGINNINGS),
+        (Box::<pytest::Pytest>::default(), pytest::BEGINNINGS),
+        (Box::<unittest::Unittest>::default(), unittest::BEGINNINGS),
+        (Box::<jest::Jest>::default(), jest::BEGINNINGS),
+        (Box::<vitest::Vitest>::default(), vitest::BEGINNINGS),
+        (Box::<mocha::Mocha>::default(), mocha::BEGINNINGS),
+        (Box::<node::Node>::default(), node::BEGINNINGS),
+        (Box::<tap::Tap>::default(), tap::BEGINNINGS),
+        (Box::<go::Go>::default(), go::BEGINNINGS),
+        (Box::<junit::Junit>::default(), junit::BEGINNINGS),
+        (Box::<dotnet::Dotnet>::default(), dotnet::BEGINNINGS),
+        (Box::<rspec::Rspec>::default(), rspec::BEGINNINGS),
+        (Box::<phpunit::Phpunit>::default(), phpunit::BEGINNINGS),
+        (Box::<ctest::Ctest>::default(), ctest::BEGINNINGS),
+        (Box::<surefire::Surefire>::default(), surefire::BEGINNINGS),
+    ]
+}

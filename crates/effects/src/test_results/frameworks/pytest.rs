@@ -1,0 +1,487 @@
+//! pytest, with and without `-q`, `-v`, `-rA` and xdist.
+//!
+//! A session ends with a line of counts. Between the `FAILURES`, `ERRORS` or `PASSES` bar and
+//! that line stands what tests printed, so there the last line of counts is the true one.
+
+use retake_types::{Confidence, Framework, Stream, TestStatus};
+use std::collections::HashMap;
+
+use crate::test_results::framework_results::{
+    Details, FrameworkResults, Message, TestCounts, add_problem, clipped,
+};
+use crate::test_results::limits::MAX_FAILURE_DETAILS;
+use crate::test_results::recogniser::{Attention, Line, Recogniser};
+use crate::test_results::token_parsing::{
+    duration, find, number, parts, split, split_last, thousandths,
+};
+
+pub(super) const BEGINNINGS: &[&[u8]] = &[
+    b"==", b"no", b"!!", b"__", b"[g", b"IN", b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"7", b"8",
+    b"9", b".", b"F", b"E", b"s", b"x", b"X",
+];
+
+#[derive(Default)]
+pub(super) struct Pytest {
+    stream: Option<Stream>,
+    session: Session,
+    counts: TestCounts,
+    details: Details,
+    problems: Vec<String>,
+    partial: bool,
+    confidence: Option<Confidence>,
+    finished: u64,
+    title: Option<Vec<u8>>,
+    message: Message,
+    shift: usize,
+    /// What failed tests said, by the title of their section.
+    messages: HashMap<Vec<u8>, Vec<u8>>,
+}
+
+#[derive(Default)]
+struct Session {
+    /// `test session starts` was seen.
+    opened: bool,
+    /// A section or progress that only pytest prints was seen.
+    evident: bool,
+    /// A bar with a known title was seen.
+    sections: bool,
+    within: Within,
+    /// Outcomes by letter, for `-qq`, which has no line of counts.
+    letters: TestCounts,
+    rows: TestCounts,
+    collected: Option<u64>,
+    summary: Option<TestCounts>,
+    stopped: bool,
+}
+
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+enum Within {
+    #[default]
+    Rows,
+    Output,
+    ShortSummary,
+    /// After a line of counts, which may still turn out to be what a test printed.
+    Ended,
+}
+
+impl Recogniser for Pytest {
+    fn line(&mut self, line: &Line<'_>) -> Attention {
+        if self.stream.is_none_or(|stream| stream == line.stream) {
+            self.see(line);
+        }
+        let opened = self.session.opened || self.session.evident;
+        let ours = self.stream == Some(line.stream);
+        match self.session.within {
+            Within::Output if ours => Attention::Alone,
+            Within::Rows if opened => Attention::All,
+            Within::Output | Within::ShortSummary => Attention::All,
+            Within::Rows | Within::Ended => Attention::Idle,
+        }
+    }
+
+    fn finish(mut self: Box<Self>, _exit: Option<i32>) -> Option<FrameworkResults> {
+        self.end_session();
+        let confidence = self.confidence?;
+        Some(FrameworkResults {
+            details: self.details,
+            problems: self.problems,
+            partial: self.partial,
+            ..FrameworkResults::new(Framework::Pytest, confidence, self.counts)
+        })
+    }
+}
+
+impl Pytest {
+    fn see(&mut self, line: &Line<'_>) {
+        let text = line.text;
+        if line.at_margin() && self.margin(line, text) {
+            return;
+        }
+        match self.session.within {
+            Within::Output => {
+                let said = text.strip_prefix(b"E").filter(|_| line.at_margin());
+                if let Some(said) = said.filter(|said| matches!(said.first(), None | Some(b' '))) {
+                    let blanks = said.iter().take_while(|byte| **byte == b' ').count();
+                    if self.message.is_empty() {
+                        self.shift = blanks;
+                    }
+                    self.message.line(&said[self.shift.min(blanks)..]);
+                } else if text.starts_with(b"[XPASS(strict)]") {
+                    self.message.line(text);
+                }
+            }
+            Within::Rows if self.session.opened => self.row(text),
+            _ => {}
+        }
+    }
+
+    /// LineSplitter that begin at the margin and mean something. Whether this was one.
+    fn margin(&mut self, line: &Line<'_>, text: &[u8]) -> bool {
+        match text.first() {
+            Some(b'=') => {
+                let Some(title) = between_bars(text, b'=') else { return false };
+                if let Some(tally) = summary(title) {
+                    self.ended(line, tally);
+                } else {
+                    self.bar(line, title);
+                }
+                true
+            }
+            Some(b'_') if matches!(self.session.within, Within::Output | Within::Ended) => {
+                let Some(title) = between_bars(text, b'_') else { return false };
+                self.end_message();
+                self.session.within = Within::Output;
+                self.title = Some(clipped(bare_title(title)).to_vec());
+                true
+            }
+            Some(b'!') if self.session.opened || self.session.evident => {
+                let Some(title) = between_bars(text, b'!') else { return false };
+                if title.starts_with(b"stopping after ") {
+                    self.session.stopped = true;
+                } else {
+                    add_problem(&mut self.problems, title);
+                }
+                true
+            }
+            Some(b'I') if text.starts_with(b"INTERNALERROR> ") && self.session.opened => {
+                add_problem(&mut self.problems, b"pytest: internal error");
+                true
+            }
+            Some(b'0'..=b'9' | b'n') if !self.session.opened => {
+                let Some(tally) = summary(text) else { return false };
+                self.ended(line, tally);
+                true
+            }
+            _ if self.session.within == Within::ShortSummary => {
+                self.short(text);
+                true
+            }
+            Some(b'.' | b'F' | b'E' | b's' | b'x' | b'X')
+                if self.session.within == Within::Rows || self.session.within == Within::Ended =>
+            {
+                self.quiet_progress(line, text)
+            }
+            _ => false,
+        }
+    }
+
+    fn bar(&mut self, line: &Line<'_>, title: &[u8]) {
+        match title {
+            b"test session starts" => {
+                // Inside of output it is what a test printed.
+                if self.session.within == Within::Output {
+                    return;
+                }
+                self.end_session();
+                self.session.opened = true;
+            }
+            b"FAILURES" | b"ERRORS" | b"PASSES" | b"XFAILURES" | b"XPASSES"
+            | b"warnings summary" => {
+                self.end_message();
+                self.session.evident = true;
+                self.session.sections = true;
+                self.session.within = Within::Output;
+            }
+            b"short test summary info" => {
+                self.end_message();
+                self.session.evident = true;
+                self.session.sections = true;
+                self.session.within = Within::ShortSummary;
+            }
+            _ => {
+                // Slowest durations, coverage and what plugins add: not rows.
+                if self.session.opened && self.session.within == Within::Rows {
+                    self.session.within = Within::Output;
+                }
+                return;
+            }
+        }
+        self.stream = Some(line.stream);
+    }
+
+    fn ended(&mut self, line: &Line<'_>, tally: TestCounts) {
+        self.end_message();
+        self.stream = Some(line.stream);
+        let session = &self.session;
+        // Alone at the margin it may be a quotation; a session of its own then.
+        if session.summary.is_some() && session.within == Within::Ended && !session.opened {
+            self.end_session();
+        }
+        self.session.summary = Some(tally);
+        self.session.within = Within::Ended;
+    }
+
+    fn end_session(&mut self) {
+        self.end_message();
+        let session = std::mem::take(&mut self.session);
+        let evident = session.opened || session.evident;
+        // Something of the session followed it, so a test had printed it.
+        let summary = session.summary.filter(|_| session.within == Within::Ended);
+        let (tally, confidence) = match summary {
+            Some(tally) if evident => (tally, Confidence::High),
+            Some(tally) => (tally, Confidence::Low),
+            None if session.letters.total() > 0 && !session.opened => {
+                let sure = if session.sections { Confidence::High } else { Confidence::Medium };
+                (session.letters, sure)
+            }
+            None if session.opened => (session.rows, Confidence::Medium),
+            None => return,
+        };
+        // A lone line of counts does not add to what real sessions said.
+        if confidence == Confidence::Low && self.confidence.is_some_and(|c| c > Confidence::Low) {
+            return;
+        }
+        if self.confidence == Some(Confidence::Low) && confidence > Confidence::Low {
+            self.counts = TestCounts::default();
+        }
+        self.counts += tally;
+        self.finished += 1;
+        self.confidence = Some(self.confidence.map_or(confidence, |before| {
+            if before == Confidence::Low { confidence } else { before.min(confidence) }
+        }));
+        let short = session.collected.is_some_and(|collected| tally.total() < collected);
+        self.partial |= session.opened && summary.is_none();
+        self.partial |= session.stopped && (short || session.collected.is_none());
+    }
+
+    /// `FE.xs [100%]`: what `-q` prints instead of a header and file names.
+    fn quiet_progress(&mut self, line: &Line<'_>, text: &[u8]) -> bool {
+        let (letters, rest) = split(text, b" ").unwrap_or((text, b""));
+        let percent = rest.trim_ascii().strip_prefix(b"[").and_then(|r| r.strip_suffix(b"%]"));
+        if percent.is_none_or(|p| number(p.trim_ascii()).is_none()) {
+            return false;
+        }
+        let Some(tally) = outcomes(letters) else { return false };
+        if self.session.within == Within::Ended {
+            self.end_session();
+        }
+        self.session.evident = true;
+        self.session.letters += tally;
+        self.stream = Some(line.stream);
+        true
+    }
+
+    fn row(&mut self, text: &[u8]) {
+        if let Some(rest) = text.strip_prefix(b"collecting ... ").or(Some(text))
+            && let Some(rest) = rest.strip_prefix(b"collected ")
+        {
+            self.session.collected = collected(rest);
+        } else if let Some(rest) = text.strip_prefix(b"[gw") {
+            self.worker_row(rest);
+        } else if let Some((items, b"]")) =
+            split(text, b" workers [").and_then(|(_, rest)| split(rest, b" items"))
+        {
+            self.session.collected = number(items).map(|(items, _)| items);
+        } else {
+            self.verbose_row(text);
+        }
+    }
+
+    /// `[gw0] [ 25%] PASSED file.py::name`
+    fn worker_row(&mut self, rest: &[u8]) {
+        let Some((_, rest)) = split(rest, b"] [") else { return };
+        let Some((_, rest)) = split(rest, b"] ") else { return };
+        let Some((word, name)) = split(rest, b" ") else { return };
+        if let Some(status) = status(word) {
+            self.count(name.trim_ascii(), status);
+        }
+    }
+
+    /// `file.py::name PASSED [ 25%]`, perhaps with a reason after the status.
+    fn verbose_row(&mut self, text: &[u8]) {
+        if find(text, b"::").is_none() {
+            return;
+        }
+        let mut row = text;
+        if let Some((before, progress)) = split_last(text, b" [")
+            && progress.ends_with(b"]")
+            && number(progress.trim_ascii_start()).is_some()
+        {
+            row = before.trim_ascii_end();
+        }
+        if let Some((before, _)) = split_last(row, b" (").filter(|_| row.ends_with(b")"))
+            && split_last(before, b" ").is_some_and(|(_, word)| status(word).is_some())
+        {
+            row = before;
+        }
+        // A reason that was cut to the width of the terminal, or has parentheses of its own.
+        for word in [&b" SKIPPED ("[..], b" XFAIL (", b" XPASS ("] {
+            if let Some((name, _)) = split(row, word) {
+                let word = &word[1..word.len() - 2];
+                if let Some(status) = status(word) {
+                    self.count(name, status);
+                }
+                return;
+            }
+        }
+        let Some((name, word)) = split_last(row, b" ") else { return };
+        if let Some(status) = status(word) {
+            self.count(name.trim_ascii(), status);
+        }
+    }
+
+    fn count(&mut self, name: &[u8], status: TestStatus) {
+        self.session.rows.count(status);
+        self.put(name, status);
+    }
+
+    fn put(&mut self, name: &[u8], status: TestStatus) {
+        // A test that passed and could not be taken down has both; the worse one stays.
+        let worse = self.details.get(name).is_none_or(|known| status > known.status);
+        if worse {
+            self.details.put(name, status, None);
+        }
+    }
+
+    /// A line of the short summary: `FAILED file.py::name - why`.
+    fn short(&mut self, text: &[u8]) {
+        let Some((word, rest)) = split(text, b" ") else { return };
+        let Some(status) = status(word) else { return };
+        if rest.starts_with(b"[") || rest.is_empty() {
+            return;
+        }
+        let (name, why) = before_reason(rest);
+        self.put(name, status);
+        if !status.is_failure() {
+            return;
+        }
+        let message = self.messages.remove(clipped(&title_of(name)));
+        self.details.explain(name, message.as_deref().unwrap_or(why));
+    }
+
+    fn end_message(&mut self) {
+        let message = self.message.take();
+        if let Some(title) = self.title.take()
+            && !message.is_empty()
+            && self.messages.len() < MAX_FAILURE_DETAILS
+        {
+            self.messages.entry(title).or_insert(message);
+        }
+    }
+}
+
+fn status(word: &[u8]) -> Option<TestStatus> {
+    match word {
+        b"PASSED" | b"XPASS" => Some(TestStatus::Passed),
+        b"FAILED" => Some(TestStatus::Failed),
+        b"ERROR" => Some(TestStatus::Error),
+        b"SKIPPED" | b"XFAIL" => Some(TestStatus::Skipped),
+        _ => None,
+    }
+}
+
+fn outcomes(letters: &[u8]) -> Option<TestCounts> {
+    let mut tally = TestCounts::default();
+    for letter in letters {
+        match letter {
+            b'.' | b'X' => tally.passed += 1,
+            b'F' | b'E' => tally.failed += 1,
+            b's' | b'x' => tally.skipped += 1,
+            b'R' => {}
+            _ => return None,
+        }
+    }
+    Some(tally)
+}
+
+/// `=== title ===`
+fn between_bars(text: &[u8], bar: u8) -> Option<&[u8]> {
+    let left = text.iter().take_while(|byte| **byte == bar).count();
+    let right = text.iter().rev().take_while(|byte| **byte == bar).count();
+    if left == 0 || right == 0 || left + right + 3 > text.len() {
+        return None;
+    }
+    text[left..text.len() - right].strip_prefix(b" ")?.strip_suffix(b" ")
+}
+
+/// `13 items / 1 error / 1 deselected / 12 selected`
+fn collected(text: &[u8]) -> Option<u64> {
+    let mut items = None;
+    for part in parts(text, b'/') {
+        let (count, what) = number(part)?;
+        match what {
+            b" items" | b" item" => items = items.or(Some(count)),
+            b" selected" => items = Some(count),
+            _ => {}
+        }
+    }
+    items
+}
+
+/// `2 failed, 7 passed, 1 error in 0.06s (0:02:05)`, to its end.
+fn summary(text: &[u8]) -> Option<TestCounts> {
+    if !text.starts_with(b"no tests ran") {
+        let (_, rest) = number(text)?;
+        rest.strip_prefix(b" ").filter(|rest| rest.first().is_some_and(u8::is_ascii_lowercase))?;
+    }
+    let (counts, time) = split_last(text, b" in ")?;
+    let time = time.strip_suffix(b")").and_then(|t| split(t, b" (")).map_or(time, |(t, _)| t);
+    if duration(time).is_none() && thousandths(time).is_none_or(|(_, rest)| rest != b" seconds") {
+        return None;
+    }
+    let mut tally = TestCounts::default();
+    if counts == b"no tests ran" {
+        return Some(tally);
+    }
+    for part in parts(counts, b',') {
+        let (count, what) = number(part)?;
+        match what {
+            b" passed" | b" xpassed" => tally.passed += count,
+            b" failed" | b" error" | b" errors" => tally.failed += count,
+            b" skipped" | b" xfailed" => tally.skipped += count,
+            b" deselected" | b" warning" | b" warnings" | b" rerun" | b" subtests passed"
+            | b" subtests failed" | b" subtests skipped" => {}
+            _ => return None,
+        }
+    }
+    Some(tally)
+}
+
+/// Splits `file.py::name[a - b] - why` where the reason begins.
+fn before_reason(text: &[u8]) -> (&[u8], &[u8]) {
+    let last_shut = memchr::memrchr(b']', text);
+    let mut depth = 0usize;
+    let mut from = 0;
+    while let Some(at) = find(&text[from..], b" - ") {
+        let at = from + at;
+        for byte in &text[from..at] {
+            match byte {
+                b'[' => depth += 1,
+                b']' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+        }
+        if depth == 0 || last_shut.is_none_or(|shut| shut < at) {
+            return (&text[..at], &text[at + 3..]);
+        }
+        from = at + 3;
+    }
+    (text, b"")
+}
+
+/// A section's title without where it went wrong.
+fn bare_title(title: &[u8]) -> &[u8] {
+    [&b"ERROR at setup of "[..], b"ERROR at teardown of ", b"ERROR collecting "]
+        .iter()
+        .find_map(|prefix| title.strip_prefix(*prefix))
+        .unwrap_or(title)
+}
+
+/// How the failure sections name a test: `Class.name` for `file.py::Class::name`.
+fn title_of(name: &[u8]) -> Vec<u8> {
+    let Some((_, inner)) = split(name, b"::") else { return name.to_vec() };
+    let (path, parameters) = match memchr::memchr(b'[', inner) {
+        Some(at) => inner.split_at(at),
+        None => (inner, &b""[..]),
+    };
+    let mut title = Vec::with_capacity(inner.len());
+    let mut rest = path;
+    while let Some((part, after)) = split(rest, b"::") {
+        title.extend_from_slice(part);
+        title.push(b'.');
+        rest = after;
+    }
+    title.extend_from_slice(rest);
+    title.extend_from_slice(parameters);
+    title
+}

@@ -1,0 +1,166 @@
+//! Finds test results in the bytes that a run prints: gives each line to the recognisers that may
+//! need it.
+//!
+//! Speed comes from not looking: a line goes only to recognisers that named its first visible
+//! bytes, or asked for every line because they are inside something. Knows no framework's format.
+
+use std::sync::LazyLock;
+
+use super::combine_results::combine_results;
+use super::frameworks;
+use super::indented_titles::IndentedTitles;
+use super::line_splitter::{LineSplitter, strip_escapes};
+use super::recogniser::{Attention, Line, Recogniser};
+use super::reports::Report;
+use retake_types::{Stream, TestResults};
+
+/// Finds test results in what a run prints, while it prints it.
+///
+/// Memory is bounded whatever the input.
+pub struct TestOutputParser {
+    lines: [LineSplitter; 2],
+    dispatch: Dispatch,
+}
+
+/// Who wants lines that begin with two bytes, one bit each. Made once: an agent's tools print
+/// thousands of short texts, each looked through by itself.
+static BEGINNINGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
+    let mut by_beginning = vec![0; 1 << 16].into_boxed_slice();
+    for (bit, (_, beginnings)) in frameworks::all().into_iter().enumerate() {
+        for beginning in beginnings {
+            let from = beginning_of(beginning);
+            // A single byte goes with any second one.
+            let to = if beginning.len() == 1 { from + 0x100 } else { from + 1 };
+            by_beginning[from..to].iter_mut().for_each(|wanted| *wanted |= 1 << bit);
+        }
+    }
+    // An escape hides what is visible first.
+    for other in 0..=0xffusize {
+        by_beginning[0x1b << 8 | other] = u32::MAX;
+        by_beginning[other << 8 | 0x1b] = u32::MAX;
+    }
+    by_beginning
+});
+
+struct Dispatch {
+    recognisers: Vec<Box<dyn Recogniser>>,
+    by_beginning: &'static [u32],
+    attentive: u32,
+    /// Who has a stream to itself.
+    alone: [u32; 2],
+    titles: [IndentedTitles; 2],
+    after_blank: [bool; 2],
+    clean: Vec<u8>,
+}
+
+impl Default for TestOutputParser {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl TestOutputParser {
+    pub fn new() -> Self {
+        let all = frameworks::all();
+        let recognisers = all.into_iter().map(|(recogniser, _)| recogniser).collect();
+        let dispatch = Dispatch {
+            recognisers,
+            by_beginning: &BEGINNINGS,
+            attentive: 0,
+            alone: [0; 2],
+            titles: [IndentedTitles::default(), IndentedTitles::default()],
+            after_blank: [false; 2],
+            clean: Vec::new(),
+        };
+        Self { lines: [LineSplitter::default(), LineSplitter::default()], dispatch }
+    }
+
+    /// Takes the next bytes of a stream. Where they are split makes no difference.
+    pub fn push(&mut self, stream: Stream, bytes: &[u8]) {
+        let dispatch = &mut self.dispatch;
+        self.lines[stream as usize].push(bytes, |line| dispatch.line(stream, line));
+    }
+
+    /// Ends the run. `exit_code` is `None` if it did not exit by itself.
+    ///
+    /// `None`: nothing showed that tests ran.
+    pub fn finish(mut self, exit_code: Option<i32>, reports: Vec<Report>) -> Option<TestResults> {
+        let dispatch = &mut self.dispatch;
+        self.lines[0].flush(|line| dispatch.line(Stream::Stdout, line));
+        self.lines[1].flush(|line| dispatch.line(Stream::Stderr, line));
+        let found = self.dispatch.recognisers.into_iter();
+        let found = found.filter_map(|recogniser| recogniser.finish(exit_code)).collect();
+        combine_results(found, reports, exit_code)
+    }
+}
+
+impl Dispatch {
+    #[inline]
+    fn line(&mut self, stream: Stream, raw: &[u8]) {
+        let of_stream = stream as usize;
+        let indent = indentation(raw);
+        let text = &raw[indent..];
+        if self.interested(of_stream, text) != 0 {
+            self.show(stream, raw);
+        } else if indent > 1 && !text.is_empty() {
+            self.titles[of_stream].line(indent, text, self.after_blank[of_stream]);
+        }
+        self.after_blank[of_stream] = text.is_empty();
+    }
+
+    #[inline]
+    fn interested(&self, of_stream: usize, text: &[u8]) -> u32 {
+        match self.alone[of_stream] {
+            0 if text.is_empty() => self.attentive,
+            0 => self.by_beginning[beginning_of(text)] | self.attentive,
+            alone => alone,
+        }
+    }
+
+    /// The line is worth a closer look.
+    fn show(&mut self, stream: Stream, raw: &[u8]) {
+        let of_stream = stream as usize;
+        let mut clean = std::mem::take(&mut self.clean);
+        let whole = if memchr::memchr(0x1b, raw).is_some() {
+            strip_escapes(raw, &mut clean);
+            clean.trim_ascii_end()
+        } else {
+            raw.trim_ascii_end()
+        };
+        let indent = indentation(whole);
+        let text = &whole[indent..];
+        let after_blank = self.after_blank[of_stream];
+        let mut left = self.interested(of_stream, text);
+        let titles = &self.titles[of_stream];
+        let line = Line { stream, whole, text, indent, after_blank, titles };
+        while left != 0 {
+            let bit = left & left.wrapping_neg();
+            left ^= bit;
+            let Some(recogniser) = self.recognisers.get_mut(bit.trailing_zeros() as usize) else {
+                break;
+            };
+            let attention = recogniser.line(&line);
+            match attention {
+                Attention::Idle => self.attentive &= !bit,
+                Attention::All | Attention::Alone => self.attentive |= bit,
+            }
+            match attention {
+                Attention::Alone => self.alone[of_stream] = bit,
+                Attention::Idle | Attention::All => self.alone[of_stream] &= !bit,
+            }
+        }
+        if indent > 1 && !text.is_empty() {
+            self.titles[of_stream].line(indent, text, after_blank);
+        }
+        self.clean = clean;
+    }
+}
+
+fn beginning_of(text: &[u8]) -> usize {
+    let byte = |at: usize| text.get(at).map_or(0, |byte| usize::from(*byte));
+    byte(0) << 8 | byte(1)
+}
+
+fn indentation(line: &[u8]) -> usize {
+    line.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count()
+}

@@ -1,0 +1,189 @@
+//! Finds report files: at the tools' default paths, and by globs the user gave.
+//!
+//! Goes along each glob directory by directory, so a glob costs what it names and not a walk
+//! over the whole tree; `**` is bounded and stays out of `.git` and `node_modules`, `*` also of
+//! other hidden directories. This happens after every run whose tests are asked for, so the default
+//! globs are compiled once and a directory is read once.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::LazyLock;
+
+use globset::{Glob, GlobMatcher};
+
+use super::{MAX_REPORTS, ReportError};
+
+/// Entries looked at for all default globs, and for one glob of the user, at most.
+const MAX_ENTRIES: usize = 100_000;
+const MAX_DEPTH: usize = 24;
+
+const DEFAULT_GLOBS: [&str; 21] = [
+    "target/nextest/*/junit.xml",
+    "target/surefire-reports/TEST-*.xml",
+    "target/failsafe-reports/TEST-*.xml",
+    "*/target/surefire-reports/TEST-*.xml",
+    "*/target/failsafe-reports/TEST-*.xml",
+    "*/*/target/surefire-reports/TEST-*.xml",
+    "build/test-results/*/TEST-*.xml",
+    "*/build/test-results/*/TEST-*.xml",
+    "junit.xml",
+    "junit-*.xml",
+    "test-results.xml",
+    "test-report.xml",
+    "test-results/*.xml",
+    "test-results/*/*.xml",
+    "test-reports/*.xml",
+    "reports/junit*.xml",
+    "rspec.xml",
+    "TestResults/*.trx",
+    "*/TestResults/*.trx",
+    "*/*/TestResults/*.trx",
+    "TestResults/*/*.trx",
+];
+
+static DEFAULT_PARTS: LazyLock<Vec<Vec<Part>>> = LazyLock::new(|| {
+    let compiled = DEFAULT_GLOBS.iter().map(|glob| parts(glob));
+    compiled.collect::<Result<_, _>>().expect("the default globs are valid")
+});
+
+#[derive(Debug)]
+enum Part {
+    Name(String),
+    Match(GlobMatcher),
+    AnyDepth,
+}
+
+/// The files that `wanted` accepts, each once, in order.
+pub(super) fn find_files(
+    root: &Path,
+    extra: &[String],
+    wanted: impl Fn(&Path) -> bool,
+) -> Result<Vec<PathBuf>, ReportError> {
+    let mut walk =
+        Walk { wanted: &wanted, left: MAX_ENTRIES, found: Vec::new(), read: HashMap::new() };
+    walk.entries(root);
+    for parts in DEFAULT_PARTS.iter() {
+        walk.along(root, parts, 0);
+    }
+    for glob in extra {
+        let parts = parts(glob)?;
+        walk.left = MAX_ENTRIES;
+        // An absolute glob replaces the root, as a path does.
+        let start = if glob.starts_with('/') { Path::new("/") } else { root };
+        walk.along(start, &parts, 0);
+    }
+    let mut found = walk.found;
+    found.sort();
+    found.dedup();
+    found.truncate(MAX_REPORTS);
+    Ok(found)
+}
+
+fn parts(glob: &str) -> Result<Vec<Part>, ReportError> {
+    let part = |text: &str| {
+        if text == "**" {
+            Ok(Part::AnyDepth)
+        } else if text.contains(['*', '?', '[', '{', '\\']) {
+            let fail = |source| ReportError::Glob { glob: glob.to_owned(), source };
+            Ok(Part::Match(Glob::new(text).map_err(fail)?.compile_matcher()))
+        } else {
+            Ok(Part::Name(text.to_owned()))
+        }
+    };
+    glob.split('/').filter(|text| !text.is_empty() && *text != ".").map(part).collect()
+}
+
+/// A directory's entries in order, and which are directories.
+type Entries = Rc<[(PathBuf, bool)]>;
+
+struct Walk<'a, W> {
+    wanted: &'a W,
+    left: usize,
+    found: Vec<PathBuf>,
+    read: HashMap<PathBuf, Entries>,
+}
+
+impl<W: Fn(&Path) -> bool> Walk<'_, W> {
+    fn along(&mut self, directory: &Path, parts: &[Part], depth: usize) {
+        let Some((part, rest)) = parts.split_first() else { return };
+        if depth > MAX_DEPTH || self.found.len() > 4 * MAX_REPORTS {
+            return;
+        }
+        match part {
+            Part::Name(name) => {
+                let path = directory.join(name);
+                // Most paths do not exist, and looking into a list costs less than asking the kernel.
+                let known = self.read.get(directory).filter(|_| name != "..");
+                if known.is_some_and(|known| !holds(known, &path)) {
+                    return;
+                }
+                if rest.is_empty() {
+                    self.offer(path);
+                } else {
+                    self.along(&path, rest, depth + 1);
+                }
+            }
+            Part::Match(matcher) => {
+                for (path, is_directory) in self.entries(directory).iter() {
+                    let matches = path.file_name().is_some_and(|name| matcher.is_match(name));
+                    if matches && rest.is_empty() {
+                        self.offer(path.clone());
+                    } else if matches && *is_directory && !(left_out(path) || hidden(path)) {
+                        self.along(path, rest, depth + 1);
+                    }
+                }
+            }
+            Part::AnyDepth => {
+                self.along(directory, rest, depth + 1);
+                for (path, is_directory) in self.entries(directory).iter() {
+                    if *is_directory && !left_out(path) {
+                        self.along(path, parts, depth + 1);
+                    }
+                }
+            }
+        }
+    }
+
+    fn offer(&mut self, path: PathBuf) {
+        if (self.wanted)(&path) {
+            self.found.push(path);
+        }
+    }
+
+    /// Links to directories are none, so there are no loops.
+    fn entries(&mut self, directory: &Path) -> Entries {
+        if let Some(known) = self.read.get(directory) {
+            return known.clone();
+        }
+        let mut found: Vec<_> = match std::fs::read_dir(directory) {
+            Ok(entries) => entries
+                .flatten()
+                .take(self.left)
+                .map(|entry| (entry.path(), entry.file_type().is_ok_and(|kind| kind.is_dir())))
+                .collect(),
+            // What cannot be listed may still hold a file whose name is known.
+            Err(_) => return Entries::default(),
+        };
+        self.left -= found.len();
+        found.sort();
+        let found = Entries::from(found);
+        // One that was cut off does not say what is not there.
+        if self.left > 0 {
+            self.read.insert(directory.to_owned(), found.clone());
+        }
+        found
+    }
+}
+
+fn holds(entries: &Entries, path: &Path) -> bool {
+    entries.binary_search_by(|(entry, _)| entry.as_path().cmp(path)).is_ok()
+}
+
+fn left_out(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == ".git" || name == "node_modules")
+}
+
+fn hidden(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
+}

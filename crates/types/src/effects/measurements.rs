@@ -1,0 +1,55 @@
+//! What one iteration of a matrix measured.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Map;
+
+/// Whether a lower or a higher value of a metric is better.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Better {
+    #[default]
+    Lower,
+    Higher,
+}
+
+/// One value of one run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Metric {
+    pub value: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub better: Option<Better>,
+}
+
+/// All values of one run, by name.
+pub type Metrics = BTreeMap<String, Metric>;
+
+/// What one iteration of a matrix measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Measurements {
+    pub metrics: Metrics,
+    /// How many iterations of its cell were planned at the time. Not a label, since labels are
+    /// indexed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planned: Option<u64>,
+    /// What the command reported and could not be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+impl Measurements {
+    pub(super) fn map_strings(&mut self, map: Map<'_>) {
+        let Self { metrics, planned: _, notes } = self;
+        let mapped = std::mem::take(metrics).into_iter().map(|(name, metric)| {
+            let Metric { value, unit, better } = metric;
+            (map(&name), Metric { value, unit: unit.map(|unit| map(&unit)), better })
+        });
+        *metrics = mapped.collect();
+        super::map_strings(notes, map);
+    }
+}

@@ -1,0 +1,362 @@
+//! Results of the tests that a run ran: totals, and as many details as fit.
+
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::{Map, map_strings};
+
+/// How the tests of one run went.
+///
+/// `total` is always `passed + failed + skipped`, also when details had to be left out.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TestResults {
+    #[serde(default)]
+    pub framework: Framework,
+    #[serde(default = "Confidence::of_old_records")]
+    pub confidence: Confidence,
+    #[serde(default)]
+    pub source: ResultsSource,
+    #[serde(default)]
+    pub unit: CountedUnit,
+    #[serde(default)]
+    pub total: u64,
+    #[serde(default)]
+    pub passed: u64,
+    /// Includes tests with status [`TestStatus::Error`].
+    #[serde(default)]
+    pub failed: u64,
+    /// Includes expected failures, todo, pending, ignored and incomplete ones.
+    #[serde(default)]
+    pub skipped: u64,
+    /// More tests would have run: the run was cut short, or its end was not seen.
+    #[serde(default)]
+    pub partial: bool,
+    /// What went wrong outside of any test: a compile error, a plan that was not kept.
+    #[serde(default)]
+    pub problems: Vec<String>,
+    #[serde(default)]
+    pub details: Vec<TestDetail>,
+    /// Tests that were listed by name but are not in `details`, for lack of room.
+    #[serde(default)]
+    pub details_omitted: u64,
+}
+
+/// One test.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TestDetail {
+    pub name: String,
+    pub status: TestStatus,
+    /// `None` where the runner does not say; otherwise rounded up, never 0.
+    #[serde(default)]
+    pub duration_ms: Option<u64>,
+    #[serde(default)]
+    pub error: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TestStatus {
+    Passed,
+    Failed,
+    Skipped,
+    /// Could not be carried out: counts as failed.
+    Error,
+}
+
+/// The test framework that the results come from.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Framework {
+    Cargo,
+    Nextest,
+    Pytest,
+    Unittest,
+    Jest,
+    Vitest,
+    Mocha,
+    Node,
+    Go,
+    /// JUnit XML by a tool that does not give itself away.
+    Junit,
+    Tap,
+    Dotnet,
+    Rspec,
+    Phpunit,
+    Ctest,
+    Surefire,
+    /// Several of them in one run, summed.
+    Mixed,
+    /// Not in the record, or one that a later version of retake knows.
+    #[default]
+    #[serde(other)]
+    Other,
+}
+
+/// How sure it is that these are the results of this run's tests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Confidence {
+    /// A lone line that looks like a summary, or one at odds with the exit code.
+    Low,
+    /// Summary or rows, but not both, or they do not add up.
+    Medium,
+    /// Summary, rows and exit code agree, or a machine report says so.
+    High,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResultsSource {
+    /// What the run printed.
+    #[default]
+    Output,
+    /// Report files.
+    Report,
+    /// Both, of different tests.
+    Both,
+}
+
+/// What was counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CountedUnit {
+    #[default]
+    Tests,
+    /// Some of the counted things are packages: `go test` without `-v` names no passing test.
+    Packages,
+}
+
+impl TestResults {
+    pub fn new(framework: Framework) -> Self {
+        Self {
+            framework,
+            confidence: Confidence::High,
+            source: ResultsSource::default(),
+            unit: CountedUnit::default(),
+            total: 0,
+            passed: 0,
+            failed: 0,
+            skipped: 0,
+            partial: false,
+            problems: Vec::new(),
+            details: Vec::new(),
+            details_omitted: 0,
+        }
+    }
+
+    /// Results of exactly these tests.
+    pub fn from_details(framework: Framework, details: Vec<TestDetail>) -> Self {
+        let count = |counts: fn(TestStatus) -> bool| {
+            details.iter().filter(|d| counts(d.status)).count() as u64
+        };
+        let passed = count(|status| status == TestStatus::Passed);
+        let failed = count(TestStatus::is_failure);
+        let skipped = count(|status| status == TestStatus::Skipped);
+        Self {
+            total: passed + failed + skipped,
+            passed,
+            failed,
+            skipped,
+            details,
+            ..Self::new(framework)
+        }
+    }
+
+    /// Some test passed, none failed, none is missing and nothing else went wrong.
+    pub fn all_passed(&self) -> bool {
+        self.passed > 0 && self.failed == 0 && !self.partial && self.problems.is_empty()
+    }
+
+    /// Percentage of all tests that passed; of no tests there is none.
+    pub fn success_rate(&self) -> Option<f64> {
+        (self.total > 0).then(|| self.passed as f64 / self.total as f64 * 100.0)
+    }
+
+    pub(super) fn map_strings(&mut self, map: Map<'_>) {
+        let Self {
+            framework: _,
+            confidence: _,
+            source: _,
+            unit: _,
+            total: _,
+            passed: _,
+            failed: _,
+            skipped: _,
+            partial: _,
+            problems,
+            details,
+            details_omitted: _,
+        } = self;
+        map_strings(problems, map);
+        for TestDetail { name, status: _, duration_ms: _, error } in details {
+            *name = map(name);
+            if let Some(error) = error {
+                *error = map(error);
+            }
+        }
+    }
+}
+
+impl TestStatus {
+    pub const ALL: [Self; 4] = [Self::Passed, Self::Failed, Self::Skipped, Self::Error];
+
+    pub fn is_failure(self) -> bool {
+        matches!(self, Self::Failed | Self::Error)
+    }
+
+    /// `None` for a test that was skipped.
+    pub fn passed(self) -> Option<bool> {
+        match self {
+            Self::Passed => Some(true),
+            Self::Failed | Self::Error => Some(false),
+            Self::Skipped => None,
+        }
+    }
+}
+
+impl Framework {
+    /// The word used in JSON and on screen.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cargo => "cargo",
+            Self::Nextest => "nextest",
+            Self::Pytest => "pytest",
+            Self::Unittest => "unittest",
+            Self::Jest => "jest",
+            Self::Vitest => "vitest",
+            Self::Mocha => "mocha",
+            Self::Node => "node",
+            Self::Go => "go",
+            Self::Junit => "junit",
+            Self::Tap => "tap",
+            Self::Dotnet => "dotnet",
+            Self::Rspec => "rspec",
+            Self::Phpunit => "phpunit",
+            Self::Ctest => "ctest",
+            Self::Surefire => "surefire",
+            Self::Mixed => "mixed",
+            Self::Other => "other",
+        }
+    }
+}
+
+impl std::fmt::Display for Framework {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Confidence {
+    fn of_old_records() -> Self {
+        Self::Medium
+    }
+}
+
+impl Serialize for TestResults {
+    /// By hand because of `allPassed` and `successRate`, which are derived and so are not read
+    /// back.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut shape = serializer.serialize_struct("TestResults", 14)?;
+        shape.serialize_field("framework", &self.framework)?;
+        shape.serialize_field("confidence", &self.confidence)?;
+        shape.serialize_field("source", &self.source)?;
+        shape.serialize_field("unit", &self.unit)?;
+        shape.serialize_field("total", &self.total)?;
+        shape.serialize_field("passed", &self.passed)?;
+        shape.serialize_field("failed", &self.failed)?;
+        shape.serialize_field("skipped", &self.skipped)?;
+        shape.serialize_field("allPassed", &self.all_passed())?;
+        shape.serialize_field("successRate", &self.success_rate())?;
+        shape.serialize_field("partial", &self.partial)?;
+        shape.serialize_field("problems", &self.problems)?;
+        shape.serialize_field("details", &self.details)?;
+        shape.serialize_field("detailsOmitted", &self.details_omitted)?;
+        shape.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn detail(name: &str, status: TestStatus) -> TestDetail {
+        TestDetail { name: name.into(), status, duration_ms: None, error: None }
+    }
+
+    #[test]
+    fn shape_is_the_documented_one() {
+        let mut results = TestResults::from_details(
+            Framework::Pytest,
+            vec![detail("a", TestStatus::Passed), detail("b", TestStatus::Error)],
+        );
+        results.details[1].error = Some("boom".into());
+        results.details[0].duration_ms = Some(3);
+        let json = serde_json::to_value(&results).unwrap();
+        assert_eq!(
+            json,
+            serde_json::json!({
+                "framework": "pytest", "confidence": "high", "source": "output", "unit": "tests",
+                "total": 2, "passed": 1, "failed": 1, "skipped": 0,
+                "allPassed": false, "successRate": 50.0,
+                "partial": false, "problems": [],
+                "details": [
+                    {"name": "a", "status": "passed", "durationMs": 3, "error": null},
+                    {"name": "b", "status": "error", "durationMs": null, "error": "boom"},
+                ],
+                "detailsOmitted": 0,
+            })
+        );
+        assert_eq!(serde_json::from_value::<TestResults>(json).unwrap(), results);
+    }
+
+    #[test]
+    fn words_on_screen_are_the_words_in_json() {
+        for framework in [
+            Framework::Cargo,
+            Framework::Nextest,
+            Framework::Pytest,
+            Framework::Unittest,
+            Framework::Jest,
+            Framework::Vitest,
+            Framework::Mocha,
+            Framework::Node,
+            Framework::Go,
+            Framework::Junit,
+            Framework::Tap,
+            Framework::Dotnet,
+            Framework::Rspec,
+            Framework::Phpunit,
+            Framework::Ctest,
+            Framework::Surefire,
+            Framework::Mixed,
+            Framework::Other,
+        ] {
+            assert_eq!(serde_json::to_value(framework).unwrap(), framework.as_str());
+        }
+    }
+
+    #[test]
+    fn no_tests_are_no_success() {
+        let none = TestResults::new(Framework::Cargo);
+        assert!(!none.all_passed());
+        assert_eq!(none.success_rate(), None);
+        assert!(serde_json::to_value(&none).unwrap()["successRate"].is_null());
+        let skipped =
+            TestResults::from_details(Framework::Cargo, vec![detail("a", TestStatus::Skipped)]);
+        assert!(!skipped.all_passed());
+        assert_eq!(skipped.success_rate(), Some(0.0));
+    }
+
+    #[test]
+    fn a_problem_or_a_cut_is_no_success() {
+        let good =
+            TestResults::from_details(Framework::Cargo, vec![detail("a", TestStatus::Passed)]);
+        assert!(good.all_passed());
+        assert!(!TestResults { partial: true, ..good.clone() }.all_passed());
+        assert!(!TestResults { problems: vec!["compile error".into()], ..good }.all_passed());
+    }
+}
