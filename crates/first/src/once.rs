@@ -8,17 +8,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::channel::Message;
-use crate::model::Tree;
-use crate::namespace::Namespace;
-use crate::operation::{Entry, Recording};
 use crate::plan::Executed;
 use crate::process::{self, Launch};
-use crate::record::RecordError;
-use crate::scratch::Scratch;
 use crate::state::State;
 use crate::trace::Trace;
 use crate::verdict::{self, Ending, Execution};
-use crate::verify::mountable;
+use retake_crash::model::Tree;
+use retake_crash::mount_namespace::MountNamespace;
+use retake_crash::operation::{Entry, Recording};
+use retake_crash::recorder::RecordError;
+use retake_crash::scratch::Scratch;
+use retake_crash::verify::mountable;
 
 #[derive(Debug)]
 pub(crate) struct Once {
@@ -58,7 +58,7 @@ pub(crate) struct Stand {
     /// Where the check sees it.
     pub(crate) seen: PathBuf,
     pub(crate) acks: PathBuf,
-    pub(crate) namespace: Option<Namespace>,
+    pub(crate) namespace: Option<MountNamespace>,
 }
 
 impl Once {
@@ -82,7 +82,7 @@ impl Once {
             });
         }
         // States stand there from now on.
-        crate::scratch::emptied(&root).map_err(failed)?;
+        retake_crash::scratch::emptied(&root).map_err(failed)?;
         let mounted = mountable(scratch.path(), &above).is_ok();
         let mut tree = Tree::new(&recorded.recording.initial);
         let (mut points, mut acks) = (Vec::new(), 0);
@@ -152,7 +152,7 @@ impl Stands {
         let above = self.scratch.path().join(name);
         let directory = above.join(root.file_name().unwrap_or("work".as_ref()));
         fs::create_dir_all(&directory)?;
-        crate::materialise::materialise(tree, &directory)?;
+        retake_crash::materialise(tree, &directory)?;
         let promised: Vec<Vec<u8>> = self
             .recording
             .entries
@@ -164,8 +164,9 @@ impl Stands {
             .take(acks)
             .collect();
         let file = self.scratch.path().join(format!("{name}.acks"));
-        fs::write(&file, crate::verify::lines(&promised))?;
-        let namespace = self.mounted.then(|| Namespace::new(&above, &self.here)).transpose()?;
+        fs::write(&file, retake_crash::verify::lines(&promised))?;
+        let namespace =
+            self.mounted.then(|| MountNamespace::new(&above, &self.here)).transpose()?;
         let seen = if self.mounted { root.clone() } else { directory.clone() };
         Ok(Stand { above, directory, seen, acks: file, namespace })
     }
@@ -175,12 +176,12 @@ impl Stand {
     /// Leaves what the check made of it in another directory, for people.
     pub(crate) fn keep(&self, to: &Path) -> io::Result<()> {
         fs::create_dir(to)?;
-        let tree = crate::record::tree_of(&self.directory)?;
-        crate::materialise::materialise(&tree, to)
+        let tree = retake_crash::recorder::tree_of(&self.directory)?;
+        retake_crash::materialise(&tree, to)
     }
 
     pub(crate) fn remove(&self) -> io::Result<()> {
         fs::remove_file(&self.acks)?;
-        crate::place::remove_tree(&self.above)
+        retake_crash::scratch::remove_tree(&self.above)
     }
 }

@@ -7,8 +7,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use first::model::{State as CrashState, States, Tree};
 use jiff::Timestamp;
+use retake_crash::model::{State as CrashState, States, Tree};
 use retake_engine::{Keeper, Session, Settings, quote};
 use retake_store::Store;
 use retake_types::Kind;
@@ -85,7 +85,8 @@ impl<'a> Elsewhere<'a> {
         let coverage = states.coverage().clone();
         let total = coverage.distinct_states();
         let size = share::size(total, begun.elapsed(), took);
-        let log = first::log::write(Vec::new(), recording).map_err(|error| refused(&error))?;
+        let log =
+            retake_crash::log::write(Vec::new(), recording).map_err(|error| refused(&error))?;
         let topic = topic(exploration, &log);
         let loop_id = chronicle.id;
         let store = chronicle.store().ok_or_else(|| {

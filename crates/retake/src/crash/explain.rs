@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use first::model::{Explainer, State, rebuild, shown};
+use retake_crash::model::{Explainer, State, rebuild, shown};
 
 use super::explore::{Exploration, acks};
 use super::finding::Finding;

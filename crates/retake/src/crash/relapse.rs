@@ -6,10 +6,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Mutex;
 
-use first::model::{Explainer, Model, Options, State, StateKey, States, rebuild, shown};
-use first::operation::{Entry, Recording};
-use first::record::{Ended, RecordError};
-use first::verify::{Case, Pool, Verifier};
+use retake_crash::model::{Explainer, Model, Options, State, StateKey, States, rebuild, shown};
+use retake_crash::operation::{Entry, Recording};
+use retake_crash::recorder::{Ended, RecordError};
+use retake_crash::verify::{Case, Pool, Verifier};
 
 use super::explore::lock;
 use super::finding::Finding;
@@ -160,7 +160,7 @@ impl<'a> Relapses<'a> {
         if failing.is_empty() {
             return Ok(());
         }
-        let bad = |error: first::model::BadGlob| io::Error::other(error.to_string());
+        let bad = |error: retake_crash::model::BadGlob| io::Error::other(error.to_string());
         let mut explainer =
             Explainer::new(recording, self.model, &self.options).map_err(bad)?.of_recovery();
         for state in failing {

@@ -7,7 +7,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use first::model::Tree;
+use retake_crash::model::Tree;
 use retake_engine::{
     Attach, Cancel, Command, Detach, Event, Keeper, Problem, Request, Session, Settings, Stdin,
 };
@@ -126,7 +126,7 @@ impl Station {
             clear(&self.state)?;
         }
         self.used = true;
-        first::materialise(tree, &self.state)
+        retake_crash::materialise(tree, &self.state)
     }
 
     pub(crate) fn check(&mut self, check: &Check, scene: Scene<'_>) -> io::Result<Verdict> {

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use first::model::{Tree, quoted as name, shown};
-use first::operation::{Action, Entry, Kind, Node, Operation, Place, Recording, WriteSync};
+use retake_crash::model::{Tree, quoted as name, shown};
+use retake_crash::operation::{Action, Entry, Kind, Node, Operation, Place, Recording, WriteSync};
 use serde::Serialize;
 
 /// One line of the timeline.

@@ -3,10 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
-use first::log::LogError;
-use first::model::BadGlob;
-use first::operation::{Action, Entry, Recording};
-use first::record::{Ended, RecordError};
+use retake_crash::log::LogError;
+use retake_crash::model::BadGlob;
+use retake_crash::operation::{Action, Entry, Recording};
+use retake_crash::recorder::{Ended, RecordError};
 use retake_types::signal_name;
 
 #[derive(Debug, thiserror::Error)]

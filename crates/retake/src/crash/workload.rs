@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use first::operation::Recording;
-use first::record::{Ended, RecordError};
 use jiff::Timestamp;
+use retake_crash::operation::Recording;
+use retake_crash::recorder::{Ended, RecordError};
 use retake_engine::quote;
 use retake_store::redact::{Redactor, StreamRedactor};
 use retake_store::{Recording as Spool, Store};
@@ -121,14 +121,14 @@ impl Workload {
         environment: Vec<(OsString, OsString)>,
         capture: &Arc<Mutex<Capture>>,
         cancel: OwnedFd,
-    ) -> Result<first::record::Recorded, RecordError> {
+    ) -> Result<retake_crash::recorder::Recorded, RecordError> {
         let system = |source| RecordError::System { what: "a pipe".to_owned(), source };
         let (said, stderr) = io::pipe().map_err(system)?;
         let [program, arguments @ ..] = &self.arguments[..] else {
             let source = io::Error::from_raw_os_error(libc::ENOENT);
             return Err(RecordError::Start { program: OsString::new(), source });
         };
-        let mut recorder = first::record(program)
+        let mut recorder = retake_crash::record(program)
             .args(arguments.iter().cloned())
             .root(&self.root)
             .env_clear()
