@@ -9,7 +9,7 @@ use std::fs::File;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use retake_crash::model::Thing;
+use retake_crash::model::TreeEntryKind;
 use retake_crash::operation::Entry;
 
 fn main() -> ExitCode {
@@ -42,12 +42,12 @@ fn record() -> Result<(), Box<dyn Error>> {
     let mut best = Duration::MAX;
     let mut bytes = 0;
     for _ in 0..20 {
-        let scratch = retake_crash::scratch::Scratch::new(None)?;
+        let scratch = retake_crash::scratch::ScratchDir::new(None)?;
         let start = Instant::now();
         retake_crash::materialise(&tree, scratch.path())?;
         best = best.min(start.elapsed());
-        bytes = tree.walk().fold(0, |sum, found| match found.thing {
-            Thing::File(view) => sum + view.size(),
+        bytes = tree.walk().fold(0, |sum, found| match found.kind {
+            TreeEntryKind::File(view) => sum + view.size(),
             _ => sum,
         });
     }

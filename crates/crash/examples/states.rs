@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use retake_crash::model::{Model, Options, States};
 use retake_crash::operation::{
-    Action, Content, Entry, Initial, Kind, Node, Operation, Place, Recording, WriteSync,
+    Action, Content, DirEntry, Entry, Initial, Kind, Node, Operation, Recording, WriteSync,
 };
 
 const PAGE: usize = 4096;
@@ -44,10 +44,10 @@ fn database(transactions: usize) -> Recording {
         let call = "call".to_owned();
         entries.push(Entry::Operation(Operation { task: 1, call, action }));
     };
-    let name = |name: &str| Place { directory: Node::ROOT, name: name.into() };
+    let name = |name: &str| DirEntry { directory: Node::ROOT, name: name.into() };
     let (database, log, index) = (Node(1), Node(2), Node(3));
-    for (node, place) in [(log, name("db-wal")), (index, name("db-shm"))] {
-        act(Action::Create { node, mode: 0o644, kind: Kind::File, place: Some(place) });
+    for (node, dir_entry) in [(log, name("db-wal")), (index, name("db-shm"))] {
+        act(Action::Create { node, mode: 0o644, kind: Kind::File, dir_entry: Some(dir_entry) });
     }
     act(Action::Truncate { node: index, size: 32768 });
     let write = |node, offset: usize, length, letter: usize, mapped| Action::Write {
@@ -79,8 +79,13 @@ fn database(transactions: usize) -> Recording {
     let extents = vec![(0, vec![1; 8 * PAGE].into())];
     let content = Content::File { size: 8 * PAGE as u64, extents };
     let initial = [
-        Initial { node: Node::ROOT, mode: 0o755, places: Vec::new(), content: Content::Directory },
-        Initial { node: database, mode: 0o644, places: vec![name("db")], content },
+        Initial {
+            node: Node::ROOT,
+            mode: 0o755,
+            dir_entries: Vec::new(),
+            content: Content::Directory,
+        },
+        Initial { node: database, mode: 0o644, dir_entries: vec![name("db")], content },
     ];
     Recording { root: "/db".into(), initial: initial.into(), entries }
 }

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::model::{FileView, Found, Thing, Tree};
+use crate::model::{FileView, Tree, TreeEntry, TreeEntryKind};
 use crate::operation::Node;
 
 /// As many pieces as the kernel takes in one call.
@@ -37,8 +37,8 @@ pub fn materialise(tree: &Tree, directory: &Path) -> io::Result<()> {
             }
             first_names.insert(found.node, path.clone());
         }
-        match found.thing {
-            Thing::Directory => {
+        match found.kind {
+            TreeEntryKind::Directory => {
                 // Open for this process until everything is in it.
                 // SAFETY: a finished string and a descriptor we hold.
                 done(unsafe { libc::mkdirat(base, path.as_ptr(), 0o700) })?;
@@ -47,12 +47,12 @@ pub fn materialise(tree: &Tree, directory: &Path) -> io::Result<()> {
                 }
                 directories.push((path, found.mode));
             }
-            Thing::Symlink(target) => {
+            TreeEntryKind::Symlink(target) => {
                 let target = CString::new(target.as_bytes())?;
                 // SAFETY: finished strings and a descriptor we hold.
                 done(unsafe { libc::symlinkat(target.as_ptr(), base, path.as_ptr()) })?;
             }
-            Thing::File(view) => {
+            TreeEntryKind::File(view) => {
                 let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
                 let file = File::from(open(base, &path, flags)?);
                 contents(&file, view)?;
@@ -124,7 +124,7 @@ fn write(file: &File, pieces: &mut Vec<libc::iovec>, start: u64, end: u64) -> io
     Ok(())
 }
 
-fn attributes(on: &impl AsRawFd, found: &Found<'_>) -> io::Result<()> {
+fn attributes(on: &impl AsRawFd, found: &TreeEntry<'_>) -> io::Result<()> {
     for (name, value) in found.attributes {
         let name = CString::new(name.as_bytes())?;
         // SAFETY: a finished string, and a value as long as we say.

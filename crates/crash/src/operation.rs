@@ -19,7 +19,7 @@ impl Node {
 
 /// A name in a directory.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Place {
+pub struct DirEntry {
     pub directory: Node,
     pub name: OsString,
 }
@@ -40,7 +40,7 @@ pub struct Initial {
     pub node: Node,
     pub mode: u32,
     /// Every name it has; none for the root. More than one means hard links.
-    pub places: Vec<Place>,
+    pub dir_entries: Vec<DirEntry>,
     pub content: Content,
 }
 
@@ -79,12 +79,12 @@ pub struct Operation {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// A new node; without a place it is unnamed (`O_TMPFILE`).
+    /// A new node; without a directory entry it is unnamed (`O_TMPFILE`).
     Create {
         node: Node,
         mode: u32,
         kind: Kind,
-        place: Option<Place>,
+        dir_entry: Option<DirEntry>,
     },
     /// Bytes, at the offset where they landed (`O_APPEND` resolved). `sync` tells whether the call
     /// itself waited for the device.
@@ -117,25 +117,25 @@ pub enum Action {
     },
     Link {
         node: Node,
-        place: Place,
+        dir_entry: DirEntry,
     },
     /// `unlink` or `rmdir`.
     Remove {
         node: Node,
-        place: Place,
+        dir_entry: DirEntry,
     },
     Rename {
         node: Node,
-        from: Place,
-        to: Place,
+        from: DirEntry,
+        to: DirEntry,
         replaced: Option<Node>,
     },
     /// `RENAME_EXCHANGE`: both names keep existing and swap their nodes.
     Exchange {
         first: Node,
-        first_place: Place,
+        first_entry: DirEntry,
         second: Node,
-        second_place: Place,
+        second_entry: DirEntry,
     },
     Mode {
         node: Node,

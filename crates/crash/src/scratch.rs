@@ -12,18 +12,18 @@ use std::time::Duration;
 const MEMORY: &str = "/dev/shm";
 
 /// Younger ones may be about to be locked.
-const SETTLED: Duration = Duration::from_secs(60);
+const MIN_AGE: Duration = Duration::from_secs(60);
 
 /// A directory of one's own, removed when dropped. One that a killed process left is removed by
 /// the next that makes one beside it: memory does not come back by itself.
 #[derive(Debug)]
-pub struct Scratch {
+pub struct ScratchDir {
     path: PathBuf,
     /// Locked for as long as the owner lives, in whatever way it ends.
     _lock: Option<File>,
 }
 
-impl Scratch {
+impl ScratchDir {
     /// In `parent`, or else in memory, or else among the temporary files.
     pub fn new(parent: Option<&Path>) -> io::Result<Self> {
         match parent {
@@ -45,7 +45,7 @@ impl Scratch {
                     let lock = File::open(&path)?;
                     lock.try_lock().map_err(io::Error::from)?;
                     if number == 0 {
-                        sweep(&parent);
+                        remove_abandoned(&parent);
                     }
                     return Ok(Self { path, _lock: Some(lock) });
                 }
@@ -66,15 +66,15 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchDir {
     fn drop(&mut self) {
         // Nobody is left to be told; it lies where temporary files lie.
         _ = remove_tree(&self.path);
     }
 }
 
-/// Removes what nobody holds any more.
-fn sweep(parent: &Path) {
+/// Removes the directories whose owner is gone.
+fn remove_abandoned(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
@@ -84,22 +84,22 @@ fn sweep(parent: &Path) {
                 pid.parse::<u32>().is_ok() && number.parse::<u64>().is_ok()
             })
         });
-        let settled = entry.metadata().is_ok_and(|metadata| {
+        let old = entry.metadata().is_ok_and(|metadata| {
             let age = metadata.modified().ok().and_then(|time| time.elapsed().ok());
-            metadata.is_dir() && age.is_some_and(|age| age >= SETTLED)
+            metadata.is_dir() && age.is_some_and(|age| age >= MIN_AGE)
         });
         if ours
-            && settled
+            && old
             && File::open(entry.path()).is_ok_and(|directory| directory.try_lock().is_ok())
         {
-            // Another user's, or just removed by another sweep: not ours to tell of.
+            // Another user's, or just removed by another process: not ours to report.
             _ = remove_tree(&entry.path());
         }
     }
 }
 
 /// Empties a directory that only its owner uses.
-pub fn emptied(path: &Path) -> io::Result<()> {
+pub fn empty_dir(path: &Path) -> io::Result<()> {
     remove_tree(path)?;
     fs::create_dir(path)
 }
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn only_what_nobody_holds_is_swept() {
         let parent = tempfile::tempdir().unwrap();
-        let long_ago = SystemTime::now() - 2 * SETTLED;
+        let long_ago = SystemTime::now() - 2 * MIN_AGE;
         let made = |name: &str, time: SystemTime| {
             let path = parent.path().join(name);
             fs::create_dir_all(path.join("inner")).unwrap();
@@ -159,7 +159,7 @@ mod tests {
         lock.try_lock().unwrap();
         let (young, _) = made("first-3-0", SystemTime::now());
         let (foreign, _) = made("first-class", long_ago);
-        sweep(parent.path());
+        remove_abandoned(parent.path());
         let there = [&left, &held, &young, &foreign].map(|path| path.exists());
         assert_eq!(there, [false, true, true, true]);
     }

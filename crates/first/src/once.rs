@@ -17,8 +17,8 @@ use retake_crash::model::Tree;
 use retake_crash::mount_namespace::MountNamespace;
 use retake_crash::operation::{Entry, Recording};
 use retake_crash::recorder::RecordError;
-use retake_crash::scratch::Scratch;
-use retake_crash::verify::mountable;
+use retake_crash::scratch::ScratchDir;
+use retake_crash::verify::try_mount;
 
 #[derive(Debug)]
 pub(crate) struct Once {
@@ -33,12 +33,12 @@ pub(crate) struct Once {
 #[derive(Debug)]
 pub(crate) struct Stands {
     pub(crate) recording: Recording,
-    scratch: Scratch,
+    scratch: ScratchDir,
     /// The directory above the recorded one.
     here: PathBuf,
     mounted: bool,
     /// Made because the recorded place is gone.
-    _made: Option<Scratch>,
+    _made: Option<ScratchDir>,
 }
 
 /// The directory as it was when a crash point was passed.
@@ -69,7 +69,7 @@ impl Once {
         launch: impl FnOnce(&Path) -> Launch<'a>,
     ) -> Result<Self, RecordError> {
         let failed = |source| RecordError::system("a directory", source);
-        let scratch = Scratch::new(parent).map_err(failed)?;
+        let scratch = ScratchDir::new(parent).map_err(failed)?;
         // The directory above is what is mounted over, so that a check may remove its own.
         let above = scratch.path().join("here");
         let root = above.join("work");
@@ -82,8 +82,8 @@ impl Once {
             });
         }
         // States stand there from now on.
-        retake_crash::scratch::emptied(&root).map_err(failed)?;
-        let mounted = mountable(scratch.path(), &above).is_ok();
+        retake_crash::scratch::empty_dir(&root).map_err(failed)?;
+        let mounted = try_mount(scratch.path(), &above).is_ok();
         let mut tree = Tree::new(&recorded.recording.initial);
         let (mut points, mut acks) = (Vec::new(), 0);
         for entry in &recorded.recording.entries {
@@ -138,11 +138,11 @@ impl Once {
 impl Stands {
     /// For states of a log whose directory may not exist any more.
     pub(crate) fn replayed(recording: Recording) -> io::Result<Self> {
-        let scratch = Scratch::new(None)?;
+        let scratch = ScratchDir::new(None)?;
         let here = recording.root.parent().unwrap_or(Path::new("/")).to_owned();
         let above = here.parent().filter(|above| !above.exists());
-        let made = above.map(|above| Scratch::adopt(above.to_owned()));
-        let mounted = mountable(scratch.path(), &here).is_ok();
+        let made = above.map(|above| ScratchDir::adopt(above.to_owned()));
+        let mounted = try_mount(scratch.path(), &here).is_ok();
         Ok(Self { recording, scratch, here, mounted, _made: made })
     }
 
@@ -164,7 +164,7 @@ impl Stands {
             .take(acks)
             .collect();
         let file = self.scratch.path().join(format!("{name}.acks"));
-        fs::write(&file, retake_crash::verify::lines(&promised))?;
+        fs::write(&file, retake_crash::verify::ack_lines(&promised))?;
         let namespace =
             self.mounted.then(|| MountNamespace::new(&above, &self.here)).transpose()?;
         let seen = if self.mounted { root.clone() } else { directory.clone() };

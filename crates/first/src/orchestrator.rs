@@ -422,7 +422,7 @@ impl Workshop<'_> {
         let directory = self.place.run_dir(target);
         let acks = self.place.acks(target);
         let promises = self.promised().remove(&target).unwrap_or_default();
-        if let Err(error) = std::fs::write(&acks, retake_crash::verify::lines(&promises)) {
+        if let Err(error) = std::fs::write(&acks, retake_crash::verify::ack_lines(&promises)) {
             return Check::Failed { reason: format!("{}: {error}", acks.display()) };
         }
         let set = vec![

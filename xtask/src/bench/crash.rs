@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use retake_crash::model::{Model, Options, States, Tree};
-use retake_crash::operation::{Action, Entry, Kind, Node, Place, Recording, WriteSync};
+use retake_crash::operation::{Action, DirEntry, Entry, Kind, Node, Recording, WriteSync};
 
 use super::exec::timed;
 use super::median;
@@ -238,8 +238,8 @@ fn pieces(page: &mut Page) -> Result<(), String> {
 fn tree(size: u64, bytes: usize) -> Tree {
     let mut tree = Tree::new(&[]);
     let node = Node(1);
-    let place = Some(Place { directory: Node::ROOT, name: "file".into() });
-    tree.apply(&Action::Create { node, mode: 0o644, kind: Kind::File, place });
+    let dir_entry = Some(DirEntry { directory: Node::ROOT, name: "file".into() });
+    tree.apply(&Action::Create { node, mode: 0o644, kind: Kind::File, dir_entry });
     tree.apply(&Action::Allocate { node, offset: 0, length: size, keep_size: false });
     let data = vec![7; bytes].into();
     tree.apply(&Action::Write { node, offset: 0, data, sync: WriteSync::None, mapped: false });

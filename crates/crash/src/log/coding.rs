@@ -6,7 +6,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
 use super::LogError;
-use crate::operation::{Action, Content, Entry, Initial, Kind, Node, Operation, Place, WriteSync};
+use crate::operation::{
+    Action, Content, DirEntry, Entry, Initial, Kind, Node, Operation, WriteSync,
+};
 
 pub(super) struct Encoder<'a>(pub(super) &'a mut Vec<u8>);
 
@@ -40,9 +42,9 @@ impl Encoder<'_> {
         self.long(node.0);
     }
 
-    fn place(&mut self, place: &Place) {
-        self.node(place.directory);
-        self.name(&place.name);
+    fn dir_entry(&mut self, dir_entry: &DirEntry) {
+        self.node(dir_entry.directory);
+        self.name(&dir_entry.name);
     }
 
     fn maybe<T>(&mut self, value: Option<&T>, put: impl FnOnce(&mut Self, &T)) {
@@ -55,9 +57,9 @@ impl Encoder<'_> {
     pub(super) fn initial(&mut self, initial: &Initial) {
         self.node(initial.node);
         self.number(initial.mode);
-        self.long(initial.places.len() as u64);
-        for place in &initial.places {
-            self.place(place);
+        self.long(initial.dir_entries.len() as u64);
+        for dir_entry in &initial.dir_entries {
+            self.dir_entry(dir_entry);
         }
         match &initial.content {
             Content::Directory => self.byte(0),
@@ -98,7 +100,7 @@ impl Encoder<'_> {
 
     fn action(&mut self, action: &Action) {
         match action {
-            Action::Create { node, mode, kind, place } => {
+            Action::Create { node, mode, kind, dir_entry } => {
                 self.byte(0);
                 self.node(*node);
                 self.number(*mode);
@@ -110,7 +112,7 @@ impl Encoder<'_> {
                         self.name(target);
                     }
                 }
-                self.maybe(place.as_ref(), Self::place);
+                self.maybe(dir_entry.as_ref(), Self::dir_entry);
             }
             Action::Write { node, offset, data, sync, mapped } => {
                 self.byte(1);
@@ -144,29 +146,29 @@ impl Encoder<'_> {
                 self.flag(*keep_size);
                 self.flag(*hole);
             }
-            Action::Link { node, place } => {
+            Action::Link { node, dir_entry } => {
                 self.byte(5);
                 self.node(*node);
-                self.place(place);
+                self.dir_entry(dir_entry);
             }
-            Action::Remove { node, place } => {
+            Action::Remove { node, dir_entry } => {
                 self.byte(6);
                 self.node(*node);
-                self.place(place);
+                self.dir_entry(dir_entry);
             }
             Action::Rename { node, from, to, replaced } => {
                 self.byte(7);
                 self.node(*node);
-                self.place(from);
-                self.place(to);
+                self.dir_entry(from);
+                self.dir_entry(to);
                 self.maybe(replaced.as_ref(), |to, node| to.node(*node));
             }
-            Action::Exchange { first, first_place, second, second_place } => {
+            Action::Exchange { first, first_entry, second, second_entry } => {
                 self.byte(8);
                 self.node(*first);
-                self.place(first_place);
+                self.dir_entry(first_entry);
                 self.node(*second);
-                self.place(second_place);
+                self.dir_entry(second_entry);
             }
             Action::Mode { node, mode } => {
                 self.byte(9);
@@ -280,8 +282,8 @@ impl<'a, R: Read> Decoder<'a, R> {
         self.long().map(Node)
     }
 
-    fn place(&mut self) -> Decoded<Place> {
-        Ok(Place { directory: self.node()?, name: self.name()? })
+    fn dir_entry(&mut self) -> Decoded<DirEntry> {
+        Ok(DirEntry { directory: self.node()?, name: self.name()? })
     }
 
     fn maybe<T>(&mut self, get: impl FnOnce(&mut Self) -> Decoded<T>) -> Decoded<Option<T>> {
@@ -297,7 +299,7 @@ impl<'a, R: Read> Decoder<'a, R> {
         Ok(Initial {
             node: self.node()?,
             mode: self.number()?,
-            places: self.several(Self::place)?,
+            dir_entries: self.several(Self::dir_entry)?,
             content: match self.byte()? {
                 0 => Content::Directory,
                 1 => Content::File {
@@ -339,7 +341,7 @@ impl<'a, R: Read> Decoder<'a, R> {
                     2 => Kind::Symlink { target: self.name()? },
                     other => return Err(unknown("a kind", other)),
                 },
-                place: self.maybe(Self::place)?,
+                dir_entry: self.maybe(Self::dir_entry)?,
             },
             1 => Action::Write {
                 node,
@@ -367,19 +369,19 @@ impl<'a, R: Read> Decoder<'a, R> {
                 keep_size: self.flag()?,
                 hole: self.flag()?,
             },
-            5 => Action::Link { node, place: self.place()? },
-            6 => Action::Remove { node, place: self.place()? },
+            5 => Action::Link { node, dir_entry: self.dir_entry()? },
+            6 => Action::Remove { node, dir_entry: self.dir_entry()? },
             7 => Action::Rename {
                 node,
-                from: self.place()?,
-                to: self.place()?,
+                from: self.dir_entry()?,
+                to: self.dir_entry()?,
                 replaced: self.maybe(Self::node)?,
             },
             8 => Action::Exchange {
                 first: node,
-                first_place: self.place()?,
+                first_entry: self.dir_entry()?,
                 second: self.node()?,
-                second_place: self.place()?,
+                second_entry: self.dir_entry()?,
             },
             9 => Action::Mode { node, mode: self.number()? },
             10 => Action::Attribute { node, name: self.name()?, value: self.maybe(Self::data)? },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::operation::{Action, Content, Kind, Node, Operation, Place, WriteSync};
+use crate::operation::{Action, Content, DirEntry, Kind, Node, Operation, WriteSync};
 
 fn node() -> impl Strategy<Value = Node> {
     any::<u64>().prop_map(Node)
@@ -15,8 +15,8 @@ fn name() -> impl Strategy<Value = OsString> {
     prop::collection::vec(1_u8.., 0..9).prop_map(OsString::from_vec)
 }
 
-fn place() -> impl Strategy<Value = Place> {
-    (node(), name()).prop_map(|(directory, name)| Place { directory, name })
+fn dir_entry() -> impl Strategy<Value = DirEntry> {
+    (node(), name()).prop_map(|(directory, name)| DirEntry { directory, name })
 }
 
 fn data() -> impl Strategy<Value = Arc<[u8]>> {
@@ -34,8 +34,9 @@ fn kind() -> impl Strategy<Value = Kind> {
 fn action() -> impl Strategy<Value = Action> {
     let sync = prop_oneof![Just(WriteSync::None), Just(WriteSync::Data), Just(WriteSync::Full)];
     prop_oneof![
-        (node(), any::<u32>(), kind(), prop::option::of(place()))
-            .prop_map(|(node, mode, kind, place)| Action::Create { node, mode, kind, place }),
+        (node(), any::<u32>(), kind(), prop::option::of(dir_entry())).prop_map(
+            |(node, mode, kind, dir_entry)| Action::Create { node, mode, kind, dir_entry }
+        ),
         (node(), any::<u64>(), data(), sync, any::<bool>()).prop_map(
             |(node, offset, data, sync, mapped)| Action::Write { node, offset, data, sync, mapped }
         ),
@@ -57,13 +58,13 @@ fn action() -> impl Strategy<Value = Action> {
                 hole
             }
         ),
-        (node(), place()).prop_map(|(node, place)| Action::Link { node, place }),
-        (node(), place()).prop_map(|(node, place)| Action::Remove { node, place }),
-        (node(), place(), place(), prop::option::of(node()))
+        (node(), dir_entry()).prop_map(|(node, dir_entry)| Action::Link { node, dir_entry }),
+        (node(), dir_entry()).prop_map(|(node, dir_entry)| Action::Remove { node, dir_entry }),
+        (node(), dir_entry(), dir_entry(), prop::option::of(node()))
             .prop_map(|(node, from, to, replaced)| Action::Rename { node, from, to, replaced }),
-        (node(), place(), node(), place()).prop_map(
-            |(first, first_place, second, second_place)| {
-                Action::Exchange { first, first_place, second, second_place }
+        (node(), dir_entry(), node(), dir_entry()).prop_map(
+            |(first, first_entry, second, second_entry)| {
+                Action::Exchange { first, first_entry, second, second_entry }
             }
         ),
         (node(), any::<u32>()).prop_map(|(node, mode)| Action::Mode { node, mode }),
@@ -102,8 +103,8 @@ fn initial() -> impl Strategy<Value = Initial> {
             .prop_map(|(size, extents)| Content::File { size, extents }),
         name().prop_map(|target| Content::Symlink { target }),
     ];
-    (node(), any::<u32>(), prop::collection::vec(place(), 0..3), content)
-        .prop_map(|(node, mode, places, content)| Initial { node, mode, places, content })
+    (node(), any::<u32>(), prop::collection::vec(dir_entry(), 0..3), content)
+        .prop_map(|(node, mode, dir_entries, content)| Initial { node, mode, dir_entries, content })
 }
 
 fn recording() -> impl Strategy<Value = Recording> {

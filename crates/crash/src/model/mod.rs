@@ -1,36 +1,30 @@
 //! What may be left of a recording after a crash: pure, no I/O, the same answer every time.
+//!
+//! A [`profile`] splits each operation into parts ([`micro_op`]) and says which part survives only
+//! with which others; [`pending_ops`] holds those that nothing made durable so far. [`replay`] plays
+//! a recording under a profile up to a crash, [`explore`] lists the states that a crash may leave,
+//! and [`explain`] finds out why some of them fail.
 
-mod allow;
-mod atom;
-mod choice;
-mod digest;
+mod allowed_state;
 mod explain;
 mod explore;
-mod ext4;
-mod key;
-mod machine;
-mod page;
-mod pending;
-mod posix;
+mod micro_op;
+mod path_text;
+mod pending_ops;
 mod profile;
-mod radix;
+mod replay;
+mod state_key;
 #[cfg(test)]
-mod rules;
-#[cfg(test)]
-mod script;
-mod sentence;
-mod shown;
-mod story;
+mod test_script;
 mod tree;
-mod trial;
 
-pub use allow::allows;
-pub use atom::{Part, Torn};
-pub use choice::{Class, SECTOR};
+pub use allowed_state::allows;
 pub use explain::{Explainer, Finding};
+pub use explore::state_class::{SECTOR, StateClass};
 pub use explore::{BadGlob, Coverage, Options, State, States, rebuild};
-pub use key::{BadKey, Kept, StateKey};
-pub use machine::Point;
+pub use micro_op::{Part, Torn};
+pub use path_text::{path_text, quoted_path};
 pub use profile::{Model, UnknownModel};
-pub use shown::{quoted, shown};
-pub use tree::{FileView, Found, Thing, Tree};
+pub use replay::Point;
+pub use state_key::{BadKey, Kept, StateKey};
+pub use tree::{FileView, Tree, TreeEntry, TreeEntryKind};

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::file::{FileKind, Id, Status, c_string, open_at, read_link};
 use super::scan::{extents, names, open_directory};
-use crate::model::{FileView, Found, Thing, Tree};
+use crate::model::{FileView, Tree, TreeEntry, TreeEntryKind};
 use crate::operation::{Entry, Node, Recording};
 
 const BLOCK: usize = 4096;
@@ -48,7 +48,7 @@ pub(crate) fn differences(tree: &Tree, root: &OwnedFd) -> io::Result<Vec<String>
 
 struct Comparison<'a> {
     /// What has not been found on the disk yet.
-    expected: HashMap<PathBuf, Found<'a>>,
+    expected: HashMap<PathBuf, TreeEntry<'a>>,
     ids: HashMap<Id, Node>,
     nodes: HashMap<Node, Id>,
     told: Vec<String>,
@@ -70,11 +70,11 @@ impl Comparison<'_> {
             };
             self.mode(&found, status);
             self.identity(&found, status);
-            match (found.thing, status.kind) {
-                (Thing::Directory, FileKind::Directory) => {
+            match (found.kind, status.kind) {
+                (TreeEntryKind::Directory, FileKind::Directory) => {
                     self.directory(&open_directory(base, &name)?, &path)?;
                 }
-                (Thing::Symlink(target), FileKind::Symlink) => {
+                (TreeEntryKind::Symlink(target), FileKind::Symlink) => {
                     let real = read_link(base, &name)?;
                     if real != target {
                         self.told.push(format!(
@@ -83,7 +83,7 @@ impl Comparison<'_> {
                         ));
                     }
                 }
-                (Thing::File(view), FileKind::Regular) => {
+                (TreeEntryKind::File(view), FileKind::Regular) => {
                     let flags = libc::O_RDONLY | libc::O_NOFOLLOW;
                     let file = File::from(open_at(base, &name, flags)?);
                     let difference = bytes(view, &file, status.size)?;
@@ -95,7 +95,7 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    fn mode(&mut self, found: &Found<'_>, status: Status) {
+    fn mode(&mut self, found: &TreeEntry<'_>, status: Status) {
         let symlink = status.kind == FileKind::Symlink;
         if !symlink && found.mode & 0o7777 != status.mode {
             self.told.push(format!(
@@ -108,7 +108,7 @@ impl Comparison<'_> {
     }
 
     /// Names that share a file on one side have to share it on the other.
-    fn identity(&mut self, found: &Found<'_>, status: Status) {
+    fn identity(&mut self, found: &TreeEntry<'_>, status: Status) {
         let node = *self.ids.entry(status.id).or_insert(found.node);
         let id = *self.nodes.entry(found.node).or_insert(status.id);
         if node != found.node || id != status.id {

@@ -10,7 +10,7 @@ use super::plan::{Pending, Plan};
 use super::route::Route;
 use super::watch::{Opened, Watch};
 use super::{begin, mapped, memory};
-use crate::operation::{Action, Kind, Place};
+use crate::operation::{Action, DirEntry, Kind};
 
 impl Watch {
     /// `result` is what the call returned.
@@ -109,8 +109,8 @@ impl Watch {
                 if status.links <= 1 || status.kind == FileKind::Directory {
                     self.nodes.set_nameless(status.id, true);
                 }
-                if let Some(place) = self.place(&route) {
-                    self.push(pid, name, Action::Remove { node, place });
+                if let Some(dir_entry) = self.dir_entry(&route) {
+                    self.push(pid, name, Action::Remove { node, dir_entry });
                 }
             }
             Plan::Link { source, route } => self.linked(pid, name, source, &route)?,
@@ -133,9 +133,9 @@ impl Watch {
         Ok(())
     }
 
-    pub(super) fn place(&self, route: &Route) -> Option<Place> {
+    pub(super) fn dir_entry(&self, route: &Route) -> Option<DirEntry> {
         let directory = self.nodes.directory(route.parent_id)?;
-        Some(Place { directory, name: route.name.clone() })
+        Some(DirEntry { directory, name: route.name.clone() })
     }
 
     pub(super) fn created(
@@ -146,9 +146,9 @@ impl Watch {
         route: Option<&Route>,
         kind: Kind,
     ) {
-        let place = route.and_then(|route| self.place(route));
-        let node = self.nodes.bind(status.id, status.kind, place.is_none());
-        self.push(pid, name, Action::Create { node, mode: status.mode, kind, place });
+        let dir_entry = route.and_then(|route| self.dir_entry(route));
+        let node = self.nodes.bind(status.id, status.kind, dir_entry.is_none());
+        self.push(pid, name, Action::Create { node, mode: status.mode, kind, dir_entry });
     }
 
     fn linked(
@@ -163,8 +163,8 @@ impl Watch {
         match known {
             Some(known) => {
                 self.nodes.set_nameless(source.id, false);
-                if let Some(place) = self.place(route) {
-                    self.push(pid, name, Action::Link { node: known.node, place });
+                if let Some(dir_entry) = self.dir_entry(route) {
+                    self.push(pid, name, Action::Link { node: known.node, dir_entry });
                 }
                 Ok(())
             }
@@ -189,9 +189,9 @@ impl Watch {
             status.and_then(|status| self.nodes.get(status.id)).map(|known| known.node)
         };
         let (first, second) = (node(from.status), node(to.status));
-        let places = (self.place(from), self.place(to));
-        let (Some(from_place), Some(to_place)) = places else {
-            return match (self.place(from).is_some(), exchange) {
+        let dir_entries = (self.dir_entry(from), self.dir_entry(to));
+        let (Some(from_entry), Some(to_entry)) = dir_entries else {
+            return match (self.dir_entry(from).is_some(), exchange) {
                 (true, false) => self.moved_out(pid, name, from, to),
                 (true, true) => {
                     self.moved_out(pid, name, from, to)?;
@@ -211,15 +211,15 @@ impl Watch {
             // A socket or a pipe moves about; what it replaces is gone all the same.
             (None, Some(node)) if !exchange => {
                 self.overwritten(to);
-                Action::Remove { node, place: to_place }
+                Action::Remove { node, dir_entry: to_entry }
             }
             (None, _) => return Ok(()),
             (Some(first), Some(second)) if exchange => {
-                Action::Exchange { first, first_place: from_place, second, second_place: to_place }
+                Action::Exchange { first, first_entry: from_entry, second, second_entry: to_entry }
             }
             (Some(node), replaced) => {
                 self.overwritten(to);
-                Action::Rename { node, from: from_place, to: to_place, replaced }
+                Action::Rename { node, from: from_entry, to: to_entry, replaced }
             }
         };
         self.push(pid, name, action);

@@ -17,7 +17,7 @@ use super::file::{FileKind, Status, c_string, open_at, read_link};
 use super::route::Route;
 use super::scan::{extents, names, open_directory};
 use super::watch::Watch;
-use crate::operation::{Action, Kind, Node, Place, WriteSync};
+use crate::operation::{Action, DirEntry, Kind, Node, WriteSync};
 
 impl Watch {
     /// What has this name now came from outside.
@@ -29,11 +29,11 @@ impl Watch {
     ) -> Result<(), RecordError> {
         let failed = |source| RecordError::system(name, source);
         let Some(status) = route.look().map_err(failed)? else { return Ok(()) };
-        let Some(place) = self.place(route) else { return Ok(()) };
+        let Some(dir_entry) = self.dir_entry(route) else { return Ok(()) };
         let one = self.import(pid, name, &route.parent, &route.name, status).map_err(failed)?;
         if let Some(node) = one {
             self.nodes.set_nameless(status.id, false);
-            self.push(pid, name, Action::Link { node, place });
+            self.push(pid, name, Action::Link { node, dir_entry });
         }
         Ok(())
     }
@@ -58,7 +58,7 @@ impl Watch {
                 let target = read_link(parent.as_raw_fd(), &c_name)?;
                 let node = self.nodes.bind(status.id, status.kind, false);
                 let kind = Kind::Symlink { target };
-                self.push(pid, call, Action::Create { node, mode, kind, place: None });
+                self.push(pid, call, Action::Create { node, mode, kind, dir_entry: None });
                 Ok(Some(node))
             }
             FileKind::Regular => {
@@ -66,7 +66,7 @@ impl Watch {
                 let file = File::from(open_at(parent.as_raw_fd(), &c_name, flags)?);
                 let node = self.nodes.bind(status.id, status.kind, false);
                 let kind = Kind::File;
-                self.push(pid, call, Action::Create { node, mode, kind, place: None });
+                self.push(pid, call, Action::Create { node, mode, kind, dir_entry: None });
                 let mut left = LARGEST;
                 let mut allow = |bytes| {
                     left = u64::checked_sub(left, bytes).ok_or(io::ErrorKind::FileTooLarge)?;
@@ -87,14 +87,14 @@ impl Watch {
                 let directory = open_directory(parent.as_raw_fd(), &c_name)?;
                 let node = self.nodes.bind(status.id, status.kind, false);
                 let kind = Kind::Directory;
-                self.push(pid, call, Action::Create { node, mode, kind, place: None });
+                self.push(pid, call, Action::Create { node, mode, kind, dir_entry: None });
                 for name in names(directory.as_raw_fd())? {
                     let c_name = c_string(&name)?;
                     let flags = libc::AT_SYMLINK_NOFOLLOW;
                     let status = Status::at(directory.as_raw_fd(), &c_name, flags)?;
                     if let Some(child) = self.import(pid, call, &directory, &name, status)? {
-                        let place = Place { directory: node, name };
-                        self.push(pid, call, Action::Link { node: child, place });
+                        let dir_entry = DirEntry { directory: node, name };
+                        self.push(pid, call, Action::Link { node: child, dir_entry });
                     }
                 }
                 Ok(Some(node))
@@ -112,8 +112,8 @@ impl Watch {
     ) -> Result<(), RecordError> {
         let Some(status) = from.status else { return Ok(()) };
         let Some(known) = self.nodes.get(status.id) else { return Ok(()) };
-        if let Some(place) = self.place(from) {
-            self.push(pid, name, Action::Remove { node: known.node, place });
+        if let Some(dir_entry) = self.dir_entry(from) {
+            self.push(pid, name, Action::Remove { node: known.node, dir_entry });
         }
         let failed = |source| RecordError::system(name, source);
         if status.kind == FileKind::Directory {

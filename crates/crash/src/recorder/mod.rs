@@ -25,7 +25,7 @@ use crate::fd;
 use crate::model::Tree;
 use crate::mount_namespace::MountNamespace;
 use crate::operation::{Entry, Operation, Recording};
-use crate::scratch::Scratch;
+use crate::scratch::ScratchDir;
 use crate::variables;
 
 mod begin;
@@ -95,7 +95,7 @@ pub struct Recorded {
     pub recording: Recording,
     pub ended: Ended,
     /// The watched directory, where none was named.
-    pub scratch: Option<Scratch>,
+    pub scratch: Option<ScratchDir>,
 }
 
 impl Recorder {
@@ -207,7 +207,7 @@ impl Recorder {
         }
         let scratch = match &self.root {
             Some(_) => None,
-            None => Some(Scratch::new(None).map_err(|s| RecordError::system("a directory", s))?),
+            None => Some(ScratchDir::new(None).map_err(|s| RecordError::system("a directory", s))?),
         };
         let chosen = scratch.as_ref().map(|scratch| scratch.path().to_owned());
         let root = self.root.clone().or(chosen).unwrap_or_default();

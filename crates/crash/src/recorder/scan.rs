@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::file::{FileKind, Id, Status, c_string, open_at, read_link};
 use super::nodes::Nodes;
-use crate::operation::{Content, Initial, Place};
+use crate::operation::{Content, DirEntry, Initial};
 
 const BLOCK: usize = 4096;
 const CHUNK: usize = 1 << 20;
@@ -29,20 +29,24 @@ pub(super) fn scan(
 ) -> io::Result<Vec<Initial>> {
     let status = Status::of_descriptor(root.as_raw_fd())?;
     let node = nodes.bind(status.id, FileKind::Directory, false);
-    let mut found =
-        vec![Initial { node, mode: status.mode, places: Vec::new(), content: Content::Directory }];
+    let mut found = vec![Initial {
+        node,
+        mode: status.mode,
+        dir_entries: Vec::new(),
+        content: Content::Directory,
+    }];
     let mut index: HashMap<Id, usize> = HashMap::new();
     let mut directories = vec![(root.try_clone()?, node)];
     while let Some((directory, node)) = directories.pop() {
         for name in names(directory.as_raw_fd())? {
             allow(0)?;
-            let place = Place { directory: node, name };
-            let c_name = c_string(&place.name)?;
+            let dir_entry = DirEntry { directory: node, name };
+            let c_name = c_string(&dir_entry.name)?;
             let fd = directory.as_raw_fd();
             let status = Status::at(fd, &c_name, libc::AT_SYMLINK_NOFOLLOW)?;
             if let Some(&earlier) = index.get(&status.id) {
                 let initial: &mut Initial = &mut found[earlier];
-                initial.places.push(place);
+                initial.dir_entries.push(dir_entry);
                 continue;
             }
             let content = match status.kind {
@@ -57,7 +61,7 @@ pub(super) fn scan(
             } else {
                 index.insert(status.id, found.len());
             }
-            found.push(Initial { node, mode: status.mode, places: vec![place], content });
+            found.push(Initial { node, mode: status.mode, dir_entries: vec![dir_entry], content });
         }
     }
     // Any directory may hold another name of a file that was found before it.
@@ -183,7 +187,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::model::{Thing, Tree};
+    use crate::model::{Tree, TreeEntryKind};
     use crate::operation::Node;
 
     fn scanned(path: &Path) -> Vec<Initial> {
@@ -209,7 +213,7 @@ mod tests {
         let file = tree.find(Path::new("again")).unwrap();
         assert_eq!(file.links, 2);
         let mut text = [0; 9];
-        assert!(matches!(file.thing, Thing::File(view) if view.read(0, &mut text) == 4));
+        assert!(matches!(file.kind, TreeEntryKind::File(view) if view.read(0, &mut text) == 4));
         assert_eq!(&text[..4], b"text");
     }
 

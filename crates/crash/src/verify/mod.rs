@@ -17,21 +17,21 @@ use crate::materialise::materialise;
 use crate::model::Tree;
 use crate::mount_namespace::MountNamespace;
 use crate::recorder::{RecordError, Recorded};
-use crate::scratch::{Scratch, emptied};
+use crate::scratch::{ScratchDir, empty_dir};
 use crate::variables;
 
-mod command;
+mod check_process;
 #[cfg(test)]
 mod tests;
 
-pub use command::{Failure, Verdict};
+pub use check_process::{CheckFailure, CheckResult};
 
 /// Longer than any check of a small state takes, short enough to wait for.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A state to check.
 #[derive(Clone, Copy, Debug)]
-pub struct Case<'a> {
+pub struct StateToCheck<'a> {
     pub tree: &'a Tree,
     /// The number of the crash point.
     pub point: u64,
@@ -110,16 +110,16 @@ impl Verifier {
     }
 
     /// Finds out what this machine allows.
-    pub fn prepare(self) -> io::Result<Pool> {
-        let scratch = Scratch::new(self.scratch.as_deref())?;
+    pub fn prepare(self) -> io::Result<VerifierPool> {
+        let scratch = ScratchDir::new(self.scratch.as_deref())?;
         let note = if self.mount { self.obstacle(&scratch) } else { None };
         let mounted = self.mount && note.is_none();
-        Ok(Pool { verifier: self, scratch, mounted, note })
+        Ok(VerifierPool { verifier: self, scratch, mounted, note })
     }
 
     /// Why a state cannot be mounted over the recorded path.
-    fn obstacle(&self, scratch: &Scratch) -> Option<String> {
-        mountable(scratch.path(), &self.root).err().map(|error| {
+    fn obstacle(&self, scratch: &ScratchDir) -> Option<String> {
+        try_mount(scratch.path(), &self.root).err().map(|error| {
             format!(
                 "states are checked in a fresh directory and not at {}: no mount namespace ({error})",
                 self.root.display()
@@ -130,50 +130,50 @@ impl Verifier {
 
 /// Ready to check states.
 #[derive(Debug)]
-pub struct Pool {
+pub struct VerifierPool {
     verifier: Verifier,
-    scratch: Scratch,
+    scratch: ScratchDir,
     mounted: bool,
     note: Option<String>,
 }
 
-impl Pool {
+impl VerifierPool {
     /// What is not as it should be, for people.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 
     /// Checks one state. Calls at the same time need different slots.
-    pub fn verify(&self, slot: usize, case: &Case<'_>) -> io::Result<Verdict> {
-        let place = self.place(slot, case)?;
+    pub fn verify(&self, slot: usize, case: &StateToCheck<'_>) -> io::Result<CheckResult> {
+        let files = self.prepare_slot(slot, case)?;
         let namespace = self
             .mounted
-            .then(|| MountNamespace::new(&place.state, &self.verifier.root))
+            .then(|| MountNamespace::new(&files.state, &self.verifier.root))
             .transpose()?;
-        let mut environment = self.environment(&place, case);
-        environment.push((variables::WORK_DIR, self.seen(&place).into()));
-        command::run(&command::Launch {
+        let mut environment = self.environment(&files, case);
+        environment.push((variables::WORK_DIR, self.path_of_state(&files).into()));
+        check_process::run(&check_process::Launch {
             program: &self.verifier.program,
             arguments: &self.verifier.arguments,
             inherited: &self.verifier.environment,
             set: &environment,
             directory: self.verifier.directory.as_deref(),
             namespace,
-            output: &place.output,
+            output: &files.output,
             limit: self.verifier.limit,
         })
     }
 
     /// Records the check of one state, for crashes during recovery. The verdict is in how it ended.
-    pub fn record(&self, slot: usize, case: &Case<'_>) -> Result<Recorded, RecordError> {
+    pub fn record(&self, slot: usize, case: &StateToCheck<'_>) -> Result<Recorded, RecordError> {
         let failed = |source| RecordError::system("a state to recover", source);
-        let place = self.place(slot, case).map_err(failed)?;
+        let files = self.prepare_slot(slot, case).map_err(failed)?;
         // SAFETY: cannot fail.
         let root = unsafe { libc::geteuid() } == 0;
         let target = &self.verifier.root;
-        let namespace = (self.mounted && root).then(|| MountNamespace::new(&place.state, target));
-        let seen = if namespace.is_some() { target } else { &place.state };
-        let output = fs::File::create(&place.output).map_err(failed)?;
+        let namespace = (self.mounted && root).then(|| MountNamespace::new(&files.state, target));
+        let seen = if namespace.is_some() { target } else { &files.state };
+        let output = fs::File::create(&files.output).map_err(failed)?;
         let mut recorder = crate::recorder::record(self.verifier.program.clone())
             .args(self.verifier.arguments.iter().cloned())
             .root(seen.clone())
@@ -190,7 +190,7 @@ impl Pool {
         for (name, value) in &self.verifier.environment {
             recorder = recorder.env(name, value);
         }
-        for (name, value) in self.environment(&place, case) {
+        for (name, value) in self.environment(&files, case) {
             recorder = recorder.env(name, value);
         }
         recorder.run()
@@ -202,8 +202,8 @@ impl Pool {
         &self,
         jobs: usize,
         states: impl IntoIterator<Item = T>,
-        case: impl Fn(&T) -> Case<'_> + Sync,
-        mut tell: impl FnMut(T, Verdict) -> ControlFlow<()>,
+        case: impl Fn(&T) -> StateToCheck<'_> + Sync,
+        mut tell: impl FnMut(T, CheckResult) -> ControlFlow<()>,
     ) -> io::Result<()> {
         let mut failed = Ok(());
         in_parallel(
@@ -221,38 +221,42 @@ impl Pool {
         failed
     }
 
-    fn place(&self, slot: usize, case: &Case<'_>) -> io::Result<Place> {
+    fn prepare_slot(&self, slot: usize, case: &StateToCheck<'_>) -> io::Result<SlotFiles> {
         let base = self.scratch.path().join(format!("job-{slot}"));
-        let place = Place {
+        let files = SlotFiles {
             state: base.join("state"),
             acks: base.join("acks"),
             output: base.join("output"),
         };
         match fs::create_dir(&base) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => emptied(&place.state)?,
+            _ => empty_dir(&files.state)?,
         }
-        materialise(case.tree, &place.state)?;
-        fs::write(&place.acks, lines(case.acks))?;
-        Ok(place)
+        materialise(case.tree, &files.state)?;
+        fs::write(&files.acks, ack_lines(case.acks))?;
+        Ok(files)
     }
 
-    fn environment(&self, place: &Place, case: &Case<'_>) -> Vec<(&'static str, OsString)> {
+    fn environment(
+        &self,
+        files: &SlotFiles,
+        case: &StateToCheck<'_>,
+    ) -> Vec<(&'static str, OsString)> {
         vec![
-            (variables::ACKS, place.acks.clone().into()),
+            (variables::ACKS, files.acks.clone().into()),
             (variables::CRASH_POINT_ID, case.point.to_string().into()),
             (variables::CRASH_LABEL, case.label.replace('\0', " ").into()),
         ]
     }
 
-    fn seen<'a>(&'a self, place: &'a Place) -> &'a OsStr {
-        let path: &Path = if self.mounted { &self.verifier.root } else { &place.state };
+    fn path_of_state<'a>(&'a self, files: &'a SlotFiles) -> &'a OsStr {
+        let path: &Path = if self.mounted { &self.verifier.root } else { &files.state };
         path.as_os_str()
     }
 }
 
-/// Does the work with so many threads, each with a number of its own. `tell` is called on this
-/// thread, until it breaks; what has begun by then is finished and not told.
+/// Calls `work` on `jobs` threads, each with a slot number of its own. `tell` is called with each
+/// result on this thread until it breaks; work in progress is then finished and its result dropped.
 pub fn in_parallel<T: Send, R: Send>(
     jobs: usize,
     items: impl IntoIterator<Item = T>,
@@ -302,22 +306,22 @@ pub fn in_parallel<T: Send, R: Send>(
     });
 }
 
-/// Whether a child can have a directory mounted over another one.
-pub fn mountable(source: &Path, target: &Path) -> io::Result<()> {
+/// Whether a child can have one directory mounted over another.
+pub fn try_mount(source: &Path, target: &Path) -> io::Result<()> {
     // It is the mount point; a workload's directory may have been removed since.
     fs::create_dir_all(target)?;
-    command::tries(MountNamespace::new(source, target)?)
+    check_process::can_enter(MountNamespace::new(source, target)?)
 }
 
-/// Where one check lives.
-struct Place {
+/// What one check works on.
+struct SlotFiles {
     state: PathBuf,
     acks: PathBuf,
     output: PathBuf,
 }
 
 /// One promise per line; a line break inside one is written as `\n`.
-pub fn lines(acks: &[Vec<u8>]) -> Vec<u8> {
+pub fn ack_lines(acks: &[Vec<u8>]) -> Vec<u8> {
     let mut text = Vec::new();
     for ack in acks {
         for byte in ack {

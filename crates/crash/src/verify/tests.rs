@@ -1,14 +1,14 @@
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
-use crate::operation::{Action, Kind, Node, Place as At, WriteSync};
+use crate::operation::{Action, DirEntry as At, Kind, Node, WriteSync};
 
 fn tree(files: &[(&str, &str)]) -> Tree {
     let mut tree = Tree::new(&[]);
     for (number, (name, text)) in files.iter().enumerate() {
         let node = Node(number as u64 + 1);
-        let place = Some(At { directory: Node::ROOT, name: name.into() });
-        tree.apply(&Action::Create { node, mode: 0o644, kind: Kind::File, place });
+        let dir_entry = Some(At { directory: Node::ROOT, name: name.into() });
+        tree.apply(&Action::Create { node, mode: 0o644, kind: Kind::File, dir_entry });
         let (data, sync) = (text.as_bytes().into(), WriteSync::None);
         tree.apply(&Action::Write { node, offset: 0, data, sync, mapped: false });
     }
@@ -21,8 +21,8 @@ fn shell(root: &Path, script: &str) -> Verifier {
 
 const PROMISES: [&[u8]; 2] = [b"one", b"t\nwo"];
 
-fn case<'a>(tree: &'a Tree, acks: &'a [Vec<u8>]) -> Case<'a> {
-    Case { tree, point: 7, label: "a \"label\"", acks }
+fn case<'a>(tree: &'a Tree, acks: &'a [Vec<u8>]) -> StateToCheck<'a> {
+    StateToCheck { tree, point: 7, label: "a \"label\"", acks }
 }
 
 #[test]
@@ -38,7 +38,7 @@ t\nwo' && test "$FIRST_CRASH_POINT_ID" = 7 && test "$FIRST_CRASH_LABEL" = 'a "la
     for mount in [true, false] {
         let pool = shell(root.path(), script).mount(mount).prepare().unwrap();
         let verdict = pool.verify(0, &case(&tree, &acks)).unwrap();
-        assert_eq!(verdict, Verdict::Passed, "mount {mount}");
+        assert_eq!(verdict, CheckResult::Passed, "mount {mount}");
         let seen = fs::read_to_string(pool.scratch.path().join("job-0/state/y")).unwrap();
         if mount && pool.note().is_none() {
             assert_eq!(Path::new(seen.trim()), root.path());
@@ -58,15 +58,15 @@ fn a_failure_says_how_and_what_was_said() {
     let failed = |script: &str, limit| {
         let pool = shell(root.path(), script).timeout(limit).prepare().unwrap();
         match pool.verify(0, &case(&tree, &[])).unwrap() {
-            Verdict::Failed { failure, output } => (failure, output),
-            Verdict::Passed => panic!("{script} passed"),
+            CheckResult::Failed { failure, output } => (failure, output),
+            CheckResult::Passed => panic!("{script} passed"),
         }
     };
     let long = Duration::from_secs(60);
-    assert_eq!(failed("echo lost; exit 3", long), (Failure::Exited(3), "lost\n".to_owned()));
-    assert_eq!(failed("kill -ABRT $$", long).0, Failure::Signaled(libc::SIGABRT));
+    assert_eq!(failed("echo lost; exit 3", long), (CheckFailure::Exited(3), "lost\n".to_owned()));
+    assert_eq!(failed("kill -ABRT $$", long).0, CheckFailure::Signaled(libc::SIGABRT));
     let limit = Duration::from_millis(200);
-    assert_eq!(failed("sleep 1000", limit).0, Failure::TimedOut(limit));
+    assert_eq!(failed("sleep 1000", limit).0, CheckFailure::TimedOut(limit));
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn what_a_check_leaves_running_is_ended() {
         pid.display()
     );
     let pool = shell(root.path(), &script).prepare().unwrap();
-    assert_eq!(pool.verify(0, &case(&tree(&[]), &[])).unwrap(), Verdict::Passed);
+    assert_eq!(pool.verify(0, &case(&tree(&[]), &[])).unwrap(), CheckResult::Passed);
     let pid: i32 = fs::read_to_string(pid).unwrap().trim().parse().unwrap();
     // SAFETY: asks whether the process exists, and nothing else.
     let gone = unsafe { libc::kill(pid, 0) } < 0;
@@ -97,7 +97,7 @@ fn many_states_are_checked_at_a_time_and_each_sees_its_own() {
         trees,
         |(_, tree)| case(tree, &[]),
         |(n, _), verdict| {
-            if verdict == Verdict::Passed {
+            if verdict == CheckResult::Passed {
                 passed.push(n);
             }
             ControlFlow::Continue(())
@@ -115,7 +115,7 @@ fn a_state_that_locks_itself_makes_room_for_the_next() {
     let pool = shell(root.path(), script).prepare().unwrap();
     for _ in 0..2 {
         let tree = tree(&[("x", "")]);
-        assert_eq!(pool.verify(0, &case(&tree, &[])).unwrap(), Verdict::Passed);
+        assert_eq!(pool.verify(0, &case(&tree, &[])).unwrap(), CheckResult::Passed);
     }
     let mode = fs::metadata(pool.scratch.path().join("job-0/state/d")).unwrap().permissions();
     assert_eq!(mode.mode() & 0o777, 0);

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use retake_crash::model::{Class, Model, State, Tree};
+use retake_crash::model::{Model, State, StateClass, Tree};
 use retake_crash::operation::{Action, Entry, Node, Recording, WriteSync};
 
 const PAGE: u64 = 4096;
@@ -84,7 +84,7 @@ impl History {
             if bytes.len() < shortest {
                 return Err(format!("{name} was never so short"));
             }
-            let whole_pages = model == Model::Ext4 && state.class != Class::Torn;
+            let whole_pages = model == Model::Ext4 && state.class != StateClass::Torn;
             let unit = if whole_pages { PAGE as usize } else { 1 };
             for (at, page) in bytes.chunks(unit).enumerate() {
                 let from = at * unit;
@@ -152,21 +152,21 @@ impl History {
         let names = shape(tree);
         let mut all: BTreeSet<_> = names.keys().cloned().collect();
         self.trees[..=last].iter().for_each(|tree| all.extend(shape(tree).into_keys()));
-        for place in all {
-            let sync = |action: &Action| matches!(action, Action::Sync { node, data_only: false } if *node == place.0);
+        for dir_entry in all {
+            let sync = |action: &Action| matches!(action, Action::Sync { node, data_only: false } if *node == dir_entry.0);
             // A rename to another directory lasts with that one.
             let moved = self.actions[..last].iter().any(|action| {
                 matches!(action, Action::Rename { from, to, .. }
-                    if from.directory == place.0 && from.name == place.1 && to.directory != place.0)
+                    if from.directory == dir_entry.0 && from.name == dir_entry.1 && to.directory != dir_entry.0)
             });
             let since = match self.actions[..synced].iter().rposition(sync) {
                 Some(at) if !moved => at + 1,
                 _ => 0,
             };
-            let now = names.get(&place);
-            let was = (since..=last).any(|at| shape(&self.trees[at]).get(&place) == now);
+            let now = names.get(&dir_entry);
+            let was = (since..=last).any(|at| shape(&self.trees[at]).get(&dir_entry) == now);
             if !was {
-                return Err(format!("{place:?} never was {now:?}"));
+                return Err(format!("{dir_entry:?} never was {now:?}"));
             }
         }
         let linked = |node: Node| {
@@ -185,11 +185,11 @@ impl History {
 
 fn touches(action: &Action, node: Node) -> bool {
     match action {
-        Action::Create { node: one, place, .. } => {
-            *one == node || place.as_ref().is_some_and(|place| place.directory == node)
+        Action::Create { node: one, dir_entry, .. } => {
+            *one == node || dir_entry.as_ref().is_some_and(|dir_entry| dir_entry.directory == node)
         }
-        Action::Link { node: one, place } | Action::Remove { node: one, place } => {
-            *one == node || place.directory == node
+        Action::Link { node: one, dir_entry } | Action::Remove { node: one, dir_entry } => {
+            *one == node || dir_entry.directory == node
         }
         Action::Rename { node: one, from, to, replaced } => {
             [*one, from.directory, to.directory].contains(&node) || *replaced == Some(node)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use retake_crash::operation::{
-    Action, Content, Entry, Initial, Kind, Node, Operation, Place, Recording, WriteSync,
+    Action, Content, DirEntry, Entry, Initial, Kind, Node, Operation, Recording, WriteSync,
 };
 
 const NAMES: [(u64, &str); 6] = [(0, "a"), (0, "b"), (0, "t"), (1, "a"), (1, "x"), (0, "c")];
@@ -46,7 +46,7 @@ pub(crate) fn recording(choices: &[Choice]) -> Recording {
             .map(|(node, name, content)| Initial {
                 node: Node(node),
                 mode: 0o644,
-                places: name.into_iter().map(place).collect(),
+                dir_entries: name.into_iter().map(dir_entry).collect(),
                 content,
             })
             .collect(),
@@ -58,8 +58,8 @@ fn file(size: u64) -> Content {
     Content::File { size, extents: vec![(0, vec![b'0'; size as usize].into())] }
 }
 
-fn place((directory, name): (u64, &str)) -> Place {
-    Place { directory: Node(directory), name: name.into() }
+fn dir_entry((directory, name): (u64, &str)) -> DirEntry {
+    DirEntry { directory: Node(directory), name: name.into() }
 }
 
 impl Program {
@@ -83,12 +83,12 @@ impl Program {
                 self.next += 1;
                 self.names.insert(name, node);
                 self.sizes.insert(node, 0);
-                let place = Some(place(name));
+                let dir_entry = Some(dir_entry(name));
                 self.record(Action::Create {
                     node: Node(node),
                     mode: 0o644,
                     kind: Kind::File,
-                    place,
+                    dir_entry,
                 });
             }
             (0..6, Some(node)) => self.write(node, two, three, WriteSync::None),
@@ -104,16 +104,16 @@ impl Program {
                 let replaced = self.names.get(&other).copied().map(Node);
                 self.names.remove(&name);
                 self.names.insert(other, node);
-                let (from, to) = (place(name), place(other));
+                let (from, to) = (dir_entry(name), dir_entry(other));
                 self.record(Action::Rename { node: Node(node), from, to, replaced });
             }
             (10, Some(node)) => {
                 self.names.remove(&name);
-                self.record(Action::Remove { node: Node(node), place: place(name) });
+                self.record(Action::Remove { node: Node(node), dir_entry: dir_entry(name) });
             }
             (11, Some(node)) if !self.names.contains_key(&other) => {
                 self.names.insert(other, node);
-                self.record(Action::Link { node: Node(node), place: place(other) });
+                self.record(Action::Link { node: Node(node), dir_entry: dir_entry(other) });
             }
             (12, Some(node)) if two % 3 == 2 => {
                 let (node, offset) = (Node(node), u64::from(three % 9000));

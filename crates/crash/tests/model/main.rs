@@ -5,7 +5,7 @@ mod check;
 mod generate;
 
 use proptest::prelude::*;
-use retake_crash::model::{Class, Model, Options, Point, StateKey, States, allows, rebuild};
+use retake_crash::model::{Model, Options, Point, StateClass, StateKey, States, allows, rebuild};
 
 use check::History;
 use generate::{choices, recording};
@@ -31,7 +31,7 @@ proptest! {
         let recording = recording(&choices);
         let history = History::new(&recording);
         for model in Model::ALL {
-            let options = Options { classes: vec![Class::Prefix], ..Options::default() };
+            let options = Options { classes: vec![StateClass::Prefix], ..Options::default() };
             for state in States::new(&recording, model, options).unwrap() {
                 prop_assert_eq!(&state.lost, &[] as &[u32]);
                 let tree = history.after(state.key.point.operation);
@@ -44,7 +44,7 @@ proptest! {
     fn every_profile_allows_what_a_weaker_one_does(choices in choices(9)) {
         let recording = recording(&choices);
         for state in States::new(&recording, Model::Ext4, Options::default()).unwrap() {
-            if state.class == Class::Torn {
+            if state.class == StateClass::Torn {
                 continue;
             }
             let point = state.key.point;

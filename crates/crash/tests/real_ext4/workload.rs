@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use retake_crash::operation::{
-    Action, Content, Entry, Initial, Kind, Node, Operation, Place, Recording, WriteSync,
+    Action, Content, DirEntry, Entry, Initial, Kind, Node, Operation, Recording, WriteSync,
 };
 
 /// A small generator: the same seed, the same operations.
@@ -67,7 +67,7 @@ impl Workload {
         workload.recording.initial.push(Initial {
             node: Node::ROOT,
             mode,
-            places: Vec::new(),
+            dir_entries: Vec::new(),
             content: Content::Directory,
         });
         fs::create_dir(workload.root.join("d"))?;
@@ -93,16 +93,16 @@ impl Workload {
         let mode = fs::metadata(self.root.join(name))?.mode() & 0o7777;
         self.count += 1;
         let node = Node(self.count);
-        let places = vec![self.place(name)];
-        self.recording.initial.push(Initial { node, mode, places, content });
+        let dir_entries = vec![self.dir_entry(name)];
+        self.recording.initial.push(Initial { node, mode, dir_entries, content });
         self.names.insert(name.to_owned(), (node, file));
         Ok(())
     }
 
-    fn place(&self, path: &str) -> Place {
+    fn dir_entry(&self, path: &str) -> DirEntry {
         match path.rsplit_once('/') {
-            Some((parent, name)) => Place { directory: self.names[parent].0, name: name.into() },
-            None => Place { directory: Node::ROOT, name: path.into() },
+            Some((parent, name)) => DirEntry { directory: self.names[parent].0, name: name.into() },
+            None => DirEntry { directory: Node::ROOT, name: path.into() },
         }
     }
 
@@ -189,11 +189,11 @@ impl Workload {
         let mode = file.metadata()?.mode() & 0o7777;
         self.count += 1;
         let node = Node(self.count);
-        let place = Some(self.place(&name));
+        let dir_entry = Some(self.dir_entry(&name));
         self.names.insert(name.clone(), (node, Some(file)));
         self.record(
             format!("create {name}"),
-            Action::Create { node, mode, kind: Kind::File, place },
+            Action::Create { node, mode, kind: Kind::File, dir_entry },
         );
         Ok(())
     }
@@ -270,7 +270,7 @@ impl Workload {
         }
         fs::rename(self.root.join(&from), self.root.join(&to))?;
         let action =
-            Action::Rename { node, from: self.place(&from), to: self.place(&to), replaced };
+            Action::Rename { node, from: self.dir_entry(&from), to: self.dir_entry(&to), replaced };
         if let Some(entry) = self.names.remove(&from) {
             self.names.insert(to.clone(), entry);
         }
@@ -281,9 +281,9 @@ impl Workload {
     fn remove(&mut self) -> io::Result<()> {
         let Some((name, node)) = self.pick_file() else { return Ok(()) };
         fs::remove_file(self.root.join(&name))?;
-        let place = self.place(&name);
+        let dir_entry = self.dir_entry(&name);
         self.names.remove(&name);
-        self.record(format!("remove {name}"), Action::Remove { node, place });
+        self.record(format!("remove {name}"), Action::Remove { node, dir_entry });
         Ok(())
     }
 
@@ -295,9 +295,9 @@ impl Workload {
         }
         fs::hard_link(self.root.join(&from), self.root.join(&to))?;
         let file = self.open(&to)?;
-        let place = self.place(&to);
+        let dir_entry = self.dir_entry(&to);
         self.names.insert(to.clone(), (node, Some(file)));
-        self.record(format!("link {from} {to}"), Action::Link { node, place });
+        self.record(format!("link {from} {to}"), Action::Link { node, dir_entry });
         Ok(())
     }
 
@@ -377,10 +377,10 @@ pub(crate) fn read(root: &Path) -> io::Result<Vec<Initial>> {
     let mut nodes: BTreeMap<u64, usize> = BTreeMap::new();
     let mut found: Vec<Initial> = Vec::new();
     let mut open = vec![(root.to_owned(), None)];
-    while let Some((path, place)) = open.pop() {
+    while let Some((path, dir_entry)) = open.pop() {
         let metadata = fs::symlink_metadata(&path)?;
         if let Some(known) = nodes.get(&metadata.ino()) {
-            found[*known].places.extend(place);
+            found[*known].dir_entries.extend(dir_entry);
             continue;
         }
         let node = Node(found.len() as u64);
@@ -388,7 +388,10 @@ pub(crate) fn read(root: &Path) -> io::Result<Vec<Initial>> {
         let content = if metadata.is_dir() {
             for entry in fs::read_dir(&path)? {
                 let entry = entry?;
-                open.push((entry.path(), Some(Place { directory: node, name: entry.file_name() })));
+                open.push((
+                    entry.path(),
+                    Some(DirEntry { directory: node, name: entry.file_name() }),
+                ));
             }
             Content::Directory
         } else {
@@ -396,7 +399,7 @@ pub(crate) fn read(root: &Path) -> io::Result<Vec<Initial>> {
             Content::File { size: data.len() as u64, extents: vec![(0, data.into())] }
         };
         let mode = metadata.mode() & 0o7777;
-        found.push(Initial { node, mode, places: place.into_iter().collect(), content });
+        found.push(Initial { node, mode, dir_entries: dir_entry.into_iter().collect(), content });
     }
     Ok(found)
 }

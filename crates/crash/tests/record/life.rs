@@ -57,7 +57,7 @@ fn a_program_that_is_not_there_is_named() {
     let error = here(retake_crash::record("no-such-program"), root.path()).run().unwrap_err();
     assert!(matches!(&error, RecordError::Start { .. }), "{error:?}");
     assert!(error.to_string().contains("no-such-program"), "{error}");
-    let error = retake_crash::record("true").root("/no/such/place").run().unwrap_err();
+    let error = retake_crash::record("true").root("/no/such/dir_entry").run().unwrap_err();
     assert!(matches!(&error, RecordError::Root { .. }), "{error:?}");
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use retake_crash::operation::{Action, Entry, Kind, Node, Place, Recording};
+use retake_crash::operation::{Action, DirEntry, Entry, Kind, Node, Recording};
 use retake_crash::recorder::{Ended, RecordError, Recorded, Recorder};
 
 /// A directory in memory, if there is one.
@@ -64,8 +64,8 @@ pub(crate) fn words(recording: &Recording) -> Vec<String> {
     let mut names = std::collections::HashMap::new();
     names.insert(Node::ROOT, String::from("/"));
     for initial in &recording.initial {
-        if let Some(place) = initial.places.first() {
-            names.insert(initial.node, text(&place.name));
+        if let Some(dir_entry) = initial.dir_entries.first() {
+            names.insert(initial.node, text(&dir_entry.name));
         }
     }
     let mut words = Vec::new();
@@ -81,23 +81,23 @@ pub(crate) fn words(recording: &Recording) -> Vec<String> {
             }
             Entry::Operation(operation) => &operation.action,
         };
-        if let Action::Create { node, place, .. } = action {
-            let name = place.as_ref().map_or_else(|| "unnamed".to_owned(), |at| text(&at.name));
+        if let Action::Create { node, dir_entry, .. } = action {
+            let name = dir_entry.as_ref().map_or_else(|| "unnamed".to_owned(), |at| text(&at.name));
             names.insert(*node, name);
         }
         let name = |node: &Node| names.get(node).cloned().unwrap_or_else(|| "?".into());
-        let at = |place: &Place| {
-            let directory = name(&place.directory);
+        let at = |dir_entry: &DirEntry| {
+            let directory = name(&dir_entry.directory);
             let directory = if directory == "/" { String::new() } else { directory + "/" };
-            format!("{directory}{}", text(&place.name))
+            format!("{directory}{}", text(&dir_entry.name))
         };
         words.push(match action {
-            Action::Create { mode, kind, place, .. } => {
-                let place = place.as_ref().map_or_else(|| "unnamed".to_owned(), at);
+            Action::Create { mode, kind, dir_entry, .. } => {
+                let dir_entry = dir_entry.as_ref().map_or_else(|| "unnamed".to_owned(), at);
                 match kind {
-                    Kind::File => format!("create {place} {mode:o}"),
-                    Kind::Directory => format!("mkdir {place} {mode:o}"),
-                    Kind::Symlink { target } => format!("symlink {place} to {}", text(target)),
+                    Kind::File => format!("create {dir_entry} {mode:o}"),
+                    Kind::Directory => format!("mkdir {dir_entry} {mode:o}"),
+                    Kind::Symlink { target } => format!("symlink {dir_entry} to {}", text(target)),
                 }
             }
             Action::Write { node, offset, data, sync, mapped } => {
@@ -117,8 +117,10 @@ pub(crate) fn words(recording: &Recording) -> Vec<String> {
             Action::Zero { node, offset, length, keep_size, hole } => {
                 format!("zero {} {offset}+{length} {keep_size} {hole}", name(node))
             }
-            Action::Link { node, place } => format!("link {} {}", name(node), at(place)),
-            Action::Remove { node, place } => format!("remove {} {}", name(node), at(place)),
+            Action::Link { node, dir_entry } => format!("link {} {}", name(node), at(dir_entry)),
+            Action::Remove { node, dir_entry } => {
+                format!("remove {} {}", name(node), at(dir_entry))
+            }
             Action::Rename { node, from, to, replaced } => {
                 let replaced = replaced
                     .as_ref()

@@ -1,10 +1,10 @@
-use super::super::explore::States;
-use super::super::script::{Script, listing};
-use super::super::trial::CHECKS;
 use super::*;
+use crate::model::explain::minimise::CHECKS;
+use crate::model::explore::States;
+use crate::model::test_script::{TestScript, listing};
 
 /// Every failing state explained.
-fn findings(script: &Script, model: Model, fails: impl Fn(&State) -> bool) -> Vec<Finding> {
+fn findings(script: &TestScript, model: Model, fails: impl Fn(&State) -> bool) -> Vec<Finding> {
     let recording = script.recording();
     let options = Options::default();
     let mut explainer = Explainer::new(&recording, model, &options).unwrap();
@@ -27,7 +27,7 @@ fn shows(state: &State, what: &str) -> bool {
 #[test]
 fn a_rename_without_its_bytes() {
     let text = "x".repeat(30);
-    let script = Script::default().create("map.tmp").write("map.tmp", 0, &text);
+    let script = TestScript::default().create("map.tmp").write("map.tmp", 0, &text);
     let script = script.label("written").rename("map.tmp", "map").fsync(".");
     let fails = |state: &State| {
         let there = listing(&state.tree).contains("map=");
@@ -48,7 +48,7 @@ fn a_rename_without_its_bytes() {
 
 #[test]
 fn a_promise_without_a_synced_directory() {
-    let script = Script::default().create("a").write("a", 0, "x").fsync("a").ack("done");
+    let script = TestScript::default().create("a").write("a", 0, "x").fsync("a").ack("done");
     let fails = |state: &State| state.acks == 1 && !shows(state, "a=x");
     assert_eq!(
         sentences(&findings(&script, Model::Posix, fails)),
@@ -60,7 +60,7 @@ fn a_promise_without_a_synced_directory() {
 
 #[test]
 fn an_index_that_outlives_what_it_points_to() {
-    let script = Script::with(&[("data", ".."), ("index", ".")]);
+    let script = TestScript::with(&[("data", ".."), ("index", ".")]);
     let script = script.write("data", 0, "xx").write("index", 0, "1").fsync("index").fsync("data");
     let fails = |state: &State| shows(state, "index=1") && !shows(state, "data=xx");
     assert_eq!(
@@ -72,7 +72,7 @@ fn an_index_that_outlives_what_it_points_to() {
 
 #[test]
 fn hundreds_of_states_with_one_cause_are_one_finding() {
-    let mut script = Script::default();
+    let mut script = TestScript::default();
     for round in 0..40 {
         let (from, to) = (format!("t{round}"), format!("f{round}"));
         script = script.create(&from).write(&from, 0, "full").rename(&from, &to).fsync(".");
@@ -92,7 +92,7 @@ fn hundreds_of_states_with_one_cause_are_one_finding() {
 
 #[test]
 fn a_kill_between_two_writes() {
-    let script = Script::with(&[("conf", "")]).write("conf", 0, "ab").write("conf", 2, "cd");
+    let script = TestScript::with(&[("conf", "")]).write("conf", 0, "ab").write("conf", 2, "cd");
     let fails = |state: &State| shows(state, "conf=ab");
     assert_eq!(
         sentences(&findings(&script, Model::Kill, fails)),
@@ -105,7 +105,7 @@ fn a_kill_between_two_writes() {
 fn half_a_write() {
     let old = "o".repeat(1024);
     let new = "n".repeat(1024);
-    let script = Script::with(&[("a", old.as_str())]).write("a", 0, &new);
+    let script = TestScript::with(&[("a", old.as_str())]).write("a", 0, &new);
     let fails = |state: &State| {
         let found = state.tree.find("a".as_ref()).unwrap();
         let mut bytes = [0; 1024];
@@ -123,7 +123,8 @@ fn half_a_write() {
 
 #[test]
 fn the_smallest_state_is_one_that_can_be_built_again() {
-    let script = Script::default().create("b").write("b", 0, "no").create("t").write("t", 0, "x");
+    let script =
+        TestScript::default().create("b").write("b", 0, "no").create("t").write("t", 0, "x");
     let script = script.rename("t", "a").create("c").write("c", 0, "y").fsync(".");
     let fails = |state: &State| shows(state, "a=");
     let found = findings(&script, Model::Ext4, fails);
@@ -131,13 +132,13 @@ fn the_smallest_state_is_one_that_can_be_built_again() {
     assert_eq!(found[0].lost_operations, [4]);
     let key: StateKey = found[0].key.to_string().parse().unwrap();
     let recording = script.recording();
-    let again = super::super::explore::rebuild(&recording, Model::Ext4, &Options::default(), &key);
+    let again = crate::model::explore::rebuild(&recording, Model::Ext4, &Options::default(), &key);
     assert!(fails(&again.unwrap().unwrap()));
 }
 
 /// A file replaced in each round, nothing synced: `map` must be the newest promised one or a newer.
-fn saves(rounds: u32) -> Script {
-    let mut script = Script::default();
+fn saves(rounds: u32) -> TestScript {
+    let mut script = TestScript::default();
     for round in 1..=rounds {
         let text = round.to_string().repeat(30);
         script = script.create("t").write("t", 0, &text).close("t").rename("t", "map");
@@ -177,7 +178,7 @@ fn a_lost_rename_does_not_hide_lost_bytes() {
 
 #[test]
 fn two_files_that_nobody_syncs_are_two_findings() {
-    let script = Script::default().create("one").write("one", 0, "x").ack("one");
+    let script = TestScript::default().create("one").write("one", 0, "x").ack("one");
     let script = script.create("two").write("two", 0, "y").ack("two");
     let fails = |state: &State| {
         (state.acks > 0 && !shows(state, "one=x")) || (state.acks > 1 && !shows(state, "two=y"))
@@ -204,7 +205,7 @@ fn two_files_that_nobody_syncs_are_two_findings() {
 
 #[test]
 fn a_promise_does_not_hide_an_index_that_came_too_early() {
-    let script = Script::with(&[("data", ".."), ("index", ".")]);
+    let script = TestScript::with(&[("data", ".."), ("index", ".")]);
     let script = script.write("data", 0, "xx").write("index", 0, "1").ack("done");
     let fails = |state: &State| {
         let (index, data) = (shows(state, "index=1"), shows(state, "data=xx"));
@@ -225,7 +226,7 @@ fn a_promise_does_not_hide_an_index_that_came_too_early() {
 #[test]
 fn what_is_lost_only_together_with_a_known_cause_is_found_in_what_is_left() {
     let log = ".".repeat(14);
-    let mut script = Script::with(&[("old", "."), ("log", log.as_str()), ("index", ".")]);
+    let mut script = TestScript::with(&[("old", "."), ("log", log.as_str()), ("index", ".")]);
     script = script.write("old", 0, "x");
     // So many that `old` is too far back to be lost alone when the index is written.
     for at in 0..14 {
@@ -248,7 +249,7 @@ const POWER: [Model; 2] = [Model::Ext4, Model::Posix];
 
 #[test]
 fn a_rewrite_in_place_that_is_synced_in_time_fails_between_its_two_steps() {
-    let script = Script::with(&[("m", "old")]).fsync("m").ack("old").truncate("m", 0);
+    let script = TestScript::with(&[("m", "old")]).fsync("m").ack("old").truncate("m", 0);
     let script = script.write("m", 0, "new").fsync("m").ack("new");
     let fails = |state: &State| match state.acks {
         0 | 1 => !shows(state, "m=old") && !shows(state, "m=new"),
@@ -268,7 +269,7 @@ fn a_rewrite_in_place_that_is_synced_in_time_fails_between_its_two_steps() {
 
 #[test]
 fn a_replacement_in_two_steps_fails_between_them() {
-    let script = Script::with(&[("m", "old")]).create("t").write("t", 0, "new").fsync("t");
+    let script = TestScript::with(&[("m", "old")]).create("t").write("t", 0, "new").fsync("t");
     let script = script.fsync(".").ack("old").remove("m").rename("t", "m").fsync(".").ack("new");
     let fails = |state: &State| !listing(&state.tree).contains("m=");
     for model in [Model::Kill, Model::Ext4, Model::Posix] {
@@ -285,7 +286,7 @@ fn a_replacement_in_two_steps_fails_between_them() {
 
 #[test]
 fn a_rewrite_that_nobody_syncs_is_two_findings() {
-    let script = Script::with(&[("m", "old")]).truncate("m", 0).write("m", 0, "new").ack("new");
+    let script = TestScript::with(&[("m", "old")]).truncate("m", 0).write("m", 0, "new").ack("new");
     let fails = |state: &State| match state.acks {
         0 => !shows(state, "m=old") && !shows(state, "m=new"),
         _ => !shows(state, "m=new"),
@@ -301,7 +302,7 @@ fn a_rewrite_that_nobody_syncs_is_two_findings() {
 fn a_size_without_its_bytes() {
     let record = |of: &str| of.repeat(10);
     let (one, two) = (record("1"), record("2"));
-    let script = Script::with(&[("log", "")]).write("log", 0, &one).fdatasync("log").ack("1");
+    let script = TestScript::with(&[("log", "")]).write("log", 0, &one).fdatasync("log").ack("1");
     let script = script.write("log", 10, &two).fdatasync("log").ack("2");
     let fails = |state: &State| listing(&state.tree).contains('0');
     for model in POWER {
@@ -322,7 +323,7 @@ fn a_size_without_its_bytes() {
 fn two_parts_of_one_write_are_named_by_their_own_bytes() {
     let old = "o".repeat(8192);
     let new = "n".repeat(6000);
-    let script = Script::with(&[("a", old.as_str())]).write("a", 1000, &new).fsync("a");
+    let script = TestScript::with(&[("a", old.as_str())]).write("a", 1000, &new).fsync("a");
     let fails = |state: &State| {
         let file = state.tree.file(state.tree.find("a".as_ref()).unwrap().node).unwrap();
         let (mut head, mut tail) = ([0], [0]);
@@ -342,11 +343,11 @@ fn two_parts_of_one_write_are_named_by_their_own_bytes() {
 #[test]
 fn a_file_made_without_a_name_is_called_what_it_is_called_later() {
     let node = Node(77);
-    let place = crate::operation::Place { directory: Node::ROOT, name: "m".into() };
+    let dir_entry = crate::operation::DirEntry { directory: Node::ROOT, name: "m".into() };
     let kind = crate::operation::Kind::File;
     let data = b"text".as_slice().into();
-    let script = Script::default()
-        .act(Action::Create { node, mode: 0o644, kind, place: None })
+    let script = TestScript::default()
+        .act(Action::Create { node, mode: 0o644, kind, dir_entry: None })
         .act(Action::Write {
             node,
             offset: 0,
@@ -354,7 +355,7 @@ fn a_file_made_without_a_name_is_called_what_it_is_called_later() {
             sync: crate::operation::WriteSync::None,
             mapped: false,
         })
-        .act(Action::Link { node, place })
+        .act(Action::Link { node, dir_entry })
         .fsync(".");
     let fails = |state: &State| listing(&state.tree).contains("m=") && !shows(state, "m=text");
     for model in POWER {

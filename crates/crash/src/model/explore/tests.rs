@@ -1,15 +1,15 @@
 use std::collections::HashSet;
 
-use super::super::script::{Script, listing};
 use super::*;
+use crate::model::test_script::{TestScript, listing};
 
-fn states(script: &Script, model: Model) -> Vec<State> {
+fn states(script: &TestScript, model: Model) -> Vec<State> {
     let recording = script.recording();
     States::new(&recording, model, Options::default()).unwrap().collect()
 }
 
-fn replacement() -> Script {
-    Script::with(&[("a", "old")])
+fn replacement() -> TestScript {
+    TestScript::with(&[("a", "old")])
         .create("t")
         .write("t", 0, "new")
         .ack("one")
@@ -48,7 +48,7 @@ fn kill_states_are_the_prefixes() {
 
 #[test]
 fn while_a_write_waits_it_may_be_lost() {
-    let script = Script::with(&[("a", "old")]).write_dsync("a", 0, "new").ack("one");
+    let script = TestScript::with(&[("a", "old")]).write_dsync("a", 0, "new").ack("one");
     let states = states(&script, Model::Ext4);
     let told: Vec<_> = states
         .iter()
@@ -84,7 +84,7 @@ fn every_state_can_be_built_again_from_its_key() {
 
 #[test]
 fn mapped_files_that_nobody_syncs_are_lost_whole() {
-    let script = Script::with(&[("db", "x"), ("db-shm", ".")]);
+    let script = TestScript::with(&[("db", "x"), ("db-shm", ".")]);
     let mut script = script;
     for _ in 0..50 {
         script = script.map("db-shm", 0, "s").write("db", 0, "y").fsync("db");
@@ -102,7 +102,7 @@ fn mapped_files_that_nobody_syncs_are_lost_whole() {
 
 #[test]
 fn files_named_volatile_are_lost_whole() {
-    let script = Script::with(&[("d-shm", ".")]).write("d-shm", 0, "s").fsync("d-shm");
+    let script = TestScript::with(&[("d-shm", ".")]).write("d-shm", 0, "s").fsync("d-shm");
     let recording = script.recording();
     let volatile = vec!["*-shm".to_owned()];
     let options = Options { volatile, ..Options::default() };
@@ -114,7 +114,7 @@ fn files_named_volatile_are_lost_whole() {
 
 #[test]
 fn the_seed_decides_which_pairs() {
-    let mut script = Script::default();
+    let mut script = TestScript::default();
     for round in 0..20 {
         script = script.create(&format!("f{round}"));
     }
@@ -147,17 +147,17 @@ fn the_coverage_line_counts() {
 
 #[test]
 fn a_coverage_says_one_of_one_and_only_what_was_looked_at() {
-    let told = |script: &Script, model| {
+    let told = |script: &TestScript, model| {
         let recording = script.recording();
         States::new(&recording, model, Options::default()).unwrap().coverage().to_string()
     };
     assert_eq!(
-        told(&Script::default(), Model::Kill),
+        told(&TestScript::default(), Model::Kill),
         "0 operations, 1 point, 1 state, 1 distinct (prefix 1)"
     );
     assert_eq!(
-        told(&Script::default().create("a"), Model::Kill),
+        told(&TestScript::default().create("a"), Model::Kill),
         "1 operation, 2 points, 2 states, 2 distinct (prefix 2)"
     );
-    assert!(told(&Script::default(), Model::Ext4).ends_with("), torn at 512 B"));
+    assert!(told(&TestScript::default(), Model::Ext4).ends_with("), torn at 512 B"));
 }

@@ -5,12 +5,12 @@ use proptest::prelude::*;
 use super::*;
 use crate::operation::WriteSync;
 
-fn place(directory: u64, name: &str) -> Place {
-    Place { directory: Node(directory), name: name.into() }
+fn dir_entry(directory: u64, name: &str) -> DirEntry {
+    DirEntry { directory: Node(directory), name: name.into() }
 }
 
-fn create(node: u64, kind: Kind, place: Place) -> Action {
-    Action::Create { node: Node(node), mode: 0o644, kind, place: Some(place) }
+fn create(node: u64, kind: Kind, dir_entry: DirEntry) -> Action {
+    Action::Create { node: Node(node), mode: 0o644, kind, dir_entry: Some(dir_entry) }
 }
 
 fn write(node: u64, offset: u64, data: &[u8]) -> Action {
@@ -23,7 +23,7 @@ fn write(node: u64, offset: u64, data: &[u8]) -> Action {
     }
 }
 
-fn rename(node: u64, from: Place, to: Place) -> Action {
+fn rename(node: u64, from: DirEntry, to: DirEntry) -> Action {
     Action::Rename { node: Node(node), from, to, replaced: None }
 }
 
@@ -37,10 +37,10 @@ fn listing(tree: &Tree) -> Vec<String> {
     tree.walk()
         .skip(1)
         .map(|found| {
-            let what = match found.thing {
-                Thing::Directory => "directory".to_owned(),
-                Thing::Symlink(target) => format!("to {}", target.display()),
-                Thing::File(file) => {
+            let what = match found.kind {
+                TreeEntryKind::Directory => "directory".to_owned(),
+                TreeEntryKind::Symlink(target) => format!("to {}", target.display()),
+                TreeEntryKind::File(file) => {
                     let mut text = vec![0; file.size() as usize];
                     file.read(0, &mut text);
                     format!("{:?}", String::from_utf8_lossy(&text))
@@ -51,7 +51,7 @@ fn listing(tree: &Tree) -> Vec<String> {
         .collect()
 }
 
-fn attributes(tree: &mut Tree, node: Node, found: &Found<'_>) {
+fn attributes(tree: &mut Tree, node: Node, found: &TreeEntry<'_>) {
     for (name, value) in found.attributes {
         tree.apply(&Action::Attribute { node, name: name.clone(), value: Some(value.clone()) });
     }
@@ -71,19 +71,21 @@ fn again(tree: &Tree) -> Tree {
             continue;
         }
         let parent = tree.find(found.path.parent().unwrap()).unwrap().node;
-        let place =
-            Place { directory: numbers[&parent], name: found.path.file_name().unwrap().to_owned() };
+        let dir_entry = DirEntry {
+            directory: numbers[&parent],
+            name: found.path.file_name().unwrap().to_owned(),
+        };
         if !new {
-            fresh.apply(&Action::Link { node, place });
+            fresh.apply(&Action::Link { node, dir_entry });
             continue;
         }
-        let kind = match found.thing {
-            Thing::Directory => Kind::Directory,
-            Thing::File(_) => Kind::File,
-            Thing::Symlink(target) => Kind::Symlink { target: target.to_owned() },
+        let kind = match found.kind {
+            TreeEntryKind::Directory => Kind::Directory,
+            TreeEntryKind::File(_) => Kind::File,
+            TreeEntryKind::Symlink(target) => Kind::Symlink { target: target.to_owned() },
         };
-        fresh.apply(&Action::Create { node, mode: found.mode, kind, place: Some(place) });
-        if let Thing::File(file) = found.thing {
+        fresh.apply(&Action::Create { node, mode: found.mode, kind, dir_entry: Some(dir_entry) });
+        if let TreeEntryKind::File(file) = found.kind {
             for (offset, data) in file.extents() {
                 fresh.apply(&write(node.0, offset, data));
             }
@@ -97,12 +99,12 @@ fn again(tree: &Tree) -> Tree {
 #[test]
 fn a_rename_replaces_and_a_removed_file_keeps_its_bytes_for_other_names() {
     let tree = tree(&[
-        create(1, Kind::File, place(0, "a")),
-        create(2, Kind::File, place(0, "b")),
+        create(1, Kind::File, dir_entry(0, "a")),
+        create(2, Kind::File, dir_entry(0, "b")),
         write(1, 0, b"one"),
         write(2, 1, b"two"),
-        Action::Link { node: Node(2), place: place(0, "c") },
-        rename(1, place(0, "a"), place(0, "b")),
+        Action::Link { node: Node(2), dir_entry: dir_entry(0, "c") },
+        rename(1, dir_entry(0, "a"), dir_entry(0, "b")),
     ]);
     assert_eq!(listing(&tree), ["b 1 \"one\"", "c 1 \"\\0two\""]);
 }
@@ -110,16 +112,16 @@ fn a_rename_replaces_and_a_removed_file_keeps_its_bytes_for_other_names() {
 #[test]
 fn no_directory_becomes_its_own_ancestor() {
     let mut tree = tree(&[
-        create(1, Kind::Directory, place(0, "a")),
-        create(2, Kind::Directory, place(1, "b")),
-        rename(1, place(0, "a"), place(2, "a")),
+        create(1, Kind::Directory, dir_entry(0, "a")),
+        create(2, Kind::Directory, dir_entry(1, "b")),
+        rename(1, dir_entry(0, "a"), dir_entry(2, "a")),
     ]);
     assert_eq!(listing(&tree), ["a 1 directory", "a/b 1 directory"]);
     tree.apply(&Action::Exchange {
         first: Node(1),
-        first_place: place(0, "a"),
+        first_entry: dir_entry(0, "a"),
         second: Node(2),
-        second_place: place(1, "b"),
+        second_entry: dir_entry(1, "b"),
     });
     assert_eq!(listing(&tree), ["a 1 directory", "a/b 1 directory"]);
 }
@@ -127,10 +129,10 @@ fn no_directory_becomes_its_own_ancestor() {
 #[test]
 fn a_whole_directory_moves_with_its_digest() {
     let moved = tree(&[
-        create(1, Kind::Directory, place(0, "a")),
-        create(2, Kind::File, place(1, "f")),
-        create(3, Kind::Directory, place(0, "z")),
-        rename(1, place(0, "a"), place(3, "a")),
+        create(1, Kind::Directory, dir_entry(0, "a")),
+        create(2, Kind::File, dir_entry(1, "f")),
+        create(3, Kind::Directory, dir_entry(0, "z")),
+        rename(1, dir_entry(0, "a"), dir_entry(3, "a")),
         write(2, 5000, b"x"),
     ]);
     assert_eq!(moved.digest(), again(&moved).digest());
@@ -140,19 +142,20 @@ fn a_whole_directory_moves_with_its_digest() {
 #[test]
 fn two_names_of_one_file_are_not_two_equal_files() {
     let one = tree(&[
-        create(1, Kind::File, place(0, "a")),
-        Action::Link { node: Node(1), place: place(0, "b") },
+        create(1, Kind::File, dir_entry(0, "a")),
+        Action::Link { node: Node(1), dir_entry: dir_entry(0, "b") },
     ]);
-    let two = tree(&[create(1, Kind::File, place(0, "a")), create(2, Kind::File, place(0, "b"))]);
+    let two =
+        tree(&[create(1, Kind::File, dir_entry(0, "a")), create(2, Kind::File, dir_entry(0, "b"))]);
     assert_ne!(one.digest(), two.digest());
 }
 
 #[test]
 fn a_clone_stays_what_it_was() {
-    let mut now = tree(&[create(1, Kind::File, place(0, "a")), write(1, 0, b"old")]);
+    let mut now = tree(&[create(1, Kind::File, dir_entry(0, "a")), write(1, 0, b"old")]);
     let then = now.clone();
     now.apply(&write(1, 0, b"new"));
-    now.apply(&Action::Remove { node: Node(1), place: place(0, "a") });
+    now.apply(&Action::Remove { node: Node(1), dir_entry: dir_entry(0, "a") });
     assert_eq!(listing(&then), ["a 1 \"old\""]);
     assert_ne!(then.digest(), now.digest());
     assert_eq!(now.digest(), Tree::new(&[]).digest());
@@ -160,9 +163,11 @@ fn a_clone_stays_what_it_was() {
 
 fn actions() -> impl Strategy<Value = Vec<Action>> {
     let node = || (0..8_u64).prop_map(Node);
-    let place = || {
-        (prop_oneof![Just(0_u64), 0..8_u64], "[abc]")
-            .prop_map(|(directory, name)| Place { directory: Node(directory), name: name.into() })
+    let dir_entry = || {
+        (prop_oneof![Just(0_u64), 0..8_u64], "[abc]").prop_map(|(directory, name)| DirEntry {
+            directory: Node(directory),
+            name: name.into(),
+        })
     };
     let kind = prop_oneof![
         1 => Just(Kind::Directory),
@@ -170,21 +175,21 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         1 => Just(Kind::Symlink { target: "a".into() })
     ];
     let action = prop_oneof![
-        4 => (1..8_u64, kind, place()).prop_map(|(node, kind, place)| create(node, kind, place)),
+        4 => (1..8_u64, kind, dir_entry()).prop_map(|(node, kind, dir_entry)| create(node, kind, dir_entry)),
         2 => (node(), 0..9000_u64, 0..3_u8).prop_map(|(n, at, byte)| write(n.0, at, &[byte; 700])),
         1 => (node(), 0..9000_u64).prop_map(|(node, size)| Action::Truncate { node, size }),
         1 => (node(), 0..9000_u64, any::<bool>()).prop_map(|(node, offset, keep_size)| {
             Action::Zero { node, offset, length: 3000, keep_size, hole: true }
         }),
-        2 => (node(), place()).prop_map(|(node, place)| Action::Link { node, place }),
-        2 => (node(), place()).prop_map(|(node, place)| Action::Remove { node, place }),
-        3 => (node(), place(), place()).prop_map(|(n, from, to)| rename(n.0, from, to)),
-        2 => (node(), place(), node(), place()).prop_map(
-            |(first, first_place, second, second_place)| Action::Exchange {
+        2 => (node(), dir_entry()).prop_map(|(node, dir_entry)| Action::Link { node, dir_entry }),
+        2 => (node(), dir_entry()).prop_map(|(node, dir_entry)| Action::Remove { node, dir_entry }),
+        3 => (node(), dir_entry(), dir_entry()).prop_map(|(n, from, to)| rename(n.0, from, to)),
+        2 => (node(), dir_entry(), node(), dir_entry()).prop_map(
+            |(first, first_entry, second, second_entry)| Action::Exchange {
                 first,
-                first_place,
+                first_entry,
                 second,
-                second_place
+                second_entry
             }
         ),
         1 => (node(), 0..3_u32).prop_map(|(node, mode)| Action::Mode { node, mode }),

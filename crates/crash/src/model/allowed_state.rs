@@ -4,21 +4,21 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 
-use super::atom::apply_all;
-use super::explore::machine_at;
-use super::machine::Point;
-use super::pending::Pending;
-use super::profile::Model;
-use super::tree::{Thing, Tree};
+use crate::model::explore::replay_until;
+use crate::model::micro_op::apply_all;
+use crate::model::pending_ops::PendingOps;
+use crate::model::profile::Model;
+use crate::model::replay::Point;
+use crate::model::tree::{Tree, TreeEntryKind};
 use crate::operation::{Node, Recording};
 
 /// Whether a crash at `point` may leave `found`. Looks at every subset of the parts that are not
 /// durable, so the recording should leave few of them, and at whole parts only: a write that a
 /// crash tore at a page or sector bound is not recognised.
 pub fn allows(recording: &Recording, model: Model, point: Point, found: &Tree) -> bool {
-    let Some(machine) = machine_at(recording, model, &HashSet::new(), point) else { return false };
+    let Some(replay) = replay_until(recording, model, &HashSet::new(), point) else { return false };
     let found = Listing::new(found);
-    let pending = &machine.pending;
+    let pending = &replay.pending;
     if Listing::new(&pending.now) == found {
         return true;
     }
@@ -27,7 +27,7 @@ pub fn allows(recording: &Recording, model: Model, point: Point, found: &Tree) -
 }
 
 struct Search<'a> {
-    pending: &'a Pending,
+    pending: &'a PendingOps,
     found: Listing,
     /// For the first parts, whether they survive.
     kept: Vec<bool>,
@@ -38,18 +38,18 @@ struct Search<'a> {
 impl Search<'_> {
     fn go(&mut self) -> bool {
         let at = self.kept.len();
-        let Some(atom) = self.pending.atoms.get(at) else {
+        let Some(micro_op) = self.pending.micro_ops.get(at) else {
             if !self.is_closed() {
                 return false;
             }
-            let kept = self.pending.atoms.iter().zip(&self.kept).filter(|(_, kept)| **kept);
-            let kept: Vec<_> = kept.map(|(atom, _)| (atom, None)).collect();
+            let kept = self.pending.micro_ops.iter().zip(&self.kept).filter(|(_, kept)| **kept);
+            let kept: Vec<_> = kept.map(|(micro_op, _)| (micro_op, None)).collect();
             let mut tree = self.pending.base.clone();
             apply_all(&mut tree, &kept);
             return self.seen.insert(tree.digest()) && Listing::new(&tree) == self.found;
         };
         // What is needed and already lost decides; what comes later is looked at in the end.
-        let possible = atom.requires.iter().all(|id| {
+        let possible = micro_op.requires.iter().all(|id| {
             let needed = self.pending.position(*id).and_then(|needed| self.kept.get(needed));
             needed.copied().unwrap_or(true)
         });
@@ -68,9 +68,9 @@ impl Search<'_> {
     }
 
     fn is_closed(&self) -> bool {
-        self.pending.atoms.iter().enumerate().all(|(at, atom)| {
+        self.pending.micro_ops.iter().enumerate().all(|(at, micro_op)| {
             let has = |id: &u64| self.pending.position(*id).is_none_or(|needed| self.kept[needed]);
-            !self.kept[at] || atom.requires.iter().all(has)
+            !self.kept[at] || micro_op.requires.iter().all(has)
         })
     }
 }
@@ -91,10 +91,10 @@ impl Listing {
         let mut first: BTreeMap<Node, PathBuf> = BTreeMap::new();
         let names = tree.walk().map(|found| {
             let shared = first.entry(found.node).or_insert_with(|| found.path.clone()).clone();
-            let what = match found.thing {
-                Thing::Directory => What::Directory,
-                Thing::Symlink(target) => What::Symlink(target.to_owned()),
-                Thing::File(file) => What::File {
+            let what = match found.kind {
+                TreeEntryKind::Directory => What::Directory,
+                TreeEntryKind::Symlink(target) => What::Symlink(target.to_owned()),
+                TreeEntryKind::File(file) => What::File {
                     size: file.size(),
                     extents: file.extents().map(|(at, data)| (at, data.to_vec())).collect(),
                 },

@@ -2,16 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use super::atom::{Atom, Effect, Id, Part, Torn};
-use super::machine::Machine;
-use super::shown::quoted;
-use super::story::{Line, LineKind, Story};
+use crate::model::explain::description::{
+    OperationDescription, OperationDescriptions, OperationKind,
+};
+use crate::model::micro_op::{Effect, MicroOp, MicroOpId, Part, Torn};
+use crate::model::path_text::quoted_path;
+use crate::model::replay::Replay;
 
 /// The smallest loss that fails.
-pub(super) struct Told<'a> {
-    pub(super) machine: &'a Machine,
-    pub(super) lost: &'a BTreeSet<Id>,
-    /// Those that are lost, the first of them is what is told.
+pub(super) struct SmallestLoss<'a> {
+    pub(super) replay: &'a Replay,
+    pub(super) lost: &'a BTreeSet<MicroOpId>,
+    /// Those that are lost, the first of them is what is loss.
     pub(super) operations: &'a [u32],
     /// What should not have survived without them.
     pub(super) survivor: Option<u32>,
@@ -21,19 +23,20 @@ pub(super) struct Told<'a> {
     pub(super) until: u32,
 }
 
-impl Told<'_> {
+impl SmallestLoss<'_> {
     /// The parts of an operation that are lost, and those that are not.
-    fn parts(&self, operation: u32) -> (Vec<&Atom>, Vec<&Atom>) {
-        let pending = &self.machine.pending;
+    fn parts(&self, operation: u32) -> (Vec<&MicroOp>, Vec<&MicroOp>) {
+        let pending = &self.replay.pending;
         let gone = pending.with_dependents(self.lost.iter().copied());
-        let parts = pending.atoms.iter().filter(|atom| atom.part.operation == operation);
-        parts.partition(|atom| gone.contains(&atom.id))
+        let parts =
+            pending.micro_ops.iter().filter(|micro_op| micro_op.part.operation == operation);
+        parts.partition(|micro_op| gone.contains(&micro_op.id))
     }
 }
 
 /// From the first to the last byte of some parts.
-fn bytes(parts: &[&Atom]) -> Option<(u64, u64)> {
-    let pieces = parts.iter().filter_map(|atom| match &atom.effect {
+fn bytes(parts: &[&MicroOp]) -> Option<(u64, u64)> {
+    let pieces = parts.iter().filter_map(|micro_op| match &micro_op.effect {
         Effect::Bytes { pieces, .. } => Some(pieces),
         _ => None,
     });
@@ -41,27 +44,27 @@ fn bytes(parts: &[&Atom]) -> Option<(u64, u64)> {
 }
 
 /// The size that one of the parts gives its file.
-fn size(parts: &[&Atom]) -> Option<u64> {
-    let sizes = parts.iter().filter_map(|atom| match &atom.effect {
+fn size(parts: &[&MicroOp]) -> Option<u64> {
+    let sizes = parts.iter().filter_map(|micro_op| match &micro_op.effect {
         Effect::Size { size, .. } => Some(*size),
         _ => None,
     });
     sizes.max()
 }
 
-impl Story {
+impl OperationDescriptions {
     /// What is lost and what had to survive with it or had been promised.
-    pub(super) fn of_loss(&self, told: &Told<'_>) -> String {
-        let Some((main, line)) =
-            told.operations.first().and_then(|number| Some((*number, self.line(*number)?)))
+    pub(super) fn of_loss(&self, loss: &SmallestLoss<'_>) -> String {
+        let Some((main, description)) =
+            loss.operations.first().and_then(|number| Some((*number, self.description(*number)?)))
         else {
             return "a file that is mapped and never synced is lost: `msync` it".to_owned();
         };
-        let (lost, kept) = told.parts(main);
+        let (lost, kept) = loss.parts(main);
         let op = self.op(main);
-        let what = what(&op, line, &lost, &kept);
+        let what = what(&op, description, &lost, &kept);
         // More of the same, from other rounds, says nothing new.
-        let others: Vec<u32> = told.operations[1..]
+        let others: Vec<u32> = loss.operations[1..]
             .iter()
             .copied()
             .filter(|number| self.shape(*number) != self.shape(main))
@@ -71,23 +74,23 @@ impl Story {
             [one] => format!(" and {}", self.op(one)),
             _ => format!(" and {} more operations", others.len()),
         };
-        let target = match (&line.directory, line.is_name()) {
-            (Some(directory), true) => format!("the directory {}", quoted(directory)),
-            _ => quoted(&line.path),
+        let target = match (&description.directory, description.is_name()) {
+            (Some(directory), true) => format!("the directory {}", quoted_path(directory)),
+            _ => quoted_path(&description.path),
         };
-        match told.survivor.and_then(|number| Some((number, self.line(number)?))) {
-            Some((number, _)) if number == main => half(&op, line, &lost, &kept),
-            Some((number, later)) if later.is_name() && later.node == line.node => {
+        match loss.survivor.and_then(|number| Some((number, self.description(number)?))) {
+            Some((number, _)) if number == main => half(&op, description, &lost, &kept),
+            Some((number, later)) if later.is_name() && later.node == description.node => {
                 let verb = match later.kind {
-                    LineKind::Rename => "rename",
-                    LineKind::Link => "link",
+                    OperationKind::Rename => "rename",
+                    OperationKind::Link => "link",
                     _ => "name",
                 };
-                let bytes = match line.range {
+                let bytes = match description.range {
                     Some((from, to)) => format!("its bytes {from}–{to}{others} do not"),
                     None => format!("{what}{others} does not"),
                 };
-                let path = quoted(&later.path);
+                let path = quoted_path(&later.path);
                 format!(
                     "the {verb} of {path} survives but {bytes}: `fsync` the file before {}",
                     self.op(number)
@@ -101,19 +104,19 @@ impl Story {
                     "{later} ({number}) {survive} but {what}{others} {not} not: `fsync` {target} before {number}"
                 )
             }
-            None if told.since > 0 => {
+            None if loss.since > 0 => {
                 let (is, what) = verb("are", "is", what);
-                let lines = match told.since {
-                    1 => "1 line was".to_owned(),
-                    many => format!("{many} lines were"),
+                let descriptions = match loss.since {
+                    1 => "1 description was".to_owned(),
+                    many => format!("{many} descriptions were"),
                 };
                 format!(
-                    "{what}{others} {is} lost although {lines} acknowledged since: `fsync` {target} after {op} and before the acknowledgement"
+                    "{what}{others} {is} lost although {descriptions} acknowledged since: `fsync` {target} after {op} and before the acknowledgement"
                 )
             }
             None => {
                 let (is, what) = verb("are", "is", what);
-                match self.synced(main, told.until) {
+                match self.synced(main, loss.until) {
                     Some(sync) => format!(
                         "{what}{others} {is} lost before {} syncs it, and what is left is neither the old nor the new: the change is not atomic, and recovery must cope with half of it",
                         self.op(sync)
@@ -126,21 +129,23 @@ impl Story {
 
     /// The first sync after an operation, up to another one, that makes it last.
     fn synced(&self, operation: u32, until: u32) -> Option<u32> {
-        let done = self.line(operation)?;
+        let done = self.description(operation)?;
         let node = if done.is_name() { done.holder } else { done.node };
         (operation + 1..=until).find(|number| {
-            let sync = self.line(*number).filter(|line| line.kind == LineKind::Sync);
+            let sync = self
+                .description(*number)
+                .filter(|description| description.kind == OperationKind::Sync);
             sync.is_some_and(|sync| sync.node.is_none() || sync.node == node)
         })
     }
 
     pub(super) fn of_tear(&self, part: Part, torn: Torn) -> String {
         let number = part.operation;
-        let (path, from, to) = self.line(number).map_or_else(
+        let (path, from, to) = self.description(number).map_or_else(
             || (String::new(), 0, 0),
-            |line| {
-                let (from, to) = line.range.unwrap_or((0, 0));
-                (quoted(&line.path), from, to)
+            |description| {
+                let (from, to) = description.range.unwrap_or((0, 0));
+                (quoted_path(&description.path), from, to)
             },
         );
         let (kept, lost) = match torn {
@@ -160,7 +165,8 @@ impl Story {
     /// A state that lost nothing.
     pub(super) fn of_moment(&self, operation: u32) -> String {
         let told = |number: u32| {
-            self.line(number).map(|line| format!("{} ({})", self.op(number), line.noun()))
+            self.description(number)
+                .map(|description| format!("{} ({})", self.op(number), description.noun()))
         };
         let place = match (told(operation), told(operation + 1)) {
             (Some(before), Some(after)) => format!("between {before} and {after}"),
@@ -173,24 +179,34 @@ impl Story {
 }
 
 /// What is lost of an operation, by its own bytes if others of it are there.
-fn what(op: &str, line: &Line, lost: &[&Atom], kept: &[&Atom]) -> String {
-    if line.kind == LineKind::Write {
+fn what(
+    op: &str,
+    description: &OperationDescription,
+    lost: &[&MicroOp],
+    kept: &[&MicroOp],
+) -> String {
+    if description.kind == OperationKind::Write {
         match (bytes(lost), bytes(kept)) {
             (None, Some(_)) if size(lost).is_some() => {
-                return format!("the size that {op} gave {}", quoted(&line.path));
+                return format!("the size that {op} gave {}", quoted_path(&description.path));
             }
             (Some((from, to)), Some(_)) => {
-                return format!("bytes {from}–{to} of {} ({op})", quoted(&line.path));
+                return format!("bytes {from}–{to} of {} ({op})", quoted_path(&description.path));
             }
             _ => {}
         }
     }
-    format!("{} ({op})", line.noun())
+    format!("{} ({op})", description.noun())
 }
 
 /// Some parts of one operation are there and some are not.
-fn half(op: &str, line: &Line, lost: &[&Atom], kept: &[&Atom]) -> String {
-    let path = quoted(&line.path);
+fn half(
+    op: &str,
+    description: &OperationDescription,
+    lost: &[&MicroOp],
+    kept: &[&MicroOp],
+) -> String {
+    let path = quoted_path(&description.path);
     match (bytes(lost), bytes(kept), size(kept)) {
         (Some((from, to)), None, Some(size)) => format!(
             "the size of {path} grew to {size} ({op}) but its bytes {from}–{to} did not arrive: a reader must recognise a record that is not whole, for example by a checksum"
@@ -202,7 +218,10 @@ fn half(op: &str, line: &Line, lost: &[&Atom], kept: &[&Atom]) -> String {
             "bytes {first}–{last} of {path} ({op}) survive but the size that the same write gave it does not: recovery must notice half a write"
         ),
         _ => {
-            format!("{} ({op}) is there only in part: recovery must notice half of it", line.noun())
+            format!(
+                "{} ({op}) is there only in part: recovery must notice half of it",
+                description.noun()
+            )
         }
     }
 }

@@ -11,7 +11,7 @@ const BITS: u32 = 4;
 const WIDTH: usize = 1 << BITS;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Radix<T> {
+pub(crate) struct RadixMap<T> {
     root: Option<Arc<Branch<T>>>,
     /// Levels above the leaves.
     height: u32,
@@ -23,13 +23,13 @@ enum Branch<T> {
     Inner([Option<Arc<Branch<T>>>; WIDTH]),
 }
 
-impl<T> Default for Radix<T> {
+impl<T> Default for RadixMap<T> {
     fn default() -> Self {
         Self { root: None, height: 0 }
     }
 }
 
-impl<T: Clone> Radix<T> {
+impl<T: Clone> RadixMap<T> {
     pub(crate) fn get(&self, key: u64) -> Option<&T> {
         if !self.fits(key) {
             return None;
@@ -73,12 +73,13 @@ impl<T: Clone> Radix<T> {
             self.height += 1;
         }
         let mut level = self.height;
-        let mut place = &mut self.root;
+        let mut dir_entry = &mut self.root;
         loop {
-            let branch = Arc::make_mut(place.get_or_insert_with(|| Arc::new(Branch::new(level))));
+            let branch =
+                Arc::make_mut(dir_entry.get_or_insert_with(|| Arc::new(Branch::new(level))));
             match branch {
                 Branch::Leaf(slots) => return slots[slot(key, 0)].replace(value),
-                Branch::Inner(slots) => place = &mut slots[slot(key, level)],
+                Branch::Inner(slots) => dir_entry = &mut slots[slot(key, level)],
             }
             level -= 1;
         }
@@ -167,7 +168,7 @@ mod tests {
             steps in prop::collection::vec((key(), prop::option::of(any::<u8>())), 0..60),
             probes in prop::collection::vec(key(), 8),
         ) {
-            let mut radix = Radix::default();
+            let mut radix = RadixMap::default();
             let mut map = BTreeMap::new();
             let mut copies = Vec::new();
             for (key, value) in steps {

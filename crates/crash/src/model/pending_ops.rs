@@ -5,31 +5,31 @@
 
 use std::collections::BTreeSet;
 
-use super::atom::{Atom, Effect, Id, Part, apply_all};
-use super::tree::Tree;
+use crate::model::micro_op::{Effect, MicroOp, MicroOpId, Part, apply_all};
+use crate::model::tree::Tree;
 use crate::operation::{Action, Node};
 
 #[derive(Clone, Debug)]
-pub(crate) struct Pending {
+pub(crate) struct PendingOps {
     /// Survives every crash.
     pub(crate) base: Tree,
     /// What the program sees.
     pub(crate) now: Tree,
-    /// `base` and the first `frozen` atoms.
+    /// `base` and the first `frozen` micro-operations.
     pub(crate) settled: Tree,
-    pub(crate) atoms: Vec<Atom>,
+    pub(crate) micro_ops: Vec<MicroOp>,
     pub(crate) frozen: usize,
-    next: Id,
+    next: MicroOpId,
     part: Part,
 }
 
-impl Pending {
+impl PendingOps {
     pub(crate) fn new(tree: Tree) -> Self {
         Self {
             base: tree.clone(),
             now: tree.clone(),
             settled: tree,
-            atoms: Vec::new(),
+            micro_ops: Vec::new(),
             frozen: 0,
             next: 1,
             part: Part { operation: 0, index: 0 },
@@ -45,60 +45,66 @@ impl Pending {
     pub(crate) fn create(&mut self, action: &Action) {
         if let Action::Create { node, mode, kind, .. } = action {
             let unnamed =
-                Action::Create { node: *node, mode: *mode, kind: kind.clone(), place: None };
+                Action::Create { node: *node, mode: *mode, kind: kind.clone(), dir_entry: None };
             self.base.apply(&unnamed);
             self.settled.apply(&unnamed);
         }
     }
 
-    pub(crate) fn push(&mut self, effect: Effect, mut requires: Vec<Id>) -> Id {
+    pub(crate) fn push(&mut self, effect: Effect, mut requires: Vec<MicroOpId>) -> MicroOpId {
         requires.retain(|id| self.is_pending(*id));
         requires.sort_unstable();
         requires.dedup();
         let id = self.next;
-        self.atoms.push(Atom { id, part: self.part, effect, requires });
+        self.micro_ops.push(MicroOp { id, part: self.part, effect, requires });
         self.next += 1;
         self.part.index += 1;
         id
     }
 
     /// Adds a need to the newest parts, for parts of one operation that need each other.
-    pub(crate) fn bind(&mut self, id: Id, needs: Id) {
+    pub(crate) fn bind(&mut self, id: MicroOpId, needs: MicroOpId) {
         if let Some(at) = self.position(id) {
-            self.atoms[at].requires.push(needs);
+            self.micro_ops[at].requires.push(needs);
         }
     }
 
-    pub(crate) fn is_pending(&self, id: Id) -> bool {
+    pub(crate) fn is_pending(&self, id: MicroOpId) -> bool {
         self.position(id).is_some()
     }
 
-    pub(crate) fn position(&self, id: Id) -> Option<usize> {
-        self.atoms.binary_search_by_key(&id, |atom| atom.id).ok()
+    pub(crate) fn position(&self, id: MicroOpId) -> Option<usize> {
+        self.micro_ops.binary_search_by_key(&id, |micro_op| micro_op.id).ok()
     }
 
     /// Everything these need, they included.
-    pub(crate) fn with_needs(&self, ids: impl IntoIterator<Item = Id>) -> BTreeSet<Id> {
+    pub(crate) fn with_needs(
+        &self,
+        ids: impl IntoIterator<Item = MicroOpId>,
+    ) -> BTreeSet<MicroOpId> {
         let mut found = BTreeSet::new();
-        let mut open: Vec<Id> = ids.into_iter().collect();
+        let mut open: Vec<MicroOpId> = ids.into_iter().collect();
         while let Some(id) = open.pop() {
             if let Some(at) = self.position(id)
                 && found.insert(id)
             {
-                open.extend(&self.atoms[at].requires);
+                open.extend(&self.micro_ops[at].requires);
             }
         }
         found
     }
 
     /// Everything that needs these, they included.
-    pub(crate) fn with_dependents(&self, ids: impl IntoIterator<Item = Id>) -> BTreeSet<Id> {
-        let mut found: BTreeSet<Id> = ids.into_iter().collect();
+    pub(crate) fn with_dependents(
+        &self,
+        ids: impl IntoIterator<Item = MicroOpId>,
+    ) -> BTreeSet<MicroOpId> {
+        let mut found: BTreeSet<MicroOpId> = ids.into_iter().collect();
         loop {
             let before = found.len();
-            for atom in &self.atoms {
-                if atom.requires.iter().any(|id| found.contains(id)) {
-                    found.insert(atom.id);
+            for micro_op in &self.micro_ops {
+                if micro_op.requires.iter().any(|id| found.contains(id)) {
+                    found.insert(micro_op.id);
                 }
             }
             if found.len() == before {
@@ -108,24 +114,24 @@ impl Pending {
     }
 
     /// These, and what they need, survive from now on. Gives back what they were.
-    pub(crate) fn absorb(&mut self, ids: impl IntoIterator<Item = Id>) -> Vec<Atom> {
+    pub(crate) fn absorb(&mut self, ids: impl IntoIterator<Item = MicroOpId>) -> Vec<MicroOp> {
         let durable = self.with_needs(ids);
         if durable.is_empty() {
             return Vec::new();
         }
-        let mut absorbed: Vec<Atom> = Vec::with_capacity(durable.len());
-        let mut left = Vec::with_capacity(self.atoms.len() - durable.len());
+        let mut absorbed: Vec<MicroOp> = Vec::with_capacity(durable.len());
+        let mut left = Vec::with_capacity(self.micro_ops.len() - durable.len());
         let mut frozen = 0;
-        for (at, atom) in std::mem::take(&mut self.atoms).into_iter().enumerate() {
-            if !durable.contains(&atom.id) {
-                left.push(atom);
+        for (at, micro_op) in std::mem::take(&mut self.micro_ops).into_iter().enumerate() {
+            if !durable.contains(&micro_op.id) {
+                left.push(micro_op);
                 continue;
             }
-            overtake(&mut left, &atom);
+            overtake(&mut left, &micro_op);
             frozen += usize::from(at < self.frozen);
-            absorbed.push(atom);
+            absorbed.push(micro_op);
         }
-        let all: Vec<_> = absorbed.iter().map(|atom| (atom, None)).collect();
+        let all: Vec<_> = absorbed.iter().map(|micro_op| (micro_op, None)).collect();
         apply_all(&mut self.base, &all);
         if left.is_empty() {
             self.settled = self.base.clone();
@@ -133,19 +139,19 @@ impl Pending {
             apply_all(&mut self.settled, &all[frozen..]);
         }
         self.frozen -= frozen;
-        self.atoms = left;
+        self.micro_ops = left;
         absorbed
     }
 
-    /// Leaves at most `window` atoms to play with: the older ones survive or are lost together.
+    /// Leaves at most `window` micro-operations to play with: the older ones survive or are lost together.
     pub(crate) fn freeze(&mut self, window: usize) {
-        while self.atoms.len() - self.frozen > window {
-            let operation = self.atoms[self.frozen].part.operation;
+        while self.micro_ops.len() - self.frozen > window {
+            let operation = self.micro_ops[self.frozen].part.operation;
             // The parts of one operation may need each other and stay together.
-            while let Some(atom) = self.atoms.get(self.frozen)
-                && atom.part.operation == operation
+            while let Some(micro_op) = self.micro_ops.get(self.frozen)
+                && micro_op.part.operation == operation
             {
-                atom.apply(&mut self.settled);
+                micro_op.apply(&mut self.settled);
                 self.frozen += 1;
             }
         }
@@ -153,19 +159,19 @@ impl Pending {
 
     /// Whether the size of a file depends on what survives.
     pub(crate) fn size_is_open(&self, node: Node) -> bool {
-        self.of_node(node).any(|atom| {
-            matches!(atom.effect, Effect::Size { .. } | Effect::Inode(Action::Truncate { .. }))
+        self.of_node(node).any(|micro_op| {
+            matches!(micro_op.effect, Effect::Size { .. } | Effect::Inode(Action::Truncate { .. }))
         })
     }
 
-    pub(crate) fn of_node(&self, node: Node) -> impl Iterator<Item = &Atom> {
-        self.atoms.iter().filter(move |atom| atom.node() == Some(node))
+    pub(crate) fn of_node(&self, node: Node) -> impl Iterator<Item = &MicroOp> {
+        self.micro_ops.iter().filter(move |micro_op| micro_op.node() == Some(node))
     }
 }
 
-/// `durable` comes after the atoms in `left` and will be on disk before them: what it wipes out
+/// `durable` comes after the micro-operations in `left` and will be on disk before them: what it wipes out
 /// must not come back when they are applied to it.
-fn overtake(left: &mut [Atom], durable: &Atom) {
+fn overtake(left: &mut [MicroOp], durable: &MicroOp) {
     let (node, from, to, shrinks) = match &durable.effect {
         Effect::Inode(Action::Truncate { node, size }) => (*node, *size, u64::MAX, true),
         Effect::Inode(Action::Zero { node, offset, length, .. }) => {
@@ -181,13 +187,13 @@ fn overtake(left: &mut [Atom], durable: &Atom) {
     };
     overtake_range(left, node, from, to);
     if shrinks {
-        for atom in left {
-            match &mut atom.effect {
+        for micro_op in left {
+            match &mut micro_op.effect {
                 Effect::Size { node: one, size } if *one == node => *size = 0,
                 Effect::Inode(
                     Action::Truncate { node: one, .. } | Action::Allocate { node: one, .. },
                 ) if *one == node => {
-                    atom.effect = Effect::Flush { node };
+                    micro_op.effect = Effect::Flush { node };
                 }
                 Effect::Inode(Action::Zero { node: one, keep_size, .. }) if *one == node => {
                     *keep_size = true;
@@ -198,10 +204,10 @@ fn overtake(left: &mut [Atom], durable: &Atom) {
     }
 }
 
-fn overtake_range(left: &mut [Atom], node: Node, from: u64, to: u64) {
-    for atom in left {
-        if atom.node() == Some(node) {
-            atom.trim(from, to);
+fn overtake_range(left: &mut [MicroOp], node: Node, from: u64, to: u64) {
+    for micro_op in left {
+        if micro_op.node() == Some(node) {
+            micro_op.trim(from, to);
         }
     }
 }

@@ -6,10 +6,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::atom::{Atom, Effect, Id, edges, inner, inode_of, places};
-use super::page::PAGE;
-use super::pending::Pending;
-use crate::operation::{Action, Node, Place, WriteSync};
+use crate::model::micro_op::{Effect, MicroOp, MicroOpId, dir_entries, edges, inner, inode_of};
+use crate::model::pending_ops::PendingOps;
+use crate::model::tree::file_content::PAGE;
+use crate::operation::{Action, DirEntry, Node, WriteSync};
 
 /// A write over several pages may survive in some of them: so many are told apart.
 const PIECES: usize = 4;
@@ -17,16 +17,16 @@ const PIECES: usize = 4;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Posix {
     /// The last operation on each name.
-    names: HashMap<Place, Id>,
+    names: HashMap<DirEntry, MicroOpId>,
 }
 
 impl Posix {
-    pub(crate) fn step(&mut self, pending: &mut Pending, action: &Action) {
+    pub(crate) fn step(&mut self, pending: &mut PendingOps, action: &Action) {
         match action {
-            Action::Create { node, place, .. } => {
+            Action::Create { node, dir_entry, .. } => {
                 pending.create(action);
-                if let Some(place) = place {
-                    let link = Action::Link { node: *node, place: place.clone() };
+                if let Some(dir_entry) = dir_entry {
+                    let link = Action::Link { node: *node, dir_entry: dir_entry.clone() };
                     self.name(pending, &link);
                 }
             }
@@ -54,7 +54,8 @@ impl Posix {
             }
             Action::Sync { node, data_only } => self.sync(pending, *node, *data_only),
             Action::SyncAll => {
-                let all: Vec<Id> = pending.atoms.iter().map(|atom| atom.id).collect();
+                let all: Vec<MicroOpId> =
+                    pending.micro_ops.iter().map(|micro_op| micro_op.id).collect();
                 pending.absorb(all);
                 self.names.clear();
             }
@@ -66,44 +67,50 @@ impl Posix {
     }
 
     /// The write before this one waits for the device: its own range is durable.
-    pub(crate) fn wait(pending: &mut Pending, action: &Action) {
+    pub(crate) fn wait(pending: &mut PendingOps, action: &Action) {
         let Action::Write { node, sync, data, .. } = action else { return };
         if data.is_empty() {
             return;
         }
-        let Some(last) = pending.of_node(*node).last().map(|atom| atom.part) else { return };
+        let Some(last) = pending.of_node(*node).last().map(|micro_op| micro_op.part) else {
+            return;
+        };
         // Without the truncations before it the range could not be read back as it was written.
-        let durable: Vec<Id> = pending
+        let durable: Vec<MicroOpId> = pending
             .of_node(*node)
-            .filter(|atom| {
-                atom.part.operation == last.operation || matches!(atom.effect, Effect::Inode(_))
+            .filter(|micro_op| {
+                micro_op.part.operation == last.operation
+                    || matches!(micro_op.effect, Effect::Inode(_))
             })
-            .filter(|atom| *sync == WriteSync::Full || is_data(atom))
-            .map(|atom| atom.id)
+            .filter(|micro_op| *sync == WriteSync::Full || is_data(micro_op))
+            .map(|micro_op| micro_op.id)
             .collect();
         pending.absorb(durable);
     }
 
-    fn name(&mut self, pending: &mut Pending, action: &Action) {
-        let places = places(action);
-        let requires = places.iter().filter_map(|place| self.names.get(*place).copied()).collect();
+    fn name(&mut self, pending: &mut PendingOps, action: &Action) {
+        let dir_entries = dir_entries(action);
+        let requires = dir_entries
+            .iter()
+            .filter_map(|dir_entry| self.names.get(*dir_entry).copied())
+            .collect();
         let id = pending.push(Effect::Name(action.clone()), requires);
-        for place in places {
-            self.names.insert(place.clone(), id);
+        for dir_entry in dir_entries {
+            self.names.insert(dir_entry.clone(), id);
         }
     }
 
-    fn sync(&mut self, pending: &mut Pending, node: Node, data_only: bool) {
+    fn sync(&mut self, pending: &mut PendingOps, node: Node, data_only: bool) {
         // The names are the data of a directory.
         let data_only = data_only && !pending.now.is_directory(node);
-        let durable: Vec<Id> = pending
-            .atoms
+        let durable: Vec<MicroOpId> = pending
+            .micro_ops
             .iter()
-            .filter(|atom| match &atom.effect {
+            .filter(|micro_op| match &micro_op.effect {
                 Effect::Name(action) => !data_only && makes_a_name_in(action, node),
-                _ => atom.node() == Some(node) && (!data_only || is_data(atom)),
+                _ => micro_op.node() == Some(node) && (!data_only || is_data(micro_op)),
             })
-            .map(|atom| atom.id)
+            .map(|micro_op| micro_op.id)
             .collect();
         pending.absorb(durable);
         self.names.retain(|_, id| pending.is_pending(*id));
@@ -111,21 +118,21 @@ impl Posix {
 }
 
 /// Bytes in these pages, and all that is needed to read them back.
-fn sync_part(pending: &mut Pending, node: Node, from: u64, to: u64) {
-    let durable: Vec<Id> = pending
+fn sync_part(pending: &mut PendingOps, node: Node, from: u64, to: u64) {
+    let durable: Vec<MicroOpId> = pending
         .of_node(node)
-        .filter(|atom| match &atom.effect {
+        .filter(|micro_op| match &micro_op.effect {
             Effect::Bytes { pieces, .. } => {
                 pieces.iter().any(|piece| piece.0 < to && piece.1 > from)
             }
-            _ => is_data(atom),
+            _ => is_data(micro_op),
         })
-        .map(|atom| atom.id)
+        .map(|micro_op| micro_op.id)
         .collect();
     pending.absorb(durable);
 }
 
-fn write(pending: &mut Pending, node: Node, offset: u64, data: &Arc<[u8]>) {
+fn write(pending: &mut PendingOps, node: Node, offset: u64, data: &Arc<[u8]>) {
     let end = offset.saturating_add(data.len() as u64);
     if data.is_empty() {
         return;
@@ -150,15 +157,15 @@ fn write(pending: &mut Pending, node: Node, offset: u64, data: &Arc<[u8]>) {
     }
 }
 
-fn zeros(pending: &mut Pending, node: Node, ranges: &[(u64, u64)]) {
+fn zeros(pending: &mut PendingOps, node: Node, ranges: &[(u64, u64)]) {
     for (from, to) in ranges {
         pending.push(Effect::zeros(node, *from, *to), Vec::new());
     }
 }
 
 /// Whether `fdatasync` covers it: everything needed to read the bytes back.
-fn is_data(atom: &Atom) -> bool {
-    match &atom.effect {
+fn is_data(micro_op: &MicroOp) -> bool {
+    match &micro_op.effect {
         Effect::Size { .. } | Effect::Bytes { .. } => true,
         Effect::Inode(action) => {
             inode_of(action).is_some()
@@ -172,9 +179,9 @@ fn is_data(atom: &Atom) -> bool {
 fn makes_a_name_in(action: &Action, directory: Node) -> bool {
     match action {
         Action::Rename { to, .. } => to.directory == directory,
-        Action::Exchange { first_place, second_place, .. } => {
-            first_place.directory == directory || second_place.directory == directory
+        Action::Exchange { first_entry, second_entry, .. } => {
+            first_entry.directory == directory || second_entry.directory == directory
         }
-        _ => places(action).iter().any(|place| place.directory == directory),
+        _ => dir_entries(action).iter().any(|dir_entry| dir_entry.directory == directory),
     }
 }

@@ -1,11 +1,11 @@
-//! Names of files in texts for people: one name never looks like another, and whoever sets names in
-//! code can find them again.
+//! Paths in texts for people: two paths never look the same, and a quoted one can be found again in
+//! the text.
 
 use std::fmt::Write;
 use std::path::Path;
 
 /// A path as text. One that is no UTF-8 is written as bash reads it: `$'caf\xe9'`.
-pub fn shown(path: &Path) -> String {
+pub fn path_text(path: &Path) -> String {
     let Some(text) = path.to_str() else { return escaped(path.as_os_str().as_encoded_bytes()) };
     if text.is_empty() { ".".to_owned() } else { text.to_owned() }
 }
@@ -29,8 +29,8 @@ fn escaped(bytes: &[u8]) -> String {
 }
 
 /// A path in backticks, in more of them if it has some itself, as Markdown does.
-pub fn quoted(path: &Path) -> String {
-    let text = shown(path);
+pub fn quoted_path(path: &Path) -> String {
+    let text = path_text(path);
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest + 1);
     let space = if text.starts_with('`') || text.ends_with('`') { " " } else { "" };
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn names_that_are_no_text_are_told_apart() {
-        let path = |bytes: &[u8]| shown(Path::new(OsStr::from_bytes(bytes)));
+        let path = |bytes: &[u8]| path_text(Path::new(OsStr::from_bytes(bytes)));
         assert_eq!(path(b"caf\xe9"), r"$'caf\xe9'");
         assert_eq!(path(b"caf\xe8's \\"), r"$'caf\xe8\'s \\'");
         assert_eq!(path("café".as_bytes()), "café");
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_name_with_backticks_is_in_more_of_them() {
-        let path = |text: &str| quoted(Path::new(text));
+        let path = |text: &str| quoted_path(Path::new(text));
         assert_eq!(path("a"), "`a`");
         assert_eq!(path("a`b"), "``a`b``");
         assert_eq!(path("`tick`"), "`` `tick` ``");

@@ -11,21 +11,23 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::PathBuf;
 
-use super::atom::places;
-use super::choice::{Choice, Class, SECTOR, WINDOW, Window};
-use super::key::{Kept, StateKey};
-use super::machine::{Machine, Point, operations, steps};
-use super::profile::Model;
-use super::shown::quoted;
-use super::tree::Tree;
 use crate::glob::Glob;
+use crate::model::explore::state_class::{SECTOR, StateClass, Survivors, WINDOW, Window};
+use crate::model::micro_op::dir_entries;
+use crate::model::path_text::quoted_path;
+use crate::model::profile::Model;
+use crate::model::replay::{Point, Replay, operations, steps};
+use crate::model::state_key::{Kept, StateKey};
+use crate::model::tree::Tree;
 use crate::operation::{Action, Entry, Node, Recording, WriteSync};
+
+pub(super) mod state_class;
 
 /// A directory as a crash may leave it.
 #[derive(Clone, Debug)]
 pub struct State {
     pub key: StateKey,
-    pub class: Class,
+    pub class: StateClass,
     /// How many acknowledgements came before the crash.
     pub acks: usize,
     /// The label passed last.
@@ -37,7 +39,7 @@ pub struct State {
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    pub classes: Vec<Class>,
+    pub classes: Vec<StateClass>,
     /// How many of the newest parts are lost or kept one by one.
     pub near: usize,
     /// How many pairs a point may have; the seed decides which.
@@ -49,7 +51,13 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { classes: Class::ALL.to_vec(), near: 12, pairs: 6, seed: 0, volatile: Vec::new() }
+        Self {
+            classes: StateClass::ALL.to_vec(),
+            near: 12,
+            pairs: 6,
+            seed: 0,
+            volatile: Vec::new(),
+        }
     }
 }
 
@@ -58,7 +66,7 @@ impl Default for Options {
 pub struct Coverage {
     pub operations: u32,
     pub points: u64,
-    /// By class in the order of [`Class::ALL`], before equal states are taken for one.
+    /// By class in the order of [`StateClass::ALL`], before equal states are taken for one.
     pub raw: [u64; 6],
     pub distinct: [u64; 6],
     /// Pairs beyond the limit; [`Options::seed`] decides which.
@@ -69,7 +77,7 @@ pub struct Coverage {
     /// Files that are mapped and never synced, or named volatile: lost in every power loss.
     pub volatile_files: Vec<PathBuf>,
     /// What was looked at.
-    pub classes: Vec<Class>,
+    pub classes: Vec<StateClass>,
 }
 
 impl Coverage {
@@ -97,7 +105,7 @@ impl fmt::Display for Coverage {
             write!(f, "{comma}{} {}", class.name(), self.distinct[*class as usize])?;
         }
         f.write_str(")")?;
-        if self.classes.contains(&Class::Torn) {
+        if self.classes.contains(&StateClass::Torn) {
             write!(f, ", torn at {SECTOR} B")?;
         }
         if self.pairs_left_out > 0 {
@@ -110,7 +118,7 @@ impl fmt::Display for Coverage {
         }
         if !self.volatile_files.is_empty() {
             let files = self.volatile_files.iter().take(VOLATILE_SHOWN);
-            let mut files: Vec<String> = files.map(|path| quoted(path)).collect();
+            let mut files: Vec<String> = files.map(|path| quoted_path(path)).collect();
             if let Some(more @ 1..) = self.volatile_files.len().checked_sub(VOLATILE_SHOWN) {
                 files.push(format!("{more} more"));
             }
@@ -136,18 +144,18 @@ pub struct States<'a> {
     promises: Promises,
     coverage: Coverage,
     /// By digest: where it is checked.
-    chosen: HashMap<u128, (Point, Class)>,
+    chosen: HashMap<u128, (Point, StateClass)>,
     /// By class: the digest of each state, in the order in which they are made.
     digests: Vec<Vec<u128>>,
     ready: std::vec::IntoIter<State>,
     pass: Option<Pass<'a>>,
-    classes: std::vec::IntoIter<Class>,
+    classes: std::vec::IntoIter<StateClass>,
 }
 
 struct Pass<'a> {
-    class: Class,
-    machine: Machine,
-    steps: Box<dyn Iterator<Item = super::machine::Step<'a>> + Send + 'a>,
+    class: StateClass,
+    replay: Replay,
+    steps: Box<dyn Iterator<Item = crate::model::replay::Step<'a>> + Send + 'a>,
     begun: bool,
     at: usize,
 }
@@ -158,7 +166,7 @@ impl<'a> States<'a> {
         options.classes.sort_unstable();
         options.classes.dedup();
         if model == Model::Kill {
-            options.classes.retain(|class| *class == Class::Prefix);
+            options.classes.retain(|class| *class == StateClass::Prefix);
         }
         let volatile = volatile(recording, &options)?;
         let classes = options.classes.clone().into_iter();
@@ -169,7 +177,7 @@ impl<'a> States<'a> {
             promises: Promises::new(recording),
             coverage: Coverage::default(),
             chosen: HashMap::new(),
-            digests: vec![Vec::new(); Class::ALL.len()],
+            digests: vec![Vec::new(); StateClass::ALL.len()],
             ready: Vec::new().into_iter(),
             pass: None,
             classes,
@@ -187,24 +195,24 @@ impl<'a> States<'a> {
         self.coverage.volatile_files = names(self.recording, &self.volatile);
         self.coverage.classes.clone_from(&self.options.classes);
         self.coverage.seed = self.options.seed;
-        let mut machine = Machine::new(self.recording, self.model);
-        self.look(&machine, Point::START);
+        let mut replay = Replay::new(self.recording, self.model);
+        self.look(&replay, Point::START);
         let steps: Vec<_> = steps(self.recording, &self.volatile).collect();
         for step in steps {
-            machine.step(&step);
-            machine.pending.freeze(WINDOW);
-            self.look(&machine, step.point);
+            replay.step(&step);
+            replay.pending.freeze(WINDOW);
+            self.look(&replay, step.point);
         }
         for (_, class) in self.chosen.values() {
             self.coverage.distinct[*class as usize] += 1;
         }
     }
 
-    fn look(&mut self, machine: &Machine, point: Point) {
+    fn look(&mut self, replay: &Replay, point: Point) {
         self.coverage.operations = point.operation;
         self.coverage.points += 1;
-        self.coverage.points_with_older_parts += u64::from(machine.pending.frozen > 0);
-        let window = Window::new(machine);
+        self.coverage.points_with_older_parts += u64::from(replay.pending.frozen > 0);
+        let window = Window::new(replay);
         for class in self.options.classes.clone() {
             let (choices, left_out) = self.choices(&window, class, point);
             self.coverage.pairs_left_out += left_out as u64;
@@ -220,10 +228,15 @@ impl<'a> States<'a> {
         }
     }
 
-    fn choices(&self, window: &Window<'_>, class: Class, point: Point) -> (Vec<Choice>, usize) {
+    fn choices(
+        &self,
+        window: &Window<'_>,
+        class: StateClass,
+        point: Point,
+    ) -> (Vec<Survivors>, usize) {
         let mut choices = window.choices(class, self.options.near, point);
         let limit = self.options.pairs;
-        if class != Class::Pair || choices.len() <= limit {
+        if class != StateClass::Pair || choices.len() <= limit {
             return (choices, 0);
         }
         let left_out = choices.len() - limit;
@@ -238,7 +251,7 @@ impl<'a> States<'a> {
 
     /// The states of the point where the pass stands that are checked there.
     fn fill(&mut self, pass: &mut Pass<'a>, point: Point) {
-        let window = Window::new(&pass.machine);
+        let window = Window::new(&pass.replay);
         let mut ready = Vec::new();
         for choice in self.choices(&window, pass.class, point).0 {
             let digest = self.digests[pass.class as usize][pass.at];
@@ -247,7 +260,7 @@ impl<'a> States<'a> {
                 self.chosen.remove(&digest);
                 let key = window.key(choice, point);
                 ready.push(self.promises.state(
-                    &pass.machine,
+                    &pass.replay,
                     key,
                     pass.class,
                     window.build(choice),
@@ -270,7 +283,7 @@ impl Iterator for States<'_> {
                 Some(pass) => pass,
                 None => Pass {
                     class: self.classes.next()?,
-                    machine: Machine::new(self.recording, self.model),
+                    replay: Replay::new(self.recording, self.model),
                     steps: Box::new(
                         steps(self.recording, &self.volatile).collect::<Vec<_>>().into_iter(),
                     ),
@@ -280,8 +293,8 @@ impl Iterator for States<'_> {
             };
             let point = if pass.begun {
                 let Some(step) = pass.steps.next() else { continue };
-                pass.machine.step(&step);
-                pass.machine.pending.freeze(WINDOW);
+                pass.replay.step(&step);
+                pass.replay.pending.freeze(WINDOW);
                 step.point
             } else {
                 pass.begun = true;
@@ -301,38 +314,38 @@ pub fn rebuild(
     key: &StateKey,
 ) -> Result<Option<State>, BadGlob> {
     let volatile = volatile(recording, options)?;
-    Ok(machine_at(recording, model, &volatile, key.point).map(|machine| {
-        let tree = machine.build(key);
-        Promises::new(recording).state(&machine, key.clone(), class_of(key), tree)
+    Ok(replay_until(recording, model, &volatile, key.point).map(|replay| {
+        let tree = replay.build(key);
+        Promises::new(recording).state(&replay, key.clone(), class_of(key), tree)
     }))
 }
 
-pub(crate) fn machine_at(
+pub(crate) fn replay_until(
     recording: &Recording,
     model: Model,
     volatile: &HashSet<Node>,
     point: Point,
-) -> Option<Machine> {
-    let mut machine = Machine::new(recording, model);
+) -> Option<Replay> {
+    let mut replay = Replay::new(recording, model);
     if point == Point::START {
-        return Some(machine);
+        return Some(replay);
     }
     for step in steps(recording, volatile) {
-        machine.step(&step);
+        replay.step(&step);
         if step.point == point {
-            return Some(machine);
+            return Some(replay);
         }
     }
     None
 }
 
-fn class_of(key: &StateKey) -> Class {
+fn class_of(key: &StateKey) -> StateClass {
     match &key.kept {
-        _ if key.torn.is_some() => Class::Torn,
-        Kept::Everything => Class::Prefix,
-        Kept::Only(parts) if parts.is_empty() => Class::LoseAll,
-        Kept::Only(_) => Class::KeepOne,
-        Kept::AllBut(_) => Class::DropOne,
+        _ if key.torn.is_some() => StateClass::Torn,
+        Kept::Everything => StateClass::Prefix,
+        Kept::Only(parts) if parts.is_empty() => StateClass::LoseAll,
+        Kept::Only(_) => StateClass::KeepOne,
+        Kept::AllBut(_) => StateClass::DropOne,
     }
 }
 
@@ -387,17 +400,17 @@ impl Promises {
 
     pub(crate) fn state(
         &self,
-        machine: &Machine,
+        replay: &Replay,
         key: StateKey,
-        class: Class,
+        class: StateClass,
         tree: Tree,
     ) -> State {
         let said = said(key.point);
-        let mut lost: Vec<u32> = machine
+        let mut lost: Vec<u32> = replay
             .pending
-            .atoms
+            .micro_ops
             .iter()
-            .map(|atom| atom.part)
+            .map(|micro_op| micro_op.part)
             .filter(|part| match &key.kept {
                 _ if key.torn.is_some_and(|(torn, _)| torn == *part) => true,
                 Kept::Everything => false,
@@ -502,7 +515,7 @@ fn names(recording: &Recording, nodes: &HashSet<Node>) -> Vec<PathBuf> {
         if !matches!(operation.action, Action::Write { .. }) {
             tree.apply(&operation.action);
         }
-        if !places(&operation.action).is_empty() {
+        if !dir_entries(&operation.action).is_empty() {
             note(&tree);
         }
     }

@@ -20,17 +20,17 @@ const TAIL: u64 = 4 << 10;
 const PATIENCE: Duration = Duration::from_millis(100);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum CheckResult {
     Passed,
     Failed {
-        failure: Failure,
+        failure: CheckFailure,
         /// The end of what the check printed.
         output: String,
     },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Failure {
+pub enum CheckFailure {
     Exited(i32),
     Signaled(i32),
     TimedOut(Duration),
@@ -48,7 +48,7 @@ pub(super) struct Launch<'a> {
 }
 
 /// Whether a child can enter the namespace.
-pub(super) fn tries(namespace: MountNamespace) -> io::Result<()> {
+pub(super) fn can_enter(namespace: MountNamespace) -> io::Result<()> {
     let mut command = Command::new("true");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // SAFETY: entering allocates nothing and takes no lock.
@@ -57,7 +57,7 @@ pub(super) fn tries(namespace: MountNamespace) -> io::Result<()> {
     Ok(())
 }
 
-pub(super) fn run(launch: &Launch<'_>) -> io::Result<Verdict> {
+pub(super) fn run(launch: &Launch<'_>) -> io::Result<CheckResult> {
     let (alive, held) = pipe()?;
     let run_id = new_run_id();
     let output =
@@ -74,17 +74,17 @@ pub(super) fn run(launch: &Launch<'_>) -> io::Result<Verdict> {
         kill_by_run_id(&run_id);
     }
     let failure = match ended? {
-        false => Failure::TimedOut(launch.limit),
-        true if status.success() => return Ok(Verdict::Passed),
+        false => CheckFailure::TimedOut(launch.limit),
+        true if status.success() => return Ok(CheckResult::Passed),
         true => failure(status),
     };
-    Ok(Verdict::Failed { failure, output: tail(output)? })
+    Ok(CheckResult::Failed { failure, output: tail(output)? })
 }
 
-fn failure(status: ExitStatus) -> Failure {
+fn failure(status: ExitStatus) -> CheckFailure {
     match (status.code(), status.signal()) {
-        (None, Some(signal)) => Failure::Signaled(signal),
-        (code, _) => Failure::Exited(code.unwrap_or_default()),
+        (None, Some(signal)) => CheckFailure::Signaled(signal),
+        (code, _) => CheckFailure::Exited(code.unwrap_or_default()),
     }
 }
 

@@ -2,24 +2,24 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::atom::apply_all;
-use super::explore::{Options, States};
-use super::machine::{Machine, Point, steps};
-use super::profile::Model;
-use super::tree::{Thing, Tree};
+use crate::model::explore::{Options, States};
+use crate::model::micro_op::apply_all;
+use crate::model::profile::Model;
+use crate::model::replay::{Point, Replay, steps};
+use crate::model::tree::{Tree, TreeEntryKind};
 use crate::operation::{
-    Action, Content, Entry, Initial, Kind, Node, Operation, Place, Recording, WriteSync,
+    Action, Content, DirEntry, Entry, Initial, Kind, Node, Operation, Recording, WriteSync,
 };
 
 #[derive(Clone, Default)]
-pub(super) struct Script {
+pub(super) struct TestScript {
     nodes: HashMap<String, Node>,
     count: u64,
     initial: Vec<Initial>,
     entries: Vec<Entry>,
 }
 
-impl Script {
+impl TestScript {
     /// Files that are durable before the first operation.
     pub(super) fn with(files: &[(&str, &str)]) -> Self {
         let mut script = Self::default();
@@ -39,9 +39,9 @@ impl Script {
     }
 
     fn initial(&mut self, path: &str, content: Content) {
-        let place = self.place(path);
+        let dir_entry = self.dir_entry(path);
         let node = self.bind(path);
-        self.initial.push(Initial { node, mode: 0o644, places: vec![place], content });
+        self.initial.push(Initial { node, mode: 0o644, dir_entries: vec![dir_entry], content });
     }
 
     fn bind(&mut self, path: &str) -> Node {
@@ -54,9 +54,9 @@ impl Script {
         if path == "." { Node::ROOT } else { self.nodes[path] }
     }
 
-    fn place(&self, path: &str) -> Place {
+    fn dir_entry(&self, path: &str) -> DirEntry {
         let (directory, name) = path.rsplit_once('/').unwrap_or((".", path));
-        Place { directory: self.node(directory), name: name.into() }
+        DirEntry { directory: self.node(directory), name: name.into() }
     }
 
     pub(super) fn act(mut self, action: Action) -> Self {
@@ -66,9 +66,9 @@ impl Script {
     }
 
     fn make(mut self, path: &str, kind: Kind) -> Self {
-        let place = Some(self.place(path));
+        let dir_entry = Some(self.dir_entry(path));
         let node = self.bind(path);
-        self.act(Action::Create { node, mode: 0o644, kind, place })
+        self.act(Action::Create { node, mode: 0o644, kind, dir_entry })
     }
 
     pub(super) fn create(self, path: &str) -> Self {
@@ -109,24 +109,24 @@ impl Script {
     }
 
     pub(super) fn link(mut self, path: &str, new: &str) -> Self {
-        let (node, place) = (self.node(path), self.place(new));
+        let (node, dir_entry) = (self.node(path), self.dir_entry(new));
         self.nodes.insert(new.to_owned(), node);
-        self.act(Action::Link { node, place })
+        self.act(Action::Link { node, dir_entry })
     }
 
     pub(super) fn remove(mut self, path: &str) -> Self {
-        let (node, place) = (self.node(path), self.place(path));
+        let (node, dir_entry) = (self.node(path), self.dir_entry(path));
         // Still there under its old name for those who have it open.
         self.nodes.insert(format!("open {path}"), node);
-        self.act(Action::Remove { node, place })
+        self.act(Action::Remove { node, dir_entry })
     }
 
     pub(super) fn rename(mut self, from: &str, to: &str) -> Self {
         let (node, replaced) = (self.node(from), self.nodes.get(to).copied());
-        let (from_place, to_place) = (self.place(from), self.place(to));
+        let (from_entry, to_entry) = (self.dir_entry(from), self.dir_entry(to));
         self.nodes.remove(from);
         self.nodes.insert(to.to_owned(), node);
-        self.act(Action::Rename { node, from: from_place, to: to_place, replaced })
+        self.act(Action::Rename { node, from: from_entry, to: to_entry, replaced })
     }
 
     pub(super) fn fsync(self, path: &str) -> Self {
@@ -177,7 +177,7 @@ impl Script {
         &self,
         model: Model,
         path: &str,
-        places: [u64; N],
+        dir_entries: [u64; N],
     ) -> BTreeSet<(u64, [u8; N])> {
         let recording = self.recording();
         let operation = recording.entries.len() as u32;
@@ -187,12 +187,12 @@ impl Script {
             .map(|state| {
                 let found = state.tree.find(path.as_ref()).unwrap();
                 let file = state.tree.file(found.node).unwrap();
-                let letter = |place| {
+                let letter = |dir_entry| {
                     let mut letter = [0];
-                    file.read(place, &mut letter);
+                    file.read(dir_entry, &mut letter);
                     letter[0]
                 };
-                (file.size(), places.map(letter))
+                (file.size(), dir_entries.map(letter))
             })
             .collect()
     }
@@ -201,26 +201,27 @@ impl Script {
     /// profile requires. Written as `name=text` by name; zeros are shown as `0`.
     pub(super) fn states(&self, model: Model) -> BTreeSet<String> {
         let recording = self.recording();
-        let mut machine = Machine::new(&recording, model);
+        let mut replay = Replay::new(&recording, model);
         for step in steps(&recording, &HashSet::new()) {
-            machine.step(&step);
+            replay.step(&step);
         }
-        let pending = &machine.pending;
+        let pending = &replay.pending;
         let mut found = BTreeSet::from([listing(&pending.now)]);
         if model == Model::Kill {
             return found;
         }
-        assert!(pending.atoms.len() <= 12, "too many subsets");
-        for mask in 0..1_u32 << pending.atoms.len() {
+        assert!(pending.micro_ops.len() <= 12, "too many subsets");
+        for mask in 0..1_u32 << pending.micro_ops.len() {
             let kept = |at: usize| mask & (1 << at) != 0;
-            let legal = pending.atoms.iter().enumerate().all(|(at, atom)| {
-                !kept(at) || atom.requires.iter().all(|id| pending.position(*id).is_none_or(kept))
+            let legal = pending.micro_ops.iter().enumerate().all(|(at, micro_op)| {
+                !kept(at)
+                    || micro_op.requires.iter().all(|id| pending.position(*id).is_none_or(kept))
             });
             if legal {
                 let mut tree = pending.base.clone();
-                let atoms = pending.atoms.iter().enumerate().filter(|(at, _)| kept(*at));
-                let atoms: Vec<_> = atoms.map(|(_, atom)| (atom, None)).collect();
-                apply_all(&mut tree, &atoms);
+                let micro_ops = pending.micro_ops.iter().enumerate().filter(|(at, _)| kept(*at));
+                let micro_ops: Vec<_> = micro_ops.map(|(_, micro_op)| (micro_op, None)).collect();
+                apply_all(&mut tree, &micro_ops);
                 found.insert(listing(&tree));
             }
         }
@@ -234,10 +235,10 @@ pub(super) fn listing(tree: &Tree) -> String {
         .skip(1)
         .map(|found| {
             let path = found.path.display();
-            match found.thing {
-                Thing::Directory => format!("{path}/"),
-                Thing::Symlink(target) => format!("{path}->{}", target.display()),
-                Thing::File(file) => {
+            match found.kind {
+                TreeEntryKind::Directory => format!("{path}/"),
+                TreeEntryKind::Symlink(target) => format!("{path}->{}", target.display()),
+                TreeEntryKind::File(file) => {
                     let mut text = vec![0; file.size() as usize];
                     file.read(0, &mut text);
                     let shown: String = text

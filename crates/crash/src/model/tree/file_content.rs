@@ -1,19 +1,19 @@
 //! The bytes of one file: sparse pages that copies share, and what they sum up to.
 //!
 //! A page of zeros is never kept: written zeros and a hole read the same, and no state that a
-//! check can see differs by them. Bytes past the end are zeros at all times.
+//! check can see differs by them. FileContent past the end are zeros at all times.
 
 use std::sync::Arc;
 
 use super::digest;
-use super::radix::Radix;
+use super::radix_map::RadixMap;
 
 pub(crate) const PAGE: usize = 4096;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Bytes {
+pub(crate) struct FileContent {
     size: u64,
-    pages: Radix<Arc<Page>>,
+    pages: RadixMap<Arc<Page>>,
     sum: u128,
 }
 
@@ -23,7 +23,7 @@ struct Page {
     bytes: [u8; PAGE],
 }
 
-impl Bytes {
+impl FileContent {
     pub(crate) fn size(&self) -> u64 {
         self.size
     }
@@ -155,7 +155,7 @@ mod tests {
     proptest! {
         #[test]
         fn equals_plain_bytes_and_sums_up_alike(steps in prop::collection::vec(step(), 1..20)) {
-            let mut bytes = Bytes::default();
+            let mut bytes = FileContent::default();
             let mut plain = Vec::new();
             for step in &steps {
                 match step {
@@ -188,7 +188,7 @@ mod tests {
                 again[offset as usize..offset as usize + extent.len()].copy_from_slice(extent);
             }
             prop_assert_eq!(&again, &plain);
-            let mut fresh = Bytes::default();
+            let mut fresh = FileContent::default();
             fresh.write(0, &plain);
             prop_assert_eq!(fresh.sum(), bytes.sum());
             if let Some(byte) = plain.first_mut() {

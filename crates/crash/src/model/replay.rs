@@ -5,16 +5,16 @@
 use std::cmp::Ordering;
 use std::collections::HashSet;
 
-use super::atom::{Id, Part, apply_all};
-use super::ext4::Ext4;
-use super::key::{Kept, StateKey};
-use super::pending::Pending;
-use super::posix::Posix;
-use super::profile::Model;
-use super::tree::Tree;
+use crate::model::micro_op::{MicroOpId, Part, apply_all};
+use crate::model::pending_ops::PendingOps;
+use crate::model::profile::Model;
+use crate::model::profile::ext4::Ext4;
+use crate::model::profile::posix::Posix;
+use crate::model::state_key::{Kept, StateKey};
+use crate::model::tree::Tree;
 use crate::operation::{Action, Entry, Node, Operation, Recording, WriteSync};
 
-/// Where the machine stands: before anything, during an operation, or after it.
+/// Where the replay stands: before anything, during an operation, or after it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Point {
     /// The operation that the crash comes after, from 1; 0 is before the first.
@@ -40,8 +40,8 @@ impl PartialOrd for Point {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Machine {
-    pub(crate) pending: Pending,
+pub(crate) struct Replay {
+    pub(crate) pending: PendingOps,
     rules: Rules,
 }
 
@@ -52,7 +52,7 @@ enum Rules {
     Posix(Posix),
 }
 
-/// One step of a [`Machine`].
+/// One step of a [`Replay`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step<'a> {
     pub(crate) point: Point,
@@ -70,9 +70,9 @@ enum Phase {
     Wait,
 }
 
-impl Machine {
+impl Replay {
     pub(crate) fn new(recording: &Recording, model: Model) -> Self {
-        let pending = Pending::new(Tree::new(&recording.initial));
+        let pending = PendingOps::new(Tree::new(&recording.initial));
         let rules = match model {
             Model::Kill => Rules::Kill,
             Model::Ext4 => Rules::Ext4(Ext4::new(&pending)),
@@ -113,27 +113,27 @@ impl Machine {
         let mut tree = self.pending.base.clone();
         let kept: Vec<_> = self
             .pending
-            .atoms
+            .micro_ops
             .iter()
-            .filter_map(|atom| match key.torn {
-                Some((part, torn)) if part == atom.part => Some((atom, Some(torn))),
-                _ => keep(atom.part).then_some((atom, None)),
+            .filter_map(|micro_op| match key.torn {
+                Some((part, torn)) if part == micro_op.part => Some((micro_op, Some(torn))),
+                _ => keep(micro_op.part).then_some((micro_op, None)),
             })
             .collect();
         apply_all(&mut tree, &kept);
         tree
     }
 
-    pub(crate) fn part(&self, id: Id) -> Option<Part> {
-        self.pending.position(id).map(|at| self.pending.atoms[at].part)
+    pub(crate) fn part(&self, id: MicroOpId) -> Option<Part> {
+        self.pending.position(id).map(|at| self.pending.micro_ops[at].part)
     }
 
-    pub(crate) fn id(&self, part: Part) -> Option<Id> {
+    pub(crate) fn id(&self, part: Part) -> Option<MicroOpId> {
         self.pending
-            .atoms
-            .binary_search_by_key(&part, |atom| atom.part)
+            .micro_ops
+            .binary_search_by_key(&part, |micro_op| micro_op.part)
             .ok()
-            .map(|at| self.pending.atoms[at].id)
+            .map(|at| self.pending.micro_ops[at].id)
     }
 
     /// Which torn states of a part the profile allows: whether at page bounds only, and whether the

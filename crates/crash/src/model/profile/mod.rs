@@ -1,7 +1,12 @@
-//! Which file system to believe in.
+//! The rules of a file system: what a crash may take.
 
 use std::fmt;
 use std::str::FromStr;
+
+pub(super) mod ext4;
+pub(super) mod posix;
+#[cfg(test)]
+mod rules;
 
 /// Which part of what was not synced may be lost in a crash. The rules and where they come from
 /// are in `docs/design/crash-models.md`.

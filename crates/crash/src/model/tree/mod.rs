@@ -11,21 +11,24 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::digest;
-use super::page::Bytes;
-use super::radix::Radix;
-use crate::operation::{Action, Content, Initial, Kind, Node, Place};
+use crate::operation::{Action, Content, DirEntry, Initial, Kind, Node};
+use file_content::FileContent;
+use radix_map::RadixMap;
+
+pub(super) mod digest;
+pub(super) mod file_content;
+mod radix_map;
 
 #[derive(Clone, Debug)]
 pub struct Tree {
-    inodes: Radix<Arc<Inode>>,
+    inodes: RadixMap<Arc<Inode>>,
 }
 
 #[derive(Clone, Debug)]
 struct Inode {
     mode: u32,
     /// Every name it has, in no particular order.
-    places: Vec<Place>,
+    dir_entries: Vec<DirEntry>,
     attributes: Arc<BTreeMap<OsString, Arc<[u8]>>>,
     body: Body,
 }
@@ -37,13 +40,13 @@ enum Body {
         names: Arc<BTreeMap<OsString, Node>>,
         sum: u128,
     },
-    File(Bytes),
+    File(FileContent),
     Symlink(OsString),
 }
 
 /// One name of the tree.
 #[derive(Clone, Debug)]
-pub struct Found<'a> {
+pub struct TreeEntry<'a> {
     /// Relative to the root, which itself has the empty path.
     pub path: PathBuf,
     pub node: Node,
@@ -52,11 +55,11 @@ pub struct Found<'a> {
     /// How many names of the tree the node has, this one included.
     pub links: usize,
     pub attributes: &'a BTreeMap<OsString, Arc<[u8]>>,
-    pub thing: Thing<'a>,
+    pub kind: TreeEntryKind<'a>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum Thing<'a> {
+pub enum TreeEntryKind<'a> {
     Directory,
     File(FileView<'a>),
     Symlink(&'a OsStr),
@@ -64,7 +67,7 @@ pub enum Thing<'a> {
 
 /// The bytes of a file.
 #[derive(Clone, Copy, Debug)]
-pub struct FileView<'a>(&'a Bytes);
+pub struct FileView<'a>(&'a FileContent);
 
 impl<'a> FileView<'a> {
     pub fn size(&self) -> u64 {
@@ -85,13 +88,13 @@ impl<'a> FileView<'a> {
 
 impl Tree {
     pub fn new(initial: &[Initial]) -> Self {
-        let mut tree = Self { inodes: Radix::default() };
+        let mut tree = Self { inodes: RadixMap::default() };
         tree.create(Node::ROOT, 0o755, Body::directory());
         for one in initial {
             let body = match &one.content {
                 Content::Directory => Body::directory(),
                 Content::File { size, extents } => {
-                    let mut bytes = Bytes::default();
+                    let mut bytes = FileContent::default();
                     for (offset, data) in extents {
                         bytes.write(*offset, data);
                     }
@@ -104,8 +107,8 @@ impl Tree {
         }
         // A file with several names may come before the directory of one of them.
         for one in initial {
-            for place in &one.places {
-                tree.link(one.node, place);
+            for dir_entry in &one.dir_entries {
+                tree.link(one.node, dir_entry);
             }
         }
         tree
@@ -114,15 +117,15 @@ impl Tree {
     /// Changes the tree; syncs and closes change nothing.
     pub fn apply(&mut self, action: &Action) {
         match action {
-            Action::Create { node, mode, kind, place } => {
+            Action::Create { node, mode, kind, dir_entry } => {
                 let body = match kind {
                     Kind::Directory => Body::directory(),
-                    Kind::File => Body::File(Bytes::default()),
+                    Kind::File => Body::File(FileContent::default()),
                     Kind::Symlink { target } => Body::Symlink(target.clone()),
                 };
                 self.create(*node, *mode, body);
-                if let Some(place) = place {
-                    self.link(*node, place);
+                if let Some(dir_entry) = dir_entry {
+                    self.link(*node, dir_entry);
                 }
             }
             Action::Write { node, offset, data, .. } => {
@@ -142,15 +145,15 @@ impl Tree {
                     bytes.resize(bytes.size().max(offset.saturating_add(*length)));
                 }
             }),
-            Action::Link { node, place } => {
-                self.link(*node, place);
+            Action::Link { node, dir_entry } => {
+                self.link(*node, dir_entry);
             }
-            Action::Remove { node, place } => {
-                self.unlink(*node, place);
+            Action::Remove { node, dir_entry } => {
+                self.unlink(*node, dir_entry);
             }
             Action::Rename { node, from, to, .. } => self.rename(*node, from, to),
-            Action::Exchange { first, first_place, second, second_place } => {
-                self.exchange(*first, first_place, *second, second_place);
+            Action::Exchange { first, first_entry, second, second_entry } => {
+                self.exchange(*first, first_entry, *second, second_entry);
             }
             Action::Mode { node, mode } => self.change(*node, |inode| inode.mode = *mode),
             Action::Attribute { node, name, value } => self.change(*node, |inode| {
@@ -175,7 +178,7 @@ impl Tree {
     }
 
     /// Every name, parents before children, in order of the names. The root comes first.
-    pub fn walk(&self) -> impl Iterator<Item = Found<'_>> {
+    pub fn walk(&self) -> impl Iterator<Item = TreeEntry<'_>> {
         let mut stack = vec![(PathBuf::new(), Node::ROOT)];
         std::iter::from_fn(move || {
             let (path, node) = stack.pop()?;
@@ -188,18 +191,18 @@ impl Tree {
     }
 
     /// What is at a path relative to the root. Symbolic links are not followed.
-    pub fn find(&self, path: &Path) -> Option<Found<'_>> {
+    pub fn find(&self, path: &Path) -> Option<TreeEntry<'_>> {
         let mut node = Node::ROOT;
         for part in path {
-            node = self.entry(&Place { directory: node, name: part.to_owned() })?;
+            node = self.entry(&DirEntry { directory: node, name: part.to_owned() })?;
         }
         Some(self.found(self.inodes.get(node.0)?, path.to_owned(), node))
     }
 
-    /// What is at a place.
-    pub fn entry(&self, place: &Place) -> Option<Node> {
-        match &self.inodes.get(place.directory.0)?.body {
-            Body::Directory { names, .. } => names.get(&place.name).copied(),
+    /// The node that has this name.
+    pub fn entry(&self, dir_entry: &DirEntry) -> Option<Node> {
+        match &self.inodes.get(dir_entry.directory.0)?.body {
+            Body::Directory { names, .. } => names.get(&dir_entry.name).copied(),
             _ => None,
         }
     }
@@ -211,9 +214,9 @@ impl Tree {
         }
         self.inodes
             .get(node.0)?
-            .places
+            .dir_entries
             .iter()
-            .find_map(|place| Some(self.path(place.directory)?.join(&place.name)))
+            .find_map(|dir_entry| Some(self.path(dir_entry.directory)?.join(&dir_entry.name)))
     }
 
     /// The bytes of a file, reachable or not.
@@ -226,14 +229,14 @@ impl Tree {
 
     /// How many names a node has, reachable or not.
     pub fn links(&self, node: Node) -> usize {
-        self.inodes.get(node.0).map_or(0, |inode| inode.places.len())
+        self.inodes.get(node.0).map_or(0, |inode| inode.dir_entries.len())
     }
 
     pub(crate) fn is_directory(&self, node: Node) -> bool {
         self.inodes.get(node.0).is_some_and(|inode| matches!(inode.body, Body::Directory { .. }))
     }
 
-    pub(crate) fn bytes(&mut self, node: Node, change: impl FnOnce(&mut Bytes)) {
+    pub(crate) fn bytes(&mut self, node: Node, change: impl FnOnce(&mut FileContent)) {
         self.change(node, |inode| {
             if let Body::File(bytes) = &mut inode.body {
                 change(bytes);
@@ -242,40 +245,40 @@ impl Tree {
     }
 
     /// Puts a name there, in place of whatever had it.
-    pub(crate) fn link(&mut self, node: Node, place: &Place) {
+    pub(crate) fn link(&mut self, node: Node, dir_entry: &DirEntry) {
         let fits = self.inodes.get(node.0).is_some()
-            && self.is_directory(place.directory)
-            && self.entry(place) != Some(node)
-            && !(self.is_directory(node) && self.is_below(place.directory, node));
+            && self.is_directory(dir_entry.directory)
+            && self.entry(dir_entry) != Some(node)
+            && !(self.is_directory(node) && self.is_below(dir_entry.directory, node));
         if !fits {
             return;
         }
-        if let Some(old) = self.entry(place) {
-            self.unlink(old, place);
+        if let Some(old) = self.entry(dir_entry) {
+            self.unlink(old, dir_entry);
         }
-        self.change(node, |inode| inode.places.push(place.clone()));
+        self.change(node, |inode| inode.dir_entries.push(dir_entry.clone()));
         let digest = self.inodes.get(node.0).map_or(0, |inode| inode.digest());
-        self.change(place.directory, |inode| {
+        self.change(dir_entry.directory, |inode| {
             if let Body::Directory { names, sum } = &mut inode.body {
-                Arc::make_mut(names).insert(place.name.clone(), node);
-                *sum = sum.wrapping_add(entry_digest(&place.name, digest));
+                Arc::make_mut(names).insert(dir_entry.name.clone(), node);
+                *sum = sum.wrapping_add(entry_digest(&dir_entry.name, digest));
             }
         });
     }
 
     /// Takes a name away, if it is the node's.
-    pub(crate) fn unlink(&mut self, node: Node, place: &Place) -> bool {
-        if self.entry(place) != Some(node) {
+    pub(crate) fn unlink(&mut self, node: Node, dir_entry: &DirEntry) -> bool {
+        if self.entry(dir_entry) != Some(node) {
             return false;
         }
         let digest = self.inodes.get(node.0).map_or(0, |inode| inode.digest());
-        self.change(place.directory, |inode| {
+        self.change(dir_entry.directory, |inode| {
             if let Body::Directory { names, sum } = &mut inode.body {
-                Arc::make_mut(names).remove(&place.name);
-                *sum = sum.wrapping_sub(entry_digest(&place.name, digest));
+                Arc::make_mut(names).remove(&dir_entry.name);
+                *sum = sum.wrapping_sub(entry_digest(&dir_entry.name, digest));
             }
         });
-        self.change(node, |inode| inode.places.retain(|one| one != place));
+        self.change(node, |inode| inode.dir_entries.retain(|one| one != dir_entry));
         true
     }
 
@@ -284,13 +287,14 @@ impl Tree {
             // The root is there before anything is said about it.
             Some(_) => self.change(node, |inode| inode.mode = mode),
             None => {
-                let inode = Inode { mode, places: Vec::new(), attributes: Arc::default(), body };
+                let inode =
+                    Inode { mode, dir_entries: Vec::new(), attributes: Arc::default(), body };
                 self.inodes.insert(node.0, Arc::new(inode));
             }
         }
     }
 
-    fn rename(&mut self, node: Node, from: &Place, to: &Place) {
+    fn rename(&mut self, node: Node, from: &DirEntry, to: &DirEntry) {
         let cycle = self.is_directory(node) && self.is_below(to.directory, node);
         // A rename between two names of one file does nothing (POSIX).
         if cycle || !self.is_directory(to.directory) || self.entry(to) == Some(node) {
@@ -301,36 +305,42 @@ impl Tree {
         }
     }
 
-    fn exchange(&mut self, first: Node, first_place: &Place, second: Node, second_place: &Place) {
+    fn exchange(
+        &mut self,
+        first: Node,
+        first_entry: &DirEntry,
+        second: Node,
+        second_entry: &DirEntry,
+    ) {
         let there =
-            self.entry(first_place) == Some(first) && self.entry(second_place) == Some(second);
-        let cycle = self.is_below(first_place.directory, second)
-            || self.is_below(second_place.directory, first);
+            self.entry(first_entry) == Some(first) && self.entry(second_entry) == Some(second);
+        let cycle = self.is_below(first_entry.directory, second)
+            || self.is_below(second_entry.directory, first);
         if there && !cycle {
-            self.unlink(first, first_place);
-            self.unlink(second, second_place);
-            self.link(first, second_place);
-            self.link(second, first_place);
+            self.unlink(first, first_entry);
+            self.unlink(second, second_entry);
+            self.link(first, second_entry);
+            self.link(second, first_entry);
         }
     }
 
-    fn found<'a>(&self, inode: &'a Inode, path: PathBuf, node: Node) -> Found<'a> {
+    fn found<'a>(&self, inode: &'a Inode, path: PathBuf, node: Node) -> TreeEntry<'a> {
         // A crash state may hold a directory that was removed before its names were.
-        let reachable = |place: &&Place| self.path(place.directory).is_some();
-        let links = match inode.places.len() {
-            2.. => inode.places.iter().filter(reachable).count(),
+        let reachable = |dir_entry: &&DirEntry| self.path(dir_entry.directory).is_some();
+        let links = match inode.dir_entries.len() {
+            2.. => inode.dir_entries.iter().filter(reachable).count(),
             few => few,
         };
-        Found {
+        TreeEntry {
             path,
             node,
             mode: inode.mode,
             links,
             attributes: &inode.attributes,
-            thing: match &inode.body {
-                Body::Directory { .. } => Thing::Directory,
-                Body::File(bytes) => Thing::File(FileView(bytes)),
-                Body::Symlink(target) => Thing::Symlink(target),
+            kind: match &inode.body {
+                Body::Directory { .. } => TreeEntryKind::Directory,
+                Body::File(bytes) => TreeEntryKind::File(FileView(bytes)),
+                Body::Symlink(target) => TreeEntryKind::Symlink(target),
             },
         }
     }
@@ -339,7 +349,7 @@ impl Tree {
     fn is_below(&self, node: Node, above: Node) -> bool {
         node == above
             || self.inodes.get(node.0).is_some_and(|inode| {
-                inode.places.iter().any(|place| self.is_below(place.directory, above))
+                inode.dir_entries.iter().any(|dir_entry| self.is_below(dir_entry.directory, above))
             })
     }
 
@@ -354,19 +364,19 @@ impl Tree {
         if before == after {
             return;
         }
-        let places = inode.places.clone();
-        for place in places {
+        let dir_entries = inode.dir_entries.clone();
+        for dir_entry in dir_entries {
             // While a name comes or goes the directory does not count it.
-            if self.entry(&place) == Some(node) {
-                self.retell(&place, before, after);
+            if self.entry(&dir_entry) == Some(node) {
+                self.retell(&dir_entry, before, after);
             }
         }
     }
 
-    fn retell(&mut self, place: &Place, before: u128, after: u128) {
-        let difference =
-            entry_digest(&place.name, after).wrapping_sub(entry_digest(&place.name, before));
-        self.change(place.directory, |inode| {
+    fn retell(&mut self, dir_entry: &DirEntry, before: u128, after: u128) {
+        let difference = entry_digest(&dir_entry.name, after)
+            .wrapping_sub(entry_digest(&dir_entry.name, before));
+        self.change(dir_entry.directory, |inode| {
             if let Body::Directory { sum, .. } = &mut inode.body {
                 *sum = sum.wrapping_add(difference);
             }
@@ -392,12 +402,12 @@ impl Inode {
             sum.wrapping_add(digest::numbers(7, one))
         });
         // One name says nothing about sharing; two names of one file are not two equal files.
-        let shared = if self.places.len() < 2 {
+        let shared = if self.dir_entries.len() < 2 {
             0
         } else {
-            self.places.iter().fold(0_u128, |sum, place| {
-                let name = digest::bytes(8, place.name.as_bytes());
-                sum.wrapping_add(digest::numbers(9, [u128::from(place.directory.0), name]))
+            self.dir_entries.iter().fold(0_u128, |sum, dir_entry| {
+                let name = digest::bytes(8, dir_entry.name.as_bytes());
+                sum.wrapping_add(digest::numbers(9, [u128::from(dir_entry.directory.0), name]))
             })
         };
         digest::numbers(role, [u128::from(self.mode), u128::from(size), sum, attributes, shared])

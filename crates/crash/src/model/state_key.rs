@@ -14,8 +14,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::atom::{Part, Torn};
-use super::machine::Point;
+use crate::model::micro_op::{Part, Torn};
+use crate::model::replay::Point;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct StateKey {
@@ -27,7 +27,7 @@ pub struct StateKey {
 /// Which parts of what was not synced survive. The lists are in order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Kept {
-    /// All of it, and what is only in memory too: the machine goes on.
+    /// All of it, and what is only in memory too: the machine keeps running.
     Everything,
     AllBut(Vec<Part>),
     Only(Vec<Part>),

@@ -14,16 +14,20 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::atom::{Effect, Id, Part, Torn};
-use super::choice::Class;
-use super::explore::{BadGlob, Options, Promises, State, machine_at, volatile};
-use super::key::{Kept, StateKey};
-use super::machine::{Machine, Point, operations};
-use super::profile::Model;
-use super::sentence::Told;
-use super::story::{LineKind, Shape, Story};
-use super::trial::{Loss, Trial};
+use crate::model::explain::description::{OperationDescriptions, OperationKind, OperationShape};
+use crate::model::explain::minimise::{Loss, Minimiser};
+use crate::model::explain::sentence::SmallestLoss;
+use crate::model::explore::state_class::StateClass;
+use crate::model::explore::{BadGlob, Options, Promises, State, replay_until, volatile};
+use crate::model::micro_op::{Effect, MicroOpId, Part, Torn};
+use crate::model::profile::Model;
+use crate::model::replay::{Point, Replay, operations};
+use crate::model::state_key::{Kept, StateKey};
 use crate::operation::{Action, Node, Recording};
+
+mod description;
+mod minimise;
+mod sentence;
 
 /// One cause.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,27 +49,27 @@ pub struct Explainer<'a> {
     model: Model,
     volatile: HashSet<Node>,
     promises: Arc<Promises>,
-    story: Story,
+    descriptions: OperationDescriptions,
     /// By operation from 0: whether it changes anything by itself.
     acts: Vec<bool>,
     causes: Vec<Cause>,
     /// The causes of the states that look like this.
-    seen: HashMap<Look, Vec<String>>,
+    seen: HashMap<StatePattern, Vec<String>>,
     /// How many ids were given.
     count: usize,
 }
 
 struct Cause {
     finding: Finding,
-    lost: BTreeSet<Shape>,
-    survivor: Option<Shape>,
+    lost: BTreeSet<OperationShape>,
+    survivor: Option<OperationShape>,
     /// Some of the parts of what is lost survive.
     half: bool,
     /// Without a survivor: only because of what was acknowledged.
     promised: bool,
     torn: bool,
     /// For a state that lost nothing: the operation before the crash and the one after.
-    between: Option<(Shape, Shape)>,
+    between: Option<(OperationShape, OperationShape)>,
 }
 
 impl Cause {
@@ -82,24 +86,24 @@ impl Cause {
 
 /// A state without what differs between rounds of a loop.
 #[derive(PartialEq, Eq, Hash)]
-struct Look {
+struct StatePattern {
     /// And whether something was acknowledged since.
-    lost: BTreeSet<(Shape, bool)>,
+    lost: BTreeSet<(OperationShape, bool)>,
     /// After the first that is lost.
-    kept: BTreeSet<Shape>,
-    torn: Option<(Shape, bool)>,
-    between: Option<(Shape, Shape)>,
+    kept: BTreeSet<OperationShape>,
+    torn: Option<(OperationShape, bool)>,
+    between: Option<(OperationShape, OperationShape)>,
 }
 
-/// Looks beyond this many are taken to have the causes that they contain: a program whose files
+/// Patterns beyond this many are taken to have the causes that they contain: a program whose files
 /// have random names never repeats itself.
-const LOOKS: usize = 400;
-/// How many operations before a crash a look takes in.
-const LOOK_BACK: usize = 4096;
+const PATTERNS: usize = 400;
+/// How many operations before a crash a pattern includes.
+const PATTERN_REACH: usize = 4096;
 
 /// A state at one of the points where it can come about.
 struct Occurrence {
-    machine: Machine,
+    replay: Replay,
     point: Point,
     acks: usize,
     loss: Loss,
@@ -122,7 +126,7 @@ impl<'a> Explainer<'a> {
             model,
             volatile: volatile(recording, options)?,
             promises: Arc::new(Promises::new(recording)),
-            story: Story::new(recording),
+            descriptions: OperationDescriptions::new(recording),
             acts: operations(recording).map(|(_, one)| !silent(&one.action)).collect(),
             causes: Vec::new(),
             seen: HashMap::new(),
@@ -133,18 +137,18 @@ impl<'a> Explainer<'a> {
     /// The recording is one of a check at work: sentences call its operations those of the recovery.
     #[must_use]
     pub fn of_recovery(self) -> Self {
-        Self { story: self.story.of_recovery(), ..self }
+        Self { descriptions: self.descriptions.of_recovery(), ..self }
     }
 
     /// Takes a failing state in. `fails` checks a state again and says whether it fails too. Gives
     /// the id of a finding it belongs to.
     pub fn add(&mut self, state: &State, mut fails: impl FnMut(&State) -> bool) -> String {
-        let look = self.look(state);
-        let ids = match self.seen.get(&look) {
+        let pattern = self.pattern(state);
+        let ids = match self.seen.get(&pattern) {
             Some(ids) => ids.clone(),
             None => {
                 let ids = self.examine(state, &mut fails);
-                self.seen.insert(look, ids.clone());
+                self.seen.insert(pattern, ids.clone());
                 ids
             }
         };
@@ -158,18 +162,18 @@ impl<'a> Explainer<'a> {
         self.causes.iter().map(|cause| cause.finding.clone()).collect()
     }
 
-    fn look(&self, state: &State) -> Look {
-        let shape = |number: u32| self.story.shape(number);
+    fn pattern(&self, state: &State) -> StatePattern {
+        let shape = |number: u32| self.descriptions.shape(number);
         let point = state.key.point.operation;
         let lost =
             state.lost.iter().map(|number| (shape(*number), self.is_promised(*number, state.acks)));
         let first = state.lost.first().copied().unwrap_or(point);
         let kept = (first + 1..=point)
             .rev()
-            .take(LOOK_BACK)
+            .take(PATTERN_REACH)
             .filter(|number| state.lost.binary_search(number).is_err())
             .map(shape);
-        Look {
+        StatePattern {
             lost: lost.collect(),
             kept: kept.collect(),
             torn: state
@@ -189,13 +193,13 @@ impl<'a> Explainer<'a> {
     /// The causes of a state that is not like any other so far.
     fn examine(&mut self, state: &State, fails: &mut impl FnMut(&State) -> bool) -> Vec<String> {
         let point = state.key.point;
-        let machine = machine_at(self.recording, self.model, &self.volatile, point);
-        let Some(machine) = machine.filter(|_| state.key.kept != Kept::Everything) else {
+        let replay = replay_until(self.recording, self.model, &self.volatile, point);
+        let Some(replay) = replay.filter(|_| state.key.kept != Kept::Everything) else {
             return vec![self.insert(self.nothing_lost(point))];
         };
-        let loss = Loss::of(&machine, &state.key);
-        let last = Occurrence { machine, point, acks: state.acks, loss };
-        if self.seen.len() >= LOOKS
+        let loss = Loss::of(&replay, &state.key);
+        let last = Occurrence { replay, point, acks: state.acks, loss };
+        if self.seen.len() >= PATTERNS
             && let Some(cause) = self.contained(&last, &last.loss)
         {
             return vec![cause.finding.id.clone()];
@@ -228,12 +232,12 @@ impl<'a> Explainer<'a> {
         key: &StateKey,
         fails: &mut impl FnMut(&State) -> bool,
     ) -> Option<Occurrence> {
-        let lost = last.loss.operations(&last.machine);
-        let atoms = last.machine.pending.atoms.iter();
-        let kept = atoms
-            .filter(|atom| !last.loss.parts.contains(&atom.id))
-            .filter(|atom| !matches!(atom.effect, Effect::Flush { .. }))
-            .map(|atom| atom.part.operation)
+        let lost = last.loss.operations(&last.replay);
+        let micro_ops = last.replay.pending.micro_ops.iter();
+        let kept = micro_ops
+            .filter(|micro_op| !last.loss.parts.contains(&micro_op.id))
+            .filter(|micro_op| !matches!(micro_op.effect, Effect::Flush { .. }))
+            .map(|micro_op| micro_op.part.operation)
             .max();
         let whole = (1..=last.point.operation)
             .rev()
@@ -247,32 +251,32 @@ impl<'a> Explainer<'a> {
                 places.push((number, acks));
             }
         }
-        let tree = last.machine.build(key).digest();
+        let tree = last.replay.build(key).digest();
         let gone: BTreeSet<Part> =
-            last.loss.parts.iter().filter_map(|id| last.machine.part(*id)).collect();
+            last.loss.parts.iter().filter_map(|id| last.replay.part(*id)).collect();
         let mut at = |(operation, acks): (u32, usize)| {
             let point = Point { operation, during: false };
             if (point, acks) >= (last.point, last.acks) {
                 return None;
             }
-            let machine = machine_at(self.recording, self.model, &self.volatile, point)?;
-            let parts = machine.pending.atoms.iter().map(|atom| atom.part);
+            let replay = replay_until(self.recording, self.model, &self.volatile, point)?;
+            let parts = replay.pending.micro_ops.iter().map(|micro_op| micro_op.part);
             let parts = parts.filter(|part| gone.contains(part)).collect();
             let key = StateKey { point, kept: Kept::AllBut(parts), torn: key.torn };
-            let loss = Loss::of(&machine, &key);
-            let one = Occurrence { machine, point, acks, loss };
+            let loss = Loss::of(&replay, &key);
+            let one = Occurrence { replay, point, acks, loss };
             // What became durable in between could have changed it.
-            let same = one.machine.build(&key).digest() == tree;
+            let same = one.replay.build(&key).digest() == tree;
             let failing = same && {
-                let mut trial = one.trial(&self.promises, fails);
-                trial.fails(&key)
+                let mut minimiser = one.minimiser(&self.promises, fails);
+                minimiser.fails(&key)
             };
             failing.then_some(one)
         };
         if let Some(first) = at(places[0]) {
             return Some(first);
         }
-        // Whoever fails with few promises fails with more.
+        // A state that fails with few promises fails with more.
         let (mut passes, mut found) = (0, None);
         let mut end = places.len();
         while end - passes > 1 {
@@ -292,8 +296,8 @@ impl<'a> Explainer<'a> {
         fails: &mut impl FnMut(&State) -> bool,
     ) -> Option<Vec<String>> {
         let promises = Arc::clone(&self.promises);
-        let mut trial = here.trial(&promises, fails);
-        if trial.whole_fails() {
+        let mut minimiser = here.minimiser(&promises, fails);
+        if minimiser.whole_fails() {
             return None;
         }
         let mut ids = Vec::new();
@@ -302,18 +306,19 @@ impl<'a> Explainer<'a> {
             let (id, lost) = match self.contained(here, &loss) {
                 Some(cause) => (cause.finding.id.clone(), cause.lost.clone()),
                 None => {
-                    trial.promises_only(self.quiet(here, &loss), &loss);
-                    let cause = self.explain(&mut trial, &loss);
-                    trial.promises_also();
+                    minimiser.promises_only(self.quiet(here, &loss), &loss);
+                    let cause = self.explain(&mut minimiser, &loss);
+                    minimiser.promises_also();
                     let lost = cause.lost.clone();
                     (self.insert(cause), lost)
                 }
             };
             ids.push(id);
-            let rest = loss
-                .without(&here.machine, |operation| lost.contains(&self.story.shape(operation)));
-            let parts: Vec<Id> = rest.parts.iter().copied().collect();
-            if rest == loss || rest.is_nothing() || !trial.fails_without(&parts, rest.torn) {
+            let rest = loss.without(&here.replay, |operation| {
+                lost.contains(&self.descriptions.shape(operation))
+            });
+            let parts: Vec<MicroOpId> = rest.parts.iter().copied().collect();
+            if rest == loss || rest.is_nothing() || !minimiser.fails_without(&parts, rest.torn) {
                 return Some(ids);
             }
             loss = rest;
@@ -322,35 +327,35 @@ impl<'a> Explainer<'a> {
 
     /// How many promises were made before anything of a loss was done.
     fn quiet(&self, here: &Occurrence, loss: &Loss) -> usize {
-        let first = loss.operations(&here.machine).first().copied();
+        let first = loss.operations(&here.replay).first().copied();
         self.promises.before(first.unwrap_or(0)).min(here.acks)
     }
 
     /// A known cause that may be at work in a loss.
     fn contained(&self, here: &Occurrence, loss: &Loss) -> Option<&Cause> {
-        let operations = loss.operations(&here.machine);
-        let lost: BTreeSet<Shape> =
-            operations.iter().map(|number| self.story.shape(*number)).collect();
-        let promised: BTreeSet<Shape> = operations
+        let operations = loss.operations(&here.replay);
+        let lost: BTreeSet<OperationShape> =
+            operations.iter().map(|number| self.descriptions.shape(*number)).collect();
+        let promised: BTreeSet<OperationShape> = operations
             .iter()
             .filter(|number| self.is_promised(**number, here.acks))
-            .map(|number| self.story.shape(*number))
+            .map(|number| self.descriptions.shape(*number))
             .collect();
         let first = operations.first().copied().unwrap_or(0);
-        let kept: BTreeSet<Shape> = (first + 1..=here.point.operation)
+        let kept: BTreeSet<OperationShape> = (first + 1..=here.point.operation)
             .rev()
-            .take(LOOK_BACK)
+            .take(PATTERN_REACH)
             .filter(|number| !operations.contains(number))
-            .map(|number| self.story.shape(number))
+            .map(|number| self.descriptions.shape(number))
             .collect();
-        let half: BTreeSet<Shape> = operations
+        let half: BTreeSet<OperationShape> = operations
             .iter()
             .filter(|number| {
-                let parts = here.machine.pending.atoms.iter();
-                let mut parts = parts.filter(|atom| atom.part.operation == **number);
-                parts.any(|atom| !loss.parts.contains(&atom.id))
+                let parts = here.replay.pending.micro_ops.iter();
+                let mut parts = parts.filter(|micro_op| micro_op.part.operation == **number);
+                parts.any(|micro_op| !loss.parts.contains(&micro_op.id))
             })
-            .map(|number| self.story.shape(*number))
+            .map(|number| self.descriptions.shape(*number))
             .collect();
         self.causes.iter().find(|cause| {
             !cause.lost.is_empty()
@@ -393,49 +398,57 @@ impl<'a> Explainer<'a> {
         id
     }
 
-    fn explain(&self, trial: &mut Trial<'_, impl FnMut(&State) -> bool>, loss: &Loss) -> Cause {
-        let (smallest, torn) = trial.smallest(loss);
-        let key = trial.key(&smallest, torn);
-        let acks = trial.acks;
-        self.without_promises(trial, &key, &smallest, torn);
+    fn explain(
+        &self,
+        minimiser: &mut Minimiser<'_, impl FnMut(&State) -> bool>,
+        loss: &Loss,
+    ) -> Cause {
+        let (smallest, torn) = minimiser.smallest(loss);
+        let key = minimiser.key(&smallest, torn);
+        let acks = minimiser.acks;
+        self.without_promises(minimiser, &key, &smallest, torn);
         let survivor = match torn {
             Some(_) => None,
-            None => self.survivor(trial, &smallest),
+            None => self.survivor(minimiser, &smallest),
         };
-        let machine = trial.machine;
+        let replay = minimiser.replay;
         let smallest = Loss { parts: smallest.into_iter().collect(), torn };
-        let operations: Vec<u32> = smallest.operations(machine).into_iter().collect();
-        let promised = |number: &u32| self.is_promised(*number, trial.acks);
+        let operations: Vec<u32> = smallest.operations(replay).into_iter().collect();
+        let promised = |number: &u32| self.is_promised(*number, minimiser.acks);
         let promised = survivor.is_none() && torn.is_none() && operations.iter().any(promised);
         let main = operations.first().copied().unwrap_or(0);
         if survivor.is_none() && torn.is_none() && !promised && main > 0 {
             let before = Point { operation: main - 1, during: false };
-            let there = machine_at(self.recording, self.model, &self.volatile, before);
-            if there.is_some_and(|there| trial.moment_fails(&there, before)) {
-                trial.acks = acks;
+            let there = replay_until(self.recording, self.model, &self.volatile, before);
+            if there.is_some_and(|there| minimiser.moment_fails(&there, before)) {
+                minimiser.acks = acks;
                 return self.nothing_lost(before);
             }
         }
-        let state =
-            self.promises.state(machine, key.clone(), Class::DropOne, machine.pending.base.clone());
+        let state = self.promises.state(
+            replay,
+            key.clone(),
+            StateClass::DropOne,
+            replay.pending.base.clone(),
+        );
         let later = survivor.filter(|number| *number != main);
         let mut files = Vec::new();
         for number in operations.iter().copied().chain(later) {
-            if let Some(line) = self.story.line(number) {
-                files.push(line.path.clone());
-                files.extend(line.to.clone());
+            if let Some(description) = self.descriptions.description(number) {
+                files.push(description.path.clone());
+                files.extend(description.to.clone());
             }
         }
         files.sort();
         files.dedup();
         let mut sentence = match torn {
-            Some((part, cut)) => self.story.of_tear(part, cut),
-            None => self.story.of_loss(&Told {
-                machine,
+            Some((part, cut)) => self.descriptions.of_tear(part, cut),
+            None => self.descriptions.of_loss(&SmallestLoss {
+                replay,
                 lost: &smallest.parts,
                 operations: &operations,
                 survivor,
-                since: trial.acks.saturating_sub(self.promises.before(main)),
+                since: minimiser.acks.saturating_sub(self.promises.before(main)),
                 until: self.promises.until(main),
             }),
         };
@@ -450,12 +463,12 @@ impl<'a> Explainer<'a> {
             states: 0,
             key,
         };
-        trial.acks = acks;
+        minimiser.acks = acks;
         Cause {
             finding,
             promised,
-            lost: operations.iter().map(|number| self.story.shape(*number)).collect(),
-            survivor: later.map(|number| self.story.shape(number)),
+            lost: operations.iter().map(|number| self.descriptions.shape(*number)).collect(),
+            survivor: later.map(|number| self.descriptions.shape(number)),
             half: survivor.is_some() && later.is_none(),
             torn: torn.is_some(),
             between: None,
@@ -465,16 +478,16 @@ impl<'a> Explainer<'a> {
     /// What fails without the promises made since is not about promises, even where there are some.
     fn without_promises(
         &self,
-        trial: &mut Trial<'_, impl FnMut(&State) -> bool>,
+        minimiser: &mut Minimiser<'_, impl FnMut(&State) -> bool>,
         key: &StateKey,
-        smallest: &[Id],
+        smallest: &[MicroOpId],
         torn: Option<(Part, Torn)>,
     ) {
-        let first = smallest.iter().filter_map(|id| trial.machine.part(*id)).min();
+        let first = smallest.iter().filter_map(|id| minimiser.replay.part(*id)).min();
         let Some(first) = first.or(torn.map(|(part, _)| part)) else { return };
-        let all = std::mem::replace(&mut trial.acks, self.promises.before(first.operation));
-        if trial.acks < all && !trial.fails(key) {
-            trial.acks = all;
+        let all = std::mem::replace(&mut minimiser.acks, self.promises.before(first.operation));
+        if minimiser.acks < all && !minimiser.fails(key) {
+            minimiser.acks = all;
         }
     }
 
@@ -482,22 +495,22 @@ impl<'a> Explainer<'a> {
     /// half of it survived.
     fn survivor(
         &self,
-        trial: &mut Trial<'_, impl FnMut(&State) -> bool>,
-        smallest: &[Id],
+        minimiser: &mut Minimiser<'_, impl FnMut(&State) -> bool>,
+        smallest: &[MicroOpId],
     ) -> Option<u32> {
-        let machine = trial.machine;
-        let pending = &machine.pending;
+        let replay = minimiser.replay;
+        let pending = &replay.pending;
         let lost = pending.with_dependents(smallest.iter().copied());
         let gone: BTreeSet<u32> =
-            lost.iter().filter_map(|id| machine.part(*id)).map(|part| part.operation).collect();
-        let main = smallest.first().and_then(|id| machine.part(*id))?;
-        let line = self.story.line(main.operation)?;
+            lost.iter().filter_map(|id| replay.part(*id)).map(|part| part.operation).collect();
+        let main = smallest.first().and_then(|id| replay.part(*id))?;
+        let description = self.descriptions.description(main.operation)?;
         // A name that shows the file without its contents is the usual culprit.
-        if matches!(line.kind, LineKind::Write | LineKind::Truncate) {
-            let shown = (main.operation + 1..=trial.point.operation).find(|number| {
-                self.story.line(*number).is_some_and(|later| {
-                    matches!(later.kind, LineKind::Rename | LineKind::Link)
-                        && later.node == line.node
+        if matches!(description.kind, OperationKind::Write | OperationKind::Truncate) {
+            let shown = (main.operation + 1..=minimiser.point.operation).find(|number| {
+                self.descriptions.description(*number).is_some_and(|later| {
+                    matches!(later.kind, OperationKind::Rename | OperationKind::Link)
+                        && later.node == description.node
                         && !gone.contains(number)
                 })
             });
@@ -505,43 +518,55 @@ impl<'a> Explainer<'a> {
                 return shown;
             }
         }
-        if trial.fails(&StateKey { point: trial.point, kept: Kept::Only(Vec::new()), torn: None }) {
+        if minimiser.fails(&StateKey {
+            point: minimiser.point,
+            kept: Kept::Only(Vec::new()),
+            torn: None,
+        }) {
             // Either it was promised, or something that is durable counts on it.
-            return if self.is_promised(main.operation, trial.acks) {
+            return if self.is_promised(main.operation, minimiser.acks) {
                 None
             } else {
-                (main.operation + 1..=trial.point.operation).find(|number| {
-                    let durable = pending.atoms.iter().all(|atom| atom.part.operation != *number);
-                    let line = self.story.line(*number);
+                (main.operation + 1..=minimiser.point.operation).find(|number| {
+                    let durable =
+                        pending.micro_ops.iter().all(|micro_op| micro_op.part.operation != *number);
+                    let description = self.descriptions.description(*number);
                     durable
-                        && line.is_some_and(|line| {
-                            !matches!(line.kind, LineKind::Other | LineKind::Sync)
+                        && description.is_some_and(|description| {
+                            !matches!(description.kind, OperationKind::Other | OperationKind::Sync)
                         })
                 })
             };
         }
         // All that is left of an operation: what its parts are is nobody's business.
-        let mut later: Vec<(u32, Vec<Id>)> = Vec::new();
-        let left = pending.atoms.iter().filter(|atom| !lost.contains(&atom.id));
-        for atom in left.filter(|atom| atom.part.operation >= main.operation) {
+        let mut later: Vec<(u32, Vec<MicroOpId>)> = Vec::new();
+        let left = pending.micro_ops.iter().filter(|micro_op| !lost.contains(&micro_op.id));
+        for micro_op in left.filter(|micro_op| micro_op.part.operation >= main.operation) {
             match later.last_mut() {
-                Some((number, parts)) if *number == atom.part.operation => parts.push(atom.id),
-                _ => later.push((atom.part.operation, vec![atom.id])),
+                Some((number, parts)) if *number == micro_op.part.operation => {
+                    parts.push(micro_op.id)
+                }
+                _ => later.push((micro_op.part.operation, vec![micro_op.id])),
             }
         }
         later.into_iter().find_map(|(number, mut parts)| {
             parts.extend(smallest);
-            (!trial.fails_without(&parts, None)).then_some(number)
+            (!minimiser.fails_without(&parts, None)).then_some(number)
         })
     }
 
     fn nothing_lost(&self, point: Point) -> Cause {
         let number = point.operation;
-        let mut sentence = self.story.of_moment(number);
+        let mut sentence = self.descriptions.of_moment(number);
         if let Some(label) = self.promises.label(point) {
             sentence += &format!(" (after label `{label}`)");
         }
-        let files = self.story.line(number).map(|line| line.path.clone()).into_iter().collect();
+        let files = self
+            .descriptions
+            .description(number)
+            .map(|description| description.path.clone())
+            .into_iter()
+            .collect();
         Cause {
             finding: Finding {
                 id: String::new(),
@@ -556,18 +581,18 @@ impl<'a> Explainer<'a> {
             half: false,
             promised: false,
             torn: false,
-            between: Some((self.story.shape(number), self.story.shape(number + 1))),
+            between: Some((self.descriptions.shape(number), self.descriptions.shape(number + 1))),
         }
     }
 }
 
 impl Occurrence {
-    fn trial<'a, F: FnMut(&State) -> bool>(
+    fn minimiser<'a, F: FnMut(&State) -> bool>(
         &'a self,
         promises: &'a Promises,
         fails: &'a mut F,
-    ) -> Trial<'a, F> {
-        Trial::new(promises, &self.machine, (self.point, self.acks), fails)
+    ) -> Minimiser<'a, F> {
+        Minimiser::new(promises, &self.replay, (self.point, self.acks), fails)
     }
 }
 

@@ -11,9 +11,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::atom::{Atom, Effect, Id, edges, inner};
-use super::page::PAGE;
-use super::pending::Pending;
+use crate::model::micro_op::{Effect, MicroOp, MicroOpId, edges, inner};
+use crate::model::pending_ops::PendingOps;
+use crate::model::tree::file_content::PAGE;
 use crate::operation::{Action, Node, WriteSync};
 
 /// From and to, in order.
@@ -22,7 +22,7 @@ type Ranges = Vec<(u64, u64)>;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ext4 {
     /// What the journal has and nothing committed, in order.
-    journal: Vec<Id>,
+    journal: Vec<MicroOpId>,
     inodes: HashMap<Node, Inode>,
 }
 
@@ -35,27 +35,27 @@ struct Inode {
     /// The pages with writes that are not durable.
     dirty: BTreeMap<u64, Dirty>,
     /// The last growth by a write, and to what size.
-    grown: Option<(Id, u64)>,
+    grown: Option<(MicroOpId, u64)>,
     /// The zeros after the last cut inside a page: whoever grows the file past them shows them.
-    cut: Option<Id>,
+    cut: Option<MicroOpId>,
     /// Emptied since it was last closed: what is written next is allocated at close.
     emptied: bool,
     /// The last part of the journal that `fsync` waits for.
-    changed: Option<Id>,
+    changed: Option<MicroOpId>,
     /// The last part of the journal that `fdatasync` waits for.
-    resized: Option<Id>,
+    resized: Option<MicroOpId>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Dirty {
     /// The write that needed the block, if it was not there.
-    first: Id,
+    first: MicroOpId,
     /// A page goes to disk whole, so the writes before it come along.
-    last: Id,
+    last: MicroOpId,
 }
 
 impl Ext4 {
-    pub(crate) fn new(pending: &Pending) -> Self {
+    pub(crate) fn new(pending: &PendingOps) -> Self {
         let mut inodes = HashMap::new();
         for found in pending.base.walk() {
             if let Some(file) = pending.base.file(found.node) {
@@ -66,20 +66,20 @@ impl Ext4 {
         Self { journal: Vec::new(), inodes }
     }
 
-    pub(crate) fn step(&mut self, pending: &mut Pending, action: &Action) {
+    pub(crate) fn step(&mut self, pending: &mut PendingOps, action: &Action) {
         match action {
-            Action::Create { node, place, .. } => {
+            Action::Create { node, dir_entry, .. } => {
                 pending.create(action);
-                if let Some(place) = place {
-                    let link = Action::Link { node: *node, place: place.clone() };
+                if let Some(dir_entry) = dir_entry {
+                    let link = Action::Link { node: *node, dir_entry: dir_entry.clone() };
                     let id = self.log(pending, Effect::Name(link), Vec::new());
                     self.inode(*node).resized = Some(id);
-                    self.touch(id, &[*node, place.directory]);
+                    self.touch(id, &[*node, dir_entry.directory]);
                 }
             }
-            Action::Link { node, place } | Action::Remove { node, place } => {
+            Action::Link { node, dir_entry } | Action::Remove { node, dir_entry } => {
                 let id = self.log(pending, Effect::Name(action.clone()), Vec::new());
-                self.touch(id, &[*node, place.directory]);
+                self.touch(id, &[*node, dir_entry.directory]);
             }
             Action::Rename { node, from, to, replaced } => {
                 let flushed = match replaced {
@@ -92,9 +92,9 @@ impl Ext4 {
                     self.touch(id, &[*replaced]);
                 }
             }
-            Action::Exchange { first, first_place, second, second_place } => {
+            Action::Exchange { first, first_entry, second, second_entry } => {
                 let id = self.log(pending, Effect::Name(action.clone()), Vec::new());
-                let nodes = [*first, *second, first_place.directory, second_place.directory];
+                let nodes = [*first, *second, first_entry.directory, second_entry.directory];
                 self.touch(id, &nodes);
             }
             Action::Write { node, offset, data, .. } => {
@@ -147,7 +147,8 @@ impl Ext4 {
                 self.sync_part(pending, *node, *offset, *length, true);
             }
             Action::SyncAll => {
-                let all: Vec<Id> = pending.atoms.iter().map(|atom| atom.id).collect();
+                let all: Vec<MicroOpId> =
+                    pending.micro_ops.iter().map(|micro_op| micro_op.id).collect();
                 self.durable(pending, all);
             }
             Action::Close { node } => {
@@ -163,14 +164,19 @@ impl Ext4 {
     }
 
     /// Adds to the end of the journal.
-    fn log(&mut self, pending: &mut Pending, effect: Effect, mut requires: Vec<Id>) -> Id {
+    fn log(
+        &mut self,
+        pending: &mut PendingOps,
+        effect: Effect,
+        mut requires: Vec<MicroOpId>,
+    ) -> MicroOpId {
         requires.extend(self.journal.last());
         let id = pending.push(effect, requires);
         self.journal.push(id);
         id
     }
 
-    fn change(&mut self, pending: &mut Pending, node: Node, action: &Action) -> Id {
+    fn change(&mut self, pending: &mut PendingOps, node: Node, action: &Action) -> MicroOpId {
         let size = pending.now.file(node).map_or(0, |file| file.size());
         let grows = match action {
             // On disk the file may be shorter than the program sees it.
@@ -185,7 +191,12 @@ impl Ext4 {
     }
 
     /// Zeros in pages that stay. Holes are zeros already.
-    fn zeros(&mut self, pending: &mut Pending, node: Node, ranges: &[(u64, u64)]) -> Option<Id> {
+    fn zeros(
+        &mut self,
+        pending: &mut PendingOps,
+        node: Node,
+        ranges: &[(u64, u64)],
+    ) -> Option<MicroOpId> {
         let inode = self.inodes.entry(node).or_default();
         let mut last = None;
         for (from, to) in ranges {
@@ -199,13 +210,13 @@ impl Ext4 {
         last
     }
 
-    fn touch(&mut self, id: Id, nodes: &[Node]) {
+    fn touch(&mut self, id: MicroOpId, nodes: &[Node]) {
         for node in nodes {
             self.inode(*node).changed = Some(id);
         }
     }
 
-    fn write(&mut self, pending: &mut Pending, node: Node, offset: u64, data: &Arc<[u8]>) {
+    fn write(&mut self, pending: &mut PendingOps, node: Node, offset: u64, data: &Arc<[u8]>) {
         if data.is_empty() {
             return;
         }
@@ -270,7 +281,7 @@ impl Ext4 {
     }
 
     /// The write before this one waits for the device: a sync of its own range.
-    pub(crate) fn wait(&mut self, pending: &mut Pending, action: &Action) {
+    pub(crate) fn wait(&mut self, pending: &mut PendingOps, action: &Action) {
         if let Action::Write { node, offset, data, sync, .. } = action {
             let data_only = *sync != WriteSync::Full;
             self.sync_part(pending, *node, *offset, data.len() as u64, data_only);
@@ -279,7 +290,7 @@ impl Ext4 {
 
     fn sync_part(
         &mut self,
-        pending: &mut Pending,
+        pending: &mut PendingOps,
         node: Node,
         offset: u64,
         length: u64,
@@ -291,7 +302,7 @@ impl Ext4 {
         let inode = self.inodes.entry(node).or_default();
         let pages = block(offset)..=block(offset.saturating_add(length) - 1);
         let commit = if data_only { inode.resized } else { inode.changed };
-        let mut ids: Vec<Id> =
+        let mut ids: Vec<MicroOpId> =
             inode.dirty.range(pages.clone()).map(|(_, dirty)| dirty.last).collect();
         // A write that comes along may reach into the last page: then its size comes along too.
         let written = pending.with_needs(ids.iter().copied());
@@ -308,35 +319,37 @@ impl Ext4 {
     /// A sync writes the file's pages, then waits for the transaction that last changed the inode.
     /// Blocks for those pages may have been allocated and committed at any time since they were
     /// written, so that nothing is promised for names that came later.
-    fn sync(&mut self, pending: &mut Pending, node: Node, data_only: bool) {
+    fn sync(&mut self, pending: &mut PendingOps, node: Node, data_only: bool) {
         // Of anything but a regular file either call forces a commit.
         let data_only = data_only && !pending.now.is_directory(node);
         let inode = self.inodes.entry(node).or_default();
         let commit = if data_only { inode.resized } else { inode.changed };
         let bytes = pending
             .of_node(node)
-            .filter(|atom| matches!(atom.effect, Effect::Bytes { .. } | Effect::Size { .. }))
-            .map(|atom| atom.id);
-        let ids: Vec<Id> = bytes.chain(commit).collect();
+            .filter(|micro_op| {
+                matches!(micro_op.effect, Effect::Bytes { .. } | Effect::Size { .. })
+            })
+            .map(|micro_op| micro_op.id);
+        let ids: Vec<MicroOpId> = bytes.chain(commit).collect();
         self.durable(pending, ids);
     }
 
-    fn durable(&mut self, pending: &mut Pending, ids: Vec<Id>) {
-        for atom in pending.absorb(ids) {
-            self.written(&atom);
+    fn durable(&mut self, pending: &mut PendingOps, ids: Vec<MicroOpId>) {
+        for micro_op in pending.absorb(ids) {
+            self.written(&micro_op);
         }
         self.journal.retain(|id| pending.is_pending(*id));
     }
 
     /// The blocks of what became durable exist from now on, unless they were given back since.
-    fn written(&mut self, atom: &Atom) {
-        if let Effect::Bytes { node, pieces, .. } = &atom.effect {
+    fn written(&mut self, micro_op: &MicroOp) {
+        if let Effect::Bytes { node, pieces, .. } = &micro_op.effect {
             let inode = self.inodes.entry(*node).or_default();
             for (from, to) in pieces {
                 for page in block(*from)..=block(to - 1) {
                     if let Some(dirty) = inode.dirty.get(&page) {
                         inode.mapped.insert(page);
-                        if dirty.last == atom.id {
+                        if dirty.last == micro_op.id {
                             inode.dirty.remove(&page);
                         }
                     }
@@ -346,9 +359,9 @@ impl Ext4 {
     }
 
     /// The last writes of a file to blocks that do not exist yet, and the sizes they bring.
-    fn delayed(&mut self, pending: &Pending, node: Node) -> Vec<Id> {
+    fn delayed(&mut self, pending: &PendingOps, node: Node) -> Vec<MicroOpId> {
         let inode = self.inode(node);
-        let mut ids: Vec<Id> = inode
+        let mut ids: Vec<MicroOpId> = inode
             .dirty
             .iter()
             .filter(|(page, _)| !inode.mapped.contains(page))
@@ -370,19 +383,28 @@ impl Ext4 {
 /// writes that come along are inside the file. Bytes in other pages do not come along, even if the
 /// file was shorter when they were written: then there is a hole in front of what was. But bytes
 /// that the journal waits for do, as the size is in the journal too.
-fn covered(pending: &Pending, node: Node, written: &BTreeSet<Id>, journal: &[Id]) -> Vec<Id> {
-    let bytes = pending.of_node(node).filter(|atom| written.contains(&atom.id));
-    let end = bytes.filter_map(Atom::end).max().unwrap_or(0);
+fn covered(
+    pending: &PendingOps,
+    node: Node,
+    written: &BTreeSet<MicroOpId>,
+    journal: &[MicroOpId],
+) -> Vec<MicroOpId> {
+    let bytes = pending.of_node(node).filter(|micro_op| written.contains(&micro_op.id));
+    let end = bytes.filter_map(MicroOp::end).max().unwrap_or(0);
     pending
         .of_node(node)
-        .filter(|atom| matches!(atom.effect, Effect::Size { size, .. } if size <= end))
-        .filter(|atom| bytes_needed(pending, atom, journal).is_subset(written))
-        .map(|atom| atom.id)
+        .filter(|micro_op| matches!(micro_op.effect, Effect::Size { size, .. } if size <= end))
+        .filter(|micro_op| bytes_needed(pending, micro_op, journal).is_subset(written))
+        .map(|micro_op| micro_op.id)
         .collect()
 }
 
 /// The bytes that a size needs by itself, not those that the journal waits for.
-fn bytes_needed(pending: &Pending, size: &Atom, journal: &[Id]) -> BTreeSet<Id> {
+fn bytes_needed(
+    pending: &PendingOps,
+    size: &MicroOp,
+    journal: &[MicroOpId],
+) -> BTreeSet<MicroOpId> {
     let (mut bytes, mut seen) = (BTreeSet::new(), BTreeSet::new());
     let mut open = vec![size.id];
     while let Some(id) = open.pop() {
@@ -390,11 +412,11 @@ fn bytes_needed(pending: &Pending, size: &Atom, journal: &[Id]) -> BTreeSet<Id> 
             && seen.insert(id)
             && journal.binary_search(&id).is_err()
         {
-            let atom = &pending.atoms[at];
-            if matches!(atom.effect, Effect::Bytes { .. }) {
+            let micro_op = &pending.micro_ops[at];
+            if matches!(micro_op.effect, Effect::Bytes { .. }) {
                 bytes.insert(id);
             }
-            open.extend(&atom.requires);
+            open.extend(&micro_op.requires);
         }
     }
     bytes
@@ -440,7 +462,7 @@ impl Inode {
         (block(from)..=block(to - 1)).all(|page| self.mapped.contains(&page))
     }
 
-    fn last_writes(&self, pieces: &[(u64, u64)]) -> Vec<Id> {
+    fn last_writes(&self, pieces: &[(u64, u64)]) -> Vec<MicroOpId> {
         pieces
             .iter()
             .flat_map(|(from, to)| self.dirty.range(block(*from)..=block(to - 1)))
@@ -448,7 +470,7 @@ impl Inode {
             .collect()
     }
 
-    fn dirtied(&mut self, pieces: &[(u64, u64)], id: Id) {
+    fn dirtied(&mut self, pieces: &[(u64, u64)], id: MicroOpId) {
         for (from, to) in pieces {
             for page in block(*from)..=block(to - 1) {
                 self.dirty.entry(page).or_insert(Dirty { first: id, last: id }).last = id;

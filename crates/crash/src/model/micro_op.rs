@@ -1,16 +1,17 @@
-//! The smallest parts of an operation that may survive a crash one without the other.
+//! Micro-operations: the smallest parts of an operation, of which one may survive a crash without
+//! the other.
 //!
 //! A rename is one part. A write that grows a file is two: the size and the bytes.
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::page::PAGE;
-use super::tree::Tree;
-use crate::operation::{Action, Node, Place};
+use crate::model::tree::Tree;
+use crate::model::tree::file_content::PAGE;
+use crate::operation::{Action, DirEntry, Node};
 
 /// Numbers every part of a recording in order.
-pub(crate) type Id = u64;
+pub(crate) type MicroOpId = u64;
 
 /// A part of an operation, for people and for keys.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -28,12 +29,12 @@ impl fmt::Display for Part {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Atom {
-    pub(crate) id: Id,
+pub(crate) struct MicroOp {
+    pub(crate) id: MicroOpId,
     pub(crate) part: Part,
     pub(crate) effect: Effect,
     /// Survives only if these do. They come before it, or belong to the same operation.
-    pub(crate) requires: Vec<Id>,
+    pub(crate) requires: Vec<MicroOpId>,
 }
 
 #[derive(Clone, Debug)]
@@ -84,7 +85,7 @@ pub(crate) fn inner(action: &Action, size: u64) -> Action {
     action
 }
 
-impl Atom {
+impl MicroOp {
     pub(crate) fn apply(&self, tree: &mut Tree) {
         self.apply_up_to(tree, None, 0);
     }
@@ -145,12 +146,12 @@ impl Atom {
 }
 
 /// Applies the parts that survive, in order.
-pub(crate) fn apply_all(tree: &mut Tree, atoms: &[(&Atom, Option<Torn>)]) {
+pub(crate) fn apply_all(tree: &mut Tree, micro_ops: &[(&MicroOp, Option<Torn>)]) {
     // From the end: how far each file will grow before it is cut.
     let mut reach: Vec<(Node, u64)> = Vec::new();
-    let mut reaches = vec![0; atoms.len()];
-    for (at, (atom, _)) in atoms.iter().enumerate().rev() {
-        let Some(node) = atom.node() else { continue };
+    let mut reaches = vec![0; micro_ops.len()];
+    for (at, (micro_op, _)) in micro_ops.iter().enumerate().rev() {
+        let Some(node) = micro_op.node() else { continue };
         let slot = match reach.iter().position(|(one, _)| *one == node) {
             Some(slot) => slot,
             None => {
@@ -158,7 +159,7 @@ pub(crate) fn apply_all(tree: &mut Tree, atoms: &[(&Atom, Option<Torn>)]) {
                 reach.len() - 1
             }
         };
-        match &atom.effect {
+        match &micro_op.effect {
             Effect::Size { size, .. } => reach[slot].1 = reach[slot].1.max(*size),
             Effect::Inode(Action::Truncate { size, .. }) => reach[slot].1 = *size,
             Effect::Inode(
@@ -168,8 +169,8 @@ pub(crate) fn apply_all(tree: &mut Tree, atoms: &[(&Atom, Option<Torn>)]) {
             _ => reaches[at] = reach[slot].1,
         }
     }
-    for ((atom, torn), reach) in atoms.iter().zip(reaches) {
-        atom.apply_up_to(tree, *torn, reach);
+    for ((micro_op, torn), reach) in micro_ops.iter().zip(reaches) {
+        micro_op.apply_up_to(tree, *torn, reach);
     }
 }
 
@@ -206,13 +207,13 @@ pub(crate) fn inode_of(action: &Action) -> Option<Node> {
 }
 
 /// The names an action touches, the one it leaves before the one it makes.
-pub(crate) fn places(action: &Action) -> Vec<&Place> {
+pub(crate) fn dir_entries(action: &Action) -> Vec<&DirEntry> {
     match action {
-        Action::Create { place: Some(place), .. }
-        | Action::Link { place, .. }
-        | Action::Remove { place, .. } => vec![place],
+        Action::Create { dir_entry: Some(dir_entry), .. }
+        | Action::Link { dir_entry, .. }
+        | Action::Remove { dir_entry, .. } => vec![dir_entry],
         Action::Rename { from, to, .. } => vec![from, to],
-        Action::Exchange { first_place, second_place, .. } => vec![first_place, second_place],
+        Action::Exchange { first_entry, second_entry, .. } => vec![first_entry, second_entry],
         _ => Vec::new(),
     }
 }
