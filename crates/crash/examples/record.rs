@@ -32,7 +32,11 @@ fn record() -> Result<(), Box<dyn Error>> {
     let took = start.elapsed();
     let entries = &recorded.recording.entries;
     let operations = entries.iter().filter(|entry| matches!(entry, Entry::Operation(_))).count();
-    eprintln!("{:?}: {operations} operations, {} entries, {took:?}", recorded.ended, entries.len());
+    eprintln!(
+        "{:?}: {operations} operations, {} entries, {took:?}",
+        recorded.outcome,
+        entries.len()
+    );
     let mut tree = retake_crash::model::Tree::new(&recorded.recording.initial);
     for entry in entries {
         if let Entry::Operation(operation) = entry {

@@ -26,7 +26,7 @@ use crate::variables::{self, Channel};
 use crate::verdict::{Ending, Status};
 use retake_crash::fd::{pidfd, pipe};
 use retake_crash::mount_namespace::MountNamespace;
-use retake_crash::recorder::{Ended, RecordError, Recorded};
+use retake_crash::recorder::{RecordError, Recorded, WorkloadOutcome};
 use retake_crash::stray_processes::{kill_by_run_id, new_run_id};
 
 /// What to start.
@@ -216,9 +216,9 @@ pub(crate) fn record(launch: &Launch<'_>, root: &Path) -> Result<(Recorded, Endi
         (recorded, inbox.join().unwrap_or_default())
     });
     let recorded = recorded?;
-    let (status, killed) = match recorded.ended {
-        Ended::Exited(code) => (Status::Exited(code), false),
-        Ended::Killed(signal) => (Status::Signaled(signal), signal == libc::SIGKILL),
+    let (status, killed) = match recorded.outcome {
+        WorkloadOutcome::Exited(code) => (Status::Exited(code), false),
+        WorkloadOutcome::Signaled(signal) => (Status::Signaled(signal), signal == libc::SIGKILL),
     };
     let ending = Ending {
         status,

@@ -19,11 +19,11 @@ use std::path::{Path, PathBuf};
 
 use crate::operation::{Entry, Initial, Recording};
 
-mod coding;
+mod encoding;
 #[cfg(test)]
 mod tests;
 
-use coding::{Decoder, Encoder};
+use encoding::{Decoder, Encoder};
 
 const MAGIC: &[u8; 16] = b"first crash log\n";
 

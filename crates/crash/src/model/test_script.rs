@@ -172,12 +172,12 @@ impl TestScript {
         }
     }
 
-    /// How long a file is, and what stands at some places in it, in the states after everything.
-    pub(super) fn glimpses<const N: usize>(
+    /// How long a file is, and its bytes at some offsets, in the states after everything.
+    pub(super) fn sizes_and_bytes<const N: usize>(
         &self,
         model: Model,
         path: &str,
-        dir_entries: [u64; N],
+        offsets: [u64; N],
     ) -> BTreeSet<(u64, [u8; N])> {
         let recording = self.recording();
         let operation = recording.entries.len() as u32;
@@ -187,12 +187,12 @@ impl TestScript {
             .map(|state| {
                 let found = state.tree.find(path.as_ref()).unwrap();
                 let file = state.tree.file(found.node).unwrap();
-                let letter = |dir_entry| {
+                let letter = |offset| {
                     let mut letter = [0];
-                    file.read(dir_entry, &mut letter);
+                    file.read(offset, &mut letter);
                     letter[0]
                 };
-                (file.size(), dir_entries.map(letter))
+                (file.size(), offsets.map(letter))
             })
             .collect()
     }

@@ -13,7 +13,7 @@ use libc::pid_t;
 
 /// Device and number. Numbers are reused as soon as a file is gone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) struct Id {
+pub(crate) struct FileId {
     pub(crate) device: u64,
     pub(crate) inode: u64,
 }
@@ -28,8 +28,8 @@ pub(crate) enum FileKind {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Status {
-    pub(crate) id: Id,
+pub(crate) struct FileStatus {
+    pub(crate) id: FileId,
     pub(crate) kind: FileKind,
     /// Without the kind.
     pub(crate) mode: u32,
@@ -37,7 +37,7 @@ pub(crate) struct Status {
     pub(crate) size: u64,
 }
 
-impl Status {
+impl FileStatus {
     #[expect(clippy::unnecessary_cast, reason = "the widths differ between C libraries")]
     fn of(stat: &libc::stat) -> Self {
         let kind = match stat.st_mode & libc::S_IFMT {
@@ -47,7 +47,7 @@ impl Status {
             _ => FileKind::Special,
         };
         Self {
-            id: Id { device: stat.st_dev as u64, inode: stat.st_ino as u64 },
+            id: FileId { device: stat.st_dev as u64, inode: stat.st_ino as u64 },
             kind,
             mode: stat.st_mode & 0o7777,
             links: stat.st_nlink as u64,
@@ -107,7 +107,7 @@ pub(super) struct Descriptors {
 
 /// One line each of `/proc/<pid>/fdinfo/<fd>`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Described {
+pub(super) struct DescriptorInfo {
     pub(super) position: u64,
     pub(super) flags: i32,
     pub(super) mount: u64,
@@ -123,7 +123,7 @@ impl Descriptors {
     }
 
     /// None where the task has no such descriptor.
-    pub(super) fn described(&self, fd: i32) -> io::Result<Option<Described>> {
+    pub(super) fn described(&self, fd: i32) -> io::Result<Option<DescriptorInfo>> {
         let mut name = [0_u8; 16];
         let file = match open_at(self.directory.as_raw_fd(), digits(fd, &mut name), libc::O_RDONLY)
         {
@@ -138,8 +138,8 @@ impl Descriptors {
     }
 
     /// The file behind a descriptor.
-    pub(super) fn status(&self, fd: i32) -> io::Result<Status> {
-        Status::at(libc::AT_FDCWD, &self.link(fd)?, 0)
+    pub(super) fn status(&self, fd: i32) -> io::Result<FileStatus> {
+        FileStatus::at(libc::AT_FDCWD, &self.link(fd)?, 0)
     }
 
     /// The same file, opened again for reading by this process.
@@ -171,8 +171,8 @@ fn digits(number: i32, buffer: &mut [u8; 16]) -> &CStr {
     CStr::from_bytes_until_nul(&buffer[at..]).unwrap_or_default()
 }
 
-fn parse(text: &[u8]) -> Option<Described> {
-    let mut described = Described { position: 0, flags: 0, mount: 0, inode: None };
+fn parse(text: &[u8]) -> Option<DescriptorInfo> {
+    let mut described = DescriptorInfo { position: 0, flags: 0, mount: 0, inode: None };
     for line in text.split(|byte| *byte == b'\n') {
         let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
         let value = std::str::from_utf8(&line[colon + 1..]).ok()?.trim();

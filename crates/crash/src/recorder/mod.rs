@@ -28,30 +28,31 @@ use crate::operation::{Entry, Operation, Recording};
 use crate::scratch::ScratchDir;
 use crate::variables;
 
-mod begin;
-mod call;
-mod check;
-mod failure;
+mod border_moves;
+mod call_entry;
+mod call_exit;
+mod compare;
+mod cpu_pinning;
+mod directory_scan;
+mod error;
 mod file;
-mod filter;
-mod finish;
-mod import;
-mod interrupt;
-mod limit;
-mod mapped;
-mod memory;
+mod interrupted_call;
+mod launch;
+mod mapped_files;
 mod nodes;
-mod pin;
-mod plan;
-mod route;
-mod scan;
-mod start;
-mod trace;
-mod watch;
+mod path_lookup;
+mod pending_call;
+mod ptrace;
+mod seccomp_filter;
+mod syscalls;
+mod task_memory;
+mod tracer;
+mod watchdog;
 
-pub use failure::RecordError;
+pub use error::RecordError;
 pub(crate) use file::c_string;
-pub use watch::Ended;
+use tracer::Tracer;
+pub use tracer::WorkloadOutcome;
 
 /// Begins a recording of a program.
 pub fn record(program: impl Into<OsString>) -> Recorder {
@@ -93,7 +94,7 @@ pub struct Recorder {
 #[non_exhaustive]
 pub struct Recorded {
     pub recording: Recording,
-    pub ended: Ended,
+    pub outcome: WorkloadOutcome,
     /// The watched directory, where none was named.
     pub scratch: Option<ScratchDir>,
 }
@@ -198,7 +199,7 @@ impl Recorder {
     }
 
     fn record(self) -> Result<Recorded, RecordError> {
-        if !call::SUPPORTED {
+        if !syscalls::SUPPORTED {
             let why = format!("no system calls are known for {}", std::env::consts::ARCH);
             return Err(RecordError::Unsupported { why });
         }
@@ -216,26 +217,24 @@ impl Recorder {
         let failed = |source| RecordError::Root { path: root.clone(), source };
         let handle = open_root(&root).map_err(failed)?;
         let mut nodes = nodes::Nodes::default();
-        let mut budget = Budget { left: LARGEST, cancel: self.cancel.as_ref() };
-        let initial =
-            scan::scan(&handle, &mut nodes, &mut |bytes| budget.take(bytes)).map_err(|source| {
-                match source.kind() {
-                    io::ErrorKind::FileTooLarge => {
-                        let what = format!("{} holds", root.display());
-                        RecordError::TooLarge { what, most: LARGEST }
-                    }
-                    io::ErrorKind::Interrupted => RecordError::Cancelled,
-                    _ => failed(source),
+        let mut budget = Budget { left: MAX_BYTES, cancel: self.cancel.as_ref() };
+        let initial = directory_scan::scan(&handle, &mut nodes, &mut |bytes| budget.take(bytes))
+            .map_err(|source| match source.kind() {
+                io::ErrorKind::FileTooLarge => {
+                    let what = format!("{} holds", root.display());
+                    RecordError::TooLarge { what, most: MAX_BYTES }
                 }
+                io::ErrorKind::Interrupted => RecordError::Cancelled,
+                _ => failed(source),
             })?;
 
         let system = |source| RecordError::system("pipe", source);
         let (reader, writer) = fd::pipe().map_err(system)?;
-        let stdout = file::Status::of_descriptor(writer.as_raw_fd()).map_err(system)?.id;
+        let stdout = file::FileStatus::of_descriptor(writer.as_raw_fd()).map_err(system)?.id;
         let stdout = self.acknowledge.then_some(stdout);
-        let mut watch = watch::Watch::new(&handle, nodes, stdout).map_err(failed)?;
+        let mut tracer = Tracer::new(&handle, nodes, stdout).map_err(failed)?;
         let environment = self.environment(&root);
-        let launch = start::Launch {
+        let launch = launch::Launch {
             program: &self.program,
             arguments: &self.arguments,
             environment: &environment,
@@ -243,40 +242,40 @@ impl Recorder {
             stdout: writer.as_raw_fd(),
             stderr: self.stderr.as_ref().map(AsRawFd::as_raw_fd),
             inherit: &self.inherit,
-            filter: filter::program(&call::table()),
+            filter: seccomp_filter::program(&syscalls::table()),
         };
-        let started = start::start(&launch)?;
+        let started = launch::start(&launch)?;
         drop(writer);
-        let limit = limit::Limit::new(&started.pidfd, self.limit, self.cancel.as_ref());
-        let ended = thread::scope(|scope| {
-            scope.spawn(|| pass_on(File::from(reader), self.output));
-            scope.spawn(|| limit.keep());
-            watch.run(started.pid)
+        let watchdog = watchdog::Watchdog::new(&started.pidfd, self.limit, self.cancel.as_ref());
+        let outcome = thread::scope(|scope| {
+            scope.spawn(|| forward_output(File::from(reader), self.output));
+            scope.spawn(|| watchdog.run());
+            tracer.run(started.pid)
         });
-        if let Some(error) = limit.exceeded() {
+        if let Some(error) = watchdog.exceeded() {
             return Err(error);
         }
-        let ended = ended?;
-        if let Some(error) = start::complaint(&started.complaint, &self.program) {
+        let outcome = outcome?;
+        if let Some(error) = launch::complaint(&started.complaint, &self.program) {
             return Err(error);
         }
-        let now = open_root(&root).and_then(|now| file::Status::of_descriptor(now.as_raw_fd()));
-        let before = file::Status::of_descriptor(handle.as_raw_fd()).map_err(failed)?;
+        let now = open_root(&root).and_then(|now| file::FileStatus::of_descriptor(now.as_raw_fd()));
+        let before = file::FileStatus::of_descriptor(handle.as_raw_fd()).map_err(failed)?;
         if !now.is_ok_and(|now| now.id == before.id) {
             return Err(RecordError::Moved { path: root });
         }
-        let mut recording = Recording { root: root.clone(), initial, entries: watch.entries };
-        let mut tree = check::replayed(&recording);
-        for action in interrupt::settle(&watch.unsure, &tree, &handle).map_err(failed)? {
+        let mut recording = Recording { root: root.clone(), initial, entries: tracer.entries };
+        let mut tree = compare::replayed(&recording);
+        for action in interrupted_call::reread(&tracer.unsure, &tree, &handle).map_err(failed)? {
             tree.apply(&action);
             let call = "exit".to_owned();
             recording.entries.push(Entry::Operation(Operation { task: 0, call, action }));
         }
-        let differences = check::differences(&tree, &handle).map_err(failed)?;
+        let differences = compare::differences(&tree, &handle).map_err(failed)?;
         if !differences.is_empty() {
             return Err(RecordError::Differs { differences });
         }
-        Ok(Recorded { recording, ended, scratch })
+        Ok(Recorded { recording, outcome, scratch })
     }
 
     fn environment(&self, root: &Path) -> Vec<(OsString, OsString)> {
@@ -294,7 +293,7 @@ impl Recorder {
 }
 
 /// What a watched directory may hold, and a workload may write, in bytes.
-pub(crate) const LARGEST: u64 = 1 << 30;
+pub(crate) const MAX_BYTES: u64 = 1 << 30;
 
 /// How much may still be read, and whether anybody still wants it.
 struct Budget<'a> {
@@ -323,7 +322,7 @@ const GATHER: Duration = Duration::from_millis(2);
 
 /// Copies the workload's output until its last writer is gone. An output that does not take it
 /// any more must not stop the workload, so the rest is read and dropped.
-fn pass_on(mut reader: File, output: Option<Box<dyn Write + Send>>) {
+fn forward_output(mut reader: File, output: Option<Box<dyn Write + Send>>) {
     let mut output = output.unwrap_or_else(|| Box::new(io::stdout()));
     let mut buffer = vec![0; 64 << 10];
     let mut broken = false;
@@ -345,11 +344,11 @@ fn pass_on(mut reader: File, output: Option<Box<dyn Write + Send>>) {
 /// What lies in a directory.
 pub fn tree_of(directory: &Path) -> io::Result<Tree> {
     let root = open_root(directory)?;
-    Ok(Tree::new(&scan::scan(&root, &mut nodes::Nodes::default(), &mut |_| Ok(()))?))
+    Ok(Tree::new(&directory_scan::scan(&root, &mut nodes::Nodes::default(), &mut |_| Ok(()))?))
 }
 
 /// In what a directory differs from a tree, one sentence each.
 #[cfg(test)]
 pub(crate) fn differences(tree: &Tree, directory: &Path) -> io::Result<Vec<String>> {
-    check::differences(tree, &open_root(directory)?)
+    compare::differences(tree, &open_root(directory)?)
 }

@@ -127,7 +127,7 @@ fn a_recovery_is_recorded_from_its_state_on() {
     let pool = shell(root.path(), "mv $FIRST_WORK_DIR/x $FIRST_WORK_DIR/y").prepare().unwrap();
     let tree = tree(&[("x", "state")]);
     let recorded = pool.record(0, &case(&tree, &[])).unwrap();
-    assert_eq!(recorded.ended, crate::recorder::Ended::Exited(0));
+    assert_eq!(recorded.outcome, crate::recorder::WorkloadOutcome::Exited(0));
     assert_eq!(recorded.recording.initial.len(), 2);
     let [crate::operation::Entry::Operation(operation)] = &recorded.recording.entries[..] else {
         panic!("{:?}", recorded.recording.entries);

@@ -1,11 +1,11 @@
 use crate::programs::{c, directory, here, shell, words};
-use retake_crash::recorder::{Ended, RecordError};
+use retake_crash::recorder::{RecordError, WorkloadOutcome};
 
 /// What a C program in an empty directory makes of the log.
 fn logged(body: &str) -> Vec<String> {
     let root = directory();
     let recorded = c(root.path(), &format!("umask(022); {body}")).unwrap();
-    assert_eq!(recorded.ended, Ended::Exited(0));
+    assert_eq!(recorded.outcome, WorkloadOutcome::Exited(0));
     words(&recorded.recording)
 }
 

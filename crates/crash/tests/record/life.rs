@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use retake_crash::marker::Marker;
-use retake_crash::recorder::{Ended, RecordError};
+use retake_crash::recorder::{RecordError, WorkloadOutcome};
 
 use crate::programs::{compiled, directory, here, words};
 
@@ -47,7 +47,7 @@ fn what_outlives_its_program_is_ended() {
     let script = "setsid sleep 1000 & echo x > a";
     let recorded =
         here(retake_crash::record("sh").arg("-c").arg(script), root.path()).run().unwrap();
-    assert_eq!(recorded.ended, Ended::Exited(0));
+    assert_eq!(recorded.outcome, WorkloadOutcome::Exited(0));
     assert_eq!(alive(root.path()), [""; 0]);
 }
 
@@ -57,7 +57,7 @@ fn a_program_that_is_not_there_is_named() {
     let error = here(retake_crash::record("no-such-program"), root.path()).run().unwrap_err();
     assert!(matches!(&error, RecordError::Start { .. }), "{error:?}");
     assert!(error.to_string().contains("no-such-program"), "{error}");
-    let error = retake_crash::record("true").root("/no/such/dir_entry").run().unwrap_err();
+    let error = retake_crash::record("true").root("/no/such/place").run().unwrap_err();
     assert!(matches!(&error, RecordError::Root { .. }), "{error:?}");
 }
 
@@ -67,7 +67,7 @@ fn a_static_program_is_recorded_too() {
     let body = r#"int main(void) { int f = creat("a", 0600); must(write(f, "x", 1)); _exit(7); }"#;
     let (_keep, program) = compiled(body, &["-static"]);
     let recorded = here(retake_crash::record(program), root.path()).run().unwrap();
-    assert_eq!(recorded.ended, Ended::Exited(7));
+    assert_eq!(recorded.outcome, WorkloadOutcome::Exited(7));
     assert_eq!(words(&recorded.recording), ["create a 600", "write a 0 x", "close a"]);
 }
 
@@ -105,13 +105,13 @@ fn a_directory_is_made_where_none_is_named() {
 #[test]
 fn one_that_is_traced_already_cannot_be_recorded() {
     let recorded = inner("nested");
-    assert_eq!(recorded.ended, Ended::Exited(0));
+    assert_eq!(recorded.outcome, WorkloadOutcome::Exited(0));
 }
 
 #[test]
 fn labels_and_promises_stand_where_they_were_made() {
     let recorded = inner("marked");
-    assert_eq!(recorded.ended, Ended::Exited(0));
+    assert_eq!(recorded.outcome, WorkloadOutcome::Exited(0));
     assert_eq!(
         words(&recorded.recording),
         ["label before", "create a 600", "label made", "ack promised\nto be kept", "remove a a"]

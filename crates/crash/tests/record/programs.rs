@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use retake_crash::operation::{Action, DirEntry, Entry, Kind, Node, Recording};
-use retake_crash::recorder::{Ended, RecordError, Recorded, Recorder};
+use retake_crash::recorder::{RecordError, Recorded, Recorder, WorkloadOutcome};
 
 /// A directory in memory, if there is one.
 pub(crate) fn directory() -> tempfile::TempDir {
@@ -55,7 +55,7 @@ pub(crate) fn here(recorder: Recorder, root: &Path) -> Recorder {
 
 pub(crate) fn shell(root: &Path, script: &str) -> Recorded {
     let recorded = here(retake_crash::record("sh").arg("-ec").arg(script), root).run().unwrap();
-    assert_eq!(recorded.ended, Ended::Exited(0));
+    assert_eq!(recorded.outcome, WorkloadOutcome::Exited(0));
     recorded
 }
 

@@ -8,7 +8,7 @@ use std::os::fd::{FromRawFd, RawFd};
 use std::thread;
 
 use retake_crash::operation::Entry;
-use retake_crash::recorder::{Ended, Recorded};
+use retake_crash::recorder::{Recorded, WorkloadOutcome};
 
 use crate::programs::{directory, here};
 
@@ -46,7 +46,7 @@ fn recorded(seed: u64) -> Recorded {
         .args(["--ignored", "--exact", "random::workload", "--test-threads=1"])
         .env(SEED, seed.to_string());
     let recorded = here(recorder, &root).run().unwrap_or_else(|error| panic!("{seed}: {error}"));
-    assert_eq!(recorded.ended, Ended::Exited(0), "{seed}");
+    assert_eq!(recorded.outcome, WorkloadOutcome::Exited(0), "{seed}");
     recorded
 }
 

@@ -2,7 +2,7 @@
 //! `first::test()`.
 
 use first::operation::Entry;
-use first::record::Ended;
+use first::record::WorkloadOutcome;
 
 #[test]
 fn labels_and_promises_stand_where_they_were_made() {
@@ -16,7 +16,7 @@ fn labels_and_promises_stand_where_they_were_made() {
         .output(std::io::sink())
         .run()
         .unwrap();
-    assert_eq!(recorded.ended, Ended::Exited(0));
+    assert_eq!(recorded.outcome, WorkloadOutcome::Exited(0));
     let said: Vec<String> = recorded.recording.entries.iter().map(said).collect();
     assert_eq!(said, ["label before", "mknod", "label made", "ack promised\nto be kept", "unlink"]);
 }

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use retake_crash::model::{Explainer, Model, Options, State, StateKey, States, path_text, rebuild};
 use retake_crash::operation::{Entry, Recording};
-use retake_crash::recorder::{Ended, RecordError};
+use retake_crash::recorder::{RecordError, WorkloadOutcome};
 use retake_crash::verify::{StateToCheck, Verifier, VerifierPool};
 
 use super::explore::lock;
@@ -129,7 +129,7 @@ impl<'a> Relapses<'a> {
         };
         match self.pool.record(slot, &case) {
             // It passed before; one that fails while it is watched has nothing to recover from.
-            Ok(recorded) if recorded.ended != Ended::Exited(0) => Ok(None),
+            Ok(recorded) if recorded.outcome != WorkloadOutcome::Exited(0) => Ok(None),
             Ok(recorded) => {
                 let acts = |entry: &Entry| matches!(entry, Entry::Operation(_));
                 Ok(Some(recorded.recording).filter(|recording| recording.entries.iter().any(acts)))

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use retake_crash::operation::Recording;
-use retake_crash::recorder::{Ended, RecordError};
+use retake_crash::recorder::{RecordError, WorkloadOutcome};
 use retake_engine::quote;
 use retake_store::redact::{Redactor, StreamRedactor};
 use retake_store::{Recording as Spool, Store};
@@ -89,9 +89,9 @@ impl Workload {
         let recorded = self.watch(environment, &capture, cancel);
         let took = begun.elapsed();
         let outcome = match &recorded {
-            Ok(recorded) => match recorded.ended {
-                Ended::Exited(code) => Outcome::Exited(code),
-                Ended::Killed(signal) => Outcome::Signaled(signal),
+            Ok(recorded) => match recorded.outcome {
+                WorkloadOutcome::Exited(code) => Outcome::Exited(code),
+                WorkloadOutcome::Signaled(signal) => Outcome::Signaled(signal),
             },
             Err(RecordError::TimedOut { .. }) => Outcome::TimedOut,
             Err(RecordError::Cancelled) => {
@@ -106,8 +106,8 @@ impl Workload {
             lock(&capture).finish(store, &job.intent, &outcome, took, job.redactions);
         }
         let recorded = recorded?;
-        match recorded.ended {
-            Ended::Exited(0) => {}
+        match recorded.outcome {
+            WorkloadOutcome::Exited(0) => {}
             how => {
                 let run = on_record.then(|| id.short().to_string());
                 return Err(Untested::Failed { how, run });
@@ -221,8 +221,8 @@ impl Capture {
 fn error(outcome: &Outcome) -> Option<RunError> {
     let (code, message) = match outcome {
         Outcome::Exited(0) => return None,
-        Outcome::Exited(code) => (ErrorCode::Failed, ended(Ended::Exited(*code))),
-        Outcome::Signaled(signal) => (ErrorCode::Failed, ended(Ended::Killed(*signal))),
+        Outcome::Exited(code) => (ErrorCode::Failed, ended(WorkloadOutcome::Exited(*code))),
+        Outcome::Signaled(signal) => (ErrorCode::Failed, ended(WorkloadOutcome::Signaled(*signal))),
         Outcome::TimedOut => (ErrorCode::Timeout, "did not end in time".to_owned()),
         Outcome::Cancelled(signal) => {
             (ErrorCode::Cancelled, format!("cancelled by {}", signal_name(*signal)))

@@ -239,8 +239,8 @@ mod ext4 {
         let text = page('.') + &page('.');
         let script =
             TestScript::with(&[("a", text.as_str())]).write("a", 0, "x").write("a", 4096, "y");
-        let glimpses = script.glimpses(EXT4, "a", [0, 4096]);
-        assert!(glimpses.contains(&(8192, *b".y")));
+        let sizes_and_bytes = script.sizes_and_bytes(EXT4, "a", [0, 4096]);
+        assert!(sizes_and_bytes.contains(&(8192, *b".y")));
     }
 
     #[test]
@@ -315,8 +315,8 @@ mod ext4 {
             .write_dsync("a", 4096, "y");
         let states = script.states(EXT4);
         assert_eq!(states, set(&["a=[4100] t=", "a=[4100] u="]));
-        let glimpses = script.glimpses(EXT4, "a", [0, 4096]);
-        assert_eq!(glimpses, BTreeSet::from([(4100, *b".y"), (4100, *b"xy")]));
+        let sizes_and_bytes = script.sizes_and_bytes(EXT4, "a", [0, 4096]);
+        assert_eq!(sizes_and_bytes, BTreeSet::from([(4100, *b".y"), (4100, *b"xy")]));
     }
 
     #[test]
@@ -324,8 +324,8 @@ mod ext4 {
         let page = "x".repeat(4096);
         let script =
             TestScript::with(&[("a", "")]).write("a", 0, &page).write_dsync("a", 4096, "y");
-        let glimpses = script.glimpses(EXT4, "a", [0, 4096]);
-        assert_eq!(glimpses, BTreeSet::from([(4097, *b"\0y"), (4097, *b"xy")]));
+        let sizes_and_bytes = script.sizes_and_bytes(EXT4, "a", [0, 4096]);
+        assert_eq!(sizes_and_bytes, BTreeSet::from([(4097, *b"\0y"), (4097, *b"xy")]));
     }
 
     #[test]
@@ -338,7 +338,7 @@ mod ext4 {
             TestScript::with(&[("a", ""), ("b", "..")]).truncate("b", 1).write("a", 0, &old);
         for script in [flushed, other.write("b", 1, "z")] {
             let script = script.write("a", 4500, &new).write_dsync("a", 4096, "z");
-            for (size, tail) in script.glimpses(EXT4, "a", [8191]) {
+            for (size, tail) in script.sizes_and_bytes(EXT4, "a", [8191]) {
                 assert!(size >= 8192 && tail == *b"y", "{size} {tail:?}");
             }
         }
@@ -353,8 +353,8 @@ mod ext4 {
             .truncate("a", 4097)
             .write("a", 4097, "yyy")
             .truncate("a", 4098);
-        let glimpses = script.glimpses(EXT4, "a", [4096, 4097]).into_iter();
-        let tails: Vec<_> = glimpses.filter(|(size, _)| *size == 4098).collect();
+        let sizes_and_bytes = script.sizes_and_bytes(EXT4, "a", [4096, 4097]).into_iter();
+        let tails: Vec<_> = sizes_and_bytes.filter(|(size, _)| *size == 4098).collect();
         assert_eq!(tails, [(4098, *b"x\0"), (4098, *b"xy")]);
     }
 
@@ -372,8 +372,12 @@ mod ext4 {
             .map("a", 4096, "y")
             .sync_part("a", 0, 4096);
         for model in [EXT4, Model::Posix] {
-            let glimpses = script.glimpses(model, "a", [0, 4096]);
-            assert_eq!(glimpses, BTreeSet::from([(8192, *b"x."), (8192, *b"xy")]), "{model}");
+            let sizes_and_bytes = script.sizes_and_bytes(model, "a", [0, 4096]);
+            assert_eq!(
+                sizes_and_bytes,
+                BTreeSet::from([(8192, *b"x."), (8192, *b"xy")]),
+                "{model}"
+            );
         }
     }
 
@@ -386,15 +390,15 @@ mod ext4 {
     #[test]
     fn a_size_may_come_before_the_bytes_in_preallocated_blocks() {
         let script = TestScript::with(&[("a", "")]).allocate("a", 100).fsync("a");
-        let once = script.write("a", 100, "x").glimpses(EXT4, "a", [100]);
+        let once = script.write("a", 100, "x").sizes_and_bytes(EXT4, "a", [100]);
         assert_eq!(once, BTreeSet::from([(100, [0]), (101, [0]), (101, *b"x")]));
         let twice =
             TestScript::with(&[("a", "")]).allocate("a", 100).fsync("a").write("a", 100, "x");
-        let twice = twice.write("a", 101, "y").glimpses(EXT4, "a", [100, 101]);
+        let twice = twice.write("a", 101, "y").sizes_and_bytes(EXT4, "a", [100, 101]);
         assert!(twice.contains(&(102, [0, 0])), "{twice:?}");
         // A block that was not there comes with its bytes.
         let beyond = TestScript::with(&[("a", "")]).allocate("a", 4096).fsync("a");
-        let beyond = beyond.write("a", 4096, "x").glimpses(EXT4, "a", [4096]);
+        let beyond = beyond.write("a", 4096, "x").sizes_and_bytes(EXT4, "a", [4096]);
         assert_eq!(beyond, BTreeSet::from([(4096, [0]), (4097, *b"x")]));
     }
 

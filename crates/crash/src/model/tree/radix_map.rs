@@ -73,13 +73,12 @@ impl<T: Clone> RadixMap<T> {
             self.height += 1;
         }
         let mut level = self.height;
-        let mut dir_entry = &mut self.root;
+        let mut child = &mut self.root;
         loop {
-            let branch =
-                Arc::make_mut(dir_entry.get_or_insert_with(|| Arc::new(Branch::new(level))));
+            let branch = Arc::make_mut(child.get_or_insert_with(|| Arc::new(Branch::new(level))));
             match branch {
                 Branch::Leaf(slots) => return slots[slot(key, 0)].replace(value),
-                Branch::Inner(slots) => dir_entry = &mut slots[slot(key, level)],
+                Branch::Inner(slots) => child = &mut slots[slot(key, level)],
             }
             level -= 1;
         }

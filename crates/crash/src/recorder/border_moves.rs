@@ -11,26 +11,27 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::pid_t;
 
-use super::LARGEST;
-use super::failure::RecordError;
-use super::file::{FileKind, Status, c_string, open_at, read_link};
-use super::route::Route;
-use super::scan::{extents, names, open_directory};
-use super::watch::Watch;
+use super::MAX_BYTES;
+use super::directory_scan::{extents, names, open_directory};
+use super::error::RecordError;
+use super::file::{FileKind, FileStatus, c_string, open_at, read_link};
+use super::path_lookup::ResolvedPath;
+use super::tracer::Tracer;
 use crate::operation::{Action, DirEntry, Kind, Node, WriteSync};
 
-impl Watch {
+impl Tracer {
     /// What has this name now came from outside.
     pub(super) fn moved_in(
         &mut self,
         pid: pid_t,
         name: &str,
-        route: &Route,
+        resolved: &ResolvedPath,
     ) -> Result<(), RecordError> {
         let failed = |source| RecordError::system(name, source);
-        let Some(status) = route.look().map_err(failed)? else { return Ok(()) };
-        let Some(dir_entry) = self.dir_entry(route) else { return Ok(()) };
-        let one = self.import(pid, name, &route.parent, &route.name, status).map_err(failed)?;
+        let Some(status) = resolved.status_now().map_err(failed)? else { return Ok(()) };
+        let Some(dir_entry) = self.dir_entry(resolved) else { return Ok(()) };
+        let one =
+            self.import(pid, name, &resolved.parent, &resolved.name, status).map_err(failed)?;
         if let Some(node) = one {
             self.nodes.set_nameless(status.id, false);
             self.push(pid, name, Action::Link { node, dir_entry });
@@ -45,7 +46,7 @@ impl Watch {
         call: &str,
         parent: &OwnedFd,
         name: &OsString,
-        status: Status,
+        status: FileStatus,
     ) -> io::Result<Option<Node>> {
         if let Some(known) = self.nodes.get(status.id).filter(|known| !known.nameless) {
             return Ok(Some(known.node));
@@ -67,7 +68,7 @@ impl Watch {
                 let node = self.nodes.bind(status.id, status.kind, false);
                 let kind = Kind::File;
                 self.push(pid, call, Action::Create { node, mode, kind, dir_entry: None });
-                let mut left = LARGEST;
+                let mut left = MAX_BYTES;
                 let mut allow = |bytes| {
                     left = u64::checked_sub(left, bytes).ok_or(io::ErrorKind::FileTooLarge)?;
                     Ok(())
@@ -91,7 +92,7 @@ impl Watch {
                 for name in names(directory.as_raw_fd())? {
                     let c_name = c_string(&name)?;
                     let flags = libc::AT_SYMLINK_NOFOLLOW;
-                    let status = Status::at(directory.as_raw_fd(), &c_name, flags)?;
+                    let status = FileStatus::at(directory.as_raw_fd(), &c_name, flags)?;
                     if let Some(child) = self.import(pid, call, &directory, &name, status)? {
                         let dir_entry = DirEntry { directory: node, name };
                         self.push(pid, call, Action::Link { node: child, dir_entry });
@@ -107,8 +108,8 @@ impl Watch {
         &mut self,
         pid: pid_t,
         name: &str,
-        from: &Route,
-        to: &Route,
+        from: &ResolvedPath,
+        to: &ResolvedPath,
     ) -> Result<(), RecordError> {
         let Some(status) = from.status else { return Ok(()) };
         let Some(known) = self.nodes.get(status.id) else { return Ok(()) };
@@ -131,7 +132,7 @@ impl Watch {
     fn forget_below(&mut self, directory: &OwnedFd) -> io::Result<()> {
         for name in names(directory.as_raw_fd())? {
             let name = c_string(&name)?;
-            let status = Status::at(directory.as_raw_fd(), &name, libc::AT_SYMLINK_NOFOLLOW)?;
+            let status = FileStatus::at(directory.as_raw_fd(), &name, libc::AT_SYMLINK_NOFOLLOW)?;
             if status.kind == FileKind::Directory {
                 self.forget_below(&open_directory(directory.as_raw_fd(), &name)?)?;
             }

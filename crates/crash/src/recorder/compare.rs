@@ -9,8 +9,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::file::{FileKind, Id, Status, c_string, open_at, read_link};
-use super::scan::{extents, names, open_directory};
+use super::directory_scan::{extents, names, open_directory};
+use super::file::{FileId, FileKind, FileStatus, c_string, open_at, read_link};
 use crate::model::{FileView, Tree, TreeEntry, TreeEntryKind};
 use crate::operation::{Entry, Node, Recording};
 
@@ -35,7 +35,7 @@ pub(crate) fn differences(tree: &Tree, root: &OwnedFd) -> io::Result<Vec<String>
         nodes: HashMap::new(),
         told: Vec::new(),
     };
-    let status = Status::of_descriptor(root.as_raw_fd())?;
+    let status = FileStatus::of_descriptor(root.as_raw_fd())?;
     if let Some(found) = comparison.expected.remove(Path::new("")) {
         comparison.mode(&found, status);
     }
@@ -49,8 +49,8 @@ pub(crate) fn differences(tree: &Tree, root: &OwnedFd) -> io::Result<Vec<String>
 struct Comparison<'a> {
     /// What has not been found on the disk yet.
     expected: HashMap<PathBuf, TreeEntry<'a>>,
-    ids: HashMap<Id, Node>,
-    nodes: HashMap<Node, Id>,
+    ids: HashMap<FileId, Node>,
+    nodes: HashMap<Node, FileId>,
     told: Vec<String>,
 }
 
@@ -60,7 +60,7 @@ impl Comparison<'_> {
             let path = path.join(&name);
             let name = c_string(&name)?;
             let base = directory.as_raw_fd();
-            let status = Status::at(base, &name, libc::AT_SYMLINK_NOFOLLOW)?;
+            let status = FileStatus::at(base, &name, libc::AT_SYMLINK_NOFOLLOW)?;
             if status.kind == FileKind::Special {
                 continue;
             }
@@ -95,7 +95,7 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    fn mode(&mut self, found: &TreeEntry<'_>, status: Status) {
+    fn mode(&mut self, found: &TreeEntry<'_>, status: FileStatus) {
         let symlink = status.kind == FileKind::Symlink;
         if !symlink && found.mode & 0o7777 != status.mode {
             self.told.push(format!(
@@ -108,7 +108,7 @@ impl Comparison<'_> {
     }
 
     /// Names that share a file on one side have to share it on the other.
-    fn identity(&mut self, found: &TreeEntry<'_>, status: Status) {
+    fn identity(&mut self, found: &TreeEntry<'_>, status: FileStatus) {
         let node = *self.ids.entry(status.id).or_insert(found.node);
         let id = *self.nodes.entry(found.node).or_insert(status.id);
         if node != found.node || id != status.id {
@@ -164,7 +164,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
-    use crate::recorder::{nodes::Nodes, open_root, scan::scan};
+    use crate::recorder::{directory_scan::scan, nodes::Nodes, open_root};
 
     #[test]
     fn each_difference_is_told() {

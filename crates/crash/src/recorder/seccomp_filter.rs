@@ -5,7 +5,7 @@
 
 use libc::{c_long, sock_filter};
 
-use super::call::{Call, NEWEST, When};
+use super::syscalls::{NEWEST, StopCondition, Syscall};
 
 /// What the stop is for, in the low bits of the filter's answer.
 pub(super) const LISTED: u32 = 0;
@@ -51,7 +51,7 @@ fn allow() -> sock_filter {
     step(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0)
 }
 
-pub(super) fn program(calls: &[Call]) -> Vec<sock_filter> {
+pub(super) fn program(calls: &[Syscall]) -> Vec<sock_filter> {
     let mut program = vec![
         step(LOAD, ARCH, 0, 0),
         step(EQUAL, ARCHITECTURE, 1, 0),
@@ -82,17 +82,17 @@ pub(super) fn program(calls: &[Call]) -> Vec<sock_filter> {
 }
 
 /// Stops if the test holds and goes on behind its steps if not. Flags live in the low halves.
-fn test(when: When) -> Vec<sock_filter> {
+fn test(when: StopCondition) -> Vec<sock_filter> {
     let load = |argument: usize| step(LOAD, ARGUMENTS + 8 * argument as u32, 0, 0);
     match when {
-        When::Always => vec![stop(LISTED)],
-        When::Bits { argument, mask } => {
+        StopCondition::Always => vec![stop(LISTED)],
+        StopCondition::Bits { argument, mask } => {
             vec![load(argument), step(AND, mask, 0, 0), step(EQUAL, 0, 1, 0), stop(LISTED)]
         }
-        When::Masked { argument, mask, value } => {
+        StopCondition::Masked { argument, mask, value } => {
             vec![load(argument), step(AND, mask, 0, 0), step(EQUAL, value, 0, 1), stop(LISTED)]
         }
-        When::Equals { argument, value } => {
+        StopCondition::Equals { argument, value } => {
             vec![load(argument), step(EQUAL, value, 0, 1), stop(LISTED)]
         }
     }
@@ -101,7 +101,7 @@ fn test(when: When) -> Vec<sock_filter> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recorder::call::table;
+    use crate::recorder::syscalls::table;
 
     /// What the program answers, by the rules of the kernel's interpreter.
     fn answer(program: &[sock_filter], arch: u32, number: u32, arguments: [u64; 6]) -> u32 {

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 
 use libc::{c_char, pid_t};
 
-use super::failure::RecordError;
+use super::error::RecordError;
 use super::file::c_string;
-use super::trace;
+use super::ptrace;
 use crate::fd::pipe;
 
 /// Everything the child needs, ready before the fork.
@@ -72,7 +72,7 @@ pub(super) fn start(launch: &Launch<'_>) -> Result<Started, RecordError> {
     let ready = if pidfd < 0 {
         Err(RecordError::system("pidfd_open", io::Error::last_os_error()))
     } else {
-        trace::seize(pid).map_err(|source| match source.raw_os_error() {
+        ptrace::seize(pid).map_err(|source| match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES | libc::ENOSYS) => RecordError::Forbidden { source },
             _ => RecordError::system("ptrace", source),
         })

@@ -4,20 +4,20 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-use super::failure::RecordError;
+use super::error::RecordError;
 
 const TIME: u8 = 1;
 const CANCEL: u8 = 2;
 
 #[derive(Debug)]
-pub(super) struct Limit<'a> {
+pub(super) struct Watchdog<'a> {
     process: &'a OwnedFd,
     limit: Option<Duration>,
     cancel: Option<&'a OwnedFd>,
     exceeded: AtomicU8,
 }
 
-impl<'a> Limit<'a> {
+impl<'a> Watchdog<'a> {
     pub(super) fn new(
         process: &'a OwnedFd,
         limit: Option<Duration>,
@@ -27,7 +27,7 @@ impl<'a> Limit<'a> {
     }
 
     /// Waits for the process to end, and ends it where it has to. The tracer ends the rest.
-    pub(super) fn keep(&self) {
+    pub(super) fn run(&self) {
         let deadline = self.limit.and_then(|limit| Instant::now().checked_add(limit));
         let on = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // A negative number is not polled.

@@ -3,30 +3,30 @@
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use super::call::Subject;
-use super::file::Status;
-use super::route::Route;
+use super::file::FileStatus;
+use super::path_lookup::ResolvedPath;
+use super::syscalls::Subject;
 use crate::operation::{Action, Node, WriteSync};
 
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingCall {
     pub(super) name: &'static str,
     pub(super) arguments: [u64; 6],
-    pub(super) plan: Plan,
+    pub(super) plan: CallPlan,
     /// No other call of the workload may touch the tree before this one has ended. Calls that may
     /// wait for another task are not: holding that task back would never end.
     pub(super) exclusive: bool,
 }
 
 #[derive(Debug)]
-pub(super) enum Plan {
+pub(super) enum CallPlan {
     /// Output, from a buffer or a vector of buffers.
-    Say {
+    Print {
         vector: bool,
     },
     /// An `open` that creates its file.
     Create {
-        route: Route,
+        resolved: ResolvedPath,
     },
     /// An `open` of a directory for a file without a name.
     CreateUnnamed,
@@ -44,26 +44,26 @@ pub(super) enum Plan {
         sync: WriteSync,
     },
     Rename {
-        from: Route,
-        to: Route,
+        from: ResolvedPath,
+        to: ResolvedPath,
         exchange: bool,
     },
     Link {
-        source: Status,
-        route: Route,
+        source: FileStatus,
+        resolved: ResolvedPath,
     },
     Symlink {
         target: OsString,
-        route: Route,
+        resolved: ResolvedPath,
     },
     Unlink {
-        route: Route,
-        status: Status,
+        resolved: ResolvedPath,
+        status: FileStatus,
         node: Node,
     },
     /// `mkdir` and `mknod`.
     Make {
-        route: Route,
+        resolved: ResolvedPath,
     },
     /// All is known: these happen if the call succeeds.
     Emit(Vec<Action>),

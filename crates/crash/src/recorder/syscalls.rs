@@ -7,7 +7,7 @@ use libc::c_long;
 
 /// Where a call names a file: the descriptor its path starts from, and the path.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct At {
+pub(super) struct PathArgument {
     /// The argument that holds the descriptor; none means the working directory.
     pub(super) base: Option<usize>,
     pub(super) path: usize,
@@ -17,7 +17,7 @@ pub(super) struct At {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Subject {
     Path {
-        at: At,
+        at: PathArgument,
         /// Not followed where the path ends in a symbolic link.
         itself: bool,
         /// The argument with `AT_` flags.
@@ -37,9 +37,9 @@ pub(super) enum OpenFlags {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum What {
+pub(super) enum CallMeaning {
     Open {
-        at: At,
+        at: PathArgument,
         flags: OpenFlags,
     },
     Write {
@@ -54,27 +54,27 @@ pub(super) enum What {
     Sendfile,
     Splice,
     Rename {
-        from: At,
-        to: At,
+        from: PathArgument,
+        to: PathArgument,
         flags: Option<usize>,
     },
     Link {
-        from: At,
-        to: At,
+        from: PathArgument,
+        to: PathArgument,
         flags: Option<usize>,
     },
     Symlink {
         target: usize,
-        to: At,
+        to: PathArgument,
     },
     Unlink {
-        at: At,
+        at: PathArgument,
     },
     MakeDirectory {
-        at: At,
+        at: PathArgument,
     },
     MakeNode {
-        at: At,
+        at: PathArgument,
     },
     Sync {
         data_only: bool,
@@ -108,7 +108,7 @@ pub(super) enum What {
 
 /// When the filter stops at a call.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum When {
+pub(super) enum StopCondition {
     Always,
     /// Some of these bits are set in the argument.
     Bits {
@@ -129,35 +129,35 @@ pub(super) enum When {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Call {
+pub(super) struct Syscall {
     pub(super) number: c_long,
     pub(super) name: &'static str,
-    pub(super) what: What,
-    pub(super) when: When,
+    pub(super) what: CallMeaning,
+    pub(super) when: StopCondition,
 }
 
 /// The newest call this table was written for; later ones are refused where they succeed.
 pub(super) const NEWEST: c_long = 470;
 
-const fn call(number: c_long, name: &'static str, what: What) -> Call {
-    Call { number, name, what, when: When::Always }
+const fn call(number: c_long, name: &'static str, what: CallMeaning) -> Syscall {
+    Syscall { number, name, what, when: StopCondition::Always }
 }
 
-const fn at(base: usize, path: usize) -> At {
-    At { base: Some(base), path }
+const fn at(base: usize, path: usize) -> PathArgument {
+    PathArgument { base: Some(base), path }
 }
 
 #[cfg(target_arch = "x86_64")]
-const fn here(path: usize) -> At {
-    At { base: None, path }
+const fn here(path: usize) -> PathArgument {
+    PathArgument { base: None, path }
 }
 
-const fn named(path: At, flags: Option<usize>) -> Subject {
+const fn named(path: PathArgument, flags: Option<usize>) -> Subject {
     Subject::Path { at: path, itself: false, flags }
 }
 
 const fn cwd(path: usize, itself: bool) -> Subject {
-    Subject::Path { at: At { base: None, path }, itself, flags: None }
+    Subject::Path { at: PathArgument { base: None, path }, itself, flags: None }
 }
 
 /// Creating, truncating or unnamed: all that an `open` can change.
@@ -169,21 +169,28 @@ const FOREIGN_PATHS: &str = "it changes which files the paths of the workload le
 const CLONES: &str = "it shares blocks between files, which no model here understands";
 const HANDLE: &str = "it truncates a file by its handle";
 
-const OPEN_FLAGS: fn(usize) -> When = |argument| When::Bits { argument, mask: CHANGES };
+const OPEN_FLAGS: fn(usize) -> StopCondition =
+    |argument| StopCondition::Bits { argument, mask: CHANGES };
 
 /// Whether the numbers below are this processor's.
 pub(super) const SUPPORTED: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-pub(super) fn table() -> Vec<Call> {
+pub(super) fn table() -> Vec<Syscall> {
     Vec::new()
 }
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-pub(super) fn table() -> Vec<Call> {
-    use What::*;
+pub(super) fn table() -> Vec<Syscall> {
+    [content_calls(), name_calls(), sync_and_attribute_calls(), refused_calls(), legacy()].concat()
+}
+
+/// Calls that change or sync what is in a file, or what a descriptor or a mapping leads to.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+fn content_calls() -> Vec<Syscall> {
+    use CallMeaning::*;
     let write = |vector, offset, flags| Write { vector, offset, flags };
-    let mut calls = vec![
+    vec![
         call(libc::SYS_write, "write", write(false, None, None)),
         call(libc::SYS_pwrite64, "pwrite64", write(false, Some(3), None)),
         call(libc::SYS_writev, "writev", write(true, None, None)),
@@ -191,29 +198,29 @@ pub(super) fn table() -> Vec<Call> {
         call(libc::SYS_pwritev2, "pwritev2", write(true, Some(3), Some(5))),
         call(libc::SYS_fsync, "fsync", Sync { data_only: false }),
         call(libc::SYS_fdatasync, "fdatasync", Sync { data_only: true }),
-        Call {
+        Syscall {
             when: OPEN_FLAGS(2),
             ..call(libc::SYS_openat, "openat", Open { at: at(0, 1), flags: OpenFlags::Argument(2) })
         },
         call(libc::SYS_openat2, "openat2", Open { at: at(0, 1), flags: OpenFlags::How(2) }),
-        Call {
+        Syscall {
             // Shared, and of a file.
-            when: When::Masked {
+            when: StopCondition::Masked {
                 argument: 3,
                 mask: (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u32,
                 value: libc::MAP_SHARED as u32,
             },
             ..call(libc::SYS_mmap, "mmap", Map)
         },
-        Call {
-            when: When::Bits { argument: 2, mask: libc::PROT_WRITE as u32 },
+        Syscall {
+            when: StopCondition::Bits { argument: 2, mask: libc::PROT_WRITE as u32 },
             ..call(libc::SYS_mprotect, "mprotect", Protect)
         },
         call(libc::SYS_close, "close", Close),
         call(libc::SYS_close_range, "close_range", Descriptors),
         call(libc::SYS_dup3, "dup3", Descriptors),
-        Call {
-            when: When::Equals { argument: 1, value: libc::F_SETFL as u32 },
+        Syscall {
+            when: StopCondition::Equals { argument: 1, value: libc::F_SETFL as u32 },
             ..call(libc::SYS_fcntl, "fcntl(F_SETFL)", Descriptors)
         },
         call(libc::SYS_sched_getaffinity, "sched_getaffinity", GetProcessors),
@@ -225,6 +232,14 @@ pub(super) fn table() -> Vec<Call> {
         call(libc::SYS_copy_file_range, "copy_file_range", CopyRange),
         call(libc::SYS_sendfile, "sendfile", Sendfile),
         call(libc::SYS_splice, "splice", Splice),
+    ]
+}
+
+/// Calls that change the names in a directory.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+fn name_calls() -> Vec<Syscall> {
+    use CallMeaning::*;
+    vec![
         call(libc::SYS_renameat, "renameat", Rename { from: at(0, 1), to: at(2, 3), flags: None }),
         call(
             libc::SYS_renameat2,
@@ -236,6 +251,13 @@ pub(super) fn table() -> Vec<Call> {
         call(libc::SYS_unlinkat, "unlinkat", Unlink { at: at(0, 1) }),
         call(libc::SYS_mkdirat, "mkdirat", MakeDirectory { at: at(0, 1) }),
         call(libc::SYS_mknodat, "mknodat", MakeNode { at: at(0, 1) }),
+    ]
+}
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+fn sync_and_attribute_calls() -> Vec<Syscall> {
+    use CallMeaning::*;
+    vec![
         call(libc::SYS_sync_file_range, "sync_file_range", SyncRange),
         call(libc::SYS_syncfs, "syncfs", SyncFileSystem),
         call(libc::SYS_sync, "sync", SyncAll),
@@ -266,6 +288,14 @@ pub(super) fn table() -> Vec<Call> {
             "fremovexattr",
             RemoveAttribute { subject: Subject::Descriptor, name: 1 },
         ),
+    ]
+}
+
+/// Calls that no model understands.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+fn refused_calls() -> Vec<Syscall> {
+    use CallMeaning::*;
+    let mut calls = vec![
         call(463, "setxattrat", RefuseSuccess("it is too new for this recorder")),
         call(466, "removexattrat", RefuseSuccess("it is too new for this recorder")),
         call(libc::SYS_io_uring_setup, "io_uring_setup", Refuse(FOREIGN_IO)),
@@ -276,27 +306,29 @@ pub(super) fn table() -> Vec<Call> {
         call(libc::SYS_chroot, "chroot", RefuseSuccess(FOREIGN_PATHS)),
         call(libc::SYS_setns, "setns", RefuseSuccess(FOREIGN_PATHS)),
         call(libc::SYS_move_mount, "move_mount", RefuseSuccess(FOREIGN_PATHS)),
-        Call {
-            when: When::Bits { argument: 2, mask: libc::O_TRUNC as u32 },
+        Syscall {
+            when: StopCondition::Bits { argument: 2, mask: libc::O_TRUNC as u32 },
             ..call(libc::SYS_open_by_handle_at, "open_by_handle_at", RefuseSuccess(HANDLE))
         },
     ];
     // FICLONE, FICLONERANGE, and ext4's moving of extents.
     for value in [0x4004_9409, 0x4020_940d, 0xc028_660f] {
-        let when = When::Equals { argument: 1, value };
-        calls.push(Call { when, ..call(libc::SYS_ioctl, "ioctl(FICLONE)", RefuseSuccess(CLONES)) });
+        let when = StopCondition::Equals { argument: 1, value };
+        calls.push(Syscall {
+            when,
+            ..call(libc::SYS_ioctl, "ioctl(FICLONE)", RefuseSuccess(CLONES))
+        });
     }
-    calls.extend(legacy());
     calls
 }
 
 /// The calls that newer architectures left out.
 #[cfg(target_arch = "x86_64")]
-fn legacy() -> Vec<Call> {
-    use What::*;
+fn legacy() -> Vec<Syscall> {
+    use CallMeaning::*;
     let creat = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
     vec![
-        Call {
+        Syscall {
             when: OPEN_FLAGS(1),
             ..call(libc::SYS_open, "open", Open { at: here(0), flags: OpenFlags::Argument(1) })
         },
@@ -316,7 +348,7 @@ fn legacy() -> Vec<Call> {
 }
 
 #[cfg(target_arch = "aarch64")]
-fn legacy() -> Vec<Call> {
+fn legacy() -> Vec<Syscall> {
     Vec::new()
 }
 

@@ -13,18 +13,18 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::pid_t;
 
-use super::LARGEST;
-use super::call::{Call, table};
-use super::failure::RecordError;
+use super::MAX_BYTES;
+use super::cpu_pinning::CpuPin;
+use super::error::RecordError;
 use super::file::{
-    Described, Descriptors, FileKind, Id, Status, c_string, has_plain_numbers, open_at,
+    DescriptorInfo, Descriptors, FileId, FileKind, FileStatus, c_string, has_plain_numbers, open_at,
 };
-use super::filter;
-use super::mapped::Mappings;
-use super::nodes::{Known, Nodes};
-use super::pin::Pin;
-use super::plan::{Pending, Plan};
-use super::trace::{self, Event, Stopped};
+use super::mapped_files::Mappings;
+use super::nodes::{KnownFile, Nodes};
+use super::pending_call::{CallPlan, PendingCall};
+use super::ptrace::{self, Event, StoppedCall};
+use super::seccomp_filter;
+use super::syscalls::{Syscall, table};
 use crate::operation::{Action, Entry, Node, Operation};
 
 /// Files outside that were written and not synced are only worth knowing if they are moved in.
@@ -36,29 +36,29 @@ struct Task {
     number: u32,
     process: pid_t,
     descriptors: Option<Descriptors>,
-    pending: Option<Pending>,
+    pending: Option<PendingCall>,
 }
 
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct Tracer {
     pub(super) nodes: Nodes,
     pub(super) device: u64,
     /// Whether a descriptor's inode number can be trusted without asking for its device.
     plain: bool,
     devices: HashMap<u64, u64>,
     /// What descriptors are open on, as long as there is one task and it changes none of them.
-    opened: HashMap<i32, Opened>,
-    calls: HashMap<i64, Call>,
+    opened: HashMap<i32, OpenFile>,
+    calls: HashMap<i64, Syscall>,
     tasks: HashMap<pid_t, Task>,
     appeared: u32,
-    pub(super) pin: Option<Pin>,
+    pub(super) pin: Option<CpuPin>,
     /// The task that is in a call which concerns the tree.
     holder: Option<pid_t>,
-    waiting: VecDeque<(pid_t, Stopped)>,
+    waiting: VecDeque<(pid_t, StoppedCall)>,
     pub(super) mappings: Mappings,
-    outside: HashSet<Id>,
+    outside: HashSet<FileId>,
     /// Where the workload's lines go, if they are acknowledgements.
-    pub(super) stdout: Option<Id>,
+    pub(super) stdout: Option<FileId>,
     line: Vec<u8>,
     pub(super) entries: Vec<Entry>,
     /// How many bytes they hold.
@@ -69,14 +69,14 @@ pub(super) struct Watch {
 
 /// What a descriptor is open on, and how.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Opened {
-    pub(super) id: Id,
+pub(super) struct OpenFile {
+    pub(super) id: FileId,
     pub(super) flags: i32,
     /// Known only if it was looked up just now: every read and write moves it.
     pub(super) position: Option<u64>,
 }
 
-impl Opened {
+impl OpenFile {
     pub(super) fn writable(&self) -> bool {
         self.flags & libc::O_ACCMODE != libc::O_RDONLY
     }
@@ -84,16 +84,16 @@ impl Opened {
 
 /// How the workload's first process ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ended {
+pub enum WorkloadOutcome {
     Exited(i32),
-    Killed(i32),
+    Signaled(i32),
 }
 
-impl Watch {
-    pub(super) fn new(root: &OwnedFd, nodes: Nodes, stdout: Option<Id>) -> io::Result<Self> {
+impl Tracer {
+    pub(super) fn new(root: &OwnedFd, nodes: Nodes, stdout: Option<FileId>) -> io::Result<Self> {
         Ok(Self {
             nodes,
-            device: Status::of_descriptor(root.as_raw_fd())?.id.device,
+            device: FileStatus::of_descriptor(root.as_raw_fd())?.id.device,
             plain: has_plain_numbers(root),
             devices: HashMap::new(),
             opened: HashMap::new(),
@@ -115,17 +115,19 @@ impl Watch {
 
     /// Watches until nothing of the workload is alive. `first` is the process that was started; its
     /// end is the end of the workload, and what it left running is ended too.
-    pub(super) fn run(&mut self, first: pid_t) -> Result<Ended, RecordError> {
+    pub(super) fn run(&mut self, first: pid_t) -> Result<WorkloadOutcome, RecordError> {
         let mut ended = None;
         let mut failed = None;
         self.appear(first);
-        self.pin = Pin::new(first);
+        self.pin = CpuPin::new(first);
         while let Some((pid, event)) =
-            trace::wait().map_err(|source| RecordError::system("waitpid", source))?
+            ptrace::wait().map_err(|source| RecordError::system("waitpid", source))?
         {
             match event {
-                Event::Exited(code) if pid == first => ended = Some(Ended::Exited(code)),
-                Event::Killed(signal) if pid == first => ended = Some(Ended::Killed(signal)),
+                Event::Exited(code) if pid == first => ended = Some(WorkloadOutcome::Exited(code)),
+                Event::Killed(signal) if pid == first => {
+                    ended = Some(WorkloadOutcome::Signaled(signal))
+                }
                 _ => {}
             }
             let step = self.step(pid, event);
@@ -142,7 +144,7 @@ impl Watch {
         if let Some(failed) = failed {
             return Err(failed);
         }
-        self.look_at_mappings(first, true)?;
+        self.record_mapped_writes(first, true)?;
         if !self.line.is_empty() {
             let line = std::mem::take(&mut self.line);
             self.entries.push(Entry::Acknowledgement(line));
@@ -163,13 +165,13 @@ impl Watch {
                 settled.and(self.release(pid))
             }
             Event::CallBegins => {
-                let Some(stopped) = trace::stopped(pid).map_err(system)? else { return Ok(()) };
+                let Some(stopped) = ptrace::stopped(pid).map_err(system)? else { return Ok(()) };
                 self.call_begins(pid, stopped)
             }
             Event::CallEnds => {
                 let pending = self.tasks.get_mut(&pid).and_then(|task| task.pending.take());
                 if let Some(pending) = pending {
-                    let Some(result) = trace::returned(pid).map_err(system)? else {
+                    let Some(result) = ptrace::returned(pid).map_err(system)? else {
                         // Killed in this very moment; its end is told next.
                         if let Some(task) = self.tasks.get_mut(&pid) {
                             task.pending = Some(pending);
@@ -177,56 +179,56 @@ impl Watch {
                         return Ok(());
                     };
                     self.finish(pid, pending, result)?;
-                    if self.written > LARGEST {
+                    if self.written > MAX_BYTES {
                         let what = "the workload wrote".to_owned();
-                        return Err(RecordError::TooLarge { what, most: LARGEST });
+                        return Err(RecordError::TooLarge { what, most: MAX_BYTES });
                     }
                 }
-                trace::go_on(pid, 0).map_err(system)?;
+                ptrace::resume(pid, 0).map_err(system)?;
                 self.release(pid)
             }
             Event::NewTask => {
                 // Gone already if this fails; its own stops tell of the new task, too.
-                if let Ok(new) = trace::message(pid) {
+                if let Ok(new) = ptrace::message(pid) {
                     self.appear(new as pid_t);
                 }
-                trace::go_on(pid, 0).map_err(system)
+                ptrace::resume(pid, 0).map_err(system)
             }
             Event::Executed => {
                 self.reopened(None);
                 self.executed(pid)?;
-                trace::go_on(pid, 0).map_err(system)
+                ptrace::resume(pid, 0).map_err(system)
             }
             Event::Ending => {
                 self.ending(pid)?;
-                trace::go_on(pid, 0).map_err(system)
+                ptrace::resume(pid, 0).map_err(system)
             }
             Event::Resumed => {
                 self.appear(pid);
-                trace::go_on(pid, 0).map_err(system)
+                ptrace::resume(pid, 0).map_err(system)
             }
-            Event::GroupStop => trace::stay_stopped(pid).map_err(system),
+            Event::GroupStop => ptrace::stay_stopped(pid).map_err(system),
             Event::Signal(signal) => {
                 let in_call = self.tasks.get(&pid).is_some_and(|task| task.pending.is_some());
                 if in_call {
-                    trace::to_the_end_of_the_call(pid, signal).map_err(system)
+                    ptrace::resume_to_exit(pid, signal).map_err(system)
                 } else {
-                    trace::go_on(pid, signal).map_err(system)
+                    ptrace::resume(pid, signal).map_err(system)
                 }
             }
         }
     }
 
-    fn call_begins(&mut self, pid: pid_t, stopped: Stopped) -> Result<(), RecordError> {
+    fn call_begins(&mut self, pid: pid_t, stopped: StoppedCall) -> Result<(), RecordError> {
         let system = refused;
         let pending = match stopped.reason {
-            filter::UNKNOWN => Some(Pending {
+            seccomp_filter::UNKNOWN => Some(PendingCall {
                 name: "",
                 arguments: stopped.arguments,
-                plan: Plan::RefuseUnknown { number: stopped.number },
+                plan: CallPlan::RefuseUnknown { number: stopped.number },
                 exclusive: false,
             }),
-            filter::LISTED => match self.calls.get(&stopped.number).copied() {
+            seccomp_filter::LISTED => match self.calls.get(&stopped.number).copied() {
                 Some(call) => self.begin(pid, &call, stopped.arguments)?,
                 None => None,
             },
@@ -237,7 +239,7 @@ impl Watch {
                 });
             }
         };
-        let Some(pending) = pending else { return trace::go_on(pid, 0).map_err(system) };
+        let Some(pending) = pending else { return ptrace::resume(pid, 0).map_err(system) };
         if pending.exclusive {
             if self.holder.is_some() {
                 self.waiting.push_back((pid, stopped));
@@ -246,15 +248,15 @@ impl Watch {
             self.holder = Some(pid);
             let thorough = matches!(
                 &pending.plan,
-                Plan::Emit(actions)
+                CallPlan::Emit(actions)
                     if actions.iter().any(is_sync)
             );
-            self.look_at_mappings(pid, thorough)?;
+            self.record_mapped_writes(pid, thorough)?;
         }
         if let Some(task) = self.tasks.get_mut(&pid) {
             task.pending = Some(pending);
         }
-        trace::to_the_end_of_the_call(pid, 0).map_err(system)
+        ptrace::resume_to_exit(pid, 0).map_err(system)
     }
 
     /// If the task held the tree, the next one may have it.
@@ -292,7 +294,7 @@ impl Watch {
     /// A program was replaced: all other threads are gone, and the one that did it has the
     /// process's number now.
     fn executed(&mut self, pid: pid_t) -> Result<(), RecordError> {
-        let former = trace::message(pid).map_or(pid, |former| former as pid_t);
+        let former = ptrace::message(pid).map_or(pid, |former| former as pid_t);
         if former == pid {
             return Ok(());
         }
@@ -339,7 +341,7 @@ impl Watch {
     }
 
     /// Records what was stored into mapped files. Large ones are looked at where it matters most.
-    pub(super) fn look_at_mappings(
+    pub(super) fn record_mapped_writes(
         &mut self,
         pid: pid_t,
         thorough: bool,
@@ -360,8 +362,8 @@ impl Watch {
     }
 
     /// Every whole line that the workload prints is a promise.
-    pub(super) fn said(&mut self, pid: pid_t, bytes: &[u8]) -> Result<(), RecordError> {
-        self.look_at_mappings(pid, true)?;
+    pub(super) fn printed(&mut self, pid: pid_t, bytes: &[u8]) -> Result<(), RecordError> {
+        self.record_mapped_writes(pid, true)?;
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             match piece.strip_suffix(b"\n") {
                 Some(end) => {
@@ -387,13 +389,13 @@ impl Watch {
 
     /// What a task's descriptor is open on. Nothing but a look into `/proc` tells, which costs as
     /// much as a call of the workload, so it is remembered where nobody else can change it.
-    pub(super) fn opened(&mut self, pid: pid_t, fd: i32) -> Result<Option<Opened>, RecordError> {
+    pub(super) fn opened(&mut self, pid: pid_t, fd: i32) -> Result<Option<OpenFile>, RecordError> {
         if let Some(opened) = self.opened.get(&fd) {
             return Ok(Some(*opened));
         }
         let opened = self.descriptor(pid, fd)?;
         if let Some(opened) = opened.filter(|_| self.tasks.len() == 1) {
-            self.opened.insert(fd, Opened { position: None, ..opened });
+            self.opened.insert(fd, OpenFile { position: None, ..opened });
         }
         Ok(opened)
     }
@@ -411,7 +413,7 @@ impl Watch {
         &mut self,
         pid: pid_t,
         fd: i32,
-    ) -> Result<Option<Opened>, RecordError> {
+    ) -> Result<Option<OpenFile>, RecordError> {
         let failed = |source| RecordError::system(format!("/proc/{pid}/fdinfo/{fd}"), source);
         if fd < 0 {
             return Ok(None);
@@ -421,17 +423,17 @@ impl Watch {
         let Some(described) = descriptors.described(fd).map_err(failed)? else {
             return Ok(None);
         };
-        let Described { position, flags, mount, inode } = described;
+        let DescriptorInfo { position, flags, mount, inode } = described;
         let device = self.devices.get(&mount).copied().filter(|_| self.plain);
         let id = match (device, inode) {
-            (Some(device), Some(inode)) => Id { device, inode },
+            (Some(device), Some(inode)) => FileId { device, inode },
             _ => {
                 let Some(status) = self.status(pid, fd) else { return Ok(None) };
                 self.devices.insert(mount, status.id.device);
                 status.id
             }
         };
-        Ok(Some(Opened { id, flags, position: Some(position) }))
+        Ok(Some(OpenFile { id, flags, position: Some(position) }))
     }
 
     /// The node a task's descriptor is open on.
@@ -439,7 +441,7 @@ impl Watch {
         &mut self,
         pid: pid_t,
         fd: i32,
-    ) -> Result<Option<(Known, Opened)>, RecordError> {
+    ) -> Result<Option<(KnownFile, OpenFile)>, RecordError> {
         let Some(opened) = self.opened(pid, fd)? else { return Ok(None) };
         Ok(self.confirmed(pid, fd, opened.id)?.map(|known| (known, opened)))
     }
@@ -449,8 +451,8 @@ impl Watch {
         &mut self,
         pid: pid_t,
         fd: i32,
-        id: Id,
-    ) -> Result<Option<Known>, RecordError> {
+        id: FileId,
+    ) -> Result<Option<KnownFile>, RecordError> {
         let Some(known) = self.nodes.get(id) else { return Ok(None) };
         if known.nameless && self.status(pid, fd).is_none_or(|status| status.links > 0) {
             self.nodes.forget(id);
@@ -459,7 +461,7 @@ impl Watch {
         Ok(Some(known))
     }
 
-    pub(super) fn status(&mut self, pid: pid_t, fd: i32) -> Option<Status> {
+    pub(super) fn status(&mut self, pid: pid_t, fd: i32) -> Option<FileStatus> {
         self.descriptors(pid).ok()?.status(fd).ok()
     }
 
@@ -467,7 +469,7 @@ impl Watch {
         self.descriptors(pid)?.reopen(fd)
     }
 
-    pub(super) fn outside_written(&mut self, id: Id) {
+    pub(super) fn outside_written(&mut self, id: FileId) {
         if self.outside.len() < OUTSIDE {
             self.outside.insert(id);
         }
@@ -481,7 +483,7 @@ impl Watch {
     }
 
     /// Whether all that the workload wrote to a file outside was synced.
-    pub(super) fn outside_is_clean(&self, id: Id) -> bool {
+    pub(super) fn outside_is_clean(&self, id: FileId) -> bool {
         self.outside.len() < OUTSIDE && !self.outside.contains(&id)
     }
 
@@ -526,7 +528,7 @@ impl Watch {
     }
 
     /// Whether a file is open for writing in any process, but for the descriptors left out.
-    fn open_elsewhere(&self, id: Id, but: &dyn Fn(pid_t, i32) -> bool) -> bool {
+    fn open_elsewhere(&self, id: FileId, but: &dyn Fn(pid_t, i32) -> bool) -> bool {
         self.processes().into_iter().any(|process| {
             let Ok(path) = c_string(format!("/proc/{process}/fd").as_ref()) else { return false };
             let flags = libc::O_RDONLY | libc::O_DIRECTORY;
@@ -534,7 +536,7 @@ impl Watch {
             writable(process).into_iter().any(|fd| {
                 !but(process, fd)
                     && c_string(fd.to_string().as_ref())
-                        .and_then(|name| Status::at(directory.as_raw_fd(), &name, 0))
+                        .and_then(|name| FileStatus::at(directory.as_raw_fd(), &name, 0))
                         .is_ok_and(|status| status.id == id)
             })
         })

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use libc::pid_t;
 
-use super::file::{Id, Status};
-use super::scan::next_data;
+use super::directory_scan::next_data;
+use super::file::{FileId, FileStatus};
 use crate::operation::{Action, Node, WriteSync};
 
 const PAGE: usize = 4096;
@@ -29,9 +29,9 @@ const AFFORDABLE: u64 = 256 << 10;
 const QUIET: u32 = 64;
 
 #[derive(Debug)]
-struct Mapped {
+struct MappedFile {
     node: Node,
-    id: Id,
+    id: FileId,
     file: File,
     /// The pages that hold something, as far as known.
     pages: HashMap<u64, Box<[u8]>>,
@@ -41,9 +41,9 @@ struct Mapped {
 
 #[derive(Debug, Default)]
 pub(super) struct Mappings {
-    written: Vec<Mapped>,
+    written: Vec<MappedFile>,
     /// Mapped for reading through a descriptor that could write.
-    readable: Vec<(Node, Id, File)>,
+    readable: Vec<(Node, FileId, File)>,
     total: u64,
     /// What was read last; made once, as this happens before every operation.
     buffer: Vec<u8>,
@@ -64,11 +64,11 @@ impl Mappings {
     }
 
     /// The file can be written to from now on. What it holds now is what was recorded.
-    pub(super) fn add(&mut self, node: Node, id: Id, file: File) -> io::Result<()> {
+    pub(super) fn add(&mut self, node: Node, id: FileId, file: File) -> io::Result<()> {
         if self.written.iter().any(|mapped| mapped.node == node) {
             return Ok(());
         }
-        let mut mapped = Mapped { node, id, file, pages: HashMap::new(), size: 0, quiet: 0 };
+        let mut mapped = MappedFile { node, id, file, pages: HashMap::new(), size: 0, quiet: 0 };
         self.buffer.resize(CHUNK, 0);
         mapped.look(&mut self.buffer, &mut |_, _| {})?;
         self.written.push(mapped);
@@ -76,7 +76,7 @@ impl Mappings {
         Ok(())
     }
 
-    pub(super) fn add_readable(&mut self, node: Node, id: Id, file: File) {
+    pub(super) fn add_readable(&mut self, node: Node, id: FileId, file: File) {
         if !self.readable.iter().any(|(other, ..)| *other == node) {
             self.readable.push((node, id, file));
         }
@@ -150,7 +150,7 @@ impl Mappings {
     }
 }
 
-impl Mapped {
+impl MappedFile {
     fn apply(&mut self, action: &Action) {
         match action {
             Action::Write { offset, data, .. } => self.store(*offset, data),
@@ -178,7 +178,7 @@ impl Mapped {
                 return Ok(());
             }
         }
-        let size = Status::of_descriptor(self.file.as_raw_fd())?.size;
+        let size = FileStatus::of_descriptor(self.file.as_raw_fd())?.size;
         self.size = size;
         let mut at = 0;
         while let Some((start, end)) = next_data(&self.file, at, size)? {
@@ -283,14 +283,14 @@ fn maps(pid: pid_t, inode: u64) -> bool {
 }
 
 /// A part of a file that a process has mapped.
-pub(super) struct Stretch {
+pub(super) struct MappedRange {
     pub(super) inode: u64,
     pub(super) offset: u64,
     pub(super) length: u64,
 }
 
 /// What a process has mapped, shared, in this range of addresses; whole pages count.
-pub(super) fn shared(pid: pid_t, address: u64, length: u64) -> Vec<Stretch> {
+pub(super) fn shared(pid: pid_t, address: u64, length: u64) -> Vec<MappedRange> {
     let page = PAGE as u64;
     let start = address / page * page;
     let end = address.saturating_add(length.max(1)).next_multiple_of(page);
@@ -300,7 +300,7 @@ pub(super) fn shared(pid: pid_t, address: u64, length: u64) -> Vec<Stretch> {
         .map(|line| {
             let from = start.max(line.start);
             let offset = line.offset + (from - line.start);
-            Stretch { inode: line.inode, offset, length: end.min(line.end) - from }
+            MappedRange { inode: line.inode, offset, length: end.min(line.end) - from }
         })
         .collect()
 }
@@ -331,7 +331,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(20_000).unwrap();
         file.write_all_at(b"start", 0).unwrap();
-        let id = Status::of_descriptor(file.as_raw_fd()).unwrap().id;
+        let id = FileStatus::of_descriptor(file.as_raw_fd()).unwrap().id;
         let mut mappings = Mappings::default();
         mappings.add(Node(1), id, file.try_clone().unwrap()).unwrap();
         assert!(told(&mut mappings).is_empty());
@@ -356,7 +356,7 @@ mod tests {
     #[test]
     fn a_quiet_file_that_nobody_maps_is_let_go() {
         let file = tempfile::tempfile().unwrap();
-        let id = Status::of_descriptor(file.as_raw_fd()).unwrap().id;
+        let id = FileStatus::of_descriptor(file.as_raw_fd()).unwrap().id;
         let mut mappings = Mappings::default();
         mappings.add(Node(1), id, file).unwrap();
         for _ in 0..QUIET {

@@ -22,7 +22,7 @@ const OPTIONS: usize = 0x01 | 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80 | OPTION_E
 
 /// A call that the filter stopped.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stopped {
+pub(super) struct StoppedCall {
     pub(super) number: i64,
     pub(super) arguments: [u64; 6],
     /// What the filter answered.
@@ -56,12 +56,12 @@ pub(super) fn seize(pid: pid_t) -> io::Result<()> {
 }
 
 /// Goes on, with this signal delivered if it is not 0.
-pub(super) fn go_on(pid: pid_t, signal: c_int) -> io::Result<()> {
+pub(super) fn resume(pid: pid_t, signal: c_int) -> io::Result<()> {
     gone_is_fine(ptrace(CONT, pid, 0, signal as usize as *mut c_void))
 }
 
 /// Goes on to the end of the call the task is in.
-pub(super) fn to_the_end_of_the_call(pid: pid_t, signal: c_int) -> io::Result<()> {
+pub(super) fn resume_to_exit(pid: pid_t, signal: c_int) -> io::Result<()> {
     gone_is_fine(ptrace(SYSCALL, pid, 0, signal as usize as *mut c_void))
 }
 
@@ -92,13 +92,13 @@ fn info(pid: pid_t) -> io::Result<Info> {
 }
 
 /// The call a task is stopped at; none if it is not at one any more.
-pub(super) fn stopped(pid: pid_t) -> io::Result<Option<Stopped>> {
+pub(super) fn stopped(pid: pid_t) -> io::Result<Option<StoppedCall>> {
     let info = match info(pid) {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
         info => info?,
     };
     let [number, a, b, c, d, e, f, reason] = info.union;
-    Ok((info.op == SECCOMP).then_some(Stopped {
+    Ok((info.op == SECCOMP).then_some(StoppedCall {
         number: number as i64,
         arguments: [a, b, c, d, e, f],
         reason: reason as u32,

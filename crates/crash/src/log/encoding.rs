@@ -98,20 +98,32 @@ impl Encoder<'_> {
         }
     }
 
+    fn kind(&mut self, kind: &Kind) {
+        match kind {
+            Kind::Directory => self.byte(0),
+            Kind::File => self.byte(1),
+            Kind::Symlink { target } => {
+                self.byte(2);
+                self.name(target);
+            }
+        }
+    }
+
+    fn write_sync(&mut self, sync: WriteSync) {
+        self.byte(match sync {
+            WriteSync::None => 0,
+            WriteSync::Data => 1,
+            WriteSync::Full => 2,
+        });
+    }
+
     fn action(&mut self, action: &Action) {
         match action {
             Action::Create { node, mode, kind, dir_entry } => {
                 self.byte(0);
                 self.node(*node);
                 self.number(*mode);
-                match kind {
-                    Kind::Directory => self.byte(0),
-                    Kind::File => self.byte(1),
-                    Kind::Symlink { target } => {
-                        self.byte(2);
-                        self.name(target);
-                    }
-                }
+                self.kind(kind);
                 self.maybe(dir_entry.as_ref(), Self::dir_entry);
             }
             Action::Write { node, offset, data, sync, mapped } => {
@@ -119,11 +131,7 @@ impl Encoder<'_> {
                 self.node(*node);
                 self.long(*offset);
                 self.bytes(data);
-                self.byte(match sync {
-                    WriteSync::None => 0,
-                    WriteSync::Data => 1,
-                    WriteSync::Full => 2,
-                });
+                self.write_sync(*sync);
                 self.flag(*mapped);
             }
             Action::Truncate { node, size } => {

@@ -10,7 +10,7 @@ use libc::{cpu_set_t, pid_t};
 
 /// This thread and a workload on one processor; ends with it.
 #[derive(Debug)]
-pub(super) struct Pin {
+pub(super) struct CpuPin {
     workload: pid_t,
     one: cpu_set_t,
     /// Where the workload and this thread may run otherwise.
@@ -18,7 +18,7 @@ pub(super) struct Pin {
     ours: cpu_set_t,
 }
 
-impl Pin {
+impl CpuPin {
     /// None where the system does not allow it.
     pub(super) fn new(workload: pid_t) -> Option<Self> {
         let (theirs, ours) = (processors(workload)?, processors(0)?);
@@ -35,11 +35,11 @@ impl Pin {
     }
 
     /// The workload may see, and use, all its processors for a while.
-    pub(super) fn lift(&self) {
+    pub(super) fn suspend(&self) {
         put(self.workload, &self.theirs);
     }
 
-    pub(super) fn again(&self) {
+    pub(super) fn restore(&self) {
         put(self.workload, &self.one);
     }
 
@@ -50,7 +50,7 @@ impl Pin {
     }
 }
 
-impl Drop for Pin {
+impl Drop for CpuPin {
     fn drop(&mut self) {
         put(self.workload, &self.theirs);
         put(0, &self.ours);
@@ -85,11 +85,11 @@ mod tests {
         let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let task = pid_t::try_from(other.id()).unwrap();
         let before = (count(task), count(0));
-        let pin = Pin::new(task).unwrap();
+        let pin = CpuPin::new(task).unwrap();
         assert_eq!((count(task), count(0)), (1, 1));
-        pin.lift();
+        pin.suspend();
         assert_eq!((count(task), count(0)), (before.0, 1));
-        pin.again();
+        pin.restore();
         assert_eq!(count(task), 1);
         pin.release_task(task);
         assert_eq!((count(task), count(0)), before);

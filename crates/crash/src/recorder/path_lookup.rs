@@ -11,24 +11,24 @@ use std::path::PathBuf;
 
 use libc::pid_t;
 
-use super::file::{FileKind, Id, Status, c_string, open_at, read_link};
+use super::file::{FileId, FileKind, FileStatus, c_string, open_at, read_link};
 
 /// As many symbolic links as the kernel follows.
 const LINKS: usize = 40;
 
 /// A name in a directory that exists.
 #[derive(Debug)]
-pub(super) struct Route {
+pub(super) struct ResolvedPath {
     pub(super) parent: OwnedFd,
-    pub(super) parent_id: Id,
+    pub(super) parent_id: FileId,
     pub(super) name: OsString,
     /// What has this name now.
-    pub(super) status: Option<Status>,
+    pub(super) status: Option<FileStatus>,
 }
 
-impl Route {
+impl ResolvedPath {
     /// What has this name by now.
-    pub(super) fn look(&self) -> io::Result<Option<Status>> {
+    pub(super) fn status_now(&self) -> io::Result<Option<FileStatus>> {
         look(&self.parent, &self.name)
     }
 
@@ -37,9 +37,9 @@ impl Route {
     }
 }
 
-fn look(parent: &OwnedFd, name: &OsStr) -> io::Result<Option<Status>> {
+fn look(parent: &OwnedFd, name: &OsStr) -> io::Result<Option<FileStatus>> {
     let name = c_string(name)?;
-    match Status::at(parent.as_raw_fd(), &name, libc::AT_SYMLINK_NOFOLLOW) {
+    match FileStatus::at(parent.as_raw_fd(), &name, libc::AT_SYMLINK_NOFOLLOW) {
         Ok(status) => Ok(Some(status)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
@@ -73,15 +73,15 @@ pub(super) fn seen_from_here(pid: pid_t, base: i32, path: &OsStr) -> PathBuf {
 }
 
 /// The file that a path leads to, in the end.
-pub(super) fn target(pid: pid_t, base: i32, path: &OsStr, itself: bool) -> Option<Status> {
+pub(super) fn target(pid: pid_t, base: i32, path: &OsStr, itself: bool) -> Option<FileStatus> {
     let path = c_string(seen_from_here(pid, base, path).as_os_str()).ok()?;
     let flags = if itself { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
-    Status::at(libc::AT_FDCWD, &path, flags).ok()
+    FileStatus::at(libc::AT_FDCWD, &path, flags).ok()
 }
 
 /// The place a path names. None where it leads nowhere, so that the call fails as well, and where
 /// it has no last name to create or remove (`/`, `..`).
-pub(super) fn find(pid: pid_t, base: i32, path: &OsStr, follow: bool) -> Option<Route> {
+pub(super) fn find(pid: pid_t, base: i32, path: &OsStr, follow: bool) -> Option<ResolvedPath> {
     if path.is_empty() {
         return None;
     }
@@ -92,11 +92,11 @@ pub(super) fn find(pid: pid_t, base: i32, path: &OsStr, follow: bool) -> Option<
         let from = start.as_ref().map_or(libc::AT_FDCWD, AsRawFd::as_raw_fd);
         let flags = libc::O_PATH | libc::O_DIRECTORY;
         let parent = open_at(from, &c_string(directory).ok()?, flags).ok()?;
-        let parent_id = Status::of_descriptor(parent.as_raw_fd()).ok()?.id;
+        let parent_id = FileStatus::of_descriptor(parent.as_raw_fd()).ok()?.id;
         let status = look(&parent, name).ok()?;
         let linked = status.is_some_and(|status| status.kind == FileKind::Symlink);
         if !(linked && follow) {
-            return Some(Route { parent, parent_id, name: name.to_owned(), status });
+            return Some(ResolvedPath { parent, parent_id, name: name.to_owned(), status });
         }
         path = read_link(parent.as_raw_fd(), &c_string(name).ok()?).ok()?;
         start = Some(parent);

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use super::file::{FileKind, Id, Status, c_string, open_at, read_link};
+use super::file::{FileId, FileKind, FileStatus, c_string, open_at, read_link};
 use super::nodes::Nodes;
 use crate::operation::{Content, DirEntry, Initial};
 
@@ -27,7 +27,7 @@ pub(super) fn scan(
     nodes: &mut Nodes,
     allow: &mut dyn FnMut(u64) -> io::Result<()>,
 ) -> io::Result<Vec<Initial>> {
-    let status = Status::of_descriptor(root.as_raw_fd())?;
+    let status = FileStatus::of_descriptor(root.as_raw_fd())?;
     let node = nodes.bind(status.id, FileKind::Directory, false);
     let mut found = vec![Initial {
         node,
@@ -35,7 +35,7 @@ pub(super) fn scan(
         dir_entries: Vec::new(),
         content: Content::Directory,
     }];
-    let mut index: HashMap<Id, usize> = HashMap::new();
+    let mut index: HashMap<FileId, usize> = HashMap::new();
     let mut directories = vec![(root.try_clone()?, node)];
     while let Some((directory, node)) = directories.pop() {
         for name in names(directory.as_raw_fd())? {
@@ -43,7 +43,7 @@ pub(super) fn scan(
             let dir_entry = DirEntry { directory: node, name };
             let c_name = c_string(&dir_entry.name)?;
             let fd = directory.as_raw_fd();
-            let status = Status::at(fd, &c_name, libc::AT_SYMLINK_NOFOLLOW)?;
+            let status = FileStatus::at(fd, &c_name, libc::AT_SYMLINK_NOFOLLOW)?;
             if let Some(&earlier) = index.get(&status.id) {
                 let initial: &mut Initial = &mut found[earlier];
                 initial.dir_entries.push(dir_entry);
@@ -79,7 +79,7 @@ fn file(
     allow: &mut dyn FnMut(u64) -> io::Result<()>,
 ) -> io::Result<Content> {
     let file = File::from(open_at(base, name, libc::O_RDONLY | libc::O_NOFOLLOW)?);
-    let size = Status::of_descriptor(file.as_raw_fd())?.size;
+    let size = FileStatus::of_descriptor(file.as_raw_fd())?.size;
     Ok(Content::File { size, extents: extents(&file, size, allow)? })
 }
 

@@ -10,42 +10,46 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::pid_t;
 
-use super::failure::RecordError;
-use super::file::{Status, c_string, open_at};
-use super::plan::{Pending, Plan};
-use super::route::Route;
-use super::scan::extents;
-use super::watch::Watch;
+use super::directory_scan::extents;
+use super::error::RecordError;
+use super::file::{FileStatus, c_string, open_at};
+use super::path_lookup::ResolvedPath;
+use super::pending_call::{CallPlan, PendingCall};
+use super::tracer::Tracer;
 use crate::model::Tree;
 use crate::operation::{Action, Node, WriteSync};
 
 const BLOCK: usize = 4096;
 
-impl Watch {
+impl Tracer {
     /// The task is gone; what became of its call?
-    pub(super) fn interrupted(&mut self, pid: pid_t, pending: Pending) -> Result<(), RecordError> {
-        let is = |route: &Route, status: Option<Status>| {
-            let now = route.look().ok().flatten().map(|now| now.id);
+    pub(super) fn interrupted(
+        &mut self,
+        pid: pid_t,
+        pending: PendingCall,
+    ) -> Result<(), RecordError> {
+        let is = |resolved: &ResolvedPath, status: Option<FileStatus>| {
+            let now = resolved.status_now().ok().flatten().map(|now| now.id);
             now == status.map(|status| status.id)
         };
         let happened = match &pending.plan {
-            Plan::Create { route } => {
-                if let Ok(Some(status)) = route.look() {
+            CallPlan::Create { resolved } => {
+                if let Ok(Some(status)) = resolved.status_now() {
                     let kind = crate::operation::Kind::File;
-                    self.created(pid, pending.name, status, Some(route), kind);
+                    self.created(pid, pending.name, status, Some(resolved), kind);
                 }
                 return Ok(());
             }
-            Plan::Symlink { route, .. } | Plan::Make { route } | Plan::Link { route, .. } => {
-                !is(route, None)
-            }
-            Plan::Unlink { route, status, .. } => !is(route, Some(*status)),
-            Plan::Rename { from, to, .. } => is(to, from.status) && !is(to, to.status),
-            Plan::Write { node, .. } | Plan::Copied { node, .. } => {
+            CallPlan::Symlink { resolved, .. }
+            | CallPlan::Make { resolved }
+            | CallPlan::Link { resolved, .. } => !is(resolved, None),
+            CallPlan::Unlink { resolved, status, .. } => !is(resolved, Some(*status)),
+            CallPlan::Rename { from, to, .. } => is(to, from.status) && !is(to, to.status),
+            CallPlan::Write { node, .. } | CallPlan::Copied { node, .. } => {
                 self.unsure.push(*node);
                 false
             }
-            Plan::Emit(actions) => {
+            CallPlan::Emit(actions) => {
                 self.unsure.extend(actions.iter().filter_map(|action| match action {
                     Action::Truncate { node, .. }
                     | Action::Allocate { node, .. }
@@ -61,7 +65,7 @@ impl Watch {
 }
 
 /// What the files that were being written to hold in the end, as operations.
-pub(super) fn settle(unsure: &[Node], tree: &Tree, root: &OwnedFd) -> io::Result<Vec<Action>> {
+pub(super) fn reread(unsure: &[Node], tree: &Tree, root: &OwnedFd) -> io::Result<Vec<Action>> {
     let mut actions = Vec::new();
     let mut settled = Vec::new();
     for &node in unsure {
@@ -73,7 +77,7 @@ pub(super) fn settle(unsure: &[Node], tree: &Tree, root: &OwnedFd) -> io::Result
         settled.push(node);
         let path = c_string(path.as_os_str())?;
         let file = File::from(open_at(root.as_raw_fd(), &path, libc::O_RDONLY)?);
-        let size = Status::of_descriptor(file.as_raw_fd())?.size;
+        let size = FileStatus::of_descriptor(file.as_raw_fd())?.size;
         if size != view.size() {
             actions.push(Action::Truncate { node, size });
         }
