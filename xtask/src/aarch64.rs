@@ -28,8 +28,9 @@ pub(crate) fn check(target: &Path) -> Result<(), String> {
         return Ok(());
     };
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let target = "aarch64-unknown-linux-gnu";
     let arguments =
-        ["check", "--quiet", "--target", "aarch64-unknown-linux-gnu", "-p", "retake-first"];
+        ["check", "--quiet", "--target", target, "-p", "retake-crash", "-p", "retake-first"];
     succeed(
         Command::new(cargo)
             .args(arguments)

@@ -111,7 +111,7 @@ pub(crate) fn run() -> Result<(), String> {
         ],
         &variables,
     )?;
-    cargo(&["test", "-p", "retake-first", "--quiet", "--doc"], &variables)
+    cargo(&["test", "-p", "retake-crash", "-p", "retake-first", "--quiet", "--doc"], &variables)
 }
 
 /// What tests find by variables: real agents, real browsers, and that real tools are there.

@@ -4,8 +4,8 @@
 use retake_runner::terminal;
 use std::collections::BTreeMap;
 
-use first::operation::{Entry, Recording};
 use jiff::Timestamp;
+use retake_crash::operation::{Entry, Recording};
 use retake_store::redact::Redactor;
 use retake_store::{LoopRecord, Store};
 use retake_types::{Kind, LoopId, RunId};
@@ -171,7 +171,7 @@ impl Chronicle {
         self.add(&events);
     }
 
-    pub fn states(&mut self, coverage: &first::model::Coverage) {
+    pub fn states(&mut self, coverage: &retake_crash::model::Coverage) {
         self.add(&[Event::States {
             points: coverage.points,
             states: coverage.states(),

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use first::model::{Explainer, State, rebuild, shown};
+use retake_crash::model::{Explainer, State, path_text, rebuild};
 
 use super::explore::{Exploration, acks};
 use super::finding::Finding;
@@ -59,7 +59,7 @@ pub fn findings(
             repro: repro(&cause.id),
             id: cause.id,
             sentence: cause.sentence,
-            files: cause.files.iter().map(|path| shown(path)).collect(),
+            files: cause.files.iter().map(|path| path_text(path)).collect(),
             lost_operations: cause.lost_operations,
             states: cause.states as u64,
             key: cause.key.to_string(),

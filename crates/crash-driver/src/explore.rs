@@ -6,8 +6,8 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use first::model::{Coverage, Model, Options, State, States, Tree};
-use first::operation::{Entry, Recording};
+use retake_crash::model::{Coverage, Model, Options, State, States, Tree};
+use retake_crash::operation::{Entry, Recording};
 
 use super::explain::scene;
 use super::relapse::{Patient, Relapses};

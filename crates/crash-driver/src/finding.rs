@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use first::model::Model;
+use retake_crash::model::Model;
 use serde::{Deserialize, Serialize};
 
 /// One cause of failing states.

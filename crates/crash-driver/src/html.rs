@@ -349,7 +349,7 @@ mod tests {
             marked("write `<b>` & `c`"),
             "write <code>&lt;b&gt;</code> &amp; <code>c</code>"
         );
-        let odd = first::model::quoted(std::path::Path::new("`tick`"));
+        let odd = retake_crash::model::quoted_path(std::path::Path::new("`tick`"));
         assert_eq!(
             marked(&format!("bytes of {odd} and ``a`b``")),
             "bytes of <code>`tick`</code> and <code>a`b</code>"

@@ -6,10 +6,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Mutex;
 
-use first::model::{Explainer, Model, Options, State, StateKey, States, rebuild, shown};
-use first::operation::{Entry, Recording};
-use first::record::{Ended, RecordError};
-use first::verify::{Case, Pool, Verifier};
+use retake_crash::model::{Explainer, Model, Options, State, StateKey, States, path_text, rebuild};
+use retake_crash::operation::{Entry, Recording};
+use retake_crash::recorder::{RecordError, WorkloadOutcome};
+use retake_crash::verify::{StateToCheck, Verifier, VerifierPool};
 
 use super::explore::lock;
 use super::finding::Finding;
@@ -18,7 +18,7 @@ use retake_runner::signals;
 
 /// What watches checks, and what came of it.
 pub struct Relapses<'a> {
-    pool: Pool,
+    pool: VerifierPool,
     check: &'a Check,
     model: Model,
     options: Options,
@@ -121,7 +121,7 @@ impl<'a> Relapses<'a> {
     /// What the check did to the state; none if that is nothing.
     fn watch(&self, slot: usize, patient: &Patient<'_>) -> io::Result<Option<Recording>> {
         let acks: Vec<Vec<u8>> = patient.acks.iter().map(|ack| ack.to_vec()).collect();
-        let case = Case {
+        let case = StateToCheck {
             tree: &patient.state.tree,
             point: patient.state.key.point.operation.into(),
             label: patient.state.label.as_deref().unwrap_or_default(),
@@ -129,7 +129,7 @@ impl<'a> Relapses<'a> {
         };
         match self.pool.record(slot, &case) {
             // It passed before; one that fails while it is watched has nothing to recover from.
-            Ok(recorded) if recorded.ended != Ended::Exited(0) => Ok(None),
+            Ok(recorded) if recorded.outcome != WorkloadOutcome::Exited(0) => Ok(None),
             Ok(recorded) => {
                 let acts = |entry: &Entry| matches!(entry, Entry::Operation(_));
                 Ok(Some(recorded.recording).filter(|recording| recording.entries.iter().any(acts)))
@@ -160,7 +160,7 @@ impl<'a> Relapses<'a> {
         if failing.is_empty() {
             return Ok(());
         }
-        let bad = |error: first::model::BadGlob| io::Error::other(error.to_string());
+        let bad = |error: retake_crash::model::BadGlob| io::Error::other(error.to_string());
         let mut explainer =
             Explainer::new(recording, self.model, &self.options).map_err(bad)?.of_recovery();
         for state in failing {
@@ -185,7 +185,7 @@ impl<'a> Relapses<'a> {
             let finding = Finding {
                 id: String::new(),
                 sentence: format!("a crash during recovery from state {outer}: {}", cause.sentence),
-                files: cause.files.iter().map(|path| shown(path)).collect(),
+                files: cause.files.iter().map(|path| path_text(path)).collect(),
                 lost_operations: patient.state.lost.clone(),
                 states: cause.states as u64,
                 repro: String::new(),

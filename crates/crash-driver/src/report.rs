@@ -4,8 +4,8 @@ use retake_types::text;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use first::model::{Coverage, Model};
-use first::operation::Recording;
+use retake_crash::model::{Coverage, Model};
+use retake_crash::operation::Recording;
 use serde::Serialize;
 
 use super::finding::Finding;

@@ -8,7 +8,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use first::model::Tree;
+use retake_crash::model::Tree;
 use retake_engine::{
     Cancel, Command, Detach, Keeper, KeeperSession, KeeperSettings, Launch, LiveOutput,
     ProcessEvent, Stdin,
@@ -129,7 +129,7 @@ impl Station {
             clear(&self.state)?;
         }
         self.used = true;
-        first::materialise(tree, &self.state)
+        retake_crash::materialise(tree, &self.state)
     }
 
     pub fn check(&mut self, check: &Check, scene: Scene<'_>) -> io::Result<Verdict> {

@@ -5,8 +5,10 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use first::model::{Tree, quoted as name, shown};
-use first::operation::{Action, Entry, Kind, Node, Operation, Place, Recording, WriteSync};
+use retake_crash::model::{Tree, path_text, quoted_path as name};
+use retake_crash::operation::{
+    Action, DirEntry, Entry, Kind, Node, Operation, Recording, WriteSync,
+};
 use serde::Serialize;
 
 /// One line of the timeline.
@@ -85,7 +87,7 @@ impl Names {
         let (sort, files, text) = self.tell(action);
         self.tree.apply(action);
         self.remember(action);
-        let files = files.iter().map(|path| shown(path)).collect();
+        let files = files.iter().map(|path| path_text(path)).collect();
         Row {
             number: Some(number),
             sort,
@@ -118,15 +120,17 @@ impl Names {
             .unwrap_or_else(|| PathBuf::from("(a file without a name)"))
     }
 
-    fn at(&self, place: &Place) -> PathBuf {
-        self.path(place.directory).join(&place.name)
+    fn at(&self, dir_entry: &DirEntry) -> PathBuf {
+        self.path(dir_entry.directory).join(&dir_entry.name)
     }
 
     fn tell(&self, action: &Action) -> (Sort, Vec<PathBuf>, String) {
         let of = |node: &Node| self.path(*node);
         match action {
-            Action::Create { place, kind, node, .. } => {
-                let path = place.as_ref().map_or_else(|| self.path(*node), |place| self.at(place));
+            Action::Create { dir_entry, kind, node, .. } => {
+                let path = dir_entry
+                    .as_ref()
+                    .map_or_else(|| self.path(*node), |dir_entry| self.at(dir_entry));
                 let text = match kind {
                     Kind::Directory => format!("make directory {}", name(&path)),
                     Kind::File => format!("create {}", name(&path)),
@@ -164,13 +168,13 @@ impl Names {
                 let text = format!("{what} {} {}", name(&path), range(*offset, *length));
                 (Sort::Content, vec![path], text)
             }
-            Action::Link { node, place } => {
-                let (old, new) = (of(node), self.at(place));
+            Action::Link { node, dir_entry } => {
+                let (old, new) = (of(node), self.at(dir_entry));
                 let text = format!("link {} to {}", name(&new), name(&old));
                 (Sort::Name, vec![old, new], text)
             }
-            Action::Remove { place, .. } => {
-                let path = self.at(place);
+            Action::Remove { dir_entry, .. } => {
+                let path = self.at(dir_entry);
                 let text = format!("remove {}", name(&path));
                 (Sort::Name, vec![path], text)
             }
@@ -180,8 +184,8 @@ impl Names {
                 let text = format!("rename {} to {}{over}", name(&from), name(&to));
                 (Sort::Name, vec![from, to], text)
             }
-            Action::Exchange { first_place, second_place, .. } => {
-                let (one, other) = (self.at(first_place), self.at(second_place));
+            Action::Exchange { first_entry, second_entry, .. } => {
+                let (one, other) = (self.at(first_entry), self.at(second_entry));
                 let text = format!("exchange {} and {}", name(&one), name(&other));
                 (Sort::Name, vec![one, other], text)
             }
@@ -231,8 +235,8 @@ fn range(offset: u64, length: u64) -> String {
 mod tests {
     use super::*;
 
-    fn place(name: &str) -> Place {
-        Place { directory: Node::ROOT, name: name.into() }
+    fn dir_entry(name: &str) -> DirEntry {
+        DirEntry { directory: Node::ROOT, name: name.into() }
     }
 
     fn operation(call: &str, action: Action) -> Entry {
@@ -252,16 +256,26 @@ mod tests {
         let entries = vec![
             operation(
                 "openat",
-                Action::Create { node, mode: 0o644, kind: Kind::File, place: Some(place("a.tmp")) },
+                Action::Create {
+                    node,
+                    mode: 0o644,
+                    kind: Kind::File,
+                    dir_entry: Some(dir_entry("a.tmp")),
+                },
             ),
             operation("write", write(b"1234")),
             Entry::Label("written".into()),
             operation(
                 "rename",
-                Action::Rename { node, from: place("a.tmp"), to: place("a"), replaced: None },
+                Action::Rename {
+                    node,
+                    from: dir_entry("a.tmp"),
+                    to: dir_entry("a"),
+                    replaced: None,
+                },
             ),
             operation("fsync", Action::Sync { node: Node::ROOT, data_only: false }),
-            operation("unlink", Action::Remove { node, place: place("a") }),
+            operation("unlink", Action::Remove { node, dir_entry: dir_entry("a") }),
             operation("write", write(b"5")),
             Entry::Acknowledgement(b"done".to_vec()),
         ];

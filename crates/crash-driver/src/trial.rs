@@ -4,8 +4,8 @@ use retake_types::text;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use first::model::{Model, Options};
-use first::operation::Recording;
+use retake_crash::model::{Model, Options};
+use retake_crash::operation::Recording;
 
 use super::chronicle::Chronicle;
 use super::elsewhere::Elsewhere;

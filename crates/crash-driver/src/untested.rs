@@ -3,10 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
-use first::log::LogError;
-use first::model::BadGlob;
-use first::operation::{Action, Entry, Recording};
-use first::record::{Ended, RecordError};
+use retake_crash::log::LogError;
+use retake_crash::model::BadGlob;
+use retake_crash::operation::{Action, Entry, Recording};
+use retake_crash::recorder::{RecordError, WorkloadOutcome};
 use retake_types::signal_name;
 
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +17,7 @@ pub enum Untested {
         "the program {}: there is nothing to test in a run that fails by itself{}", ended(*.how),
         .run.as_ref().map_or_else(String::new, |run| format!("; `retake runs logs {run}` shows what it said"))
     )]
-    Failed { how: Ended, run: Option<String> },
+    Failed { how: WorkloadOutcome, run: Option<String> },
     #[error("nothing was written below {}; is --root right?", .0.display())]
     Nothing(PathBuf),
     #[error("{}: {source}", path.display())]
@@ -53,9 +53,9 @@ pub fn changed(recording: &Recording) -> bool {
     })
 }
 
-pub fn ended(how: Ended) -> String {
+pub fn ended(how: WorkloadOutcome) -> String {
     match how {
-        Ended::Exited(code) => format!("exited with {code}"),
-        Ended::Killed(signal) => format!("was ended by {}", signal_name(signal)),
+        WorkloadOutcome::Exited(code) => format!("exited with {code}"),
+        WorkloadOutcome::Signaled(signal) => format!("was ended by {}", signal_name(signal)),
     }
 }

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use first::operation::Recording;
-use first::record::{Ended, RecordError};
 use jiff::Timestamp;
+use retake_crash::operation::Recording;
+use retake_crash::recorder::{RecordError, WorkloadOutcome};
 use retake_engine::quote;
 use retake_store::redact::{Redactor, StreamRedactor};
 use retake_store::{Recording as Spool, Store};
@@ -91,9 +91,9 @@ impl Workload {
         let recorded = self.watch(environment, &capture, cancel);
         let took = begun.elapsed();
         let outcome = match &recorded {
-            Ok(recorded) => match recorded.ended {
-                Ended::Exited(code) => Outcome::Exited(code),
-                Ended::Killed(signal) => Outcome::Signaled(signal),
+            Ok(recorded) => match recorded.outcome {
+                WorkloadOutcome::Exited(code) => Outcome::Exited(code),
+                WorkloadOutcome::Signaled(signal) => Outcome::Signaled(signal),
             },
             Err(RecordError::TimedOut { .. }) => Outcome::TimedOut,
             Err(RecordError::Cancelled) => {
@@ -108,8 +108,8 @@ impl Workload {
             lock(&capture).finish(store, &job.intent, &outcome, took, job.redactions);
         }
         let recorded = recorded?;
-        match recorded.ended {
-            Ended::Exited(0) => {}
+        match recorded.outcome {
+            WorkloadOutcome::Exited(0) => {}
             how => {
                 let run = on_record.then(|| id.short().to_string());
                 return Err(Untested::Failed { how, run });
@@ -123,14 +123,14 @@ impl Workload {
         environment: Vec<(OsString, OsString)>,
         capture: &Arc<Mutex<Capture>>,
         cancel: OwnedFd,
-    ) -> Result<first::record::Recorded, RecordError> {
+    ) -> Result<retake_crash::recorder::Recorded, RecordError> {
         let system = |source| RecordError::System { what: "a pipe".to_owned(), source };
         let (said, stderr) = io::pipe().map_err(system)?;
         let [program, arguments @ ..] = &self.arguments[..] else {
             let source = io::Error::from_raw_os_error(libc::ENOENT);
             return Err(RecordError::Start { program: OsString::new(), source });
         };
-        let mut recorder = first::record(program)
+        let mut recorder = retake_crash::record(program)
             .args(arguments.iter().cloned())
             .root(&self.root)
             .env_clear()
@@ -223,8 +223,8 @@ impl Capture {
 fn error(outcome: &Outcome) -> Option<RunError> {
     let (code, message) = match outcome {
         Outcome::Exited(0) => return None,
-        Outcome::Exited(code) => (ErrorCode::Failed, ended(Ended::Exited(*code))),
-        Outcome::Signaled(signal) => (ErrorCode::Failed, ended(Ended::Killed(*signal))),
+        Outcome::Exited(code) => (ErrorCode::Failed, ended(WorkloadOutcome::Exited(*code))),
+        Outcome::Signaled(signal) => (ErrorCode::Failed, ended(WorkloadOutcome::Signaled(*signal))),
         Outcome::TimedOut => (ErrorCode::Timeout, "did not end in time".to_owned()),
         Outcome::Cancelled(signal) => {
             (ErrorCode::Cancelled, format!("cancelled by {}", signal_name(*signal)))

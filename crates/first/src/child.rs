@@ -13,11 +13,11 @@ use std::thread;
 
 use crate::channel::{Announcer, Message};
 use crate::env::{CrashInfo, Env};
-use crate::glob::Glob;
 use crate::lifeline;
 use crate::point::{self, Armed, Counts};
 use crate::problem::Problem;
 use crate::variables::{CHANNEL, Channel, Phase, Variables, WORK_DIR};
+use retake_crash::glob::Glob;
 
 type Payload = Box<dyn Any + Send>;
 

@@ -26,8 +26,8 @@
 //! **What a kill cannot show:** a killed process leaves the page cache behind, so whatever was
 //! written is there for the check, synced or not. [`Test::model`] loses what was not synced.
 //!
-//! The crate is linked into other people's test binaries: it depends on `libc` alone, starts
-//! nothing outside [`test()`], and ends the process only in children that it started itself or that
+//! The crate is linked into other people's test binaries: it depends on `libc` and `retake-crash`
+//! alone, starts nothing outside [`test()`], and ends the process only in children that it started itself or that
 //! were asked for by `FIRST_PHASE`. Linux only.
 
 #[cfg(not(target_os = "linux"))]
@@ -41,16 +41,10 @@ mod drive;
 mod env;
 mod events;
 mod future;
-mod glob;
 mod json;
 mod lifeline;
-pub mod log;
-mod materialise;
-pub mod model;
 mod name;
-mod namespace;
 mod once;
-pub mod operation;
 mod options;
 mod orchestrator;
 mod place;
@@ -59,20 +53,16 @@ mod point;
 mod power;
 mod problem;
 mod process;
-pub mod record;
 mod report;
-pub mod scratch;
 mod state;
-mod sweep;
 mod test;
 mod trace;
 mod variables;
 mod verdict;
-pub mod verify;
 
 pub use env::{CrashInfo, Env};
-pub use materialise::materialise;
-pub use model::Model;
 pub use point::{ack, crash_point};
-pub use record::record;
 pub use test::{AsyncWorkload, Test, Verified, Workload, test};
+
+pub use retake_crash::recorder as record;
+pub use retake_crash::{Model, log, materialise, model, operation, record};

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::thread;
 
-use crate::sweep;
+use retake_crash::stray_processes::kill_by_run_id;
 
 /// Watches until this process ends. `line` gives end-of-file when the orchestrator is gone.
 pub(crate) fn watch(mut line: File, run_id: String) -> io::Result<()> {
@@ -18,7 +18,7 @@ pub(crate) fn watch(mut line: File, run_id: String) -> io::Result<()> {
                 _ => break,
             }
         }
-        sweep::end_marked(&run_id);
+        kill_by_run_id(&run_id);
         end_group()
     })?;
     // From now on the kernel's signal would end this process alone, before it can end what it

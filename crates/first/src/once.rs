@@ -8,17 +8,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::channel::Message;
-use crate::model::Tree;
-use crate::namespace::Namespace;
-use crate::operation::{Entry, Recording};
 use crate::plan::Executed;
 use crate::process::{self, Launch};
-use crate::record::RecordError;
-use crate::scratch::Scratch;
 use crate::state::State;
 use crate::trace::Trace;
 use crate::verdict::{self, Ending, Execution};
-use crate::verify::mountable;
+use retake_crash::model::Tree;
+use retake_crash::mount_namespace::MountNamespace;
+use retake_crash::operation::{Entry, Recording};
+use retake_crash::recorder::RecordError;
+use retake_crash::scratch::ScratchDir;
+use retake_crash::verify::try_mount;
 
 #[derive(Debug)]
 pub(crate) struct Once {
@@ -33,12 +33,12 @@ pub(crate) struct Once {
 #[derive(Debug)]
 pub(crate) struct Stands {
     pub(crate) recording: Recording,
-    scratch: Scratch,
+    scratch: ScratchDir,
     /// The directory above the recorded one.
     here: PathBuf,
     mounted: bool,
     /// Made because the recorded place is gone.
-    _made: Option<Scratch>,
+    _made: Option<ScratchDir>,
 }
 
 /// The directory as it was when a crash point was passed.
@@ -58,7 +58,7 @@ pub(crate) struct Stand {
     /// Where the check sees it.
     pub(crate) seen: PathBuf,
     pub(crate) acks: PathBuf,
-    pub(crate) namespace: Option<Namespace>,
+    pub(crate) namespace: Option<MountNamespace>,
 }
 
 impl Once {
@@ -69,7 +69,7 @@ impl Once {
         launch: impl FnOnce(&Path) -> Launch<'a>,
     ) -> Result<Self, RecordError> {
         let failed = |source| RecordError::system("a directory", source);
-        let scratch = Scratch::new(parent).map_err(failed)?;
+        let scratch = ScratchDir::new(parent).map_err(failed)?;
         // The directory above is what is mounted over, so that a check may remove its own.
         let above = scratch.path().join("here");
         let root = above.join("work");
@@ -82,8 +82,8 @@ impl Once {
             });
         }
         // States stand there from now on.
-        crate::scratch::emptied(&root).map_err(failed)?;
-        let mounted = mountable(scratch.path(), &above).is_ok();
+        retake_crash::scratch::empty_dir(&root).map_err(failed)?;
+        let mounted = try_mount(scratch.path(), &above).is_ok();
         let mut tree = Tree::new(&recorded.recording.initial);
         let (mut points, mut acks) = (Vec::new(), 0);
         for entry in &recorded.recording.entries {
@@ -138,11 +138,11 @@ impl Once {
 impl Stands {
     /// For states of a log whose directory may not exist any more.
     pub(crate) fn replayed(recording: Recording) -> io::Result<Self> {
-        let scratch = Scratch::new(None)?;
+        let scratch = ScratchDir::new(None)?;
         let here = recording.root.parent().unwrap_or(Path::new("/")).to_owned();
         let above = here.parent().filter(|above| !above.exists());
-        let made = above.map(|above| Scratch::adopt(above.to_owned()));
-        let mounted = mountable(scratch.path(), &here).is_ok();
+        let made = above.map(|above| ScratchDir::adopt(above.to_owned()));
+        let mounted = try_mount(scratch.path(), &here).is_ok();
         Ok(Self { recording, scratch, here, mounted, _made: made })
     }
 
@@ -152,7 +152,7 @@ impl Stands {
         let above = self.scratch.path().join(name);
         let directory = above.join(root.file_name().unwrap_or("work".as_ref()));
         fs::create_dir_all(&directory)?;
-        crate::materialise::materialise(tree, &directory)?;
+        retake_crash::materialise(tree, &directory)?;
         let promised: Vec<Vec<u8>> = self
             .recording
             .entries
@@ -164,8 +164,9 @@ impl Stands {
             .take(acks)
             .collect();
         let file = self.scratch.path().join(format!("{name}.acks"));
-        fs::write(&file, crate::verify::lines(&promised))?;
-        let namespace = self.mounted.then(|| Namespace::new(&above, &self.here)).transpose()?;
+        fs::write(&file, retake_crash::verify::ack_lines(&promised))?;
+        let namespace =
+            self.mounted.then(|| MountNamespace::new(&above, &self.here)).transpose()?;
         let seen = if self.mounted { root.clone() } else { directory.clone() };
         Ok(Stand { above, directory, seen, acks: file, namespace })
     }
@@ -175,12 +176,12 @@ impl Stand {
     /// Leaves what the check made of it in another directory, for people.
     pub(crate) fn keep(&self, to: &Path) -> io::Result<()> {
         fs::create_dir(to)?;
-        let tree = crate::record::tree_of(&self.directory)?;
-        crate::materialise::materialise(&tree, to)
+        let tree = retake_crash::recorder::tree_of(&self.directory)?;
+        retake_crash::materialise(&tree, to)
     }
 
     pub(crate) fn remove(&self) -> io::Result<()> {
         fs::remove_file(&self.acks)?;
-        crate::place::remove_tree(&self.above)
+        retake_crash::scratch::remove_tree(&self.above)
     }
 }

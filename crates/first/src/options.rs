@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::glob::Glob;
-use crate::model::Model;
 use crate::problem::Problem;
+use retake_crash::glob::Glob;
+use retake_crash::model::Model;
 
 /// A child that takes longer hangs: crash tests are made of short workloads.
 const TIMEOUT: Duration = Duration::from_secs(60);

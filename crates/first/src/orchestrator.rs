@@ -10,21 +10,22 @@ use std::time::Duration;
 use crate::channel::Message;
 use crate::drive::{self, Children, Outcome};
 use crate::events::{CrashPoint, Events, Summary};
-use crate::model::Model;
 use crate::name::Invocation;
 use crate::once::Once;
 use crate::options::Options;
-use crate::place::{Place, absent};
+use crate::place::Place;
 use crate::plan::{Executed, FailedPhase, Finish, Goal, Line, Plan, Step};
 use crate::power;
 use crate::problem::Problem;
 use crate::process::{Launch, Running};
-use crate::record::RecordError;
 use crate::report::{Told, say};
 use crate::state::Eye;
 use crate::trace::Trace;
 use crate::variables::{self, RECORD, Variables};
 use crate::verdict::{self, Check, Execution};
+use retake_crash::model::Model;
+use retake_crash::recorder::RecordError;
+use retake_crash::scratch::ignore_missing;
 
 /// One FIRST test of a test function.
 #[derive(Debug)]
@@ -96,7 +97,7 @@ fn once(session: &Session<'_>, place: &Place) -> Result<Option<Once>, RecordErro
     };
     let recorded = Once::record(session.variables.work_dir.as_deref(), launch);
     if recorded.is_err() {
-        complain(absent(std::fs::remove_file(&log)), &log.display().to_string());
+        complain(ignore_missing(std::fs::remove_file(&log)), &log.display().to_string());
     }
     recorded.map(Some)
 }
@@ -421,7 +422,7 @@ impl Workshop<'_> {
         let directory = self.place.run_dir(target);
         let acks = self.place.acks(target);
         let promises = self.promised().remove(&target).unwrap_or_default();
-        if let Err(error) = std::fs::write(&acks, crate::verify::lines(&promises)) {
+        if let Err(error) = std::fs::write(&acks, retake_crash::verify::ack_lines(&promises)) {
             return Check::Failed { reason: format!("{}: {error}", acks.display()) };
         }
         let set = vec![

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::plan::FailedPhase;
 use crate::problem::Problem;
+use retake_crash::scratch::{ignore_missing, remove_tree};
 
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -98,9 +99,9 @@ impl Place {
     /// Removes a run and its logs. A run that is not there is no error.
     pub(crate) fn remove(&self, target: usize) -> io::Result<()> {
         for phase in [FailedPhase::Execution, FailedPhase::Verify] {
-            absent(fs::remove_file(self.log(target, phase)))?;
+            ignore_missing(fs::remove_file(self.log(target, phase)))?;
         }
-        absent(fs::remove_file(self.acks(target)))?;
+        ignore_missing(fs::remove_file(self.acks(target)))?;
         remove_tree(&self.run_dir(target))
     }
 
@@ -125,36 +126,7 @@ fn shared(root: &Path) -> io::Result<()> {
         }
         made => made?,
     }
-    absent(fs::set_permissions(root, Permissions::from_mode(0o1777)))
-}
-
-pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
-    match absent(fs::remove_dir_all(path)) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            // The workload took its own right to write away.
-            open_up(path)?;
-            absent(fs::remove_dir_all(path))
-        }
-        result => result,
-    }
-}
-
-fn open_up(directory: &Path) -> io::Result<()> {
-    fs::set_permissions(directory, Permissions::from_mode(0o700))?;
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            open_up(&entry.path())?;
-        }
-    }
-    Ok(())
-}
-
-pub(crate) fn absent(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result,
-    }
+    ignore_missing(fs::set_permissions(root, Permissions::from_mode(0o1777)))
 }
 
 /// A test's name as one file name of bearable length.
@@ -199,18 +171,6 @@ mod tests {
         place.passed(7).unwrap();
         place.tidy();
         assert!(!first.exists());
-    }
-
-    #[test]
-    fn the_locked_are_opened_to_be_removed() {
-        let root = tempfile::tempdir().unwrap();
-        fs::create_dir_all(root.path().join("a/b/c")).unwrap();
-        for dir in ["a/b/c", "a/b"] {
-            fs::set_permissions(root.path().join(dir), Permissions::from_mode(0o000)).unwrap();
-        }
-        open_up(&root.path().join("a")).unwrap();
-        let mode = fs::metadata(root.path().join("a/b/c")).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o700);
     }
 
     #[test]

@@ -3,8 +3,7 @@
 //! Linked into production code, so outside an EXECUTION child and outside a recording it is one
 //! relaxed load and a branch that is taken once: then a variable is read, and never again.
 //!
-//! Inside a recording, points and acknowledgements are written to descriptors that cannot exist.
-//! The call fails at once, and the recorder, which stops at every `write`, has seen it.
+//! Inside a recording, points and acknowledgements are sent to the recorder as [`Marker`]s.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -12,10 +11,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
 
 use crate::channel::{Announcer, Message};
-use crate::glob::Glob;
 use crate::json::Object;
 use crate::lifeline;
 use crate::variables;
+use retake_crash::glob::Glob;
+use retake_crash::marker::Marker;
 
 /// Whether anybody wants to know of points: not yet found out, nobody, somebody.
 static HEARD: AtomicU8 = AtomicU8::new(UNKNOWN);
@@ -48,38 +48,6 @@ pub fn crash_point(label: &str) {
 pub fn ack(promise: impl AsRef<[u8]>) {
     if HEARD.load(Ordering::Relaxed) != NOBODY {
         promised(promise.as_ref());
-    }
-}
-
-/// What a recorder is told by a write to a descriptor that cannot exist: numbers beyond what any
-/// kernel lets a process have.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Mark {
-    Label,
-    Acknowledgement,
-}
-
-impl Mark {
-    const LABEL: u32 = 0x4649_5253;
-    const ACKNOWLEDGEMENT: u32 = 0x4649_5254;
-
-    /// What a write to this descriptor says.
-    pub(crate) fn of(descriptor: u64) -> Option<Self> {
-        match descriptor as u32 {
-            Self::LABEL => Some(Self::Label),
-            Self::ACKNOWLEDGEMENT => Some(Self::Acknowledgement),
-            _ => None,
-        }
-    }
-
-    fn say(self, bytes: &[u8]) {
-        let descriptor = match self {
-            Self::Label => Self::LABEL,
-            Self::Acknowledgement => Self::ACKNOWLEDGEMENT,
-        };
-        // SAFETY: the bytes are ours and as long as we say; the kernel refuses the descriptor
-        // without looking at them.
-        unsafe { libc::syscall(libc::SYS_write, descriptor, bytes.as_ptr(), bytes.len()) };
     }
 }
 
@@ -143,7 +111,7 @@ fn reached(label: &str) {
     }
     let Some(armed) = EXECUTION.get() else {
         if RECORDED.load(Ordering::Relaxed) {
-            Mark::Label.say(label.as_bytes());
+            Marker::Label.send(label.as_bytes());
         }
         return;
     };
@@ -162,7 +130,7 @@ fn reached(label: &str) {
     let own_thread = thread::current().id() == armed.thread;
     announce(armed, &Message::Point { own_thread, label: label.to_owned() });
     if RECORDED.load(Ordering::Relaxed) {
-        Mark::Label.say(label.as_bytes());
+        Marker::Label.send(label.as_bytes());
     }
     if counts.points == armed.target {
         crash(armed, counts.points, label);
@@ -176,7 +144,7 @@ fn promised(promise: &[u8]) {
         return;
     }
     if RECORDED.load(Ordering::Relaxed) {
-        Mark::Acknowledgement.say(promise);
+        Marker::Acknowledgement.send(promise);
     } else if let Some(armed) = EXECUTION.get()
         && std::process::id() == armed.pid
     {

@@ -10,8 +10,6 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::log;
-use crate::model::{self, Explainer, Finding, Model, State, StateKey, States};
 use crate::once::{Once, Stands};
 use crate::orchestrator::Session;
 use crate::place::Place;
@@ -20,7 +18,9 @@ use crate::process::Running;
 use crate::report::say;
 use crate::variables;
 use crate::verdict::{self, Check, Execution};
-use crate::verify::in_parallel;
+use retake_crash::log;
+use retake_crash::model::{self, Explainer, Finding, Model, State, StateKey, States};
+use retake_crash::verify::in_parallel;
 
 /// What the whole recording amounts to: the state that no crash has touched.
 const UNHARMED: &str = "the check fails on the state without a crash";
@@ -229,7 +229,7 @@ impl<'a> Trial<'a> {
             model::rebuild(recording, self.session.options.model, &options(self.session), key);
         if let Ok(Some(state)) = rebuilt {
             fs::create_dir(directory)?;
-            crate::materialise::materialise(&state.tree, directory)?;
+            retake_crash::materialise(&state.tree, directory)?;
         }
         Ok(())
     }

@@ -13,20 +13,21 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::channel::Inbox;
-use crate::namespace::Namespace;
-use crate::record::{Ended, RecordError, Recorded};
+use crate::lifeline;
 use crate::variables::{self, Channel};
 use crate::verdict::{Ending, Status};
-use crate::{lifeline, sweep};
+use retake_crash::fd::{pidfd, pipe};
+use retake_crash::mount_namespace::MountNamespace;
+use retake_crash::recorder::{RecordError, Recorded, WorkloadOutcome};
+use retake_crash::stray_processes::{kill_by_run_id, new_run_id};
 
 /// What to start.
 #[derive(Debug)]
@@ -39,7 +40,7 @@ pub(crate) struct Launch<'a> {
     pub(crate) log: PathBuf,
     pub(crate) timeout: Duration,
     /// Where it sees its directory.
-    pub(crate) namespace: Option<Namespace>,
+    pub(crate) namespace: Option<MountNamespace>,
 }
 
 /// The children that are running now, so that those nobody needs any more can be ended.
@@ -79,7 +80,7 @@ impl Running {
 
     /// Runs a child to its end. Nothing it started is alive afterwards.
     pub(crate) fn run(&self, launch: &Launch<'_>) -> io::Result<Result<Ending, Unwanted>> {
-        let run_id = run_id();
+        let run_id = new_run_id();
         let before = out_of_memory_kills();
         let (mut child, watch) = {
             let mut table = self.lock();
@@ -95,7 +96,7 @@ impl Running {
         // From here on the number is nobody's.
         self.lock().children.remove(&launch.target);
         let status = child.wait()?;
-        sweep::end_marked(&run_id);
+        kill_by_run_id(&run_id);
         if launch.target > self.lock().bound {
             return Ok(Err(Unwanted));
         }
@@ -151,7 +152,7 @@ fn start(launch: &Launch<'_>, run_id: &str) -> io::Result<(Child, Watch)> {
                 }
             }
         }
-        namespace.as_ref().map_or(Ok(()), Namespace::enter)
+        namespace.as_ref().map_or(Ok(()), MountNamespace::enter)
     };
     // SAFETY: the closure allocates nothing and takes no lock.
     unsafe { command.pre_exec(adopt) };
@@ -170,7 +171,7 @@ fn start(launch: &Launch<'_>, run_id: &str) -> io::Result<(Child, Watch)> {
 /// Runs a child to its end while everything it does to a directory is recorded.
 pub(crate) fn record(launch: &Launch<'_>, root: &Path) -> Result<(Recorded, Ending), RecordError> {
     let failed = |source| RecordError::system("a child", source);
-    let run_id = run_id();
+    let run_id = new_run_id();
     let before = out_of_memory_kills();
     let (child_lifeline, _lifeline) = pipe().map_err(failed)?;
     let (announcements, child_announce) = pipe().map_err(failed)?;
@@ -180,7 +181,7 @@ pub(crate) fn record(launch: &Launch<'_>, root: &Path) -> Result<(Recorded, Endi
         announce: child_announce.as_raw_fd(),
     };
     let log = OpenOptions::new().create(true).append(true).open(&launch.log).map_err(failed)?;
-    let mut recorder = crate::record::record(launch.program)
+    let mut recorder = retake_crash::record(launch.program)
         .args(launch.arguments)
         .root(root)
         .output(log.try_clone().map_err(failed)?)
@@ -215,9 +216,9 @@ pub(crate) fn record(launch: &Launch<'_>, root: &Path) -> Result<(Recorded, Endi
         (recorded, inbox.join().unwrap_or_default())
     });
     let recorded = recorded?;
-    let (status, killed) = match recorded.ended {
-        Ended::Exited(code) => (Status::Exited(code), false),
-        Ended::Killed(signal) => (Status::Signaled(signal), signal == libc::SIGKILL),
+    let (status, killed) = match recorded.outcome {
+        WorkloadOutcome::Exited(code) => (Status::Exited(code), false),
+        WorkloadOutcome::Signaled(signal) => (Status::Signaled(signal), signal == libc::SIGKILL),
     };
     let ending = Ending {
         status,
@@ -294,41 +295,9 @@ fn wait_only(pidfd: &OwnedFd, deadline: Option<Instant>) {
     unsafe { libc::poll(&raw mut fd, 1, left) };
 }
 
-/// A pipe whose ends close on exec, and are never taken for stdin, stdout or stderr.
-pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut ends = [0; 2];
-    // SAFETY: `ends` has room for the two descriptors.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: both were just made and belong to nobody else.
-    let (reader, writer) =
-        unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
-    // try_clone gives a number above 2.
-    let above = |fd: OwnedFd| if fd.as_raw_fd() > 2 { Ok(fd) } else { fd.try_clone() };
-    Ok((above(reader)?, above(writer)?))
-}
-
-pub(crate) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
-    // SAFETY: plain numbers in, a new descriptor or -1 out.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as i32, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new and nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
-}
-
 fn signal(pid: i32, signal: i32) {
     // SAFETY: plain numbers. The process or group is ours, and a failure means that it is gone.
     unsafe { libc::kill(pid, signal) };
-}
-
-/// A mark that no other child on this machine carries.
-pub(crate) fn run_id() -> String {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let started = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
-    format!("{}-{started:x}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// How often the kernel's out-of-memory killer has struck since boot.

@@ -7,14 +7,14 @@ use std::time::Duration;
 use crate::child::Child;
 use crate::env::{CrashInfo, Env};
 use crate::future::{MustFinish, caught};
-use crate::glob::Glob;
-use crate::model::Model;
 use crate::name::{Caller, Invocation};
 use crate::options::Options;
 use crate::orchestrator::{self, Session};
 use crate::problem::{Problem, refuse};
 use crate::report;
 use crate::variables::{ACKS, Phase, TEST_INDEX, Variables};
+use retake_crash::glob::Glob;
+use retake_crash::model::Model;
 
 /// Begins a crash test. [`run`](Test::run) says what to crash, [`verify`](Workload::verify) what
 /// must hold afterwards, and does the work.

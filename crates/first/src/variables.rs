@@ -6,31 +6,25 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::problem::Problem;
+pub(crate) use retake_crash::variables::{
+    ACKS, CRASH_LABEL, CRASH_POINT_ID, RECORDING, RUN_ID, WORK_DIR,
+};
 
 pub(crate) const PHASE: &str = "FIRST_PHASE";
 pub(crate) const CRASH_TARGET: &str = "FIRST_CRASH_TARGET";
-pub(crate) const WORK_DIR: &str = "FIRST_WORK_DIR";
 pub(crate) const SEED: &str = "FIRST_SEED";
 pub(crate) const TEST_NAME: &str = "FIRST_TEST_NAME";
 pub(crate) const TEST_INDEX: &str = "FIRST_TEST_INDEX";
 pub(crate) const KEEP_ARTIFACTS: &str = "FIRST_KEEP_ARTIFACTS";
 pub(crate) const KEEP_GOING: &str = "FIRST_KEEP_GOING";
 pub(crate) const EVENTS: &str = "FIRST_EVENTS";
-pub(crate) const CRASH_POINT_ID: &str = "FIRST_CRASH_POINT_ID";
-pub(crate) const CRASH_LABEL: &str = "FIRST_CRASH_LABEL";
-/// A file with what was promised before the crash, one promise per line.
-pub(crate) const ACKS: &str = "FIRST_ACKS";
 /// Set to 0 to run the workload again for every crash point instead of recording it once.
 pub(crate) const RECORD: &str = "FIRST_RECORD";
 /// A recording to take a state from, and the state to check, without running the workload.
 pub(crate) const REPLAY: &str = "FIRST_REPLAY";
 pub(crate) const STATE: &str = "FIRST_STATE";
-/// Set to 1 for a workload that is being recorded.
-pub(crate) const RECORDING: &str = "FIRST_RECORDING";
 /// How a child talks to its orchestrator: `<pid>:<descriptor to watch>:<descriptor to write>`.
 pub(crate) const CHANNEL: &str = "FIRST_CHANNEL";
-/// Marks everything that one child started, so that it can be found and ended.
-pub(crate) const RUN_ID: &str = "FIRST_RUN_ID";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Phase {

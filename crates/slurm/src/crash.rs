@@ -8,9 +8,9 @@ use retake_types::text;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use first::model::{State as CrashState, States, Tree};
 use jiff::Timestamp;
 use retake_engine::{Keeper, KeeperSession, KeeperSettings, quote};
+use retake_crash::model::{State as CrashState, States, Tree};
 use retake_store::Store;
 use retake_types::Kind;
 
@@ -92,7 +92,8 @@ impl<'a> Elsewhere<'a> {
         let coverage = states.coverage().clone();
         let total = coverage.distinct_states();
         let size = share::size(total, begun.elapsed(), took);
-        let log = first::log::write(Vec::new(), recording).map_err(|error| refused(&error))?;
+        let log =
+            retake_crash::log::write(Vec::new(), recording).map_err(|error| refused(&error))?;
         let topic = topic(exploration, &log);
         let loop_id = chronicle.id;
         let store = chronicle.store().ok_or_else(|| {

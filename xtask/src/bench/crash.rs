@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use first::model::{Model, Options, States, Tree};
-use first::operation::{Action, Entry, Kind, Node, Place, Recording, WriteSync};
+use retake_crash::model::{Model, Options, States, Tree};
+use retake_crash::operation::{Action, DirEntry, Entry, Kind, Node, Recording, WriteSync};
 
 use super::exec::timed;
 use super::median;
@@ -29,6 +29,7 @@ pub(crate) fn run() -> Result<(), String> {
             &format!("Every workload is {} of its size, to try the benchmark itself.", scale()),
         );
     }
+    super::first::build()?;
     against_the_loop(&mut page)?;
     recording(&mut page)?;
     pieces(&mut page)?;
@@ -46,6 +47,11 @@ fn scaled(count: usize) -> usize {
 
 fn own() -> Result<PathBuf, String> {
     std::env::current_exe().map_err(|error| error.to_string())
+}
+
+/// The measured program, an example of `first`.
+fn transactions() -> Result<String, String> {
+    Ok(own()?.with_file_name("examples").join("transactions").display().to_string())
 }
 
 /// A directory in memory, emptied.
@@ -95,9 +101,7 @@ fn against_the_loop(page: &mut Page) -> Result<(), String> {
 }
 
 fn compared(mode: &str, count: usize, whole: bool) -> Result<Vec<String>, String> {
-    let own = own()?.display().to_string();
-    let words =
-        [own, "spin".into(), "crash".into(), "first".into(), mode.into(), count.to_string()];
+    let words = [transactions()?, "first".into(), mode.into(), count.to_string()];
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let points = 3 * count;
     eprintln!("{mode}, {count} transactions");
@@ -131,12 +135,24 @@ fn compared(mode: &str, count: usize, whole: bool) -> Result<Vec<String>, String
 fn record(mode: &str, count: usize, log: &Path) -> Result<Cost, String> {
     let retake = own()?.with_file_name("retake").display().to_string();
     let root = in_memory("root")?;
-    let (own, root) = (own()?.display().to_string(), root.display().to_string());
+    let (transactions, root) = (transactions()?, root.display().to_string());
     let (log, count) = (log.display().to_string(), count.to_string());
     let store = in_memory("store")?.display().to_string();
     cost(&[
-        &retake, "--store", &store, "crash", "record", "--root", &root, "-o", &log, "--", &own,
-        "spin", "crash", "workload", mode, &count,
+        &retake,
+        "--store",
+        &store,
+        "crash",
+        "record",
+        "--root",
+        &root,
+        "-o",
+        &log,
+        "--",
+        &transactions,
+        "workload",
+        mode,
+        &count,
     ])
 }
 
@@ -146,7 +162,7 @@ fn recording(page: &mut Page) -> Result<(), String> {
         "`retake crash record` of 2,000 transactions in memory, where writing costs nothing but CPU, against the \
          program alone. CPU of everything together, median of interleaved rounds.",
     );
-    let own = own()?.display().to_string();
+    let transactions = transactions()?;
     let count = scaled(2000);
     let log = in_memory("logs")?.join("log");
     let mut rows = Vec::new();
@@ -157,7 +173,7 @@ fn recording(page: &mut Page) -> Result<(), String> {
             let root = in_memory("root")?.display().to_string();
             let number = count.to_string();
             let variable = format!("FIRST_WORK_DIR={root}");
-            let alone = ["env", &variable, &own, "spin", "crash", "workload", mode, &number];
+            let alone = ["env", &variable, &transactions, "workload", mode, &number];
             native.push(cost(&alone)?.cpu);
             recorded.push(record(mode, count, &log)?.cpu);
         }
@@ -177,7 +193,7 @@ fn recording(page: &mut Page) -> Result<(), String> {
 
 fn read(log: &Path) -> Result<Recording, String> {
     let file = fs::File::open(log).map_err(|error| error.to_string())?;
-    first::log::read(file).map_err(|error| error.to_string())
+    retake_crash::log::read(file).map_err(|error| error.to_string())
 }
 
 fn pieces(page: &mut Page) -> Result<(), String> {
@@ -209,7 +225,7 @@ fn pieces(page: &mut Page) -> Result<(), String> {
         for _ in 0..40 * ROUNDS {
             let place = in_memory("state")?;
             let begun = Instant::now();
-            first::materialise(&tree, &place).map_err(|error| error.to_string())?;
+            retake_crash::materialise(&tree, &place).map_err(|error| error.to_string())?;
             times.push(begun.elapsed().as_secs_f64() * 1e6);
         }
         rows.push(vec![format!("materialisation, {name}"), format!("{:.0} µs", median(&times))]);
@@ -222,8 +238,8 @@ fn pieces(page: &mut Page) -> Result<(), String> {
 fn tree(size: u64, bytes: usize) -> Tree {
     let mut tree = Tree::new(&[]);
     let node = Node(1);
-    let place = Some(Place { directory: Node::ROOT, name: "file".into() });
-    tree.apply(&Action::Create { node, mode: 0o644, kind: Kind::File, place });
+    let dir_entry = Some(DirEntry { directory: Node::ROOT, name: "file".into() });
+    tree.apply(&Action::Create { node, mode: 0o644, kind: Kind::File, dir_entry });
     tree.apply(&Action::Allocate { node, offset: 0, length: size, keep_size: false });
     let data = vec![7; bytes].into();
     tree.apply(&Action::Write { node, offset: 0, data, sync: WriteSync::None, mapped: false });
@@ -245,7 +261,7 @@ fn complete(page: &mut Page) -> Result<(), String> {
     let operations = recording.entries.iter().filter(|e| matches!(e, Entry::Operation(_))).count();
     drop(recording);
     let retake = own()?.with_file_name("retake");
-    let check = format!("{} spin crash check", own()?.display());
+    let check = format!("{} check", transactions()?);
     let store = in_memory("store")?;
     let answer = in_memory("answer")?.join("json");
     eprintln!("exploring {operations} operations");
@@ -278,76 +294,4 @@ fn complete(page: &mut Page) -> Result<(), String> {
         drop(fs::remove_dir_all(in_memory(name)?));
     }
     Ok(())
-}
-
-/// The measured programs.
-pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
-    let number = |text: &str| text.parse::<usize>().map_err(|error| format!("{text}: {error}"));
-    match batch {
-        ["workload", mode, count] => {
-            let root = std::env::var_os("FIRST_WORK_DIR").ok_or("there is no FIRST_WORK_DIR")?;
-            workload(Path::new(&root), mode, number(count)?, &|_| {}).map_err(|e| e.to_string())
-        }
-        ["check"] => {
-            let root = std::env::var_os("FIRST_WORK_DIR").ok_or("there is no FIRST_WORK_DIR")?;
-            let acks = std::env::var_os("FIRST_ACKS").ok_or("there is no FIRST_ACKS")?;
-            let acks = fs::read_to_string(acks).map_err(|error| error.to_string())?;
-            checked(Path::new(&root), acks.lines().count())
-        }
-        ["first", mode, count] => {
-            let (mode, count) = ((*mode).to_owned(), number(count)?);
-            first::test()
-                .run(move |env| {
-                    let done =
-                        workload(&env.path("."), &mode, count, &|label| first::crash_point(label));
-                    assert!(done.is_ok(), "{done:?}");
-                })
-                .verify(|env, _| {
-                    let found = checked(&env.path("."), 0);
-                    assert!(found.is_ok(), "{found:?}");
-                });
-            Ok(())
-        }
-        _ => Err(format!("crash: nothing is called {batch:?}")),
-    }
-}
-
-fn workload(root: &Path, mode: &str, count: usize, point: &dyn Fn(&str)) -> rusqlite::Result<()> {
-    let base = rusqlite::Connection::open(root.join("db"))?;
-    base.pragma_update(None, "journal_mode", mode)?;
-    base.pragma_update(None, "synchronous", "FULL")?;
-    base.execute_batch("CREATE TABLE IF NOT EXISTS t (number INTEGER PRIMARY KEY, text TEXT)")?;
-    for number in 0..count {
-        point("begin");
-        base.execute_batch("BEGIN IMMEDIATE")?;
-        base.execute("INSERT INTO t VALUES (?1, ?2)", (number as i64, "some text of a row"))?;
-        point("inserted");
-        base.execute_batch("COMMIT")?;
-        println!("{number}");
-        point("committed");
-    }
-    Ok(())
-}
-
-/// Whole, and with at least as many rows as were promised.
-fn checked(root: &Path, promised: usize) -> Result<(), String> {
-    let path = root.join("db");
-    if !path.exists() {
-        return if promised == 0 { Ok(()) } else { Err("the database is lost".into()) };
-    }
-    let look = || {
-        let base = rusqlite::Connection::open(&path)?;
-        let whole: String = base.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
-        let table = "SELECT count(*) FROM sqlite_master WHERE name = 't'";
-        let made: i64 = base.query_row(table, [], |row| row.get(0))?;
-        let rows = match made {
-            0 => 0,
-            _ => base.query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0))?,
-        };
-        Ok::<_, rusqlite::Error>((whole, rows))
-    };
-    match look().map_err(|error| error.to_string())? {
-        (whole, rows) if whole == "ok" && rows >= promised as i64 => Ok(()),
-        found => Err(format!("{found:?}, and {promised} rows were promised")),
-    }
 }

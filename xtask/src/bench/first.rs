@@ -24,7 +24,7 @@ pub(crate) fn run() -> Result<(), String> {
 }
 
 /// The measured programs, built as a user's would be. Returns where they are.
-fn build() -> Result<PathBuf, String> {
+pub(super) fn build() -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     crate::test::succeed(Command::new(cargo).args([
         "build",

@@ -35,7 +35,6 @@ pub(crate) fn run(name: &str) -> Result<(), String> {
 
 pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
     match batch {
-        ["crash", batch @ ..] => crash::spin(batch),
         ["effects", batch @ ..] => effects::spin(batch),
         ["matrix", batch @ ..] => matrix::spin(batch),
         _ => exec::spin(batch),

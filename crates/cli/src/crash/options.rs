@@ -4,8 +4,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use first::model::Model;
-use first::operation::Recording;
+use retake_crash::model::Model;
+use retake_crash::operation::Recording;
 use retake_store::Store;
 use retake_store::redact::Redactor;
 use retake_types::Kind;
@@ -161,7 +161,7 @@ pub(super) fn read_log(path: &Path) -> Result<Recording, Untested> {
         path: path.to_owned(),
         source,
     })?;
-    first::log::read(file).map_err(|source| Untested::Log { path: path.to_owned(), source })
+    retake_crash::log::read(file).map_err(|source| Untested::Log { path: path.to_owned(), source })
 }
 
 /// A log is either complete under its name or not there.
@@ -170,7 +170,7 @@ pub(super) fn write_log(path: &Path, recording: &Recording) -> Result<(), Untest
     unfinished.push(".part");
     let unfinished = PathBuf::from(unfinished);
     let write = || {
-        let file = first::log::write(File::create(&unfinished)?, recording)?;
+        let file = retake_crash::log::write(File::create(&unfinished)?, recording)?;
         file.sync_all()?;
         std::fs::rename(&unfinished, path)
     };

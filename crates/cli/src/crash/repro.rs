@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use first::model::{Model, Options, StateKey, rebuild};
+use retake_crash::model::{Model, Options, StateKey, rebuild};
 
 use super::Trouble;
 use super::options::{Setting, read_log, some_time};
@@ -71,7 +71,8 @@ pub(super) fn repro(args: &Args, store: Option<&Path>) -> Result<Exit, Trouble> 
         term::say(&format!("{}: {}", finding.id, finding.sentence));
     }
     if let Some(into) = &args.into {
-        let put = std::fs::create_dir(into).and_then(|()| first::materialise(&state.tree, into));
+        let put =
+            std::fs::create_dir(into).and_then(|()| retake_crash::materialise(&state.tree, into));
         put.map_err(|source| Failure::File { action: "write", path: into.clone(), source })?;
         term::say(&format!("state {key} is in {}", into.display()));
         return Ok(Exit::OK);

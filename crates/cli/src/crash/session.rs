@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use first::operation::Recording;
+use retake_crash::operation::Recording;
 
 use super::Trouble;
 use super::options::{Exploring, Setting, write_log};

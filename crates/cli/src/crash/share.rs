@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use first::model::{Model, Options};
 use jiff::Timestamp;
+use retake_crash::model::{Model, Options};
 
 use super::Trouble;
 use super::options::{read_log, some_time};

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
 
-use first::operation::Recording;
+use retake_crash::operation::Recording;
 
 use super::Trouble;
 use super::options::Exploring;

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod executor;
+mod recorded;
 mod scenario;
 mod stage;
 mod unrecorded;

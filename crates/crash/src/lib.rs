@@ -1,0 +1,32 @@
+//! The states that a crash of a program may leave behind, and which of them its recovery cannot
+//! handle.
+//!
+//! - [`recorder`] runs a program once and writes down what it does to a directory, as
+//!   [`operation`]s; [`log`] is a recording as a file.
+//! - [`model`] says what a crash may leave of a recording under a file system's rules, explores
+//!   these states, and explains why some fail. Pure: no I/O.
+//! - [`materialise()`] puts a state onto a disk, and [`verify`] runs a check on it.
+//!
+//! `retake crash` and the crate `first` are built on it. It depends on `libc` alone, since `first`
+//! is linked into other people's test binaries. Linux only.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("processes are recorded with ptrace and seccomp, which only Linux has");
+
+pub mod fd;
+pub mod glob;
+pub mod log;
+pub mod marker;
+mod materialise;
+pub mod model;
+pub mod mount_namespace;
+pub mod operation;
+pub mod recorder;
+pub mod scratch;
+pub mod stray_processes;
+pub mod variables;
+pub mod verify;
+
+pub use materialise::materialise;
+pub use model::Model;
+pub use recorder::record;

@@ -1,0 +1,157 @@
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::operation::{Action, Content, DirEntry, Kind, Node, Operation, WriteSync};
+
+fn node() -> impl Strategy<Value = Node> {
+    any::<u64>().prop_map(Node)
+}
+
+fn name() -> impl Strategy<Value = OsString> {
+    prop::collection::vec(1_u8.., 0..9).prop_map(OsString::from_vec)
+}
+
+fn dir_entry() -> impl Strategy<Value = DirEntry> {
+    (node(), name()).prop_map(|(directory, name)| DirEntry { directory, name })
+}
+
+fn data() -> impl Strategy<Value = Arc<[u8]>> {
+    prop::collection::vec(any::<u8>(), 0..40).prop_map(Into::into)
+}
+
+fn kind() -> impl Strategy<Value = Kind> {
+    prop_oneof![
+        Just(Kind::Directory),
+        Just(Kind::File),
+        name().prop_map(|target| Kind::Symlink { target }),
+    ]
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    let sync = prop_oneof![Just(WriteSync::None), Just(WriteSync::Data), Just(WriteSync::Full)];
+    prop_oneof![
+        (node(), any::<u32>(), kind(), prop::option::of(dir_entry())).prop_map(
+            |(node, mode, kind, dir_entry)| Action::Create { node, mode, kind, dir_entry }
+        ),
+        (node(), any::<u64>(), data(), sync, any::<bool>()).prop_map(
+            |(node, offset, data, sync, mapped)| Action::Write { node, offset, data, sync, mapped }
+        ),
+        (node(), any::<u64>()).prop_map(|(node, size)| Action::Truncate { node, size }),
+        (node(), any::<u64>(), any::<u64>(), any::<bool>()).prop_map(
+            |(node, offset, length, keep_size)| Action::Allocate {
+                node,
+                offset,
+                length,
+                keep_size
+            }
+        ),
+        (node(), any::<u64>(), any::<u64>(), any::<bool>(), any::<bool>()).prop_map(
+            |(node, offset, length, keep_size, hole)| Action::Zero {
+                node,
+                offset,
+                length,
+                keep_size,
+                hole
+            }
+        ),
+        (node(), dir_entry()).prop_map(|(node, dir_entry)| Action::Link { node, dir_entry }),
+        (node(), dir_entry()).prop_map(|(node, dir_entry)| Action::Remove { node, dir_entry }),
+        (node(), dir_entry(), dir_entry(), prop::option::of(node()))
+            .prop_map(|(node, from, to, replaced)| Action::Rename { node, from, to, replaced }),
+        (node(), dir_entry(), node(), dir_entry()).prop_map(
+            |(first, first_entry, second, second_entry)| {
+                Action::Exchange { first, first_entry, second, second_entry }
+            }
+        ),
+        (node(), any::<u32>()).prop_map(|(node, mode)| Action::Mode { node, mode }),
+        (node(), name(), prop::option::of(data()))
+            .prop_map(|(node, name, value)| Action::Attribute { node, name, value }),
+        (node(), any::<bool>()).prop_map(|(node, data_only)| Action::Sync { node, data_only }),
+        (node(), any::<u64>(), any::<u64>()).prop_map(|(node, offset, length)| Action::SyncRange {
+            node,
+            offset,
+            length
+        }),
+        (node(), any::<u64>(), any::<u64>()).prop_map(|(node, offset, length)| Action::SyncPart {
+            node,
+            offset,
+            length
+        }),
+        Just(Action::SyncAll),
+        node().prop_map(|node| Action::Close { node }),
+    ]
+}
+
+fn entry() -> impl Strategy<Value = Entry> {
+    prop_oneof![
+        3 => (any::<u32>(), "[a-z0-9]{0,9}", action()).prop_map(|(task, call, action)| {
+            Entry::Operation(Operation { task, call, action })
+        }),
+        1 => any::<String>().prop_map(Entry::Label),
+        1 => prop::collection::vec(any::<u8>(), 0..20).prop_map(Entry::Acknowledgement),
+    ]
+}
+
+fn initial() -> impl Strategy<Value = Initial> {
+    let content = prop_oneof![
+        Just(Content::Directory),
+        (any::<u64>(), prop::collection::vec((any::<u64>(), data()), 0..3))
+            .prop_map(|(size, extents)| Content::File { size, extents }),
+        name().prop_map(|target| Content::Symlink { target }),
+    ];
+    (node(), any::<u32>(), prop::collection::vec(dir_entry(), 0..3), content)
+        .prop_map(|(node, mode, dir_entries, content)| Initial { node, mode, dir_entries, content })
+}
+
+fn recording() -> impl Strategy<Value = Recording> {
+    (name(), prop::collection::vec(initial(), 0..4), prop::collection::vec(entry(), 0..12))
+        .prop_map(|(root, initial, entries)| Recording { root: root.into(), initial, entries })
+}
+
+proptest! {
+    #[test]
+    fn what_was_written_is_read(recording in recording()) {
+        let bytes = write(Vec::new(), &recording).unwrap();
+        let read = read(&bytes[..]).unwrap();
+        prop_assert_eq!(read.root, recording.root);
+        prop_assert_eq!(read.initial, recording.initial);
+        prop_assert_eq!(read.entries, recording.entries);
+    }
+
+    #[test]
+    fn no_part_of_a_log_is_a_log(recording in recording(), cut in any::<prop::sample::Index>()) {
+        let bytes = write(Vec::new(), &recording).unwrap();
+        let error = read(&bytes[..cut.index(bytes.len())]).unwrap_err();
+        prop_assert!(matches!(error, LogError::CutShort | LogError::Foreign), "{:?}", error);
+    }
+
+    #[test]
+    fn a_flipped_bit_is_noticed(
+        recording in recording(),
+        at in any::<prop::sample::Index>(),
+        bit in 0_u8..8,
+    ) {
+        let mut bytes = write(Vec::new(), &recording).unwrap();
+        let at = at.index(bytes.len());
+        bytes[at] ^= 1_u8 << bit;
+        prop_assert!(read(&bytes[..]).is_err());
+    }
+}
+
+#[test]
+fn what_is_no_log_says_so() {
+    let empty = Recording { root: "/r".into(), initial: Vec::new(), entries: Vec::new() };
+    let mut newer = write(Vec::new(), &empty).unwrap();
+    newer[16] = 7;
+    let said = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
+    assert!(said(&newer).contains("version 7, and this program reads up to 1"), "{}", said(&newer));
+    assert_eq!(said(b""), "this is not a crash log");
+    assert_eq!(said(b"SQLite format 3\0 and more"), "this is not a crash log");
+    let mut longer = write(Vec::new(), &empty).unwrap();
+    longer.push(0);
+    assert!(said(&longer).contains("something follows"));
+}

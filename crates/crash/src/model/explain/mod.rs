@@ -1,0 +1,600 @@
+//! Why states fail: for every cause the fewest lost operations that still make one fail, in a
+//! sentence, and one finding for all states that fail for that reason.
+//!
+//! It asks the check again for smaller losses, always states that the profile allows, so a cause
+//! costs some dozen checks. A state can fail for several reasons, and one must not hide the others:
+//!
+//! - What a known cause lost is given back to the state; if it still fails there is another cause.
+//! - Equal states are checked once, where most was promised, and a broken promise is then enough to
+//!   fail. So a failing state is looked at where it first fails, too, with the fewest promises.
+//!
+//! States that lose and keep the same in another round of a loop are counted without a check.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::model::explain::description::{OperationDescriptions, OperationKind, OperationShape};
+use crate::model::explain::minimise::{Loss, Minimiser};
+use crate::model::explain::sentence::SmallestLoss;
+use crate::model::explore::state_class::StateClass;
+use crate::model::explore::{BadGlob, Options, Promises, State, replay_until, volatile};
+use crate::model::micro_op::{Effect, MicroOpId, Part, Torn};
+use crate::model::profile::Model;
+use crate::model::replay::{Point, Replay, operations};
+use crate::model::state_key::{Kept, StateKey};
+use crate::operation::{Action, Node, Recording};
+
+mod description;
+mod minimise;
+mod sentence;
+
+/// One cause.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// Counted from 1: `F1`.
+    pub id: String,
+    pub sentence: String,
+    pub files: Vec<PathBuf>,
+    /// The operations lost in the smallest state that fails.
+    pub lost_operations: Vec<u32>,
+    /// How many failing states it is at work in.
+    pub states: usize,
+    /// That smallest state.
+    pub key: StateKey,
+}
+
+pub struct Explainer<'a> {
+    recording: &'a Recording,
+    model: Model,
+    volatile: HashSet<Node>,
+    promises: Arc<Promises>,
+    descriptions: OperationDescriptions,
+    /// By operation from 0: whether it changes anything by itself.
+    acts: Vec<bool>,
+    causes: Vec<Cause>,
+    /// The causes of the states that look like this.
+    seen: HashMap<StatePattern, Vec<String>>,
+    /// How many ids were given.
+    count: usize,
+}
+
+struct Cause {
+    finding: Finding,
+    lost: BTreeSet<OperationShape>,
+    survivor: Option<OperationShape>,
+    /// Some of the parts of what is lost survive.
+    half: bool,
+    /// Without a survivor: only because of what was acknowledged.
+    promised: bool,
+    torn: bool,
+    /// For a state that lost nothing: the operation before the crash and the one after.
+    between: Option<(OperationShape, OperationShape)>,
+}
+
+impl Cause {
+    /// Whether the other one loses the same and perhaps more.
+    fn covers(&self, other: &Self) -> bool {
+        self.lost.is_subset(&other.lost)
+            && self.lost.is_empty() == other.lost.is_empty()
+            && self.survivor == other.survivor
+            && self.half == other.half
+            && self.torn == other.torn
+            && self.between == other.between
+    }
+}
+
+/// A state without what differs between rounds of a loop.
+#[derive(PartialEq, Eq, Hash)]
+struct StatePattern {
+    /// And whether something was acknowledged since.
+    lost: BTreeSet<(OperationShape, bool)>,
+    /// After the first that is lost.
+    kept: BTreeSet<OperationShape>,
+    torn: Option<(OperationShape, bool)>,
+    between: Option<(OperationShape, OperationShape)>,
+}
+
+/// Patterns beyond this many are taken to have the causes that they contain: a program whose files
+/// have random names never repeats itself.
+const PATTERNS: usize = 400;
+/// How many operations before a crash a pattern includes.
+const PATTERN_REACH: usize = 4096;
+
+/// A state at one of the points where it can come about.
+struct Occurrence {
+    replay: Replay,
+    point: Point,
+    acks: usize,
+    loss: Loss,
+}
+
+impl<'a> Explainer<'a> {
+    pub fn new(recording: &'a Recording, model: Model, options: &Options) -> Result<Self, BadGlob> {
+        let silent = |action: &Action| {
+            matches!(
+                action,
+                Action::Sync { .. }
+                    | Action::SyncPart { .. }
+                    | Action::SyncRange { .. }
+                    | Action::SyncAll
+                    | Action::Close { .. }
+            )
+        };
+        Ok(Self {
+            recording,
+            model,
+            volatile: volatile(recording, options)?,
+            promises: Arc::new(Promises::new(recording)),
+            descriptions: OperationDescriptions::new(recording),
+            acts: operations(recording).map(|(_, one)| !silent(&one.action)).collect(),
+            causes: Vec::new(),
+            seen: HashMap::new(),
+            count: 0,
+        })
+    }
+
+    /// The recording is one of a check at work: sentences call its operations those of the recovery.
+    #[must_use]
+    pub fn of_recovery(self) -> Self {
+        Self { descriptions: self.descriptions.of_recovery(), ..self }
+    }
+
+    /// Takes a failing state in. `fails` checks a state again and says whether it fails too. Gives
+    /// the id of a finding it belongs to.
+    pub fn add(&mut self, state: &State, mut fails: impl FnMut(&State) -> bool) -> String {
+        let pattern = self.pattern(state);
+        let ids = match self.seen.get(&pattern) {
+            Some(ids) => ids.clone(),
+            None => {
+                let ids = self.examine(state, &mut fails);
+                self.seen.insert(pattern, ids.clone());
+                ids
+            }
+        };
+        for cause in &mut self.causes {
+            cause.finding.states += usize::from(ids.contains(&cause.finding.id));
+        }
+        ids.into_iter().next().unwrap_or_default()
+    }
+
+    pub fn findings(&self) -> Vec<Finding> {
+        self.causes.iter().map(|cause| cause.finding.clone()).collect()
+    }
+
+    fn pattern(&self, state: &State) -> StatePattern {
+        let shape = |number: u32| self.descriptions.shape(number);
+        let point = state.key.point.operation;
+        let lost =
+            state.lost.iter().map(|number| (shape(*number), self.is_promised(*number, state.acks)));
+        let first = state.lost.first().copied().unwrap_or(point);
+        let kept = (first + 1..=point)
+            .rev()
+            .take(PATTERN_REACH)
+            .filter(|number| state.lost.binary_search(number).is_err())
+            .map(shape);
+        StatePattern {
+            lost: lost.collect(),
+            kept: kept.collect(),
+            torn: state
+                .key
+                .torn
+                .map(|(part, torn)| (shape(part.operation), matches!(torn, Torn::Head(_)))),
+            between: state.lost.is_empty().then(|| (shape(point), shape(point + 1))),
+        }
+    }
+
+    /// Whether something was acknowledged after an operation. What came right before it does not
+    /// count.
+    fn is_promised(&self, operation: u32, acks: usize) -> bool {
+        acks > self.promises.before(operation)
+    }
+
+    /// The causes of a state that is not like any other so far.
+    fn examine(&mut self, state: &State, fails: &mut impl FnMut(&State) -> bool) -> Vec<String> {
+        let point = state.key.point;
+        let replay = replay_until(self.recording, self.model, &self.volatile, point);
+        let Some(replay) = replay.filter(|_| state.key.kept != Kept::Everything) else {
+            return vec![self.insert(self.nothing_lost(point))];
+        };
+        let loss = Loss::of(&replay, &state.key);
+        let last = Occurrence { replay, point, acks: state.acks, loss };
+        if self.seen.len() >= PATTERNS
+            && let Some(cause) = self.contained(&last, &last.loss)
+        {
+            return vec![cause.finding.id.clone()];
+        }
+        let mut ids = Vec::new();
+        if let Some(first) = self.first(&last, &state.key, fails) {
+            ids = match self.causes(&first, fails) {
+                Some(ids) => ids,
+                None => vec![self.insert(self.nothing_lost(first.point))],
+            };
+            // With as many promises it fails for the same reasons.
+            if first.acks == last.acks {
+                return ids;
+            }
+        }
+        match self.causes(&last, fails) {
+            Some(more) => ids.extend(more),
+            None => ids.push(self.insert(self.nothing_lost(point))),
+        }
+        ids.sort();
+        ids.dedup();
+        ids
+    }
+
+    /// The same state where it fails with the fewest promises: right after the last operation that
+    /// left something in it, or after a later acknowledgement. None if that is where it is.
+    fn first(
+        &self,
+        last: &Occurrence,
+        key: &StateKey,
+        fails: &mut impl FnMut(&State) -> bool,
+    ) -> Option<Occurrence> {
+        let lost = last.loss.operations(&last.replay);
+        let micro_ops = last.replay.pending.micro_ops.iter();
+        let kept = micro_ops
+            .filter(|micro_op| !last.loss.parts.contains(&micro_op.id))
+            .filter(|micro_op| !matches!(micro_op.effect, Effect::Flush { .. }))
+            .map(|micro_op| micro_op.part.operation)
+            .max();
+        let whole = (1..=last.point.operation)
+            .rev()
+            .find(|number| self.acts[*number as usize - 1] && !lost.contains(number));
+        let made = kept.max(whole).unwrap_or(0);
+        let before = (made, self.promises.before(made));
+        let mut places = vec![before];
+        for number in made..=last.point.operation {
+            let acks = self.promises.by(number);
+            if acks <= last.acks && places.last().is_none_or(|place| acks > place.1) {
+                places.push((number, acks));
+            }
+        }
+        let tree = last.replay.build(key).digest();
+        let gone: BTreeSet<Part> =
+            last.loss.parts.iter().filter_map(|id| last.replay.part(*id)).collect();
+        let mut at = |(operation, acks): (u32, usize)| {
+            let point = Point { operation, during: false };
+            if (point, acks) >= (last.point, last.acks) {
+                return None;
+            }
+            let replay = replay_until(self.recording, self.model, &self.volatile, point)?;
+            let parts = replay.pending.micro_ops.iter().map(|micro_op| micro_op.part);
+            let parts = parts.filter(|part| gone.contains(part)).collect();
+            let key = StateKey { point, kept: Kept::AllBut(parts), torn: key.torn };
+            let loss = Loss::of(&replay, &key);
+            let one = Occurrence { replay, point, acks, loss };
+            // What became durable in between could have changed it.
+            let same = one.replay.build(&key).digest() == tree;
+            let failing = same && {
+                let mut minimiser = one.minimiser(&self.promises, fails);
+                minimiser.fails(&key)
+            };
+            failing.then_some(one)
+        };
+        if let Some(first) = at(places[0]) {
+            return Some(first);
+        }
+        // A state that fails with few promises fails with more.
+        let (mut passes, mut found) = (0, None);
+        let mut end = places.len();
+        while end - passes > 1 {
+            let middle = passes + (end - passes) / 2;
+            match at(places[middle]) {
+                Some(one) => (end, found) = (middle, Some(one)),
+                None => passes = middle,
+            }
+        }
+        found
+    }
+
+    /// The causes at work in a state. None if it fails with nothing lost as well.
+    fn causes(
+        &mut self,
+        here: &Occurrence,
+        fails: &mut impl FnMut(&State) -> bool,
+    ) -> Option<Vec<String>> {
+        let promises = Arc::clone(&self.promises);
+        let mut minimiser = here.minimiser(&promises, fails);
+        if minimiser.whole_fails() {
+            return None;
+        }
+        let mut ids = Vec::new();
+        let mut loss = here.loss.clone();
+        loop {
+            let (id, lost) = match self.contained(here, &loss) {
+                Some(cause) => (cause.finding.id.clone(), cause.lost.clone()),
+                None => {
+                    minimiser.promises_only(self.quiet(here, &loss), &loss);
+                    let cause = self.explain(&mut minimiser, &loss);
+                    minimiser.promises_also();
+                    let lost = cause.lost.clone();
+                    (self.insert(cause), lost)
+                }
+            };
+            ids.push(id);
+            let rest = loss.without(&here.replay, |operation| {
+                lost.contains(&self.descriptions.shape(operation))
+            });
+            let parts: Vec<MicroOpId> = rest.parts.iter().copied().collect();
+            if rest == loss || rest.is_nothing() || !minimiser.fails_without(&parts, rest.torn) {
+                return Some(ids);
+            }
+            loss = rest;
+        }
+    }
+
+    /// How many promises were made before anything of a loss was done.
+    fn quiet(&self, here: &Occurrence, loss: &Loss) -> usize {
+        let first = loss.operations(&here.replay).first().copied();
+        self.promises.before(first.unwrap_or(0)).min(here.acks)
+    }
+
+    /// A known cause that may be at work in a loss.
+    fn contained(&self, here: &Occurrence, loss: &Loss) -> Option<&Cause> {
+        let operations = loss.operations(&here.replay);
+        let lost: BTreeSet<OperationShape> =
+            operations.iter().map(|number| self.descriptions.shape(*number)).collect();
+        let promised: BTreeSet<OperationShape> = operations
+            .iter()
+            .filter(|number| self.is_promised(**number, here.acks))
+            .map(|number| self.descriptions.shape(*number))
+            .collect();
+        let first = operations.first().copied().unwrap_or(0);
+        let kept: BTreeSet<OperationShape> = (first + 1..=here.point.operation)
+            .rev()
+            .take(PATTERN_REACH)
+            .filter(|number| !operations.contains(number))
+            .map(|number| self.descriptions.shape(number))
+            .collect();
+        let half: BTreeSet<OperationShape> = operations
+            .iter()
+            .filter(|number| {
+                let parts = here.replay.pending.micro_ops.iter();
+                let mut parts = parts.filter(|micro_op| micro_op.part.operation == **number);
+                parts.any(|micro_op| !loss.parts.contains(&micro_op.id))
+            })
+            .map(|number| self.descriptions.shape(*number))
+            .collect();
+        self.causes.iter().find(|cause| {
+            !cause.lost.is_empty()
+                && (!cause.half || !cause.lost.is_disjoint(&half))
+                && cause.lost.is_subset(&lost)
+                && cause.survivor.is_none_or(|survivor| kept.contains(&survivor))
+                && (!cause.promised || !cause.lost.is_disjoint(&promised))
+                && (!cause.torn || loss.torn.is_some())
+        })
+    }
+
+    /// Adds a cause, unless it is known; gives its id.
+    fn insert(&mut self, mut cause: Cause) -> String {
+        if let Some(known) = self.causes.iter().find(|one| one.covers(&cause)) {
+            return known.finding.id.clone();
+        }
+        // A smaller loss may explain what took more before.
+        let wider: Vec<usize> =
+            (0..self.causes.len()).filter(|at| cause.covers(&self.causes[*at])).collect();
+        let id = match wider.first() {
+            Some(at) => self.causes[*at].finding.id.clone(),
+            None => {
+                self.count += 1;
+                format!("F{}", self.count)
+            }
+        };
+        cause.finding.id.clone_from(&id);
+        let gone: Vec<String> =
+            wider.iter().map(|at| self.causes[*at].finding.id.clone()).collect();
+        for ids in self.seen.values_mut() {
+            for known in ids.iter_mut().filter(|known| gone.contains(known)) {
+                known.clone_from(&id);
+            }
+            ids.dedup();
+        }
+        cause.finding.states = wider.iter().map(|at| self.causes[*at].finding.states).sum();
+        let place = wider.first().copied().unwrap_or(self.causes.len());
+        self.causes.retain(|one| !gone.contains(&one.finding.id));
+        self.causes.insert(place.min(self.causes.len()), cause);
+        id
+    }
+
+    fn explain(
+        &self,
+        minimiser: &mut Minimiser<'_, impl FnMut(&State) -> bool>,
+        loss: &Loss,
+    ) -> Cause {
+        let (smallest, torn) = minimiser.smallest(loss);
+        let key = minimiser.key(&smallest, torn);
+        let acks = minimiser.acks;
+        self.without_promises(minimiser, &key, &smallest, torn);
+        let survivor = match torn {
+            Some(_) => None,
+            None => self.survivor(minimiser, &smallest),
+        };
+        let replay = minimiser.replay;
+        let smallest = Loss { parts: smallest.into_iter().collect(), torn };
+        let operations: Vec<u32> = smallest.operations(replay).into_iter().collect();
+        let promised = |number: &u32| self.is_promised(*number, minimiser.acks);
+        let promised = survivor.is_none() && torn.is_none() && operations.iter().any(promised);
+        let main = operations.first().copied().unwrap_or(0);
+        if survivor.is_none() && torn.is_none() && !promised && main > 0 {
+            let before = Point { operation: main - 1, during: false };
+            let there = replay_until(self.recording, self.model, &self.volatile, before);
+            if there.is_some_and(|there| minimiser.moment_fails(&there, before)) {
+                minimiser.acks = acks;
+                return self.nothing_lost(before);
+            }
+        }
+        let state = self.promises.state(
+            replay,
+            key.clone(),
+            StateClass::DropOne,
+            replay.pending.base.clone(),
+        );
+        let later = survivor.filter(|number| *number != main);
+        let mut files = Vec::new();
+        for number in operations.iter().copied().chain(later) {
+            if let Some(description) = self.descriptions.description(number) {
+                files.push(description.path.clone());
+                files.extend(description.to.clone());
+            }
+        }
+        files.sort();
+        files.dedup();
+        let mut sentence = match torn {
+            Some((part, cut)) => self.descriptions.of_tear(part, cut),
+            None => self.descriptions.of_loss(&SmallestLoss {
+                replay,
+                lost: &smallest.parts,
+                operations: &operations,
+                survivor,
+                since: minimiser.acks.saturating_sub(self.promises.before(main)),
+                until: self.promises.until(main),
+            }),
+        };
+        if let Some(label) = &state.label {
+            sentence += &format!(" (after label `{label}`)");
+        }
+        let finding = Finding {
+            id: String::new(),
+            sentence,
+            files,
+            lost_operations: state.lost,
+            states: 0,
+            key,
+        };
+        minimiser.acks = acks;
+        Cause {
+            finding,
+            promised,
+            lost: operations.iter().map(|number| self.descriptions.shape(*number)).collect(),
+            survivor: later.map(|number| self.descriptions.shape(number)),
+            half: survivor.is_some() && later.is_none(),
+            torn: torn.is_some(),
+            between: None,
+        }
+    }
+
+    /// What fails without the promises made since is not about promises, even where there are some.
+    fn without_promises(
+        &self,
+        minimiser: &mut Minimiser<'_, impl FnMut(&State) -> bool>,
+        key: &StateKey,
+        smallest: &[MicroOpId],
+        torn: Option<(Part, Torn)>,
+    ) {
+        let first = smallest.iter().filter_map(|id| minimiser.replay.part(*id)).min();
+        let Some(first) = first.or(torn.map(|(part, _)| part)) else { return };
+        let all = std::mem::replace(&mut minimiser.acks, self.promises.before(first.operation));
+        if minimiser.acks < all && !minimiser.fails(key) {
+            minimiser.acks = all;
+        }
+    }
+
+    /// The operation that should not have survived without what was lost; what was lost itself if
+    /// half of it survived.
+    fn survivor(
+        &self,
+        minimiser: &mut Minimiser<'_, impl FnMut(&State) -> bool>,
+        smallest: &[MicroOpId],
+    ) -> Option<u32> {
+        let replay = minimiser.replay;
+        let pending = &replay.pending;
+        let lost = pending.with_dependents(smallest.iter().copied());
+        let gone: BTreeSet<u32> =
+            lost.iter().filter_map(|id| replay.part(*id)).map(|part| part.operation).collect();
+        let main = smallest.first().and_then(|id| replay.part(*id))?;
+        let description = self.descriptions.description(main.operation)?;
+        // A name that shows the file without its contents is the usual culprit.
+        if matches!(description.kind, OperationKind::Write | OperationKind::Truncate) {
+            let shown = (main.operation + 1..=minimiser.point.operation).find(|number| {
+                self.descriptions.description(*number).is_some_and(|later| {
+                    matches!(later.kind, OperationKind::Rename | OperationKind::Link)
+                        && later.node == description.node
+                        && !gone.contains(number)
+                })
+            });
+            if shown.is_some() {
+                return shown;
+            }
+        }
+        if minimiser.fails(&StateKey {
+            point: minimiser.point,
+            kept: Kept::Only(Vec::new()),
+            torn: None,
+        }) {
+            // Either it was promised, or something that is durable counts on it.
+            return if self.is_promised(main.operation, minimiser.acks) {
+                None
+            } else {
+                (main.operation + 1..=minimiser.point.operation).find(|number| {
+                    let durable =
+                        pending.micro_ops.iter().all(|micro_op| micro_op.part.operation != *number);
+                    let description = self.descriptions.description(*number);
+                    durable
+                        && description.is_some_and(|description| {
+                            !matches!(description.kind, OperationKind::Other | OperationKind::Sync)
+                        })
+                })
+            };
+        }
+        // All that is left of an operation: what its parts are is nobody's business.
+        let mut later: Vec<(u32, Vec<MicroOpId>)> = Vec::new();
+        let left = pending.micro_ops.iter().filter(|micro_op| !lost.contains(&micro_op.id));
+        for micro_op in left.filter(|micro_op| micro_op.part.operation >= main.operation) {
+            match later.last_mut() {
+                Some((number, parts)) if *number == micro_op.part.operation => {
+                    parts.push(micro_op.id)
+                }
+                _ => later.push((micro_op.part.operation, vec![micro_op.id])),
+            }
+        }
+        later.into_iter().find_map(|(number, mut parts)| {
+            parts.extend(smallest);
+            (!minimiser.fails_without(&parts, None)).then_some(number)
+        })
+    }
+
+    fn nothing_lost(&self, point: Point) -> Cause {
+        let number = point.operation;
+        let mut sentence = self.descriptions.of_moment(number);
+        if let Some(label) = self.promises.label(point) {
+            sentence += &format!(" (after label `{label}`)");
+        }
+        let files = self
+            .descriptions
+            .description(number)
+            .map(|description| description.path.clone())
+            .into_iter()
+            .collect();
+        Cause {
+            finding: Finding {
+                id: String::new(),
+                sentence,
+                files,
+                lost_operations: Vec::new(),
+                states: 0,
+                key: StateKey { point, kept: Kept::Everything, torn: None },
+            },
+            lost: BTreeSet::new(),
+            survivor: None,
+            half: false,
+            promised: false,
+            torn: false,
+            between: Some((self.descriptions.shape(number), self.descriptions.shape(number + 1))),
+        }
+    }
+}
+
+impl Occurrence {
+    fn minimiser<'a, F: FnMut(&State) -> bool>(
+        &'a self,
+        promises: &'a Promises,
+        fails: &'a mut F,
+    ) -> Minimiser<'a, F> {
+        Minimiser::new(promises, &self.replay, (self.point, self.acks), fails)
+    }
+}
+
+#[cfg(test)]
+mod tests;

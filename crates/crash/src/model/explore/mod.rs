@@ -1,0 +1,547 @@
+//! Every crash state worth checking, each once.
+//!
+//! Two states are one if no check can tell their trees apart. A state that can come about at several
+//! points is checked at the last of them: there the program has promised most, so that a check of
+//! promises that passes there passes at the others. (A check that nothing is there *too early* is
+//! weaker at the last point; it is not what acknowledgements are for.) That needs a first pass over
+//! all states, which keeps digests only; a second one builds those that are checked, class by
+//! class, so that a spent budget has seen the classes with most yield.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::glob::Glob;
+use crate::model::explore::state_class::{SECTOR, StateClass, Survivors, WINDOW, Window};
+use crate::model::micro_op::dir_entries;
+use crate::model::path_text::quoted_path;
+use crate::model::profile::Model;
+use crate::model::replay::{Point, Replay, operations, steps};
+use crate::model::state_key::{Kept, StateKey};
+use crate::model::tree::Tree;
+use crate::operation::{Action, Entry, Node, Recording, WriteSync};
+
+pub(super) mod state_class;
+
+/// A directory as a crash may leave it.
+#[derive(Clone, Debug)]
+pub struct State {
+    pub key: StateKey,
+    pub class: StateClass,
+    /// How many acknowledgements came before the crash.
+    pub acks: usize,
+    /// The label passed last.
+    pub label: Option<String>,
+    /// The operations that are lost in whole or in part, in order.
+    pub lost: Vec<u32>,
+    pub tree: Tree,
+}
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub classes: Vec<StateClass>,
+    /// How many of the newest parts are lost or kept one by one.
+    pub near: usize,
+    /// How many pairs a point may have; the seed decides which.
+    pub pairs: usize,
+    pub seed: u64,
+    /// Files whose bytes are worth nothing after a power loss, such as `*-shm`.
+    pub volatile: Vec<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            classes: StateClass::ALL.to_vec(),
+            near: 12,
+            pairs: 6,
+            seed: 0,
+            volatile: Vec::new(),
+        }
+    }
+}
+
+/// What was looked at, and what was not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    pub operations: u32,
+    pub points: u64,
+    /// By class in the order of [`StateClass::ALL`], before equal states are taken for one.
+    pub raw: [u64; 6],
+    pub distinct: [u64; 6],
+    /// Pairs beyond the limit; [`Options::seed`] decides which.
+    pub pairs_left_out: u64,
+    pub seed: u64,
+    /// Points with parts too old to be lost one by one.
+    pub points_with_older_parts: u64,
+    /// Files that are mapped and never synced, or named volatile: lost in every power loss.
+    pub volatile_files: Vec<PathBuf>,
+    /// What was looked at.
+    pub classes: Vec<StateClass>,
+}
+
+impl Coverage {
+    pub fn states(&self) -> u64 {
+        self.raw.iter().sum()
+    }
+
+    pub fn distinct_states(&self) -> u64 {
+        self.distinct.iter().sum()
+    }
+}
+
+impl fmt::Display for Coverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}, {}, {}, {} distinct (",
+            count(self.operations.into(), "operation"),
+            count(self.points, "point"),
+            count(self.states(), "state"),
+            self.distinct_states()
+        )?;
+        for (at, class) in self.classes.iter().enumerate() {
+            let comma = if at == 0 { "" } else { ", " };
+            write!(f, "{comma}{} {}", class.name(), self.distinct[*class as usize])?;
+        }
+        f.write_str(")")?;
+        if self.classes.contains(&StateClass::Torn) {
+            write!(f, ", torn at {SECTOR} B")?;
+        }
+        if self.pairs_left_out > 0 {
+            let pairs = count(self.pairs_left_out, "pair");
+            write!(f, "; left out: {pairs} (seed {})", self.seed)?;
+        }
+        if self.points_with_older_parts > 0 {
+            let points = count(self.points_with_older_parts, "point");
+            write!(f, "; at {points} older operations were only lost together")?;
+        }
+        if !self.volatile_files.is_empty() {
+            let files = self.volatile_files.iter().take(VOLATILE_SHOWN);
+            let mut files: Vec<String> = files.map(|path| quoted_path(path)).collect();
+            if let Some(more @ 1..) = self.volatile_files.len().checked_sub(VOLATILE_SHOWN) {
+                files.push(format!("{more} more"));
+            }
+            write!(f, "; lost whole in every power loss: {}", files.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+/// How many names of files a line has room for.
+const VOLATILE_SHOWN: usize = 5;
+
+fn count(number: u64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+/// The states, in the order in which to check them. The first pass is made by [`States::new`].
+pub struct States<'a> {
+    recording: &'a Recording,
+    model: Model,
+    options: Options,
+    volatile: HashSet<Node>,
+    promises: Promises,
+    coverage: Coverage,
+    /// By digest: where it is checked.
+    chosen: HashMap<u128, (Point, StateClass)>,
+    /// By class: the digest of each state, in the order in which they are made.
+    digests: Vec<Vec<u128>>,
+    ready: std::vec::IntoIter<State>,
+    pass: Option<Pass<'a>>,
+    classes: std::vec::IntoIter<StateClass>,
+}
+
+struct Pass<'a> {
+    class: StateClass,
+    replay: Replay,
+    steps: Box<dyn Iterator<Item = crate::model::replay::Step<'a>> + Send + 'a>,
+    begun: bool,
+    at: usize,
+}
+
+impl<'a> States<'a> {
+    pub fn new(recording: &'a Recording, model: Model, options: Options) -> Result<Self, BadGlob> {
+        let mut options = options;
+        options.classes.sort_unstable();
+        options.classes.dedup();
+        if model == Model::Kill {
+            options.classes.retain(|class| *class == StateClass::Prefix);
+        }
+        let volatile = volatile(recording, &options)?;
+        let classes = options.classes.clone().into_iter();
+        let mut states = Self {
+            recording,
+            model,
+            volatile,
+            promises: Promises::new(recording),
+            coverage: Coverage::default(),
+            chosen: HashMap::new(),
+            digests: vec![Vec::new(); StateClass::ALL.len()],
+            ready: Vec::new().into_iter(),
+            pass: None,
+            classes,
+            options,
+        };
+        states.survey();
+        Ok(states)
+    }
+
+    pub fn coverage(&self) -> &Coverage {
+        &self.coverage
+    }
+
+    fn survey(&mut self) {
+        self.coverage.volatile_files = names(self.recording, &self.volatile);
+        self.coverage.classes.clone_from(&self.options.classes);
+        self.coverage.seed = self.options.seed;
+        let mut replay = Replay::new(self.recording, self.model);
+        self.look(&replay, Point::START);
+        let steps: Vec<_> = steps(self.recording, &self.volatile).collect();
+        for step in steps {
+            replay.step(&step);
+            replay.pending.freeze(WINDOW);
+            self.look(&replay, step.point);
+        }
+        for (_, class) in self.chosen.values() {
+            self.coverage.distinct[*class as usize] += 1;
+        }
+    }
+
+    fn look(&mut self, replay: &Replay, point: Point) {
+        self.coverage.operations = point.operation;
+        self.coverage.points += 1;
+        self.coverage.points_with_older_parts += u64::from(replay.pending.frozen > 0);
+        let window = Window::new(replay);
+        for class in self.options.classes.clone() {
+            let (choices, left_out) = self.choices(&window, class, point);
+            self.coverage.pairs_left_out += left_out as u64;
+            for choice in choices {
+                let digest = window.build(choice).digest();
+                self.coverage.raw[class as usize] += 1;
+                self.digests[class as usize].push(digest);
+                let best = self.chosen.entry(digest).or_insert((point, class));
+                if point > best.0 {
+                    *best = (point, class);
+                }
+            }
+        }
+    }
+
+    fn choices(
+        &self,
+        window: &Window<'_>,
+        class: StateClass,
+        point: Point,
+    ) -> (Vec<Survivors>, usize) {
+        let mut choices = window.choices(class, self.options.near, point);
+        let limit = self.options.pairs;
+        if class != StateClass::Pair || choices.len() <= limit {
+            return (choices, 0);
+        }
+        let left_out = choices.len() - limit;
+        let mut random = Random::new(self.options.seed, point);
+        for at in 0..limit {
+            let other = at + (random.next() % (choices.len() - at) as u64) as usize;
+            choices.swap(at, other);
+        }
+        choices.truncate(limit);
+        (choices, left_out)
+    }
+
+    /// The states of the point where the pass stands that are checked there.
+    fn fill(&mut self, pass: &mut Pass<'a>, point: Point) {
+        let window = Window::new(&pass.replay);
+        let mut ready = Vec::new();
+        for choice in self.choices(&window, pass.class, point).0 {
+            let digest = self.digests[pass.class as usize][pass.at];
+            pass.at += 1;
+            if self.chosen.get(&digest) == Some(&(point, pass.class)) {
+                self.chosen.remove(&digest);
+                let key = window.key(choice, point);
+                ready.push(self.promises.state(
+                    &pass.replay,
+                    key,
+                    pass.class,
+                    window.build(choice),
+                ));
+            }
+        }
+        self.ready = ready.into_iter();
+    }
+}
+
+impl Iterator for States<'_> {
+    type Item = State;
+
+    fn next(&mut self) -> Option<State> {
+        loop {
+            if let Some(state) = self.ready.next() {
+                return Some(state);
+            }
+            let mut pass = match self.pass.take() {
+                Some(pass) => pass,
+                None => Pass {
+                    class: self.classes.next()?,
+                    replay: Replay::new(self.recording, self.model),
+                    steps: Box::new(
+                        steps(self.recording, &self.volatile).collect::<Vec<_>>().into_iter(),
+                    ),
+                    begun: false,
+                    at: 0,
+                },
+            };
+            let point = if pass.begun {
+                let Some(step) = pass.steps.next() else { continue };
+                pass.replay.step(&step);
+                pass.replay.pending.freeze(WINDOW);
+                step.point
+            } else {
+                pass.begun = true;
+                Point::START
+            };
+            self.fill(&mut pass, point);
+            self.pass = Some(pass);
+        }
+    }
+}
+
+/// The state that a key names, or none if the recording has no such point.
+pub fn rebuild(
+    recording: &Recording,
+    model: Model,
+    options: &Options,
+    key: &StateKey,
+) -> Result<Option<State>, BadGlob> {
+    let volatile = volatile(recording, options)?;
+    Ok(replay_until(recording, model, &volatile, key.point).map(|replay| {
+        let tree = replay.build(key);
+        Promises::new(recording).state(&replay, key.clone(), class_of(key), tree)
+    }))
+}
+
+pub(crate) fn replay_until(
+    recording: &Recording,
+    model: Model,
+    volatile: &HashSet<Node>,
+    point: Point,
+) -> Option<Replay> {
+    let mut replay = Replay::new(recording, model);
+    if point == Point::START {
+        return Some(replay);
+    }
+    for step in steps(recording, volatile) {
+        replay.step(&step);
+        if step.point == point {
+            return Some(replay);
+        }
+    }
+    None
+}
+
+fn class_of(key: &StateKey) -> StateClass {
+    match &key.kept {
+        _ if key.torn.is_some() => StateClass::Torn,
+        Kept::Everything => StateClass::Prefix,
+        Kept::Only(parts) if parts.is_empty() => StateClass::LoseAll,
+        Kept::Only(_) => StateClass::KeepOne,
+        Kept::AllBut(_) => StateClass::DropOne,
+    }
+}
+
+/// What had been said when the crash came.
+#[derive(Clone, Debug)]
+pub(crate) struct Promises {
+    /// By operation, from 0: acknowledgements before the next one.
+    acks: Vec<usize>,
+    labels: Vec<Option<String>>,
+}
+
+impl Promises {
+    pub(crate) fn new(recording: &Recording) -> Self {
+        let (mut acks, mut label) = (0, None);
+        let mut promises = Self { acks: Vec::new(), labels: Vec::new() };
+        for entry in &recording.entries {
+            match entry {
+                Entry::Operation(_) => {
+                    promises.acks.push(acks);
+                    promises.labels.push(label.clone());
+                }
+                Entry::Label(text) => label = Some(text.clone()),
+                Entry::Acknowledgement(_) => acks += 1,
+            }
+        }
+        promises.acks.push(acks);
+        promises.labels.push(label);
+        promises
+    }
+
+    /// How many acknowledgements came before an operation.
+    pub(crate) fn before(&self, operation: u32) -> usize {
+        let at = (operation as usize).checked_sub(1);
+        at.and_then(|at| self.acks.get(at)).copied().unwrap_or(0)
+    }
+
+    /// How many came before the operation after this one.
+    pub(crate) fn by(&self, operation: u32) -> usize {
+        self.acks.get(operation as usize).copied().unwrap_or(0)
+    }
+
+    /// The last operation before the next acknowledgement after this one.
+    pub(crate) fn until(&self, operation: u32) -> u32 {
+        let said = self.before(operation);
+        self.acks.partition_point(|acks| *acks <= said) as u32
+    }
+
+    /// The label passed last before a crash.
+    pub(crate) fn label(&self, point: Point) -> Option<&str> {
+        self.labels.get(said(point))?.as_deref()
+    }
+
+    pub(crate) fn state(
+        &self,
+        replay: &Replay,
+        key: StateKey,
+        class: StateClass,
+        tree: Tree,
+    ) -> State {
+        let said = said(key.point);
+        let mut lost: Vec<u32> = replay
+            .pending
+            .micro_ops
+            .iter()
+            .map(|micro_op| micro_op.part)
+            .filter(|part| match &key.kept {
+                _ if key.torn.is_some_and(|(torn, _)| torn == *part) => true,
+                Kept::Everything => false,
+                Kept::AllBut(parts) => parts.binary_search(part).is_ok(),
+                Kept::Only(parts) => parts.binary_search(part).is_err(),
+            })
+            .map(|part| part.operation)
+            .collect();
+        lost.dedup();
+        State {
+            acks: self.acks.get(said).copied().unwrap_or(0),
+            label: self.labels.get(said).cloned().flatten(),
+            key,
+            class,
+            lost,
+            tree,
+        }
+    }
+}
+
+/// Before an operation is done nothing that follows it has been said.
+fn said(point: Point) -> usize {
+    point.operation as usize - usize::from(point.during)
+}
+
+/// A pattern of [`Options::volatile`] is none.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BadGlob {
+    pub pattern: String,
+    pub reason: &'static str,
+}
+
+impl fmt::Display for BadGlob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is no pattern: {}", self.pattern, self.reason)
+    }
+}
+
+impl std::error::Error for BadGlob {}
+
+/// Files named volatile, and files that are written through a mapping and never synced: nobody who
+/// writes those counts on them, and their pages would be most of what can be lost.
+pub(crate) fn volatile(recording: &Recording, options: &Options) -> Result<HashSet<Node>, BadGlob> {
+    let mut globs = Vec::new();
+    for pattern in &options.volatile {
+        let glob =
+            Glob::parse(pattern).map_err(|reason| BadGlob { pattern: pattern.clone(), reason })?;
+        globs.push(glob);
+    }
+    let (mut mapped, mut synced, mut named) = (HashSet::new(), HashSet::new(), HashSet::new());
+    let mut synced_all = false;
+    let mut tree = Tree::new(&recording.initial);
+    for (_, operation) in operations(recording) {
+        match &operation.action {
+            Action::Write { node, mapped: by_mapping, sync, .. } => {
+                if *by_mapping {
+                    mapped.insert(*node);
+                }
+                if *sync != WriteSync::None {
+                    synced.insert(*node);
+                }
+                if !globs.is_empty()
+                    && !named.contains(node)
+                    && let Some(path) = tree.path(*node)
+                    && globs.iter().any(|glob| glob.matches(&path.to_string_lossy()))
+                {
+                    named.insert(*node);
+                }
+            }
+            Action::Sync { node, .. } | Action::SyncPart { node, .. } => {
+                synced.insert(*node);
+            }
+            Action::SyncAll => synced_all = true,
+            _ => {}
+        }
+        if !globs.is_empty() && !matches!(operation.action, Action::Write { .. }) {
+            tree.apply(&operation.action);
+        }
+    }
+    if !synced_all {
+        named.extend(mapped.difference(&synced));
+    }
+    Ok(named)
+}
+
+/// What some files were called last, in order.
+fn names(recording: &Recording, nodes: &HashSet<Node>) -> Vec<PathBuf> {
+    if nodes.is_empty() {
+        return Vec::new();
+    }
+    let mut tree = Tree::new(&recording.initial);
+    let mut names = HashMap::new();
+    let mut note = |tree: &Tree| {
+        for node in nodes {
+            if let Some(path) = tree.path(*node) {
+                names.insert(*node, path);
+            }
+        }
+    };
+    note(&tree);
+    for (_, operation) in operations(recording) {
+        if !matches!(operation.action, Action::Write { .. }) {
+            tree.apply(&operation.action);
+        }
+        if !dir_entries(&operation.action).is_empty() {
+            note(&tree);
+        }
+    }
+    let nameless = || PathBuf::from("(removed file)");
+    let mut names: Vec<_> =
+        nodes.iter().map(|node| names.remove(node).unwrap_or_else(nameless)).collect();
+    names.sort();
+    names
+}
+
+/// `SplitMix64`: the same pairs for the same seed everywhere.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64, point: Point) -> Self {
+        let at = (u64::from(point.operation) << 1) | u64::from(point.during);
+        Self(seed ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,236 @@
+//! The crash states worth a look at one point, by class.
+//!
+//! It looks at the newest parts only, at most [`WINDOW`] of them; older ones survive together or
+//! are lost together. Every choice is closed under what the profile requires.
+
+use crate::model::micro_op::{Effect, MicroOp, Part, Torn, apply_all};
+use crate::model::replay::{Point, Replay};
+use crate::model::state_key::{Kept, StateKey};
+use crate::model::tree::Tree;
+use crate::model::tree::file_content::PAGE;
+
+pub(crate) const WINDOW: usize = 60;
+pub const SECTOR: u64 = 512;
+
+/// How a crash state was chosen. In order of what they yield.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum StateClass {
+    /// Everything up to the point is there.
+    Prefix,
+    /// Nothing that was not synced is there.
+    LoseAll,
+    /// One part is lost, with what cannot be without it.
+    DropOne,
+    /// One part survives, with what it needs.
+    KeepOne,
+    /// The newest write is torn.
+    Torn,
+    /// Two parts are lost.
+    Pair,
+}
+
+impl StateClass {
+    pub const ALL: [Self; 6] =
+        [Self::Prefix, Self::LoseAll, Self::DropOne, Self::KeepOne, Self::Torn, Self::Pair];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Prefix => "prefix",
+            Self::LoseAll => "lose-all",
+            Self::DropOne => "drop-one",
+            Self::KeepOne => "keep-one",
+            Self::Torn => "torn",
+            Self::Pair => "pairs",
+        }
+    }
+}
+
+/// What survives at one point.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Survivors {
+    Everything,
+    /// Of the window the parts in the mask, of what is older all or nothing.
+    Parts {
+        older: bool,
+        mask: u64,
+        torn: Option<(usize, Torn)>,
+    },
+}
+
+/// The newest parts at a point and what they need of each other.
+pub(crate) struct Window<'a> {
+    replay: &'a Replay,
+    micro_ops: &'a [MicroOp],
+    /// By part: what it needs in the window, itself included.
+    needs: Vec<u64>,
+    /// By part: what needs it, itself included.
+    dependents: Vec<u64>,
+    /// The parts that need something older.
+    rooted: u64,
+    all: u64,
+}
+
+impl<'a> Window<'a> {
+    /// The replay has frozen all but [`WINDOW`] parts.
+    pub(crate) fn new(replay: &'a Replay) -> Self {
+        let pending = &replay.pending;
+        let micro_ops = &pending.micro_ops[pending.frozen..];
+        let mut needs = vec![0_u64; micro_ops.len()];
+        let mut rooted = 0_u64;
+        for (at, micro_op) in micro_ops.iter().enumerate() {
+            needs[at] = 1 << at;
+            for id in &micro_op.requires {
+                match pending.position(*id) {
+                    Some(position) if position < pending.frozen => rooted |= 1 << at,
+                    Some(position) => needs[at] |= 1 << (position - pending.frozen),
+                    None => {}
+                }
+            }
+        }
+        // Needs point backwards, but for parts of one operation: two rounds reach everything.
+        for _ in 0..2 {
+            for at in 0..micro_ops.len() {
+                let mut reached = needs[at];
+                for other in bits(needs[at]) {
+                    reached |= needs[other];
+                }
+                needs[at] = reached;
+            }
+        }
+        let mut dependents = vec![0_u64; micro_ops.len()];
+        for (at, needed) in needs.iter().enumerate() {
+            for other in bits(*needed) {
+                dependents[other] |= 1 << at;
+            }
+            if needed & rooted != 0 {
+                rooted |= 1 << at;
+            }
+        }
+        let all = if micro_ops.is_empty() { 0 } else { u64::MAX >> (64 - micro_ops.len()) };
+        Self { replay, micro_ops, needs, dependents, rooted, all }
+    }
+
+    pub(crate) fn choices(&self, class: StateClass, near: usize, point: Point) -> Vec<Survivors> {
+        let kept = |older, mask| Survivors::Parts { older, mask, torn: None };
+        let first = self.micro_ops.len().saturating_sub(near);
+        match class {
+            StateClass::Prefix => vec![Survivors::Everything],
+            StateClass::LoseAll => vec![kept(false, 0)],
+            StateClass::DropOne => {
+                let older =
+                    (self.replay.pending.frozen > 0).then(|| kept(false, self.all & !self.rooted));
+                let ones = (first..self.micro_ops.len())
+                    .map(|at| kept(true, self.all & !self.dependents[at]));
+                older.into_iter().chain(ones).collect()
+            }
+            StateClass::KeepOne => (first..self.micro_ops.len())
+                .map(|at| kept(self.rooted & self.needs[at] != 0, self.needs[at]))
+                .collect(),
+            StateClass::Torn => self.torn(point),
+            StateClass::Pair => {
+                let first = self.micro_ops.len().saturating_sub(near.div_ceil(2));
+                (first..self.micro_ops.len())
+                    .flat_map(|one| (one + 1..self.micro_ops.len()).map(move |two| (one, two)))
+                    // If one takes the other along it is no pair.
+                    .filter(|(one, two)| self.dependents[*one] & (1 << two) == 0)
+                    .map(|(one, two)| {
+                        kept(true, self.all & !self.dependents[one] & !self.dependents[two])
+                    })
+                    .collect()
+            }
+        }
+    }
+
+    /// The newest operation, if it is a write, torn at its first, middle and last bound.
+    fn torn(&self, point: Point) -> Vec<Survivors> {
+        let mut choices = Vec::new();
+        for (at, micro_op) in self.micro_ops.iter().enumerate() {
+            let Effect::Bytes { pieces, fresh, .. } = &micro_op.effect else { continue };
+            let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { continue };
+            if micro_op.part.operation != point.operation {
+                continue;
+            }
+            // New blocks that grow the file are bound to their size.
+            let size = bits(self.needs[at]).find(|other| {
+                matches!(self.micro_ops[*other].effect, Effect::Size { .. })
+                    && self.needs[*other] & (1 << at) != 0
+            });
+            let tears = self.replay.tears(*fresh, size.is_some());
+            let unit = if tears.pages { PAGE as u64 } else { SECTOR };
+            let lost = self.dependents[at];
+            for cut in cuts(first.0, last.1, unit) {
+                let torn = |torn| Survivors::Parts {
+                    older: true,
+                    mask: self.all & !lost,
+                    torn: Some((at, torn)),
+                };
+                choices.push(torn(Torn::Head(cut)));
+                if tears.tail {
+                    choices.push(torn(Torn::Tail(cut)));
+                }
+            }
+        }
+        choices
+    }
+
+    pub(crate) fn build(&self, choice: Survivors) -> Tree {
+        let pending = &self.replay.pending;
+        let Survivors::Parts { older, mask, torn } = choice else { return pending.now.clone() };
+        let mut tree = if older { pending.settled.clone() } else { pending.base.clone() };
+        let kept: Vec<_> = self
+            .micro_ops
+            .iter()
+            .enumerate()
+            .filter_map(|(at, micro_op)| match torn {
+                Some((part, torn)) if part == at => Some((micro_op, Some(torn))),
+                _ => (mask & (1 << at) != 0).then_some((micro_op, None)),
+            })
+            .collect();
+        apply_all(&mut tree, &kept);
+        tree
+    }
+
+    pub(crate) fn key(&self, choice: Survivors, point: Point) -> StateKey {
+        let Survivors::Parts { older, mask, torn } = choice else {
+            return StateKey { point, kept: Kept::Everything, torn: None };
+        };
+        let older_parts = self.replay.pending.micro_ops[..self.replay.pending.frozen].iter();
+        let parts =
+            |mask: u64| -> Vec<Part> { bits(mask).map(|at| self.micro_ops[at].part).collect() };
+        let torn_bit = torn.map_or(0, |(at, _)| 1 << at);
+        let kept = mask & !torn_bit;
+        let lost = self.all & !mask & !torn_bit;
+        let frozen = self.replay.pending.frozen;
+        let kept_count = kept.count_ones() as usize + if older { frozen } else { 0 };
+        let lost_count = lost.count_ones() as usize + if older { 0 } else { frozen };
+        let kept = if kept_count < lost_count {
+            let older = older_parts.filter(|_| older).map(|micro_op| micro_op.part);
+            Kept::Only(older.chain(parts(kept)).collect())
+        } else {
+            let older = older_parts.filter(|_| !older).map(|micro_op| micro_op.part);
+            Kept::AllBut(older.chain(parts(lost)).collect())
+        };
+        let torn = torn.map(|(at, torn)| (self.micro_ops[at].part, torn));
+        StateKey { point, kept, torn }
+    }
+}
+
+fn cuts(from: u64, to: u64, unit: u64) -> Vec<u64> {
+    let first = (from / unit + 1) * unit;
+    let last = (to - 1) / unit * unit;
+    if first > last || last <= from {
+        return Vec::new();
+    }
+    let middle = (first + (last - first) / 2) / unit * unit;
+    let mut cuts = vec![first, middle, last];
+    cuts.dedup();
+    cuts
+}
+
+fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let at = mask.trailing_zeros() as usize;
+        mask &= mask.wrapping_sub(1);
+        (at < 64).then_some(at)
+    })
+}

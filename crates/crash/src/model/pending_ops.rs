@@ -1,0 +1,213 @@
+//! What is surely on disk, what may be, and what the program sees.
+//!
+//! It holds the parts of operations that nothing made durable so far and knows which need which; a
+//! profile says so when it adds them. It decides nothing itself.
+
+use std::collections::BTreeSet;
+
+use crate::model::micro_op::{Effect, MicroOp, MicroOpId, Part, apply_all};
+use crate::model::tree::Tree;
+use crate::operation::{Action, Node};
+
+#[derive(Clone, Debug)]
+pub(crate) struct PendingOps {
+    /// Survives every crash.
+    pub(crate) base: Tree,
+    /// What the program sees.
+    pub(crate) now: Tree,
+    /// `base` and the first `frozen` micro-operations.
+    pub(crate) settled: Tree,
+    pub(crate) micro_ops: Vec<MicroOp>,
+    pub(crate) frozen: usize,
+    next: MicroOpId,
+    part: Part,
+}
+
+impl PendingOps {
+    pub(crate) fn new(tree: Tree) -> Self {
+        Self {
+            base: tree.clone(),
+            now: tree.clone(),
+            settled: tree,
+            micro_ops: Vec::new(),
+            frozen: 0,
+            next: 1,
+            part: Part { operation: 0, index: 0 },
+        }
+    }
+
+    /// The next operation; its parts follow.
+    pub(crate) fn begin(&mut self, operation: u32) {
+        self.part = Part { operation, index: 0 };
+    }
+
+    /// The inode alone, without a name: nobody sees it, so it needs no rule.
+    pub(crate) fn create(&mut self, action: &Action) {
+        if let Action::Create { node, mode, kind, .. } = action {
+            let unnamed =
+                Action::Create { node: *node, mode: *mode, kind: kind.clone(), dir_entry: None };
+            self.base.apply(&unnamed);
+            self.settled.apply(&unnamed);
+        }
+    }
+
+    pub(crate) fn push(&mut self, effect: Effect, mut requires: Vec<MicroOpId>) -> MicroOpId {
+        requires.retain(|id| self.is_pending(*id));
+        requires.sort_unstable();
+        requires.dedup();
+        let id = self.next;
+        self.micro_ops.push(MicroOp { id, part: self.part, effect, requires });
+        self.next += 1;
+        self.part.index += 1;
+        id
+    }
+
+    /// Adds a need to the newest parts, for parts of one operation that need each other.
+    pub(crate) fn bind(&mut self, id: MicroOpId, needs: MicroOpId) {
+        if let Some(at) = self.position(id) {
+            self.micro_ops[at].requires.push(needs);
+        }
+    }
+
+    pub(crate) fn is_pending(&self, id: MicroOpId) -> bool {
+        self.position(id).is_some()
+    }
+
+    pub(crate) fn position(&self, id: MicroOpId) -> Option<usize> {
+        self.micro_ops.binary_search_by_key(&id, |micro_op| micro_op.id).ok()
+    }
+
+    /// Everything these need, they included.
+    pub(crate) fn with_needs(
+        &self,
+        ids: impl IntoIterator<Item = MicroOpId>,
+    ) -> BTreeSet<MicroOpId> {
+        let mut found = BTreeSet::new();
+        let mut open: Vec<MicroOpId> = ids.into_iter().collect();
+        while let Some(id) = open.pop() {
+            if let Some(at) = self.position(id)
+                && found.insert(id)
+            {
+                open.extend(&self.micro_ops[at].requires);
+            }
+        }
+        found
+    }
+
+    /// Everything that needs these, they included.
+    pub(crate) fn with_dependents(
+        &self,
+        ids: impl IntoIterator<Item = MicroOpId>,
+    ) -> BTreeSet<MicroOpId> {
+        let mut found: BTreeSet<MicroOpId> = ids.into_iter().collect();
+        loop {
+            let before = found.len();
+            for micro_op in &self.micro_ops {
+                if micro_op.requires.iter().any(|id| found.contains(id)) {
+                    found.insert(micro_op.id);
+                }
+            }
+            if found.len() == before {
+                return found;
+            }
+        }
+    }
+
+    /// These, and what they need, survive from now on. Gives back what they were.
+    pub(crate) fn absorb(&mut self, ids: impl IntoIterator<Item = MicroOpId>) -> Vec<MicroOp> {
+        let durable = self.with_needs(ids);
+        if durable.is_empty() {
+            return Vec::new();
+        }
+        let mut absorbed: Vec<MicroOp> = Vec::with_capacity(durable.len());
+        let mut left = Vec::with_capacity(self.micro_ops.len() - durable.len());
+        let mut frozen = 0;
+        for (at, micro_op) in std::mem::take(&mut self.micro_ops).into_iter().enumerate() {
+            if !durable.contains(&micro_op.id) {
+                left.push(micro_op);
+                continue;
+            }
+            overtake(&mut left, &micro_op);
+            frozen += usize::from(at < self.frozen);
+            absorbed.push(micro_op);
+        }
+        let all: Vec<_> = absorbed.iter().map(|micro_op| (micro_op, None)).collect();
+        apply_all(&mut self.base, &all);
+        if left.is_empty() {
+            self.settled = self.base.clone();
+        } else {
+            apply_all(&mut self.settled, &all[frozen..]);
+        }
+        self.frozen -= frozen;
+        self.micro_ops = left;
+        absorbed
+    }
+
+    /// Leaves at most `window` micro-operations to play with: the older ones survive or are lost together.
+    pub(crate) fn freeze(&mut self, window: usize) {
+        while self.micro_ops.len() - self.frozen > window {
+            let operation = self.micro_ops[self.frozen].part.operation;
+            // The parts of one operation may need each other and stay together.
+            while let Some(micro_op) = self.micro_ops.get(self.frozen)
+                && micro_op.part.operation == operation
+            {
+                micro_op.apply(&mut self.settled);
+                self.frozen += 1;
+            }
+        }
+    }
+
+    /// Whether the size of a file depends on what survives.
+    pub(crate) fn size_is_open(&self, node: Node) -> bool {
+        self.of_node(node).any(|micro_op| {
+            matches!(micro_op.effect, Effect::Size { .. } | Effect::Inode(Action::Truncate { .. }))
+        })
+    }
+
+    pub(crate) fn of_node(&self, node: Node) -> impl Iterator<Item = &MicroOp> {
+        self.micro_ops.iter().filter(move |micro_op| micro_op.node() == Some(node))
+    }
+}
+
+/// `durable` comes after the micro-operations in `left` and will be on disk before them: what it wipes out
+/// must not come back when they are applied to it.
+fn overtake(left: &mut [MicroOp], durable: &MicroOp) {
+    let (node, from, to, shrinks) = match &durable.effect {
+        Effect::Inode(Action::Truncate { node, size }) => (*node, *size, u64::MAX, true),
+        Effect::Inode(Action::Zero { node, offset, length, .. }) => {
+            (*node, *offset, offset.saturating_add(*length), false)
+        }
+        Effect::Bytes { node, pieces, .. } => {
+            for (from, to) in pieces.clone() {
+                overtake_range(left, *node, from, to);
+            }
+            return;
+        }
+        _ => return,
+    };
+    overtake_range(left, node, from, to);
+    if shrinks {
+        for micro_op in left {
+            match &mut micro_op.effect {
+                Effect::Size { node: one, size } if *one == node => *size = 0,
+                Effect::Inode(
+                    Action::Truncate { node: one, .. } | Action::Allocate { node: one, .. },
+                ) if *one == node => {
+                    micro_op.effect = Effect::Flush { node };
+                }
+                Effect::Inode(Action::Zero { node: one, keep_size, .. }) if *one == node => {
+                    *keep_size = true;
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn overtake_range(left: &mut [MicroOp], node: Node, from: u64, to: u64) {
+    for micro_op in left {
+        if micro_op.node() == Some(node) {
+            micro_op.trim(from, to);
+        }
+    }
+}

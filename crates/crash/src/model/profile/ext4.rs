@@ -1,0 +1,503 @@
+//! ext4 with its default mount options: data=ordered, delayed allocation, `auto_da_alloc`, no fast
+//! commits.
+//!
+//! Everything that goes through the journal is a chain: a part survives only with all before it.
+//! Bytes go their own way. Bytes in blocks that are on disk already may be lost or kept freely;
+//! bytes that need a new block come with the block, after everything the journal had when they
+//! were written, and the size grows with them.
+//!
+//! A timer may write back or commit at any moment, so nothing is ever known *not* to be on disk.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::model::micro_op::{Effect, MicroOp, MicroOpId, edges, inner};
+use crate::model::pending_ops::PendingOps;
+use crate::model::tree::file_content::PAGE;
+use crate::operation::{Action, Node, WriteSync};
+
+/// From and to, in order.
+type Ranges = Vec<(u64, u64)>;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ext4 {
+    /// What the journal has and nothing committed, in order.
+    journal: Vec<MicroOpId>,
+    inodes: HashMap<Node, Inode>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Inode {
+    /// Blocks that are surely allocated and written.
+    mapped: BTreeSet<u64>,
+    /// Pages whose blocks were allocated ahead of their bytes: nothing about them is delayed.
+    allocated: Vec<std::ops::Range<u64>>,
+    /// The pages with writes that are not durable.
+    dirty: BTreeMap<u64, Dirty>,
+    /// The last growth by a write, and to what size.
+    grown: Option<(MicroOpId, u64)>,
+    /// The zeros after the last cut inside a page: whoever grows the file past them shows them.
+    cut: Option<MicroOpId>,
+    /// Emptied since it was last closed: what is written next is allocated at close.
+    emptied: bool,
+    /// The last part of the journal that `fsync` waits for.
+    changed: Option<MicroOpId>,
+    /// The last part of the journal that `fdatasync` waits for.
+    resized: Option<MicroOpId>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Dirty {
+    /// The write that needed the block, if it was not there.
+    first: MicroOpId,
+    /// A page goes to disk whole, so the writes before it come along.
+    last: MicroOpId,
+}
+
+impl Ext4 {
+    pub(crate) fn new(pending: &PendingOps) -> Self {
+        let mut inodes = HashMap::new();
+        for found in pending.base.walk() {
+            if let Some(file) = pending.base.file(found.node) {
+                let mapped = file.extents().map(|(offset, _)| block(offset)).collect();
+                inodes.insert(found.node, Inode { mapped, ..Inode::default() });
+            }
+        }
+        Self { journal: Vec::new(), inodes }
+    }
+
+    pub(crate) fn step(&mut self, pending: &mut PendingOps, action: &Action) {
+        match action {
+            Action::Create { node, dir_entry, .. } => {
+                pending.create(action);
+                if let Some(dir_entry) = dir_entry {
+                    let link = Action::Link { node: *node, dir_entry: dir_entry.clone() };
+                    let id = self.log(pending, Effect::Name(link), Vec::new());
+                    self.inode(*node).resized = Some(id);
+                    self.touch(id, &[*node, dir_entry.directory]);
+                }
+            }
+            Action::Link { node, dir_entry } | Action::Remove { node, dir_entry } => {
+                let id = self.log(pending, Effect::Name(action.clone()), Vec::new());
+                self.touch(id, &[*node, dir_entry.directory]);
+            }
+            Action::Rename { node, from, to, replaced } => {
+                let flushed = match replaced {
+                    Some(_) => self.delayed(pending, *node),
+                    None => Vec::new(),
+                };
+                let id = self.log(pending, Effect::Name(action.clone()), flushed);
+                self.touch(id, &[*node, from.directory, to.directory]);
+                if let Some(replaced) = replaced {
+                    self.touch(id, &[*replaced]);
+                }
+            }
+            Action::Exchange { first, first_entry, second, second_entry } => {
+                let id = self.log(pending, Effect::Name(action.clone()), Vec::new());
+                let nodes = [*first, *second, first_entry.directory, second_entry.directory];
+                self.touch(id, &nodes);
+            }
+            Action::Write { node, offset, data, .. } => {
+                self.write(pending, *node, *offset, data);
+            }
+            Action::Truncate { node, size } => {
+                let old = pending.now.file(*node).map_or(0, |file| file.size());
+                let cut = self.zeros(pending, *node, &edges(*size, u64::MAX, old));
+                let id = self.change(pending, *node, action);
+                let inode = self.inode(*node);
+                inode.cut = cut.or(inode.cut);
+                inode.resized = Some(id);
+                inode.emptied |= *size == 0;
+                inode.forget(size.div_ceil(PAGE as u64)..u64::MAX);
+            }
+            Action::Allocate { node, offset, length, .. } => {
+                let id = self.change(pending, *node, action);
+                let inode = self.inode(*node);
+                inode.resized = Some(id);
+                inode.allocate(*offset, offset.saturating_add(*length));
+            }
+            Action::Zero { node, offset, length, hole, .. } => {
+                let end = offset.saturating_add(*length);
+                let size = pending.now.file(*node).map_or(0, |file| file.size());
+                if *hole && *offset >= size {
+                    return;
+                }
+                if pending.size_is_open(*node) {
+                    // The size up to its end is in the journal before the blocks go, whether or
+                    // not the bytes in front of it are on disk.
+                    let size = Effect::Size { node: *node, size: end.min(size) };
+                    self.log(pending, size, Vec::new());
+                }
+                self.zeros(pending, *node, &edges(*offset, end, size));
+                let id = self.change(pending, *node, &inner(action, size));
+                let inode = self.inode(*node);
+                inode.resized = Some(id);
+                // The last block of a file goes although the hole ends inside it.
+                let last = if end >= size { size.div_ceil(PAGE as u64) } else { block(end) };
+                inode.forget(offset.div_ceil(PAGE as u64)..last);
+                if !*hole {
+                    inode.allocate(*offset, end);
+                }
+            }
+            Action::Mode { node, .. } | Action::Attribute { node, .. } => {
+                self.change(pending, *node, action);
+            }
+            Action::Sync { node, data_only } => self.sync(pending, *node, *data_only),
+            Action::SyncPart { node, offset, length } => {
+                self.sync_part(pending, *node, *offset, *length, true);
+            }
+            Action::SyncAll => {
+                let all: Vec<MicroOpId> =
+                    pending.micro_ops.iter().map(|micro_op| micro_op.id).collect();
+                self.durable(pending, all);
+            }
+            Action::Close { node } => {
+                if std::mem::take(&mut self.inode(*node).emptied) {
+                    let flushed = self.delayed(pending, *node);
+                    if !flushed.is_empty() {
+                        self.log(pending, Effect::Flush { node: *node }, flushed);
+                    }
+                }
+            }
+            Action::SyncRange { .. } => {}
+        }
+    }
+
+    /// Adds to the end of the journal.
+    fn log(
+        &mut self,
+        pending: &mut PendingOps,
+        effect: Effect,
+        mut requires: Vec<MicroOpId>,
+    ) -> MicroOpId {
+        requires.extend(self.journal.last());
+        let id = pending.push(effect, requires);
+        self.journal.push(id);
+        id
+    }
+
+    fn change(&mut self, pending: &mut PendingOps, node: Node, action: &Action) -> MicroOpId {
+        let size = pending.now.file(node).map_or(0, |file| file.size());
+        let grows = match action {
+            // On disk the file may be shorter than the program sees it.
+            Action::Truncate { size: new, .. } => *new > size || pending.size_is_open(node),
+            Action::Allocate { keep_size, .. } | Action::Zero { keep_size, .. } => !keep_size,
+            _ => false,
+        };
+        let cut = self.inode(node).cut.filter(|_| grows).into_iter().collect();
+        let id = self.log(pending, Effect::Inode(action.clone()), cut);
+        self.touch(id, &[node]);
+        id
+    }
+
+    /// Zeros in pages that stay. Holes are zeros already.
+    fn zeros(
+        &mut self,
+        pending: &mut PendingOps,
+        node: Node,
+        ranges: &[(u64, u64)],
+    ) -> Option<MicroOpId> {
+        let inode = self.inodes.entry(node).or_default();
+        let mut last = None;
+        for (from, to) in ranges {
+            for piece in inode.pieces(*from, *to).0 {
+                let requires = inode.last_writes(&[piece]);
+                let id = pending.push(Effect::zeros(node, piece.0, piece.1), requires);
+                inode.dirtied(&[piece], id);
+                last = Some(id);
+            }
+        }
+        last
+    }
+
+    fn touch(&mut self, id: MicroOpId, nodes: &[Node]) {
+        for node in nodes {
+            self.inode(*node).changed = Some(id);
+        }
+    }
+
+    fn write(&mut self, pending: &mut PendingOps, node: Node, offset: u64, data: &Arc<[u8]>) {
+        if data.is_empty() {
+            return;
+        }
+        let end = offset.saturating_add(data.len() as u64);
+        let size = pending.now.file(node).map_or(0, |file| file.size());
+        let inode = self.inodes.entry(node).or_default();
+        let (known, fresh) = inode.pieces(offset, end);
+        let bytes = |pieces: Vec<(u64, u64)>, fresh| Effect::Bytes {
+            node,
+            offset,
+            data: data.clone(),
+            pieces,
+            fresh,
+        };
+        if let Some(&(_, known_end)) = known.last() {
+            let requires = inode.last_writes(&known);
+            if known_end > size {
+                // Growth inside a block that exists: the journal has the size at once, and nothing
+                // makes the bytes come first.
+                let growth = Effect::Size { node, size: known_end };
+                let tail = block(known_end - 1);
+                let before = self.journal.last().copied();
+                let before = before.into_iter().chain(inode.grown.map(|(id, _)| id));
+                let before = before.chain(inode.cut);
+                let id = if inode.mapped.contains(&tail) {
+                    let id = pending.push(growth, before.collect());
+                    self.journal.push(id);
+                    inode.changed = Some(id);
+                    inode.resized = Some(id);
+                    id
+                } else {
+                    // The block may be written back by now or not: then the size comes later.
+                    let block = inode.dirty.get(&tail).filter(|_| !inode.is_allocated(tail));
+                    let block = block.map(|dirty| dirty.first);
+                    pending.push(growth, before.chain(block).collect())
+                };
+                inode.grown = Some((id, known_end));
+            }
+            let delayed = known.iter().any(|piece| !inode.is_mapped(*piece));
+            let id = pending.push(bytes(known.clone(), delayed), requires);
+            inode.dirtied(&known, id);
+        }
+        let (ahead, fresh) = inode.allocated_ahead(fresh);
+        for (fresh, ahead) in [(ahead, true), (fresh, false)] {
+            let Some(&(_, fresh_end)) = fresh.last() else { continue };
+            let journal = self.journal.last().copied();
+            let growth = (fresh_end > size).then(|| {
+                let before = journal.into_iter().chain(inode.cut).collect();
+                pending.push(Effect::Size { node, size: fresh_end }, before)
+            });
+            let requires = journal.into_iter().chain(growth).collect();
+            let id = pending.push(bytes(fresh.clone(), true), requires);
+            if let Some(growth) = growth {
+                // A block that was there before has nothing in it when the size comes first.
+                if !ahead {
+                    pending.bind(growth, id);
+                }
+                inode.grown = Some((growth, fresh_end));
+            }
+            inode.dirtied(&fresh, id);
+        }
+    }
+
+    /// The write before this one waits for the device: a sync of its own range.
+    pub(crate) fn wait(&mut self, pending: &mut PendingOps, action: &Action) {
+        if let Action::Write { node, offset, data, sync, .. } = action {
+            let data_only = *sync != WriteSync::Full;
+            self.sync_part(pending, *node, *offset, data.len() as u64, data_only);
+        }
+    }
+
+    fn sync_part(
+        &mut self,
+        pending: &mut PendingOps,
+        node: Node,
+        offset: u64,
+        length: u64,
+        data_only: bool,
+    ) {
+        if length == 0 {
+            return;
+        }
+        let inode = self.inodes.entry(node).or_default();
+        let pages = block(offset)..=block(offset.saturating_add(length) - 1);
+        let commit = if data_only { inode.resized } else { inode.changed };
+        let mut ids: Vec<MicroOpId> =
+            inode.dirty.range(pages.clone()).map(|(_, dirty)| dirty.last).collect();
+        // A write that comes along may reach into the last page: then its size comes along too.
+        let written = pending.with_needs(ids.iter().copied());
+        let size = inode.grown.filter(|(_, size)| {
+            let tail = block(size - 1);
+            let last = inode.dirty.get(&tail).map(|dirty| dirty.last);
+            pages.contains(&tail) || last.is_some_and(|last| written.contains(&last))
+        });
+        ids.extend(covered(pending, node, &written, &self.journal));
+        ids.extend(commit.into_iter().chain(size.map(|(id, _)| id)));
+        self.durable(pending, ids);
+    }
+
+    /// A sync writes the file's pages, then waits for the transaction that last changed the inode.
+    /// Blocks for those pages may have been allocated and committed at any time since they were
+    /// written, so that nothing is promised for names that came later.
+    fn sync(&mut self, pending: &mut PendingOps, node: Node, data_only: bool) {
+        // Of anything but a regular file either call forces a commit.
+        let data_only = data_only && !pending.now.is_directory(node);
+        let inode = self.inodes.entry(node).or_default();
+        let commit = if data_only { inode.resized } else { inode.changed };
+        let bytes = pending
+            .of_node(node)
+            .filter(|micro_op| {
+                matches!(micro_op.effect, Effect::Bytes { .. } | Effect::Size { .. })
+            })
+            .map(|micro_op| micro_op.id);
+        let ids: Vec<MicroOpId> = bytes.chain(commit).collect();
+        self.durable(pending, ids);
+    }
+
+    fn durable(&mut self, pending: &mut PendingOps, ids: Vec<MicroOpId>) {
+        for micro_op in pending.absorb(ids) {
+            self.written(&micro_op);
+        }
+        self.journal.retain(|id| pending.is_pending(*id));
+    }
+
+    /// The blocks of what became durable exist from now on, unless they were given back since.
+    fn written(&mut self, micro_op: &MicroOp) {
+        if let Effect::Bytes { node, pieces, .. } = &micro_op.effect {
+            let inode = self.inodes.entry(*node).or_default();
+            for (from, to) in pieces {
+                for page in block(*from)..=block(to - 1) {
+                    if let Some(dirty) = inode.dirty.get(&page) {
+                        inode.mapped.insert(page);
+                        if dirty.last == micro_op.id {
+                            inode.dirty.remove(&page);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The last writes of a file to blocks that do not exist yet, and the sizes they bring.
+    fn delayed(&mut self, pending: &PendingOps, node: Node) -> Vec<MicroOpId> {
+        let inode = self.inode(node);
+        let mut ids: Vec<MicroOpId> = inode
+            .dirty
+            .iter()
+            .filter(|(page, _)| !inode.mapped.contains(page))
+            .filter(|(page, _)| !inode.is_allocated(**page))
+            .map(|(_, dirty)| dirty.last)
+            .collect();
+        ids.dedup();
+        let written = pending.with_needs(ids.iter().copied());
+        ids.extend(covered(pending, node, &written, &self.journal));
+        ids
+    }
+
+    fn inode(&mut self, node: Node) -> &mut Inode {
+        self.inodes.entry(node).or_default()
+    }
+}
+
+/// Whole pages are written, and the size on disk follows to the end of what was: bytes of earlier
+/// writes that come along are inside the file. Bytes in other pages do not come along, even if the
+/// file was shorter when they were written: then there is a hole in front of what was. But bytes
+/// that the journal waits for do, as the size is in the journal too.
+fn covered(
+    pending: &PendingOps,
+    node: Node,
+    written: &BTreeSet<MicroOpId>,
+    journal: &[MicroOpId],
+) -> Vec<MicroOpId> {
+    let bytes = pending.of_node(node).filter(|micro_op| written.contains(&micro_op.id));
+    let end = bytes.filter_map(MicroOp::end).max().unwrap_or(0);
+    pending
+        .of_node(node)
+        .filter(|micro_op| matches!(micro_op.effect, Effect::Size { size, .. } if size <= end))
+        .filter(|micro_op| bytes_needed(pending, micro_op, journal).is_subset(written))
+        .map(|micro_op| micro_op.id)
+        .collect()
+}
+
+/// The bytes that a size needs by itself, not those that the journal waits for.
+fn bytes_needed(
+    pending: &PendingOps,
+    size: &MicroOp,
+    journal: &[MicroOpId],
+) -> BTreeSet<MicroOpId> {
+    let (mut bytes, mut seen) = (BTreeSet::new(), BTreeSet::new());
+    let mut open = vec![size.id];
+    while let Some(id) = open.pop() {
+        if let Some(at) = pending.position(id)
+            && seen.insert(id)
+            && journal.binary_search(&id).is_err()
+        {
+            let micro_op = &pending.micro_ops[at];
+            if matches!(micro_op.effect, Effect::Bytes { .. }) {
+                bytes.insert(id);
+            }
+            open.extend(&micro_op.requires);
+        }
+    }
+    bytes
+}
+
+impl Inode {
+    /// The range by pages that have a block, on disk or in memory, and pages that have none.
+    fn pieces(&self, from: u64, to: u64) -> (Ranges, Ranges) {
+        let (mut known, mut fresh) = (Vec::new(), Vec::new());
+        let mut at = from;
+        while at < to {
+            let page = block(at);
+            let end = to.min((page + 1).saturating_mul(PAGE as u64));
+            let is_known = self.mapped.contains(&page) || self.dirty.contains_key(&page);
+            let pieces: &mut Ranges = if is_known { &mut known } else { &mut fresh };
+            match pieces.last_mut() {
+                Some(last) if last.1 == at => last.1 = end,
+                _ => pieces.push((at, end)),
+            }
+            at = end;
+        }
+        (known, fresh)
+    }
+
+    fn is_allocated(&self, page: u64) -> bool {
+        self.allocated.iter().any(|pages| pages.contains(&page))
+    }
+
+    /// Those in blocks that were allocated ahead of their bytes, and the others.
+    fn allocated_ahead(&self, pieces: Ranges) -> (Ranges, Ranges) {
+        if self.allocated.is_empty() {
+            return (Vec::new(), pieces);
+        }
+        let page = PAGE as u64;
+        let single = pieces.into_iter().flat_map(|(from, to)| {
+            (block(from)..=block(to - 1))
+                .map(move |at| (from.max(at * page), to.min((at + 1).saturating_mul(page))))
+        });
+        single.partition(|(from, _)| self.is_allocated(block(*from)))
+    }
+
+    fn is_mapped(&self, (from, to): (u64, u64)) -> bool {
+        (block(from)..=block(to - 1)).all(|page| self.mapped.contains(&page))
+    }
+
+    fn last_writes(&self, pieces: &[(u64, u64)]) -> Vec<MicroOpId> {
+        pieces
+            .iter()
+            .flat_map(|(from, to)| self.dirty.range(block(*from)..=block(to - 1)))
+            .map(|(_, dirty)| dirty.last)
+            .collect()
+    }
+
+    fn dirtied(&mut self, pieces: &[(u64, u64)], id: MicroOpId) {
+        for (from, to) in pieces {
+            for page in block(*from)..=block(to - 1) {
+                self.dirty.entry(page).or_insert(Dirty { first: id, last: id }).last = id;
+            }
+        }
+    }
+
+    /// The blocks were given back.
+    fn forget(&mut self, blocks: std::ops::Range<u64>) {
+        if blocks.start < blocks.end {
+            self.mapped.retain(|block| !blocks.contains(block));
+            self.dirty.retain(|block, _| !blocks.contains(block));
+            self.allocated = std::mem::take(&mut self.allocated)
+                .into_iter()
+                .flat_map(|one| {
+                    [one.start..one.end.min(blocks.start), one.start.max(blocks.end)..one.end]
+                })
+                .filter(|one| !one.is_empty())
+                .collect();
+        }
+    }
+
+    fn allocate(&mut self, from: u64, to: u64) {
+        self.allocated.push(block(from)..to.div_ceil(PAGE as u64));
+    }
+}
+
+fn block(offset: u64) -> u64 {
+    offset / PAGE as u64
+}

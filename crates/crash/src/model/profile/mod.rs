@@ -1,0 +1,63 @@
+//! The rules of a file system: what a crash may take.
+
+use std::fmt;
+use std::str::FromStr;
+
+pub(super) mod ext4;
+pub(super) mod posix;
+#[cfg(test)]
+mod rules;
+
+/// Which part of what was not synced may be lost in a crash. The rules and where they come from
+/// are in `docs/design/crash-models.md`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Model {
+    /// The process ends, the machine does not: nothing that was written is lost.
+    #[default]
+    Kill,
+    /// Power loss on ext4 with its default mount options.
+    Ext4,
+    /// Power loss on a file system that promises what POSIX promises and no more.
+    Posix,
+}
+
+impl Model {
+    pub const ALL: [Self; 3] = [Self::Kill, Self::Ext4, Self::Posix];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Ext4 => "ext4",
+            Self::Posix => "posix",
+        }
+    }
+}
+
+impl fmt::Display for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// No model has this name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnknownModel(pub String);
+
+impl fmt::Display for UnknownModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "there is no model `{}`: it is one of kill, ext4, posix", self.0)
+    }
+}
+
+impl std::error::Error for UnknownModel {}
+
+impl FromStr for Model {
+    type Err = UnknownModel;
+
+    fn from_str(name: &str) -> Result<Self, UnknownModel> {
+        Self::ALL
+            .into_iter()
+            .find(|model| model.name() == name)
+            .ok_or_else(|| UnknownModel(name.to_owned()))
+    }
+}

@@ -1,0 +1,187 @@
+//! The strictest reading: a file's contents are durable by a sync of the file, a name by a sync of
+//! its directory, and of everything else any part may be lost.
+//!
+//! What it still grants: a rename is atomic, and operations on one name keep their order.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::model::micro_op::{Effect, MicroOp, MicroOpId, dir_entries, edges, inner, inode_of};
+use crate::model::pending_ops::PendingOps;
+use crate::model::tree::file_content::PAGE;
+use crate::operation::{Action, DirEntry, Node, WriteSync};
+
+/// A write over several pages may survive in some of them: so many are told apart.
+const PIECES: usize = 4;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Posix {
+    /// The last operation on each name.
+    names: HashMap<DirEntry, MicroOpId>,
+}
+
+impl Posix {
+    pub(crate) fn step(&mut self, pending: &mut PendingOps, action: &Action) {
+        match action {
+            Action::Create { node, dir_entry, .. } => {
+                pending.create(action);
+                if let Some(dir_entry) = dir_entry {
+                    let link = Action::Link { node: *node, dir_entry: dir_entry.clone() };
+                    self.name(pending, &link);
+                }
+            }
+            Action::Link { .. }
+            | Action::Remove { .. }
+            | Action::Rename { .. }
+            | Action::Exchange { .. } => self.name(pending, action),
+            Action::Write { node, offset, data, .. } => write(pending, *node, *offset, data),
+            Action::Truncate { node, size } => {
+                let old = pending.now.file(*node).map_or(0, |file| file.size());
+                zeros(pending, *node, &edges(*size, u64::MAX, old));
+                pending.push(Effect::Inode(action.clone()), Vec::new());
+            }
+            Action::Zero { node, offset, length, .. } => {
+                let size = pending.now.file(*node).map_or(0, |file| file.size());
+                let end = offset.saturating_add(*length);
+                if pending.size_is_open(*node) {
+                    pending.push(Effect::Size { node: *node, size: end.min(size) }, Vec::new());
+                }
+                zeros(pending, *node, &edges(*offset, end, size));
+                pending.push(Effect::Inode(inner(action, size)), Vec::new());
+            }
+            Action::Allocate { .. } | Action::Mode { .. } | Action::Attribute { .. } => {
+                pending.push(Effect::Inode(action.clone()), Vec::new());
+            }
+            Action::Sync { node, data_only } => self.sync(pending, *node, *data_only),
+            Action::SyncAll => {
+                let all: Vec<MicroOpId> =
+                    pending.micro_ops.iter().map(|micro_op| micro_op.id).collect();
+                pending.absorb(all);
+                self.names.clear();
+            }
+            Action::SyncPart { node, offset, length } => {
+                sync_part(pending, *node, *offset, offset.saturating_add(*length));
+            }
+            Action::SyncRange { .. } | Action::Close { .. } => {}
+        }
+    }
+
+    /// The write before this one waits for the device: its own range is durable.
+    pub(crate) fn wait(pending: &mut PendingOps, action: &Action) {
+        let Action::Write { node, sync, data, .. } = action else { return };
+        if data.is_empty() {
+            return;
+        }
+        let Some(last) = pending.of_node(*node).last().map(|micro_op| micro_op.part) else {
+            return;
+        };
+        // Without the truncations before it the range could not be read back as it was written.
+        let durable: Vec<MicroOpId> = pending
+            .of_node(*node)
+            .filter(|micro_op| {
+                micro_op.part.operation == last.operation
+                    || matches!(micro_op.effect, Effect::Inode(_))
+            })
+            .filter(|micro_op| *sync == WriteSync::Full || is_data(micro_op))
+            .map(|micro_op| micro_op.id)
+            .collect();
+        pending.absorb(durable);
+    }
+
+    fn name(&mut self, pending: &mut PendingOps, action: &Action) {
+        let dir_entries = dir_entries(action);
+        let requires = dir_entries
+            .iter()
+            .filter_map(|dir_entry| self.names.get(*dir_entry).copied())
+            .collect();
+        let id = pending.push(Effect::Name(action.clone()), requires);
+        for dir_entry in dir_entries {
+            self.names.insert(dir_entry.clone(), id);
+        }
+    }
+
+    fn sync(&mut self, pending: &mut PendingOps, node: Node, data_only: bool) {
+        // The names are the data of a directory.
+        let data_only = data_only && !pending.now.is_directory(node);
+        let durable: Vec<MicroOpId> = pending
+            .micro_ops
+            .iter()
+            .filter(|micro_op| match &micro_op.effect {
+                Effect::Name(action) => !data_only && makes_a_name_in(action, node),
+                _ => micro_op.node() == Some(node) && (!data_only || is_data(micro_op)),
+            })
+            .map(|micro_op| micro_op.id)
+            .collect();
+        pending.absorb(durable);
+        self.names.retain(|_, id| pending.is_pending(*id));
+    }
+}
+
+/// Bytes in these pages, and all that is needed to read them back.
+fn sync_part(pending: &mut PendingOps, node: Node, from: u64, to: u64) {
+    let durable: Vec<MicroOpId> = pending
+        .of_node(node)
+        .filter(|micro_op| match &micro_op.effect {
+            Effect::Bytes { pieces, .. } => {
+                pieces.iter().any(|piece| piece.0 < to && piece.1 > from)
+            }
+            _ => is_data(micro_op),
+        })
+        .map(|micro_op| micro_op.id)
+        .collect();
+    pending.absorb(durable);
+}
+
+fn write(pending: &mut PendingOps, node: Node, offset: u64, data: &Arc<[u8]>) {
+    let end = offset.saturating_add(data.len() as u64);
+    if data.is_empty() {
+        return;
+    }
+    // Whatever grew the file before may be lost, so that this write alone would have to.
+    let size = pending.base.file(node).map_or(0, |file| file.size());
+    let open = pending.size_is_open(node);
+    let mut from = offset;
+    for piece in 1.. {
+        let page = (from + 1).next_multiple_of(PAGE as u64);
+        let to = if piece == PIECES { end } else { end.min(page) };
+        if to > size || open {
+            pending.push(Effect::Size { node, size: to }, Vec::new());
+        }
+        let data = data.clone();
+        let pieces = vec![(from, to)];
+        pending.push(Effect::Bytes { node, offset, data, pieces, fresh: false }, Vec::new());
+        from = to;
+        if from == end {
+            break;
+        }
+    }
+}
+
+fn zeros(pending: &mut PendingOps, node: Node, ranges: &[(u64, u64)]) {
+    for (from, to) in ranges {
+        pending.push(Effect::zeros(node, *from, *to), Vec::new());
+    }
+}
+
+/// Whether `fdatasync` covers it: everything needed to read the bytes back.
+fn is_data(micro_op: &MicroOp) -> bool {
+    match &micro_op.effect {
+        Effect::Size { .. } | Effect::Bytes { .. } => true,
+        Effect::Inode(action) => {
+            inode_of(action).is_some()
+                && !matches!(action, Action::Mode { .. } | Action::Attribute { .. })
+        }
+        Effect::Name(_) | Effect::Flush { .. } => false,
+    }
+}
+
+/// A rename is durable with the directory it leads to.
+fn makes_a_name_in(action: &Action, directory: Node) -> bool {
+    match action {
+        Action::Rename { to, .. } => to.directory == directory,
+        Action::Exchange { first_entry, second_entry, .. } => {
+            first_entry.directory == directory || second_entry.directory == directory
+        }
+        _ => dir_entries(action).iter().any(|dir_entry| dir_entry.directory == directory),
+    }
+}

@@ -1,0 +1,175 @@
+//! The name of a crash state, short enough for a command line: where the crash came and what
+//! survived it. With the recording and the model it gives the state again.
+//!
+//! ```text
+//! 120            after operation 120, everything written is there (a kill)
+//! 120-           power loss, but only files that nobody syncs lost something
+//! 120-17,19.1    … and operation 17 and part 1 of operation 19 are lost
+//! 120+18         of what was not synced, only operation 18 survives
+//! 120+           nothing of it survives
+//! 120~-…         while operation 120 waits for the device
+//! 120-@19.1<512  of part 19.1 only the bytes before offset 512 of the file survive; `>`: from it on
+//! ```
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::model::micro_op::{Part, Torn};
+use crate::model::replay::Point;
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct StateKey {
+    pub point: Point,
+    pub kept: Kept,
+    pub torn: Option<(Part, Torn)>,
+}
+
+/// Which parts of what was not synced survive. The lists are in order.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Kept {
+    /// All of it, and what is only in memory too: the machine keeps running.
+    Everything,
+    AllBut(Vec<Part>),
+    Only(Vec<Part>),
+}
+
+impl fmt::Display for StateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.point.operation)?;
+        if self.point.during {
+            f.write_str("~")?;
+        }
+        let parts = match &self.kept {
+            Kept::Everything => return Ok(()),
+            Kept::AllBut(parts) => {
+                f.write_str("-")?;
+                parts
+            }
+            Kept::Only(parts) => {
+                f.write_str("+")?;
+                parts
+            }
+        };
+        for (at, part) in parts.iter().enumerate() {
+            write!(f, "{}{part}", if at == 0 { "" } else { "," })?;
+        }
+        match self.torn {
+            Some((part, Torn::Head(cut))) => write!(f, "@{part}<{cut}"),
+            Some((part, Torn::Tail(cut))) => write!(f, "@{part}>{cut}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Not the name of a crash state.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BadKey(pub String);
+
+impl fmt::Display for BadKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` names no crash state: one looks like `120-17.0,19.1`", self.0)
+    }
+}
+
+impl std::error::Error for BadKey {}
+
+impl FromStr for StateKey {
+    type Err = BadKey;
+
+    fn from_str(text: &str) -> Result<Self, BadKey> {
+        parse(text).ok_or_else(|| BadKey(text.to_owned()))
+    }
+}
+
+fn parse(text: &str) -> Option<StateKey> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (operation, rest) = text.split_at(end);
+    let operation = operation.parse().ok()?;
+    let (during, rest) = match rest.strip_prefix('~') {
+        Some(rest) => (true, rest),
+        None => (false, rest),
+    };
+    let (rest, torn) = match rest.split_once('@') {
+        Some((rest, torn)) => (rest, Some(parse_torn(torn)?)),
+        None => (rest, None),
+    };
+    let kept = match (rest.strip_prefix('-'), rest.strip_prefix('+')) {
+        (Some(parts), _) => Kept::AllBut(parse_parts(parts)?),
+        (_, Some(parts)) => Kept::Only(parse_parts(parts)?),
+        _ if rest.is_empty() && torn.is_none() => Kept::Everything,
+        _ => return None,
+    };
+    Some(StateKey { point: Point { operation, during }, kept, torn })
+}
+
+fn parse_torn(text: &str) -> Option<(Part, Torn)> {
+    let (part, torn) = if let Some((part, cut)) = text.split_once('<') {
+        (part, Torn::Head(cut.parse().ok()?))
+    } else {
+        let (part, cut) = text.split_once('>')?;
+        (part, Torn::Tail(cut.parse().ok()?))
+    };
+    Some((parse_part(part)?, torn))
+}
+
+fn parse_parts(text: &str) -> Option<Vec<Part>> {
+    if text.is_empty() {
+        return Some(Vec::new());
+    }
+    let mut parts = text.split(',').map(parse_part).collect::<Option<Vec<_>>>()?;
+    parts.sort_unstable();
+    Some(parts)
+}
+
+fn parse_part(text: &str) -> Option<Part> {
+    let (operation, index) = text.split_once('.')?;
+    Some(Part { operation: operation.parse().ok()?, index: index.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn part() -> impl Strategy<Value = Part> {
+        (any::<u32>(), any::<u8>()).prop_map(|(operation, index)| Part { operation, index })
+    }
+
+    fn key() -> impl Strategy<Value = StateKey> {
+        let parts = || {
+            prop::collection::vec(part(), 0..4).prop_map(|mut parts| {
+                parts.sort_unstable();
+                parts
+            })
+        };
+        let torn =
+            prop_oneof![any::<u64>().prop_map(Torn::Head), any::<u64>().prop_map(Torn::Tail)];
+        let kept = prop_oneof![
+            Just((Kept::Everything, None)),
+            (
+                prop_oneof![parts().prop_map(Kept::AllBut), parts().prop_map(Kept::Only)],
+                prop::option::of((part(), torn)),
+            ),
+        ];
+        (any::<u32>(), any::<bool>(), kept).prop_map(|(operation, during, (kept, torn))| StateKey {
+            point: Point { operation, during },
+            kept,
+            torn,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_can_be_read(key in key()) {
+            prop_assert_eq!(key.to_string().parse(), Ok(key));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in ["", "x", "-1", "3/", "3@1.0<5", "3-1", "3-1.0,", "3-1.0@", "3-1.0@1.0=4"] {
+            assert_eq!(text.parse::<StateKey>(), Err(BadKey(text.to_owned())));
+        }
+    }
+}

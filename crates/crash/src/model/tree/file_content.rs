@@ -1,0 +1,201 @@
+//! The bytes of one file: sparse pages that copies share, and what they sum up to.
+//!
+//! A page of zeros is never kept: written zeros and a hole read the same, and no state that a
+//! check can see differs by them. FileContent past the end are zeros at all times.
+
+use std::sync::Arc;
+
+use super::digest;
+use super::radix_map::RadixMap;
+
+pub(crate) const PAGE: usize = 4096;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FileContent {
+    size: u64,
+    pages: RadixMap<Arc<Page>>,
+    sum: u128,
+}
+
+#[derive(Clone, Debug)]
+struct Page {
+    digest: u128,
+    bytes: [u8; PAGE],
+}
+
+impl FileContent {
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Changes with the bytes; the size is the caller's to add.
+    pub(crate) fn sum(&self) -> u128 {
+        self.sum
+    }
+
+    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
+        if data.is_empty() {
+            return;
+        }
+        self.size = self.size.max(offset.saturating_add(data.len() as u64));
+        self.fill(offset, data.len() as u64, |page, at| {
+            page.copy_from_slice(&data[at..at + page.len()]);
+        });
+    }
+
+    pub(crate) fn zero(&mut self, offset: u64, length: u64) {
+        let end = offset.saturating_add(length);
+        // Holes are zeros already: only pages that exist are visited.
+        let mut next = self.next_page(offset / PAGE as u64);
+        while let Some(number) = next {
+            let start = number * PAGE as u64;
+            if start >= end {
+                break;
+            }
+            let from = offset.max(start);
+            let length = end.min(start + PAGE as u64) - from;
+            self.fill(from, length, |page, _| page.fill(0));
+            next = self.next_page(number + 1);
+        }
+    }
+
+    pub(crate) fn resize(&mut self, size: u64) {
+        if size < self.size {
+            self.zero(size, self.size - size);
+        }
+        self.size = size;
+    }
+
+    /// The bytes by page, in order, holes left out, cut at the size.
+    pub(crate) fn extents(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.pages.iter().map_while(|(number, page)| {
+            let offset = number * PAGE as u64;
+            let length = self.size.checked_sub(offset).filter(|rest| *rest > 0)?;
+            Some((offset, &page.bytes[..length.min(PAGE as u64) as usize]))
+        })
+    }
+
+    pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
+        let length = self.size.saturating_sub(offset).min(buffer.len() as u64) as usize;
+        let mut done = 0;
+        while done < length {
+            let at = offset + done as u64;
+            let within = (at % PAGE as u64) as usize;
+            let take = (PAGE - within).min(length - done);
+            let target = &mut buffer[done..done + take];
+            match self.pages.get(at / PAGE as u64) {
+                Some(page) => target.copy_from_slice(&page.bytes[within..within + take]),
+                None => target.fill(0),
+            }
+            done += take;
+        }
+        length
+    }
+
+    fn next_page(&self, from: u64) -> Option<u64> {
+        self.pages.next(from).map(|(number, _)| number)
+    }
+
+    /// Gives `change` each page's part of the range, with its distance from the range's start.
+    fn fill(&mut self, offset: u64, length: u64, mut change: impl FnMut(&mut [u8], usize)) {
+        let mut done = 0;
+        while done < length {
+            let at = offset + done;
+            let number = at / PAGE as u64;
+            let within = (at % PAGE as u64) as usize;
+            let take = (PAGE - within).min((length - done).min(PAGE as u64) as usize);
+            if self.pages.get(number).is_none() {
+                self.pages.insert(number, Arc::new(Page { digest: 0, bytes: [0; PAGE] }));
+            }
+            if let Some(page) = self.pages.get_mut(number) {
+                let page = Arc::make_mut(page);
+                change(&mut page.bytes[within..within + take], done as usize);
+                self.sum = self.sum.wrapping_sub(page.digest);
+                let empty = page.bytes.iter().all(|byte| *byte == 0);
+                page.digest = if empty { 0 } else { digest::bytes(number, &page.bytes) };
+                self.sum = self.sum.wrapping_add(page.digest);
+                if empty {
+                    self.pages.remove(number);
+                }
+            }
+            done += take as u64;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Write(u64, Vec<u8>),
+        Zero(u64, u64),
+        Resize(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let offset = || 0..20_000_u64;
+        prop_oneof![
+            (offset(), 0..9000_usize, 0..3_u8)
+                .prop_map(|(at, length, byte)| Step::Write(at, vec![byte; length])),
+            (offset(), 0..9000_u64).prop_map(|(at, length)| Step::Zero(at, length)),
+            offset().prop_map(Step::Resize),
+        ]
+    }
+
+    fn extend(plain: &mut Vec<u8>, size: usize) {
+        if plain.len() < size {
+            plain.resize(size, 0);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn equals_plain_bytes_and_sums_up_alike(steps in prop::collection::vec(step(), 1..20)) {
+            let mut bytes = FileContent::default();
+            let mut plain = Vec::new();
+            for step in &steps {
+                match step {
+                    Step::Write(at, data) => {
+                        bytes.write(*at, data);
+                        if !data.is_empty() {
+                            let end = *at as usize + data.len();
+                            extend(&mut plain, end);
+                            plain[*at as usize..end].copy_from_slice(data);
+                        }
+                    }
+                    Step::Zero(at, length) => {
+                        bytes.zero(*at, *length);
+                        let end = (*at + *length).min(plain.len() as u64) as usize;
+                        if let Some(range) = plain.get_mut(*at as usize..end) {
+                            range.fill(0);
+                        }
+                    }
+                    Step::Resize(size) => {
+                        bytes.resize(*size);
+                        plain.resize(*size as usize, 0);
+                    }
+                }
+            }
+            let mut read = vec![7; plain.len() + 10];
+            let length = bytes.read(0, &mut read);
+            prop_assert_eq!(&read[..length], &plain[..]);
+            let mut again = vec![0; plain.len()];
+            for (offset, extent) in bytes.extents() {
+                again[offset as usize..offset as usize + extent.len()].copy_from_slice(extent);
+            }
+            prop_assert_eq!(&again, &plain);
+            let mut fresh = FileContent::default();
+            fresh.write(0, &plain);
+            prop_assert_eq!(fresh.sum(), bytes.sum());
+            if let Some(byte) = plain.first_mut() {
+                *byte ^= 1;
+                fresh.write(0, &plain);
+                prop_assert_ne!(fresh.sum(), bytes.sum());
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What a workload did to the watched directory, one operation after the other: the words that the
+//! recorder, the log file and the models share.
+//!
+//! Nothing here does I/O or knows a profile. Inode numbers are reused at once by real file systems,
+//! so a [`Node`] is bound when it is created and never names anything else afterwards.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A file, directory or symbolic link of the watched tree.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Node(pub u64);
+
+impl Node {
+    /// The watched directory itself.
+    pub const ROOT: Self = Self(0);
+}
+
+/// A name in a directory.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct DirEntry {
+    pub directory: Node,
+    pub name: OsString,
+}
+
+/// One workload, watched from start to end.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// The absolute path the workload saw.
+    pub root: PathBuf,
+    /// What was there before, parents before children, [`Node::ROOT`] first. It counts as durable.
+    pub initial: Vec<Initial>,
+    pub entries: Vec<Entry>,
+}
+
+/// A node that was there before the workload.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Initial {
+    pub node: Node,
+    pub mode: u32,
+    /// Every name it has; none for the root. More than one means hard links.
+    pub dir_entries: Vec<DirEntry>,
+    pub content: Content,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Content {
+    Directory,
+    /// The bytes by extent, in order, holes left out.
+    File {
+        size: u64,
+        extents: Vec<(u64, Arc<[u8]>)>,
+    },
+    Symlink {
+        target: OsString,
+    },
+}
+
+/// One line of the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Entry {
+    Operation(Operation),
+    /// `crash_point` was passed.
+    Label(String),
+    /// The workload promised something: from here on it must survive.
+    Acknowledgement(Vec<u8>),
+}
+
+/// A system call that changed the tree, or made something of it durable.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Operation {
+    /// The thread it came from, counted from 1 in order of appearance.
+    pub task: u32,
+    /// The system call, such as `pwrite64`, for people.
+    pub call: String,
+    pub action: Action,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// A new node; without a directory entry it is unnamed (`O_TMPFILE`).
+    Create {
+        node: Node,
+        mode: u32,
+        kind: Kind,
+        dir_entry: Option<DirEntry>,
+    },
+    /// Bytes, at the offset where they landed (`O_APPEND` resolved). `sync` tells whether the call
+    /// itself waited for the device.
+    Write {
+        node: Node,
+        offset: u64,
+        data: Arc<[u8]>,
+        sync: WriteSync,
+        mapped: bool,
+    },
+    Truncate {
+        node: Node,
+        size: u64,
+    },
+    /// `fallocate`: space, and size unless it is kept. Bytes that were there stay.
+    Allocate {
+        node: Node,
+        offset: u64,
+        length: u64,
+        keep_size: bool,
+    },
+    /// `fallocate` with a hole or zeros: the range reads as zeros; the size grows only without
+    /// `keep_size`.
+    Zero {
+        node: Node,
+        offset: u64,
+        length: u64,
+        keep_size: bool,
+        hole: bool,
+    },
+    Link {
+        node: Node,
+        dir_entry: DirEntry,
+    },
+    /// `unlink` or `rmdir`.
+    Remove {
+        node: Node,
+        dir_entry: DirEntry,
+    },
+    Rename {
+        node: Node,
+        from: DirEntry,
+        to: DirEntry,
+        replaced: Option<Node>,
+    },
+    /// `RENAME_EXCHANGE`: both names keep existing and swap their nodes.
+    Exchange {
+        first: Node,
+        first_entry: DirEntry,
+        second: Node,
+        second_entry: DirEntry,
+    },
+    Mode {
+        node: Node,
+        mode: u32,
+    },
+    Attribute {
+        node: Node,
+        name: OsString,
+        value: Option<Arc<[u8]>>,
+    },
+    /// `fsync`, `fdatasync` (`data_only`), `msync(MS_SYNC)` of a whole file (`data_only`).
+    Sync {
+        node: Node,
+        data_only: bool,
+    },
+    /// `msync(MS_SYNC)` of a part of a file: an `fdatasync` of these pages.
+    SyncPart {
+        node: Node,
+        offset: u64,
+        length: u64,
+    },
+    /// `sync_file_range`: told for people; no barrier in any profile.
+    SyncRange {
+        node: Node,
+        offset: u64,
+        length: u64,
+    },
+    /// `sync`, `syncfs`.
+    SyncAll,
+    /// The last descriptor of a writable open file went away.
+    Close {
+        node: Node,
+    },
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Directory,
+    File,
+    Symlink { target: OsString },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteSync {
+    None,
+    /// `O_DSYNC`, `RWF_DSYNC`.
+    Data,
+    /// `O_SYNC`, `RWF_SYNC`.
+    Full,
+}

@@ -1,0 +1,247 @@
+//! What lies in a directory before the workload starts, and what is moved into it later.
+//!
+//! Sockets, pipes and devices are left out: they hold nothing that a crash could take.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use super::file::{FileId, FileKind, FileStatus, c_string, open_at, read_link};
+use super::nodes::Nodes;
+use crate::operation::{Content, DirEntry, Initial};
+
+const BLOCK: usize = 4096;
+const CHUNK: usize = 1 << 20;
+
+pub(crate) type Extents = Vec<(u64, Arc<[u8]>)>;
+
+/// The tree below an open directory. The root is bound first, so it is node 0. `allow` is told how
+/// much is about to be read, and may end it all.
+pub(super) fn scan(
+    root: &OwnedFd,
+    nodes: &mut Nodes,
+    allow: &mut dyn FnMut(u64) -> io::Result<()>,
+) -> io::Result<Vec<Initial>> {
+    let status = FileStatus::of_descriptor(root.as_raw_fd())?;
+    let node = nodes.bind(status.id, FileKind::Directory, false);
+    let mut found = vec![Initial {
+        node,
+        mode: status.mode,
+        dir_entries: Vec::new(),
+        content: Content::Directory,
+    }];
+    let mut index: HashMap<FileId, usize> = HashMap::new();
+    let mut directories = vec![(root.try_clone()?, node)];
+    while let Some((directory, node)) = directories.pop() {
+        for name in names(directory.as_raw_fd())? {
+            allow(0)?;
+            let dir_entry = DirEntry { directory: node, name };
+            let c_name = c_string(&dir_entry.name)?;
+            let fd = directory.as_raw_fd();
+            let status = FileStatus::at(fd, &c_name, libc::AT_SYMLINK_NOFOLLOW)?;
+            if let Some(&earlier) = index.get(&status.id) {
+                let initial: &mut Initial = &mut found[earlier];
+                initial.dir_entries.push(dir_entry);
+                continue;
+            }
+            let content = match status.kind {
+                FileKind::Special => continue,
+                FileKind::Directory => Content::Directory,
+                FileKind::Regular => file(fd, &c_name, allow)?,
+                FileKind::Symlink => Content::Symlink { target: read_link(fd, &c_name)? },
+            };
+            let node = nodes.bind(status.id, status.kind, false);
+            if status.kind == FileKind::Directory {
+                directories.push((open_directory(fd, &c_name)?, node));
+            } else {
+                index.insert(status.id, found.len());
+            }
+            found.push(Initial { node, mode: status.mode, dir_entries: vec![dir_entry], content });
+        }
+    }
+    // Any directory may hold another name of a file that was found before it.
+    found.sort_by_key(|initial| initial.content != Content::Directory);
+    Ok(found)
+}
+
+pub(super) fn open_directory(base: RawFd, name: &CStr) -> io::Result<OwnedFd> {
+    open_at(base, name, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW)
+}
+
+fn file(
+    base: RawFd,
+    name: &CStr,
+    allow: &mut dyn FnMut(u64) -> io::Result<()>,
+) -> io::Result<Content> {
+    let file = File::from(open_at(base, name, libc::O_RDONLY | libc::O_NOFOLLOW)?);
+    let size = FileStatus::of_descriptor(file.as_raw_fd())?.size;
+    Ok(Content::File { size, extents: extents(&file, size, allow)? })
+}
+
+/// The bytes of a file, without blocks of zeros.
+pub(crate) fn extents(
+    file: &File,
+    size: u64,
+    allow: &mut dyn FnMut(u64) -> io::Result<()>,
+) -> io::Result<Extents> {
+    let mut extents = Extents::new();
+    let mut buffer = vec![0; CHUNK];
+    let mut at = 0;
+    while let Some((start, end)) = next_data(file, at, size)? {
+        at = start;
+        while at < end {
+            let wanted = CHUNK.min((end - at) as usize);
+            allow(wanted as u64)?;
+            let chunk = &mut buffer[..wanted];
+            file.read_exact_at(chunk, at)?;
+            for run in runs(chunk) {
+                extents.push((at + run.start as u64, chunk[run].into()));
+            }
+            at += wanted as u64;
+        }
+    }
+    Ok(extents)
+}
+
+/// Stretches of blocks that hold something.
+fn runs(chunk: &[u8]) -> Vec<std::ops::Range<usize>> {
+    let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
+    for (number, block) in chunk.chunks(BLOCK).enumerate() {
+        if block.iter().all(|byte| *byte == 0) {
+            continue;
+        }
+        let start = number * BLOCK;
+        match runs.last_mut() {
+            Some(last) if last.end == start => last.end = start + block.len(),
+            _ => runs.push(start..start + block.len()),
+        }
+    }
+    runs
+}
+
+/// The next part of a file that is not a hole, widened to whole blocks.
+pub(crate) fn next_data(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
+    if at >= size {
+        return Ok(None);
+    }
+    let seek = |at: u64, whence| {
+        // SAFETY: a descriptor we hold and plain numbers.
+        let found = unsafe { libc::lseek(file.as_raw_fd(), at as i64, whence) };
+        if found < 0 { Err(io::Error::last_os_error()) } else { Ok(found as u64) }
+    };
+    let start = match seek(at, libc::SEEK_DATA) {
+        Ok(start) => start - start % BLOCK as u64,
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return Ok(None),
+        // A file system without holes.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(Some((at, size))),
+        Err(error) => return Err(error),
+    };
+    let start = start.max(at);
+    Ok(Some((start, seek(start, libc::SEEK_HOLE)?.min(size))))
+}
+
+/// The names in a directory, without `.` and `..`, sorted.
+pub(crate) fn names(directory: RawFd) -> io::Result<Vec<OsString>> {
+    // A handle of its own: reading moves the position.
+    let own = open_at(directory, c".", libc::O_RDONLY | libc::O_DIRECTORY)?;
+    // SAFETY: the descriptor is given away; the stream closes it.
+    let stream = unsafe { libc::fdopendir(std::os::fd::IntoRawFd::into_raw_fd(own)) };
+    if stream.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    let mut names = Vec::new();
+    loop {
+        // SAFETY: a stream of our own, used by this thread alone; the entry lives until the next
+        // read, and its name ends with NUL.
+        let name = unsafe {
+            *libc::__errno_location() = 0;
+            let entry = libc::readdir64(stream);
+            if entry.is_null() {
+                break;
+            }
+            CStr::from_ptr((&raw const (*entry).d_name).cast())
+        };
+        if name != c"." && name != c".." {
+            names.push(OsString::from_vec(name.to_bytes().to_vec()));
+        }
+    }
+    let error = io::Error::last_os_error();
+    // SAFETY: opened above and closed once.
+    unsafe { libc::closedir(stream) };
+    if error.raw_os_error() != Some(0) {
+        return Err(error);
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::{Seek, SeekFrom, Write};
+    use std::path::Path;
+
+    use super::*;
+    use crate::model::{Tree, TreeEntryKind};
+    use crate::operation::Node;
+
+    fn scanned(path: &Path) -> Vec<Initial> {
+        let path = c_string(path.as_os_str()).unwrap();
+        let root = open_at(libc::AT_FDCWD, &path, libc::O_RDONLY | libc::O_DIRECTORY).unwrap();
+        scan(&root, &mut Nodes::default(), &mut |_| Ok(())).unwrap()
+    }
+
+    #[test]
+    fn everything_is_found_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::create_dir_all(path("a/b")).unwrap();
+        fs::write(path("a/b/file"), "text").unwrap();
+        fs::hard_link(path("a/b/file"), path("again")).unwrap();
+        std::os::unix::fs::symlink("nowhere", path("link")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
+        let found = scanned(dir.path());
+        assert_eq!(found[0].node, Node::ROOT);
+        let tree = Tree::new(&found);
+        let paths: Vec<_> = tree.walk().map(|one| one.path.display().to_string()).collect();
+        assert_eq!(paths, ["", "a", "a/b", "a/b/file", "again", "link"]);
+        let file = tree.find(Path::new("again")).unwrap();
+        assert_eq!(file.links, 2);
+        let mut text = [0; 9];
+        assert!(matches!(file.kind, TreeEntryKind::File(view) if view.read(0, &mut text) == 4));
+        assert_eq!(&text[..4], b"text");
+    }
+
+    #[test]
+    fn holes_and_zeros_are_left_out() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.set_len(64 << 20).unwrap();
+        file.seek(SeekFrom::Start(1 << 20)).unwrap();
+        file.write_all(&[0; 3 * BLOCK]).unwrap();
+        file.write_all(b"x").unwrap();
+        let extents = extents(&file, 64 << 20, &mut |_| Ok(())).unwrap();
+        assert_eq!(extents.len(), 1);
+        let (offset, data) = &extents[0];
+        assert_eq!((*offset, data.len()), ((1 << 20) + 3 * BLOCK as u64, BLOCK));
+        assert_eq!(data[0], b'x');
+    }
+
+    #[test]
+    fn what_is_not_allowed_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("large"), vec![b'x'; 3 << 20]).unwrap();
+        let root = crate::recorder::open_root(dir.path()).unwrap();
+        let mut left = 2 << 20;
+        let mut allow = |bytes| {
+            left = u64::checked_sub(left, bytes).ok_or(io::ErrorKind::FileTooLarge)?;
+            Ok(())
+        };
+        let refused = scan(&root, &mut Nodes::default(), &mut allow).unwrap_err();
+        assert_eq!((refused.kind(), left), (io::ErrorKind::FileTooLarge, 0));
+    }
+}

@@ -1,0 +1,103 @@
+//! Why a recording did not come about. A recording that misses something is never handed out, so
+//! every variant here means that there is none.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// Watching a process is not allowed here: a container or a security module forbids it, or
+    /// another tracer holds the process already. Re-execution still works, and is weaker.
+    Forbidden { source: io::Error },
+    /// The recorder knows no registers and numbers for this processor or kernel.
+    Unsupported { why: String },
+    /// The program could not be started.
+    Start { program: OsString, source: io::Error },
+    /// The watched directory cannot be read.
+    Root { path: PathBuf, source: io::Error },
+    /// The watched directory holds, or the workload wrote, more than can be kept in memory.
+    TooLarge { what: String, most: u64 },
+    /// The watched directory is not where it was.
+    Moved { path: PathBuf },
+    /// The workload did something to the directory that no model understands.
+    Refused { call: String, why: String },
+    /// The workload did not end in time.
+    TimedOut { limit: Duration },
+    /// The caller gave up.
+    Cancelled,
+    /// The log, replayed, is not what lies on the disk.
+    Differs { differences: Vec<String> },
+    /// The system refused something that the recorder needs.
+    System { what: String, source: io::Error },
+}
+
+impl RecordError {
+    /// Whether running the workload again and again, the weaker way, is all that is left.
+    pub fn needs_re_execution(&self) -> bool {
+        matches!(self, Self::Forbidden { .. } | Self::Unsupported { .. })
+    }
+
+    /// The system refused something that `what` needs.
+    pub fn system(what: impl Into<String>, source: io::Error) -> Self {
+        Self::System { what: what.into(), source }
+    }
+}
+
+impl fmt::Display for RecordError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Forbidden { source } => write!(
+                f,
+                "a process may not be watched here ({source}); a container needs the right to \
+                 ptrace, and no debugger may be attached"
+            ),
+            Self::Unsupported { why } => write!(f, "recording does not work here: {why}"),
+            Self::Start { program, source } => {
+                write!(f, "cannot start {}: {source}", program.to_string_lossy())
+            }
+            Self::Root { path, source } => write!(f, "cannot read {}: {source}", path.display()),
+            Self::TooLarge { what, most } => write!(
+                f,
+                "{what} more than {} MiB, and a recording is kept in memory: crash a smaller one",
+                most >> 20
+            ),
+            Self::Moved { path } => write!(
+                f,
+                "the workload removed or renamed {} itself; watch the directory above it instead",
+                path.display()
+            ),
+            Self::Refused { call, why } => write!(f, "`{call}` cannot be recorded: {why}"),
+            Self::TimedOut { limit } => {
+                write!(f, "the workload did not finish within {limit:?}")
+            }
+            Self::Cancelled => f.write_str("the recording was cancelled"),
+            Self::Differs { differences } => {
+                f.write_str("the recording does not match the directory")?;
+                for difference in differences.iter().take(5) {
+                    write!(f, "; {difference}")?;
+                }
+                match differences.len() {
+                    0..=5 => f.write_str("; something outside the workload may have written there"),
+                    n => write!(f, "; and {} more", n - 5),
+                }
+            }
+            Self::System { what, source } => write!(f, "{what}: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for RecordError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Forbidden { source }
+            | Self::Start { source, .. }
+            | Self::Root { source, .. }
+            | Self::System { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Calls that a task did not live to see the end of.
+//!
+//! A thread that is killed inside a call (by the end of its process, most often) may have done
+//! anything between nothing and all of it, and nobody is told. The disk knows: names are looked at
+//! at once, while nobody else may change the tree, and bytes when everything has ended.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use libc::pid_t;
+
+use super::directory_scan::extents;
+use super::error::RecordError;
+use super::file::{FileStatus, c_string, open_at};
+use super::path_lookup::ResolvedPath;
+use super::pending_call::{CallPlan, PendingCall};
+use super::tracer::Tracer;
+use crate::model::Tree;
+use crate::operation::{Action, Node, WriteSync};
+
+const BLOCK: usize = 4096;
+
+impl Tracer {
+    /// The task is gone; what became of its call?
+    pub(super) fn interrupted(
+        &mut self,
+        pid: pid_t,
+        pending: PendingCall,
+    ) -> Result<(), RecordError> {
+        let is = |resolved: &ResolvedPath, status: Option<FileStatus>| {
+            let now = resolved.status_now().ok().flatten().map(|now| now.id);
+            now == status.map(|status| status.id)
+        };
+        let happened = match &pending.plan {
+            CallPlan::Create { resolved } => {
+                if let Ok(Some(status)) = resolved.status_now() {
+                    let kind = crate::operation::Kind::File;
+                    self.created(pid, pending.name, status, Some(resolved), kind);
+                }
+                return Ok(());
+            }
+            CallPlan::Symlink { resolved, .. }
+            | CallPlan::Make { resolved }
+            | CallPlan::Link { resolved, .. } => !is(resolved, None),
+            CallPlan::Unlink { resolved, status, .. } => !is(resolved, Some(*status)),
+            CallPlan::Rename { from, to, .. } => is(to, from.status) && !is(to, to.status),
+            CallPlan::Write { node, .. } | CallPlan::Copied { node, .. } => {
+                self.unsure.push(*node);
+                false
+            }
+            CallPlan::Emit(actions) => {
+                self.unsure.extend(actions.iter().filter_map(|action| match action {
+                    Action::Truncate { node, .. }
+                    | Action::Allocate { node, .. }
+                    | Action::Zero { node, .. } => Some(*node),
+                    _ => None,
+                }));
+                false
+            }
+            _ => false,
+        };
+        if happened { self.finish(pid, pending, 0) } else { Ok(()) }
+    }
+}
+
+/// What the files that were being written to hold in the end, as operations.
+pub(super) fn reread(unsure: &[Node], tree: &Tree, root: &OwnedFd) -> io::Result<Vec<Action>> {
+    let mut actions = Vec::new();
+    let mut settled = Vec::new();
+    for &node in unsure {
+        // A file that cannot be reached any more does not matter.
+        let (Some(path), Some(view)) = (tree.path(node), tree.file(node)) else { continue };
+        if settled.contains(&node) {
+            continue;
+        }
+        settled.push(node);
+        let path = c_string(path.as_os_str())?;
+        let file = File::from(open_at(root.as_raw_fd(), &path, libc::O_RDONLY)?);
+        let size = FileStatus::of_descriptor(file.as_raw_fd())?.size;
+        if size != view.size() {
+            actions.push(Action::Truncate { node, size });
+        }
+        let mut known = [0; BLOCK];
+        for (start, data) in extents(&file, size, &mut |_| Ok(()))? {
+            for (number, block) in data.chunks(BLOCK).enumerate() {
+                let offset = start + (number * BLOCK) as u64;
+                let known = &mut known[..block.len()];
+                known.fill(0);
+                view.read(offset, known);
+                if known != block {
+                    let (data, sync, mapped) = (block.into(), WriteSync::None, false);
+                    actions.push(Action::Write { node, offset, data, sync, mapped });
+                }
+            }
+        }
+    }
+    Ok(actions)
+}

@@ -1,0 +1,354 @@
+//! Runs a workload once and writes down everything it does to a directory, so that every state a
+//! crash could have left can be built afterwards without running it again.
+//!
+//! ```no_run
+//! let recorded = retake_crash::record("./server").arg("--once").root("/tmp/data").run()?;
+//! println!("{} entries", recorded.recording.entries.len());
+//! # Ok::<(), retake_crash::recorder::RecordError>(())
+//! ```
+//!
+//! The workload's tasks are watched with ptrace; a seccomp filter stops them only at calls that can
+//! change files. Nothing is simulated: the workload runs on the real directory, best on a file
+//! system in memory, since durability is a matter of the models and not of this run. What cannot be
+//! recorded truthfully ends the recording; a log with gaps is never handed out. No model is applied
+//! here.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use crate::fd;
+use crate::model::Tree;
+use crate::mount_namespace::MountNamespace;
+use crate::operation::{Entry, Operation, Recording};
+use crate::scratch::ScratchDir;
+use crate::variables;
+
+mod border_moves;
+mod call_entry;
+mod call_exit;
+mod compare;
+mod cpu_pinning;
+mod directory_scan;
+mod error;
+mod file;
+mod interrupted_call;
+mod launch;
+mod mapped_files;
+mod nodes;
+mod path_lookup;
+mod pending_call;
+mod ptrace;
+mod seccomp_filter;
+mod syscalls;
+mod task_memory;
+mod tracer;
+mod watchdog;
+
+pub use error::RecordError;
+pub(crate) use file::c_string;
+use tracer::Tracer;
+pub use tracer::WorkloadOutcome;
+
+/// Begins a recording of a program.
+pub fn record(program: impl Into<OsString>) -> Recorder {
+    Recorder {
+        program: program.into(),
+        arguments: Vec::new(),
+        environment: std::env::vars_os().collect(),
+        directory: None,
+        root: None,
+        output: None,
+        stderr: None,
+        acknowledge: true,
+        inherit: Vec::new(),
+        limit: None,
+        cancel: None,
+        namespace: None,
+    }
+}
+
+/// What to record, and how.
+#[must_use = "nothing is recorded before `.run()`"]
+pub struct Recorder {
+    program: OsString,
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    directory: Option<PathBuf>,
+    root: Option<PathBuf>,
+    output: Option<Box<dyn Write + Send>>,
+    stderr: Option<File>,
+    acknowledge: bool,
+    inherit: Vec<RawFd>,
+    limit: Option<Duration>,
+    cancel: Option<OwnedFd>,
+    namespace: Option<MountNamespace>,
+}
+
+/// A workload that has ended.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Recorded {
+    pub recording: Recording,
+    pub outcome: WorkloadOutcome,
+    /// The watched directory, where none was named.
+    pub scratch: Option<ScratchDir>,
+}
+
+impl Recorder {
+    pub fn arg(mut self, argument: impl Into<OsString>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    pub fn args(mut self, arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// Sets a variable. The rest of the environment is this process's, unless cleared.
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        let name = name.into();
+        self.environment.retain(|(other, _)| *other != name);
+        self.environment.push((name, value.into()));
+        self
+    }
+
+    pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> Self {
+        self.environment.retain(|(other, _)| other != name.as_ref());
+        self
+    }
+
+    pub fn env_clear(mut self) -> Self {
+        self.environment.clear();
+        self
+    }
+
+    /// Where the workload starts; this process's working directory unless said.
+    pub fn current_dir(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.directory = Some(directory.into());
+        self
+    }
+
+    /// The directory to watch. It has to exist; what is in it counts as durable. Without one, a
+    /// fresh directory in memory is made, which goes with the [`Recorded`].
+    pub fn root(mut self, root: impl Into<PathBuf>) -> Self {
+        self.root = Some(root.into());
+        self
+    }
+
+    /// Where the workload's stdout goes on to; this process's stdout unless said.
+    pub fn output(mut self, output: impl Write + Send + 'static) -> Self {
+        self.output = Some(Box::new(output));
+        self
+    }
+
+    /// Where the workload's stderr goes; this process's stderr unless said.
+    pub fn stderr(mut self, stderr: File) -> Self {
+        self.stderr = Some(stderr);
+        self
+    }
+
+    /// Whether each line on stdout is an acknowledgement, which it is unless said.
+    pub fn acknowledge_lines(mut self, yes: bool) -> Self {
+        self.acknowledge = yes;
+        self
+    }
+
+    /// Leaves a descriptor of this process open in the workload, under its number.
+    pub fn inherit(mut self, fd: RawFd) -> Self {
+        self.inherit.push(fd);
+        self
+    }
+
+    /// Ends the workload, and the recording in an error, if it takes longer.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// Ends the workload, and the recording in an error, when this descriptor becomes readable.
+    pub fn cancel_on(mut self, descriptor: OwnedFd) -> Self {
+        self.cancel = Some(descriptor);
+        self
+    }
+
+    /// Records inside a mount namespace, which the recorder enters with its workload.
+    pub(crate) fn inside(mut self, namespace: MountNamespace) -> Self {
+        self.namespace = Some(namespace);
+        self
+    }
+
+    /// Runs the workload to its end. Nothing it started is alive afterwards.
+    ///
+    /// The workload finds the watched directory in `FIRST_WORK_DIR`.
+    pub fn run(self) -> Result<Recorded, RecordError> {
+        // Only the thread that starts a process can trace it, and waits for nothing else.
+        let name = thread::Builder::new().name("first-record".into());
+        let recording = name
+            .spawn(move || self.record())
+            .map_err(|source| RecordError::system("a thread", source))?;
+        match recording.join() {
+            Ok(recorded) => recorded,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    fn record(self) -> Result<Recorded, RecordError> {
+        if !syscalls::SUPPORTED {
+            let why = format!("no system calls are known for {}", std::env::consts::ARCH);
+            return Err(RecordError::Unsupported { why });
+        }
+        if let Some(namespace) = &self.namespace {
+            namespace.enter().map_err(|source| RecordError::system("a namespace", source))?;
+        }
+        let scratch = match &self.root {
+            Some(_) => None,
+            None => Some(ScratchDir::new(None).map_err(|s| RecordError::system("a directory", s))?),
+        };
+        let chosen = scratch.as_ref().map(|scratch| scratch.path().to_owned());
+        let root = self.root.clone().or(chosen).unwrap_or_default();
+        let failed = |source| RecordError::Root { path: root.clone(), source };
+        let root = root.canonicalize().map_err(failed)?;
+        let failed = |source| RecordError::Root { path: root.clone(), source };
+        let handle = open_root(&root).map_err(failed)?;
+        let mut nodes = nodes::Nodes::default();
+        let mut budget = Budget { left: MAX_BYTES, cancel: self.cancel.as_ref() };
+        let initial = directory_scan::scan(&handle, &mut nodes, &mut |bytes| budget.take(bytes))
+            .map_err(|source| match source.kind() {
+                io::ErrorKind::FileTooLarge => {
+                    let what = format!("{} holds", root.display());
+                    RecordError::TooLarge { what, most: MAX_BYTES }
+                }
+                io::ErrorKind::Interrupted => RecordError::Cancelled,
+                _ => failed(source),
+            })?;
+
+        let system = |source| RecordError::system("pipe", source);
+        let (reader, writer) = fd::pipe().map_err(system)?;
+        let stdout = file::FileStatus::of_descriptor(writer.as_raw_fd()).map_err(system)?.id;
+        let stdout = self.acknowledge.then_some(stdout);
+        let mut tracer = Tracer::new(&handle, nodes, stdout).map_err(failed)?;
+        let environment = self.environment(&root);
+        let launch = launch::Launch {
+            program: &self.program,
+            arguments: &self.arguments,
+            environment: &environment,
+            directory: self.directory.as_deref(),
+            stdout: writer.as_raw_fd(),
+            stderr: self.stderr.as_ref().map(AsRawFd::as_raw_fd),
+            inherit: &self.inherit,
+            filter: seccomp_filter::program(&syscalls::table()),
+        };
+        let started = launch::start(&launch)?;
+        drop(writer);
+        let watchdog = watchdog::Watchdog::new(&started.pidfd, self.limit, self.cancel.as_ref());
+        let outcome = thread::scope(|scope| {
+            scope.spawn(|| forward_output(File::from(reader), self.output));
+            scope.spawn(|| watchdog.run());
+            tracer.run(started.pid)
+        });
+        if let Some(error) = watchdog.exceeded() {
+            return Err(error);
+        }
+        let outcome = outcome?;
+        if let Some(error) = launch::complaint(&started.complaint, &self.program) {
+            return Err(error);
+        }
+        let now = open_root(&root).and_then(|now| file::FileStatus::of_descriptor(now.as_raw_fd()));
+        let before = file::FileStatus::of_descriptor(handle.as_raw_fd()).map_err(failed)?;
+        if !now.is_ok_and(|now| now.id == before.id) {
+            return Err(RecordError::Moved { path: root });
+        }
+        let mut recording = Recording { root: root.clone(), initial, entries: tracer.entries };
+        let mut tree = compare::replayed(&recording);
+        for action in interrupted_call::reread(&tracer.unsure, &tree, &handle).map_err(failed)? {
+            tree.apply(&action);
+            let call = "exit".to_owned();
+            recording.entries.push(Entry::Operation(Operation { task: 0, call, action }));
+        }
+        let differences = compare::differences(&tree, &handle).map_err(failed)?;
+        if !differences.is_empty() {
+            return Err(RecordError::Differs { differences });
+        }
+        Ok(Recorded { recording, outcome, scratch })
+    }
+
+    fn environment(&self, root: &Path) -> Vec<(OsString, OsString)> {
+        let own = [variables::RECORDING, variables::WORK_DIR];
+        let mut environment: Vec<_> = self
+            .environment
+            .iter()
+            .filter(|(name, _)| !own.iter().any(|own| name == own))
+            .cloned()
+            .collect();
+        environment.push((variables::RECORDING.into(), "1".into()));
+        environment.push((variables::WORK_DIR.into(), root.into()));
+        environment
+    }
+}
+
+/// What a watched directory may hold, and a workload may write, in bytes.
+pub(crate) const MAX_BYTES: u64 = 1 << 30;
+
+/// How much may still be read, and whether anybody still wants it.
+struct Budget<'a> {
+    left: u64,
+    cancel: Option<&'a OwnedFd>,
+}
+
+impl Budget<'_> {
+    fn take(&mut self, bytes: u64) -> io::Result<()> {
+        self.left = self.left.checked_sub(bytes).ok_or(io::ErrorKind::FileTooLarge)?;
+        let fd = self.cancel.map_or(-1, AsRawFd::as_raw_fd);
+        let mut asked = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor that lives as long as the call; a negative one is not polled.
+        unsafe { libc::poll(&raw mut asked, 1, 0) };
+        if asked.revents == 0 { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
+    }
+}
+
+fn open_root(root: &Path) -> io::Result<OwnedFd> {
+    let path = c_string(root.as_os_str())?;
+    file::open_at(libc::AT_FDCWD, &path, libc::O_RDONLY | libc::O_DIRECTORY)
+}
+
+/// How long lines are gathered before they are passed on together.
+const GATHER: Duration = Duration::from_millis(2);
+
+/// Copies the workload's output until its last writer is gone. An output that does not take it
+/// any more must not stop the workload, so the rest is read and dropped.
+fn forward_output(mut reader: File, output: Option<Box<dyn Write + Send>>) {
+    let mut output = output.unwrap_or_else(|| Box::new(io::stdout()));
+    let mut buffer = vec![0; 64 << 10];
+    let mut broken = false;
+    loop {
+        match reader.read(&mut buffer) {
+            Ok(0) => return,
+            Ok(n) if !broken => {
+                broken = output.write_all(&buffer[..n]).and_then(|()| output.flush()).is_err();
+                // Lines come one by one, and to be woken for each costs more than to pass it on.
+                thread::sleep(GATHER);
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// What lies in a directory.
+pub fn tree_of(directory: &Path) -> io::Result<Tree> {
+    let root = open_root(directory)?;
+    Ok(Tree::new(&directory_scan::scan(&root, &mut nodes::Nodes::default(), &mut |_| Ok(()))?))
+}
+
+/// In what a directory differs from a tree, one sentence each.
+#[cfg(test)]
+pub(crate) fn differences(tree: &Tree, directory: &Path) -> io::Result<Vec<String>> {
+    compare::differences(tree, &open_root(directory)?)
+}

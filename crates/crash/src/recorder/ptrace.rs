@@ -1,0 +1,179 @@
+//! The kernel's tracing calls, as functions.
+//!
+//! Only the thread that started the workload may call them.
+
+use std::io;
+use std::mem::MaybeUninit;
+
+use libc::{c_int, c_void, pid_t};
+
+// Spelled out: their types differ between C libraries.
+const CONT: u32 = 7;
+const SYSCALL: u32 = 24;
+const GET_SYSCALL_INFO: u32 = 0x420e;
+const SEIZE: u32 = 0x4206;
+const LISTEN: u32 = 0x4208;
+const GETEVENTMSG: u32 = 0x4201;
+
+const OPTION_EXITKILL: usize = 0x0010_0000;
+/// Stop at system calls with bit 7 set, follow every fork, vfork and clone, tell of exec, of the
+/// end of tasks, and of what the filter stops; kill the workload when the tracer ends.
+const OPTIONS: usize = 0x01 | 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80 | OPTION_EXITKILL;
+
+/// A call that the filter stopped.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StoppedCall {
+    pub(super) number: i64,
+    pub(super) arguments: [u64; 6],
+    /// What the filter answered.
+    pub(super) reason: u32,
+}
+
+/// `ptrace_syscall_info`, which libc does not have for every C library.
+#[repr(C)]
+struct Info {
+    op: u8,
+    pad: [u8; 3],
+    arch: u32,
+    instruction_pointer: u64,
+    stack_pointer: u64,
+    /// Entry and seccomp: number, six arguments, the filter's answer. Exit: value, is-error.
+    union: [u64; 8],
+}
+
+const EXIT: u8 = 2;
+const SECCOMP: u8 = 3;
+
+fn ptrace(request: u32, pid: pid_t, address: usize, data: *mut c_void) -> io::Result<i64> {
+    // SAFETY: the callers give requests whose data is a number, or points to memory that is large
+    // enough for what the kernel writes.
+    let result = unsafe { libc::ptrace(request as _, pid, address as *mut c_void, data) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i64) }
+}
+
+pub(super) fn seize(pid: pid_t) -> io::Result<()> {
+    ptrace(SEIZE, pid, 0, OPTIONS as *mut c_void).map(|_| ())
+}
+
+/// Goes on, with this signal delivered if it is not 0.
+pub(super) fn resume(pid: pid_t, signal: c_int) -> io::Result<()> {
+    gone_is_fine(ptrace(CONT, pid, 0, signal as usize as *mut c_void))
+}
+
+/// Goes on to the end of the call the task is in.
+pub(super) fn resume_to_exit(pid: pid_t, signal: c_int) -> io::Result<()> {
+    gone_is_fine(ptrace(SYSCALL, pid, 0, signal as usize as *mut c_void))
+}
+
+/// Leaves a task in the group stop it is in.
+pub(super) fn stay_stopped(pid: pid_t) -> io::Result<()> {
+    gone_is_fine(ptrace(LISTEN, pid, 0, std::ptr::null_mut()))
+}
+
+/// A task that was killed meanwhile is told of by the next wait.
+fn gone_is_fine(result: io::Result<i64>) -> io::Result<()> {
+    match result {
+        Err(error) if error.raw_os_error() != Some(libc::ESRCH) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn message(pid: pid_t) -> io::Result<u64> {
+    let mut value = 0_u64;
+    ptrace(GETEVENTMSG, pid, 0, (&raw mut value).cast())?;
+    Ok(value)
+}
+
+fn info(pid: pid_t) -> io::Result<Info> {
+    let mut info = MaybeUninit::<Info>::zeroed();
+    ptrace(GET_SYSCALL_INFO, pid, size_of::<Info>(), info.as_mut_ptr().cast())?;
+    // SAFETY: zeros are a valid value, and the kernel wrote over a part of them.
+    Ok(unsafe { info.assume_init() })
+}
+
+/// The call a task is stopped at; none if it is not at one any more.
+pub(super) fn stopped(pid: pid_t) -> io::Result<Option<StoppedCall>> {
+    let info = match info(pid) {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+        info => info?,
+    };
+    let [number, a, b, c, d, e, f, reason] = info.union;
+    Ok((info.op == SECCOMP).then_some(StoppedCall {
+        number: number as i64,
+        arguments: [a, b, c, d, e, f],
+        reason: reason as u32,
+    }))
+}
+
+/// What the call returned, negative for an error.
+pub(super) fn returned(pid: pid_t) -> io::Result<Option<i64>> {
+    let info = match info(pid) {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+        info => info?,
+    };
+    Ok((info.op == EXIT).then_some(info.union[0] as i64))
+}
+
+/// What a wait found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    Exited(c_int),
+    Killed(c_int),
+    /// The filter stopped a call at its beginning.
+    CallBegins,
+    CallEnds,
+    /// A task began a new one.
+    NewTask,
+    Executed,
+    /// The task is about to end; it still has its descriptors.
+    Ending,
+    /// A new task's first stop, or the end of a group stop.
+    Resumed,
+    /// The whole process was stopped by a signal.
+    GroupStop,
+    Signal(c_int),
+}
+
+/// Waits for the next event of a task of this thread; none when there are no tasks left.
+pub(super) fn wait() -> io::Result<Option<(pid_t, Event)>> {
+    let mut status = 0;
+    let pid = loop {
+        // SAFETY: the status is ours. Only children and tracees of this thread are waited for, so
+        // that nobody else's child is taken away.
+        let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD) };
+        if pid >= 0 {
+            break pid;
+        }
+        match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ECHILD) => return Ok(None),
+            error if error.kind() == io::ErrorKind::Interrupted => {}
+            error => return Err(error),
+        }
+    };
+    Ok(Some((pid, event(status))))
+}
+
+fn event(status: c_int) -> Event {
+    if libc::WIFEXITED(status) {
+        return Event::Exited(libc::WEXITSTATUS(status));
+    }
+    if libc::WIFSIGNALED(status) {
+        return Event::Killed(libc::WTERMSIG(status));
+    }
+    let signal = libc::WSTOPSIG(status);
+    match status >> 16 {
+        libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
+            Event::NewTask
+        }
+        libc::PTRACE_EVENT_EXEC => Event::Executed,
+        libc::PTRACE_EVENT_EXIT => Event::Ending,
+        libc::PTRACE_EVENT_SECCOMP => Event::CallBegins,
+        // PTRACE_EVENT_STOP.
+        128 if matches!(signal, libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) => {
+            Event::GroupStop
+        }
+        128 => Event::Resumed,
+        _ if signal == libc::SIGTRAP | 0x80 => Event::CallEnds,
+        _ => Event::Signal(signal),
+    }
+}

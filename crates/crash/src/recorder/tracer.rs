@@ -1,0 +1,576 @@
+//! The recorder's loop: waits for the workload's tasks, lets one change the tree at a time, and
+//! keeps the log.
+//!
+//! Theory of operation. A call that concerns the tree stops its task twice, before and after. While
+//! one task is between the two, every other task that comes to such a call waits at its beginning,
+//! so the order in the log is the order in which things happened, and what is found out before a
+//! call still holds when it is made.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use libc::pid_t;
+
+use super::MAX_BYTES;
+use super::cpu_pinning::CpuPin;
+use super::error::RecordError;
+use super::file::{
+    DescriptorInfo, Descriptors, FileId, FileKind, FileStatus, c_string, has_plain_numbers, open_at,
+};
+use super::mapped_files::Mappings;
+use super::nodes::{KnownFile, Nodes};
+use super::pending_call::{CallPlan, PendingCall};
+use super::ptrace::{self, Event, StoppedCall};
+use super::seccomp_filter;
+use super::syscalls::{Syscall, table};
+use crate::operation::{Action, Entry, Node, Operation};
+
+/// Files outside that were written and not synced are only worth knowing if they are moved in.
+const OUTSIDE: usize = 100_000;
+
+#[derive(Debug)]
+struct Task {
+    /// In order of appearance.
+    number: u32,
+    process: pid_t,
+    descriptors: Option<Descriptors>,
+    pending: Option<PendingCall>,
+}
+
+#[derive(Debug)]
+pub(super) struct Tracer {
+    pub(super) nodes: Nodes,
+    pub(super) device: u64,
+    /// Whether a descriptor's inode number can be trusted without asking for its device.
+    plain: bool,
+    devices: HashMap<u64, u64>,
+    /// What descriptors are open on, as long as there is one task and it changes none of them.
+    opened: HashMap<i32, OpenFile>,
+    calls: HashMap<i64, Syscall>,
+    tasks: HashMap<pid_t, Task>,
+    appeared: u32,
+    pub(super) pin: Option<CpuPin>,
+    /// The task that is in a call which concerns the tree.
+    holder: Option<pid_t>,
+    waiting: VecDeque<(pid_t, StoppedCall)>,
+    pub(super) mappings: Mappings,
+    outside: HashSet<FileId>,
+    /// Where the workload's lines go, if they are acknowledgements.
+    pub(super) stdout: Option<FileId>,
+    line: Vec<u8>,
+    pub(super) entries: Vec<Entry>,
+    /// How many bytes they hold.
+    written: u64,
+    /// Files that a task was writing to when it died.
+    pub(super) unsure: Vec<Node>,
+}
+
+/// What a descriptor is open on, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenFile {
+    pub(super) id: FileId,
+    pub(super) flags: i32,
+    /// Known only if it was looked up just now: every read and write moves it.
+    pub(super) position: Option<u64>,
+}
+
+impl OpenFile {
+    pub(super) fn writable(&self) -> bool {
+        self.flags & libc::O_ACCMODE != libc::O_RDONLY
+    }
+}
+
+/// How the workload's first process ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WorkloadOutcome {
+    Exited(i32),
+    Signaled(i32),
+}
+
+impl Tracer {
+    pub(super) fn new(root: &OwnedFd, nodes: Nodes, stdout: Option<FileId>) -> io::Result<Self> {
+        Ok(Self {
+            nodes,
+            device: FileStatus::of_descriptor(root.as_raw_fd())?.id.device,
+            plain: has_plain_numbers(root),
+            devices: HashMap::new(),
+            opened: HashMap::new(),
+            calls: table().into_iter().map(|call| (call.number, call)).collect(),
+            tasks: HashMap::new(),
+            appeared: 0,
+            pin: None,
+            holder: None,
+            waiting: VecDeque::new(),
+            mappings: Mappings::default(),
+            outside: HashSet::new(),
+            stdout,
+            line: Vec::new(),
+            entries: Vec::new(),
+            written: 0,
+            unsure: Vec::new(),
+        })
+    }
+
+    /// Watches until nothing of the workload is alive. `first` is the process that was started; its
+    /// end is the end of the workload, and what it left running is ended too.
+    pub(super) fn run(&mut self, first: pid_t) -> Result<WorkloadOutcome, RecordError> {
+        let mut ended = None;
+        let mut failed = None;
+        self.appear(first);
+        self.pin = CpuPin::new(first);
+        while let Some((pid, event)) =
+            ptrace::wait().map_err(|source| RecordError::system("waitpid", source))?
+        {
+            match event {
+                Event::Exited(code) if pid == first => ended = Some(WorkloadOutcome::Exited(code)),
+                Event::Killed(signal) if pid == first => {
+                    ended = Some(WorkloadOutcome::Signaled(signal))
+                }
+                _ => {}
+            }
+            let step = self.step(pid, event);
+            if failed.is_none()
+                && let Err(error) = step
+            {
+                failed = Some(error);
+            }
+            if ended.is_some() || failed.is_some() {
+                self.kill_all();
+            }
+        }
+        self.pin = None;
+        if let Some(failed) = failed {
+            return Err(failed);
+        }
+        self.record_mapped_writes(first, true)?;
+        if !self.line.is_empty() {
+            let line = std::mem::take(&mut self.line);
+            self.entries.push(Entry::Acknowledgement(line));
+        }
+        ended.ok_or_else(|| {
+            RecordError::system("waitpid", io::Error::from_raw_os_error(libc::ECHILD))
+        })
+    }
+
+    fn step(&mut self, pid: pid_t, event: Event) -> Result<(), RecordError> {
+        let system = refused;
+        match event {
+            Event::Exited(_) | Event::Killed(_) => {
+                let pending = self.tasks.get_mut(&pid).and_then(|task| task.pending.take());
+                let settled = pending.map_or(Ok(()), |pending| self.interrupted(pid, pending));
+                self.tasks.remove(&pid);
+                self.waiting.retain(|(waiting, _)| *waiting != pid);
+                settled.and(self.release(pid))
+            }
+            Event::CallBegins => {
+                let Some(stopped) = ptrace::stopped(pid).map_err(system)? else { return Ok(()) };
+                self.call_begins(pid, stopped)
+            }
+            Event::CallEnds => {
+                let pending = self.tasks.get_mut(&pid).and_then(|task| task.pending.take());
+                if let Some(pending) = pending {
+                    let Some(result) = ptrace::returned(pid).map_err(system)? else {
+                        // Killed in this very moment; its end is told next.
+                        if let Some(task) = self.tasks.get_mut(&pid) {
+                            task.pending = Some(pending);
+                        }
+                        return Ok(());
+                    };
+                    self.finish(pid, pending, result)?;
+                    if self.written > MAX_BYTES {
+                        let what = "the workload wrote".to_owned();
+                        return Err(RecordError::TooLarge { what, most: MAX_BYTES });
+                    }
+                }
+                ptrace::resume(pid, 0).map_err(system)?;
+                self.release(pid)
+            }
+            Event::NewTask => {
+                // Gone already if this fails; its own stops tell of the new task, too.
+                if let Ok(new) = ptrace::message(pid) {
+                    self.appear(new as pid_t);
+                }
+                ptrace::resume(pid, 0).map_err(system)
+            }
+            Event::Executed => {
+                self.reopened(None);
+                self.executed(pid)?;
+                ptrace::resume(pid, 0).map_err(system)
+            }
+            Event::Ending => {
+                self.ending(pid)?;
+                ptrace::resume(pid, 0).map_err(system)
+            }
+            Event::Resumed => {
+                self.appear(pid);
+                ptrace::resume(pid, 0).map_err(system)
+            }
+            Event::GroupStop => ptrace::stay_stopped(pid).map_err(system),
+            Event::Signal(signal) => {
+                let in_call = self.tasks.get(&pid).is_some_and(|task| task.pending.is_some());
+                if in_call {
+                    ptrace::resume_to_exit(pid, signal).map_err(system)
+                } else {
+                    ptrace::resume(pid, signal).map_err(system)
+                }
+            }
+        }
+    }
+
+    fn call_begins(&mut self, pid: pid_t, stopped: StoppedCall) -> Result<(), RecordError> {
+        let system = refused;
+        let pending = match stopped.reason {
+            seccomp_filter::UNKNOWN => Some(PendingCall {
+                name: "",
+                arguments: stopped.arguments,
+                plan: CallPlan::RefuseUnknown { number: stopped.number },
+                exclusive: false,
+            }),
+            seccomp_filter::LISTED => match self.calls.get(&stopped.number).copied() {
+                Some(call) => self.begin(pid, &call, stopped.arguments)?,
+                None => None,
+            },
+            _ => {
+                return Err(RecordError::Refused {
+                    call: format!("system call {} of another architecture", stopped.number),
+                    why: "a 32-bit program cannot be recorded by a 64-bit one".to_owned(),
+                });
+            }
+        };
+        let Some(pending) = pending else { return ptrace::resume(pid, 0).map_err(system) };
+        if pending.exclusive {
+            if self.holder.is_some() {
+                self.waiting.push_back((pid, stopped));
+                return Ok(());
+            }
+            self.holder = Some(pid);
+            let thorough = matches!(
+                &pending.plan,
+                CallPlan::Emit(actions)
+                    if actions.iter().any(is_sync)
+            );
+            self.record_mapped_writes(pid, thorough)?;
+        }
+        if let Some(task) = self.tasks.get_mut(&pid) {
+            task.pending = Some(pending);
+        }
+        ptrace::resume_to_exit(pid, 0).map_err(system)
+    }
+
+    /// If the task held the tree, the next one may have it.
+    fn release(&mut self, pid: pid_t) -> Result<(), RecordError> {
+        if self.holder == Some(pid) {
+            self.holder = None;
+        }
+        while self.holder.is_none()
+            && let Some((next, stopped)) = self.waiting.pop_front()
+        {
+            // Everything is found out again: the tree has changed meanwhile.
+            self.call_begins(next, stopped)?;
+        }
+        Ok(())
+    }
+
+    fn appear(&mut self, pid: pid_t) {
+        if self.tasks.contains_key(&pid) {
+            return;
+        }
+        self.appeared += 1;
+        self.reopened(None);
+        if let Some(pin) = self.pin.take() {
+            pin.release_task(pid);
+        }
+        let task = Task {
+            number: self.appeared,
+            process: process_of(pid),
+            descriptors: None,
+            pending: None,
+        };
+        self.tasks.insert(pid, task);
+    }
+
+    /// A program was replaced: all other threads are gone, and the one that did it has the
+    /// process's number now.
+    fn executed(&mut self, pid: pid_t) -> Result<(), RecordError> {
+        let former = ptrace::message(pid).map_or(pid, |former| former as pid_t);
+        if former == pid {
+            return Ok(());
+        }
+        let leader = self.tasks.get_mut(&pid).and_then(|task| task.pending.take());
+        if let Some(pending) = leader {
+            self.interrupted(pid, pending)?;
+        }
+        self.tasks.remove(&pid);
+        self.waiting.retain(|(waiting, _)| *waiting != pid);
+        if let Some(mut task) = self.tasks.remove(&former) {
+            task.descriptors = None;
+            self.tasks.insert(pid, task);
+        }
+        self.release(pid)
+    }
+
+    fn kill_all(&self) {
+        for (pid, task) in &self.tasks {
+            // SAFETY: plain numbers. Neither has been waited for, so both are still ours.
+            unsafe { libc::syscall(libc::SYS_tgkill, task.process, *pid, libc::SIGKILL) };
+        }
+    }
+
+    pub(super) fn process(&self, pid: pid_t) -> pid_t {
+        self.tasks.get(&pid).map_or(pid, |task| task.process)
+    }
+
+    fn processes(&self) -> Vec<pid_t> {
+        let mut processes: Vec<_> = self.tasks.values().map(|task| task.process).collect();
+        processes.sort_unstable();
+        processes.dedup();
+        processes
+    }
+
+    pub(super) fn push(&mut self, pid: pid_t, call: &str, action: Action) {
+        if !self.mappings.is_empty() {
+            self.mappings.observe(&action);
+        }
+        if let Action::Write { data, .. } = &action {
+            self.written += data.len() as u64;
+        }
+        let task = self.tasks.get(&pid).map_or(0, |task| task.number);
+        self.entries.push(Entry::Operation(Operation { task, call: call.to_owned(), action }));
+    }
+
+    /// Records what was stored into mapped files. Large ones are looked at where it matters most.
+    pub(super) fn record_mapped_writes(
+        &mut self,
+        pid: pid_t,
+        thorough: bool,
+    ) -> Result<(), RecordError> {
+        if self.mappings.is_empty() || !(thorough || self.mappings.affordable()) {
+            return Ok(());
+        }
+        let mut found = Vec::new();
+        self.mappings
+            .changes(&mut found)
+            .map_err(|source| RecordError::system("a mapped file", source))?;
+        for action in found {
+            self.push(pid, "mmap", action);
+        }
+        let processes = self.processes();
+        self.mappings.retire(&processes);
+        Ok(())
+    }
+
+    /// Every whole line that the workload prints is a promise.
+    pub(super) fn printed(&mut self, pid: pid_t, bytes: &[u8]) -> Result<(), RecordError> {
+        self.record_mapped_writes(pid, true)?;
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            match piece.strip_suffix(b"\n") {
+                Some(end) => {
+                    self.line.extend_from_slice(end);
+                    let line = std::mem::take(&mut self.line);
+                    self.entries.push(Entry::Acknowledgement(line));
+                }
+                None => self.line.extend_from_slice(piece),
+            }
+        }
+        Ok(())
+    }
+
+    fn descriptors(&mut self, pid: pid_t) -> io::Result<&Descriptors> {
+        let Some(task) = self.tasks.get_mut(&pid) else {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        };
+        if task.descriptors.is_none() {
+            task.descriptors = Some(Descriptors::of(pid)?);
+        }
+        task.descriptors.as_ref().ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
+    }
+
+    /// What a task's descriptor is open on. Nothing but a look into `/proc` tells, which costs as
+    /// much as a call of the workload, so it is remembered where nobody else can change it.
+    pub(super) fn opened(&mut self, pid: pid_t, fd: i32) -> Result<Option<OpenFile>, RecordError> {
+        if let Some(opened) = self.opened.get(&fd) {
+            return Ok(Some(*opened));
+        }
+        let opened = self.descriptor(pid, fd)?;
+        if let Some(opened) = opened.filter(|_| self.tasks.len() == 1) {
+            self.opened.insert(fd, OpenFile { position: None, ..opened });
+        }
+        Ok(opened)
+    }
+
+    /// Descriptors may be open on something else from now on: this one, or any.
+    pub(super) fn reopened(&mut self, fd: Option<i32>) {
+        match fd {
+            Some(fd) => _ = self.opened.remove(&fd),
+            None => self.opened.clear(),
+        }
+    }
+
+    /// The same, looked up.
+    pub(super) fn descriptor(
+        &mut self,
+        pid: pid_t,
+        fd: i32,
+    ) -> Result<Option<OpenFile>, RecordError> {
+        let failed = |source| RecordError::system(format!("/proc/{pid}/fdinfo/{fd}"), source);
+        if fd < 0 {
+            return Ok(None);
+        }
+        // A task that was killed meanwhile has none.
+        let Ok(descriptors) = self.descriptors(pid) else { return Ok(None) };
+        let Some(described) = descriptors.described(fd).map_err(failed)? else {
+            return Ok(None);
+        };
+        let DescriptorInfo { position, flags, mount, inode } = described;
+        let device = self.devices.get(&mount).copied().filter(|_| self.plain);
+        let id = match (device, inode) {
+            (Some(device), Some(inode)) => FileId { device, inode },
+            _ => {
+                let Some(status) = self.status(pid, fd) else { return Ok(None) };
+                self.devices.insert(mount, status.id.device);
+                status.id
+            }
+        };
+        Ok(Some(OpenFile { id, flags, position: Some(position) }))
+    }
+
+    /// The node a task's descriptor is open on.
+    pub(super) fn known(
+        &mut self,
+        pid: pid_t,
+        fd: i32,
+    ) -> Result<Option<(KnownFile, OpenFile)>, RecordError> {
+        let Some(opened) = self.opened(pid, fd)? else { return Ok(None) };
+        Ok(self.confirmed(pid, fd, opened.id)?.map(|known| (known, opened)))
+    }
+
+    /// The node with this number, if it is still the same file.
+    pub(super) fn confirmed(
+        &mut self,
+        pid: pid_t,
+        fd: i32,
+        id: FileId,
+    ) -> Result<Option<KnownFile>, RecordError> {
+        let Some(known) = self.nodes.get(id) else { return Ok(None) };
+        if known.nameless && self.status(pid, fd).is_none_or(|status| status.links > 0) {
+            self.nodes.forget(id);
+            return Ok(None);
+        }
+        Ok(Some(known))
+    }
+
+    pub(super) fn status(&mut self, pid: pid_t, fd: i32) -> Option<FileStatus> {
+        self.descriptors(pid).ok()?.status(fd).ok()
+    }
+
+    pub(super) fn reopen(&mut self, pid: pid_t, fd: i32) -> io::Result<File> {
+        self.descriptors(pid)?.reopen(fd)
+    }
+
+    pub(super) fn outside_written(&mut self, id: FileId) {
+        if self.outside.len() < OUTSIDE {
+            self.outside.insert(id);
+        }
+    }
+
+    pub(super) fn outside_synced(&mut self, pid: pid_t, fd: i32) -> Result<(), RecordError> {
+        if let Some(opened) = self.opened(pid, fd)? {
+            self.outside.remove(&opened.id);
+        }
+        Ok(())
+    }
+
+    /// Whether all that the workload wrote to a file outside was synced.
+    pub(super) fn outside_is_clean(&self, id: FileId) -> bool {
+        self.outside.len() < OUTSIDE && !self.outside.contains(&id)
+    }
+
+    /// A descriptor is about to be closed.
+    pub(super) fn closing(&mut self, pid: pid_t, fd: i32) -> Result<(), RecordError> {
+        let Some((known, opened)) = self.known(pid, fd)? else { return Ok(()) };
+        if known.kind != FileKind::Regular || !opened.writable() {
+            return Ok(());
+        }
+        let Some(status) = self.status(pid, fd) else { return Ok(()) };
+        let process = self.process(pid);
+        let but = |other: pid_t, number: i32| (other, number) == (process, fd);
+        if !self.open_elsewhere(status.id, &but) {
+            self.push(pid, "close", Action::Close { node: known.node });
+        }
+        Ok(())
+    }
+
+    /// The last thread of a process ends, and with it all its descriptors.
+    fn ending(&mut self, pid: pid_t) -> Result<(), RecordError> {
+        let process = self.process(pid);
+        let threads = self.tasks.values().filter(|task| task.process == process).count();
+        if threads > 1 {
+            return Ok(());
+        }
+        let mut closed = Vec::new();
+        for fd in writable(process) {
+            let Some((known, _)) = self.known(pid, fd)? else { continue };
+            let Some(status) = self.status(pid, fd) else { continue };
+            let but = |other: pid_t, _: i32| other == process;
+            if known.kind == FileKind::Regular
+                && !closed.contains(&known.node)
+                && !self.open_elsewhere(status.id, &but)
+            {
+                closed.push(known.node);
+            }
+        }
+        for node in closed {
+            self.push(pid, "exit", Action::Close { node });
+        }
+        Ok(())
+    }
+
+    /// Whether a file is open for writing in any process, but for the descriptors left out.
+    fn open_elsewhere(&self, id: FileId, but: &dyn Fn(pid_t, i32) -> bool) -> bool {
+        self.processes().into_iter().any(|process| {
+            let Ok(path) = c_string(format!("/proc/{process}/fd").as_ref()) else { return false };
+            let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+            let Ok(directory) = open_at(libc::AT_FDCWD, &path, flags) else { return false };
+            writable(process).into_iter().any(|fd| {
+                !but(process, fd)
+                    && c_string(fd.to_string().as_ref())
+                        .and_then(|name| FileStatus::at(directory.as_raw_fd(), &name, 0))
+                        .is_ok_and(|status| status.id == id)
+            })
+        })
+    }
+}
+
+fn is_sync(action: &Action) -> bool {
+    matches!(action, Action::Sync { .. } | Action::SyncPart { .. } | Action::SyncAll)
+}
+
+fn refused(source: io::Error) -> RecordError {
+    match source.raw_os_error() {
+        // What such a kernel says to a request it does not know.
+        Some(libc::EIO) => RecordError::Unsupported { why: "it needs Linux 5.3".to_owned() },
+        _ => RecordError::system("ptrace", source),
+    }
+}
+
+/// The descriptors of a process that can write.
+fn writable(process: pid_t) -> Vec<i32> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{process}/fd")) else { return Vec::new() };
+    entries
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            // The link's own mode says how the descriptor was opened.
+            let mode = std::os::unix::fs::MetadataExt::mode(&entry.metadata().ok()?);
+            if mode & 0o200 == 0 { None } else { entry.file_name().to_str()?.parse().ok() }
+        })
+        .collect()
+}
+
+/// The process that a task is a thread of.
+fn process_of(pid: pid_t) -> pid_t {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let group = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
+    group.unwrap_or(pid)
+}
