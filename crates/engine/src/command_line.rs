@@ -3,15 +3,7 @@
 //! A line of plain words runs directly: no shell to start, nothing to inject into. What only a
 //! shell understands goes to `/bin/sh -c`, and the result says so.
 
-/// Whether a shell may be used for a command given as one string.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ShellMode {
-    /// Only for a line that needs one.
-    #[default]
-    Auto,
-    Always,
-    Never,
-}
+use retake_types::ShellMode;
 
 /// A command line turned into arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]

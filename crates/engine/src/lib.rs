@@ -38,7 +38,7 @@ mod terminal;
 
 pub use cancel::Cancel;
 pub use command::{Command, Detach, Input, Launch, Stdin, check_variable, locate};
-pub use command_line::{CommandLine, ShellMode, ShellNeeded, interpret, quote};
+pub use command_line::{CommandLine, ShellNeeded, interpret, quote};
 pub use environment::{EnvironmentRules, HIJACKING_VARIABLES};
 pub use helper_program::{HelperOutput, HelperProgram, RunningHelper};
 pub use keeper::{Keeper, KeeperSession, KeeperSettings, SignalDispositions};

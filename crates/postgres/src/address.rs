@@ -171,7 +171,10 @@ fn password_file(config: &Config, variable: &dyn Fn(&str) -> Option<String>) -> 
     };
     let mode = std::fs::metadata(&file).ok()?.permissions().mode();
     if mode & 0o077 != 0 {
-        terminal::say(&format!("{} is left alone: others may read it; `chmod 600` it", file.display()));
+        terminal::say(&format!(
+            "{} is left alone: others may read it; `chmod 600` it",
+            file.display()
+        ));
         return None;
     }
     let host = match config.get_hosts().first()? {

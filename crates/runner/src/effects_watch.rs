@@ -181,7 +181,7 @@ impl Observer for EffectsWatch {
     }
 
     fn effects(&mut self, result: &ProcessResult, past: Past<'_>) -> Option<Effects> {
-        let results = self.results(finished);
+        let results = self.results(result);
         Some(self.effects_of(results, past))
     }
 }

@@ -129,7 +129,9 @@ mod tests {
     fn a_second_one_is_told_who_holds_it() {
         let dir = tempfile::tempdir().unwrap();
         let first = FileLock::acquire(&dir.path().join("lock"), "retake matrix run").unwrap();
-        let error = FileLock::acquire(&dir.path().join("lock"), "retake matrix bisect").unwrap_err().to_string();
+        let error = FileLock::acquire(&dir.path().join("lock"), "retake matrix bisect")
+            .unwrap_err()
+            .to_string();
         let holder = format!("`retake matrix run` (pid {}", std::process::id());
         assert!(error.contains(&holder), "{error}");
         drop(first);

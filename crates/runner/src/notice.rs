@@ -13,19 +13,33 @@ pub enum Notice {
     NotRecorded(retake_store::Error),
     /// The outcome could not be committed.
     OutcomeNotRecorded(retake_store::Error),
-    OutputLost { bytes: u64, error: retake_store::Error },
+    OutputLost {
+        bytes: u64,
+        error: retake_store::Error,
+    },
     /// A run of an earlier retake that died.
     RunnerDied(Box<Run>),
     /// A loop of an earlier retake that died.
     LoopRunnerDied(LoopId),
     DeadRunsNotMarked(retake_store::Error),
     /// A process of a dead run.
-    Leftover { pid: i32, run: RunId, command: String, killed: bool },
+    Leftover {
+        pid: i32,
+        run: RunId,
+        command: String,
+        killed: bool,
+    },
     /// Runs older than the retention were erased.
-    Erased { runs: u64, days: u32 },
+    Erased {
+        runs: u64,
+        days: u32,
+    },
     NotErased(retake_store::Error),
     /// A test report that could not be read.
-    ReportUnreadable { path: PathBuf, error: String },
+    ReportUnreadable {
+        path: PathBuf,
+        error: String,
+    },
     /// A pattern of `tests.reports` that means nothing.
     ReportPattern(String),
     /// Changed files could not be found out.

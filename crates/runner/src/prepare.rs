@@ -84,9 +84,10 @@ impl PreparedRun {
         let arguments: Vec<OsString> =
             request.command.argv().iter().map(|text| text.as_os_str().to_owned()).collect();
         let program = arguments.first().filter(|program| !program.is_empty());
-        let file = program
-            .and_then(|program| locate(program, &environment, request.cwd.as_path()).ok());
-        let (intent, redactions) = intent(&request, context, &environment, file.as_deref(), &redactor);
+        let file =
+            program.and_then(|program| locate(program, &environment, request.cwd.as_path()).ok());
+        let (intent, redactions) =
+            intent(&request, context, &environment, file.as_deref(), &redactor);
         let unread = matches!(request.command.form, CommandForm::Line(_));
         let launch = Launch {
             arguments,
@@ -184,7 +185,7 @@ pub fn command_arguments(
                 false => CommandForm::Arguments(arguments),
             })
         }
-        Err(needed) => Err(RefusalReason::ShellNeeded(needed.reason)),
+        Err(needed) => Err(RefusalReason::ShellNeeded(needed.to_string())),
     }
 }
 
@@ -216,9 +217,10 @@ pub fn environment(
     };
     let mut environment = match &asked.base {
         None => rules.apply(std::env::vars_os()),
-        Some(base) => rules.apply(base.iter().map(|(name, value)| {
-            (name.as_os_str().to_owned(), value.as_os_str().to_owned())
-        })),
+        Some(base) => rules.apply(
+            base.iter()
+                .map(|(name, value)| (name.as_os_str().to_owned(), value.as_os_str().to_owned())),
+        ),
     };
     for name in &asked.from_host {
         match std::env::var_os(name) {

@@ -8,8 +8,8 @@ use retake_engine::{Cancel, Keeper, LiveOutput, ProcessEvent, ProcessResult};
 use retake_store::redact::StreamRedactor;
 use retake_store::{Recording, Store};
 use retake_types::{
-    Effects, Ending, ErrorCode, Intent, Outcome, Run, RunError, StartFailure, State, Stream, signal_name,
-    text,
+    Effects, Ending, ErrorCode, Intent, Outcome, Run, RunError, StartFailure, State, Stream,
+    signal_name, text,
 };
 
 use crate::context::RunContext;
@@ -268,9 +268,8 @@ fn exit_code(result: &ProcessResult) -> i32 {
 /// The one error of a run, if it has one: the first that applies. What to do about it is for the
 /// front end to say.
 fn explain(result: &ProcessResult, prepared: &PreparedRun, over: Option<u64>) -> Option<RunError> {
-    let error = |code, message: String| {
-        Some(RunError { code, message, hint: None, problems: Vec::new() })
-    };
+    let error =
+        |code, message: String| Some(RunError { code, message, hint: None, problems: Vec::new() });
     match &result.outcome {
         Outcome::NotStarted(failure) => Some(start_error(failure)),
         Outcome::LimitExceeded(limit, _) => error(
@@ -303,7 +302,10 @@ fn explain(result: &ProcessResult, prepared: &PreparedRun, over: Option<u64>) ->
             let limit = over?;
             error(
                 ErrorCode::OutputTooLarge,
-                format!("the output is larger than the result carries ({} KB per stream)", limit / 1024),
+                format!(
+                    "the output is larger than the result carries ({} KB per stream)",
+                    limit / 1024
+                ),
             )
         }
         Outcome::Exited(code) => {

@@ -1,13 +1,11 @@
 //! What a matrix shows while it runs, all of it on stderr: lines for what is done, and on a
 //! terminal one live line below them with how far it is and how long it will take.
 
-use retake_types::text;
 use crate::terminal;
+use retake_types::text;
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-
-
 
 pub struct Screen {
     live: bool,

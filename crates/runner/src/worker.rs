@@ -50,9 +50,8 @@ impl Worker {
         session: KeeperSession,
         context: &Arc<RunContext>,
     ) -> io::Result<Vec<Self>> {
-        let keepers: Vec<Keeper> = (0..count)
-            .map(|_| Keeper::start(settings(session)))
-            .collect::<io::Result<_>>()?;
+        let keepers: Vec<Keeper> =
+            (0..count).map(|_| Keeper::start(settings(session))).collect::<io::Result<_>>()?;
         let cancels = signals::install(count)?;
         let workers = keepers.into_iter().zip(cancels).map(|(keeper, cancel)| Self {
             keeper,

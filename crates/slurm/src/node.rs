@@ -21,11 +21,11 @@ use super::batch::Layout;
 use super::order::{Order, PROCESSORS};
 use super::publish;
 use super::stop::{self, By};
+use retake_matrix::driver::iterate::Watch;
+use retake_runner::project;
 use retake_runner::run;
 use retake_runner::run::Observer;
 use retake_runner::run::Performed;
-use retake_matrix::driver::iterate::Watch;
-use retake_runner::project;
 use retake_runner::signals;
 
 /// How often an attempt looks whether it is still wanted.

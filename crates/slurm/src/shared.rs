@@ -132,7 +132,9 @@ impl Shared {
                 return Ok(Turn { _file: file });
             }
             let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted || retake_runner::signals::received().is_some() {
+            if error.kind() != io::ErrorKind::Interrupted
+                || retake_runner::signals::received().is_some()
+            {
                 return Err(failed(error));
             }
         }

@@ -2,8 +2,8 @@
 //!
 //! Nothing here waits for a run, or fails a command.
 
-use retake_runner::terminal;
 use jiff::Timestamp;
+use retake_runner::terminal;
 use retake_store::Store;
 
 use super::Error;
@@ -12,7 +12,6 @@ use super::collect::{ASK_EVERY, Attached, Batch};
 use super::journal::{self, Claim, Held};
 use super::slurm::Site;
 use super::tools::Tools;
-
 
 /// Takes in what came of batches whose submitter is gone, without waiting for the rest.
 pub fn catch_up(tools: &mut Tools<'_>, store: &mut Store) {

@@ -24,7 +24,7 @@ impl Store {
         }
         // Before the intents: without its mark a run would read as interrupted.
         for intent in intents {
-            drop(self.dir.create_private(&self.dir.away(intent.id))?);
+            drop(self.dir.create_private(&self.dir.away(intent.id()))?);
         }
         step("marked as away");
         self.write(Durability::Power, "record the intents", |tx, dir| {

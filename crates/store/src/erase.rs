@@ -80,7 +80,7 @@ impl Store {
                     .runs
                     .iter()
                     .filter(|run| run.state != State::Running)
-                    .map(|run| run.intent.id)
+                    .map(|run| run.intent.id())
                     .collect();
                 if prune.dry_run {
                     erased.output_bytes += page.runs.iter().map(output_bytes).sum::<u64>();
@@ -168,7 +168,7 @@ impl Store {
                 doomed.retain(|doomed| {
                     let there =
                         tx.query_row("SELECT 1 FROM runs WHERE seq = ?1", [doomed.seq], |_| Ok(()));
-                    there.is_ok() && !lock::is_alive(dir, doomed.run.intent.id)
+                    there.is_ok() && !lock::is_alive(dir, doomed.run.intent.id())
                 });
                 let mut files = Vec::new();
                 if doomed.is_empty() {
@@ -187,7 +187,7 @@ impl Store {
                 ledger::append(tx, &Entry::Marker(marker))
                     .map_err(|error| Error::sqlite("mark the erasure", dir.database(), error))?;
                 for doomed in &doomed {
-                    erased.runs.push(doomed.run.intent.id);
+                    erased.runs.push(doomed.run.intent.id());
                     erased.output_bytes += output_bytes(&doomed.run);
                 }
                 Ok(files)
@@ -238,9 +238,9 @@ impl Doomed {
         for stream in Stream::BOTH {
             self.erase_output(tx, dir, stream, files, words)?;
         }
-        files.push(dir.chunks(intent.id));
-        files.push(dir.live(intent.id));
-        for (key, value) in &intent.labels {
+        files.push(dir.chunks(intent.id()));
+        files.push(dir.live(intent.id()));
+        for (key, value) in &intent.request.labels {
             tx.execute(
                 "DELETE FROM labels WHERE key = ?1 AND value = ?2 AND start_us = ?3 AND run = ?4",
                 (key, value, intent.start_time.as_microsecond(), self.seq),
@@ -266,7 +266,7 @@ impl Doomed {
         words: &mut ErasedWords,
     ) -> Result<()> {
         let failed = |error| Error::sqlite("erase output", dir.database(), error);
-        let (id, place) = (self.run.intent.id, place(self.seq, stream));
+        let (id, place) = (self.run.intent.id(), place(self.seq, stream));
         files.push(dir.spool(id, stream));
         let Some(stored) = output::load(tx, place).map_err(failed)? else { return Ok(()) };
         let pending: bool = tx

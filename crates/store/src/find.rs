@@ -121,9 +121,9 @@ impl Store {
     fn subtree(&self, run: Run, seen: &mut HashSet<RunId>) -> Result<Tree> {
         let mut children = Vec::new();
         // Imported records may claim anything, a circle of parents included.
-        if seen.insert(run.intent.id) {
-            for child in self.children(run.intent.id)? {
-                if !seen.contains(&child.intent.id) {
+        if seen.insert(run.intent.id()) {
+            for child in self.children(run.intent.id())? {
+                if !seen.contains(&child.intent.id()) {
                     children.push(self.subtree(child, seen)?);
                 }
             }

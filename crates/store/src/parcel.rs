@@ -107,7 +107,7 @@ impl Parcel {
             while offset < waiting.bytes {
                 let part = waiting.part(offset)?;
                 let base64 = BASE64.encode(&part);
-                write_line(to, &Line::Output { run: intent.id, stream, offset, base64 })?;
+                write_line(to, &Line::Output { run: intent.id(), stream, offset, base64 })?;
                 offset += part.len() as u64;
             }
         }

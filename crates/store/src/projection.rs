@@ -64,15 +64,15 @@ impl Row {
     pub(crate) fn of(seq: i64, intent: &Intent) -> Self {
         Self {
             seq,
-            id: intent.id,
-            kind: kind_number(intent.kind),
-            loop_id: *intent.loop_id.as_bytes(),
-            iteration: i64::try_from(intent.iteration).unwrap_or(i64::MAX),
+            id: intent.id(),
+            kind: kind_number(intent.kind()),
+            loop_id: *intent.loop_id().as_bytes(),
+            iteration: i64::try_from(intent.iteration()).unwrap_or(i64::MAX),
             parent: intent.parent_id.map(|id| *id.as_bytes()),
             start_us: intent.start_time.as_microsecond(),
-            cwd: intent.working_directory.clone(),
-            command: intent.command.clone(),
-            ids: intent.correlation_ids.clone(),
+            cwd: intent.working_directory(),
+            command: intent.command().to_owned(),
+            ids: intent.request.correlation_ids.clone(),
         }
     }
 
@@ -199,7 +199,7 @@ pub(crate) fn insert_labels(
     seq: i64,
     intent: &Intent,
 ) -> rusqlite::Result<()> {
-    for (key, value) in &intent.labels {
+    for (key, value) in &intent.request.labels {
         connection
             .prepare_cached(
                 "INSERT OR IGNORE INTO labels (key, value, start_us, run) VALUES (?1, ?2, ?3, ?4)",

@@ -450,10 +450,10 @@ impl Store {
     }
 
     fn unfinished_state(&self, intent: &retake_types::Intent) -> Result<State> {
-        if lock::is_alive(&self.dir, intent.id) {
+        if lock::is_alive(&self.dir, intent.id()) {
             return Ok(State::Running);
         }
         // It may have finished since the row was read; then it is not interrupted.
-        Ok(if self.whereabouts(intent.id)?.1 { State::Running } else { State::Interrupted })
+        Ok(if self.whereabouts(intent.id())?.1 { State::Running } else { State::Interrupted })
     }
 }

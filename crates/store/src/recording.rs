@@ -64,7 +64,7 @@ impl Store {
             return Err(Error::ReadOnly { path: self.path().to_owned(), action: "record a run" });
         }
         // Before the intent: a committed intent without a lock means that its runner died.
-        let live = LiveLock::take(&self.dir, intent.id)?;
+        let live = LiveLock::take(&self.dir, intent.id())?;
         step("live file made");
         let committed = self.write(Durability::Process, "record the intent", |tx, dir| {
             insert_intent(tx, dir, intent)
@@ -74,14 +74,14 @@ impl Store {
             Err(error) => {
                 if !matches!(error, Error::Duplicate { .. }) {
                     // The intent's own failure is the one to report; a leftover is swept later.
-                    drop(live.release(&self.dir.live(intent.id)));
+                    drop(live.release(&self.dir.live(intent.id())));
                 }
                 return Err(error);
             }
         };
         Ok(Recording {
             dir: self.dir.clone(),
-            id: intent.id,
+            id: intent.id(),
             seq,
             live,
             begun: Instant::now(),
@@ -100,8 +100,8 @@ pub(crate) fn insert_intent(
     intent: &Intent,
 ) -> Result<i64> {
     let failed = |error| Error::sqlite("record the intent", dir.database(), error);
-    if seq_of(connection, intent.id).map_err(failed)?.is_some() {
-        return Err(Error::Duplicate { id: intent.id });
+    if seq_of(connection, intent.id()).map_err(failed)?.is_some() {
+        return Err(Error::Duplicate { id: intent.id() });
     }
     let entry = Entry::Intent(Box::new(intent.clone()));
     let seq = ledger::append(connection, &entry).map_err(failed)?;

@@ -90,8 +90,8 @@ fn interrupted(dir: &Dir, intent: &Intent, remains: &[Remains]) -> Ending {
     // The last sign of life: the moment of death itself nobody wrote down.
     let last_sign = Stream::BOTH
         .into_iter()
-        .map(|stream| dir.spool(intent.id, stream))
-        .chain([dir.live(intent.id)])
+        .map(|stream| dir.spool(intent.id(), stream))
+        .chain([dir.live(intent.id())])
         .filter_map(|path| modified(&path))
         .max()
         .unwrap_or(intent.start_time)

@@ -69,7 +69,7 @@ pub fn repair(root: &Path) -> Result<Repaired> {
         store.rebuild_projection()?;
         repaired.projection_rebuilt = true;
     }
-    repaired.interrupted = store.recover()?.iter().map(|run| run.intent.id).collect();
+    repaired.interrupted = store.recover()?.iter().map(|run| run.intent.id()).collect();
     for orphan in store.orphans()? {
         repaired.set_aside.push(set_aside(root, &orphan)?);
     }
@@ -295,7 +295,7 @@ fn restore_anew(
         match ledger::parse(entry.seq, body) {
             Ok(Entry::Intent(intent)) => match insert_intent(tx, dir, &intent) {
                 Ok(seq) => {
-                    numbers.insert(intent.id, (entry.seq, seq));
+                    numbers.insert(intent.id(), (entry.seq, seq));
                 }
                 Err(Error::Duplicate { .. }) => {}
                 Err(error) => return Err(error),

@@ -45,7 +45,7 @@ pub struct AuditRecord {
 
 impl AuditRecord {
     pub fn of(run: &Run) -> Self {
-        let ids = run.intent.correlation_ids.clone();
+        let ids = run.intent.request.correlation_ids.clone();
         Self {
             event_type: "command_execution",
             timestamp: run.intent.start_time,
@@ -56,7 +56,7 @@ impl AuditRecord {
             tool_call_id: ids.tool_call_id,
             worktree_id: ids.worktree_id,
             repo_sha: ids.repo_sha,
-            command: run.intent.command.clone(),
+            command: run.intent.command().to_owned(),
             exit_code: run.ending.as_ref().and_then(|ending| ending.exit_code),
             duration_ms: run.ending.as_ref().map(|ending| ending.duration_ms),
         }
@@ -93,7 +93,7 @@ impl Store {
     /// no outcome yet, of which nothing is written.
     pub fn export(&self, run: &Run, to: &mut impl Write) -> Result<bool> {
         let Some(ending) = &run.ending else { return Ok(false) };
-        let id = run.intent.id;
+        let id = run.intent.id();
         let chunks: Option<Vec<u8>> = self
             .connection
             .query_row("SELECT chunks FROM runs WHERE id = ?1", [id.as_bytes()], |row| row.get(0))
@@ -161,7 +161,7 @@ impl Store {
             };
             match line {
                 Some(Line::Output { run, stream, offset, base64 }) => match &mut arriving {
-                    Some(arriving) if arriving.intent.id == run => {
+                    Some(arriving) if arriving.intent.id() == run => {
                         let part = BASE64.decode(base64).map_err(|error| bad(error.to_string()))?;
                         arriving.take(&self.dir, stream, offset, &part, &bad)?;
                     }
@@ -192,7 +192,7 @@ impl Store {
         let take_in = |tx: &rusqlite::Transaction<'_>, dir: &Dir| {
             let mut imported = Vec::new();
             for arriving in &batch {
-                let id = arriving.intent.id;
+                let id = arriving.intent.id();
                 let failed = |error| Error::sqlite("import runs", dir.database(), error);
                 let seq = match awaited(tx, dir, id).map_err(failed)? {
                     Some(seq) => seq,
@@ -255,7 +255,7 @@ impl Arriving {
         bytes: &[u8],
         bad: &dyn Fn(String) -> Error,
     ) -> Result<()> {
-        let id = self.intent.id;
+        let id = self.intent.id();
         let part = &mut self.streams[stream.index()];
         if offset != part.bytes {
             return Err(bad(format!("{} is not contiguous at byte {offset}", stream.as_str())));
@@ -296,7 +296,7 @@ impl Arriving {
                 return Err(bad(format!(
                     "the {} of run {} is not complete or not the recorded one",
                     stream.as_str(),
-                    self.intent.id
+                    self.intent.id()
                 )));
             }
         }
@@ -309,7 +309,7 @@ impl Arriving {
             let part = &self.streams[stream.index()];
             if let Some((file, path)) = &part.file {
                 file.sync_data().map_err(|error| Error::io("sync", path, error))?;
-                let to = dir.spool(self.intent.id, stream);
+                let to = dir.spool(self.intent.id(), stream);
                 std::fs::rename(path, &to).map_err(|error| Error::io("rename", &to, error))?;
                 sync_dir(&dir.spool_dir())?;
             }

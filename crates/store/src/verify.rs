@@ -203,7 +203,7 @@ impl Walk {
     }
 
     fn intent(&mut self, connection: &Connection, seq: i64, intent: &Intent) -> Result<(), Stop> {
-        let differs = |what| broken(seq, Some(intent.id), BreakKind::Projection(what));
+        let differs = |what| broken(seq, Some(intent.id()), BreakKind::Projection(what));
         match Row::load(connection, seq)? {
             None => return differs("a run that is missing from the list"),
             Some((row, _)) if row != Row::of(seq, intent) => {
@@ -211,7 +211,7 @@ impl Walk {
             }
             Some(_) => self.runs += 1,
         }
-        for (key, value) in &intent.labels {
+        for (key, value) in &intent.request.labels {
             let labelled: bool = connection
                 .prepare_cached(
                     "SELECT EXISTS (SELECT 1 FROM labels WHERE key = ?1 AND value = ?2

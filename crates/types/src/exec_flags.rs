@@ -147,7 +147,13 @@ pub const EXEC_FLAGS: [FlagDefinition; 32] = [
         "Scheduling priority, -20 (first) to 19 (last)",
     )),
     flag(ExecFlag::Cwd, "cwd", FlagValue::One("DIR"), SURROUNDINGS, "Run in this directory"),
-    flag(ExecFlag::Env, "env", FlagValue::Many("NAME=VALUE"), SURROUNDINGS, "Set a variable; repeatable"),
+    flag(
+        ExecFlag::Env,
+        "env",
+        FlagValue::Many("NAME=VALUE"),
+        SURROUNDINGS,
+        "Set a variable; repeatable",
+    ),
     flag(
         ExecFlag::EnvFile,
         "env-file",
@@ -155,7 +161,13 @@ pub const EXEC_FLAGS: [FlagDefinition; 32] = [
         SURROUNDINGS,
         "Set the variables in a file of NAME=VALUE lines; repeatable",
     ),
-    flag(ExecFlag::Unset, "unset", FlagValue::Many("NAME"), SURROUNDINGS, "Remove a variable; repeatable"),
+    flag(
+        ExecFlag::Unset,
+        "unset",
+        FlagValue::Many("NAME"),
+        SURROUNDINGS,
+        "Remove a variable; repeatable",
+    ),
     flag(
         ExecFlag::EnvMode,
         "env-mode",

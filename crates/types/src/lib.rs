@@ -10,6 +10,7 @@ mod error;
 pub mod exec_flags;
 mod id;
 mod intent;
+pub mod loop_record;
 mod os_text;
 mod outcome;
 mod refusal;
@@ -30,8 +31,8 @@ pub use os_text::OsText;
 pub use outcome::{LimitKind, Outcome, StartFailure, Word, signal_name};
 pub use refusal::{RefusalReason, RequestField, RequestString};
 pub use request::RunRequest;
-pub use units::{UnitError, parse_duration, parse_size};
 pub use run::{
     Ending, EnvMode, Kind, LeftFate, LeftProcess, Limits, RanOn, Run, ShellMode, State, Stream,
     Usage,
 };
+pub use units::{UnitError, parse_duration, parse_size};

@@ -8,8 +8,6 @@ use std::fmt::{Display, Write};
 
 use axum::response::{IntoResponse, Response};
 
-
-
 #[derive(Clone, Debug, Default)]
 pub(super) struct Html(String);
 

@@ -3,7 +3,6 @@
 //! Reading files, layers and flags is the front end's; it hands over what it found as texts per
 //! key. A value that cannot be read is an error, never a default, and all errors come at once.
 
-
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -318,9 +317,7 @@ impl Reader<'_> {
 
     fn word(&mut self, path: &str) -> &'static str {
         let text = self.text(path);
-        let Some(Key { kind: KeyKind::Word(words), default, .. }) =
-            agent_key(path)
-        else {
+        let Some(Key { kind: KeyKind::Word(words), default, .. }) = agent_key(path) else {
             return "";
         };
         match words.iter().find(|word| **word == text) {
@@ -334,9 +331,7 @@ impl Reader<'_> {
 
     fn optional_number(&mut self, path: &str) -> Option<u64> {
         let text = self.optional_text(path)?;
-        let Some(Key { kind: KeyKind::Number { min, max }, .. }) =
-            agent_key(path)
-        else {
+        let Some(Key { kind: KeyKind::Number { min, max }, .. }) = agent_key(path) else {
             return None;
         };
         match text.parse::<u64>() {

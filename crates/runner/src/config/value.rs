@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use retake_types::parse_duration;
 use retake_types::config::{Key, KeyKind};
+use retake_types::parse_duration;
 use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +61,8 @@ pub(super) fn from_text(kind: KeyKind, text: &str) -> Result<Value, String> {
             .find(|word| **word == text)
             .map(|word| Value::Word(word))
             .ok_or_else(|| expected(kind, text)),
-        KeyKind::Words if text.starts_with('[') => match MarkedYaml::load_from_str(text).as_deref() {
+        KeyKind::Words if text.starts_with('[') => match MarkedYaml::load_from_str(text).as_deref()
+        {
             Ok([list]) => from_node(kind, false, list),
             _ => Err(expected(kind, text)),
         },
@@ -89,7 +90,11 @@ pub(super) fn from_text(kind: KeyKind, text: &str) -> Result<Value, String> {
     }
 }
 
-pub(super) fn from_node(kind: KeyKind, optional: bool, node: &MarkedYaml<'_>) -> Result<Value, String> {
+pub(super) fn from_node(
+    kind: KeyKind,
+    optional: bool,
+    node: &MarkedYaml<'_>,
+) -> Result<Value, String> {
     match (&node.data, kind) {
         (YamlData::Sequence(items), KeyKind::Words) => items
             .iter()
@@ -138,7 +143,9 @@ fn scalar(node: &MarkedYaml<'_>) -> Option<String> {
 
 fn expected(kind: KeyKind, got: &str) -> String {
     match kind {
-        KeyKind::Number { min, max } => format!("takes a whole number from {min} to {max}, not {got}"),
+        KeyKind::Number { min, max } => {
+            format!("takes a whole number from {min} to {max}, not {got}")
+        }
         KeyKind::Truth => format!("takes true or false, not {got}"),
         KeyKind::Word(words) => format!("takes one of {}, not {got}", words.join(", ")),
         KeyKind::Words => format!("takes a list of words, not {got}"),

@@ -285,8 +285,9 @@ mod tests {
     fn every_step_runs_once_and_reports_whatever_the_number_of_workers() {
         for workers in 1..5 {
             let mut workers = vec![(); workers];
-            let driven =
-                drive(countdown(20), &mut workers, &(), |(), _, step| Ok::<_, StepError<()>>(step * 2));
+            let driven = drive(countdown(20), &mut workers, &(), |(), _, step| {
+                Ok::<_, StepError<()>>(step * 2)
+            });
             let mut done = driven.plan.done;
             done.sort_unstable();
             assert_eq!(done, (1..=20).collect::<Vec<_>>());

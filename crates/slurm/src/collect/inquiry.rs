@@ -4,18 +4,18 @@ use std::time::{Duration, Instant};
 
 use super::submission::Round;
 use super::{Batch, Cell, State};
+use crate::Error;
 use crate::fold;
 use crate::fold::End;
 use crate::fold::Known;
 use crate::fold::Settled;
 use crate::fold::Verdict;
+use crate::settle;
 use crate::slurm;
 use crate::slurm::Row;
 use crate::slurm::Rows;
 use crate::tools::ToolError;
 use crate::tools::Tools;
-use crate::Error;
-use crate::settle;
 
 /// A task is over before others see what it wrote: a network file system takes its time.
 const GRACE: Duration = Duration::from_secs(3);
@@ -26,7 +26,7 @@ const HOPE: Duration = Duration::from_secs(20);
 /// How long a task may take to end once its last result is there.
 const ENDING: Duration = Duration::from_secs(2);
 /// Questions to the scheduler: at least so far apart, and so many times what one costs.
-pub(in crate) const ASK_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const ASK_EVERY: Duration = Duration::from_secs(1);
 const ASK_AT_MOST: Duration = Duration::from_secs(15);
 const ASK_COST: u32 = 40;
 

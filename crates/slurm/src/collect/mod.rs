@@ -163,11 +163,7 @@ impl Batch {
     }
 
     /// Goes on with a batch whose submitter is gone.
-    pub fn attach(
-        tools: &mut Tools<'_>,
-        store: &mut Store,
-        held: Held,
-    ) -> Result<Attached, Error> {
+    pub fn attach(tools: &mut Tools<'_>, store: &mut Store, held: Held) -> Result<Attached, Error> {
         let layout = Layout::at(&held.entry.dir);
         let complete = layout.manifest().exists();
         let away = store.away()?;
@@ -259,11 +255,7 @@ impl Batch {
 
     /// Sends what is to be sent, looks for results, asks the scheduler when it is time to, and
     /// gives the cells whose results are now in the record.
-    pub fn step(
-        &mut self,
-        tools: &mut Tools<'_>,
-        store: &mut Store,
-    ) -> Result<Vec<usize>, Error> {
+    pub fn step(&mut self, tools: &mut Tools<'_>, store: &mut Store) -> Result<Vec<usize>, Error> {
         if !self.unwanted {
             self.send(tools)?;
         }

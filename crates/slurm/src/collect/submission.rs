@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use super::inquiry::ASK_EVERY;
 use super::{Batch, Cell, State};
-use crate::slurm;
-use crate::slurm::Rows;
-use crate::tools::Tools;
 use crate::Error;
 use crate::batch;
 use crate::settle;
+use crate::slurm;
+use crate::slurm::Rows;
+use crate::tools::Tools;
 
 /// One submission.
 pub(super) struct Round {
@@ -39,7 +39,7 @@ impl Round {
 
 impl Batch {
     /// Whether the scheduler has, as far as is known, everything that it is to have.
-    pub(in crate) fn submitted(&self) -> bool {
+    pub(crate) fn submitted(&self) -> bool {
         self.unwanted || self.rounds.iter().all(Round::arrived)
     }
 

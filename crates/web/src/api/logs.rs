@@ -15,7 +15,7 @@ use super::super::params::Params;
 use super::super::trouble::{ApiTrouble, Trouble};
 use super::run_id;
 
-pub(in crate) async fn logs(
+pub(crate) async fn logs(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     uri: Uri,
@@ -29,7 +29,7 @@ pub(in crate) async fn logs(
     Ok(Json(window?))
 }
 
-pub(in crate) async fn find(
+pub(crate) async fn find(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     uri: Uri,
@@ -46,7 +46,7 @@ pub(in crate) async fn find(
     Ok(Json(found.await?))
 }
 
-pub(in crate) async fn run_events(
+pub(crate) async fn run_events(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     headers: HeaderMap,

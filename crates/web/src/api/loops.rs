@@ -20,13 +20,13 @@ use super::super::trouble::{ApiTrouble, Trouble};
 use super::loop_id;
 
 #[derive(Serialize)]
-pub(in crate) struct LoopList {
-    pub(in crate) loops: Vec<Summary>,
-    pub(in crate) next: Option<String>,
+pub(crate) struct LoopList {
+    pub(crate) loops: Vec<Summary>,
+    pub(crate) next: Option<String>,
 }
 
 impl App {
-    pub(in crate) async fn loops(&self, params: &Params) -> Result<LoopList, Trouble> {
+    pub(crate) async fn loops(&self, params: &Params) -> Result<LoopList, Trouble> {
         let (kind, limit) = (params.kind()?, params.limit(50, 200)?);
         let cursor = params.parsed("cursor", "a place in this list")?;
         let places = self.places.clone();
@@ -44,7 +44,7 @@ impl App {
     }
 }
 
-pub(in crate) async fn loops(
+pub(crate) async fn loops(
     State(app): State<Arc<App>>,
     uri: Uri,
 ) -> Result<Json<LoopList>, ApiTrouble> {
@@ -52,12 +52,12 @@ pub(in crate) async fn loops(
 }
 
 /// What part of a loop an address asks for.
-pub(in crate) fn asked(params: &Params) -> Result<Asked, Trouble> {
+pub(crate) fn asked(params: &Params) -> Result<Asked, Trouble> {
     let metric = params.get("metric").map(str::to_owned);
     Ok(Asked { metric, after: params.number("after")?.unwrap_or(0) })
 }
 
-pub(in crate) async fn one_loop(
+pub(crate) async fn one_loop(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     uri: Uri,
@@ -65,7 +65,7 @@ pub(in crate) async fn one_loop(
     Ok(Json(app.whole(loop_id(&id)?, asked(&Params::of(&uri))?).await?))
 }
 
-pub(in crate) async fn loop_events(
+pub(crate) async fn loop_events(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     headers: HeaderMap,
@@ -79,7 +79,7 @@ pub(in crate) async fn loop_events(
     Ok(response)
 }
 
-pub(in crate) async fn act(
+pub(crate) async fn act(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     body: Result<Bytes, BytesRejection>,

@@ -22,16 +22,16 @@ const FAILURES: usize = 10;
 const LOOPS: usize = 8;
 
 /// What the overview shows, once it is put together.
-pub(in crate) struct Overview {
-    pub(in crate) figures: Arc<Figures>,
-    pub(in crate) running: Vec<Run>,
-    pub(in crate) failures: Vec<Run>,
-    pub(in crate) loops: Vec<Summary>,
-    pub(in crate) audit: Audit,
+pub(crate) struct Overview {
+    pub(crate) figures: Arc<Figures>,
+    pub(crate) running: Vec<Run>,
+    pub(crate) failures: Vec<Run>,
+    pub(crate) loops: Vec<Summary>,
+    pub(crate) audit: Audit,
 }
 
 impl App {
-    pub(in crate) async fn overview(&self, params: &Params) -> Result<Overview, Trouble> {
+    pub(crate) async fn overview(&self, params: &Params) -> Result<Overview, Trouble> {
         let stretch = Stretch::of(params.get("range"))?;
         let figures = self.survey.figures(&self.reader, stretch).await?;
         let places = self.places.clone();
@@ -54,7 +54,7 @@ impl App {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate) struct OverviewDocument {
+pub(crate) struct OverviewDocument {
     range: &'static str,
     since: Timestamp,
     until: Timestamp,
@@ -85,7 +85,7 @@ struct DiskDocument {
     output: u64,
 }
 
-pub(in crate) async fn overview(
+pub(crate) async fn overview(
     State(app): State<Arc<App>>,
     uri: Uri,
 ) -> Result<Json<OverviewDocument>, ApiTrouble> {
@@ -116,7 +116,7 @@ pub(in crate) async fn overview(
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate) struct AuditDocument {
+pub(crate) struct AuditDocument {
     head: String,
     /// `not_verified`, `verifying`, `intact`, `broken`, `failed`.
     state: &'static str,
@@ -139,16 +139,12 @@ impl AuditDocument {
     }
 }
 
-pub(in crate) async fn audit(
-    State(app): State<Arc<App>>,
-) -> Result<Json<AuditDocument>, ApiTrouble> {
+pub(crate) async fn audit(State(app): State<Arc<App>>) -> Result<Json<AuditDocument>, ApiTrouble> {
     let head = app.reader.look(|store| Ok(store.head()?)).await?;
     Ok(Json(AuditDocument::of(&app.survey.audit(), head.to_string())))
 }
 
-pub(in crate) async fn verify(
-    State(app): State<Arc<App>>,
-) -> Result<Json<AuditDocument>, ApiTrouble> {
+pub(crate) async fn verify(State(app): State<Arc<App>>) -> Result<Json<AuditDocument>, ApiTrouble> {
     app.survey.verify(&app.reader);
     audit(State(app)).await
 }

@@ -17,15 +17,15 @@ use super::run_id;
 const USUAL: usize = 50;
 const MOST: usize = 500;
 /// Up to so much is looked at for a page of hits, so that an answer comes soon.
-pub(in crate) const EFFORT: Effort = Effort { scanned_bytes: 8 << 20, sifted: 20_000 };
+pub(crate) const EFFORT: Effort = Effort { scanned_bytes: 8 << 20, sifted: 20_000 };
 
 #[derive(Serialize)]
-pub(in crate) struct RunList {
+pub(crate) struct RunList {
     runs: Vec<Run>,
     next: Option<String>,
 }
 
-pub(in crate) async fn runs(
+pub(crate) async fn runs(
     State(app): State<Arc<App>>,
     uri: Uri,
 ) -> Result<Json<RunList>, ApiTrouble> {
@@ -37,7 +37,7 @@ pub(in crate) async fn runs(
 
 /// A run with the runs inside it.
 #[derive(Serialize)]
-pub(in crate) struct RunTree {
+pub(crate) struct RunTree {
     #[serde(flatten)]
     run: Run,
     children: Vec<RunTree>,
@@ -49,7 +49,7 @@ impl RunTree {
     }
 }
 
-pub(in crate) async fn run(
+pub(crate) async fn run(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
 ) -> Result<Json<RunTree>, ApiTrouble> {
@@ -59,7 +59,7 @@ pub(in crate) async fn run(
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate) struct HitList {
+pub(crate) struct HitList {
     hits: Vec<Hit>,
     next: Option<String>,
     cut_short: bool,
@@ -92,7 +92,7 @@ impl HitList {
     }
 }
 
-pub(in crate) async fn search(
+pub(crate) async fn search(
     State(app): State<Arc<App>>,
     uri: Uri,
 ) -> Result<Json<HitList>, ApiTrouble> {

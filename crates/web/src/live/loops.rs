@@ -21,14 +21,14 @@ const MOST: usize = 20;
 
 /// What a listener has heard: events up to a number, and an agent's output up to a place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate) struct Heard {
+pub(crate) struct Heard {
     seq: u64,
     run: Option<(RunId, u64)>,
 }
 
 impl Heard {
     /// `SEQ`, or `SEQ.RUN.OFFSET`.
-    pub(in crate) fn of(text: Option<&str>) -> Result<Self, Trouble> {
+    pub(crate) fn of(text: Option<&str>) -> Result<Self, Trouble> {
         let Some(text) = text else { return Ok(Self::default()) };
         let bad =
             || Trouble::bad_request(format!("{text} is no place; write the number of an event"));
@@ -110,7 +110,7 @@ fn look(
 }
 
 /// Tells what happens to a loop until it ends.
-pub(in crate) async fn follow_loop(
+pub(crate) async fn follow_loop(
     app: Arc<App>,
     id: LoopId,
     mut heard: Heard,

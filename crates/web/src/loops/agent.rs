@@ -20,11 +20,11 @@ const MOST_NOTES: usize = 200;
 
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate) struct Agent {
-    pub(in crate) iterations: Vec<Step>,
-    pub(in crate) notes: Vec<Note>,
+pub(crate) struct Agent {
+    pub(crate) iterations: Vec<Step>,
+    pub(crate) notes: Vec<Note>,
     /// What the agent did last, oldest first.
-    pub(in crate) feed: Vec<Line>,
+    pub(crate) feed: Vec<Line>,
 }
 
 /// Whether the last thing told of a loop is that it waits; it tells when it goes on.
@@ -38,29 +38,29 @@ pub(super) fn is_paused(store: &Store, id: LoopId) -> Result<bool, Trouble> {
 /// An iteration without its prompt and its output.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate) struct Step {
-    pub(in crate) number: u32,
-    pub(in crate) status: IterationStatus,
-    pub(in crate) started_at: Timestamp,
-    pub(in crate) duration_ms: Option<u64>,
-    pub(in crate) run_id: Option<String>,
-    pub(in crate) tests_passed: Option<u64>,
-    pub(in crate) tests_total: Option<u64>,
-    pub(in crate) files_created: usize,
-    pub(in crate) files_modified: usize,
-    pub(in crate) files_deleted: usize,
-    pub(in crate) cost_usd: Option<f64>,
-    pub(in crate) tokens: Option<u64>,
-    pub(in crate) context_percent: Option<u8>,
-    pub(in crate) progress: Option<bool>,
-    pub(in crate) summary: Option<String>,
+pub(crate) struct Step {
+    pub(crate) number: u32,
+    pub(crate) status: IterationStatus,
+    pub(crate) started_at: Timestamp,
+    pub(crate) duration_ms: Option<u64>,
+    pub(crate) run_id: Option<String>,
+    pub(crate) tests_passed: Option<u64>,
+    pub(crate) tests_total: Option<u64>,
+    pub(crate) files_created: usize,
+    pub(crate) files_modified: usize,
+    pub(crate) files_deleted: usize,
+    pub(crate) cost_usd: Option<f64>,
+    pub(crate) tokens: Option<u64>,
+    pub(crate) context_percent: Option<u8>,
+    pub(crate) progress: Option<bool>,
+    pub(crate) summary: Option<String>,
 }
 
 /// Something that happened beside the iterations.
 #[derive(Clone, Debug, Serialize)]
-pub(in crate) struct Note {
-    pub(in crate) at: Timestamp,
-    pub(in crate) text: String,
+pub(crate) struct Note {
+    pub(crate) at: Timestamp,
+    pub(crate) text: String,
 }
 
 impl Step {

@@ -9,44 +9,44 @@ use super::super::trouble::Trouble;
 use super::{Asked, Summary};
 
 /// Steps of the timeline that are shown at once.
-pub(in crate) const WINDOW: usize = 300;
+pub(crate) const WINDOW: usize = 300;
 const PAGE: usize = 2000;
 const MOST_FINDINGS: usize = 200;
 
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate) struct Crash {
-    pub(in crate) findings: Vec<Finding>,
+pub(crate) struct Crash {
+    pub(crate) findings: Vec<Finding>,
     /// Findings there are beside those told.
-    pub(in crate) findings_left_out: usize,
+    pub(crate) findings_left_out: usize,
     /// Steps from `after` on.
-    pub(in crate) timeline: Vec<Step>,
-    pub(in crate) after: u64,
-    pub(in crate) counts: Counts,
+    pub(crate) timeline: Vec<Step>,
+    pub(crate) after: u64,
+    pub(crate) counts: Counts,
     /// What was explored, once that is known.
-    pub(in crate) states: Option<States>,
+    pub(crate) states: Option<States>,
     /// How far the check came, once it is over.
-    pub(in crate) finished: Option<Finished>,
+    pub(crate) finished: Option<Finished>,
     /// Every step there is, for the picture of all of it.
     #[serde(skip)]
-    pub(in crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<Step>,
 }
 
 /// How much there is of each kind. Of a long recording not all steps are in the record.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate) struct Counts {
-    pub(in crate) operations: u64,
-    pub(in crate) syncs: u64,
-    pub(in crate) labels: u64,
-    pub(in crate) acknowledgements: u64,
-    pub(in crate) steps_left_out: u64,
+pub(crate) struct Counts {
+    pub(crate) operations: u64,
+    pub(crate) syncs: u64,
+    pub(crate) labels: u64,
+    pub(crate) acknowledgements: u64,
+    pub(crate) steps_left_out: u64,
 }
 
 /// What a step is worth when the power fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate) enum Sort {
+pub(crate) enum Sort {
     Operation,
     Sync,
     Label,
@@ -56,48 +56,48 @@ pub(in crate) enum Sort {
 /// One step, as it was recorded.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate) struct Step {
-    pub(in crate) seq: u64,
-    pub(in crate) sort: Sort,
+pub(crate) struct Step {
+    pub(crate) seq: u64,
+    pub(crate) sort: Sort,
     /// Of an operation, syncs included.
-    pub(in crate) number: Option<u32>,
-    pub(in crate) call: String,
-    pub(in crate) text: String,
+    pub(crate) number: Option<u32>,
+    pub(crate) call: String,
+    pub(crate) text: String,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate) struct States {
-    pub(in crate) points: u64,
-    pub(in crate) states: u64,
-    pub(in crate) distinct: u64,
-    pub(in crate) coverage: String,
+pub(crate) struct States {
+    pub(crate) points: u64,
+    pub(crate) states: u64,
+    pub(crate) distinct: u64,
+    pub(crate) coverage: String,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(in crate) struct Finished {
-    pub(in crate) verified: u64,
-    pub(in crate) complete: bool,
+pub(crate) struct Finished {
+    pub(crate) verified: u64,
+    pub(crate) complete: bool,
 }
 
 /// What is shown of a finding. What a later retake does not tell any more is empty.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(in crate) struct Finding {
-    pub(in crate) id: String,
-    pub(in crate) sentence: String,
-    pub(in crate) files: Vec<String>,
-    pub(in crate) lost_operations: Vec<u32>,
-    pub(in crate) states: u64,
-    pub(in crate) repro: String,
+pub(crate) struct Finding {
+    pub(crate) id: String,
+    pub(crate) sentence: String,
+    pub(crate) files: Vec<String>,
+    pub(crate) lost_operations: Vec<u32>,
+    pub(crate) states: u64,
+    pub(crate) repro: String,
     /// The crash comes after this operation.
-    pub(in crate) operation: u32,
-    pub(in crate) label: Option<String>,
-    pub(in crate) acknowledgements: u64,
-    pub(in crate) verdict: String,
-    pub(in crate) output: String,
+    pub(crate) operation: u32,
+    pub(crate) label: Option<String>,
+    pub(crate) acknowledgements: u64,
+    pub(crate) verdict: String,
+    pub(crate) output: String,
     /// The crash comes during recovery, whose operations are not those of the timeline.
-    pub(in crate) recovery: bool,
+    pub(crate) recovery: bool,
 }
 
 /// What the crash test said, in the words of its chronicle.
@@ -185,7 +185,7 @@ impl Crash {
     }
 
     /// Where an operation is on the timeline, if the record has it.
-    pub(in crate) fn operation(&self, number: u32) -> Option<&Step> {
+    pub(crate) fn operation(&self, number: u32) -> Option<&Step> {
         self.steps.iter().find(|step| step.number == Some(number))
     }
 }

@@ -20,14 +20,14 @@ const LONGEST: usize = 4000;
 
 /// One thing an agent did or said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(in crate) struct Line {
+pub(crate) struct Line {
     /// `text`, `tool`, `result`, `trouble`.
-    pub(in crate) kind: &'static str,
+    pub(crate) kind: &'static str,
     /// Without what steers a terminal.
-    pub(in crate) text: String,
+    pub(crate) text: String,
     /// The same in styles, where it has any.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(in crate) spans: Option<Vec<Span>>,
+    pub(crate) spans: Option<Vec<Span>>,
 }
 
 impl Line {
@@ -82,13 +82,13 @@ fn agent(plan: &Value) -> Agent {
 }
 
 /// Turns the events of a stream into lines. A piece of a text is joined to the one before.
-pub(in crate) struct Teller {
+pub(crate) struct Teller {
     reader: Reader,
     display: Display,
 }
 
 impl Teller {
-    pub(in crate) fn new(plan: &Value) -> Self {
+    pub(crate) fn new(plan: &Value) -> Self {
         Self { reader: Reader::new(agent(plan)), display: Display::default() }
     }
 
@@ -141,7 +141,7 @@ pub(super) fn recent(store: &Store, id: RunId, plan: &Value) -> Vec<Line> {
 }
 
 /// What an agent did since a place in its output, and the place after the last whole line.
-pub(in crate) fn more(
+pub(crate) fn more(
     store: &Store,
     id: RunId,
     teller: &mut Teller,
@@ -168,7 +168,7 @@ pub(in crate) fn more(
 }
 
 /// How long the output of a run is, to be followed from there.
-pub(in crate) fn end_of(store: &Store, id: RunId) -> retake_store::Result<u64> {
+pub(crate) fn end_of(store: &Store, id: RunId) -> retake_store::Result<u64> {
     let output = store.read_output(id, Stream::Stdout)?;
     Ok(output.length())
 }

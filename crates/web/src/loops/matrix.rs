@@ -29,76 +29,76 @@ const MARGIN: f64 = 0.02;
 
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate) struct Matrix {
-    pub(in crate) metric: String,
-    pub(in crate) unit: String,
-    pub(in crate) metrics: Vec<String>,
-    pub(in crate) axes: Vec<Axis>,
-    pub(in crate) cells: Vec<Cell>,
-    pub(in crate) comparisons: Vec<Comparison>,
+pub(crate) struct Matrix {
+    pub(crate) metric: String,
+    pub(crate) unit: String,
+    pub(crate) metrics: Vec<String>,
+    pub(crate) axes: Vec<Axis>,
+    pub(crate) cells: Vec<Cell>,
+    pub(crate) comparisons: Vec<Comparison>,
     /// The axis along which a bisection looks; `None` for other loops.
-    pub(in crate) searched: Option<String>,
+    pub(crate) searched: Option<String>,
     /// The looks of a bisection, in order; empty for other loops.
-    pub(in crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<Step>,
     /// What a bisection found.
-    pub(in crate) answer: Option<Answer>,
-    pub(in crate) runs: usize,
-    pub(in crate) running: usize,
+    pub(crate) answer: Option<Answer>,
+    pub(crate) runs: usize,
+    pub(crate) running: usize,
     /// There are older runs that were not looked at.
-    pub(in crate) cut: bool,
+    pub(crate) cut: bool,
 }
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate) struct Cell {
-    pub(in crate) name: String,
+pub(crate) struct Cell {
+    pub(crate) name: String,
     /// One place in each axis.
-    pub(in crate) place: Vec<usize>,
-    pub(in crate) values: Vec<f64>,
-    pub(in crate) median: Option<f64>,
-    pub(in crate) mad: Option<f64>,
-    pub(in crate) failed: usize,
+    pub(crate) place: Vec<usize>,
+    pub(crate) values: Vec<f64>,
+    pub(crate) median: Option<f64>,
+    pub(crate) mad: Option<f64>,
+    pub(crate) failed: usize,
     /// Its last run.
-    pub(in crate) run: Option<RunId>,
+    pub(crate) run: Option<RunId>,
 }
 
 /// One look of a bisection.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate) struct Step {
-    pub(in crate) run: RunId,
+pub(crate) struct Step {
+    pub(crate) run: RunId,
     /// The value of the axis that is searched, and its place among all.
-    pub(in crate) point: String,
-    pub(in crate) place: Option<usize>,
-    pub(in crate) ok: bool,
-    pub(in crate) exit_code: i32,
-    pub(in crate) value: Option<f64>,
+    pub(crate) point: String,
+    pub(crate) place: Option<usize>,
+    pub(crate) ok: bool,
+    pub(crate) exit_code: i32,
+    pub(crate) value: Option<f64>,
 }
 
 /// The answer of a bisection, as it was recorded.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate) struct Answer {
-    pub(in crate) sentence: String,
-    pub(in crate) last_good: Option<String>,
-    pub(in crate) first_bad: Option<String>,
-    pub(in crate) confidence: f64,
-    pub(in crate) monotone: bool,
+pub(crate) struct Answer {
+    pub(crate) sentence: String,
+    pub(crate) last_good: Option<String>,
+    pub(crate) first_bad: Option<String>,
+    pub(crate) confidence: f64,
+    pub(crate) monotone: bool,
     /// Every point that was judged, with runs of earlier loops counted in.
     #[serde(rename = "steps")]
-    pub(in crate) points: Vec<Point>,
+    pub(crate) points: Vec<Point>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(in crate) struct Point {
-    pub(in crate) point: String,
-    pub(in crate) verdict: Verdict,
-    pub(in crate) samples: u64,
+pub(crate) struct Point {
+    pub(crate) point: String,
+    pub(crate) verdict: Verdict,
+    pub(crate) samples: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(in crate) enum Verdict {
+pub(crate) enum Verdict {
     Good,
     Bad,
     Skip,
@@ -120,7 +120,7 @@ impl Answer {
         Ok(told.map(|Told::Answer { answer }| answer))
     }
 
-    pub(in crate) fn verdict(&self, point: &str) -> Option<Verdict> {
+    pub(crate) fn verdict(&self, point: &str) -> Option<Verdict> {
         self.points.iter().find(|known| known.point == point).map(|known| known.verdict)
     }
 }
@@ -351,7 +351,7 @@ impl Cells {
 
 impl Matrix {
     /// The points of a bisection, in order.
-    pub(in crate) fn points(&self) -> &[String] {
+    pub(crate) fn points(&self) -> &[String] {
         let axis = self.axes.iter().find(|axis| Some(&axis.name) == self.searched.as_ref());
         axis.map_or(&[], |axis| &axis.values)
     }

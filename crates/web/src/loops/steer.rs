@@ -15,7 +15,7 @@ use retake_agent::driver::chronicle::Planned;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
-pub(in crate) enum Action {
+pub(crate) enum Action {
     Stop,
     Pause,
     Resume,
@@ -24,15 +24,15 @@ pub(in crate) enum Action {
 
 /// What was done, in words.
 #[derive(Clone, Debug, Serialize)]
-pub(in crate) struct Done {
-    pub(in crate) done: String,
+pub(crate) struct Done {
+    pub(crate) done: String,
 }
 
 /// What is asked of a loop at this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(in crate) struct Pending {
-    pub(in crate) stop: bool,
-    pub(in crate) pause: bool,
+pub(crate) struct Pending {
+    pub(crate) stop: bool,
+    pub(crate) pause: bool,
 }
 
 fn workspace(places: Option<&Places>, record: &LoopRecord) -> Result<Workspace, Trouble> {
@@ -66,7 +66,7 @@ pub(super) fn held(places: Option<&Places>, record: &LoopRecord) -> bool {
 }
 
 /// What the loop was asked for and has not done yet.
-pub(in crate) fn pending(places: Option<&Places>, record: &LoopRecord) -> Pending {
+pub(crate) fn pending(places: Option<&Places>, record: &LoopRecord) -> Pending {
     let requests = workspace(places, record).ok().and_then(|workspace| {
         // Only looks: a mailbox that is not there yet has nothing in it.
         workspace.dir().join(".control").is_dir().then(|| Mailbox::of(&workspace).ok())?
@@ -77,7 +77,7 @@ pub(in crate) fn pending(places: Option<&Places>, record: &LoopRecord) -> Pendin
     })
 }
 
-pub(in crate) fn act(
+pub(crate) fn act(
     places: Option<&Places>,
     record: &LoopRecord,
     action: &Action,

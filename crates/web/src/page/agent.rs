@@ -12,7 +12,6 @@ use super::super::loops::Summary;
 use super::super::loops::agent::{Agent, Step};
 use super::super::loops::steer::Pending;
 
-
 /// The newest iterations that have a row; the charts show the same.
 const SHOWN: usize = 200;
 

@@ -11,7 +11,6 @@ use super::super::loops::Summary;
 use super::super::loops::crash::{Crash, Finding, Sort, Step, WINDOW};
 use super::super::params::Params;
 
-
 /// How many entries of a list within a finding are shown.
 const LISTED: usize = 40;
 /// The picture of all steps has at most this many columns; then one stands for several.

@@ -21,10 +21,7 @@ use super::{HEADINGS, Section, agent, crash, layout, matrix, overview, rows};
 /// The runs of a loop that are listed on its page.
 const RUNS: usize = 30;
 
-pub(in crate) async fn loops(
-    State(app): State<Arc<App>>,
-    uri: Uri,
-) -> Result<Html, PageTrouble> {
+pub(crate) async fn loops(State(app): State<Arc<App>>, uri: Uri) -> Result<Html, PageTrouble> {
     let params = Params::of(&uri);
     let list = app.loops(&params).await?;
     let mut main = Html::new();
@@ -61,7 +58,7 @@ pub(super) fn standing(html: &mut Html, word: &str, class: &'static str) {
     html.lit("</span> ").text(&word.replace('_', " ")).lit("</span>");
 }
 
-pub(in crate) async fn one_loop(
+pub(crate) async fn one_loop(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     uri: Uri,

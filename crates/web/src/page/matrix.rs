@@ -12,7 +12,6 @@ use super::super::html::Html;
 use super::super::loops::matrix::{Answer, Cell, Matrix, Step, Verdict};
 use super::super::params::Params;
 
-
 /// Looks of a bisection that are drawn; the table has all.
 const MOST_LOOKS: usize = 60;
 /// Dots of all cells together: the page is to be there soon.

@@ -14,17 +14,17 @@ pub(super) use overview::overview;
 pub(super) use run::run;
 pub(super) use runs::runs;
 
-use retake_types::text;
 use jiff::Timestamp;
 use retake_types::Run;
+use retake_types::text;
 
 use super::assets;
 use super::html::Html;
 use super::keys::Keys;
 use super::trouble::Trouble;
 use retake_matrix::driver::history::AXIS;
-use retake_runner::run_text;
 use retake_runner::colour::Shade;
+use retake_runner::run_text;
 
 const HELP: [(&str, &str); 8] = [
     ("/", "search what runs wrote"),
@@ -167,8 +167,11 @@ fn rows(html: &mut Html, runs: &[Run], now: Timestamp) {
         html.lit("</td><td class=\"what\"><a").at("href", &format!("/runs/{}", intent.id()));
         html.at("title", intent.command()).lit(">").text(intent.command()).lit("</a>");
         // The command of a matrix is the same in all of its cells.
-        let axes =
-            intent.request.labels.iter().filter_map(|(key, value)| Some((key.strip_prefix(AXIS)?, value)));
+        let axes = intent
+            .request
+            .labels
+            .iter()
+            .filter_map(|(key, value)| Some((key.strip_prefix(AXIS)?, value)));
         for (axis, value) in axes {
             html.lit(" ").tag("span", "faint", &format!("{axis}={}", matrix::shortened(value)));
         }

@@ -14,7 +14,6 @@ use super::super::log::{At, Content, View, Which, Window};
 use super::super::params::Params;
 use super::super::trouble::Trouble;
 
-
 /// Bytes of each output on the page itself, which is to be there soon; a script fetches more.
 const WINDOW: usize = 20 << 10;
 

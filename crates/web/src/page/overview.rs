@@ -19,11 +19,7 @@ use super::super::survey::{Audit, Figures, Stretch};
 use super::super::trouble::PageTrouble;
 use super::{HEADINGS, Section, layout, rows};
 
-
-pub(in crate) async fn overview(
-    State(app): State<Arc<App>>,
-    uri: Uri,
-) -> Result<Html, PageTrouble> {
+pub(crate) async fn overview(State(app): State<Arc<App>>, uri: Uri) -> Result<Html, PageTrouble> {
     let params = Params::of(&uri);
     let overview = app.overview(&params).await?;
     let mut main = Html::new();

@@ -26,7 +26,7 @@ use retake_runner::run_text;
 /// How many files, and how many failed tests, are listed.
 const LISTED: usize = 200;
 
-pub(in crate) async fn run(
+pub(crate) async fn run(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     uri: Uri,
@@ -67,7 +67,10 @@ fn head(html: &mut Html, run: &Run) {
     html.time(intent.start_time, Timestamp::now()).lit("</span>");
     if intent.kind() != Kind::Exec {
         html.lit(" <span>iteration ").show(intent.iteration()).lit(" of ");
-        html.link(&format!("/loops/{}", intent.loop_id()), &format!("{} loop", intent.kind().as_str()));
+        html.link(
+            &format!("/loops/{}", intent.loop_id()),
+            &format!("{} loop", intent.kind().as_str()),
+        );
         html.lit("</span>");
     }
     html.lit("</p>");

@@ -16,7 +16,6 @@ use super::super::params::Params;
 use super::super::trouble::{PageTrouble, Trouble};
 use super::{HEADINGS, Section, badge, layout, rows};
 
-
 const PAGE: usize = 50;
 const HITS: usize = 30;
 /// Filters that have a field only where an address asks for them.
@@ -33,10 +32,7 @@ const KEPT: [&str; 10] = [
     "until",
 ];
 
-pub(in crate) async fn runs(
-    State(app): State<Arc<App>>,
-    uri: Uri,
-) -> Result<Html, PageTrouble> {
+pub(crate) async fn runs(State(app): State<Arc<App>>, uri: Uri) -> Result<Html, PageTrouble> {
     let params = Params::of(&uri);
     let filter = params.filter()?;
     let mut main = Html::new();
