@@ -282,8 +282,7 @@ impl Reader {
         match operator {
             "<<" | "<<-" => {
                 let end = text.filter(|end| !end.contains('\n'));
-                let end =
-                    end.ok_or_else(|| UnreadableLine::Ambiguous(AmbiguousSyntax::HereDocument))?;
+                let end = end.ok_or(UnreadableLine::Ambiguous(AmbiguousSyntax::HereDocument))?;
                 self.documents.push(Document {
                     end,
                     tabs: operator == "<<-",

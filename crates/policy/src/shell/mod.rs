@@ -280,7 +280,7 @@ impl Reader {
         self.expect("for")?;
         self.blanks();
         let name = self.ahead().filter(|name| is_name(name));
-        let name = name.ok_or_else(|| UnreadableLine::Ambiguous(AmbiguousSyntax::ForLoop))?;
+        let name = name.ok_or(UnreadableLine::Ambiguous(AmbiguousSyntax::ForLoop))?;
         self.expect(&name)?;
         self.script.sets.push(name);
         self.newlines()?;
