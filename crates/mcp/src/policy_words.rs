@@ -369,7 +369,7 @@ mod tests {
                 none,
                 true,
                 "cd $x; ls",
-                "no rule allows `cd $x` where it may run; no rule allows `ls` where it may run",
+                "no rule allows `cd $x`; no rule allows `ls` where it may run",
             ),
         ] {
             let (reasons, advice) = judge(allow, deny, shell, line);
