@@ -8,7 +8,7 @@ use retake_engine::{Cancel, Keeper, LiveOutput, ProcessEvent, ProcessResult};
 use retake_store::redact::StreamRedactor;
 use retake_store::{Recording, Store};
 use retake_types::{
-    Effects, Ending, ErrorCode, Intent, Outcome, Run, RunError, StartFailure, State, Stream,
+    Effects, Ending, ErrorCode, ErrorDetail, Intent, Outcome, Run, RunError, StartFailure, State, Stream,
     signal_name, text,
 };
 
@@ -268,72 +268,71 @@ fn exit_code(result: &ProcessResult) -> i32 {
 /// The one error of a run, if it has one: the first that applies. What to do about it is for the
 /// front end to say.
 fn explain(result: &ProcessResult, prepared: &PreparedRun, over: Option<u64>) -> Option<RunError> {
-    let error =
-        |code, message: String| Some(RunError { code, message, hint: None, problems: Vec::new() });
-    match &result.outcome {
-        Outcome::NotStarted(failure) => Some(start_error(failure)),
-        Outcome::LimitExceeded(limit, _) => error(
+    let (code, detail, message) = match &result.outcome {
+        Outcome::NotStarted(failure) => return Some(start_error(failure)),
+        Outcome::LimitExceeded(limit, _) => (
             ErrorCode::LimitExceeded,
+            Some(ErrorDetail::Limit(*limit)),
             format!("the run exceeded its {limit} limit and was ended"),
         ),
-        Outcome::Cancelled(libc::SIGPIPE) => error(
-            ErrorCode::Cancelled,
-            match result.relay_error {
-                None | Some(libc::EPIPE) => {
-                    "nobody reads the output any more, so the run was ended".into()
-                }
-                Some(errno) => {
-                    let why = std::io::Error::from_raw_os_error(errno);
-                    format!("the output could not be passed on, so the run was ended: {why}")
-                }
-            },
-        ),
-        Outcome::Cancelled(signal) => {
-            error(ErrorCode::Cancelled, format!("cancelled by {}", signal_name(*signal)))
-        }
-        Outcome::TimedOut => error(
-            ErrorCode::Timeout,
-            format!(
-                "timed out after {}",
-                text::duration(prepared.request.timeout().unwrap_or_default())
+        Outcome::Cancelled(libc::SIGPIPE) => match result.relay_error {
+            None | Some(libc::EPIPE) => (
+                ErrorCode::Cancelled,
+                Some(ErrorDetail::ReaderGone),
+                "nobody reads the output any more, so the run was ended".to_owned(),
             ),
-        ),
+            Some(errno) => {
+                let why = std::io::Error::from_raw_os_error(errno);
+                (
+                    ErrorCode::Cancelled,
+                    Some(ErrorDetail::OutputNotWritable),
+                    format!("the output could not be passed on, so the run was ended: {why}"),
+                )
+            }
+        },
+        Outcome::Cancelled(signal) => {
+            (ErrorCode::Cancelled, None, format!("cancelled by {}", signal_name(*signal)))
+        }
+        Outcome::TimedOut => {
+            let timeout = prepared.request.timeout().unwrap_or_default();
+            (ErrorCode::Timeout, None, format!("timed out after {}", text::duration(timeout)))
+        }
         Outcome::Exited(0) => {
-            let limit = over?;
-            error(
-                ErrorCode::OutputTooLarge,
-                format!(
-                    "the output is larger than the result carries ({} KB per stream)",
-                    limit / 1024
-                ),
-            )
+            let kb = over? / 1024;
+            let message = format!("the output is larger than the result carries ({kb} KB per stream)");
+            (ErrorCode::OutputTooLarge, None, message)
         }
         Outcome::Exited(code) => {
-            error(ErrorCode::Failed, format!("the command exited with code {code}"))
+            (ErrorCode::Failed, None, format!("the command exited with code {code}"))
         }
         Outcome::Signaled(signal) => {
-            error(ErrorCode::Failed, format!("the command was ended by {}", signal_name(*signal)))
+            (ErrorCode::Failed, None, format!("the command was ended by {}", signal_name(*signal)))
         }
-        Outcome::Interrupted => error(
+        Outcome::Interrupted => (
             ErrorCode::Failed,
-            "the process that kept this run was killed, and the run with it".into(),
+            Some(ErrorDetail::KeeperKilled),
+            "the process that kept this run was killed, and the run with it".to_owned(),
         ),
-    }
+    };
+    Some(RunError { code, detail, message, hint: None, problems: Vec::new() })
 }
 
 /// The error of a run that did not start.
 pub fn start_error(failure: &StartFailure) -> RunError {
-    let code = match failure {
-        StartFailure::Refused(_) => ErrorCode::InvalidRequest,
-        StartFailure::WorkingDirectory(_) => ErrorCode::WorkingDirectory,
-        StartFailure::NotFound(_)
-        | StartFailure::NotExecutable(_)
-        | StartFailure::WrongFormat(_)
-        | StartFailure::MissingInterpreter(_) => ErrorCode::NotFound,
-        StartFailure::NoResources(_) => ErrorCode::NoResources,
+    let (code, detail) = match failure {
+        StartFailure::Refused(_) => (ErrorCode::InvalidRequest, None),
+        StartFailure::WorkingDirectory(_) => (ErrorCode::WorkingDirectory, None),
+        StartFailure::NotFound(_) => (ErrorCode::NotFound, None),
+        StartFailure::NotExecutable(_) => (ErrorCode::NotFound, Some(ErrorDetail::NotExecutable)),
+        StartFailure::WrongFormat(_) => (ErrorCode::NotFound, Some(ErrorDetail::WrongFormat)),
+        StartFailure::MissingInterpreter(_) => {
+            (ErrorCode::NotFound, Some(ErrorDetail::MissingInterpreter))
+        }
+        StartFailure::NoResources(_) => (ErrorCode::NoResources, None),
     };
     RunError {
         code,
+        detail,
         message: failure.to_string(),
         hint: None,
         problems: match failure {

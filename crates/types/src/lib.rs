@@ -24,7 +24,7 @@ pub use effects::{
     Observations, ProgressReason, RenamedPath, ResultsSource, RunProgress, TestDetail, TestResults,
     TestStatus,
 };
-pub use error::{ErrorCode, RunError};
+pub use error::{ErrorCode, ErrorDetail, RunError};
 pub use id::{CorrelationIds, LoopId, RunId};
 pub use intent::{Intent, ProgramFile, REDACTION_MARK, Redacted};
 pub use os_text::OsText;
