@@ -261,7 +261,7 @@ impl Supervision<'_> {
         self.child.exit.get_or_insert(Exit { wait_status: libc::SIGKILL, after });
     }
 
-    pub(super) fn note_left(&mut self, process: leftovers::Process, fate: LeftFate) {
+    pub(super) fn note_left(&mut self, process: leftovers::LeftoverProcess, fate: LeftFate) {
         match self.left.iter_mut().find(|left| left.pid == process.pid) {
             Some(left) => left.fate = fate,
             None => {

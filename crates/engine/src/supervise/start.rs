@@ -17,10 +17,10 @@ use super::reports::KEEPER_PATIENCE;
 use super::{Child, LiveOutput, ProcessEvent, Supervision, Terminals};
 use crate::cancel::Cancel;
 use crate::command::{Command, Stdin, check_directory, plain};
-use crate::keeper::{Group, Keeper, Spawn, Stage};
+use crate::keeper::{Keeper, ProcessGroup, Spawn, SpawnStage};
 use crate::limit_watch::{LimitWatch, WATCH_INTERVAL};
 use crate::output_relay::OutputRelay;
-use crate::terminal::{Pty, Raw, Terminal};
+use crate::terminal::{Pty, RawMode, UserTerminal};
 use crate::{program_file, syscalls};
 
 /// The streams of a child: the ends it gets, and ours.
@@ -74,7 +74,9 @@ impl<'a> Supervision<'a> {
                 stderr: streams.stderr.as_raw_fd(),
                 stdin: streams.stdin.as_ref().map(AsRawFd::as_raw_fd),
                 terminal: match (&terminals.lent, &terminals.keyboard) {
-                    (Some(terminal), _) if group == Group::Foreground => Some(terminal.as_lent()),
+                    (Some(terminal), _) if group == ProcessGroup::Foreground => {
+                        Some(terminal.as_lent())
+                    }
                     (_, Some(keyboard)) => Some(keyboard.raw.as_lent()),
                     _ => None,
                 },
@@ -87,7 +89,7 @@ impl<'a> Supervision<'a> {
                     error.raw_os_error().unwrap_or(0),
                 )
             })?;
-        if group == Group::Foreground
+        if group == ProcessGroup::Foreground
             && let Some(terminal) = &mut terminals.lent
         {
             terminal.lent();
@@ -122,24 +124,27 @@ impl<'a> Supervision<'a> {
     }
 
     /// Says why the keeper could not start the program.
-    pub(super) fn explain(&self, stage: Stage, errno: i32) -> StartFailure {
+    pub(super) fn explain(&self, stage: SpawnStage, errno: i32) -> StartFailure {
         let launch = &self.command.launch;
         let why = program_file::describe(errno);
         match stage {
-            Stage::Exec => match self.command.locate() {
+            SpawnStage::Exec => match self.command.locate() {
                 Ok(program) => program_file::explain_exec(&program, &launch.cwd, errno),
                 Err(failure) => failure,
             },
-            Stage::Directory => directory_failure(&launch.cwd, errno),
-            Stage::Clone => StartFailure::NoResources(format!("no process could be made: {why}")),
-            Stage::Limit => StartFailure::NoResources(format!(
+            SpawnStage::Directory => directory_failure(&launch.cwd, errno),
+            SpawnStage::Clone => {
+                StartFailure::NoResources(format!("no process could be made: {why}"))
+            }
+            SpawnStage::Limit => StartFailure::NoResources(format!(
                 "a limit or the priority could not be set: {why}; without privileges neither can be raised above what this session has"
             )),
-            Stage::Session | Stage::Cgroup | Stage::Streams | Stage::Terminal => {
-                StartFailure::NoResources(format!(
-                    "the new process could not be set up ({stage:?}): {why}"
-                ))
-            }
+            SpawnStage::Session
+            | SpawnStage::Cgroup
+            | SpawnStage::Streams
+            | SpawnStage::Terminal => StartFailure::NoResources(format!(
+                "the new process could not be set up ({stage:?}): {why}"
+            )),
         }
     }
 }
@@ -150,19 +155,19 @@ impl Terminals {
     fn open(with_pty: bool, typed: bool) -> Result<(Self, Option<OwnedFd>), StartFailure> {
         if with_pty {
             let (pty, end) = Pty::open(typed).map_err(no_resources("no pseudo-terminal"))?;
-            let raw = if typed { Raw::enter(0) } else { None };
+            let raw = if typed { RawMode::enter(0) } else { None };
             let keyboard = raw.map(Keyboard::new);
             return Ok((Self { lent: None, pty: Some(pty), keyboard }, Some(end)));
         }
-        let lent = if typed { Terminal::controlling(0) } else { None };
+        let lent = if typed { UserTerminal::controlling(0) } else { None };
         Ok((Self { lent, pty: None, keyboard: None }, None))
     }
 
-    fn group(&self, typed: bool) -> Group {
+    fn group(&self, typed: bool) -> ProcessGroup {
         match (&self.lent, &self.pty) {
-            (Some(terminal), _) if terminal.in_foreground() => Group::Foreground,
-            (_, Some(_)) if typed => Group::Session,
-            _ => Group::Own,
+            (Some(terminal), _) if terminal.in_foreground() => ProcessGroup::Foreground,
+            (_, Some(_)) if typed => ProcessGroup::Session,
+            _ => ProcessGroup::Own,
         }
     }
 }
