@@ -66,7 +66,9 @@ pub(crate) fn add(store: &mut Store, shown: &Shown<'_>) -> RunId {
         duration_ms: shown.ms,
         stdout_raw_bytes: shown.output.len() as u64,
         usage: Usage { user_cpu_ms: shown.ms / 2, max_rss_kb: 210_000, ..Usage::default() },
-        effects: shown.metrics.as_ref().map(|metrics| json!({"metrics": metrics})),
+        effects: shown.metrics.as_ref().map(|metrics| {
+            serde_json::from_value(json!({"metrics": metrics})).expect("metrics are effects")
+        }),
         ..Ending::bare(&Outcome::Exited(shown.code), ended)
     };
     recording.finish(store, ending).expect("finished");
