@@ -65,6 +65,8 @@ pub(crate) struct Performed {
     pub(crate) ending: Ending,
     pub(crate) finished: Finished,
     output: [Vec<u8>; 2],
+    /// Bytes of each stream after redaction, for a run that is not recorded.
+    kept: [u64; 2],
 }
 
 /// Runs the job. With a recording its intent is already committed.
@@ -86,27 +88,26 @@ pub(crate) fn run(
         }
     };
     let past = store.as_deref();
-    let Performed { intent, ending, finished, output } =
+    let Performed { intent, mut ending, finished, output, kept } =
         perform(job, keeper, cancel, &mut keep, want_output, observer, past);
-    let mut run = Run { intent, state: State::Finished, ending: Some(ending), recorded: false };
-    if let (Some(store), Some(recording)) = (store.as_mut(), recording)
-        && let Some(ending) = run.ending.take()
-    {
-        match recording.finish(store, ending.clone()) {
-            Ok(kept) => {
-                run.ending = Some(kept.ending);
-                run.recorded = true;
-                if let Some(problem) = kept.problem {
-                    let lost = kept.lost[0] + kept.lost[1];
-                    term::say(&format!("{lost} bytes of output are not in the record: {problem}"));
-                }
-            }
-            Err(error) => {
-                term::say(&format!("the outcome of this run is not recorded: {error}"));
-                run.ending = Some(ending);
+    let record = store.as_mut().zip(recording);
+    let stored = record.map(|(store, recording)| recording.finish(store, ending.clone()));
+    let recorded = matches!(stored, Some(Ok(_)));
+    match stored {
+        Some(Ok(stored)) => {
+            ending = stored.ending;
+            if let Some(error) = stored.error {
+                let lost = stored.lost[0] + stored.lost[1];
+                term::say(&format!("{lost} bytes of output are not in the record: {error}"));
             }
         }
+        Some(Err(error)) => {
+            term::say(&format!("the outcome of this run is not recorded: {error}"));
+            ending.set_stored(kept.map(|bytes| (bytes, None)));
+        }
+        None => ending.set_stored(kept.map(|bytes| (bytes, None))),
     }
+    let run = Run { intent, state: State::Finished, ending: Some(ending), recorded };
     Done {
         run,
         unread: finished.relay_error == Some(libc::EPIPE),
@@ -165,8 +166,9 @@ pub(crate) fn perform(
     let past = Past { intent: &job.intent, store };
     let effects = observer.effects(&finished, past);
     ending.effects = effects.map(|effects| redacted(effects, &job.redactor));
+    let kept = [captured[0].kept, captured[1].kept];
     let output = captured.map(|c| c.inline.finish());
-    Performed { intent: job.intent, ending, finished, output }
+    Performed { intent: job.intent, ending, finished, output, kept }
 }
 
 impl Captured {
@@ -188,6 +190,7 @@ impl Captured {
     }
 }
 
+/// What the runner knows; what is stored of each stream is known only afterwards.
 fn ending(
     finished: &Finished,
     job: &Job,
@@ -201,8 +204,6 @@ fn ending(
     Ending {
         exit_code: Some(exit_code(finished)),
         duration_ms,
-        stdout_bytes: captured[0].kept,
-        stderr_bytes: captured[1].kept,
         stdout_raw_bytes: captured[0].raw,
         stderr_raw_bytes: captured[1].raw,
         truncated: over,

@@ -10,7 +10,7 @@ use retake_effects::summary;
 use retake_effects::tests::reports::{self, Report};
 use retake_effects::tests::{self, Parser, TestResults};
 use retake_engine::Finished;
-use retake_store::Filter;
+use retake_store::RunFilter;
 use retake_types::{Outcome, Stream};
 
 use crate::config::Config;
@@ -114,11 +114,11 @@ impl Watch {
 fn history(past: Past<'_>) -> History {
     let mut history = History::new();
     let Past { intent, store: Some(store) } = past else { return history };
-    let filter = Filter {
+    let filter = RunFilter {
         command: Some(intent.command.clone()),
         cwd: Some(PathBuf::from(&intent.working_directory)),
         until: Some(intent.start_time),
-        ..Filter::default()
+        ..RunFilter::default()
     };
     // Without a past there is nothing to compare with, which is what is said then.
     let Ok(page) = store.list(&filter, None, COMPARED) else { return history };

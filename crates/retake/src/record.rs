@@ -9,7 +9,7 @@ use retake_types::Run;
 
 use crate::cli::Failure;
 use crate::place::Place;
-use crate::{crash, matrix, recovery, shown, term};
+use crate::{matrix, recovery, shown, term};
 
 /// What a command may spend on compressing and indexing after it has answered.
 const SPARE_TIME: Duration = Duration::from_millis(30);
@@ -82,8 +82,7 @@ pub(crate) fn find(store: &Store, text: &str) -> Result<Run, Failure> {
 /// printed. Where nothing may be written this is left to a command that may.
 pub(crate) fn tend(mut store: Store) {
     matrix::chronicle::tend(&store);
-    crash::life::tend(&store);
-    if !store.needs_tending() {
+    if !store.needs_maintenance() {
         return;
     }
     let path = store.path().to_owned();

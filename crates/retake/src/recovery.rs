@@ -4,34 +4,43 @@
 //! Nothing here fails a command: a record that cannot be tended is still a record that can be read.
 
 use jiff::Timestamp;
-use retake_store::Store;
-use retake_types::Run;
+use retake_store::{Store, StoredLoop};
+use retake_types::{Kind, Run};
 
-use crate::crash::life;
 use crate::leftovers::{self, Leftover};
 use crate::remote::successor;
 use crate::term;
 
-/// Marks runs whose runner died and ends what they left running. Costs one directory read when
-/// there is nothing to do.
-pub(crate) fn recover(store: &mut Store) {
+/// Marks runs whose runner died and ends what they left running; gives the loops that ended because
+/// their runner died. Costs two directory reads when there is nothing to do.
+pub(crate) fn recover(store: &mut Store) -> Vec<StoredLoop> {
+    let mut loops = Vec::new();
     // A runner that is itself a leftover leaves a run behind when it is ended.
     loop {
         match store.recover() {
-            Ok(runs) if runs.is_empty() => {
-                life::bury(store);
-                successor::gather(store);
-                return;
-            }
-            Ok(runs) => {
-                runs.iter().for_each(tell);
-                sweep(&runs);
+            Ok(recovered) => {
+                recovered.loops.iter().for_each(tell_loop);
+                loops.extend(recovered.loops);
+                if recovered.runs.is_empty() {
+                    successor::gather(store);
+                    return loops;
+                }
+                recovered.runs.iter().for_each(tell);
+                sweep(&recovered.runs);
             }
             Err(error) => {
                 term::say(&format!("runs whose runner died could not be marked: {error}"));
-                return;
+                return loops;
             }
         }
+    }
+}
+
+/// A matrix that is run again says itself that it was interrupted.
+fn tell_loop(stopped: &StoredLoop) {
+    if stopped.kind == Kind::Crash {
+        let id = stopped.id.short();
+        term::say(&format!("crash test {id} was interrupted, its runner died"));
     }
 }
 

@@ -7,7 +7,7 @@ use std::io;
 
 use jiff::Timestamp;
 use retake_engine::{Attach, Cancel, Command, Event, Keeper, Problem, Request, Session, Settings};
-use retake_store::{Recording, Store};
+use retake_store::{Recording, Store, StoredLoop};
 use retake_types::{Intent, Outcome};
 
 use crate::config::Config;
@@ -46,6 +46,8 @@ pub(crate) struct Slot {
     place: Place,
     audit: Audit,
     store: Option<Store>,
+    /// The loops that were ended when the record was opened, because their runner had died.
+    recovered_loops: Vec<StoredLoop>,
 }
 
 /// A run that may not take place, because it could not be recorded.
@@ -73,6 +75,7 @@ impl Slot {
             place: place.clone(),
             audit,
             store: None,
+            recovered_loops: Vec::new(),
         });
         Ok(slots.collect())
     }
@@ -87,7 +90,14 @@ impl Slot {
             own_mounts: false,
         };
         let keeper = Keeper::start(settings)?;
-        Ok(Self { keeper, cancel: Cancel::new()?, place: place.clone(), audit, store: None })
+        Ok(Self {
+            keeper,
+            cancel: Cancel::new()?,
+            place: place.clone(),
+            audit,
+            store: None,
+            recovered_loops: Vec::new(),
+        })
     }
 
     /// The token that ends the next runs of a lone slot.
@@ -162,10 +172,14 @@ impl Slot {
     pub(crate) fn store(&mut self) -> retake_store::Result<&mut Store> {
         if self.store.is_none() {
             let mut store = Store::open(&self.place.store)?;
-            recovery::recover(&mut store);
+            self.recovered_loops.extend(recovery::recover(&mut store));
             self.store = Some(store);
         }
         Ok(self.store.as_mut().expect("just opened"))
+    }
+
+    pub(crate) fn recovered_loops(&self) -> &[StoredLoop] {
+        &self.recovered_loops
     }
 
     /// Ends the keeper and gives signals back their usual meaning.

@@ -6,7 +6,7 @@ mod common;
 use std::path::PathBuf;
 
 use common::{TestStore, ending, files_with, intent};
-use retake_store::{BreakKind, Filter, Store, TestStatus, Verification};
+use retake_store::{BreakKind, RunFilter, Store, TestStatus, Verification};
 use retake_types::RunId;
 use serde_json::{Value, json};
 
@@ -28,13 +28,13 @@ fn results(tests: &[(&str, &str, u64)]) -> Value {
     json!({"failed": failed.count(), "details": details})
 }
 
-fn found(store: &Store, filter: &Filter) -> Vec<RunId> {
+fn found(store: &Store, filter: &RunFilter) -> Vec<RunId> {
     let page = store.list(filter, None, 50).unwrap();
     page.runs.iter().map(|run| run.intent.id).collect()
 }
 
 fn changed(store: &Store, path: &str) -> Vec<RunId> {
-    found(store, &Filter { changed: Some(PathBuf::from(path)), ..Filter::default() })
+    found(store, &RunFilter { changed: Some(PathBuf::from(path)), ..RunFilter::default() })
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn tests_have_a_history() {
     .iter()
     .map(|tests| record(&mut test, json!({"testResults": results(tests)})))
     .collect();
-    let failed = Filter { tests_failed: true, ..Filter::default() };
+    let failed = RunFilter { tests_failed: true, ..RunFilter::default() };
     assert_eq!(found(&test.store, &failed), [runs[2], runs[1]]);
 
     let all = test.store.tests(None).unwrap();

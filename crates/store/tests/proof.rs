@@ -11,7 +11,7 @@ use common::{TestStore, all_files, files_with, intent};
 use jiff::{Timestamp, ToSpan};
 use memchr::memmem;
 use proptest::prelude::*;
-use retake_store::{Break, BreakKind, Error, Filter, Head, Prune, Store, Verification};
+use retake_store::{Break, BreakKind, Error, Head, Prune, RunFilter, Store, Verification};
 use retake_types::{Kind, RunId, State, Stream};
 
 use Stream::{Stderr, Stdout};
@@ -165,7 +165,7 @@ fn a_run_can_be_deleted_before_it_was_indexed_and_not_while_it_runs() {
     test.store.delete(running.id).unwrap();
     test.assert_intact();
     assert!(test.store.recover().unwrap().is_empty());
-    assert!(test.store.examine(true).unwrap().problems.is_empty());
+    assert!(test.store.examine(true).unwrap().defects.is_empty());
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn pruning_takes_old_exec_runs_and_leaves_the_rest() {
     assert_eq!(test.store.prune(&prune).unwrap().runs, []);
     prune.kinds = vec![Kind::Matrix];
     assert_eq!(test.store.prune(&prune).unwrap().runs, [made[2]]);
-    assert_eq!(test.store.list(&Filter::default(), None, 9).unwrap().runs.len(), 1);
+    assert_eq!(test.store.list(&RunFilter::default(), None, 9).unwrap().runs.len(), 1);
     assert_eq!(test.assert_intact().erased, 6);
 }
 

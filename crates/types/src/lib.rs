@@ -5,12 +5,14 @@
 
 mod error;
 mod id;
+mod loop_state;
 mod outcome;
 mod run;
 mod terms;
 
 pub use error::{ErrorCode, RunError};
 pub use id::{CorrelationIds, LoopId, RunId};
+pub use loop_state::{LoopState, StopReason};
 pub use outcome::{LimitKind, Outcome, StartFailure, Word, signal_name};
 pub use run::{
     Ending, EnvMode, EnvPolicy, Intent, Kind, LeftFate, LeftProcess, Limits, RanOn, Run, State,

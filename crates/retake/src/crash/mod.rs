@@ -12,7 +12,6 @@ pub(crate) mod finding;
 mod gathered;
 pub(crate) mod html;
 pub(crate) mod junit;
-pub(crate) mod life;
 mod namespace;
 pub(crate) mod relapse;
 pub(crate) mod report;

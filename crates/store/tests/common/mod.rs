@@ -76,7 +76,7 @@ impl TestStore {
             recording.append(*stream, bytes);
         }
         let finished = recording.finish(&mut self.store, ending(exit_code)).unwrap();
-        assert!(finished.problem.is_none(), "{:?}", finished.problem);
+        assert!(finished.error.is_none(), "{:?}", finished.error);
         assert_eq!(finished.lost, [0, 0]);
         finished.ending
     }
@@ -93,9 +93,9 @@ impl TestStore {
         bytes
     }
 
-    pub(crate) fn merged(&self, id: RunId) -> Vec<u8> {
+    pub(crate) fn interleaved(&self, id: RunId) -> Vec<u8> {
         let mut bytes = Vec::new();
-        self.store.read_merged(id).unwrap().read_to_end(&mut bytes).unwrap();
+        self.store.read_interleaved(id).unwrap().read_to_end(&mut bytes).unwrap();
         bytes
     }
 

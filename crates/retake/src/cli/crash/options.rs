@@ -14,7 +14,6 @@ use retake_types::Kind;
 use super::Trouble;
 use crate::cli::Failure;
 use crate::config::Config;
-use crate::crash::life;
 use crate::crash::station::Check;
 use crate::crash::untested::Untested;
 use crate::job::Spec;
@@ -149,7 +148,7 @@ impl Setting {
 
     /// Where the logs of tests with findings are kept.
     pub(super) fn logs(&self) -> PathBuf {
-        life::directory(&self.place.store)
+        self.place.store.join("crash")
     }
 }
 

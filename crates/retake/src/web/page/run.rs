@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use retake_effects::Effects;
 use retake_effects::tests::TestStatus;
 use retake_engine::quote;
-use retake_store::Tree;
+use retake_store::StoredRunTree;
 use retake_types::{Ending, ErrorCode, Intent, Kind, LeftFate, Run, State as RunState};
 
 use super::super::App;
@@ -89,7 +89,7 @@ fn card(html: &mut Html, title: &'static str, fill: impl FnOnce(&mut Html)) {
     html.lit("</section>");
 }
 
-fn facts(html: &mut Html, tree: &Tree) {
+fn facts(html: &mut Html, tree: &StoredRunTree) {
     let run = &tree.run;
     let intent = &run.intent;
     let ending = run.ending.as_ref();
@@ -263,7 +263,7 @@ fn files(html: &mut Html, effects: &Effects) {
     html.lit("</ul>");
 }
 
-fn branch(html: &mut Html, tree: &Tree) {
+fn branch(html: &mut Html, tree: &StoredRunTree) {
     let intent = &tree.run.intent;
     html.lit("<li>");
     badge(html, &tree.run);
