@@ -108,7 +108,7 @@ impl Document {
         self.output_bytes = found.output_bytes;
         self.spool_bytes = found.spool_bytes;
         self.free_bytes = Some(found.free_bytes);
-        self.problems = found.problems.iter().map(ToString::to_string).collect();
+        self.problems = found.defects.iter().map(ToString::to_string).collect();
         for leftover in leftovers(store) {
             self.problems.push(format!(
                 "{} ({}) is left over from run {}, which is over; `retake doctor --repair` ends it",

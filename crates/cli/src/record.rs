@@ -9,7 +9,6 @@ use retake_types::Run;
 
 use crate::Failure;
 use retake_runner::project::Place;
-
 use retake_matrix::driver;
 use retake_runner::recovery;
 use retake_runner::run_text;
@@ -85,9 +84,8 @@ pub(crate) fn find(store: &Store, text: &str) -> Result<Run, Failure> {
 /// Marks dead runs, compresses and indexes, for as long as nobody minds. Only after the answer is
 /// printed. Where nothing may be written this is left to a command that may.
 pub(crate) fn tend(mut store: Store) {
-    driver::chronicle::tend(&store);
-    retake_crash_driver::life::tend(&store);
-    if !store.needs_tending() {
+    matrix::chronicle::tend(&store);
+    if !store.needs_maintenance() {
         return;
     }
     let path = store.path().to_owned();

@@ -7,12 +7,11 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use retake_crash::operation::{Entry, Recording};
 use retake_store::redact::Redactor;
-use retake_store::{LoopRecord, Store};
-use retake_types::{Kind, LoopId, RunId};
+use retake_store::{LoopRecording, Store};
+use retake_types::{Kind, LoopId, RunId, StopReason};
 use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
-use super::life::Life;
 use super::timeline::{self, Row, Sort};
 use retake_runner::run;
 
@@ -78,28 +77,29 @@ pub struct Chronicle {
     pub id: LoopId,
     redactor: Redactor,
     /// Held until the loop has ended on the record.
-    _life: Option<Life>,
+    recording: Option<LoopRecording>,
 }
 
 impl Chronicle {
     /// Begins the loop; without a store it is told to nobody.
     pub fn begin(store: Option<Store>, planned: &Planned, redactor: Redactor) -> Self {
-        let record = LoopRecord::running(Kind::Crash, without_secrets(planned, &redactor));
-        let life = store.as_ref().map(|store| Life::begin(store.path(), record.id));
-        let life = life.transpose().unwrap_or_else(|error| {
-            terminal::say(&format!("nobody would notice the death of this crash test: {error}"));
-            None
+        let plan = without_secrets(planned, &redactor).to_string();
+        let id = LoopId::new();
+        let mut chronicle = Self { store, id, redactor, recording: None };
+        chronicle.write(|store, recording| {
+            *recording = Some(store.begin_loop_as(id, Kind::Crash, &plan)?);
+            Ok(())
         });
-        let mut chronicle = Self { store, id: record.id, redactor, _life: life };
-        chronicle.write(|store, _| store.begin_loop(&record));
         chronicle
     }
 
     /// A record that fails is given up: the test itself goes on.
-    fn write(&mut self, with: impl FnOnce(&mut Store, LoopId) -> retake_store::Result<()>) {
-        let id = self.id;
+    fn write(
+        &mut self,
+        with: impl FnOnce(&mut Store, &mut Option<LoopRecording>) -> retake_store::Result<()>,
+    ) {
         if let Some(store) = &mut self.store
-            && let Err(error) = with(store, id)
+            && let Err(error) = with(store, &mut self.recording)
         {
             terminal::say(&format!("this crash test is not recorded: {error}"));
             self.store = None;
@@ -128,10 +128,12 @@ impl Chronicle {
     }
 
     fn add(&mut self, events: &[Event<'_>]) {
-        let now = Timestamp::now();
-        let bodies: Vec<_> =
-            events.iter().map(|event| (now, without_secrets(event, &self.redactor))).collect();
-        self.write(|store, id| store.append_events(id, &bodies).map(drop));
+        let entries: Vec<_> =
+            events.iter().map(|event| without_secrets(event, &self.redactor)).collect();
+        self.write(|store, recording| match recording {
+            Some(recording) => recording.append(store, &entries).map(drop),
+            None => Ok(()),
+        });
     }
 
     pub fn recorded(&mut self, recording: &Recording, run: Option<RunId>) {
@@ -186,13 +188,16 @@ impl Chronicle {
         self.add(&events);
     }
 
-    /// Ends the loop: `clean`, `findings`, `budget`, `could not test`, `interrupted`.
-    pub fn end(&mut self, reason: &str) {
-        self.write(|store, id| store.update_loop(id, "finished", Some((reason, Timestamp::now()))));
+    /// Ends the loop.
+    pub fn end(&mut self, reason: &StopReason) {
+        self.write(|store, recording| match recording.take() {
+            Some(recording) => recording.finish(store, reason),
+            None => Ok(()),
+        });
     }
 }
 
-fn without_secrets(value: &impl Serialize, redactor: &Redactor) -> String {
+fn without_secrets(value: &impl Serialize, redactor: &Redactor) -> serde_json::Value {
     let value = serde_json::to_value(value).expect("plain data");
-    run::redacted(value, redactor).to_string()
+    drive::redacted(value, redactor)
 }

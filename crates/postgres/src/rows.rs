@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use retake_store::{LedgerRow, Says};
+use retake_store::{LedgerContent, LedgerRow};
 use retake_types::{Ending, Intent, RunId};
 
 use super::copy::Rows;
@@ -38,10 +38,10 @@ impl Sorted {
                 .field(entry.body.as_deref())
                 .end();
             match &entry.says {
-                Says::Intent(intent) => _ = begun.insert(intent.id(), (intent, entry.seq)),
-                Says::Outcome { run, ending } => _ = ended.insert(*run, ending),
-                Says::Deleted(ranges) => sorted.deleted.extend(ranges),
-                Says::Nothing => {}
+                LedgerContent::Intent(intent) => _ = begun.insert(intent.id(), (intent, entry.seq)),
+                LedgerContent::Outcome { run, ending } => _ = ended.insert(*run, ending),
+                LedgerContent::Deleted(ranges) => sorted.deleted.extend(ranges),
+                LedgerContent::Nothing => {}
             }
         }
         sorted.begun = begun.len() as u64;

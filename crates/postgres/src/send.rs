@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 
 use postgres::{Client, Transaction};
 use retake_store::Store;
-use retake_types::{LoopId, RunId, Stream};
+use retake_types::{LoopId, RunId, StopReason, Stream};
 
 use super::copy::Rows;
 use super::rows::{ENDING, Sorted};
@@ -184,7 +184,7 @@ impl Sender<'_> {
     /// Loops change until they end; events only become more.
     fn loops(&mut self, client: &mut Client) -> Result<(), Error> {
         let loops = self.store.list_loops(None, usize::MAX)?;
-        let local = self.store.last_events()?;
+        let local = self.store.last_loop_entries()?;
         let mut transaction = client.transaction()?;
         self.position(&mut transaction)?;
         let mut rows = Rows::default();
@@ -193,8 +193,8 @@ impl Sender<'_> {
                 .show(Some(self.record))
                 .text(known.kind.as_str())
                 .text(&known.plan)
-                .text(&known.state)
-                .field(known.stop_reason.as_deref())
+                .text(known.state.as_str())
+                .field(known.stop_reason.as_ref().map(StopReason::as_str))
                 .show(Some(known.start_time))
                 .show(known.end_time)
                 .end();
@@ -225,7 +225,7 @@ impl Sender<'_> {
         for known in &loops {
             let mut after = there.get(&known.id).copied().unwrap_or(0);
             while local.get(&known.id).is_some_and(|last| *last > after) {
-                let events = self.store.events(known.id, after, EVENTS)?;
+                let events = self.store.loop_entries(known.id, after, EVENTS)?;
                 let Some(last) = events.last() else { break };
                 after = last.seq;
                 for event in &events {

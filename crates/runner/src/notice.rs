@@ -20,7 +20,10 @@ pub enum Notice {
     /// A run of an earlier retake that died.
     RunnerDied(Box<Run>),
     /// A loop of an earlier retake that died.
-    LoopRunnerDied { kind: Kind, id: LoopId },
+    LoopRunnerDied {
+        kind: Kind,
+        id: LoopId,
+    },
     DeadRunsNotMarked(retake_store::Error),
     /// A process of a dead run.
     Leftover {

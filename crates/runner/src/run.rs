@@ -8,8 +8,8 @@ use retake_engine::{Cancel, Keeper, LiveOutput, ProcessEvent, ProcessResult};
 use retake_store::redact::StreamRedactor;
 use retake_store::{Recording, Store};
 use retake_types::{
-    Effects, Ending, ErrorCode, ErrorDetail, Intent, Outcome, Run, RunError, StartFailure, State, Stream,
-    signal_name, text,
+    Effects, Ending, ErrorCode, ErrorDetail, Intent, Outcome, Run, RunError, StartFailure, State,
+    Stream, signal_name, text,
 };
 
 use crate::context::RunContext;
@@ -93,6 +93,8 @@ pub struct ExecutedRun {
     pub ending: Ending,
     pub result: ProcessResult,
     output: [Vec<u8>; 2],
+    /// Bytes of each stream after redaction, for a run that is not recorded.
+    kept: [u64; 2],
 }
 
 /// Runs it. With a recording its intent is already committed.
@@ -114,27 +116,26 @@ pub fn run(
         }
     };
     let past = store.as_deref();
-    let ExecutedRun { intent, ending, result, output } =
+    let ExecutedRun { intent, mut ending, result, output, kept } =
         execute(prepared, context, (keeper, cancel), &mut keep, output_use, observer, past);
-    let mut run = Run { intent, state: State::Finished, ending: Some(ending), recorded: false };
-    if let (Some(store), Some(recording)) = (store.as_mut(), recording)
-        && let Some(ending) = run.ending.take()
-    {
-        match recording.finish(store, ending.clone()) {
-            Ok(kept) => {
-                run.ending = Some(kept.ending);
-                run.recorded = true;
-                if let Some(error) = kept.problem {
-                    let bytes = kept.lost[0] + kept.lost[1];
-                    (context.notify)(Notice::OutputLost { bytes, error });
-                }
-            }
-            Err(error) => {
-                (context.notify)(Notice::OutcomeNotRecorded(error));
-                run.ending = Some(ending);
+    let record = store.as_mut().zip(recording);
+    let stored = record.map(|(store, recording)| recording.finish(store, ending.clone()));
+    let recorded = matches!(stored, Some(Ok(_)));
+    match stored {
+        Some(Ok(stored)) => {
+            ending = stored.ending;
+            if let Some(error) = stored.error {
+                let bytes = stored.lost[0] + stored.lost[1];
+                (context.notify)(Notice::OutputLost { bytes, error });
             }
         }
+        Some(Err(error)) => {
+            (context.notify)(Notice::OutcomeNotRecorded(error));
+            ending.set_stored(kept.map(|bytes| (bytes, None)));
+        }
+        None => ending.set_stored(kept.map(|bytes| (bytes, None))),
     }
+    let run = Run { intent, state: State::Finished, ending: Some(ending), recorded };
     FinishedRun {
         run,
         reader_gone: result.relay_error == Some(libc::EPIPE),
@@ -202,8 +203,9 @@ pub fn execute(
     if let Some(effects) = &mut ending.effects {
         effects.map_strings(|text| prepared.redactor.redact_str(text).0.into_owned());
     }
+    let kept = [captured[0].kept, captured[1].kept];
     let output = captured.map(|c| c.carried.finish());
-    ExecutedRun { intent: prepared.intent, ending, result, output }
+    ExecutedRun { intent: prepared.intent, ending, result, output, kept }
 }
 
 impl CapturedStream {
@@ -225,6 +227,7 @@ impl CapturedStream {
     }
 }
 
+/// What the runner knows; what is stored of each stream is known only afterwards.
 fn ending(
     result: &ProcessResult,
     prepared: &PreparedRun,
@@ -238,8 +241,6 @@ fn ending(
     Ending {
         exit_code: Some(exit_code(result)),
         duration_ms,
-        stdout_bytes: captured[0].kept,
-        stderr_bytes: captured[1].kept,
         stdout_raw_bytes: captured[0].raw,
         stderr_raw_bytes: captured[1].raw,
         truncated: over,
@@ -299,7 +300,8 @@ fn explain(result: &ProcessResult, prepared: &PreparedRun, over: Option<u64>) ->
         }
         Outcome::Exited(0) => {
             let kb = over? / 1024;
-            let message = format!("the output is larger than the result carries ({kb} KB per stream)");
+            let message =
+                format!("the output is larger than the result carries ({kb} KB per stream)");
             (ErrorCode::OutputTooLarge, None, message)
         }
         Outcome::Exited(code) => {

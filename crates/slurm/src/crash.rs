@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use retake_engine::{Keeper, KeeperSession, KeeperSettings, quote};
 use retake_crash::model::{State as CrashState, States, Tree};
 use retake_store::Store;
-use retake_types::Kind;
+use retake_types::{Kind, StopReason};
 
 use super::chronicle::Chronicle;
 use super::explore::{Exploration, Explored, acks};
@@ -164,9 +164,8 @@ impl<'a> Elsewhere<'a> {
                     gathered.answers.push((share, answer));
                 }
             }
-            let reason = ("interrupted", Timestamp::now());
             store
-                .update_loop(claim.loop_id, "finished", Some(reason))
+                .finish_loop(claim.loop_id, &StopReason::Interrupted)
                 .map_err(|error| refused(&error))?;
             entries.push(held);
         }

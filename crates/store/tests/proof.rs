@@ -11,7 +11,7 @@ use common::{TestStore, all_files, files_with, intent};
 use jiff::{Timestamp, ToSpan};
 use memchr::memmem;
 use proptest::prelude::*;
-use retake_store::{Break, BreakKind, Error, Filter, Head, Prune, Store, Verification};
+use retake_store::{Break, BreakKind, Error, Head, Prune, RunFilter, Store, Verification};
 use retake_types::{Kind, RunId, State, Stream};
 
 use Stream::{Stderr, Stdout};
@@ -22,9 +22,9 @@ fn five() -> (TestStore, Vec<RunId>) {
     let ids = (0..5)
         .map(|i| {
             let mut intent = intent(&format!("command {i}"));
-            intent.labels.insert("n".into(), i.to_string());
+            intent.request.labels.insert("n".into(), i.to_string());
             test.record(&intent, i, &[(Stdout, format!("output {i}\n").as_bytes())]);
-            intent.id
+            intent.id()
         })
         .collect();
     (test, ids)
@@ -165,7 +165,7 @@ fn a_run_can_be_deleted_before_it_was_indexed_and_not_while_it_runs() {
     test.store.delete(running.id).unwrap();
     test.assert_intact();
     assert!(test.store.recover().unwrap().is_empty());
-    assert!(test.store.examine(true).unwrap().problems.is_empty());
+    assert!(test.store.examine(true).unwrap().defects.is_empty());
 }
 
 #[test]
@@ -197,9 +197,9 @@ fn pruning_takes_old_exec_runs_and_leaves_the_rest() {
     {
         let mut intent = intent("zyxwv old");
         intent.start_time = now - age_hours.hours();
-        intent.kind = kind;
+        intent.kind() = kind;
         test.record(&intent, code, &[(Stdout, b"zyxwv text")]);
-        made.push(intent.id);
+        made.push(intent.id());
     }
     let mut prune =
         Prune { before: now - 50.hours(), keep_failed: true, kinds: Vec::new(), dry_run: true };
@@ -213,7 +213,7 @@ fn pruning_takes_old_exec_runs_and_leaves_the_rest() {
     assert_eq!(test.store.prune(&prune).unwrap().runs, []);
     prune.kinds = vec![Kind::Matrix];
     assert_eq!(test.store.prune(&prune).unwrap().runs, [made[2]]);
-    assert_eq!(test.store.list(&Filter::default(), None, 9).unwrap().runs.len(), 1);
+    assert_eq!(test.store.list(&RunFilter::default(), None, 9).unwrap().runs.len(), 1);
     assert_eq!(test.assert_intact().erased, 6);
 }
 
@@ -273,7 +273,7 @@ fn search_finds_what_is_indexed_pending_and_in_the_middle() {
     let seen: Vec<_> = found
         .hits
         .iter()
-        .map(|hit| (hit.run.intent.id, hit.stream, hit.snippet.as_str()))
+        .map(|hit| (hit.run.intent.id(), hit.stream, hit.snippet.as_str()))
         .collect();
     assert_eq!(
         seen,
@@ -292,7 +292,7 @@ fn search_finds_what_is_indexed_pending_and_in_the_middle() {
     assert_eq!(found.hits.len(), 1);
     assert!(found.skipped_bytes > 500_000, "{}", found.skipped_bytes);
     let first = test.store.search("needle", 1, 1 << 30).unwrap();
-    assert_eq!((first.hits[0].run.intent.id, first.more), (pending.id, true));
+    assert_eq!((first.hits[0].run.intent.id(), first.more), (pending.id, true));
     let hits = |text: &str| test.store.search(text, 10, 1 << 30).unwrap().hits.len();
     assert_eq!(hits("needle in a"), 1);
     assert_eq!(hits("in needle"), 0);
@@ -316,7 +316,7 @@ fn no_erased_word_stays_between_the_leaves_of_the_index() {
         let intent = intent("c");
         let text = words(run).collect::<Vec<_>>().join(" ");
         test.record(&intent, 0, &[(Stdout, text.as_bytes())]);
-        ids.push(intent.id);
+        ids.push(intent.id());
     }
     test.compact();
     for (run, id) in ids.into_iter().enumerate() {
@@ -355,7 +355,7 @@ proptest! {
             let intent = intent(&format!("c {word}"));
             let text = format!("{word} zyxwvshared {word}\n").repeat(40 * (index + 1));
             test.record(&intent, 0, &[(Stdout, text.as_bytes())]);
-            left.push((intent.id, word));
+            left.push((intent.id(), word));
             if index == compact_after {
                 test.compact();
             }
@@ -376,7 +376,7 @@ proptest! {
             for (other, word) in &left {
                 let hits = test.store.search(word, 5, 0).unwrap().hits;
                 prop_assert_eq!(hits.len(), 1);
-                prop_assert_eq!(hits[0].run.intent.id, *other);
+                prop_assert_eq!(hits[0].run.intent.id(), *other);
             }
         }
     }

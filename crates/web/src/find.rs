@@ -60,7 +60,7 @@ pub(super) fn find(
             find_in(&mut output, length, question)
         }
         Which::Merged => {
-            let mut output = store.read_merged(id)?;
+            let mut output = store.read_interleaved(id)?;
             let length = output.length();
             find_in(&mut output, length, question)
         }

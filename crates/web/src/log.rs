@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use retake_store::{MergedReader, OutputReader, Store};
+use retake_store::{InterleavedReader, OutputReader, Store};
 use retake_types::{RunId, Stream};
 use serde::Serialize;
 
@@ -163,7 +163,7 @@ impl View {
                 self.one(stream, &mut output, length).map_err(lost)
             }
             Which::Merged => {
-                let mut output = store.read_merged(id)?;
+                let mut output = store.read_interleaved(id)?;
                 let length = output.length();
                 self.merged(&mut output, length).map_err(lost)
             }
@@ -182,7 +182,7 @@ impl View {
         Ok(Window { stream, offset: start, end, length, offsets, pieces })
     }
 
-    fn merged(self, output: &mut MergedReader, length: u64) -> io::Result<Window> {
+    fn merged(self, output: &mut InterleavedReader, length: u64) -> io::Result<Window> {
         let (start, bytes) = cut(output, length, self.at, self.size)?;
         let end = start + bytes.len() as u64;
         let mut offsets = [0, 0];

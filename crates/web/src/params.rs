@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use retake_store::{Cursor, Filter, Status};
+use retake_store::{RunCursor, RunFilter, RunStatus};
 use retake_types::{Kind, Word};
 
 use super::trouble::Trouble;
@@ -62,7 +62,7 @@ impl Params {
         }
     }
 
-    pub(super) fn cursor(&self) -> Result<Option<Cursor>, Trouble> {
+    pub(super) fn cursor(&self) -> Result<Option<RunCursor>, Trouble> {
         self.parsed("cursor", "a place in this list; take `next` of the page before")
     }
 
@@ -74,7 +74,7 @@ impl Params {
         })
     }
 
-    pub(super) fn filter(&self) -> Result<Filter, Trouble> {
+    pub(super) fn filter(&self) -> Result<RunFilter, Trouble> {
         // The record would compare what is before it only.
         if let Some((name, _)) = self.pairs.iter().find(|(_, value)| value.contains('\0')) {
             return Err(Trouble::bad_request(format!("{name} has a NUL, which no run has")));
@@ -88,7 +88,7 @@ impl Params {
             })?;
             labels.push((key.to_owned(), value.to_owned()));
         }
-        Ok(Filter {
+        Ok(RunFilter {
             status: self.status()?,
             kind: self.kind()?,
             loop_id: self.parsed("loop", "the id of a loop")?,
@@ -102,7 +102,7 @@ impl Params {
             tests_failed: self.flag("tests_failed")?,
             since: self.time("since")?,
             until: self.time("until")?,
-            ..Filter::default()
+            ..RunFilter::default()
         })
     }
 
@@ -111,14 +111,14 @@ impl Params {
         self.pairs.iter().any(|(name, _)| !matches!(name.as_str(), "q" | "cursor" | "limit"))
     }
 
-    fn status(&self) -> Result<Option<Status>, Trouble> {
+    fn status(&self) -> Result<Option<RunStatus>, Trouble> {
         let Some(text) = self.get("status") else { return Ok(None) };
         let outcome = Word::ALL.into_iter().find(|word| word.as_str() == text);
         Ok(Some(match (text, outcome) {
-            ("running", _) => Status::Running,
-            ("ok", _) => Status::Ok,
-            ("failed", _) => Status::Failed,
-            (_, Some(word)) => Status::Outcome(word),
+            ("running", _) => RunStatus::Running,
+            ("ok", _) => RunStatus::Ok,
+            ("failed", _) => RunStatus::Failed,
+            (_, Some(word)) => RunStatus::Outcome(word),
             _ => {
                 let words = Word::ALL.map(Word::as_str).join(", ");
                 return Err(Trouble::bad_request(format!(

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
-use retake_store::{DiskUse, Head, Slice, Store, Totals, Verification};
+use retake_store::{DiskUse, Head, Store, TimeSlice, Totals, Verification};
 
 use super::reader::Reader;
 use super::trouble::Trouble;
@@ -66,7 +66,7 @@ pub(super) struct Figures {
     pub(super) stretch: Stretch,
     pub(super) since: Timestamp,
     pub(super) until: Timestamp,
-    pub(super) slices: Vec<Slice>,
+    pub(super) slices: Vec<TimeSlice>,
     pub(super) totals: Totals,
     pub(super) disk: DiskUse,
     pub(super) head: Head,

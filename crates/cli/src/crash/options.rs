@@ -20,7 +20,6 @@ use retake_crash_driver::untested::Untested;
 use retake_runner::prepare::Spec;
 use retake_runner::project::Place;
 use retake_runner::request::Problems;
-
 use retake_runner::recovery;
 use crate::term;
 
@@ -151,7 +150,7 @@ impl Setting {
 
     /// Where the logs of tests with findings are kept.
     pub(super) fn logs(&self) -> PathBuf {
-        life::directory(&self.place.store)
+        self.place.store.join("crash")
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use retake_crash::operation::Recording;
+use retake_types::StopReason;
 
 use super::Trouble;
 use super::options::{Exploring, Setting, write_log};
@@ -83,7 +84,8 @@ impl<'a> Session<'a> {
     pub(super) fn noted<T>(&mut self, result: Result<T, Untested>) -> Result<T, Trouble> {
         if result.is_err() {
             let stopped = signals::received().is_some();
-            self.chronicle.end(if stopped { "interrupted" } else { "could not test" });
+            let reason = if stopped { StopReason::Interrupted } else { StopReason::CouldNotTest };
+            self.chronicle.end(&reason);
         }
         Ok(result?)
     }
@@ -141,12 +143,12 @@ impl<'a> Session<'a> {
         let report = self.noted(report)?;
         let kept = self.keep(&report, recording, &log);
         self.noted(kept)?;
-        self.chronicle.end(match (signals::received(), &report) {
-            (Some(_), _) => "interrupted",
-            (None, Report { findings, .. }) if !findings.is_empty() => "findings",
-            (None, Report { complete: true, .. }) => "clean",
-            (None, Report { lost: 1.., .. }) => "incomplete",
-            (None, _) => "budget",
+        self.chronicle.end(&match (signals::received(), &report) {
+            (Some(_), _) => StopReason::Interrupted,
+            (None, Report { findings, .. }) if !findings.is_empty() => StopReason::Findings,
+            (None, Report { complete: true, .. }) => StopReason::Clean,
+            (None, Report { lost: 1.., .. }) => StopReason::Incomplete,
+            (None, _) => StopReason::Budget,
         });
         tell(exploring, &report, recording, self.begun.elapsed())
     }

@@ -8,7 +8,7 @@ use retake_matrix::config::{CHROME, CODE, Config as MatrixConfig, ConfigError};
 use retake_matrix::git::GitError;
 use retake_matrix::plan::{CellKey, Matrix};
 use retake_matrix::stats::parse_percent;
-use retake_store::{Error, LoopRecord, Store};
+use retake_store::{Error, Store, StoredLoop};
 
 use crate::Failure;
 use crate::init;
@@ -160,7 +160,7 @@ pub(super) struct View {
     pub(super) keys: Vec<CellKey>,
     pub(super) history: History,
     /// Newest first.
-    pub(super) loops: Vec<(LoopRecord, Planned)>,
+    pub(super) loops: Vec<(StoredLoop, Planned)>,
     pub(super) store: Option<Store>,
 }
 

@@ -9,6 +9,7 @@ use retake_matrix::plan::{CellKey, Matrix, Mode, Options, Plan, baselines};
 use retake_matrix::stats::{Comparison, Gate};
 use retake_types::LoopId;
 use retake_types::parse_duration;
+use retake_types::{LoopId, StopReason};
 use serde::Serialize;
 
 use super::compare;
@@ -188,7 +189,8 @@ impl Invocation<'_> {
         let slot = &mut slots[0];
         elsewhere::attach(slot, screen).map_err(Failure::Refused)?;
         let lock = Lock::path(&setting.agent);
-        let buried = chronicle::bury(slot.store()?, Some(&lock))?;
+        let mut buried = chronicle::bury(slot.store()?, Some(&lock))?;
+        buried.extend(chronicle::configurations(slot.recovered_loops()));
         let loops = chronicle::read(slot.store()?, &setting.file)?;
         if buried.iter().any(|config| Path::new(config) == setting.file) {
             screen.notice("an earlier run was interrupted; this one goes on where it was");
@@ -209,15 +211,16 @@ impl Invocation<'_> {
             if args.until_sure.is_some() { Order::Interleaved } else { setting.matrix.order };
         let seed = args.seed.unwrap_or_else(random_seed);
         let planned = self.planned(&matrix, &supply, seed, order);
-        let loop_id = chronicle::begin(slot.store()?, &planned)?;
+        let recording = chronicle::begin(slot.store()?, &planned)?;
+        let loop_id = recording.id();
         let done = self.execute(slots, &mut matrix, &mut supply, loop_id, seed, order);
         let reason = match (&done, signals::received()) {
-            (_, Some(_)) => "interrupted",
-            (Ok(Exit::Code(0)), None) => "completed",
-            (Ok(_), None) => "incomplete",
-            (Err(_), None) => "failed",
+            (_, Some(_)) => StopReason::Interrupted,
+            (Ok(Exit::Code(0)), None) => StopReason::Completed,
+            (Ok(_), None) => StopReason::Incomplete,
+            (Err(_), None) => StopReason::Failed,
         };
-        chronicle::end(slots[0].store()?, loop_id, reason)?;
+        recording.finish(slots[0].store()?, &reason)?;
         done
     }
 

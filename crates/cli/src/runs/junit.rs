@@ -127,7 +127,7 @@ fn case(store: &Store, run: &Run, out: &mut impl Write) -> Result<(), Failure> {
 
 fn tail(store: &Store, id: RunId) -> Result<String, Failure> {
     let reading = |source| Failure::Reading { id, source };
-    let mut merged = store.read_merged(id)?;
+    let mut merged = store.read_interleaved(id)?;
     let from = merged.length().saturating_sub(TAIL);
     merged.seek(SeekFrom::Start(from)).map_err(reading)?;
     let mut bytes = Vec::new();

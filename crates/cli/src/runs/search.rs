@@ -1,7 +1,7 @@
 //! `retake runs search`: which run wrote this?
 
 use jiff::Timestamp;
-use retake_store::{Found, Hit};
+use retake_store::{SearchHit, SearchResults};
 use retake_types::{Run, Stream};
 use serde::Serialize;
 
@@ -57,7 +57,7 @@ struct HitDocument<'a> {
 }
 
 impl<'a> Document<'a> {
-    fn of(found: &'a Found) -> Self {
+    fn of(found: &'a SearchResults) -> Self {
         let hits = found.hits.iter().map(|hit| HitDocument {
             run: &hit.run,
             stream: hit.stream,
@@ -78,7 +78,7 @@ pub(super) fn search(args: &Args, record: &Record) -> Result<Exit, Failure> {
     let store = record.read_if_any()?;
     let found = match &store {
         Some(store) => store.search(&text, args.limit, if args.all { u64::MAX } else { SCAN })?,
-        None => Found::default(),
+        None => SearchResults::default(),
     };
     if args.json {
         term::document(&Document::of(&found))?;
@@ -106,8 +106,8 @@ pub(super) fn search(args: &Args, record: &Record) -> Result<Exit, Failure> {
     Ok(Exit::OK)
 }
 
-fn entry(hit: &Hit, now: Timestamp, palette: Palette) -> String {
-    let (outcome, shade) = run_text::outcome(&hit.run);
+fn entry(hit: &SearchHit, now: Timestamp, palette: Palette) -> String {
+    let (outcome, shade) = shown::outcome(&hit.run);
     format!(
         "{}  {}  {}  {}\n    {}: {}\n",
         hit.run.intent.id().short(),
@@ -120,7 +120,7 @@ fn entry(hit: &Hit, now: Timestamp, palette: Palette) -> String {
 }
 
 /// The snippet with »marks« around the matches, so that colour is not all that shows them.
-fn marked(hit: &Hit, palette: Palette) -> String {
+fn marked(hit: &SearchHit, palette: Palette) -> String {
     let mut text = String::new();
     let mut at = 0;
     for range in &hit.matches {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_engine::quote;
-use retake_store::{Store, Tree};
+use retake_store::{Store, StoredRunTree};
 use retake_types::{Ending, Intent, LeftFate, Limits, Run};
 use serde::Serialize;
 
@@ -39,7 +39,7 @@ struct Document<'a> {
 }
 
 impl<'a> Document<'a> {
-    fn of(tree: &'a Tree) -> Self {
+    fn of(tree: &'a StoredRunTree) -> Self {
         Self { run: &tree.run, children: tree.children.iter().map(Self::of).collect() }
     }
 }
@@ -207,7 +207,7 @@ fn limits(limits: &Limits) -> String {
     given.collect::<Vec<_>>().join(", ")
 }
 
-fn branches(tree: &Tree, indent: &str, palette: Palette, text: &mut String) {
+fn branches(tree: &StoredRunTree, indent: &str, palette: Palette, text: &mut String) {
     for (at, child) in tree.children.iter().enumerate() {
         let last = at + 1 == tree.children.len();
         let (outcome, shade) = run_text::outcome(&child.run);

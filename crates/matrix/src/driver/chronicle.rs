@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use jiff::Timestamp;
 use retake_matrix::bisect::Answer;
 use retake_matrix::table::Axis;
-use retake_store::{LoopRecord, Store};
-use retake_types::{Kind, LoopId};
+use retake_store::{Liveness, LoopRecording, Store, StoredLoop};
+use retake_types::{Kind, LoopId, StopReason};
 use serde::{Deserialize, Serialize};
 
 use super::lock::Lock;
@@ -59,7 +58,7 @@ impl Planned {
 pub fn read(
     store: &Store,
     config: &Path,
-) -> retake_store::Result<Vec<(LoopRecord, Planned)>> {
+) -> retake_store::Result<Vec<(StoredLoop, Planned)>> {
     let name = config.to_string_lossy();
     let loops = store.list_loops(Some(Kind::Matrix), MOST_LOOPS)?;
     let ours = loops.into_iter().filter_map(|record| {
@@ -71,7 +70,7 @@ pub fn read(
 }
 
 /// What milestones and channels were first resolved to.
-pub fn pins(loops: &[(LoopRecord, Planned)]) -> BTreeMap<String, String> {
+pub fn pins(loops: &[(StoredLoop, Planned)]) -> BTreeMap<String, String> {
     let mut pins = BTreeMap::new();
     for (_, planned) in loops.iter().rev() {
         for (name, version) in &planned.pins {
@@ -81,40 +80,51 @@ pub fn pins(loops: &[(LoopRecord, Planned)]) -> BTreeMap<String, String> {
     pins
 }
 
-pub fn begin(store: &mut Store, planned: &Planned) -> retake_store::Result<LoopId> {
+pub fn begin(store: &mut Store, planned: &Planned) -> retake_store::Result<LoopRecording> {
     let plan = serde_json::to_string(planned).expect("plain data");
-    let record = LoopRecord::running(Kind::Matrix, plan);
-    store.begin_loop(&record)?;
-    Ok(record.id)
+    store.begin_loop(Kind::Matrix, &plan)
 }
 
-pub fn end(store: &mut Store, id: LoopId, reason: &str) -> retake_store::Result<()> {
-    store.update_loop(id, "finished", Some((reason, Timestamp::now())))
-}
-
-/// What a search found, for whoever looks at its loop.
-pub fn answered(store: &mut Store, id: LoopId, answer: &Answer) -> retake_store::Result<()> {
-    let body = serde_json::json!({"event": "answer", "answer": answer}).to_string();
-    store.append_events(id, &[(Timestamp::now(), body)]).map(drop)
+/// What a search found, for readers of its loop.
+pub fn answered(
+    store: &mut Store,
+    recording: &mut LoopRecording,
+    answer: &Answer,
+) -> retake_store::Result<()> {
+    let entry = serde_json::json!({"event": "answer", "answer": answer});
+    recording.append(store, &[entry]).map(drop)
 }
 
 /// The loops whose runner died, with their configurations. `ours` is a lock that we hold ourselves,
-/// so that nobody else runs under it.
+/// so that nobody else runs under it: it tells of loops that an earlier release recorded without a
+/// live file.
 fn dead(store: &Store, ours: Option<&Path>) -> retake_store::Result<Vec<(LoopId, String)>> {
-    let dead = |record: &LoopRecord| {
+    let dead = |record: &StoredLoop| {
         // What a later retake plans in other words is not for this one.
         let planned: Planned = serde_json::from_str(&record.plan).ok()?;
-        let free = ours == Some(&planned.lock) || !Lock::held(&planned.lock);
-        (planned.here() && free).then_some((record.id, planned.config))
+        let unlocked = || ours == Some(&planned.lock) || !Lock::held(&planned.lock);
+        let dead = match store.loop_liveness(record.id) {
+            Liveness::Alive => false,
+            Liveness::Dead => true,
+            Liveness::Unknown => planned.here() && unlocked(),
+        };
+        dead.then_some((record.id, planned.config))
     };
     Ok(store.open_loops(Kind::Matrix)?.iter().filter_map(dead).collect())
+}
+
+/// The configurations of matrix loops.
+pub(crate) fn configurations(loops: &[StoredLoop]) -> impl Iterator<Item = String> {
+    let matrices = loops.iter().filter(|record| record.kind == Kind::Matrix);
+    let planned = |record: &StoredLoop| serde_json::from_str::<Planned>(&record.plan).ok();
+    matrices.filter_map(planned).map(|planned| planned.config)
 }
 
 /// Marks the loops whose runner died; gives the configurations they were of.
 pub fn bury(store: &mut Store, ours: Option<&Path>) -> retake_store::Result<Vec<String>> {
     let dead = dead(store, ours)?;
     for (id, _) in &dead {
-        end(store, *id, "interrupted")?;
+        store.finish_loop(*id, &StopReason::Interrupted)?;
     }
     Ok(dead.into_iter().map(|(_, config)| config).collect())
 }
@@ -125,6 +135,18 @@ pub fn tend(store: &Store) {
         && let Ok(mut store) = Store::open(store.path())
     {
         drop(bury(&mut store, None));
+    }
+}
+
+/// Whether the runner of a loop lives.
+pub(crate) fn is_alive(store: &Store, record: &StoredLoop) -> bool {
+    match store.loop_liveness(record.id) {
+        Liveness::Alive => true,
+        Liveness::Dead => false,
+        Liveness::Unknown => {
+            let planned = serde_json::from_str::<Planned>(&record.plan);
+            planned.is_ok_and(|planned| planned.here() && Lock::held(&planned.lock))
+        }
     }
 }
 

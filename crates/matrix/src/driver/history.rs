@@ -12,6 +12,8 @@ use retake_matrix::plan::{CellKey, PastRun};
 use retake_matrix::report::RunRow;
 use retake_store::{Filter, Store};
 use retake_types::{Effects, Kind, Metrics, Run, RunId, Word};
+use retake_store::{RunFilter, Store};
+use retake_types::{Kind, Run, RunId, Word};
 
 pub const KEY: &str = "matrix.key";
 pub const WARMUP: &str = "matrix.warmup";
@@ -118,10 +120,10 @@ impl History {
         if wanted.len() <= ONE_BY_ONE {
             for key in &wanted {
                 let labels = vec![(KEY.to_owned(), key.to_string())];
-                collect(store, &Filter { labels, ..Filter::default() }, &wanted, &mut rows)?;
+                collect(store, &RunFilter { labels, ..RunFilter::default() }, &wanted, &mut rows)?;
             }
         } else {
-            let filter = Filter { kind: Some(Kind::Matrix), ..Filter::default() };
+            let filter = RunFilter { kind: Some(Kind::Matrix), ..RunFilter::default() };
             collect(store, &filter, &wanted, &mut rows)?;
         }
         rows.values_mut().for_each(|rows| rows.reverse());
@@ -177,7 +179,7 @@ impl History {
 /// Newest first, as the record lists them.
 fn collect(
     store: &Store,
-    filter: &Filter,
+    filter: &RunFilter,
     wanted: &HashSet<CellKey>,
     rows: &mut HashMap<CellKey, Vec<Row>>,
 ) -> retake_store::Result<()> {

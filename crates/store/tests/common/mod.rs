@@ -76,7 +76,7 @@ impl TestStore {
             recording.append(*stream, bytes);
         }
         let finished = recording.finish(&mut self.store, ending(exit_code)).unwrap();
-        assert!(finished.problem.is_none(), "{:?}", finished.problem);
+        assert!(finished.error.is_none(), "{:?}", finished.error);
         assert_eq!(finished.lost, [0, 0]);
         finished.ending
     }
@@ -84,7 +84,7 @@ impl TestStore {
     pub(crate) fn run(&mut self, command: &str, exit_code: i32) -> RunId {
         let intent = intent(command);
         self.record(&intent, exit_code, &[]);
-        intent.id
+        intent.id()
     }
 
     pub(crate) fn output(&self, id: RunId, stream: Stream) -> Vec<u8> {
@@ -93,9 +93,9 @@ impl TestStore {
         bytes
     }
 
-    pub(crate) fn merged(&self, id: RunId) -> Vec<u8> {
+    pub(crate) fn interleaved(&self, id: RunId) -> Vec<u8> {
         let mut bytes = Vec::new();
-        self.store.read_merged(id).unwrap().read_to_end(&mut bytes).unwrap();
+        self.store.read_interleaved(id).unwrap().read_to_end(&mut bytes).unwrap();
         bytes
     }
 

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use jiff::Timestamp;
-use retake_store::{Filter, Status, Verification};
+use retake_store::{RunFilter, RunStatus, Verification};
 use retake_types::Run;
 use serde::Serialize;
 
@@ -36,14 +36,14 @@ impl App {
         let figures = self.survey.figures(&self.reader, stretch).await?;
         let places = self.places.clone();
         let look = self.reader.look(move |store| {
-            let of = |status| Filter { status: Some(status), ..Filter::default() };
+            let of = |status| RunFilter { status: Some(status), ..RunFilter::default() };
             let at_work = AtWork::look(store)?;
             let loops = store.page_loops(None, None, LOOPS)?.loops;
             let loops =
                 loops.into_iter().map(|record| at_work.summary(store, record, places.as_ref()));
             Ok((
-                store.list(&of(Status::Running), None, RUNNING)?.runs,
-                store.list(&of(Status::Failed), None, FAILURES)?.runs,
+                store.list(&of(RunStatus::Running), None, RUNNING)?.runs,
+                store.list(&of(RunStatus::Failed), None, FAILURES)?.runs,
                 loops.collect::<Result<_, Trouble>>()?,
             ))
         });

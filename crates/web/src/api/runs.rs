@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::Uri;
-use retake_store::{Effort, Found, Store, Tree};
+use retake_store::{SearchEffort, SearchResults, Store, StoredRunTree};
 use retake_types::{Run, Stream};
 use serde::Serialize;
 
@@ -17,7 +17,8 @@ use super::run_id;
 const USUAL: usize = 50;
 const MOST: usize = 500;
 /// Up to so much is looked at for a page of hits, so that an answer comes soon.
-pub(crate) const EFFORT: Effort = Effort { scanned_bytes: 8 << 20, sifted: 20_000 };
+pub(in crate::web) const EFFORT: SearchEffort =
+    SearchEffort { scanned_bytes: 8 << 20, sifted: 20_000 };
 
 #[derive(Serialize)]
 pub(crate) struct RunList {
@@ -44,7 +45,7 @@ pub(crate) struct RunTree {
 }
 
 impl RunTree {
-    fn of(tree: Tree) -> Self {
+    fn of(tree: StoredRunTree) -> Self {
         Self { run: tree.run, children: tree.children.into_iter().map(Self::of).collect() }
     }
 }
@@ -76,7 +77,7 @@ struct Hit {
 }
 
 impl HitList {
-    fn of(found: Found) -> Self {
+    fn of(found: SearchResults) -> Self {
         let hits = found.hits.into_iter().map(|hit| Hit {
             matches: hit.matches.iter().map(|range| [range.start, range.end]).collect(),
             run: hit.run,

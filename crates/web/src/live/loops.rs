@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_store::{Event, Filter, Store};
+use retake_store::{LoopEntry, RunFilter, Store};
 use retake_types::{Kind, LoopId, RunId, State};
 use serde::Serialize;
 use serde_json::Value;
@@ -69,7 +69,7 @@ struct Fed {
 /// What one look found.
 struct Seen {
     summary: Summary,
-    events: Vec<Event>,
+    events: Vec<LoopEntry>,
     /// The newest run of the loop.
     newest: Option<(RunId, State)>,
     fed: Option<(RunId, Vec<Line>, u64)>,
@@ -83,10 +83,10 @@ fn look(
     heard: Heard,
     mut teller: Option<Teller>,
 ) -> Result<Seen, Trouble> {
-    let events = store.events(id, heard.seq, MOST)?;
+    let events = store.loop_entries(id, heard.seq, MOST)?;
     let summary = AtWork::look(store)?;
     let summary = summary.summary(store, store.get_loop(id)?, app.places.as_ref())?;
-    let filter = Filter { loop_id: Some(id), ..Filter::default() };
+    let filter = RunFilter { loop_id: Some(id), ..RunFilter::default() };
     let runs = store.list(&filter, None, 1)?.runs;
     let newest = runs.first().map(|run| (run.intent.id(), run.state));
     let mut fed = None;

@@ -17,7 +17,7 @@ use axum::body::{Body, Bytes};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use retake_store::{News, Piece, Store};
+use retake_store::{NewOutput, OutputPart, Store};
 use retake_types::{RunId, Stream};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
@@ -175,7 +175,7 @@ struct Behind {
 
 /// What one look at a run found.
 enum Look {
-    News(News),
+    NewOutput(NewOutput),
     Behind([u64; 2]),
 }
 
@@ -187,7 +187,7 @@ fn look(store: &Store, id: RunId, from: [u64; 2], latest: bool) -> Result<Look, 
             return Ok(Look::Behind(lengths));
         }
     }
-    Ok(Look::News(store.output_after(id, from, MOST)?))
+    Ok(Look::NewOutput(store.output_after(id, from, MOST)?))
 }
 
 /// Tells what a run writes until it is over.
@@ -202,7 +202,7 @@ pub(super) async fn follow_run(
     let mut styles = [Style::default(); 2];
     loop {
         let mut news = match app.reader.look(move |store| look(store, id, from, latest)).await {
-            Ok(Look::News(news)) => news,
+            Ok(Look::NewOutput(news)) => news,
             Ok(Look::Behind(lengths)) => {
                 return to.tell("behind", None, &Behind { lengths }).await;
             }
@@ -212,13 +212,13 @@ pub(super) async fn follow_run(
             }
         };
         if !news.over && !news.more {
-            hold_back(&mut news.pieces);
+            hold_back(&mut news.parts);
         }
-        if !news.pieces.is_empty() {
+        if !news.parts.is_empty() {
             silence.broken();
             let begun = from;
-            let mut pieces = Vec::with_capacity(news.pieces.len());
-            for Piece { stream, offset, bytes } in &news.pieces {
+            let mut pieces = Vec::with_capacity(news.parts.len());
+            for OutputPart { stream, offset, bytes } in &news.parts {
                 from[stream.index()] = offset + bytes.len() as u64;
                 let style = spans.then_some(&mut styles[stream.index()]);
                 let content = Content::of(bytes, style);
@@ -242,7 +242,7 @@ pub(super) async fn follow_run(
 }
 
 /// Leaves what is cut off in the middle of a character or an escape sequence for the next look.
-fn hold_back(pieces: &mut Vec<Piece>) {
+fn hold_back(pieces: &mut Vec<OutputPart>) {
     for stream in Stream::BOTH {
         if let Some(last) = pieces.iter_mut().rfind(|piece| piece.stream == stream) {
             last.bytes.truncate(ansi::settled(&last.bytes));

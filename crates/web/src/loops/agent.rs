@@ -29,8 +29,8 @@ pub(crate) struct Agent {
 
 /// Whether the last thing told of a loop is that it waits; it tells when it goes on.
 pub(super) fn is_paused(store: &Store, id: LoopId) -> Result<bool, Trouble> {
-    let last = store.last_event(id)?;
-    let events = store.events(id, last.saturating_sub(1), 1)?;
+    let last = store.last_loop_entry(id)?;
+    let events = store.loop_entries(id, last.saturating_sub(1), 1)?;
     let entry = events.last().and_then(|event| serde_json::from_str(&event.body).ok());
     Ok(matches!(entry, Some(Entry::Note { text }) if text == "Paused"))
 }
@@ -93,7 +93,7 @@ impl Agent {
         let mut notes = Vec::new();
         let mut after = 0;
         loop {
-            let events = store.events(summary.id, after, PAGE)?;
+            let events = store.loop_entries(summary.id, after, PAGE)?;
             let Some(last) = events.last() else { break };
             after = last.seq;
             for event in &events {

@@ -139,7 +139,7 @@ impl Crash {
         let mut crash = Self { after: asked.after, ..Self::default() };
         let mut after = 0;
         loop {
-            let events = store.events(summary.id, after, PAGE)?;
+            let events = store.loop_entries(summary.id, after, PAGE)?;
             let Some(last) = events.last() else { break };
             after = last.seq;
             for event in &events {

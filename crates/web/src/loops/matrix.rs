@@ -9,6 +9,7 @@ use retake_matrix::plan::{Sampler, Shot};
 use retake_matrix::stats::{Comparison, Criteria, Side, compare, summarise};
 use retake_matrix::table::{Axis, Measured, Table};
 use retake_store::{Filter, LoopRecord, Store};
+use retake_store::{RunFilter, Store, StoredLoop};
 use retake_types::Better;
 use retake_types::{Run, RunId};
 use serde::{Deserialize, Serialize};
@@ -113,8 +114,8 @@ enum Told {
 impl Answer {
     /// The last event of a search that came to its end.
     fn read(store: &Store, summary: &Summary) -> Result<Option<Self>, Trouble> {
-        let last = store.last_event(summary.id)?;
-        let events = store.events(summary.id, last.saturating_sub(1), 1)?;
+        let last = store.last_loop_entry(summary.id)?;
+        let events = store.loop_entries(summary.id, last.saturating_sub(1), 1)?;
         // What a later retake tells in other words is not for this one.
         let told = events.first().and_then(|event| serde_json::from_str(&event.body).ok());
         Ok(told.map(|Told::Answer { answer }| answer))
@@ -131,9 +132,8 @@ struct Outcome {
 }
 
 /// Whether someone works on it, on this machine, though no run is under way.
-pub(super) fn held(record: &LoopRecord) -> bool {
-    let planned = serde_json::from_str::<Planned>(&record.plan);
-    planned.is_ok_and(|planned| planned.here() && Lock::held(&planned.lock))
+pub(super) fn held(store: &Store, record: &StoredLoop) -> bool {
+    crate::matrix::chronicle::is_alive(store, record)
 }
 
 /// The runs of a loop that are results of cells, oldest first.
@@ -146,7 +146,7 @@ struct Results {
 
 impl Results {
     fn read(store: &Store, summary: &Summary) -> Result<Self, Trouble> {
-        let filter = Filter { loop_id: Some(summary.id), ..Filter::default() };
+        let filter = RunFilter { loop_id: Some(summary.id), ..RunFilter::default() };
         let mut results = Self { all: Vec::new(), runs: 0, running: 0, cut: false };
         let mut cursor = None;
         loop {

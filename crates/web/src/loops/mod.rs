@@ -7,8 +7,8 @@ pub(super) mod matrix;
 pub(super) mod steer;
 
 use jiff::Timestamp;
-use retake_store::{Filter, LoopRecord, Status, Store};
-use retake_types::{Kind, LoopId};
+use retake_store::{Liveness, RunFilter, RunStatus, Store, StoredLoop};
+use retake_types::{Kind, LoopId, StopReason};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -29,7 +29,7 @@ pub(super) struct Summary {
     pub(super) kind: Kind,
     pub(super) plan: Value,
     pub(super) state: String,
-    pub(super) stop_reason: Option<String>,
+    pub(super) stop_reason: Option<StopReason>,
     /// Someone works on it at this moment.
     pub(super) running: bool,
     pub(super) start_time: Timestamp,
@@ -57,10 +57,13 @@ impl Summary {
     /// How it stands, and the class that goes with it.
     pub(super) fn standing(&self) -> (&str, &'static str) {
         match (&self.stop_reason, self.running) {
-            (Some(reason), _) => match reason.as_str() {
-                "completed" | "clean" => (reason, "good"),
-                "failed" | "verify_failed" | "findings" | "could not test" => (reason, "bad"),
-                _ => (reason, "open"),
+            (Some(reason), _) => match reason {
+                StopReason::Completed | StopReason::Clean => (reason.as_str(), "good"),
+                StopReason::Failed
+                | StopReason::VerifyFailed
+                | StopReason::Findings
+                | StopReason::CouldNotTest => (reason.as_str(), "bad"),
+                _ => (reason.as_str(), "open"),
             },
             (None, true) if self.is_paused() => (PAUSED, "open"),
             (None, true) => ("running", "live"),
@@ -75,7 +78,7 @@ pub(super) struct AtWork(Vec<LoopId>);
 
 impl AtWork {
     pub(super) fn look(store: &Store) -> Result<Self, Trouble> {
-        let filter = Filter { status: Some(Status::Running), ..Filter::default() };
+        let filter = RunFilter { status: Some(RunStatus::Running), ..RunFilter::default() };
         let runs = store.list(&filter, None, MOST_RUNNING)?.runs;
         Ok(Self(runs.iter().map(|run| run.intent.loop_id()).collect()))
     }
@@ -83,16 +86,16 @@ impl AtWork {
     pub(super) fn summary(
         &self,
         store: &Store,
-        record: LoopRecord,
+        record: StoredLoop,
         places: Option<&Places>,
     ) -> Result<Summary, Trouble> {
         let plan = serde_json::from_str(&record.plan).unwrap_or(Value::Null);
         // Between two runs a loop has none, but whoever works on it holds something.
         let held = || match record.kind {
-            Kind::Agent => steer::held(places, &record),
-            Kind::Matrix => matrix::held(&record),
-            // Its checks are no runs. A test whose runner died is ended by who opens the record next.
-            Kind::Crash => true,
+            Kind::Agent => steer::held(store, places, &record),
+            Kind::Matrix => matrix::held(store, &record),
+            // Its checks are no runs.
+            Kind::Crash => store.loop_liveness(record.id) != Liveness::Dead,
             Kind::Exec => false,
         };
         let at_work = self.0.contains(&record.id);
@@ -105,7 +108,7 @@ impl AtWork {
             id: record.id,
             kind: record.kind,
             plan,
-            state: if paused { PAUSED.to_owned() } else { record.state },
+            state: if paused { PAUSED.to_owned() } else { record.state.to_string() },
             stop_reason: record.stop_reason,
             running,
             start_time: record.start_time,
@@ -150,7 +153,7 @@ impl Whole {
         asked: &Asked,
     ) -> Result<Self, Trouble> {
         let record = store.get_loop(id)?;
-        let last_event = store.last_event(id)?;
+        let last_event = store.last_loop_entry(id)?;
         let summary = AtWork::look(store)?.summary(store, record, places)?;
         let detail = match summary.kind {
             Kind::Agent => Detail::Agent(agent::Agent::look(store, &summary)?),

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use retake_agent::control::Mailbox;
 use retake_agent::lock::Lock;
 use retake_agent::workspace::{Name, Places, Workspace};
-use retake_store::LoopRecord;
+use retake_store::{Liveness, Store, StoredLoop};
 use retake_types::Kind;
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,7 @@ pub(crate) struct Pending {
     pub(crate) pause: bool,
 }
 
-fn workspace(places: Option<&Places>, record: &LoopRecord) -> Result<Workspace, Trouble> {
+fn workspace(places: Option<&Places>, record: &StoredLoop) -> Result<Workspace, Trouble> {
     let none = || Trouble::conflict("only loops of agents can be steered");
     if record.kind != Kind::Agent {
         return Err(none());
@@ -60,13 +60,20 @@ fn workspace(places: Option<&Places>, record: &LoopRecord) -> Result<Workspace, 
     Ok(workspace)
 }
 
-/// Whether someone holds the workspace of a loop.
-pub(super) fn held(places: Option<&Places>, record: &LoopRecord) -> bool {
-    workspace(places, record).is_ok_and(|workspace| Lock::holder(&workspace).is_some())
+/// Whether the runner of a loop lives.
+pub(super) fn held(store: &Store, places: Option<&Places>, record: &StoredLoop) -> bool {
+    match store.loop_liveness(record.id) {
+        Liveness::Alive => true,
+        Liveness::Dead => false,
+        // Recorded by a release whose loops had no live file.
+        Liveness::Unknown => {
+            workspace(places, record).is_ok_and(|workspace| Lock::holder(&workspace).is_some())
+        }
+    }
 }
 
 /// What the loop was asked for and has not done yet.
-pub(crate) fn pending(places: Option<&Places>, record: &LoopRecord) -> Pending {
+pub(in crate::web) fn pending(places: Option<&Places>, record: &StoredLoop) -> Pending {
     let requests = workspace(places, record).ok().and_then(|workspace| {
         // Only looks: a mailbox that is not there yet has nothing in it.
         workspace.dir().join(".control").is_dir().then(|| Mailbox::of(&workspace).ok())?
@@ -79,7 +86,7 @@ pub(crate) fn pending(places: Option<&Places>, record: &LoopRecord) -> Pending {
 
 pub(crate) fn act(
     places: Option<&Places>,
-    record: &LoopRecord,
+    record: &StoredLoop,
     action: &Action,
 ) -> Result<Done, Trouble> {
     if record.stop_reason.is_some() {

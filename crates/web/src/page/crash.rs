@@ -3,7 +3,7 @@
 use retake_types::text;
 use std::collections::BTreeMap;
 
-use retake_types::LoopId;
+use retake_types::{LoopId, StopReason};
 use serde_json::Value;
 
 use super::super::html::Html;
@@ -61,7 +61,7 @@ impl Page<'_> {
         html.lit("<section class=\"tiles\">");
         let found = findings.len() + self.crash.findings_left_out;
         let class = match (found, &self.summary.stop_reason) {
-            (0, Some(reason)) if reason == "clean" => "good",
+            (0, Some(StopReason::Clean)) => "good",
             (0, _) => "",
             _ => "bad",
         };
@@ -86,10 +86,10 @@ impl Page<'_> {
         html.lit("<section><h2>Findings</h2>");
         if self.crash.findings.is_empty() {
             html.lit("<p class=\"empty\">");
-            html.lit(match self.summary.stop_reason.as_deref() {
+            html.lit(match &self.summary.stop_reason {
                 None => "None so far; they are told when all states are checked.",
-                Some("clean") => "None: whatever the crash leaves, the check accepts it.",
-                Some("could not test") => {
+                Some(StopReason::Clean) => "None: whatever the crash leaves, the check accepts it.",
+                Some(StopReason::CouldNotTest) => {
                     "It could not be tested; what its program or its check printed says why."
                 }
                 Some(_) => "None in the states that were checked.",

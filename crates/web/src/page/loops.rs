@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use axum::http::Uri;
 use jiff::Timestamp;
-use retake_store::Filter;
+use retake_store::RunFilter;
 use retake_types::Kind;
 
 use super::super::App;
@@ -70,7 +70,7 @@ pub(crate) async fn one_loop(
     let (runs, pending) = app
         .reader
         .look(move |store| {
-            let filter = Filter { loop_id: Some(id), ..Filter::default() };
+            let filter = RunFilter { loop_id: Some(id), ..RunFilter::default() };
             let runs = store.list(&filter, None, RUNS)?;
             Ok((runs, steer::pending(places.as_ref(), &store.get_loop(id)?)))
         })

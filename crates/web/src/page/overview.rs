@@ -160,7 +160,7 @@ fn grouped(number: u64) -> String {
 }
 
 fn charts(html: &mut Html, figures: &Figures) {
-    let of = |value: fn(&retake_store::Slice) -> Option<u64>| -> Vec<Option<f64>> {
+    let of = |value: fn(&retake_store::TimeSlice) -> Option<u64>| -> Vec<Option<f64>> {
         figures.slices.iter().map(|slice| value(slice).map(|value| value as f64)).collect()
     };
     let (ok, failed) = (of(|slice| Some(slice.ok)), of(|slice| Some(slice.failed)));

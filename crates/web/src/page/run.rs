@@ -8,11 +8,13 @@ use axum::extract::{Path, State};
 use axum::http::Uri;
 use jiff::Timestamp;
 use retake_engine::quote;
+use retake_store::StoredRunTree;
 use retake_store::Tree;
 use retake_types::{
     Effects, Ending, ErrorCode, Intent, Kind, LeftFate, Observations, Run, State as RunState,
     TestStatus,
 };
+use retake_types::{Ending, ErrorCode, Intent, Kind, LeftFate, Run, State as RunState};
 
 use super::super::App;
 use super::super::api::run_id;
@@ -94,7 +96,7 @@ fn card(html: &mut Html, title: &'static str, fill: impl FnOnce(&mut Html)) {
     html.lit("</section>");
 }
 
-fn facts(html: &mut Html, tree: &Tree) {
+fn facts(html: &mut Html, tree: &StoredRunTree) {
     let run = &tree.run;
     let intent = &run.intent;
     let ending = run.ending.as_ref();
@@ -267,7 +269,7 @@ fn files(html: &mut Html, effects: &Observations) {
     html.lit("</ul>");
 }
 
-fn branch(html: &mut Html, tree: &Tree) {
+fn branch(html: &mut Html, tree: &StoredRunTree) {
     let intent = &tree.run.intent;
     html.lit("<li>");
     badge(html, &tree.run);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::Uri;
 use jiff::Timestamp;
-use retake_store::{Found, Hit, Page, Store};
+use retake_store::{RunPage, SearchHit, SearchResults, Store};
 use retake_types::{Kind, Word};
 
 use super::super::App;
@@ -107,7 +107,7 @@ fn choice(
     html.lit("</select></label>");
 }
 
-fn list(html: &mut Html, page: &Page, params: &Params) {
+fn list(html: &mut Html, page: &RunPage, params: &Params) {
     if page.runs.is_empty() {
         html.lit("<p class=\"empty\">No run matches.</p>");
         return;
@@ -134,7 +134,7 @@ fn pages(html: &mut Html, params: &Params, next: Option<String>, older: &'static
     html.lit("</p>");
 }
 
-fn hits(html: &mut Html, found: &Found, params: &Params) {
+fn hits(html: &mut Html, found: &SearchResults, params: &Params) {
     if found.hits.is_empty() && !found.cut_short {
         html.lit("<p class=\"empty\">");
         html.lit(match (params.get("cursor").is_some(), params.filters()) {
@@ -173,7 +173,7 @@ fn hits(html: &mut Html, found: &Found, params: &Params) {
     html.lit("</div>");
 }
 
-fn snippet(html: &mut Html, hit: &Hit) {
+fn snippet(html: &mut Html, hit: &SearchHit) {
     let mut at = 0;
     for range in &hit.matches {
         let (Some(before), Some(found)) =
