@@ -225,7 +225,7 @@ fn a_full_disk_costs_output_and_not_the_run() {
     fs::remove_file(disk.path.join("ballast")).unwrap();
     let mut store = Store::open(&root).unwrap();
     assert_eq!(store.recover().unwrap().runs.len(), 1);
-    let run = store.get(full.id).unwrap();
+    let run = store.get(full.id()).unwrap();
     assert_eq!((run.state, run.ending.unwrap().stdout_bytes), (State::Interrupted, stored));
     common::assert_intact(&store);
 }
@@ -403,7 +403,7 @@ fn a_damaged_database_is_kept_and_what_can_be_read_recovered() {
     let new = intent("after the repair");
     let recording = store.begin(&new).unwrap();
     recording.finish(&mut store, ending(0)).unwrap();
-    assert_eq!(store.find("last").unwrap().intent.id(), new.id);
+    assert_eq!(store.find("last").unwrap().intent.id(), new.id());
     let sound = store.examine(false).unwrap().defects;
     assert!(!sound.iter().any(|problem| matches!(problem, Defect::Integrity(_))), "{sound:?}");
 }

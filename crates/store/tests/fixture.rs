@@ -159,10 +159,10 @@ fn make_the_fixture_of_version_1() {
     recording.append(&mut test.store, &[1, 2]).unwrap();
     recording.finish(&mut test.store, &StopReason::Completed).unwrap();
     let mut labelled = intent("make check");
-    labelled.labels.insert("suite".into(), "nightly".into());
-    labelled.correlation_ids.session_id = Some("sess-456".into());
-    labelled.kind = Kind::Matrix;
-    labelled.loop_id = loop_id;
+    labelled.request.labels.insert("suite".into(), "nightly".into());
+    labelled.request.correlation_ids.session_id = Some("sess-456".into());
+    labelled.request.position.kind = Kind::Matrix;
+    labelled.request.position.id = loop_id;
     test.record(
         &labelled,
         2,
@@ -173,7 +173,7 @@ fn make_the_fixture_of_version_1() {
         ],
     );
     let mut child = intent("echo needle");
-    child.parent_id = Some(labelled.id);
+    child.parent_id = Some(labelled.id());
     test.record(&child, 0, &[(Stream::Stdout, b"a needle in a haystack\n")]);
     test.record(&intent("seq"), 0, &[(Stream::Stdout, &b"0123456789\n".repeat(20_000))]);
     let doomed = test.run("to be deleted", 0);

@@ -12,9 +12,10 @@ use proptest::prelude::*;
 use retake_store::{
     AuditRecord, Error, RunFilter, RunStatus, Store, StoredLoop, head_end, tail_start,
 };
+use retake_types::request::{CommandRequest, LoopPosition};
 use retake_types::{
-    CorrelationIds, ErrorCode, Kind, LeftFate, LeftProcess, LoopId, LoopState, RunError, RunId,
-    State, StopReason, Stream, Usage, Word,
+    CorrelationIds, ErrorCode, Kind, LeftFate, LeftProcess, LoopId, LoopState, OsText, RunError,
+    RunId, State, StopReason, Stream, Usage, Word,
 };
 
 use Stream::{Stderr, Stdout};
@@ -24,7 +25,7 @@ fn a_run_reads_back_as_it_was_recorded() {
     let mut test = TestStore::new();
     let mut intent = intent("cargo test --all");
     intent.request.labels.insert("ci".into(), "yes".into());
-    intent.arguments_base64 = Some(vec!["/w==".into()]);
+    intent.request.command = CommandRequest::arguments("x", [OsText::from_bytes(vec![0xff])]);
     let mut recording = test.store.begin(&intent).unwrap();
     let running = test.store.get(intent.id()).unwrap();
     assert_eq!((running.state, running.ending), (State::Running, None));
@@ -34,6 +35,7 @@ fn a_run_reads_back_as_it_was_recorded() {
     recording.append(Stdout, b"world\n");
     let mut given = ending(3);
     given.error = Some(RunError {
+        detail: None,
         code: ErrorCode::Failed,
         message: "failed".into(),
         hint: None,
@@ -102,10 +104,10 @@ fn large_output_reads_the_same_raw_and_compressed_and_is_stored_once() {
     test.record(&first, 0, &[(Stdout, &text), (Stderr, b"small")]);
     test.record(&second, 0, &[(Stderr, &text)]);
     let check = |test: &TestStore| {
-        assert!(test.output(first.id, Stdout) == text);
-        assert!(test.output(second.id, Stderr) == text);
-        assert_eq!(test.output(first.id, Stderr), b"small");
-        let mut output = test.store.read_output(first.id, Stdout).unwrap();
+        assert!(test.output(first.id(), Stdout) == text);
+        assert!(test.output(second.id(), Stderr) == text);
+        assert_eq!(test.output(first.id(), Stderr), b"small");
+        let mut output = test.store.read_output(first.id(), Stdout).unwrap();
         let end = head_end(&mut output, 2).unwrap();
         let start = tail_start(&mut output, 2).unwrap();
         assert_eq!(&text[..end as usize], b"line 0\nline 1\n");
@@ -127,9 +129,9 @@ fn large_output_reads_the_same_raw_and_compressed_and_is_stored_once() {
     assert!(compressed[0].1.len() < text.len() / 3);
     assert!(test.store.examine(true).unwrap().defects.is_empty());
 
-    test.store.delete(first.id).unwrap();
-    assert!(test.output(second.id, Stderr) == text, "still shared");
-    test.store.delete(second.id).unwrap();
+    test.store.delete(first.id()).unwrap();
+    assert!(test.output(second.id(), Stderr) == text, "still shared");
+    test.store.delete(second.id()).unwrap();
     assert!(!compressed[0].0.exists());
     test.assert_intact();
 }
@@ -192,9 +194,9 @@ fn every_filter_finds_its_runs_in_pages() {
     for i in 0..40 {
         let mut intent = intent(if i % 2 == 0 { "cargo test" } else { "make all" });
         if i % 4 == 0 {
-            intent.kind() = Kind::Matrix;
-            intent.loop_id() = loop_id;
-            intent.working_directory() = "/elsewhere".into();
+            intent.request.position.kind = Kind::Matrix;
+            intent.request.position.id = loop_id;
+            intent.request.cwd = "/elsewhere".into();
             intent.request.labels.insert("k".into(), "v".into());
             intent.request.labels.insert("n".into(), (i % 8).to_string());
             let id = Some("same".to_owned());
@@ -309,15 +311,15 @@ fn runs_inside_runs_are_a_tree() {
     let mut test = TestStore::new();
     let root = intent("root");
     let mut child = intent("child");
-    child.parent_id = Some(root.id);
+    child.parent_id = Some(root.id());
     let mut grandchild = intent("grandchild");
-    grandchild.parent_id = Some(child.id);
+    grandchild.parent_id = Some(child.id());
     for intent in [&root, &child, &grandchild] {
         test.record(intent, 0, &[]);
     }
-    let tree = test.store.tree(root.id).unwrap();
-    assert_eq!(tree.children[0].run.intent.id(), child.id);
-    assert_eq!(tree.children[0].children[0].run.intent.id(), grandchild.id);
+    let tree = test.store.tree(root.id()).unwrap();
+    assert_eq!(tree.children[0].run.intent.id(), child.id());
+    assert_eq!(tree.children[0].children[0].run.intent.id(), grandchild.id());
     assert!(tree.children[0].children[0].children.is_empty());
 }
 
@@ -346,7 +348,7 @@ fn loops_have_states_runs_and_numbered_events() {
     assert_eq!(seen, [(2, "2"), (3, "3")]);
     for iteration in 1..=3 {
         let mut intent = intent("x");
-        (intent.kind(), intent.loop_id(), intent.iteration()) = (Kind::Matrix, id, iteration);
+        intent.request.position = LoopPosition { kind: Kind::Matrix, id, iteration };
         test.record(&intent, 0, &[]);
     }
     let runs = test.store.runs_of_loop(id).unwrap();
@@ -377,7 +379,7 @@ fn an_export_imports_exactly_once_with_every_byte() {
     let mut lines = Vec::new();
     for run in test.store.list(&RunFilter::default(), None, 10).unwrap().runs {
         let written = test.store.export(&run, &mut lines).unwrap();
-        assert_eq!(written, run.intent.id() != unfinished.id);
+        assert_eq!(written, run.intent.id() != unfinished.id());
     }
     drop(recording);
 
@@ -386,14 +388,14 @@ fn an_export_imports_exactly_once_with_every_byte() {
     assert_eq!((done.imported.len(), done.known), (2, 0));
     let again = other.store.import(&mut &lines[..]).unwrap();
     assert_eq!((again.imported.len(), again.known), (0, 2));
-    for id in [first.id, second.id] {
+    for id in [first.id(), second.id()] {
         assert_eq!(other.store.get(id).unwrap(), test.store.get(id).unwrap());
         assert!(other.interleaved(id) == test.interleaved(id));
     }
-    assert!(other.output(second.id, Stderr) == big);
+    assert!(other.output(second.id(), Stderr) == big);
     other.assert_intact();
     other.compact();
-    assert!(other.output(second.id, Stderr) == big);
+    assert!(other.output(second.id(), Stderr) == big);
     assert!(other.store.examine(true).unwrap().defects.is_empty());
 
     let text = String::from_utf8(lines).unwrap();
@@ -466,7 +468,7 @@ proptest! {
         let mut test = TestStore::new();
         let mut intent = intent(&command);
         intent.request.labels = labels;
-        intent.request.environment.set = set;
+        intent.request.environment.set = set.into_iter().map(|(n, v)| (n.into(), v.into())).collect();
         intent.request.correlation_ids.session_id = session;
         intent.start_time = Timestamp::from_microsecond(start_us).unwrap();
         let pieces: Vec<(Stream, &[u8])> =

@@ -28,15 +28,15 @@ fn a_remote_run_reads_as_running_also_after_its_sender_died() {
     it.store.begin_remote_runs(&runs).unwrap();
     assert!(it.store.recover().unwrap().is_empty());
     let mut reopened = retake_store::Store::open(&it.root()).unwrap();
-    let mut expected: Vec<_> = runs.iter().map(|run| run.id).collect();
+    let mut expected: Vec<_> = runs.iter().map(|run| run.id()).collect();
     expected.sort_unstable();
     assert_eq!(reopened.remote_runs().unwrap(), expected);
     for run in &runs {
-        assert_eq!(reopened.get(run.id).unwrap().state, State::Running);
+        assert_eq!(reopened.get(run.id()).unwrap().state, State::Running);
     }
     assert!(verified(&it));
     assert!(reopened.examine(false).unwrap().defects.is_empty());
-    assert!(it.store.delete(runs[0].id).is_err() || it.store.get(runs[0].id).is_ok());
+    assert!(it.store.delete(runs[0].id()).is_err() || it.store.get(runs[0].id()).is_ok());
 }
 
 #[test]
@@ -51,12 +51,12 @@ fn what_comes_back_completes_it_exactly_once() {
         [(Stream::Stdout, b"out\n"), (Stream::Stderr, &large), (Stream::Stdout, b"more\n")];
     let bytes = result_file(&sent, first, &output);
     let taken = it.store.import(&mut &bytes[..]).unwrap();
-    assert_eq!((taken.imported, taken.known), (vec![sent.id], 0));
+    assert_eq!((taken.imported, taken.known), (vec![sent.id()], 0));
     let late = result_file(&sent, ending(0), &[(Stream::Stdout, b"another")]);
     let taken = it.store.import(&mut &late[..]).unwrap();
     assert_eq!((taken.imported.len(), taken.known), (0, 1));
 
-    let run = it.store.get(sent.id).unwrap();
+    let run = it.store.get(sent.id()).unwrap();
     let ended = run.ending.unwrap();
     assert_eq!(
         (run.state, ended.outcome, ended.exit_code),
@@ -64,11 +64,11 @@ fn what_comes_back_completes_it_exactly_once() {
     );
     assert_eq!(ended.ran_on.unwrap().node.as_deref(), Some("n1"));
     let mut stdout = String::new();
-    let mut reader = it.store.read_output(sent.id, Stream::Stdout).unwrap();
+    let mut reader = it.store.read_output(sent.id(), Stream::Stdout).unwrap();
     std::io::Read::read_to_string(&mut reader, &mut stdout).unwrap();
     assert_eq!(stdout, "out\nmore\n");
     let mut stderr = Vec::new();
-    let mut reader = it.store.read_output(sent.id, Stream::Stderr).unwrap();
+    let mut reader = it.store.read_output(sent.id(), Stream::Stderr).unwrap();
     std::io::Read::read_to_end(&mut reader, &mut stderr).unwrap();
     assert!(stderr == large);
     assert!(it.store.remote_runs().unwrap().is_empty());
@@ -85,7 +85,7 @@ fn a_run_that_died_here_is_not_completed_by_what_someone_imports() {
     let bytes = result_file(&died, ending(0), &[]);
     let taken = it.store.import(&mut &bytes[..]).unwrap();
     assert_eq!((taken.imported.len(), taken.known), (0, 1));
-    assert_eq!(it.store.get(died.id).unwrap().state, State::Interrupted);
+    assert_eq!(it.store.get(died.id()).unwrap().state, State::Interrupted);
 }
 
 #[test]
@@ -96,6 +96,6 @@ fn a_damaged_result_is_refused_and_the_run_stays_away() {
     let bytes = result_file(&sent, ending(0), &[(Stream::Stdout, b"all of it")]);
     let cut = bytes.iter().position(|&b| b == b'\n').unwrap() + 1;
     assert!(it.store.import(&mut &bytes[..cut]).is_err());
-    assert_eq!(it.store.remote_runs().unwrap(), [sent.id]);
-    assert_eq!(it.store.import(&mut &bytes[..]).unwrap().imported, [sent.id]);
+    assert_eq!(it.store.remote_runs().unwrap(), [sent.id()]);
+    assert_eq!(it.store.import(&mut &bytes[..]).unwrap().imported, [sent.id()]);
 }

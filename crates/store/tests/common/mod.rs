@@ -2,40 +2,30 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
-use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_store::{Intact, Store, Verification};
-use retake_types::{
-    CorrelationIds, Ending, EnvPolicy, Intent, Kind, Limits, LoopId, Outcome, RunId, Stream,
-};
+use retake_types::request::{CommandRequest, LoopPosition, RunRequest};
+use retake_types::{Ending, Intent, Kind, LoopId, Outcome, Redacted, RunId, Stream};
 
 pub(crate) fn intent(command: &str) -> Intent {
+    let position = LoopPosition { kind: Kind::Exec, id: LoopId::new(), iteration: 1 };
+    let command = CommandRequest::arguments(command, command.split(' '));
+    let mut request = RunRequest::new(position, command, "/project");
+    request.timeout_ms = Some(300_000);
     Intent {
-        id: RunId::new(),
-        kind: Kind::Exec,
-        loop_id: LoopId::new(),
-        iteration: 1,
+        request,
+        redacted: Redacted::default(),
         parent_id: None,
-        command: command.to_owned(),
-        arguments: command.split(' ').map(str::to_owned).collect(),
-        arguments_base64: None,
-        shell: false,
-        working_directory: "/project".to_owned(),
-        environment: EnvPolicy::default(),
-        timeout_ms: Some(300_000),
-        limits: Limits::default(),
-        correlation_ids: CorrelationIds::default(),
-        labels: BTreeMap::new(),
         start_time: Timestamp::now(),
         host: "host".to_owned(),
         user: "user".to_owned(),
         version: "0.1.0".to_owned(),
-        redacted: true,
-        terms: retake_types::Terms::default(),
+        program: None,
+        variables: None,
     }
 }
 
