@@ -12,7 +12,7 @@ use std::thread::{self, ThreadId};
 
 use crate::channel::{Announcer, Message};
 use crate::json::Object;
-use crate::lifeline;
+use crate::parent_death;
 use crate::variables;
 use retake_crash::glob::Glob;
 use retake_crash::marker::Marker;
@@ -166,9 +166,9 @@ fn crash(armed: &Armed, point_id: usize, label: &str) -> ! {
     announce(armed, &Message::Crash { point_id });
     if armed.announcer.is_some() {
         // What the workload started dies in the same instant.
-        lifeline::end_group();
+        parent_death::end_group();
     }
-    lifeline::end_process()
+    parent_death::end_process()
 }
 
 fn forked(armed: &Armed, label: &str) -> ! {
@@ -176,7 +176,7 @@ fn forked(armed: &Armed, label: &str) -> ! {
     if !said {
         write_stderr(b"[first] a crash point was reached in a forked process\n");
     }
-    lifeline::end_process()
+    parent_death::end_process()
 }
 
 fn announce(armed: &Armed, message: &Message) {
@@ -184,7 +184,7 @@ fn announce(armed: &Armed, message: &Message) {
         && announcer.send(message).is_err()
     {
         // Nobody is left to hear it.
-        lifeline::end_group();
+        parent_death::end_group();
     }
 }
 
