@@ -63,7 +63,7 @@ pub(super) struct Tracer {
     pub(super) entries: Vec<Entry>,
     /// How many bytes they hold.
     written: u64,
-    /// Files that a task was writing to when it died.
+    /// Files that a task was changing when it died.
     pub(super) unsure: Vec<Node>,
 }
 
