@@ -54,7 +54,7 @@ impl Test {
         self
     }
 
-    /// Goes on after a failed check, to find all of them. `FIRST_KEEP_GOING` overrides it.
+    /// Continues after a failed check, to find all of them. `FIRST_KEEP_GOING` overrides it.
     pub fn keep_going(mut self, yes: bool) -> Self {
         self.options.keep_going = yes;
         self
@@ -258,7 +258,7 @@ fn promises(variables: &Variables) -> Result<Vec<String>, SetupError> {
     Ok(String::from_utf8_lossy(&text).lines().map(str::to_owned).collect())
 }
 
-/// The how-manieth FIRST test of its function this is, in the order they come to their checks.
+/// The number of this FIRST test within its function, from 1, in the order they reach their checks.
 fn next_index(test: &str) -> usize {
     static COUNTS: Mutex<Vec<(String, usize)>> = Mutex::new(Vec::new());
     let mut counts = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,5 @@
-//! One child: started so that it cannot outlive us, watched until its end, its leftovers ended.
+//! One child: started so that it cannot outlive us, watched until its end, and what it left running
+//! killed.
 //!
 //! Theory of operation. The child gets two pipe ends. Over one it announces what happens to it. The
 //! other never carries a byte: its end-of-file, when this process dies in whatever way, is what
@@ -7,7 +8,7 @@
 //! child, so the thread that starts a child here also waits for it.
 //!
 //! The child leads a process group. The group is killed while the dead leader has not been waited
-//! for, so that its number cannot belong to anybody else. What left the group is swept by its mark.
+//! for, so that its number cannot belong to anybody else. What left the group is found by its run id.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -43,25 +44,25 @@ pub(crate) struct ChildCommand<'a> {
     pub(crate) namespace: Option<MountNamespace>,
 }
 
-/// The children that are running now, so that those nobody needs any more can be ended.
+/// The children that are running now, so that those whose result is not needed can be killed.
 #[derive(Debug)]
 pub(crate) struct RunningChildren {
-    table: Mutex<Table>,
+    table: Mutex<ChildTable>,
 }
 
 #[derive(Debug)]
-struct Table {
+struct ChildTable {
     bound: usize,
     children: HashMap<usize, u32>,
 }
 
-/// The child was ended, or not started, because nobody waits for its result any more.
+/// The child was killed, or not started, because its result is not needed any more.
 #[derive(Debug)]
 pub(crate) struct Unwanted;
 
 impl RunningChildren {
     pub(crate) fn new() -> Self {
-        Self { table: Mutex::new(Table { bound: usize::MAX, children: HashMap::new() }) }
+        Self { table: Mutex::new(ChildTable { bound: usize::MAX, children: HashMap::new() }) }
     }
 
     pub(crate) fn end_beyond(&self, bound: usize) {
@@ -74,7 +75,7 @@ impl RunningChildren {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, ChildTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -96,7 +97,7 @@ impl RunningChildren {
         };
         let (inbox, timed_out) = watch.until_the_end(&child, command.timeout);
         signal(-(child.id() as i32), libc::SIGKILL);
-        // From here on the number is nobody's.
+        // From here on the pid may be reused.
         self.lock().children.remove(&command.target);
         let status = child.wait()?;
         kill_by_run_id(&run_id);
@@ -117,7 +118,7 @@ impl RunningChildren {
     }
 }
 
-fn start(asked: &ChildCommand<'_>, run_id: &str) -> io::Result<(Child, Watch)> {
+fn start(asked: &ChildCommand<'_>, run_id: &str) -> io::Result<(Child, ChildWatch)> {
     let (child_parent_alive, parent_alive) = pipe()?;
     let (announcements, child_announce) = pipe()?;
     let own = std::process::id();
@@ -161,7 +162,7 @@ fn start(asked: &ChildCommand<'_>, run_id: &str) -> io::Result<(Child, Watch)> {
     unsafe { command.pre_exec(adopt) };
     let mut child = command.spawn()?;
     match pidfd(child.id()) {
-        Ok(pidfd) => Ok((child, Watch { pidfd, announcements, _parent_alive: parent_alive })),
+        Ok(pidfd) => Ok((child, ChildWatch { pidfd, announcements, _parent_alive: parent_alive })),
         Err(error) => {
             signal(-(child.id() as i32), libc::SIGKILL);
             child.wait()?;
@@ -236,14 +237,14 @@ pub(crate) fn record(
     Ok((recorded, outcome))
 }
 
-struct Watch {
+struct ChildWatch {
     pidfd: OwnedFd,
     announcements: OwnedFd,
     /// Held for as long as the child may live.
     _parent_alive: OwnedFd,
 }
 
-impl Watch {
+impl ChildWatch {
     /// Takes messages until the child is dead; it is not yet waited for.
     fn until_the_end(self, child: &Child, timeout: Duration) -> (Inbox, bool) {
         let mut inbox = Inbox::default();

@@ -66,7 +66,7 @@ impl Supervisor<'_> {
         runner.recorded = runner.record();
         let mut lines = Vec::new();
         let told = &mut |line: Line, duration: Duration| {
-            // A directory goes, or a failure is told, before the next line.
+            // A directory is removed, or a failure reported, before the next line.
             lines.extend(tell(
                 self.session,
                 &self.dirs,

@@ -19,7 +19,7 @@ use super::session::Session;
 use super::verdict::{self, Check, Execution};
 use crate::variables;
 use retake_crash::log;
-use retake_crash::model::{self, Explainer, Finding, Model, State, StateKey, States};
+use retake_crash::model::{self, CrashState, CrashStates, Explainer, Finding, Model, StateKey};
 use retake_crash::verify::in_parallel;
 
 /// What the whole recording amounts to: the state that no crash has touched.
@@ -99,8 +99,8 @@ pub(crate) fn replay(
     }
 }
 
-fn options(session: &Session<'_>) -> model::Options {
-    model::Options { seed: session.seed, ..model::Options::default() }
+fn options(session: &Session<'_>) -> model::ExploreOptions {
+    model::ExploreOptions { seed: session.seed, ..model::ExploreOptions::default() }
 }
 
 type Explored = (Vec<(Finding, String)>, usize, String);
@@ -120,7 +120,7 @@ impl<'a> ModelTest<'a> {
         let wrong = |error: model::BadGlob| error.to_string();
         let mut explainer = Explainer::new(recording, model, &options).map_err(wrong)?;
         let asked = options.clone();
-        let mut states = States::new(recording, model, options).map_err(wrong)?;
+        let mut states = CrashStates::new(recording, model, options).map_err(wrong)?;
         let test = self.session.options;
         let keep_going = self.session.variables.keep_going.unwrap_or(test.keep_going);
         let last = test.max_crashes.unwrap_or(usize::MAX);
@@ -129,13 +129,13 @@ impl<'a> ModelTest<'a> {
         in_parallel(
             test.jobs,
             wanted,
-            |_, state: &State| self.check_state(state),
+            |_, state: &CrashState| self.check_state(state),
             |state, checked| {
                 tried += 1;
                 match checked {
                     Ok(Check::Passed { .. }) => ControlFlow::Continue(()),
                     Ok(Check::Failed { reason }) => {
-                        let fails = |state: &State| {
+                        let fails = |state: &CrashState| {
                             matches!(self.check_state(state), Ok(Check::Failed { .. }))
                         };
                         let id = explainer.add(&state, fails);
@@ -170,7 +170,7 @@ impl<'a> ModelTest<'a> {
         Ok((findings, tried, states.coverage().to_string()))
     }
 
-    fn check_state(&self, state: &State) -> io::Result<Check> {
+    fn check_state(&self, state: &CrashState) -> io::Result<Check> {
         let label = state.label.as_deref().unwrap_or_default();
         self.check(&state.tree, state.key.point.operation as usize, label, state.acks)
     }

@@ -1,4 +1,5 @@
-//! The loop as a pure machine: which child to start next, given what came back, and what to say.
+//! The plan of a crash test, pure: which child to start next, given the results so far, and what to
+//! report.
 //!
 //! It holds no process, clock or directory. Children may come back in any order; what is said, and
 //! in which order, depends on what they found and never on when. So outcomes are *admitted* in the

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use retake_crash::model::{Model, Options};
+use retake_crash::model::{ExploreOptions, Model};
 use retake_crash::operation::Recording;
 
 use super::chronicle::Chronicle;
@@ -43,7 +43,7 @@ impl Trial<'_> {
         chronicle: &mut Chronicle,
         elsewhere: Option<&mut Elsewhere<'_>>,
     ) -> Result<Report, Untested> {
-        let options = Options { seed: self.seed, ..Options::default() };
+        let options = ExploreOptions { seed: self.seed, ..ExploreOptions::default() };
         let relapses = self
             .recovery
             .then(|| {
