@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use retake_crash::model::{Explainer, State, path_text, rebuild};
+use retake_crash::model::{CrashState, Explainer, path_text, rebuild};
 
 use super::explore::{Exploration, acks};
 use super::finding::Finding;
@@ -15,7 +15,7 @@ use retake_runner::signals;
 /// id. Whoever asks for the end gets those that were found until then.
 pub fn findings(
     exploration: &Exploration<'_>,
-    failing: &[State],
+    failing: &[CrashState],
     station: &mut Station,
     repro: &dyn Fn(&str) -> String,
 ) -> Result<Vec<Finding>, Untested> {
@@ -75,7 +75,7 @@ pub fn findings(
     Ok(findings)
 }
 
-pub fn scene<'a>(state: &'a State, acks: &'a [&'a [u8]]) -> Scene<'a> {
+pub fn scene<'a>(state: &'a CrashState, acks: &'a [&'a [u8]]) -> Scene<'a> {
     Scene {
         tree: &state.tree,
         operation: state.key.point.operation,

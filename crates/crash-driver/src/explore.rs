@@ -6,7 +6,7 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use retake_crash::model::{Coverage, Model, Options, State, States, Tree};
+use retake_crash::model::{Coverage, CrashState, CrashStates, ExploreOptions, Model, Tree};
 use retake_crash::operation::{Entry, Recording};
 
 use super::explain::scene;
@@ -22,7 +22,7 @@ use retake_runner::signals;
 pub struct Exploration<'a> {
     pub recording: &'a Recording,
     pub model: Model,
-    pub options: Options,
+    pub options: ExploreOptions,
     pub check: &'a Check,
     pub deadline: Option<Instant>,
     /// Where crashes during recovery are looked at, too.
@@ -38,7 +38,7 @@ pub struct Explored {
     pub coverage: Coverage,
     pub verified: u64,
     /// Every state that fails, in the order of the exploration, without its tree.
-    pub failing: Vec<State>,
+    pub failing: Vec<CrashState>,
     /// The numbers of those.
     pub numbers: Vec<u64>,
     pub complete: bool,
@@ -72,12 +72,12 @@ struct Floor<'a> {
 }
 
 struct Progress<'a> {
-    states: States<'a>,
+    states: CrashStates<'a>,
     /// The number of the last state that was made.
     number: u64,
     taken: u64,
     verified: u64,
-    failing: Vec<(u64, State)>,
+    failing: Vec<(u64, CrashState)>,
     broken: Option<io::Error>,
     exhausted: bool,
 }
@@ -108,7 +108,7 @@ impl Exploration<'_> {
 
     pub fn explore(&self, stations: &mut [Station]) -> Result<Explored, Untested> {
         self.screen.live("looking for states");
-        let states = States::new(self.recording, self.model, self.options.clone())
+        let states = CrashStates::new(self.recording, self.model, self.options.clone())
             .map_err(Untested::Glob)?;
         let coverage = states.coverage().clone();
         let floor = Floor {
@@ -174,7 +174,7 @@ impl Floor<'_> {
                 Ok(Verdict::Failed { .. }) => {
                     progress.verified += 1;
                     // Thousands of trees would be too many, and the key tells all of it.
-                    progress.failing.push((number, State { tree: Tree::new(&[]), ..state }));
+                    progress.failing.push((number, CrashState { tree: Tree::new(&[]), ..state }));
                 }
                 Ok(Verdict::Cancelled) => return,
                 Err(error) => {
@@ -187,7 +187,7 @@ impl Floor<'_> {
     }
 
     /// The next state and its number, unless it is time to stop.
-    fn next(&self) -> Option<(u64, State)> {
+    fn next(&self) -> Option<(u64, CrashState)> {
         let mut progress = lock(&self.progress);
         if progress.broken.is_some() || self.over() {
             return None;
@@ -211,7 +211,7 @@ impl Floor<'_> {
         slot: usize,
         station: &mut Station,
         number: u64,
-        state: &State,
+        state: &CrashState,
     ) -> io::Result<Verdict> {
         let scene = scene(state, &self.acks);
         let verdict = station.check(self.exploration.check, scene)?;

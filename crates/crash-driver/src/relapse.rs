@@ -6,7 +6,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Mutex;
 
-use retake_crash::model::{Explainer, Model, Options, State, StateKey, States, path_text, rebuild};
+use retake_crash::model::{
+    CrashState, CrashStates, Explainer, ExploreOptions, Model, StateKey, path_text, rebuild,
+};
 use retake_crash::operation::{Entry, Recording};
 use retake_crash::recorder::{RecordError, WorkloadOutcome};
 use retake_crash::verify::{StateToCheck, Verifier, VerifierPool};
@@ -21,7 +23,7 @@ pub struct Relapses<'a> {
     pool: VerifierPool,
     check: &'a Check,
     model: Model,
-    options: Options,
+    options: ExploreOptions,
     seen: Mutex<Seen>,
 }
 
@@ -47,7 +49,7 @@ struct Cause {
 /// The state whose check is watched.
 pub struct Patient<'a> {
     pub number: u64,
-    pub state: &'a State,
+    pub state: &'a CrashState,
     pub acks: &'a [&'a [u8]],
 }
 
@@ -62,7 +64,7 @@ impl<'a> Relapses<'a> {
         check: &'a Check,
         root: &std::path::Path,
         model: Model,
-        options: Options,
+        options: ExploreOptions,
     ) -> io::Result<Self> {
         let mut verifier = Verifier::new("/bin/sh", root)
             .args(["-c", &check.command])
@@ -98,7 +100,7 @@ impl<'a> Relapses<'a> {
         patient: &Patient<'_>,
     ) -> io::Result<()> {
         let Some(recording) = self.watch(slot, patient)? else { return Ok(()) };
-        let states = States::new(&recording, self.model, self.options.clone());
+        let states = CrashStates::new(&recording, self.model, self.options.clone());
         let states = states.map_err(|error| io::Error::other(error.to_string()))?;
         let mut failing = Vec::new();
         for state in states {
@@ -139,12 +141,12 @@ impl<'a> Relapses<'a> {
         }
     }
 
-    fn is_known(&self, state: &State, acks: usize) -> bool {
+    fn is_known(&self, state: &CrashState, acks: usize) -> bool {
         lock(&self.seen).passed.get(&state.tree.digest()).is_some_and(|passed| *passed >= acks)
     }
 
     /// Notes that a state passed, whoever checked it.
-    pub fn passes(&self, state: &State, acks: usize) {
+    pub fn passes(&self, state: &CrashState, acks: usize) {
         let mut seen = lock(&self.seen);
         let passed = seen.passed.entry(state.tree.digest()).or_default();
         *passed = acks.max(*passed);
@@ -153,7 +155,7 @@ impl<'a> Relapses<'a> {
     fn explain(
         &self,
         recording: &Recording,
-        failing: &[State],
+        failing: &[CrashState],
         station: &mut Station,
         patient: &Patient<'_>,
     ) -> io::Result<()> {
@@ -230,7 +232,7 @@ impl<'a> Relapses<'a> {
 }
 
 /// The check is told of the first crash: that is when promises ended.
-fn scene<'a>(state: &'a State, patient: &Patient<'a>) -> Scene<'a> {
+fn scene<'a>(state: &'a CrashState, patient: &Patient<'a>) -> Scene<'a> {
     let StateKey { point, .. } = &patient.state.key;
     let label = patient.state.label.as_deref();
     Scene { tree: &state.tree, operation: point.operation, label, acks: patient.acks }

@@ -4,7 +4,7 @@ use retake_types::text;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use retake_crash::model::{Model, Options};
+use retake_crash::model::{ExploreOptions, Model};
 use retake_crash::operation::Recording;
 
 use super::chronicle::Chronicle;
@@ -44,7 +44,7 @@ impl Trial<'_> {
         chronicle: &mut Chronicle,
         elsewhere: Option<&mut Elsewhere<'_>>,
     ) -> Result<Report, Untested> {
-        let options = Options { seed: self.seed, ..Options::default() };
+        let options = ExploreOptions { seed: self.seed, ..ExploreOptions::default() };
         let relapses = self
             .recovery
             .then(|| {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use retake_crash::model::{Model, Options};
+use retake_crash::model::{ExploreOptions, Model};
 
 use super::Trouble;
 use super::options::{read_log, some_time};
@@ -62,7 +62,7 @@ pub(super) fn share(args: &Args) -> Result<Exit, Trouble> {
         environment: std::env::vars_os().filter(|(name, _)| name != PROCESSORS).collect(),
         cwd,
     };
-    let options = Options { seed: args.seed, ..Options::default() };
+    let options = ExploreOptions { seed: args.seed, ..ExploreOptions::default() };
     let jobs = args.jobs.unwrap_or_else(given);
     let mut stations = Stations::start(jobs, &recording.root, !args.recovery)
         .map_err(|error| refused("no check can be started", &error))?;

@@ -18,7 +18,9 @@ use crate::model::explain::description::{OperationDescriptions, OperationKind, O
 use crate::model::explain::minimise::{Loss, Minimiser};
 use crate::model::explain::sentence::SmallestLoss;
 use crate::model::explore::state_class::StateClass;
-use crate::model::explore::{BadGlob, Options, Promises, State, replay_until, volatile};
+use crate::model::explore::{
+    BadGlob, CrashState, ExploreOptions, Promises, replay_until, volatile,
+};
 use crate::model::micro_op::{Effect, MicroOpId, Part, Torn};
 use crate::model::profile::Model;
 use crate::model::replay::{Point, Replay, operations};
@@ -110,7 +112,11 @@ struct Occurrence {
 }
 
 impl<'a> Explainer<'a> {
-    pub fn new(recording: &'a Recording, model: Model, options: &Options) -> Result<Self, BadGlob> {
+    pub fn new(
+        recording: &'a Recording,
+        model: Model,
+        options: &ExploreOptions,
+    ) -> Result<Self, BadGlob> {
         let silent = |action: &Action| {
             matches!(
                 action,
@@ -142,7 +148,11 @@ impl<'a> Explainer<'a> {
 
     /// Takes a failing state in. `fails` checks a state again and says whether it fails too. Gives
     /// the id of a finding it belongs to.
-    pub fn add(&mut self, state: &State, mut fails: impl FnMut(&State) -> bool) -> String {
+    pub fn add(
+        &mut self,
+        state: &CrashState,
+        mut fails: impl FnMut(&CrashState) -> bool,
+    ) -> String {
         let pattern = self.pattern(state);
         let ids = match self.seen.get(&pattern) {
             Some(ids) => ids.clone(),
@@ -162,7 +172,7 @@ impl<'a> Explainer<'a> {
         self.causes.iter().map(|cause| cause.finding.clone()).collect()
     }
 
-    fn pattern(&self, state: &State) -> StatePattern {
+    fn pattern(&self, state: &CrashState) -> StatePattern {
         let shape = |number: u32| self.descriptions.shape(number);
         let point = state.key.point.operation;
         let lost =
@@ -191,7 +201,11 @@ impl<'a> Explainer<'a> {
     }
 
     /// The causes of a state that is not like any other so far.
-    fn examine(&mut self, state: &State, fails: &mut impl FnMut(&State) -> bool) -> Vec<String> {
+    fn examine(
+        &mut self,
+        state: &CrashState,
+        fails: &mut impl FnMut(&CrashState) -> bool,
+    ) -> Vec<String> {
         let point = state.key.point;
         let replay = replay_until(self.recording, self.model, &self.volatile, point);
         let Some(replay) = replay.filter(|_| state.key.kept != Kept::Everything) else {
@@ -230,7 +244,7 @@ impl<'a> Explainer<'a> {
         &self,
         last: &Occurrence,
         key: &StateKey,
-        fails: &mut impl FnMut(&State) -> bool,
+        fails: &mut impl FnMut(&CrashState) -> bool,
     ) -> Option<Occurrence> {
         let lost = last.loss.operations(&last.replay);
         let micro_ops = last.replay.pending.micro_ops.iter();
@@ -293,7 +307,7 @@ impl<'a> Explainer<'a> {
     fn causes(
         &mut self,
         here: &Occurrence,
-        fails: &mut impl FnMut(&State) -> bool,
+        fails: &mut impl FnMut(&CrashState) -> bool,
     ) -> Option<Vec<String>> {
         let promises = Arc::clone(&self.promises);
         let mut minimiser = here.minimiser(&promises, fails);
@@ -400,7 +414,7 @@ impl<'a> Explainer<'a> {
 
     fn explain(
         &self,
-        minimiser: &mut Minimiser<'_, impl FnMut(&State) -> bool>,
+        minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> bool>,
         loss: &Loss,
     ) -> Cause {
         let (smallest, torn) = minimiser.smallest(loss);
@@ -478,7 +492,7 @@ impl<'a> Explainer<'a> {
     /// What fails without the promises made since is not about promises, even where there are some.
     fn without_promises(
         &self,
-        minimiser: &mut Minimiser<'_, impl FnMut(&State) -> bool>,
+        minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> bool>,
         key: &StateKey,
         smallest: &[MicroOpId],
         torn: Option<(Part, Torn)>,
@@ -495,7 +509,7 @@ impl<'a> Explainer<'a> {
     /// half of it survived.
     fn survivor(
         &self,
-        minimiser: &mut Minimiser<'_, impl FnMut(&State) -> bool>,
+        minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> bool>,
         smallest: &[MicroOpId],
     ) -> Option<u32> {
         let replay = minimiser.replay;
@@ -538,7 +552,7 @@ impl<'a> Explainer<'a> {
                 })
             };
         }
-        // All that is left of an operation: what its parts are is nobody's business.
+        // All that is left of an operation: its parts are not named.
         let mut later: Vec<(u32, Vec<MicroOpId>)> = Vec::new();
         let left = pending.micro_ops.iter().filter(|micro_op| !lost.contains(&micro_op.id));
         for micro_op in left.filter(|micro_op| micro_op.part.operation >= main.operation) {
@@ -587,7 +601,7 @@ impl<'a> Explainer<'a> {
 }
 
 impl Occurrence {
-    fn minimiser<'a, F: FnMut(&State) -> bool>(
+    fn minimiser<'a, F: FnMut(&CrashState) -> bool>(
         &'a self,
         promises: &'a Promises,
         fails: &'a mut F,

@@ -106,12 +106,12 @@ impl OperationDescriptions {
             }
             None if loss.since > 0 => {
                 let (is, what) = verb("are", "is", what);
-                let descriptions = match loss.since {
-                    1 => "1 description was".to_owned(),
-                    many => format!("{many} descriptions were"),
+                let lines = match loss.since {
+                    1 => "1 line was".to_owned(),
+                    many => format!("{many} lines were"),
                 };
                 format!(
-                    "{what}{others} {is} lost although {descriptions} acknowledged since: `fsync` {target} after {op} and before the acknowledgement"
+                    "{what}{others} {is} lost although {lines} acknowledged since: `fsync` {target} after {op} and before the acknowledgement"
                 )
             }
             None => {

@@ -8,8 +8,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use super::plan::{FailedPhase, Failure};
 use crate::json::Object;
-use crate::plan::{FailedPhase, Failure};
 
 /// Of a child's output, at most this much from each end is shown. All of it is in the file.
 const SHOWN: u64 = 32 << 10;
@@ -23,7 +23,7 @@ pub(crate) fn say(line: &str) {
 
 /// A failure with all that is needed to look into it.
 #[derive(Debug)]
-pub(crate) struct Told<'a> {
+pub(crate) struct FailureReport<'a> {
     pub(crate) failure: &'a Failure,
     pub(crate) directory: &'a Path,
     pub(crate) log: &'a Path,
@@ -31,7 +31,7 @@ pub(crate) struct Told<'a> {
     pub(crate) repro: String,
 }
 
-impl Told<'_> {
+impl FailureReport<'_> {
     pub(crate) fn print(&self) {
         let Failure { target, label, reason, .. } = self.failure;
         say(&format!("crash point {target}: FAILED (see {})", self.directory.display()));
@@ -138,7 +138,7 @@ mod tests {
             phase: FailedPhase::Verify,
             reason: "verify panicked: lost".into(),
         };
-        let told = Told {
+        let told = FailureReport {
             failure: &failure,
             directory: Path::new("/tmp/first/a-1/run_3"),
             log: Path::new("/nowhere"),

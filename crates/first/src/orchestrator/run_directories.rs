@@ -7,27 +7,27 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::plan::FailedPhase;
-use crate::problem::Problem;
+use super::plan::FailedPhase;
+use crate::setup_error::SetupError;
 use retake_crash::scratch::{ignore_missing, remove_tree};
 
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct RunDirectories {
     base: PathBuf,
     keep: bool,
 }
 
-impl Place {
+impl RunDirectories {
     /// Makes the directory of the `index`-th FIRST test of a test function, in `root` if given.
-    pub(crate) fn make(
+    pub(crate) fn create(
         root: Option<&Path>,
         test: &str,
         index: usize,
         keep: bool,
-    ) -> Result<Self, Problem> {
+    ) -> Result<Self, SetupError> {
         let root = root.map_or_else(|| std::env::temp_dir().join("first"), Path::to_owned);
         let root = std::path::absolute(&root)
-            .map_err(|source| Problem::Directory { path: root.clone(), source })?;
+            .map_err(|source| SetupError::Directory { path: root.clone(), source })?;
         let name = format!("{}-{}", file_name(test), std::process::id());
         let name = if index > 1 { format!("{name}-{index}") } else { name };
         let mut attempt = 1;
@@ -37,13 +37,13 @@ impl Place {
                 1 => root.join(&name),
                 n => root.join(format!("{name}.{n}")),
             };
-            shared(&root).map_err(|source| Problem::Directory { path: root.clone(), source })?;
+            shared(&root).map_err(|source| SetupError::Directory { path: root.clone(), source })?;
             match DirBuilder::new().mode(0o700).create(&base) {
                 Ok(()) => return Ok(Self { base, keep }),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => attempt += 1,
                 // Another test has just removed the parent, which was empty.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(source) => return Err(Problem::Directory { path: base, source }),
+                Err(source) => return Err(SetupError::Directory { path: base, source }),
             }
         }
     }
@@ -85,7 +85,7 @@ impl Place {
         self.base.join(format!("run_{target}.json"))
     }
 
-    pub(crate) fn fresh(&self, target: usize) -> io::Result<PathBuf> {
+    pub(crate) fn create_run_dir(&self, target: usize) -> io::Result<PathBuf> {
         let path = self.run_dir(target);
         fs::create_dir(&path)?;
         Ok(path)
@@ -106,7 +106,7 @@ impl Place {
     }
 
     /// Removes what is empty. Kept runs, and other tests' directories, keep theirs.
-    pub(crate) fn tidy(&self) {
+    pub(crate) fn remove_if_empty(&self) {
         // Not empty, or already gone: both are as it should be.
         _ = fs::remove_dir(&self.base);
         _ = self.base.parent().map(fs::remove_dir);
@@ -146,8 +146,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let pid = std::process::id();
         let base = |test, index| {
-            let place = Place::make(Some(root.path()), test, index, false).unwrap();
-            place.run_dir(3).strip_prefix(root.path()).unwrap().display().to_string()
+            let dirs = RunDirectories::create(Some(root.path()), test, index, false).unwrap();
+            dirs.run_dir(3).strip_prefix(root.path()).unwrap().display().to_string()
         };
         assert_eq!(base("wal::a", 1), format!("wal::a-{pid}/run_3"));
         assert_eq!(base("wal::a", 2), format!("wal::a-{pid}-2/run_3"));
@@ -160,27 +160,27 @@ mod tests {
     fn nothing_is_left_of_what_passed() {
         let root = tempfile::tempdir().unwrap();
         let first = root.path().join("first");
-        let place = Place::make(Some(&first), "a", 1, false).unwrap();
-        let dir = place.fresh(1).unwrap();
+        let dirs = RunDirectories::create(Some(&first), "a", 1, false).unwrap();
+        let dir = dirs.create_run_dir(1).unwrap();
         fs::create_dir(dir.join("locked")).unwrap();
         fs::write(dir.join("locked/f"), "").unwrap();
         fs::set_permissions(dir.join("locked"), Permissions::from_mode(0o500)).unwrap();
-        fs::write(place.log(1, FailedPhase::Execution), "x").unwrap();
-        assert!(place.fresh(1).is_err(), "a directory is fresh or an error");
-        place.passed(1).unwrap();
-        place.passed(7).unwrap();
-        place.tidy();
+        fs::write(dirs.log(1, FailedPhase::Execution), "x").unwrap();
+        assert!(dirs.create_run_dir(1).is_err(), "a directory is fresh or an error");
+        dirs.passed(1).unwrap();
+        dirs.passed(7).unwrap();
+        dirs.remove_if_empty();
         assert!(!first.exists());
     }
 
     #[test]
     fn what_failed_or_is_wanted_stays() {
         let root = tempfile::tempdir().unwrap();
-        let place = Place::make(Some(root.path()), "a", 1, true).unwrap();
-        place.fresh(1).unwrap();
-        place.passed(1).unwrap();
-        place.tidy();
-        assert!(place.run_dir(1).is_dir());
+        let dirs = RunDirectories::create(Some(root.path()), "a", 1, true).unwrap();
+        dirs.create_run_dir(1).unwrap();
+        dirs.passed(1).unwrap();
+        dirs.remove_if_empty();
+        assert!(dirs.run_dir(1).is_dir());
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
         let file = root.path().join("file");
         fs::write(&file, "").unwrap();
         for root in [file.join("first"), file] {
-            let said = Place::make(Some(&root), "a", 1, false).unwrap_err().to_string();
+            let said = RunDirectories::create(Some(&root), "a", 1, false).unwrap_err().to_string();
             assert!(
                 said.contains(&root.display().to_string()) && said.contains("TMPDIR"),
                 "{said}"

@@ -1,13 +1,14 @@
-//! One child: started so that it cannot outlive us, watched until its end, its leftovers ended.
+//! One child: started so that it cannot outlive us, watched until its end, and what it left running
+//! killed.
 //!
 //! Theory of operation. The child gets two pipe ends. Over one it announces what happens to it. The
 //! other never carries a byte: its end-of-file, when this process dies in whatever way, is what
-//! [`lifeline`] waits for in the child. Until that thread of the child is up, the
+//! [`parent_death`] waits for in the child. Until that thread of the child is up, the
 //! kernel's parent-death signal does its job; that signal follows the *thread* that started the
 //! child, so the thread that starts a child here also waits for it.
 //!
 //! The child leads a process group. The group is killed while the dead leader has not been waited
-//! for, so that its number cannot belong to anybody else. What left the group is swept by its mark.
+//! for, so that its number cannot belong to anybody else. What left the group is found by its run id.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -20,10 +21,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::verdict::{ChildOutcome, ExitKind};
 use crate::channel::Inbox;
-use crate::lifeline;
+use crate::parent_death;
 use crate::variables::{self, Channel};
-use crate::verdict::{Ending, Status};
 use retake_crash::fd::{pidfd, pipe};
 use retake_crash::mount_namespace::MountNamespace;
 use retake_crash::recorder::{RecordError, Recorded, WorkloadOutcome};
@@ -31,7 +32,7 @@ use retake_crash::stray_processes::{kill_by_run_id, new_run_id};
 
 /// What to start.
 #[derive(Debug)]
-pub(crate) struct Launch<'a> {
+pub(crate) struct ChildCommand<'a> {
     pub(crate) target: usize,
     pub(crate) program: &'a Path,
     pub(crate) arguments: &'a [OsString],
@@ -43,25 +44,25 @@ pub(crate) struct Launch<'a> {
     pub(crate) namespace: Option<MountNamespace>,
 }
 
-/// The children that are running now, so that those nobody needs any more can be ended.
+/// The children that are running now, so that those whose result is not needed can be killed.
 #[derive(Debug)]
-pub(crate) struct Running {
-    table: Mutex<Table>,
+pub(crate) struct RunningChildren {
+    table: Mutex<ChildTable>,
 }
 
 #[derive(Debug)]
-struct Table {
+struct ChildTable {
     bound: usize,
     children: HashMap<usize, u32>,
 }
 
-/// The child was ended, or not started, because nobody waits for its result any more.
+/// The child was killed, or not started, because its result is not needed any more.
 #[derive(Debug)]
 pub(crate) struct Unwanted;
 
-impl Running {
+impl RunningChildren {
     pub(crate) fn new() -> Self {
-        Self { table: Mutex::new(Table { bound: usize::MAX, children: HashMap::new() }) }
+        Self { table: Mutex::new(ChildTable { bound: usize::MAX, children: HashMap::new() }) }
     }
 
     pub(crate) fn end_beyond(&self, bound: usize) {
@@ -74,39 +75,42 @@ impl Running {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, ChildTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs a child to its end. Nothing it started is alive afterwards.
-    pub(crate) fn run(&self, launch: &Launch<'_>) -> io::Result<Result<Ending, Unwanted>> {
+    pub(crate) fn run(
+        &self,
+        command: &ChildCommand<'_>,
+    ) -> io::Result<Result<ChildOutcome, Unwanted>> {
         let run_id = new_run_id();
         let before = out_of_memory_kills();
         let (mut child, watch) = {
             let mut table = self.lock();
-            if launch.target > table.bound {
+            if command.target > table.bound {
                 return Ok(Err(Unwanted));
             }
-            let started = start(launch, &run_id)?;
-            table.children.insert(launch.target, started.0.id());
+            let started = start(command, &run_id)?;
+            table.children.insert(command.target, started.0.id());
             started
         };
-        let (inbox, timed_out) = watch.until_the_end(&child, launch.timeout);
+        let (inbox, timed_out) = watch.until_the_end(&child, command.timeout);
         signal(-(child.id() as i32), libc::SIGKILL);
-        // From here on the number is nobody's.
-        self.lock().children.remove(&launch.target);
+        // From here on the pid may be reused.
+        self.lock().children.remove(&command.target);
         let status = child.wait()?;
         kill_by_run_id(&run_id);
-        if launch.target > self.lock().bound {
+        if command.target > self.lock().bound {
             return Ok(Err(Unwanted));
         }
         let killed = status.signal() == Some(libc::SIGKILL);
-        Ok(Ok(Ending {
+        Ok(Ok(ChildOutcome {
             status: match status.code() {
-                Some(code) => Status::Exited(code),
-                None => Status::Signaled(status.signal().unwrap_or_default()),
+                Some(code) => ExitKind::Exited(code),
+                None => ExitKind::Signaled(status.signal().unwrap_or_default()),
             },
-            timed_out: timed_out.then_some(launch.timeout),
+            timed_out: timed_out.then_some(command.timeout),
             out_of_memory: killed && out_of_memory_kills() > before,
             garbled: inbox.garbled,
             messages: inbox.messages,
@@ -114,19 +118,19 @@ impl Running {
     }
 }
 
-fn start(launch: &Launch<'_>, run_id: &str) -> io::Result<(Child, Watch)> {
-    let (child_lifeline, lifeline) = pipe()?;
+fn start(asked: &ChildCommand<'_>, run_id: &str) -> io::Result<(Child, ChildWatch)> {
+    let (child_parent_alive, parent_alive) = pipe()?;
     let (announcements, child_announce) = pipe()?;
     let own = std::process::id();
     let channel = Channel {
         orchestrator: own,
-        lifeline: child_lifeline.as_raw_fd(),
+        parent_alive: child_parent_alive.as_raw_fd(),
         announce: child_announce.as_raw_fd(),
     };
-    let log = OpenOptions::new().create(true).append(true).open(&launch.log)?;
-    let mut command = Command::new(launch.program);
+    let log = OpenOptions::new().create(true).append(true).open(&asked.log)?;
+    let mut command = Command::new(asked.program);
     command
-        .args(launch.arguments)
+        .args(asked.arguments)
         .env(variables::CHANNEL, channel.value())
         .env(variables::RUN_ID, run_id)
         .stdin(Stdio::null())
@@ -136,9 +140,9 @@ fn start(launch: &Launch<'_>, run_id: &str) -> io::Result<(Child, Watch)> {
     for name in [variables::CRASH_POINT_ID, variables::CRASH_LABEL] {
         command.env_remove(name);
     }
-    command.envs(launch.set.iter().map(|(name, value)| (name, value)));
-    let death_signal = lifeline::death_signal();
-    let namespace = launch.namespace.clone();
+    command.envs(asked.set.iter().map(|(name, value)| (name, value)));
+    let death_signal = parent_death::death_signal();
+    let namespace = asked.namespace.clone();
     let adopt = move || {
         // SAFETY: async-signal-safe calls on plain numbers.
         unsafe {
@@ -146,7 +150,7 @@ fn start(launch: &Launch<'_>, run_id: &str) -> io::Result<(Child, Watch)> {
             if libc::getppid() != own as i32 {
                 libc::_exit(1);
             }
-            for fd in [channel.lifeline, channel.announce] {
+            for fd in [channel.parent_alive, channel.announce] {
                 if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
                     return Err(io::Error::last_os_error());
                 }
@@ -158,7 +162,7 @@ fn start(launch: &Launch<'_>, run_id: &str) -> io::Result<(Child, Watch)> {
     unsafe { command.pre_exec(adopt) };
     let mut child = command.spawn()?;
     match pidfd(child.id()) {
-        Ok(pidfd) => Ok((child, Watch { pidfd, announcements, _lifeline: lifeline })),
+        Ok(pidfd) => Ok((child, ChildWatch { pidfd, announcements, _parent_alive: parent_alive })),
         Err(error) => {
             signal(-(child.id() as i32), libc::SIGKILL);
             child.wait()?;
@@ -169,32 +173,35 @@ fn start(launch: &Launch<'_>, run_id: &str) -> io::Result<(Child, Watch)> {
 }
 
 /// Runs a child to its end while everything it does to a directory is recorded.
-pub(crate) fn record(launch: &Launch<'_>, root: &Path) -> Result<(Recorded, Ending), RecordError> {
+pub(crate) fn record(
+    command: &ChildCommand<'_>,
+    root: &Path,
+) -> Result<(Recorded, ChildOutcome), RecordError> {
     let failed = |source| RecordError::system("a child", source);
     let run_id = new_run_id();
     let before = out_of_memory_kills();
-    let (child_lifeline, _lifeline) = pipe().map_err(failed)?;
+    let (child_parent_alive, _parent_alive) = pipe().map_err(failed)?;
     let (announcements, child_announce) = pipe().map_err(failed)?;
     let channel = Channel {
         orchestrator: std::process::id(),
-        lifeline: child_lifeline.as_raw_fd(),
+        parent_alive: child_parent_alive.as_raw_fd(),
         announce: child_announce.as_raw_fd(),
     };
-    let log = OpenOptions::new().create(true).append(true).open(&launch.log).map_err(failed)?;
-    let mut recorder = retake_crash::record(launch.program)
-        .args(launch.arguments)
+    let log = OpenOptions::new().create(true).append(true).open(&command.log).map_err(failed)?;
+    let mut recorder = retake_crash::record(command.program)
+        .args(command.arguments)
         .root(root)
         .output(log.try_clone().map_err(failed)?)
         .stderr(log)
         .acknowledge_lines(false)
-        .timeout(launch.timeout)
-        .inherit(channel.lifeline)
+        .timeout(command.timeout)
+        .inherit(channel.parent_alive)
         .inherit(channel.announce)
         .env_remove(variables::CRASH_POINT_ID)
         .env_remove(variables::CRASH_LABEL)
         .env(variables::CHANNEL, channel.value())
         .env(variables::RUN_ID, &run_id);
-    for (name, value) in &launch.set {
+    for (name, value) in &command.set {
         recorder = recorder.env(name, value);
     }
     let (recorded, inbox) = std::thread::scope(|scope| {
@@ -212,32 +219,32 @@ pub(crate) fn record(launch: &Launch<'_>, root: &Path) -> Result<(Recorded, Endi
         });
         let recorded = recorder.run();
         // The last writer: now the inbox comes to its end.
-        drop((child_announce, child_lifeline));
+        drop((child_announce, child_parent_alive));
         (recorded, inbox.join().unwrap_or_default())
     });
     let recorded = recorded?;
     let (status, killed) = match recorded.outcome {
-        WorkloadOutcome::Exited(code) => (Status::Exited(code), false),
-        WorkloadOutcome::Signaled(signal) => (Status::Signaled(signal), signal == libc::SIGKILL),
+        WorkloadOutcome::Exited(code) => (ExitKind::Exited(code), false),
+        WorkloadOutcome::Signaled(signal) => (ExitKind::Signaled(signal), signal == libc::SIGKILL),
     };
-    let ending = Ending {
+    let outcome = ChildOutcome {
         status,
         timed_out: None,
         out_of_memory: killed && out_of_memory_kills() > before,
         garbled: inbox.garbled,
         messages: inbox.messages,
     };
-    Ok((recorded, ending))
+    Ok((recorded, outcome))
 }
 
-struct Watch {
+struct ChildWatch {
     pidfd: OwnedFd,
     announcements: OwnedFd,
     /// Held for as long as the child may live.
-    _lifeline: OwnedFd,
+    _parent_alive: OwnedFd,
 }
 
-impl Watch {
+impl ChildWatch {
     /// Takes messages until the child is dead; it is not yet waited for.
     fn until_the_end(self, child: &Child, timeout: Duration) -> (Inbox, bool) {
         let mut inbox = Inbox::default();

@@ -3,13 +3,13 @@
 use crate::channel::Message;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Trace {
+pub(crate) struct PointTrace {
     labels: Vec<String>,
     /// Threads other than the workload's own reached points: their order is the scheduler's.
     threaded: bool,
 }
 
-impl Trace {
+impl PointTrace {
     pub(crate) fn of(messages: &[Message]) -> Self {
         let mut trace = Self::default();
         for message in messages {
@@ -53,11 +53,11 @@ mod tests {
 
     #[test]
     fn a_prefix_is_no_difference() {
-        let short = Trace::scripted(&["a"]);
-        let long = Trace::scripted(&["a", "b"]);
+        let short = PointTrace::scripted(&["a"]);
+        let long = PointTrace::scripted(&["a", "b"]);
         assert_eq!(short.difference(&long), None);
         assert_eq!(long.difference(&short), None);
-        let other = Trace::scripted(&["a", "c", "d"]);
+        let other = PointTrace::scripted(&["a", "c", "d"]);
         let said = long.difference(&other).unwrap();
         assert_eq!(said, r#"crash point 2 was "b" in one run and "c" in another"#);
     }
@@ -65,8 +65,8 @@ mod tests {
     #[test]
     fn threads_may_take_turns_as_they_like() {
         let point = |own_thread, label: &str| Message::Point { own_thread, label: label.into() };
-        let one = Trace::of(&[point(true, "a"), point(false, "b")]);
-        let two = Trace::of(&[point(true, "b"), point(true, "a")]);
+        let one = PointTrace::of(&[point(true, "a"), point(false, "b")]);
+        let two = PointTrace::of(&[point(true, "b"), point(true, "a")]);
         assert_eq!(one.difference(&two), None);
         assert_eq!(two.difference(&one), None);
     }

@@ -12,16 +12,16 @@ use std::thread::{self, ThreadId};
 
 use crate::channel::{Announcer, Message};
 use crate::json::Object;
-use crate::lifeline;
+use crate::parent_death;
 use crate::variables;
 use retake_crash::glob::Glob;
 use retake_crash::marker::Marker;
 
-/// Whether anybody wants to know of points: not yet found out, nobody, somebody.
-static HEARD: AtomicU8 = AtomicU8::new(UNKNOWN);
+/// Whether crash points are reported: not known yet, no, yes.
+static REPORTING: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
-const NOBODY: u8 = 1;
-const SOMEBODY: u8 = 2;
+const OFF: u8 = 1;
+const ON: u8 = 2;
 
 static RECORDED: AtomicBool = AtomicBool::new(false);
 static EXECUTION: OnceLock<Armed> = OnceLock::new();
@@ -34,7 +34,7 @@ static EXECUTION: OnceLock<Armed> = OnceLock::new();
 /// unique.
 #[inline]
 pub fn crash_point(label: &str) {
-    if HEARD.load(Ordering::Relaxed) != NOBODY {
+    if REPORTING.load(Ordering::Relaxed) != OFF {
         reached(label);
     }
 }
@@ -46,27 +46,27 @@ pub fn crash_point(label: &str) {
 /// Does nothing outside a recording, at next to no cost.
 #[inline]
 pub fn ack(promise: impl AsRef<[u8]>) {
-    if HEARD.load(Ordering::Relaxed) != NOBODY {
+    if REPORTING.load(Ordering::Relaxed) != OFF {
         promised(promise.as_ref());
     }
 }
 
-/// Whether somebody listens, which is found out at the first time.
-fn heard() -> bool {
-    if HEARD.load(Ordering::Acquire) == UNKNOWN {
-        listen();
+/// Whether crash points are reported, which the first call finds out.
+fn is_reporting() -> bool {
+    if REPORTING.load(Ordering::Acquire) == UNKNOWN {
+        read_variables();
     }
-    HEARD.load(Ordering::Acquire) == SOMEBODY
+    REPORTING.load(Ordering::Acquire) == ON
 }
 
-fn listen() {
+fn read_variables() {
     let recorded = std::env::var_os(variables::RECORDING).is_some_and(|value| value == "1");
     RECORDED.store(recorded, Ordering::Relaxed);
     // A FIRST test says itself when its workload begins.
     let test = std::env::var_os(variables::PHASE).is_some();
-    let heard = if recorded && !test { SOMEBODY } else { NOBODY };
+    let reporting = if recorded && !test { ON } else { OFF };
     // Another thread may have armed the points meanwhile.
-    _ = HEARD.compare_exchange(UNKNOWN, heard, Ordering::Release, Ordering::Relaxed);
+    _ = REPORTING.compare_exchange(UNKNOWN, reporting, Ordering::Release, Ordering::Relaxed);
 }
 
 /// What a crash point does while a workload runs.
@@ -93,20 +93,20 @@ pub(crate) struct Counts {
 pub(crate) fn arm(armed: Armed) {
     let first = EXECUTION.set(armed).is_ok();
     assert!(first, "first: a process runs one workload in its life");
-    listen();
-    HEARD.store(SOMEBODY, Ordering::Release);
+    read_variables();
+    REPORTING.store(ON, Ordering::Release);
 }
 
 /// Points do not count any more. Says how many were passed over because of their labels.
 pub(crate) fn disarm() -> usize {
-    HEARD.store(NOBODY, Ordering::Release);
+    REPORTING.store(OFF, Ordering::Release);
     EXECUTION.get().map_or(0, |armed| lock(&armed.counts).filtered)
 }
 
 #[cold]
 #[inline(never)]
 fn reached(label: &str) {
-    if !heard() {
+    if !is_reporting() {
         return;
     }
     let Some(armed) = EXECUTION.get() else {
@@ -140,7 +140,7 @@ fn reached(label: &str) {
 #[cold]
 #[inline(never)]
 fn promised(promise: &[u8]) {
-    if !heard() {
+    if !is_reporting() {
         return;
     }
     if RECORDED.load(Ordering::Relaxed) {
@@ -166,9 +166,9 @@ fn crash(armed: &Armed, point_id: usize, label: &str) -> ! {
     announce(armed, &Message::Crash { point_id });
     if armed.announcer.is_some() {
         // What the workload started dies in the same instant.
-        lifeline::end_group();
+        parent_death::end_group();
     }
-    lifeline::end_process()
+    parent_death::end_process()
 }
 
 fn forked(armed: &Armed, label: &str) -> ! {
@@ -176,15 +176,15 @@ fn forked(armed: &Armed, label: &str) -> ! {
     if !said {
         write_stderr(b"[first] a crash point was reached in a forked process\n");
     }
-    lifeline::end_process()
+    parent_death::end_process()
 }
 
 fn announce(armed: &Armed, message: &Message) {
     if let Some(announcer) = &armed.announcer
         && announcer.send(message).is_err()
     {
-        // Nobody is left to hear it.
-        lifeline::end_group();
+        // The orchestrator is gone.
+        parent_death::end_group();
     }
 }
 

@@ -1,18 +1,18 @@
 //! The workload of a test, run and recorded once, and what every crash point of it left.
 //!
-//! Takes the place of running the workload again for every point. Whatever cannot be recorded is
-//! no failure: the test then runs the other way.
+//! Used instead of running the workload again for every point. A workload that cannot be recorded
+//! does not fail the test: it is then run again for every point.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::child_process::{self, ChildCommand};
+use super::directory_digest::DirectoryDigest;
+use super::plan::Executed;
+use super::point_trace::PointTrace;
+use super::verdict::{self, ChildOutcome, Execution};
 use crate::channel::Message;
-use crate::plan::Executed;
-use crate::process::{self, Launch};
-use crate::state::State;
-use crate::trace::Trace;
-use crate::verdict::{self, Ending, Execution};
 use retake_crash::model::Tree;
 use retake_crash::mount_namespace::MountNamespace;
 use retake_crash::operation::{Entry, Recording};
@@ -21,23 +21,23 @@ use retake_crash::scratch::ScratchDir;
 use retake_crash::verify::try_mount;
 
 #[derive(Debug)]
-pub(crate) struct Once {
-    pub(crate) ending: Ending,
-    pub(crate) stands: Stands,
+pub(crate) struct RecordedWorkload {
+    pub(crate) outcome: ChildOutcome,
+    pub(crate) states: StateDirectories,
     /// What the whole workload left.
     pub(crate) end: Tree,
     points: Vec<Passed>,
 }
 
-/// Room for states, each of which is seen where the workload saw its directory.
+/// The directories that states are checked in, each seen where the workload saw its own.
 #[derive(Debug)]
-pub(crate) struct Stands {
+pub(crate) struct StateDirectories {
     pub(crate) recording: Recording,
     scratch: ScratchDir,
     /// The directory above the recorded one.
-    here: PathBuf,
+    mount_point: PathBuf,
     mounted: bool,
-    /// Made because the recorded place is gone.
+    /// Created because the recorded directory is gone.
     _made: Option<ScratchDir>,
 }
 
@@ -51,7 +51,7 @@ struct Passed {
 
 /// Where a state is checked.
 #[derive(Debug)]
-pub(crate) struct Stand {
+pub(crate) struct StateDirectory {
     above: PathBuf,
     /// Where it lies.
     pub(crate) directory: PathBuf,
@@ -61,12 +61,12 @@ pub(crate) struct Stand {
     pub(crate) namespace: Option<MountNamespace>,
 }
 
-impl Once {
+impl RecordedWorkload {
     /// Runs the workload, which must not crash itself. `parent` is where directories are made; in
     /// memory unless said.
     pub(crate) fn record<'a>(
         parent: Option<&Path>,
-        launch: impl FnOnce(&Path) -> Launch<'a>,
+        command: impl FnOnce(&Path) -> ChildCommand<'a>,
     ) -> Result<Self, RecordError> {
         let failed = |source| RecordError::system("a directory", source);
         let scratch = ScratchDir::new(parent).map_err(failed)?;
@@ -74,14 +74,14 @@ impl Once {
         let above = scratch.path().join("here");
         let root = above.join("work");
         fs::create_dir_all(&root).map_err(failed)?;
-        let (recorded, ending) = process::record(&launch(&root), &root)?;
+        let (recorded, outcome) = child_process::record(&command(&root), &root)?;
         if !root.is_dir() {
             return Err(RecordError::Refused {
                 call: "rmdir".into(),
                 why: "the workload deleted or replaced its own directory".into(),
             });
         }
-        // States stand there from now on.
+        // States are mounted there from now on.
         retake_crash::scratch::empty_dir(&root).map_err(failed)?;
         let mounted = try_mount(scratch.path(), &above).is_ok();
         let mut tree = Tree::new(&recorded.recording.initial);
@@ -94,15 +94,16 @@ impl Once {
             }
         }
         let recording = recorded.recording;
-        let stands = Stands { recording, scratch, here: above, mounted, _made: None };
-        Ok(Self { ending, stands, end: tree, points })
+        let states =
+            StateDirectories { recording, scratch, mount_point: above, mounted, _made: None };
+        Ok(Self { outcome, states, end: tree, points })
     }
 
     /// What a run that crashes at this point would have said; none beyond the end, where only
     /// another run can tell.
     pub(crate) fn executed(&self, target: usize) -> Option<Executed> {
         if let Some(passed) = self.points.get(target - 1) {
-            let messages = self.ending.messages.iter().scan(0, |seen, message| {
+            let messages = self.outcome.messages.iter().scan(0, |seen, message| {
                 *seen += usize::from(matches!(message, Message::Point { .. }));
                 (*seen <= target).then(|| message.clone())
             });
@@ -114,40 +115,45 @@ impl Once {
             let digest = passed.tree.digest();
             return Some(Executed {
                 result: Execution::Crashed { label },
-                trace: Trace::of(&messages),
-                state: Some(State((digest >> 64) as u64, digest as u64)),
+                trace: PointTrace::of(&messages),
+                state: Some(DirectoryDigest((digest >> 64) as u64, digest as u64)),
             });
         }
         (target == self.points.len() + 1).then(|| Executed {
-            result: verdict::execution(&self.ending, target),
-            trace: Trace::of(&self.ending.messages),
+            result: verdict::execution(&self.outcome, target),
+            trace: PointTrace::of(&self.outcome.messages),
             state: None,
         })
     }
 
-    /// Puts up what a crash at this point left.
-    pub(crate) fn stand(&self, target: usize) -> io::Result<Stand> {
+    /// Materialises what a crash at this point left.
+    pub(crate) fn state_dir(&self, target: usize) -> io::Result<StateDirectory> {
         let (tree, acks) = match self.points.get(target - 1) {
             Some(passed) => (&passed.tree, passed.acks),
             None => (&self.end, usize::MAX),
         };
-        self.stands.put_up(&format!("run_{target}"), tree, acks)
+        self.states.create(&format!("run_{target}"), tree, acks)
     }
 }
 
-impl Stands {
+impl StateDirectories {
     /// For states of a log whose directory may not exist any more.
     pub(crate) fn replayed(recording: Recording) -> io::Result<Self> {
         let scratch = ScratchDir::new(None)?;
-        let here = recording.root.parent().unwrap_or(Path::new("/")).to_owned();
-        let above = here.parent().filter(|above| !above.exists());
+        let mount_point = recording.root.parent().unwrap_or(Path::new("/")).to_owned();
+        let above = mount_point.parent().filter(|above| !above.exists());
         let made = above.map(|above| ScratchDir::adopt(above.to_owned()));
-        let mounted = try_mount(scratch.path(), &here).is_ok();
-        Ok(Self { recording, scratch, here, mounted, _made: made })
+        let mounted = try_mount(scratch.path(), &mount_point).is_ok();
+        Ok(Self { recording, scratch, mount_point, mounted, _made: made })
     }
 
-    /// Puts up a state, with so many of the promises.
-    pub(crate) fn put_up(&self, name: &str, tree: &Tree, acks: usize) -> io::Result<Stand> {
+    /// Materialises a state, with its first `acks` acknowledgements.
+    pub(crate) fn create(
+        &self,
+        name: &str,
+        tree: &Tree,
+        acks: usize,
+    ) -> io::Result<StateDirectory> {
         let root = &self.recording.root;
         let above = self.scratch.path().join(name);
         let directory = above.join(root.file_name().unwrap_or("work".as_ref()));
@@ -166,13 +172,13 @@ impl Stands {
         let file = self.scratch.path().join(format!("{name}.acks"));
         fs::write(&file, retake_crash::verify::ack_lines(&promised))?;
         let namespace =
-            self.mounted.then(|| MountNamespace::new(&above, &self.here)).transpose()?;
+            self.mounted.then(|| MountNamespace::new(&above, &self.mount_point)).transpose()?;
         let seen = if self.mounted { root.clone() } else { directory.clone() };
-        Ok(Stand { above, directory, seen, acks: file, namespace })
+        Ok(StateDirectory { above, directory, seen, acks: file, namespace })
     }
 }
 
-impl Stand {
+impl StateDirectory {
     /// Leaves what the check made of it in another directory, for people.
     pub(crate) fn keep(&self, to: &Path) -> io::Result<()> {
         fs::create_dir(to)?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::json::Object;
-use crate::problem::Problem;
+use crate::setup_error::SetupError;
 use crate::variables::EVENTS;
 
 #[derive(Debug, Default)]
@@ -34,11 +34,11 @@ pub(crate) struct Summary {
 }
 
 impl Events {
-    pub(crate) fn open(path: Option<&Path>) -> Result<Self, Problem> {
+    pub(crate) fn open(path: Option<&Path>) -> Result<Self, SetupError> {
         let Some(path) = path else { return Ok(Self::default()) };
         let file = OpenOptions::new().create(true).append(true).open(path);
         let what = || format!("{EVENTS}={}", path.display());
-        Ok(Self { file: Some(file.map_err(|source| Problem::System { what: what(), source })?) })
+        Ok(Self { file: Some(file.map_err(|source| SetupError::System { what: what(), source })?) })
     }
 
     pub(crate) fn crash_point(&self, point: &CrashPoint<'_>) -> io::Result<()> {

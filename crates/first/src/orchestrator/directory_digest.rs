@@ -16,46 +16,46 @@ use std::path::Path;
 
 /// Meaningful within the process that made it: it is keyed with numbers drawn at random.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct State(pub(crate) u64, pub(crate) u64);
+pub(crate) struct DirectoryDigest(pub(crate) u64, pub(crate) u64);
 
 /// Blocks of zeros count as holes, wherever the file system keeps them.
 const BLOCK: usize = 64 << 10;
 
 /// Takes states that can be compared with each other.
 #[derive(Debug, Default)]
-pub(crate) struct Eye {
+pub(crate) struct DirectoryHasher {
     // Two independent keys: with 64 bits alone, a false match among many states is conceivable,
     // and it would hide a failure.
     keys: [RandomState; 2],
 }
 
-impl Eye {
-    pub(crate) fn look(&self, directory: &Path) -> io::Result<State> {
-        let mut look = Look {
-            hashers: Both(self.keys.each_ref().map(BuildHasher::build_hasher)),
+impl DirectoryHasher {
+    pub(crate) fn digest(&self, directory: &Path) -> io::Result<DirectoryDigest> {
+        let mut walk = Walk {
+            hashers: TwoHashers(self.keys.each_ref().map(BuildHasher::build_hasher)),
             seen: HashMap::new(),
         };
-        look.entry(directory, &fs::symlink_metadata(directory)?)?;
-        let [one, two] = look.hashers.0.map(|hasher| hasher.finish());
-        Ok(State(one, two))
+        walk.entry(directory, &fs::symlink_metadata(directory)?)?;
+        let [one, two] = walk.hashers.0.map(|hasher| hasher.finish());
+        Ok(DirectoryDigest(one, two))
     }
 }
 
-struct Both<H>([H; 2]);
+struct TwoHashers<H>([H; 2]);
 
-impl<H: Hasher> Both<H> {
+impl<H: Hasher> TwoHashers<H> {
     fn add(&mut self, value: impl Hash) {
         self.0.iter_mut().for_each(|hasher| value.hash(hasher));
     }
 }
 
-struct Look<H> {
-    hashers: Both<H>,
+struct Walk<H> {
+    hashers: TwoHashers<H>,
     /// Files with several names, by their first one.
     seen: HashMap<(u64, u64), usize>,
 }
 
-impl<H: Hasher> Look<H> {
+impl<H: Hasher> Walk<H> {
     fn entry(&mut self, path: &Path, metadata: &Metadata) -> io::Result<()> {
         // The mode holds the kind too.
         self.hashers.add((metadata.mode(), metadata.uid(), metadata.gid()));
@@ -187,12 +187,12 @@ mod tests {
     #[test]
     fn equal_directories_are_equal_and_every_change_counts() {
         let root = tempfile::tempdir().unwrap();
-        let eye = Eye::default();
+        let hasher = DirectoryHasher::default();
         let (one, two) = (root.path().join("one"), root.path().join("two"));
         build(&one);
         build(&two);
-        let state = eye.look(&one).unwrap();
-        assert_eq!(eye.look(&two).unwrap(), state);
+        let state = hasher.digest(&one).unwrap();
+        assert_eq!(hasher.digest(&two).unwrap(), state);
         type Change = (&'static str, fn(&Path));
         let changes: [Change; 10] = [
             ("content", |d| fs::write(d.join("a"), "onf").unwrap()),
@@ -220,22 +220,22 @@ mod tests {
             fs::remove_dir_all(&two).unwrap();
             build(&two);
             change(&two);
-            assert_ne!(eye.look(&two).unwrap(), state, "{what}");
+            assert_ne!(hasher.digest(&two).unwrap(), state, "{what}");
         }
         let copied = {
             fs::remove_dir_all(&two).unwrap();
             build(&two);
             fs::copy(two.join("a"), two.join("m")).unwrap();
-            eye.look(&two).unwrap()
+            hasher.digest(&two).unwrap()
         };
         fs::hard_link(one.join("a"), one.join("m")).unwrap();
-        assert_ne!(eye.look(&one).unwrap(), copied);
+        assert_ne!(hasher.digest(&one).unwrap(), copied);
     }
 
     #[test]
     fn a_hole_is_zeros() {
         let root = tempfile::tempdir().unwrap();
-        let eye = Eye::default();
+        let hasher = DirectoryHasher::default();
         let (one, two) = (root.path().join("one"), root.path().join("two"));
         for dir in [&one, &two] {
             fs::create_dir(dir).unwrap();
@@ -247,17 +247,17 @@ mod tests {
         let mut zeros = vec![0; length as usize];
         zeros[2 * BLOCK + 7] = b'x';
         fs::write(two.join("f"), &zeros).unwrap();
-        assert_eq!(eye.look(&one).unwrap(), eye.look(&two).unwrap());
+        assert_eq!(hasher.digest(&one).unwrap(), hasher.digest(&two).unwrap());
         holes.write_at(b"y", length - 1).unwrap();
-        assert_ne!(eye.look(&one).unwrap(), eye.look(&two).unwrap());
+        assert_ne!(hasher.digest(&one).unwrap(), hasher.digest(&two).unwrap());
     }
 
     #[test]
     fn an_extended_attribute_counts() {
         let root = tempfile::tempdir().unwrap();
-        let eye = Eye::default();
+        let hasher = DirectoryHasher::default();
         fs::write(root.path().join("f"), "x").unwrap();
-        let before = eye.look(root.path()).unwrap();
+        let before = hasher.digest(root.path()).unwrap();
         let path = CString::new(root.path().join("f").as_os_str().as_bytes()).unwrap();
         // SAFETY: finished strings, and a value as long as we say.
         let set = unsafe {
@@ -270,6 +270,6 @@ mod tests {
             );
             return;
         }
-        assert_ne!(eye.look(root.path()).unwrap(), before);
+        assert_ne!(hasher.digest(root.path()).unwrap(), before);
     }
 }

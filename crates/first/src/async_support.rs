@@ -1,4 +1,4 @@
-//! The little that asynchronous tests need, without an executor.
+//! What asynchronous tests need from us; the executor is theirs.
 
 use std::any::Any;
 use std::future::poll_fn;

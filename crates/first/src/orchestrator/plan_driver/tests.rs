@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use proptest::prelude::*;
 
 use super::*;
-use crate::plan::Goal;
-use crate::state::State;
-use crate::trace::Trace;
-use crate::verdict::Execution;
+use crate::orchestrator::directory_digest::DirectoryDigest;
+use crate::orchestrator::plan::Goal;
+use crate::orchestrator::point_trace::PointTrace;
+use crate::orchestrator::verdict::Execution;
 
 /// A workload as a table: per point its state and what its check says.
 #[derive(Debug, Clone)]
@@ -34,10 +34,10 @@ impl Script {
                 } else {
                     Execution::Crashed { label: labels[passed - 1].into() }
                 };
-                let state = self.states.get(target - 1).map(|state| State(*state, 0));
+                let state = self.states.get(target - 1).map(|state| DirectoryDigest(*state, 0));
                 Outcome::Executed(Executed {
                     result,
-                    trace: Trace::scripted(&labels[..passed]),
+                    trace: PointTrace::scripted(&labels[..passed]),
                     state,
                 })
             }
@@ -58,7 +58,7 @@ impl Script {
             running.fetch_sub(1, Ordering::SeqCst);
             self.outcome(step)
         };
-        let children = Children { run: &run, end_beyond: &|_| {} };
+        let children = ChildRunner { run: &run, end_beyond: &|_| {} };
         let mut lines = Vec::new();
         let finish = drive(&mut plan, jobs, &children, &mut |line, duration| {
             assert!(duration > Duration::ZERO);
@@ -119,7 +119,7 @@ fn what_is_not_needed_any_more_is_ended() {
             _ = ended.send(());
         }
     };
-    let children = Children { run: &run, end_beyond: &end_beyond };
+    let children = ChildRunner { run: &run, end_beyond: &end_beyond };
     let goal = Goal { only: None, max_crashes: None, keep_going: false, jobs: 2 };
     let mut lines = 0;
     let finish = drive(&mut Plan::new(goal), 2, &children, &mut |_, _| lines += 1);
@@ -128,7 +128,7 @@ fn what_is_not_needed_any_more_is_ended() {
 
 #[test]
 fn a_panic_of_ours_does_not_hang_the_test() {
-    let children = Children { run: &|_| panic!("a bug"), end_beyond: &|_| {} };
+    let children = ChildRunner { run: &|_| panic!("a bug"), end_beyond: &|_| {} };
     let goal = Goal { only: None, max_crashes: None, keep_going: false, jobs: 2 };
     let driven = catch_unwind(AssertUnwindSafe(|| {
         drive(&mut Plan::new(goal), 2, &children, &mut |_, _| {})

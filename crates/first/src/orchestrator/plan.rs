@@ -1,4 +1,5 @@
-//! The loop as a pure machine: which child to start next, given what came back, and what to say.
+//! The plan of a crash test, pure: which child to start next, given the results so far, and what to
+//! report.
 //!
 //! It holds no process, clock or directory. Children may come back in any order; what is said, and
 //! in which order, depends on what they found and never on when. So outcomes are *admitted* in the
@@ -7,9 +8,9 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use crate::state::State;
-use crate::trace::Trace;
-use crate::verdict::{Check, Execution};
+use super::directory_digest::DirectoryDigest;
+use super::point_trace::PointTrace;
+use super::verdict::{Check, Execution};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Goal {
@@ -41,9 +42,9 @@ impl Step {
 #[derive(Debug, Clone)]
 pub(crate) struct Executed {
     pub(crate) result: Execution,
-    pub(crate) trace: Trace,
+    pub(crate) trace: PointTrace,
     /// What the directory looked like, where that could be read.
-    pub(crate) state: Option<State>,
+    pub(crate) state: Option<DirectoryDigest>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,11 +97,11 @@ enum Cell {
     Arrived(Executed),
     Ready {
         label: String,
-        state: Option<State>,
+        state: Option<DirectoryDigest>,
     },
     Verifying {
         label: String,
-        state: Option<State>,
+        state: Option<DirectoryDigest>,
     },
     Done(Line),
     /// The workload returned in this run.
@@ -121,8 +122,8 @@ pub(crate) struct Plan {
     /// Targets beyond this one are of no interest any more.
     bound: usize,
     /// The longest run so far: all others must have begun like it.
-    reference: Trace,
-    verified: HashMap<State, usize>,
+    reference: PointTrace,
+    verified: HashMap<DirectoryDigest, usize>,
     lines: VecDeque<Line>,
     failed: bool,
     finish: Option<Finish>,
@@ -137,7 +138,7 @@ impl Plan {
             admitted: before,
             told: before,
             bound: goal.only.or(goal.max_crashes).unwrap_or(usize::MAX),
-            reference: Trace::default(),
+            reference: PointTrace::default(),
             verified: HashMap::new(),
             lines: VecDeque::new(),
             failed: false,

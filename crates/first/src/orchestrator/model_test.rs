@@ -10,65 +10,69 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::once::{Once, Stands};
-use crate::orchestrator::Session;
-use crate::place::Place;
-use crate::plan::FailedPhase;
-use crate::process::Running;
-use crate::report::say;
+use super::child_process::RunningChildren;
+use super::plan::FailedPhase;
+use super::recorded_workload::{RecordedWorkload, StateDirectories};
+use super::report::say;
+use super::run_directories::RunDirectories;
+use super::session::Session;
+use super::verdict::{self, Check, Execution};
 use crate::variables;
-use crate::verdict::{self, Check, Execution};
 use retake_crash::log;
-use retake_crash::model::{self, Explainer, Finding, Model, State, StateKey, States};
+use retake_crash::model::{self, CrashState, CrashStates, Explainer, Finding, Model, StateKey};
 use retake_crash::verify::in_parallel;
 
 /// What the whole recording amounts to: the state that no crash has touched.
 const UNHARMED: &str = "the check fails on the state without a crash";
 
-pub(crate) struct Trial<'a> {
+pub(crate) struct ModelTest<'a> {
     session: &'a Session<'a>,
-    place: &'a Place,
-    stands: &'a Stands,
-    running: Running,
-    /// Every state stands in a place of its own.
+    dirs: &'a RunDirectories,
+    states: &'a StateDirectories,
+    running: RunningChildren,
+    /// The number of the next state, which names its directory.
     next: AtomicUsize,
 }
 
 /// Tries every state of a recorded workload. The error is the message to fail the test with.
-pub(crate) fn run(session: &Session<'_>, place: &Place, once: &Once) -> Result<(), String> {
-    match verdict::execution(&once.ending, usize::MAX) {
+pub(crate) fn run(
+    session: &Session<'_>,
+    dirs: &RunDirectories,
+    recorded: &RecordedWorkload,
+) -> Result<(), String> {
+    match verdict::execution(&recorded.outcome, usize::MAX) {
         Execution::Ended { .. } => {}
         Execution::Crashed { .. } => return Err("the workload crashed by itself".to_owned()),
         Execution::Failed { reason } => return Err(reason),
     }
     let model = session.options.model;
-    let trial = Trial::new(session, place, &once.stands);
+    let model_test = ModelTest::new(session, dirs, &recorded.states);
     let acks = usize::MAX;
-    match trial.check(&once.end, 1, "", acks) {
+    match model_test.check(&recorded.end, 1, "", acks) {
         Ok(Check::Passed { .. }) => {}
         Ok(Check::Failed { reason }) => return Err(format!("{UNHARMED}: {reason}")),
         Err(error) => return Err(format!("cannot run a child: {error}")),
     }
-    let told = trial.explore(model)?;
+    let told = model_test.explore(model)?;
     let (findings, tried, coverage) = told;
     say(&format!("{model}: {coverage}"));
     if findings.is_empty() {
         say(&format!("{model}: all {tried} states passed"));
         return Ok(());
     }
-    let kept = place.crash_log();
+    let kept = dirs.crash_log();
     File::create(&kept)
-        .and_then(|file| log::write(file, &once.stands.recording))
+        .and_then(|file| log::write(file, &recorded.states.recording))
         .map_err(|error| format!("{}: {error}", kept.display()))?;
     let messages: Vec<String> =
-        findings.iter().map(|(finding, reason)| trial.tell(finding, reason, &kept)).collect();
+        findings.iter().map(|(finding, reason)| model_test.tell(finding, reason, &kept)).collect();
     Err(messages.join("\n"))
 }
 
 /// Checks one state of a log again, and nothing else.
 pub(crate) fn replay(
     session: &Session<'_>,
-    place: &Place,
+    dirs: &RunDirectories,
     path: &Path,
     key: &str,
 ) -> Result<(), String> {
@@ -80,9 +84,9 @@ pub(crate) fn replay(
     let state = model::rebuild(&recording, session.options.model, &options, &key)
         .map_err(|error| error.to_string())?
         .ok_or_else(|| format!("the recording has no state {key}"))?;
-    let stands = Stands::replayed(recording).map_err(|error| told(&error))?;
-    let trial = Trial::new(session, place, &stands);
-    match trial.check_state(&state).map_err(|error| format!("cannot run a child: {error}"))? {
+    let states = StateDirectories::replayed(recording).map_err(|error| told(&error))?;
+    let model_test = ModelTest::new(session, dirs, &states);
+    match model_test.check_state(&state).map_err(|error| format!("cannot run a child: {error}"))? {
         Check::Passed { .. } => {
             say(&format!("state {key}: OK"));
             Ok(())
@@ -95,24 +99,28 @@ pub(crate) fn replay(
     }
 }
 
-fn options(session: &Session<'_>) -> model::Options {
-    model::Options { seed: session.seed, ..model::Options::default() }
+fn options(session: &Session<'_>) -> model::ExploreOptions {
+    model::ExploreOptions { seed: session.seed, ..model::ExploreOptions::default() }
 }
 
 type Explored = (Vec<(Finding, String)>, usize, String);
 
-impl<'a> Trial<'a> {
-    fn new(session: &'a Session<'a>, place: &'a Place, stands: &'a Stands) -> Self {
-        Self { session, place, stands, running: Running::new(), next: AtomicUsize::new(1) }
+impl<'a> ModelTest<'a> {
+    fn new(
+        session: &'a Session<'a>,
+        dirs: &'a RunDirectories,
+        states: &'a StateDirectories,
+    ) -> Self {
+        Self { session, dirs, states, running: RunningChildren::new(), next: AtomicUsize::new(1) }
     }
 
     fn explore(&self, model: Model) -> Result<Explored, String> {
-        let recording = &self.stands.recording;
+        let recording = &self.states.recording;
         let options = options(self.session);
         let wrong = |error: model::BadGlob| error.to_string();
         let mut explainer = Explainer::new(recording, model, &options).map_err(wrong)?;
         let asked = options.clone();
-        let mut states = States::new(recording, model, options).map_err(wrong)?;
+        let mut states = CrashStates::new(recording, model, options).map_err(wrong)?;
         let test = self.session.options;
         let keep_going = self.session.variables.keep_going.unwrap_or(test.keep_going);
         let last = test.max_crashes.unwrap_or(usize::MAX);
@@ -121,13 +129,13 @@ impl<'a> Trial<'a> {
         in_parallel(
             test.jobs,
             wanted,
-            |_, state: &State| self.check_state(state),
+            |_, state: &CrashState| self.check_state(state),
             |state, checked| {
                 tried += 1;
                 match checked {
                     Ok(Check::Passed { .. }) => ControlFlow::Continue(()),
                     Ok(Check::Failed { reason }) => {
-                        let fails = |state: &State| {
+                        let fails = |state: &CrashState| {
                             matches!(self.check_state(state), Ok(Check::Failed { .. }))
                         };
                         let id = explainer.add(&state, fails);
@@ -162,7 +170,7 @@ impl<'a> Trial<'a> {
         Ok((findings, tried, states.coverage().to_string()))
     }
 
-    fn check_state(&self, state: &State) -> io::Result<Check> {
+    fn check_state(&self, state: &CrashState) -> io::Result<Check> {
         let label = state.label.as_deref().unwrap_or_default();
         self.check(&state.tree, state.key.point.operation as usize, label, state.acks)
     }
@@ -175,21 +183,22 @@ impl<'a> Trial<'a> {
         acks: usize,
     ) -> io::Result<Check> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let stand = self.stands.put_up(&format!("state_{number}"), tree, acks)?;
+        let state_dir = self.states.create(&format!("state_{number}"), tree, acks)?;
         let set = vec![
             (variables::CRASH_POINT_ID, point.to_string().into()),
             (variables::CRASH_LABEL, label.into()),
-            (variables::ACKS, stand.acks.clone().into()),
+            (variables::ACKS, state_dir.acks.clone().into()),
         ];
         let phase = FailedPhase::Verify;
-        let mut launch = self.session.launch(self.place, number, phase, &stand.seen, set);
-        launch.namespace = stand.namespace.clone();
-        let check = match self.running.run(&launch)? {
-            Ok(ending) => verdict::check(&ending),
+        let mut command =
+            self.session.child_command(self.dirs, number, phase, &state_dir.seen, set);
+        command.namespace = state_dir.namespace.clone();
+        let check = match self.running.run(&command)? {
+            Ok(outcome) => verdict::check(&outcome),
             Err(_unwanted) => Check::Failed { reason: "ended".into() },
         };
-        stand.remove()?;
-        self.place.remove(number)?;
+        state_dir.remove()?;
+        self.dirs.remove(number)?;
         Ok(check)
     }
 
@@ -197,7 +206,7 @@ impl<'a> Trial<'a> {
     fn tell(&self, finding: &Finding, reason: &str, log: &Path) -> String {
         let Finding { id, sentence, states, key, .. } = finding;
         let model = self.session.options.model;
-        let directory = self.place.finding(id);
+        let directory = self.dirs.finding(id);
         if let Err(error) = self.keep(key, &directory) {
             say(&format!("{}: {error}", directory.display()));
         }
@@ -224,7 +233,7 @@ impl<'a> Trial<'a> {
     }
 
     fn keep(&self, key: &StateKey, directory: &Path) -> io::Result<()> {
-        let recording = &self.stands.recording;
+        let recording = &self.states.recording;
         let rebuilt =
             model::rebuild(recording, self.session.options.model, &options(self.session), key);
         if let Ok(Some(state)) = rebuilt {

@@ -6,7 +6,7 @@ use std::io;
 use std::path::PathBuf;
 
 #[derive(Debug)]
-pub(crate) enum Problem {
+pub(crate) enum SetupError {
     /// A variable holds something it cannot mean.
     Variable { name: &'static str, value: String, must: &'static str },
     /// A variable is missing that this phase needs.
@@ -25,7 +25,7 @@ pub(crate) enum Problem {
     Directory { path: PathBuf, source: io::Error },
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Variable { name, value, must } => {
@@ -60,7 +60,7 @@ impl fmt::Display for Problem {
     }
 }
 
-impl std::error::Error for Problem {
+impl std::error::Error for SetupError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::System { source, .. } | Self::Directory { source, .. } => Some(source),
@@ -71,6 +71,6 @@ impl std::error::Error for Problem {
 
 /// The end of this test: nothing ran, and the test says why.
 #[track_caller]
-pub(crate) fn refuse(problem: &Problem) -> ! {
-    panic!("first: {problem}")
+pub(crate) fn fail_test(error: &SetupError) -> ! {
+    panic!("first: {error}")
 }

@@ -14,16 +14,16 @@ fn labels(points: usize) -> Vec<String> {
     (1..=points).map(label).collect()
 }
 
-fn trace(points: usize) -> Trace {
+fn trace(points: usize) -> PointTrace {
     let labels = labels(points);
-    Trace::scripted(&labels.iter().map(String::as_str).collect::<Vec<_>>())
+    PointTrace::scripted(&labels.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 fn crashed(target: usize, state: u64) -> Executed {
     Executed {
         result: Execution::Crashed { label: label(target) },
         trace: trace(target),
-        state: Some(State(state, 0)),
+        state: Some(DirectoryDigest(state, 0)),
     }
 }
 
@@ -33,7 +33,7 @@ fn ended(points: usize) -> Executed {
 
 fn broken(reason: &str) -> Executed {
     let result = Execution::Failed { reason: reason.into() };
-    Executed { result, trace: Trace::default(), state: None }
+    Executed { result, trace: PointTrace::default(), state: None }
 }
 
 const PASSED: Check = Check::Passed { looked: false };
@@ -139,7 +139,7 @@ fn nothing_to_crash_is_a_failure() {
     let mut plan = Plan::new(goal());
     plan.next();
     let result = Execution::Ended { filtered: 4 };
-    plan.executed(1, Executed { result, trace: Trace::default(), state: None });
+    plan.executed(1, Executed { result, trace: PointTrace::default(), state: None });
     let lines = told(&mut plan);
     assert!(lines[0].contains("label filter") && lines[0].contains("4 crash points"), "{lines:?}");
 }
@@ -242,7 +242,7 @@ fn a_number_of_points_that_changes_is_reported() {
 #[test]
 fn labels_that_change_are_reported() {
     let other = |target: usize| {
-        let trace = Trace::scripted(&["p1", "q2", "p3"]);
+        let trace = PointTrace::scripted(&["p1", "q2", "p3"]);
         if target < 3 { crashed(target, 0) } else { Executed { trace, ..crashed(3, 0) } }
     };
     let said = last_line(other);

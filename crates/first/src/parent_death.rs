@@ -1,5 +1,4 @@
-//! In a child: notices the orchestrator's death, however it died, and ends this process and all it
-//! started.
+//! In a child: notices when the orchestrator dies, and kills this process and all it started.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,12 +8,12 @@ use retake_crash::stray_processes::kill_by_run_id;
 
 /// Watches until this process ends. `line` gives end-of-file when the orchestrator is gone.
 pub(crate) fn watch(mut line: File, run_id: String) -> io::Result<()> {
-    thread::Builder::new().name("first-lifeline".into()).spawn(move || {
+    thread::Builder::new().name("first-parent".into()).spawn(move || {
         let mut nothing = [0; 1];
         loop {
             match line.read(&mut nothing) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // An error cannot be waited out either: without a lifeline there is no staying.
+                // An error cannot be waited out either: the parent could die unnoticed.
                 _ => break,
             }
         }

@@ -8,8 +8,8 @@ use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::plan::{Executed, Finish, Line, Plan, Step};
-use crate::verdict::Check;
+use super::plan::{Executed, Finish, Line, Plan, Step};
+use super::verdict::Check;
 
 #[derive(Debug)]
 pub(crate) enum Outcome {
@@ -18,7 +18,7 @@ pub(crate) enum Outcome {
 }
 
 /// What the loop asks for.
-pub(crate) struct Children<'a> {
+pub(crate) struct ChildRunner<'a> {
     /// Runs one child to its end. Called on several threads at once.
     pub(crate) run: &'a (dyn Fn(&Step) -> Outcome + Sync),
     /// Ends the children of all targets beyond this one, now and in future.
@@ -30,7 +30,7 @@ pub(crate) struct Children<'a> {
 pub(crate) fn drive(
     plan: &mut Plan,
     jobs: usize,
-    children: &Children<'_>,
+    children: &ChildRunner<'_>,
     told: &mut dyn FnMut(Line, Duration),
 ) -> Finish {
     let (to_do, work) = mpsc::channel::<Step>();

@@ -13,11 +13,13 @@ use std::thread;
 
 use crate::channel::{Announcer, Message};
 use crate::env::{CrashInfo, Env};
-use crate::lifeline;
-use crate::point::{self, Armed, Counts};
-use crate::problem::Problem;
+use crate::parent_death;
+use crate::setup_error::SetupError;
 use crate::variables::{CHANNEL, Channel, Phase, Variables, WORK_DIR};
+use crash_point::{Armed, Counts};
 use retake_crash::glob::Glob;
+
+pub(crate) mod crash_point;
 
 type Payload = Box<dyn Any + Send>;
 
@@ -29,7 +31,7 @@ pub(crate) struct Child {
 
 impl Child {
     /// Takes up what the variables say, and tells the orchestrator that the test was found.
-    pub(crate) fn enter(variables: &Variables, seed: u64) -> Result<Self, Problem> {
+    pub(crate) fn enter(variables: &Variables, seed: u64) -> Result<Self, SetupError> {
         let work_dir = variables.work_dir.clone().unwrap_or_default();
         let make = !matches!(variables.phase, Phase::Verify { .. });
         let env = Env::new(directory(work_dir, make)?, seed);
@@ -41,7 +43,7 @@ impl Child {
     }
 
     pub(crate) fn arm(&self, target: usize, filter: Option<Glob>) {
-        point::arm(Armed {
+        crash_point::arm(Armed {
             target,
             filter,
             seed: self.env.seed(),
@@ -54,7 +56,7 @@ impl Child {
     }
 
     pub(crate) fn executed(&self, target: usize, result: Result<(), Payload>) {
-        let filtered = point::disarm();
+        let filtered = crash_point::disarm();
         self.end(result, &Message::Ended { filtered });
         say(&format!("the workload returned without reaching crash point {target}"));
     }
@@ -81,34 +83,34 @@ impl Child {
         if let Some(announcer) = &self.announcer
             && announcer.send(message).is_err()
         {
-            lifeline::end_group();
+            parent_death::end_group();
         }
     }
 }
 
 /// The directory. A workload's is made if a person named one that does not exist yet; a check
 /// without one has nothing to look at.
-fn directory(path: PathBuf, make: bool) -> Result<PathBuf, Problem> {
+fn directory(path: PathBuf, make: bool) -> Result<PathBuf, SetupError> {
     let ready = std::path::absolute(&path).and_then(|path| {
         if make {
             std::fs::create_dir_all(&path)?;
         }
         std::fs::read_dir(&path).map(|_| path)
     });
-    ready.map_err(|source| Problem::System {
+    ready.map_err(|source| SetupError::System {
         what: format!("{WORK_DIR}={}", path.display()),
         source,
     })
 }
 
-fn connect(channel: Channel, run_id: String) -> Result<Announcer, Problem> {
+fn connect(channel: Channel, run_id: String) -> Result<Announcer, SetupError> {
     let parent = std::os::unix::process::parent_id();
     if parent != channel.orchestrator {
-        return Err(Problem::Inherited { parent, expected: channel.orchestrator });
+        return Err(SetupError::Inherited { parent, expected: channel.orchestrator });
     }
-    let system = |source| Problem::System { what: CHANNEL.to_owned(), source };
-    let [lifeline, announce] = [channel.lifeline, channel.announce].map(adopt);
-    lifeline::watch(lifeline.map_err(system)?, run_id).map_err(system)?;
+    let system = |source| SetupError::System { what: CHANNEL.to_owned(), source };
+    let [parent_alive, announce] = [channel.parent_alive, channel.announce].map(adopt);
+    parent_death::watch(parent_alive.map_err(system)?, run_id).map_err(system)?;
     Ok(Announcer::new(announce.map_err(system)?))
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use crate::problem::Problem;
+use crate::setup_error::SetupError;
 use crate::variables::{CRASH_TARGET, REPLAY, SEED, STATE, TEST_INDEX};
 
 /// What can be known about the caller.
@@ -19,9 +19,10 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    pub(crate) fn find() -> Result<Self, Problem> {
+    pub(crate) fn find() -> Result<Self, SetupError> {
         let what = "cannot find the program that is running, to run it again".to_owned();
-        let program = std::env::current_exe().map_err(|source| Problem::System { what, source })?;
+        let program =
+            std::env::current_exe().map_err(|source| SetupError::System { what, source })?;
         let thread = std::thread::current();
         Ok(Self {
             arguments: std::env::args_os().skip(1).collect(),
@@ -59,7 +60,7 @@ impl Invocation {
         caller: &Caller,
         explicit: Option<&str>,
         variable: Option<&str>,
-    ) -> Result<Self, Problem> {
+    ) -> Result<Self, SetupError> {
         let exact = only_exact(&caller.arguments);
         let named = explicit.map(str::to_owned).or(exact);
         let from_thread = || caller.thread_name.clone().filter(|_| !caller.main_thread);
@@ -74,10 +75,10 @@ impl Invocation {
             named
                 .or_else(from_thread)
                 .or_else(|| variable.map(str::to_owned))
-                .ok_or(Problem::Nameless)?
+                .ok_or(SetupError::Nameless)?
         };
         if let Some(wanted) = variable.filter(|wanted| *wanted != test) {
-            return Err(Problem::OtherTest { wanted: wanted.to_owned(), running: test });
+            return Err(SetupError::OtherTest { wanted: wanted.to_owned(), running: test });
         }
         let (arguments, kind) = if is_program {
             (caller.arguments.clone(), Kind::Program)
