@@ -3,9 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::Exit;
 use retake_runner::config::ConfigErrors;
-use retake_runner::project::PlaceError;
+use retake_runner::project::ProjectError;
+
+use crate::Exit;
 use crate::term;
 
 #[derive(Debug, thiserror::Error)]
@@ -15,7 +16,7 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Config(#[from] ConfigErrors),
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    Project(#[from] ProjectError),
     #[error(transparent)]
     Store(#[from] retake_store::Error),
     #[error("`{text}` names several runs; give more digits of one of these:\n{}", candidates.join("\n"))]
@@ -33,6 +34,14 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// Each problem by itself, where there are several.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        match self {
+            Self::Config(errors) => errors.0.clone(),
+            other => vec![other.to_string()],
+        }
+    }
+
     /// Says what happened, and what to exit with.
     pub(crate) fn tell(&self) -> Exit {
         match self {
@@ -43,7 +52,7 @@ impl Failure {
             _ => term::say(&self.to_string()),
         }
         match self {
-            Self::Usage(_) | Self::Config(_) | Self::Place(_) => Exit::USAGE,
+            Self::Usage(_) | Self::Config(_) | Self::Project(_) => Exit::USAGE,
             _ => Exit::FAILED,
         }
     }

@@ -8,11 +8,11 @@ use jiff::Timestamp;
 use retake_types::{Ending, Intent, Run, Terms};
 
 use super::redacted;
-use retake_runner::fingerprint;
+use crate::term;
 use retake_runner::checkout;
+use retake_runner::fingerprint;
 use retake_runner::project;
 use retake_runner::run_text;
-use crate::term;
 
 /// What is not as it was, as far as the record can tell.
 pub(super) fn differences(

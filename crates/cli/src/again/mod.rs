@@ -15,10 +15,10 @@ use retake_types::{Intent, Run, StartFailure, Stream};
 
 use super::exec::{self, Refused};
 use super::{Exit, Failure, exec_arguments};
-use retake_runner::prepare::empty_intent;
 use crate::record;
 use crate::record::Record;
 use crate::term;
+use retake_runner::prepare::empty_intent;
 
 /// What stands in the record where a secret was.
 pub(crate) const MARK: &str = "[redacted:";

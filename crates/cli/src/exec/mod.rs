@@ -158,8 +158,8 @@ fn perform(
         failure: StartFailure::NoResources(words::no_process(&error)),
     })?;
     let watches = request.effects.watches();
-    let mut watch = watches
-        .then(|| EffectsWatch::begin(&request.effects, request.cwd.as_path(), context));
+    let mut watch =
+        watches.then(|| EffectsWatch::begin(&request.effects, request.cwd.as_path(), context));
     let mut nobody = ();
     let observer: &mut dyn Observer = match &mut watch {
         Some(watch) => watch,

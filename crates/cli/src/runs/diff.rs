@@ -9,15 +9,11 @@ use retake_store::Store;
 use retake_types::{Run, RunId, Stream};
 use serde::Serialize;
 
-use super::differences::{self, Difference};
-use crate::Exit;
-use crate::Failure;
-use crate::record;
+use super::differences;
+use super::differences::Difference;
 use crate::record::Record;
-use crate::term;
-use crate::term::Palette;
-use crate::term::Shade;
-use crate::term::visible;
+use crate::term::{Palette, Shade, visible};
+use crate::{Exit, Failure, record, term};
 
 /// Larger output is only compared, not shown line by line.
 const LARGE: u64 = 4 << 20;

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use retake_engine::quote;
-use retake_types::{Limits, Run};
+use retake_runner::run_text;
+use retake_types::{Limits, OsText, Run};
 use serde::Serialize;
 
-use retake_runner::run_text;
 use crate::term;
 
 /// One thing that is not the same in both; `None` where a run has nothing of it.
@@ -39,14 +39,20 @@ pub(crate) fn between(a: &Run, b: &Run) -> Vec<Difference> {
         run.intent.request.timeout_ms.map(|ms| term::duration(Duration::from_millis(ms)))
     });
     compare("limits", &|run| limits(&run.intent.request.limits));
-    compare("environment mode", &|run| Some(run.intent.request.environment.mode.as_str().to_owned()));
+    compare("environment mode", &|run| {
+        Some(run.intent.request.environment.mode.as_str().to_owned())
+    });
     compare("host", &|run| Some(run.intent.host.clone()));
     compare("user", &|run| Some(run.intent.user.clone()));
     compare("retake", &|run| Some(run.intent.version.clone()));
     let environments = [a, b].map(|run| &run.intent.request.environment);
-    maps("environment", environments.map(|environment| &environment.set), &mut found);
+    let text = |text: &OsText| text.to_string_lossy().into_owned();
+    let set = environments.map(|environment| {
+        environment.set.iter().map(|(name, value)| (text(name), text(value))).collect()
+    });
+    maps("environment", [&set[0], &set[1]], &mut found);
     let removed = environments.map(|environment| {
-        environment.unset.iter().map(|name| (name.clone(), "removed".to_owned())).collect()
+        environment.unset.iter().map(|name| (text(name), "removed".to_owned())).collect()
     });
     maps("environment", [&removed[0], &removed[1]], &mut found);
     maps("label", [&a.intent.request.labels, &b.intent.request.labels], &mut found);

@@ -2,12 +2,12 @@
 
 use std::io::{Read, Seek, SeekFrom, Write};
 
+use retake_runner::run_text;
+use retake_runner::xml::escaped;
 use retake_store::{Error, Store};
 use retake_types::{Run, RunId, State, Word};
 
 use crate::Failure;
-use retake_runner::run_text;
-use retake_runner::xml::escaped;
 
 /// How much of a failed run's output the report carries.
 const TAIL: u64 = 64 * 1024;

@@ -7,10 +7,8 @@ use serde::Serialize;
 
 use super::filter::kinds;
 use super::when;
-use crate::Exit;
-use crate::Failure;
 use crate::record::Record;
-use crate::term;
+use crate::{Exit, Failure, term};
 
 /// Erase old runs for good
 ///

@@ -5,17 +5,13 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use retake_types::parse_size;
-
-use crate::Exit;
-use crate::Failure;
+use retake_postgres::{Address, Wanted};
 use retake_runner::config::Config;
 use retake_runner::screen::Screen;
+use retake_types::parse_size;
 
-use retake_postgres::Address;
-use retake_postgres::Wanted;
 use crate::record::Record;
-use crate::term;
+use crate::{Exit, Failure, term};
 
 /// Send what is new to a PostgreSQL: runs, loops, events and the ledger
 ///
@@ -59,8 +55,8 @@ fn waited_turn(store: &Path) -> Option<File> {
 }
 
 pub(super) fn push(args: &Args, record: &Record) -> Result<Exit, Failure> {
-    let config = Config::load(record.place.project.as_deref())?;
-    let to = args.to.as_deref().or_else(|| config.text("record.push")).ok_or_else(|| {
+    let config = Config::load(record.project.root.as_deref())?;
+    let to = args.to.as_deref().or_else(|| config.push.as_deref()).ok_or_else(|| {
         Failure::Usage("--to postgres://USER@HOST/DATABASE says where, or record.push".into())
     })?;
     let address = Address::read(to).map_err(|error| Failure::Usage(error.to_string()))?;
