@@ -122,16 +122,16 @@ fn labels_and_promises_stand_where_they_were_made() {
 fn inner(name: &str) -> retake_crash::recorder::Recorded {
     let root = directory();
     let recorder = retake_crash::record(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", &format!("life::{name}"), "--test-threads=1"])
+        .args(["--ignored", "--exact", &format!("begin_and_end::{name}"), "--test-threads=1"])
         .acknowledge_lines(false)
-        .env("LIFE_INNER", "1");
+        .env("BEGIN_AND_END_INNER", "1");
     here(recorder, root.path()).run().unwrap()
 }
 
 #[test]
 #[ignore = "the workload of another test"]
 fn nested() {
-    if std::env::var_os("LIFE_INNER").is_some() {
+    if std::env::var_os("BEGIN_AND_END_INNER").is_some() {
         let error = retake_crash::record("true").run().unwrap_err();
         assert!(matches!(error, RecordError::Forbidden { .. }), "{error:?}");
         assert!(error.needs_re_execution());
@@ -141,7 +141,7 @@ fn nested() {
 #[test]
 #[ignore = "the workload of another test"]
 fn marked() {
-    if std::env::var_os("LIFE_INNER").is_some() {
+    if std::env::var_os("BEGIN_AND_END_INNER").is_some() {
         Marker::Label.send(b"before");
         // SAFETY: finished strings.
         unsafe { libc::mknod(c"a".as_ptr(), libc::S_IFREG | 0o600, 0) };
