@@ -1,5 +1,4 @@
 //! Loops whose runner lives, dies, or is resumed.
-#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
 mod common;
 
