@@ -88,6 +88,7 @@ pub(crate) fn run() -> Result<(), String> {
     install()?;
     crate::browser::install()?;
     cargo(&["fmt", "--all", "--check"], &[])?;
+    crate::architecture::check(root())?;
     // Downloads wait for the network, compilers do not.
     let tools = std::thread::spawn(tools);
     cargo(&["clippy", WORKSPACE, BENCH, "--all-targets", "--quiet", "--", "-D", "warnings"], &[])?;
@@ -180,11 +181,15 @@ impl Agent {
     }
 }
 
+/// The workspace.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
+
 /// The directory that cargo builds into.
-fn target() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+pub(crate) fn target() -> PathBuf {
     let given = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    root.join(given.unwrap_or_else(|| PathBuf::from("target")))
+    root().join(given.unwrap_or_else(|| PathBuf::from("target")))
 }
 
 fn install() -> Result<(), String> {
