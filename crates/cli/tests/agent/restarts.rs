@@ -111,7 +111,7 @@ fn reset_gives_a_broken_loop_up() {
     assert_eq!(sandbox.metadata()["executionIterations"], 1);
 }
 
-fn kill(running: common::Running) {
+fn kill(running: crate::common::Running) {
     running.signal(libc::SIGKILL);
     running.end();
 }

@@ -241,7 +241,7 @@ fn an_interrupt_before_or_outside_the_loop_is_an_interrupt() {
     sandbox.workspace("task", &[]);
     let interrupted = |command: &str| {
         let mut child =
-            sandbox.command(common::RETAKE).args(["agent", command, "task"]).spawn().unwrap();
+            sandbox.command(crate::common::RETAKE).args(["agent", command, "task"]).spawn().unwrap();
         sandbox.awaited("ready");
         // SAFETY: to a child of ours that was not waited for.
         unsafe { libc::kill(child.id() as i32, libc::SIGINT) };

@@ -178,7 +178,7 @@ fn a_session_belongs_to_the_person_at_the_terminal() {
 fn one_interrupt_is_polite_and_two_are_not() {
     for keys in ["\u{3}", "\u{3}\u{3}"] {
         let sandbox = Sandbox::new();
-        sandbox.agent("", &[&common::STUBBORN.replace("INT", "")]);
+        sandbox.agent("", &[&crate::common::STUBBORN.replace("INT", "")]);
         sandbox.workspace("task", &[]);
         let mut screen = screen_of(&sandbox, 80, &["run", "task"]);
         sandbox.awaited("pid");

@@ -3,7 +3,7 @@
 use crate::common::Sandbox;
 use serde_json::json;
 
-fn ok(sandbox: &Sandbox, words: &[&str]) -> common::Called {
+fn ok(sandbox: &Sandbox, words: &[&str]) -> crate::common::Called {
     let words: Vec<_> = ["agent"].iter().chain(words).copied().collect();
     let called = sandbox.retake(&words);
     assert_eq!(called.code, 0, "{words:?}: {}", called.snapshot());

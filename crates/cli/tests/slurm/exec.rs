@@ -56,7 +56,7 @@ fn what_cannot_run_there_is_refused_before_or_there_and_says_why() {
         assert_eq!(refused.code, 125, "{}", refused.snapshot());
         assert!(refused.stderr.contains(why), "{why}: {}", refused.snapshot());
     }
-    assert!(!common::on_disk(&site.shared().join("batches"), b"abcdef123456"));
+    assert!(!crate::common::on_disk(&site.shared().join("batches"), b"abcdef123456"));
     // Where a file system is not mounted, nothing is made in its place.
     let unmounted = site.sandbox.dir.path().join("unmounted");
     let mut command = site.command();
