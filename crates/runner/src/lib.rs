@@ -12,6 +12,7 @@ pub mod effects_watch;
 pub mod file_lock;
 pub mod fingerprint;
 pub mod head_tail;
+pub mod html;
 pub mod leftovers;
 pub mod loop_driver;
 pub mod machine;
