@@ -1,11 +1,12 @@
 //! Commands that a shell carries out itself.
 
-use super::{Layers, PATH_IN_ENV, PLAIN_LINE, Place};
+use super::{ProgramCall, RunLocation, StartedCommands};
+use crate::refusal::{HiddenBecause, Unpredictable};
 use crate::shell::is_name;
-use crate::word::Word;
+use crate::word::{Word, command_line};
 
 /// They change what other words mean, or evaluate their arguments in ways of their own.
-const UNTOLD: [&str; 24] = [
+const UNPREDICTABLE: [&str; 24] = [
     "alias",
     "autoload",
     "bind",
@@ -38,17 +39,17 @@ const NAMING: [&str; 11] =
 
 pub(super) fn is_builtin(name: &str) -> bool {
     ["eval", "trap", ".", "source", "cd", "pushd", "popd", "chdir"].contains(&name)
-        || UNTOLD.contains(&name)
+        || UNPREDICTABLE.contains(&name)
         || NAMING.contains(&name)
 }
 
 /// Whether the command changes the shell's directory.
-pub(super) fn moves(words: &[Word]) -> bool {
+pub(super) fn changes_directory(words: &[Word]) -> bool {
     words.first().is_some_and(|name| ["cd", "chdir", "pushd", "popd"].iter().any(|cd| name.is(cd)))
 }
 
-/// Where a `cd` goes to, if that can be told.
-pub(super) fn target(words: &[Word]) -> Option<String> {
+/// The directory that a `cd` names, if it is known.
+pub(super) fn directory_operand(words: &[Word]) -> Option<String> {
     let mut operands = words.iter().skip(1).map(Word::text);
     if words.first().is_some_and(|name| name.is("popd")) {
         return None;
@@ -73,105 +74,99 @@ pub(super) fn assigned(words: &[Word]) -> Vec<(String, Word)> {
         let (name, _) = word.lead().split_once('=').map(|(n, v)| (n.to_owned(), v.to_owned()))?;
         let value = match word.text() {
             Some(text) => Word::known(&text[name.len() + 1..]),
-            None => Word::anything(&word.shown()),
+            None => Word::anything(&word.written()),
         };
         Some((name, value))
     };
     words.iter().skip(1).filter_map(assignment).collect()
 }
 
-impl Layers {
-    /// Whether a rule on what was found inside is enough to allow the whole.
-    pub(super) fn builtin(
-        &mut self,
-        name: &str,
-        words: &[Word],
-        whole: &[Word],
-        place: &Place,
-        depth: usize,
-    ) -> bool {
-        match name {
-            "eval" => self.eval(words, whole, place, depth),
-            "trap" => self.trap(words, whole, place, depth),
+impl StartedCommands {
+    /// Adds what a builtin runs; whether a rule on that is enough to allow the builtin.
+    pub(super) fn builtin(&mut self, call: ProgramCall<'_>) -> bool {
+        match call.program {
+            "eval" => self.eval(call),
+            "trap" => self.trap(call),
             "." | "source" => {
-                let script = words.first().filter(|word| !word.is("--"));
-                if script.is_none_or(|script| super::programs::is_stream(script, place)) {
-                    self.hidden_by(whole, "it reads commands from a stream");
+                let script = call.arguments().first().filter(|word| !word.is("--"));
+                if script.is_none_or(|script| super::programs::is_stream(script, call.location)) {
+                    self.hide(call.words, HiddenBecause::ReadsStream);
                 }
                 false
             }
             // Only reached through another command; one that stands alone in a line is followed.
             "cd" | "chdir" | "pushd" | "popd" => {
-                self.lost = true;
-                if let Some(target) = target(whole) {
-                    self.directories.push(place.at.join(target));
+                self.directory_unknown = true;
+                if let Some(target) = directory_operand(call.words) {
+                    self.directories.push(call.location.directory.join(target));
                 }
                 false
             }
-            _ if NAMING.contains(&name) => {
-                self.naming(name, words, whole);
+            name if NAMING.contains(&name) => {
+                self.naming(call);
                 false
             }
             _ => {
-                let line = crate::shown(whole);
-                let why = format!("what {line} does to the commands around it cannot be told");
-                self.cannot_tell(why, PLAIN_LINE);
+                let command = command_line(call.words);
+                self.unpredictable.push(Unpredictable::BuiltinEffect { command });
                 false
             }
         }
     }
 
-    fn eval(&mut self, words: &[Word], whole: &[Word], place: &Place, depth: usize) -> bool {
-        let skipped = usize::from(words.first().is_some_and(|word| word.is("--")));
-        let line: Option<Vec<String>> = words[skipped..].iter().map(Word::text).collect();
+    fn eval(&mut self, call: ProgramCall<'_>) -> bool {
+        let arguments = call.arguments();
+        let skipped = usize::from(arguments.first().is_some_and(|word| word.is("--")));
+        let line: Option<Vec<String>> = arguments[skipped..].iter().map(Word::text).collect();
         match line {
-            Some(line) => self.line(&line.join(" "), place, depth + 1, true),
-            None => self.hidden_by(whole, "the line is only known when it runs"),
+            Some(line) => self.add_line(&line.join(" "), &call.location.inside(), true),
+            None => self.hide(call.words, HiddenBecause::LineKnownLater),
         }
         true
     }
 
-    /// An action runs at any time: wherever the shell then is.
-    fn trap(&mut self, words: &[Word], whole: &[Word], place: &Place, depth: usize) -> bool {
-        let skipped = usize::from(words.first().is_some_and(|word| word.is("--")));
-        let Some(action) = words.get(skipped) else { return false };
+    /// An action runs at any time, in whatever directory the shell then is.
+    fn trap(&mut self, call: ProgramCall<'_>) -> bool {
+        let arguments = call.arguments();
+        let skipped = usize::from(arguments.first().is_some_and(|word| word.is("--")));
+        let Some(action) = arguments.get(skipped) else { return false };
         match action.text() {
             Some(action) if action.is_empty() || action.starts_with('-') => return false,
             Some(action) if action.chars().all(|c| c.is_ascii_digit()) => return false,
             Some(action) => {
-                let place = Place { lost: true, ..place.clone() };
-                self.line(&action, &place, depth + 1, true);
+                let location = RunLocation { directory_unknown: true, ..call.location.inside() };
+                self.add_line(&action, &location, true);
             }
-            None => self.hidden_by(whole, "the line is only known when it runs"),
+            None => self.hide(call.words, HiddenBecause::LineKnownLater),
         }
         true
     }
 
-    fn naming(&mut self, name: &str, words: &[Word], whole: &[Word]) {
-        if words.iter().any(Word::is_armed) {
-            self.hidden_by(whole, "quoted text in it could be run when it is evaluated");
+    fn naming(&mut self, call: ProgramCall<'_>) {
+        if call.arguments().iter().any(Word::runs_when_evaluated) {
+            self.hide(call.words, HiddenBecause::EvaluatedText);
         }
-        match name {
+        match call.program {
             "[" | "[[" | "test" | "set" => return,
             "printf" => {
-                if words.first().is_some_and(|word| word.lead().starts_with("-v")) {
-                    self.hidden_by(whole, "because of -v");
+                if call.arguments().first().is_some_and(|word| word.lead().starts_with("-v")) {
+                    self.hide(call.words, HiddenBecause::Word("-v".to_owned()));
                 }
                 return;
             }
             _ => {}
         }
-        for word in words {
+        for word in call.arguments() {
             let lead = word.lead();
             let variable = lead.split('=').next().unwrap_or_default();
             if word.get().is_none() && !lead.contains('=') {
-                self.hidden_by(whole, "a name in it is only known when it runs");
+                self.hide(call.words, HiddenBecause::NameKnownLater);
             } else if is_name(variable) {
                 self.variables.push(variable.to_owned());
             }
             // To export it changes nothing, and what it is assigned was seen before.
-            if word.is("PATH") && !["export", "readonly"].contains(&name) {
-                self.cannot_tell("what PATH is set to cannot be told", PATH_IN_ENV);
+            if word.is("PATH") && !["export", "readonly"].contains(&call.program) {
+                self.unpredictable.push(Unpredictable::SearchPath);
             }
         }
     }
