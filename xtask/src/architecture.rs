@@ -21,17 +21,26 @@ const ARROWS: [(&str, &[&str]); 16] = [
     ("matrix", &["types", "engine", "store", "effects", "runner"]),
     ("crash-driver", &["types", "engine", "store", "effects", "runner", "crash"]),
     ("mcp", &["types", "engine", "store", "effects", "runner", "policy", "agent"]),
-    (
-        "web",
-        &["types", "engine", "store", "effects", "runner", "agent", "matrix", "crash-driver"],
-    ),
+    ("web", &["types", "engine", "store", "effects", "runner", "agent", "matrix", "crash-driver"]),
     ("slurm", &["types", "engine", "store", "effects", "runner"]),
     ("postgres", &["types", "engine", "store", "runner"]),
     (
         "cli",
         &[
-            "types", "engine", "store", "effects", "runner", "policy", "agent", "matrix", "crash",
-            "crash-driver", "mcp", "web", "slurm", "postgres",
+            "types",
+            "engine",
+            "store",
+            "effects",
+            "runner",
+            "policy",
+            "agent",
+            "matrix",
+            "crash",
+            "crash-driver",
+            "mcp",
+            "web",
+            "slurm",
+            "postgres",
         ],
     ),
 ];
@@ -230,7 +239,8 @@ mod tests {
 
     #[test]
     fn paths_in_braces_and_in_code_count_and_comments_do_not() {
-        let text = "use crate::{a::{X, Y}, b, C};\nfn f() { crate::d::g(); $crate::e; }\n// crate::z\n";
+        let text =
+            "use crate::{a::{X, Y}, b, C};\nfn f() { crate::d::g(); $crate::e; }\n// crate::z\n";
         let named: Vec<_> = named_modules(text).into_iter().collect();
         assert_eq!(named, ["C", "a", "b", "d"]);
     }

@@ -107,9 +107,8 @@ fn condition(changed: &ChangedCondition) -> String {
     let optional = |what: &str, values: &ThenAndNow<Option<String>>| {
         pair(what, values.then.as_deref(), values.now.as_deref())
     };
-    let both = |what: &str, values: &ThenAndNow<String>| {
-        pair(what, Some(&values.then), Some(&values.now))
-    };
+    let both =
+        |what: &str, values: &ThenAndNow<String>| pair(what, Some(&values.then), Some(&values.now));
     match changed {
         ChangedCondition::Commit(values) => optional("the commit", values),
         ChangedCondition::Worktree(values) => optional("the worktree", values),

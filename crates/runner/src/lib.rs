@@ -28,5 +28,6 @@ pub mod run_text;
 pub mod screen;
 pub mod signals;
 pub mod terminal;
+pub mod unified_diff;
 pub mod worker;
 pub mod xml;

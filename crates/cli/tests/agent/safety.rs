@@ -240,8 +240,11 @@ fn an_interrupt_before_or_outside_the_loop_is_an_interrupt() {
     let agent = sandbox.agent("", &["touch \"$dir/ready\"; sleep 1000"]);
     sandbox.workspace("task", &[]);
     let interrupted = |command: &str| {
-        let mut child =
-            sandbox.command(crate::common::RETAKE).args(["agent", command, "task"]).spawn().unwrap();
+        let mut child = sandbox
+            .command(crate::common::RETAKE)
+            .args(["agent", command, "task"])
+            .spawn()
+            .unwrap();
         sandbox.awaited("ready");
         // SAFETY: to a child of ours that was not waited for.
         unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
