@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 /// Rows that are collected and sent at once.
 #[derive(Default)]
-pub(super) struct Rows {
+pub(super) struct CopyRows {
     text: String,
     begun: bool,
 }
 
-impl Rows {
+impl CopyRows {
     /// Adds a field; `None` is NULL.
     pub(super) fn field(&mut self, value: Option<&str>) -> &mut Self {
         self.next();
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn fields_are_told_apart_whatever_is_in_them() {
-        let mut rows = Rows::default();
+        let mut rows = CopyRows::default();
         rows.text("a\tb\\c\nd\0").field(None).show(Some(7)).bytes(&[0, 255]);
         rows.end();
         assert_eq!(rows.text, "a\\tb\\\\c\\nd\u{fffd}\t\\N\t7\t\\\\x00ff\n");

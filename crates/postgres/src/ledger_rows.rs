@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use retake_store::{LedgerContent, LedgerRow};
 use retake_types::{Ending, Intent, RunId};
 
-use super::copy::Rows;
+use super::copy_rows::CopyRows;
 
 /// Many entries, sorted by the table they go to.
 #[derive(Default)]
-pub(super) struct Sorted {
-    pub(super) ledger: Rows,
-    pub(super) runs: Rows,
+pub(super) struct LedgerRows {
+    pub(super) ledger: CopyRows,
+    pub(super) runs: CopyRows,
     /// Of runs that came with an earlier push.
-    pub(super) endings: Rows,
+    pub(super) endings: CopyRows,
     /// Inclusive ranges of entries that are not to exist any more.
     pub(super) deleted: Vec<(u64, u64)>,
     pub(super) begun: u64,
@@ -23,7 +23,7 @@ pub(super) struct Sorted {
 pub(super) const ENDING: &str = "outcome, exit_code, signal, end_time, duration_ms, user_cpu_ms, \
      system_cpu_ms, max_rss_kb, stdout_bytes, stderr_bytes, error_code, error, node, effects";
 
-impl Sorted {
+impl LedgerRows {
     pub(super) fn of(record: RunId, entries: &[LedgerRow]) -> Self {
         let mut sorted = Self::default();
         let mut begun: BTreeMap<RunId, (&Intent, u64)> = BTreeMap::new();
@@ -57,7 +57,7 @@ impl Sorted {
     }
 }
 
-fn run(rows: &mut Rows, record: RunId, seq: u64, intent: &Intent, ending: Option<&Ending>) {
+fn run(rows: &mut CopyRows, record: RunId, seq: u64, intent: &Intent, ending: Option<&Ending>) {
     rows.show(Some(intent.id()))
         .show(Some(record))
         .show(Some(seq))
@@ -79,7 +79,7 @@ fn run(rows: &mut Rows, record: RunId, seq: u64, intent: &Intent, ending: Option
     rows.end();
 }
 
-fn fields(rows: &mut Rows, ending: Option<&Ending>) {
+fn fields(rows: &mut CopyRows, ending: Option<&Ending>) {
     let number = |of: fn(&Ending) -> u64| ending.map(|ending| fitting(of(ending)));
     let error = ending.and_then(|ending| ending.error.as_ref());
     let node = ending.and_then(|ending| ending.ran_on.as_ref()?.node.as_deref());

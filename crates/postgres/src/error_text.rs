@@ -20,7 +20,7 @@ pub(super) fn in_full(error: &postgres::Error) -> String {
 }
 
 /// No connection came about: nobody answered, or whoever did said no.
-pub(super) fn unconnected(error: &postgres::Error) -> String {
+pub(super) fn not_connected(error: &postgres::Error) -> String {
     const PASSWORD: &str = "the password comes from $PGPASSWORD or ~/.pgpass (mode 600)";
     let text = in_full(error);
     if let Some(code) = error.code() {
