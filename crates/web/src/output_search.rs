@@ -8,10 +8,10 @@ use retake_store::Store;
 use retake_types::RunId;
 use serde::Serialize;
 
-use super::log::{Which, read};
-use super::trouble::Trouble;
+use super::output_window::{OutputSource, read};
+use super::error::RequestError;
 
-/// What is read for one question about where a text is.
+/// What is read for one search about where a text is.
 const SCANNED: u64 = 64 << 20;
 const BLOCK: usize = 1 << 20;
 pub(super) const LONGEST_NEEDLE: usize = 200;
@@ -32,13 +32,13 @@ pub(super) struct Place {
     /// Up to where was looked; ask again from here.
     pub(super) looked_to: u64,
     pub(super) length: u64,
-    /// How often it is between another place and this one; `None` unless asked.
+    /// How often it is between another place and this one; `None` unless query.
     pub(super) before: Option<usize>,
 }
 
 /// What is looked for.
 #[derive(Clone, Debug)]
-pub(super) struct Question {
+pub(super) struct TextSearch {
     pub(super) text: String,
     /// The first place at or after this offset.
     pub(super) from: u64,
@@ -50,19 +50,19 @@ pub(super) struct Question {
 pub(super) fn find(
     store: &Store,
     id: RunId,
-    which: Which,
-    question: &Question,
-) -> Result<Place, Trouble> {
+    which: OutputSource,
+    search: &TextSearch,
+) -> Result<Place, RequestError> {
     match which {
-        Which::One(stream) => {
+        OutputSource::One(stream) => {
             let mut output = store.read_output(id, stream)?;
             let length = output.length();
-            find_in(&mut output, length, question)
+            find_in(&mut output, length, search)
         }
-        Which::Merged => {
+        OutputSource::Interleaved => {
             let mut output = store.read_interleaved(id)?;
             let length = output.length();
-            find_in(&mut output, length, question)
+            find_in(&mut output, length, search)
         }
     }
 }
@@ -74,9 +74,9 @@ struct Needle {
 }
 
 impl Needle {
-    fn of(text: &str) -> Result<Self, Trouble> {
+    fn of(text: &str) -> Result<Self, RequestError> {
         if text.is_empty() || text.len() > LONGEST_NEEDLE {
-            return Err(Trouble::bad_request(format!(
+            return Err(RequestError::bad_request(format!(
                 "the text to find has 1 to {LONGEST_NEEDLE} bytes"
             )));
         }
@@ -87,7 +87,7 @@ impl Needle {
                 .case_insensitive(ascii)
                 .unicode(!ascii)
                 .build()
-                .map_err(|_| Trouble::bad_request("this text cannot be searched for"))
+                .map_err(|_| RequestError::bad_request("this text cannot be searched for"))
         };
         let letters: Vec<String> =
             text.chars().map(|letter| regex::escape(letter.encode_utf8(&mut [0; 4]))).collect();
@@ -109,18 +109,18 @@ impl Needle {
 fn find_in(
     output: &mut (impl Read + Seek),
     length: u64,
-    question: &Question,
-) -> Result<Place, Trouble> {
-    let needle = Needle::of(&question.text)?;
-    let lost = |error: io::Error| Trouble::missing(format!("the output cannot be read: {error}"));
-    let mut at = question.from.min(length);
+    search: &TextSearch,
+) -> Result<Place, RequestError> {
+    let needle = Needle::of(&search.text)?;
+    let lost = |error: io::Error| RequestError::not_found(format!("the output cannot be read: {error}"));
+    let mut at = search.from.min(length);
     let limit = at.saturating_add(SCANNED).min(length);
     while at < limit {
         let end = at.saturating_add(BLOCK as u64).min(length);
         let bytes = read(output, &(at..end)).map_err(lost)?;
         if let Some(found) = needle.all(&bytes).next() {
             let found = [at + found.start() as u64, at + found.end() as u64];
-            let since = question.since.map(|since| since.max(found[1].saturating_sub(MOST_BEFORE)));
+            let since = search.since.map(|since| since.max(found[1].saturating_sub(MOST_BEFORE)));
             let before = match since {
                 Some(since) if since < found[0] => {
                     let bytes = read(output, &(since..found[1])).map_err(lost)?;
@@ -136,7 +136,7 @@ fn find_in(
         if end == length {
             return Ok(Place { found: None, looked_to: length, length, before: None });
         }
-        at = end - (question.text.len() + BETWEEN) as u64;
+        at = end - (search.text.len() + BETWEEN) as u64;
     }
     Ok(Place { found: None, looked_to: at, length, before: None })
 }
@@ -148,8 +148,8 @@ mod tests {
     use super::*;
 
     fn ask(output: &[u8], text: &str, from: u64, since: Option<u64>) -> Place {
-        let question = Question { text: text.to_owned(), from, since };
-        find_in(&mut Cursor::new(output), output.len() as u64, &question).unwrap()
+        let search = TextSearch { text: text.to_owned(), from, since };
+        find_in(&mut Cursor::new(output), output.len() as u64, &search).unwrap()
     }
 
     #[test]
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(ask(&text, "needle", 0, Some(at)).before, Some(0));
         let none = ask(&text, "(", next.looked_to, None);
         assert_eq!((none.found, none.looked_to), (None, length));
-        let empty = Question { text: String::new(), from: 0, since: None };
+        let empty = TextSearch { text: String::new(), from: 0, since: None };
         assert!(find_in(&mut Cursor::new(&text), length, &empty).is_err());
     }
 

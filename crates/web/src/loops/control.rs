@@ -10,7 +10,7 @@ use retake_store::{Liveness, Store, StoredLoop};
 use retake_types::Kind;
 use serde::{Deserialize, Serialize};
 
-use super::super::trouble::Trouble;
+use crate::error::RequestError;
 use retake_agent::driver::chronicle::Planned;
 
 #[derive(Clone, Debug, Deserialize)]
@@ -30,29 +30,29 @@ pub(crate) struct Done {
 
 /// What is asked of a loop at this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Pending {
+pub(crate) struct PendingRequests {
     pub(crate) stop: bool,
     pub(crate) pause: bool,
 }
 
-fn workspace(places: Option<&Places>, record: &StoredLoop) -> Result<Workspace, Trouble> {
-    let none = || Trouble::conflict("only loops of agents can be steered");
+fn workspace(workspaces: Option<&Places>, record: &StoredLoop) -> Result<Workspace, RequestError> {
+    let none = || RequestError::conflict("only loops of agents can be steered");
     if record.kind != Kind::Agent {
         return Err(none());
     }
     let planned: Planned = serde_json::from_str(&record.plan).map_err(|_| none())?;
-    let places = places.ok_or_else(|| {
-        Trouble::conflict(
+    let workspaces = workspaces.ok_or_else(|| {
+        RequestError::conflict(
             "the workspaces of this record are not known; start `retake ui` in the project",
         )
     })?;
-    let gone = |_| Trouble::conflict(format!("the workspace {} is gone", planned.workspace));
+    let gone = |_| RequestError::conflict(format!("the workspace {} is gone", planned.workspace));
     let name =
-        Name::new(&planned.workspace).map_err(|error| Trouble::conflict(error.to_string()))?;
-    let workspace = places.open(&name).map_err(gone)?;
+        Name::new(&planned.workspace).map_err(|error| RequestError::conflict(error.to_string()))?;
+    let workspace = workspaces.open(&name).map_err(gone)?;
     let metadata = workspace.metadata().map_err(gone)?;
     if metadata.created != planned.created {
-        return Err(Trouble::conflict(format!(
+        return Err(RequestError::conflict(format!(
             "the workspace {} is another one by now",
             planned.workspace
         )));
@@ -61,42 +61,42 @@ fn workspace(places: Option<&Places>, record: &StoredLoop) -> Result<Workspace, 
 }
 
 /// Whether the runner of a loop lives.
-pub(super) fn held(store: &Store, places: Option<&Places>, record: &StoredLoop) -> bool {
+pub(super) fn held(store: &Store, workspaces: Option<&Places>, record: &StoredLoop) -> bool {
     match store.loop_liveness(record.id) {
         Liveness::Alive => true,
         Liveness::Dead => false,
         // Recorded by a release whose loops had no live file.
         Liveness::Unknown => {
-            workspace(places, record).is_ok_and(|workspace| Lock::holder(&workspace).is_some())
+            workspace(workspaces, record).is_ok_and(|workspace| Lock::holder(&workspace).is_some())
         }
     }
 }
 
 /// What the loop was asked for and has not done yet.
-pub(in crate::web) fn pending(places: Option<&Places>, record: &StoredLoop) -> Pending {
-    let requests = workspace(places, record).ok().and_then(|workspace| {
+pub(crate) fn pending(workspaces: Option<&Places>, record: &StoredLoop) -> PendingRequests {
+    let requests = workspace(workspaces, record).ok().and_then(|workspace| {
         // Only looks: a mailbox that is not there yet has nothing in it.
         workspace.dir().join(".control").is_dir().then(|| Mailbox::of(&workspace).ok())?
     });
-    requests.map_or_else(Pending::default, |mailbox| {
+    requests.map_or_else(PendingRequests::default, |mailbox| {
         let requests = mailbox.requests();
-        Pending { stop: requests.stop, pause: requests.pause }
+        PendingRequests { stop: requests.stop, pause: requests.pause }
     })
 }
 
 pub(crate) fn act(
-    places: Option<&Places>,
+    workspaces: Option<&Places>,
     record: &StoredLoop,
     action: &Action,
-) -> Result<Done, Trouble> {
+) -> Result<Done, RequestError> {
     if record.stop_reason.is_some() {
-        return Err(Trouble::conflict("this loop has ended"));
+        return Err(RequestError::conflict("this loop has ended"));
     }
-    let workspace = workspace(places, record)?;
+    let workspace = workspace(workspaces, record)?;
     if Lock::holder(&workspace).is_none() {
-        return Err(Trouble::conflict(format!("{} is not running", workspace.name())));
+        return Err(RequestError::conflict(format!("{} is not running", workspace.name())));
     }
-    let refused = |error: retake_agent::control::ControlError| Trouble::conflict(error.to_string());
+    let refused = |error: retake_agent::control::ControlError| RequestError::conflict(error.to_string());
     let mailbox = Mailbox::of(&workspace).map_err(refused)?;
     let done = match action {
         Action::Stop => mailbox.stop().map(|()| "it stops after this iteration"),

@@ -16,7 +16,7 @@ const LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Three different secrets: none tells another.
 #[derive(Clone)]
-pub struct Keys {
+pub struct AccessTokens {
     /// In the address that is printed.
     pub(super) token: String,
     /// In the cookie.
@@ -25,7 +25,7 @@ pub struct Keys {
     pub(super) page: String,
 }
 
-impl Keys {
+impl AccessTokens {
     /// The key of a store, made if there is none that can be used. Where none can be kept, one for
     /// this server only.
     pub fn of(store: &Path) -> io::Result<Self> {
@@ -102,10 +102,10 @@ mod tests {
     #[test]
     fn a_key_is_kept_private_and_used_again() {
         let dir = tempfile::tempdir().unwrap();
-        let first = Keys::of(dir.path()).unwrap();
+        let first = AccessTokens::load_or_create(dir.path()).unwrap();
         let path = dir.path().join(FILE);
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
-        assert_eq!(Keys::of(dir.path()).unwrap().token, first.token);
+        assert_eq!(AccessTokens::load_or_create(dir.path()).unwrap().token, first.token);
         assert!(first.token != first.cookie && first.cookie != first.page);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
@@ -114,18 +114,18 @@ mod tests {
     fn a_key_that_others_could_read_or_that_is_old_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
-        let first = Keys::of(dir.path()).unwrap();
+        let first = AccessTokens::load_or_create(dir.path()).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
-        let second = Keys::of(dir.path()).unwrap();
+        let second = AccessTokens::load_or_create(dir.path()).unwrap();
         assert_ne!(first.token, second.token);
         let old = SystemTime::now() - LIFETIME - Duration::from_secs(60);
         File::options().write(true).open(&path).unwrap().set_modified(old).unwrap();
-        assert_ne!(Keys::of(dir.path()).unwrap().token, second.token);
+        assert_ne!(AccessTokens::load_or_create(dir.path()).unwrap().token, second.token);
     }
 
     #[test]
     fn without_a_place_to_keep_it_there_is_still_a_key() {
         let gone = Path::new("/nonexistent");
-        assert_ne!(Keys::of(gone).unwrap().token, Keys::of(gone).unwrap().token);
+        assert_ne!(AccessTokens::load_or_create(gone).unwrap().token, AccessTokens::load_or_create(gone).unwrap().token);
     }
 }

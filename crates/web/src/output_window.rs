@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::ansi::{self, Span, Style};
 use super::params::Params;
-use super::trouble::Trouble;
+use super::error::RequestError;
 
 /// Bytes of a window, unless told otherwise, and at most.
 const WINDOW: usize = 64 << 10;
@@ -19,21 +19,21 @@ const MOST: usize = 256 << 10;
 /// The beginning of a window is moved to a line's if one begins this soon.
 const NEAR: usize = 16 << 10;
 
-/// Which output.
+/// OutputSource output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
+pub(super) enum OutputSource {
     One(Stream),
     /// Both streams in order of arrival.
     Merged,
 }
 
-impl Which {
-    pub(super) fn of(params: &Params) -> Result<Self, Trouble> {
+impl OutputSource {
+    pub(super) fn of(params: &Params) -> Result<Self, RequestError> {
         match params.get("stream") {
             None | Some("stdout") => Ok(Self::One(Stream::Stdout)),
             Some("stderr") => Ok(Self::One(Stream::Stderr)),
             Some("merged") => Ok(Self::Merged),
-            Some(other) => Err(Trouble::bad_request(format!(
+            Some(other) => Err(RequestError::bad_request(format!(
                 "stream={other} is none of stdout, stderr, merged"
             ))),
         }
@@ -49,7 +49,7 @@ impl Which {
 
 /// Where a window is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum At {
+pub(super) enum WindowPosition {
     /// From exactly here, as a reader that goes on does.
     From(u64),
     /// From about here: where a line begins.
@@ -59,8 +59,8 @@ pub(super) enum At {
     End,
 }
 
-impl At {
-    pub(super) fn of(params: &Params) -> Result<Option<Self>, Trouble> {
+impl WindowPosition {
+    pub(super) fn of(params: &Params) -> Result<Option<Self>, RequestError> {
         let number = |name| params.number(name);
         Ok(match (number("offset")?, number("near")?, number("before")?, params.flag("tail")?) {
             (Some(offset), ..) => Some(Self::From(offset)),
@@ -72,14 +72,14 @@ impl At {
     }
 }
 
-pub(super) fn size(params: &Params) -> Result<usize, Trouble> {
+pub(super) fn size(params: &Params) -> Result<usize, RequestError> {
     params.limit(WINDOW, MOST)
 }
 
 /// What a window shows.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Window {
+pub(super) struct OutputWindow {
     pub(super) stream: &'static str,
     /// Where it begins and ends, and how long the output is at this moment.
     pub(super) offset: u64,
@@ -87,13 +87,13 @@ pub(super) struct Window {
     pub(super) length: u64,
     /// Where it ends in each stream.
     pub(super) offsets: [u64; 2],
-    pub(super) pieces: Vec<Shown>,
+    pub(super) pieces: Vec<WindowPiece>,
 }
 
 /// What arrived from one stream.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Shown {
+pub(super) struct WindowPiece {
     pub(super) stream: Stream,
     /// Milliseconds since the start, where known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -131,38 +131,38 @@ impl Content {
 
 /// How a window is cut and shown.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct View {
-    pub(super) which: Which,
-    pub(super) at: At,
+pub(super) struct WindowRequest {
+    pub(super) which: OutputSource,
+    pub(super) at: WindowPosition,
     pub(super) size: usize,
     pub(super) spans: bool,
 }
 
-impl View {
-    pub(super) fn of(params: &Params) -> Result<Self, Trouble> {
+impl WindowRequest {
+    pub(super) fn of(params: &Params) -> Result<Self, RequestError> {
         Ok(Self {
-            which: Which::of(params)?,
-            at: At::of(params)?.unwrap_or(At::From(0)),
+            which: OutputSource::of(params)?,
+            at: WindowPosition::of(params)?.unwrap_or(WindowPosition::From(0)),
             size: size(params)?,
             spans: params.flag("spans")?,
         })
     }
 
-    pub(super) fn window(self, store: &Store, id: RunId) -> Result<Window, Trouble> {
+    pub(super) fn window(self, store: &Store, id: RunId) -> Result<OutputWindow, RequestError> {
         let lost = |error: io::Error| {
-            Trouble::from(retake_store::Error::OutputLost {
+            RequestError::from(retake_store::Error::OutputLost {
                 id,
                 stream: self.which.as_str(),
                 detail: error.to_string(),
             })
         };
         match self.which {
-            Which::One(stream) => {
+            OutputSource::One(stream) => {
                 let mut output = store.read_output(id, stream)?;
                 let length = output.length();
                 self.one(stream, &mut output, length).map_err(lost)
             }
-            Which::Merged => {
+            OutputSource::Interleaved => {
                 let mut output = store.read_interleaved(id)?;
                 let length = output.length();
                 self.merged(&mut output, length).map_err(lost)
@@ -170,19 +170,19 @@ impl View {
         }
     }
 
-    fn one(self, stream: Stream, output: &mut OutputReader, length: u64) -> io::Result<Window> {
+    fn one(self, stream: Stream, output: &mut OutputReader, length: u64) -> io::Result<OutputWindow> {
         let (start, bytes) = cut(output, length, self.at, self.size)?;
         let end = start + bytes.len() as u64;
         let mut offsets = [0, 0];
         offsets[stream.index()] = end;
         let mut style = Style::default();
         let content = Content::of(&bytes, self.spans.then_some(&mut style));
-        let pieces = vec![Shown { stream, at_ms: None, content }];
+        let pieces = vec![WindowPiece { stream, at_ms: None, content }];
         let stream = self.which.as_str();
-        Ok(Window { stream, offset: start, end, length, offsets, pieces })
+        Ok(OutputWindow { stream, offset: start, end, length, offsets, pieces })
     }
 
-    fn merged(self, output: &mut InterleavedReader, length: u64) -> io::Result<Window> {
+    fn merged(self, output: &mut InterleavedReader, length: u64) -> io::Result<OutputWindow> {
         let (start, bytes) = cut(output, length, self.at, self.size)?;
         let end = start + bytes.len() as u64;
         let mut offsets = [0, 0];
@@ -198,7 +198,7 @@ impl View {
                 let from = at.max(start);
                 let range = (from - start) as usize..(until - start) as usize;
                 let style = self.spans.then_some(&mut styles[origin.stream.index()]);
-                pieces.push(Shown {
+                pieces.push(WindowPiece {
                     stream: origin.stream,
                     at_ms: origin.at_us.map(|us| us / 1000),
                     content: Content::of(&bytes[range], style),
@@ -206,7 +206,7 @@ impl View {
             }
             at = output.seek(SeekFrom::Start(until))?;
         }
-        Ok(Window { stream: self.which.as_str(), offset: start, end, length, offsets, pieces })
+        Ok(OutputWindow { stream: self.which.as_str(), offset: start, end, length, offsets, pieces })
     }
 }
 
@@ -215,26 +215,26 @@ impl View {
 fn cut(
     output: &mut (impl Read + Seek),
     length: u64,
-    at: At,
+    at: WindowPosition,
     size: usize,
 ) -> io::Result<(u64, Vec<u8>)> {
     let most = size as u64;
     let (range, align) = match at {
-        At::From(offset) => {
+        WindowPosition::From(offset) => {
             let start = offset.min(length);
             (start..start.saturating_add(most).min(length), false)
         }
-        At::Near(offset) => {
+        WindowPosition::Near(offset) => {
             let start = offset.min(length.saturating_sub(most));
             (start..start.saturating_add(most).min(length), start > 0)
         }
-        At::Before(offset) => {
+        WindowPosition::Before(offset) => {
             let end = offset.min(length);
             (end.saturating_sub(most)..end, end > most)
         }
-        At::End => (length.saturating_sub(most)..length, length > most),
+        WindowPosition::End => (length.saturating_sub(most)..length, length > most),
     };
-    let fixed_end = matches!(at, At::Before(_));
+    let fixed_end = matches!(at, WindowPosition::Before(_));
     let mut bytes = read(output, &range)?;
     let mut start = range.start;
     if align {
@@ -245,7 +245,7 @@ fn cut(
     if range.end < length && !fixed_end {
         let kept = match memrchr_newline(&bytes) {
             Some(newline) if newline >= bytes.len() / 2 => newline + 1,
-            _ => match ansi::settled(&bytes) {
+            _ => match ansi::complete_length(&bytes) {
                 0 => bytes.len(),
                 settled => settled,
             },
@@ -281,7 +281,7 @@ mod tests {
 
     use super::*;
 
-    fn window(text: &[u8], at: At, size: usize) -> (u64, Vec<u8>) {
+    fn window(text: &[u8], at: WindowPosition, size: usize) -> (u64, Vec<u8>) {
         cut(&mut Cursor::new(text), text.len() as u64, at, size).unwrap()
     }
 
@@ -290,29 +290,29 @@ mod tests {
         let text: Vec<u8> = (0..200).flat_map(|n| format!("line {n}\n").into_bytes()).collect();
         let (mut at, mut all) = (0, Vec::new());
         while at < text.len() as u64 {
-            let (start, bytes) = window(&text, At::From(at), 100);
+            let (start, bytes) = window(&text, WindowPosition::From(at), 100);
             assert_eq!(start, at);
             assert!(bytes.ends_with(b"\n"));
             at = start + bytes.len() as u64;
             all.extend(bytes);
         }
         assert_eq!(all, text);
-        let (start, bytes) = window(&text, At::End, 100);
+        let (start, bytes) = window(&text, WindowPosition::End, 100);
         assert!(bytes.starts_with(b"line ") && bytes.ends_with(b"line 199\n"));
-        let (before, earlier) = window(&text, At::Before(start), 100);
+        let (before, earlier) = window(&text, WindowPosition::Before(start), 100);
         assert!(earlier.starts_with(b"line ") && before + earlier.len() as u64 == start);
-        let (_, near) = window(&text, At::Near(503), 100);
+        let (_, near) = window(&text, WindowPosition::Near(503), 100);
         assert!(near.starts_with(b"line "));
     }
 
     #[test]
     fn a_line_without_end_is_cut_between_characters() {
         let text = "ü".repeat(500);
-        let (_, bytes) = window(text.as_bytes(), At::From(0), 101);
+        let (_, bytes) = window(text.as_bytes(), WindowPosition::From(0), 101);
         assert_eq!(bytes.len(), 100);
-        let (start, bytes) = window(text.as_bytes(), At::Near(301), 100);
+        let (start, bytes) = window(text.as_bytes(), WindowPosition::Near(301), 100);
         assert!(start % 2 == 0 && std::str::from_utf8(&bytes).is_ok());
-        assert_eq!(window(b"", At::End, 100), (0, Vec::new()));
-        assert_eq!(window(b"abc", At::From(99), 100), (3, Vec::new()));
+        assert_eq!(window(b"", WindowPosition::End, 100), (0, Vec::new()));
+        assert_eq!(window(b"abc", WindowPosition::From(99), 100), (3, Vec::new()));
     }
 }

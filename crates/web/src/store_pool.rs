@@ -10,7 +10,7 @@ use std::time::Duration;
 use retake_store::Store;
 use tokio::sync::Semaphore;
 
-use super::trouble::Trouble;
+use super::error::RequestError;
 
 /// Looks at the same time. Each may keep a page cache of two megabytes.
 const LOOKS: usize = 8;
@@ -56,37 +56,37 @@ impl Reader {
     }
 
     /// Runs `look` with a connection.
-    pub(super) async fn look<T: Send + 'static>(
+    pub(super) async fn read<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&Store) -> Result<T, Trouble> + Send + 'static,
-    ) -> Result<T, Trouble> {
-        let busy = || Trouble::busy("too many requests wait for the record; try again");
+        look: impl FnOnce(&Store) -> Result<T, RequestError> + Send + 'static,
+    ) -> Result<T, RequestError> {
+        let busy = || RequestError::busy("too many requests wait for the record; try again");
         let turn = tokio::time::timeout(QUEUE, self.inner.turns.acquire());
         let _turn = turn.await.map_err(|_| busy())?.map_err(|_| busy())?;
         let inner = self.inner.clone();
         let looked = tokio::task::spawn_blocking(move || {
             let open = inner.open()?;
             let answer = look(&open.store);
-            if answer.as_ref().err().is_none_or(Trouble::leaves_store_usable) {
+            if answer.as_ref().err().is_none_or(RequestError::is_store_usable) {
                 inner.keep(open);
             }
             answer
         });
-        looked.await.map_err(|_| Trouble::internal("the answer could not be made"))?
+        looked.await.map_err(|_| RequestError::internal("the answer could not be made"))?
     }
 
     /// Like `look`, for what may need much memory: one at a time.
     pub(super) async fn large_look<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&Store) -> Result<T, Trouble> + Send + 'static,
-    ) -> Result<T, Trouble> {
+        look: impl FnOnce(&Store) -> Result<T, RequestError> + Send + 'static,
+    ) -> Result<T, RequestError> {
         let _turn = self.inner.large_turns.acquire().await;
-        self.look(look).await
+        self.read(look).await
     }
 }
 
 impl Inner {
-    fn open(&self) -> Result<Open, Trouble> {
+    fn open(&self) -> Result<Open, RequestError> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(open) = idle.pop() {
             let now = identity(open.store.database_path());

@@ -9,7 +9,7 @@ use retake_types::{RunId, Stream};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::super::ansi::{self, Span, Style};
+use crate::ansi::{self, Span, Style};
 
 /// How much of the end of an output is read for a page, and how much at once for a listener.
 const END: u64 = 256 << 10;

@@ -10,17 +10,17 @@ use super::page;
 
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
-pub(super) struct Trouble {
+pub(super) struct RequestError {
     pub(super) status: StatusCode,
     /// A word for programs.
     code: &'static str,
     pub(super) message: String,
-    keeps_store: bool,
+    store_usable: bool,
 }
 
-impl Trouble {
+impl RequestError {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into(), keeps_store: true }
+        Self { status, code, message: message.into(), store_usable: true }
     }
 
     pub(super) fn busy(message: &str) -> Self {
@@ -31,7 +31,7 @@ impl Trouble {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
     }
 
-    pub(super) fn refused(message: &str) -> Self {
+    pub(super) fn forbidden(message: &str) -> Self {
         Self::new(StatusCode::FORBIDDEN, "refused", message)
     }
 
@@ -47,7 +47,7 @@ impl Trouble {
         Self::new(StatusCode::CONFLICT, "conflict", message)
     }
 
-    pub(super) fn missing(message: impl Into<String>) -> Self {
+    pub(super) fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
@@ -56,8 +56,8 @@ impl Trouble {
     }
 
     /// Whether the connection that met it can be used again.
-    pub(super) fn leaves_store_usable(&self) -> bool {
-        self.keeps_store
+    pub(super) fn is_store_usable(&self) -> bool {
+        self.store_usable
     }
 
     /// For `/api`.
@@ -68,7 +68,7 @@ impl Trouble {
 
     /// For everything else.
     pub(super) fn as_page(&self) -> Response {
-        (self.status, page::trouble(self)).into_response()
+        (self.status, page::error_page(self)).into_response()
     }
 }
 
@@ -83,9 +83,9 @@ struct Said<'a> {
     message: &'a str,
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for RequestError {
     fn from(error: Error) -> Self {
-        let (status, code, keeps_store) = match &error {
+        let (status, code, store_usable) = match &error {
             Error::NotFound { .. } | Error::NoLoop { .. } => {
                 (StatusCode::NOT_FOUND, "not_found", true)
             }
@@ -102,7 +102,7 @@ impl From<Error> for Trouble {
             }
             _ => (StatusCode::INTERNAL_SERVER_ERROR, "record", false),
         };
-        Self { status, code, message: error.to_string(), keeps_store }
+        Self { status, code, message: error.to_string(), store_usable }
     }
 }
 
@@ -121,30 +121,30 @@ fn ambiguous(text: &str, candidates: &[RunId]) -> String {
     )
 }
 
-/// Trouble of a page.
-pub(super) struct PageTrouble(Trouble);
-/// Trouble of the API.
-pub(super) struct ApiTrouble(Trouble);
+/// RequestError of a page.
+pub(super) struct PageError(RequestError);
+/// RequestError of the API.
+pub(super) struct ApiError(RequestError);
 
-impl<E: Into<Trouble>> From<E> for PageTrouble {
-    fn from(trouble: E) -> Self {
-        Self(trouble.into())
+impl<E: Into<RequestError>> From<E> for PageError {
+    fn from(error: E) -> Self {
+        Self(error.into())
     }
 }
 
-impl<E: Into<Trouble>> From<E> for ApiTrouble {
-    fn from(trouble: E) -> Self {
-        Self(trouble.into())
+impl<E: Into<RequestError>> From<E> for ApiError {
+    fn from(error: E) -> Self {
+        Self(error.into())
     }
 }
 
-impl IntoResponse for PageTrouble {
+impl IntoResponse for PageError {
     fn into_response(self) -> Response {
         self.0.as_page()
     }
 }
 
-impl IntoResponse for ApiTrouble {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         self.0.as_json()
     }

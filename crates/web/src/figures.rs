@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 use retake_store::{DiskUse, Head, Store, TimeSlice, Totals, Verification};
 
-use super::reader::Reader;
-use super::trouble::Trouble;
+use super::store_pool::StorePool;
+use super::error::RequestError;
 
 /// Bars of a chart.
 pub(super) const SLICES: usize = 48;
@@ -24,14 +24,14 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How far back the charts go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Stretch {
+pub(super) enum TimeRange {
     Day,
     Week,
     Month,
     All,
 }
 
-impl Stretch {
+impl TimeRange {
     pub(super) const ALL: [Self; 4] = [Self::Day, Self::Week, Self::Month, Self::All];
 
     pub(super) fn as_str(self) -> &'static str {
@@ -43,10 +43,10 @@ impl Stretch {
         }
     }
 
-    pub(super) fn of(text: Option<&str>) -> Result<Self, Trouble> {
+    pub(super) fn of(text: Option<&str>) -> Result<Self, RequestError> {
         let Some(text) = text else { return Ok(Self::Week) };
-        Self::ALL.into_iter().find(|stretch| stretch.as_str() == text).ok_or_else(|| {
-            Trouble::bad_request(format!("range={text} is none of 24h, 7d, 30d, all"))
+        Self::ALL.into_iter().find(|range| range.as_str() == text).ok_or_else(|| {
+            RequestError::bad_request(format!("range={text} is none of 24h, 7d, 30d, all"))
         })
     }
 
@@ -63,7 +63,7 @@ impl Stretch {
 /// What was counted.
 #[derive(Clone, Debug)]
 pub(super) struct Figures {
-    pub(super) stretch: Stretch,
+    pub(super) range: TimeRange,
     pub(super) since: Timestamp,
     pub(super) until: Timestamp,
     pub(super) slices: Vec<TimeSlice>,
@@ -73,17 +73,17 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    fn count(store: &Store, stretch: Stretch) -> Result<Self, Trouble> {
+    fn count(store: &Store, range: TimeRange) -> Result<Self, RequestError> {
         let now = Timestamp::now();
         let totals = store.totals()?;
-        let since = match stretch.hours() {
+        let since = match range.hours() {
             Some(hours) => now - SignedDuration::from_hours(hours),
             None => totals.first.unwrap_or(now - SignedDuration::from_hours(1)),
         };
         // What began in this very moment belongs to the last slice.
         let until = now + SignedDuration::from_secs(1);
         Ok(Self {
-            stretch,
+            range,
             since,
             until,
             slices: store.timeline(since, until, SLICES)?,
@@ -121,16 +121,16 @@ pub(super) enum Audit {
     Failed { at: Timestamp, why: String },
 }
 
-pub(super) struct Survey {
-    counted: Arc<Mutex<HashMap<Stretch, Counted>>>,
+pub(super) struct FiguresCache {
+    counted: Arc<Mutex<HashMap<TimeRange, Counted>>>,
     /// Told when a count is done.
     done: tokio::sync::watch::Sender<()>,
-    /// Held by whoever makes the first count, so that twenty tabs do not make twenty.
+    /// CountedStream by whoever makes the first count, so that twenty tabs do not make twenty.
     first: tokio::sync::Mutex<()>,
     audit: Arc<Mutex<Audit>>,
 }
 
-impl Default for Survey {
+impl Default for FiguresCache {
     fn default() -> Self {
         Self {
             counted: Arc::default(),
@@ -145,41 +145,41 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Survey {
+impl FiguresCache {
     pub(super) async fn figures(
         &self,
         reader: &Reader,
-        stretch: Stretch,
-    ) -> Result<Arc<Figures>, Trouble> {
-        if let Some(figures) = self.renewed(reader, stretch).await {
+        range: TimeRange,
+    ) -> Result<Arc<Figures>, RequestError> {
+        if let Some(figures) = self.renewed(reader, range).await {
             return Ok(figures);
         }
         let _first = self.first.lock().await;
-        if let Some(figures) = self.renewed(reader, stretch).await {
+        if let Some(figures) = self.renewed(reader, range).await {
             return Ok(figures);
         }
-        count(reader, stretch, &self.counted).await
+        count(reader, range, &self.counted).await
     }
 
     /// What is known, after a wait for something newer where that is worth it.
-    async fn renewed(&self, reader: &Reader, stretch: Stretch) -> Option<Arc<Figures>> {
+    async fn renewed(&self, reader: &Reader, range: TimeRange) -> Option<Arc<Figures>> {
         // From here on no end of a count is missed.
         let mut done = self.done.subscribe();
-        let wait = self.renew(reader, stretch)?;
+        let wait = self.renew(reader, range)?;
         let counting =
-            || lock(&self.counted).get(&stretch).is_some_and(|counted| counted.under_way);
+            || lock(&self.counted).get(&range).is_some_and(|counted| counted.under_way);
         let counted = async { while counting() && done.changed().await.is_ok() {} };
         if !wait.is_zero() {
             // What is not there in time is there for whoever asks next.
             drop(tokio::time::timeout(wait, counted).await);
         }
-        lock(&self.counted).get(&stretch).map(|counted| counted.figures.clone())
+        lock(&self.counted).get(&range).map(|counted| counted.figures.clone())
     }
 
     /// Begins a new count if the last is too old, and says how long to wait for it.
-    fn renew(&self, reader: &Reader, stretch: Stretch) -> Option<Duration> {
+    fn renew(&self, reader: &Reader, range: TimeRange) -> Option<Duration> {
         let mut counted = lock(&self.counted);
-        let known = counted.get_mut(&stretch)?;
+        let known = counted.get_mut(&range)?;
         let Some(wait) = wait(known.at.elapsed(), known.took) else { return Some(Duration::ZERO) };
         if !known.under_way {
             known.under_way = true;
@@ -187,8 +187,8 @@ impl Survey {
             let done = self.done.clone();
             tokio::spawn(async move {
                 // What went wrong goes wrong again for whoever asks next; the old count stays.
-                if count(&reader, stretch, &counted).await.is_err()
-                    && let Some(known) = lock(&counted).get_mut(&stretch)
+                if count(&reader, range, &counted).await.is_err()
+                    && let Some(known) = lock(&counted).get_mut(&range)
                 {
                     known.under_way = false;
                 }
@@ -211,11 +211,11 @@ impl Survey {
         *audit = Audit::UnderWay { since: Timestamp::now() };
         let (reader, result) = (reader.clone(), self.audit.clone());
         tokio::spawn(async move {
-            let found = reader.large_look(|store| Ok(store.verify(None)?)).await;
+            let found = reader.read_large(|store| Ok(store.verify(None)?)).await;
             let at = Timestamp::now();
             *lock(&result) = match found {
                 Ok(found) => Audit::Done { at, found },
-                Err(trouble) => Audit::Failed { at, why: trouble.to_string() },
+                Err(error) => Audit::Failed { at, why: error.to_string() },
             };
         });
     }
@@ -223,18 +223,18 @@ impl Survey {
 
 async fn count(
     reader: &Reader,
-    stretch: Stretch,
-    counted: &Mutex<HashMap<Stretch, Counted>>,
-) -> Result<Arc<Figures>, Trouble> {
+    range: TimeRange,
+    counted: &Mutex<HashMap<TimeRange, Counted>>,
+) -> Result<Arc<Figures>, RequestError> {
     let begun = Instant::now();
-    let figures = Arc::new(reader.look(move |store| Figures::count(store, stretch)).await?);
+    let figures = Arc::new(reader.read(move |store| Figures::count(store, range)).await?);
     let entry = Counted {
         figures: figures.clone(),
         at: Instant::now(),
         took: begun.elapsed(),
         under_way: false,
     };
-    lock(counted).insert(stretch, entry);
+    lock(counted).insert(range, entry);
     Ok(figures)
 }
 

@@ -20,9 +20,9 @@ use axum::response::{IntoResponse, Response};
 use super::App;
 use super::assets::PLACE as ASSETS;
 use super::connections::Connection;
-use super::keys::same;
+use super::access_token::same;
 use super::params::Params;
-use super::trouble::Trouble;
+use super::error::RequestError;
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                       connect-src 'self'; form-action 'self'; base-uri 'none'; \
@@ -36,8 +36,8 @@ pub(super) async fn guard(State(app): State<Arc<App>>, request: Request, next: N
     let response = match admit(&app, &request) {
         Ok(Admission::Welcome) => next.run(request).await,
         Ok(Admission::Exchange(response)) => response,
-        Err(trouble) if for_program => trouble.as_json(),
-        Err(trouble) => trouble.as_page(),
+        Err(error) if for_program => error.as_json(),
+        Err(error) => error.as_page(),
     };
     let mut response = match busy {
         Some(busy) => busy.until_told(response),
@@ -63,7 +63,7 @@ enum Admission {
     Exchange(Response),
 }
 
-fn admit(app: &App, request: &Request) -> Result<Admission, Trouble> {
+fn admit(app: &App, request: &Request) -> Result<Admission, RequestError> {
     let headers = request.headers();
     check_host(headers, app.port)?;
     check_origin(headers, app.port)?;
@@ -73,14 +73,14 @@ fn admit(app: &App, request: &Request) -> Result<Admission, Trouble> {
     // They tell nothing, and the page that says so is to be read.
     let asset = request.method() == Method::GET && request.uri().path().starts_with(ASSETS);
     if !asset && !known(app, headers) {
-        return Err(Trouble::unauthorised(
+        return Err(RequestError::unauthorised(
             "open the address that `retake ui` printed: it has a token that this browser lacks",
         ));
     }
     let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
     let told = headers.get(PAGE_TOKEN).and_then(|value| value.to_str().ok());
-    if changes && !told.is_some_and(|told| same(told, &app.keys.page)) {
-        return Err(Trouble::refused(
+    if changes && !told.is_some_and(|told| same(told, &app.tokens.page)) {
+        return Err(RequestError::forbidden(
             "this needs the token of a page that retake served; load the page again",
         ));
     }
@@ -91,18 +91,18 @@ fn ours(authority: &str, port: u16) -> bool {
     ["127.0.0.1", "localhost"].iter().any(|name| authority == format!("{name}:{port}"))
 }
 
-fn check_host(headers: &HeaderMap, port: u16) -> Result<(), Trouble> {
+fn check_host(headers: &HeaderMap, port: u16) -> Result<(), RequestError> {
     let mut hosts = headers.get_all(HOST).iter();
     match (hosts.next().and_then(|host| host.to_str().ok()), hosts.next()) {
         (Some(host), None) if ours(host, port) => Ok(()),
-        _ => Err(Trouble::refused(
+        _ => Err(RequestError::forbidden(
             "this name is not the server's own; use the address that `retake ui` printed",
         )),
     }
 }
 
-fn check_origin(headers: &HeaderMap, port: u16) -> Result<(), Trouble> {
-    let foreign = || Trouble::refused("a page of another origin asked for this");
+fn check_origin(headers: &HeaderMap, port: u16) -> Result<(), RequestError> {
+    let foreign = || RequestError::forbidden("a page of another origin asked for this");
     for origin in headers.get_all(ORIGIN) {
         let authority = origin.to_str().ok().and_then(|origin| origin.strip_prefix("http://"));
         if !authority.is_some_and(|authority| ours(authority, port)) {
@@ -119,21 +119,21 @@ fn check_origin(headers: &HeaderMap, port: u16) -> Result<(), Trouble> {
 }
 
 /// `/?token=…` becomes a cookie and leaves the address bar.
-fn exchange(app: &App, request: &Request) -> Result<Option<Response>, Trouble> {
+fn exchange(app: &App, request: &Request) -> Result<Option<Response>, RequestError> {
     if request.method() != Method::GET || request.uri().path() != "/" {
         return Ok(None);
     }
     let params = Params::of(request.uri());
     let Some(token) = params.get("token") else { return Ok(None) };
-    if !same(token, &app.keys.token) {
-        return Err(Trouble::unauthorised(
+    if !same(token, &app.tokens.token) {
+        return Err(RequestError::unauthorised(
             "this token is not, or no longer, the server's; take the address it printed last",
         ));
     }
     let cookie =
-        format!("{}={}; Path=/; HttpOnly; SameSite=Strict", cookie_name(app.port), app.keys.cookie);
+        format!("{}={}; Path=/; HttpOnly; SameSite=Strict", cookie_name(app.port), app.tokens.cookie);
     let cookie = HeaderValue::from_str(&cookie)
-        .map_err(|_| Trouble::internal("the cookie could not be made"))?;
+        .map_err(|_| RequestError::internal("the cookie could not be made"))?;
     let headers = [(SET_COOKIE, cookie), (LOCATION, HeaderValue::from_static("/"))];
     Ok(Some((StatusCode::SEE_OTHER, headers).into_response()))
 }
@@ -149,11 +149,11 @@ fn known(app: &App, headers: &HeaderMap) -> bool {
     let cookie = cookies
         .flat_map(|line| line.split(';'))
         .filter_map(|pair| pair.trim().split_once('='))
-        .any(|(key, value)| key == name && same(value, &app.keys.cookie));
+        .any(|(key, value)| key == name && same(value, &app.tokens.cookie));
     // For programs, which have no cookies.
     let bearer = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let bearer = bearer.and_then(|value| value.strip_prefix("Bearer "));
-    cookie || bearer.is_some_and(|token| same(token, &app.keys.token))
+    cookie || bearer.is_some_and(|token| same(token, &app.tokens.token))
 }
 
 impl Params {
