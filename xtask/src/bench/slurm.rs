@@ -11,7 +11,7 @@ use retake_types::Intent;
 use super::exec::{intent, scratch};
 use super::median;
 use super::record::ending;
-use super::table::Page;
+use crate::page::Page;
 use crate::cluster::{Postgres, Slurm};
 
 const CELLS: usize = 200;
