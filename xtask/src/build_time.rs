@@ -23,9 +23,12 @@ pub(crate) fn run() -> Result<(), String> {
     let parent = tempfile()?;
     let clone = parent.join("retake");
     succeed(Command::new("git").args(["clone", "--quiet"]).arg(root()).arg(&clone))?;
-    let commit = Command::new("git").arg("-C").arg(&clone).args(["rev-parse", "--short", "HEAD"]);
-    let mut commit = commit;
-    let commit = commit.output().map_err(|error| error.to_string())?;
+    let commit = Command::new("git")
+        .arg("-C")
+        .arg(&clone)
+        .args(["rev-parse", "--short", "HEAD"])
+        .output()
+        .map_err(|error| error.to_string())?;
     let commit = String::from_utf8_lossy(&commit.stdout).trim().to_owned();
     cargo(&clone, &["fetch", "--quiet", "--locked"])?;
 
@@ -34,7 +37,8 @@ pub(crate) fn run() -> Result<(), String> {
     let file = clone.join(SUBCOMMAND);
     let text = std::fs::read_to_string(&file).map_err(|error| error.to_string())?;
     let change = timed(|| {
-        std::fs::write(&file, format!("{text}\n// changed\n")).map_err(|error| error.to_string())?;
+        std::fs::write(&file, format!("{text}\n// changed\n"))
+            .map_err(|error| error.to_string())?;
         cargo(&clone, &["build", "--quiet"])
     })?;
     std::fs::write(&file, text).map_err(|error| error.to_string())?;
