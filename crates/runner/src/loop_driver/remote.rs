@@ -2,9 +2,10 @@
 //! what comes back is reported to the plan as if a worker here had run it.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use retake_types::Run;
+use retake_types::{LoopId, Run};
 
 use super::{Driven, LoopObserver, LoopPlan, Next};
 use crate::prepare::PreparedRun;
@@ -41,6 +42,9 @@ pub trait RemoteExecutor {
     /// Asks for the end of everything that is under way; the outcomes still come back.
     fn cancel(&mut self) -> Result<(), Self::Error>;
 
+    /// Finds out with the next poll where every run is, however recently that was found out.
+    fn refresh_status(&mut self) {}
+
     /// How long to wait before the next poll.
     fn pause(&self) -> Duration;
 
@@ -48,6 +52,32 @@ pub trait RemoteExecutor {
 
     /// Removes what is no longer needed on the shared directory.
     fn finish(&mut self, worker: &mut Worker) -> Result<(), Self::Error>;
+}
+
+/// A question whose answers outlive the process that asks it: whoever asks the same question after
+/// that process died gets the runs it had submitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// A hash of everything that the answers depend on.
+    pub hash: String,
+    /// The loop that the runs belong to.
+    pub loop_id: LoopId,
+}
+
+/// An executor whose runs read a common file and can be taken over from a submitter that died.
+pub trait ResumableExecutor: RemoteExecutor {
+    /// This program, under a path that every machine sees.
+    fn program(&self) -> Result<PathBuf, Self::Error>;
+
+    /// What the next submissions belong to, and the contents of a file that each of their runs can
+    /// read. Gives the path at which the runs find it. Until [`finish`](RemoteExecutor::finish) the
+    /// submissions can be taken over.
+    fn ask(&mut self, question: Question, input: Vec<u8>) -> Result<PathBuf, Self::Error>;
+
+    /// Takes over what submitters that died had asked with this hash, and gives their loops. Runs of
+    /// theirs that are still under way count in [`status`](RemoteExecutor::status);
+    /// [`poll`](RemoteExecutor::poll) takes them into the record and does not return them.
+    fn take_over(&mut self, worker: &mut Worker, hash: &str) -> Result<Vec<LoopId>, Self::Error>;
 }
 
 /// What a loop has to say about its steps when they run on other machines.
@@ -61,6 +91,22 @@ pub trait RemoteSteps<P: LoopPlan, E> {
 
     /// Called while runs are under way.
     fn tick(&mut self, plan: &P, status: &RemoteStatus);
+
+    /// What to do with the runs that are under way; asked after every tick.
+    fn decide(&mut self, _plan: &P, _status: &RemoteStatus) -> UnderWay {
+        UnderWay::Keep
+    }
+}
+
+/// What to do with runs that are under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnderWay {
+    #[default]
+    Keep,
+    /// Find out where each of them is.
+    Refresh,
+    /// Their results are no longer wanted.
+    Cancel,
 }
 
 /// Runs the plan to its end on other machines.
@@ -123,7 +169,13 @@ where
                 observer.reported(plan, &step);
             }
         }
-        steps.tick(plan, &executor.status());
+        let status = executor.status();
+        steps.tick(plan, &status);
+        match steps.decide(plan, &status) {
+            UnderWay::Keep => {}
+            UnderWay::Refresh => executor.refresh_status(),
+            UnderWay::Cancel => executor.cancel()?,
+        }
         observer.tick(plan);
         if under_way.is_empty() {
             if !stopping {
