@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for developers")]
 
 mod aarch64;
+mod architecture;
 #[cfg(feature = "bench")]
 mod bench;
 mod browser;

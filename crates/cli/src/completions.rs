@@ -16,7 +16,7 @@ pub(crate) struct Args {
 pub(super) fn completions(args: &Args) -> Result<Exit, Failure> {
     // Into memory first: the generator would panic at a closed pipe.
     let mut script = Vec::new();
-    generate(args.shell, &mut super::definition(), "retake", &mut script);
+    generate(args.shell, &mut crate::commands::definition(), "retake", &mut script);
     term::data(&script)?;
     Ok(Exit::OK)
 }

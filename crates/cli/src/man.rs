@@ -17,7 +17,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn man(args: &Args) -> Result<Exit, Failure> {
-    let definition = super::definition();
+    let definition = crate::commands::definition();
     match &args.directory {
         None => {
             let mut page = Vec::new();

@@ -5,19 +5,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_store::{TestHistory, TestResult};
-use retake_types::RunId;
-use retake_types::TestStatus;
+use retake_types::{RunId, TestStatus};
 use serde::Serialize;
 
 use super::{Exit, Failure};
-use crate::record;
 use crate::record::Record;
-use crate::term;
-use crate::term::Cell;
-use crate::term::Column;
-use crate::term::Palette;
-use crate::term::Shade;
-use crate::term::Table;
+use crate::term::{Cell, Column, Palette, Shade, Table};
+use crate::{record, term};
 
 /// How many results the table draws for a test, the newest.
 const DRAWN: usize = 20;

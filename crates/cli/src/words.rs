@@ -82,10 +82,9 @@ fn hint(error: &RunError) -> Option<String> {
         (ErrorCode::LimitExceeded, Some(ErrorDetail::Limit(limit))) => {
             return Some(format!("raise it with --limit {limit}=…, or make the command use less"));
         }
-        (
-            ErrorCode::Cancelled,
-            Some(ErrorDetail::ReaderGone | ErrorDetail::OutputNotWritable),
-        ) => "use --quiet to run without passing output on",
+        (ErrorCode::Cancelled, Some(ErrorDetail::ReaderGone | ErrorDetail::OutputNotWritable)) => {
+            "use --quiet to run without passing output on"
+        }
         (ErrorCode::Timeout, _) => {
             "give it longer with --timeout, or look at the output for what it was waiting for"
         }

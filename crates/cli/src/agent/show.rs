@@ -13,13 +13,13 @@ use serde::Serialize;
 
 use super::project::Project;
 use super::refused;
-use retake_agent::driver::chronicle;
-use retake_agent::driver::words;
 use crate::Exit;
 use crate::Failure;
 use crate::term;
 use crate::term::Palette;
 use crate::term::Shade;
+use retake_agent::driver::chronicle;
+use retake_agent::driver::words;
 
 /// Show a workspace: its status, its history, what it cost
 #[derive(clap::Args)]

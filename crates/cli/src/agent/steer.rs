@@ -13,14 +13,14 @@ use retake_store::Store;
 use super::project::Project;
 use super::refused;
 use super::workspaces::held;
+use crate::Exit;
+use crate::Failure;
+use crate::term;
 use retake_agent::driver::checkpoint::Keeping;
 use retake_agent::driver::chronicle;
 use retake_agent::driver::chronicle::Entry;
-use crate::Exit;
-use crate::Failure;
 use retake_runner::worker::Audit;
 use retake_runner::worker::Slot;
-use crate::term;
 
 const LOOK: Duration = Duration::from_millis(250);
 

@@ -9,6 +9,7 @@ use super::Trouble;
 use super::options::{Setting, read_log, some_time};
 use crate::Exit;
 use crate::Failure;
+use crate::term;
 use retake_crash_driver::explain::scene;
 use retake_crash_driver::explore::acks;
 use retake_crash_driver::finding::Findings;
@@ -17,7 +18,6 @@ use retake_crash_driver::station::Stations;
 use retake_crash_driver::station::Verdict;
 use retake_crash_driver::untested::Untested;
 use retake_runner::signals;
-use crate::term;
 
 /// Check the state of a finding again; exits with 1 if it still fails, 0 if it recovers
 ///

@@ -12,9 +12,9 @@ use super::options::{Exploring, Setting, write_log};
 use super::tell::tell;
 use crate::Exit;
 use crate::Failure;
+use crate::term;
 use retake_crash_driver::chronicle::Chronicle;
 use retake_crash_driver::chronicle::Planned;
-use retake_slurm::crash::Elsewhere;
 use retake_crash_driver::finding::Findings;
 use retake_crash_driver::finding::recovery_log;
 use retake_crash_driver::report::Report;
@@ -23,10 +23,10 @@ use retake_crash_driver::trial::Trial;
 use retake_crash_driver::untested::Untested;
 use retake_crash_driver::untested::changed;
 use retake_runner::screen::Screen;
+use retake_runner::signals;
+use retake_slurm::crash::Elsewhere;
 use retake_slurm::shared::Shared;
 use retake_slurm::slurm::Target;
-use retake_runner::signals;
-use crate::term;
 
 /// How many logs of tests with findings are kept.
 const KEPT_LOGS: usize = 20;

@@ -10,6 +10,7 @@ use retake_crash::model::{ExploreOptions, Model};
 use super::Trouble;
 use super::options::{read_log, some_time};
 use crate::Exit;
+use crate::term;
 use retake_crash_driver::explore::Exploration;
 use retake_crash_driver::relapse::Relapses;
 use retake_crash_driver::share::Answer;
@@ -18,9 +19,8 @@ use retake_crash_driver::station::Check;
 use retake_crash_driver::station::Stations;
 use retake_crash_driver::untested::Untested;
 use retake_runner::screen::Screen;
-use retake_slurm::order::PROCESSORS;
 use retake_runner::signals;
-use crate::term;
+use retake_slurm::order::PROCESSORS;
 
 /// Check some of the crash states of a log, and answer with the numbers of those that fail
 #[derive(clap::Args)]

@@ -7,10 +7,13 @@ use retake_store::Store;
 use retake_types::{Kind, Outcome, StartFailure, Stream};
 
 use super::{Document, Exit, Prepared, Refused};
+use crate::term;
+use retake_runner::head_tail::Inline;
 use retake_runner::run;
 use retake_runner::run::Done;
-use retake_runner::head_tail::Inline;
 use retake_runner::screen::Screen;
+use retake_runner::signals;
+use retake_runner::worker::Slot;
 use retake_slurm::collect::Batch;
 use retake_slurm::collect::Plan;
 use retake_slurm::collect::State;
@@ -20,9 +23,6 @@ use retake_slurm::shared::Shared;
 use retake_slurm::slurm::Target;
 use retake_slurm::successor;
 use retake_slurm::tools::Tools;
-use retake_runner::worker::Slot;
-use retake_runner::signals;
-use crate::term;
 
 /// Runs what was prepared there, and answers here.
 pub(super) fn carry_out(prepared: Prepared, target: Target) -> Exit {

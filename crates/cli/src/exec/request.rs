@@ -61,9 +61,9 @@ impl Typed {
         }
         let cwd = absolute(&here, cwd.as_deref());
         let mut configured = Configured::default();
-        let shell = args.text(ExecFlag::Shell).and_then(|text| {
-            parse::choice("--shell", &text, &SHELL_MODES, &mut problems)
-        });
+        let shell = args
+            .text(ExecFlag::Shell)
+            .and_then(|text| parse::choice("--shell", &text, &SHELL_MODES, &mut problems));
         configured.shell = shell.is_none();
         let command = command(args, shell, &mut problems);
         let mut request = RunRequest::new(LoopPosition::exec(), command, cwd.clone());
@@ -151,9 +151,9 @@ fn effects(args: &Args, here: &Path, cwd: &Path, problems: &mut Problems) -> Eff
 
 fn output(args: &Args, problems: &mut Problems) -> OutputRequest {
     let streams = Capture::ALL.map(|capture| (capture.as_str(), capture));
-    let capture = args.text(ExecFlag::Capture).and_then(|text| {
-        parse::choice("--capture", &text, &streams, problems)
-    });
+    let capture = args
+        .text(ExecFlag::Capture)
+        .and_then(|text| parse::choice("--capture", &text, &streams, problems));
     let max_bytes = args.text(ExecFlag::MaxOutputKb).and_then(|text| {
         let kb = text.parse().ok().filter(|kb: &u64| *kb <= 1 << 20);
         if kb.is_none() {

@@ -13,19 +13,19 @@ use retake_types::{LoopId, StopReason};
 use super::open::{self, Common, Filters, Project, git_failure, percent};
 use crate::Exit;
 use crate::Failure;
+use crate::term;
 use retake_matrix::driver::chronicle;
 use retake_matrix::driver::chronicle::Planned;
 use retake_matrix::driver::history::History;
-use retake_runner::project_lock::Lock;
-use retake_runner::screen::Screen;
 use retake_matrix::driver::search::Ended;
 use retake_matrix::driver::search::Search;
 use retake_matrix::driver::setting::Setting;
 use retake_matrix::driver::supply::Supply;
 use retake_matrix::driver::versions;
-use retake_runner::worker::Slot;
+use retake_runner::project_lock::Lock;
+use retake_runner::screen::Screen;
 use retake_runner::signals;
-use crate::term;
+use retake_runner::worker::Slot;
 
 /// Find where an axis turns from good to bad, over runs that may lie
 ///

@@ -12,7 +12,7 @@ use retake_store::{Error, Store, StoredLoop};
 
 use crate::Failure;
 use crate::init;
-use retake_runner::config::Config;
+use crate::term;
 use retake_matrix::driver::chronicle;
 use retake_matrix::driver::chronicle::Planned;
 use retake_matrix::driver::history::History;
@@ -20,10 +20,10 @@ use retake_matrix::driver::samples::Samples;
 use retake_matrix::driver::setting::Setting;
 use retake_matrix::driver::setting::misleading;
 use retake_matrix::driver::supply::Supply;
+use retake_runner::config::Config;
 use retake_runner::project::Place;
 use retake_runner::worker::Audit;
 use retake_runner::worker::Slot;
-use crate::term;
 
 /// Which configuration, and how to answer.
 #[derive(clap::Args)]

@@ -16,28 +16,28 @@ use super::compare;
 use super::open::{self, Common, Filters, Project, git_failure, percent};
 use crate::Exit;
 use crate::Failure;
+use crate::term;
 use retake_matrix::driver::agenda::Agenda;
 use retake_matrix::driver::agenda::Sampling;
 use retake_matrix::driver::chronicle;
 use retake_matrix::driver::chronicle::Planned;
-use retake_slurm::matrix;
 use retake_matrix::driver::history::History;
 use retake_matrix::driver::iterate::Ground;
-use retake_runner::project_lock::Lock;
 use retake_matrix::driver::samples::Samples;
-use retake_runner::screen::Screen;
 use retake_matrix::driver::setting::Setting;
 use retake_matrix::driver::supply::Supply;
 use retake_matrix::driver::supply::Trouble;
 use retake_matrix::driver::supply::short;
 use retake_matrix::driver::work::Worked;
 use retake_matrix::driver::work::work;
+use retake_runner::project_lock::Lock;
+use retake_runner::screen::Screen;
+use retake_runner::signals;
+use retake_runner::worker::Slot;
+use retake_slurm::matrix;
 use retake_slurm::shared::Shared;
 use retake_slurm::shared::Turn;
 use retake_slurm::slurm::Target;
-use retake_runner::worker::Slot;
-use retake_runner::signals;
-use crate::term;
 
 /// Run what has no successful run yet, every iteration of all cells in a new random order
 ///

@@ -12,11 +12,8 @@ use retake_store::{InterleavedReader, Store, head_end, tail_start};
 use retake_types::{RunId, Stream};
 use serde::Serialize;
 
-use crate::Exit;
-use crate::Failure;
-use crate::record;
 use crate::record::Record;
-use crate::term;
+use crate::{Exit, Failure, record, term};
 
 /// How often a run in another process is looked at.
 const LOOK: Duration = Duration::from_millis(50);

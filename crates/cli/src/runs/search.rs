@@ -1,19 +1,14 @@
 //! `retake runs search`: which run wrote this?
 
 use jiff::Timestamp;
+use retake_runner::run_text;
 use retake_store::{SearchHit, SearchResults};
 use retake_types::{Run, Stream};
 use serde::Serialize;
 
-use crate::Exit;
-use crate::Failure;
-use crate::record;
 use crate::record::Record;
-use retake_runner::run_text;
-use crate::term;
-use crate::term::Palette;
-use crate::term::Shade;
-use crate::term::visible;
+use crate::term::{Palette, Shade, visible};
+use crate::{Exit, Failure, record, term};
 
 /// What is not indexed yet, and the middle of large output, is read up to this much.
 const SCAN: u64 = 64 << 20;
@@ -107,7 +102,7 @@ pub(super) fn search(args: &Args, record: &Record) -> Result<Exit, Failure> {
 }
 
 fn entry(hit: &SearchHit, now: Timestamp, palette: Palette) -> String {
-    let (outcome, shade) = shown::outcome(&hit.run);
+    let (outcome, shade) = run_text::outcome(&hit.run);
     format!(
         "{}  {}  {}  {}\n    {}: {}\n",
         hit.run.intent.id().short(),

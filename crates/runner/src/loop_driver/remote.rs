@@ -2,10 +2,12 @@
 //! what comes back is reported to the plan as if a worker here had run it.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
+use std::fs::File;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use retake_types::{LoopId, Run};
+use retake_types::{Kind, LoopId, Run};
 
 use super::{Driven, LoopObserver, LoopPlan, Next};
 use crate::prepare::PreparedRun;
@@ -52,6 +54,72 @@ pub trait RemoteExecutor {
 
     /// Removes what is no longer needed on the shared directory.
     fn finish(&mut self, worker: &mut Worker) -> Result<(), Self::Error>;
+
+    /// Excludes every other process, also on other machines, from making something in the shared
+    /// directory, until the file is dropped.
+    fn lock_shared(&self) -> Result<Option<File>, Self::Error> {
+        Ok(None)
+    }
+
+    /// Waits for the runs of a kind that an earlier process submitted and did not live to collect,
+    /// and takes their results into the record. Needs no executor: the record knows where they are.
+    fn collect_earlier(
+        _worker: &mut Worker,
+        _kind: Kind,
+        _progress: &mut dyn FnMut(EarlierRuns),
+    ) -> Result<(), Self::Error>
+    where
+        Self: Sized,
+    {
+        Ok(())
+    }
+}
+
+/// How far collecting the runs of an earlier process is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EarlierRuns {
+    /// There are some, and they are waited for.
+    Found,
+    /// How many are still to come.
+    Left(usize),
+    /// All of one submission have come.
+    Collected,
+}
+
+/// The executor of a program that has none.
+#[derive(Debug)]
+pub enum NoRemoteExecutor {}
+
+impl RemoteExecutor for NoRemoteExecutor {
+    type Error = Infallible;
+
+    fn capacity(&self) -> usize {
+        match *self {}
+    }
+
+    fn submit(&mut self, _: &mut Worker, _: Vec<(usize, PreparedRun)>) -> Result<(), Infallible> {
+        match *self {}
+    }
+
+    fn poll(&mut self, _: &mut Worker) -> Result<Vec<(usize, Run)>, Infallible> {
+        match *self {}
+    }
+
+    fn cancel(&mut self) -> Result<(), Infallible> {
+        match *self {}
+    }
+
+    fn pause(&self) -> Duration {
+        match *self {}
+    }
+
+    fn status(&self) -> RemoteStatus {
+        match *self {}
+    }
+
+    fn finish(&mut self, _: &mut Worker) -> Result<(), Infallible> {
+        match *self {}
+    }
 }
 
 /// A question whose answers outlive the process that asks it: whoever asks the same question after
@@ -88,6 +156,15 @@ pub trait RemoteSteps<P: LoopPlan, E> {
     /// The report of a step whose run has come back; `None` for a run without a result of its own,
     /// which the plan is not told of.
     fn report(&mut self, worker: &mut Worker, step: &P::Step, run: &Run) -> Option<P::Report>;
+
+    /// How many steps may be under way at once, of those that the executor can take. A plan whose
+    /// next steps depend on reports wants few.
+    fn limit(&self, _plan: &P, capacity: usize) -> usize {
+        capacity
+    }
+
+    /// The plan has taken the report of a step.
+    fn reported(&mut self, _worker: &mut Worker, _plan: &mut P, _step: &P::Step) {}
 
     /// Called while runs are under way.
     fn tick(&mut self, plan: &P, status: &RemoteStatus);
@@ -149,9 +226,10 @@ where
             executor.cancel()?;
         }
         let mut runs = Vec::new();
+        let limit = steps.limit(plan, executor.capacity());
         // Many small submissions cost more than waiting for a few runs.
-        if !stopping && under_way.len() * 2 <= executor.capacity() {
-            while under_way.len() < executor.capacity() {
+        if !stopping && under_way.len() * 2 <= limit {
+            while under_way.len() < limit {
                 let next = held.take().map_or_else(|| plan.next(Instant::now()), Next::Run);
                 let Next::Run(step) = next else { break };
                 runs.push((submitted, steps.prepare(plan, &step)?));
@@ -166,6 +244,7 @@ where
             let Some(step) = under_way.remove(&number) else { continue };
             if let Some(report) = steps.report(worker, &step, &run) {
                 plan.report(&step, report);
+                steps.reported(worker, plan, &step);
                 observer.reported(plan, &step);
             }
         }

@@ -2,9 +2,9 @@
 
 pub(super) mod agent;
 pub(super) mod crash;
-pub(super) mod feed;
+pub(super) mod agent_activity;
 pub(super) mod matrix;
-pub(super) mod steer;
+pub(super) mod control;
 
 use jiff::Timestamp;
 use retake_store::{Liveness, RunFilter, RunStatus, Store, StoredLoop};
@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::App;
-use super::trouble::Trouble;
+use super::error::RequestError;
 use retake_agent::workspace::Places;
 
 /// More runs at once than any machine has.
@@ -24,7 +24,7 @@ const PAUSED: &str = "paused";
 /// A loop in a list.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Summary {
+pub(super) struct LoopSummary {
     pub(super) id: LoopId,
     pub(super) kind: Kind,
     pub(super) plan: Value,
@@ -36,7 +36,7 @@ pub(super) struct Summary {
     pub(super) end_time: Option<Timestamp>,
 }
 
-impl Summary {
+impl LoopSummary {
     /// What it is about, in a few words.
     pub(super) fn title(&self) -> String {
         let text = |name: &str| self.plan.get(name).and_then(Value::as_str).unwrap_or_default();
@@ -55,7 +55,7 @@ impl Summary {
     }
 
     /// How it stands, and the class that goes with it.
-    pub(super) fn standing(&self) -> (&str, &'static str) {
+    pub(super) fn status(&self) -> (&str, &'static str) {
         match (&self.stop_reason, self.running) {
             (Some(reason), _) => match reason {
                 StopReason::Completed | StopReason::Clean => (reason.as_str(), "good"),
@@ -74,10 +74,10 @@ impl Summary {
 
 /// The loops of which a run is under way.
 #[derive(Clone, Debug, Default)]
-pub(super) struct AtWork(Vec<LoopId>);
+pub(super) struct RunningLoops(Vec<LoopId>);
 
-impl AtWork {
-    pub(super) fn look(store: &Store) -> Result<Self, Trouble> {
+impl RunningLoops {
+    pub(super) fn read(store: &Store) -> Result<Self, RequestError> {
         let filter = RunFilter { status: Some(RunStatus::Running), ..RunFilter::default() };
         let runs = store.list(&filter, None, MOST_RUNNING)?.runs;
         Ok(Self(runs.iter().map(|run| run.intent.loop_id()).collect()))
@@ -87,24 +87,24 @@ impl AtWork {
         &self,
         store: &Store,
         record: StoredLoop,
-        places: Option<&Places>,
-    ) -> Result<Summary, Trouble> {
+        workspaces: Option<&Places>,
+    ) -> Result<LoopSummary, RequestError> {
         let plan = serde_json::from_str(&record.plan).unwrap_or(Value::Null);
         // Between two runs a loop has none, but whoever works on it holds something.
         let held = || match record.kind {
-            Kind::Agent => steer::held(store, places, &record),
+            Kind::Agent => control::held(store, workspaces, &record),
             Kind::Matrix => matrix::held(store, &record),
             // Its checks are no runs.
             Kind::Crash => store.loop_liveness(record.id) != Liveness::Dead,
             Kind::Exec => false,
         };
-        let at_work = self.0.contains(&record.id);
-        let running = record.stop_reason.is_none() && (at_work || held());
+        let running_loops = self.0.contains(&record.id);
+        let running = record.stop_reason.is_none() && (running_loops || held());
         let paused = running
-            && !at_work
+            && !running_loops
             && record.kind == Kind::Agent
             && agent::is_paused(store, record.id)?;
-        Ok(Summary {
+        Ok(LoopSummary {
             id: record.id,
             kind: record.kind,
             plan,
@@ -120,18 +120,18 @@ impl AtWork {
 /// A loop with what its kind knows of it.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Whole {
+pub(super) struct LoopView {
     #[serde(flatten)]
-    pub(super) summary: Summary,
+    pub(super) summary: LoopSummary,
     /// The number of its last event.
     pub(super) last_event: u64,
     #[serde(flatten)]
-    pub(super) detail: Detail,
+    pub(super) detail: LoopDetail,
 }
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum Detail {
+pub(super) enum LoopDetail {
     Agent(agent::Agent),
     Matrix(Box<matrix::Matrix>),
     Crash(crash::Crash),
@@ -140,34 +140,34 @@ pub(super) enum Detail {
 
 /// What part of a loop is asked for.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct LoopQuery {
     pub(super) metric: Option<String>,
     pub(super) after: u64,
 }
 
-impl Whole {
-    pub(super) fn look(
+impl LoopView {
+    pub(super) fn read(
         store: &Store,
         id: LoopId,
-        places: Option<&Places>,
-        asked: &Asked,
-    ) -> Result<Self, Trouble> {
+        workspaces: Option<&Places>,
+        query: &LoopQuery,
+    ) -> Result<Self, RequestError> {
         let record = store.get_loop(id)?;
         let last_event = store.last_loop_entry(id)?;
-        let summary = AtWork::look(store)?.summary(store, record, places)?;
+        let summary = RunningLoops::look(store)?.summary(store, record, workspaces)?;
         let detail = match summary.kind {
-            Kind::Agent => Detail::Agent(agent::Agent::look(store, &summary)?),
-            Kind::Matrix => Detail::Matrix(Box::new(matrix::Matrix::look(store, &summary, asked)?)),
-            Kind::Crash => Detail::Crash(crash::Crash::look(store, &summary, asked)?),
-            Kind::Exec => Detail::Exec {},
+            Kind::Agent => LoopDetail::Agent(agent::Agent::look(store, &summary)?),
+            Kind::Matrix => LoopDetail::Matrix(Box::new(matrix::Matrix::look(store, &summary, asked)?)),
+            Kind::Crash => LoopDetail::Crash(crash::Crash::look(store, &summary, asked)?),
+            Kind::Exec => LoopDetail::Exec {},
         };
         Ok(Self { summary, last_event, detail })
     }
 }
 
 impl App {
-    pub(super) async fn whole(&self, id: LoopId, asked: Asked) -> Result<Whole, Trouble> {
-        let places = self.places.clone();
-        self.reader.look(move |store| Whole::look(store, id, places.as_ref(), &asked)).await
+    pub(super) async fn loop_view(&self, id: LoopId, query: LoopQuery) -> Result<LoopView, RequestError> {
+        let workspaces = self.workspaces.clone();
+        self.store.read(move |store| LoopView::look(store, id, workspaces.as_ref(), &query)).await
     }
 }
