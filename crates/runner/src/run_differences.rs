@@ -1,22 +1,19 @@
 //! In what two recorded runs differ: how they ended, how they were run, and their output.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Write};
+use std::fmt;
 use std::io::{self, BufReader, Read};
-use std::time::Duration;
 
 use retake_engine::quote;
 use retake_store::Store;
 use retake_types::{Limits, Run, RunId, Stream, text};
 use serde::{Serialize, Serializer};
-use similar::{ChangeTag, TextDiff};
 
 use crate::run_text;
+use crate::unified_diff::unified;
 
 /// Larger output is only compared, not shown line by line.
 const LARGE: u64 = 4 << 20;
-/// After this a diff need not be the shortest any more.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The output of a run cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -231,40 +228,9 @@ fn output_text(store: &Store, id: RunId, stream: Stream) -> Result<String, Outpu
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn unified(a: &str, b: &str) -> String {
-    let diff = TextDiff::configure().timeout(PATIENCE).diff_lines(a, b);
-    let mut text = String::new();
-    for hunk in diff.unified_diff().context_radius(3).iter_hunks() {
-        _ = writeln!(text, "{}", hunk.header());
-        for change in hunk.iter_changes() {
-            let sign = match change.tag() {
-                ChangeTag::Delete => '-',
-                ChangeTag::Insert => '+',
-                ChangeTag::Equal => ' ',
-            };
-            text.push(sign);
-            text.push_str(change.value().strip_suffix('\n').unwrap_or(change.value()));
-            text.push('\n');
-            if change.missing_newline() {
-                text.push_str("\\ No newline at end of file\n");
-            }
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_diff_is_unified_with_a_little_context() {
-        let a: String = (1..=20).map(|n| format!("line {n}\n")).collect();
-        let b = a.replace("line 10\n", "line ten\n");
-        let expected = "@@ -7,7 +7,7 @@\n line 7\n line 8\n line 9\n-line 10\n+line ten\n line 11\n line 12\n line 13\n";
-        assert_eq!(unified(&a, &b), expected);
-        assert_eq!(unified("a", "a\n"), "@@ -1 +1 @@\n-a\n\\ No newline at end of file\n+a\n");
-    }
 
     #[test]
     fn a_part_is_named_as_in_json() {

@@ -7,9 +7,10 @@ use std::io::Read;
 use jiff::Timestamp;
 use retake_agent::adapters::{Kind as Agent, Reader, Reading};
 use retake_agent::iteration::{Iteration, IterationStatus, key};
+use retake_agent::lock::Lock;
 use retake_agent::plan::{Spent, StopReason};
 use retake_agent::workspace::{Metadata, Workspace};
-use retake_store::{LoopRecord, Store};
+use retake_store::{Liveness, LoopRecording, Store, StoredLoop};
 use retake_types::{Kind, LoopId, RunId, Stream};
 use serde::{Deserialize, Serialize};
 
@@ -89,7 +90,7 @@ impl From<Spent> for Besides {
 /// One loop with its iterations, oldest first.
 #[derive(Clone, Debug)]
 pub struct Chapter {
-    pub record: LoopRecord,
+    pub record: StoredLoop,
     pub iterations: Vec<Iteration>,
     /// How often the gate refused since it last passed.
     pub refusals: u32,
@@ -121,7 +122,7 @@ pub fn read(
     Ok(chapters)
 }
 
-fn chapter(store: &Store, record: LoopRecord) -> retake_store::Result<Chapter> {
+fn chapter(store: &Store, record: StoredLoop) -> retake_store::Result<Chapter> {
     let mut chapter = Chapter {
         record,
         iterations: Vec::new(),
@@ -133,7 +134,7 @@ fn chapter(store: &Store, record: LoopRecord) -> retake_store::Result<Chapter> {
     };
     let mut after = 0;
     loop {
-        let events = store.events(chapter.record.id, after, PAGE)?;
+        let events = store.loop_entries(chapter.record.id, after, PAGE)?;
         let Some(last) = events.last() else { return Ok(chapter) };
         after = last.seq;
         for event in &events {
@@ -197,6 +198,16 @@ impl Chapter {
     }
 }
 
+/// Whether the runner of a workspace's loop lives. A loop that an earlier release recorded has no
+/// live file: there the holder of the workspace tells.
+pub(crate) fn is_alive(store: &Store, id: LoopId, workspace: &Workspace) -> bool {
+    match store.loop_liveness(id) {
+        Liveness::Alive => true,
+        Liveness::Dead => false,
+        Liveness::Unknown => Lock::holder(workspace).is_some(),
+    }
+}
+
 /// All iterations of all loops, oldest first.
 pub fn iterations(chapters: &[Chapter]) -> Vec<Iteration> {
     chapters.iter().flat_map(|chapter| chapter.iterations.iter().cloned()).collect()
@@ -213,7 +224,7 @@ pub fn give_up(
         return Ok(());
     };
     let mut chronicle = Chronicle::resume(store, last)?;
-    chronicle.end(Ok(store), StopReason::Interrupted.as_str());
+    chronicle.end(Ok(store), StopReason::Interrupted);
     Ok(())
 }
 
@@ -255,22 +266,22 @@ fn reread(store: &Store, agent: Agent, id: RunId) -> Option<Reading> {
 /// The loop that is being written. Trouble with the record is told once and never stops the loop.
 pub struct Chronicle {
     id: LoopId,
-    /// Whether the record has such a loop; events of none would belong to nobody.
-    recorded: bool,
+    /// `None` once it has ended, and where there is no such loop on the record.
+    recording: Option<LoopRecording>,
     told: bool,
 }
 
 impl Chronicle {
     pub fn begin(store: &mut Store, planned: &Planned) -> retake_store::Result<Self> {
         let plan = serde_json::to_string(planned).expect("plain data");
-        let record = LoopRecord::running(Kind::Agent, plan);
-        store.begin_loop(&record)?;
-        Ok(Self { id: record.id, recorded: true, told: false })
+        let recording = store.begin_loop(Kind::Agent, &plan)?;
+        Ok(Self { id: recording.id(), recording: Some(recording), told: false })
     }
 
     /// Goes on with a loop whose runner died, and marks what it left unfinished.
     pub fn resume(store: &mut Store, chapter: &mut Chapter) -> retake_store::Result<Self> {
-        let mut chronicle = Self { id: chapter.record.id, recorded: true, told: false };
+        let recording = store.adopt_loop(chapter.record.id)?;
+        let mut chronicle = Self { id: recording.id(), recording: Some(recording), told: false };
         let agent = chapter.planned().and_then(|planned| planned.agent.parse().ok());
         let agent = agent.unwrap_or_default();
         for iteration in &mut chapter.iterations {
@@ -294,7 +305,7 @@ impl Chronicle {
 
     /// What is no loop, or one whose record could not be opened.
     pub fn unrecorded() -> Self {
-        Self { id: LoopId::new(), recorded: false, told: true }
+        Self { id: LoopId::new(), recording: None, told: true }
     }
 
     pub fn id(&self) -> LoopId {
@@ -302,22 +313,14 @@ impl Chronicle {
     }
 
     pub fn add(&mut self, store: retake_store::Result<&mut Store>, entry: &Entry) {
-        if !self.recorded {
-            return;
-        }
-        let body = serde_json::to_string(entry).expect("plain data");
-        let added =
-            store.and_then(|store| store.append_events(self.id, &[(Timestamp::now(), body)]));
+        let Some(recording) = &mut self.recording else { return };
+        let added = store.and_then(|store| recording.append(store, &[entry]));
         self.tell(added.map(drop));
     }
 
-    pub fn end(&mut self, store: retake_store::Result<&mut Store>, reason: &str) {
-        if !self.recorded {
-            return;
-        }
-        let ended = store.and_then(|store| {
-            store.update_loop(self.id, "finished", Some((reason, Timestamp::now())))
-        });
+    pub fn end(&mut self, store: retake_store::Result<&mut Store>, reason: StopReason) {
+        let Some(recording) = self.recording.take() else { return };
+        let ended = store.and_then(|store| recording.finish(store, &reason.as_str().into()));
         self.tell(ended);
     }
 

@@ -320,7 +320,7 @@ impl Runner {
         self.log.note(&format!("STOPPED: {reason}"));
         self.log.flush();
         let Self { slot, chronicle, .. } = &mut self;
-        chronicle.end(slot.store(), reason.as_str());
+        chronicle.end(slot.store(), reason);
         // What cannot be removed is removed when the next loop begins.
         drop(self.mailbox.end());
         let most = if self.interrupted() { Duration::from_secs(2) } else { LAST_WORDS };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use retake_policy::RunMode;
 use retake_runner::{point_in_time, run_differences, run_text};
-use retake_store::{Error, Filter, Status, Store};
+use retake_store::{Error, RunFilter, RunStatus, Store};
 use retake_types::{Run, Stream, text};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -115,9 +115,9 @@ pub(super) async fn list(
 ) -> Result<ToolAnswer, ToolError> {
     let status = match list.status.as_deref() {
         None => None,
-        Some("running") => Some(Status::Running),
-        Some("ok") => Some(Status::Ok),
-        Some("failed") => Some(Status::Failed),
+        Some("running") => Some(RunStatus::Running),
+        Some("ok") => Some(RunStatus::Ok),
+        Some("failed") => Some(RunStatus::Failed),
         Some(other) => {
             return Err(ToolError::argument(format!(
                 "status takes running, ok or failed, not {other}"
@@ -127,7 +127,7 @@ pub(super) async fn list(
     let since = list.since.as_deref().map(point_in_time::parse).transpose();
     let since = since.map_err(|why| ToolError::argument(format!("since: {why}")))?;
     let at = |path: String| directory(&session.directory, Some(&path));
-    let filter = Filter {
+    let filter = RunFilter {
         status,
         command: list.command,
         cwd: list.cwd.map(at),
@@ -139,7 +139,7 @@ pub(super) async fn list(
         since,
         changed: list.changed.map(at),
         tests_failed: list.tests_failed,
-        ..Filter::default()
+        ..RunFilter::default()
     };
     let limit = limit(list.limit, USUAL, MOST)?;
     let page = session.read(move |store| Ok(store.list(&filter, None, limit)?)).await?;
