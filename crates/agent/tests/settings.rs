@@ -8,8 +8,9 @@ use retake_agent::adapters::Kind;
 use retake_agent::display::Level;
 use retake_agent::hooks::OnFailure;
 use retake_agent::plan::{Gate, Mode, OnLimit};
-use retake_agent::settings::{KEYS, Settings, SettingsError, Takes, Value};
+use retake_agent::settings::{Settings, SettingsError, Value};
 use retake_agent::workspace::Metadata;
+use retake_types::config::{KeyKind, agent_keys};
 
 fn read(given: &[(&str, Value)]) -> Result<Settings, SettingsError> {
     let given: BTreeMap<String, Value> =
@@ -133,19 +134,19 @@ fn what_an_agent_cannot_measure_is_refused() {
 /// Every key in the table is read: a bad value of its kind is an error that names it.
 #[test]
 fn no_key_is_ignored() {
-    for key in &KEYS {
+    for (path, key) in agent_keys() {
         let bad = match key.kind {
-            KeyKind::Text | KeyKind::Words if key.path == "notifyEvents" => words(&["nonsense"]),
+            KeyKind::Text | KeyKind::Words if path == "notifyEvents" => words(&["nonsense"]),
             KeyKind::Text => words(&["a"]),
             KeyKind::Words | KeyKind::Pairs => Value::from("x"),
             _ => Value::from("nonsense"),
         };
         // The general command and arguments stand in for Claude's own when given.
-        let mut given = vec![(key.path, bad)];
-        if matches!(key.path, "command" | "args") {
+        let mut given = vec![(path, bad)];
+        if matches!(path, "command" | "args") {
             given.push(("kind", "codex".into()));
         }
-        let error = read(&given).expect_err(key.path);
-        assert!(error.to_string().contains(key.path), "{error}");
+        let error = read(&given).expect_err(path);
+        assert!(error.to_string().contains(path), "{error}");
     }
 }

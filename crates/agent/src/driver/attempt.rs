@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use retake_agent::adapters::{Event, Kind, Reader, Reading};
-use retake_agent::display::{Display, Live, visible};
-use retake_agent::log::Log;
-use retake_agent::plan::{Plan, Spent, StopReason};
+use crate::adapters::{Event, Kind, Reader, Reading};
+use crate::display::{Display, Live, visible};
+use crate::log::Log;
+use crate::plan::{Plan, Spent, StopReason};
 use retake_effects::files::Changes;
 use retake_effects::test_results::TestOutputParser;
 use retake_engine::{Cancel, ProcessResult};
@@ -58,7 +58,7 @@ pub struct Witness<'a> {
     /// For an agent without an event stream: all that it prints.
     parser: Option<TestOutputParser>,
     tests: Option<TestResults>,
-    files: Option<Files>,
+    files: Option<FileWatch>,
     /// The workspace, relative to the project.
     own: Option<PathBuf>,
     /// Puts files and tests together for the record.
@@ -79,7 +79,7 @@ pub struct Watching<'a> {
     pub plan: &'a Plan,
     pub cancel: Cancel,
     pub parse_tests: bool,
-    pub files: Option<Files>,
+    pub files: Option<FileWatch>,
     pub own: Option<PathBuf>,
     pub judge: &'a Judge<'a>,
 }
@@ -213,9 +213,9 @@ impl Observer for Witness<'_> {
             self.follow(None);
         }
         if let Some(parser) = self.parser.take() {
-            self.tests = parser.finish(finished.outcome.exit_code(), Vec::new());
+            self.tests = parser.finish(result.outcome.exit_code(), Vec::new());
         }
-        let mut changes = self.files.as_mut().and_then(Files::changes);
+        let mut changes = self.files.as_mut().and_then(FileWatch::changes);
         if let Some(changes) = &mut changes {
             leave_out(changes, self.own.as_deref());
         }

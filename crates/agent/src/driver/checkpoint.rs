@@ -5,43 +5,45 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use retake_agent::checkpoint::{self, Change, Checkpoint, Commands, Git};
-use retake_agent::workspace::Name;
-use retake_engine::Launch;
+use crate::checkpoint::{self, Change, Checkpoint, Commands, Git};
+use crate::workspace::Name;
+use retake_engine::{Launch, Stdin};
+
+use retake_types::RefusalReason;
 
 use super::Runner;
-use retake_runner::worker::Slot;
+use retake_runner::worker::Worker;
 
 /// A large tree takes its time.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Runs git for one project.
 pub struct Keeping<'a> {
-    slot: &'a mut Slot,
+    worker: &'a mut Worker,
     project: &'a Path,
     index: PathBuf,
 }
 
 impl<'a> Keeping<'a> {
-    pub fn new(slot: &'a mut Slot, project: &'a Path, store: &Path) -> Self {
+    pub fn new(worker: &'a mut Worker, project: &'a Path, store: &Path) -> Self {
         let index = store.join(format!("checkpoint-{}.index", std::process::id()));
-        Self { slot, project, index }
+        Self { worker, project, index }
     }
 
     fn git(&mut self, make: impl Fn(&Commands<'_>) -> Git) -> Result<String, String> {
         let git = make(&Commands { project: self.project, index: &self.index });
         let mut request = Launch::new(git.argv.iter().map(std::ffi::OsString::from));
         request.timeout = Some(PATIENCE);
-        let input = git.stdin.as_deref().map(super::Input::of).transpose();
-        let input = input.map_err(|error| format!("git: {error}"))?;
-        if let Some(input) = &input {
-            request.stdin = input.stdin();
+        let input = git.stdin.as_deref().map(super::input).transpose();
+        if let Some(input) = input.map_err(|error| format!("git: {error}"))? {
+            request.stdin = Stdin::Given(input);
         }
         for (name, value) in git.env {
             request.environment.retain(|(known, _)| known != name);
             request.environment.push((name.into(), value.into()));
         }
-        let (outcome, output) = self.slot.quietly(request)?;
+        let (outcome, output) =
+            self.worker.run_helper(request).map_err(|reasons| RefusalReason::listed(&reasons))?;
         let [stdout, stderr] = output.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         if outcome.success() {
             return Ok(stdout);
@@ -139,8 +141,8 @@ impl Drop for Keeping<'_> {
 impl Runner {
     pub(super) fn checkpoint(&mut self, number: u32) {
         let name = self.workspace.name().clone();
-        let store = self.place.store.clone();
-        let kept = Keeping::new(&mut self.slot, &self.project, &store).keep(&name, number);
+        let store = self.worker.context().project.store.clone();
+        let kept = Keeping::new(&mut self.worker, &self.project, &store).keep(&name, number);
         if let Err(error) = kept {
             self.screen.trouble(&format!("no checkpoint of iteration {number}: {error}"));
         }

@@ -4,11 +4,11 @@
 use retake_runner::terminal;
 use std::io::Read;
 
+use crate::adapters::{Kind as Agent, Reader, Reading};
+use crate::iteration::{Iteration, IterationStatus, key};
+use crate::plan::{Spent, StopReason};
+use crate::workspace::{Metadata, Workspace};
 use jiff::Timestamp;
-use retake_agent::adapters::{Kind as Agent, Reader, Reading};
-use retake_agent::iteration::{Iteration, IterationStatus, key};
-use retake_agent::plan::{Spent, StopReason};
-use retake_agent::workspace::{Metadata, Workspace};
 use retake_store::{LoopRecord, Store};
 use retake_types::{Kind, LoopId, RunId, Stream};
 use serde::{Deserialize, Serialize};

@@ -4,17 +4,18 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use crate::adapters::{Launch, Reader, Verdict};
+use crate::notify::Notification;
+use crate::plan::{Ending, Spent, Step};
+use crate::prompt::{Facts, Purpose};
+use crate::report::{Judgement, Report};
+use crate::workspace::VerificationState;
 use jiff::Timestamp;
-use retake_agent::adapters::{Launch, Reader, Verdict};
-use retake_agent::notify::Notification;
-use retake_agent::plan::{Ending, Spent, Step};
-use retake_agent::prompt::{Facts, Purpose};
-use retake_agent::report::{Judgement, Report};
-use retake_agent::workspace::VerificationState;
 use retake_types::Stream;
+use retake_types::request::CommandRequest;
 
 use super::chronicle::Entry;
-use super::{Input, Runner};
+use super::{Runner, input};
 use retake_runner::run::Observer;
 
 /// How much of what the gate says goes into the next prompt.
@@ -178,12 +179,11 @@ impl Runner {
         number: u32,
         deadline: Option<Instant>,
     ) -> Option<String> {
-        let mut spec = self.shell(command);
-        spec.timeout = Some(within(self.settings.verification.timeout, deadline));
-        spec.iteration = number.into();
-        spec.labels.insert("verify".into(), number.to_string());
-        spec.inline_bytes = SAID;
-        match self.execute(spec, &mut ()) {
+        let mut request = self.request(CommandRequest::shell(command));
+        request.set_timeout(Some(within(self.settings.verification.timeout, deadline)));
+        request.position.iteration = number.into();
+        request.label("verify", number.to_string());
+        match self.execute(request, None, SAID, &mut ()) {
             Ok(done) if done.outcome.success() => None,
             Ok(done) => {
                 let mut text = format!("$ {command}\n");
@@ -247,17 +247,16 @@ impl Runner {
         };
         let invocation = launch.invocation().ok_or("a custom agent needs agent.command")?;
         let shown = format!("{} ({} of {})", settings.kind, word(purpose), self.workspace.name());
-        let arguments = invocation.argv.iter().map(std::ffi::OsString::from).collect();
-        let input = Input::of(&invocation.stdin).map_err(|error| error.to_string())?;
-        let mut spec = self.spec(shown, arguments);
-        spec.stdin = input.stdin();
-        spec.timeout = Some(within(self.settings.verification.timeout, deadline));
-        spec.labels.insert(word(purpose).into(), self.plan.number().to_string());
+        let command = CommandRequest::arguments(shown, invocation.argv);
+        let input = input(&invocation.stdin).map_err(|error| error.to_string())?;
+        let mut request = self.request(command);
+        request.set_timeout(Some(within(self.settings.verification.timeout, deadline)));
+        request.label(word(purpose), self.plan.number().to_string());
         let number = self.plan.number();
         // Known from now on, so that a runner's death does not lose what the run cost.
-        self.add(&Entry::Verifying { number, run_id: Some(spec.id.to_string()) });
+        self.add(&Entry::Verifying { number, run_id: Some(request.id.to_string()) });
         let mut meter = Meter(Reader::new(self.settings.kind));
-        let done = self.execute(spec, &mut meter)?;
+        let done = self.execute(request, Some(input), 0, &mut meter)?;
         meter.0.finish(&mut |_| {});
         let reading = meter.0.reading();
         self.plan.charge(reading.spent());
@@ -267,7 +266,7 @@ impl Runner {
             // What it may have written is not what it would have said.
             return Ok(Reply::Postponed { ending: verdict.ending(), why: why.to_owned() });
         }
-        match retake_agent::files::read(path, 1 << 20) {
+        match crate::files::read(path, 1 << 20) {
             Ok(bytes) => Ok(Reply::Written(String::from_utf8_lossy(&bytes).into_owned())),
             Err(error) => {
                 let how = retake_runner::run_text::outcome(&done.run).0;

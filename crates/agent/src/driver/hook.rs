@@ -1,8 +1,9 @@
 //! What runs before and after an iteration: once each, however often the agent is tried between.
 
-use retake_agent::hooks::{self, Effect, Hook, When};
-use retake_agent::iteration::{Iteration, IterationStatus};
+use crate::hooks::{self, Effect, Hook, When};
+use crate::iteration::{Iteration, IterationStatus};
 use retake_types::Outcome;
+use retake_types::request::CommandRequest;
 
 use super::Runner;
 use super::chronicle::Entry;
@@ -47,20 +48,20 @@ impl Runner {
         ended: Option<IterationStatus>,
     ) -> Effect {
         let word = if when == When::Pre { "pre" } else { "post" };
-        let mut spec = self.shell(&hook.run);
-        spec.timeout = Some(hook.timeout);
+        let mut request = self.request(CommandRequest::shell(&hook.run));
+        request.set_timeout(Some(hook.timeout));
         // What tidies up may do so after the loop's time is spent; what prepares may not.
         if let (When::Pre, Some(left)) = (when, self.plan.time_left(self.now())) {
-            spec.timeout = Some(hook.timeout.min(left).max(std::time::Duration::from_millis(1)));
+            let most = hook.timeout.min(left).max(std::time::Duration::from_millis(1));
+            request.set_timeout(Some(most));
         }
-        spec.iteration = iteration.number.into();
-        spec.labels.insert("hook".into(), word.into());
-        spec.inline_bytes = CARRIED;
+        request.position.iteration = iteration.number.into();
+        request.label("hook", word);
         let (name, dir) = (self.workspace.name().clone(), self.workspace.dir().to_owned());
         for (name, value) in hooks::variables(iteration, ended, name.as_str(), &dir) {
-            spec.set.push((name.into(), value.into()));
+            request.environment.set(name, value);
         }
-        let outcome = match self.execute(spec, &mut ()) {
+        let outcome = match self.execute(request, None, CARRIED, &mut ()) {
             Ok(done) => {
                 for bytes in &done.output {
                     let text = String::from_utf8_lossy(bytes).into_owned();

@@ -5,35 +5,36 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::adapters::{Launch, Verdict};
+use crate::display::Live;
+use crate::hooks::{Effect, When};
+use crate::iteration::{Iteration, IterationResult, IterationStatus, TestResults, key};
+use crate::messages;
+use crate::notify::Notification;
+use crate::plan::{Ending, Report, Spent, StopReason};
+use crate::prompt::{Facts, Purpose};
+use crate::status::{Completion, Marks, Source};
 use jiff::Timestamp;
-use retake_agent::adapters::{Launch, Verdict};
-use retake_agent::display::Live;
-use retake_agent::hooks::{Effect, When};
-use retake_agent::iteration::{Iteration, IterationResult, IterationStatus, TestResults, key};
-use retake_agent::messages;
-use retake_agent::notify::Notification;
-use retake_agent::plan::{Ending, Report, Spent, StopReason};
-use retake_agent::prompt::{Facts, Purpose};
-use retake_agent::status::{Completion, Marks, Source};
 use retake_effects::files::Changes;
 use retake_effects::progress_detection::{self, PastResults};
 use retake_effects::{agent_summary, observations};
 use retake_engine::PARENT_VARIABLE;
+use retake_runner::run::OutputUse;
+use retake_types::request::CommandRequest;
 use retake_types::{Effects, RunId};
 
 use super::attempt::{Cut, Seen, Watching, Witness};
 use super::chronicle::Entry;
-use super::{Input, Runner};
-use retake_runner::run::Done;
-use retake_runner::effects_watch::Files;
-
+use super::{Runner, ServerOffer, input};
+use retake_runner::effects_watch::FileWatch;
+use retake_runner::run::FinishedRun;
 
 /// How much of an iteration's output its history carries; the whole is in the record.
 pub(super) const CARRIED: u64 = 16 * 1024;
 
 /// What an attempt came to, before it is known what that means.
 struct Attempted {
-    done: Done,
+    done: FinishedRun,
     seen: Seen,
     verdict: Verdict,
     /// The status files before it began.
@@ -120,18 +121,18 @@ impl Runner {
     }
 
     /// retake's own server for the agent's commands, if it is to be offered.
-    fn offer(&self, id: RunId, number: u32) -> Result<retake_mcp::Offer, String> {
-        if !self.config.truth("agent.mcp") || self.options.dry_run {
-            return Ok(retake_mcp::Offer::default());
-        }
+    fn offer(&self, id: RunId, number: u32) -> Result<ServerOffer, String> {
+        let Some(offer) = self.offer.as_deref().filter(|_| !self.options.dry_run) else {
+            return Ok(ServerOffer::default());
+        };
+        let store = &self.worker.context().project.store;
         let ids = [
             (PARENT_VARIABLE, id.to_string()),
-            ("RETAKE_STORE", self.place.store.to_string_lossy().into_owned()),
+            ("RETAKE_STORE", store.to_string_lossy().into_owned()),
             ("RETAKE_TASK_ID", self.workspace.name().to_string()),
             ("RETAKE_STEP_ID", number.to_string()),
         ];
-        retake_mcp::offer(self.settings.kind, &self.place.store, &ids)
-            .map_err(|error| format!("agent.mcp: {error}"))
+        offer(self.settings.kind, &ids).map_err(|error| format!("agent.mcp: {error}"))
     }
 
     fn attempt(
@@ -145,7 +146,7 @@ impl Runner {
         let before = Marks::take(&self.workspace);
         let settings = &self.settings;
         let offer = self.offer(id, number)?;
-        let args = [&settings.args[..], &offer.args].concat();
+        let args = [&settings.args[..], &offer.arguments].concat();
         let launch = Launch {
             kind: settings.kind,
             command: settings.command.as_deref(),
@@ -156,25 +157,25 @@ impl Runner {
             max_cost_usd: max_cost_usd.filter(|_| settings.kind.capabilities().cost_cap),
         };
         let invocation = launch.invocation().ok_or("a custom agent needs agent.command")?;
-        let mut arguments: Vec<std::ffi::OsString> =
-            invocation.argv.iter().map(std::ffi::OsString::from).collect();
         let shown = format!("{} (iteration {number} of {})", settings.kind, self.workspace.name());
-        if self.options.dry_run {
-            arguments = super::mock::arguments(&invocation.argv)?;
+        let command = if self.options.dry_run {
+            CommandRequest::arguments(shown, super::mock::arguments(&invocation.argv)?)
+        } else {
+            CommandRequest::arguments(shown, invocation.argv)
+        };
+        let input = input(&invocation.stdin).map_err(|error| error.to_string())?;
+        let mut request = self.request(command);
+        request.id = id;
+        request.set_timeout(Some(timeout.max(Duration::from_millis(1))));
+        request.position.iteration = number.into();
+        request.environment.set("RETAKE_ITERATION", number.to_string());
+        request.environment.set("RETAKE_TASK_ID", self.workspace.name().as_str());
+        for (name, value) in offer.variables {
+            request.environment.set(name, value);
         }
-        let input = Input::of(&invocation.stdin).map_err(|error| error.to_string())?;
-        let mut spec = self.spec(shown, arguments);
-        spec.id = id;
-        spec.stdin = input.stdin();
-        spec.timeout = Some(timeout.max(Duration::from_millis(1)));
-        spec.iteration = number.into();
-        spec.inline_bytes = CARRIED;
-        spec.set.push(("RETAKE_ITERATION".into(), number.to_string().into()));
-        spec.set.push(("RETAKE_TASK_ID".into(), self.workspace.name().as_str().into()));
-        spec.set.extend(offer.set);
 
         let track = settings.iteration.track_file_changes;
-        let files = track.then(|| Files::begin(&self.project, false, &self.place, &self.config));
+        let files = track.then(|| FileWatch::begin(&self.project, false, self.worker.context()));
         let mut history = PastResults::new();
         for iteration in &self.history {
             if let Some(tests) = iteration.result.as_ref().and_then(|r| r.test_results.as_ref()) {
@@ -186,7 +187,7 @@ impl Runner {
             let summary = agent_summary::extract(said);
             Effects::from(observations(changes, tests.cloned(), progress, summary))
         };
-        let job = spec.ready(&self.config, &self.place.store)?;
+        let prepared = self.prepare(request, Some(input))?;
         let live = Live {
             iteration: number,
             // Numbers go on over invocations, and the limit is this one's.
@@ -196,7 +197,7 @@ impl Runner {
                 .remaining,
             cost_usd: Some(self.plan.spent().cost_usd).filter(|cost| *cost > 0.0),
         };
-        let cancel = self.slot.cancel().clone();
+        let cancel = self.worker.cancel().clone();
         let mut witness = Witness::new(Watching {
             kind: settings.kind,
             screen: &self.screen,
@@ -209,7 +210,7 @@ impl Runner {
             judge: &judge,
         });
         let ticker = witness.tick(live, settings.result_grace, Arc::clone(&self.screen));
-        let ran = self.slot.run(job, true, &mut witness);
+        let ran = self.worker.run(prepared, OutputUse::excerpt(CARRIED), &mut witness);
         drop(ticker);
         self.screen.clear();
         let seen = witness.finish();
@@ -217,7 +218,7 @@ impl Runner {
             // It was us who ended this one; the next must not be ended for it.
             cancel.reset();
         }
-        let done = ran.map_err(|unrecorded| unrecorded.problem)?;
+        let done = ran.map_err(|unrecorded| unrecorded.to_string())?;
         let verdict = match seen.cut {
             Some(Cut::Budget(_)) => Verdict::OverCost,
             _ => seen.reading.verdict(self.settings.kind, &done.outcome),
@@ -287,13 +288,13 @@ impl Runner {
     }
 
     /// Fills in what was seen of the agent.
-    fn describe(&self, iteration: &mut Iteration, done: &Done, seen: &Seen) {
+    fn describe(&self, iteration: &mut Iteration, done: &FinishedRun, seen: &Seen) {
         let ending = done.run.ending.as_ref();
         let effects = ending.and_then(|ending| ending.effects.as_ref());
         let observed = effects.and_then(Effects::observations);
         let paths = |paths: &[String]| paths.iter().map(std::path::PathBuf::from).collect();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let status = retake_agent::status::Status::read(&self.workspace.status_path()).ok();
+        let status = crate::status::Status::read(&self.workspace.status_path()).ok();
         let result = IterationResult {
             exit_code: ending.and_then(|e| e.exit_code).unwrap_or(125),
             stdout: text(&done.output[0]),

@@ -10,8 +10,6 @@ use std::path::Path;
 use jiff::Timestamp;
 use serde_json::json;
 
-use retake::Exit;
-
 const LOG: &str = "/tmp/mock-claude.log";
 /// After this many iterations a dry run is complete.
 const STEPS: u64 = 3;
@@ -27,18 +25,8 @@ pub fn arguments(argv: &[String]) -> Result<Vec<OsString>, String> {
         .collect())
 }
 
-/// What the hidden subcommand does.
-pub fn play(argv: &[String]) -> Exit {
-    match act(argv) {
-        Ok(()) => Exit::OK,
-        Err(error) => {
-            terminal::say(&format!("the mock agent failed: {error}"));
-            Exit::FAILED
-        }
-    }
-}
-
-fn act(argv: &[String]) -> std::io::Result<()> {
+/// What stands for the agent does: reads the prompt, writes the status and its events.
+pub fn play(argv: &[String]) -> std::io::Result<()> {
     let mut prompt = String::new();
     std::io::stdin().lock().read_to_string(&mut prompt)?;
     // It may be another user's, and a link is not followed; the dry run does not depend on it.
@@ -61,7 +49,7 @@ fn act(argv: &[String]) -> std::io::Result<()> {
             "lastUpdated": Timestamp::now().to_string(),
         });
         let path = Path::new(&workspace).join(".status.json");
-        retake_agent::files::replace(&path, format!("{status:#}\n").as_bytes())?;
+        crate::files::replace(&path, format!("{status:#}\n").as_bytes())?;
     }
     say(json!({
         "type": "result", "subtype": "success", "is_error": false, "result": text,
@@ -71,9 +59,8 @@ fn act(argv: &[String]) -> std::io::Result<()> {
 
 /// How far the dry run is, told by the status it wrote last.
 fn step() -> u64 {
-    let last = variable("RETAKE_WORKSPACE_PATH").and_then(|dir| {
-        retake_agent::status::Status::read(&Path::new(&dir).join(".status.json")).ok()
-    });
+    let last = variable("RETAKE_WORKSPACE_PATH")
+        .and_then(|dir| crate::status::Status::read(&Path::new(&dir).join(".status.json")).ok());
     match last.and_then(|status| status.progress) {
         Some(progress) if progress.completed < STEPS && progress.total == STEPS => {
             progress.completed + 1

@@ -20,29 +20,29 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::clock::Clock;
+use crate::control::Mailbox;
+use crate::display;
+use crate::iteration::{Iteration, TestResults};
+use crate::log::{Head, Log};
+use crate::messages;
+use crate::notify::{Notification, Sender};
+use crate::plan::{Now, Plan, Requests, Step, StopReason, Why};
+use crate::prompt::{Facts, Purpose, Templates};
+use crate::settings::Settings;
+use crate::status::Marks;
+use crate::watch::StatusWatch;
+use crate::workspace::{Metadata, Workspace, WorkspaceStatus};
 use jiff::Timestamp;
-use retake_agent::clock::Clock;
-use retake_agent::control::Mailbox;
-use retake_agent::display;
-use retake_agent::iteration::{Iteration, TestResults};
-use retake_agent::log::{Head, Log};
-use retake_agent::messages;
-use retake_agent::notify::{Notification, Sender};
-use retake_agent::plan::{Now, Plan, Requests, Step, StopReason, Why};
-use retake_agent::prompt::{Facts, Purpose, Templates};
-use retake_agent::settings::Settings;
-use retake_agent::status::Marks;
-use retake_agent::watch::StatusWatch;
-use retake_agent::workspace::{Metadata, Workspace, WorkspaceStatus};
-use retake_engine::Stdin;
+use retake_engine::Input;
 use retake_store::redact::Redactor;
-use retake_types::Kind as LoopKind;
+use retake_types::request::{CommandRequest, LoopPosition, StdinSource};
+use retake_types::{Kind as LoopKind, RunRequest};
 
-use retake_runner::config::Config;
-use retake_runner::prepare::Spec;
-use retake_runner::project::Place;
+use retake_runner::prepare::{PreparedRun, Provided};
+use retake_runner::run::OutputUse;
 use retake_runner::signals;
-use retake_runner::worker::Slot;
+use retake_runner::worker::Worker;
 
 use chronicle::{Chronicle, Entry};
 use screen::Screen;
@@ -63,10 +63,10 @@ pub struct Options {
 
 /// Everything a loop works with.
 pub struct Runner {
-    pub slot: Slot,
-    pub config: Config,
-    pub place: Place,
+    pub worker: Worker,
     pub project: PathBuf,
+    /// Makes retake's MCP server known to the agent, where it is to be offered.
+    pub offer: Option<Box<OfferServer>>,
     pub workspace: Workspace,
     pub metadata: Metadata,
     pub settings: Settings,
@@ -93,9 +93,19 @@ pub struct Runner {
     pub begun: Instant,
     pub numbers: Arc<std::sync::atomic::AtomicU32>,
     /// Held as long as we work on it.
-    #[expect(dead_code, reason = "its drop is its use")]
-    pub lock: retake_agent::lock::Lock,
+    pub lock: crate::lock::Lock,
 }
+
+/// What an agent is given so that it can use a server: arguments and variables.
+#[derive(Clone, Debug, Default)]
+pub struct ServerOffer {
+    pub arguments: Vec<String>,
+    pub variables: Vec<(OsString, OsString)>,
+}
+
+/// Offers a server to an agent of a kind; the variables tell the server whose commands it runs.
+pub type OfferServer =
+    dyn Fn(crate::adapters::Kind, &[(&str, String)]) -> std::io::Result<ServerOffer>;
 
 impl Runner {
     /// Runs the loop to its end.
@@ -178,7 +188,7 @@ impl Runner {
         &self,
         purpose: Purpose,
         facts: Option<Facts<'_>>,
-    ) -> Result<String, retake_agent::prompt::PromptError> {
+    ) -> Result<String, crate::prompt::PromptError> {
         let facts = facts.unwrap_or_else(|| self.facts());
         self.templates.render(purpose, &facts)
     }
@@ -197,8 +207,8 @@ impl Runner {
     }
 
     pub fn add(&mut self, entry: &Entry) {
-        let Self { slot, chronicle, .. } = self;
-        chronicle.add(slot.store(), entry);
+        let Self { worker, chronicle, .. } = self;
+        chronicle.add(worker.store(), entry);
     }
 
     /// The text without secrets.
@@ -314,18 +324,18 @@ impl Runner {
         }
         if matches!(reason, StopReason::Completed | StopReason::Stagnation) {
             let how = if reason == StopReason::Completed { "completed" } else { "stagnation" };
-            let status = retake_agent::status::Status::read(&self.workspace.status_path()).ok();
+            let status = crate::status::Status::read(&self.workspace.status_path()).ok();
             self.notify(Notification::completion(name.as_str(), here, how, status.as_ref()));
         }
         self.log.note(&format!("STOPPED: {reason}"));
         self.log.flush();
-        let Self { slot, chronicle, .. } = &mut self;
-        chronicle.end(slot.store(), reason.as_str());
+        let Self { worker, chronicle, .. } = &mut self;
+        chronicle.end(worker.store(), reason.as_str());
         // What cannot be removed is removed when the next loop begins.
         drop(self.mailbox.end());
         let most = if self.interrupted() { Duration::from_secs(2) } else { LAST_WORDS };
         // All is written down: from here on a signal simply ends us.
-        let ended = self.slot.end();
+        let ended = self.worker.end();
         if let Some(sender) = self.sender.take().and_then(|s| Arc::try_unwrap(s).ok())
             && let Ok(sender) = sender.into_inner()
         {
@@ -352,72 +362,59 @@ impl Runner {
     }
 
     /// A run of this loop, to be filled in.
-    pub fn spec(&self, shown: String, arguments: Vec<OsString>) -> Spec {
-        let mut spec = Spec::new(LoopKind::Agent, shown, self.project.clone());
-        spec.arguments = arguments;
-        spec.loop_id = self.chronicle.id();
-        spec.labels.insert("workspace".to_owned(), self.workspace.name().to_string());
-        spec.grace = Some(GRACE);
-        spec.set = self
-            .settings
-            .iteration
-            .env_vars
-            .iter()
-            .map(|(name, value)| (name.into(), value.into()))
-            .collect();
-        for (name, value) in [
-            ("RETAKE_WORKSPACE", OsString::from(self.workspace.name().as_str())),
-            ("RETAKE_WORKSPACE_PATH", self.workspace.dir().into()),
-        ] {
-            spec.set.push((name.into(), value));
+    pub fn request(&self, command: CommandRequest) -> RunRequest {
+        let position =
+            LoopPosition { kind: LoopKind::Agent, id: self.chronicle.id(), iteration: 0 };
+        let mut request = RunRequest::new(position, command, self.project.clone());
+        request.label("workspace", self.workspace.name().to_string());
+        request.set_grace(Some(GRACE));
+        for (name, value) in &self.settings.iteration.env_vars {
+            request.environment.set(name.as_str(), value.as_str());
         }
-        spec
+        request.environment.set("RETAKE_WORKSPACE", self.workspace.name().as_str());
+        request.environment.set("RETAKE_WORKSPACE_PATH", self.workspace.dir().to_owned());
+        request
     }
 
-    /// A command line of the user's, through the shell.
-    pub fn shell(&self, line: &str) -> Spec {
-        let arguments = ["/bin/sh", "-c", line].map(OsString::from).to_vec();
-        let mut spec = self.spec(line.to_owned(), arguments);
-        spec.shell = true;
-        spec
+    /// Checks a request of this loop; `input` is what the command reads.
+    pub fn prepare(
+        &self,
+        mut request: RunRequest,
+        input: Option<Input>,
+    ) -> Result<PreparedRun, String> {
+        if input.is_some() {
+            request.stdin = StdinSource::Provided;
+        }
+        let provided = Provided { input, reasons: Vec::new() };
+        PreparedRun::with(request, self.worker.context(), provided)
+            .map_err(|refused| refused.listed())
     }
 
-    /// Runs something of this loop on the record.
+    /// Runs something of this loop on the record; `carried` bytes of each stream come back.
     pub fn execute(
         &mut self,
-        spec: Spec,
+        request: RunRequest,
+        input: Option<Input>,
+        carried: u64,
         observer: &mut dyn retake_runner::run::Observer,
-    ) -> Result<retake_runner::run::Done, String> {
-        let job = spec.ready(&self.config, &self.place.store)?;
-        self.slot.run(job, true, observer).map_err(|unrecorded| unrecorded.problem)
+    ) -> Result<retake_runner::run::FinishedRun, String> {
+        let prepared = self.prepare(request, input)?;
+        self.worker
+            .run(prepared, OutputUse::excerpt(carried), observer)
+            .map_err(|unrecorded| unrecorded.to_string())
     }
 }
 
 /// Gives a text to a child's standard input without a file that anyone else could read.
-pub struct Input {
-    file: std::fs::File,
-}
-
-impl Input {
-    pub fn of(text: &str) -> std::io::Result<Self> {
-        use std::io::Write;
-        use std::os::fd::{FromRawFd, OwnedFd};
-        // SAFETY: a C string that lives through the call; the descriptor is checked, then owned.
-        let fd = unsafe { libc::memfd_create(c"prompt".as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        // SAFETY: just made, ours alone.
-        let mut file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
-        file.write_all(text.as_bytes())?;
-        Ok(Self { file })
-    }
-
-    pub fn stdin(&self) -> Stdin {
-        use std::os::fd::AsRawFd;
-        // Opened anew by its path, so that it is read from its beginning each time.
-        Stdin::File(PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd())))
-    }
+pub fn input(text: &str) -> std::io::Result<Input> {
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    let fd = rustix::fs::memfd_create("prompt", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let mut file = std::fs::File::from(fd);
+    file.write_all(text.as_bytes())?;
+    // Opened anew, it is read from its beginning and cannot be written.
+    let read_only = std::fs::File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    Ok(Input::new(read_only.into()))
 }
 
 /// Why a loop ended, for people.
