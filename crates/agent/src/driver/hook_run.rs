@@ -1,84 +1,93 @@
-//! What runs before and after an iteration: once each, however often the agent is tried between.
+//! Runs the commands before and after an iteration: once each, however often the agent is tried
+//! in between.
 
-use crate::hooks::{self, Effect, Hook, When};
-use crate::iteration::{Iteration, IterationStatus};
-use retake_types::Outcome;
+use std::time::Duration;
+
+use retake_types::loop_record::agent::{AgentEntry, HookTime, Iteration, IterationStatus};
 use retake_types::request::CommandRequest;
+use retake_types::{Outcome, StartFailure};
 
-use super::Runner;
-use super::chronicle::Entry;
-use super::iterate::CARRIED;
+use crate::hooks::{self, Effect, Hook};
 
-impl Runner {
-    /// Runs a hook of an iteration that is on the record.
-    pub(super) fn hook(
+use super::AgentLoop;
+use super::event::AgentEvent;
+use super::iteration::CARRIED;
+use super::steered_plan::SteeredPlan;
+
+impl AgentLoop {
+    /// Runs a hook of an iteration that is on the record. A hook before an iteration ends with the
+    /// loop's time; `ended` is what the iteration counts as after it.
+    pub(super) fn run_hook_of(
         &mut self,
-        when: When,
+        plan: &SteeredPlan,
+        when: HookTime,
         iteration: &mut Iteration,
         ended: Option<IterationStatus>,
     ) -> Effect {
+        let settings = &self.session.task.settings;
         let (hook, status) = match when {
-            When::Pre => (self.settings.pre_hook.clone(), IterationStatus::PreHooks),
-            When::Post => (self.settings.post_hook.clone(), IterationStatus::PostHooks),
+            HookTime::Pre => (settings.pre_hook.clone(), IterationStatus::PreHooks),
+            HookTime::Post => (settings.post_hook.clone(), IterationStatus::PostHooks),
         };
         let Some(hook) = hook else { return Effect::GoOn };
         iteration.status = status;
-        self.add(&Entry::Iteration { iteration: Box::new(iteration.clone()) });
-        self.run_hook(when, &hook, iteration, ended)
+        self.record(&AgentEntry::Iteration { iteration: Box::new(iteration.clone()) });
+        let left = match when {
+            HookTime::Pre => plan.time_left(plan.now()),
+            // What cleans up may do so after the loop's time is spent.
+            HookTime::Post => None,
+        };
+        self.run_hook(when, &hook, left, iteration, ended)
     }
 
-    /// The loop ends while an iteration waits to be tried again: what its first hook began, its
-    /// last one ends.
-    pub(super) fn settle_hooks(&mut self) {
-        let (Some(iteration), Some(hook)) = (self.owed.take(), self.settings.post_hook.clone())
-        else {
-            return;
-        };
-        if !self.interrupted() {
+    /// The loop ends while an iteration waits to be tried again: its pre hook ran, so its post hook
+    /// runs as well.
+    pub(super) fn run_pending_post_hook(&mut self) {
+        let hook = self.session.task.settings.post_hook.clone();
+        let (Some(iteration), Some(hook)) = (self.state.postponed.take(), hook) else { return };
+        if !self.session.is_interrupted() {
             let ended = Some(IterationStatus::Interrupted);
-            self.run_hook(When::Post, &hook, &iteration, ended);
+            self.run_hook(HookTime::Post, &hook, None, &iteration, ended);
         }
     }
 
     fn run_hook(
         &mut self,
-        when: When,
+        when: HookTime,
         hook: &Hook,
+        left: Option<Duration>,
         iteration: &Iteration,
         ended: Option<IterationStatus>,
     ) -> Effect {
-        let word = if when == When::Pre { "pre" } else { "post" };
-        let mut request = self.request(CommandRequest::shell(&hook.run));
-        request.set_timeout(Some(hook.timeout));
-        // What tidies up may do so after the loop's time is spent; what prepares may not.
-        if let (When::Pre, Some(left)) = (when, self.plan.time_left(self.now())) {
-            let most = hook.timeout.min(left).max(std::time::Duration::from_millis(1));
-            request.set_timeout(Some(most));
-        }
+        let session = &mut self.session;
+        let mut request = session.request(CommandRequest::shell(&hook.run));
+        let timeout = left.map_or(hook.timeout, |left| hook.timeout.min(left));
+        request.set_timeout(Some(timeout.max(Duration::from_millis(1))));
         request.position.iteration = iteration.number.into();
-        request.label("hook", word);
-        let (name, dir) = (self.workspace.name().clone(), self.workspace.dir().to_owned());
-        for (name, value) in hooks::variables(iteration, ended, name.as_str(), &dir) {
+        request.label("hook", when.as_str());
+        let workspace = &session.task.workspace;
+        let variables =
+            hooks::variables(iteration, ended, workspace.name().as_str(), workspace.dir());
+        for (name, value) in variables {
             request.environment.set(name, value);
         }
-        let outcome = match self.execute(request, None, CARRIED, &mut ()) {
-            Ok(done) => {
-                for bytes in &done.output {
+        let outcome = match session.execute(request, None, CARRIED, &mut ()) {
+            Ok(finished) => {
+                for bytes in &finished.output {
                     let text = String::from_utf8_lossy(bytes).into_owned();
                     self.log.output(&text);
-                    self.screen.detail(&text);
+                    self.session.display.detail(&text);
                 }
-                done.outcome
+                finished.outcome
             }
             Err(error) => {
-                self.screen.trouble(&error);
-                Outcome::NotStarted(retake_types::StartFailure::Refused(vec![error]))
+                session.display.event(AgentEvent::HookNotRun(&error));
+                Outcome::NotStarted(StartFailure::Refused(vec![error.to_string()]))
             }
         };
-        if !outcome.success() && !self.interrupted() {
-            let words = format!("The {word} hook failed: {}", hook.run);
-            self.screen.trouble(&words);
-            self.note(&words);
+        if !outcome.success() && !self.session.is_interrupted() {
+            self.session.display.event(AgentEvent::HookFailed { when, command: &hook.run });
+            self.note(AgentEntry::HookFailed { when, command: hook.run.clone() });
         }
         hook.effect(when, &outcome)
     }

@@ -1,262 +1,291 @@
 //! One iteration: hooks, the agent, what it did, and what follows from it.
 
-use retake_types::text;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::adapters::{Launch, Verdict};
-use crate::display::Live;
-use crate::hooks::{Effect, When};
-use crate::iteration::{Iteration, IterationResult, IterationStatus, TestResults, key};
-use crate::messages;
-use crate::notify::Notification;
-use crate::plan::{Ending, Report, Spent, StopReason};
-use crate::prompt::{Facts, Purpose};
-use crate::status::{Completion, Marks, Source};
 use jiff::Timestamp;
 use retake_effects::files::Changes;
 use retake_effects::progress_detection::{self, PastResults};
 use retake_effects::{agent_summary, observations};
-use retake_engine::PARENT_VARIABLE;
-use retake_runner::run::OutputUse;
-use retake_types::request::CommandRequest;
-use retake_types::{Effects, RunId};
-
-use super::attempt::{Cut, Seen, Watching, Witness};
-use super::chronicle::Entry;
-use super::{Runner, ServerOffer, input};
+use retake_engine::{Input, PARENT_VARIABLE};
 use retake_runner::effects_watch::FileWatch;
-use retake_runner::run::FinishedRun;
+use retake_runner::prepare::STORE_VARIABLE;
+use retake_runner::run::{FinishedRun, OutputUse};
+use retake_types::loop_record::agent::{
+    AgentEntry, HookTime, Iteration, IterationResult, IterationStatus, Spent,
+};
+use retake_types::request::CommandRequest;
+use retake_types::{Effects, RunId, RunRequest, TestResults};
+
+use crate::adapters::Verdict;
+use crate::display::Live;
+use crate::hooks::Effect;
+use crate::notify::Notification;
+use crate::plan::{IterationOutcome, IterationReport, StopReason};
+use crate::prompt::{Facts, Purpose};
+use crate::status::{Completion, Marks, StatusFiles};
+
+use super::AgentLoop;
+use super::agent_run::{
+    AgentObserver, EffectsOfAgent, EndedByUs, ObservedAgent, Reporting, Summarize,
+};
+use super::event::{AgentEvent, AgentRunError, Unrecorded};
+use super::git_checkpoints::GitCheckpoints;
+use super::steered_plan::SteeredPlan;
+use super::task::{AgentPrompt, ServerOffer, input};
+use super::{dry_run, recorded_loop};
 
 /// How much of an iteration's output its history carries; the whole is in the record.
 pub(super) const CARRIED: u64 = 16 * 1024;
 
-/// What an attempt came to, before it is known what that means.
-struct Attempted {
-    done: FinishedRun,
-    seen: Seen,
+/// An attempt at an iteration, as the plan wants it.
+#[derive(Clone, Copy)]
+pub(super) struct PlannedAttempt {
+    pub(super) number: u32,
+    /// Counts from 1.
+    pub(super) attempt: u32,
+    pub(super) timeout: Duration,
+    pub(super) max_cost_usd: Option<f64>,
+}
+
+/// What the agent is told in an iteration, and what the status files said before it.
+struct IterationPrompts {
+    user: String,
+    system: String,
+    remaining: Option<u64>,
+}
+
+/// A run of the agent that is over.
+struct FinishedAttempt {
+    finished: FinishedRun,
+    observed: ObservedAgent,
     verdict: Verdict,
     /// The status files before it began.
     before: Marks,
 }
 
-impl Runner {
+impl AgentLoop {
     pub(super) fn iterate(
         &mut self,
-        number: u32,
-        attempt: u32,
-        timeout: Duration,
-        max_cost_usd: Option<f64>,
-    ) {
-        self.numbers.store(number, Ordering::Relaxed);
+        plan: &mut SteeredPlan,
+        planned: PlannedAttempt,
+    ) -> IterationReport {
+        let PlannedAttempt { number, attempt, .. } = planned;
+        self.notifier.iteration.store(number, Ordering::Relaxed);
         if attempt == 1 {
-            self.screen.message(&messages::running_iteration(number));
+            self.session.display.event(AgentEvent::IterationStarted { number });
         }
-        let (prompt, system) = match self.prompts(number) {
+        let prompts = match self.prompts(plan, number) {
             Ok(prompts) => prompts,
-            Err(error) => return self.give_up(number, String::new(), &error),
+            Err(error) => return self.fail_unstarted(number, String::new(), &error),
         };
-        let stored = self.clean(&prompt);
-        let mut iteration = Iteration::new(number, stored, Timestamp::now());
+        let recorded = self.session.clean(&prompts.user);
+        let mut iteration = Iteration::new(number, recorded, Timestamp::now());
         self.log.iteration(number, iteration.started_at);
-        // An attempt that is made again is the same iteration, for which all is prepared.
-        self.owed = None;
+        // Another attempt is the same iteration, which its hook has prepared.
+        self.state.postponed = None;
         let prepared = match attempt {
-            1 => self.hook(When::Pre, &mut iteration, None),
+            1 => self.run_hook_of(plan, HookTime::Pre, &mut iteration, None),
             _ => Effect::GoOn,
         };
-        match prepared {
-            _ if self.interrupted() => return self.leave_out(iteration, Ending::Interrupted),
-            Effect::GoOn => {}
+        let left_out = match prepared {
+            _ if self.session.is_interrupted() => Some(IterationOutcome::Interrupted),
+            Effect::GoOn => None,
             // It was the loop's time that cut the hook off.
-            _ if self.plan.time_left(self.now()) == Some(Duration::ZERO) => {
-                return self.leave_out(iteration, Ending::OverBudget(StopReason::BudgetTime));
-            }
-            Effect::SkipIteration => return self.leave_out(iteration, Ending::Skipped),
-            Effect::StopLoop => return self.leave_out(iteration, Ending::HookStopped),
+            _ if plan.is_time_spent() => Some(IterationOutcome::OverBudget(StopReason::BudgetTime)),
+            Effect::SkipIteration => Some(IterationOutcome::Skipped),
+            Effect::StopLoop => Some(IterationOutcome::HookStopped),
+        };
+        if let Some(outcome) = left_out {
+            return self.leave_out(iteration, outcome);
         }
         iteration.status = IterationStatus::Executing;
-        // Known from now on, so that a runner's death does not lose what the run cost.
+        // Recorded before it starts, so that a runner's death does not lose what the run cost.
         let id = RunId::new();
-        iteration.metadata.insert(key::RUN_ID.to_owned(), id.to_string());
-        self.add(&Entry::Iteration { iteration: Box::new(iteration.clone()) });
-        let attempted = match self.attempt(number, id, [&prompt, &system], timeout, max_cost_usd) {
-            Ok(attempted) => attempted,
-            Err(error) => return self.give_up(number, iteration.prompt, &error),
-        };
-        self.conclude(iteration, attempted);
-    }
-
-    /// The user prompt and the system prompt of an iteration.
-    fn prompts(&mut self, number: u32) -> Result<(String, String), String> {
-        let messages = self.mailbox.take(number).map_err(|error| error.to_string())?;
-        let completion = Completion::find(&self.workspace, self.marks, self.settings.todo_fallback);
-        let facts = Facts {
-            iteration: Some(number),
-            iterations_left: Some(self.left()),
-            remaining: completion.remaining,
-            last_tests: self.last_tests(),
-            verify_output: self.refusal.as_deref(),
-            status_problem: completion.invalid.as_deref(),
-            interrupted: self
-                .history
-                .last()
-                .is_some_and(|last| last.status == IterationStatus::Interrupted),
-            messages: &messages,
-            ..self.facts()
-        };
-        let mode = self.metadata.mode;
-        let prompt = self.prompt(Purpose::User(mode), Some(facts.clone()));
-        let system = self.prompt(Purpose::System(mode), Some(facts));
-        match (prompt, system) {
-            (Ok(prompt), Ok(system)) => Ok((prompt, system)),
-            (Err(error), _) | (_, Err(error)) => Err(error.to_string()),
+        iteration.facts.run_id = Some(id);
+        self.record(&AgentEntry::Iteration { iteration: Box::new(iteration.clone()) });
+        match self.run_agent(plan, planned, id, &prompts) {
+            Ok(attempt) => self.conclude(plan, iteration, attempt),
+            Err(error) => self.fail_unstarted(number, iteration.prompt, &error),
         }
     }
 
-    /// Iterations left of this invocation, the one that begins included.
-    fn left(&self) -> u32 {
-        self.plan.rules().max_iterations.saturating_sub(self.plan.iterations())
+    /// Reads the status files, which the agent or a hook may have written.
+    fn status_files(&self) -> StatusFiles {
+        let task = &self.session.task;
+        StatusFiles::read(&task.workspace.status_paths(), task.settings.todo_fallback)
+    }
+
+    fn prompts(
+        &mut self,
+        plan: &SteeredPlan,
+        number: u32,
+    ) -> Result<IterationPrompts, AgentRunError> {
+        let messages = self.session.mailbox.take(number)?;
+        let completion = self.status_files().completion(self.state.since);
+        let task = &self.session.task;
+        let last = self.state.history.last();
+        let facts = Facts {
+            iteration: Some(number),
+            iterations_left: Some(plan.iterations_left()),
+            remaining: completion.remaining,
+            last_tests: recorded_loop::last_tests(&self.state.history),
+            verify_output: self.state.gate_output.as_deref(),
+            status_problem: completion.invalid.as_deref(),
+            interrupted: last.is_some_and(|last| last.status == IterationStatus::Interrupted),
+            messages: &messages,
+            ..task.facts()
+        };
+        let mode = task.metadata.mode;
+        let user = task.prompt(Purpose::User(mode), &facts)?;
+        let system = task.prompt(Purpose::System(mode), &facts)?;
+        Ok(IterationPrompts { user, system, remaining: completion.remaining })
     }
 
     /// retake's own server for the agent's commands, if it is to be offered.
-    fn offer(&self, id: RunId, number: u32) -> Result<ServerOffer, String> {
-        let Some(offer) = self.offer.as_deref().filter(|_| !self.options.dry_run) else {
+    fn offer_server(&self, id: RunId, number: u32) -> Result<ServerOffer, AgentRunError> {
+        let task = &self.session.task;
+        let Some(offer) = task.offer.as_deref().filter(|_| !task.options.dry_run) else {
             return Ok(ServerOffer::default());
         };
-        let store = &self.worker.context().project.store;
+        let store = &self.session.worker.context().project.store;
         let ids = [
             (PARENT_VARIABLE, id.to_string()),
-            ("RETAKE_STORE", store.to_string_lossy().into_owned()),
-            ("RETAKE_TASK_ID", self.workspace.name().to_string()),
+            (STORE_VARIABLE, store.to_string_lossy().into_owned()),
+            ("RETAKE_TASK_ID", task.workspace.name().to_string()),
             ("RETAKE_STEP_ID", number.to_string()),
         ];
-        offer(self.settings.kind, &ids).map_err(|error| format!("agent.mcp: {error}"))
+        offer(task.settings.kind, &ids).map_err(AgentRunError::Server)
     }
 
-    fn attempt(
-        &mut self,
-        number: u32,
+    fn agent_request(
+        &self,
+        planned: PlannedAttempt,
         id: RunId,
-        [prompt, system]: [&str; 2],
-        timeout: Duration,
-        max_cost_usd: Option<f64>,
-    ) -> Result<Attempted, String> {
-        let before = Marks::take(&self.workspace);
-        let settings = &self.settings;
-        let offer = self.offer(id, number)?;
-        let args = [&settings.args[..], &offer.arguments].concat();
-        let launch = Launch {
-            kind: settings.kind,
-            command: settings.command.as_deref(),
-            args: &args,
-            system_prompt: system,
-            prompt,
-            skip_permissions: self.options.skip_permissions,
-            max_cost_usd: max_cost_usd.filter(|_| settings.kind.capabilities().cost_cap),
-        };
-        let invocation = launch.invocation().ok_or("a custom agent needs agent.command")?;
-        let shown = format!("{} (iteration {number} of {})", settings.kind, self.workspace.name());
-        let command = if self.options.dry_run {
-            CommandRequest::arguments(shown, super::mock::arguments(&invocation.argv)?)
+        prompts: &IterationPrompts,
+    ) -> Result<(RunRequest, Input), AgentRunError> {
+        let number = planned.number;
+        let task = &self.session.task;
+        let kind = task.settings.kind;
+        let offer = self.offer_server(id, number)?;
+        let invocation = task.invocation(&AgentPrompt {
+            user: &prompts.user,
+            system: &prompts.system,
+            extra_arguments: &offer.arguments,
+            max_cost_usd: planned.max_cost_usd.filter(|_| kind.capabilities().cost_cap),
+        })?;
+        let text = format!("{kind} (iteration {number} of {})", task.workspace.name());
+        let command = if task.options.dry_run {
+            let arguments = dry_run::arguments(&invocation.argv);
+            CommandRequest::arguments(text, arguments.map_err(AgentRunError::OwnProgram)?)
         } else {
-            CommandRequest::arguments(shown, invocation.argv)
+            CommandRequest::arguments(text, invocation.argv)
         };
-        let input = input(&invocation.stdin).map_err(|error| error.to_string())?;
-        let mut request = self.request(command);
+        let mut request = self.session.request(command);
         request.id = id;
-        request.set_timeout(Some(timeout.max(Duration::from_millis(1))));
+        request.set_timeout(Some(planned.timeout.max(Duration::from_millis(1))));
         request.position.iteration = number.into();
         request.environment.set("RETAKE_ITERATION", number.to_string());
-        request.environment.set("RETAKE_TASK_ID", self.workspace.name().as_str());
+        request.environment.set("RETAKE_TASK_ID", task.workspace.name().as_str());
         for (name, value) in offer.variables {
             request.environment.set(name, value);
         }
-
-        let track = settings.iteration.track_file_changes;
-        let files = track.then(|| FileWatch::begin(&self.project, false, self.worker.context()));
-        let mut history = PastResults::new();
-        for iteration in &self.history {
-            if let Some(tests) = iteration.result.as_ref().and_then(|r| r.test_results.as_ref()) {
-                history.push(tests);
-            }
-        }
-        let judge = move |changes: Option<&Changes>, tests: Option<&TestResults>, said: &[u8]| {
-            let progress = progress_detection::detect(changes, tests, &history);
-            let summary = agent_summary::extract(said);
-            Effects::from(observations(changes, tests.cloned(), progress, summary))
-        };
-        let prepared = self.prepare(request, Some(input))?;
-        let live = Live {
-            iteration: number,
-            // Numbers go on over invocations, and the limit is this one's.
-            max_iterations: number.saturating_add(self.left()).saturating_sub(1),
-            elapsed: Duration::ZERO,
-            remaining: Completion::find(&self.workspace, self.marks, self.settings.todo_fallback)
-                .remaining,
-            cost_usd: Some(self.plan.spent().cost_usd).filter(|cost| *cost > 0.0),
-        };
-        let cancel = self.worker.cancel().clone();
-        let mut witness = Witness::new(Watching {
-            kind: settings.kind,
-            screen: &self.screen,
-            log: &mut self.log,
-            plan: &self.plan,
-            cancel: cancel.clone(),
-            parse_tests: settings.iteration.parse_tests,
-            files: files.flatten(),
-            own: self.workspace.dir().strip_prefix(&self.project).ok().map(Into::into),
-            judge: &judge,
-        });
-        let ticker = witness.tick(live, settings.result_grace, Arc::clone(&self.screen));
-        let ran = self.worker.run(prepared, OutputUse::excerpt(CARRIED), &mut witness);
-        drop(ticker);
-        self.screen.clear();
-        let seen = witness.finish();
-        if seen.cut.is_some() && !self.interrupted() {
-            // It was us who ended this one; the next must not be ended for it.
-            cancel.reset();
-        }
-        let done = ran.map_err(|unrecorded| unrecorded.to_string())?;
-        let verdict = match seen.cut {
-            Some(Cut::Budget(_)) => Verdict::OverCost,
-            _ => seen.reading.verdict(self.settings.kind, &done.outcome),
-        };
-        Ok(Attempted { done, seen, verdict, before })
+        let input = input(&invocation.stdin).map_err(AgentRunError::Input)?;
+        Ok((request, input))
     }
 
-    /// Takes in what an attempt came to.
-    fn conclude(&mut self, mut iteration: Iteration, attempted: Attempted) {
-        let Attempted { done, seen, verdict, before } = attempted;
-        let number = iteration.number;
-        let run_id = done.run.intent.id().to_string();
-        let spent = seen.reading.spent();
-        self.describe(&mut iteration, &done, &seen);
-        let ending = match seen.cut {
-            Some(Cut::Budget(reason)) => Ending::OverBudget(reason),
-            _ => verdict.ending(),
+    fn run_agent(
+        &mut self,
+        plan: &SteeredPlan,
+        planned: PlannedAttempt,
+        id: RunId,
+        prompts: &IterationPrompts,
+    ) -> Result<FinishedAttempt, AgentRunError> {
+        let task = &self.session.task;
+        let before = Marks::take(&task.workspace.status_paths());
+        let (request, input) = self.agent_request(planned, id, prompts)?;
+        let settings = &task.settings;
+        let kind = settings.kind;
+        let track = settings.iteration.track_file_changes;
+        let context = self.session.worker.context();
+        let files = track.then(|| FileWatch::begin(&task.root, false, context)).flatten();
+        let past = past_results(&self.state.history);
+        let summarize: &Summarize<'_> =
+            &|changes, tests, said| summary(changes, tests, said, &past);
+        let prepared = self.session.prepare(request, Some(input))?;
+        let number = planned.number;
+        let live = Live {
+            iteration: number,
+            // Numbers count over invocations, and the limit is this one's.
+            max_iterations: number.saturating_add(plan.iterations_left()).saturating_sub(1),
+            elapsed: Duration::ZERO,
+            remaining: prompts.remaining,
+            cost_usd: Some(plan.spent().cost_usd).filter(|cost| *cost > 0.0),
         };
-        let completion = Completion::find(&self.workspace, self.marks, self.settings.todo_fallback);
-        // What was said of an earlier iteration says nothing of this one.
-        let worked = Completion::find(&self.workspace, before, false).worked;
-        let mut report = Report {
+        let cancel = self.session.worker.cancel().clone();
+        let reporting = Reporting {
+            display: &*self.session.display,
+            log: &mut self.log,
+            plan,
+            cancel: cancel.clone(),
+        };
+        let effects = EffectsOfAgent {
+            parse_tests: settings.iteration.parse_tests,
+            files,
+            workspace: task.workspace.dir().strip_prefix(&task.root).ok().map(Into::into),
+            summarize,
+        };
+        let mut observer = AgentObserver::new(kind, reporting, effects);
+        let ticker = observer.tick(live, settings.result_grace, Arc::clone(&self.session.display));
+        let run = self.session.worker.run(prepared, OutputUse::excerpt(CARRIED), &mut observer);
+        drop(ticker);
+        self.session.display.clear();
+        let observed = observer.finish();
+        if observed.ended_by_us.is_some() && !self.session.is_interrupted() {
+            // The next run must not be ended for this one.
+            cancel.reset();
+        }
+        let finished = run.map_err(Unrecorded)?;
+        let verdict = match observed.ended_by_us {
+            Some(EndedByUs::Budget(_)) => Verdict::OverCost,
+            _ => observed.reading.verdict(kind, &finished.outcome),
+        };
+        Ok(FinishedAttempt { finished, observed, verdict, before })
+    }
+
+    /// Decides what an attempt means for its iteration.
+    fn conclude(
+        &mut self,
+        plan: &SteeredPlan,
+        mut iteration: Iteration,
+        attempt: FinishedAttempt,
+    ) -> IterationReport {
+        let FinishedAttempt { finished, observed, verdict, before } = attempt;
+        let spent = observed.reading.spent();
+        let status_files = self.status_files();
+        self.describe(&mut iteration, &finished, &observed, status_files.summary());
+        let outcome = match observed.ended_by_us {
+            Some(EndedByUs::Budget(reason)) => IterationOutcome::OverBudget(reason),
+            _ => verdict.outcome(),
+        };
+        let completion = status_files.completion(self.state.since);
+        // What was said in an earlier iteration says nothing of this one.
+        let worked = status_files.worked(before);
+        let mut report = IterationReport {
             complete: completion.complete,
             worked,
             progress: iteration.progress(),
             spent,
-            ..Report::new(ending)
+            ..IterationReport::new(outcome)
         };
-        if self.plan.postpones(ending) {
-            let now = self.now();
-            self.plan.done(report, now);
-            self.not_counted(number, run_id, spent, &verdict);
-            self.owed = Some(iteration);
-            return;
+        let why = verdict.why().map(|why| self.session.clean(why));
+        if plan.postpones(outcome) {
+            self.postpone(iteration, spent, why.unwrap_or_default());
+            return report;
         }
-        if let Some(worked) = worked {
-            iteration.metadata.insert(key::WORKED.to_owned(), worked.to_string());
-        }
+        iteration.facts.worked = worked;
+        iteration.facts.error = why.clone();
         let status = match verdict {
             Verdict::Completed => IterationStatus::Completed,
             Verdict::Failed { .. } | Verdict::Transient { .. } => IterationStatus::Failed,
@@ -265,157 +294,176 @@ impl Runner {
                 IterationStatus::Interrupted
             }
         };
-        let why = verdict.why().map(|why| self.clean(why));
-        if let Some(why) = &why {
-            iteration.metadata.insert(key::ERROR.to_owned(), why.clone());
+        let effect = self.run_hook_of(plan, HookTime::Post, &mut iteration, Some(status));
+        if effect == Effect::StopLoop && !self.session.is_interrupted() {
+            report.outcome = IterationOutcome::HookStopped;
         }
-        let effect = self.hook(When::Post, &mut iteration, Some(status));
-        if effect == Effect::StopLoop && !self.interrupted() {
-            report.ending = Ending::HookStopped;
-        }
-        let now = self.now();
-        self.plan.done(report, now);
         let result = iteration.result.take();
         iteration.end(status, Timestamp::now(), result);
         self.finish(iteration, &completion, why.as_deref());
+        report
     }
 
-    /// A limit, or an error that passes: the iteration is tried again.
-    fn not_counted(&mut self, number: u32, run_id: String, spent: Spent, verdict: &Verdict) {
-        let why = self.clean(verdict.why().unwrap_or_default());
+    /// A limit, or an error that passes: the attempt does not count, and the iteration is tried
+    /// again.
+    fn postpone(&mut self, iteration: Iteration, spent: Spent, why: String) {
         self.log.note(&format!("Attempt ended: {why}"));
-        self.add(&Entry::Attempt { number, run_id: Some(run_id), why, spent: spent.into() });
+        let (number, run_id) = (iteration.number, iteration.facts.run_id);
+        self.record(&AgentEntry::Attempt { number, run_id, why, spent });
+        self.state.postponed = Some(iteration);
     }
 
     /// Fills in what was seen of the agent.
-    fn describe(&self, iteration: &mut Iteration, done: &FinishedRun, seen: &Seen) {
-        let ending = done.run.ending.as_ref();
+    fn describe(
+        &self,
+        iteration: &mut Iteration,
+        finished: &FinishedRun,
+        observed: &ObservedAgent,
+        status_summary: Option<&str>,
+    ) {
+        let ending = finished.run.ending.as_ref();
         let effects = ending.and_then(|ending| ending.effects.as_ref());
-        let observed = effects.and_then(Effects::observations);
+        let seen = effects.and_then(Effects::observations);
         let paths = |paths: &[String]| paths.iter().map(std::path::PathBuf::from).collect();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let status = crate::status::Status::read(&self.workspace.status_path()).ok();
-        let result = IterationResult {
-            exit_code: ending.and_then(|e| e.exit_code).unwrap_or(125),
-            stdout: text(&done.output[0]),
-            stderr: text(&done.output[1]),
-            files_modified: observed.map(|o| paths(&o.files_modified)).unwrap_or_default(),
-            files_created: observed.map(|o| paths(&o.files_created)).unwrap_or_default(),
-            files_deleted: observed.map(|o| paths(&o.files_deleted)).unwrap_or_default(),
-            tests_run: seen.tests.is_some(),
-            test_results: observed.and_then(|o| o.test_results.clone()),
-            context_usage_percent: seen.reading.context_percent(),
-            progress_detected: observed
-                .filter(|o| o.files_tracked || o.test_results.is_some())
-                .map(|o| o.progress.detected),
-            summary: observed
-                .and_then(|o| o.summary.clone())
-                .or_else(|| status.and_then(|status| status.summary))
-                .map(|summary| self.clean(&summary)),
-            duration_ms: ending.map_or(1, |e| e.duration_ms),
-        };
-        iteration.result = Some(result);
-        let reading = &seen.reading;
-        let facts = [
-            (key::RUN_ID, Some(done.run.intent.id().to_string())),
-            (key::SESSION_ID, reading.session.clone()),
-            (key::MODEL, reading.model.clone()),
-            (key::COST_USD, reading.cost_usd.map(|cost| cost.to_string())),
-            (key::TOKENS, Some(reading.tokens.total()).filter(|t| *t > 0).map(|t| t.to_string())),
-            (key::TURNS, reading.turns.map(|turns| turns.to_string())),
-            (key::DENIALS, Some(reading.denials).filter(|d| *d > 0).map(|d| d.to_string())),
-        ];
-        for (name, value) in facts {
-            if let Some(value) = value {
-                iteration.metadata.insert(name.to_owned(), value);
-            }
-        }
+        let reading = &observed.reading;
+        let summary = seen.and_then(|seen| seen.summary.as_deref()).or(status_summary);
+        iteration.result = Some(IterationResult {
+            exit_code: ending.and_then(|ending| ending.exit_code).unwrap_or(125),
+            stdout: text(&finished.output[0]),
+            stderr: text(&finished.output[1]),
+            files_modified: seen.map(|seen| paths(&seen.files_modified)).unwrap_or_default(),
+            files_created: seen.map(|seen| paths(&seen.files_created)).unwrap_or_default(),
+            files_deleted: seen.map(|seen| paths(&seen.files_deleted)).unwrap_or_default(),
+            tests_run: observed.tests.is_some(),
+            test_results: seen.and_then(|seen| seen.test_results.clone()),
+            context_usage_percent: reading.context_percent(),
+            progress_detected: seen
+                .filter(|seen| seen.files_tracked || seen.test_results.is_some())
+                .map(|seen| seen.progress.detected),
+            summary: summary.map(|summary| self.session.clean(summary)),
+            duration_ms: ending.map_or(1, |ending| ending.duration_ms),
+        });
+        let facts = &mut iteration.facts;
+        facts.run_id = Some(finished.run.intent.id());
+        facts.session_id = reading.session.clone();
+        facts.model = reading.model.clone();
+        facts.cost_usd = reading.cost_usd;
+        facts.tokens = Some(reading.tokens.total()).filter(|tokens| *tokens > 0);
+        facts.turns = reading.turns;
+        facts.denials = Some(reading.denials).filter(|denials| *denials > 0);
     }
 
-    /// Writes down an iteration that counts, and tells of it.
+    /// Records an iteration that counts, shows it and notifies.
     fn finish(&mut self, iteration: Iteration, completion: &Completion, why: Option<&str>) {
         let number = iteration.number;
         let good = iteration.status == IterationStatus::Completed;
-        self.add(&Entry::Iteration { iteration: Box::new(iteration.clone()) });
-        // What the iteration took from the mailbox is used up; what cannot be removed comes again.
-        drop(self.mailbox.settle(number));
-        self.update_metadata(|metadata| metadata.count_execution(Timestamp::now()));
-        if self.settings.checkpoint {
+        self.record(&AgentEntry::Iteration { iteration: Box::new(iteration.clone()) });
+        // The messages it took are used up; what cannot be removed is given to the next one.
+        drop(self.session.mailbox.discard_taken(number));
+        self.session.update_metadata(|metadata| metadata.count_execution(Timestamp::now()));
+        if self.session.task.settings.checkpoint {
             self.checkpoint(number);
         }
-        // One that was cut off may not have got to it.
+        // One that was cut off may not have used it.
         if iteration.status != IterationStatus::Interrupted {
-            self.refusal = None;
+            self.state.gate_output = None;
         }
-        let denied: Option<u64> =
-            iteration.metadata.get(key::DENIALS).and_then(|count| count.parse().ok());
-        if let Some(denied) = denied {
-            self.screen.message(&format!("⚠️ {} denied", text::count(denied, "permission")));
+        if let Some(count) = iteration.facts.denials {
+            self.session.display.event(AgentEvent::PermissionsDenied { count });
         }
-        let name = self.workspace.name().clone();
+        let name = self.session.task.workspace.name().clone();
         let status = if good { "success" } else { iteration.status.as_str() };
-        if good {
-            self.log.iteration_end(status, Timestamp::now(), completion.remaining);
-        } else {
-            let message = why.unwrap_or(iteration.status.as_str()).to_owned();
-            self.log.error(Timestamp::now(), &message, &[]);
-            self.log.iteration_end(status, Timestamp::now(), completion.remaining);
+        if !good {
+            let message = why.unwrap_or(iteration.status.as_str());
+            self.log.error(Timestamp::now(), message, &[]);
         }
+        self.log.iteration_end(status, Timestamp::now(), completion.remaining);
         if matches!(iteration.status, IterationStatus::Failed | IterationStatus::TimedOut) {
             let why = why.unwrap_or_default();
-            self.screen.trouble(&format!("{}: {why}", messages::iteration_failed(number)));
-            self.notify(Notification::error(name.as_str(), number, why));
+            self.session.display.event(AgentEvent::IterationFailed { number, why });
+            self.notifier.notify(Notification::error(name.as_str(), number, why));
         }
-        match completion.source {
-            Source::Todo => self.screen.message(messages::todo_fallback()),
-            _ if completion.stale => self.screen.message(messages::stale_completion()),
-            _ => {}
-        }
-        if let Some(invalid) = &completion.invalid {
-            self.screen.message(&format!("⚠️ {invalid}"));
-        }
+        self.session.display.event(AgentEvent::Status(completion));
+        let remaining = completion.remaining;
         if !completion.complete {
-            if let Some(remaining) = completion.remaining {
-                self.screen.message(&messages::items_remaining(remaining));
-            }
-            self.notify(Notification::iteration(
-                name.as_str(),
-                number,
-                status,
-                completion.remaining,
-            ));
+            let notification = Notification::iteration(name.as_str(), number, status, remaining);
+            self.notifier.notify(notification);
         }
-        if let Some(milestone) =
-            Notification::milestone(name.as_str(), number, completion.remaining)
-        {
-            self.notify(milestone);
+        if let Some(milestone) = Notification::milestone(name.as_str(), number, remaining) {
+            self.notifier.notify(milestone);
         }
-        self.history.push(iteration);
+        self.state.history.push(iteration);
     }
 
-    /// An iteration that could not even be tried.
-    fn give_up(&mut self, number: u32, prompt: String, why: &str) {
+    fn checkpoint(&mut self, number: u32) {
+        let session = &mut self.session;
+        let name = session.task.workspace.name().clone();
+        let store = session.worker.context().project.store.clone();
+        let mut checkpoints = GitCheckpoints::new(&mut session.worker, &session.task.root, &store);
+        let kept = checkpoints.keep(&name, number);
+        drop(checkpoints);
+        if let Err(error) = kept {
+            session.display.event(AgentEvent::NoCheckpoint { number, error: &error.to_string() });
+        }
+    }
+
+    /// An iteration whose agent could not be started.
+    fn fail_unstarted(
+        &mut self,
+        number: u32,
+        prompt: String,
+        error: &AgentRunError,
+    ) -> IterationReport {
         let mut iteration = Iteration::new(number, prompt, Timestamp::now());
-        let why = self.clean(why);
-        iteration.metadata.insert(key::ERROR.to_owned(), why.clone());
+        let why = self.session.clean(&error.to_string());
+        iteration.facts.error = Some(why.clone());
         iteration.end(IterationStatus::Failed, Timestamp::now(), None);
-        let now = self.now();
-        self.plan.done(Report::new(Ending::Failed), now);
-        let completion = Completion::find(&self.workspace, self.marks, self.settings.todo_fallback);
+        let completion = self.status_files().completion(self.state.since);
         self.finish(iteration, &completion, Some(&why));
+        IterationReport::new(IterationOutcome::Failed)
     }
 
-    /// An iteration that its hook does not let happen.
-    fn leave_out(&mut self, mut iteration: Iteration, ending: Ending) {
-        let status = match ending {
-            Ending::Skipped => IterationStatus::Skipped,
-            Ending::Interrupted | Ending::OverBudget(_) => IterationStatus::Interrupted,
+    /// An iteration that its pre hook, a signal or the loop's time prevents.
+    fn leave_out(
+        &mut self,
+        mut iteration: Iteration,
+        outcome: IterationOutcome,
+    ) -> IterationReport {
+        let status = match outcome {
+            IterationOutcome::Skipped => IterationStatus::Skipped,
+            IterationOutcome::Interrupted | IterationOutcome::OverBudget(_) => {
+                IterationStatus::Interrupted
+            }
             _ => IterationStatus::Failed,
         };
         iteration.end(status, Timestamp::now(), None);
-        let now = self.now();
-        self.plan.done(Report::new(ending), now);
-        let completion = Completion::find(&self.workspace, self.marks, self.settings.todo_fallback);
+        let completion = self.status_files().completion(self.state.since);
         self.finish(iteration, &completion, Some("its hook failed"));
+        IterationReport::new(outcome)
     }
+}
+
+/// The test results of earlier iterations, oldest first.
+fn past_results(history: &[Iteration]) -> PastResults {
+    let mut past = PastResults::new();
+    for iteration in history {
+        let result = iteration.result.as_ref();
+        if let Some(tests) = result.and_then(|result| result.test_results.as_ref()) {
+            past.push(tests);
+        }
+    }
+    past
+}
+
+/// What an iteration did: changed files, tests, what the agent said.
+fn summary(
+    changes: Option<&Changes>,
+    tests: Option<&TestResults>,
+    said: &[u8],
+    past: &PastResults,
+) -> Effects {
+    let progress = progress_detection::detect(changes, tests, past);
+    let summary = agent_summary::extract(said);
+    Effects::from(observations(changes, tests.cloned(), progress, summary))
 }
