@@ -1,33 +1,21 @@
 //! The command line: one file per subcommand.
 
-pub(crate) mod again;
-mod agent;
-mod audit;
-mod completions;
-mod config;
-mod crash;
-mod doctor;
-mod exec;
-mod failure;
-mod history;
-mod init;
-mod man;
-mod matrix;
-mod mcp;
-mod run_one;
-pub(crate) mod runs;
-mod tour;
-mod ui;
-
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-pub(crate) use failure::Failure;
-
-use retake_agent::driver::mock;
+#[cfg(feature = "mcp")]
+use crate::mcp;
+#[cfg(feature = "slurm")]
+use crate::run_one;
+#[cfg(feature = "web")]
+use crate::ui;
+use crate::{
+    again, agent, audit, completions, config, crash, doctor, exec, init, man, matrix, runs,
+    test_history, tour,
+};
+use clap::error::ErrorKind;
 
 /// How the program ends.
 pub(crate) enum Exit {
@@ -65,11 +53,13 @@ enum Command {
     Agent(Box<agent::Args>),
     Matrix(matrix::Args),
     Crash(Box<crash::Args>),
+    #[cfg(feature = "mcp")]
     Mcp(mcp::Args),
     Again(again::Args),
-    Tests(history::Args),
+    Tests(test_history::Args),
     Audit(audit::Args),
     Doctor(doctor::Args),
+    #[cfg(feature = "web")]
     Ui(ui::Args),
     Init(init::Args),
     Config(config::Args),
@@ -78,6 +68,7 @@ enum Command {
     Tour(tour::Args),
     #[command(name = "__mock-agent", hide = true)]
     MockAgent(MockAgent),
+    #[cfg(feature = "slurm")]
     #[command(name = "__run-one", hide = true)]
     RunOne(run_one::Args),
 }
@@ -100,20 +91,23 @@ pub(crate) fn main() -> Exit {
         Command::Exec(args) => return exec::exec(*args, store),
         Command::Again(args) => return again::again(&args, store),
         Command::Runs(args) => runs::runs(args, store),
-        Command::Tests(args) => history::tests(&args, store),
+        Command::Tests(args) => test_history::tests(&args, store),
         Command::Agent(args) => agent::agent(*args, store),
         Command::Matrix(args) => matrix::matrix(args, store),
+        #[cfg(feature = "mcp")]
         Command::Mcp(args) => mcp::mcp(args, store),
         Command::Crash(args) => crash::crash(*args, store),
-        Command::MockAgent(args) => return mock::play(&args.words),
+        Command::MockAgent(args) => return agent::mock(&args.words),
+        #[cfg(feature = "slurm")]
         Command::RunOne(args) => return run_one::run_one(&args),
         Command::Audit(args) => audit::audit(&args, store),
         Command::Doctor(args) => doctor::doctor(&args, store),
+        #[cfg(feature = "web")]
         Command::Ui(args) => ui::ui(&args, store),
         Command::Init(args) => init::init(&args),
         Command::Config(args) => config::config(&args, store),
-        Command::Completions(args) => completions::completions(&args),
-        Command::Man(args) => man::man(&args),
+        Command::Completions(args) => completions::completions(&args, definition()),
+        Command::Man(args) => man::man(&args, definition()),
         Command::Tour(args) => tour::tour(&args),
     };
     answered.unwrap_or_else(|failure| failure.tell())
@@ -175,15 +169,6 @@ fn definition() -> clap::Command {
     let mut definition = Cli::command();
     definition.build();
     definition
-}
-
-/// A command line that retake itself makes, taken as if it were typed after `retake exec`.
-fn exec_arguments(options: impl IntoIterator<Item = OsString>) -> Result<exec::Args, clap::Error> {
-    let typed = ["retake".into(), "exec".into()].into_iter().chain(options);
-    match Cli::try_parse_from(typed)?.command {
-        Command::Exec(args) => Ok(*args),
-        _ => unreachable!("it begins with exec"),
-    }
 }
 
 #[cfg(test)]

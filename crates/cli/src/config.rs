@@ -3,16 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use retake_runner::config::{Config, Value};
 use serde::Serialize;
 
 use super::{Exit, Failure};
-use retake_runner::config::Config;
-use retake_runner::config::Value;
 use crate::record::Record;
 use crate::term;
-use crate::term::Column;
-use crate::term::Palette;
-use crate::term::Table;
+use crate::term::{Column, Palette, Table};
 
 /// Print every configuration value
 ///
@@ -37,7 +34,7 @@ struct Explained<'a> {
 
 pub(super) fn config(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let record = Record::find(store)?;
-    let config = Config::load(record.place.project.as_deref())?;
+    let config = Config::load(record.project.root.as_deref())?;
     match (args.json, args.explain) {
         (true, true) => {
             let explained: Vec<_> = config

@@ -3,17 +3,14 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use retake_runner::leftovers::{self, Leftover};
 use retake_store::{Error, Examination, Repaired, Store, repair};
 use retake_types::{LeftFate, Run, State};
 use serde::Serialize;
 
-use super::{Exit, Failure};
-use retake_runner::leftovers;
-use retake_runner::leftovers::Leftover;
 use crate::record::Record;
-
-use retake_runner::recovery;
 use crate::term;
+use crate::{Exit, Failure, words};
 
 /// Examine the record: integrity, lost and orphaned files, processes left running, free disk
 ///
@@ -56,11 +53,11 @@ struct Document {
 
 pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let record = Record::find(store)?;
-    let root = &record.place.store;
+    let root = &record.project.store;
     let mut document = Document {
         store: root.display().to_string(),
         retake_version: env!("CARGO_PKG_VERSION"),
-        push_failed: retake_postgres::owed(root),
+        push_failed: push_failed(root),
         ..Document::default()
     };
     if args.repair && Store::open_read_only(root).err().is_none_or(|error| !missing(&error)) {
@@ -86,6 +83,17 @@ pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     Ok(if document.ok { Exit::OK } else { Exit::FAILED })
 }
 
+/// Why the last push to the team's database failed, if it did.
+fn push_failed(store: &Path) -> Option<String> {
+    #[cfg(feature = "postgres")]
+    return retake_postgres::last_failure(store);
+    #[cfg(not(feature = "postgres"))]
+    {
+        let _ = store;
+        None
+    }
+}
+
 fn missing(error: &Error) -> bool {
     matches!(error, Error::NoStore { .. })
 }
@@ -108,7 +116,7 @@ impl Document {
         self.output_bytes = found.output_bytes;
         self.spool_bytes = found.spool_bytes;
         self.free_bytes = Some(found.free_bytes);
-        self.problems = found.problems.iter().map(ToString::to_string).collect();
+        self.problems = found.defects.iter().map(ToString::to_string).collect();
         for leftover in leftovers(store) {
             self.problems.push(format!(
                 "{} ({}) is left over from run {}, which is over; `retake doctor --repair` ends it",
@@ -198,7 +206,7 @@ fn end_leftovers(record: &Record) -> Result<Vec<String>, Failure> {
     let found = leftovers(&record.read()?);
     let stuck = leftovers::end(&found);
     for leftover in &stuck {
-        recovery::report(leftover, true);
+        term::say(&words::notice(&leftover.notice(false)));
     }
     let ended = found.iter().filter(|found| !stuck.iter().any(|stuck| stuck.pid == found.pid));
     Ok(ended

@@ -3,9 +3,11 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::Exit;
+use retake_runner::again::OutputError;
 use retake_runner::config::ConfigErrors;
-use retake_runner::project::PlaceError;
+use retake_runner::project::ProjectError;
+
+use crate::Exit;
 use crate::term;
 
 #[derive(Debug, thiserror::Error)]
@@ -15,7 +17,7 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Config(#[from] ConfigErrors),
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    Project(#[from] ProjectError),
     #[error(transparent)]
     Store(#[from] retake_store::Error),
     #[error("`{text}` names several runs; give more digits of one of these:\n{}", candidates.join("\n"))]
@@ -24,6 +26,8 @@ pub(crate) enum Failure {
         "the output of run {id} cannot be read: {source}; `retake doctor` tells what is damaged"
     )]
     Reading { id: retake_types::RunId, source: io::Error },
+    #[error("{}", output_error(.0))]
+    RunOutput(#[from] OutputError),
     #[error("cannot {action} {}: {source}", path.display())]
     File { action: &'static str, path: PathBuf, source: io::Error },
     #[error("the answer could not be written: {0}")]
@@ -33,6 +37,14 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// Each problem by itself, where there are several.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        match self {
+            Self::Config(errors) => errors.0.clone(),
+            other => vec![other.to_string()],
+        }
+    }
+
     /// Says what happened, and what to exit with.
     pub(crate) fn tell(&self) -> Exit {
         match self {
@@ -43,8 +55,15 @@ impl Failure {
             _ => term::say(&self.to_string()),
         }
         match self {
-            Self::Usage(_) | Self::Config(_) | Self::Place(_) => Exit::USAGE,
+            Self::Usage(_) | Self::Config(_) | Self::Project(_) => Exit::USAGE,
             _ => Exit::FAILED,
         }
+    }
+}
+
+fn output_error(error: &OutputError) -> String {
+    match error {
+        OutputError::Store(error) => error.to_string(),
+        OutputError::Read { .. } => format!("{error}; `retake doctor` tells what is damaged"),
     }
 }

@@ -4,11 +4,11 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use retake_runner::project::Project;
+use retake_types::config::commented_defaults;
 use serde::Serialize;
 
 use super::{Exit, Failure};
-use retake_runner::project::Place;
-use retake_runner::config;
 use crate::term;
 
 /// The record and everything else that is made here stays out of version control.
@@ -36,7 +36,7 @@ pub(super) fn init(args: &Args) -> Result<Exit, Failure> {
         source,
     })?;
     // Refuses an .agent/ that belongs to someone else.
-    let outer = Place::find(&here, None)?.project.filter(|project| *project != here);
+    let outer = Project::find(&here, None)?.root.filter(|root| *root != here);
     let created = make(&here)?;
     if args.json {
         term::document(&Document { created })?;
@@ -59,7 +59,7 @@ pub(super) fn make(root: &Path) -> Result<Vec<PathBuf>, Failure> {
     let agent = root.join(".agent");
     fs::create_dir_all(&agent).map_err(failed("make", &agent))?;
     let file = agent.join("config.yml");
-    if !create(&file, &config::commented_defaults())? {
+    if !create(&file, &commented_defaults())? {
         return Err(Failure::Refused(format!(
             "{} exists and is left as it is; edit it, or move it away first",
             file.display()

@@ -1,38 +1,48 @@
-//! The program behind the `retake` command; `main.rs` only enters it.
+//! The program behind the `retake` command: arguments, words, tables, progress. `main.rs` only
+//! enters it; everything that is done is done by the crates below.
+//!
+//! One file or folder for each subcommand; what they share is in [`record`], [`context`], [`words`]
+//! and [`term`].
 
+mod again;
 mod agent;
-mod cli;
+mod audit;
+mod commands;
+mod completions;
 mod config;
+mod context;
 mod crash;
-mod drive;
-mod effects;
-mod fingerprint;
-mod git;
-mod inline;
-mod job;
-mod leftovers;
+mod doctor;
+mod exec;
+mod failure;
+mod init;
+mod man;
 mod matrix;
+#[cfg(feature = "mcp")]
 mod mcp;
-mod place;
-mod push;
 mod record;
-mod recovery;
-mod remote;
-mod request;
-mod shown;
-mod signals;
-mod slot;
+#[cfg(feature = "slurm")]
+mod run_one;
+mod runs;
 mod term;
-mod web;
-mod xml;
+mod test_history;
+mod tour;
+#[cfg(feature = "web")]
+mod ui;
+mod words;
+
+use retake_runner::signals;
+
+pub(crate) use commands::Exit;
+pub(crate) use failure::Failure;
 
 /// Does what the command line asks for and says what to exit with.
 pub fn main() -> i32 {
     signals::fill_stdio();
     signals::remember();
-    match cli::main() {
-        cli::Exit::Code(code) => i32::from(code),
-        cli::Exit::Signal(signal) => {
+    match commands::main() {
+        Exit::Code(code) => i32::from(code),
+        Exit::Signal(signal) => {
             signals::die_of(signal);
             // Only a signal that does not kill comes here.
             125

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use retake_engine::{ShellMode, interpret, which};
 
 use super::{Exit, Failure};
-use retake_runner::config::Config;
 use retake_mcp::install;
 use retake_mcp::install::Changed;
 use retake_mcp::install::Client;
@@ -15,6 +14,7 @@ use retake_mcp::install::Scope;
 use retake_mcp::install::Start;
 use retake_policy::Asked;
 use retake_policy::Policy;
+use retake_runner::config::Config;
 
 use retake_runner::project;
 
@@ -89,7 +89,7 @@ pub(super) fn mcp(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
             let store = place.store.clone();
             let served = retake_mcp::serve(place, config, here);
             if pushes {
-                retake_postgres::in_background(&store);
+                retake_postgres::start_in_background(&store);
             }
             served
         }

@@ -1,47 +1,39 @@
 //! The record as the commands use it: found, opened, and tended once a command has answered.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use jiff::Timestamp;
+use retake_runner::project::Project;
+use retake_runner::{recovery, run_text};
 use retake_store::{Error, Store};
 use retake_types::Run;
 
-use crate::Failure;
-use retake_runner::project::Place;
+use crate::{Failure, context, term};
 
-use retake_matrix::driver;
-use retake_runner::recovery;
-use retake_runner::run_text;
-use crate::term;
-
-/// What a command may spend on compressing and indexing after it has answered.
-const SPARE_TIME: Duration = Duration::from_millis(30);
 /// How many candidates an ambiguous id is answered with.
 const SHOWN: usize = 10;
 
 /// Where the record is, and whether someone said so.
 pub(crate) struct Record {
-    pub(crate) place: Place,
+    pub(crate) project: Project,
     named: bool,
 }
 
 impl Record {
     pub(crate) fn find(given: Option<&Path>) -> Result<Self, Failure> {
-        let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
-        let place = Place::find(&here, given)?;
-        Ok(Self { place, named: given.is_some() })
+        let project = Project::find(&context::here(), given)?;
+        Ok(Self { project, named: given.is_some() })
     }
 
     /// For reading; nothing is changed.
     pub(crate) fn read(&self) -> Result<Store, Failure> {
-        Ok(Store::open_read_only(&self.place.store)?)
+        Ok(Store::open_read_only(&self.project.store)?)
     }
 
     /// For reading many runs: where nothing was recorded yet there are simply none. A store that
     /// was named and is not there is a mistake.
     pub(crate) fn read_if_any(&self) -> Result<Option<Store>, Failure> {
-        match Store::open_read_only(&self.place.store) {
+        match Store::open_read_only(&self.project.store) {
             Err(Error::NoStore { .. }) if !self.named => Ok(None),
             opened => Ok(Some(opened?)),
         }
@@ -55,10 +47,17 @@ impl Record {
 
     /// For adding to it; makes one where there is none.
     pub(crate) fn add(&self) -> Result<Store, Failure> {
-        let mut store = Store::open(&self.place.store)?;
-        recovery::recover(&mut store);
+        let mut store = Store::open(&self.project.store)?;
+        recover(&mut store);
         Ok(store)
     }
+}
+
+/// Sees to runs and loops whose runner died, and to what came of runs on other machines.
+pub(crate) fn recover(store: &mut Store) {
+    let notify = context::notify();
+    recovery::recover(store, &notify);
+    context::collect_remote(store, &notify);
 }
 
 /// The one run that a text names; an ambiguous text is answered with the candidates.
@@ -82,18 +81,7 @@ pub(crate) fn find(store: &Store, text: &str) -> Result<Run, Failure> {
     }
 }
 
-/// Marks dead runs, compresses and indexes, for as long as nobody minds. Only after the answer is
-/// printed. Where nothing may be written this is left to a command that may.
-pub(crate) fn tend(mut store: Store) {
-    driver::chronicle::tend(&store);
-    retake_crash_driver::life::tend(&store);
-    if !store.needs_tending() {
-        return;
-    }
-    let path = store.path().to_owned();
-    drop(store);
-    let Ok(mut store) = Store::open(&path) else { return };
-    recovery::recover(&mut store);
-    // What fails here fails again, and is reported, where someone asks for its result.
-    drop(store.compact(SPARE_TIME));
+/// What a reading command does for the record once it has answered.
+pub(crate) fn tend(store: Store) {
+    recovery::tend(store, &context::notify());
 }

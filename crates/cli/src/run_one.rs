@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 
 use super::Exit;
-use retake_slurm::node;
 use crate::term;
+use retake_slurm::node;
 
 /// Carry out orders of a batch and leave one result for each
 #[derive(clap::Args)]

@@ -9,10 +9,10 @@ use std::time::Duration;
 use retake_engine::{
     Cancel, Command, Keeper, KeeperSettings, Launch, LiveOutput, ProcessEvent, ProcessResult, quote,
 };
+use retake_runner::signals;
 use retake_types::{RefusalReason, RunId};
 
 use super::{Exit, Failure};
-use retake_runner::signals;
 use crate::term;
 
 /// See what retake does, with real runs in a temporary project; under a minute

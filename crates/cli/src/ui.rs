@@ -4,10 +4,10 @@ use std::path::Path;
 
 use crate::Exit;
 use crate::Failure;
-use retake_runner::project::Place;
 use crate::record::Record;
-use retake_runner::signals;
 use crate::term;
+use retake_runner::project::Place;
+use retake_runner::signals;
 use retake_web::App;
 use retake_web::Keys;
 use retake_web::Server;

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use retake_crash::model::{Model, Options, States};
+use retake_crash::model::{CrashStates, ExploreOptions, Model};
 use retake_crash::operation::{
     Action, Content, DirEntry, Entry, Initial, Kind, Node, Operation, Recording, WriteSync,
 };
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Err(_) => retake_crash::log::read(std::fs::File::open(&source)?)?,
     };
     let start = Instant::now();
-    let mut states = States::new(&recording, model, Options::default())?;
+    let mut states = CrashStates::new(&recording, model, ExploreOptions::default())?;
     let surveyed = start.elapsed();
     let coverage = states.coverage().clone();
     println!("{model}: {coverage}");

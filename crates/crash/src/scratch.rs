@@ -1,5 +1,5 @@
-//! Directories that nobody else uses and that go with their owner, in memory where there is some:
-//! durability is a matter of the models, so no disk has to be waited for.
+//! Scratch directories that are removed with their owner, in memory where possible: the models decide
+//! what is durable, so no disk has to be waited for.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
@@ -68,7 +68,7 @@ impl ScratchDir {
 
 impl Drop for ScratchDir {
     fn drop(&mut self) {
-        // Nobody is left to be told; it lies where temporary files lie.
+        // An error cannot be returned from here; the rest lies among the temporary files.
         _ = remove_tree(&self.path);
     }
 }

@@ -8,7 +8,7 @@ mod store;
 mod workload;
 
 use retake_crash::marker::Marker;
-use retake_crash::model::{Explainer, Finding, Model, Options, State, States};
+use retake_crash::model::{CrashState, CrashStates, Explainer, ExploreOptions, Finding, Model};
 use retake_crash::operation::Recording;
 use store::{Missing, Pairs, Store, check, recover};
 
@@ -34,7 +34,7 @@ fn the_workload() {
     }
 }
 
-fn fails(state: &State) -> bool {
+fn fails(state: &CrashState) -> bool {
     let read = |name: &str| {
         let found = state.tree.find(name.as_ref())?;
         let file = state.tree.file(found.node)?;
@@ -47,8 +47,8 @@ fn fails(state: &State) -> bool {
 
 fn findings(model: Model, store: Store, missing: Missing) -> Vec<Finding> {
     let recording = record(store, missing);
-    let mut explainer = Explainer::new(&recording, model, &Options::default()).unwrap();
-    for state in States::new(&recording, model, Options::default()).unwrap() {
+    let mut explainer = Explainer::new(&recording, model, &ExploreOptions::default()).unwrap();
+    for state in CrashStates::new(&recording, model, ExploreOptions::default()).unwrap() {
         if fails(&state) {
             explainer.add(&state, fails);
         }

@@ -9,7 +9,7 @@ mod workload;
 
 use database::{JOURNALS, SYNCHRONOUS, Trouble, check, create, put};
 use retake_crash::marker::Marker;
-use retake_crash::model::{Explainer, Model, Options, State, States};
+use retake_crash::model::{CrashState, CrashStates, Explainer, ExploreOptions, Model};
 use retake_crash::operation::Recording;
 
 const JOURNAL: &str = "FIRST_SQLITE_JOURNAL";
@@ -44,7 +44,7 @@ enum Verdict {
 }
 use Verdict::{Damaged, Durable, Whole};
 
-fn verdict_of(state: &State) -> Verdict {
+fn verdict_of(state: &CrashState) -> Verdict {
     let place = tempfile::tempdir_in("/dev/shm").unwrap();
     retake_crash::materialise(&state.tree, place.path()).unwrap();
     match check(place.path(), state.acks as u32) {
@@ -55,14 +55,14 @@ fn verdict_of(state: &State) -> Verdict {
 }
 
 fn verdict(recording: &Recording, model: Model) -> Verdict {
-    let states = States::new(recording, model, Options::default()).unwrap();
+    let states = CrashStates::new(recording, model, ExploreOptions::default()).unwrap();
     states.map(|state| verdict_of(&state)).max().unwrap()
 }
 
 /// Why some states are so bad.
 fn reasons(recording: &Recording, model: Model, bad: Verdict) -> Vec<String> {
-    let mut explainer = Explainer::new(recording, model, &Options::default()).unwrap();
-    for state in States::new(recording, model, Options::default()).unwrap() {
+    let mut explainer = Explainer::new(recording, model, &ExploreOptions::default()).unwrap();
+    for state in CrashStates::new(recording, model, ExploreOptions::default()).unwrap() {
         if verdict_of(&state) >= bad {
             explainer.add(&state, |state| verdict_of(state) >= bad);
         }

@@ -1,9 +1,11 @@
 //! Asking a run to end, or to pause, from a signal handler or another thread.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::syscalls;
 
@@ -11,10 +13,10 @@ use crate::syscalls;
 /// same request. Every method is safe in a signal handler.
 #[derive(Clone)]
 pub struct Cancel {
-    state: Arc<State>,
+    state: Arc<CancelState>,
 }
 
-struct State {
+struct CancelState {
     /// Wakes the supervision loop.
     wake: OwnedFd,
     /// The signal that asked first; 0 while nobody did.
@@ -26,13 +28,10 @@ struct State {
 
 impl Cancel {
     pub fn new() -> io::Result<Self> {
-        // SAFETY: plain numbers.
-        let fd =
-            syscalls::check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-        // SAFETY: just made, ours alone.
-        let wake = syscalls::above_stdio(unsafe { OwnedFd::from_raw_fd(fd) })?;
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let wake = syscalls::above_stdio(fd)?;
         Ok(Self {
-            state: Arc::new(State {
+            state: Arc::new(CancelState {
                 wake,
                 signal: AtomicI32::new(0),
                 kill: AtomicBool::new(false),
@@ -85,7 +84,7 @@ impl Cancel {
         Some(self.state.signal.load(Ordering::SeqCst)).filter(|&signal| signal != 0)
     }
 
-    /// Becomes readable once something was asked, for whoever waits without the engine.
+    /// Becomes readable once something was asked, for a caller that waits without the engine.
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
         self.state.wake.try_clone()
     }
@@ -94,7 +93,7 @@ impl Cancel {
         self.state.kill.load(Ordering::SeqCst)
     }
 
-    /// Whether a pause was asked for, once for each asking: for whoever waits without the engine.
+    /// Whether a pause was asked for, once for each request, for a caller that waits without the engine.
     pub fn take_suspend(&self) -> bool {
         self.state.suspend.swap(false, Ordering::SeqCst)
     }

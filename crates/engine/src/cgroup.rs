@@ -1,6 +1,6 @@
 //! Limits of a whole tree by the kernel's own accounting, where a cgroup may be made.
 //!
-//! Version 1 and 2 both occur, also side by side. What cannot be had here is watched instead.
+//! Version 1 and 2 both occur, also side by side. A limit that no cgroup can hold is watched instead.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::{AsRawFd, RawFd};
@@ -272,7 +272,7 @@ mod tests {
         }
         drop(stdin);
         child.wait().unwrap();
-        // Held only if the controller could be had here.
+        // Held only where the controller is available.
         let controllers = fs::read_to_string(directory.join("cgroup.controllers")).unwrap();
         assert_eq!(made.holds(LimitKind::Memory), controllers.contains("memory"));
         assert_eq!(made.holds(LimitKind::Procs), controllers.contains("pids"));

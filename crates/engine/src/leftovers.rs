@@ -4,19 +4,21 @@ use std::ffi::CString;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::process_tree::{self, Entry, Stat};
+use rustix::process::{Pid, WaitOptions, waitpid};
+
+use crate::process_tree::{self, ProcessStat, TreeEntry};
 
 /// The variable by which a child knows, and shows, which run it belongs to.
 pub const PARENT_VARIABLE: &str = "RETAKE_PARENT_ID";
 
 /// A process as people know it.
-pub(crate) struct Process {
+pub(crate) struct LeftoverProcess {
     pub(crate) pid: i32,
     pub(crate) command: String,
     name: String,
 }
 
-impl Process {
+impl LeftoverProcess {
     /// Whether its program has one of these names.
     pub(crate) fn is_named(&self, names: &[String]) -> bool {
         names.iter().any(|name| {
@@ -29,8 +31,8 @@ impl Process {
 
 /// The living processes below `root`, without those in `kept` and what is below them. Forgets kept
 /// ones that are gone.
-pub(crate) fn below(root: i32, kept: &mut Vec<i32>) -> Vec<Process> {
-    let mut found = vec![Entry::default(); 16 << 10];
+pub(crate) fn living_below(root: i32, kept: &mut Vec<i32>) -> Vec<LeftoverProcess> {
+    let mut found = vec![TreeEntry::default(); 16 << 10];
     let count = process_tree::descendants(root, &mut found);
     let found = &found[..count];
     kept.retain(|pid| found.iter().any(|entry| entry.pid == *pid));
@@ -47,8 +49,8 @@ pub(crate) fn below(root: i32, kept: &mut Vec<i32>) -> Vec<Process> {
     processes
 }
 
-fn describe(pid: i32) -> Option<Process> {
-    if Stat::read(pid)?.state == b'Z' {
+fn describe(pid: i32) -> Option<LeftoverProcess> {
+    if ProcessStat::read(pid)?.state == b'Z' {
         return None;
     }
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned();
@@ -63,7 +65,7 @@ fn describe(pid: i32) -> Option<Process> {
     } else {
         crate::command_line::quote(words.iter().map(String::as_str))
     };
-    Some(Process { pid, command, name })
+    Some(LeftoverProcess { pid, command, name })
 }
 
 /// Ends the processes of a run whose keeper is gone. They are our children now, together with
@@ -82,27 +84,27 @@ pub(crate) fn end_orphans(
         .find(|pair| pair.starts_with(PARENT_VARIABLE.as_bytes()));
     let own = std::process::id() as i32;
     let until = Instant::now() + Duration::from_secs(2);
-    let mut found = vec![Entry::default(); 16 << 10];
+    let mut found = vec![TreeEntry::default(); 16 << 10];
     loop {
         let count = process_tree::descendants(own, &mut found);
         let mut members: Vec<i32> = Vec::new();
         let mut alive = false;
         for &entry in &found[..count] {
-            let Some(stat) = Stat::read(entry.pid) else { continue };
+            let Some(stat) = ProcessStat::read(entry.pid) else { continue };
             let belongs = members.contains(&entry.parent)
                 || everything && entry.parent == own && !is_keeper(entry.pid)
                 || stat.session == keeper
                 || child
                     .is_some_and(|child| [entry.pid, stat.group, stat.session].contains(&child))
-                || mark.is_some_and(|mark| carries(entry.pid, mark));
+                || mark.is_some_and(|mark| has_variable(entry.pid, mark));
             if !belongs {
                 continue;
             }
             members.push(entry.pid);
             process_tree::signal(entry, own, &[libc::SIGKILL]);
-            if entry.parent == own {
-                // SAFETY: reaps an adopted child; if it is not dead yet, the next round does.
-                unsafe { libc::waitpid(entry.pid, std::ptr::null_mut(), libc::WNOHANG) };
+            if let Some(pid) = Pid::from_raw(entry.pid).filter(|_| entry.parent == own) {
+                // An adopted child; if it is not dead yet, the next round reaps it.
+                _ = waitpid(Some(pid), WaitOptions::NOHANG);
             }
             alive |= stat.state != b'Z' || entry.parent == own;
         }
@@ -129,7 +131,7 @@ fn is_keeper(pid: i32) -> bool {
 }
 
 /// Whether a process's environment contains this `NAME=value`.
-fn carries(pid: i32, pair: &[u8]) -> bool {
+fn has_variable(pid: i32, pair: &[u8]) -> bool {
     std::fs::read(format!("/proc/{pid}/environ"))
         .is_ok_and(|environment| environment.split(|&b| b == 0).any(|entry| entry == pair))
 }

@@ -1,14 +1,15 @@
-//! Limits of a whole tree by looking at it, where no cgroup can be had.
+//! Limits of a whole tree by looking at it, where no cgroup can be made.
 //!
-//! A watched limit may be exceeded for as long as one look takes to come: [`WATCH_INTERVAL`].
+//! A watched limit may be exceeded for up to [`WATCH_INTERVAL`].
 
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use retake_types::{LimitKind, Limits};
+use rustix::param::{clock_ticks_per_second, page_size};
 
 use crate::cgroup::Cgroup;
-use crate::process_tree::{self, Entry, Stat};
+use crate::process_tree::{self, ProcessStat, TreeEntry};
 use crate::syscalls::{self, PathBuffer};
 
 /// How often limits are looked at.
@@ -20,7 +21,7 @@ pub(crate) struct LimitWatch {
     keeper: i32,
     /// The keeper's CPU ticks before the run: those of earlier runs it has reaped.
     before: u64,
-    found: Vec<Entry>,
+    found: Vec<TreeEntry>,
 }
 
 impl LimitWatch {
@@ -31,8 +32,8 @@ impl LimitWatch {
             limits: *limits,
             cgroup: Cgroup::create(limits),
             keeper,
-            before: Stat::read(keeper).map_or(0, |stat| stat.ticks),
-            found: vec![Entry::default(); 16 << 10],
+            before: ProcessStat::read(keeper).map_or(0, |stat| stat.ticks),
+            found: vec![TreeEntry::default(); 16 << 10],
         })
     }
 
@@ -57,11 +58,11 @@ impl LimitWatch {
         memory.or(procs).or(cpu)?;
         let count = process_tree::descendants(self.keeper, &mut self.found);
         let tree = &self.found[..count];
-        let stats = || tree.iter().filter_map(|entry| Stat::read(entry.pid));
+        let stats = || tree.iter().filter_map(|entry| ProcessStat::read(entry.pid));
         if let Some(limit) = cpu {
-            let reaped = Stat::read(self.keeper).map_or(0, |stat| stat.ticks);
+            let reaped = ProcessStat::read(self.keeper).map_or(0, |stat| stat.ticks);
             let ticks = reaped.saturating_sub(self.before) + stats().map(|s| s.ticks).sum::<u64>();
-            if ticks * 1000 / ticks_per_second() >= limit {
+            if ticks * 1000 / clock_ticks_per_second().max(1) >= limit {
                 return Some(LimitKind::Cpu);
             }
         }
@@ -83,16 +84,10 @@ impl LimitWatch {
     }
 }
 
-fn ticks_per_second() -> u64 {
-    // SAFETY: a plain query.
-    u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100).max(1)
-}
-
 fn resident(pid: i32) -> Option<u64> {
     let text = small_file(PathBuffer::new().text(b"/proc/").number(pid).text(b"/statm"))?;
     let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
-    // SAFETY: a plain query.
-    Some(pages * u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?)
+    Some(pages * page_size() as u64)
 }
 
 fn proportional(pid: i32) -> Option<u64> {

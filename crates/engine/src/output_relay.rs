@@ -1,14 +1,18 @@
-//! Passing the child's output on, byte for byte, without ever waiting for whoever reads it.
+//! Passing the child's output on, byte for byte, without ever waiting for its reader.
 
-use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use rustix::fs::{FileType, fstat};
 
 use crate::syscalls;
 
 /// Where one stream of the child goes, live.
 pub(crate) struct OutputRelay<'a> {
     target: BorrowedFd<'a>,
-    way: Option<Way>,
+    method: Option<WriteMethod>,
     pending: Vec<u8>,
     sent: usize,
     /// Bytes given up because nobody took them in time.
@@ -18,7 +22,7 @@ pub(crate) struct OutputRelay<'a> {
 }
 
 /// How to write without blocking and without changing flags others share.
-enum Way {
+enum WriteMethod {
     /// A file: writing does not wait for a reader.
     Direct,
     /// A pipe or terminal, opened again so that "do not block" is ours alone.
@@ -39,7 +43,7 @@ pub(crate) enum Passed {
 
 impl<'a> OutputRelay<'a> {
     pub(crate) fn new(target: BorrowedFd<'a>) -> Self {
-        Self { target, way: None, pending: Vec::new(), sent: 0, lost: 0, error: None }
+        Self { target, method: None, pending: Vec::new(), sent: 0, lost: 0, error: None }
     }
 
     /// Sends what the reader takes now and holds the rest.
@@ -109,8 +113,8 @@ impl<'a> OutputRelay<'a> {
 
     /// The descriptor to poll for room.
     pub(crate) fn fd(&self) -> RawFd {
-        match &self.way {
-            Some(Way::Reopened(fd)) => fd.as_raw_fd(),
+        match &self.method {
+            Some(WriteMethod::Reopened(fd)) => fd.as_raw_fd(),
             _ => self.target.as_raw_fd(),
         }
     }
@@ -121,21 +125,23 @@ impl<'a> OutputRelay<'a> {
         let mut done = 0;
         while done < bytes.len() {
             let rest = &bytes[done..];
-            let way = self.way.get_or_insert_with(|| Way::to(target));
-            let n = match way {
+            let method = self.method.get_or_insert_with(|| WriteMethod::to(self.target));
+            let n = match method {
                 // SAFETY: each writes from a slice that is alive.
-                Way::Direct => unsafe { libc::write(target, rest.as_ptr().cast(), rest.len()) },
+                WriteMethod::Direct => unsafe {
+                    libc::write(target, rest.as_ptr().cast(), rest.len())
+                },
                 // SAFETY: as above.
-                Way::Reopened(fd) => unsafe {
+                WriteMethod::Reopened(fd) => unsafe {
                     libc::write(fd.as_raw_fd(), rest.as_ptr().cast(), rest.len())
                 },
                 // SAFETY: as above.
-                Way::Socket => unsafe {
+                WriteMethod::Socket => unsafe {
                     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
                     libc::send(target, rest.as_ptr().cast(), rest.len(), flags)
                 },
                 // SAFETY: as above; the flags are put back as they were.
-                Way::Borrowed => unsafe {
+                WriteMethod::Borrowed => unsafe {
                     let flags = libc::fcntl(target, libc::F_GETFL);
                     libc::fcntl(target, libc::F_SETFL, flags | libc::O_NONBLOCK);
                     let n = libc::write(target, rest.as_ptr().cast(), rest.len());
@@ -160,30 +166,25 @@ impl<'a> OutputRelay<'a> {
     }
 }
 
-impl Way {
-    fn to(fd: RawFd) -> Self {
-        // SAFETY: zero is a valid stat, filled by the call.
-        let kind = unsafe {
-            let mut stat: libc::stat = std::mem::zeroed();
-            libc::fstat(fd, &raw mut stat);
-            stat.st_mode & libc::S_IFMT
-        };
-        // SAFETY: asks about a descriptor.
-        let terminal = kind == libc::S_IFCHR && unsafe { libc::isatty(fd) } == 1;
+impl WriteMethod {
+    fn to(target: BorrowedFd<'_>) -> Self {
+        // What cannot be asked about is written to as it is.
+        let kind =
+            fstat(target).map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode));
         match kind {
-            libc::S_IFSOCK => Self::Socket,
-            libc::S_IFIFO => Self::reopened(fd).unwrap_or(Self::Borrowed),
-            _ if terminal => Self::reopened(fd).unwrap_or(Self::Borrowed),
+            FileType::Socket => Self::Socket,
+            FileType::Fifo => Self::reopened(target).unwrap_or(Self::Borrowed),
+            FileType::CharacterDevice if target.is_terminal() => {
+                Self::reopened(target).unwrap_or(Self::Borrowed)
+            }
             _ => Self::Direct,
         }
     }
 
-    fn reopened(fd: RawFd) -> Option<Self> {
-        let path = format!("/proc/self/fd/{fd}\0");
-        let flags = libc::O_WRONLY | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
-        // SAFETY: the path ends with a zero byte.
-        let fd = unsafe { libc::open(path.as_ptr().cast(), flags) };
-        // SAFETY: just opened, ours alone.
-        (fd >= 0).then(|| Self::Reopened(unsafe { OwnedFd::from_raw_fd(fd) }))
+    fn reopened(target: BorrowedFd<'_>) -> Option<Self> {
+        let path = format!("/proc/self/fd/{}", target.as_raw_fd());
+        let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+        let file = File::options().write(true).custom_flags(flags).open(path).ok()?;
+        Some(Self::Reopened(file.into()))
     }
 }

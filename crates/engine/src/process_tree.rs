@@ -1,7 +1,7 @@
 //! The processes below a process.
 //!
 //! Works without allocating, because the keeper uses it too. A walk is a snapshot of something
-//! that moves; whoever must reach every process walks again until nothing is left.
+//! that moves; a caller that must reach every process walks again until nothing is left.
 
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -9,13 +9,13 @@ use crate::syscalls::{self, PathBuffer};
 
 /// A process found below the root, with the parent it was found under.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct TreeEntry {
     pub(crate) pid: i32,
     pub(crate) parent: i32,
 }
 
 /// Fills `found` with the processes below `root`, parents before children, and returns how many.
-pub(crate) fn descendants(root: i32, found: &mut [Entry]) -> usize {
+pub(crate) fn descendants(root: i32, found: &mut [TreeEntry]) -> usize {
     let own = PathBuffer::new().text(b"/proc/").number(root).text(b"/task/").number(root);
     if own.text(b"/children").open().is_err() {
         return scan(root, found);
@@ -32,7 +32,7 @@ pub(crate) fn descendants(root: i32, found: &mut [Entry]) -> usize {
 
 /// Appends the children of every thread of `pid`: the kernel lists a child under the thread that
 /// made it.
-fn children(pid: i32, found: &mut [Entry], count: &mut usize) {
+fn children(pid: i32, found: &mut [TreeEntry], count: &mut usize) {
     let Ok(tasks) = PathBuffer::new().text(b"/proc/").number(pid).text(b"/task").open() else {
         return;
     };
@@ -46,18 +46,18 @@ fn children(pid: i32, found: &mut [Entry], count: &mut usize) {
                 if byte.is_ascii_digit() {
                     number = number * 10 + i32::from(byte - b'0');
                 } else if number > 0 {
-                    push(found, count, Entry { pid: number, parent: pid });
+                    push(found, count, TreeEntry { pid: number, parent: pid });
                     number = 0;
                 }
             }
         }
         if number > 0 {
-            push(found, count, Entry { pid: number, parent: pid });
+            push(found, count, TreeEntry { pid: number, parent: pid });
         }
     });
 }
 
-fn push(found: &mut [Entry], count: &mut usize, entry: Entry) {
+fn push(found: &mut [TreeEntry], count: &mut usize, entry: TreeEntry) {
     if *count < found.len() {
         found[*count] = entry;
         *count += 1;
@@ -65,12 +65,12 @@ fn push(found: &mut [Entry], count: &mut usize, entry: Entry) {
 }
 
 /// For kernels that do not list children: reads every process and keeps those below the root.
-fn scan(root: i32, found: &mut [Entry]) -> usize {
+fn scan(root: i32, found: &mut [TreeEntry]) -> usize {
     let Ok(proc_dir) = PathBuffer::new().text(b"/proc").open() else { return 0 };
     let mut total = 0;
     for_each_number(proc_dir.as_raw_fd(), |pid| {
-        if let Some(stat) = Stat::read(pid) {
-            push(found, &mut total, Entry { pid, parent: stat.parent });
+        if let Some(stat) = ProcessStat::read(pid) {
+            push(found, &mut total, TreeEntry { pid, parent: stat.parent });
         }
     });
     let mut count = 0;
@@ -124,7 +124,7 @@ pub(crate) fn for_each_number(directory: RawFd, mut each: impl FnMut(i32)) {
 
 /// The fields of `/proc/PID/stat` that retake uses.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stat {
+pub(crate) struct ProcessStat {
     pub(crate) state: u8,
     pub(crate) parent: i32,
     pub(crate) group: i32,
@@ -134,7 +134,7 @@ pub(crate) struct Stat {
     pub(crate) threads: u64,
 }
 
-impl Stat {
+impl ProcessStat {
     pub(crate) fn read(pid: i32) -> Option<Self> {
         let file = PathBuffer::new().text(b"/proc/").number(pid).text(b"/stat").open().ok()?;
         let mut buffer = [0u8; 1024];
@@ -174,10 +174,10 @@ impl Stat {
 
 /// Signals a process found in a walk from `root`, unless its number has passed to another process
 /// since. One whose parent died meanwhile is a child of the root now: that is what a subreaper is.
-pub(crate) fn signal(entry: Entry, root: i32, signals: &[i32]) {
+pub(crate) fn signal(entry: TreeEntry, root: i32, signals: &[i32]) {
     let Ok(pidfd) = syscalls::pidfd_open(entry.pid) else { return };
-    let ours = |stat: Stat| stat.parent == entry.parent || stat.parent == root;
-    if Stat::read(entry.pid).is_some_and(ours) {
+    let ours = |stat: ProcessStat| stat.parent == entry.parent || stat.parent == root;
+    if ProcessStat::read(entry.pid).is_some_and(ours) {
         for &signal in signals {
             // Gone or not ours to signal: the walk that follows shows which.
             _ = syscalls::pidfd_signal(pidfd.as_raw_fd(), signal);
@@ -203,7 +203,7 @@ mod tests {
         let grandchild: i32 = line.trim().parse().unwrap();
         let own = std::process::id() as i32;
 
-        let mut found = vec![Entry::default(); 4096];
+        let mut found = vec![TreeEntry::default(); 4096];
         for walk in [descendants, scan] {
             let count = walk(own, &mut found);
             let below = &found[..count];
@@ -221,11 +221,11 @@ mod tests {
         let program = dir.path().join("a) R 1 (b");
         std::fs::copy("/bin/sleep", &program).unwrap();
         let mut child = std::process::Command::new(&program).arg("60").spawn().unwrap();
-        let stat = Stat::read(child.id() as i32).unwrap();
+        let stat = ProcessStat::read(child.id() as i32).unwrap();
         assert_eq!(stat.parent, std::process::id() as i32);
         assert_eq!(stat.threads, 1);
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(Stat::read(child.id() as i32).is_none());
+        assert!(ProcessStat::read(child.id() as i32).is_none());
     }
 }

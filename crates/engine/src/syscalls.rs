@@ -31,8 +31,8 @@ pub(crate) fn message_sockets() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((above_stdio(a)?, above_stdio(b)?))
 }
 
-/// Where stdin, stdout or stderr was closed, a new descriptor takes its number, and whoever writes
-/// output would write into it.
+/// Where stdin, stdout or stderr was closed, a new descriptor takes its number, and output
+/// would be written into it.
 pub(crate) fn above_stdio(fd: OwnedFd) -> io::Result<OwnedFd> {
     if fd.as_raw_fd() > 2 {
         return Ok(fd);

@@ -1,13 +1,19 @@
 //! Terminals: the user's own, lent to the child and taken back, and pseudo-terminals.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 
-use crate::keeper::Lent;
-use crate::syscalls;
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::stdio;
+use rustix::termios::{
+    LocalModes, OptionalActions, OutputModes, Winsize, tcgetattr, tcgetwinsize, tcsetattr,
+    tcsetwinsize,
+};
+
+use crate::keeper::TerminalState;
 
 /// The terminal the user runs retake from, while a child may use it.
-pub(crate) struct Terminal {
+pub(crate) struct UserTerminal {
     fd: RawFd,
     own_group: i32,
     modes: libc::termios,
@@ -40,7 +46,7 @@ impl Drop for IgnoredTtou {
     }
 }
 
-impl Terminal {
+impl UserTerminal {
     /// The terminal behind `fd`, if it controls this process.
     pub(crate) fn controlling(fd: RawFd) -> Option<Self> {
         // SAFETY: plain queries; zero is valid for both structures, which the calls fill.
@@ -54,9 +60,9 @@ impl Terminal {
         }
     }
 
-    /// How to leave the terminal, for whoever is left to do it.
-    pub(crate) fn as_lent(&self) -> (RawFd, Lent) {
-        (self.fd, Lent { modes: self.modes, group: Some(self.own_group) })
+    /// How to leave the terminal, for the keeper of a runner that was killed.
+    pub(crate) fn as_lent(&self) -> (RawFd, TerminalState) {
+        (self.fd, TerminalState { modes: self.modes, group: Some(self.own_group) })
     }
 
     /// Whether this process is the one the user is talking to.
@@ -90,7 +96,7 @@ impl Terminal {
     }
 }
 
-impl Drop for Terminal {
+impl Drop for UserTerminal {
     fn drop(&mut self) {
         self.take_back();
     }
@@ -105,53 +111,42 @@ impl Pty {
     /// Our side, and the child's. Ours ends only when every copy of the child's is closed.
     /// `typed` says that a person will type into it.
     pub(crate) fn open(typed: bool) -> io::Result<(Self, OwnedFd)> {
-        // SAFETY: descriptors just made are wrapped at once; structures are filled before use.
-        unsafe {
-            let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
-            let ours = OwnedFd::from_raw_fd(syscalls::check(libc::posix_openpt(flags))?);
-            let unlock: libc::c_int = 0;
-            syscalls::check(libc::ioctl(ours.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlock))?;
-            let theirs = syscalls::check(libc::ioctl(ours.as_raw_fd(), libc::TIOCGPTPEER, flags))?;
-            let theirs = OwnedFd::from_raw_fd(theirs);
-            if !typed {
-                // Lines end as the program wrote them, and nothing is echoed.
-                let mut modes: libc::termios = std::mem::zeroed();
-                if libc::tcgetattr(theirs.as_raw_fd(), &raw mut modes) == 0 {
-                    modes.c_oflag &= !libc::ONLCR;
-                    modes.c_lflag &= !libc::ECHO;
-                    libc::tcsetattr(theirs.as_raw_fd(), libc::TCSANOW, &raw const modes);
-                }
-            }
-            let pty = Self { ours };
-            pty.copy_size();
-            Ok((pty, theirs))
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let ours = openpt(flags)?;
+        unlockpt(&ours)?;
+        let theirs = ioctl_tiocgptpeer(&ours, flags)?;
+        if !typed && let Ok(mut modes) = tcgetattr(&theirs) {
+            // Lines end as the program wrote them, and nothing is echoed.
+            modes.output_modes.remove(OutputModes::ONLCR);
+            modes.local_modes.remove(LocalModes::ECHO);
+            // The output is complete either way.
+            _ = tcsetattr(&theirs, OptionalActions::Now, &modes);
         }
+        let pty = Self { ours };
+        pty.copy_size();
+        Ok((pty, theirs))
     }
 
     /// Takes on the size of the user's terminal, or 80 x 24 without one.
     pub(crate) fn copy_size(&self) {
-        // SAFETY: the structure is filled by whichever query succeeds first.
-        unsafe {
-            let mut size: libc::winsize = std::mem::zeroed();
-            let known = (0..3)
-                .any(|fd| libc::ioctl(fd, libc::TIOCGWINSZ, &raw mut size) == 0 && size.ws_col > 0);
-            if !known {
-                size.ws_col = 80;
-                size.ws_row = 24;
-            }
-            libc::ioctl(self.ours.as_raw_fd(), libc::TIOCSWINSZ, &raw const size);
-        }
+        let size = [stdio::stdin(), stdio::stdout(), stdio::stderr()]
+            .into_iter()
+            .filter_map(|fd| tcgetwinsize(fd).ok())
+            .find(|size| size.ws_col > 0)
+            .unwrap_or(Winsize { ws_col: 80, ws_row: 24, ws_xpixel: 0, ws_ypixel: 0 });
+        // A pseudo-terminal without a size still works.
+        _ = tcsetwinsize(&self.ours, size);
     }
 }
 
 /// The user's terminal passing every key on, until dropped.
-pub(crate) struct Raw {
+pub(crate) struct RawMode {
     fd: RawFd,
     before: libc::termios,
     _ttou: IgnoredTtou,
 }
 
-impl Raw {
+impl RawMode {
     pub(crate) fn enter(fd: RawFd) -> Option<Self> {
         // SAFETY: zero is a valid termios, filled by the query.
         let before = unsafe {
@@ -163,8 +158,8 @@ impl Raw {
         Some(raw)
     }
 
-    pub(crate) fn as_lent(&self) -> (RawFd, Lent) {
-        (self.fd, Lent { modes: self.before, group: None })
+    pub(crate) fn as_lent(&self) -> (RawFd, TerminalState) {
+        (self.fd, TerminalState { modes: self.before, group: None })
     }
 
     /// Whether what is typed is meant for us. In the background the terminal is someone else's:
@@ -194,7 +189,7 @@ impl Raw {
     }
 }
 
-impl Drop for Raw {
+impl Drop for RawMode {
     fn drop(&mut self) {
         self.pause();
     }

@@ -18,7 +18,7 @@ pub(crate) enum Message {
     Promise { said: Vec<u8> },
     /// The process is about to kill itself at this point.
     Crash { point_id: usize },
-    /// The workload returned; so many points were not counted because of their labels.
+    /// The workload returned; `filtered` points were not counted because of their labels.
     Ended { filtered: usize },
     /// The check returned; whether it looked at its [`CrashInfo`](crate::CrashInfo).
     Passed { looked: bool },

@@ -27,41 +27,29 @@
 //! written is there for the check, synced or not. [`Test::model`] loses what was not synced.
 //!
 //! The crate is linked into other people's test binaries: it depends on `libc` and `retake-crash`
-//! alone, starts nothing outside [`test()`], and ends the process only in children that it started itself or that
-//! were asked for by `FIRST_PHASE`. Linux only.
+//! alone, starts nothing outside [`test()`], and ends the process only in children that it started
+//! itself or that were asked for by `FIRST_PHASE`. Linux only.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
     "first kills, watches and cleans up processes the way Linux does, and runs nowhere else"
 );
 
+mod async_support;
 mod channel;
 mod child;
-mod drive;
 mod env;
-mod events;
-mod future;
+mod invocation;
 mod json;
-mod lifeline;
-mod name;
-mod once;
 mod options;
 mod orchestrator;
-mod place;
-mod plan;
-mod point;
-mod power;
-mod problem;
-mod process;
-mod report;
-mod state;
+mod parent_death;
+mod setup_error;
 mod test;
-mod trace;
 mod variables;
-mod verdict;
 
+pub use child::crash_point::{ack, crash_point};
 pub use env::{CrashInfo, Env};
-pub use point::{ack, crash_point};
 pub use test::{AsyncWorkload, Test, Verified, Workload, test};
 
 pub use retake_crash::recorder as record;

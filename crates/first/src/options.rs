@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::problem::Problem;
+use crate::setup_error::SetupError;
 use retake_crash::glob::Glob;
 use retake_crash::model::Model;
 
@@ -38,9 +38,9 @@ impl Default for Options {
 
 impl Options {
     /// The label filter, if everything asked for makes sense.
-    pub(crate) fn check(&self) -> Result<Option<Glob>, Problem> {
+    pub(crate) fn check(&self) -> Result<Option<Glob>, SetupError> {
         let refuse =
-            |call: String, must: &str| Err(Problem::Option { call, must: must.to_owned() });
+            |call: String, must: &str| Err(SetupError::Option { call, must: must.to_owned() });
         if self.jobs == 0 {
             return refuse(".jobs(0)".into(), "at least one child has to run at a time");
         }

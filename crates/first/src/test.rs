@@ -4,14 +4,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::async_support::{MustFinish, caught};
 use crate::child::Child;
 use crate::env::{CrashInfo, Env};
-use crate::future::{MustFinish, caught};
-use crate::name::{Caller, Invocation};
+use crate::invocation::{Caller, Invocation};
 use crate::options::Options;
+use crate::orchestrator::report;
 use crate::orchestrator::{self, Session};
-use crate::problem::{Problem, refuse};
-use crate::report;
+use crate::setup_error::{SetupError, fail_test};
 use crate::variables::{ACKS, Phase, TEST_INDEX, Variables};
 use retake_crash::glob::Glob;
 use retake_crash::model::Model;
@@ -54,7 +54,7 @@ impl Test {
         self
     }
 
-    /// Goes on after a failed check, to find all of them. `FIRST_KEEP_GOING` overrides it.
+    /// Continues after a failed check, to find all of them. `FIRST_KEEP_GOING` overrides it.
     pub fn keep_going(mut self, yes: bool) -> Self {
         self.options.keep_going = yes;
         self
@@ -123,7 +123,7 @@ impl<R: FnOnce(&Env)> Workload<R> {
                 child.verified(&crash, result);
             }
             Ok(Role::Bystander) => {}
-            Err(problem) => refuse(&problem),
+            Err(error) => fail_test(&error),
         }
         Verified { _private: () }
     }
@@ -160,7 +160,7 @@ impl<R: AsyncFnOnce(Env)> AsyncWorkload<R> {
                     child.verified(&crash, result);
                 }
                 Ok(Role::Bystander) => {}
-                Err(problem) => refuse(&problem),
+                Err(error) => fail_test(&error),
             }
             awaited.finished = true;
             Verified { _private: () }
@@ -181,7 +181,7 @@ impl Verified {
 
 /// What this process is to this test.
 enum Role {
-    Orchestrator(Box<Found>),
+    Orchestrator(Box<OrchestratorSetup>),
     Execution {
         child: Child,
         target: usize,
@@ -195,7 +195,7 @@ enum Role {
     Bystander,
 }
 
-struct Found {
+struct OrchestratorSetup {
     invocation: Invocation,
     index: usize,
     seed: u64,
@@ -203,7 +203,7 @@ struct Found {
 }
 
 impl Role {
-    fn find(options: &Options) -> Result<Self, Problem> {
+    fn find(options: &Options) -> Result<Self, SetupError> {
         let filter = options.check()?;
         let variables = Variables::read(|name| std::env::var_os(name))?;
         let name = variables.test_name.as_deref();
@@ -220,9 +220,12 @@ impl Role {
             return Ok(Self::Bystander);
         }
         Ok(match variables.phase.clone() {
-            Phase::Orchestrator => {
-                Self::Orchestrator(Box::new(Found { invocation, index, seed, variables }))
-            }
+            Phase::Orchestrator => Self::Orchestrator(Box::new(OrchestratorSetup {
+                invocation,
+                index,
+                seed,
+                variables,
+            })),
             Phase::Execution { target } => {
                 Self::Execution { child: Child::enter(&variables, seed)?, target, filter }
             }
@@ -234,7 +237,7 @@ impl Role {
     }
 }
 
-impl Found {
+impl OrchestratorSetup {
     #[track_caller]
     fn orchestrate(self, options: &Options) {
         let Self { invocation, index, seed, variables } = &self;
@@ -246,14 +249,16 @@ impl Found {
 }
 
 /// What was promised before the crash, as a file tells it.
-fn promises(variables: &Variables) -> Result<Vec<String>, Problem> {
+fn promises(variables: &Variables) -> Result<Vec<String>, SetupError> {
     let Some(path) = &variables.acks else { return Ok(Vec::new()) };
-    let text = std::fs::read(path)
-        .map_err(|source| Problem::System { what: format!("{ACKS}={}", path.display()), source })?;
+    let text = std::fs::read(path).map_err(|source| SetupError::System {
+        what: format!("{ACKS}={}", path.display()),
+        source,
+    })?;
     Ok(String::from_utf8_lossy(&text).lines().map(str::to_owned).collect())
 }
 
-/// The how-manieth FIRST test of its function this is, in the order they come to their checks.
+/// The number of this FIRST test within its function, from 1, in the order they reach their checks.
 fn next_index(test: &str) -> usize {
     static COUNTS: Mutex<Vec<(String, usize)>> = Mutex::new(Vec::new());
     let mut counts = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);

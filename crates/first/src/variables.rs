@@ -1,11 +1,11 @@
 //! The `FIRST_` variables: what is written into a child's environment and what is read from ours.
 //!
-//! A value that means nothing is a [`Problem`], never a default.
+//! A value that means nothing is a [`SetupError`], never a default.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::problem::Problem;
+use crate::setup_error::SetupError;
 pub(crate) use retake_crash::variables::{
     ACKS, CRASH_LABEL, CRASH_POINT_ID, RECORDING, RUN_ID, WORK_DIR,
 };
@@ -36,7 +36,7 @@ pub(crate) enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Channel {
     pub(crate) orchestrator: u32,
-    pub(crate) lifeline: i32,
+    pub(crate) parent_alive: i32,
     pub(crate) announce: i32,
 }
 
@@ -63,11 +63,11 @@ pub(crate) struct Variables {
 const ID: &str = "a number from 1";
 
 impl Variables {
-    pub(crate) fn read(look_up: impl Fn(&str) -> Option<OsString>) -> Result<Self, Problem> {
+    pub(crate) fn read(look_up: impl Fn(&str) -> Option<OsString>) -> Result<Self, SetupError> {
         let text = |name: &'static str| match look_up(name).map(OsString::into_string) {
             None => Ok(None),
             Some(Ok(value)) => Ok(Some(value)),
-            Some(Err(value)) => Err(Problem::Variable {
+            Some(Err(value)) => Err(SetupError::Variable {
                 name,
                 value: value.to_string_lossy().into_owned(),
                 must: "UTF-8",
@@ -79,7 +79,7 @@ impl Variables {
             None => Phase::Orchestrator,
             Some(phase) if phase == "EXECUTION" => Phase::Execution {
                 target: target
-                    .ok_or(Problem::Missing { name: CRASH_TARGET, phase: "EXECUTION" })?,
+                    .ok_or(SetupError::Missing { name: CRASH_TARGET, phase: "EXECUTION" })?,
             },
             Some(phase) if phase == "VERIFY" => {
                 // 0 is before the first operation.
@@ -88,25 +88,25 @@ impl Variables {
                         Ok(point) => Ok(point),
                         Err(_) => {
                             let must = "a number";
-                            Err(Problem::Variable { name: CRASH_POINT_ID, value, must })
+                            Err(SetupError::Variable { name: CRASH_POINT_ID, value, must })
                         }
                     })
                     .transpose()?;
                 Phase::Verify {
                     point_id: point
                         .or(target)
-                        .ok_or(Problem::Missing { name: CRASH_POINT_ID, phase: "VERIFY" })?,
+                        .ok_or(SetupError::Missing { name: CRASH_POINT_ID, phase: "VERIFY" })?,
                     label: text(CRASH_LABEL)?.unwrap_or_default(),
                 }
             }
             Some(value) => {
                 let must = "EXECUTION or VERIFY, or not set";
-                return Err(Problem::Variable { name: PHASE, value, must });
+                return Err(SetupError::Variable { name: PHASE, value, must });
             }
         };
         if phase != Phase::Orchestrator && work_dir.is_none() {
             let phase = if matches!(phase, Phase::Verify { .. }) { "VERIFY" } else { "EXECUTION" };
-            return Err(Problem::Missing { name: WORK_DIR, phase });
+            return Err(SetupError::Missing { name: WORK_DIR, phase });
         }
         Ok(Self {
             only: if phase == Phase::Orchestrator { target } else { None },
@@ -131,47 +131,49 @@ impl Variables {
     }
 }
 
-fn id(name: &'static str, value: String) -> Result<usize, Problem> {
+fn id(name: &'static str, value: String) -> Result<usize, SetupError> {
     match value.parse() {
         Ok(id) if id > 0 => Ok(id),
-        _ => Err(Problem::Variable { name, value, must: ID }),
+        _ => Err(SetupError::Variable { name, value, must: ID }),
     }
 }
 
-fn seed(value: String) -> Result<u64, Problem> {
+fn seed(value: String) -> Result<u64, SetupError> {
     let must = "a number from 0 to 18446744073709551615";
-    value.parse().map_err(|_| Problem::Variable { name: SEED, value, must })
+    value.parse().map_err(|_| SetupError::Variable { name: SEED, value, must })
 }
 
-fn switch(name: &'static str, value: String) -> Result<bool, Problem> {
+fn switch(name: &'static str, value: String) -> Result<bool, SetupError> {
     match value.as_str() {
         "1" => Ok(true),
         "0" | "" => Ok(false),
-        _ => Err(Problem::Variable { name, value, must: "0 or 1" }),
+        _ => Err(SetupError::Variable { name, value, must: "0 or 1" }),
     }
 }
 
-fn channel(value: String) -> Result<Channel, Problem> {
+fn channel(value: String) -> Result<Channel, SetupError> {
     let parts: Vec<&str> = value.split(':').collect();
     let parsed = match parts[..] {
-        [pid, lifeline, announce] => {
-            (pid.parse().ok()).zip(lifeline.parse().ok()).zip(announce.parse().ok())
+        [pid, parent_alive, announce] => {
+            (pid.parse().ok()).zip(parent_alive.parse().ok()).zip(announce.parse().ok())
         }
         _ => None,
     };
     match parsed {
-        Some(((orchestrator, lifeline), announce)) if lifeline > 2 && announce > 2 => {
-            Ok(Channel { orchestrator, lifeline, announce })
+        Some(((orchestrator, parent_alive), announce)) if parent_alive > 2 && announce > 2 => {
+            Ok(Channel { orchestrator, parent_alive, announce })
         }
-        _ => {
-            Err(Problem::Variable { name: CHANNEL, value, must: "left to the orchestrator to set" })
-        }
+        _ => Err(SetupError::Variable {
+            name: CHANNEL,
+            value,
+            must: "left to the orchestrator to set",
+        }),
     }
 }
 
 impl Channel {
     pub(crate) fn value(self) -> String {
-        format!("{}:{}:{}", self.orchestrator, self.lifeline, self.announce)
+        format!("{}:{}:{}", self.orchestrator, self.parent_alive, self.announce)
     }
 }
 
@@ -185,7 +187,7 @@ mod tests {
         Variables::read(|name| {
             set.iter().find(|(set, _)| *set == name).map(|(_, value)| OsString::from(value))
         })
-        .map_err(|problem| problem.to_string())
+        .map_err(|error| error.to_string())
     }
 
     #[test]
@@ -246,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_channel_comes_back() {
-        let sent = Channel { orchestrator: 42, lifeline: 7, announce: 9 };
+        let sent = Channel { orchestrator: 42, parent_alive: 7, announce: 9 };
         let set = [(CHANNEL, sent.value())];
         let set: Vec<_> = set.iter().map(|(name, value)| (*name, value.as_str())).collect();
         assert_eq!(read(&set).unwrap().channel, Some(sent));

@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::sync::Arc;
 
-use retake_store::Filter;
+use retake_store::RunFilter;
 use retake_types::{RunId, Stream};
 use rmcp::model::{
     ErrorData, ListResourceTemplatesResult, ListResourcesResult, ReadResourceResponse,
@@ -29,7 +29,7 @@ enum Part {
 }
 
 pub(super) async fn list(session: &Arc<Session>) -> Result<ListResourcesResult, ErrorData> {
-    let page = session.read(|store| Ok(store.list(&Filter::default(), None, LISTED)?)).await;
+    let page = session.read(|store| Ok(store.list(&RunFilter::default(), None, LISTED)?)).await;
     // Where nothing was recorded yet there are none.
     let runs = page.map_or_else(|_| Vec::new(), |page| page.runs);
     let resources = runs.iter().map(|run| {

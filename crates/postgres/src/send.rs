@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 
 use postgres::{Client, Transaction};
+use retake_runner::machine;
 use retake_store::Store;
-use retake_types::{LoopId, RunId, Stream};
+use retake_types::{LoopId, RunId, StopReason, Stream};
 
-use super::copy::Rows;
-use super::rows::{ENDING, Sorted};
+use super::copy_rows::CopyRows;
+use super::ledger_rows::{ENDING, LedgerRows};
 use super::{Address, Error, schema, tls};
-use retake_runner::project;
 
 /// Entries in one transaction.
 const ENTRIES: usize = 4000;
@@ -21,9 +21,9 @@ const BYTES: usize = 16 << 20;
 
 /// What is sent beyond runs, loops, events and the ledger.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted {
-    /// So many bytes of each stream.
-    pub outputs: Option<u64>,
+pub struct PushOptions {
+    /// Output is sent, at most this many bytes of each stream.
+    pub output_bytes: Option<u64>,
     /// A record that is not the one that was pushed is a copy of it, and gets a name of its own.
     pub as_copy: bool,
 }
@@ -42,7 +42,7 @@ pub struct Pushed {
 pub fn push(
     store: &mut Store,
     address: &Address,
-    wanted: Wanted,
+    options: PushOptions,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Pushed, Error> {
     let connector = tls::connector(&address.trust)?;
@@ -50,7 +50,7 @@ pub fn push(
     let mut sender = Sender { record: store.record_id()?, store, pushed: Pushed::default() };
     sender.introduce(&mut client)?;
     match sender.ledger(&mut client, progress) {
-        Err(Error::Replaced { .. }) if wanted.as_copy => {
+        Err(Error::Replaced { .. }) if options.as_copy => {
             sender.record = sender.store.rename_record()?;
             sender.register(&mut client)?;
             sender.ledger(&mut client, progress)?;
@@ -58,7 +58,7 @@ pub fn push(
         other => other?,
     }
     sender.loops(&mut client)?;
-    if let Some(most) = wanted.outputs {
+    if let Some(most) = options.output_bytes {
         sender.outputs(&mut client, most)?;
     }
     Ok(sender.pushed)
@@ -93,7 +93,7 @@ impl Sender<'_> {
         client.execute(
             "INSERT INTO retake.records (id, host, path) VALUES ($1::text::uuid, $2, $3)
              ON CONFLICT (id) DO UPDATE SET host = excluded.host, path = excluded.path",
-            &[&self.record.to_string(), &project::host(), &path.to_string_lossy().into_owned()],
+            &[&self.record.to_string(), &machine::host(), &path.to_string_lossy().into_owned()],
         )?;
         Ok(())
     }
@@ -136,7 +136,7 @@ impl Sender<'_> {
             entries.remove(0);
         }
         let Some(last) = entries.last() else { return Ok(false) };
-        let sorted = Sorted::of(self.record, &entries);
+        let sorted = LedgerRows::of(self.record, &entries);
         let record = self.record.to_string();
         copy(
             &mut transaction,
@@ -184,17 +184,17 @@ impl Sender<'_> {
     /// Loops change until they end; events only become more.
     fn loops(&mut self, client: &mut Client) -> Result<(), Error> {
         let loops = self.store.list_loops(None, usize::MAX)?;
-        let local = self.store.last_events()?;
+        let local = self.store.last_loop_entries()?;
         let mut transaction = client.transaction()?;
         self.position(&mut transaction)?;
-        let mut rows = Rows::default();
+        let mut rows = CopyRows::default();
         for known in &loops {
             rows.show(Some(known.id))
                 .show(Some(self.record))
                 .text(known.kind.as_str())
                 .text(&known.plan)
-                .text(&known.state)
-                .field(known.stop_reason.as_deref())
+                .text(known.state.as_str())
+                .field(known.stop_reason.as_ref().map(StopReason::as_str))
                 .show(Some(known.start_time))
                 .show(known.end_time)
                 .end();
@@ -220,12 +220,12 @@ impl Sender<'_> {
                 Some((row.get::<_, &str>(0).parse().ok()?, row.get::<_, i64>(1).unsigned_abs()))
             })
             .collect();
-        let mut rows = Rows::default();
+        let mut rows = CopyRows::default();
         let mut count = 0;
         for known in &loops {
             let mut after = there.get(&known.id).copied().unwrap_or(0);
             while local.get(&known.id).is_some_and(|last| *last > after) {
-                let events = self.store.events(known.id, after, EVENTS)?;
+                let events = self.store.loop_entries(known.id, after, EVENTS)?;
                 let Some(last) = events.last() else { break };
                 after = last.seq;
                 for event in &events {
@@ -264,7 +264,7 @@ impl Sender<'_> {
             )?;
             let Some(last) = missing.last() else { return Ok(()) };
             after = last.get(1);
-            let mut rows = Rows::default();
+            let mut rows = CopyRows::default();
             for row in &missing {
                 let Ok(id) = row.get::<_, &str>(0).parse::<RunId>() else { continue };
                 self.output(id, most, &mut rows);
@@ -286,7 +286,7 @@ impl Sender<'_> {
     }
 
     /// Both streams of a run, as far as they are still here.
-    fn output(&self, id: RunId, most: u64, rows: &mut Rows) {
+    fn output(&self, id: RunId, most: u64, rows: &mut CopyRows) {
         for stream in Stream::BOTH {
             let Ok(mut output) = self.store.read_output(id, stream) else { continue };
             let length = output.length();
@@ -307,7 +307,7 @@ impl Sender<'_> {
     }
 }
 
-fn copy(transaction: &mut Transaction<'_>, into: &str, rows: &Rows) -> Result<(), Error> {
+fn copy(transaction: &mut Transaction<'_>, into: &str, rows: &CopyRows) -> Result<(), Error> {
     if rows.is_empty() {
         return Ok(());
     }

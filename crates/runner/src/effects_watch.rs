@@ -10,7 +10,7 @@ use retake_effects::test_results::TestOutputParser;
 use retake_effects::test_results::reports::{self, Report};
 use retake_effects::{agent_summary, observations};
 use retake_engine::ProcessResult;
-use retake_store::Filter;
+use retake_store::RunFilter;
 use retake_types::request::EffectsRequest;
 use retake_types::{Effects, OsText, Outcome, Stream, TestResults};
 
@@ -97,11 +97,11 @@ impl EffectsWatch {
 fn history(past: Past<'_>) -> PastResults {
     let mut history = PastResults::new();
     let Past { intent, store: Some(store) } = past else { return history };
-    let filter = Filter {
+    let filter = RunFilter {
         command: Some(intent.command().to_owned()),
         cwd: Some(intent.request.directory()),
         until: Some(intent.start_time),
-        ..Filter::default()
+        ..RunFilter::default()
     };
     // Without a past there is nothing to compare with, which is what is said then.
     let Ok(page) = store.list(&filter, None, COMPARED) else { return history };

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use retake_types::{LoopId, Run, RunId};
+use retake_types::{Kind, LoopId, Run, RunId};
 
 /// One thing to know.
 #[derive(Debug)]
@@ -20,7 +20,10 @@ pub enum Notice {
     /// A run of an earlier retake that died.
     RunnerDied(Box<Run>),
     /// A loop of an earlier retake that died.
-    LoopRunnerDied(LoopId),
+    LoopRunnerDied {
+        kind: Kind,
+        id: LoopId,
+    },
     DeadRunsNotMarked(retake_store::Error),
     /// A process of a dead run.
     Leftover {

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_store::Store;
-use retake_types::Run;
+use retake_store::{Store, StoredLoop};
+use retake_types::{Kind, Run};
 
 use crate::leftovers::{self, Leftover};
 use crate::notice::{Notice, Notify};
@@ -15,20 +15,33 @@ use crate::notice::{Notice, Notify};
 /// What a command may spend on compressing and indexing after it has answered.
 const SPARE_TIME: Duration = Duration::from_millis(30);
 
-/// Marks runs whose runner died and kills what they left running. Costs one directory read when
-/// there is nothing to do.
-pub fn recover(store: &mut Store, notify: &Notify) {
+/// Marks runs whose runner died and kills what they left running; gives the loops that ended because
+/// their runner died. Costs two directory reads when there is nothing to do.
+pub fn recover(store: &mut Store, notify: &Notify) -> Vec<StoredLoop> {
+    let mut loops = Vec::new();
     // A runner that is itself a leftover leaves a run behind when it is killed.
     loop {
         match store.recover() {
-            Ok(runs) if runs.is_empty() => return,
-            Ok(runs) => {
-                for run in &runs {
+            Ok(recovered) => {
+                for stopped in &recovered.loops {
+                    // A matrix that is run again says itself that it was interrupted.
+                    if stopped.kind == Kind::Crash {
+                        notify(Notice::LoopRunnerDied { kind: stopped.kind, id: stopped.id });
+                    }
+                }
+                loops.extend(recovered.loops);
+                if recovered.runs.is_empty() {
+                    return loops;
+                }
+                for run in &recovered.runs {
                     notify(Notice::RunnerDied(Box::new(run.clone())));
                 }
-                sweep(&runs, notify);
+                sweep(&recovered.runs, notify);
             }
-            Err(error) => return notify(Notice::DeadRunsNotMarked(error)),
+            Err(error) => {
+                notify(Notice::DeadRunsNotMarked(error));
+                return loops;
+            }
         }
     }
 }
@@ -69,7 +82,7 @@ pub fn retain(store: &mut Store, days: u64, notify: &Notify) {
 /// Marks dead runs, compresses and indexes, for as long as nobody minds. Only after the answer is
 /// printed. Where nothing may be written this is left to a command that may.
 pub fn tend(mut store: Store, notify: &Notify) {
-    if !store.needs_tending() {
+    if !store.needs_maintenance() {
         return;
     }
     let path = store.path().to_owned();

@@ -8,8 +8,8 @@ use retake_engine::{Cancel, Keeper, LiveOutput, ProcessEvent, ProcessResult};
 use retake_store::redact::StreamRedactor;
 use retake_store::{Recording, Store};
 use retake_types::{
-    Effects, Ending, ErrorCode, Intent, Outcome, Run, RunError, StartFailure, State, Stream,
-    signal_name, text,
+    Effects, Ending, ErrorCode, ErrorDetail, Intent, Outcome, Run, RunError, StartFailure, State,
+    Stream, signal_name, text,
 };
 
 use crate::context::RunContext;
@@ -93,6 +93,8 @@ pub struct ExecutedRun {
     pub ending: Ending,
     pub result: ProcessResult,
     output: [Vec<u8>; 2],
+    /// Bytes of each stream after redaction, for a run that is not recorded.
+    kept: [u64; 2],
 }
 
 /// Runs it. With a recording its intent is already committed.
@@ -114,27 +116,26 @@ pub fn run(
         }
     };
     let past = store.as_deref();
-    let ExecutedRun { intent, ending, result, output } =
+    let ExecutedRun { intent, mut ending, result, output, kept } =
         execute(prepared, context, (keeper, cancel), &mut keep, output_use, observer, past);
-    let mut run = Run { intent, state: State::Finished, ending: Some(ending), recorded: false };
-    if let (Some(store), Some(recording)) = (store.as_mut(), recording)
-        && let Some(ending) = run.ending.take()
-    {
-        match recording.finish(store, ending.clone()) {
-            Ok(kept) => {
-                run.ending = Some(kept.ending);
-                run.recorded = true;
-                if let Some(error) = kept.problem {
-                    let bytes = kept.lost[0] + kept.lost[1];
-                    (context.notify)(Notice::OutputLost { bytes, error });
-                }
-            }
-            Err(error) => {
-                (context.notify)(Notice::OutcomeNotRecorded(error));
-                run.ending = Some(ending);
+    let record = store.as_mut().zip(recording);
+    let stored = record.map(|(store, recording)| recording.finish(store, ending.clone()));
+    let recorded = matches!(stored, Some(Ok(_)));
+    match stored {
+        Some(Ok(stored)) => {
+            ending = stored.ending;
+            if let Some(error) = stored.error {
+                let bytes = stored.lost[0] + stored.lost[1];
+                (context.notify)(Notice::OutputLost { bytes, error });
             }
         }
+        Some(Err(error)) => {
+            (context.notify)(Notice::OutcomeNotRecorded(error));
+            ending.set_stored(kept.map(|bytes| (bytes, None)));
+        }
+        None => ending.set_stored(kept.map(|bytes| (bytes, None))),
     }
+    let run = Run { intent, state: State::Finished, ending: Some(ending), recorded };
     FinishedRun {
         run,
         reader_gone: result.relay_error == Some(libc::EPIPE),
@@ -202,8 +203,9 @@ pub fn execute(
     if let Some(effects) = &mut ending.effects {
         effects.map_strings(|text| prepared.redactor.redact_str(text).0.into_owned());
     }
+    let kept = [captured[0].kept, captured[1].kept];
     let output = captured.map(|c| c.carried.finish());
-    ExecutedRun { intent: prepared.intent, ending, result, output }
+    ExecutedRun { intent: prepared.intent, ending, result, output, kept }
 }
 
 impl CapturedStream {
@@ -225,6 +227,7 @@ impl CapturedStream {
     }
 }
 
+/// What the runner knows; what is stored of each stream is known only afterwards.
 fn ending(
     result: &ProcessResult,
     prepared: &PreparedRun,
@@ -238,8 +241,6 @@ fn ending(
     Ending {
         exit_code: Some(exit_code(result)),
         duration_ms,
-        stdout_bytes: captured[0].kept,
-        stderr_bytes: captured[1].kept,
         stdout_raw_bytes: captured[0].raw,
         stderr_raw_bytes: captured[1].raw,
         truncated: over,
@@ -268,72 +269,72 @@ fn exit_code(result: &ProcessResult) -> i32 {
 /// The one error of a run, if it has one: the first that applies. What to do about it is for the
 /// front end to say.
 fn explain(result: &ProcessResult, prepared: &PreparedRun, over: Option<u64>) -> Option<RunError> {
-    let error =
-        |code, message: String| Some(RunError { code, message, hint: None, problems: Vec::new() });
-    match &result.outcome {
-        Outcome::NotStarted(failure) => Some(start_error(failure)),
-        Outcome::LimitExceeded(limit, _) => error(
+    let (code, detail, message) = match &result.outcome {
+        Outcome::NotStarted(failure) => return Some(start_error(failure)),
+        Outcome::LimitExceeded(limit, _) => (
             ErrorCode::LimitExceeded,
+            Some(ErrorDetail::Limit(*limit)),
             format!("the run exceeded its {limit} limit and was ended"),
         ),
-        Outcome::Cancelled(libc::SIGPIPE) => error(
-            ErrorCode::Cancelled,
-            match result.relay_error {
-                None | Some(libc::EPIPE) => {
-                    "nobody reads the output any more, so the run was ended".into()
-                }
-                Some(errno) => {
-                    let why = std::io::Error::from_raw_os_error(errno);
-                    format!("the output could not be passed on, so the run was ended: {why}")
-                }
-            },
-        ),
-        Outcome::Cancelled(signal) => {
-            error(ErrorCode::Cancelled, format!("cancelled by {}", signal_name(*signal)))
-        }
-        Outcome::TimedOut => error(
-            ErrorCode::Timeout,
-            format!(
-                "timed out after {}",
-                text::duration(prepared.request.timeout().unwrap_or_default())
+        Outcome::Cancelled(libc::SIGPIPE) => match result.relay_error {
+            None | Some(libc::EPIPE) => (
+                ErrorCode::Cancelled,
+                Some(ErrorDetail::ReaderGone),
+                "nobody reads the output any more, so the run was ended".to_owned(),
             ),
-        ),
+            Some(errno) => {
+                let why = std::io::Error::from_raw_os_error(errno);
+                (
+                    ErrorCode::Cancelled,
+                    Some(ErrorDetail::OutputNotWritable),
+                    format!("the output could not be passed on, so the run was ended: {why}"),
+                )
+            }
+        },
+        Outcome::Cancelled(signal) => {
+            (ErrorCode::Cancelled, None, format!("cancelled by {}", signal_name(*signal)))
+        }
+        Outcome::TimedOut => {
+            let timeout = prepared.request.timeout().unwrap_or_default();
+            (ErrorCode::Timeout, None, format!("timed out after {}", text::duration(timeout)))
+        }
         Outcome::Exited(0) => {
-            let limit = over?;
-            error(
-                ErrorCode::OutputTooLarge,
-                format!(
-                    "the output is larger than the result carries ({} KB per stream)",
-                    limit / 1024
-                ),
-            )
+            let kb = over? / 1024;
+            let message =
+                format!("the output is larger than the result carries ({kb} KB per stream)");
+            (ErrorCode::OutputTooLarge, None, message)
         }
         Outcome::Exited(code) => {
-            error(ErrorCode::Failed, format!("the command exited with code {code}"))
+            (ErrorCode::Failed, None, format!("the command exited with code {code}"))
         }
         Outcome::Signaled(signal) => {
-            error(ErrorCode::Failed, format!("the command was ended by {}", signal_name(*signal)))
+            (ErrorCode::Failed, None, format!("the command was ended by {}", signal_name(*signal)))
         }
-        Outcome::Interrupted => error(
+        Outcome::Interrupted => (
             ErrorCode::Failed,
-            "the process that kept this run was killed, and the run with it".into(),
+            Some(ErrorDetail::KeeperKilled),
+            "the process that kept this run was killed, and the run with it".to_owned(),
         ),
-    }
+    };
+    Some(RunError { code, detail, message, hint: None, problems: Vec::new() })
 }
 
 /// The error of a run that did not start.
 pub fn start_error(failure: &StartFailure) -> RunError {
-    let code = match failure {
-        StartFailure::Refused(_) => ErrorCode::InvalidRequest,
-        StartFailure::WorkingDirectory(_) => ErrorCode::WorkingDirectory,
-        StartFailure::NotFound(_)
-        | StartFailure::NotExecutable(_)
-        | StartFailure::WrongFormat(_)
-        | StartFailure::MissingInterpreter(_) => ErrorCode::NotFound,
-        StartFailure::NoResources(_) => ErrorCode::NoResources,
+    let (code, detail) = match failure {
+        StartFailure::Refused(_) => (ErrorCode::InvalidRequest, None),
+        StartFailure::WorkingDirectory(_) => (ErrorCode::WorkingDirectory, None),
+        StartFailure::NotFound(_) => (ErrorCode::NotFound, None),
+        StartFailure::NotExecutable(_) => (ErrorCode::NotFound, Some(ErrorDetail::NotExecutable)),
+        StartFailure::WrongFormat(_) => (ErrorCode::NotFound, Some(ErrorDetail::WrongFormat)),
+        StartFailure::MissingInterpreter(_) => {
+            (ErrorCode::NotFound, Some(ErrorDetail::MissingInterpreter))
+        }
+        StartFailure::NoResources(_) => (ErrorCode::NoResources, None),
     };
     RunError {
         code,
+        detail,
         message: failure.to_string(),
         hint: None,
         problems: match failure {

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use retake_engine::{
     Cancel, Command, Keeper, KeeperSession, KeeperSettings, Launch, LiveOutput, ProcessEvent,
 };
-use retake_store::{Recording, Store};
+use retake_store::{Recording, Store, StoredLoop};
 use retake_types::{Intent, Outcome, RefusalReason};
 
 use crate::context::RunContext;
@@ -27,6 +27,8 @@ pub struct Worker {
     cancel: Cancel,
     context: Arc<RunContext>,
     store: Option<Store>,
+    /// The loops that were ended when the record was opened, because their runner had died.
+    recovered_loops: Vec<StoredLoop>,
 }
 
 /// A run that may not take place, because it could not be recorded and the configuration demands
@@ -58,6 +60,7 @@ impl Worker {
             cancel: cancel.clone(),
             context: context.clone(),
             store: None,
+            recovered_loops: Vec::new(),
         });
         Ok(workers.collect())
     }
@@ -72,7 +75,13 @@ impl Worker {
     /// at any time: a keeper closes what is not its own.
     pub fn independent(context: &Arc<RunContext>) -> io::Result<Self> {
         let keeper = Keeper::start(settings(KeeperSession::Own))?;
-        Ok(Self { keeper, cancel: Cancel::new()?, context: context.clone(), store: None })
+        Ok(Self {
+            keeper,
+            cancel: Cancel::new()?,
+            context: context.clone(),
+            store: None,
+            recovered_loops: Vec::new(),
+        })
     }
 
     /// The token that ends the next runs of an independent worker.
@@ -161,11 +170,16 @@ impl Worker {
     pub fn store(&mut self) -> retake_store::Result<&mut Store> {
         if self.store.is_none() {
             let mut store = Store::open(&self.context.project.store)?;
-            recovery::recover(&mut store, &self.context.notify);
+            let loops = recovery::recover(&mut store, &self.context.notify);
+            self.recovered_loops.extend(loops);
             (self.context.on_open)(&mut store, &self.context.notify);
             self.store = Some(store);
         }
         Ok(self.store.as_mut().expect("just opened"))
+    }
+
+    pub fn recovered_loops(&self) -> &[StoredLoop] {
+        &self.recovered_loops
     }
 
     /// Ends the keeper and gives signals back their usual meaning. What is left can wait until the

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use retake_engine::{Keeper, KeeperSession, KeeperSettings, quote};
-use retake_crash::model::{State as CrashState, States, Tree};
+use retake_crash::model::{CrashState, CrashStates, Tree};
 use retake_store::Store;
-use retake_types::Kind;
+use retake_types::{Kind, StopReason};
 
 use super::chronicle::Chronicle;
 use super::explore::{Exploration, Explored, acks};
@@ -88,7 +88,8 @@ impl<'a> Elsewhere<'a> {
         exploration.screen.live("looking for states");
         let begun = Instant::now();
         let Exploration { recording, model, options, .. } = exploration;
-        let states = States::new(recording, *model, options.clone()).map_err(Untested::Glob)?;
+        let states =
+            CrashStates::new(recording, *model, options.clone()).map_err(Untested::Glob)?;
         let coverage = states.coverage().clone();
         let total = coverage.distinct_states();
         let size = share::size(total, begun.elapsed(), took);
@@ -164,9 +165,8 @@ impl<'a> Elsewhere<'a> {
                     gathered.answers.push((share, answer));
                 }
             }
-            let reason = ("interrupted", Timestamp::now());
             store
-                .update_loop(claim.loop_id, "finished", Some(reason))
+                .finish_loop(claim.loop_id, &StopReason::Interrupted)
                 .map_err(|error| refused(&error))?;
             entries.push(held);
         }
@@ -312,7 +312,7 @@ impl<'a> Elsewhere<'a> {
 /// The failing states themselves. What failed during recovery is found out once more, here.
 fn rebuilt(
     exploration: &Exploration<'_>,
-    states: States<'_>,
+    states: CrashStates<'_>,
     gathered: &Gathered,
     station: &mut Station,
 ) -> Result<(Vec<CrashState>, Vec<u64>), Untested> {

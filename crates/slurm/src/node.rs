@@ -14,7 +14,9 @@ use jiff::Timestamp;
 use retake_engine::{Cancel, Keeper, KeeperSession, KeeperSettings};
 use retake_matrix::iteration::Scratch;
 use retake_store::Parcel;
+use retake_store::ResultFile;
 use retake_types::{Ending, Outcome, RanOn, RefusalReason, StartFailure};
+use retake_types::{Ending, Outcome, RanOn, StartFailure};
 
 use super::Error;
 use super::batch::Layout;
@@ -75,12 +77,12 @@ fn one(file: &Path, keeper: &mut Keeper, cancel: &Cancel) -> Result<Went, Error>
     let order = layout.read_order(cell)?;
     let ran_on = ran_on();
     let attempt = ran_on.attempt.clone();
-    let leave = |parcel: Parcel, order: &Order, ending: Ending| {
-        publish::write(&layout, cell, &attempt, parcel, &order.intent, ending)
+    let leave = |result: ResultFile, order: &Order, ending: Ending| {
+        publish::write(&layout, cell, &attempt, result, &order.intent, ending)
     };
-    let parcel = Parcel::new(&layout.temporary(cell, &attempt));
+    let result = ResultFile::new(&layout.temporary(cell, &attempt));
     if let Some(by) = layout.unwanted_by() {
-        leave(parcel, &order, cancelled_before(&by, ran_on))?;
+        leave(result, &order, cancelled_before(&by, ran_on))?;
         publish::publish(&layout, cell, &attempt)?;
         return Ok(Went::On);
     }
@@ -97,7 +99,7 @@ fn one(file: &Path, keeper: &mut Keeper, cancel: &Cancel) -> Result<Went, Error>
     let job = match order.job(|name| std::env::var_os(name), &own) {
         Ok(job) => job,
         Err(problems) => {
-            leave(parcel, &order, refused(&problems, ran_on))?;
+            leave(result, &order, refused(&problems, ran_on))?;
             publish::publish(&layout, cell, &attempt)?;
             return Ok(Went::On);
         }
@@ -113,8 +115,8 @@ fn one(file: &Path, keeper: &mut Keeper, cancel: &Cancel) -> Result<Went, Error>
         Some(watch) => watch,
         None => &mut nobody,
     };
-    let mut parcel = parcel;
-    let mut keep = |stream, bytes: &[u8]| parcel.append(stream, bytes);
+    let mut result = result;
+    let mut keep = |stream, bytes: &[u8]| result.append(stream, bytes);
     let Performed { mut ending, finished, .. } = while_wanted(&layout, cell, cancel, || {
         run::perform(job, keeper, cancel, &mut keep, false, observer, None)
     });
@@ -127,10 +129,10 @@ fn one(file: &Path, keeper: &mut Keeper, cancel: &Cancel) -> Result<Went, Error>
     // The intent's time is that of the submission.
     ending.end_time = Timestamp::now();
     ending.ran_on = Some(ran_on);
-    if let Some((lost, problem)) = parcel.trouble() {
-        terminal::say(&format!("{lost} bytes of output could not be kept: {problem}"));
+    if let Some((lost, problem)) = result.lost_bytes() {
+        term::say(&format!("{lost} bytes of output could not be kept: {problem}"));
     }
-    leave(parcel, &order, ending)?;
+    leave(result, &order, ending)?;
     drop(scratch);
     if told == Some(By::SomeoneElse) {
         let (from, to) = (layout.temporary(cell, &attempt), layout.stopped(cell, &attempt));

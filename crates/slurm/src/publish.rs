@@ -8,7 +8,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use retake_store::Parcel;
+use retake_store::ResultFile;
 use retake_types::{Ending, Intent};
 
 use super::Error;
@@ -21,12 +21,12 @@ pub enum Published {
     Late,
 }
 
-/// Writes a run's parcel aside, complete and synced. Its name tells the attempt.
+/// Writes a run's result aside, complete and synced. Its name tells the attempt.
 pub fn write(
     layout: &Layout,
     cell: usize,
     attempt: &str,
-    parcel: Parcel,
+    result: ResultFile,
     intent: &Intent,
     ending: Ending,
 ) -> Result<(), Error> {
@@ -35,7 +35,7 @@ pub fn write(
     let file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
     let mut to = BufWriter::new(file);
-    parcel.seal(intent, ending, &mut to)?;
+    result.finish(intent, ending, &mut to)?;
     to.flush().map_err(failed)?;
     to.get_ref().sync_all().map_err(failed)
 }

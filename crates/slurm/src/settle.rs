@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use retake_store::Parcel;
+use retake_store::ResultFile;
 use retake_types::{Ending, ErrorCode, LimitKind, Outcome, RanOn, RunError, StartFailure, Word};
 
 use super::Error;
@@ -110,8 +110,8 @@ fn leave(
     let temporary = batch.layout.temporary(cell, &attempt);
     // Left by an earlier try of ours that failed half way.
     _ = std::fs::remove_file(&temporary);
-    let parcel = Parcel::new(&temporary);
-    publish::write(&batch.layout, cell, &attempt, parcel, &order.intent, ending)?;
+    let result = ResultFile::new(&temporary);
+    publish::write(&batch.layout, cell, &attempt, result, &order.intent, ending)?;
     publish::publish(&batch.layout, cell, &attempt)?;
     Ok(())
 }

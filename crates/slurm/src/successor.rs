@@ -5,6 +5,7 @@
 use jiff::Timestamp;
 use retake_runner::terminal;
 use retake_store::Store;
+use retake_types::StopReason;
 
 use super::Error;
 use super::batch::Layout;
@@ -48,7 +49,7 @@ pub fn gather(store: &mut Store) {
             };
         }
         let manifest = layout.read()?;
-        let away = store.away()?;
+        let away = store.remote_runs()?;
         let mut batch = Batch::new(held, layout, manifest, Site { array: 1 });
         batch.expect(&away);
         batch.take_in(store)?;
@@ -61,15 +62,14 @@ fn let_go(held: Held, store: &mut Store) -> Result<(), Error> {
     if let Some(Claim { loop_id, .. }) = held.entry.claim
         && store.get_loop(loop_id).is_ok_and(|record| record.end_time.is_none())
     {
-        let reason = Some(("interrupted", Timestamp::now()));
-        store.update_loop(loop_id, "finished", reason)?;
+        store.finish_loop(loop_id, &StopReason::Interrupted)?;
     }
     held.end_unless_claimed()
 }
 
 /// Whether a run of the loop is still to come.
 fn awaited(store: &mut Store, claim: &Claim) -> Result<bool, Error> {
-    let away = store.away()?;
+    let away = store.remote_runs()?;
     let runs = store.runs_of_loop(claim.loop_id)?;
     Ok(runs.iter().any(|run| away.binary_search(&run.intent.id()).is_ok()))
 }

@@ -1,80 +1,65 @@
 //! The record of every run: a ledger in SQLite, output files, redaction, search and retention.
 //!
 //! A run is recorded in three steps: [`Store::begin`] commits its intent, [`Recording::append`]
-//! stores its output as it arrives, [`Recording::finish`] commits its outcome. Everything else
-//! reads, proves, tidies or erases what those wrote.
+//! stores its output as it arrives, [`Recording::finish`] commits its outcome. A loop is recorded
+//! the same way: [`Store::begin_loop`], [`LoopRecording::append`], [`LoopRecording::finish`].
+//! Everything else reads, proves, maintains, copies or erases what those wrote.
 //!
 //! The crate is synchronous, never prints, never starts a process and never sees an unredacted
 //! byte: what is given to it has been through [`redact`].
+//!
+//! The modules use each other in one direction only:
+//!
+//! ```text
+//! base <- read <- write <- maintain
+//!                 write <- transfer
+//! redact (used by callers, before anything is written)
+//! ```
+//!
+//! - `base`: the open store, its directory, schema, ledger, locks and live files, and the formats
+//!   that readers and writers share
+//! - `read`: runs, output, search, statistics and loops; changes nothing
+//! - `write`: recordings of runs and loops, and runs on other machines
+//! - `maintain`: recovery, compression, erasure, verification, examination and repair
+//! - `transfer`: export, import, result files, and copies of the ledger
 
-mod away;
-mod chunks;
-mod compact;
-mod cursor;
-mod dir;
-mod disk;
-mod doctor;
-mod erase;
-mod error;
-mod find;
-mod follow;
-mod footprint;
-mod frames;
-mod index;
-mod leavings;
-mod ledger;
-mod lock;
-mod loops;
-mod loops_page;
-mod merged;
-mod output;
-mod parcel;
-mod projection;
-mod query;
-mod recording;
-mod recover;
+mod base;
+mod maintain;
+mod read;
 pub mod redact;
-mod repair;
-mod replicate;
-mod schema;
-mod search;
-mod separators;
-mod stats;
-mod steps;
-mod store;
-mod tail;
-mod test_history;
-mod timeline;
 mod transfer;
-mod verify;
+mod write;
 
-pub use compact::Compacted;
-pub use cursor::BadCursor;
-pub use disk::DiskUse;
-pub use doctor::{Examination, Problem};
-pub use erase::{Erased, Prune};
-pub use error::{Error, Result};
-pub use find::Tree;
-pub use follow::Follow;
-pub use ledger::{BadHead, Head};
-pub use loops::{Event, LoopRecord};
-pub use loops_page::{LoopCursor, LoopPage};
-pub use merged::{MergedReader, Origin, head_end, tail_start};
-pub use output::OutputReader;
-pub use parcel::Parcel;
-pub use query::{Cursor, Filter, Page, Status};
-pub use recording::{Finished, Recording};
-pub use repair::{Repaired, repair};
-pub use replicate::{LedgerRow, Says};
-pub use schema::SCHEMA_VERSION;
-pub use search::{Effort, Found, Hit};
-
-pub use stats::{CommandStats, Stats};
 #[doc(hidden)]
-pub use steps::watch_steps;
-pub use store::Store;
-pub use tail::{News, Piece};
-pub use test_history::{TestHistory, TestResult};
-pub use timeline::{Slice, Totals};
-pub use transfer::{AuditRecord, Imported};
-pub use verify::{Break, BreakKind, Intact, Verification};
+pub use base::crash_points::watch_crash_points;
+pub use base::error::{Error, Result};
+pub use base::ledger::{BadHead, Head};
+pub use base::live_file::Liveness;
+pub use base::schema::SCHEMA_VERSION;
+pub use base::store::Store;
+pub use maintain::compact::Compacted;
+pub use maintain::disk_use::DiskUse;
+pub use maintain::doctor::{Defect, Examination};
+pub use maintain::erase::{Erased, Prune};
+pub use maintain::recover::Recovered;
+pub use maintain::repair::{Repaired, repair};
+pub use maintain::verify::{Break, BreakKind, Intact, Verification};
+pub use read::follow_output::OutputFollower;
+pub use read::interleaved::{ByteOrigin, InterleavedReader};
+pub use read::lines::{head_end, tail_start};
+pub use read::loops::{LoopCursor, LoopEntry, LoopPage, StoredLoop};
+pub use read::output::OutputReader;
+pub use read::output_since::{NewOutput, OutputPart};
+pub use read::page_cursor::BadCursor;
+pub use read::run_lookup::StoredRunTree;
+pub use read::runs::{RunCursor, RunFilter, RunPage, RunStatus};
+pub use read::runs_over_time::{TimeSlice, Totals};
+pub use read::search::{SearchEffort, SearchHit, SearchResults};
+pub use read::stats::{CommandStats, Stats};
+pub use read::test_history::{TestHistory, TestResult};
+pub use transfer::audit_record::AuditRecord;
+pub use transfer::import::Imported;
+pub use transfer::ledger_copy::{LedgerContent, LedgerRow};
+pub use transfer::result_file::ResultFile;
+pub use write::loop_recording::LoopRecording;
+pub use write::recording::{FinishedRecording, Recording};

@@ -5,7 +5,9 @@ mod common;
 
 use common::{ending, intent};
 use jiff::{SignedDuration, Timestamp};
-use retake_store::{Cursor, Effort, Error, Filter, LoopCursor, LoopRecord, Piece, Status, Store};
+use retake_store::{
+    Error, LoopCursor, OutputPart, RunCursor, RunFilter, RunStatus, SearchEffort, Store,
+};
 use retake_types::{Kind, RunId, Stream};
 
 fn store() -> (tempfile::TempDir, Store) {
@@ -20,7 +22,7 @@ fn run(store: &mut Store, at: Timestamp, ms: u64, code: i32, output: &[u8]) -> R
     recording.append(Stream::Stdout, output);
     let ending = retake_types::Ending { duration_ms: ms, ..ending(code) };
     recording.finish(store, ending).unwrap();
-    intent.id
+    intent.id()
 }
 
 #[test]
@@ -28,11 +30,11 @@ fn a_place_in_a_list_survives_being_written_down() {
     let (_dir, mut store) = store();
     let now = Timestamp::now();
     let ids: Vec<RunId> = (0..5).map(|_| run(&mut store, now, 1, 0, b"")).collect();
-    let first = store.list(&Filter::default(), None, 2).unwrap();
-    let cursor: Cursor = first.next.unwrap().to_string().parse().unwrap();
-    let rest = store.list(&Filter::default(), Some(cursor), 10).unwrap();
+    let first = store.list(&RunFilter::default(), None, 2).unwrap();
+    let cursor: RunCursor = first.next.unwrap().to_string().parse().unwrap();
+    let rest = store.list(&RunFilter::default(), Some(cursor), 10).unwrap();
     let seen: Vec<RunId> =
-        first.runs.iter().chain(&rest.runs).rev().map(|run| run.intent.id).collect();
+        first.runs.iter().chain(&rest.runs).rev().map(|run| run.intent.id()).collect();
     assert_eq!(seen, ids);
 }
 
@@ -41,13 +43,17 @@ fn loops_come_page_by_page_and_by_kind() {
     let (_dir, mut store) = store();
     let mut all = Vec::new();
     // All at the same moment: the id decides.
-    let now = Timestamp::now();
+    let mut recordings = Vec::new();
     for n in 0..7 {
         let kind = if n % 3 == 0 { Kind::Crash } else { Kind::Agent };
-        let record = LoopRecord { start_time: now, ..LoopRecord::running(kind, "{}".into()) };
-        store.begin_loop(&record).unwrap();
-        all.push(record.id);
+        let recording = store.begin_loop(kind, "{}").unwrap();
+        all.push(recording.id());
+        recordings.push(recording);
     }
+    let database = rusqlite::Connection::open(store.database_path()).unwrap();
+    database
+        .execute("UPDATE loops SET start_us = ?1", [Timestamp::now().as_microsecond()])
+        .unwrap();
     let (mut seen, mut cursor) = (Vec::new(), None);
     loop {
         let page = store.page_loops(None, cursor, 2).unwrap();
@@ -62,9 +68,9 @@ fn loops_come_page_by_page_and_by_kind() {
     assert_eq!(seen, all);
     let crashes = store.page_loops(Some(Kind::Crash), None, 3).unwrap();
     assert_eq!((crashes.loops.len(), crashes.next), (3, None));
-    assert_eq!(store.last_event(all[0]).unwrap(), 0);
-    store.append_events(all[0], &[(now, "{}".into()), (now, "{}".into())]).unwrap();
-    assert_eq!(store.last_event(all[0]).unwrap(), 2);
+    assert_eq!(store.last_loop_entry(all[0]).unwrap(), 0);
+    recordings[0].append(&mut store, &[(), ()]).unwrap();
+    assert_eq!(store.last_loop_entry(all[0]).unwrap(), 2);
 }
 
 #[test]
@@ -101,41 +107,41 @@ fn output_is_told_in_order_and_in_portions() {
     let (_dir, mut store) = store();
     let intent = intent("x");
     let mut recording = store.begin(&intent).unwrap();
-    let piece = |stream, offset, bytes: &[u8]| Piece { stream, offset, bytes: bytes.to_vec() };
-    assert!(!store.output_after(intent.id, [0, 0], 100).unwrap().over);
+    let part = |stream, offset, bytes: &[u8]| OutputPart { stream, offset, bytes: bytes.to_vec() };
+    assert!(!store.output_after(intent.id(), [0, 0], 100).unwrap().over);
     recording.append(Stream::Stdout, b"one ");
     recording.append(Stream::Stderr, b"two ");
     recording.append(Stream::Stdout, b"three");
-    let news = store.output_after(intent.id, [0, 0], 100).unwrap();
+    let new = store.output_after(intent.id(), [0, 0], 100).unwrap();
     let expected = [
-        piece(Stream::Stdout, 0, b"one "),
-        piece(Stream::Stderr, 0, b"two "),
-        piece(Stream::Stdout, 4, b"three"),
+        part(Stream::Stdout, 0, b"one "),
+        part(Stream::Stderr, 0, b"two "),
+        part(Stream::Stdout, 4, b"three"),
     ];
-    assert_eq!((&news.pieces[..], news.over, news.more), (&expected[..], false, false));
+    assert_eq!((&new.parts[..], new.over, new.more), (&expected[..], false, false));
     // A slow listener gets it bit by bit, and never anything twice.
     let (mut from, mut text) = ([0, 0], Vec::new());
     loop {
-        let news = store.output_after(intent.id, from, 3).unwrap();
-        assert!(news.pieces.iter().map(|piece| piece.bytes.len()).sum::<usize>() <= 3);
-        for Piece { stream, offset, bytes } in news.pieces {
+        let new = store.output_after(intent.id(), from, 3).unwrap();
+        assert!(new.parts.iter().map(|part| part.bytes.len()).sum::<usize>() <= 3);
+        for OutputPart { stream, offset, bytes } in new.parts {
             assert_eq!(offset, from[stream.index()]);
             from[stream.index()] += bytes.len() as u64;
             text.extend(bytes);
         }
-        if !news.more {
+        if !new.more {
             break;
         }
     }
     assert_eq!(text, b"one two three");
     recording.finish(&mut store, ending(0)).unwrap();
-    let news = store.output_after(intent.id, [9, 0], 100).unwrap();
-    assert_eq!((&news.pieces[..], news.over), (&[piece(Stream::Stderr, 0, b"two ")][..], true));
+    let new = store.output_after(intent.id(), [9, 0], 100).unwrap();
+    assert_eq!((&new.parts[..], new.over), (&[part(Stream::Stderr, 0, b"two ")][..], true));
     let gone = store.output_after(RunId::new(), [0, 0], 100);
     assert!(matches!(gone, Err(Error::NotFound { .. })));
 }
 
-const EFFORT: Effort = Effort { scanned_bytes: 1 << 20, sifted: 1000 };
+const EFFORT: SearchEffort = SearchEffort { scanned_bytes: 1 << 20, sifted: 1000 };
 
 #[test]
 fn a_search_goes_on_where_it_ended() {
@@ -147,8 +153,8 @@ fn a_search_goes_on_where_it_ended() {
     let later: Vec<RunId> = (0..4).map(|_| run(&mut store, now, 1, 0, b"a needle\n")).collect();
     let (mut seen, mut from) = (Vec::new(), None);
     loop {
-        let found = store.search_from("needle", &Filter::default(), from, 2, EFFORT).unwrap();
-        seen.extend(found.hits.iter().map(|hit| hit.run.intent.id));
+        let found = store.search_from("needle", &RunFilter::default(), from, 2, EFFORT).unwrap();
+        seen.extend(found.hits.iter().map(|hit| hit.run.intent.id()));
         assert_eq!(found.more, found.next.is_some());
         from = found.next;
         if from.is_none() {
@@ -160,11 +166,16 @@ fn a_search_goes_on_where_it_ended() {
 }
 
 /// All hits of a search, newest first, and how often it was cut short.
-fn found(store: &Store, filter: &Filter, limit: usize, effort: Effort) -> (Vec<RunId>, usize) {
+fn found(
+    store: &Store,
+    filter: &RunFilter,
+    limit: usize,
+    effort: SearchEffort,
+) -> (Vec<RunId>, usize) {
     let (mut seen, mut cut, mut from) = (Vec::new(), 0, None);
     loop {
         let found = store.search_from("needle", filter, from, limit, effort).unwrap();
-        seen.extend(found.hits.iter().map(|hit| hit.run.intent.id));
+        seen.extend(found.hits.iter().map(|hit| hit.run.intent.id()));
         // A page is full, the last, or says why not.
         assert!(found.hits.len() == limit || found.next.is_none() || found.cut_short);
         cut += usize::from(found.cut_short);
@@ -187,31 +198,32 @@ fn a_search_heeds_every_filter_of_a_list() {
     (0..9).for_each(|_| _ = ok(&mut store));
     run(&mut store, now, 1, 3, b"hay\n");
     let mut intent = intent("cargo needle");
-    intent.labels.insert("nightly".into(), "yes".into());
+    intent.request.labels.insert("nightly".into(), "yes".into());
     let mut recording = store.begin(&intent).unwrap();
     recording.append(Stream::Stderr, b"a needle\n");
     recording.append(Stream::Stdout, b"a needle\n");
     recording.finish(&mut store, ending(0)).unwrap();
-    let failed = Filter { status: Some(Status::Failed), ..Filter::default() };
+    let failed = RunFilter { status: Some(RunStatus::Failed), ..RunFilter::default() };
     for limit in [1, 2, 5] {
         assert_eq!(found(&store, &failed, limit, EFFORT), (vec![late, early], 0));
     }
-    let (seen, cut) = found(&store, &failed, 2, Effort { sifted: 7, ..EFFORT });
+    let (seen, cut) = found(&store, &failed, 2, SearchEffort { sifted: 7, ..EFFORT });
     assert_eq!(seen, [late, early]);
     assert!(cut >= 3, "{cut}");
-    let of = |filter: Filter| found(&store, &filter, 3, EFFORT).0;
-    let own = vec![intent.id, intent.id];
-    assert_eq!(of(Filter { command: Some("*argo n*".into()), ..Filter::default() }), own);
-    assert_eq!(of(Filter { command: Some("*zzzz*".into()), ..Filter::default() }), []);
+    let of = |filter: RunFilter| found(&store, &filter, 3, EFFORT).0;
+    let own = vec![intent.id(), intent.id()];
+    assert_eq!(of(RunFilter { command: Some("*argo n*".into()), ..RunFilter::default() }), own);
+    assert_eq!(of(RunFilter { command: Some("*zzzz*".into()), ..RunFilter::default() }), []);
     let label = |value: &str| vec![("nightly".to_owned(), value.to_owned())];
-    assert_eq!(of(Filter { labels: label("yes"), ..Filter::default() }), own);
-    assert_eq!(of(Filter { labels: label("no"), ..Filter::default() }), []);
-    let both = Filter { labels: label("yes"), status: Some(Status::Failed), ..Filter::default() };
+    assert_eq!(of(RunFilter { labels: label("yes"), ..RunFilter::default() }), own);
+    assert_eq!(of(RunFilter { labels: label("no"), ..RunFilter::default() }), []);
+    let both =
+        RunFilter { labels: label("yes"), status: Some(RunStatus::Failed), ..RunFilter::default() };
     assert_eq!(of(both), []);
-    assert_eq!(of(Filter { changed: Some("/x".into()), ..Filter::default() }), []);
-    assert_eq!(of(Filter { until: Some(now), ..Filter::default() }), []);
-    assert_eq!(of(Filter { status: Some(Status::Running), ..Filter::default() }), []);
-    let kind = |kind| Filter { kind: Some(kind), ..Filter::default() };
+    assert_eq!(of(RunFilter { changed: Some("/x".into()), ..RunFilter::default() }), []);
+    assert_eq!(of(RunFilter { until: Some(now), ..RunFilter::default() }), []);
+    assert_eq!(of(RunFilter { status: Some(RunStatus::Running), ..RunFilter::default() }), []);
+    let kind = |kind| RunFilter { kind: Some(kind), ..RunFilter::default() };
     assert_eq!((of(kind(Kind::Agent)).len(), of(kind(Kind::Exec)).len()), (0, 43));
 }
 

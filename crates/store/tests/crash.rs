@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{assert_intact, ending, intent};
-use retake_store::{Filter, Status, Store};
+use retake_store::{RunFilter, RunStatus, Store};
 use retake_types::{RunId, State, Stream, Word};
 
 const TASK: &str = "RETAKE_STORE_TEST_TASK";
@@ -55,7 +55,7 @@ fn helper() {
             let mut recording = store.begin(&intent).unwrap();
             recording.append(Stream::Stdout, b"before the end\n");
             recording.append(Stream::Stderr, &b"large\n".repeat(50_000));
-            acknowledge(&intent.id);
+            acknowledge(&intent.id());
             loop {
                 std::thread::park();
             }
@@ -79,7 +79,7 @@ fn record_fifty(root: &Path) {
         let mut recording = store.begin(&intent).unwrap();
         recording.append(Stream::Stdout, format!("output {i}\n").as_bytes());
         recording.finish(&mut store, ending(0)).unwrap();
-        acknowledge(&intent.id);
+        acknowledge(&intent.id());
     }
 }
 
@@ -89,20 +89,20 @@ fn record_forever(root: &Path) {
     for i in 0u32.. {
         let intent = intent("forever");
         let mut recording = store.begin(&intent).unwrap();
-        recording.append(Stream::Stdout, format!("out {i} {}\n", intent.id).as_bytes());
+        recording.append(Stream::Stdout, format!("out {i} {}\n", intent.id()).as_bytes());
         recording.append(Stream::Stderr, b"err\n");
         if i % 4 == 1 {
             recording.append(Stream::Stdout, &b"0123456789abcdef\n".repeat(8_000));
         }
         recording.finish(&mut store, ending(0)).unwrap();
-        acknowledge(&intent.id);
+        acknowledge(&intent.id());
         if i % 3 == 2 {
             store.compact(Duration::from_secs(1)).unwrap();
         }
         if i % 5 == 4 {
-            let oldest = store.list(&Filter::default(), None, 1000).unwrap().runs.pop().unwrap();
-            if oldest.intent.command == "victim" {
-                store.delete(oldest.intent.id).unwrap();
+            let oldest = store.list(&RunFilter::default(), None, 1000).unwrap().runs.pop().unwrap();
+            if oldest.intent.command() == "victim" {
+                store.delete(oldest.intent.id()).unwrap();
             }
         }
     }
@@ -144,7 +144,7 @@ fn thirty_two_processes_record_fifty_runs_each() {
     let mut store = Store::open(&root).unwrap();
     assert!(store.recover().unwrap().is_empty());
     assert_eq!(assert_intact(&store).runs, 1600);
-    assert!(store.examine(false).unwrap().problems.is_empty());
+    assert!(store.examine(false).unwrap().defects.is_empty());
     for id in ids {
         assert_eq!(store.get(id).unwrap().state, State::Finished);
     }
@@ -181,7 +181,7 @@ fn a_killed_runner_reads_interrupted_with_its_output() {
     };
     let reader = Store::open_read_only(&root).unwrap();
     assert_eq!(reader.get(id).unwrap().state, State::Running);
-    let running = Filter { status: Some(Status::Running), ..Filter::default() };
+    let running = RunFilter { status: Some(RunStatus::Running), ..RunFilter::default() };
     assert_eq!(reader.list(&running, None, 9).unwrap().runs.len(), 1);
     child.0.kill().unwrap();
     child.0.wait().unwrap();
@@ -190,7 +190,7 @@ fn a_killed_runner_reads_interrupted_with_its_output() {
     assert_eq!(reader.get(id).unwrap().state, State::Interrupted);
     assert!(reader.list(&running, None, 9).unwrap().runs.is_empty());
     let interrupted =
-        Filter { status: Some(Status::Outcome(Word::Interrupted)), ..Filter::default() };
+        RunFilter { status: Some(RunStatus::Outcome(Word::Interrupted)), ..RunFilter::default() };
     assert_eq!(reader.list(&interrupted, None, 9).unwrap().runs.len(), 1);
     let output = |store: &Store, stream| {
         let mut bytes = Vec::new();
@@ -200,7 +200,7 @@ fn a_killed_runner_reads_interrupted_with_its_output() {
     assert_eq!(output(&reader, Stream::Stdout), b"before the end\n");
 
     let mut store = Store::open(&root).unwrap();
-    let recovered = store.recover().unwrap();
+    let recovered = store.recover().unwrap().runs;
     assert_eq!(recovered.len(), 1);
     let run = store.get(id).unwrap();
     assert_eq!(recovered[0], run);
@@ -212,7 +212,7 @@ fn a_killed_runner_reads_interrupted_with_its_output() {
     assert_eq!(store.list(&interrupted, None, 9).unwrap().runs.len(), 1);
     assert_intact(&store);
     assert!(store.recover().unwrap().is_empty());
-    assert!(store.examine(true).unwrap().problems.is_empty());
+    assert!(store.examine(true).unwrap().defects.is_empty());
 }
 
 #[test]
@@ -267,10 +267,10 @@ fn check(root: &Path, known: &[RunId]) {
             assert_eq!(Some(hasher.finalize().to_hex().to_string()), hash);
         }
     }
-    let unfinished = Filter { status: Some(Status::Running), ..Filter::default() };
+    let unfinished = RunFilter { status: Some(RunStatus::Running), ..RunFilter::default() };
     assert!(store.list(&unfinished, None, 9).unwrap().runs.is_empty());
     // What a killed compaction left behind is harmless, and nothing else is wrong.
-    for problem in store.examine(false).unwrap().problems {
-        assert!(matches!(problem, retake_store::Problem::Orphan(_)), "{problem}");
+    for problem in store.examine(false).unwrap().defects {
+        assert!(matches!(problem, retake_store::Defect::Orphan(_)), "{problem}");
     }
 }

@@ -6,7 +6,7 @@ mod common;
 use std::path::PathBuf;
 
 use common::{TestStore, ending, files_with, intent};
-use retake_store::{BreakKind, Filter, Store, Verification};
+use retake_store::{BreakKind, RunFilter, Store, Verification};
 use retake_types::{RunId, TestStatus};
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ fn record(test: &mut TestStore, effects: Value) -> RunId {
     let mut ending = ending(0);
     ending.effects = Some(serde_json::from_value(effects).unwrap());
     recording.finish(&mut test.store, ending).unwrap();
-    intent.id
+    intent.id()
 }
 
 fn results(tests: &[(&str, &str, u64)]) -> Value {
@@ -28,13 +28,13 @@ fn results(tests: &[(&str, &str, u64)]) -> Value {
     json!({"failed": failed.count(), "details": details})
 }
 
-fn found(store: &Store, filter: &Filter) -> Vec<RunId> {
+fn found(store: &Store, filter: &RunFilter) -> Vec<RunId> {
     let page = store.list(filter, None, 50).unwrap();
-    page.runs.iter().map(|run| run.intent.id).collect()
+    page.runs.iter().map(|run| run.intent.id()).collect()
 }
 
 fn changed(store: &Store, path: &str) -> Vec<RunId> {
-    found(store, &Filter { changed: Some(PathBuf::from(path)), ..Filter::default() })
+    found(store, &RunFilter { changed: Some(PathBuf::from(path)), ..RunFilter::default() })
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn tests_have_a_history() {
     .iter()
     .map(|tests| record(&mut test, json!({"testResults": results(tests)})))
     .collect();
-    let failed = Filter { tests_failed: true, ..Filter::default() };
+    let failed = RunFilter { tests_failed: true, ..RunFilter::default() };
     assert_eq!(found(&test.store, &failed), [runs[2], runs[1]]);
 
     let all = test.store.tests(None).unwrap();

@@ -23,7 +23,7 @@ fn acknowledge(file: &Path, id: RunId) {
 fn a_recording_survives_a_crash_at_every_step() {
     first::test()
         .run(|env| {
-            retake_store::watch_steps(first::crash_point);
+            retake_store::watch_crash_points(first::crash_point);
             let mut store = Store::open(&env.path("store")).unwrap();
             for (command, bytes) in [("small", 40), ("large", 200_000), ("doomed", 100)] {
                 let mut recording = store.begin(&intent(command)).unwrap();
@@ -53,14 +53,14 @@ fn a_recording_survives_a_crash_at_every_step() {
             store.recover().unwrap();
             while store.compact(Duration::from_secs(60)).unwrap().more {}
             assert_intact(&store);
-            let problems = store.examine(true).unwrap().problems;
+            let problems = store.examine(true).unwrap().defects;
             assert!(problems.is_empty(), "{problems:?}");
             let acknowledged = fs::read_to_string(env.path("acknowledged")).unwrap_or_default();
             for line in acknowledged.lines() {
                 let run = store.get(line.parse().unwrap()).unwrap();
                 assert_eq!(run.state, State::Finished, "{line}");
                 let mut output = Vec::new();
-                let mut reader = store.read_output(run.intent.id, Stream::Stdout).unwrap();
+                let mut reader = store.read_output(run.intent.id(), Stream::Stdout).unwrap();
                 std::io::Read::read_to_end(&mut reader, &mut output).unwrap();
                 assert_eq!(output.len() as u64, run.ending.unwrap().stdout_bytes);
                 assert!(output.ends_with(b"end\n"));

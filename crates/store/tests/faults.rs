@@ -10,7 +10,7 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use common::{TestStore, ending, intent};
-use retake_store::{BreakKind, Error, Filter, Problem, Store, Verification, repair};
+use retake_store::{BreakKind, Defect, Error, RunFilter, Store, Verification, repair};
 use retake_types::{State, Stream};
 
 #[test]
@@ -100,9 +100,9 @@ fn a_reader_needs_no_right_to_write() {
         let store = Store::open_read_only(&locked.path).unwrap();
         assert!(store.is_read_only());
         let mut text = String::new();
-        store.read_output(intent.id, Stream::Stdout).unwrap().read_to_string(&mut text).unwrap();
+        store.read_output(intent.id(), Stream::Stdout).unwrap().read_to_string(&mut text).unwrap();
         assert_eq!(text, "text");
-        assert_eq!(store.list(&Filter::default(), None, 5).unwrap().runs.len(), 1);
+        assert_eq!(store.list(&RunFilter::default(), None, 5).unwrap().runs.len(), 1);
         let mut store = store;
         let error = store.begin(&common::intent("b")).unwrap_err();
         assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
@@ -183,7 +183,7 @@ fn a_store_that_vanishes_costs_the_record_and_not_the_run() {
     fs::remove_dir_all(test.root()).unwrap();
     recording.append(Stream::Stdout, b"after");
     recording.append(Stream::Stderr, b"lost");
-    let (lost, problem) = recording.trouble().unwrap();
+    let (lost, problem) = recording.lost_bytes().unwrap();
     assert_eq!(lost, 4);
     assert!(problem.to_string().contains("spool"), "{problem}");
     let error = recording.finish(&mut test.store, ending(0)).unwrap_err();
@@ -213,7 +213,7 @@ fn a_full_disk_costs_output_and_not_the_run() {
     for _ in 0..64 {
         recording.append(Stream::Stdout, &block);
     }
-    let (lost, problem) = recording.trouble().unwrap();
+    let (lost, problem) = recording.lost_bytes().unwrap();
     assert!(lost > 0 && matches!(problem, Error::DiskFull { .. }), "{problem}");
     let stored = recording.stored_bytes(Stream::Stdout);
     assert_eq!(stored + lost, 64 * 256 * 1024);
@@ -224,8 +224,8 @@ fn a_full_disk_costs_output_and_not_the_run() {
     // Room is made: the record is sound, and the run is there with what was stored of it.
     fs::remove_file(disk.path.join("ballast")).unwrap();
     let mut store = Store::open(&root).unwrap();
-    assert_eq!(store.recover().unwrap().len(), 1);
-    let run = store.get(full.id).unwrap();
+    assert_eq!(store.recover().unwrap().runs.len(), 1);
+    let run = store.get(full.id()).unwrap();
     assert_eq!((run.state, run.ending.unwrap().stdout_bytes), (State::Interrupted, stored));
     common::assert_intact(&store);
 }
@@ -277,17 +277,17 @@ fn a_torn_spool_is_read_as_far_as_it_goes() {
     recording.append(Stream::Stderr, b"two\n");
     recording.append(Stream::Stdout, b"three\n");
     drop(recording);
-    let spool = |name: &str| test.root().join(format!("spool/{}.{name}", intent.id));
+    let spool = |name: &str| test.root().join(format!("spool/{}.{name}", intent.id()));
     let cut = |path: &std::path::Path, by: u64| {
         let file = fs::OpenOptions::new().write(true).open(path).unwrap();
         file.set_len(file.metadata().unwrap().len() - by).unwrap();
     };
     cut(&spool("stdout"), 3);
     cut(&spool("chunks"), 1);
-    assert_eq!(test.merged(intent.id), b"one\nthrtwo\n");
+    assert_eq!(test.interleaved(intent.id()), b"one\nthrtwo\n");
     test.store.recover().unwrap();
-    assert_eq!(test.output(intent.id, Stream::Stdout), b"one\nthr");
-    assert_eq!(test.merged(intent.id), b"one\nthrtwo\n");
+    assert_eq!(test.output(intent.id(), Stream::Stdout), b"one\nthr");
+    assert_eq!(test.interleaved(intent.id()), b"one\nthrtwo\n");
     test.assert_intact();
 }
 
@@ -305,12 +305,12 @@ fn orphans_are_reported_and_set_aside() {
     for path in &stray {
         fs::write(path, b"stray").unwrap();
     }
-    let problems = test.store.examine(true).unwrap().problems;
+    let problems = test.store.examine(true).unwrap().defects;
     for path in &stray {
-        assert!(problems.contains(&Problem::Orphan(path.clone())), "{problems:?}");
+        assert!(problems.contains(&Defect::Orphan(path.clone())), "{problems:?}");
     }
     assert_eq!(repair(&test.root()).unwrap().set_aside.len(), 3);
-    assert!(test.store.examine(true).unwrap().problems.is_empty());
+    assert!(test.store.examine(true).unwrap().defects.is_empty());
     assert_eq!(fs::read_dir(test.root().join("orphans")).unwrap().count(), 3);
 }
 
@@ -319,15 +319,15 @@ fn lost_and_edited_output_is_reported() {
     let mut test = TestStore::new();
     let intent = intent("a");
     test.record(&intent, 0, &[(Stream::Stdout, &b"abc".repeat(100_000))]);
-    let path = test.root().join(format!("spool/{}.stdout", intent.id));
+    let path = test.root().join(format!("spool/{}.stdout", intent.id()));
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(b"X", 5).unwrap();
-    let problems = test.store.examine(true).unwrap().problems;
-    assert!(matches!(problems[..], [Problem::LostOutput { .. }]), "{problems:?}");
+    let problems = test.store.examine(true).unwrap().defects;
+    assert!(matches!(problems[..], [Defect::LostOutput { .. }]), "{problems:?}");
     test.compact();
     assert!(path.exists(), "bytes that are not the recorded ones are not compressed over");
     fs::remove_file(&path).unwrap();
-    let error = test.store.read_output(intent.id, Stream::Stdout).unwrap_err();
+    let error = test.store.read_output(intent.id(), Stream::Stdout).unwrap_err();
     assert!(matches!(error, Error::OutputLost { .. }), "{error}");
 }
 
@@ -336,7 +336,7 @@ fn a_repair_rebuilds_the_list_and_does_not_hide_an_edit() {
     let mut test = TestStore::new();
     for i in 0..3 {
         let mut intent = intent(&format!("c{i}"));
-        intent.labels.insert("k".into(), "v".into());
+        intent.request.labels.insert("k".into(), "v".into());
         test.record(
             &intent,
             0,
@@ -349,9 +349,9 @@ fn a_repair_rebuilds_the_list_and_does_not_hide_an_edit() {
     assert!(repaired.projection_rebuilt && repaired.backup.unwrap().join("retake.db").exists());
     test.reopen();
     assert_eq!(test.assert_intact().head, head);
-    let runs = test.store.list(&Filter::default(), None, 9).unwrap().runs;
+    let runs = test.store.list(&RunFilter::default(), None, 9).unwrap().runs;
     assert_eq!(runs.len(), 3);
-    assert_eq!(test.merged(runs[2].intent.id), b"123");
+    assert_eq!(test.interleaved(runs[2].intent.id()), b"123");
 
     test.tamper("UPDATE ledger SET body = CAST(replace(CAST(body AS TEXT), 'c1', 'c9') AS BLOB) WHERE seq = 3");
     repair(&test.root()).unwrap();
@@ -375,7 +375,7 @@ fn a_damaged_database_is_kept_and_what_can_be_read_recovered() {
             output.push((Stream::Stderr, &large));
         }
         test.record(&intent, 0, &output);
-        ids.push(intent.id);
+        ids.push(intent.id());
     }
     test.compact();
     test.tamper("PRAGMA wal_checkpoint(TRUNCATE)");
@@ -390,20 +390,20 @@ fn a_damaged_database_is_kept_and_what_can_be_read_recovered() {
     drop(file);
     let damaged = fs::read(&database).unwrap();
 
-    let found = Store::open(&root).map(|store| store.examine(false).map(|e| e.problems));
+    let found = Store::open(&root).map(|store| store.examine(false).map(|e| e.defects));
     assert!(!matches!(&found, Ok(Ok(problems)) if problems.is_empty()), "the damage was not seen");
     let repaired = repair(&root).unwrap();
     let backup = repaired.backup.clone().unwrap();
     assert!(fs::read(backup.join("retake.db")).unwrap() == damaged, "the damaged file is kept");
     let store = Store::open(&root).unwrap();
-    let runs = store.list(&Filter::default(), None, 1000).unwrap().runs;
+    let runs = store.list(&RunFilter::default(), None, 1000).unwrap().runs;
     assert!(runs.len() > 150, "{} runs of 300, {repaired:?}", runs.len());
-    assert!(ids.contains(&runs[0].intent.id));
+    assert!(ids.contains(&runs[0].intent.id()));
     let mut store = store;
     let new = intent("after the repair");
     let recording = store.begin(&new).unwrap();
     recording.finish(&mut store, ending(0)).unwrap();
-    assert_eq!(store.find("last").unwrap().intent.id, new.id);
-    let sound = store.examine(false).unwrap().problems;
-    assert!(!sound.iter().any(|problem| matches!(problem, Problem::Integrity(_))), "{sound:?}");
+    assert_eq!(store.find("last").unwrap().intent.id(), new.id());
+    let sound = store.examine(false).unwrap().defects;
+    assert!(!sound.iter().any(|problem| matches!(problem, Defect::Integrity(_))), "{sound:?}");
 }

@@ -11,9 +11,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use common::{TestStore, ending, intent};
-use jiff::Timestamp;
-use retake_store::{Filter, Head, LoopRecord, SCHEMA_VERSION, Store, Verification};
-use retake_types::{Kind, LoopId, RunId, State, Stream, Word};
+use retake_store::{Head, Liveness, RunFilter, SCHEMA_VERSION, Store, StoredLoop, Verification};
+use retake_types::{Kind, LoopId, RunId, State, StopReason, Stream, Word};
 use serde_json::{Value, json};
 
 fn fixture(name: &str) -> PathBuf {
@@ -46,12 +45,12 @@ fn the_first_release_s_database_opens_and_verifies() {
 
     let mut test = TestStore { store: Store::open(&root).unwrap(), temp };
     assert!(matches!(test.store.verify(Some(head)).unwrap(), Verification::Intact(_)));
-    let page = test.store.list(&Filter::default(), None, 50).unwrap();
+    let page = test.store.list(&RunFilter::default(), None, 50).unwrap();
     assert_eq!(serde_json::to_value(&page.runs).unwrap(), expected["runs"]);
     for run in &page.runs {
         for stream in Stream::BOTH {
-            let hash = blake3::hash(&test.output(run.intent.id, stream)).to_hex().to_string();
-            let key = format!("{}.{}", run.intent.id, stream.as_str());
+            let hash = blake3::hash(&test.output(run.intent.id(), stream)).to_hex().to_string();
+            let key = format!("{}.{}", run.intent.id(), stream.as_str());
             assert_eq!(expected["outputs"][&key], hash, "{key}");
         }
     }
@@ -59,14 +58,14 @@ fn the_first_release_s_database_opens_and_verifies() {
     let hits = test.store.search("needle", 9, 0).unwrap().hits;
     assert_eq!(hits[0].snippet, "a needle in a haystack");
     let id: LoopId = expected["loop"].as_str().unwrap().parse().unwrap();
-    assert_eq!(test.store.get_loop(id).unwrap().stop_reason.as_deref(), Some("completed"));
-    assert_eq!(test.store.events(id, 0, 9).unwrap().len(), 2);
+    assert_eq!(test.store.get_loop(id).unwrap().stop_reason, Some(StopReason::Completed));
+    assert_eq!(test.store.loop_entries(id, 0, 9).unwrap().len(), 2);
 
     let new: RunId = test.run("after", 0);
-    test.store.delete(page.runs[0].intent.id).unwrap();
-    assert_eq!(test.store.find("last").unwrap().intent.id, new);
+    test.store.delete(page.runs[0].intent.id()).unwrap();
+    assert_eq!(test.store.find("last").unwrap().intent.id(), new);
     assert!(matches!(test.store.verify(Some(head)).unwrap(), Verification::Intact(_)));
-    assert!(test.store.examine(true).unwrap().problems.is_empty());
+    assert!(test.store.examine(true).unwrap().defects.is_empty());
 }
 
 /// Reading never migrates: an old database may lie where nothing can be written.
@@ -77,7 +76,7 @@ fn the_first_release_s_database_is_read_as_it_is() {
     copy(&fixture("v1"), &root);
     let store = Store::open_read_only(&root).unwrap();
     assert!(matches!(store.verify(None).unwrap(), Verification::Intact(_)));
-    let changed = Filter { changed: Some("/".into()), ..Filter::default() };
+    let changed = RunFilter { changed: Some("/".into()), ..RunFilter::default() };
     assert!(store.list(&changed, None, 9).unwrap().runs.is_empty());
     assert!(store.tests(None).unwrap().is_empty());
 }
@@ -92,12 +91,80 @@ fn version_2_s_database_opens_and_verifies() {
 
     let test = TestStore { store: Store::open(&root).unwrap(), temp };
     assert!(matches!(test.store.verify(Some(head)).unwrap(), Verification::Intact(_)));
-    let changed = Filter { changed: Some("/project/src".into()), ..Filter::default() };
+    let changed = RunFilter { changed: Some("/project/src".into()), ..RunFilter::default() };
     let page = test.store.list(&changed, None, 9).unwrap();
     assert_eq!(serde_json::to_value(&page.runs).unwrap(), expected["runs"]);
     let history = &test.store.tests(Some("works")).unwrap()[0];
-    assert_eq!(history.first_failure().unwrap().run, page.runs[0].intent.id);
-    assert!(test.store.examine(true).unwrap().problems.is_empty());
+    assert_eq!(history.first_failure().unwrap().run, page.runs[0].intent.id());
+    assert!(test.store.examine(true).unwrap().defects.is_empty());
+}
+
+/// Recorded by the program itself: `exec` with all that can be asked of a run, a matrix, a bisection,
+/// agents and crash tests. The runner of the second agent was killed, at a time when loops had no
+/// live file.
+#[test]
+fn a_database_with_every_option_and_every_kind_of_loop_is_read_back() {
+    let read = fs::read(fixture("v2-full.json")).unwrap();
+    let expected: Value = serde_json::from_slice(&read).unwrap();
+    let head: Head = expected["head"].as_str().unwrap().parse().unwrap();
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("store");
+    copy(&fixture("v2-full"), &root);
+
+    let mut test = TestStore { store: Store::open(&root).unwrap(), temp };
+    assert!(matches!(test.store.verify(Some(head)).unwrap(), Verification::Intact(_)));
+    let runs = test.store.list(&RunFilter::default(), None, 99).unwrap().runs;
+    assert_eq!(serde_json::to_value(&runs).unwrap(), expected["runs"]);
+    for run in &runs {
+        for stream in Stream::BOTH {
+            let hash = blake3::hash(&test.output(run.intent.id(), stream)).to_hex().to_string();
+            let key = format!("{}.{}", run.intent.id(), stream.as_str());
+            assert_eq!(expected["outputs"][&key], hash, "{key}");
+        }
+    }
+    let asked = runs.iter().find(|run| run.intent.request.labels.contains_key("suite")).unwrap();
+    let request = serde_json::to_value(&asked.intent).unwrap().to_string();
+    for word in ["TOKEN", "input.txt", "\"nice\":5", "\"capture\":\"stdout\"", "sess-456"] {
+        assert!(request.contains(word), "{word} in {request}");
+    }
+    assert!(runs.iter().any(|run| run.intent.terms.pty));
+
+    let loops = test.store.list_loops(None, 99).unwrap();
+    let shown: Vec<Value> = loops.iter().map(|stored| shown(&test.store, stored)).collect();
+    assert_eq!(Value::from(shown), expected["loops"]);
+    for kind in [Kind::Agent, Kind::Matrix, Kind::Crash] {
+        assert!(loops.iter().any(|stored| stored.kind == kind), "{kind:?}");
+    }
+    assert!(loops.iter().all(|stored| !matches!(stored.stop_reason, Some(StopReason::Other(_)))));
+
+    let open = test.store.open_loops(Kind::Agent).unwrap().remove(0).id;
+    assert_eq!(test.store.loop_liveness(open), Liveness::Unknown);
+    assert!(test.store.recover().unwrap().is_empty());
+    let resumed = test.store.adopt_loop(open).unwrap();
+    assert!(test.store.loop_is_alive(open));
+    resumed.finish(&mut test.store, &StopReason::Completed).unwrap();
+    assert!(test.store.open_loops(Kind::Agent).unwrap().is_empty());
+    assert!(test.store.examine(true).unwrap().defects.is_empty());
+}
+
+fn shown(store: &Store, stored: &StoredLoop) -> Value {
+    let json = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+    let entries: Vec<Value> = store
+        .loop_entries(stored.id, 0, 999)
+        .unwrap()
+        .iter()
+        .map(|entry| json!({"seq": entry.seq, "at": entry.at, "body": json(&entry.body)}))
+        .collect();
+    json!({
+        "id": stored.id,
+        "kind": stored.kind.as_str(),
+        "plan": json(&stored.plan),
+        "state": stored.state,
+        "stopReason": stored.stop_reason,
+        "startTime": stored.start_time,
+        "endTime": stored.end_time,
+        "entries": entries,
+    })
 }
 
 /// `cargo test -p retake-store --test fixture -- --ignored version_2`, once, when it was made.
@@ -129,7 +196,7 @@ fn make_the_fixture_of_version_2() {
     test.compact();
     let expected = json!({
         "head": test.store.head().unwrap().to_string(),
-        "runs": test.store.list(&Filter::default(), None, 9).unwrap().runs,
+        "runs": test.store.list(&RunFilter::default(), None, 9).unwrap().runs,
     });
     keep(test, "v2", &expected);
 }
@@ -154,26 +221,16 @@ fn make_the_fixture_of_version_1() {
     assert_eq!(SCHEMA_VERSION, 1, "a later version makes a fixture of its own");
     assert!(!fixture("v1").exists(), "a fixture is never made again");
     let mut test = TestStore::new();
-    let now = Timestamp::now();
-    let loop_id = LoopId::new();
-    test.store
-        .begin_loop(&LoopRecord {
-            id: loop_id,
-            kind: Kind::Matrix,
-            plan: r#"{"axis":["a","b"]}"#.into(),
-            state: "running".into(),
-            stop_reason: None,
-            start_time: now,
-            end_time: None,
-        })
-        .unwrap();
-    test.store.append_events(loop_id, &[(now, "1".into()), (now, "2".into())]).unwrap();
-    test.store.update_loop(loop_id, "finished", Some(("completed", now))).unwrap();
+    let plan = r#"{"axis":["a","b"]}"#;
+    let mut recording = test.store.begin_loop(Kind::Matrix, plan).unwrap();
+    let loop_id = recording.id();
+    recording.append(&mut test.store, &[1, 2]).unwrap();
+    recording.finish(&mut test.store, &StopReason::Completed).unwrap();
     let mut labelled = intent("make check");
-    labelled.labels.insert("suite".into(), "nightly".into());
-    labelled.correlation_ids.session_id = Some("sess-456".into());
-    labelled.kind = Kind::Matrix;
-    labelled.loop_id = loop_id;
+    labelled.request.labels.insert("suite".into(), "nightly".into());
+    labelled.request.correlation_ids.session_id = Some("sess-456".into());
+    labelled.request.position.kind = Kind::Matrix;
+    labelled.request.position.id = loop_id;
     test.record(
         &labelled,
         2,
@@ -184,7 +241,7 @@ fn make_the_fixture_of_version_1() {
         ],
     );
     let mut child = intent("echo needle");
-    child.parent_id = Some(labelled.id);
+    child.parent_id = Some(labelled.id());
     test.record(&child, 0, &[(Stream::Stdout, b"a needle in a haystack\n")]);
     test.record(&intent("seq"), 0, &[(Stream::Stdout, &b"0123456789\n".repeat(20_000))]);
     let doomed = test.run("to be deleted", 0);
@@ -194,7 +251,7 @@ fn make_the_fixture_of_version_1() {
     dead.append(Stream::Stdout, b"still here\n");
     drop(dead);
     assert_eq!(
-        test.store.recover().unwrap()[0].ending.as_ref().unwrap().outcome,
+        test.store.recover().unwrap().runs[0].ending.as_ref().unwrap().outcome,
         Word::Interrupted
     );
     let mut timed_out = ending(124);
@@ -203,10 +260,10 @@ fn make_the_fixture_of_version_1() {
     recording.finish(&mut test.store, timed_out).unwrap();
     test.compact();
 
-    let runs = test.store.list(&Filter::default(), None, 50).unwrap().runs;
+    let runs = test.store.list(&RunFilter::default(), None, 50).unwrap().runs;
     let outputs: serde_json::Map<String, Value> = runs
         .iter()
-        .flat_map(|run| Stream::BOTH.map(|stream| (run.intent.id, stream)))
+        .flat_map(|run| Stream::BOTH.map(|stream| (run.intent.id(), stream)))
         .map(|(id, stream)| {
             let hash = blake3::hash(&test.output(id, stream)).to_hex().to_string();
             (format!("{id}.{}", stream.as_str()), hash.into())

@@ -11,7 +11,7 @@ use common::{TestStore, all_files, files_with, intent};
 use jiff::{Timestamp, ToSpan};
 use memchr::memmem;
 use proptest::prelude::*;
-use retake_store::{Break, BreakKind, Error, Filter, Head, Prune, Store, Verification};
+use retake_store::{Break, BreakKind, Error, Head, Prune, RunFilter, Store, Verification};
 use retake_types::{Kind, RunId, State, Stream};
 
 use Stream::{Stderr, Stdout};
@@ -22,9 +22,9 @@ fn five() -> (TestStore, Vec<RunId>) {
     let ids = (0..5)
         .map(|i| {
             let mut intent = intent(&format!("command {i}"));
-            intent.labels.insert("n".into(), i.to_string());
+            intent.request.labels.insert("n".into(), i.to_string());
             test.record(&intent, i, &[(Stdout, format!("output {i}\n").as_bytes())]);
-            intent.id
+            intent.id()
         })
         .collect();
     (test, ids)
@@ -121,9 +121,9 @@ fn a_head_kept_elsewhere_finds_a_cut_tail_and_a_rewritten_chain() {
 fn a_deleted_run_is_gone_from_every_file_and_the_chain_still_verifies() {
     let mut test = TestStore::new();
     let mut doomed = intent("run zyxwvcommand");
-    doomed.labels.insert("zyxwvlabel".into(), "zyxwvvalue".into());
-    doomed.correlation_ids.session_id = Some("zyxwvsession".into());
-    doomed.working_directory = "/zyxwvdirectory".into();
+    doomed.request.labels.insert("zyxwvlabel".into(), "zyxwvvalue".into());
+    doomed.request.correlation_ids.session_id = Some("zyxwvsession".into());
+    doomed.request.cwd = "/zyxwvdirectory".into();
     for i in 0..20 {
         test.record(&intent(&format!("before {i}")), 0, &[(Stdout, b"zyxaaa zyxzzz common\n")]);
     }
@@ -138,11 +138,11 @@ fn a_deleted_run_is_gone_from_every_file_and_the_chain_still_verifies() {
     assert!(!files_with(&test.root(), b"zyxwv").is_empty());
     let head = test.store.head().unwrap();
 
-    let erased = test.store.delete(doomed.id).unwrap();
-    assert_eq!((erased.runs, erased.wal_in_use), (vec![doomed.id], false));
+    let erased = test.store.delete(doomed.id()).unwrap();
+    assert_eq!((erased.runs, erased.wal_in_use), (vec![doomed.id()], false));
     let left = files_with(&test.root(), b"zyxwv");
     assert!(left.is_empty(), "{left:?}");
-    assert!(matches!(test.store.get(doomed.id), Err(Error::NotFound { .. })));
+    assert!(matches!(test.store.get(doomed.id()), Err(Error::NotFound { .. })));
     assert_eq!(test.store.search("zyxwvsmall", 5, 1 << 30).unwrap().hits.len(), 0);
     assert_eq!(test.store.search("zyxaaa", 50, 0).unwrap().hits.len(), 40);
     let intact = test.assert_intact();
@@ -156,16 +156,16 @@ fn a_run_can_be_deleted_before_it_was_indexed_and_not_while_it_runs() {
     let (pending, running) = (intent("pending"), intent("running"));
     test.record(&pending, 0, &[(Stdout, &b"zyxwv ".repeat(50_000)), (Stderr, b"zyxwv")]);
     let recording = test.store.begin(&running).unwrap();
-    assert!(matches!(test.store.delete(running.id), Err(Error::StillRunning { .. })));
-    test.store.delete(pending.id).unwrap();
+    assert!(matches!(test.store.delete(running.id()), Err(Error::StillRunning { .. })));
+    test.store.delete(pending.id()).unwrap();
     assert!(files_with(&test.root(), b"zyxwv").is_empty());
-    assert_eq!(test.store.get(running.id).unwrap().state, State::Running);
+    assert_eq!(test.store.get(running.id()).unwrap().state, State::Running);
     drop(recording);
-    assert_eq!(test.store.get(running.id).unwrap().state, State::Interrupted);
-    test.store.delete(running.id).unwrap();
+    assert_eq!(test.store.get(running.id()).unwrap().state, State::Interrupted);
+    test.store.delete(running.id()).unwrap();
     test.assert_intact();
     assert!(test.store.recover().unwrap().is_empty());
-    assert!(test.store.examine(true).unwrap().problems.is_empty());
+    assert!(test.store.examine(true).unwrap().defects.is_empty());
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn an_index_that_cannot_be_undone_is_made_anew() {
         .find(|(path, _)| path.extension().is_some_and(|extension| extension == "zst"))
         .unwrap();
     std::fs::remove_file(path).unwrap();
-    test.store.delete(doomed.id).unwrap();
+    test.store.delete(doomed.id()).unwrap();
     assert!(files_with(&test.root(), b"zyxwvlost").is_empty());
     test.compact();
     assert_eq!(test.store.search("zyxwvkept", 5, 0).unwrap().hits.len(), 1);
@@ -197,9 +197,9 @@ fn pruning_takes_old_exec_runs_and_leaves_the_rest() {
     {
         let mut intent = intent("zyxwv old");
         intent.start_time = now - age_hours.hours();
-        intent.kind = kind;
+        intent.request.position.kind = kind;
         test.record(&intent, code, &[(Stdout, b"zyxwv text")]);
-        made.push(intent.id);
+        made.push(intent.id());
     }
     let mut prune =
         Prune { before: now - 50.hours(), keep_failed: true, kinds: Vec::new(), dry_run: true };
@@ -213,7 +213,7 @@ fn pruning_takes_old_exec_runs_and_leaves_the_rest() {
     assert_eq!(test.store.prune(&prune).unwrap().runs, []);
     prune.kinds = vec![Kind::Matrix];
     assert_eq!(test.store.prune(&prune).unwrap().runs, [made[2]]);
-    assert_eq!(test.store.list(&Filter::default(), None, 9).unwrap().runs.len(), 1);
+    assert_eq!(test.store.list(&RunFilter::default(), None, 9).unwrap().runs.len(), 1);
     assert_eq!(test.assert_intact().erased, 6);
 }
 
@@ -245,7 +245,7 @@ fn retention_looks_once_a_day() {
     old.start_time = now - (24 * 31).hours();
     test.record(&old, 0, &[]);
     test.run("new", 0);
-    assert_eq!(test.store.retain(30, now).unwrap().unwrap().runs, [old.id]);
+    assert_eq!(test.store.retain(30, now).unwrap().unwrap().runs, [old.id()]);
     assert!(test.store.retain(30, now + 23.hours()).unwrap().is_none());
     assert!(test.store.retain(30, now + 25.hours()).unwrap().is_some());
     assert_eq!(test.assert_intact().runs, 1);
@@ -273,14 +273,14 @@ fn search_finds_what_is_indexed_pending_and_in_the_middle() {
     let seen: Vec<_> = found
         .hits
         .iter()
-        .map(|hit| (hit.run.intent.id, hit.stream, hit.snippet.as_str()))
+        .map(|hit| (hit.run.intent.id(), hit.stream, hit.snippet.as_str()))
         .collect();
     assert_eq!(
         seen,
         [
-            (pending.id, Stdout, "the needle, déjà vu"),
-            (middle.id, Stdout, "a needle in the middle"),
-            (indexed.id, Stderr, "error: Needle in a haystack"),
+            (pending.id(), Stdout, "the needle, déjà vu"),
+            (middle.id(), Stdout, "a needle in the middle"),
+            (indexed.id(), Stderr, "error: Needle in a haystack"),
         ]
     );
     for hit in &found.hits {
@@ -292,7 +292,7 @@ fn search_finds_what_is_indexed_pending_and_in_the_middle() {
     assert_eq!(found.hits.len(), 1);
     assert!(found.skipped_bytes > 500_000, "{}", found.skipped_bytes);
     let first = test.store.search("needle", 1, 1 << 30).unwrap();
-    assert_eq!((first.hits[0].run.intent.id, first.more), (pending.id, true));
+    assert_eq!((first.hits[0].run.intent.id(), first.more), (pending.id(), true));
     let hits = |text: &str| test.store.search(text, 10, 1 << 30).unwrap().hits.len();
     assert_eq!(hits("needle in a"), 1);
     assert_eq!(hits("in needle"), 0);
@@ -316,7 +316,7 @@ fn no_erased_word_stays_between_the_leaves_of_the_index() {
         let intent = intent("c");
         let text = words(run).collect::<Vec<_>>().join(" ");
         test.record(&intent, 0, &[(Stdout, text.as_bytes())]);
-        ids.push(intent.id);
+        ids.push(intent.id());
     }
     test.compact();
     for (run, id) in ids.into_iter().enumerate() {
@@ -355,7 +355,7 @@ proptest! {
             let intent = intent(&format!("c {word}"));
             let text = format!("{word} zyxwvshared {word}\n").repeat(40 * (index + 1));
             test.record(&intent, 0, &[(Stdout, text.as_bytes())]);
-            left.push((intent.id, word));
+            left.push((intent.id(), word));
             if index == compact_after {
                 test.compact();
             }
@@ -376,7 +376,7 @@ proptest! {
             for (other, word) in &left {
                 let hits = test.store.search(word, 5, 0).unwrap().hits;
                 prop_assert_eq!(hits.len(), 1);
-                prop_assert_eq!(hits[0].run.intent.id, *other);
+                prop_assert_eq!(hits[0].run.intent.id(), *other);
             }
         }
     }

@@ -9,10 +9,13 @@ use std::time::Duration;
 use common::{TestStore, ending, intent};
 use jiff::Timestamp;
 use proptest::prelude::*;
-use retake_store::{AuditRecord, Error, Filter, LoopRecord, Status, Store, head_end, tail_start};
+use retake_store::{
+    AuditRecord, Error, RunFilter, RunStatus, Store, StoredLoop, head_end, tail_start,
+};
+use retake_types::request::{CommandRequest, LoopPosition};
 use retake_types::{
-    CorrelationIds, ErrorCode, Kind, LeftFate, LeftProcess, LoopId, RunError, RunId, State, Stream,
-    Usage, Word,
+    CorrelationIds, ErrorCode, Kind, LeftFate, LeftProcess, LoopId, LoopState, OsText, RunError,
+    RunId, State, StopReason, Stream, Usage, Word,
 };
 
 use Stream::{Stderr, Stdout};
@@ -21,10 +24,10 @@ use Stream::{Stderr, Stdout};
 fn a_run_reads_back_as_it_was_recorded() {
     let mut test = TestStore::new();
     let mut intent = intent("cargo test --all");
-    intent.labels.insert("ci".into(), "yes".into());
-    intent.arguments_base64 = Some(vec!["/w==".into()]);
+    intent.request.labels.insert("ci".into(), "yes".into());
+    intent.request.command = CommandRequest::arguments("x", [OsText::from_bytes(vec![0xff])]);
     let mut recording = test.store.begin(&intent).unwrap();
-    let running = test.store.get(intent.id).unwrap();
+    let running = test.store.get(intent.id()).unwrap();
     assert_eq!((running.state, running.ending), (State::Running, None));
 
     recording.append(Stdout, b"hello ");
@@ -32,6 +35,7 @@ fn a_run_reads_back_as_it_was_recorded() {
     recording.append(Stdout, b"world\n");
     let mut given = ending(3);
     given.error = Some(RunError {
+        detail: None,
         code: ErrorCode::Failed,
         message: "failed".into(),
         hint: None,
@@ -47,11 +51,11 @@ fn a_run_reads_back_as_it_was_recorded() {
     assert_eq!(finished.ending, given);
 
     test.reopen();
-    let run = test.store.get(intent.id).unwrap();
+    let run = test.store.get(intent.id()).unwrap();
     assert_eq!((run.intent, run.ending, run.state), (intent.clone(), Some(given), State::Finished));
-    assert_eq!(test.output(intent.id, Stdout), b"hello world\n");
-    assert_eq!(test.output(intent.id, Stderr), b"oops\n");
-    assert_eq!(test.merged(intent.id), b"hello oops\nworld\n");
+    assert_eq!(test.output(intent.id(), Stdout), b"hello world\n");
+    assert_eq!(test.output(intent.id(), Stderr), b"oops\n");
+    assert_eq!(test.interleaved(intent.id()), b"hello oops\nworld\n");
     assert_eq!(test.assert_intact().runs, 1);
 }
 
@@ -83,7 +87,7 @@ fn an_id_is_recorded_once() {
     let mut test = TestStore::new();
     let intent = intent("a");
     test.record(&intent, 0, &[]);
-    assert!(matches!(test.store.begin(&intent), Err(Error::Duplicate { id }) if id == intent.id));
+    assert!(matches!(test.store.begin(&intent), Err(Error::Duplicate { id }) if id == intent.id()));
     let running = common::intent("b");
     let recording = test.store.begin(&running).unwrap();
     assert!(matches!(test.store.begin(&running), Err(Error::Duplicate { .. })));
@@ -100,10 +104,10 @@ fn large_output_reads_the_same_raw_and_compressed_and_is_stored_once() {
     test.record(&first, 0, &[(Stdout, &text), (Stderr, b"small")]);
     test.record(&second, 0, &[(Stderr, &text)]);
     let check = |test: &TestStore| {
-        assert!(test.output(first.id, Stdout) == text);
-        assert!(test.output(second.id, Stderr) == text);
-        assert_eq!(test.output(first.id, Stderr), b"small");
-        let mut output = test.store.read_output(first.id, Stdout).unwrap();
+        assert!(test.output(first.id(), Stdout) == text);
+        assert!(test.output(second.id(), Stderr) == text);
+        assert_eq!(test.output(first.id(), Stderr), b"small");
+        let mut output = test.store.read_output(first.id(), Stdout).unwrap();
         let end = head_end(&mut output, 2).unwrap();
         let start = tail_start(&mut output, 2).unwrap();
         assert_eq!(&text[..end as usize], b"line 0\nline 1\n");
@@ -123,11 +127,11 @@ fn large_output_reads_the_same_raw_and_compressed_and_is_stored_once() {
         .collect();
     assert_eq!(compressed.len(), 1);
     assert!(compressed[0].1.len() < text.len() / 3);
-    assert!(test.store.examine(true).unwrap().problems.is_empty());
+    assert!(test.store.examine(true).unwrap().defects.is_empty());
 
-    test.store.delete(first.id).unwrap();
-    assert!(test.output(second.id, Stderr) == text, "still shared");
-    test.store.delete(second.id).unwrap();
+    test.store.delete(first.id()).unwrap();
+    assert!(test.output(second.id(), Stderr) == text, "still shared");
+    test.store.delete(second.id()).unwrap();
     assert!(!compressed[0].0.exists());
     test.assert_intact();
 }
@@ -138,7 +142,7 @@ fn output_can_be_followed_while_it_is_written() {
     let intent = intent("a");
     let mut recording = test.store.begin(&intent).unwrap();
     let reader = Store::open_read_only(&test.root()).unwrap();
-    let mut follow = reader.follow(intent.id, None);
+    let mut follow = reader.follow(intent.id(), None);
     let mut seen = Vec::new();
     let mut look = |expected: &str, over: bool| {
         let ended = follow.poll(&reader, &mut |_, bytes| seen.extend_from_slice(bytes)).unwrap();
@@ -156,7 +160,7 @@ fn output_can_be_followed_while_it_is_written() {
     recording.finish(&mut test.store, ending(0)).unwrap();
     look("123456", true);
     look("123456", true);
-    let mut late = reader.follow(intent.id, Some(Stderr)).from_offsets([0, 1]);
+    let mut late = reader.follow(intent.id(), Some(Stderr)).from_offsets([0, 1]);
     let mut seen = Vec::new();
     assert!(late.poll(&reader, &mut |_, bytes| seen.extend_from_slice(bytes)).unwrap());
     assert_eq!((seen.as_slice(), late.offsets()), (&b"5"[..], [0, 2]));
@@ -166,7 +170,7 @@ fn output_can_be_followed_while_it_is_written() {
 fn a_run_is_found_by_id_prefix_suffix_and_last() {
     let mut test = TestStore::new();
     let ids: Vec<RunId> = (0..5).map(|i| test.run(&format!("c{i}"), 0)).collect();
-    let found = |text: &str| test.store.find(text).map(|run| run.intent.id);
+    let found = |text: &str| test.store.find(text).map(|run| run.intent.id());
     assert_eq!(found("last").unwrap(), ids[4]);
     assert_eq!(found(&ids[2].to_string()).unwrap(), ids[2]);
     assert_eq!(found(&ids[2].short()).unwrap(), ids[2]);
@@ -190,13 +194,13 @@ fn every_filter_finds_its_runs_in_pages() {
     for i in 0..40 {
         let mut intent = intent(if i % 2 == 0 { "cargo test" } else { "make all" });
         if i % 4 == 0 {
-            intent.kind = Kind::Matrix;
-            intent.loop_id = loop_id;
-            intent.working_directory = "/elsewhere".into();
-            intent.labels.insert("k".into(), "v".into());
-            intent.labels.insert("n".into(), (i % 8).to_string());
+            intent.request.position.kind = Kind::Matrix;
+            intent.request.position.id = loop_id;
+            intent.request.cwd = "/elsewhere".into();
+            intent.request.labels.insert("k".into(), "v".into());
+            intent.request.labels.insert("n".into(), (i % 8).to_string());
             let id = Some("same".to_owned());
-            intent.correlation_ids = CorrelationIds {
+            intent.request.correlation_ids = CorrelationIds {
                 run_id: id.clone(),
                 session_id: id.clone(),
                 task_id: id.clone(),
@@ -205,17 +209,17 @@ fn every_filter_finds_its_runs_in_pages() {
                 worktree_id: id.clone(),
                 repo_sha: id,
             };
-            expected.push(intent.id);
+            expected.push(intent.id());
         }
         test.record(&intent, i32::from(i % 4 == 0), &[]);
     }
     expected.reverse();
-    let all = |filter: &Filter| {
+    let all = |filter: &RunFilter| {
         let (mut ids, mut cursor) = (Vec::new(), None);
         loop {
             let page = test.store.list(filter, cursor, 3).unwrap();
             assert!(page.runs.len() <= 3);
-            ids.extend(page.runs.iter().map(|run| run.intent.id));
+            ids.extend(page.runs.iter().map(|run| run.intent.id()));
             cursor = page.next;
             if cursor.is_none() {
                 return ids;
@@ -225,35 +229,44 @@ fn every_filter_finds_its_runs_in_pages() {
     let same = Some("same".to_owned());
     let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     for filter in [
-        Filter { status: Some(Status::Failed), ..Filter::default() },
-        Filter { kind: Some(Kind::Matrix), ..Filter::default() },
-        Filter { loop_id: Some(loop_id), ..Filter::default() },
-        Filter { cwd: Some("/elsewhere".into()), ..Filter::default() },
-        Filter { labels: vec![label("k", "v")], ..Filter::default() },
-        Filter { run_id: same.clone(), ..Filter::default() },
-        Filter { session_id: same.clone(), ..Filter::default() },
-        Filter { task_id: same.clone(), ..Filter::default() },
-        Filter { step_id: same.clone(), ..Filter::default() },
-        Filter { tool_call_id: same.clone(), ..Filter::default() },
-        Filter { worktree_id: same.clone(), ..Filter::default() },
-        Filter { repo_sha: same.clone(), command: Some("cargo*".into()), ..Filter::default() },
+        RunFilter { status: Some(RunStatus::Failed), ..RunFilter::default() },
+        RunFilter { kind: Some(Kind::Matrix), ..RunFilter::default() },
+        RunFilter { loop_id: Some(loop_id), ..RunFilter::default() },
+        RunFilter { cwd: Some("/elsewhere".into()), ..RunFilter::default() },
+        RunFilter { labels: vec![label("k", "v")], ..RunFilter::default() },
+        RunFilter { run_id: same.clone(), ..RunFilter::default() },
+        RunFilter { session_id: same.clone(), ..RunFilter::default() },
+        RunFilter { task_id: same.clone(), ..RunFilter::default() },
+        RunFilter { step_id: same.clone(), ..RunFilter::default() },
+        RunFilter { tool_call_id: same.clone(), ..RunFilter::default() },
+        RunFilter { worktree_id: same.clone(), ..RunFilter::default() },
+        RunFilter {
+            repo_sha: same.clone(),
+            command: Some("cargo*".into()),
+            ..RunFilter::default()
+        },
     ] {
         assert_eq!(all(&filter), expected, "{filter:?}");
     }
-    assert_eq!(all(&Filter::default()).len(), 40);
-    assert_eq!(all(&Filter { status: Some(Status::Ok), ..Filter::default() }).len(), 30);
-    let exited = Filter { status: Some(Status::Outcome(Word::Exited)), ..Filter::default() };
+    assert_eq!(all(&RunFilter::default()).len(), 40);
+    assert_eq!(all(&RunFilter { status: Some(RunStatus::Ok), ..RunFilter::default() }).len(), 30);
+    let exited =
+        RunFilter { status: Some(RunStatus::Outcome(Word::Exited)), ..RunFilter::default() };
     assert_eq!(all(&exited).len(), 40);
-    let timed_out = Filter { status: Some(Status::Outcome(Word::TimedOut)), ..Filter::default() };
+    let timed_out =
+        RunFilter { status: Some(RunStatus::Outcome(Word::TimedOut)), ..RunFilter::default() };
     assert_eq!(all(&timed_out).len(), 0);
-    let both = Filter { labels: vec![label("k", "v"), label("n", "4")], ..Filter::default() };
+    let both = RunFilter { labels: vec![label("k", "v"), label("n", "4")], ..RunFilter::default() };
     assert_eq!(all(&both).len(), 5);
-    assert_eq!(all(&Filter { kind: Some(Kind::Exec), ..Filter::default() }).len(), 30);
-    assert_eq!(all(&Filter { command: Some("make all".into()), ..Filter::default() }).len(), 20);
+    assert_eq!(all(&RunFilter { kind: Some(Kind::Exec), ..RunFilter::default() }).len(), 30);
+    assert_eq!(
+        all(&RunFilter { command: Some("make all".into()), ..RunFilter::default() }).len(),
+        20
+    );
     let third = test.store.get(expected[3]).unwrap().intent.start_time;
-    let since = Filter { since: Some(third), kind: Some(Kind::Matrix), ..Filter::default() };
+    let since = RunFilter { since: Some(third), kind: Some(Kind::Matrix), ..RunFilter::default() };
     assert_eq!(all(&since), &expected[..=3]);
-    let until = Filter { until: Some(third), kind: Some(Kind::Matrix), ..Filter::default() };
+    let until = RunFilter { until: Some(third), kind: Some(Kind::Matrix), ..RunFilter::default() };
     assert_eq!(all(&until), &expected[4..]);
 }
 
@@ -263,17 +276,17 @@ fn the_main_lists_are_served_by_an_index_without_a_sort() {
     let connection = rusqlite::Connection::open(test.store.database_path()).unwrap();
     let text = |value: &str| Some(value.to_owned());
     for (filter, index) in [
-        (Filter::default(), "runs_start"),
-        (Filter { session_id: text("s"), ..Filter::default() }, "runs_session"),
-        (Filter { task_id: text("s"), ..Filter::default() }, "runs_task"),
-        (Filter { run_id: text("s"), ..Filter::default() }, "runs_run_id"),
-        (Filter { status: Some(Status::Failed), ..Filter::default() }, "runs_failed"),
-        (Filter { status: Some(Status::Ok), ..Filter::default() }, "runs_status"),
-        (Filter { kind: Some(Kind::Agent), ..Filter::default() }, "runs_kind"),
-        (Filter { loop_id: Some(LoopId::new()), ..Filter::default() }, "runs_loop"),
-        (Filter { cwd: Some("/x".into()), ..Filter::default() }, "runs_cwd"),
+        (RunFilter::default(), "runs_start"),
+        (RunFilter { session_id: text("s"), ..RunFilter::default() }, "runs_session"),
+        (RunFilter { task_id: text("s"), ..RunFilter::default() }, "runs_task"),
+        (RunFilter { run_id: text("s"), ..RunFilter::default() }, "runs_run_id"),
+        (RunFilter { status: Some(RunStatus::Failed), ..RunFilter::default() }, "runs_failed"),
+        (RunFilter { status: Some(RunStatus::Ok), ..RunFilter::default() }, "runs_status"),
+        (RunFilter { kind: Some(Kind::Agent), ..RunFilter::default() }, "runs_kind"),
+        (RunFilter { loop_id: Some(LoopId::new()), ..RunFilter::default() }, "runs_loop"),
+        (RunFilter { cwd: Some("/x".into()), ..RunFilter::default() }, "runs_cwd"),
         (
-            Filter { labels: vec![("a".into(), "b".into())], ..Filter::default() },
+            RunFilter { labels: vec![("a".into(), "b".into())], ..RunFilter::default() },
             "SEARCH l USING PRIMARY KEY",
         ),
     ] {
@@ -298,49 +311,58 @@ fn runs_inside_runs_are_a_tree() {
     let mut test = TestStore::new();
     let root = intent("root");
     let mut child = intent("child");
-    child.parent_id = Some(root.id);
+    child.parent_id = Some(root.id());
     let mut grandchild = intent("grandchild");
-    grandchild.parent_id = Some(child.id);
+    grandchild.parent_id = Some(child.id());
     for intent in [&root, &child, &grandchild] {
         test.record(intent, 0, &[]);
     }
-    let tree = test.store.tree(root.id).unwrap();
-    assert_eq!(tree.children[0].run.intent.id, child.id);
-    assert_eq!(tree.children[0].children[0].run.intent.id, grandchild.id);
+    let tree = test.store.tree(root.id()).unwrap();
+    assert_eq!(tree.children[0].run.intent.id(), child.id());
+    assert_eq!(tree.children[0].children[0].run.intent.id(), grandchild.id());
     assert!(tree.children[0].children[0].children.is_empty());
 }
 
 #[test]
 fn loops_have_states_runs_and_numbered_events() {
     let mut test = TestStore::new();
-    let id = LoopId::new();
-    let record = LoopRecord {
+    let before = Timestamp::now();
+    let mut recording = test.store.begin_loop(Kind::Matrix, "{}").unwrap();
+    let id = recording.id();
+    let begun = test.store.get_loop(id).unwrap();
+    let expected = StoredLoop {
         id,
         kind: Kind::Matrix,
         plan: "{}".into(),
-        state: "running".into(),
+        state: LoopState::Running,
         stop_reason: None,
-        start_time: Timestamp::from_microsecond(1_700_000_000_000_001).unwrap(),
+        start_time: begun.start_time,
         end_time: None,
     };
-    test.store.begin_loop(&record).unwrap();
-    assert_eq!(test.store.get_loop(id).unwrap(), record);
-    let now = Timestamp::now();
-    assert_eq!(test.store.append_events(id, &[(now, "1".into()), (now, "2".into())]).unwrap(), 2);
-    assert_eq!(test.store.append_events(id, &[(now, "3".into())]).unwrap(), 3);
-    let events = test.store.events(id, 1, 10).unwrap();
-    let seen: Vec<_> = events.iter().map(|event| (event.seq, event.body.as_str())).collect();
+    assert_eq!(begun, expected);
+    assert!(begun.start_time.as_microsecond() >= before.as_microsecond());
+    assert_eq!(recording.append(&mut test.store, &[1, 2]).unwrap(), 2);
+    assert_eq!(recording.append(&mut test.store, &[3]).unwrap(), 3);
+    let entries = test.store.loop_entries(id, 1, 10).unwrap();
+    let seen: Vec<_> = entries.iter().map(|entry| (entry.seq, entry.body.as_str())).collect();
     assert_eq!(seen, [(2, "2"), (3, "3")]);
     for iteration in 1..=3 {
         let mut intent = intent("x");
-        (intent.kind, intent.loop_id, intent.iteration) = (Kind::Matrix, id, iteration);
+        intent.request.position = LoopPosition { kind: Kind::Matrix, id, iteration };
         test.record(&intent, 0, &[]);
     }
     let runs = test.store.runs_of_loop(id).unwrap();
-    assert_eq!(runs.iter().map(|run| run.intent.iteration).collect::<Vec<_>>(), [1, 2, 3]);
-    test.store.update_loop(id, "finished", Some(("completed", now))).unwrap();
+    assert_eq!(runs.iter().map(|run| run.intent.iteration()).collect::<Vec<_>>(), [1, 2, 3]);
+    let waiting = LoopState::Other("waiting".into());
+    recording.set_state(&mut test.store, &waiting).unwrap();
+    assert_eq!(test.store.get_loop(id).unwrap().state, waiting);
+    recording.finish(&mut test.store, &StopReason::Completed).unwrap();
     let stopped = test.store.get_loop(id).unwrap();
-    assert_eq!(stopped.stop_reason.as_deref(), Some("completed"));
+    assert_eq!(
+        (&stopped.state, &stopped.stop_reason),
+        (&LoopState::Finished, &Some(StopReason::Completed))
+    );
+    assert!(stopped.end_time.is_some());
     assert_eq!(test.store.list_loops(Some(Kind::Matrix), 5).unwrap(), [stopped]);
     assert!(matches!(test.store.get_loop(LoopId::new()), Err(Error::NoLoop { .. })));
 }
@@ -355,9 +377,9 @@ fn an_export_imports_exactly_once_with_every_byte() {
     let unfinished = intent("c");
     let recording = test.store.begin(&unfinished).unwrap();
     let mut lines = Vec::new();
-    for run in test.store.list(&Filter::default(), None, 10).unwrap().runs {
+    for run in test.store.list(&RunFilter::default(), None, 10).unwrap().runs {
         let written = test.store.export(&run, &mut lines).unwrap();
-        assert_eq!(written, run.intent.id != unfinished.id);
+        assert_eq!(written, run.intent.id() != unfinished.id());
     }
     drop(recording);
 
@@ -366,15 +388,15 @@ fn an_export_imports_exactly_once_with_every_byte() {
     assert_eq!((done.imported.len(), done.known), (2, 0));
     let again = other.store.import(&mut &lines[..]).unwrap();
     assert_eq!((again.imported.len(), again.known), (0, 2));
-    for id in [first.id, second.id] {
+    for id in [first.id(), second.id()] {
         assert_eq!(other.store.get(id).unwrap(), test.store.get(id).unwrap());
-        assert!(other.merged(id) == test.merged(id));
+        assert!(other.interleaved(id) == test.interleaved(id));
     }
-    assert!(other.output(second.id, Stderr) == big);
+    assert!(other.output(second.id(), Stderr) == big);
     other.assert_intact();
     other.compact();
-    assert!(other.output(second.id, Stderr) == big);
-    assert!(other.store.examine(true).unwrap().problems.is_empty());
+    assert!(other.output(second.id(), Stderr) == big);
+    assert!(other.store.examine(true).unwrap().defects.is_empty());
 
     let text = String::from_utf8(lines).unwrap();
     let last = text.lines().last().unwrap();
@@ -397,9 +419,9 @@ fn audit_records_have_the_specified_keys_in_order() {
     let mut test = TestStore::new();
     let mut intent = intent("dotnet build");
     intent.start_time = "2024-01-15T10:30:00Z".parse().unwrap();
-    intent.correlation_ids.run_id = Some("run-123".into());
+    intent.request.correlation_ids.run_id = Some("run-123".into());
     test.record(&intent, 0, &[]);
-    let run = test.store.get(intent.id).unwrap();
+    let run = test.store.get(intent.id()).unwrap();
     assert_eq!(
         serde_json::to_string(&AuditRecord::of(&run)).unwrap(),
         r#"{"eventType":"command_execution","timestamp":"2024-01-15T10:30:00Z","runId":"run-123","sessionId":null,"taskId":null,"stepId":null,"toolCallId":null,"worktreeId":null,"repoSha":null,"command":"dotnet build","exitCode":0,"durationMs":5}"#
@@ -412,12 +434,12 @@ fn stats_count_by_command() {
     for (command, code) in [("a", 0), ("a", 1), ("b", 0), ("a", 1)] {
         test.run(command, code);
     }
-    let stats = test.store.stats(&Filter::default()).unwrap();
+    let stats = test.store.stats(&RunFilter::default()).unwrap();
     assert_eq!((stats.runs, stats.ok, stats.failed, stats.unfinished), (4, 2, 2, 0));
     let a = &stats.commands[0];
     assert_eq!((a.command.as_str(), a.runs, a.streak, a.streak_ok), ("a", 3, 2, false));
     assert_eq!(a.p95_ms, Some(5));
-    let failed = Filter { status: Some(Status::Failed), ..Filter::default() };
+    let failed = RunFilter { status: Some(RunStatus::Failed), ..RunFilter::default() };
     assert_eq!(test.store.stats(&failed).unwrap().runs, 2);
 }
 
@@ -445,9 +467,9 @@ proptest! {
     ) {
         let mut test = TestStore::new();
         let mut intent = intent(&command);
-        intent.labels = labels;
-        intent.environment.set = set;
-        intent.correlation_ids.session_id = session;
+        intent.request.labels = labels;
+        intent.request.environment.set = set.into_iter().map(|(n, v)| (n.into(), v.into())).collect();
+        intent.request.correlation_ids.session_id = session;
         intent.start_time = Timestamp::from_microsecond(start_us).unwrap();
         let pieces: Vec<(Stream, &[u8])> =
             output.iter().map(|(err, bytes)| (Stream::BOTH[usize::from(*err)], &bytes[..])).collect();
@@ -456,7 +478,7 @@ proptest! {
             test.compact();
         }
         test.reopen();
-        let run = test.store.get(intent.id).unwrap();
+        let run = test.store.get(intent.id()).unwrap();
         prop_assert_eq!(&run.intent, &intent);
         prop_assert_eq!(run.ending, Some(ending));
         for stream in Stream::BOTH {
@@ -465,16 +487,16 @@ proptest! {
                 .filter(|(of, _)| *of == stream)
                 .flat_map(|(_, bytes)| bytes.to_vec())
                 .collect();
-            prop_assert!(test.output(intent.id, stream) == expected);
+            prop_assert!(test.output(intent.id(), stream) == expected);
         }
-        let merged: Vec<u8> = pieces.iter().flat_map(|(_, bytes)| bytes.to_vec()).collect();
-        prop_assert!(test.merged(intent.id) == merged);
+        let interleaved: Vec<u8> = pieces.iter().flat_map(|(_, bytes)| bytes.to_vec()).collect();
+        prop_assert!(test.interleaved(intent.id()) == interleaved);
         test.assert_intact();
         let mut lines = Vec::new();
-        test.store.export(&test.store.get(intent.id).unwrap(), &mut lines).unwrap();
+        test.store.export(&test.store.get(intent.id()).unwrap(), &mut lines).unwrap();
         let mut other = TestStore::new();
         other.store.import(&mut &lines[..]).unwrap();
-        prop_assert_eq!(other.store.get(intent.id).unwrap(), test.store.get(intent.id).unwrap());
-        prop_assert!(other.merged(intent.id) == merged);
+        prop_assert_eq!(other.store.get(intent.id()).unwrap(), test.store.get(intent.id()).unwrap());
+        prop_assert!(other.interleaved(intent.id()) == interleaved);
     }
 }

@@ -36,7 +36,7 @@ proptest! {
         let (command, _) = redactor.redact_str(argument);
         let mut intent = intent(&command);
         let (value, _) = redactor.redact_variable("API_KEY", argument);
-        intent.environment.set.insert("API_KEY".into(), value.into_owned());
+        intent.request.environment.set("API_KEY", value.into_owned());
         let mut recording = test.store.begin(&intent).unwrap();
         let mut streams = [redactor.stream(), redactor.stream()];
         for (err, filler, pick) in &pieces {

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::LimitKind;
+
 /// Stable codes. The first four come from the specification; none is ever renumbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ErrorCode {
@@ -53,10 +55,32 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// Why a run did not succeed, for people and programs alike.
+/// What a code alone does not tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorDetail {
+    /// The limit that was exceeded.
+    Limit(LimitKind),
+    /// The reader of the output is gone.
+    ReaderGone,
+    /// The output could not be written where it was to go.
+    OutputNotWritable,
+    /// The process that kept the run was killed.
+    KeeperKilled,
+    NotExecutable,
+    /// The program names an interpreter that does not exist.
+    MissingInterpreter,
+    /// The kernel does not know the file's format.
+    WrongFormat,
+}
+
+/// Why a run did not succeed, for people and programs alike. The message names no option and no
+/// command: what to do is said by the front end that has them, in the hint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunError {
     pub code: ErrorCode,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<ErrorDetail>,
     pub message: String,
     pub hint: Option<String>,
     /// Every problem of a refused request; empty otherwise.

@@ -11,6 +11,7 @@ pub mod exec_flags;
 mod id;
 mod intent;
 pub mod loop_record;
+mod loop_state;
 mod os_text;
 mod outcome;
 mod refusal;
@@ -24,9 +25,10 @@ pub use effects::{
     Observations, ProgressReason, RenamedPath, ResultsSource, RunProgress, TestDetail, TestResults,
     TestStatus,
 };
-pub use error::{ErrorCode, RunError};
+pub use error::{ErrorCode, ErrorDetail, RunError};
 pub use id::{CorrelationIds, LoopId, RunId};
 pub use intent::{Intent, ProgramFile, REDACTION_MARK, Redacted};
+pub use loop_state::{LoopState, StopReason};
 pub use os_text::OsText;
 pub use outcome::{LimitKind, Outcome, StartFailure, Word, signal_name};
 pub use refusal::{RefusalReason, RequestField, RequestString};

@@ -53,6 +53,13 @@ impl fmt::Debug for OsText {
     }
 }
 
+/// For people: what is not UTF-8 is replaced.
+impl fmt::Display for OsText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.display().fmt(f)
+    }
+}
+
 impl From<OsString> for OsText {
     fn from(text: OsString) -> Self {
         Self(text)

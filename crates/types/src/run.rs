@@ -237,6 +237,12 @@ impl Ending {
             ran_on: None,
         }
     }
+
+    /// Sets what was stored of stdout and stderr: how many bytes, and their hash in hex.
+    pub fn set_stored(&mut self, [stdout, stderr]: [(u64, Option<String>); 2]) {
+        (self.stdout_bytes, self.stdout_blake3) = stdout;
+        (self.stderr_bytes, self.stderr_blake3) = stderr;
+    }
 }
 
 /// The place and the attempt that a run's one result comes from.

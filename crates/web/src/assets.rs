@@ -7,7 +7,7 @@ use axum::extract::Path;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 
-use super::trouble::{PageTrouble, Trouble};
+use super::error::{PageError, RequestError};
 
 struct Asset {
     stem: &'static str,
@@ -54,9 +54,9 @@ pub(super) fn addresses() -> [String; 3] {
     NAMES.each_ref().map(|name| format!("{PLACE}{name}"))
 }
 
-pub(super) async fn serve(Path(name): Path<String>) -> Result<Response, PageTrouble> {
+pub(super) async fn serve(Path(name): Path<String>) -> Result<Response, PageError> {
     let asset = ASSETS.iter().zip(NAMES.iter()).find(|(_, known)| **known == name);
-    let (asset, _) = asset.ok_or_else(|| Trouble::missing(format!("there is no {name}")))?;
+    let (asset, _) = asset.ok_or_else(|| RequestError::not_found(format!("there is no {name}")))?;
     let headers =
         [(CONTENT_TYPE, asset.kind), (CACHE_CONTROL, "private, max-age=31536000, immutable")];
     Ok((headers, asset.content).into_response())

@@ -34,13 +34,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a connection is doing.
+/// What a connection is state.
 #[derive(Debug)]
-struct Doing {
+struct ConnectionState {
     /// Requests that are being answered.
     requests: usize,
-    asked: bool,
-    /// Since when nothing is asked.
+    query: bool,
+    /// Since when nothing is query.
     idle_since: Instant,
     ended: bool,
     waker: Option<Waker>,
@@ -48,13 +48,13 @@ struct Doing {
 
 /// One connection, as requests on it and the listener know it.
 #[derive(Clone, Debug)]
-pub(super) struct Connection(Arc<Mutex<Doing>>);
+pub(super) struct Connection(Arc<Mutex<ConnectionState>>);
 
 impl Connection {
     fn new() -> Self {
         let idle_since = Instant::now();
-        let doing = Doing { requests: 0, asked: false, idle_since, ended: false, waker: None };
-        Self(Arc::new(Mutex::new(doing)))
+        let state = ConnectionState { requests: 0, query: false, idle_since, ended: false, waker: None };
+        Self(Arc::new(Mutex::new(state)))
     }
 
     /// The one that a request came on.
@@ -64,14 +64,14 @@ impl Connection {
 
     /// Something is asked on it until the answer is there.
     pub(super) fn busy(&self) -> Busy {
-        let mut doing = lock(&self.0);
-        doing.requests += 1;
-        doing.asked = true;
+        let mut state = lock(&self.0);
+        state.requests += 1;
+        state.asked = true;
         Busy(self.clone())
     }
 }
 
-impl Doing {
+impl ConnectionState {
     fn end(&mut self) {
         self.ended = true;
         if let Some(waker) = self.waker.take() {
@@ -106,15 +106,15 @@ impl Busy {
             return response;
         }
         response
-            .map(|body| Body::from_stream(Told { stream: body.into_data_stream(), _busy: self }))
+            .map(|body| Body::from_stream(EventStream { stream: body.into_data_stream(), _busy: self }))
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        let mut doing = lock(&self.0.0);
-        doing.requests -= 1;
-        doing.idle_since = Instant::now();
+        let mut state = lock(&self.0.0);
+        state.requests -= 1;
+        state.idle_since = Instant::now();
     }
 }
 
@@ -134,14 +134,14 @@ impl futures_core::Stream for Told {
 /// Takes connections, no more than it may; the kernel keeps the rest waiting for a moment.
 pub(super) struct Connections {
     listener: TcpListener,
-    places: Arc<Semaphore>,
-    open: Arc<Mutex<Vec<Weak<Mutex<Doing>>>>>,
+    workspaces: Arc<Semaphore>,
+    open: Arc<Mutex<Vec<Weak<Mutex<ConnectionState>>>>>,
 }
 
 impl Connections {
     /// Begins to look after those it takes; within a runtime.
     pub(super) fn of(listener: TcpListener) -> Self {
-        let open: Arc<Mutex<Vec<Weak<Mutex<Doing>>>>> = Arc::default();
+        let open: Arc<Mutex<Vec<Weak<Mutex<ConnectionState>>>>> = Arc::default();
         let watched = Arc::downgrade(&open);
         tokio::spawn(async move {
             while let Some(open) = watched.upgrade() {
@@ -150,16 +150,16 @@ impl Connections {
                 tokio::time::sleep(SWEEP).await;
             }
         });
-        Self { listener, places: Arc::new(Semaphore::new(MOST)), open }
+        Self { listener, workspaces: Arc::new(Semaphore::new(MOST)), open }
     }
 
     async fn place(&self) -> Option<OwnedSemaphorePermit> {
         loop {
-            if let Ok(place) = self.places.clone().try_acquire_owned() {
+            if let Ok(place) = self.workspaces.clone().try_acquire_owned() {
                 return Some(place);
             }
             make_room(&self.open);
-            let place = tokio::time::timeout(ROOM, self.places.clone().acquire_owned()).await;
+            let place = tokio::time::timeout(ROOM, self.workspaces.clone().acquire_owned()).await;
             if let Ok(place) = place {
                 return place.ok();
             }
@@ -167,31 +167,31 @@ impl Connections {
     }
 }
 
-fn sweep(open: &Mutex<Vec<Weak<Mutex<Doing>>>>, now: Instant) {
-    lock(open).retain(|doing| {
-        let Some(doing) = doing.upgrade() else { return false };
-        let mut doing = lock(&doing);
-        if doing.is_over(now) {
-            doing.end();
+fn sweep(open: &Mutex<Vec<Weak<Mutex<ConnectionState>>>>, now: Instant) {
+    lock(open).retain(|state| {
+        let Some(state) = state.upgrade() else { return false };
+        let mut state = lock(&state);
+        if state.is_over(now) {
+            state.end();
         }
         true
     });
 }
 
 /// Ends the one on which nothing was asked for the longest time.
-fn make_room(open: &Mutex<Vec<Weak<Mutex<Doing>>>>) {
+fn make_room(open: &Mutex<Vec<Weak<Mutex<ConnectionState>>>>) {
     let open: Vec<_> = lock(open).iter().filter_map(Weak::upgrade).collect();
-    let idle = open.iter().filter(|doing| lock(doing).is_idle());
-    if let Some(oldest) = idle.min_by_key(|doing| lock(doing).idle_since) {
+    let idle = open.iter().filter(|state| lock(state).is_idle());
+    if let Some(oldest) = idle.min_by_key(|state| lock(state).idle_since) {
         lock(oldest).end();
     }
 }
 
 impl axum::serve::Listener for Connections {
-    type Io = Held;
+    type Io = CountedStream;
     type Addr = SocketAddr;
 
-    async fn accept(&mut self) -> (Held, SocketAddr) {
+    async fn accept(&mut self) -> (CountedStream, SocketAddr) {
         loop {
             match self.listener.accept().await {
                 Ok((stream, address)) => {
@@ -200,7 +200,7 @@ impl axum::serve::Listener for Connections {
                     drop(stream.set_nodelay(true));
                     let connection = Connection::new();
                     lock(&self.open).push(Arc::downgrade(&connection.0));
-                    return (Held { stream, connection, _place: place }, address);
+                    return (CountedStream { stream, connection, _place: place }, address);
                 }
                 // Out of descriptors, or a connection that went away: neither lasts.
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
@@ -214,25 +214,25 @@ impl axum::serve::Listener for Connections {
 }
 
 /// A connection that counts.
-pub(super) struct Held {
+pub(super) struct CountedStream {
     stream: TcpStream,
     connection: Connection,
     _place: OwnedSemaphorePermit,
 }
 
-impl AsyncRead for Held {
+impl AsyncRead for CountedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         {
-            let mut doing = lock(&self.connection.0);
+            let mut state = lock(&self.connection.0);
             // Nothing read is the end, as if the other side had gone.
-            if doing.ended {
+            if state.ended {
                 return Poll::Ready(Ok(()));
             }
-            match &mut doing.waker {
+            match &mut state.waker {
                 Some(waker) => waker.clone_from(context.waker()),
                 none => *none = Some(context.waker().clone()),
             }
@@ -241,7 +241,7 @@ impl AsyncRead for Held {
     }
 }
 
-impl AsyncWrite for Held {
+impl AsyncWrite for CountedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

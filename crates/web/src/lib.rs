@@ -10,39 +10,38 @@ mod api;
 mod assets;
 mod chart;
 mod connections;
-mod find;
-mod guard;
-mod html;
-mod keys;
+mod output_search;
+mod authorization;
+mod access_token;
 mod live;
-mod log;
+mod output_window;
 mod loops;
 mod page;
 mod params;
-mod reader;
+mod store_pool;
 mod server;
-mod survey;
-mod trouble;
+mod figures;
+mod error;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use retake_agent::workspace::Places;
 
-pub use keys::Keys;
+pub use access_token::AccessTokens;
 pub use server::{Server, ServerError};
 
-use reader::Reader;
-use survey::Survey;
+use store_pool::StorePool;
+use figures::FiguresCache;
 
 /// What every request can use.
 pub struct App {
     reader: Reader,
-    keys: Keys,
+    keys: AccessTokens,
     port: u16,
     /// Where loops of agents are steered; `None` where the configuration does not say.
-    places: Option<Places>,
-    survey: Survey,
+    workspaces: Option<Places>,
+    survey: FiguresCache,
     streams: Arc<tokio::sync::Semaphore>,
 }
 
@@ -50,13 +49,13 @@ pub struct App {
 const MOST_STREAMS: usize = 64;
 
 impl App {
-    pub fn new(store: PathBuf, keys: Keys, port: u16, places: Option<Places>) -> Self {
+    pub fn new(store: PathBuf, keys: AccessTokens, port: u16, workspaces: Option<Places>) -> Self {
         Self {
             reader: Reader::new(store),
             keys,
             port,
-            places,
-            survey: Survey::default(),
+            workspaces,
+            survey: FiguresCache::default(),
             streams: Arc::new(tokio::sync::Semaphore::new(MOST_STREAMS)),
         }
     }

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use retake_store::{Cursor, Filter, Status};
+use retake_store::{RunCursor, RunFilter, RunStatus};
 use retake_types::{Kind, Word};
 
-use super::trouble::Trouble;
+use super::error::RequestError;
 
 /// The pairs behind the `?` of an address.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +31,7 @@ impl Params {
         self.pairs.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    pub(super) fn number(&self, name: &str) -> Result<Option<u64>, Trouble> {
+    pub(super) fn number(&self, name: &str) -> Result<Option<u64>, RequestError> {
         self.parsed(name, "a number")
     }
 
@@ -39,56 +39,56 @@ impl Params {
         &self,
         name: &str,
         what: &str,
-    ) -> Result<Option<T>, Trouble> {
+    ) -> Result<Option<T>, RequestError> {
         let Some(text) = self.get(name) else { return Ok(None) };
-        let bad = |_| Trouble::bad_request(format!("{name}={text} is not {what}"));
+        let bad = |_| RequestError::bad_request(format!("{name}={text} is not {what}"));
         text.parse().map(Some).map_err(bad)
     }
 
     /// How many entries a page of a list has.
-    pub(super) fn limit(&self, usual: usize, most: usize) -> Result<usize, Trouble> {
+    pub(super) fn limit(&self, usual: usize, most: usize) -> Result<usize, RequestError> {
         match self.number("limit")? {
             None => Ok(usual),
-            Some(0) => Err(Trouble::bad_request("limit=0 asks for nothing; it is 1 or more")),
+            Some(0) => Err(RequestError::bad_request("limit=0 asks for nothing; it is 1 or more")),
             Some(given) => Ok(usize::try_from(given).unwrap_or(most).min(most)),
         }
     }
 
-    pub(super) fn flag(&self, name: &str) -> Result<bool, Trouble> {
+    pub(super) fn flag(&self, name: &str) -> Result<bool, RequestError> {
         match self.get(name) {
             None | Some("0" | "false") => Ok(false),
             Some("1" | "true") => Ok(true),
-            Some(other) => Err(Trouble::bad_request(format!("{name}={other} is neither 1 nor 0"))),
+            Some(other) => Err(RequestError::bad_request(format!("{name}={other} is neither 1 nor 0"))),
         }
     }
 
-    pub(super) fn cursor(&self) -> Result<Option<Cursor>, Trouble> {
+    pub(super) fn cursor(&self) -> Result<Option<RunCursor>, RequestError> {
         self.parsed("cursor", "a place in this list; take `next` of the page before")
     }
 
-    pub(super) fn kind(&self) -> Result<Option<Kind>, Trouble> {
+    pub(super) fn kind(&self) -> Result<Option<Kind>, RequestError> {
         let Some(text) = self.get("kind") else { return Ok(None) };
         let known = Kind::ALL.into_iter().find(|kind| kind.as_str() == text);
         known.map(Some).ok_or_else(|| {
-            Trouble::bad_request(format!("kind={text} is none of exec, matrix, agent, crash"))
+            RequestError::bad_request(format!("kind={text} is none of exec, matrix, agent, crash"))
         })
     }
 
-    pub(super) fn filter(&self) -> Result<Filter, Trouble> {
+    pub(super) fn filter(&self) -> Result<RunFilter, RequestError> {
         // The record would compare what is before it only.
         if let Some((name, _)) = self.pairs.iter().find(|(_, value)| value.contains('\0')) {
-            return Err(Trouble::bad_request(format!("{name} has a NUL, which no run has")));
+            return Err(RequestError::bad_request(format!("{name} has a NUL, which no run has")));
         }
         let text = |name: &str| self.get(name).map(str::to_owned);
         let mut labels = Vec::new();
         for label in self.all("label") {
             let pair = label.split_once('=').filter(|(key, _)| !key.is_empty());
             let (key, value) = pair.ok_or_else(|| {
-                Trouble::bad_request(format!("label={label} is not written KEY=VALUE"))
+                RequestError::bad_request(format!("label={label} is not written KEY=VALUE"))
             })?;
             labels.push((key.to_owned(), value.to_owned()));
         }
-        Ok(Filter {
+        Ok(RunFilter {
             status: self.status()?,
             kind: self.kind()?,
             loop_id: self.parsed("loop", "the id of a loop")?,
@@ -102,7 +102,7 @@ impl Params {
             tests_failed: self.flag("tests_failed")?,
             since: self.time("since")?,
             until: self.time("until")?,
-            ..Filter::default()
+            ..RunFilter::default()
         })
     }
 
@@ -111,24 +111,24 @@ impl Params {
         self.pairs.iter().any(|(name, _)| !matches!(name.as_str(), "q" | "cursor" | "limit"))
     }
 
-    fn status(&self) -> Result<Option<Status>, Trouble> {
+    fn status(&self) -> Result<Option<RunStatus>, RequestError> {
         let Some(text) = self.get("status") else { return Ok(None) };
         let outcome = Word::ALL.into_iter().find(|word| word.as_str() == text);
         Ok(Some(match (text, outcome) {
-            ("running", _) => Status::Running,
-            ("ok", _) => Status::Ok,
-            ("failed", _) => Status::Failed,
-            (_, Some(word)) => Status::Outcome(word),
+            ("running", _) => RunStatus::Running,
+            ("ok", _) => RunStatus::Ok,
+            ("failed", _) => RunStatus::Failed,
+            (_, Some(word)) => RunStatus::Outcome(word),
             _ => {
                 let words = Word::ALL.map(Word::as_str).join(", ");
-                return Err(Trouble::bad_request(format!(
+                return Err(RequestError::bad_request(format!(
                     "status={text} is none of running, ok, failed, {words}"
                 )));
             }
         }))
     }
 
-    fn time(&self, name: &str) -> Result<Option<Timestamp>, Trouble> {
+    fn time(&self, name: &str) -> Result<Option<Timestamp>, RequestError> {
         self.parsed(name, "a time such as 2026-05-01T12:00:00Z")
     }
 
@@ -190,8 +190,8 @@ mod tests {
             ("since", "yesterday"),
             ("tests_failed", "yes"),
         ] {
-            let trouble = params(&[(name, value)]).filter().unwrap_err();
-            assert!(trouble.message.contains(&format!("{name}={value}")), "{}", trouble.message);
+            let error = params(&[(name, value)]).filter().unwrap_err();
+            assert!(error.message.contains(&format!("{name}={value}")), "{}", error.message);
         }
         assert!(params(&[("cursor", "1")]).cursor().is_err());
         assert!(params(&[("command", "a\0b")]).filter().is_err());

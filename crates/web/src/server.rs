@@ -12,8 +12,8 @@ use axum::{Router, middleware};
 use tokio::net::TcpListener;
 
 use super::connections::{Connection, Connections};
-use super::survey::Stretch;
-use super::trouble::Trouble;
+use super::figures::TimeRange;
+use super::error::RequestError;
 use super::{App, api, assets, guard, page};
 
 /// The longest body: a message to an agent, with room.
@@ -72,7 +72,7 @@ impl Server {
 /// Counts what the overview shows, so that its first visitor does not wait for a million runs.
 async fn warm(app: Arc<App>) {
     // What goes wrong is told to whoever asks.
-    drop(app.survey.figures(&app.reader, Stretch::Week).await);
+    drop(app.survey.figures(&app.store, TimeRange::Week).await);
 }
 
 fn router(app: Arc<App>) -> Router {
@@ -98,16 +98,16 @@ fn router(app: Arc<App>) -> Router {
         .fallback(nothing)
         .method_not_allowed_fallback(nothing)
         .layer(axum::extract::DefaultBodyLimit::max(LONGEST_BODY))
-        .layer(middleware::from_fn_with_state(app.clone(), guard::guard))
+        .layer(middleware::from_fn_with_state(app.clone(), authorization::authorize))
         .with_state(app)
 }
 
 async fn nothing(request: Request) -> Response {
-    let trouble = Trouble::missing(format!(
+    let error = RequestError::not_found(format!(
         "there is nothing to {} at {}",
         request.method().as_str().to_ascii_lowercase(),
         request.uri().path()
     ));
-    if request.uri().path().starts_with("/api/") { trouble.as_json() } else { trouble.as_page() }
+    if request.uri().path().starts_with("/api/") { error.as_json() } else { error.as_page() }
         .into_response()
 }

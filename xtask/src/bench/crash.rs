@@ -6,12 +6,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use retake_crash::model::{Model, Options, States, Tree};
+use retake_crash::model::{CrashStates, ExploreOptions, Model, Tree};
 use retake_crash::operation::{Action, DirEntry, Entry, Kind, Node, Recording, WriteSync};
 
 use super::exec::timed;
 use super::median;
-use super::table::Page;
+use crate::page::Page;
 
 const ROUNDS: usize = 5;
 /// At how many points the loop is tried; all of them would take hours.
@@ -208,7 +208,7 @@ fn pieces(page: &mut Page) -> Result<(), String> {
         record(mode, count, &log)?;
         let recording = read(&log)?;
         let begun = Instant::now();
-        let mut states = States::new(&recording, Model::Ext4, Options::default())
+        let mut states = CrashStates::new(&recording, Model::Ext4, ExploreOptions::default())
             .map_err(|error| error.to_string())?;
         let distinct = states.by_ref().count();
         let raw = states.coverage().states();

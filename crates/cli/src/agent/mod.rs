@@ -17,8 +17,8 @@ use std::sync::atomic::Ordering;
 use clap::Subcommand;
 
 use super::{Exit, Failure};
-use retake_runner::signals;
 use project::Project;
+use retake_runner::signals;
 
 /// A coding agent in a loop: fresh context each time, until the task is done, stuck or out of budget
 #[derive(clap::Args)]

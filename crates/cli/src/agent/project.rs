@@ -9,10 +9,10 @@ use retake_agent::workspace::{Metadata, Name, Places, Workspace};
 use super::refused;
 use crate::Failure;
 use crate::init;
-use retake_runner::config::Config;
-use retake_runner::project::Place;
 use crate::term;
 use crate::term::Palette;
+use retake_runner::config::Config;
+use retake_runner::project::Place;
 
 pub(super) struct Given {
     pub(super) workspaces: Option<PathBuf>,

@@ -9,11 +9,11 @@ use retake_engine::KeeperSession;
 
 use super::project::Project;
 use super::refused;
-use retake_agent::driver::checkpoint::Keeping;
 use crate::Failure;
+use crate::term;
+use retake_agent::driver::checkpoint::Keeping;
 use retake_runner::worker::Audit;
 use retake_runner::worker::Slot;
-use crate::term;
 
 /// The checkpoints of one project.
 pub(super) struct Refs<'a> {

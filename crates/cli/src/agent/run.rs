@@ -27,22 +27,22 @@ use retake_types::RunId;
 
 use super::project::{self, Project};
 use super::refused;
+use crate::Exit;
+use crate::Failure;
+use crate::term;
+use retake_agent::driver::Options;
+use retake_agent::driver::Runner;
 use retake_agent::driver::chronicle;
 use retake_agent::driver::chronicle::Chapter;
 use retake_agent::driver::chronicle::Chronicle;
 use retake_agent::driver::chronicle::Planned;
 use retake_agent::driver::screen::Screen;
-use retake_agent::driver::Options;
-use retake_agent::driver::Runner;
-use crate::Exit;
-use crate::Failure;
 use retake_runner::prepare::Spec;
+use retake_runner::project;
 use retake_runner::request::Problems;
+use retake_runner::signals;
 use retake_runner::worker::Audit;
 use retake_runner::worker::Slot;
-use retake_runner::project;
-use retake_runner::signals;
-use crate::term;
 
 /// How long an agent may take to say its version.
 const VERSION: Duration = Duration::from_secs(60);

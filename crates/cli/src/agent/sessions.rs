@@ -18,16 +18,16 @@ use super::project::{self, Project};
 use super::refused;
 use super::run::{Broken, Opened, seed};
 use super::workspaces::held;
-use retake_agent::driver::screen::Screen;
-use retake_agent::driver::Options;
-use retake_agent::driver::Runner;
 use crate::Exit;
 use crate::Failure;
+use crate::term;
+use retake_agent::driver::Options;
+use retake_agent::driver::Runner;
+use retake_agent::driver::screen::Screen;
 use retake_runner::prepare::Spec;
 use retake_runner::request::Problems;
 use retake_runner::worker::Audit;
 use retake_runner::worker::Slot;
-use crate::term;
 
 /// Describe the task together with the agent, which writes INSTRUCTIONS.md
 #[derive(clap::Args)]

@@ -9,10 +9,10 @@ use super::project::{self, Project};
 use super::refused;
 use crate::Exit;
 use crate::Failure;
+use crate::term;
 use retake_runner::config;
 use retake_runner::config::Config;
 use retake_runner::config::edit;
-use crate::term;
 
 /// Show or change the settings of agents
 ///

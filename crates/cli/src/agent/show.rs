@@ -13,13 +13,13 @@ use serde::Serialize;
 
 use super::project::Project;
 use super::refused;
-use retake_agent::driver::chronicle;
-use retake_agent::driver::words;
 use crate::Exit;
 use crate::Failure;
 use crate::term;
 use crate::term::Palette;
 use crate::term::Shade;
+use retake_agent::driver::chronicle;
+use retake_agent::driver::words;
 
 /// Show a workspace: its status, its history, what it cost
 #[derive(clap::Args)]
@@ -44,7 +44,7 @@ struct Document<'a> {
     name: &'a str,
     mode: Mode,
     status: WorkspaceStatus,
-    stop_reason: Option<&'a str>,
+    stop_reason: Option<&'a retake_types::StopReason>,
     summary: HistorySummary,
     iterations: Vec<Shown<'a>>,
 }
@@ -52,21 +52,27 @@ struct Document<'a> {
 pub(super) fn show(args: &Args, project: &Project) -> Result<Exit, Failure> {
     let workspace = project.workspace(&args.name)?;
     let metadata = workspace.metadata().map_err(refused)?;
-    let chapters = match Store::open_read_only(&project.place.store) {
-        Ok(store) => chronicle::read(&store, &workspace, &metadata)?,
-        Err(retake_store::Error::NoStore { .. }) => Vec::new(),
+    let (chapters, alive) = match Store::open_read_only(&project.place.store) {
+        Ok(store) => {
+            let chapters = chronicle::read(&store, &workspace, &metadata)?;
+            let alive = chapters
+                .last()
+                .is_some_and(|last| chronicle::is_alive(&store, last.record.id, &workspace));
+            (chapters, alive)
+        }
+        Err(retake_store::Error::NoStore { .. }) => (Vec::new(), false),
         Err(error) => return Err(error.into()),
     };
     let holder = Lock::holder(&workspace);
     let mut iterations = chronicle::iterations(&chapters);
-    if holder.is_none() {
+    if !alive {
         // Its runner died, and nobody has gone on with it yet.
         for iteration in iterations.iter_mut().filter(|i| !i.status.is_final()) {
             iteration.status = retake_agent::iteration::IterationStatus::Interrupted;
         }
     }
     let stop_reason = chapters.last().and_then(|chapter| {
-        let died = holder.is_none().then(|| StopReason::Interrupted.to_string());
+        let died = (!alive).then_some(retake_types::StopReason::Interrupted);
         chapter.record.stop_reason.clone().or(died)
     });
     let history = History::new(&iterations);
@@ -85,7 +91,7 @@ pub(super) fn show(args: &Args, project: &Project) -> Result<Exit, Failure> {
             name: workspace.name().as_str(),
             mode: metadata.mode,
             status: metadata.status,
-            stop_reason: stop_reason.as_deref(),
+            stop_reason: stop_reason.as_ref(),
             summary,
             iterations: picked.iter().map(Iteration::shown).collect(),
         })?;
@@ -103,7 +109,9 @@ pub(super) fn show(args: &Args, project: &Project) -> Result<Exit, Failure> {
     if let Some(holder) = &holder {
         text += &format!("running     {holder}\n");
     }
-    if let Some(reason) = stop_reason.as_deref().and_then(|word| word.parse::<StopReason>().ok()) {
+    if let Some(reason) =
+        stop_reason.as_ref().and_then(|word| word.as_str().parse::<StopReason>().ok())
+    {
         text += &format!("stopped     {reason}: {}\n", words(reason));
     }
     match Status::read(&workspace.status_path()) {

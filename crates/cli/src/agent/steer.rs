@@ -13,14 +13,14 @@ use retake_store::Store;
 use super::project::Project;
 use super::refused;
 use super::workspaces::held;
+use crate::Exit;
+use crate::Failure;
+use crate::term;
 use retake_agent::driver::checkpoint::Keeping;
 use retake_agent::driver::chronicle;
 use retake_agent::driver::chronicle::Entry;
-use crate::Exit;
-use crate::Failure;
 use retake_runner::worker::Audit;
 use retake_runner::worker::Slot;
-use crate::term;
 
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -113,8 +113,8 @@ pub(super) fn watch(args: &Watch, project: &Project) -> Result<Exit, Failure> {
     let id = chapter.record.id;
     let mut after = 0;
     loop {
-        let alive = Lock::holder(&workspace).is_some();
-        for event in store.events(id, after, 1000)? {
+        let alive = chronicle::is_alive(&store, id, &workspace);
+        for event in store.loop_entries(id, after, 1000)? {
             after = event.seq;
             if let Ok(entry) = serde_json::from_str::<Entry>(&event.body) {
                 let mut out = term::writer();

@@ -13,7 +13,6 @@ use serde::Serialize;
 use super::project::{self, Project, named};
 use super::refs::Refs;
 use super::refused;
-use retake_agent::driver::chronicle;
 use crate::Exit;
 use crate::Failure;
 use crate::term;
@@ -22,6 +21,7 @@ use crate::term::Column;
 use crate::term::Palette;
 use crate::term::Shade;
 use crate::term::Table;
+use retake_agent::driver::chronicle;
 
 /// Make a workspace for a task
 #[derive(clap::Args)]

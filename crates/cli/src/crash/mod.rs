@@ -15,9 +15,9 @@ use std::path::Path;
 use clap::Subcommand;
 
 use super::{Exit, Failure};
+use crate::term;
 use retake_crash_driver::untested::Untested;
 use retake_runner::signals;
-use crate::term;
 
 /// Every crash state of a program, power loss included, until one loses data
 ///

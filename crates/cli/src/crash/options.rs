@@ -13,16 +13,15 @@ use retake_types::parse_duration;
 
 use super::Trouble;
 use crate::Failure;
-use retake_runner::config::Config;
+use crate::term;
 use retake_crash_driver::life;
 use retake_crash_driver::station::Check;
 use retake_crash_driver::untested::Untested;
+use retake_runner::config::Config;
 use retake_runner::prepare::Spec;
 use retake_runner::project::Place;
-use retake_runner::request::Problems;
-
 use retake_runner::recovery;
-use crate::term;
+use retake_runner::request::Problems;
 
 /// How states are explored and told.
 #[derive(clap::Args)]
@@ -145,13 +144,13 @@ impl Setting {
     pub(super) fn push(&self) {
         if self.config.truth("execution.audit.enabled") && self.config.text("record.push").is_some()
         {
-            retake_postgres::in_background(&self.place.store);
+            retake_postgres::start_in_background(&self.place.store);
         }
     }
 
     /// Where the logs of tests with findings are kept.
     pub(super) fn logs(&self) -> PathBuf {
-        life::directory(&self.place.store)
+        self.place.store.join("crash")
     }
 }
 

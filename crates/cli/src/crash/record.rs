@@ -9,6 +9,7 @@ use retake_types::LoopId;
 use super::Trouble;
 use super::options::{Setting, some_time, write_log};
 use crate::Exit;
+use crate::term;
 use retake_crash_driver::finding::Findings;
 use retake_crash_driver::timeline;
 use retake_crash_driver::timeline::Sort;
@@ -16,7 +17,6 @@ use retake_crash_driver::untested::Untested;
 use retake_crash_driver::untested::changed;
 use retake_crash_driver::workload::Workload;
 use retake_runner::signals;
-use crate::term;
 
 /// Record what a program does to a directory, to explore it later
 #[derive(clap::Args)]

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use retake_crash::model::{Model, Options, StateKey, rebuild};
+use retake_crash::model::{ExploreOptions, Model, StateKey, rebuild};
 
 use super::Trouble;
 use super::options::{Setting, read_log, some_time};
 use crate::Exit;
 use crate::Failure;
+use crate::term;
 use retake_crash_driver::explain::scene;
 use retake_crash_driver::explore::acks;
 use retake_crash_driver::finding::Findings;
@@ -17,7 +18,6 @@ use retake_crash_driver::station::Stations;
 use retake_crash_driver::station::Verdict;
 use retake_crash_driver::untested::Untested;
 use retake_runner::signals;
-use crate::term;
 
 /// Check the state of a finding again; exits with 1 if it still fails, 0 if it recovers
 ///
@@ -63,7 +63,8 @@ pub(super) fn repro(args: &Args, store: Option<&Path>) -> Result<Exit, Trouble> 
     let inner =
         relapse.map(|finding| read_log(&recovery_log(&args.log, &finding.id))).transpose()?;
     let crashed = inner.as_ref().unwrap_or(&recording);
-    let state = rebuild(crashed, model, &Options::default(), &key).map_err(Untested::Glob)?;
+    let state =
+        rebuild(crashed, model, &ExploreOptions::default(), &key).map_err(Untested::Glob)?;
     let Some(state) = state else {
         return Err(Untested::Refused(format!("the log has no operation for `{key}`")).into());
     };

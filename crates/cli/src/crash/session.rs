@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use retake_crash::operation::Recording;
+use retake_types::StopReason;
 
 use super::Trouble;
 use super::options::{Exploring, Setting, write_log};
 use super::tell::tell;
 use crate::Exit;
 use crate::Failure;
+use crate::term;
 use retake_crash_driver::chronicle::Chronicle;
 use retake_crash_driver::chronicle::Planned;
-use retake_slurm::crash::Elsewhere;
 use retake_crash_driver::finding::Findings;
 use retake_crash_driver::finding::recovery_log;
 use retake_crash_driver::report::Report;
@@ -22,10 +23,10 @@ use retake_crash_driver::trial::Trial;
 use retake_crash_driver::untested::Untested;
 use retake_crash_driver::untested::changed;
 use retake_runner::screen::Screen;
+use retake_runner::signals;
+use retake_slurm::crash::Elsewhere;
 use retake_slurm::shared::Shared;
 use retake_slurm::slurm::Target;
-use retake_runner::signals;
-use crate::term;
 
 /// How many logs of tests with findings are kept.
 const KEPT_LOGS: usize = 20;
@@ -83,7 +84,8 @@ impl<'a> Session<'a> {
     pub(super) fn noted<T>(&mut self, result: Result<T, Untested>) -> Result<T, Trouble> {
         if result.is_err() {
             let stopped = signals::received().is_some();
-            self.chronicle.end(if stopped { "interrupted" } else { "could not test" });
+            let reason = if stopped { StopReason::Interrupted } else { StopReason::CouldNotTest };
+            self.chronicle.end(&reason);
         }
         Ok(result?)
     }
@@ -141,12 +143,12 @@ impl<'a> Session<'a> {
         let report = self.noted(report)?;
         let kept = self.keep(&report, recording, &log);
         self.noted(kept)?;
-        self.chronicle.end(match (signals::received(), &report) {
-            (Some(_), _) => "interrupted",
-            (None, Report { findings, .. }) if !findings.is_empty() => "findings",
-            (None, Report { complete: true, .. }) => "clean",
-            (None, Report { lost: 1.., .. }) => "incomplete",
-            (None, _) => "budget",
+        self.chronicle.end(&match (signals::received(), &report) {
+            (Some(_), _) => StopReason::Interrupted,
+            (None, Report { findings, .. }) if !findings.is_empty() => StopReason::Findings,
+            (None, Report { complete: true, .. }) => StopReason::Clean,
+            (None, Report { lost: 1.., .. }) => StopReason::Incomplete,
+            (None, _) => StopReason::Budget,
         });
         tell(exploring, &report, recording, self.begun.elapsed())
     }

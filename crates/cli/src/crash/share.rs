@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use retake_crash::model::{Model, Options};
+use retake_crash::model::{ExploreOptions, Model};
 
 use super::Trouble;
 use super::options::{read_log, some_time};
 use crate::Exit;
+use crate::term;
 use retake_crash_driver::explore::Exploration;
 use retake_crash_driver::relapse::Relapses;
 use retake_crash_driver::share::Answer;
@@ -18,9 +19,8 @@ use retake_crash_driver::station::Check;
 use retake_crash_driver::station::Stations;
 use retake_crash_driver::untested::Untested;
 use retake_runner::screen::Screen;
-use retake_slurm::order::PROCESSORS;
 use retake_runner::signals;
-use crate::term;
+use retake_slurm::order::PROCESSORS;
 
 /// Check some of the crash states of a log, and answer with the numbers of those that fail
 #[derive(clap::Args)]
@@ -62,7 +62,7 @@ pub(super) fn share(args: &Args) -> Result<Exit, Trouble> {
         environment: std::env::vars_os().filter(|(name, _)| name != PROCESSORS).collect(),
         cwd,
     };
-    let options = Options { seed: args.seed, ..Options::default() };
+    let options = ExploreOptions { seed: args.seed, ..ExploreOptions::default() };
     let jobs = args.jobs.unwrap_or_else(given);
     let mut stations = Stations::start(jobs, &recording.root, !args.recovery)
         .map_err(|error| refused("no check can be started", &error))?;

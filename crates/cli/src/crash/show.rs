@@ -10,15 +10,15 @@ use super::Trouble;
 use super::options::read_log;
 use crate::Exit;
 use crate::Failure;
+use crate::term;
+use crate::term::Palette;
+use crate::term::Shade;
 use retake_crash_driver::finding::Finding;
 use retake_crash_driver::finding::Findings;
 use retake_crash_driver::finding::recovery_log;
 use retake_crash_driver::timeline;
 use retake_crash_driver::timeline::Row;
 use retake_crash_driver::timeline::Sort;
-use crate::term;
-use crate::term::Palette;
-use crate::term::Shade;
 
 /// Show a log: every operation, sync, label and acknowledgement, and the findings, if any
 #[derive(clap::Args)]

@@ -10,12 +10,12 @@ use super::Trouble;
 use super::options::Exploring;
 use crate::Exit;
 use crate::Failure;
-use retake_crash_driver::report::Report;
-use retake_crash_driver::html;
-use retake_crash_driver::junit;
-use retake_crash_driver::timeline;
 use crate::term;
 use crate::term::Palette;
+use retake_crash_driver::html;
+use retake_crash_driver::junit;
+use retake_crash_driver::report::Report;
+use retake_crash_driver::timeline;
 
 pub(super) fn tell(
     exploring: &Exploring,

@@ -1,38 +1,34 @@
 //! `retake exec`: one command, completely under control.
 
 mod args;
-mod elsewhere;
-mod prepare;
+mod parse;
+#[cfg(feature = "slurm")]
+mod remote;
+mod request;
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::io::IsTerminal;
+use std::path::Path;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use jiff::Timestamp;
-use retake_engine::{KeeperSession, Stdin, quote};
-use retake_types::{Ending, Intent, Outcome, Run, StartFailure, State};
+use retake_engine::{KeeperSession, quote};
+use retake_runner::config::Config;
+use retake_runner::context::RunContext;
+use retake_runner::effects_watch::EffectsWatch;
+use retake_runner::prepare::{PreparedRun, Provided, RefusedRun, bare_intent};
+use retake_runner::project::Project;
+use retake_runner::run::{self, Carry, FinishedRun, Observer, OutputUse};
+use retake_runner::worker::{EndedWorker, Worker};
+use retake_types::request::{CommandRequest, LoopPosition, StdinSource};
+use retake_types::{Intent, Outcome, RefusalReason, Run, RunRequest, StartFailure};
 use serde::Serialize;
 
-use super::Exit;
-use retake_runner::config::Config;
-use retake_runner::run;
-use retake_runner::run::Done;
-use retake_runner::run::Observer;
-use retake_runner::effects_watch::Wanted;
-use retake_runner::effects_watch::Watch;
-use retake_runner::prepare::Job;
-use retake_runner::prepare::empty_intent;
-use retake_runner::prepare::lossy;
-use retake_runner::project::Place;
-use retake_slurm::slurm::Target;
-use retake_runner::worker::Audit;
-use retake_runner::worker::Ended;
-use retake_runner::worker::Slot;
-use crate::term;
+use crate::{Exit, context, term, words};
 
 pub(crate) use args::Args;
-pub(super) use prepare::prepare;
+use request::Typed;
 
 /// The printed result: the run, and the part of its output that a result carries.
 #[derive(Serialize)]
@@ -63,121 +59,179 @@ impl<'a> Document<'a> {
     }
 }
 
-pub(crate) fn exec(args: Args, store: Option<&Path>) -> Exit {
-    let json = args.json;
-    let prepared = match prepare(args, store) {
-        Ok(prepared) => prepared,
-        Err(refused) => return refused.tell(json),
-    };
-    carry_out(prepared, |_| {})
+/// How the result is shown.
+#[derive(Clone, Copy)]
+pub(crate) struct Display {
+    pub(crate) json: bool,
+    pub(crate) quiet: bool,
 }
 
-/// Runs what was prepared, prints the result, and then does what can wait until it is printed.
-/// `remark` is called with the finished run before the result.
-pub(super) fn carry_out(mut prepared: Prepared, remark: impl FnOnce(&Run)) -> Exit {
-    if let Some(target) = prepared.on.take() {
-        return elsewhere::carry_out(prepared, target);
-    }
-    let json = prepared.json;
-    match perform(prepared) {
-        Ok((done, terminal, ended)) => {
-            remark(&done.run);
-            let exit = finish(done, json, terminal);
-            ended.retain();
-            exit
-        }
-        Err(refused) => refused.tell(json),
+impl Display {
+    fn output_use(self) -> OutputUse {
+        let carry = if self.json { Carry::Requested } else { Carry::Nothing };
+        OutputUse { carry, forward: !self.json && !self.quiet }
     }
 }
 
 /// A checked request, with everything that is needed to run and record it.
-pub(super) struct Prepared {
-    pub(super) job: Job,
-    place: Place,
-    audit: Audit,
-    json: bool,
-    wanted: Wanted,
-    config: Config,
-    /// Where it runs, if not here.
-    on: Option<Target>,
+pub(crate) struct Prepared {
+    pub(crate) run: PreparedRun,
+    pub(crate) context: Arc<RunContext>,
+    pub(crate) config: Config,
+    pub(crate) display: Display,
 }
 
 /// A request that was refused: the run that would have been, and why it is not.
-pub(super) struct Refused {
-    pub(super) intent: Box<Intent>,
-    pub(super) failure: StartFailure,
+pub(crate) struct Refused {
+    pub(crate) intent: Box<Intent>,
+    pub(crate) failure: StartFailure,
 }
 
-/// Runs it. Says whether the child had our terminal.
-fn perform(prepared: Prepared) -> Result<(Done, bool, Ended), Refused> {
-    let Prepared { job, place, audit, json, wanted, config, .. } = prepared;
-    let request = job.command.launch();
-    // SAFETY: asks about a descriptor.
-    let terminal = request.stdin == Stdin::Inherit && unsafe { libc::isatty(0) } == 1;
-    let session = if terminal && !request.pty { KeeperSession::Shared } else { KeeperSession::Own };
-    // First the keeper, while our memory is small; it settles in while the record is opened.
-    let slot = Slot::start(1, session, &place, audit).map(|mut slots| slots.remove(0));
-    let mut slot = slot.map_err(|error| Refused {
-        intent: Box::new(job.intent.clone()),
-        failure: StartFailure::NoResources(format!(
-            "no process could be made: {}",
-            term::plain(&error)
-        )),
-    })?;
-    let mut nobody = ();
-    let mut watch = None;
-    if wanted.anything() {
-        watch = Some(Watch::begin(&wanted, &job.command.launch().cwd, &place, &config));
+pub(crate) fn exec(args: Args, store: Option<&Path>) -> Exit {
+    let typed = Typed::read(&args);
+    let display = typed.display;
+    let on = typed.on.clone();
+    match prepare(typed, store) {
+        Ok(prepared) => match on {
+            Some(on) => run_remotely(prepared, &on),
+            None => run_and_show(prepared, |_| {}),
+        },
+        Err(refused) => refused.show(display.json),
     }
+}
+
+#[cfg(feature = "slurm")]
+fn run_remotely(prepared: Prepared, on: &str) -> Exit {
+    remote::run_and_show(prepared, on)
+}
+
+#[cfg(not(feature = "slurm"))]
+fn run_remotely(prepared: Prepared, on: &str) -> Exit {
+    let failure = StartFailure::Refused(vec![format!("--on {on}: built without Slurm")]);
+    let json = prepared.display.json;
+    Refused { intent: Box::new(prepared.run.intent), failure }.show(json)
+}
+
+/// Opens the project and checks the request.
+fn prepare(typed: Typed, store: Option<&Path>) -> Result<Prepared, Refused> {
+    let Typed { mut request, reasons, display, configured, .. } = typed;
+    let (project, config) = open(&request, store)?;
+    configured.apply(&mut request, &config);
+    let context = context::run_context(&project, &config);
+    let provided = Provided { reasons, input: None };
+    let run = PreparedRun::with(request, &context, provided).map_err(Refused::from)?;
+    Ok(Prepared { run, context, config, display })
+}
+
+/// The same for a request that is complete.
+pub(crate) fn prepare_request(
+    request: RunRequest,
+    display: Display,
+    store: Option<&Path>,
+) -> Result<Prepared, Refused> {
+    let (project, config) = open(&request, store)?;
+    let context = context::run_context(&project, &config);
+    let run = PreparedRun::new(request, &context).map_err(Refused::from)?;
+    Ok(Prepared { run, context, config, display })
+}
+
+fn open(request: &RunRequest, store: Option<&Path>) -> Result<(Project, Config), Refused> {
+    context::open(store).map_err(|failure| Refused {
+        intent: Box::new(bare_intent(request.clone())),
+        failure: StartFailure::Refused(failure.problems()),
+    })
+}
+
+/// Runs what was prepared, prints the result, and then does what can wait until it is printed.
+/// `remark` is called with the finished run before the result.
+pub(crate) fn run_and_show(prepared: Prepared, remark: impl FnOnce(&Run)) -> Exit {
+    let Prepared { run, context, config, display } = prepared;
+    match perform(run, &context, display) {
+        Ok((finished, had_terminal, ended)) => {
+            remark(&finished.run);
+            let exit = show(finished, display.json, had_terminal);
+            context::finish(ended, &config);
+            exit
+        }
+        Err(refused) => refused.show(display.json),
+    }
+}
+
+/// Runs it. Says whether the command had our terminal.
+fn perform(
+    prepared: PreparedRun,
+    context: &Arc<RunContext>,
+    display: Display,
+) -> Result<(FinishedRun, bool, EndedWorker), Refused> {
+    let request = &prepared.request;
+    let had_terminal = request.stdin == StdinSource::Inherit && std::io::stdin().is_terminal();
+    let session = match had_terminal && !request.pty {
+        true => KeeperSession::Shared,
+        false => KeeperSession::Own,
+    };
+    // First the keeper, while our memory is small; it settles in while the record is opened.
+    let mut worker = Worker::single(session, context).map_err(|error| Refused {
+        intent: Box::new(prepared.intent.clone()),
+        failure: StartFailure::NoResources(words::no_process(&error)),
+    })?;
+    let watches = request.effects.watches();
+    let mut watch =
+        watches.then(|| EffectsWatch::begin(&request.effects, request.cwd.as_path(), context));
+    let mut nobody = ();
     let observer: &mut dyn Observer = match &mut watch {
         Some(watch) => watch,
         None => &mut nobody,
     };
-    let done = slot.run(job, json, observer).map_err(|unrecorded| Refused {
-        intent: unrecorded.intent,
-        failure: StartFailure::Refused(vec![unrecorded.problem]),
-    })?;
-    Ok((done, terminal, slot.end()))
+    let finished =
+        worker.run(prepared, display.output_use(), observer).map_err(|unrecorded| Refused {
+            failure: StartFailure::Refused(vec![unrecorded.to_string()]),
+            intent: unrecorded.intent,
+        })?;
+    Ok((finished, had_terminal, worker.end()))
 }
 
-fn finish(done: Done, json: bool, terminal: bool) -> Exit {
-    run::report(&done);
-    if json && let Err(error) = term::document(&Document::new(&done.run, done.output)) {
+fn show(mut finished: FinishedRun, json: bool, had_terminal: bool) -> Exit {
+    finished.run = words::with_hint(finished.run);
+    words::say_outcome(&finished);
+    if json && let Err(error) = term::document(&Document::new(&finished.run, finished.output)) {
         term::say(&format!("the result could not be printed: {}", term::plain(&error)));
         return Exit::REFUSED;
     }
-    let code = done.run.ending.as_ref().and_then(|ending| ending.exit_code).unwrap_or(125);
-    match done.outcome {
+    let code = finished.run.ending.as_ref().and_then(|ending| ending.exit_code).unwrap_or(125);
+    match finished.outcome {
         Outcome::Cancelled(signal) if code == 128 + signal => Exit::Signal(signal),
-        // The terminal sent it to the child alone; a shell loop around us should stop as well.
-        Outcome::Signaled(signal @ (libc::SIGINT | libc::SIGQUIT)) if terminal => {
+        // The terminal sent it to the command alone; a shell loop around us should stop as well.
+        Outcome::Signaled(signal @ (libc::SIGINT | libc::SIGQUIT)) if had_terminal => {
             Exit::Signal(signal)
         }
         _ => Exit::Code(code.clamp(0, 255) as u8),
     }
 }
 
+impl From<RefusedRun> for Refused {
+    fn from(refused: RefusedRun) -> Self {
+        let texts: Vec<_> = refused.reasons.iter().map(words::refusal).collect();
+        let failure = if refused.reasons.iter().all(RefusalReason::is_directory) {
+            StartFailure::WorkingDirectory(texts.join("; "))
+        } else {
+            StartFailure::Refused(texts)
+        };
+        Self { intent: refused.intent, failure }
+    }
+}
+
 impl Refused {
-    pub(super) fn tell(self, json: bool) -> Exit {
-        let outcome = Outcome::NotStarted(self.failure);
-        let Outcome::NotStarted(failure) = &outcome else { unreachable!("just made") };
-        let error = Some(run::refusal(failure));
-        let ending = Ending { error, ..Ending::bare(&outcome, Timestamp::now()) };
-        let intent = *self.intent;
-        let run = Run { intent, state: State::Finished, ending: Some(ending), recorded: false };
-        finish(
-            Done { run, outcome, output: Default::default(), unread: false, untaken: 0 },
-            json,
-            false,
-        )
+    pub(crate) fn show(self, json: bool) -> Exit {
+        show(run::not_started(*self.intent, self.failure), json, false)
     }
 }
 
 /// A command line that could not even be read, answered as `--json` promises.
 pub(crate) fn refuse_usage(message: &str, typed: &[OsString]) -> Exit {
-    let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
-    let words: Vec<_> = typed.iter().skip(2).map(|word| lossy(word)).collect();
-    let intent = empty_intent(quote(words.iter().map(String::as_str)), &here);
+    let words: Vec<_> = typed.iter().skip(2).map(|word| word.to_string_lossy()).collect();
+    let line = quote(words.iter().map(AsRef::as_ref));
+    let command = CommandRequest::arguments(line, Vec::<OsString>::new());
+    let request = RunRequest::new(LoopPosition::exec(), command, context::here());
     let failure = StartFailure::Refused(vec![message.to_owned()]);
-    Refused { intent: Box::new(intent), failure }.tell(true)
+    Refused { intent: Box::new(bare_intent(request)), failure }.show(true)
 }

@@ -1,12 +1,14 @@
-//! What was typed for `exec`, turned into what it means, with every problem named.
+//! The values of options: limits, variables, times, words of a fixed choice.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use retake_engine::{ShellMode, ShellNeeded, Stdin, check_variable};
-use retake_types::{EnvMode, Limits, RefusalReason, UnitError, parse_duration, parse_size};
+use retake_types::request::StdinSource;
+use retake_types::{
+    EnvMode, Limits, RefusalReason, ShellMode, UnitError, parse_duration, parse_size,
+};
 
 use crate::term;
 
@@ -27,28 +29,6 @@ impl Problems {
     ) -> Option<T> {
         result.map_err(|why| self.note(format!("{option}: {why}"))).ok()
     }
-}
-
-/// A reason of a refusal, with the options of the command line that are about it.
-pub(crate) fn with_options(reason: &RefusalReason) -> String {
-    match reason {
-        RefusalReason::ZeroTimeout => format!("{reason}, or --no-timeout for none"),
-        RefusalReason::DirectoryMissing(path) => format!(
-            "working directory {}: there is no such directory; create it or correct --cwd",
-            path.display()
-        ),
-        RefusalReason::CurrentDirectoryGone => {
-            "working directory .: the current directory no longer exists; cd to one that does, or name one with --cwd".to_owned()
-        }
-        other => other.to_string(),
-    }
-}
-
-/// How to run a line that needs a shell, with the options of the command line.
-pub(crate) fn shell_needed(reason: &ShellNeeded) -> String {
-    format!(
-        "{reason}, which needs a shell; allow one with --shell true, or give the program and its arguments after --"
-    )
 }
 
 /// `--timeout`, in seconds or with a unit; zero and what is no duration are problems.
@@ -118,9 +98,6 @@ pub(crate) fn variables(
             None => problems.note(format!("--env {}: write NAME=VALUE", pair.to_string_lossy())),
         }
     }
-    for (name, value) in &variables {
-        problems.0.extend(check_variable(name, value));
-    }
     variables
 }
 
@@ -174,11 +151,11 @@ fn unquoted(value: &[u8]) -> Vec<u8> {
     }
 }
 
-pub(crate) fn stdin(text: &OsStr, cwd: &Path) -> Stdin {
+pub(crate) fn stdin(text: &OsStr, cwd: &Path) -> StdinSource {
     match text.to_str() {
-        Some("null") => Stdin::Null,
-        Some("inherit") => Stdin::Inherit,
-        _ => Stdin::File(cwd.join(text)),
+        Some("null") => StdinSource::Null,
+        Some("inherit") => StdinSource::Inherit,
+        _ => StdinSource::File(cwd.join(text).into()),
     }
 }
 

@@ -8,24 +8,24 @@ use retake_matrix::browsers::BrowserRequest;
 use retake_matrix::config::{CHROME, CODE};
 use retake_matrix::git::Git;
 use retake_matrix::plan::{Cell, FilterError, Matrix};
-use retake_types::LoopId;
+use retake_types::{LoopId, StopReason};
 
 use super::open::{self, Common, Filters, Project, git_failure, percent};
 use crate::Exit;
 use crate::Failure;
+use crate::term;
 use retake_matrix::driver::chronicle;
 use retake_matrix::driver::chronicle::Planned;
 use retake_matrix::driver::history::History;
-use retake_runner::project_lock::Lock;
-use retake_runner::screen::Screen;
 use retake_matrix::driver::search::Ended;
 use retake_matrix::driver::search::Search;
 use retake_matrix::driver::setting::Setting;
 use retake_matrix::driver::supply::Supply;
 use retake_matrix::driver::versions;
-use retake_runner::worker::Slot;
+use retake_runner::project_lock::Lock;
+use retake_runner::screen::Screen;
 use retake_runner::signals;
-use crate::term;
+use retake_runner::worker::Slot;
 
 /// Find where an axis turns from good to bad, over runs that may lie
 ///
@@ -215,7 +215,8 @@ fn search(
         environment: chronicle::environment(),
         ..Planned::default()
     };
-    let loop_id: LoopId = chronicle::begin(slot.store()?, &planned)?;
+    let mut recording = chronicle::begin(slot.store()?, &planned)?;
+    let loop_id: LoopId = recording.id();
     let mut stage = |bisect: Bisect| -> Result<Answer, Stopped> {
         matrix.axes[at].values = bisect.points().to_vec();
         matrix.cells = (0..bisect.points().len())
@@ -247,14 +248,14 @@ fn search(
         _ => Ok(answer),
     });
     let reason = match &found {
-        Ok(_) => "completed",
-        Err(Stopped::Ended(Ended::Interrupted)) => "interrupted",
-        Err(_) => "failed",
+        Ok(_) => StopReason::Completed,
+        Err(Stopped::Ended(Ended::Interrupted)) => StopReason::Interrupted,
+        Err(_) => StopReason::Failed,
     };
     if let Ok(answer) = &found {
-        chronicle::answered(slot.store()?, loop_id, answer)?;
+        chronicle::answered(slot.store()?, &mut recording, answer)?;
     }
-    chronicle::end(slot.store()?, loop_id, reason)?;
+    recording.finish(slot.store()?, &reason)?;
     found.map_err(|stopped| match stopped {
         Stopped::Failed(failure) => failure,
         Stopped::Ended(Ended::Broken(why)) => Failure::Refused(why),

@@ -9,8 +9,8 @@ use serde::Serialize;
 use super::open;
 use crate::Exit;
 use crate::Failure;
-use retake_matrix::driver::setting;
 use crate::term;
+use retake_matrix::driver::setting;
 
 /// List the versions of Chrome for Testing, oldest first
 #[derive(clap::Args)]

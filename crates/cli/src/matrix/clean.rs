@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::open::{self, Common, Project, git_failure};
 use crate::Exit;
 use crate::Failure;
-use retake_runner::project_lock::Lock;
 use crate::term;
+use retake_runner::project_lock::Lock;
 
 /// Remove the worktrees, so that setups run again; results stay in the record
 #[derive(clap::Args)]

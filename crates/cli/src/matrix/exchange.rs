@@ -16,6 +16,7 @@ use serde::Serialize;
 use super::open::{self, Common, Filters, Project, View};
 use crate::Exit;
 use crate::Failure;
+use crate::term;
 use retake_matrix::driver::history::AXIS;
 use retake_matrix::driver::history::CHROME;
 use retake_matrix::driver::history::KEY;
@@ -24,7 +25,6 @@ use retake_matrix::driver::history::SHA;
 use retake_matrix::driver::setting::Setting;
 use retake_matrix::driver::supply::Supply;
 use retake_runner::prepare;
-use crate::term;
 
 /// Write the results as chrome-ranger would: DIR/runs.jsonl and DIR/output/
 #[derive(clap::Args)]

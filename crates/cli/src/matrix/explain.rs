@@ -9,8 +9,8 @@ use retake_matrix::table::Table;
 use super::open::{Common, Filters, View, percent};
 use crate::Exit;
 use crate::Failure;
-use retake_matrix::driver::samples::Samples;
 use crate::term;
+use retake_matrix::driver::samples::Samples;
 
 /// Say which axis a difference comes from, or that it takes several together
 #[derive(clap::Args)]

@@ -8,11 +8,11 @@ use retake_matrix::config::{CHROME, CODE, Config as MatrixConfig, ConfigError};
 use retake_matrix::git::GitError;
 use retake_matrix::plan::{CellKey, Matrix};
 use retake_matrix::stats::parse_percent;
-use retake_store::{Error, LoopRecord, Store};
+use retake_store::{Error, Store, StoredLoop};
 
 use crate::Failure;
 use crate::init;
-use retake_runner::config::Config;
+use crate::term;
 use retake_matrix::driver::chronicle;
 use retake_matrix::driver::chronicle::Planned;
 use retake_matrix::driver::history::History;
@@ -20,10 +20,10 @@ use retake_matrix::driver::samples::Samples;
 use retake_matrix::driver::setting::Setting;
 use retake_matrix::driver::setting::misleading;
 use retake_matrix::driver::supply::Supply;
+use retake_runner::config::Config;
 use retake_runner::project::Place;
 use retake_runner::worker::Audit;
 use retake_runner::worker::Slot;
-use crate::term;
 
 /// Which configuration, and how to answer.
 #[derive(clap::Args)]
@@ -160,7 +160,7 @@ pub(super) struct View {
     pub(super) keys: Vec<CellKey>,
     pub(super) history: History,
     /// Newest first.
-    pub(super) loops: Vec<(LoopRecord, Planned)>,
+    pub(super) loops: Vec<(StoredLoop, Planned)>,
     pub(super) store: Option<Store>,
 }
 

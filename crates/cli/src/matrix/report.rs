@@ -11,8 +11,8 @@ use super::explain::explained;
 use super::open::{Common, Filters, View, percent};
 use crate::Exit;
 use crate::Failure;
-use retake_matrix::driver::supply::short;
 use crate::term;
+use retake_matrix::driver::supply::short;
 
 /// Write one HTML file with heat maps, distributions, comparisons and the environment
 #[derive(clap::Args)]

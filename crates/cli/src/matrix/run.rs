@@ -9,34 +9,35 @@ use retake_matrix::plan::{CellKey, Matrix, Mode, Options, Plan, baselines};
 use retake_matrix::stats::{Comparison, Gate};
 use retake_types::LoopId;
 use retake_types::parse_duration;
+use retake_types::{LoopId, StopReason};
 use serde::Serialize;
 
 use super::compare;
 use super::open::{self, Common, Filters, Project, git_failure, percent};
 use crate::Exit;
 use crate::Failure;
+use crate::term;
 use retake_matrix::driver::agenda::Agenda;
 use retake_matrix::driver::agenda::Sampling;
 use retake_matrix::driver::chronicle;
 use retake_matrix::driver::chronicle::Planned;
-use retake_slurm::matrix;
 use retake_matrix::driver::history::History;
 use retake_matrix::driver::iterate::Ground;
-use retake_runner::project_lock::Lock;
 use retake_matrix::driver::samples::Samples;
-use retake_runner::screen::Screen;
 use retake_matrix::driver::setting::Setting;
 use retake_matrix::driver::supply::Supply;
 use retake_matrix::driver::supply::Trouble;
 use retake_matrix::driver::supply::short;
 use retake_matrix::driver::work::Worked;
 use retake_matrix::driver::work::work;
+use retake_runner::project_lock::Lock;
+use retake_runner::screen::Screen;
+use retake_runner::signals;
+use retake_runner::worker::Slot;
+use retake_slurm::matrix;
 use retake_slurm::shared::Shared;
 use retake_slurm::shared::Turn;
 use retake_slurm::slurm::Target;
-use retake_runner::worker::Slot;
-use retake_runner::signals;
-use crate::term;
 
 /// Run what has no successful run yet, every iteration of all cells in a new random order
 ///
@@ -188,7 +189,8 @@ impl Invocation<'_> {
         let slot = &mut slots[0];
         elsewhere::attach(slot, screen).map_err(Failure::Refused)?;
         let lock = Lock::path(&setting.agent);
-        let buried = chronicle::bury(slot.store()?, Some(&lock))?;
+        let mut buried = chronicle::bury(slot.store()?, Some(&lock))?;
+        buried.extend(chronicle::configurations(slot.recovered_loops()));
         let loops = chronicle::read(slot.store()?, &setting.file)?;
         if buried.iter().any(|config| Path::new(config) == setting.file) {
             screen.notice("an earlier run was interrupted; this one goes on where it was");
@@ -209,15 +211,16 @@ impl Invocation<'_> {
             if args.until_sure.is_some() { Order::Interleaved } else { setting.matrix.order };
         let seed = args.seed.unwrap_or_else(random_seed);
         let planned = self.planned(&matrix, &supply, seed, order);
-        let loop_id = chronicle::begin(slot.store()?, &planned)?;
+        let recording = chronicle::begin(slot.store()?, &planned)?;
+        let loop_id = recording.id();
         let done = self.execute(slots, &mut matrix, &mut supply, loop_id, seed, order);
         let reason = match (&done, signals::received()) {
-            (_, Some(_)) => "interrupted",
-            (Ok(Exit::Code(0)), None) => "completed",
-            (Ok(_), None) => "incomplete",
-            (Err(_), None) => "failed",
+            (_, Some(_)) => StopReason::Interrupted,
+            (Ok(Exit::Code(0)), None) => StopReason::Completed,
+            (Ok(_), None) => StopReason::Incomplete,
+            (Err(_), None) => StopReason::Failed,
         };
-        chronicle::end(slots[0].store()?, loop_id, reason)?;
+        recording.finish(slots[0].store()?, &reason)?;
         done
     }
 

@@ -1,11 +1,9 @@
 //! `retake runs delete`: erasing one run.
 
-use super::prune::{self, Document};
-use crate::Exit;
-use crate::Failure;
-use crate::record;
+use super::prune;
+use super::prune::Document;
 use crate::record::Record;
-use crate::term;
+use crate::{Exit, Failure, record, term};
 
 /// Erase one run for good: its output, its place in the search index and in the log as well
 ///

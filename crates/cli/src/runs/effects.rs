@@ -6,9 +6,7 @@ use std::time::Duration;
 use retake_types::{Effects, LineChange, Observations, ProgressReason, TestResults, TestStatus};
 
 use crate::term;
-use crate::term::Palette;
-use crate::term::Shade;
-use crate::term::visible;
+use crate::term::{Palette, Shade, visible};
 
 /// How many files, and how many failed tests, are listed.
 const LISTED: usize = 20;

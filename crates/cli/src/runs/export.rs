@@ -8,11 +8,8 @@ use retake_types::RunId;
 
 use super::filter::FilterArgs;
 use super::junit;
-use crate::Exit;
-use crate::Failure;
-use crate::record;
 use crate::record::Record;
-use crate::term;
+use crate::{Exit, Failure, record, term};
 
 /// Runs looked up at once.
 const PAGE: usize = 1000;

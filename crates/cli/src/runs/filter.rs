@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use jiff::Timestamp;
-use retake_store::{Filter, Status};
+use retake_runner::point_in_time;
+use retake_store::{RunFilter, RunStatus};
 use retake_types::{Kind, LoopId, Word};
-
-use super::when;
 
 #[derive(clap::Args)]
 #[command(next_help_heading = "Which runs")]
@@ -17,7 +16,7 @@ pub(super) struct FilterArgs {
     failed: bool,
     /// Only runs that are running, ended ok, failed, or had this outcome
     #[arg(long, value_name = "STATUS", value_parser = statuses())]
-    status: Option<Status>,
+    status: Option<RunStatus>,
     /// Only runs of this kind of loop
     #[arg(long, value_name = "KIND", value_parser = kinds())]
     kind: Option<Kind>,
@@ -40,10 +39,10 @@ pub(super) struct FilterArgs {
     #[arg(long, value_name = "GLOB")]
     command: Option<String>,
     /// Only runs that began at or after this time, or at most this long ago (90m, 3d)
-    #[arg(long, value_name = "TIME", value_parser = when::parse, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = point_in_time::parse, allow_hyphen_values = true)]
     since: Option<Timestamp>,
     /// Only runs that began before this time, or longer ago than this
-    #[arg(long, value_name = "TIME", value_parser = when::parse, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = point_in_time::parse, allow_hyphen_values = true)]
     until: Option<Timestamp>,
     /// Only runs that changed this file, or one in this directory (of those with --track)
     #[arg(long, value_name = "PATH")]
@@ -57,9 +56,9 @@ pub(super) struct FilterArgs {
 }
 
 impl FilterArgs {
-    pub(super) fn filter(&self) -> Filter {
-        Filter {
-            status: if self.failed { Some(Status::Failed) } else { self.status },
+    pub(super) fn filter(&self) -> RunFilter {
+        RunFilter {
+            status: if self.failed { Some(RunStatus::Failed) } else { self.status },
             kind: self.kind,
             loop_id: self.loop_id,
             run_id: self.run_id.clone(),
@@ -72,7 +71,7 @@ impl FilterArgs {
             changed: self.changed.as_deref().map(absolute),
             tests_failed: self.tests_failed,
             cwd: self.cwd.as_deref().map(absolute),
-            ..Filter::default()
+            ..RunFilter::default()
         }
     }
 }
@@ -82,16 +81,16 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-fn statuses() -> impl TypedValueParser<Value = Status> {
+fn statuses() -> impl TypedValueParser<Value = RunStatus> {
     let words = ["running", "ok", "failed"];
     let words = words.into_iter().chain(Word::ALL.map(Word::as_str));
     PossibleValuesParser::new(words).map(|text| match text.as_str() {
-        "running" => Status::Running,
-        "ok" => Status::Ok,
-        "failed" => Status::Failed,
+        "running" => RunStatus::Running,
+        "ok" => RunStatus::Ok,
+        "failed" => RunStatus::Failed,
         outcome => {
             let word = Word::ALL.into_iter().find(|word| word.as_str() == outcome);
-            Status::Outcome(word.expect("one of the possible values"))
+            RunStatus::Outcome(word.expect("one of the possible values"))
         }
     })
 }

@@ -7,10 +7,8 @@ use std::path::{Path, PathBuf};
 use retake_types::RunId;
 use serde::Serialize;
 
-use crate::Exit;
-use crate::Failure;
 use crate::record::Record;
-use crate::term;
+use crate::{Exit, Failure, term};
 
 /// Take in runs that `runs export` wrote; those already here are left as they are
 #[derive(clap::Args)]

@@ -3,19 +3,13 @@
 use std::io::IsTerminal;
 
 use jiff::Timestamp;
+use retake_runner::run_text;
 use retake_types::{Kind, Run};
 
 use super::filter::FilterArgs;
-use crate::Exit;
-use crate::Failure;
-use crate::record;
 use crate::record::Record;
-use retake_runner::run_text;
-use crate::term;
-use crate::term::Cell;
-use crate::term::Column;
-use crate::term::Palette;
-use crate::term::Table;
+use crate::term::{Cell, Column, Palette, Table};
+use crate::{Exit, Failure, record, term};
 
 /// List runs, newest first
 ///

@@ -8,15 +8,12 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use retake_store::{MergedReader, Store, head_end, tail_start};
+use retake_store::{InterleavedReader, Store, head_end, tail_start};
 use retake_types::{RunId, Stream};
 use serde::Serialize;
 
-use crate::Exit;
-use crate::Failure;
-use crate::record;
 use crate::record::Record;
-use crate::term;
+use crate::{Exit, Failure, record, term};
 
 /// How often a run in another process is looked at.
 const LOOK: Duration = Duration::from_millis(50);
@@ -71,10 +68,10 @@ pub(super) fn logs(args: &Args, record: &Record) -> Result<Exit, Failure> {
         _ => None,
     };
     match wanted {
-        _ if args.json => pieces(id, wanted, &mut store.read_merged(id)?)?,
+        _ if args.json => pieces(id, wanted, &mut store.read_interleaved(id)?)?,
         _ if args.follow => follow(args, id, wanted, &store)?,
         Some(stream) => copy(args, id, &mut store.read_output(id, stream)?)?,
-        None => copy(args, id, &mut store.read_merged(id)?)?,
+        None => copy(args, id, &mut store.read_interleaved(id)?)?,
     }
     record::tend(store);
     Ok(Exit::OK)
@@ -142,7 +139,7 @@ fn start(
         before[stream.index()] = part(args, &mut output).map_err(reading)?.start;
         return Ok(before);
     }
-    let mut merged = store.read_merged(id)?;
+    let mut merged = store.read_interleaved(id)?;
     let start = part(args, &mut merged).map_err(reading)?.start;
     let mut at = merged.seek(SeekFrom::Start(0)).map_err(reading)?;
     while at < start
@@ -156,7 +153,11 @@ fn start(
 }
 
 /// One array, written as it is read: the output may be larger than memory.
-fn pieces(id: RunId, wanted: Option<Stream>, merged: &mut MergedReader) -> Result<(), Failure> {
+fn pieces(
+    id: RunId,
+    wanted: Option<Stream>,
+    merged: &mut InterleavedReader,
+) -> Result<(), Failure> {
     let reading = |source| Failure::Reading { id, source };
     let mut out = term::writer();
     let mut separator: &[u8] = b"[";

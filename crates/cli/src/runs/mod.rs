@@ -1,8 +1,7 @@
 //! `retake runs`: finding, reading, comparing and clearing away what was recorded.
 
 mod delete;
-pub(crate) mod diff;
-pub(crate) mod differences;
+mod diff;
 mod effects;
 mod export;
 mod filter;
@@ -11,11 +10,11 @@ mod junit;
 mod list;
 mod logs;
 mod prune;
+#[cfg(feature = "postgres")]
 mod push;
 mod search;
 mod show;
 mod stats;
-pub(crate) mod when;
 
 use std::path::Path;
 
@@ -41,6 +40,7 @@ enum Command {
     Stats(Box<stats::Args>),
     Export(Box<export::Args>),
     Import(import::Args),
+    #[cfg(feature = "postgres")]
     Push(push::Args),
     Prune(prune::Args),
     Delete(delete::Args),
@@ -57,6 +57,7 @@ pub(super) fn runs(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
         Command::Stats(args) => stats::stats(&args, &record),
         Command::Export(args) => export::export(&args, &record),
         Command::Import(args) => import::import(&args, &record),
+        #[cfg(feature = "postgres")]
         Command::Push(args) => push::push(&args, &record),
         Command::Prune(args) => prune::prune(&args, &record),
         Command::Delete(args) => delete::delete(&args, &record),

@@ -1,19 +1,14 @@
 //! `retake runs search`: which run wrote this?
 
 use jiff::Timestamp;
-use retake_store::{Found, Hit};
+use retake_runner::run_text;
+use retake_store::{SearchHit, SearchResults};
 use retake_types::{Run, Stream};
 use serde::Serialize;
 
-use crate::Exit;
-use crate::Failure;
-use crate::record;
 use crate::record::Record;
-use retake_runner::run_text;
-use crate::term;
-use crate::term::Palette;
-use crate::term::Shade;
-use crate::term::visible;
+use crate::term::{Palette, Shade, visible};
+use crate::{Exit, Failure, record, term};
 
 /// What is not indexed yet, and the middle of large output, is read up to this much.
 const SCAN: u64 = 64 << 20;
@@ -57,7 +52,7 @@ struct HitDocument<'a> {
 }
 
 impl<'a> Document<'a> {
-    fn of(found: &'a Found) -> Self {
+    fn of(found: &'a SearchResults) -> Self {
         let hits = found.hits.iter().map(|hit| HitDocument {
             run: &hit.run,
             stream: hit.stream,
@@ -78,7 +73,7 @@ pub(super) fn search(args: &Args, record: &Record) -> Result<Exit, Failure> {
     let store = record.read_if_any()?;
     let found = match &store {
         Some(store) => store.search(&text, args.limit, if args.all { u64::MAX } else { SCAN })?,
-        None => Found::default(),
+        None => SearchResults::default(),
     };
     if args.json {
         term::document(&Document::of(&found))?;
@@ -106,7 +101,7 @@ pub(super) fn search(args: &Args, record: &Record) -> Result<Exit, Failure> {
     Ok(Exit::OK)
 }
 
-fn entry(hit: &Hit, now: Timestamp, palette: Palette) -> String {
+fn entry(hit: &SearchHit, now: Timestamp, palette: Palette) -> String {
     let (outcome, shade) = run_text::outcome(&hit.run);
     format!(
         "{}  {}  {}  {}\n    {}: {}\n",
@@ -120,7 +115,7 @@ fn entry(hit: &Hit, now: Timestamp, palette: Palette) -> String {
 }
 
 /// The snippet with »marks« around the matches, so that colour is not all that shows them.
-fn marked(hit: &Hit, palette: Palette) -> String {
+fn marked(hit: &SearchHit, palette: Palette) -> String {
     let mut text = String::new();
     let mut at = 0;
     for range in &hit.matches {

@@ -5,19 +5,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_engine::quote;
-use retake_store::{Store, Tree};
+use retake_runner::run_text;
+use retake_store::{Store, StoredRunTree};
 use retake_types::{Ending, Intent, LeftFate, Limits, Run};
 use serde::Serialize;
 
 use super::effects;
-use crate::Exit;
-use crate::Failure;
-use crate::record;
 use crate::record::Record;
-use retake_runner::run_text;
-use crate::term;
-use crate::term::Palette;
-use crate::term::visible;
+use crate::term::{Palette, visible};
+use crate::{Exit, Failure, record, term};
 
 /// Show one run and the tree of runs inside it
 #[derive(clap::Args)]
@@ -39,7 +35,7 @@ struct Document<'a> {
 }
 
 impl<'a> Document<'a> {
-    fn of(tree: &'a Tree) -> Self {
+    fn of(tree: &'a StoredRunTree) -> Self {
         Self { run: &tree.run, children: tree.children.iter().map(Self::of).collect() }
     }
 }
@@ -116,7 +112,7 @@ impl Facts {
     }
 
     fn conditions(&mut self, intent: &Intent) {
-        if !intent.redacted {
+        if !intent.request.redaction.enabled {
             self.add("redaction", "off");
         }
         let timeout = intent.request.timeout_ms.map(|ms| term::duration(Duration::from_millis(ms)));
@@ -152,7 +148,8 @@ impl Facts {
         self.add("loop", &format!("{} ({kind}, iteration {iteration})", intent.loop_id()));
         if let Some(parent) = intent.parent_id {
             // A parent that is not in this record still has its id.
-            let command = store.get(parent).map(|run| run.intent.command()).unwrap_or_default();
+            let command =
+                store.get(parent).map(|run| run.intent.command().to_owned()).unwrap_or_default();
             self.add("inside", format!("{parent} {command}").trim_end());
         }
         self.add("by", &format!("{}@{}, retake {}", intent.user, intent.host, intent.version));
@@ -207,7 +204,7 @@ fn limits(limits: &Limits) -> String {
     given.collect::<Vec<_>>().join(", ")
 }
 
-fn branches(tree: &Tree, indent: &str, palette: Palette, text: &mut String) {
+fn branches(tree: &StoredRunTree, indent: &str, palette: Palette, text: &mut String) {
     for (at, child) in tree.children.iter().enumerate() {
         let last = at + 1 == tree.children.len();
         let (outcome, shade) = run_text::outcome(&child.run);

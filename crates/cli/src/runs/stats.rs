@@ -6,16 +6,9 @@ use retake_store::{CommandStats, Stats};
 use serde::Serialize;
 
 use super::filter::FilterArgs;
-use crate::Exit;
-use crate::Failure;
-use crate::record;
 use crate::record::Record;
-use crate::term;
-use crate::term::Cell;
-use crate::term::Column;
-use crate::term::Palette;
-use crate::term::Shade;
-use crate::term::Table;
+use crate::term::{Cell, Column, Palette, Shade, Table};
+use crate::{Exit, Failure, record, term};
 
 /// Count runs: failure rate, median and 95th percentile by command, streaks
 #[derive(clap::Args)]

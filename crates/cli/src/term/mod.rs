@@ -5,8 +5,8 @@ mod pager;
 mod table;
 
 pub(crate) use browser::browse;
-pub(crate) use retake_runner::colour::{Palette, Shade};
 pub(crate) use pager::page;
+pub(crate) use retake_runner::colour::{Palette, Shade};
 pub(crate) use table::{Cell, Column, Table};
 
 pub(crate) use retake_runner::terminal::{

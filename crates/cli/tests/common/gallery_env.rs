@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use retake_store::{LoopRecord, Store};
+use retake_store::Store;
 use retake_types::{
-    CorrelationIds, Ending, EnvPolicy, Intent, Kind, Limits, LoopId, Outcome, RunId, Stream, Terms,
-    Usage,
+    CorrelationIds, Ending, EnvPolicy, Intent, Kind, Limits, LoopId, Outcome, RunId, StopReason,
+    Stream, Terms, Usage,
 };
 use serde_json::json;
 
@@ -66,7 +66,9 @@ pub(crate) fn add(store: &mut Store, shown: &Shown<'_>) -> RunId {
         duration_ms: shown.ms,
         stdout_raw_bytes: shown.output.len() as u64,
         usage: Usage { user_cpu_ms: shown.ms / 2, max_rss_kb: 210_000, ..Usage::default() },
-        effects: shown.metrics.as_ref().map(|metrics| json!({"metrics": metrics})),
+        effects: shown.metrics.as_ref().map(|metrics| {
+            serde_json::from_value(json!({"metrics": metrics})).expect("metrics are effects")
+        }),
         ..Ending::bare(&Outcome::Exited(shown.code), ended)
     };
     recording.finish(store, ending).expect("finished");
@@ -106,8 +108,8 @@ pub(crate) fn matrix(store: &mut Store, purpose: &str) -> LoopId {
     let refs = ["v1.0", "v1.1", "v1.2", "main"];
     let axes = json!({"code": refs, "size": ["small", "large"]});
     let plan = json!({"purpose": purpose, "command": "./bench --size {size}", "axes": axes});
-    let record = LoopRecord::running(Kind::Matrix, plan.to_string());
-    store.begin_loop(&record).expect("begun");
+    let recording = store.begin_loop(Kind::Matrix, &plan.to_string()).expect("begun");
+    let id = recording.id();
     for iteration in 0..12u64 {
         for (at, code) in refs.iter().enumerate() {
             for (place, size) in ["small", "large"].iter().enumerate() {
@@ -124,7 +126,7 @@ pub(crate) fn matrix(store: &mut Store, purpose: &str) -> LoopId {
                     store,
                     &Shown {
                         command: "./bench",
-                        of: Some((Kind::Matrix, record.id, iteration)),
+                        of: Some((Kind::Matrix, id, iteration)),
                         labels: labels.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec(),
                         metrics: Some(json!({
                             "wall": {"value": value, "unit": "ms", "better": "lower"},
@@ -141,16 +143,16 @@ pub(crate) fn matrix(store: &mut Store, purpose: &str) -> LoopId {
             }
         }
     }
-    store.update_loop(record.id, "finished", Some(("completed", Timestamp::now()))).expect("ended");
-    record.id
+    recording.finish(store, &StopReason::Completed).expect("ended");
+    id
 }
 
 /// A crash loop as its events tell it: long enough that not all of it is on one page.
 pub(crate) fn crash(store: &mut Store) -> LoopId {
     let plan = json!({"purpose": "run", "command": "./ledger --append 60", "root": "/home/ada/ledger",
         "verify": "./ledger --check", "model": "ext4"});
-    let record = LoopRecord::running(Kind::Crash, plan.to_string());
-    store.begin_loop(&record).expect("begun");
+    let mut recording = store.begin_loop(Kind::Crash, &plan.to_string()).expect("begun");
+    let id = recording.id();
     let mut steps = Vec::new();
     let (mut number, mut acknowledgements, mut labels) = (0, 0, 0);
     let mut operation = |event: &str, call: &str, text: String| {
@@ -187,9 +189,7 @@ pub(crate) fn crash(store: &mut Store) -> LoopId {
             "repro": format!("retake crash repro {id} .agent/data/crash/1.log")}));
     }
     events.push(json!({"event": "finished", "verified": 2304, "complete": true}));
-    let now = Timestamp::now();
-    let events: Vec<_> = events.into_iter().map(|event| (now, event.to_string())).collect();
-    store.append_events(record.id, &events).expect("told");
-    store.update_loop(record.id, "finished", Some(("findings", now))).expect("ended");
-    record.id
+    recording.append(store, &events).expect("told");
+    recording.finish(store, &StopReason::Findings).expect("ended");
+    id
 }

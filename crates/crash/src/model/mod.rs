@@ -21,7 +21,7 @@ mod tree;
 pub use allowed_state::allows;
 pub use explain::{Explainer, Finding};
 pub use explore::state_class::{SECTOR, StateClass};
-pub use explore::{BadGlob, Coverage, Options, State, States, rebuild};
+pub use explore::{BadGlob, Coverage, CrashState, CrashStates, ExploreOptions, rebuild};
 pub use micro_op::{Part, Torn};
 pub use path_text::{path_text, quoted_path};
 pub use profile::{Model, UnknownModel};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use crate::model::explore::{Options, States};
+use crate::model::explore::{CrashStates, ExploreOptions};
 use crate::model::micro_op::apply_all;
 use crate::model::profile::Model;
 use crate::model::replay::{Point, Replay, steps};
@@ -181,7 +181,7 @@ impl TestScript {
     ) -> BTreeSet<(u64, [u8; N])> {
         let recording = self.recording();
         let operation = recording.entries.len() as u32;
-        let states = States::new(&recording, model, Options::default()).unwrap();
+        let states = CrashStates::new(&recording, model, ExploreOptions::default()).unwrap();
         states
             .filter(|state| state.key.point == Point { operation, during: false })
             .map(|state| {

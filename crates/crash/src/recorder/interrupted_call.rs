@@ -1,8 +1,8 @@
 //! Calls that a task did not live to see the end of.
 //!
 //! A thread that is killed inside a call (by the end of its process, most often) may have done
-//! anything between nothing and all of it, and nobody is told. The disk knows: names are looked at
-//! at once, while nobody else may change the tree, and bytes when everything has ended.
+//! anything between nothing and all of it. The disk knows: names are looked at at once, while no other
+//! task may change the tree, modes and bytes when everything has ended.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use libc::pid_t;
 
 use super::directory_scan::extents;
 use super::error::RecordError;
-use super::file::{FileStatus, c_string, open_at};
+use super::file::{FileKind, FileStatus, c_string, open_at};
 use super::path_lookup::ResolvedPath;
 use super::pending_call::{CallPlan, PendingCall};
 use super::tracer::Tracer;
@@ -45,7 +45,9 @@ impl Tracer {
             | CallPlan::Link { resolved, .. } => !is(resolved, None),
             CallPlan::Unlink { resolved, status, .. } => !is(resolved, Some(*status)),
             CallPlan::Rename { from, to, .. } => is(to, from.status) && !is(to, to.status),
-            CallPlan::Write { node, .. } | CallPlan::Copied { node, .. } => {
+            CallPlan::Write { node, .. }
+            | CallPlan::Copied { node, .. }
+            | CallPlan::Mode { node, .. } => {
                 self.unsure.push(*node);
                 false
             }
@@ -64,18 +66,26 @@ impl Tracer {
     }
 }
 
-/// What the files that were being written to hold in the end, as operations.
+/// The mode and the contents that the files of interrupted calls have in the end, as operations.
 pub(super) fn reread(unsure: &[Node], tree: &Tree, root: &OwnedFd) -> io::Result<Vec<Action>> {
     let mut actions = Vec::new();
-    let mut settled = Vec::new();
+    let mut done = Vec::new();
     for &node in unsure {
         // A file that cannot be reached any more does not matter.
-        let (Some(path), Some(view)) = (tree.path(node), tree.file(node)) else { continue };
-        if settled.contains(&node) {
+        let Some(found) = tree.path(node).and_then(|path| tree.find(&path)) else { continue };
+        if done.contains(&node) {
             continue;
         }
-        settled.push(node);
-        let path = c_string(path.as_os_str())?;
+        done.push(node);
+        let path = match node {
+            Node::ROOT => c".".to_owned(),
+            _ => c_string(found.path.as_os_str())?,
+        };
+        let status = FileStatus::at(root.as_raw_fd(), &path, libc::AT_SYMLINK_NOFOLLOW)?;
+        if status.kind != FileKind::Symlink && status.mode != found.mode & 0o7777 {
+            actions.push(Action::Mode { node, mode: status.mode });
+        }
+        let Some(view) = tree.file(node) else { continue };
         let file = File::from(open_at(root.as_raw_fd(), &path, libc::O_RDONLY)?);
         let size = FileStatus::of_descriptor(file.as_raw_fd())?.size;
         if size != view.size() {

@@ -18,7 +18,7 @@ use super::ptrace;
 use crate::fd::pipe;
 
 /// Everything the child needs, ready before the fork.
-pub(super) struct Launch<'a> {
+pub(super) struct WorkloadLaunch<'a> {
     pub(super) program: &'a OsStr,
     pub(super) arguments: &'a [OsString],
     pub(super) environment: &'a [(OsString, OsString)],
@@ -50,7 +50,7 @@ pub(super) struct Started {
 }
 
 /// Must be called on the thread that will trace.
-pub(super) fn start(launch: &Launch<'_>) -> Result<Started, RecordError> {
+pub(super) fn start(launch: &WorkloadLaunch<'_>) -> Result<Started, RecordError> {
     let system = |what: &str| {
         let what = what.to_owned();
         move |source| RecordError::System { what, source }
@@ -108,7 +108,13 @@ const FILTER: i32 = 1;
 const EXECUTE: i32 = 2;
 const PREPARE: i32 = 3;
 
-fn child(launch: &Launch<'_>, prepared: &Prepared, gate: RawFd, own: RawFd, complain: RawFd) -> ! {
+fn child(
+    launch: &WorkloadLaunch<'_>,
+    prepared: &Prepared,
+    gate: RawFd,
+    own: RawFd,
+    complain: RawFd,
+) -> ! {
     let give_up = |step: i32| -> ! {
         // SAFETY: plain memory and numbers.
         unsafe {
@@ -189,7 +195,7 @@ fn install(filter: &[libc::sock_filter]) -> bool {
     }
 }
 
-fn prepare(launch: &Launch<'_>) -> io::Result<Prepared> {
+fn prepare(launch: &WorkloadLaunch<'_>) -> io::Result<Prepared> {
     let mut strings = Vec::new();
     let mut arguments = Vec::new();
     for argument in
@@ -223,7 +229,7 @@ fn prepare(launch: &Launch<'_>) -> io::Result<Prepared> {
 }
 
 /// Where the program may be, as a shell would look for it.
-fn candidates(launch: &Launch<'_>) -> io::Result<Vec<CString>> {
+fn candidates(launch: &WorkloadLaunch<'_>) -> io::Result<Vec<CString>> {
     if launch.program.as_bytes().contains(&b'/') {
         return Ok(vec![c_string(launch.program)?]);
     }

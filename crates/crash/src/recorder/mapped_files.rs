@@ -25,7 +25,7 @@ const CHUNK: usize = 64 << 10;
 /// So much can be compared before every single operation.
 const AFFORDABLE: u64 = 256 << 10;
 
-/// After so many looks without a change it is worth finding out whether the mapping still exists.
+/// After this many comparisons without a change it is checked whether the mapping still exists.
 const QUIET: u32 = 64;
 
 #[derive(Debug)]
@@ -249,7 +249,7 @@ impl MappedFile {
 }
 
 /// A line of `/proc/<pid>/maps`.
-struct Line {
+struct MapsLine {
     start: u64,
     end: u64,
     shared: bool,
@@ -258,7 +258,7 @@ struct Line {
     inode: u64,
 }
 
-fn lines(pid: pid_t) -> Vec<Line> {
+fn maps_lines(pid: pid_t) -> Vec<MapsLine> {
     // A process that is gone has nothing mapped.
     let text = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     let line = |line: &[u8]| {
@@ -266,7 +266,7 @@ fn lines(pid: pid_t) -> Vec<Line> {
         let mut words = line.split_ascii_whitespace();
         let (start, end) = words.next()?.split_once('-')?;
         let rights = words.next()?;
-        Some(Line {
+        Some(MapsLine {
             start: u64::from_str_radix(start, 16).ok()?,
             end: u64::from_str_radix(end, 16).ok()?,
             shared: rights.contains('s'),
@@ -279,7 +279,7 @@ fn lines(pid: pid_t) -> Vec<Line> {
 }
 
 fn maps(pid: pid_t, inode: u64) -> bool {
-    lines(pid).iter().any(|line| line.shared && line.writable && line.inode == inode)
+    maps_lines(pid).iter().any(|line| line.shared && line.writable && line.inode == inode)
 }
 
 /// A part of a file that a process has mapped.
@@ -294,7 +294,7 @@ pub(super) fn shared(pid: pid_t, address: u64, length: u64) -> Vec<MappedRange> 
     let page = PAGE as u64;
     let start = address / page * page;
     let end = address.saturating_add(length.max(1)).next_multiple_of(page);
-    lines(pid)
+    maps_lines(pid)
         .iter()
         .filter(|line| line.shared && line.inode != 0 && line.start < end && line.end > start)
         .map(|line| {

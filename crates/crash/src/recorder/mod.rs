@@ -141,7 +141,7 @@ impl Recorder {
         self
     }
 
-    /// Where the workload's stdout goes on to; this process's stdout unless said.
+    /// Where the workload's stdout is copied to; this process's stdout unless said.
     pub fn output(mut self, output: impl Write + Send + 'static) -> Self {
         self.output = Some(Box::new(output));
         self
@@ -178,7 +178,7 @@ impl Recorder {
     }
 
     /// Records inside a mount namespace, which the recorder enters with its workload.
-    pub(crate) fn inside(mut self, namespace: MountNamespace) -> Self {
+    pub fn inside(mut self, namespace: MountNamespace) -> Self {
         self.namespace = Some(namespace);
         self
     }
@@ -234,7 +234,7 @@ impl Recorder {
         let stdout = self.acknowledge.then_some(stdout);
         let mut tracer = Tracer::new(&handle, nodes, stdout).map_err(failed)?;
         let environment = self.environment(&root);
-        let launch = launch::Launch {
+        let launch = launch::WorkloadLaunch {
             program: &self.program,
             arguments: &self.arguments,
             environment: &environment,
@@ -295,7 +295,7 @@ impl Recorder {
 /// What a watched directory may hold, and a workload may write, in bytes.
 pub(crate) const MAX_BYTES: u64 = 1 << 30;
 
-/// How much may still be read, and whether anybody still wants it.
+/// How much may still be read, and whether the recording was cancelled.
 struct Budget<'a> {
     left: u64,
     cancel: Option<&'a OwnedFd>,

@@ -55,12 +55,12 @@ pub(super) fn seize(pid: pid_t) -> io::Result<()> {
     ptrace(SEIZE, pid, 0, OPTIONS as *mut c_void).map(|_| ())
 }
 
-/// Goes on, with this signal delivered if it is not 0.
+/// Resumes a task, with this signal delivered if it is not 0.
 pub(super) fn resume(pid: pid_t, signal: c_int) -> io::Result<()> {
     gone_is_fine(ptrace(CONT, pid, 0, signal as usize as *mut c_void))
 }
 
-/// Goes on to the end of the call the task is in.
+/// Resumes a task until the end of the call it is in.
 pub(super) fn resume_to_exit(pid: pid_t, signal: c_int) -> io::Result<()> {
     gone_is_fine(ptrace(SYSCALL, pid, 0, signal as usize as *mut c_void))
 }
@@ -70,7 +70,7 @@ pub(super) fn stay_stopped(pid: pid_t) -> io::Result<()> {
     gone_is_fine(ptrace(LISTEN, pid, 0, std::ptr::null_mut()))
 }
 
-/// A task that was killed meanwhile is told of by the next wait.
+/// A task that was killed meanwhile: the next wait reports it.
 fn gone_is_fine(result: io::Result<i64>) -> io::Result<()> {
     match result {
         Err(error) if error.raw_os_error() != Some(libc::ESRCH) => Err(error),

@@ -81,7 +81,7 @@ pub(super) fn program(calls: &[Syscall]) -> Vec<sock_filter> {
     program
 }
 
-/// Stops if the test holds and goes on behind its steps if not. Flags live in the low halves.
+/// Stops if the test holds, and continues after its steps if not. Flags live in the low halves.
 fn test(when: StopCondition) -> Vec<sock_filter> {
     let load = |argument: usize| step(LOAD, ARGUMENTS + 8 * argument as u32, 0, 0);
     match when {

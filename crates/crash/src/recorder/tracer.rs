@@ -63,7 +63,7 @@ pub(super) struct Tracer {
     pub(super) entries: Vec<Entry>,
     /// How many bytes they hold.
     written: u64,
-    /// Files that a task was writing to when it died.
+    /// Files that a task was changing when it died.
     pub(super) unsure: Vec<Node>,
 }
 
@@ -172,7 +172,7 @@ impl Tracer {
                 let pending = self.tasks.get_mut(&pid).and_then(|task| task.pending.take());
                 if let Some(pending) = pending {
                     let Some(result) = ptrace::returned(pid).map_err(system)? else {
-                        // Killed in this very moment; its end is told next.
+                        // Killed at this moment; the next event is its end.
                         if let Some(task) = self.tasks.get_mut(&pid) {
                             task.pending = Some(pending);
                         }

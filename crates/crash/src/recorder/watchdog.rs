@@ -1,4 +1,4 @@
-//! Ends a workload whose time is up or that nobody waits for any more.
+//! Kills a workload that runs past its time limit or is cancelled.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -36,7 +36,7 @@ pub enum CheckFailure {
     TimedOut(Duration),
 }
 
-pub(super) struct Launch<'a> {
+pub(super) struct CheckLaunch<'a> {
     pub(super) program: &'a OsStr,
     pub(super) arguments: &'a [OsString],
     pub(super) inherited: &'a [(OsString, OsString)],
@@ -57,7 +57,7 @@ pub(super) fn can_enter(namespace: MountNamespace) -> io::Result<()> {
     Ok(())
 }
 
-pub(super) fn run(launch: &Launch<'_>) -> io::Result<CheckResult> {
+pub(super) fn run(launch: &CheckLaunch<'_>) -> io::Result<CheckResult> {
     let (alive, held) = pipe()?;
     let run_id = new_run_id();
     let output =
@@ -88,7 +88,7 @@ fn failure(status: ExitStatus) -> CheckFailure {
     }
 }
 
-fn start(launch: &Launch<'_>, output: &File, held: RawFd, run_id: &str) -> io::Result<Child> {
+fn start(launch: &CheckLaunch<'_>, output: &File, held: RawFd, run_id: &str) -> io::Result<Child> {
     let mut command = Command::new(launch.program);
     command
         .args(launch.arguments)

@@ -152,7 +152,7 @@ impl VerifierPool {
             .transpose()?;
         let mut environment = self.environment(&files, case);
         environment.push((variables::WORK_DIR, self.path_of_state(&files).into()));
-        check_process::run(&check_process::Launch {
+        check_process::run(&check_process::CheckLaunch {
             program: &self.verifier.program,
             arguments: &self.verifier.arguments,
             inherited: &self.verifier.environment,
@@ -287,7 +287,7 @@ pub fn in_parallel<T: Send, R: Send>(
         let mut items = items.into_iter();
         let mut busy = 0;
         loop {
-            // One more than there are workers: nobody waits for the next one to be made.
+            // One more than there are workers, so that none waits for the next item.
             while busy < jobs + 1
                 && let Some(item) = items.next()
                 && to_do.send(item).is_ok()

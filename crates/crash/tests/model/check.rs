@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use retake_crash::model::{Model, State, StateClass, Tree};
+use retake_crash::model::{CrashState, Model, StateClass, Tree};
 use retake_crash::operation::{Action, Entry, Node, Recording, WriteSync};
 
 const PAGE: u64 = 4096;
@@ -37,7 +37,7 @@ impl History {
         &self.trees[operation as usize]
     }
 
-    pub(crate) fn check(&self, model: Model, state: &State) -> Result<(), String> {
+    pub(crate) fn check(&self, model: Model, state: &CrashState) -> Result<(), String> {
         let point = state.key.point;
         // During an operation its sync has not happened.
         let synced = point.operation as usize - usize::from(point.during);
@@ -67,7 +67,13 @@ impl History {
         bytes
     }
 
-    fn files(&self, model: Model, state: &State, synced: usize, last: usize) -> Result<(), String> {
+    fn files(
+        &self,
+        model: Model,
+        state: &CrashState,
+        synced: usize,
+        last: usize,
+    ) -> Result<(), String> {
         for found in state.tree.walk() {
             let Some(file) = state.tree.file(found.node) else { continue };
             let mut bytes = vec![0; file.size() as usize];

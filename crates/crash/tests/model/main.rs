@@ -5,7 +5,9 @@ mod check;
 mod generate;
 
 use proptest::prelude::*;
-use retake_crash::model::{Model, Options, Point, StateClass, StateKey, States, allows, rebuild};
+use retake_crash::model::{
+    CrashStates, ExploreOptions, Model, Point, StateClass, StateKey, allows, rebuild,
+};
 
 use check::History;
 use generate::{choices, recording};
@@ -18,7 +20,7 @@ proptest! {
         let recording = recording(&choices);
         let history = History::new(&recording);
         for model in Model::ALL {
-            for state in States::new(&recording, model, Options::default()).unwrap() {
+            for state in CrashStates::new(&recording, model, ExploreOptions::default()).unwrap() {
                 if let Err(reason) = history.check(model, &state) {
                     prop_assert!(false, "{model} {}: {reason}", state.key);
                 }
@@ -31,8 +33,8 @@ proptest! {
         let recording = recording(&choices);
         let history = History::new(&recording);
         for model in Model::ALL {
-            let options = Options { classes: vec![StateClass::Prefix], ..Options::default() };
-            for state in States::new(&recording, model, options).unwrap() {
+            let options = ExploreOptions { classes: vec![StateClass::Prefix], ..ExploreOptions::default() };
+            for state in CrashStates::new(&recording, model, options).unwrap() {
                 prop_assert_eq!(&state.lost, &[] as &[u32]);
                 let tree = history.after(state.key.point.operation);
                 prop_assert_eq!(state.tree.digest(), tree.digest());
@@ -43,7 +45,7 @@ proptest! {
     #[test]
     fn every_profile_allows_what_a_weaker_one_does(choices in choices(9)) {
         let recording = recording(&choices);
-        for state in States::new(&recording, Model::Ext4, Options::default()).unwrap() {
+        for state in CrashStates::new(&recording, Model::Ext4, ExploreOptions::default()).unwrap() {
             if state.class == StateClass::Torn {
                 continue;
             }
@@ -51,7 +53,7 @@ proptest! {
             prop_assert!(allows(&recording, Model::Ext4, point, &state.tree), "{}", state.key);
             prop_assert!(allows(&recording, Model::Posix, point, &state.tree), "{}", state.key);
         }
-        for state in States::new(&recording, Model::Kill, Options::default()).unwrap() {
+        for state in CrashStates::new(&recording, Model::Kill, ExploreOptions::default()).unwrap() {
             prop_assert!(allows(&recording, Model::Ext4, state.key.point, &state.tree));
         }
     }
@@ -59,9 +61,9 @@ proptest! {
     #[test]
     fn a_key_gives_its_state_again(choices in choices(40), seed in any::<u64>()) {
         let recording = recording(&choices);
-        let options = Options { seed, ..Options::default() };
+        let options = ExploreOptions { seed, ..ExploreOptions::default() };
         for model in [Model::Ext4, Model::Posix] {
-            let states = States::new(&recording, model, options.clone()).unwrap();
+            let states = CrashStates::new(&recording, model, options.clone()).unwrap();
             for state in states.step_by(7) {
                 let key: StateKey = state.key.to_string().parse().unwrap();
                 let again = rebuild(&recording, model, &options, &key).unwrap().unwrap();
@@ -75,7 +77,7 @@ proptest! {
 fn a_point_that_does_not_exist_gives_no_state() {
     let recording = recording(&[]);
     let key: StateKey = "7".parse().unwrap();
-    let found = rebuild(&recording, Model::Ext4, &Options::default(), &key).unwrap();
+    let found = rebuild(&recording, Model::Ext4, &ExploreOptions::default(), &key).unwrap();
     assert!(found.is_none());
     let point = Point { operation: 7, during: false };
     let tree = retake_crash::model::Tree::new(&recording.initial);

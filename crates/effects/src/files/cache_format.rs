@@ -34,7 +34,7 @@ pub(super) fn write(out: &mut impl Write, root: &Path, tree: &SnapshotTree) -> i
     out.write_all(&tree.segments.seed.to_le_bytes())?;
     write_len(out, tree.segments.all.len())?;
     for segment in &tree.segments.all {
-        // One that could not be opened keeps its place, since entries count on the order.
+        // One that could not be opened keeps its index, since entries count on the order.
         let (id, records) =
             segment.as_ref().map_or((0, 0), |segment| (segment.id, segment.records()));
         out.write_all(&id.to_le_bytes())?;
@@ -48,7 +48,7 @@ fn write_directory(out: &mut impl Write, directory: &Directory) -> io::Result<()
     write_bytes(out, &directory.path)?;
     out.write_all(&encode_stat(&directory.stat))?;
     let IgnoreFilesPresent { gitignore, ignore, git } = directory.present;
-    let flags = [directory.settled, gitignore, ignore, git];
+    let flags = [directory.reliable, gitignore, ignore, git];
     out.write_all(&flags.map(u8::from))?;
     out.write_all(&directory.rules)?;
     write_bytes(out, &directory.names)?;
@@ -159,7 +159,7 @@ impl<R: Read> CacheReader<'_, R> {
     fn directory(&mut self) -> io::Result<Directory> {
         let path = self.bytes()?;
         let stat = decode_stat(&self.array()?);
-        let [settled, gitignore, ignore, git] = self.array()?.map(|byte: u8| byte != 0);
+        let [reliable, gitignore, ignore, git] = self.array()?.map(|byte: u8| byte != 0);
         let rules = self.array()?;
         let names = self.bytes()?;
         let count = self.len(ENTRY)?;
@@ -183,7 +183,7 @@ impl<R: Read> CacheReader<'_, R> {
         Ok(Directory {
             path,
             stat,
-            settled,
+            reliable,
             present: IgnoreFilesPresent { gitignore, ignore, git },
             rules,
             names,

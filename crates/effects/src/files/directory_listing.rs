@@ -90,9 +90,9 @@ impl DirectoryListing {
 
     /// The directory with what was found out about its files, in order; the old one if that is
     /// still right.
-    pub(super) fn into_directory(self, entries: &[FileEntry], settled: bool) -> Arc<Directory> {
+    pub(super) fn into_directory(self, entries: &[FileEntry], reliable: bool) -> Arc<Directory> {
         if let Some(old) = &self.old
-            && old.settled == settled
+            && old.reliable == reliable
             && old.is(&self, entries)
         {
             return old.clone();
@@ -117,7 +117,7 @@ impl DirectoryListing {
             .collect();
         Arc::new(Directory {
             stat: self.directory.stat,
-            settled,
+            reliable,
             present: self.present,
             rules: self.fingerprint,
             names: packed.into_boxed_slice(),
@@ -167,7 +167,7 @@ impl DirectoryReader<'_> {
         buffer: &mut [MaybeUninit<u8>],
     ) -> Result<DirectoryListing, Errno> {
         let (path, fd) = (&directory.path, directory.fd.as_fd());
-        let same = old.filter(|old| self.lasting && old.settled && old.stat == directory.stat);
+        let same = old.filter(|old| self.lasting && old.reliable && old.stat == directory.stat);
         let mut raw = None;
         let present = match same {
             Some(old) => old.present,

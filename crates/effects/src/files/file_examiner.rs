@@ -12,12 +12,12 @@ use rustix::io::Errno;
 
 use super::line_records::{self, RecordPosition};
 use super::line_store::LineStoreWriter;
-use super::snapshot::{FileEntry, Name, SETTLED, UNKNOWN, UNREADABLE};
+use super::snapshot::{FileEntry, Name, RELIABLE, UNKNOWN, UNREADABLE};
 use super::syscalls::{self, Stat};
 
 /// What is read at once of a file too large for line counts.
 const STREAM: usize = 256 << 10;
-/// How often a name may turn into something else under our eyes before it is called unreadable.
+/// How often a name may turn into something else while it is read before it is called unreadable.
 const TRIES: usize = 4;
 
 /// How far behind the clock the time stamped on a file may be, in nanoseconds.
@@ -36,7 +36,7 @@ impl ScanTime {
     /// Kernels before 6.13 stamp files once per tick, so a change right after the stat may leave
     /// the same times behind. Only what was last changed well before the scan is believed; file
     /// systems whose clocks are coarse or someone else's get a wider margin.
-    pub(super) fn settled(&self, stat: &Stat, local: bool) -> bool {
+    pub(super) fn reliable(&self, stat: &Stat, local: bool) -> bool {
         let margin = if local { TICK } else { 2_000_000_000 };
         stat.ctime < self.start.saturating_sub(margin)
     }
@@ -97,7 +97,7 @@ impl<'s> FileExaminer<'s> {
             };
             if let (Some(known), Some(stat)) = (known, &stat)
                 && known.stat == *stat
-                && known.has(SETTLED)
+                && known.has(RELIABLE)
                 && !known.has(UNREADABLE)
                 && !self.scan_time.exact
             {
@@ -107,9 +107,9 @@ impl<'s> FileExaminer<'s> {
             match stat.map(|stat| stat.kind()) {
                 None | Some(FileType::RegularFile) => match self.read(dir, c_name, known) {
                     Ok(Some((stat, hash, lines))) => {
-                        let settled = self.scan_time.settled(&stat, local);
+                        let reliable = self.scan_time.reliable(&stat, local);
                         let mut entry =
-                            FileEntry::new(name, stat, if settled { SETTLED } else { 0 });
+                            FileEntry::new(name, stat, if reliable { RELIABLE } else { 0 });
                         (entry.hash, entry.lines) = (hash, lines);
                         return Some(entry);
                     }
@@ -129,9 +129,9 @@ impl<'s> FileExaminer<'s> {
                 Some(FileType::Symlink) => match rustix::fs::readlinkat(dir, c_name, Vec::new()) {
                     Ok(target) => {
                         let stat = stat.unwrap_or_default();
-                        let settled = self.scan_time.settled(&stat, local);
+                        let reliable = self.scan_time.reliable(&stat, local);
                         let mut entry =
-                            FileEntry::new(name, stat, if settled { SETTLED } else { 0 });
+                            FileEntry::new(name, stat, if reliable { RELIABLE } else { 0 });
                         entry.hash = *blake3::hash(target.as_bytes()).as_bytes();
                         return Some(entry);
                     }
@@ -171,11 +171,11 @@ impl<'s> FileExaminer<'s> {
                 let hash = *blake3::hash(&buffer[..len]).as_bytes();
                 let kept =
                     known.filter(|known| known.hash == hash && known.lines != RecordPosition::NONE);
-                let place = match kept {
+                let position = match kept {
                     Some(known) => known.lines,
                     None => self.lines.push(&buffer[..len], &hash),
                 };
-                return Ok(Some((stat, hash, place)));
+                return Ok(Some((stat, hash, position)));
             }
             if len == buffer.len() {
                 break;
@@ -206,7 +206,7 @@ mod tests {
 
     /// A known state with the right stat and a wrong hash shows whether the file was read.
     #[test]
-    fn only_a_settled_stat_is_believed() {
+    fn only_a_reliable_stat_is_believed() {
         let home = tempfile::tempdir().unwrap();
         std::fs::write(home.path().join("a"), "content").unwrap();
         let dir = syscalls::open_dir(rustix::fs::CWD, home.path().as_os_str().as_encoded_bytes());
@@ -220,15 +220,19 @@ mod tests {
             let listed = KnownBefore::Known(&known);
             let entry = examiner.examine(dir.as_fd(), name, c"a", listed, local).unwrap();
             assert_eq!(entry.name(), name);
-            (entry.hash != [0; 32], entry.has(SETTLED))
+            (entry.hash != [0; 32], entry.has(RELIABLE))
         };
         let at = Name { at: 0, len: 1 };
         let known = |stat, flags| FileEntry::new(at, stat, flags);
-        assert_eq!(read(known(stat, SETTLED), false, true), (false, true));
-        assert_eq!(read(known(stat, SETTLED), true, true), (true, true), "exact");
+        assert_eq!(read(known(stat, RELIABLE), false, true), (false, true));
+        assert_eq!(read(known(stat, RELIABLE), true, true), (true, true), "exact");
         assert_eq!(read(known(stat, 0), false, true), (true, true), "racy");
-        assert_eq!(read(known(stat, 0), false, false), (true, false), "racy for longer elsewhere");
-        assert_eq!(read(known(stat, SETTLED | UNREADABLE), false, true), (true, true));
+        assert_eq!(
+            read(known(stat, 0), false, false),
+            (true, false),
+            "racy for longer on other file systems"
+        );
+        assert_eq!(read(known(stat, RELIABLE | UNREADABLE), false, true), (true, true));
         for other in [
             Stat { dev: !stat.dev, ..stat },
             Stat { mode: stat.mode ^ 1, ..stat },
@@ -237,17 +241,17 @@ mod tests {
             Stat { mtime: !stat.mtime, ..stat },
             Stat { ctime: !stat.ctime, ..stat },
         ] {
-            assert_eq!(read(known(other, SETTLED), false, true), (true, true), "{other:?}");
+            assert_eq!(read(known(other, RELIABLE), false, true), (true, true), "{other:?}");
         }
     }
 
     #[test]
-    fn what_changed_at_the_last_moment_or_in_the_future_is_not_settled() {
+    fn what_changed_at_the_last_moment_or_in_the_future_is_not_reliable() {
         let scan_time = ScanTime { start: 1_000_000_000_000, exact: false };
-        let settled = |ctime| scan_time.settled(&Stat { ctime, ..Stat::default() }, true);
-        assert!(settled(scan_time.start - TICK - 1));
-        assert!(!settled(scan_time.start - TICK));
-        assert!(!settled(scan_time.start + TICK));
-        assert!(!settled(i64::MAX));
+        let reliable = |ctime| scan_time.reliable(&Stat { ctime, ..Stat::default() }, true);
+        assert!(reliable(scan_time.start - TICK - 1));
+        assert!(!reliable(scan_time.start - TICK));
+        assert!(!reliable(scan_time.start + TICK));
+        assert!(!reliable(i64::MAX));
     }
 }

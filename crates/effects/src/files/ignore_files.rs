@@ -204,20 +204,20 @@ fn read_all(fd: OwnedFd) -> Option<Vec<u8>> {
 }
 
 /// `info/exclude` of the repository whose top this is, also of a linked worktree or a submodule,
-/// whose `.git` is a file that names the place.
+/// whose `.git` is a file that names the directory.
 fn read_exclude(dir: BorrowedFd<'_>) -> Option<File> {
     if let Ok(git) = syscalls::open_dir(dir, b".git") {
         let info = syscalls::open_dir(git.as_fd(), b"info").ok()?;
         return read(info.as_fd(), c"exclude");
     }
     let text = read_all(syscalls::open_file(dir, c".git").ok()?)?;
-    let place = text.strip_prefix(b"gitdir:")?.trim_ascii();
+    let git_dir = text.strip_prefix(b"gitdir:")?.trim_ascii();
     let open = |from: BorrowedFd<'_>, path: &[u8]| {
         use rustix::fs::{Mode, OFlags};
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::openat(from, path, flags, Mode::empty()).ok()
     };
-    let mut home = open(dir, place)?;
+    let mut home = open(dir, git_dir)?;
     if let Some(common) = syscalls::open_file(home.as_fd(), c"commondir").ok().and_then(read_all) {
         home = open(home.as_fd(), common.trim_ascii())?;
     }

@@ -1,4 +1,4 @@
-//! How many lines were added and removed, without keeping anybody's text.
+//! How many lines were added and removed, without keeping any text.
 //!
 //! A line count needs the old lines only to tell them apart, so each line is kept as a 64-bit hash
 //! under a seed of the tracker's own: an eighth or less of the text, no secrets lying about, and

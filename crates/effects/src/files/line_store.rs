@@ -2,8 +2,8 @@
 //!
 //! A segment is only ever appended to, and only by the one process that holds its lock; others read
 //! it, or begin one of their own. Nothing refers to a record but by its offset, so what a crash
-//! leaves at the end harms nobody. Whoever holds a segment open can read it, also once another
-//! process has tidied its name away.
+//! leaves at the end does no harm. A process that holds a segment open can read it, also once another
+//! process has removed its name.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -111,7 +111,7 @@ impl Segment {
         (at + len as u64 <= MAX_SEGMENT).then_some(at)
     }
 
-    /// Room that was reserved and not used can be had by others, if it is the last.
+    /// Releases reserved room that was not used, if it is the last.
     fn give_back(&self, end: u64, unused: usize) {
         let (relaxed, new) = (Ordering::Relaxed, end - unused as u64);
         // Else someone has reserved behind it, and it stays a hole.
@@ -291,7 +291,7 @@ impl<'s> LineStoreWriter<'s> {
         if !line_records::encode(content, hash, self.sink.seed, &mut self.buffer) {
             return RecordPosition::NONE;
         }
-        self.place(start).unwrap_or_else(|error| {
+        self.reserve_record(start).unwrap_or_else(|error| {
             self.failed = true;
             self.sink.fail(error);
             RecordPosition::NONE
@@ -301,11 +301,11 @@ impl<'s> LineStoreWriter<'s> {
     pub(super) fn push_record(&mut self, record: &[u8]) -> RecordPosition {
         let start = self.buffer.len();
         self.buffer.extend_from_slice(record);
-        self.place(start).unwrap_or(RecordPosition::NONE)
+        self.reserve_record(start).unwrap_or(RecordPosition::NONE)
     }
 
-    /// Finds a place for the record that begins at `start` and ends with the buffer.
-    fn place(&mut self, start: usize) -> io::Result<RecordPosition> {
+    /// Reserves room for the record that begins at `start` and ends with the buffer.
+    fn reserve_record(&mut self, start: usize) -> io::Result<RecordPosition> {
         let mut start = start;
         if self.buffer.len() > self.room {
             let record = self.buffer.split_off(start);

@@ -20,7 +20,7 @@ pub(super) const UNREADABLE: u8 = 1;
 /// Not even `stat` worked: only the name is known.
 pub(super) const UNKNOWN: u8 = 2;
 /// `stat` alone can tell next time: the last change lies safely before the scan began.
-pub(super) const SETTLED: u8 = 4;
+pub(super) const RELIABLE: u8 = 4;
 
 /// One file or symbolic link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,7 +102,7 @@ pub(super) struct Directory {
     pub(super) path: Box<[u8]>,
     pub(super) stat: Stat,
     /// The listing can be taken over as long as `stat` stays the same.
-    pub(super) settled: bool,
+    pub(super) reliable: bool,
     pub(super) present: IgnoreFilesPresent,
     /// Stands for all rules that decided what of this directory is counted.
     pub(super) rules: [u8; 16],

@@ -93,7 +93,7 @@ impl SnapshotCache {
         })
     }
 
-    /// Writes the tree, and tidies away what nobody needs any more. Returns the tree as it was
+    /// Writes the tree, and removes what is not needed any more. Returns the tree as it was
     /// saved, which differs if its line records had to be moved together.
     pub(super) fn save(
         &self,
@@ -138,7 +138,7 @@ impl SnapshotCache {
     }
 
     fn write(&self, aside: &Path, root: &Path, tree: &SnapshotTree) -> io::Result<()> {
-        // A leftover of a process that died; nobody else writes while we have the lock.
+        // Left by a process that died; no other process writes while we have the lock.
         remove(aside)?;
         let mut options = OpenOptions::new();
         let file = options.write(true).create_new(true).mode(0o600).open(aside)?;

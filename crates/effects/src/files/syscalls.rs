@@ -32,7 +32,7 @@ impl Stat {
 impl From<rustix::fs::Stat> for Stat {
     fn from(stat: rustix::fs::Stat) -> Self {
         Self {
-            // The kernel's device numbers have 32 bits; the fold only matters if that changes.
+            // The kernel's device numbers have 32 bits; the xor only matters if that changes.
             dev: (stat.st_dev ^ (stat.st_dev >> 32)) as u32,
             mode: stat.st_mode,
             ino: stat.st_ino,
@@ -92,7 +92,7 @@ fn open_stepwise(root: BorrowedFd<'_>, relative: &[u8]) -> Result<OwnedFd, Errno
 }
 
 /// Whether a change of a directory's entries always shows in its times. True of local file systems
-/// known to do so; elsewhere directories are read every time.
+/// known to do so; on others directories are read every time.
 pub(super) fn keeps_directory_times(fd: BorrowedFd<'_>) -> bool {
     const KNOWN: [u32; 6] = [
         0xef53,      // ext2, ext3, ext4

@@ -48,7 +48,7 @@ impl Tracker {
     }
 
     /// Keeps what is learned in a directory of its own, for this root alone ([`cache_name`] gives a
-    /// name for it). It is made if need be, for the user's eyes only.
+    /// name for it). It is made if it does not exist, readable only by the user.
     pub fn with_cache(mut self, directory: &Path) -> Self {
         self.cache = Some(SnapshotCache::new(directory));
         self
@@ -105,7 +105,7 @@ impl Tracker {
             Some(last) => last.segments.clone(),
             None => Segments::new().map_err(bad)?,
         };
-        // Without a place to keep them the lines live in a nameless temporary file.
+        // Without a directory to keep them the lines live in a nameless temporary file.
         let directory = self.cache.as_ref().and_then(|cache| match cache.prepare() {
             Ok(()) => Some(cache.directory()),
             Err(error) => {
@@ -171,7 +171,7 @@ pub fn cache_name(root: &Path) -> String {
     blake3::hash(bytes(&root)).to_hex()[..16].to_owned()
 }
 
-/// Removes a cache and everything beside it. A tracker that is using it goes on without.
+/// Removes a cache and everything beside it. A tracker that is using it continues without.
 pub fn clear_cache(directory: &Path) -> Result<(), Error> {
     SnapshotCache::new(directory).clear()
 }
@@ -203,9 +203,9 @@ mod tests {
         assert_eq!(shared, expected.map(|(path, same)| (path.into(), same)));
         // Also where everything is read anew.
         std::thread::sleep(std::time::Duration::from_millis(12));
-        let settled = tracker.snapshot().unwrap();
+        let reliable = tracker.snapshot().unwrap();
         let exact = tracker.exact(true).snapshot().unwrap();
-        let mut pairs = settled.tree.directories.iter().zip(&exact.tree.directories);
-        assert!(pairs.all(|(settled, exact)| Arc::ptr_eq(settled, exact)));
+        let mut pairs = reliable.tree.directories.iter().zip(&exact.tree.directories);
+        assert!(pairs.all(|(reliable, exact)| Arc::ptr_eq(reliable, exact)));
     }
 }

@@ -234,7 +234,8 @@ impl<'s> Worker<'s> {
     }
 
     fn complete(&mut self, listing: DirectoryListing, entries: &[FileEntry]) {
-        let settled = self.scan.scan_time.settled(&listing.directory.stat, listing.directory.local);
-        self.found.directories.push(listing.into_directory(entries, settled));
+        let reliable =
+            self.scan.scan_time.reliable(&listing.directory.stat, listing.directory.local);
+        self.found.directories.push(listing.into_directory(entries, reliable));
     }
 }

@@ -1,5 +1,5 @@
-//! Jobs for several workers, where a task may bring more tasks. Ends when none is left and nobody is
-//! working on one.
+//! Tasks for several workers, where a task may bring more tasks. Ends when none is left and no worker
+//! is busy with one.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
@@ -32,7 +32,7 @@ impl<T> WorkQueue<T> {
         }
     }
 
-    /// Lets nobody begin another task.
+    /// Lets no worker begin another task.
     pub(super) fn stop(&self) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).stopped = true;
         self.changed.notify_all();

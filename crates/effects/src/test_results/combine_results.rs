@@ -108,7 +108,7 @@ fn same_run(text: &FrameworkResults, report: &FrameworkResults) -> bool {
     if text.framework == report.framework {
         return true;
     }
-    // A report by somebody unknown, or text in a protocol that many speak.
+    // A report by an unknown tool, or text in a protocol that many tools write.
     let anonymous = report.framework == Framework::Junit || text.framework == Framework::Tap;
     let alike = text.counts == report.counts || text.details.list.is_empty();
     anonymous && (alike || !names(text).is_disjoint(&names(report)))

@@ -64,7 +64,7 @@ impl std::ops::AddAssign for TestCounts {
 #[derive(Default)]
 pub(super) struct Details {
     pub(super) list: Vec<TestDetail>,
-    /// Hash of a name to its latest index in the list. The hash is keyed, so nobody can make
+    /// Hash of a name to its latest index in the list. The hash is keyed, so output cannot make
     /// names collide.
     index_by_hash: HashMap<u64, usize>,
     hasher: RandomState,

@@ -18,13 +18,14 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use protocol::{Block, KeeperOrder, RawUsage};
+use protocol::{KeeperOrder, RawUsage, SharedBlock};
 use retake_types::Usage;
-use serve::{Inheritance, Scratch};
+use rustix::process::{Pid, Signal, kill_process};
+use serve::{KeeperInheritance, Scratch};
 
-pub(crate) use protocol::{Group, Lent, Stage};
+pub(crate) use protocol::{ProcessGroup, SpawnStage, TerminalState};
 
-use crate::leftovers::{self, Process};
+use crate::leftovers::{self, LeftoverProcess};
 use crate::syscalls::{self, MAX_FDS, Received};
 
 /// How long the keeper may take to end when nothing is left to kill, and when something is.
@@ -124,9 +125,9 @@ impl Default for KeeperSettings {
 pub struct Keeper {
     pid: i32,
     socket: Option<OwnedFd>,
-    block: Block,
+    block: SharedBlock,
     settings: KeeperSettings,
-    /// Processes of earlier runs that were told to stay.
+    /// Processes of earlier runs that were allowed to stay.
     kept: Vec<i32>,
 }
 
@@ -137,7 +138,7 @@ pub(crate) enum Report {
         pidfd: Option<OwnedFd>,
     },
     Failed {
-        stage: Stage,
+        stage: SpawnStage,
         errno: i32,
     },
     Exited {
@@ -159,7 +160,7 @@ pub(crate) struct Spawn<'a> {
     pub(crate) program: &'a CString,
     pub(crate) arguments: &'a [CString],
     pub(crate) environment: &'a [CString],
-    pub(crate) group: Group,
+    pub(crate) group: ProcessGroup,
     pub(crate) nice: Option<i32>,
     pub(crate) files: Option<u64>,
     pub(crate) fsize: Option<u64>,
@@ -171,7 +172,7 @@ pub(crate) struct Spawn<'a> {
     /// `None` reads nothing.
     pub(crate) stdin: Option<RawFd>,
     /// The user's terminal, and how to leave it should the runner be killed.
-    pub(crate) terminal: Option<(RawFd, Lent)>,
+    pub(crate) terminal: Option<(RawFd, TerminalState)>,
     pub(crate) cgroup_files: &'a [RawFd],
 }
 
@@ -181,7 +182,7 @@ impl Keeper {
     ///
     /// Makes the calling process a subreaper, so that it inherits the runs of a keeper that dies.
     pub fn start(settings: KeeperSettings) -> io::Result<Self> {
-        let block = Block::new()?;
+        let block = SharedBlock::new()?;
         let (socket, theirs) = syscalls::message_sockets()?;
         let null = syscalls::above_stdio(
             File::options().read(true).write(true).open("/dev/null")?.into(),
@@ -196,7 +197,7 @@ impl Keeper {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const everything, &raw mut before);
             let pid = libc::fork();
             if pid == 0 {
-                serve::serve(Inheritance {
+                serve::serve(KeeperInheritance {
                     runner: socket.as_raw_fd(),
                     null,
                     socket: theirs,
@@ -275,9 +276,9 @@ impl Keeper {
         self.order(KeeperOrder::Keep(pid));
     }
 
-    /// The living processes of the run that goes on, without those of earlier ones.
-    pub(crate) fn processes(&mut self) -> Vec<Process> {
-        leftovers::below(self.pid, &mut self.kept)
+    /// The living processes of the current run, without those of earlier ones.
+    pub(crate) fn processes(&mut self) -> Vec<LeftoverProcess> {
+        leftovers::living_below(self.pid, &mut self.kept)
     }
 
     fn order(&self, order: KeeperOrder) {
@@ -314,28 +315,32 @@ impl Keeper {
 
     /// Ends a keeper that no longer answers.
     pub(crate) fn destroy(&mut self) {
-        // SAFETY: our own child, not yet waited for.
-        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        self.signal_keeper(Signal::KILL);
         self.end_and_reap();
     }
 
+    /// Signals the keeper itself: our own child, not yet waited for.
+    pub(crate) fn signal_keeper(&self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.pid) {
+            // If it is gone, its socket shows it.
+            _ = kill_process(pid, signal);
+        }
+    }
+
     /// Closes the socket, which ends the keeper, and reaps it. One that someone keeps stopping is
-    /// killed; what it was told to leave alone goes on either way.
+    /// killed; processes that may stay are left alone either way.
     fn end_and_reap(&mut self) {
         if self.socket.take().is_none() {
             return;
         }
         leftovers::unregister(self.pid);
-        for (patience, then) in [
-            (IDLE_EXIT, libc::SIGCONT),
-            (KILLING_EXIT, libc::SIGKILL),
-            (KILLING_EXIT, libc::SIGKILL),
-        ] {
+        for (patience, then) in
+            [(IDLE_EXIT, Signal::CONT), (KILLING_EXIT, Signal::KILL), (KILLING_EXIT, Signal::KILL)]
+        {
             if syscalls::reap(self.pid, patience) {
                 return;
             }
-            // SAFETY: our own child, not yet waited for.
-            unsafe { libc::kill(self.pid, then) };
+            self.signal_keeper(then);
         }
     }
 }

@@ -28,20 +28,20 @@ pub(super) enum RawReport {
     /// The program runs; a descriptor of the process comes along.
     Started { pid: i32 },
     /// Nothing runs.
-    Failed { stage: Stage, errno: i32 },
+    Failed { stage: SpawnStage, errno: i32 },
     /// The child ended; `alone` says that nothing else of the run is left.
     Exited { status: i32, usage: RawUsage, alone: bool },
     /// The child was stopped by this signal.
     Stopped(i32),
     /// The last process of the run is gone; the usage is of all but the child itself.
     Empty { usage: RawUsage },
-    /// Killing goes on without effect: processes stuck in the kernel, or not ours to signal.
+    /// Killing has no effect: processes stuck in the kernel, or not ours to signal.
     Stuck,
 }
 
 /// The step between fork and exec that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum SpawnStage {
     Clone,
     Session,
     Cgroup,
@@ -94,7 +94,7 @@ impl RawUsage {
 
 /// How the child meets its terminal and its siblings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Group {
+pub(crate) enum ProcessGroup {
     /// A process group of its own, in the keeper's session.
     #[default]
     Own,
@@ -106,7 +106,7 @@ pub(crate) enum Group {
 
 /// The user's terminal as it was before the run.
 #[derive(Clone, Copy)]
-pub(crate) struct Lent {
+pub(crate) struct TerminalState {
     pub(crate) modes: libc::termios,
     /// The foreground group to give it back to, if the child takes its place.
     pub(crate) group: Option<i32>,
@@ -114,34 +114,34 @@ pub(crate) struct Lent {
 
 /// The fixed part of a spawn. The keeper's child writes `failed` when a step fails.
 #[repr(C)]
-pub(super) struct Head {
+pub(super) struct SpawnHead {
     pub(super) program: *const c_char,
     /// The working directory by its name; null where its descriptor counts.
     pub(super) directory: *const c_char,
     pub(super) argv: *const *const c_char,
     pub(super) envp: *const *const c_char,
-    pub(super) group: Group,
+    pub(super) group: ProcessGroup,
     pub(super) nice: Option<i32>,
     pub(super) files: Option<u64>,
     pub(super) fsize: Option<u64>,
     pub(super) has_stdin: bool,
-    pub(super) terminal: Option<Lent>,
+    pub(super) terminal: Option<TerminalState>,
     pub(super) cgroup_files: usize,
-    pub(super) failed: Option<(Stage, i32)>,
+    pub(super) failed: Option<(SpawnStage, i32)>,
 }
 
 /// The shared memory. The kernel takes at most 6 MiB of arguments and environment together, so
 /// what does not fit here could not run anyway. Untouched pages cost nothing.
-pub(super) struct Block {
+pub(super) struct SharedBlock {
     base: NonNull<u8>,
 }
 
 const BLOCK_SIZE: usize = 8 << 20;
 
-// SAFETY: the block is plain memory; its one user at a time is whoever holds the keeper.
-unsafe impl Send for Block {}
+// SAFETY: the block is plain memory; its one user at a time is the owner of the keeper.
+unsafe impl Send for SharedBlock {}
 
-impl Block {
+impl SharedBlock {
     pub(super) fn new() -> io::Result<Self> {
         // SAFETY: a fresh anonymous mapping.
         let base = unsafe {
@@ -160,7 +160,7 @@ impl Block {
         NonNull::new(base.cast()).map(|base| Self { base }).ok_or_else(io::Error::last_os_error)
     }
 
-    pub(super) fn head(&self) -> *mut Head {
+    pub(super) fn head(&self) -> *mut SpawnHead {
         self.base.as_ptr().cast()
     }
 
@@ -171,8 +171,8 @@ impl Block {
         directory: Option<&CStr>,
         arguments: &[impl AsRef<CStr>],
         environment: &[impl AsRef<CStr>],
-    ) -> io::Result<&mut Head> {
-        let mut at = size_of::<Head>().next_multiple_of(64);
+    ) -> io::Result<&mut SpawnHead> {
+        let mut at = size_of::<SpawnHead>().next_multiple_of(64);
         let program = self.string(&mut at, program)?;
         let directory = directory.map(|directory| self.string(&mut at, directory)).transpose()?;
         let argv = self.array(&mut at, arguments)?;
@@ -180,12 +180,12 @@ impl Block {
         // SAFETY: the block begins with the head, is aligned to a page, and no order is under way,
         // so the keeper does not look.
         unsafe {
-            self.head().write(Head {
+            self.head().write(SpawnHead {
                 program,
                 directory: directory.unwrap_or(std::ptr::null()),
                 argv,
                 envp,
-                group: Group::Own,
+                group: ProcessGroup::Own,
                 nice: None,
                 files: None,
                 fsize: None,
@@ -232,7 +232,7 @@ impl Block {
     }
 }
 
-impl Drop for Block {
+impl Drop for SharedBlock {
     fn drop(&mut self) {
         // SAFETY: mapped in `new` with this size, and nothing points into it any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), BLOCK_SIZE) };

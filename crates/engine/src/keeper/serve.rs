@@ -6,22 +6,24 @@
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use super::protocol::{Group, Head, KeeperOrder, Lent, RawReport, RawUsage, Stage};
+use super::protocol::{
+    KeeperOrder, ProcessGroup, RawReport, RawUsage, SpawnHead, SpawnStage, TerminalState,
+};
 use super::{KeeperSession, SignalDispositions};
-use crate::process_tree::{self, Entry};
+use crate::process_tree::{self, TreeEntry};
 use crate::syscalls::{self, MAX_FDS, Received};
 
 /// Memory the keeper works in, made before the fork. Untouched pages cost nothing.
 pub(super) struct Scratch {
     stack: &'static mut [u8],
-    found: &'static mut [Entry],
-    told: &'static mut [Entry],
+    found: &'static mut [TreeEntry],
+    signalled: &'static mut [TreeEntry],
     kept: &'static mut [i32],
 }
 
 const STACK: usize = 64 << 10;
 const FOUND: usize = 64 << 10;
-const TOLD: usize = 4 << 10;
+const SIGNALLED: usize = 4 << 10;
 const KEPT: usize = 1 << 10;
 
 impl Scratch {
@@ -43,19 +45,20 @@ impl Scratch {
                 return Err(std::io::Error::last_os_error());
             }
             let stack = base.cast::<u8>();
-            let found = stack.add(STACK).cast::<Entry>();
-            let told = found.add(FOUND);
-            let kept = told.add(TOLD).cast::<i32>();
+            let found = stack.add(STACK).cast::<TreeEntry>();
+            let signalled = found.add(FOUND);
+            let kept = signalled.add(SIGNALLED).cast::<i32>();
             Ok(Self {
                 stack: std::slice::from_raw_parts_mut(stack, STACK),
                 found: std::slice::from_raw_parts_mut(found, FOUND),
-                told: std::slice::from_raw_parts_mut(told, TOLD),
+                signalled: std::slice::from_raw_parts_mut(signalled, SIGNALLED),
                 kept: std::slice::from_raw_parts_mut(kept, KEPT),
             })
         }
     }
 
-    const SIZE: usize = STACK + (FOUND + TOLD) * size_of::<Entry>() + KEPT * size_of::<i32>();
+    const SIZE: usize =
+        STACK + (FOUND + SIGNALLED) * size_of::<TreeEntry>() + KEPT * size_of::<i32>();
 
     pub(super) fn release(self) {
         // SAFETY: mapped in `new` with this size; `self` held the only references into it.
@@ -64,12 +67,12 @@ impl Scratch {
 }
 
 /// What the keeper takes with it through the fork.
-pub(super) struct Inheritance {
+pub(super) struct KeeperInheritance {
     /// The runner's end of the socket: kept open here, its end would never show.
     pub(super) runner: RawFd,
     pub(super) null: OwnedFd,
     pub(super) socket: OwnedFd,
-    pub(super) head: *mut Head,
+    pub(super) head: *mut SpawnHead,
     pub(super) dispositions: SignalDispositions,
     pub(super) session: KeeperSession,
     pub(super) scratch: Scratch,
@@ -79,9 +82,9 @@ pub(super) struct Inheritance {
 const KILL_EVERY_NS: i64 = 2_000_000;
 const STUCK_AFTER: u32 = 1000;
 
-struct Keeper {
+struct KeeperProcess {
     socket: RawFd,
-    head: *mut Head,
+    head: *mut SpawnHead,
     original: SignalDispositions,
     scratch: Scratch,
     kept: usize,
@@ -91,23 +94,24 @@ struct Keeper {
     /// A run is going on: its end has not been reported.
     open: bool,
     killing: Option<u32>,
-    terminal: Option<Terminal>,
+    terminal: Option<LentTerminal>,
 }
 
 /// The user's terminal, to be given back should the runner be killed.
-struct Terminal {
+struct LentTerminal {
     fd: RawFd,
-    lent: Lent,
+    lent: TerminalState,
 }
 
 /// Never returns: ends the process when the runner is gone and nothing of its runs is left.
-pub(super) fn serve(inheritance: Inheritance) -> ! {
-    let Inheritance { runner, null, socket, head, dispositions, session, scratch } = inheritance;
+pub(super) fn serve(inheritance: KeeperInheritance) -> ! {
+    let KeeperInheritance { runner, null, socket, head, dispositions, session, scratch } =
+        inheritance;
     let socket = socket.as_raw_fd();
     // SAFETY: our own copy of a descriptor that nothing here uses.
     unsafe { libc::close(runner) };
     set_up(socket, null.as_raw_fd(), &dispositions, session);
-    let mut keeper = Keeper {
+    let mut keeper = KeeperProcess {
         socket,
         head,
         original: dispositions,
@@ -194,7 +198,7 @@ fn close_private(socket: RawFd) {
     }
 }
 
-impl Keeper {
+impl KeeperProcess {
     /// Sleeps until an order (then says so) or a child's death. SIGCHLD is let in only here, so
     /// none is missed.
     fn wait(&mut self) -> bool {
@@ -253,12 +257,12 @@ impl Keeper {
         }
     }
 
-    /// Whether the children that are left were all told to stay.
+    /// Whether the children that are left may all stay.
     fn only_kept(&mut self) -> bool {
         self.kept > 0 && self.child.is_none() && self.walk() == 0
     }
 
-    /// The processes of the run: everything below, without what was told to stay.
+    /// The processes of the run: everything below, without those that may stay.
     fn walk(&mut self) -> usize {
         let own = self.pid();
         let count = process_tree::descendants(own, self.scratch.found);
@@ -326,11 +330,11 @@ impl Keeper {
         for entry in &self.scratch.found[..first] {
             process_tree::signal(*entry, own, signals);
         }
-        let told = first.min(self.scratch.told.len());
-        self.scratch.told[..told].copy_from_slice(&self.scratch.found[..told]);
+        let signalled = first.min(self.scratch.signalled.len());
+        self.scratch.signalled[..signalled].copy_from_slice(&self.scratch.found[..signalled]);
         let second = self.walk();
         for entry in &self.scratch.found[..second] {
-            if !self.scratch.told[..told].iter().any(|before| before.pid == entry.pid) {
+            if !self.scratch.signalled[..signalled].iter().any(|before| before.pid == entry.pid) {
                 process_tree::signal(*entry, own, signals);
             }
         }
@@ -383,7 +387,7 @@ impl Keeper {
         self.forget_terminal();
         if let Some(lent) = head.terminal {
             let fd = fds[3 + usize::from(head.has_stdin)];
-            self.terminal = (fd >= 0).then_some(Terminal { fd, lent });
+            self.terminal = (fd >= 0).then_some(LentTerminal { fd, lent });
         }
         self.killing = None;
         self.others = RawUsage::default();
@@ -411,7 +415,7 @@ impl Keeper {
             }
         }
         if pid < 0 {
-            self.report(&RawReport::Failed { stage: Stage::Clone, errno: clone_errno }, &[]);
+            self.report(&RawReport::Failed { stage: SpawnStage::Clone, errno: clone_errno }, &[]);
             return;
         }
         // SAFETY: just made by clone, ours alone.
@@ -441,7 +445,7 @@ impl Keeper {
     }
 }
 
-impl Terminal {
+impl LentTerminal {
     fn give_back(&self) {
         // SAFETY: plain calls on a descriptor we hold; every signal is blocked, so no SIGTTOU.
         unsafe {
@@ -463,7 +467,7 @@ impl Terminal {
 
 /// What the new process needs between clone and exec.
 struct Start<'a> {
-    head: *mut Head,
+    head: *mut SpawnHead,
     fds: [RawFd; MAX_FDS],
     original: &'a SignalDispositions,
     keeper: i32,
@@ -476,13 +480,13 @@ extern "C" fn become_program(start: *mut c_void) -> c_int {
     let start = unsafe { &*start.cast::<Start>() };
     // SAFETY: the keeper is suspended; nobody else touches the block.
     let head = unsafe { &mut *start.head };
-    head.failed = Some(steps(start, head).err().unwrap_or((Stage::Exec, syscalls::errno())));
+    head.failed = Some(steps(start, head).err().unwrap_or((SpawnStage::Exec, syscalls::errno())));
     127
 }
 
 /// Returns only if a step fails; `Ok` means that the last one, exec, did.
-fn steps(start: &Start, head: &Head) -> Result<(), (Stage, i32)> {
-    let step = |stage: Stage, result: c_int| {
+fn steps(start: &Start, head: &SpawnHead) -> Result<(), (SpawnStage, i32)> {
+    let step = |stage: SpawnStage, result: c_int| {
         if result < 0 { Err((stage, syscalls::errno())) } else { Ok(()) }
     };
     let [directory, stdout, stderr, ref rest @ ..] = start.fds;
@@ -497,44 +501,48 @@ fn steps(start: &Start, head: &Head) -> Result<(), (Stage, i32)> {
         // is not now, it died in between.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         if libc::getppid() != start.keeper {
-            return Err((Stage::Session, libc::ESRCH));
+            return Err((SpawnStage::Session, libc::ESRCH));
         }
         match head.group {
-            Group::Own | Group::Foreground => step(Stage::Session, libc::setpgid(0, 0))?,
-            Group::Session => step(Stage::Session, libc::setsid())?,
+            ProcessGroup::Own | ProcessGroup::Foreground => {
+                step(SpawnStage::Session, libc::setpgid(0, 0))?
+            }
+            ProcessGroup::Session => step(SpawnStage::Session, libc::setsid())?,
         }
         for &file in &cgroups[..head.cgroup_files] {
-            step(Stage::Cgroup, libc::write(file, c"0".as_ptr().cast(), 1) as c_int)?;
+            step(SpawnStage::Cgroup, libc::write(file, c"0".as_ptr().cast(), 1) as c_int)?;
         }
         // A descriptor would lead into the mounts of the runner.
         let entered = match head.directory.is_null() {
             true => libc::fchdir(directory),
             false => libc::chdir(head.directory),
         };
-        step(Stage::Directory, entered)?;
+        step(SpawnStage::Directory, entered)?;
         if let Some(stdin) = stdin {
-            step(Stage::Streams, libc::dup2(stdin, 0))?;
+            step(SpawnStage::Streams, libc::dup2(stdin, 0))?;
         }
-        step(Stage::Streams, libc::dup2(stdout, 1))?;
-        step(Stage::Streams, libc::dup2(stderr, 2))?;
+        step(SpawnStage::Streams, libc::dup2(stdout, 1))?;
+        step(SpawnStage::Streams, libc::dup2(stderr, 2))?;
         match head.group {
-            Group::Own => {}
-            Group::Foreground => {
+            ProcessGroup::Own => {}
+            ProcessGroup::Foreground => {
                 // Every signal is still blocked, so this does not stop us.
-                step(Stage::Terminal, libc::tcsetpgrp(0, libc::getpid()))?;
+                step(SpawnStage::Terminal, libc::tcsetpgrp(0, libc::getpid()))?;
             }
-            Group::Session => step(Stage::Terminal, libc::ioctl(1, libc::TIOCSCTTY, 0))?,
+            ProcessGroup::Session => {
+                step(SpawnStage::Terminal, libc::ioctl(1, libc::TIOCSCTTY, 0))?
+            }
         }
         for (resource, limit) in
             [(libc::RLIMIT_NOFILE, head.files), (libc::RLIMIT_FSIZE, head.fsize)]
         {
             if let Some(limit) = limit {
                 let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
-                step(Stage::Limit, libc::setrlimit(resource, &raw const limit))?;
+                step(SpawnStage::Limit, libc::setrlimit(resource, &raw const limit))?;
             }
         }
         if let Some(nice) = head.nice {
-            step(Stage::Limit, libc::setpriority(libc::PRIO_PROCESS, 0, nice))?;
+            step(SpawnStage::Limit, libc::setpriority(libc::PRIO_PROCESS, 0, nice))?;
         }
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction =

@@ -4,11 +4,11 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use super::Supervision;
 use crate::syscalls;
-use crate::terminal::Raw;
+use crate::terminal::RawMode;
 
 /// The user's terminal, whose keys go to the child.
 pub(super) struct Keyboard {
-    pub(super) raw: Raw,
+    pub(super) raw: RawMode,
     /// Typed, and not yet taken by the pseudo-terminal.
     pub(super) pending: Vec<u8>,
     /// Whether this program is in the terminal's foreground, so that the keys are for it.
@@ -16,7 +16,7 @@ pub(super) struct Keyboard {
 }
 
 impl Keyboard {
-    pub(super) fn new(raw: Raw) -> Self {
+    pub(super) fn new(raw: RawMode) -> Self {
         Self { foreground: raw.in_foreground(), raw, pending: Vec::new() }
     }
 }

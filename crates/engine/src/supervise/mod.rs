@@ -29,7 +29,7 @@ use crate::command::Command;
 use crate::keeper::Keeper;
 use crate::limit_watch::LimitWatch;
 use crate::page_buffer::PageBuffer;
-use crate::terminal::{Pty, Terminal};
+use crate::terminal::{Pty, UserTerminal};
 use keyboard::Keyboard;
 use output::OutputStream;
 use phase::{Phase, Timers};
@@ -157,7 +157,7 @@ struct Exit {
 /// The terminals of a run; most runs have none.
 struct Terminals {
     /// The user's own, lent to the child.
-    lent: Option<Terminal>,
+    lent: Option<UserTerminal>,
     pty: Option<Pty>,
     keyboard: Option<Keyboard>,
 }

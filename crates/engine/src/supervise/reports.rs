@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use retake_types::LeftFate;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use super::phase::{Phase, ReportDue};
 use super::{Exit, ProcessEvent, Supervision};
@@ -80,10 +80,7 @@ impl Supervision<'_> {
             self.replace_lost_keeper();
             return;
         }
-        if let Some(keeper) = Pid::from_raw(self.keeper.pid()) {
-            // Our own child, not yet waited for. If it is gone, its socket shows it.
-            _ = kill_process(keeper, Signal::CONT);
-        }
+        self.keeper.signal_keeper(Signal::CONT);
         // A start may take long, on a slow disk for example, unless the run is to end.
         let reminded = self.child.pid.is_some() || self.cause.is_some();
         self.timers.report_due = Some(ReportDue { at: Instant::now() + KEEPER_PATIENCE, reminded });

@@ -3,12 +3,13 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, IsTerminal};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Instant;
 
 use retake_types::StartFailure;
+use rustix::stdio;
 
 use super::keyboard::Keyboard;
 use super::output::OutputStream;
@@ -17,10 +18,10 @@ use super::reports::KEEPER_PATIENCE;
 use super::{Child, LiveOutput, ProcessEvent, Supervision, Terminals};
 use crate::cancel::Cancel;
 use crate::command::{Command, Stdin, check_directory, plain};
-use crate::keeper::{Group, Keeper, Spawn, Stage};
+use crate::keeper::{Keeper, ProcessGroup, Spawn, SpawnStage};
 use crate::limit_watch::{LimitWatch, WATCH_INTERVAL};
 use crate::output_relay::OutputRelay;
-use crate::terminal::{Pty, Raw, Terminal};
+use crate::terminal::{Pty, RawMode, UserTerminal};
 use crate::{program_file, syscalls};
 
 /// The streams of a child: the ends it gets, and ours.
@@ -47,7 +48,7 @@ impl<'a> Supervision<'a> {
         let program = command.locate()?;
         let program = CString::new(program.into_os_string().into_encoded_bytes())
             .map_err(|_| StartFailure::Refused(vec!["the program's path contains a NUL".into()]))?;
-        let typed = launch.stdin == Stdin::Inherit && io::stdin().is_terminal();
+        let typed = launch.stdin == Stdin::Inherit && stdio::stdin().is_terminal();
         let (mut terminals, pty_end) = Terminals::open(launch.pty, typed)?;
         let deadline = launch.timeout.and_then(|timeout| clock.checked_add(timeout));
         let given_stdin = match (&launch.stdin, pty_end.as_ref().filter(|_| typed)) {
@@ -74,7 +75,9 @@ impl<'a> Supervision<'a> {
                 stderr: streams.stderr.as_raw_fd(),
                 stdin: streams.stdin.as_ref().map(AsRawFd::as_raw_fd),
                 terminal: match (&terminals.lent, &terminals.keyboard) {
-                    (Some(terminal), _) if group == Group::Foreground => Some(terminal.as_lent()),
+                    (Some(terminal), _) if group == ProcessGroup::Foreground => {
+                        Some(terminal.as_lent())
+                    }
                     (_, Some(keyboard)) => Some(keyboard.raw.as_lent()),
                     _ => None,
                 },
@@ -87,7 +90,7 @@ impl<'a> Supervision<'a> {
                     error.raw_os_error().unwrap_or(0),
                 )
             })?;
-        if group == Group::Foreground
+        if group == ProcessGroup::Foreground
             && let Some(terminal) = &mut terminals.lent
         {
             terminal.lent();
@@ -122,24 +125,27 @@ impl<'a> Supervision<'a> {
     }
 
     /// Says why the keeper could not start the program.
-    pub(super) fn explain(&self, stage: Stage, errno: i32) -> StartFailure {
+    pub(super) fn explain(&self, stage: SpawnStage, errno: i32) -> StartFailure {
         let launch = &self.command.launch;
         let why = program_file::describe(errno);
         match stage {
-            Stage::Exec => match self.command.locate() {
+            SpawnStage::Exec => match self.command.locate() {
                 Ok(program) => program_file::explain_exec(&program, &launch.cwd, errno),
                 Err(failure) => failure,
             },
-            Stage::Directory => directory_failure(&launch.cwd, errno),
-            Stage::Clone => StartFailure::NoResources(format!("no process could be made: {why}")),
-            Stage::Limit => StartFailure::NoResources(format!(
+            SpawnStage::Directory => directory_failure(&launch.cwd, errno),
+            SpawnStage::Clone => {
+                StartFailure::NoResources(format!("no process could be made: {why}"))
+            }
+            SpawnStage::Limit => StartFailure::NoResources(format!(
                 "a limit or the priority could not be set: {why}; without privileges neither can be raised above what this session has"
             )),
-            Stage::Session | Stage::Cgroup | Stage::Streams | Stage::Terminal => {
-                StartFailure::NoResources(format!(
-                    "the new process could not be set up ({stage:?}): {why}"
-                ))
-            }
+            SpawnStage::Session
+            | SpawnStage::Cgroup
+            | SpawnStage::Streams
+            | SpawnStage::Terminal => StartFailure::NoResources(format!(
+                "the new process could not be set up ({stage:?}): {why}"
+            )),
         }
     }
 }
@@ -150,19 +156,19 @@ impl Terminals {
     fn open(with_pty: bool, typed: bool) -> Result<(Self, Option<OwnedFd>), StartFailure> {
         if with_pty {
             let (pty, end) = Pty::open(typed).map_err(no_resources("no pseudo-terminal"))?;
-            let raw = if typed { Raw::enter(0) } else { None };
+            let raw = if typed { RawMode::enter(0) } else { None };
             let keyboard = raw.map(Keyboard::new);
             return Ok((Self { lent: None, pty: Some(pty), keyboard }, Some(end)));
         }
-        let lent = if typed { Terminal::controlling(0) } else { None };
+        let lent = if typed { UserTerminal::controlling(0) } else { None };
         Ok((Self { lent, pty: None, keyboard: None }, None))
     }
 
-    fn group(&self, typed: bool) -> Group {
+    fn group(&self, typed: bool) -> ProcessGroup {
         match (&self.lent, &self.pty) {
-            (Some(terminal), _) if terminal.in_foreground() => Group::Foreground,
-            (_, Some(_)) if typed => Group::Session,
-            _ => Group::Own,
+            (Some(terminal), _) if terminal.in_foreground() => ProcessGroup::Foreground,
+            (_, Some(_)) if typed => ProcessGroup::Session,
+            _ => ProcessGroup::Own,
         }
     }
 }
@@ -222,7 +228,7 @@ fn open_stdin(
 ) -> io::Result<Option<OwnedFd>> {
     match stdin {
         Stdin::Null => Ok(None),
-        Stdin::Inherit => io::stdin().as_fd().try_clone_to_owned().map(Some),
+        Stdin::Inherit => stdio::stdin().try_clone_to_owned().map(Some),
         Stdin::Given(input) => input.duplicate().map(Some),
         Stdin::File(path) => open_input(path, deadline, cancel).map(Some),
     }

@@ -143,7 +143,7 @@ fn read(
 ) -> Result<Lines, Trouble> {
     let lines = match stream {
         Some(stream) => collect(&mut store.read_output(id, stream)?, wanted, budget),
-        None => collect(&mut store.read_merged(id)?, wanted, budget),
+        None => collect(&mut store.read_interleaved(id)?, wanted, budget),
     };
     lines.map_err(|error| Trouble::Other(format!("the output cannot be read: {error}")))
 }

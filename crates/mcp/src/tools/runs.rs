@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use retake_store::{Filter, Status, Store};
+use retake_store::{RunFilter, RunStatus, Store};
 use retake_types::{Run, Stream};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -117,9 +117,9 @@ fn line(run: &Run) -> String {
 pub(super) async fn list(session: &Arc<Session>, list: List) -> Result<Answer, Trouble> {
     let status = match list.status.as_deref() {
         None => None,
-        Some("running") => Some(Status::Running),
-        Some("ok") => Some(Status::Ok),
-        Some("failed") => Some(Status::Failed),
+        Some("running") => Some(RunStatus::Running),
+        Some("ok") => Some(RunStatus::Ok),
+        Some("failed") => Some(RunStatus::Failed),
         Some(other) => {
             return Err(Trouble::argument(format!(
                 "status takes running, ok or failed, not {other}"
@@ -129,7 +129,7 @@ pub(super) async fn list(session: &Arc<Session>, list: List) -> Result<Answer, T
     let since = list.since.as_deref().map(when::parse).transpose();
     let since = since.map_err(|why| Trouble::argument(format!("since: {why}")))?;
     let at = |path: String| session.here.join(path).components().collect::<PathBuf>();
-    let filter = Filter {
+    let filter = RunFilter {
         status,
         command: list.command,
         cwd: list.cwd.map(at),
@@ -141,7 +141,7 @@ pub(super) async fn list(session: &Arc<Session>, list: List) -> Result<Answer, T
         since,
         changed: list.changed.map(at),
         tests_failed: list.tests_failed,
-        ..Filter::default()
+        ..RunFilter::default()
     };
     let limit = limit(list.limit, USUAL, MOST)?;
     let page = session.read(move |store| Ok(store.list(&filter, None, limit)?)).await?;

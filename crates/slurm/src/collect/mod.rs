@@ -156,7 +156,7 @@ impl Batch {
         let path = layout.manifest();
         batch::write(&path, &batch::json(&manifest, &path)?)?;
         let intents: Vec<_> = orders.into_iter().map(|order| order.intent).collect();
-        store.send_away(&intents)?;
+        store.begin_remote_runs(&intents)?;
         let mut prepared = Self::new(held, layout, manifest, site);
         prepared.enlist((0..prepared.cells.len()).collect())?;
         Ok(prepared)
@@ -166,7 +166,7 @@ impl Batch {
     pub fn attach(tools: &mut Tools<'_>, store: &mut Store, held: Held) -> Result<Attached, Error> {
         let layout = Layout::at(&held.entry.dir);
         let complete = layout.manifest().exists();
-        let away = store.away()?;
+        let away = store.remote_runs()?;
         let awaited = |run: &RunId| away.binary_search(run).is_ok();
         let manifest = match complete {
             true => layout.read()?,

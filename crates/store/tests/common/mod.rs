@@ -2,40 +2,30 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
-use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_store::{Intact, Store, Verification};
-use retake_types::{
-    CorrelationIds, Ending, EnvPolicy, Intent, Kind, Limits, LoopId, Outcome, RunId, Stream,
-};
+use retake_types::request::{CommandRequest, LoopPosition, RunRequest};
+use retake_types::{Ending, Intent, Kind, LoopId, Outcome, Redacted, RunId, Stream};
 
 pub(crate) fn intent(command: &str) -> Intent {
+    let position = LoopPosition { kind: Kind::Exec, id: LoopId::new(), iteration: 1 };
+    let command = CommandRequest::arguments(command, command.split(' '));
+    let mut request = RunRequest::new(position, command, "/project");
+    request.timeout_ms = Some(300_000);
     Intent {
-        id: RunId::new(),
-        kind: Kind::Exec,
-        loop_id: LoopId::new(),
-        iteration: 1,
+        request,
+        redacted: Redacted::default(),
         parent_id: None,
-        command: command.to_owned(),
-        arguments: command.split(' ').map(str::to_owned).collect(),
-        arguments_base64: None,
-        shell: false,
-        working_directory: "/project".to_owned(),
-        environment: EnvPolicy::default(),
-        timeout_ms: Some(300_000),
-        limits: Limits::default(),
-        correlation_ids: CorrelationIds::default(),
-        labels: BTreeMap::new(),
         start_time: Timestamp::now(),
         host: "host".to_owned(),
         user: "user".to_owned(),
         version: "0.1.0".to_owned(),
-        redacted: true,
-        terms: retake_types::Terms::default(),
+        program: None,
+        variables: None,
     }
 }
 
@@ -76,7 +66,7 @@ impl TestStore {
             recording.append(*stream, bytes);
         }
         let finished = recording.finish(&mut self.store, ending(exit_code)).unwrap();
-        assert!(finished.problem.is_none(), "{:?}", finished.problem);
+        assert!(finished.error.is_none(), "{:?}", finished.error);
         assert_eq!(finished.lost, [0, 0]);
         finished.ending
     }
@@ -84,7 +74,7 @@ impl TestStore {
     pub(crate) fn run(&mut self, command: &str, exit_code: i32) -> RunId {
         let intent = intent(command);
         self.record(&intent, exit_code, &[]);
-        intent.id
+        intent.id()
     }
 
     pub(crate) fn output(&self, id: RunId, stream: Stream) -> Vec<u8> {
@@ -93,9 +83,9 @@ impl TestStore {
         bytes
     }
 
-    pub(crate) fn merged(&self, id: RunId) -> Vec<u8> {
+    pub(crate) fn interleaved(&self, id: RunId) -> Vec<u8> {
         let mut bytes = Vec::new();
-        self.store.read_merged(id).unwrap().read_to_end(&mut bytes).unwrap();
+        self.store.read_interleaved(id).unwrap().read_to_end(&mut bytes).unwrap();
         bytes
     }
 

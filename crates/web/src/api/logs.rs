@@ -7,24 +7,24 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 
-use super::super::App;
-use super::super::find::{self, Place, Question};
-use super::super::live::{self, Listener, Wish};
-use super::super::log::{View, Which, Window};
-use super::super::params::Params;
-use super::super::trouble::{ApiTrouble, Trouble};
+use crate::App;
+use crate::output_search::{self, Place, TextSearch};
+use crate::live::{self, Listener, RunSubscription};
+use crate::output_window::{WindowRequest, OutputSource, OutputWindow};
+use crate::params::Params;
+use crate::error::{ApiError, RequestError};
 use super::run_id;
 
 pub(crate) async fn logs(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     uri: Uri,
-) -> Result<Json<Window>, ApiTrouble> {
-    let view = View::of(&Params::of(&uri))?;
+) -> Result<Json<OutputWindow>, ApiError> {
+    let view = WindowRequest::of(&Params::of(&uri))?;
     let look = move |store: &retake_store::Store| view.window(store, run_id(store, &id)?);
     let window = match view.which {
-        Which::One(_) => app.reader.look(look).await,
-        Which::Merged => app.reader.large_look(look).await,
+        OutputSource::One(_) => app.store.read(look).await,
+        OutputSource::Interleaved => app.store.read_large(look).await,
     };
     Ok(Json(window?))
 }
@@ -33,16 +33,16 @@ pub(crate) async fn find(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     uri: Uri,
-) -> Result<Json<Place>, ApiTrouble> {
+) -> Result<Json<Place>, ApiError> {
     let params = Params::of(&uri);
-    let which = Which::of(&params)?;
+    let which = OutputSource::of(&params)?;
     let text = params.get("text").unwrap_or_default().to_owned();
     let (from, since) = (params.number("offset")?.unwrap_or(0), params.number("since")?);
-    let question = Question { text, from, since };
+    let search = TextSearch { text, from, since };
     // Reads up to 64 MiB: one at a time.
     let found = app
         .reader
-        .large_look(move |store| find::find(store, run_id(store, &id)?, which, &question));
+        .read_large(move |store| output_search::find(store, run_id(store, &id)?, which, &search));
     Ok(Json(found.await?))
 }
 
@@ -51,19 +51,19 @@ pub(crate) async fn run_events(
     Path(id): Path<String>,
     headers: HeaderMap,
     uri: Uri,
-) -> Result<Response, ApiTrouble> {
+) -> Result<Response, ApiError> {
     let params = Params::of(&uri);
     let from = live::offsets(live::resumed(&headers, &params).as_deref())?;
-    let wish = Wish { from, spans: params.flag("spans")?, latest: params.flag("latest")? };
+    let subscription = RunSubscription { from, spans: params.flag("spans")?, latest: params.flag("latest")? };
     let id = app
         .reader
-        .look(move |store| {
+        .read(move |store| {
             let id = run_id(store, &id)?;
             store.get(id)?;
-            Ok::<_, Trouble>(id)
+            Ok::<_, RequestError>(id)
         })
         .await?;
     let (response, listener) = Listener::open(&app)?;
-    tokio::spawn(live::follow_run(app, id, wish, listener));
+    tokio::spawn(live::follow_run(app, id, subscription, listener));
     Ok(response)
 }

@@ -6,15 +6,15 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use jiff::Timestamp;
-use retake_store::{Filter, Status, Verification};
+use retake_store::{RunFilter, RunStatus, Verification};
 use retake_types::Run;
 use serde::Serialize;
 
-use super::super::App;
-use super::super::loops::{AtWork, Summary};
-use super::super::params::Params;
-use super::super::survey::{Audit, Figures, Stretch};
-use super::super::trouble::{ApiTrouble, Trouble};
+use crate::App;
+use crate::loops::{RunningLoops, LoopSummary};
+use crate::params::Params;
+use crate::figures::{Audit, Figures, TimeRange};
+use crate::error::{ApiError, RequestError};
 
 /// What is listed of each.
 const RUNNING: usize = 20;
@@ -26,25 +26,25 @@ pub(crate) struct Overview {
     pub(crate) figures: Arc<Figures>,
     pub(crate) running: Vec<Run>,
     pub(crate) failures: Vec<Run>,
-    pub(crate) loops: Vec<Summary>,
+    pub(crate) loops: Vec<LoopSummary>,
     pub(crate) audit: Audit,
 }
 
 impl App {
-    pub(crate) async fn overview(&self, params: &Params) -> Result<Overview, Trouble> {
-        let stretch = Stretch::of(params.get("range"))?;
-        let figures = self.survey.figures(&self.reader, stretch).await?;
-        let places = self.places.clone();
-        let look = self.reader.look(move |store| {
-            let of = |status| Filter { status: Some(status), ..Filter::default() };
-            let at_work = AtWork::look(store)?;
+    pub(crate) async fn overview(&self, params: &Params) -> Result<Overview, RequestError> {
+        let range = TimeRange::of(params.get("range"))?;
+        let figures = self.survey.figures(&self.store, range).await?;
+        let workspaces = self.workspaces.clone();
+        let look = self.store.read(move |store| {
+            let of = |status| RunFilter { status: Some(status), ..RunFilter::default() };
+            let running_loops = RunningLoops::look(store)?;
             let loops = store.page_loops(None, None, LOOPS)?.loops;
             let loops =
-                loops.into_iter().map(|record| at_work.summary(store, record, places.as_ref()));
+                loops.into_iter().map(|record| running_loops.summary(store, record, workspaces.as_ref()));
             Ok((
-                store.list(&of(Status::Running), None, RUNNING)?.runs,
-                store.list(&of(Status::Failed), None, FAILURES)?.runs,
-                loops.collect::<Result<_, Trouble>>()?,
+                store.list(&of(RunStatus::Running), None, RUNNING)?.runs,
+                store.list(&of(RunStatus::Failed), None, FAILURES)?.runs,
+                loops.collect::<Result<_, RequestError>>()?,
             ))
         });
         let (running, failures, loops) = look.await?;
@@ -64,7 +64,7 @@ pub(crate) struct OverviewDocument {
     disk: DiskDocument,
     running: Vec<Run>,
     recent_failures: Vec<Run>,
-    loops: Vec<Summary>,
+    loops: Vec<LoopSummary>,
     audit: AuditDocument,
 }
 
@@ -88,7 +88,7 @@ struct DiskDocument {
 pub(crate) async fn overview(
     State(app): State<Arc<App>>,
     uri: Uri,
-) -> Result<Json<OverviewDocument>, ApiTrouble> {
+) -> Result<Json<OverviewDocument>, ApiError> {
     let overview = app.overview(&Params::of(&uri)).await?;
     let figures = &overview.figures;
     let slices = figures.slices.iter().map(|slice| SliceDocument {
@@ -100,7 +100,7 @@ pub(crate) async fn overview(
     });
     let disk = figures.disk;
     Ok(Json(OverviewDocument {
-        range: figures.stretch.as_str(),
+        range: figures.range.as_str(),
         since: figures.since,
         until: figures.until,
         slices: slices.collect(),
@@ -139,12 +139,12 @@ impl AuditDocument {
     }
 }
 
-pub(crate) async fn audit(State(app): State<Arc<App>>) -> Result<Json<AuditDocument>, ApiTrouble> {
-    let head = app.reader.look(|store| Ok(store.head()?)).await?;
+pub(crate) async fn audit(State(app): State<Arc<App>>) -> Result<Json<AuditDocument>, ApiError> {
+    let head = app.store.read(|store| Ok(store.head()?)).await?;
     Ok(Json(AuditDocument::of(&app.survey.audit(), head.to_string())))
 }
 
-pub(crate) async fn verify(State(app): State<Arc<App>>) -> Result<Json<AuditDocument>, ApiTrouble> {
-    app.survey.verify(&app.reader);
+pub(crate) async fn verify(State(app): State<Arc<App>>) -> Result<Json<AuditDocument>, ApiError> {
+    app.survey.verify(&app.store);
     audit(State(app)).await
 }

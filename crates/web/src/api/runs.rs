@@ -5,19 +5,20 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::Uri;
-use retake_store::{Effort, Found, Store, Tree};
+use retake_store::{SearchEffort, SearchResults, Store, StoredRunTree};
 use retake_types::{Run, Stream};
 use serde::Serialize;
 
-use super::super::App;
-use super::super::params::Params;
-use super::super::trouble::{ApiTrouble, Trouble};
+use crate::App;
+use crate::params::Params;
+use crate::error::{ApiError, RequestError};
 use super::run_id;
 
 const USUAL: usize = 50;
 const MOST: usize = 500;
 /// Up to so much is looked at for a page of hits, so that an answer comes soon.
-pub(crate) const EFFORT: Effort = Effort { scanned_bytes: 8 << 20, sifted: 20_000 };
+pub(crate) const EFFORT: SearchEffort =
+    SearchEffort { scanned_bytes: 8 << 20, sifted: 20_000 };
 
 #[derive(Serialize)]
 pub(crate) struct RunList {
@@ -28,10 +29,10 @@ pub(crate) struct RunList {
 pub(crate) async fn runs(
     State(app): State<Arc<App>>,
     uri: Uri,
-) -> Result<Json<RunList>, ApiTrouble> {
+) -> Result<Json<RunList>, ApiError> {
     let params = Params::of(&uri);
     let (filter, cursor, limit) = (params.filter()?, params.cursor()?, params.limit(USUAL, MOST)?);
-    let page = app.reader.look(move |store| Ok(store.list(&filter, cursor, limit)?)).await?;
+    let page = app.store.read(move |store| Ok(store.list(&filter, cursor, limit)?)).await?;
     Ok(Json(RunList { runs: page.runs, next: page.next.map(|next| next.to_string()) }))
 }
 
@@ -44,7 +45,7 @@ pub(crate) struct RunTree {
 }
 
 impl RunTree {
-    fn of(tree: Tree) -> Self {
+    fn of(tree: StoredRunTree) -> Self {
         Self { run: tree.run, children: tree.children.into_iter().map(Self::of).collect() }
     }
 }
@@ -52,8 +53,8 @@ impl RunTree {
 pub(crate) async fn run(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
-) -> Result<Json<RunTree>, ApiTrouble> {
-    let tree = app.reader.look(move |store| Ok(store.tree(run_id(store, &id)?)?)).await?;
+) -> Result<Json<RunTree>, ApiError> {
+    let tree = app.store.read(move |store| Ok(store.tree(run_id(store, &id)?)?)).await?;
     Ok(Json(RunTree::of(tree)))
 }
 
@@ -76,7 +77,7 @@ struct Hit {
 }
 
 impl HitList {
-    fn of(found: Found) -> Self {
+    fn of(found: SearchResults) -> Self {
         let hits = found.hits.into_iter().map(|hit| Hit {
             matches: hit.matches.iter().map(|range| [range.start, range.end]).collect(),
             run: hit.run,
@@ -95,14 +96,14 @@ impl HitList {
 pub(crate) async fn search(
     State(app): State<Arc<App>>,
     uri: Uri,
-) -> Result<Json<HitList>, ApiTrouble> {
+) -> Result<Json<HitList>, ApiError> {
     let params = Params::of(&uri);
     let text = params.get("q").unwrap_or_default().to_owned();
     if !text.contains(char::is_alphanumeric) {
-        return Err(Trouble::bad_request("q takes words: letters and digits").into());
+        return Err(RequestError::bad_request("q takes words: letters and digits").into());
     }
     let (filter, from, limit) =
         (params.filter()?, params.number("cursor")?, params.limit(20, 100)?);
     let look = move |store: &Store| Ok(store.search_from(&text, &filter, from, limit, EFFORT)?);
-    Ok(Json(HitList::of(app.reader.look(look).await?)))
+    Ok(Json(HitList::of(app.store.read(look).await?)))
 }

@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_store::{Event, Filter, Store};
+use retake_store::{LoopEntry, RunFilter, Store};
 use retake_types::{Kind, LoopId, RunId, State};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::super::App;
-use super::super::loops::feed::{self, Line, Teller};
-use super::super::loops::{AtWork, Summary};
-use super::super::trouble::Trouble;
-use super::{Gone, Listener, Silence};
+use crate::App;
+use crate::loops::agent_activity::{self, Line, Teller};
+use crate::loops::{RunningLoops, LoopSummary};
+use crate::error::RequestError;
+use super::{ListenerGone, Listener, Heartbeat};
 
 const LOOK: Duration = Duration::from_millis(200);
 /// Events told at once; each may carry the output of an iteration.
@@ -21,17 +21,17 @@ const MOST: usize = 20;
 
 /// What a listener has heard: events up to a number, and an agent's output up to a place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Heard {
+pub(crate) struct LoopPosition {
     seq: u64,
     run: Option<(RunId, u64)>,
 }
 
-impl Heard {
+impl LoopPosition {
     /// `SEQ`, or `SEQ.RUN.OFFSET`.
-    pub(crate) fn of(text: Option<&str>) -> Result<Self, Trouble> {
+    pub(crate) fn of(text: Option<&str>) -> Result<Self, RequestError> {
         let Some(text) = text else { return Ok(Self::default()) };
         let bad =
-            || Trouble::bad_request(format!("{text} is no place; write the number of an event"));
+            || RequestError::bad_request(format!("{text} is no place; write the number of an event"));
         let mut parts = text.split('.');
         let seq = parts.next().and_then(|seq| seq.parse().ok()).ok_or_else(bad)?;
         let run = match (parts.next(), parts.next(), parts.next()) {
@@ -61,32 +61,32 @@ struct EventDocument {
 }
 
 #[derive(Serialize)]
-struct Fed {
+struct ActivityEvent {
     run: RunId,
     lines: Vec<Line>,
 }
 
 /// What one look found.
-struct Seen {
-    summary: Summary,
-    events: Vec<Event>,
+struct LoopChanges {
+    summary: LoopSummary,
+    events: Vec<LoopEntry>,
     /// The newest run of the loop.
     newest: Option<(RunId, State)>,
     fed: Option<(RunId, Vec<Line>, u64)>,
     teller: Option<Teller>,
 }
 
-fn look(
+fn read(
     store: &Store,
     app: &App,
     id: LoopId,
-    heard: Heard,
+    heard: LoopPosition,
     mut teller: Option<Teller>,
-) -> Result<Seen, Trouble> {
-    let events = store.events(id, heard.seq, MOST)?;
-    let summary = AtWork::look(store)?;
-    let summary = summary.summary(store, store.get_loop(id)?, app.places.as_ref())?;
-    let filter = Filter { loop_id: Some(id), ..Filter::default() };
+) -> Result<LoopChanges, RequestError> {
+    let events = store.loop_entries(id, heard.seq, MOST)?;
+    let summary = RunningLoops::look(store)?;
+    let summary = summary.summary(store, store.get_loop(id)?, app.workspaces.as_ref())?;
+    let filter = RunFilter { loop_id: Some(id), ..RunFilter::default() };
     let runs = store.list(&filter, None, 1)?.runs;
     let newest = runs.first().map(|run| (run.intent.id(), run.state));
     let mut fed = None;
@@ -97,42 +97,42 @@ fn look(
             Some((known, offset)) if known == run => Some(offset),
             // A page shows what was there before; a run that begins is told from its beginning.
             Some(_) => Some(0),
-            None if state == State::Running => Some(feed::end_of(store, run)?),
+            None if state == State::Running => Some(agent_activity::end_of(store, run)?),
             None => None,
         };
         if let Some(from) = from {
             let telling = teller.get_or_insert_with(|| Teller::new(&summary.plan));
-            let (lines, offset) = feed::more(store, run, telling, from)?;
+            let (lines, offset) = agent_activity::more(store, run, telling, from)?;
             fed = Some((run, lines, offset));
         }
     }
-    Ok(Seen { summary, events, newest, fed, teller })
+    Ok(LoopChanges { summary, events, newest, fed, teller })
 }
 
 /// Tells what happens to a loop until it ends.
 pub(crate) async fn follow_loop(
     app: Arc<App>,
     id: LoopId,
-    mut heard: Heard,
+    mut heard: LoopPosition,
     to: Listener,
-) -> Result<(), Gone> {
-    let mut silence = Silence::default();
+) -> Result<(), ListenerGone> {
+    let mut heartbeat = Heartbeat::default();
     let mut teller = None;
     let mut told = None;
     loop {
         let (here, telling) = (app.clone(), teller.take());
-        let looked = app.reader.look(move |store| look(store, &here, id, heard, telling)).await;
+        let looked = app.store.read(move |store| look(store, &here, id, heard, telling)).await;
         let seen = match looked {
             Ok(seen) => seen,
-            Err(trouble) => {
-                silence.trouble(&to, &trouble).await?;
+            Err(error) => {
+                heartbeat.error(&to, &error).await?;
                 continue;
             }
         };
         teller = seen.teller;
         let more = seen.events.len() == MOST;
         for event in seen.events {
-            silence.broken();
+            heartbeat.reset();
             heard.seq = event.seq;
             let body = serde_json::from_str(&event.body).unwrap_or(Value::String(event.body));
             let document = EventDocument { seq: event.seq, at: event.at, body };
@@ -141,8 +141,8 @@ pub(crate) async fn follow_loop(
         if let Some((run, lines, offset)) = seen.fed {
             heard.run = Some((run, offset));
             if !lines.is_empty() {
-                silence.broken();
-                to.tell("feed", Some(&heard.id()), &Fed { run, lines }).await?;
+                heartbeat.reset();
+                to.tell("feed", Some(&heard.id()), &ActivityEvent { run, lines }).await?;
             }
         }
         let now = (seen.summary.state.clone(), seen.summary.running, seen.newest);
@@ -155,7 +155,7 @@ pub(crate) async fn follow_loop(
             return Ok(());
         }
         if !more {
-            silence.wait(&to, LOOK).await?;
+            heartbeat.wait(&to, LOOK).await?;
         }
     }
 }
@@ -167,11 +167,11 @@ mod tests {
     #[test]
     fn a_place_reads_back() {
         let run = RunId::new();
-        let heard = Heard { seq: 7, run: Some((run, 99)) };
-        assert_eq!(Heard::of(Some(&heard.id())).ok(), Some(heard));
-        assert_eq!(Heard::of(Some("12")).ok(), Some(Heard { seq: 12, run: None }));
+        let heard = LoopPosition { seq: 7, run: Some((run, 99)) };
+        assert_eq!(LoopPosition::of(Some(&heard.id())).ok(), Some(heard));
+        assert_eq!(LoopPosition::of(Some("12")).ok(), Some(LoopPosition { seq: 12, run: None }));
         for bad in ["", "x", "1.2", "1.x.3", "1..", "-1"] {
-            assert!(Heard::of(Some(bad)).is_err(), "{bad}");
+            assert!(LoopPosition::of(Some(bad)).is_err(), "{bad}");
         }
     }
 }

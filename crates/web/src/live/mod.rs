@@ -5,7 +5,7 @@
 
 mod loops;
 
-pub(super) use loops::{Heard, follow_loop};
+pub(super) use loops::{LoopPosition, follow_loop};
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -17,15 +17,15 @@ use axum::body::{Body, Bytes};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use retake_store::{News, Piece, Store};
+use retake_store::{NewOutput, OutputPart, Store};
 use retake_types::{RunId, Stream};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::ansi::{self, Style};
-use super::log::{Content, Shown};
+use super::output_window::{Content, WindowPiece};
 use super::params::Params;
-use super::trouble::Trouble;
+use super::error::RequestError;
 use super::{App, MOST_STREAMS};
 
 /// How often a run is looked at.
@@ -46,13 +46,13 @@ pub(super) struct Listener {
 }
 
 /// Nobody listens any more.
-pub(super) struct Gone;
+pub(super) struct ListenerGone;
 
 impl Listener {
     /// The answer to a listener, and where its events go.
-    pub(super) fn open(app: &App) -> Result<(Response, Self), Trouble> {
+    pub(super) fn open(app: &App) -> Result<(Response, Self), RequestError> {
         let permit = app.streams.clone().try_acquire_owned().map_err(|_| {
-            Trouble::busy(&format!("{MOST_STREAMS} live pages are open; close some of them"))
+            RequestError::busy(&format!("{MOST_STREAMS} live pages are open; close some of them"))
         })?;
         let (sender, receiver) = mpsc::channel(1);
         let body = Body::from_stream(Received(receiver));
@@ -65,21 +65,21 @@ impl Listener {
         name: &str,
         id: Option<&str>,
         data: &impl Serialize,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), ListenerGone> {
         let id = id.map_or_else(String::new, |id| format!("id: {id}\n"));
         // Plain data; what could not be told would be an empty object.
         let data = serde_json::to_string(data).unwrap_or_else(|_| "{}".to_owned());
         self.send(format!("{id}event: {name}\ndata: {data}\n\n")).await
     }
 
-    async fn send(&self, text: String) -> Result<(), Gone> {
-        self.sender.send(text.into()).await.map_err(|_| Gone)
+    async fn send(&self, text: String) -> Result<(), ListenerGone> {
+        self.sender.send(text.into()).await.map_err(|_| ListenerGone)
     }
 
     /// Waits, unless the listener goes away.
-    pub(super) async fn wait(&self, time: Duration) -> Result<(), Gone> {
+    pub(super) async fn wait(&self, time: Duration) -> Result<(), ListenerGone> {
         tokio::select! {
-            () = self.sender.closed() => Err(Gone),
+            () = self.sender.closed() => Err(ListenerGone),
             () = tokio::time::sleep(time) => Ok(()),
         }
     }
@@ -87,17 +87,17 @@ impl Listener {
 
 /// Tells a listener now and then that there is nothing to tell.
 #[derive(Default)]
-pub(super) struct Silence {
+pub(super) struct Heartbeat {
     quiet: Duration,
-    troubles: u32,
+    errors: u32,
 }
 
-impl Silence {
-    pub(super) fn broken(&mut self) {
+impl Heartbeat {
+    pub(super) fn reset(&mut self) {
         *self = Self::default();
     }
 
-    pub(super) async fn wait(&mut self, to: &Listener, time: Duration) -> Result<(), Gone> {
+    pub(super) async fn wait(&mut self, to: &Listener, time: Duration) -> Result<(), ListenerGone> {
         to.wait(time).await?;
         self.quiet += time;
         if self.quiet >= HEARTBEAT {
@@ -108,14 +108,14 @@ impl Silence {
     }
 
     /// Says what is wrong, once, and waits; what lasts ends the connection.
-    pub(super) async fn trouble(&mut self, to: &Listener, trouble: &Trouble) -> Result<(), Gone> {
-        self.troubles += 1;
-        if self.troubles == 1 || !trouble.leaves_store_usable() {
-            to.tell("trouble", None, &Said { message: &trouble.message }).await?;
+    pub(super) async fn error(&mut self, to: &Listener, error: &RequestError) -> Result<(), ListenerGone> {
+        self.errors += 1;
+        if self.errors == 1 || !error.is_store_usable() {
+            to.tell("trouble", None, &Said { message: &error.message }).await?;
         }
-        if self.troubles > PATIENCE || trouble.status == axum::http::StatusCode::NOT_FOUND {
-            to.tell("gone", None, &Said { message: &trouble.message }).await?;
-            return Err(Gone);
+        if self.errors > PATIENCE || error.status == axum::http::StatusCode::NOT_FOUND {
+            to.tell("gone", None, &Said { message: &error.message }).await?;
+            return Err(ListenerGone);
         }
         to.wait(Duration::from_millis(500)).await
     }
@@ -143,17 +143,17 @@ pub(super) fn resumed(headers: &HeaderMap, params: &Params) -> Option<String> {
 }
 
 /// Offsets in both streams: `stdout.stderr`.
-pub(super) fn offsets(text: Option<&str>) -> Result<[u64; 2], Trouble> {
+pub(super) fn offsets(text: Option<&str>) -> Result<[u64; 2], RequestError> {
     let Some(text) = text else { return Ok([0, 0]) };
     let pair = text.split_once('.').and_then(|(a, b)| Some([a.parse().ok()?, b.parse().ok()?]));
     pair.ok_or_else(|| {
-        Trouble::bad_request(format!("{text} is no place; write STDOUT.STDERR, two offsets"))
+        RequestError::bad_request(format!("{text} is no place; write STDOUT.STDERR, two offsets"))
     })
 }
 
 /// What a listener of a run wants to hear.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wish {
+pub(super) struct RunSubscription {
     pub(super) from: [u64; 2],
     /// In styles, and made harmless to look at.
     pub(super) spans: bool,
@@ -165,7 +165,7 @@ pub(super) struct Wish {
 struct Output {
     from: [u64; 2],
     offsets: [u64; 2],
-    pieces: Vec<Shown>,
+    pieces: Vec<WindowPiece>,
 }
 
 #[derive(Serialize)]
@@ -175,77 +175,77 @@ struct Behind {
 
 /// What one look at a run found.
 enum Look {
-    News(News),
+    NewOutput(NewOutput),
     Behind([u64; 2]),
 }
 
-fn look(store: &Store, id: RunId, from: [u64; 2], latest: bool) -> Result<Look, Trouble> {
+fn read(store: &Store, id: RunId, from: [u64; 2], latest: bool) -> Result<Look, RequestError> {
     if latest {
-        let length = |stream| Ok::<_, Trouble>(store.read_output(id, stream)?.length());
+        let length = |stream| Ok::<_, RequestError>(store.read_output(id, stream)?.length());
         let lengths = [length(Stream::Stdout)?, length(Stream::Stderr)?];
         if lengths.iter().zip(from).any(|(length, from)| length.saturating_sub(from) > BEHIND) {
             return Ok(Look::Behind(lengths));
         }
     }
-    Ok(Look::News(store.output_after(id, from, MOST)?))
+    Ok(Look::NewOutput(store.output_after(id, from, MOST)?))
 }
 
 /// Tells what a run writes until it is over.
 pub(super) async fn follow_run(
     app: Arc<App>,
     id: RunId,
-    wish: Wish,
+    subscription: RunSubscription,
     to: Listener,
-) -> Result<(), Gone> {
-    let Wish { mut from, spans, latest } = wish;
-    let mut silence = Silence::default();
+) -> Result<(), ListenerGone> {
+    let RunSubscription { mut from, spans, latest } = subscription;
+    let mut heartbeat = Heartbeat::default();
     let mut styles = [Style::default(); 2];
     loop {
-        let mut news = match app.reader.look(move |store| look(store, id, from, latest)).await {
-            Ok(Look::News(news)) => news,
+        let mut news = match app.store.read(move |store| look(store, id, from, latest)).await {
+            Ok(Look::NewOutput(news)) => news,
             Ok(Look::Behind(lengths)) => {
                 return to.tell("behind", None, &Behind { lengths }).await;
             }
-            Err(trouble) => {
-                silence.trouble(&to, &trouble).await?;
+            Err(error) => {
+                heartbeat.error(&to, &error).await?;
                 continue;
             }
         };
         if !news.over && !news.more {
-            hold_back(&mut news.pieces);
+            hold_back(&mut news.parts);
         }
-        if !news.pieces.is_empty() {
-            silence.broken();
+        if !news.parts.is_empty() {
+            heartbeat.reset();
             let begun = from;
-            let mut pieces = Vec::with_capacity(news.pieces.len());
-            for Piece { stream, offset, bytes } in &news.pieces {
+            let mut pieces = Vec::with_capacity(news.parts.len());
+            for OutputPart { stream, offset, bytes } in &news.parts {
                 from[stream.index()] = offset + bytes.len() as u64;
                 let style = spans.then_some(&mut styles[stream.index()]);
                 let content = Content::of(bytes, style);
-                pieces.push(Shown { stream: *stream, at_ms: None, content });
+                pieces.push(WindowPiece { stream: *stream, at_ms: None, content });
             }
             let place = format!("{}.{}", from[0], from[1]);
             let output = Output { from: begun, offsets: from, pieces };
             to.tell("output", Some(&place), &output).await?;
         }
         if news.over {
-            match app.reader.look(move |store| Ok(store.get(id)?)).await {
+            match app.store.read(move |store| Ok(store.get(id)?)).await {
                 Ok(run) => to.tell("end", None, &run).await?,
-                Err(trouble) => to.tell("gone", None, &Said { message: &trouble.message }).await?,
+                Err(error) => to.tell("gone", None, &Said { message: &error.message }).await?,
             }
             return Ok(());
         }
         if !news.more {
-            silence.wait(&to, LOOK).await?;
+            heartbeat.wait(&to, LOOK).await?;
         }
     }
 }
 
 /// Leaves what is cut off in the middle of a character or an escape sequence for the next look.
-fn hold_back(pieces: &mut Vec<Piece>) {
+fn hold_back(pieces: &mut Vec<OutputPart>) {
     for stream in Stream::BOTH {
         if let Some(last) = pieces.iter_mut().rfind(|piece| piece.stream == stream) {
-            last.bytes.truncate(ansi::settled(&last.bytes));
+            last.bytes.truncate(ansi::complete_length(&last.bytes));
         }
     }
     pieces.retain(|piece| !piece.bytes.is_empty());

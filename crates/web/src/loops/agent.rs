@@ -8,9 +8,9 @@ use retake_store::Store;
 use retake_types::LoopId;
 use serde::Serialize;
 
-use super::super::trouble::Trouble;
-use super::Summary;
-use super::feed::{self, Line};
+use crate::error::RequestError;
+use super::LoopSummary;
+use super::agent_activity::{self, Line};
 use retake_agent::driver::chronicle::Entry;
 
 /// Entries carry whole prompts and outputs, so few are in memory at once.
@@ -28,9 +28,9 @@ pub(crate) struct Agent {
 }
 
 /// Whether the last thing told of a loop is that it waits; it tells when it goes on.
-pub(super) fn is_paused(store: &Store, id: LoopId) -> Result<bool, Trouble> {
-    let last = store.last_event(id)?;
-    let events = store.events(id, last.saturating_sub(1), 1)?;
+pub(super) fn is_paused(store: &Store, id: LoopId) -> Result<bool, RequestError> {
+    let last = store.last_loop_entry(id)?;
+    let events = store.loop_entries(id, last.saturating_sub(1), 1)?;
     let entry = events.last().and_then(|event| serde_json::from_str(&event.body).ok());
     Ok(matches!(entry, Some(Entry::Note { text }) if text == "Paused"))
 }
@@ -88,12 +88,12 @@ impl Step {
 }
 
 impl Agent {
-    pub(super) fn look(store: &Store, summary: &Summary) -> Result<Self, Trouble> {
+    pub(super) fn read(store: &Store, summary: &LoopSummary) -> Result<Self, RequestError> {
         let mut steps: BTreeMap<u32, Step> = BTreeMap::new();
         let mut notes = Vec::new();
         let mut after = 0;
         loop {
-            let events = store.events(summary.id, after, PAGE)?;
+            let events = store.loop_entries(summary.id, after, PAGE)?;
             let Some(last) = events.last() else { break };
             after = last.seq;
             for event in &events {
@@ -130,7 +130,7 @@ impl Agent {
         let iterations: Vec<Step> = steps.into_values().collect();
         let current = iterations.last().and_then(|step| step.run_id.as_deref());
         let feed = match current.and_then(|id| id.parse().ok()) {
-            Some(id) => feed::recent(store, id, &summary.plan),
+            Some(id) => agent_activity::recent(store, id, &summary.plan),
             None => Vec::new(),
         };
         Ok(Self { iterations, notes, feed })

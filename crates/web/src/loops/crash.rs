@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use retake_store::Store;
 use serde::{Deserialize, Serialize};
 
-use super::super::trouble::Trouble;
-use super::{Asked, Summary};
+use crate::error::RequestError;
+use super::{LoopQuery, LoopSummary};
 
 /// Steps of the timeline that are shown at once.
 pub(crate) const WINDOW: usize = 300;
@@ -135,11 +135,11 @@ struct Row {
 }
 
 impl Crash {
-    pub(super) fn look(store: &Store, summary: &Summary, asked: &Asked) -> Result<Self, Trouble> {
-        let mut crash = Self { after: asked.after, ..Self::default() };
+    pub(super) fn read(store: &Store, summary: &LoopSummary, query: &LoopQuery) -> Result<Self, RequestError> {
+        let mut crash = Self { after: query.after, ..Self::default() };
         let mut after = 0;
         loop {
-            let events = store.events(summary.id, after, PAGE)?;
+            let events = store.loop_entries(summary.id, after, PAGE)?;
             let Some(last) = events.last() else { break };
             after = last.seq;
             for event in &events {
@@ -149,7 +149,7 @@ impl Crash {
                 }
             }
         }
-        let shown = crash.steps.iter().filter(|step| step.seq > asked.after).take(WINDOW);
+        let shown = crash.steps.iter().filter(|step| step.seq > query.after).take(WINDOW);
         crash.timeline = shown.cloned().collect();
         Ok(crash)
     }

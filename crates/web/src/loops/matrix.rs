@@ -9,12 +9,13 @@ use retake_matrix::plan::{Sampler, Shot};
 use retake_matrix::stats::{Comparison, Criteria, Side, compare, summarise};
 use retake_matrix::table::{Axis, Measured, Table};
 use retake_store::{Filter, LoopRecord, Store};
+use retake_store::{RunFilter, Store, StoredLoop};
 use retake_types::Better;
 use retake_types::{Run, RunId};
 use serde::{Deserialize, Serialize};
 
-use super::super::trouble::Trouble;
-use super::{Asked, Summary};
+use crate::error::RequestError;
+use super::{LoopQuery, LoopSummary};
 use retake_matrix::driver::chronicle::Planned;
 use retake_matrix::driver::history::AXIS;
 use retake_matrix::driver::history::Row;
@@ -112,9 +113,9 @@ enum Told {
 
 impl Answer {
     /// The last event of a search that came to its end.
-    fn read(store: &Store, summary: &Summary) -> Result<Option<Self>, Trouble> {
-        let last = store.last_event(summary.id)?;
-        let events = store.events(summary.id, last.saturating_sub(1), 1)?;
+    fn read(store: &Store, summary: &LoopSummary) -> Result<Option<Self>, RequestError> {
+        let last = store.last_loop_entry(summary.id)?;
+        let events = store.loop_entries(summary.id, last.saturating_sub(1), 1)?;
         // What a later retake tells in other words is not for this one.
         let told = events.first().and_then(|event| serde_json::from_str(&event.body).ok());
         Ok(told.map(|Told::Answer { answer }| answer))
@@ -131,9 +132,8 @@ struct Outcome {
 }
 
 /// Whether someone works on it, on this machine, though no run is under way.
-pub(super) fn held(record: &LoopRecord) -> bool {
-    let planned = serde_json::from_str::<Planned>(&record.plan);
-    planned.is_ok_and(|planned| planned.here() && Lock::held(&planned.lock))
+pub(super) fn held(store: &Store, record: &StoredLoop) -> bool {
+    crate::matrix::chronicle::is_alive(store, record)
 }
 
 /// The runs of a loop that are results of cells, oldest first.
@@ -145,8 +145,8 @@ struct Results {
 }
 
 impl Results {
-    fn read(store: &Store, summary: &Summary) -> Result<Self, Trouble> {
-        let filter = Filter { loop_id: Some(summary.id), ..Filter::default() };
+    fn read(store: &Store, summary: &LoopSummary) -> Result<Self, RequestError> {
+        let filter = RunFilter { loop_id: Some(summary.id), ..RunFilter::default() };
         let mut results = Self { all: Vec::new(), runs: 0, running: 0, cut: false };
         let mut cursor = None;
         loop {
@@ -175,7 +175,7 @@ fn axes(run: &Run) -> BTreeMap<String, String> {
 }
 
 impl Matrix {
-    pub(super) fn look(store: &Store, summary: &Summary, asked: &Asked) -> Result<Self, Trouble> {
+    pub(super) fn read(store: &Store, summary: &LoopSummary, query: &LoopQuery) -> Result<Self, RequestError> {
         let results = Results::read(store, summary)?;
         let planned: Planned =
             serde_json::from_value(summary.plan.clone()).unwrap_or_else(|_| Planned::default());
@@ -186,10 +186,10 @@ impl Matrix {
                 metrics.push(name.clone());
             }
         }
-        let metric = match &asked.metric {
+        let metric = match &query.metric {
             Some(name) if metrics.contains(name) => name.clone(),
             Some(name) => {
-                return Err(Trouble::bad_request(format!(
+                return Err(RequestError::bad_request(format!(
                     "no run of this loop has the metric {name}; there is {}",
                     metrics.join(", ")
                 )));
@@ -262,11 +262,11 @@ struct Cells {
 
 impl Cells {
     fn gather(axes: &[Axis], results: &[Outcome], metric: &str) -> Self {
-        let mut places: BTreeMap<Vec<usize>, (Measured, Option<RunId>)> = BTreeMap::new();
+        let mut workspaces: BTreeMap<Vec<usize>, (Measured, Option<RunId>)> = BTreeMap::new();
         let (mut adaptive, mut blocked) = (false, false);
         for Outcome { row, values } in results {
             let Some(place) = place_of(axes, values) else { continue };
-            let (cell, run) = places.entry(place.clone()).or_default();
+            let (cell, run) = workspaces.entry(place.clone()).or_default();
             cell.place = place;
             *run = Some(row.id);
             adaptive |= row.adaptive;
@@ -279,7 +279,7 @@ impl Cells {
                 _ => cell.failed += usize::from(!row.ok),
             }
         }
-        let (cells, runs) = places.into_values().unzip();
+        let (cells, runs) = workspaces.into_values().unzip();
         let table = Table { metric: metric.to_owned(), axes: axes.to_vec(), cells };
         Self { table, runs, adaptive, blocked }
     }

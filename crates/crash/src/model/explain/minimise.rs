@@ -5,7 +5,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::model::explore::state_class::StateClass;
-use crate::model::explore::{Promises, State};
+use crate::model::explore::{CrashState, Promises};
 use crate::model::micro_op::{MicroOpId, Part, Torn};
 use crate::model::replay::{Point, Replay};
 use crate::model::state_key::{Kept, StateKey};
@@ -73,7 +73,7 @@ pub(super) struct Minimiser<'a, F> {
     fails: &'a mut F,
 }
 
-impl<'a, F: FnMut(&State) -> bool> Minimiser<'a, F> {
+impl<'a, F: FnMut(&CrashState) -> bool> Minimiser<'a, F> {
     pub(super) fn new(
         promises: &'a Promises,
         replay: &'a Replay,
@@ -131,7 +131,7 @@ impl<'a, F: FnMut(&State) -> bool> Minimiser<'a, F> {
         }
         self.left -= 1;
         let state = self.promises.state(replay, key.clone(), StateClass::DropOne, tree);
-        let fails = (self.fails)(&State { acks, ..state });
+        let fails = (self.fails)(&CrashState { acks, ..state });
         self.known.insert(asked, fails);
         fails
     }

@@ -106,12 +106,12 @@ impl OperationDescriptions {
             }
             None if loss.since > 0 => {
                 let (is, what) = verb("are", "is", what);
-                let descriptions = match loss.since {
-                    1 => "1 description was".to_owned(),
-                    many => format!("{many} descriptions were"),
+                let lines = match loss.since {
+                    1 => "1 line was".to_owned(),
+                    many => format!("{many} lines were"),
                 };
                 format!(
-                    "{what}{others} {is} lost although {descriptions} acknowledged since: `fsync` {target} after {op} and before the acknowledgement"
+                    "{what}{others} {is} lost although {lines} acknowledged since: `fsync` {target} after {op} and before the acknowledgement"
                 )
             }
             None => {
@@ -168,13 +168,13 @@ impl OperationDescriptions {
             self.description(number)
                 .map(|description| format!("{} ({})", self.op(number), description.noun()))
         };
-        let place = match (told(operation), told(operation + 1)) {
+        let moment = match (told(operation), told(operation + 1)) {
             (Some(before), Some(after)) => format!("between {before} and {after}"),
             (Some(before), None) => format!("after {before}, the last"),
             (None, Some(after)) => format!("before {after}, the first"),
             (None, None) => "without a single operation".to_owned(),
         };
-        format!("the check fails with nothing lost, stopped {place}")
+        format!("the check fails with nothing lost, stopped {moment}")
     }
 }
 

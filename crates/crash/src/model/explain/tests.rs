@@ -1,14 +1,18 @@
 use super::*;
 use crate::model::explain::minimise::CHECKS;
-use crate::model::explore::States;
+use crate::model::explore::CrashStates;
 use crate::model::test_script::{TestScript, listing};
 
 /// Every failing state explained.
-fn findings(script: &TestScript, model: Model, fails: impl Fn(&State) -> bool) -> Vec<Finding> {
+fn findings(
+    script: &TestScript,
+    model: Model,
+    fails: impl Fn(&CrashState) -> bool,
+) -> Vec<Finding> {
     let recording = script.recording();
-    let options = Options::default();
+    let options = ExploreOptions::default();
     let mut explainer = Explainer::new(&recording, model, &options).unwrap();
-    for state in States::new(&recording, model, options.clone()).unwrap() {
+    for state in CrashStates::new(&recording, model, options.clone()).unwrap() {
         if fails(&state) {
             explainer.add(&state, |state| fails(state));
         }
@@ -20,7 +24,7 @@ fn sentences(findings: &[Finding]) -> Vec<&str> {
     findings.iter().map(|finding| finding.sentence.as_str()).collect()
 }
 
-fn shows(state: &State, what: &str) -> bool {
+fn shows(state: &CrashState, what: &str) -> bool {
     listing(&state.tree).split(' ').any(|one| one == what)
 }
 
@@ -29,7 +33,7 @@ fn a_rename_without_its_bytes() {
     let text = "x".repeat(30);
     let script = TestScript::default().create("map.tmp").write("map.tmp", 0, &text);
     let script = script.label("written").rename("map.tmp", "map").fsync(".");
-    let fails = |state: &State| {
+    let fails = |state: &CrashState| {
         let there = listing(&state.tree).contains("map=");
         there && !shows(state, &format!("map={text}"))
     };
@@ -49,7 +53,7 @@ fn a_rename_without_its_bytes() {
 #[test]
 fn a_promise_without_a_synced_directory() {
     let script = TestScript::default().create("a").write("a", 0, "x").fsync("a").ack("done");
-    let fails = |state: &State| state.acks == 1 && !shows(state, "a=x");
+    let fails = |state: &CrashState| state.acks == 1 && !shows(state, "a=x");
     assert_eq!(
         sentences(&findings(&script, Model::Posix, fails)),
         ["the creation of `a` (op 1) is lost although 1 line was acknowledged since: `fsync` the \
@@ -62,7 +66,7 @@ fn a_promise_without_a_synced_directory() {
 fn an_index_that_outlives_what_it_points_to() {
     let script = TestScript::with(&[("data", ".."), ("index", ".")]);
     let script = script.write("data", 0, "xx").write("index", 0, "1").fsync("index").fsync("data");
-    let fails = |state: &State| shows(state, "index=1") && !shows(state, "data=xx");
+    let fails = |state: &CrashState| shows(state, "index=1") && !shows(state, "data=xx");
     assert_eq!(
         sentences(&findings(&script, Model::Ext4, fails)),
         ["bytes 0–1 of `index` (op 2) survive but bytes 0–2 of `data` (op 1) do not: `fsync` \
@@ -78,7 +82,7 @@ fn hundreds_of_states_with_one_cause_are_one_finding() {
         script = script.create(&from).write(&from, 0, "full").rename(&from, &to).fsync(".");
     }
     let checks = std::cell::Cell::new(0);
-    let fails = |state: &State| {
+    let fails = |state: &CrashState| {
         checks.set(checks.get() + 1);
         listing(&state.tree).split(' ').any(|one| one.starts_with('f') && !one.ends_with("=full"))
     };
@@ -86,14 +90,15 @@ fn hundreds_of_states_with_one_cause_are_one_finding() {
     assert_eq!(found.len(), 1, "{:?}", sentences(&found));
     assert!(found[0].states > 100);
     let recording = script.recording();
-    let states = States::new(&recording, Model::Ext4, Options::default()).unwrap().count();
+    let states =
+        CrashStates::new(&recording, Model::Ext4, ExploreOptions::default()).unwrap().count();
     assert!(checks.get() < states + CHECKS, "{} checks of {states} states", checks.get());
 }
 
 #[test]
 fn a_kill_between_two_writes() {
     let script = TestScript::with(&[("conf", "")]).write("conf", 0, "ab").write("conf", 2, "cd");
-    let fails = |state: &State| shows(state, "conf=ab");
+    let fails = |state: &CrashState| shows(state, "conf=ab");
     assert_eq!(
         sentences(&findings(&script, Model::Kill, fails)),
         ["the check fails with nothing lost, stopped between op 1 (bytes 0–2 of `conf`) and op 2 \
@@ -106,7 +111,7 @@ fn half_a_write() {
     let old = "o".repeat(1024);
     let new = "n".repeat(1024);
     let script = TestScript::with(&[("a", old.as_str())]).write("a", 0, &new);
-    let fails = |state: &State| {
+    let fails = |state: &CrashState| {
         let found = state.tree.find("a".as_ref()).unwrap();
         let mut bytes = [0; 1024];
         state.tree.file(found.node).unwrap().read(0, &mut bytes);
@@ -126,13 +131,14 @@ fn the_smallest_state_is_one_that_can_be_built_again() {
     let script =
         TestScript::default().create("b").write("b", 0, "no").create("t").write("t", 0, "x");
     let script = script.rename("t", "a").create("c").write("c", 0, "y").fsync(".");
-    let fails = |state: &State| shows(state, "a=");
+    let fails = |state: &CrashState| shows(state, "a=");
     let found = findings(&script, Model::Ext4, fails);
     assert_eq!(found.len(), 1, "{:?}", sentences(&found));
     assert_eq!(found[0].lost_operations, [4]);
     let key: StateKey = found[0].key.to_string().parse().unwrap();
     let recording = script.recording();
-    let again = crate::model::explore::rebuild(&recording, Model::Ext4, &Options::default(), &key);
+    let again =
+        crate::model::explore::rebuild(&recording, Model::Ext4, &ExploreOptions::default(), &key);
     assert!(fails(&again.unwrap().unwrap()));
 }
 
@@ -147,7 +153,7 @@ fn saves(rounds: u32) -> TestScript {
     script
 }
 
-fn save_is_lost(state: &State) -> bool {
+fn save_is_lost(state: &CrashState) -> bool {
     match state.tree.find("map".as_ref()) {
         None => state.acks > 0,
         Some(found) => {
@@ -180,7 +186,7 @@ fn a_lost_rename_does_not_hide_lost_bytes() {
 fn two_files_that_nobody_syncs_are_two_findings() {
     let script = TestScript::default().create("one").write("one", 0, "x").ack("one");
     let script = script.create("two").write("two", 0, "y").ack("two");
-    let fails = |state: &State| {
+    let fails = |state: &CrashState| {
         (state.acks > 0 && !shows(state, "one=x")) || (state.acks > 1 && !shows(state, "two=y"))
     };
     let told = |model| {
@@ -207,7 +213,7 @@ fn two_files_that_nobody_syncs_are_two_findings() {
 fn a_promise_does_not_hide_an_index_that_came_too_early() {
     let script = TestScript::with(&[("data", ".."), ("index", ".")]);
     let script = script.write("data", 0, "xx").write("index", 0, "1").ack("done");
-    let fails = |state: &State| {
+    let fails = |state: &CrashState| {
         let (index, data) = (shows(state, "index=1"), shows(state, "data=xx"));
         (index && !data) || (state.acks > 0 && !index)
     };
@@ -234,7 +240,7 @@ fn what_is_lost_only_together_with_a_known_cause_is_found_in_what_is_left() {
     }
     script = script.ack("log").write("index", 0, "1");
     let full = format!("log={}", "l".repeat(14));
-    let fails = |state: &State| {
+    let fails = |state: &CrashState| {
         (state.acks > 0 && !shows(state, &full))
             || (shows(state, "index=1") && !shows(state, "old=x"))
     };
@@ -251,7 +257,7 @@ const POWER: [Model; 2] = [Model::Ext4, Model::Posix];
 fn a_rewrite_in_place_that_is_synced_in_time_fails_between_its_two_steps() {
     let script = TestScript::with(&[("m", "old")]).fsync("m").ack("old").truncate("m", 0);
     let script = script.write("m", 0, "new").fsync("m").ack("new");
-    let fails = |state: &State| match state.acks {
+    let fails = |state: &CrashState| match state.acks {
         0 | 1 => !shows(state, "m=old") && !shows(state, "m=new"),
         _ => !shows(state, "m=new"),
     };
@@ -271,7 +277,7 @@ fn a_rewrite_in_place_that_is_synced_in_time_fails_between_its_two_steps() {
 fn a_replacement_in_two_steps_fails_between_them() {
     let script = TestScript::with(&[("m", "old")]).create("t").write("t", 0, "new").fsync("t");
     let script = script.fsync(".").ack("old").remove("m").rename("t", "m").fsync(".").ack("new");
-    let fails = |state: &State| !listing(&state.tree).contains("m=");
+    let fails = |state: &CrashState| !listing(&state.tree).contains("m=");
     for model in [Model::Kill, Model::Ext4, Model::Posix] {
         assert_eq!(
             sentences(&findings(&script, model, fails)),
@@ -287,7 +293,7 @@ fn a_replacement_in_two_steps_fails_between_them() {
 #[test]
 fn a_rewrite_that_nobody_syncs_is_two_findings() {
     let script = TestScript::with(&[("m", "old")]).truncate("m", 0).write("m", 0, "new").ack("new");
-    let fails = |state: &State| match state.acks {
+    let fails = |state: &CrashState| match state.acks {
         0 => !shows(state, "m=old") && !shows(state, "m=new"),
         _ => !shows(state, "m=new"),
     };
@@ -304,7 +310,7 @@ fn a_size_without_its_bytes() {
     let (one, two) = (record("1"), record("2"));
     let script = TestScript::with(&[("log", "")]).write("log", 0, &one).fdatasync("log").ack("1");
     let script = script.write("log", 10, &two).fdatasync("log").ack("2");
-    let fails = |state: &State| listing(&state.tree).contains('0');
+    let fails = |state: &CrashState| listing(&state.tree).contains('0');
     for model in POWER {
         let found = findings(&script, model, fails);
         let told = sentences(&found);
@@ -324,7 +330,7 @@ fn two_parts_of_one_write_are_named_by_their_own_bytes() {
     let old = "o".repeat(8192);
     let new = "n".repeat(6000);
     let script = TestScript::with(&[("a", old.as_str())]).write("a", 1000, &new).fsync("a");
-    let fails = |state: &State| {
+    let fails = |state: &CrashState| {
         let file = state.tree.file(state.tree.find("a".as_ref()).unwrap().node).unwrap();
         let (mut head, mut tail) = ([0], [0]);
         file.read(1000, &mut head);
@@ -357,7 +363,7 @@ fn a_file_made_without_a_name_is_called_what_it_is_called_later() {
         })
         .act(Action::Link { node, dir_entry })
         .fsync(".");
-    let fails = |state: &State| listing(&state.tree).contains("m=") && !shows(state, "m=text");
+    let fails = |state: &CrashState| listing(&state.tree).contains("m=") && !shows(state, "m=text");
     for model in POWER {
         let found = findings(&script, model, fails);
         let told = sentences(&found);

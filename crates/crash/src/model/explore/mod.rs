@@ -25,7 +25,7 @@ pub(super) mod state_class;
 
 /// A directory as a crash may leave it.
 #[derive(Clone, Debug)]
-pub struct State {
+pub struct CrashState {
     pub key: StateKey,
     pub class: StateClass,
     /// How many acknowledgements came before the crash.
@@ -38,7 +38,7 @@ pub struct State {
 }
 
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ExploreOptions {
     pub classes: Vec<StateClass>,
     /// How many of the newest parts are lost or kept one by one.
     pub near: usize,
@@ -49,7 +49,7 @@ pub struct Options {
     pub volatile: Vec<String>,
 }
 
-impl Default for Options {
+impl Default for ExploreOptions {
     fn default() -> Self {
         Self {
             classes: StateClass::ALL.to_vec(),
@@ -69,7 +69,7 @@ pub struct Coverage {
     /// By class in the order of [`StateClass::ALL`], before equal states are taken for one.
     pub raw: [u64; 6],
     pub distinct: [u64; 6],
-    /// Pairs beyond the limit; [`Options::seed`] decides which.
+    /// Pairs beyond the limit; [`ExploreOptions::seed`] decides which.
     pub pairs_left_out: u64,
     pub seed: u64,
     /// Points with parts too old to be lost one by one.
@@ -135,11 +135,11 @@ fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-/// The states, in the order in which to check them. The first pass is made by [`States::new`].
-pub struct States<'a> {
+/// The states, in the order in which to check them. The first pass is made by [`CrashStates::new`].
+pub struct CrashStates<'a> {
     recording: &'a Recording,
     model: Model,
-    options: Options,
+    options: ExploreOptions,
     volatile: HashSet<Node>,
     promises: Promises,
     coverage: Coverage,
@@ -147,7 +147,7 @@ pub struct States<'a> {
     chosen: HashMap<u128, (Point, StateClass)>,
     /// By class: the digest of each state, in the order in which they are made.
     digests: Vec<Vec<u128>>,
-    ready: std::vec::IntoIter<State>,
+    ready: std::vec::IntoIter<CrashState>,
     pass: Option<Pass<'a>>,
     classes: std::vec::IntoIter<StateClass>,
 }
@@ -160,8 +160,12 @@ struct Pass<'a> {
     at: usize,
 }
 
-impl<'a> States<'a> {
-    pub fn new(recording: &'a Recording, model: Model, options: Options) -> Result<Self, BadGlob> {
+impl<'a> CrashStates<'a> {
+    pub fn new(
+        recording: &'a Recording,
+        model: Model,
+        options: ExploreOptions,
+    ) -> Result<Self, BadGlob> {
         let mut options = options;
         options.classes.sort_unstable();
         options.classes.dedup();
@@ -271,10 +275,10 @@ impl<'a> States<'a> {
     }
 }
 
-impl Iterator for States<'_> {
-    type Item = State;
+impl Iterator for CrashStates<'_> {
+    type Item = CrashState;
 
-    fn next(&mut self) -> Option<State> {
+    fn next(&mut self) -> Option<CrashState> {
         loop {
             if let Some(state) = self.ready.next() {
                 return Some(state);
@@ -310,9 +314,9 @@ impl Iterator for States<'_> {
 pub fn rebuild(
     recording: &Recording,
     model: Model,
-    options: &Options,
+    options: &ExploreOptions,
     key: &StateKey,
-) -> Result<Option<State>, BadGlob> {
+) -> Result<Option<CrashState>, BadGlob> {
     let volatile = volatile(recording, options)?;
     Ok(replay_until(recording, model, &volatile, key.point).map(|replay| {
         let tree = replay.build(key);
@@ -404,7 +408,7 @@ impl Promises {
         key: StateKey,
         class: StateClass,
         tree: Tree,
-    ) -> State {
+    ) -> CrashState {
         let said = said(key.point);
         let mut lost: Vec<u32> = replay
             .pending
@@ -420,7 +424,7 @@ impl Promises {
             .map(|part| part.operation)
             .collect();
         lost.dedup();
-        State {
+        CrashState {
             acks: self.acks.get(said).copied().unwrap_or(0),
             label: self.labels.get(said).cloned().flatten(),
             key,
@@ -436,7 +440,7 @@ fn said(point: Point) -> usize {
     point.operation as usize - usize::from(point.during)
 }
 
-/// A pattern of [`Options::volatile`] is none.
+/// A pattern of [`ExploreOptions::volatile`] is none.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadGlob {
     pub pattern: String,
@@ -453,7 +457,10 @@ impl std::error::Error for BadGlob {}
 
 /// Files named volatile, and files that are written through a mapping and never synced: nobody who
 /// writes those counts on them, and their pages would be most of what can be lost.
-pub(crate) fn volatile(recording: &Recording, options: &Options) -> Result<HashSet<Node>, BadGlob> {
+pub(crate) fn volatile(
+    recording: &Recording,
+    options: &ExploreOptions,
+) -> Result<HashSet<Node>, BadGlob> {
     let mut globs = Vec::new();
     for pattern in &options.volatile {
         let glob =

@@ -3,9 +3,9 @@ use std::collections::HashSet;
 use super::*;
 use crate::model::test_script::{TestScript, listing};
 
-fn states(script: &TestScript, model: Model) -> Vec<State> {
+fn states(script: &TestScript, model: Model) -> Vec<CrashState> {
     let recording = script.recording();
-    States::new(&recording, model, Options::default()).unwrap().collect()
+    CrashStates::new(&recording, model, ExploreOptions::default()).unwrap().collect()
 }
 
 fn replacement() -> TestScript {
@@ -68,10 +68,10 @@ fn every_state_can_be_built_again_from_its_key() {
     }
     let script = script.truncate("a", 2).create("z").write_dsync("z", 0, &"z".repeat(2000));
     let recording = script.recording();
-    let options = Options::default();
+    let options = ExploreOptions::default();
     for model in Model::ALL {
         let mut count = 0;
-        for state in States::new(&recording, model, options.clone()).unwrap() {
+        for state in CrashStates::new(&recording, model, options.clone()).unwrap() {
             let key: StateKey = state.key.to_string().parse().unwrap();
             let again = rebuild(&recording, model, &options, &key).unwrap().unwrap();
             assert_eq!(again.tree.digest(), state.tree.digest(), "{}", state.key);
@@ -90,7 +90,7 @@ fn mapped_files_that_nobody_syncs_are_lost_whole() {
         script = script.map("db-shm", 0, "s").write("db", 0, "y").fsync("db");
     }
     let recording = script.recording();
-    let states = States::new(&recording, Model::Ext4, Options::default()).unwrap();
+    let states = CrashStates::new(&recording, Model::Ext4, ExploreOptions::default()).unwrap();
     let coverage = states.coverage();
     assert_eq!(coverage.volatile_files, [PathBuf::from("db-shm")]);
     let told = coverage.to_string();
@@ -105,11 +105,11 @@ fn files_named_volatile_are_lost_whole() {
     let script = TestScript::with(&[("d-shm", ".")]).write("d-shm", 0, "s").fsync("d-shm");
     let recording = script.recording();
     let volatile = vec!["*-shm".to_owned()];
-    let options = Options { volatile, ..Options::default() };
-    let states = States::new(&recording, Model::Posix, options).unwrap();
+    let options = ExploreOptions { volatile, ..ExploreOptions::default() };
+    let states = CrashStates::new(&recording, Model::Posix, options).unwrap();
     assert_eq!(states.filter(|state| listing(&state.tree) == "d-shm=.").count(), 1);
-    let options = Options { volatile: vec!["[".to_owned()], ..Options::default() };
-    assert!(States::new(&recording, Model::Posix, options).is_err());
+    let options = ExploreOptions { volatile: vec!["[".to_owned()], ..ExploreOptions::default() };
+    assert!(CrashStates::new(&recording, Model::Posix, options).is_err());
 }
 
 #[test]
@@ -120,8 +120,8 @@ fn the_seed_decides_which_pairs() {
     }
     let recording = script.recording();
     let keys = |seed| -> Vec<String> {
-        let options = Options { seed, ..Options::default() };
-        let states = States::new(&recording, Model::Posix, options).unwrap();
+        let options = ExploreOptions { seed, ..ExploreOptions::default() };
+        let states = CrashStates::new(&recording, Model::Posix, options).unwrap();
         assert!(states.coverage().pairs_left_out > 0);
         states.map(|state| state.key.to_string()).collect()
     };
@@ -132,7 +132,7 @@ fn the_seed_decides_which_pairs() {
 #[test]
 fn the_coverage_line_counts() {
     let recording = replacement().recording();
-    let states = States::new(&recording, Model::Ext4, Options::default()).unwrap();
+    let states = CrashStates::new(&recording, Model::Ext4, ExploreOptions::default()).unwrap();
     let coverage = states.coverage().clone();
     assert_eq!(coverage.distinct_states(), states.count() as u64);
     assert_eq!(
@@ -149,7 +149,10 @@ fn the_coverage_line_counts() {
 fn a_coverage_says_one_of_one_and_only_what_was_looked_at() {
     let told = |script: &TestScript, model| {
         let recording = script.recording();
-        States::new(&recording, model, Options::default()).unwrap().coverage().to_string()
+        CrashStates::new(&recording, model, ExploreOptions::default())
+            .unwrap()
+            .coverage()
+            .to_string()
     };
     assert_eq!(
         told(&TestScript::default(), Model::Kill),

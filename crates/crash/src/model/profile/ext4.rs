@@ -36,7 +36,7 @@ struct Inode {
     dirty: BTreeMap<u64, Dirty>,
     /// The last growth by a write, and to what size.
     grown: Option<(MicroOpId, u64)>,
-    /// The zeros after the last cut inside a page: whoever grows the file past them shows them.
+    /// The zeros after the last cut inside a page: they show once the file grows past them.
     cut: Option<MicroOpId>,
     /// Emptied since it was last closed: what is written next is allocated at close.
     emptied: bool,

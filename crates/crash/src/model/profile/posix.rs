@@ -11,7 +11,7 @@ use crate::model::pending_ops::PendingOps;
 use crate::model::tree::file_content::PAGE;
 use crate::operation::{Action, DirEntry, Node, WriteSync};
 
-/// A write over several pages may survive in some of them: so many are told apart.
+/// A write over several pages may survive in some of them: at most this many pieces are told apart.
 const PIECES: usize = 4;
 
 #[derive(Clone, Debug, Default)]

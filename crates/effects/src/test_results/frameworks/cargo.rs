@@ -2,7 +2,7 @@
 //!
 //! A block opens with `running N tests` and closes with a `test result:` that counts N tests, so
 //! what a test prints is not taken for a result, even if it looks like one. Between `failures:`
-//! and the result everything is captured output, which is nobody else's either.
+//! and the result everything is captured output, which is kept from other recognisers too.
 
 use crate::test_results::framework_results::{
     Details, FrameworkResults, Message, TestCounts, add_problem, clipped,

@@ -32,7 +32,7 @@ impl Recogniser for Ctest {
     }
 
     fn finish(mut self: Box<Self>, _exit: Option<i32>) -> Option<FrameworkResults> {
-        self.settle();
+        self.count_summary();
         let (counts, confidence) = match self.summaries {
             0 if self.rows.total() > 0 => (self.rows, Confidence::Medium),
             0 if self.none => (TestCounts::default(), Confidence::Medium),
@@ -58,7 +58,7 @@ impl Ctest {
             self.rows.count(status);
         } else if line.at_margin() {
             if text.starts_with(b"Test project ") {
-                self.settle();
+                self.count_summary();
                 self.project = true;
             } else if text == b"No tests were found!!!" {
                 self.none = true;
@@ -75,7 +75,7 @@ impl Ctest {
         if self.rows.total() > 0 && (self.rows.failed != failed || self.rows.total() < total) {
             return;
         }
-        self.settle();
+        self.count_summary();
         self.summaries += 1;
         self.listing = true;
         let rows = std::mem::take(&mut self.rows);
@@ -108,7 +108,7 @@ impl Ctest {
         }
     }
 
-    fn settle(&mut self) {
+    fn count_summary(&mut self) {
         self.listing = false;
         if let Some(said) = self.said.take() {
             self.counts += said;

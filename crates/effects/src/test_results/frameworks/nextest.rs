@@ -1,6 +1,6 @@
 //! cargo-nextest: rows and a summary on stderr, failed tests' output between them.
 //!
-//! That output contains libtest's own rows and results, which belong to nobody: it is kept from
+//! That output contains libtest's own rows and results, which must not be counted: it is kept from
 //! the other recognisers, and the last word about a test that was retried is the one that counts.
 
 use crate::test_results::framework_results::{

@@ -86,7 +86,7 @@ impl Rspec {
 
     fn within(&mut self, line: &Line<'_>, status: TestStatus) {
         if line.at_margin() && !line.text.is_empty() {
-            // What a test prints goes elsewhere; only messages and the next section stand here.
+            // What a test prints is not in this section; only messages and the next section stand here.
             let next = line.text.starts_with(b"Finished in ")
                 || line.text == b"Failures:"
                 || line.text == b"Failed examples:"

@@ -71,7 +71,7 @@ impl Recogniser for Tap {
     }
 
     fn finish(mut self: Box<Self>, _exit: Option<i32>) -> Option<FrameworkResults> {
-        self.settle();
+        self.count_last_point();
         if let Some(totals) = self.node_totals {
             return Some(FrameworkResults {
                 details: self.details,
@@ -118,12 +118,12 @@ impl Tap {
             }
         } else if let Some(rest) = text.strip_prefix(b"# ") {
             if let Some(title) = rest.strip_prefix(b"Subtest: ") {
-                self.settle();
+                self.count_last_point();
                 self.level(level).title = unescaped(&title[..title.len().min(256)]);
             } else if level == 0
                 && let Some((tally, _)) = self.node.line(rest)
             {
-                self.settle();
+                self.count_last_point();
                 *self.node_totals.get_or_insert_default() += tally;
             }
         } else if level == 0 {
@@ -150,7 +150,7 @@ impl Tap {
     }
 
     fn point(&mut self, level: usize, ok: bool, rest: &[u8]) {
-        self.settle();
+        self.count_last_point();
         let (count, rest) = number(rest).map_or((None, rest), |(count, rest)| (Some(count), rest));
         let rest = rest.trim_ascii_start();
         let rest = rest.strip_prefix(b"- ").unwrap_or(rest);
@@ -221,8 +221,8 @@ impl Tap {
         }
     }
 
-    /// The last point is complete: count it.
-    fn settle(&mut self) {
+    /// The last point is complete.
+    fn count_last_point(&mut self) {
         self.yaml = None;
         let Some(point) = self.last.take() else { return };
         let own_failure = point.status.is_failure() && !point.inner_failed;

@@ -1,0 +1,61 @@
+//! What every command that runs something starts from: the project, its configuration, and where
+//! notices go.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use retake_runner::config::Config;
+use retake_runner::context::RunContext;
+use retake_runner::notice::{Notice, Notify};
+use retake_runner::project::Project;
+use retake_runner::worker::EndedWorker;
+use retake_store::Store;
+
+use crate::{Failure, term, words};
+
+/// Where we are, or the root where that is gone.
+pub(crate) fn here() -> PathBuf {
+    std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"))
+}
+
+/// The project and its configuration, found from where we are.
+pub(crate) fn open(store: Option<&Path>) -> Result<(Project, Config), Failure> {
+    let project = Project::find(&here(), store)?;
+    let config = Config::load(project.root.as_deref())?;
+    Ok((project, config))
+}
+
+/// Says notices on stderr.
+pub(crate) fn notify() -> Notify {
+    Arc::new(|notice: Notice| term::say(&words::notice(&notice)))
+}
+
+pub(crate) fn run_context(project: &Project, config: &Config) -> Arc<RunContext> {
+    RunContext::new(project, config, notify(), collect_remote)
+}
+
+/// Takes in what came of runs on other machines whose submitter is gone.
+pub(crate) fn collect_remote(store: &mut Store, notify: &Notify) {
+    #[cfg(feature = "slurm")]
+    retake_slurm::collect_finished(store, notify);
+    #[cfg(not(feature = "slurm"))]
+    let _ = (store, notify);
+}
+
+/// What can wait until the answer is printed: old runs are erased, and the team's database is
+/// brought up to date.
+pub(crate) fn finish(ended: EndedWorker, config: &Config) {
+    if let Some(store) = ended.retain() {
+        push(store.path(), config);
+    }
+}
+
+/// Sends the record to the configured database, in the background.
+pub(crate) fn push(store: &Path, config: &Config) {
+    #[cfg(feature = "postgres")]
+    if config.push.is_some() {
+        retake_postgres::start_in_background(store);
+    }
+    #[cfg(not(feature = "postgres"))]
+    let _ = (store, config);
+}

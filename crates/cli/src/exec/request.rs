@@ -1,0 +1,237 @@
+//! From what was typed to the request it means, with every problem named.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use retake_engine::quote;
+use retake_runner::checkout::{self, Checkout};
+use retake_runner::config::Config;
+use retake_runner::prepare::absolute;
+use retake_types::exec_flags::ExecFlag;
+use retake_types::request::{
+    Capture, CommandForm, CommandRequest, EffectsRequest, LoopPosition, OutputRequest,
+    RedactionRequest, RunRequest,
+};
+use retake_types::{CorrelationIds, OsText, RefusalReason, ShellMode, parse_duration};
+
+use super::parse::{self, ENV_MODES, Problems, SHELL_MODES};
+use super::{Args, Display};
+use crate::context;
+
+/// What was typed, as far as it can be read without the configuration.
+pub(crate) struct Typed {
+    pub(crate) request: RunRequest,
+    pub(crate) reasons: Vec<RefusalReason>,
+    pub(crate) display: Display,
+    /// Where it runs, if not here.
+    pub(crate) on: Option<String>,
+    /// What the configuration decides.
+    pub(crate) configured: Configured,
+}
+
+/// Parts of a request that were not typed and have a configured value.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Configured {
+    timeout: bool,
+    env_mode: bool,
+    shell: bool,
+}
+
+impl Configured {
+    pub(crate) fn apply(self, request: &mut RunRequest, config: &Config) {
+        if self.timeout {
+            request.set_timeout(Some(config.execution.default_timeout));
+        }
+        if self.env_mode {
+            request.environment.mode = config.execution.environment_mode;
+        }
+        if let (true, CommandForm::Line(mode)) = (self.shell, &mut request.command.form) {
+            *mode = config.execution.use_shell;
+        }
+    }
+}
+
+impl Typed {
+    pub(crate) fn read(args: &Args) -> Self {
+        let mut problems = Problems::default();
+        let here = context::here();
+        let cwd = args.path(ExecFlag::Cwd);
+        if std::env::current_dir().is_err() && !cwd.as_ref().is_some_and(|cwd| cwd.is_absolute()) {
+            problems.0.push(RefusalReason::CurrentDirectoryGone);
+        }
+        let cwd = absolute(&here, cwd.as_deref());
+        let mut configured = Configured::default();
+        let shell = args
+            .text(ExecFlag::Shell)
+            .and_then(|text| parse::choice("--shell", &text, &SHELL_MODES, &mut problems));
+        configured.shell = shell.is_none();
+        let command = command(args, shell, &mut problems);
+        let mut request = RunRequest::new(LoopPosition::exec(), command, cwd.clone());
+        time_and_limits(args, &mut request, &mut configured, &mut problems);
+        surroundings(args, &mut request, &here, &mut configured, &mut problems);
+        request.effects = effects(args, &here, &cwd, &mut problems);
+        request.output = output(args, &mut problems);
+        request.redaction = RedactionRequest {
+            enabled: !args.given(ExecFlag::NoRedact),
+            secrets: args.texts(ExecFlag::Secret),
+        };
+        request.labels = labels(&args.texts(ExecFlag::Label), &mut problems);
+        request.correlation_ids = correlation(args, &cwd);
+        let on = args.text(ExecFlag::On);
+        if on.is_some() && request.effects.watches() {
+            problems.note("--track and --tests look at this machine; leave them out with --on");
+        }
+        let display =
+            Display { json: args.given(ExecFlag::Json), quiet: args.given(ExecFlag::Quiet) };
+        Self { request, reasons: problems.0, display, on, configured }
+    }
+}
+
+fn time_and_limits(
+    args: &Args,
+    request: &mut RunRequest,
+    configured: &mut Configured,
+    problems: &mut Problems,
+) {
+    match args.text(ExecFlag::Timeout) {
+        _ if args.given(ExecFlag::NoTimeout) => {}
+        Some(text) => request.set_timeout(parse::timeout(&text, problems)),
+        None => configured.timeout = true,
+    }
+    let grace = args.text(ExecFlag::Grace);
+    request.set_grace(grace.and_then(|text| problems.keep("--grace", parse_duration(&text))));
+    request.limits = parse::limits(&args.texts(ExecFlag::Limit), problems);
+    request.nice = args.text(ExecFlag::Nice).and_then(|text| {
+        let number = text.parse().ok().filter(|n| (-20..=19).contains(n));
+        problems.keep("--nice", number.ok_or_else(|| format!("{text:?} is not between -20 and 19")))
+    });
+}
+
+fn surroundings(
+    args: &Args,
+    request: &mut RunRequest,
+    here: &Path,
+    configured: &mut Configured,
+    problems: &mut Problems,
+) {
+    match args.text(ExecFlag::EnvMode) {
+        Some(text) => {
+            let mode = parse::choice("--env-mode", &text, &ENV_MODES, problems);
+            request.environment.mode = mode.unwrap_or_default();
+        }
+        None => configured.env_mode = true,
+    }
+    let files: Vec<_> = args.values(ExecFlag::EnvFile).map(Into::into).collect();
+    let pairs: Vec<_> = args.values(ExecFlag::Env).cloned().collect();
+    let set = parse::variables(&files, &pairs, problems);
+    request.environment.set = set.into_iter().map(|(n, v)| (n.into(), v.into())).collect();
+    request.environment.unset = args.values(ExecFlag::Unset).cloned().map(OsText::from).collect();
+    if let Some(from) = args.value(ExecFlag::Stdin) {
+        request.stdin = parse::stdin(from, here);
+    }
+    request.pty = args.given(ExecFlag::Pty);
+    request.detach = args.given(ExecFlag::DetachOk);
+}
+
+fn effects(args: &Args, here: &Path, cwd: &Path, problems: &mut Problems) -> EffectsRequest {
+    let track = args.value(ExecFlag::Track).map(|given| match given.is_empty() {
+        true => cwd.to_owned(),
+        false => here.join(given),
+    });
+    if let Some(dir) = track.as_ref().filter(|dir| !dir.is_dir() && **dir != cwd) {
+        problems.note(format!("--track={}: there is no such directory", dir.display()));
+    }
+    EffectsRequest {
+        track: track.map(OsText::from),
+        exact: args.given(ExecFlag::Exact),
+        tests: args.given(ExecFlag::Tests),
+        metrics: None,
+    }
+}
+
+fn output(args: &Args, problems: &mut Problems) -> OutputRequest {
+    let streams = Capture::ALL.map(|capture| (capture.as_str(), capture));
+    let capture = args
+        .text(ExecFlag::Capture)
+        .and_then(|text| parse::choice("--capture", &text, &streams, problems));
+    let max_bytes = args.text(ExecFlag::MaxOutputKb).and_then(|text| {
+        let kb = text.parse().ok().filter(|kb: &u64| *kb <= 1 << 20);
+        if kb.is_none() {
+            problems.note(format!("--max-output-kb: {text:?} is not a number from 0 to 1048576"));
+        }
+        kb.map(|kb| kb << 10)
+    });
+    OutputRequest { capture: capture.unwrap_or_default(), max_bytes }
+}
+
+/// The command: one string, or a program with its arguments after `--`.
+fn command(args: &Args, shell: Option<ShellMode>, problems: &mut Problems) -> CommandRequest {
+    let words = || args.line.iter().chain(&args.program).map(|word| word.to_string_lossy());
+    let line = || {
+        let words: Vec<_> = words().collect();
+        quote(words.iter().map(AsRef::as_ref))
+    };
+    let nothing = |text: String| CommandRequest::arguments(text, Vec::<OsText>::new());
+    match (&args.line[..], &args.program[..]) {
+        ([], []) => {
+            problems.0.push(RefusalReason::EmptyCommand);
+            nothing(String::new())
+        }
+        ([], program) => {
+            if shell == Some(ShellMode::Always) {
+                problems.note("--shell true: what follows -- never goes through a shell; give the command as one string instead");
+            }
+            CommandRequest::arguments(line(), program.iter().cloned())
+        }
+        ([one], []) => match one.to_str() {
+            Some(text) => CommandRequest::line(text, shell.unwrap_or_default()),
+            None => {
+                problems
+                    .note("the command is not UTF-8; give the program and its arguments after --");
+                nothing(one.to_string_lossy().into_owned())
+            }
+        },
+        (_, []) => {
+            problems.note(format!(
+                "a command of several words is given after --: retake exec -- {}",
+                line()
+            ));
+            nothing(line())
+        }
+        _ => {
+            problems.note("there is a command before and after --; give one of them");
+            nothing(line())
+        }
+    }
+}
+
+fn labels(given: &[String], problems: &mut Problems) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::new();
+    for label in given {
+        match label.split_once('=') {
+            Some((key, value)) if !key.is_empty() => {
+                labels.insert(key.to_owned(), value.to_owned());
+            }
+            _ => problems.note(format!("--label {label}: write KEY=VALUE")),
+        }
+    }
+    labels
+}
+
+fn correlation(args: &Args, cwd: &Path) -> CorrelationIds {
+    let known = |flag| args.text(flag).filter(|id| !id.is_empty());
+    let (worktree, sha) = (known(ExecFlag::WorktreeId), known(ExecFlag::RepoSha));
+    let found = match (&worktree, &sha) {
+        (Some(_), Some(_)) => Checkout::default(),
+        _ => checkout::checkout(cwd),
+    };
+    CorrelationIds {
+        run_id: known(ExecFlag::RunId),
+        session_id: known(ExecFlag::SessionId),
+        task_id: known(ExecFlag::TaskId),
+        step_id: known(ExecFlag::StepId),
+        tool_call_id: known(ExecFlag::ToolCallId),
+        worktree_id: worktree.or(found.worktree),
+        repo_sha: sha.or(found.sha),
+    }
+}

@@ -1,0 +1,220 @@
+//! `retake tests`: how tests went over the recorded runs.
+
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use retake_store::{TestHistory, TestResult};
+use retake_types::{RunId, TestStatus};
+use serde::Serialize;
+
+use super::{Exit, Failure};
+use crate::record::Record;
+use crate::term::{Cell, Column, Palette, Shade, Table};
+use crate::{record, term};
+
+/// How many results the table draws for a test, the newest.
+const DRAWN: usize = 20;
+
+/// Show how tests went over the recorded runs: first failure, flips, durations
+///
+/// Tests are known from runs with `--tests`. A pattern that names one test shows each of its
+/// results. In HISTORY, oldest first: + passed, x failed, E error, - skipped.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only tests whose name matches this pattern (*, ?, [a-z])
+    #[arg(value_name = "GLOB")]
+    pattern: Option<String>,
+    /// Only tests that fail now
+    #[arg(long)]
+    failing: bool,
+    /// Only tests that went from passing to failing and back
+    #[arg(long)]
+    flaky: bool,
+    /// How many tests at most
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 200)]
+    limit: usize,
+    /// Print an array of tests as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'a> {
+    name: &'a str,
+    status: TestStatus,
+    runs: usize,
+    failed: usize,
+    flips: u64,
+    flaky: bool,
+    first_failure: Option<Place>,
+    failing_since: Option<Place>,
+    p50_ms: Option<u64>,
+    results: Vec<ResultDocument>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Place {
+    run_id: RunId,
+    at: Timestamp,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ResultDocument {
+    run_id: RunId,
+    at: Timestamp,
+    status: TestStatus,
+    duration_ms: Option<u64>,
+}
+
+pub(super) fn tests(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    let record = Record::find(store)?;
+    let store = record.read_if_any()?;
+    let mut tests = match &store {
+        Some(store) => store.tests(args.pattern.as_deref())?,
+        None => Vec::new(),
+    };
+    tests.retain(|test| !args.failing || test.failing_since().is_some());
+    tests.retain(|test| !args.flaky || flaky(test));
+    let shown = &tests[..tests.len().min(args.limit)];
+    if args.json {
+        term::document(&shown.iter().map(document).collect::<Vec<_>>())?;
+    } else if shown.is_empty() {
+        term::say(match args.pattern {
+            Some(_) => "no recorded test matches",
+            None => "no test was recorded yet; `retake exec --tests -- …` reads test results",
+        });
+    } else {
+        let table = match shown {
+            [test] => one(test),
+            several => all(several),
+        };
+        term::page(&table.render(term::width(), Palette::of_stdout()))?;
+        if shown.len() < tests.len() {
+            let rest = (tests.len() - shown.len()) as u64;
+            term::say(&format!("{} not shown; --limit shows more", term::count(rest, "test")));
+        }
+    }
+    if let Some(store) = store {
+        record::tend(store);
+    }
+    Ok(Exit::OK)
+}
+
+/// Passing, failing and passing again, or the other way round.
+fn flaky(test: &TestHistory) -> bool {
+    test.flips() > 1
+}
+
+fn failures(test: &TestHistory) -> usize {
+    test.results.iter().filter(|result| result.status.passed() == Some(false)).count()
+}
+
+fn p50(test: &TestHistory) -> Option<u64> {
+    let mut durations: Vec<u64> = test.results.iter().filter_map(|r| r.duration_ms).collect();
+    durations.sort_unstable();
+    durations.get(durations.len() / 2).copied()
+}
+
+fn document(test: &TestHistory) -> Document<'_> {
+    let place = |result: &TestResult| Place { run_id: result.run, at: result.at };
+    Document {
+        name: &test.name,
+        status: test.results.last().map_or(TestStatus::Skipped, |result| result.status),
+        runs: test.results.len(),
+        failed: failures(test),
+        flips: test.flips(),
+        flaky: flaky(test),
+        first_failure: test.first_failure().map(place),
+        failing_since: test.failing_since().map(place),
+        p50_ms: p50(test),
+        results: test
+            .results
+            .iter()
+            .map(|result| ResultDocument {
+                run_id: result.run,
+                at: result.at,
+                status: result.status,
+                duration_ms: result.duration_ms,
+            })
+            .collect(),
+    }
+}
+
+fn word(status: TestStatus) -> Cell {
+    match status {
+        TestStatus::Passed => Cell::shaded("passed", Shade::Good),
+        TestStatus::Failed => Cell::shaded("failed", Shade::Bad),
+        TestStatus::Error => Cell::shaded("error", Shade::Bad),
+        TestStatus::Skipped => "skipped".into(),
+    }
+}
+
+fn took(ms: Option<u64>) -> Cell {
+    ms.map_or("-".to_owned(), |ms| term::duration(Duration::from_millis(ms))).into()
+}
+
+fn all(tests: &[TestHistory]) -> Table {
+    let mut table = Table::new([
+        Column::new("LAST"),
+        Column::new("RUNS").right().spare(4),
+        Column::new("FAILED").right().spare(3),
+        Column::new("FLIPS").right(),
+        Column::new("P50").right().spare(2),
+        Column::new("FAILING SINCE").spare(5),
+        Column::new("HISTORY").spare(1),
+        Column::new("TEST"),
+    ]);
+    let now = Timestamp::now();
+    for test in tests {
+        let since = test.failing_since().map_or("-".to_owned(), |result| {
+            format!("{} {}", result.run.short(), term::ago(result.at, now))
+        });
+        let drawn = &test.results[test.results.len().saturating_sub(DRAWN)..];
+        let history: String = drawn
+            .iter()
+            .map(|result| match result.status {
+                TestStatus::Passed => '+',
+                TestStatus::Failed => 'x',
+                TestStatus::Error => 'E',
+                TestStatus::Skipped => '-',
+            })
+            .collect();
+        table.row([
+            test.results.last().map_or("-".into(), |result| word(result.status)),
+            test.results.len().to_string().into(),
+            failures(test).to_string().into(),
+            test.flips().to_string().into(),
+            took(p50(test)),
+            since.into(),
+            history.into(),
+            test.name.clone().into(),
+        ]);
+    }
+    table
+}
+
+/// Every result of one test, newest first like every list.
+fn one(test: &TestHistory) -> Table {
+    let mut table = Table::new([
+        Column::new("RUN"),
+        Column::new("WHEN"),
+        Column::new("RESULT"),
+        Column::new("TOOK").right(),
+        Column::new("TEST"),
+    ]);
+    let now = Timestamp::now();
+    for result in test.results.iter().rev() {
+        table.row([
+            result.run.short().into(),
+            term::ago(result.at, now).into(),
+            word(result.status),
+            took(result.duration_ms),
+            test.name.clone().into(),
+        ]);
+    }
+    table
+}

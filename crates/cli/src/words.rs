@@ -1,0 +1,169 @@
+//! The sentences of the command line for what the crates below report as values: notices, reasons
+//! of a refusal, and what to do about an error.
+
+use std::path::Path;
+
+use retake_runner::notice::Notice;
+use retake_runner::run::FinishedRun;
+use retake_types::{
+    ErrorCode, ErrorDetail, LeftFate, LeftProcess, Outcome, RefusalReason, Run, RunError, text,
+};
+
+use crate::term;
+
+/// Something to know besides the result.
+pub(crate) fn notice(notice: &Notice) -> String {
+    match notice {
+        Notice::NotRecorded(error) => format!("this run is not recorded: {error}"),
+        Notice::OutcomeNotRecorded(error) => {
+            format!("the outcome of this run is not recorded: {error}")
+        }
+        Notice::OutputLost { bytes, error } => {
+            format!("{bytes} bytes of output are not in the record: {error}")
+        }
+        Notice::RunnerDied(run) => format!(
+            "run {} was interrupted, its runner died: {}",
+            run.intent.id(),
+            run.intent.command()
+        ),
+        Notice::LoopRunnerDied { kind, id } => {
+            let what = match kind {
+                retake_types::Kind::Crash => "crash test",
+                kind => kind.as_str(),
+            };
+            format!("{what} {} was interrupted, its runner died", id.short())
+        }
+        Notice::DeadRunsNotMarked(error) => {
+            format!("runs whose runner died could not be marked: {error}")
+        }
+        Notice::Leftover { pid, run, command, killed } => {
+            let did = if *killed { "was ended" } else { "could not be ended" };
+            format!("{command} ({pid}), left over from run {}, {did}", run.short())
+        }
+        Notice::Erased { runs, days } => format!(
+            "{} older than {} erased (execution.audit.retention_days)",
+            text::count(*runs, "run"),
+            text::count((*days).into(), "day"),
+        ),
+        Notice::NotErased(error) => format!("old runs could not be erased: {error}"),
+        Notice::ReportUnreadable { path, error } => {
+            format!("the test report {} is left out: {error}", path.display())
+        }
+        Notice::ReportPattern(error) => format!("tests.reports: {error}"),
+        Notice::ChangesUnknown(error) => format!("changed files are not known: {error}"),
+        Notice::TrackingImpaired(error) | Notice::RemoteNotCollected(error) => error.clone(),
+    }
+}
+
+/// A reason of a refusal, with the options of the command line that are about it.
+pub(crate) fn refusal(reason: &RefusalReason) -> String {
+    match reason {
+        RefusalReason::ZeroTimeout => format!("{reason}, or --no-timeout for none"),
+        RefusalReason::DirectoryMissing(path) => format!(
+            "working directory {}: there is no such directory; create it or correct --cwd",
+            path.display()
+        ),
+        RefusalReason::CurrentDirectoryGone => {
+            "working directory .: the current directory no longer exists; cd to one that does, or name one with --cwd".to_owned()
+        }
+        RefusalReason::ShellNeeded(_) => format!(
+            "{reason}; allow one with --shell true, or give the program and its arguments after --"
+        ),
+        RefusalReason::UnknownSecret { name } => {
+            format!("--secret {name}: there is no such variable")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// What to do about the error of a run.
+fn hint(error: &RunError) -> Option<String> {
+    let text = match (error.code, error.detail) {
+        (ErrorCode::LimitExceeded, Some(ErrorDetail::Limit(limit))) => {
+            return Some(format!("raise it with --limit {limit}=…, or make the command use less"));
+        }
+        (ErrorCode::Cancelled, Some(ErrorDetail::ReaderGone | ErrorDetail::OutputNotWritable)) => {
+            "use --quiet to run without passing output on"
+        }
+        (ErrorCode::Timeout, _) => {
+            "give it longer with --timeout, or look at the output for what it was waiting for"
+        }
+        (ErrorCode::OutputTooLarge, _) => {
+            "raise --max-output-kb, or read all of it with `retake runs logs`"
+        }
+        (ErrorCode::Failed, Some(ErrorDetail::KeeperKilled)) => "run it again",
+        (ErrorCode::InvalidRequest, _) => "nothing was started; correct what is named above",
+        (ErrorCode::WorkingDirectory, _) => "nothing was started; --cwd names another directory",
+        (ErrorCode::NotFound, Some(ErrorDetail::MissingInterpreter)) => {
+            "install the interpreter, or correct the first line of the script"
+        }
+        (ErrorCode::NotFound, Some(_)) => "give a program this system can run",
+        (ErrorCode::NotFound, None) => {
+            "check the spelling and PATH, give its full path, or use --shell true for a shell builtin"
+        }
+        (ErrorCode::NoResources, _) => "see the limits of this session with ulimit -a",
+        _ => return None,
+    };
+    Some(text.to_owned())
+}
+
+/// The run with a hint beside its error, for people and `--json`.
+pub(crate) fn with_hint(mut run: Run) -> Run {
+    if let Some(error) = run.ending.as_mut().and_then(|ending| ending.error.as_mut())
+        && error.hint.is_none()
+    {
+        error.hint = hint(error);
+    }
+    run
+}
+
+fn left_process(process: &LeftProcess) -> String {
+    let did = match process.fate {
+        LeftFate::Ended => "was still running after the command had ended, and was ended",
+        LeftFate::Kept => "is still running, as allowed",
+        LeftFate::Survived => "is still running and could not be ended",
+    };
+    format!("{} ({}) {did}", process.command, process.pid)
+}
+
+/// Says what a person at the terminal should know about how a run ended.
+pub(crate) fn say_outcome(finished: &FinishedRun) {
+    let Some(ending) = &finished.run.ending else { return };
+    for process in &ending.left_processes {
+        term::say(&left_process(process));
+    }
+    if ending.leaked && ending.left_processes.is_empty() {
+        term::say(
+            "the output was still held open by a process outside this run; the rest of it is not captured",
+        );
+    }
+    if finished.unread_bytes > 0 && finished.outcome == Outcome::TimedOut {
+        let kept = if finished.run.recorded { "; the record has them" } else { "" };
+        term::say(&format!(
+            "{} bytes of output were not taken by their reader in time{kept}",
+            finished.unread_bytes
+        ));
+    }
+    // A plain failure has said what it had to say itself, and where nobody reads nobody is told.
+    let spoke = matches!(finished.outcome, Outcome::Exited(_)) || finished.reader_gone;
+    if let Some(error) = ending.error.as_ref().filter(|_| !spoke) {
+        if error.problems.len() > 1 {
+            error.problems.iter().for_each(|problem| term::say(problem));
+        } else {
+            term::say(&error.message);
+        }
+        if let Some(hint) = &error.hint {
+            term::say(&format!("hint: {hint}"));
+        }
+    }
+}
+
+/// Why no process could be started at all.
+pub(crate) fn no_process(error: &std::io::Error) -> String {
+    format!("no process could be made: {}", text::plain(error))
+}
+
+/// A path for people.
+pub(crate) fn shown_path(path: &Path) -> String {
+    text::visible(&path.to_string_lossy()).into_owned()
+}

@@ -1,0 +1,363 @@
+//! A test under the model `kill`: the workload ends at each crash point, and what it left is checked.
+//!
+//! Runs the steps of the plan as children. Where the workload could be recorded, a crash is taken
+//! from the recording instead of a child that kills itself.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use retake_crash::model::Model;
+
+use super::child_process::{ChildCommand, RunningChildren};
+use super::directory_digest::DirectoryHasher;
+use super::events::{CrashPoint, Events, Summary};
+use super::plan::{Executed, FailedPhase, Finish, Goal, Line, Plan, Step};
+use super::plan_driver::{self, ChildRunner, Outcome};
+use super::point_trace::PointTrace;
+use super::recorded_workload::RecordedWorkload;
+use super::report::{FailureReport, say};
+use super::run_directories::RunDirectories;
+use super::session::{Session, record_workload, report_error};
+use super::verdict::{self, Check, Execution};
+use crate::channel::Message;
+use crate::variables;
+
+/// Tries the crash points. The error is the message to fail the test with.
+pub(super) fn run(
+    session: &Session<'_>,
+    dirs: RunDirectories,
+    events: Events,
+) -> Result<(), String> {
+    let mut supervisor =
+        Supervisor { session, dirs, events, summary: Summary::default(), failures: Vec::new() };
+    let finish = supervisor.explore();
+    supervisor.close(&finish)
+}
+
+struct Supervisor<'a> {
+    session: &'a Session<'a>,
+    dirs: RunDirectories,
+    events: Events,
+    summary: Summary,
+    failures: Vec<String>,
+}
+
+impl Supervisor<'_> {
+    fn explore(&mut self) -> Finish {
+        let (variables, options) = (self.session.variables, self.session.options);
+        let mut plan = Plan::new(Goal {
+            only: variables.only,
+            max_crashes: options.max_crashes,
+            keep_going: variables.keep_going.unwrap_or(options.keep_going),
+            jobs: options.jobs,
+        });
+        let mut runner = StepRunner {
+            session: self.session,
+            dirs: &self.dirs,
+            running: RunningChildren::new(),
+            hasher: DirectoryHasher::default(),
+            recorded: None,
+            promises: Mutex::new(HashMap::new()),
+        };
+        runner.recorded = runner.record();
+        let mut lines = Vec::new();
+        let told = &mut |line: Line, duration: Duration| {
+            // A directory is removed, or a failure reported, before the next line.
+            lines.extend(tell(
+                self.session,
+                &self.dirs,
+                &self.events,
+                &mut self.summary,
+                &line,
+                duration,
+            ));
+        };
+        let children = ChildRunner {
+            run: &|step| runner.run(step),
+            end_beyond: &|bound| runner.running.end_beyond(bound),
+        };
+        let finish = plan_driver::drive(&mut plan, options.jobs, &children, told);
+        if runner.recorded.is_some() {
+            let log = self.dirs.recording_log();
+            report_error(std::fs::remove_file(&log), &log.display().to_string());
+        }
+        self.failures = lines;
+        for target in plan.untold() {
+            let directory = self.dirs.run_dir(target);
+            report_error(self.dirs.remove(target), &directory.display().to_string());
+        }
+        finish
+    }
+
+    /// Says how it ended. What ran ahead and was not needed has removed itself.
+    fn close(self, finish: &Finish) -> Result<(), String> {
+        let Self { session, dirs, events, summary, failures } = self;
+        let passed = summary.ok + summary.pruned;
+        report_error(
+            events.summary(&session.invocation.test, session.index, &summary),
+            "FIRST_EVENTS",
+        );
+        dirs.remove_if_empty();
+        match finish {
+            Finish::Exhausted => say(&format!("all {passed} crash points passed")),
+            Finish::Limited if session.variables.only.is_some() => {}
+            Finish::Limited => {
+                say(&format!("the first {passed} crash points passed; there may be more"));
+            }
+            Finish::PastTheEnd { points } => say(&format!(
+                "the workload has {points} crash points; there is no crash point {}",
+                session.variables.only.unwrap_or_default()
+            )),
+            Finish::Failed => return Err(failures.join("\n")),
+        }
+        Ok(())
+    }
+}
+
+/// Tells one result. The message of a failure comes back for the end.
+fn tell(
+    session: &Session<'_>,
+    dirs: &RunDirectories,
+    events: &Events,
+    summary: &mut Summary,
+    line: &Line,
+    duration: Duration,
+) -> Option<String> {
+    let target = plan_driver::target(line);
+    let directory = dirs.run_dir(target);
+    let (status, label, reason) = match line {
+        Line::Passed { label, .. } => {
+            say(&format!("crash point {target}: OK"));
+            summary.ok += 1;
+            ("ok", Some(label.as_str()), None)
+        }
+        Line::Same { label, earlier, .. } => {
+            say(&format!("crash point {target}: OK (same state as {earlier})"));
+            summary.pruned += 1;
+            ("pruned", Some(label.as_str()), None)
+        }
+        Line::Failed(failure) => {
+            summary.failed += 1;
+            ("failed", failure.label.as_deref(), Some(failure.reason.as_str()))
+        }
+    };
+    let event = CrashPoint {
+        test: &session.invocation.test,
+        index: session.index,
+        target,
+        label,
+        status,
+        work_dir: &directory,
+        duration,
+        reason,
+    };
+    report_error(events.crash_point(&event), "FIRST_EVENTS");
+    let Line::Failed(failure) = line else {
+        report_error(dirs.passed(target), &directory.display().to_string());
+        return None;
+    };
+    let told = FailureReport {
+        failure,
+        directory: &directory,
+        log: &dirs.log(target, failure.phase),
+        seed: session.seed,
+        repro: session.invocation.reproduce(target, session.seed, session.index),
+    };
+    told.print();
+    report_error(told.record(&dirs.record(target)), &dirs.record(target).display().to_string());
+    Some(told.message())
+}
+
+/// Makes the children. Called on several threads.
+struct StepRunner<'a> {
+    session: &'a Session<'a>,
+    dirs: &'a RunDirectories,
+    running: RunningChildren,
+    hasher: DirectoryHasher,
+    /// Where the workload could be recorded.
+    recorded: Option<RecordedWorkload>,
+    /// By target, where it was not: what was promised before the crash.
+    promises: Mutex<HashMap<usize, Vec<Vec<u8>>>>,
+}
+
+impl StepRunner<'_> {
+    fn run(&self, step: &Step) -> Outcome {
+        match step {
+            Step::Execute { target } => Outcome::Executed(self.execute(*target)),
+            Step::Verify { target, label } => Outcome::Checked(self.verify(*target, label)),
+        }
+    }
+
+    /// Records the workload, unless it was said not to, or only one crash is wanted: that one is a
+    /// real one.
+    fn record(&self) -> Option<RecordedWorkload> {
+        if self.session.variables.only.is_some() || self.session.options.model != Model::Kill {
+            return None;
+        }
+        match record_workload(self.session, self.dirs) {
+            Ok(recorded) => recorded,
+            Err(error) => {
+                say(&format!(
+                    "not recorded ({error}): each crash point runs the workload again, which is \
+                     slower, and weaker where its runs differ"
+                ));
+                None
+            }
+        }
+    }
+
+    fn execute(&self, target: usize) -> Executed {
+        if let Some(executed) =
+            self.recorded.as_ref().and_then(|recorded| recorded.executed(target))
+        {
+            return self.as_if_crashed(target, executed);
+        }
+        let fail = |reason: String| Executed {
+            result: Execution::Failed { reason },
+            trace: PointTrace::default(),
+            state: None,
+        };
+        let directory = match self.dirs.create_run_dir(target) {
+            Ok(directory) => directory,
+            Err(error) => {
+                let path = self.dirs.run_dir(target);
+                return fail(format!("cannot make the directory {}: {error}", path.display()));
+            }
+        };
+        let command = self.child_command(target, FailedPhase::Execution, &directory, Vec::new());
+        let outcome = match self.running.run(&command) {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_unwanted)) => {
+                report_error(self.dirs.remove(target), &directory.display().to_string());
+                return fail("ended, because nobody waits for it".into());
+            }
+            Err(error) => return fail(format!("cannot run a child: {error}")),
+        };
+        let mut result = verdict::execution(&outcome, target);
+        let mut state = None;
+        match &result {
+            Execution::Crashed { .. } if !directory.is_dir() => {
+                let reason = "the workload deleted or replaced its own directory".into();
+                result = Execution::Failed { reason };
+            }
+            // Not readable means not comparable, so it is checked whatever it is like.
+            Execution::Crashed { .. } => state = self.hasher.digest(&directory).ok(),
+            Execution::Ended { .. } => {
+                report_error(self.dirs.remove(target), &directory.display().to_string());
+            }
+            Execution::Failed { .. } => {}
+        }
+        let promises = outcome.messages.iter().filter_map(|message| match message {
+            Message::Promise { said } => Some(said.clone()),
+            _ => None,
+        });
+        self.promised().insert(target, promises.collect());
+        Executed { result, trace: PointTrace::of(&outcome.messages), state }
+    }
+
+    /// A failed workload leaves its directory and its output, as if it had been run for this
+    /// target alone.
+    fn as_if_crashed(&self, target: usize, executed: Executed) -> Executed {
+        let keep = matches!(executed.result, Execution::Failed { .. });
+        if let Some(recorded) = self.recorded.as_ref().filter(|_| keep) {
+            let directory = self.dirs.run_dir(target);
+            let kept = recorded.state_dir(target).and_then(|state_dir| {
+                state_dir.keep(&directory)?;
+                state_dir.remove()
+            });
+            report_error(kept, &directory.display().to_string());
+            report_error(self.keep_recording_log(target), &directory.display().to_string());
+        }
+        executed
+    }
+
+    /// What the workload said, beside the directory that is kept.
+    fn keep_recording_log(&self, target: usize) -> io::Result<()> {
+        let log = self.dirs.log(target, FailedPhase::Execution);
+        std::fs::copy(self.dirs.recording_log(), log).map(|_| ())
+    }
+
+    fn promised(&self) -> MutexGuard<'_, HashMap<usize, Vec<Vec<u8>>>> {
+        self.promises.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Checks what the recording says a crash at this point leaves.
+    fn verify_recorded(
+        &self,
+        recorded: &RecordedWorkload,
+        target: usize,
+        label: &str,
+    ) -> io::Result<Check> {
+        let state_dir = recorded.state_dir(target)?;
+        let set = vec![
+            (variables::CRASH_POINT_ID, target.to_string().into()),
+            (variables::CRASH_LABEL, label.into()),
+            (variables::ACKS, state_dir.acks.clone().into()),
+        ];
+        let mut command = self.child_command(target, FailedPhase::Verify, &state_dir.seen, set);
+        command.namespace = state_dir.namespace.clone();
+        let check = match self.running.run(&command)? {
+            Ok(outcome) => match verdict::check(&outcome) {
+                Check::Passed { .. } if !state_dir.directory.is_dir() => {
+                    Check::Failed { reason: "verify deleted or replaced its directory".into() }
+                }
+                check => check,
+            },
+            Err(_unwanted) => Check::Failed { reason: "ended, because nobody waits for it".into() },
+        };
+        let failed = matches!(check, Check::Failed { .. });
+        if state_dir.directory.is_dir() && (failed || self.session.variables.keep_artifacts) {
+            state_dir.keep(&self.dirs.run_dir(target))?;
+            self.keep_recording_log(target)?;
+        }
+        state_dir.remove()?;
+        Ok(check)
+    }
+
+    fn verify(&self, target: usize, label: &str) -> Check {
+        if let Some(recorded) = &self.recorded {
+            return self.verify_recorded(recorded, target, label).unwrap_or_else(|error| {
+                Check::Failed { reason: format!("cannot run a child: {error}") }
+            });
+        }
+        let directory = self.dirs.run_dir(target);
+        let acks = self.dirs.acks(target);
+        let promises = self.promised().remove(&target).unwrap_or_default();
+        if let Err(error) = std::fs::write(&acks, retake_crash::verify::ack_lines(&promises)) {
+            return Check::Failed { reason: format!("{}: {error}", acks.display()) };
+        }
+        let set = vec![
+            (variables::CRASH_POINT_ID, target.to_string().into()),
+            (variables::CRASH_LABEL, label.into()),
+            (variables::ACKS, acks.into()),
+        ];
+        let command = self.child_command(target, FailedPhase::Verify, &directory, set);
+        match self.running.run(&command) {
+            Ok(Ok(outcome)) => match verdict::check(&outcome) {
+                Check::Passed { .. } if !directory.is_dir() => {
+                    Check::Failed { reason: "verify deleted or replaced its directory".into() }
+                }
+                check => check,
+            },
+            Ok(Err(_unwanted)) => {
+                report_error(self.dirs.remove(target), &directory.display().to_string());
+                Check::Failed { reason: "ended, because nobody waits for it".into() }
+            }
+            Err(error) => Check::Failed { reason: format!("cannot run a child: {error}") },
+        }
+    }
+
+    fn child_command(
+        &self,
+        target: usize,
+        phase: FailedPhase,
+        directory: &Path,
+        set: Vec<(&'static str, OsString)>,
+    ) -> ChildCommand<'_> {
+        self.session.child_command(self.dirs, target, phase, directory, set)
+    }
+}

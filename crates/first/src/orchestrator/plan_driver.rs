@@ -1,0 +1,103 @@
+//! Turns a plan's steps into children, several at a time, and tells results in the plan's order.
+//!
+//! What a child is does not matter here: the orchestrator gives real ones, the tests scripted ones.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::plan::{Executed, Finish, Line, Plan, Step};
+use super::verdict::Check;
+
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Executed(Executed),
+    Checked(Check),
+}
+
+/// What the loop asks for.
+pub(crate) struct ChildRunner<'a> {
+    /// Runs one child to its end. Called on several threads at once.
+    pub(crate) run: &'a (dyn Fn(&Step) -> Outcome + Sync),
+    /// Ends the children of all targets beyond this one, now and in future.
+    pub(crate) end_beyond: &'a dyn Fn(usize),
+}
+
+/// Runs the plan to its finish. `told` is called on this thread alone: a test's output belongs to
+/// the thread it runs on.
+pub(crate) fn drive(
+    plan: &mut Plan,
+    jobs: usize,
+    children: &ChildRunner<'_>,
+    told: &mut dyn FnMut(Line, Duration),
+) -> Finish {
+    let (to_do, work) = mpsc::channel::<Step>();
+    let (done, results) = mpsc::channel();
+    let work = Mutex::new(work);
+    let run = children.run;
+    thread::scope(|scope| {
+        for _ in 0..jobs {
+            let (work, done) = (&work, done.clone());
+            scope.spawn(move || {
+                loop {
+                    let step = work.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok(step) = step else { return };
+                    let start = Instant::now();
+                    let outcome = catch_unwind(AssertUnwindSafe(|| run(&step)));
+                    if done.send((step.target(), outcome, start.elapsed())).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        let mut busy = 0;
+        let mut took: HashMap<usize, Duration> = HashMap::new();
+        loop {
+            while busy < jobs
+                && let Some(step) = plan.next()
+            {
+                if to_do.send(step).is_err() {
+                    break;
+                }
+                busy += 1;
+            }
+            while let Some(line) = plan.line() {
+                let target = target(&line);
+                told(line, took.remove(&target).unwrap_or_default());
+            }
+            if let Some(finish) = plan.finish() {
+                // Nothing that is still running can matter; the scope waits for its end.
+                (children.end_beyond)(0);
+                drop(to_do);
+                return finish.clone();
+            }
+            (children.end_beyond)(plan.bound());
+            let Ok((target, outcome, duration)) = results.recv() else {
+                unreachable!("the workers end after the work, which is still held here")
+            };
+            busy -= 1;
+            *took.entry(target).or_default() += duration;
+            match outcome {
+                Ok(Outcome::Executed(executed)) => plan.executed(target, executed),
+                Ok(Outcome::Checked(check)) => plan.checked(target, check),
+                Err(panic) => {
+                    (children.end_beyond)(0);
+                    drop(to_do);
+                    resume_unwind(panic);
+                }
+            }
+        }
+    })
+}
+
+pub(crate) fn target(line: &Line) -> usize {
+    match line {
+        Line::Passed { target, .. } | Line::Same { target, .. } => *target,
+        Line::Failed(failure) => failure.target,
+    }
+}
+
+#[cfg(test)]
+mod tests;

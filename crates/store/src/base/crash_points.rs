@@ -1,0 +1,18 @@
+//! Named instants between the effects of writing, so that a test can crash at each of them.
+
+use std::sync::OnceLock;
+
+static WATCHER: OnceLock<fn(&'static str)> = OnceLock::new();
+
+/// Calls this at every crash point from now on. For tests; without it a crash point costs one load.
+#[doc(hidden)]
+pub fn watch_crash_points(watcher: fn(&'static str)) {
+    // The first one stays: a test has one.
+    _ = WATCHER.set(watcher);
+}
+
+pub(crate) fn crash_point(name: &'static str) {
+    if let Some(watcher) = WATCHER.get() {
+        watcher(name);
+    }
+}

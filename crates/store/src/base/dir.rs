@@ -1,0 +1,282 @@
+//! The store directory: where each file is, and whether this file system may hold a record at all.
+//!
+//! Nothing here opens the database.
+
+use std::ffi::CString;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use retake_types::{RunId, Stream};
+
+use crate::{Error, Result};
+
+/// The paths of one store.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreDir {
+    root: PathBuf,
+    database: PathBuf,
+}
+
+impl StoreDir {
+    pub(crate) fn new(root: &Path) -> Self {
+        Self { root: root.to_owned(), database: root.join("retake.db") }
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn database(&self) -> &Path {
+        &self.database
+    }
+
+    pub(crate) fn wal(&self) -> PathBuf {
+        self.root.join("retake.db-wal")
+    }
+
+    pub(crate) fn write_lock(&self) -> PathBuf {
+        self.root.join("write.lock")
+    }
+
+    pub(crate) fn live_dir(&self) -> PathBuf {
+        self.root.join("live")
+    }
+
+    pub(crate) fn live(&self, id: RunId) -> PathBuf {
+        self.root.join(format!("live/{id}"))
+    }
+
+    /// One mark for each run on another machine.
+    pub(crate) fn remote_runs_dir(&self) -> PathBuf {
+        self.root.join("away")
+    }
+
+    pub(crate) fn remote_run(&self, id: RunId) -> PathBuf {
+        self.root.join(format!("away/{id}"))
+    }
+
+    /// Whether a run was sent to another machine and has no outcome yet.
+    pub(crate) fn is_remote_run(&self, id: RunId) -> bool {
+        self.remote_run(id).exists()
+    }
+
+    pub(crate) fn spool_dir(&self) -> PathBuf {
+        self.root.join("spool")
+    }
+
+    pub(crate) fn spool(&self, id: RunId, stream: Stream) -> PathBuf {
+        self.root.join(format!("spool/{id}.{}", stream.as_str()))
+    }
+
+    pub(crate) fn chunks(&self, id: RunId) -> PathBuf {
+        self.root.join(format!("spool/{id}.chunks"))
+    }
+
+    pub(crate) fn output_dir(&self) -> PathBuf {
+        self.root.join("output")
+    }
+
+    pub(crate) fn output(&self, hash: &blake3::Hash) -> PathBuf {
+        let hex = hash.to_hex();
+        self.root.join(format!("output/{}/{}.zst", &hex[..2], &hex[2..]))
+    }
+
+    /// Makes the directory if it is missing and refuses a file system that must not hold a record.
+    pub(crate) fn prepare(&self) -> Result<()> {
+        let missing: Vec<&Path> = self.root.ancestors().take_while(|path| !path.exists()).collect();
+        match DirBuilder::new().recursive(true).mode(0o700).create(&self.root) {
+            Ok(()) => {}
+            Err(source) if source.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(Error::Io {
+                    action: "use as a directory",
+                    path: self.root.clone(),
+                    source,
+                });
+            }
+            Err(source) => return Err(not_writable(&self.root, source)),
+        }
+        for made in missing {
+            sync_name(made)?;
+        }
+        self.check_filesystem()
+    }
+
+    /// Refuses network file systems and a store of another user.
+    pub(crate) fn check_filesystem(&self) -> Result<()> {
+        if let Some(kind) = network_filesystem(&self.root)? {
+            return Err(Error::NetworkFilesystem { path: self.root.clone(), kind });
+        }
+        Ok(())
+    }
+
+    /// The database must be ours, or root's: what someone else wrote there would be believed, and
+    /// what root writes into another user's store that user could not use any more.
+    pub(crate) fn check_owner(&self) -> Result<()> {
+        // SAFETY: geteuid only reads the process's credentials and cannot fail.
+        let user = unsafe { libc::geteuid() };
+        let metadata = match fs::metadata(&self.database) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(Error::io("look at", &self.database, error)),
+        };
+        if metadata.uid() != user && metadata.uid() != 0 {
+            return Err(Error::ForeignOwner {
+                path: self.database.clone(),
+                owner: metadata.uid(),
+                user,
+            });
+        }
+        Ok(())
+    }
+
+    /// Makes one of the subdirectories; a directory that already exists is fine.
+    pub(crate) fn make(&self, path: &Path) -> Result<()> {
+        match DirBuilder::new().mode(0o700).create(path) {
+            Ok(()) => sync_name(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(Error::io("make the directory", path, error)),
+        }
+    }
+
+    /// Opens a file for appending, making its directory only when that turns out to be missing.
+    pub(crate) fn create_private(&self, path: &Path) -> Result<File> {
+        let open = || {
+            OpenOptions::new()
+                .read(true)
+                .append(true)
+                .create(true)
+                .mode(0o600)
+                .custom_flags(libc::O_NOFOLLOW)
+                .open(path)
+        };
+        match open() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.root.is_dir() => {
+                if let Some(parent) = path.parent() {
+                    self.make(parent)?;
+                }
+                open().map_err(|error| Error::io("create", path, error))
+            }
+            other => other.map_err(|error| Error::io("create", path, error)),
+        }
+    }
+}
+
+/// Removes a file that may already be gone.
+pub(crate) fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(Error::io("remove", path, error)),
+    }
+}
+
+/// Makes a new name or a removal in a directory survive a power loss.
+pub(crate) fn sync_dir(path: &Path) -> Result<()> {
+    File::open(path)
+        .and_then(|dir| dir.sync_all())
+        .map_err(|error| Error::io("sync the directory", path, error))
+}
+
+/// Makes a directory that was just made survive a power loss: what is in it is worth nothing
+/// without its name.
+fn sync_name(made: &Path) -> Result<()> {
+    let parent = match made.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => return Ok(()),
+    };
+    match sync_dir(parent) {
+        // A directory that may be written but not read cannot be synced by anybody but its owner.
+        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        synced => synced,
+    }
+}
+
+pub(crate) fn not_writable(path: &Path, source: io::Error) -> Error {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            Error::NotWritable { path: path.to_owned(), source }
+        }
+        _ => Error::io("create", path, source),
+    }
+}
+
+fn statfs(path: &Path) -> Result<libc::statfs> {
+    let name = CString::new(path.as_os_str().as_bytes())
+        .map_err(|error| Error::io("look at", path, io::Error::other(error)))?;
+    let mut stats = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: `name` is NUL-terminated and `stats` is writable for the whole struct.
+    if unsafe { libc::statfs(name.as_ptr(), stats.as_mut_ptr()) } != 0 {
+        return Err(Error::io("look at", path, io::Error::last_os_error()));
+    }
+    // SAFETY: statfs returned 0, so it filled the struct.
+    Ok(unsafe { stats.assume_init() })
+}
+
+/// Bytes an unprivileged user can still write.
+pub(crate) fn free_bytes(path: &Path) -> Result<u64> {
+    let stats = statfs(path)?;
+    Ok(stats.f_bavail.saturating_mul(u64::try_from(stats.f_bsize).unwrap_or(0)))
+}
+
+/// WAL needs shared memory between all readers, which these cannot give across machines.
+/// FUSE is refused only where it is known to be remote: overlay and encrypted local ones work.
+fn network_filesystem(path: &Path) -> Result<Option<&'static str>> {
+    const FUSE: i64 = 0x6573_5546;
+    Ok(match statfs(path)?.f_type {
+        0x6969 => Some("NFS"),
+        0x517B => Some("SMB"),
+        0xFF53_4D42 => Some("CIFS"),
+        0xFE53_4D42 => Some("SMB2"),
+        0x0102_1997 => Some("9p"),
+        0x5346_414F => Some("AFS"),
+        0x0BD0_0BD0 => Some("Lustre"),
+        0x00C3_6400 => Some("Ceph"),
+        0x4750_4653 => Some("GPFS"),
+        0x7375_7245 => Some("Coda"),
+        FUSE => remote_fuse(path),
+        _ => None,
+    })
+}
+
+fn remote_fuse(path: &Path) -> Option<&'static str> {
+    let path = fs::canonicalize(path).ok()?; // a path that cannot be resolved fails to open anyway
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?; // no /proc: cannot tell, so allow
+    let filesystem = mounts
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split(' ');
+            let (mount, filesystem) = (words.nth(1)?, words.next()?);
+            path.starts_with(mount).then_some((mount.len(), filesystem))
+        })
+        .max_by_key(|&(length, _)| length)?
+        .1;
+    ["fuse.sshfs", "fuse.s3fs", "fuse.glusterfs", "fuse.rclone", "fuse.gcsfuse", "fuse.davfs"]
+        .into_iter()
+        .find(|remote| filesystem.starts_with(remote))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_local_directory_is_accepted_and_has_free_space() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(network_filesystem(dir.path()).unwrap(), None);
+        assert!(free_bytes(dir.path()).unwrap() > 0);
+    }
+
+    #[test]
+    fn a_file_in_place_of_the_directory_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        fs::write(&path, b"x").unwrap();
+        let message = StoreDir::new(&path).prepare().unwrap_err().to_string();
+        assert!(message.contains("store") && message.contains("directory"), "{message}");
+        assert_eq!(fs::read(&path).unwrap(), b"x");
+    }
+}

@@ -1,0 +1,158 @@
+//! What a run did, in rows that can be searched: the paths it changed and the tests it ran.
+//!
+//! Derived from the effects in the outcome, like the rest of the projection. The whole is kept in the
+//! ledger.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use retake_types::{Ending, Observations, TestStatus};
+use rusqlite::Connection;
+
+/// The status that a number in the `tests` table stands for.
+pub(crate) fn status_of_number(number: i64) -> Option<TestStatus> {
+    usize::try_from(number).ok().and_then(|index| TestStatus::ALL.get(index).copied())
+}
+
+/// The rows of one run.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct EffectRows {
+    tests_failed: Option<i64>,
+    /// Relative to where the run was watched, or absolute.
+    paths: Vec<String>,
+    tests: BTreeMap<String, (i64, Option<i64>)>,
+}
+
+impl EffectRows {
+    /// `None` for a run whose effects were not looked at.
+    pub(crate) fn of(ending: &Ending) -> Option<Self> {
+        // A later retake may say it in a way this one cannot read; then it is not found by it.
+        let nothing = Observations::default();
+        let observed = ending.effects.as_ref()?.observations().unwrap_or(&nothing);
+        let root = observed.root.as_deref().unwrap_or_default();
+        let renamed = observed.files_renamed.iter().flat_map(|pair| [&pair.from, &pair.to]);
+        let mut paths: Vec<String> = observed
+            .files_created
+            .iter()
+            .chain(&observed.files_modified)
+            .chain(&observed.files_deleted)
+            .chain(renamed)
+            .map(|path| Path::new(root).join(path).to_string_lossy().into_owned())
+            .collect();
+        paths.sort_unstable();
+        paths.dedup();
+        let mut tests = BTreeMap::new();
+        let small = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        for detail in observed.test_results.iter().flat_map(|tests| &tests.details) {
+            let row = (detail.status as i64, detail.duration_ms.map(small));
+            // Of several tests of one name the worst counts.
+            let kept = tests.entry(detail.name.clone()).or_insert(row);
+            if severity(row.0) > severity(kept.0) {
+                *kept = row;
+            }
+        }
+        let tests_failed = observed.test_results.as_ref().map(|tests| small(tests.failed));
+        Some(Self { tests_failed, paths, tests })
+    }
+
+    pub(crate) fn insert(&self, connection: &Connection, run: i64) -> rusqlite::Result<()> {
+        let (start, cwd) = anchor(connection, run)?;
+        connection
+            .prepare_cached(
+                "INSERT INTO effects (run, start_us, tests_failed) VALUES (?1, ?2, ?3)",
+            )?
+            .execute((run, start, self.tests_failed))?;
+        for path in self.absolute(&cwd) {
+            connection
+                .prepare_cached("INSERT INTO changes (path, start_us, run) VALUES (?1, ?2, ?3)")?
+                .execute((path, start, run))?;
+        }
+        for (name, (status, duration)) in &self.tests {
+            connection
+                .prepare_cached(
+                    "INSERT INTO tests (name, start_us, run, status, duration_ms)
+                     VALUES (?1, ?2, ?3, ?4, ?5)",
+                )?
+                .execute((name, start, run, status, duration))?;
+        }
+        Ok(())
+    }
+
+    /// Before the run's own row goes.
+    pub(crate) fn remove(&self, connection: &Connection, run: i64) -> rusqlite::Result<()> {
+        let (start, cwd) = anchor(connection, run)?;
+        connection.execute("DELETE FROM effects WHERE run = ?1", [run])?;
+        for path in self.absolute(&cwd) {
+            connection
+                .prepare_cached(
+                    "DELETE FROM changes WHERE path = ?1 AND start_us = ?2 AND run = ?3",
+                )?
+                .execute((path, start, run))?;
+        }
+        for name in self.tests.keys() {
+            connection
+                .prepare_cached("DELETE FROM tests WHERE name = ?1 AND start_us = ?2 AND run = ?3")?
+                .execute((name, start, run))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the tables say exactly this of the run. What they say beyond it shows in the totals.
+    pub(crate) fn is_stored(&self, connection: &Connection, run: i64) -> rusqlite::Result<bool> {
+        let (start, cwd) = anchor(connection, run)?;
+        let stored: Option<Option<i64>> = connection
+            .prepare_cached("SELECT tests_failed FROM effects WHERE run = ?1 AND start_us = ?2")?
+            .query_map((run, start), |row| row.get(0))?
+            .next()
+            .transpose()?;
+        if stored != Some(self.tests_failed) {
+            return Ok(false);
+        }
+        for path in self.absolute(&cwd) {
+            let there = connection
+                .prepare_cached(
+                    "SELECT 1 FROM changes WHERE path = ?1 AND start_us = ?2 AND run = ?3",
+                )?
+                .exists((path, start, run))?;
+            if !there {
+                return Ok(false);
+            }
+        }
+        for (name, (status, duration)) in &self.tests {
+            let there = connection
+                .prepare_cached(
+                    "SELECT 1 FROM tests WHERE name = ?1 AND start_us = ?2 AND run = ?3
+                       AND status = ?4 AND duration_ms IS ?5",
+                )?
+                .exists((name, start, run, status, duration))?;
+            if !there {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.paths.len() as u64, self.tests.len() as u64)
+    }
+
+    fn absolute<'a>(&'a self, cwd: &'a str) -> impl Iterator<Item = String> + 'a {
+        let joined = |path: &String| Path::new(cwd).join(path).to_string_lossy().into_owned();
+        self.paths.iter().map(joined)
+    }
+}
+
+fn severity(status: i64) -> u8 {
+    match status_of_number(status) {
+        Some(TestStatus::Error) => 3,
+        Some(TestStatus::Failed) => 2,
+        Some(TestStatus::Passed) => 1,
+        Some(TestStatus::Skipped) | None => 0,
+    }
+}
+
+fn anchor(connection: &Connection, run: i64) -> rusqlite::Result<(i64, String)> {
+    connection
+        .prepare_cached("SELECT start_us, cwd FROM runs WHERE seq = ?1")?
+        .query_row([run], |row| Ok((row.get(0)?, row.get(1)?)))
+}

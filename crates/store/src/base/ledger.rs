@@ -1,0 +1,172 @@
+//! The ledger: an append-only list of entries, each hashed over the one before it.
+//!
+//! `hash = BLAKE3(previous hash ‖ seq, 8 bytes little endian ‖ BLAKE3(body))`. Erasing a body keeps
+//! its hash, so the chain still verifies. The hashes are not keyed: someone who can write the file can
+//! also rewrite the whole chain. They prove something only against a head kept elsewhere.
+
+use std::fmt;
+use std::str::FromStr;
+
+use jiff::Timestamp;
+use retake_types::{Ending, Intent, RunId};
+use rusqlite::{Connection, OptionalExtension};
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result};
+
+/// What one entry says, as its JSON body.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Entry {
+    Intent(Box<Intent>),
+    Outcome { run: RunId, ending: Box<Ending> },
+    Marker(Marker),
+    Repair(Repair),
+}
+
+/// LedgerContent which bodies were erased, so that a missing body without a marker is a break.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Marker {
+    pub(crate) reason: Reason,
+    pub(crate) at: Timestamp,
+    pub(crate) runs: u64,
+    /// Inclusive ranges of erased entries.
+    pub(crate) erased: Vec<(i64, i64)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Reason {
+    Delete,
+    Prune,
+}
+
+/// Begins the chain of a record that was put together from a damaged one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Repair {
+    pub(crate) at: Timestamp,
+    pub(crate) read: u64,
+    pub(crate) lost: u64,
+    /// The last entry that could be read, as COUNT:HASH.
+    pub(crate) old_head: Option<String>,
+}
+
+/// The hash of the last entry, and how many entries there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    pub count: u64,
+    pub hash: blake3::Hash,
+}
+
+impl Head {
+    /// Of an empty ledger.
+    pub(crate) fn genesis() -> Self {
+        Self { count: 0, hash: blake3::Hash::from_bytes([0; 32]) }
+    }
+}
+
+impl fmt::Display for Head {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.count, self.hash.to_hex())
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a head; `retake audit head` prints one, as COUNT:HASH")]
+pub struct BadHead(String);
+
+impl FromStr for Head {
+    type Err = BadHead;
+
+    fn from_str(text: &str) -> Result<Self, BadHead> {
+        let bad = || BadHead(text.to_owned());
+        let (count, hash) = text.trim().split_once(':').ok_or_else(bad)?;
+        Ok(Self {
+            count: count.parse().map_err(|_| bad())?,
+            hash: blake3::Hash::from_hex(hash).map_err(|_| bad())?,
+        })
+    }
+}
+
+pub(crate) fn chain(previous: &blake3::Hash, seq: i64, body_hash: &blake3::Hash) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(previous.as_bytes());
+    hasher.update(&seq.to_le_bytes());
+    hasher.update(body_hash.as_bytes());
+    hasher.finalize()
+}
+
+pub(crate) fn hash_column(
+    row: &rusqlite::Row<'_>,
+    column: usize,
+) -> rusqlite::Result<blake3::Hash> {
+    Ok(blake3::Hash::from_bytes(row.get::<_, [u8; 32]>(column)?))
+}
+
+pub(crate) fn head(connection: &Connection) -> rusqlite::Result<Head> {
+    let last = connection
+        .prepare_cached("SELECT seq, hash FROM ledger ORDER BY seq DESC LIMIT 1")?
+        .query_row([], |row| Ok((row.get::<_, i64>(0)?, hash_column(row, 1)?)))
+        .optional()?;
+    Ok(match last {
+        Some((seq, hash)) => Head { count: seq.unsigned_abs(), hash },
+        None => Head::genesis(),
+    })
+}
+
+/// Appends an entry inside the caller's transaction and returns its number.
+pub(crate) fn append(connection: &Connection, entry: &Entry) -> rusqlite::Result<i64> {
+    let body = serde_json::to_vec(entry)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+    let head = head(connection)?;
+    let seq = i64::try_from(head.count).unwrap_or(i64::MAX - 1) + 1;
+    let body_hash = blake3::hash(&body);
+    let hash = chain(&head.hash, seq, &body_hash);
+    connection
+        .prepare_cached("INSERT INTO ledger (seq, body, body_hash, hash) VALUES (?1, ?2, ?3, ?4)")?
+        .execute((seq, body, body_hash.as_bytes(), hash.as_bytes()))?;
+    Ok(seq)
+}
+
+pub(crate) fn parse(seq: i64, body: &[u8]) -> Result<Entry> {
+    serde_json::from_slice(body).map_err(|error| Error::BadEntry { seq, detail: error.to_string() })
+}
+
+pub(crate) fn parse_intent(seq: i64, body: Option<&[u8]>) -> Result<Intent> {
+    match parse(seq, body.unwrap_or_default())? {
+        Entry::Intent(intent) => Ok(*intent),
+        _ => Err(Error::BadEntry { seq, detail: "it is not an intent".to_owned() }),
+    }
+}
+
+pub(crate) fn parse_ending(seq: i64, body: Option<&[u8]>) -> Result<Ending> {
+    match parse(seq, body.unwrap_or_default())? {
+        Entry::Outcome { ending, .. } => Ok(*ending),
+        _ => Err(Error::BadEntry { seq, detail: "it is not an outcome".to_owned() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_reads_back_what_it_prints() {
+        let head = Head { count: 7, hash: blake3::hash(b"x") };
+        assert_eq!(head.to_string().parse::<Head>().unwrap(), head);
+        for bad in ["", "7", "7:", "x:00", "7:zz"] {
+            assert!(bad.parse::<Head>().unwrap_err().to_string().contains("audit head"));
+        }
+    }
+
+    #[test]
+    fn the_chain_depends_on_all_three_parts() {
+        let (a, b) = (blake3::hash(b"a"), blake3::hash(b"b"));
+        let base = chain(&a, 1, &b);
+        assert_ne!(base, chain(&b, 1, &b));
+        assert_ne!(base, chain(&a, 2, &b));
+        assert_ne!(base, chain(&a, 1, &a));
+    }
+}

@@ -1,0 +1,287 @@
+//! Live files: the proof that the runner of a run or of a loop is alive.
+//!
+//! A runner holds an exclusive lock on `live/<run>` or `live/<loop>.loop` for as long as it works.
+//! A file that nobody has locked belongs to a runner that died. The file of a loop holds the name of
+//! the host, because a lock taken on another machine says nothing here; an intent names its host
+//! itself, and the files of runs are empty.
+
+use std::fmt::Display;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use retake_types::{LoopId, RunId};
+
+use super::dir::{StoreDir, remove};
+use super::file_lock::{try_lock, try_lock_shared};
+use crate::{Error, Result};
+
+/// How many milliseconds a new run or loop waits for its own live file.
+const PATIENCE: u32 = 500;
+/// The end of the name of a loop's live file: ids of runs and loops look the same.
+const LOOP_SUFFIX: &str = ".loop";
+
+/// What has a live file.
+pub(crate) trait LiveId: Copy + Display {
+    fn file_name(self) -> String;
+    fn parse_file_name(name: &str) -> Option<Self>;
+    /// What the file says of its holder.
+    fn content(self) -> String;
+    /// The error for an id that a living runner has already.
+    fn in_use(self) -> Error;
+}
+
+impl LiveId for RunId {
+    fn file_name(self) -> String {
+        self.to_string()
+    }
+
+    fn parse_file_name(name: &str) -> Option<Self> {
+        name.parse().ok()
+    }
+
+    fn content(self) -> String {
+        String::new()
+    }
+
+    fn in_use(self) -> Error {
+        Error::Duplicate { id: self }
+    }
+}
+
+impl LiveId for LoopId {
+    fn file_name(self) -> String {
+        format!("{self}{LOOP_SUFFIX}")
+    }
+
+    fn parse_file_name(name: &str) -> Option<Self> {
+        name.strip_suffix(LOOP_SUFFIX)?.parse().ok()
+    }
+
+    fn content(self) -> String {
+        host_name()
+    }
+
+    fn in_use(self) -> Error {
+        Error::LoopRunning { id: self }
+    }
+}
+
+/// Held for the life of a run or a loop.
+#[derive(Debug)]
+pub(crate) struct LiveFile {
+    path: PathBuf,
+    _file: File,
+}
+
+/// What a live file says of its runner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Liveness {
+    /// A runner holds the live file, or holds it on another host as far as can be known here.
+    Alive,
+    /// The runner died.
+    Dead,
+    /// There is no live file: the loop has ended, or an earlier release recorded it.
+    Unknown,
+}
+
+impl LiveFile {
+    /// Makes and locks the live file of a run or loop that begins, or of a loop that is resumed.
+    pub(crate) fn take(dir: &StoreDir, id: impl LiveId) -> Result<Self> {
+        let path = dir.live_dir().join(id.file_name());
+        let mut patience = PATIENCE;
+        loop {
+            let mut file = dir.create_private(&path)?;
+            if !try_lock(&file).map_err(|error| Error::io("lock", &path, error))? {
+                // A reader's probe lasts microseconds; what lasts longer is a runner with this id.
+                if patience == 0 {
+                    return Err(id.in_use());
+                }
+                patience -= 1;
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+            let metadata = file.metadata().map_err(|error| Error::io("look at", &path, error))?;
+            // A recovery between our creating and locking took the file for that of a dead runner.
+            if metadata.nlink() == 0 {
+                continue;
+            }
+            let content = id.content();
+            if !content.is_empty() {
+                file.set_len(0)
+                    .and_then(|()| file.write_all(content.as_bytes()))
+                    .map_err(|error| Error::io("write", &path, error))?;
+            }
+            return Ok(Self { path, _file: file });
+        }
+    }
+
+    /// Takes over the file of a dead runner; `None` while the runner lives, once the file is gone,
+    /// and for a runner on another host.
+    pub(crate) fn adopt(dir: &StoreDir, id: impl LiveId) -> Result<Option<Self>> {
+        Self::adopt_at(dir.live_dir().join(id.file_name()), id)
+    }
+
+    fn adopt_at(path: PathBuf, id: impl LiveId) -> Result<Option<Self>> {
+        let failed = |error| Error::io("lock", &path, error);
+        let mut file =
+            match OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(&path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(failed(error)),
+            };
+        if !try_lock(&file).map_err(failed)? {
+            return Ok(None);
+        }
+        let linked = file.metadata().map_err(failed)?.nlink() > 0;
+        let here = linked && of_this_host(&mut file, id).map_err(failed)?;
+        Ok(here.then_some(Self { path, _file: file }))
+    }
+
+    /// Removes the file while the lock is still held, so that nobody can mistake it for a death.
+    pub(crate) fn release(self) -> Result<()> {
+        remove(&self.path)
+    }
+}
+
+/// The crash loops whose runner died, of releases that kept their live files in a directory of their
+/// own, with these files.
+pub(crate) fn dead_crash_loops(dir: &StoreDir) -> Result<Vec<(LoopId, LiveFile)>> {
+    let directory = dir.root().join("crash");
+    let mut dead = Vec::new();
+    for name in file_names(&directory)? {
+        let Some(id) = name.strip_suffix(".live").and_then(|id| id.parse::<LoopId>().ok()) else {
+            continue; // the log of a crash test
+        };
+        dead.extend(LiveFile::adopt_at(directory.join(name), id)?.map(|file| (id, file)));
+    }
+    Ok(dead)
+}
+
+/// Whether the holder that a live file names ran on this host.
+fn of_this_host(file: &mut File, id: impl LiveId) -> io::Result<bool> {
+    let expected = id.content();
+    if expected.is_empty() {
+        return Ok(true);
+    }
+    let mut host = Vec::new();
+    file.take(4096).read_to_end(&mut host)?;
+    // A runner that died before it wrote its host's name recorded nothing either.
+    Ok(host.is_empty() || host == expected.as_bytes())
+}
+
+fn host_name() -> String {
+    // Without /proc all hosts have the same name, and only the locks decide.
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" => "localhost".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+/// The runs that have a live file: those that run, and those whose runner died.
+pub(crate) fn live_runs(dir: &StoreDir) -> Result<Vec<RunId>> {
+    with_live_file(dir)
+}
+
+/// The loops that have a live file: those that run, and those whose runner died.
+pub(crate) fn live_loops(dir: &StoreDir) -> Result<Vec<LoopId>> {
+    with_live_file(dir)
+}
+
+fn with_live_file<Id: LiveId>(dir: &StoreDir) -> Result<Vec<Id>> {
+    // Any other name is not ours to judge.
+    let names = file_names(&dir.live_dir())?;
+    Ok(names.iter().filter_map(|name| Id::parse_file_name(name)).collect())
+}
+
+/// None for a directory that does not exist.
+fn file_names(directory: &Path) -> Result<Vec<String>> {
+    let failed = |error| Error::io("read", directory, error);
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.extend(entry.map_err(failed)?.file_name().into_string());
+    }
+    Ok(names)
+}
+
+/// Looks at a live file without writing anything.
+pub(crate) fn liveness(dir: &StoreDir, id: impl LiveId) -> Liveness {
+    let Ok(mut file) = File::open(dir.live_dir().join(id.file_name())) else {
+        // No file, or none we may read.
+        return Liveness::Unknown;
+    };
+    // A shared probe cannot be mistaken for a runner, which holds the lock exclusively.
+    let free = try_lock_shared(&file).unwrap_or(false);
+    if free && of_this_host(&mut file, id).unwrap_or(false) {
+        Liveness::Dead
+    } else {
+        Liveness::Alive
+    }
+}
+
+/// Whether the runner of a run lives, or lives on another machine as far as can be known here.
+pub(crate) fn run_is_alive(dir: &StoreDir, id: RunId) -> bool {
+    match liveness(dir, id) {
+        Liveness::Alive => true,
+        Liveness::Dead => false,
+        // A run that was sent to another machine has a mark instead of a live file.
+        Liveness::Unknown => dir.is_remote_run(id),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store() -> (tempfile::TempDir, StoreDir) {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = StoreDir::new(temp.path());
+        (temp, dir)
+    }
+
+    #[test]
+    fn a_live_file_is_seen_by_a_probe_and_cannot_be_adopted() {
+        let (_temp, dir) = store();
+        let id = RunId::new();
+        assert!(!run_is_alive(&dir, id));
+        let live = LiveFile::take(&dir, id).unwrap();
+        assert!(run_is_alive(&dir, id));
+        assert!(LiveFile::adopt(&dir, id).unwrap().is_none());
+        drop(live);
+        assert!(!run_is_alive(&dir, id));
+        let adopted = LiveFile::adopt(&dir, id).unwrap().unwrap();
+        adopted.release().unwrap();
+        assert!(LiveFile::adopt(&dir, id).unwrap().is_none());
+    }
+
+    #[test]
+    fn runs_and_loops_have_files_of_their_own() {
+        let (_temp, dir) = store();
+        let (run, series) = (RunId::new(), LoopId::new());
+        let _run = LiveFile::take(&dir, run).unwrap();
+        let _series = LiveFile::take(&dir, series).unwrap();
+        assert_eq!(live_runs(&dir).unwrap(), [run]);
+        assert_eq!(live_loops(&dir).unwrap(), [series]);
+        let error = LiveFile::take(&dir, series).unwrap_err();
+        assert!(matches!(error, Error::LoopRunning { id } if id == series), "{error}");
+    }
+
+    #[test]
+    fn the_loop_of_another_host_is_not_judged() {
+        let (_temp, dir) = store();
+        let id = LoopId::new();
+        drop(LiveFile::take(&dir, id).unwrap());
+        assert_eq!(liveness(&dir, id), Liveness::Dead);
+        std::fs::write(dir.live_dir().join(id.file_name()), "other.example").unwrap();
+        assert_eq!(liveness(&dir, id), Liveness::Alive);
+        assert!(LiveFile::adopt(&dir, id).unwrap().is_none());
+    }
+}

@@ -1,0 +1,300 @@
+//! The open store: one connection, the queue of writers, and when the WAL is folded back.
+//!
+//! Opening is lazy and cheap, because every cold `retake exec` pays for it: one pragma tells
+//! whether the schema is current, and nothing is checkpointed on close.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+
+use super::schema;
+use crate::base::crash_points::crash_point;
+use crate::base::dir::{StoreDir, not_writable};
+use crate::base::ledger::{self, Head};
+use crate::base::write_lock::{PATIENCE, WriteTurn};
+use crate::{Error, Result};
+
+/// A cold open reads the whole WAL to rebuild its index, so the WAL is kept short.
+const WAL_LIMIT: u64 = 256 * 1024;
+
+/// The record of every run, in one directory.
+#[derive(Debug)]
+pub struct Store {
+    pub(crate) dir: StoreDir,
+    pub(crate) connection: Connection,
+    access: Access,
+    synchronous: Option<Durability>,
+    /// Device and inode of the database: SQLite would go on writing to a deleted file.
+    identity: Option<(u64, u64)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Write,
+    Read,
+}
+
+fn identity(dir: &StoreDir) -> Option<(u64, u64)> {
+    // None never equals a database that was opened, which is all the comparison needs.
+    dir.database().metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+/// What a commit survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// A killed process, not a power loss.
+    Process,
+    /// A power loss: the commit is synced.
+    Power,
+}
+
+impl Store {
+    /// Opens the store for recording, making it (0700, database 0600) when it is missing.
+    pub fn open(root: &Path) -> Result<Self> {
+        let dir = StoreDir::new(root);
+        if !dir.database().exists() {
+            return Self::create(dir);
+        }
+        dir.check_filesystem()?;
+        dir.check_owner()?;
+        let mut store = Self::connect(dir, Access::Write)?;
+        if schema::check(&store.connection, &store.dir)? {
+            let turn = WriteTurn::take(&store.dir)?;
+            store.set_up()?;
+            drop(turn);
+        }
+        Ok(store)
+    }
+
+    /// Opens the store for reading; works where nothing may be written. Never changes anything.
+    pub fn open_read_only(root: &Path) -> Result<Self> {
+        Self::open_read_only_within(root, PATIENCE)
+    }
+
+    /// Like `open_read_only`; neither this nor any later read waits longer for a database that
+    /// another program keeps locked.
+    pub fn open_read_only_within(root: &Path, patience: Duration) -> Result<Self> {
+        let dir = StoreDir::new(root);
+        if !dir.database().exists() {
+            return Err(Error::NoStore { path: root.to_owned() });
+        }
+        dir.check_owner()?;
+        let plain = Self::connect(dir.clone(), Access::Read)
+            .and_then(|store| store.patient(patience))
+            .and_then(|store| schema::version(&store.connection, &store.dir).map(|_| store));
+        let store = match plain {
+            Err(Error::NotWritable { .. })
+                if !dir.wal().metadata().is_ok_and(|wal| wal.len() > 0) =>
+            {
+                // Where nothing may be created SQLite cannot share a WAL index. Nobody can be
+                // writing there either, so without a WAL the file can be read as it is.
+                Self::connect_immutable(dir)?
+            }
+            other => other?,
+        };
+        // One of an earlier release is read as it is; one without any tables has nothing to read.
+        schema::check(&store.connection, &store.dir)?;
+        if schema::version(&store.connection, &store.dir)? == 0 {
+            return Err(Error::NotARecord {
+                path: store.dir.database().to_owned(),
+                detail: "its schema is not set up yet; any recorded run does that".to_owned(),
+            });
+        }
+        Ok(store)
+    }
+
+    fn patient(self, patience: Duration) -> Result<Self> {
+        let set = self.connection.busy_timeout(patience);
+        set.map_err(|error| self.failed("set the patience", error))?;
+        Ok(self)
+    }
+
+    fn create(dir: StoreDir) -> Result<Self> {
+        dir.prepare()?;
+        let turn = WriteTurn::take(&dir)?;
+        // SQLite gives the WAL the database's mode, so making the file first settles both.
+        dir.create_private(dir.database()).map_err(|error| match error {
+            Error::Io { path, source, .. } => not_writable(&path, source),
+            other => other,
+        })?;
+        let mut store = Self::connect(dir, Access::Write)?;
+        store.set_up()?;
+        drop(turn);
+        Ok(store)
+    }
+
+    fn set_up(&mut self) -> Result<()> {
+        schema::check(&self.connection, &self.dir)?;
+        self.connection
+            .pragma_update(None, "journal_mode", "wal")
+            .map_err(|error| self.failed("switch to WAL", error))?;
+        schema::migrate(&mut self.connection, &self.dir)
+    }
+
+    fn connect(dir: StoreDir, access: Access) -> Result<Self> {
+        let flags = match access {
+            Access::Write => OpenFlags::SQLITE_OPEN_READ_WRITE,
+            Access::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
+        };
+        Self::connect_with(dir.database().to_owned(), dir, access, flags)
+    }
+
+    fn connect_immutable(dir: StoreDir) -> Result<Self> {
+        let mut uri = String::from("file:");
+        for byte in dir.database().as_os_str().as_encoded_bytes() {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => {
+                    uri.push(char::from(*byte));
+                }
+                other => uri.push_str(&format!("%{other:02X}")),
+            }
+        }
+        uri.push_str("?immutable=1");
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+        Self::connect_with(PathBuf::from(uri), dir, Access::Read, flags)
+    }
+
+    fn connect_with(
+        name: PathBuf,
+        dir: StoreDir,
+        access: Access,
+        flags: OpenFlags,
+    ) -> Result<Self> {
+        let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+        let failed = |error| Error::sqlite("open the record", dir.database(), error);
+        let connection = Connection::open_with_flags(name, flags).map_err(failed)?;
+        connection.busy_timeout(PATIENCE).map_err(failed)?;
+        if access == Access::Write {
+            connection
+                .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
+                .map_err(failed)?;
+            // secure_delete on every writer, not only on those that erase: a row that grows is
+            // moved, and its old place would keep the text.
+            connection
+                .execute_batch("PRAGMA wal_autocheckpoint = 0; PRAGMA secure_delete = ON")
+                .map_err(failed)?;
+        }
+        let identity = identity(&dir);
+        Ok(Self { dir, connection, access, synchronous: None, identity })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.root()
+    }
+
+    pub fn database_path(&self) -> &Path {
+        self.dir.database()
+    }
+
+    pub fn is_read_only(&self) -> bool {
+        self.access == Access::Read
+    }
+
+    /// The chain's last hash: keep it elsewhere, and `verify` can prove that nothing was cut off.
+    pub fn head(&self) -> Result<Head> {
+        ledger::head(&self.connection).map_err(|error| self.failed("read the head", error))
+    }
+
+    /// Runs `work` in a transaction of its own, in turn with every other writer.
+    pub(crate) fn write<T>(
+        &mut self,
+        durability: Durability,
+        action: &'static str,
+        work: impl FnOnce(&Transaction<'_>, &StoreDir) -> Result<T>,
+    ) -> Result<T> {
+        self.write_then(durability, action, work, |_, _| Ok(()))
+    }
+
+    /// Like `write`; `after` runs once the commit is done and before the next writer's turn, so
+    /// that no other process can come to refer to a file that is being removed.
+    pub(crate) fn write_then<T>(
+        &mut self,
+        durability: Durability,
+        action: &'static str,
+        work: impl FnOnce(&Transaction<'_>, &StoreDir) -> Result<T>,
+        after: impl FnOnce(&T, &StoreDir) -> Result<()>,
+    ) -> Result<T> {
+        if self.access == Access::Read {
+            return Err(Error::ReadOnly { path: self.dir.root().to_owned(), action });
+        }
+        let _turn = WriteTurn::take(&self.dir)?;
+        if identity(&self.dir) != self.identity {
+            return Err(Error::Vanished { path: self.dir.root().to_owned() });
+        }
+        self.set_durability(durability)?;
+        let Self { dir, connection, .. } = self;
+        let failed = |error| Error::sqlite(action, dir.database(), error);
+        let transaction =
+            connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+        let value = work(&transaction, dir)?;
+        crash_point("before a commit");
+        transaction.commit().map_err(failed)?;
+        crash_point("after a commit");
+        after(&value, dir)?;
+        crash_point("after what follows a commit");
+        if durability == Durability::Power {
+            // The commit is safe in the WAL: a fold that fails is tried again by the next writer,
+            // and must not make a recorded outcome look like a lost one.
+            drop(self.fold_wal());
+        }
+        Ok(value)
+    }
+
+    fn set_durability(&mut self, durability: Durability) -> Result<()> {
+        if self.synchronous != Some(durability) {
+            let sql = match durability {
+                Durability::Process => "PRAGMA synchronous = NORMAL",
+                Durability::Power => "PRAGMA synchronous = FULL",
+            };
+            self.connection
+                .execute_batch(sql)
+                .map_err(|error| self.failed("set the durability", error))?;
+            self.synchronous = Some(durability);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn fold_wal(&self) -> Result<()> {
+        let size = match self.dir.wal().metadata() {
+            Ok(metadata) => metadata.len(),
+            Err(_) => return Ok(()), // no WAL to fold; a vanished store shows at the next commit
+        };
+        if size > WAL_LIMIT {
+            self.truncate_wal(Duration::ZERO)?;
+        }
+        Ok(())
+    }
+
+    /// Folds the WAL into the database and empties it; `false` when a reader was in the way for
+    /// longer than `patience`. What could be folded is folded either way.
+    pub(crate) fn truncate_wal(&self, patience: Duration) -> Result<bool> {
+        let failed = |error| self.failed("checkpoint", error);
+        self.connection.busy_timeout(patience).map_err(failed)?;
+        let busy = self
+            .connection
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0))
+            .map(|busy| busy != 0);
+        self.connection.busy_timeout(PATIENCE).map_err(failed)?;
+        match busy {
+            Ok(busy) => Ok(!busy),
+            Err(error)
+                if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
+                    || error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseLocked) =>
+            {
+                Ok(false)
+            }
+            // The commit is safe in the WAL; only folding it back failed, for want of space.
+            Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) => {
+                Ok(false)
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    pub(crate) fn failed(&self, action: &'static str, error: rusqlite::Error) -> Error {
+        Error::sqlite(action, self.dir.database(), error)
+    }
+}

@@ -1,0 +1,245 @@
+//! What a result must not wait for: compressing large output and indexing all of it.
+//!
+//! Done by later commands, within the time they can spare. A crash at any instant leaves either
+//! the raw or the compressed file readable and referred to.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use retake_types::{RunId, Stream};
+
+use crate::base::crash_points::crash_point;
+use crate::base::dir::{StoreDir, remove, sync_dir};
+use crate::base::store::Durability;
+use crate::base::zstd_frames;
+use crate::maintain::obsolete_files;
+use crate::read::output::{self, Storage, run_and_stream};
+use crate::read::search_index;
+use crate::{Error, Result, Store};
+
+/// How many small outputs are indexed in one transaction, so that writers need not wait long.
+const BATCH: usize = 64;
+
+/// What a compaction did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compacted {
+    pub compressed: u64,
+    pub indexed: u64,
+    /// Whether something is left for the next time.
+    pub more: bool,
+}
+
+struct Pending {
+    output_key: i64,
+    id: RunId,
+    stream: Stream,
+    storage: Storage,
+}
+
+impl Store {
+    /// Whether output waits to be compressed and indexed, or a runner died. Also answers for a store
+    /// that is only read.
+    pub fn needs_maintenance(&mut self) -> bool {
+        let waiting = self.compact(Duration::ZERO).is_ok_and(|look| look.more);
+        waiting || self.has_obsolete_files() || self.may_need_recovery()
+    }
+
+    /// Compresses and indexes what is waiting, oldest first, for about as long as `budget`.
+    pub fn compact(&mut self, budget: Duration) -> Result<Compacted> {
+        let begun = Instant::now();
+        let mut done = Compacted::default();
+        if !budget.is_zero() {
+            self.remove_obsolete_files()?;
+        }
+        let mut after = 0;
+        loop {
+            let batch = self.pending(after)?;
+            let Some(last) = batch.last() else { break };
+            if begun.elapsed() >= budget {
+                done.more = true;
+                break;
+            }
+            after = last.output_key;
+            let (raw, small): (Vec<_>, Vec<_>) =
+                batch.into_iter().partition(|pending| pending.storage == Storage::Raw);
+            done.indexed += self.index_small(&small)?;
+            for pending in raw {
+                if begun.elapsed() >= budget {
+                    done.more = true;
+                    break;
+                }
+                if self.compress(&pending)? {
+                    done.compressed += 1;
+                    done.indexed += 1;
+                }
+            }
+        }
+        if done.indexed > 0 {
+            self.fold_wal()?;
+        }
+        Ok(done)
+    }
+
+    fn pending(&self, after: i64) -> Result<Vec<Pending>> {
+        self.connection
+            .prepare_cached(
+                "SELECT o.place, r.id, o.storage FROM outputs o JOIN runs r ON r.seq = o.place / 2
+                 WHERE o.pending = 1 AND o.place > ?1 ORDER BY o.place LIMIT ?2",
+            )
+            .and_then(|mut statement| {
+                statement
+                    .query_map((after, BATCH as i64), |row| {
+                        let (output_key, storage) = (row.get(0)?, row.get(2)?);
+                        Ok(Pending {
+                            output_key,
+                            id: RunId::from_bytes(row.get(1)?),
+                            stream: run_and_stream(output_key).1,
+                            storage: Storage::of(storage)
+                                .ok_or(rusqlite::Error::IntegralValueOutOfRange(2, storage))?,
+                        })
+                    })?
+                    .collect()
+            })
+            .map_err(|error| self.failed("look for work", error))
+    }
+
+    fn index_small(&mut self, batch: &[Pending]) -> Result<u64> {
+        if batch.is_empty() {
+            return Ok(0);
+        }
+        self.write(Durability::Process, "index output", |tx, dir| {
+            let failed = |error| Error::sqlite("index output", dir.database(), error);
+            let mut indexed = 0;
+            for pending in batch {
+                if !mark_done(tx, pending.output_key, None).map_err(failed)? {
+                    continue; // another process was faster, or the run is gone
+                }
+                let stored = output::load(tx, pending.output_key).map_err(failed)?;
+                let opened = stored.map(|stored| stored.open(dir, pending.id, pending.stream));
+                // A lost file is reported when it is read; it must not stop everything else.
+                let Some(Ok(mut output)) = opened else { continue };
+                let Ok(text) = search_index::text_of(&mut output) else { continue };
+                search_index::add(tx, pending.output_key, &text).map_err(failed)?;
+                indexed += 1;
+            }
+            Ok(indexed)
+        })
+    }
+
+    fn compress(&mut self, pending: &Pending) -> Result<bool> {
+        let raw_path = self.dir.spool(pending.id, pending.stream);
+        let mut raw = match File::open(&raw_path) {
+            Ok(raw) => raw,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return self.give_up(pending);
+            }
+            Err(error) => return Err(Error::io("open", &raw_path, error)),
+        };
+        let text =
+            search_index::text_of(&mut raw).map_err(|error| Error::io("read", &raw_path, error))?;
+        let temporary = Temporary::compressed(&self.dir, pending, &mut raw)?;
+        let compressed = self.write_then(
+            Durability::Power,
+            "store compressed output",
+            |tx, dir| {
+                let failed = |error| Error::sqlite("store output", dir.database(), error);
+                let stored = output::load(tx, pending.output_key).map_err(failed)?;
+                // Bytes that are not those recorded stay where they are, for doctor to report.
+                let Some(stored) = stored.filter(|stored| stored.hash == temporary.hash) else {
+                    mark_done(tx, pending.output_key, None).map_err(failed)?;
+                    return Ok(false);
+                };
+                if !mark_done(tx, pending.output_key, Some(Storage::Compressed)).map_err(failed)? {
+                    return Ok(false);
+                }
+                search_index::add(tx, pending.output_key, &text).map_err(failed)?;
+                obsolete_files::note(tx, dir, &raw_path).map_err(failed)?;
+                temporary.keep(dir, &stored.hash)?;
+                Ok(true)
+            },
+            |&compressed, _| if compressed { remove(&raw_path) } else { Ok(()) },
+        )?;
+        Ok(compressed)
+    }
+
+    /// The raw file is gone: there is nothing to wait for.
+    fn give_up(&mut self, pending: &Pending) -> Result<bool> {
+        self.write(Durability::Process, "give up on output", |tx, dir| {
+            mark_done(tx, pending.output_key, None)
+                .map_err(|error| Error::sqlite("give up on output", dir.database(), error))
+        })?;
+        Ok(false)
+    }
+}
+
+/// Takes an output off the list; `false` when it was not on it any more.
+fn mark_done(
+    connection: &rusqlite::Connection,
+    output_key: i64,
+    storage: Option<Storage>,
+) -> rusqlite::Result<bool> {
+    let changed = connection
+        .prepare_cached(
+            "UPDATE outputs SET pending = 0, storage = coalesce(?2, storage)
+             WHERE place = ?1 AND pending = 1",
+        )?
+        .execute((output_key, storage.map(Storage::number)))?;
+    Ok(changed > 0)
+}
+
+/// A compressed file that has no name yet; removed unless it is kept.
+struct Temporary {
+    path: PathBuf,
+    hash: blake3::Hash,
+}
+
+impl Temporary {
+    fn compressed(dir: &StoreDir, pending: &Pending, raw: &mut File) -> Result<Self> {
+        use std::io::Seek;
+        dir.make(&dir.output_dir())?;
+        let name = format!("{}.{}.{}.tmp", pending.id, pending.stream.as_str(), std::process::id());
+        let path = dir.output_dir().join(name);
+        let failed = |error| Error::io("write", &path, error);
+        remove(&path)?;
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(failed)?;
+        // From here on the file is removed on every way out but `keep`.
+        let mut temporary = Self { path: path.clone(), hash: blake3::Hash::from_bytes([0; 32]) };
+        raw.rewind().map_err(failed)?;
+        let mut writer = io::BufWriter::new(file);
+        let (hash, _) = zstd_frames::compress(raw, &mut writer).map_err(failed)?;
+        writer.flush().map_err(failed)?;
+        writer.get_ref().sync_data().map_err(failed)?;
+        temporary.hash = hash;
+        Ok(temporary)
+    }
+
+    /// Gives the file its final name. An equal output that is already there is left as it is.
+    fn keep(&self, dir: &StoreDir, hash: &blake3::Hash) -> Result<()> {
+        let path = dir.output(hash);
+        if path.exists() {
+            return Ok(());
+        }
+        let parent = path.parent().unwrap_or(dir.root());
+        dir.make(parent)?;
+        crash_point("compressed");
+        fs::rename(&self.path, &path).map_err(|error| Error::io("rename", &path, error))?;
+        crash_point("compressed file named");
+        sync_dir(parent)?;
+        sync_dir(&dir.output_dir())
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // Gone when it was kept; a leftover is found by doctor.
+        drop(fs::remove_file(&self.path));
+    }
+}

@@ -1,0 +1,307 @@
+//! Erasing: bodies, columns, output, index and WAL. The chain keeps the hashes and gets a marker.
+
+use std::time::Duration;
+
+use jiff::{Timestamp, ToSpan};
+use retake_types::{Kind, Run, RunId, State, Stream};
+use rusqlite::Transaction;
+
+use crate::base::dir::{StoreDir, remove};
+use crate::base::effect_rows::EffectRows;
+use crate::base::ledger::{self, Entry, Marker, Reason};
+use crate::base::live_file;
+use crate::base::store::Durability;
+use crate::maintain::erased_words::ErasedWords;
+use crate::maintain::obsolete_files;
+use crate::read::output::{self, Storage, output_key};
+use crate::read::runs::{RunFilter, RunStatus};
+use crate::read::search_index;
+use crate::{Error, Result, Store};
+
+/// How long an erasure waits for readers, so that nothing of it stays in the WAL.
+const WAL_PATIENCE: Duration = Duration::from_secs(5);
+/// Runs erased in one transaction, so that a large prune lets writers in between.
+const BATCH: usize = 200;
+const RETENTION_CHECKED: &str = "retention_checked_us";
+
+/// What was erased.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Erased {
+    pub runs: Vec<RunId>,
+    /// Bytes of output, as the runs wrote them.
+    pub output_bytes: u64,
+    /// A reader kept the WAL in use: its remains go with the next checkpoint.
+    pub wal_in_use: bool,
+}
+
+/// Which runs to prune.
+#[derive(Clone, Debug)]
+pub struct Prune {
+    /// Runs that started before this.
+    pub before: Timestamp,
+    pub keep_failed: bool,
+    /// Empty means exec runs only: the history of the other loops goes only on request.
+    pub kinds: Vec<Kind>,
+    /// Only say what would go.
+    pub dry_run: bool,
+}
+
+struct Doomed {
+    run: Run,
+    seq: i64,
+    outcome_seq: Option<i64>,
+}
+
+impl Store {
+    /// Erases one run for good.
+    pub fn delete(&mut self, id: RunId) -> Result<Erased> {
+        let run = self.get(id)?;
+        if run.state == State::Running {
+            return Err(Error::StillRunning { id });
+        }
+        let mut erased = Erased::default();
+        self.erase(vec![id], Reason::Delete, &mut erased)?;
+        self.finish_erasing(&mut erased)?;
+        Ok(erased)
+    }
+
+    /// Erases old runs.
+    pub fn prune(&mut self, prune: &Prune) -> Result<Erased> {
+        let kinds = if prune.kinds.is_empty() { &[Kind::Exec][..] } else { &prune.kinds[..] };
+        let mut erased = Erased::default();
+        for &kind in kinds {
+            let filter = RunFilter {
+                kind: Some(kind),
+                until: Some(prune.before),
+                status: prune.keep_failed.then_some(RunStatus::Ok),
+                ..RunFilter::default()
+            };
+            let mut cursor = None;
+            loop {
+                let page = self.list(&filter, cursor, BATCH)?;
+                let ids: Vec<RunId> = page
+                    .runs
+                    .iter()
+                    .filter(|run| run.state != State::Running)
+                    .map(|run| run.intent.id())
+                    .collect();
+                if prune.dry_run {
+                    erased.output_bytes += page.runs.iter().map(output_bytes).sum::<u64>();
+                    erased.runs.extend(ids);
+                } else {
+                    self.erase(ids, Reason::Prune, &mut erased)?;
+                }
+                cursor = page.next;
+                if cursor.is_none() {
+                    break;
+                }
+            }
+        }
+        if !prune.dry_run {
+            self.finish_erasing(&mut erased)?;
+        }
+        Ok(erased)
+    }
+
+    /// Prunes exec runs older than `days`, looking at most once a day. `None` when it was not due.
+    pub fn retain(&mut self, days: u32, now: Timestamp) -> Result<Option<Erased>> {
+        let failed = |store: &Self, error| store.failed("check the retention", error);
+        let checked: Option<i64> = self
+            .setting(RETENTION_CHECKED)
+            .map_err(|error| failed(self, error))?
+            .and_then(|text| text.parse().ok());
+        let day = 24 * 60 * 60 * 1_000_000;
+        if checked.is_some_and(|checked| (0..day).contains(&(now.as_microsecond() - checked))) {
+            return Ok(None);
+        }
+        self.write(Durability::Process, "note the retention check", |tx, dir| {
+            tx.execute(
+                "INSERT INTO settings (name, value) VALUES (?1, ?2)
+                 ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                (RETENTION_CHECKED, now.as_microsecond().to_string()),
+            )
+            .map_err(|error| Error::sqlite("note the retention check", dir.database(), error))
+        })?;
+        // An age before the beginning of time means that nothing is old enough.
+        let Ok(before) = now.checked_sub((i64::from(days) * 24).hours()) else {
+            return Ok(Some(Erased::default()));
+        };
+        let prune = Prune { before, keep_failed: false, kinds: Vec::new(), dry_run: false };
+        self.prune(&prune).map(Some)
+    }
+
+    fn setting(&self, name: &str) -> rusqlite::Result<Option<String>> {
+        use rusqlite::OptionalExtension;
+        self.connection
+            .query_row("SELECT value FROM settings WHERE name = ?1", [name], |row| row.get(0))
+            .optional()
+    }
+
+    /// What has to be known of a run to erase it.
+    fn doom(&self, id: RunId) -> Result<Doomed> {
+        let run = self.get(id)?;
+        let (seq, _) = self.seq_and_finished(id)?;
+        let outcome_seq = self
+            .connection
+            .query_row("SELECT outcome_seq FROM runs WHERE seq = ?1", [seq], |row| row.get(0))
+            .map_err(|error| match error {
+                rusqlite::Error::QueryReturnedNoRows => Error::NotFound { text: id.to_string() },
+                error => self.failed("look up the outcome", error),
+            })?;
+        Ok(Doomed { run, seq, outcome_seq })
+    }
+
+    fn erase(&mut self, ids: Vec<RunId>, reason: Reason, erased: &mut Erased) -> Result<()> {
+        let mut doomed = Vec::new();
+        for id in ids {
+            match self.doom(id) {
+                Ok(run) => doomed.push(run),
+                // Someone else erased it since it was listed.
+                Err(Error::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if doomed.is_empty() {
+            return Ok(());
+        }
+        self.write_then(
+            Durability::Power,
+            "erase runs",
+            |tx, dir| {
+                doomed.retain(|doomed| {
+                    let there =
+                        tx.query_row("SELECT 1 FROM runs WHERE seq = ?1", [doomed.seq], |_| Ok(()));
+                    there.is_ok() && !live_file::run_is_alive(dir, doomed.run.intent.id())
+                });
+                let mut files = Vec::new();
+                if doomed.is_empty() {
+                    return Ok(files);
+                }
+                let failed = |error| Error::sqlite("erase words", dir.database(), error);
+                let mut words = ErasedWords::new().map_err(failed)?;
+                for doomed in &doomed {
+                    doomed.erase(tx, dir, &mut files, &mut words)?;
+                }
+                words.remove_from_separators(tx).map_err(failed)?;
+                for file in &files {
+                    obsolete_files::note(tx, dir, file).map_err(failed)?;
+                }
+                let marker = marker(reason, &doomed);
+                ledger::append(tx, &Entry::Marker(marker))
+                    .map_err(|error| Error::sqlite("mark the erasure", dir.database(), error))?;
+                for doomed in &doomed {
+                    erased.runs.push(doomed.run.intent.id());
+                    erased.output_bytes += output_bytes(&doomed.run);
+                }
+                Ok(files)
+            },
+            |files, _| files.iter().try_for_each(|file| remove(file)),
+        )?;
+        Ok(())
+    }
+
+    /// Empties the WAL, where the erased bytes still are.
+    fn finish_erasing(&mut self, erased: &mut Erased) -> Result<()> {
+        if !erased.runs.is_empty() {
+            self.remove_obsolete_files()?;
+            erased.wal_in_use = !self.truncate_wal(WAL_PATIENCE)?;
+        }
+        Ok(())
+    }
+}
+
+fn output_bytes(run: &Run) -> u64 {
+    run.ending.as_ref().map_or(0, |ending| ending.stdout_bytes + ending.stderr_bytes)
+}
+
+fn marker(reason: Reason, doomed: &[Doomed]) -> Marker {
+    let mut seqs: Vec<i64> =
+        doomed.iter().flat_map(|doomed| [Some(doomed.seq), doomed.outcome_seq]).flatten().collect();
+    seqs.sort_unstable();
+    let mut erased: Vec<(i64, i64)> = Vec::new();
+    for seq in seqs {
+        match erased.last_mut() {
+            Some(last) if last.1 + 1 == seq => last.1 = seq,
+            _ => erased.push((seq, seq)),
+        }
+    }
+    Marker { reason, at: Timestamp::now(), runs: doomed.len() as u64, erased }
+}
+
+impl Doomed {
+    fn erase(
+        &self,
+        tx: &Transaction<'_>,
+        dir: &StoreDir,
+        files: &mut Vec<std::path::PathBuf>,
+        words: &mut ErasedWords,
+    ) -> Result<()> {
+        let failed = |error| Error::sqlite("erase a run", dir.database(), error);
+        let intent = &self.run.intent;
+        for stream in Stream::BOTH {
+            self.erase_output(tx, dir, stream, files, words)?;
+        }
+        files.push(dir.chunks(intent.id()));
+        files.push(dir.live(intent.id()));
+        for (key, value) in &intent.request.labels {
+            tx.execute(
+                "DELETE FROM labels WHERE key = ?1 AND value = ?2 AND start_us = ?3 AND run = ?4",
+                (key, value, intent.start_time.as_microsecond(), self.seq),
+            )
+            .map_err(failed)?;
+        }
+        if let Some(footprint) = self.run.ending.as_ref().and_then(EffectRows::of) {
+            footprint.remove(tx, self.seq).map_err(failed)?;
+        }
+        tx.execute("DELETE FROM runs WHERE seq = ?1", [self.seq]).map_err(failed)?;
+        for seq in [Some(self.seq), self.outcome_seq].into_iter().flatten() {
+            tx.execute("UPDATE ledger SET body = NULL WHERE seq = ?1", [seq]).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn erase_output(
+        &self,
+        tx: &Transaction<'_>,
+        dir: &StoreDir,
+        stream: Stream,
+        files: &mut Vec<std::path::PathBuf>,
+        words: &mut ErasedWords,
+    ) -> Result<()> {
+        let failed = |error| Error::sqlite("erase output", dir.database(), error);
+        let (id, output_key) = (self.run.intent.id(), output_key(self.seq, stream));
+        files.push(dir.spool(id, stream));
+        let Some(stored) = output::load(tx, output_key).map_err(failed)? else { return Ok(()) };
+        let pending: bool = tx
+            .query_row("SELECT pending FROM outputs WHERE place = ?1", [output_key], |row| {
+                row.get(0)
+            })
+            .map_err(failed)?;
+        let (hash, storage) = (stored.hash, stored.storage);
+        if !pending {
+            match stored.open(dir, id, stream).map(|mut output| search_index::text_of(&mut output))
+            {
+                Ok(Ok(text)) => {
+                    search_index::remove(tx, output_key, &text).map_err(failed)?;
+                    words.add(&text).map_err(failed)?;
+                }
+                // Its text cannot be told any more, so it cannot be taken out: index all anew.
+                Ok(Err(_)) | Err(_) => search_index::reset(tx).map_err(failed)?,
+            }
+        }
+        tx.execute("DELETE FROM outputs WHERE place = ?1", [output_key]).map_err(failed)?;
+        if storage == Storage::Compressed {
+            let shared: bool = tx
+                .query_row(
+                    "SELECT EXISTS (SELECT 1 FROM outputs WHERE hash = ?1 AND storage = 2)",
+                    [hash.as_bytes()],
+                    |row| row.get(0),
+                )
+                .map_err(failed)?;
+            if !shared {
+                files.push(dir.output(&hash));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,124 @@
+//! What a search index still knows of a word after the word was taken out.
+//!
+//! FTS5's `secure-delete` takes a word out of the leaves of the index. Between two leaves, in
+//! `search_idx`, it keeps a separator: the beginning of the first word of the second leaf, cut as
+//! soon as it differs from the word before. That beginning can be nearly all of a word, and stays
+//! when the word goes. Here it is exchanged for a word that is still there.
+
+use std::collections::BTreeSet;
+
+use rusqlite::{Connection, OptionalExtension, Transaction};
+
+use crate::read::search_index;
+
+/// The index's own key for words; other first bytes are prefix indexes, which `search` has none of.
+const WORD: u8 = b'0';
+
+/// The words of the texts that one transaction takes out of the index, found by the same tokenizer,
+/// in memory.
+pub(crate) struct ErasedWords {
+    tokenizer: Connection,
+}
+
+impl ErasedWords {
+    pub(crate) fn new() -> rusqlite::Result<Self> {
+        let tokenizer = Connection::open_in_memory()?;
+        // As in the schema: the words must be the same.
+        tokenizer.execute_batch(
+            "CREATE VIRTUAL TABLE erased USING fts5 (
+               text, content = '', detail = none,
+               tokenize = \"unicode61 remove_diacritics 2\"
+             );
+             CREATE VIRTUAL TABLE words USING fts5vocab (erased, row);",
+        )?;
+        Ok(Self { tokenizer })
+    }
+
+    pub(crate) fn add(&mut self, text: &str) -> rusqlite::Result<()> {
+        self.tokenizer
+            .prepare_cached("INSERT INTO erased (text) VALUES (?1)")?
+            .execute([text])
+            .map(drop)
+    }
+
+    /// Takes the words out of the separators as well. The texts are out of the index already.
+    pub(crate) fn remove_from_separators(self, tx: &Transaction<'_>) -> rusqlite::Result<()> {
+        let words = self.words()?;
+        if words.is_empty() {
+            return Ok(());
+        }
+        tx.execute_batch(
+            "CREATE VIRTUAL TABLE IF NOT EXISTS temp.search_words USING fts5vocab (main, search, row)",
+        )?;
+        // Looking at the words also makes the index write out what it still holds back.
+        let mut next = tx.prepare_cached(
+            "SELECT term FROM temp.search_words WHERE term >= CAST(?1 AS TEXT) LIMIT 1",
+        )?;
+        let mut word_from = |start: &[u8]| -> rusqlite::Result<Option<String>> {
+            next.query_row([start], |row| row.get(0)).optional()
+        };
+        word_from(b"")?;
+        for (segment, separator) in separators_of(tx, &words)? {
+            match word_from(&separator[1..])? {
+                Some(word) if word.as_bytes().starts_with(&separator[1..]) => {}
+                // All words of the leaf come after its separator, so none is before this one.
+                Some(word) if replace(tx, segment, &separator, &word)? => {}
+                // A leaf without words: nothing can stand for it.
+                Some(_) | None => return search_index::reset(tx),
+            }
+        }
+        Ok(())
+    }
+
+    fn words(&self) -> rusqlite::Result<BTreeSet<Vec<u8>>> {
+        self.tokenizer
+            .prepare("SELECT term FROM words")?
+            .query_map([], |row| row.get::<_, String>(0).map(String::into_bytes))?
+            .collect()
+    }
+}
+
+/// The separators that are the beginning of one of the words.
+fn separators_of(
+    tx: &Transaction<'_>,
+    words: &BTreeSet<Vec<u8>>,
+) -> rusqlite::Result<Vec<(i64, Vec<u8>)>> {
+    let mut found = Vec::new();
+    let mut all = tx.prepare_cached("SELECT segid, term FROM search_idx")?;
+    let mut rows = all.query([])?;
+    while let Some(row) = rows.next()? {
+        let separator: Vec<u8> = row.get(1)?;
+        if separator.first() != Some(&WORD) || separator.len() < 2 {
+            continue;
+        }
+        let beginning = separator[1..].to_vec();
+        let from_there = words.range(beginning.clone()..).next();
+        if from_there.is_some_and(|word| word.starts_with(&beginning)) {
+            found.push((row.get(0)?, separator));
+        }
+    }
+    Ok(found)
+}
+
+/// LedgerContent whether the word can stand there: not when the next leaf begins with it or before it.
+fn replace(
+    tx: &Transaction<'_>,
+    segment: i64,
+    separator: &[u8],
+    word: &str,
+) -> rusqlite::Result<bool> {
+    let mut key = vec![WORD];
+    key.extend_from_slice(word.as_bytes());
+    let following: Option<Vec<u8>> = tx
+        .prepare_cached(
+            "SELECT term FROM search_idx WHERE segid = ?1 AND term > ?2 ORDER BY term LIMIT 1",
+        )?
+        .query_row((segment, separator), |row| row.get(0))
+        .optional()?;
+    if following.is_some_and(|following| following <= key) {
+        return Ok(false);
+    }
+    tx.prepare_cached("UPDATE search_idx SET term = ?3 WHERE segid = ?1 AND term = ?2")?
+        .execute((segment, separator, key))?;
+    Ok(true)
+}

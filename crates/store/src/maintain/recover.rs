@@ -1,0 +1,218 @@
+//! Recovery: what a runner that died left behind becomes a complete record of an interrupted run,
+//! and a loop that nobody continues is ended.
+//!
+//! Runs at the start of recording commands. When nothing is left it costs two directory reads.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+
+use jiff::Timestamp;
+use retake_types::{Ending, Intent, Kind, LoopId, Outcome, Run, RunId, State, StopReason, Stream};
+
+use crate::base::dir::{StoreDir, remove, sync_dir};
+use crate::base::live_file::{self, LiveFile, Liveness};
+use crate::base::store::Durability;
+use crate::read::output::{self, INLINE_LIMIT, Storage, output_key};
+use crate::write::run_entries::{StreamContent, insert_outcome};
+use crate::{Error, Result, Store, StoredLoop};
+
+/// What the spool holds of one stream of a dead runner.
+struct SpoolContent {
+    stream: Stream,
+    bytes: u64,
+    hash: blake3::Hash,
+    small: Option<Vec<u8>>,
+}
+
+/// What `recover` found and marked.
+#[derive(Clone, Debug, Default)]
+pub struct Recovered {
+    pub runs: Vec<Run>,
+    pub loops: Vec<StoredLoop>,
+}
+
+impl Recovered {
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty() && self.loops.is_empty()
+    }
+}
+
+impl Store {
+    /// Marks every run whose runner died as interrupted, so that the caller can look for processes
+    /// they left behind, and ends the loops whose runner died.
+    ///
+    /// A loop of an agent stays open and keeps its live file, because the next start of the agent
+    /// continues it ([`Store::adopt_loop`]); until then it reads as not alive. Loops of all other
+    /// kinds end with the reason `interrupted`. An open loop without a live file, which an earlier
+    /// release recorded, is left alone.
+    pub fn recover(&mut self) -> Result<Recovered> {
+        let mut recovered = Recovered::default();
+        for id in live_file::live_runs(&self.dir)? {
+            let Some(live) = LiveFile::adopt(&self.dir, id)? else { continue };
+            recovered.runs.extend(self.recover_run(id)?);
+            live.release()?;
+        }
+        for id in self.recoverable_loops()? {
+            let Some(live) = LiveFile::adopt(&self.dir, id)? else { continue };
+            recovered.loops.extend(self.interrupt_loop(id)?);
+            live.release()?;
+        }
+        for (id, live) in live_file::dead_crash_loops(&self.dir)? {
+            recovered.loops.extend(self.interrupt_loop(id)?);
+            live.release()?;
+        }
+        Ok(recovered)
+    }
+
+    /// Whether `recover` may find a run or a loop, also on a store that is only read. A run that is
+    /// still running counts, because only `recover` finds out.
+    pub(crate) fn may_need_recovery(&self) -> bool {
+        let runs = live_file::live_runs(&self.dir).is_ok_and(|runs| !runs.is_empty());
+        let dead = |id: &LoopId| self.loop_liveness(*id) == Liveness::Dead;
+        runs || self.recoverable_loops().is_ok_and(|loops| loops.iter().any(dead))
+            || live_file::dead_crash_loops(&self.dir).is_ok_and(|dead| !dead.is_empty())
+    }
+
+    /// The loops whose live file is to be removed once their runner is dead.
+    fn recoverable_loops(&self) -> Result<Vec<LoopId>> {
+        let mut loops = live_file::live_loops(&self.dir)?;
+        let stays =
+            |stored: &StoredLoop| stored.kind == Kind::Agent && stored.stop_reason.is_none();
+        loops.retain(|id| !self.get_loop(*id).is_ok_and(|stored| stays(&stored)));
+        Ok(loops)
+    }
+
+    /// Ends one loop of a dead runner. The caller holds its live file.
+    fn interrupt_loop(&mut self, id: LoopId) -> Result<Option<StoredLoop>> {
+        match self.get_loop(id) {
+            Ok(stored) if stored.stop_reason.is_none() => {
+                self.finish_loop(id, &StopReason::Interrupted)?;
+                self.get_loop(id).map(Some)
+            }
+            // The runner died before the loop was on the record, or after it had ended there.
+            Ok(_) | Err(Error::NoLoop { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Completes one run of a dead runner, or removes its files. The caller holds its live file.
+    pub(crate) fn recover_run(&mut self, id: RunId) -> Result<Option<Run>> {
+        match self.seq_and_finished(id) {
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+            Ok((seq, true)) => self.remove_spool_files(id, seq).map(|()| None),
+            Ok((seq, false)) => self.interrupt_run(id, seq).map(Some),
+        }
+    }
+
+    fn interrupt_run(&mut self, id: RunId, seq: i64) -> Result<Run> {
+        let intent = self.get(id)?.intent;
+        let mut contents = Vec::new();
+        for stream in Stream::BOTH {
+            contents.extend(SpoolContent::read(&self.dir, id, stream)?);
+        }
+        if contents.iter().any(|left| left.small.is_none()) {
+            sync_dir(&self.dir.spool_dir())?;
+        }
+        let ending = interrupted(&self.dir, &intent, &contents);
+        let chunks = match fs::read(self.dir.chunks(id)) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(Error::io("read", &self.dir.chunks(id), error)),
+        };
+        let streams: Vec<StreamContent<'_>> = contents.iter().map(SpoolContent::content).collect();
+        self.write(Durability::Power, "record the interruption", |tx, dir| {
+            insert_outcome(tx, dir, (id, seq), &ending, &streams, Some(&chunks))
+        })?;
+        self.remove_spool_files(id, seq)?;
+        Ok(Run { intent, state: State::Interrupted, ending: Some(ending), recorded: true })
+    }
+
+    /// Removes the spool files that nothing refers to any more.
+    fn remove_spool_files(&self, id: RunId, seq: i64) -> Result<()> {
+        for stream in Stream::BOTH {
+            let stored = output::load(&self.connection, output_key(seq, stream))
+                .map_err(|error| self.failed("look up the output", error))?;
+            if stored.is_none_or(|stored| stored.storage != Storage::Raw) {
+                remove(&self.dir.spool(id, stream))?;
+            }
+        }
+        remove(&self.dir.chunks(id))
+    }
+}
+
+fn interrupted(dir: &StoreDir, intent: &Intent, contents: &[SpoolContent]) -> Ending {
+    // The last change of one of its files: nobody wrote down the moment of death itself.
+    let last_change = Stream::BOTH
+        .into_iter()
+        .map(|stream| dir.spool(intent.id(), stream))
+        .chain([dir.live(intent.id())])
+        .filter_map(|path| modified(&path))
+        .max()
+        .unwrap_or(intent.start_time)
+        .max(intent.start_time);
+    let lived = last_change.duration_since(intent.start_time).as_millis();
+    let of = |stream| contents.iter().find(|left| left.stream == stream);
+    let bytes = |stream| of(stream).map_or(0, |left| left.bytes);
+    let hash = |stream| of(stream).map(|left| left.hash.to_hex().to_string());
+    let mut ending = Ending {
+        duration_ms: u64::try_from(lived).unwrap_or(0).max(1),
+        stdout_raw_bytes: bytes(Stream::Stdout),
+        stderr_raw_bytes: bytes(Stream::Stderr),
+        ..Ending::bare(&Outcome::Interrupted, last_change)
+    };
+    ending.set_stored(Stream::BOTH.map(|stream| (bytes(stream), hash(stream))));
+    ending
+}
+
+/// `None` for a file that is gone or has no usable time; another file decides then.
+fn modified(path: &Path) -> Option<Timestamp> {
+    Timestamp::try_from(path.metadata().ok()?.modified().ok()?).ok()
+}
+
+impl SpoolContent {
+    /// `None` when the stream never had a byte.
+    fn read(dir: &StoreDir, id: RunId, stream: Stream) -> Result<Option<Self>> {
+        let path = dir.spool(id, stream);
+        let failed = |error| Error::io("read", &path, error);
+        let mut file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let (mut hasher, mut bytes, mut small) = (blake3::Hasher::new(), 0, Some(Vec::new()));
+        let mut buffer = vec![0; 256 * 1024];
+        loop {
+            let read = match file.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(failed(error)),
+            };
+            hasher.update(&buffer[..read]);
+            bytes += read as u64;
+            if bytes > INLINE_LIMIT {
+                small = None;
+            } else if let Some(small) = &mut small {
+                small.extend_from_slice(&buffer[..read]);
+            }
+        }
+        if bytes == 0 {
+            return Ok(None);
+        }
+        if small.is_none() {
+            file.sync_data().map_err(failed)?;
+        }
+        Ok(Some(Self { stream, bytes, hash: hasher.finalize(), small }))
+    }
+
+    fn content(&self) -> StreamContent<'_> {
+        StreamContent {
+            stream: self.stream,
+            bytes: self.bytes,
+            hash: self.hash,
+            inline: self.small.as_deref(),
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Reading the record. Nothing here changes it.
+
+pub(crate) mod follow_output;
+pub(crate) mod interleaved;
+pub(crate) mod lines;
+pub(crate) mod loops;
+pub(crate) mod output;
+pub(crate) mod output_since;
+pub(crate) mod page_cursor;
+pub(crate) mod run_lookup;
+pub(crate) mod runs;
+pub(crate) mod runs_over_time;
+pub(crate) mod search;
+pub(crate) mod search_index;
+pub(crate) mod stats;
+pub(crate) mod test_history;

@@ -1,0 +1,115 @@
+//! What a run has written after an offset of each stream, up to a limit of bytes: for observers that
+//! keep no state here and may be slow.
+
+use std::io;
+
+use retake_types::{RunId, Stream};
+
+use crate::base::live_file;
+use crate::read::output::OutputReader;
+use crate::{Error, Result, Store};
+
+/// Some bytes of one stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputPart {
+    pub stream: Stream,
+    pub offset: u64,
+    pub bytes: Vec<u8>,
+}
+
+/// The output after some offsets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewOutput {
+    /// In order of arrival.
+    pub parts: Vec<OutputPart>,
+    /// The run is over and this is the rest of it.
+    pub over: bool,
+    /// There is more to read already.
+    pub more: bool,
+}
+
+impl Store {
+    /// What follows these offsets, up to `most` bytes.
+    pub fn output_after(&self, id: RunId, after: [u64; 2], most: usize) -> Result<NewOutput> {
+        // Before the bytes: what a living runner writes after this look is seen by the next one.
+        let alive = live_file::run_is_alive(&self.dir, id);
+        let mut readers =
+            [self.read_output(id, Stream::Stdout)?, self.read_output(id, Stream::Stderr)?];
+        let fresh = Stream::BOTH.map(|s| readers[s.index()].length() > after[s.index()]);
+        let mut new = NewOutput { parts: Vec::new(), over: false, more: false };
+        match fresh {
+            [false, false] => {}
+            // The order matters only where there are two.
+            [true, true] => self.interleaved_after(id, after, most, &mut new)?,
+            [out, _] => {
+                let stream = if out { Stream::Stdout } else { Stream::Stderr };
+                let (reader, offset) = (&mut readers[stream.index()], after[stream.index()]);
+                let bytes =
+                    up_to(reader, offset, most).map_err(|error| lost(id, stream, &error))?;
+                new.more = offset + (bytes.len() as u64) < reader.length();
+                new.parts.push(OutputPart { stream, offset, bytes });
+            }
+        }
+        new.over = !alive && !new.more;
+        Ok(new)
+    }
+
+    fn interleaved_after(
+        &self,
+        id: RunId,
+        mut after: [u64; 2],
+        most: usize,
+        new: &mut NewOutput,
+    ) -> Result<()> {
+        let mut interleaved = self.read_interleaved(id)?;
+        let mut left = most;
+        for index in 0..interleaved.pieces() {
+            let (stream, offset, length) = interleaved.piece_at(index);
+            let from = &mut after[stream.index()];
+            let end = offset + length;
+            while *from >= offset && *from < end {
+                if left == 0 {
+                    new.more = true;
+                    return Ok(());
+                }
+                let wanted = usize::try_from(end - *from).unwrap_or(usize::MAX).min(left);
+                let mut bytes = vec![0; wanted];
+                let read = match interleaved.read_stream_at(stream, &mut bytes, *from) {
+                    Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+                    read => read,
+                }
+                .map_err(|error| lost(id, stream, &error))?;
+                bytes.truncate(read);
+                match new.parts.last_mut() {
+                    Some(last)
+                        if last.stream == stream
+                            && last.offset + last.bytes.len() as u64 == *from =>
+                    {
+                        last.bytes.append(&mut bytes);
+                    }
+                    _ => new.parts.push(OutputPart { stream, offset: *from, bytes }),
+                }
+                *from += read as u64;
+                left -= read;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn up_to(reader: &mut OutputReader, offset: u64, most: usize) -> io::Result<Vec<u8>> {
+    let left = usize::try_from(reader.length().saturating_sub(offset)).unwrap_or(usize::MAX);
+    let mut bytes = vec![0; left.min(most)];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match reader.read_at(&mut bytes[filled..], offset + filled as u64)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => filled += read,
+        }
+    }
+    Ok(bytes)
+}
+
+fn lost(id: RunId, stream: Stream, error: &io::Error) -> Error {
+    Error::OutputLost { id, stream: stream.as_str(), detail: error.to_string() }
+}

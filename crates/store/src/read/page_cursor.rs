@@ -1,0 +1,49 @@
+//! Where a page ended, as text: for addresses and for programs that page through a list.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::read::runs::RunCursor;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is no place in a list; take `next` of the page before")]
+pub struct BadCursor {
+    pub text: String,
+}
+
+/// Two numbers that name a place, as text.
+pub(crate) fn pair(text: &str) -> Result<(i64, &str), BadCursor> {
+    let bad = || BadCursor { text: text.to_owned() };
+    let (first, second) = text.split_once('.').ok_or_else(bad)?;
+    Ok((first.parse().map_err(|_| bad())?, second))
+}
+
+impl fmt::Display for RunCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.start_us, self.seq)
+    }
+}
+
+impl FromStr for RunCursor {
+    type Err = BadCursor;
+
+    fn from_str(text: &str) -> Result<Self, BadCursor> {
+        let (start_us, seq) = pair(text)?;
+        let seq = seq.parse().map_err(|_| BadCursor { text: text.to_owned() })?;
+        Ok(Self { start_us, seq })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_reads_back_and_anything_else_is_named() {
+        let cursor = RunCursor { start_us: -7, seq: 12 };
+        assert_eq!(cursor.to_string().parse(), Ok(cursor));
+        for bad in ["", "1", "1.", ".1", "1.x", "1.2.3"] {
+            assert_eq!(bad.parse::<RunCursor>(), Err(BadCursor { text: bad.to_owned() }), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Finding one run: by id, by a unique beginning or end of it, or the last; and a run's family.
+
+use std::collections::HashSet;
+
+use retake_types::{LoopId, Run, RunId};
+use rusqlite::types::Value;
+
+use crate::read::runs::{RUN_COLUMNS, RUN_JOINS, RunFilter};
+use crate::{Error, Result, Store};
+
+/// A run and the runs that were started inside it.
+#[derive(Clone, Debug)]
+pub struct StoredRunTree {
+    pub run: Run,
+    pub children: Vec<StoredRunTree>,
+}
+
+const CANDIDATES: usize = 50;
+
+impl Store {
+    /// The run with exactly this id.
+    pub fn get(&self, id: RunId) -> Result<Run> {
+        let sql = format!("SELECT {RUN_COLUMNS} FROM runs r {RUN_JOINS} WHERE r.id = ?1");
+        let found = self.select(&sql, vec![Value::Blob(id.as_bytes().to_vec())])?;
+        match found.into_iter().next() {
+            Some(found) => self.assemble(found),
+            None => Err(Error::NotFound { text: id.to_string() }),
+        }
+    }
+
+    /// The run that `text` names: `last`, an id, or a unique prefix or suffix of one.
+    pub fn find(&self, text: &str) -> Result<Run> {
+        let wanted = text.trim().to_ascii_lowercase();
+        let missing = || Error::NotFound { text: text.to_owned() };
+        if wanted == "last" {
+            return self.list(&RunFilter::default(), None, 1)?.runs.pop().ok_or_else(missing);
+        }
+        if let Ok(id) = wanted.parse::<RunId>() {
+            return self.get(id);
+        }
+        let digits: String = wanted.chars().filter(|&c| c != '-').collect();
+        if digits.is_empty() || digits.len() > 32 || !digits.bytes().all(|b| b.is_ascii_hexdigit())
+        {
+            return Err(missing());
+        }
+        let mut candidates = self.ids_with_prefix(&digits)?;
+        for id in self.ids_with_suffix(&digits)? {
+            if !candidates.contains(&id) {
+                candidates.push(id);
+            }
+        }
+        match candidates[..] {
+            [] => Err(missing()),
+            [id] => self.get(id),
+            _ => {
+                candidates.sort_unstable_by(|a, b| b.cmp(a));
+                Err(Error::Ambiguous { text: text.to_owned(), candidates })
+            }
+        }
+    }
+
+    fn ids_with_prefix(&self, digits: &str) -> Result<Vec<RunId>> {
+        let bound = |filler: char| {
+            let mut bytes = [0; 16];
+            let full: String = digits.chars().chain(std::iter::repeat(filler)).take(32).collect();
+            for (byte, pair) in bytes.iter_mut().zip(full.as_bytes().chunks(2)) {
+                let text = str::from_utf8(pair).unwrap_or("0");
+                *byte = u8::from_str_radix(text, 16).unwrap_or(0);
+            }
+            Value::Blob(bytes.to_vec())
+        };
+        self.ids(
+            "SELECT id FROM runs WHERE id BETWEEN ?1 AND ?2 ORDER BY id DESC LIMIT ?3",
+            vec![bound('0'), bound('f')],
+        )
+    }
+
+    /// A scan of the id index: an index of its own would cost every run a random page.
+    fn ids_with_suffix(&self, digits: &str) -> Result<Vec<RunId>> {
+        self.ids(
+            "SELECT id FROM runs WHERE hex(substr(id, -?1)) LIKE ?2 ORDER BY id DESC LIMIT ?3",
+            vec![Value::Integer(digits.len().div_ceil(2) as i64), format!("%{digits}").into()],
+        )
+    }
+
+    fn ids(&self, sql: &str, mut parameters: Vec<Value>) -> Result<Vec<RunId>> {
+        parameters.push(Value::Integer(CANDIDATES as i64));
+        self.connection
+            .prepare(sql)
+            .and_then(|mut statement| {
+                statement
+                    .query_map(rusqlite::params_from_iter(parameters), |row| {
+                        Ok(RunId::from_bytes(row.get(0)?))
+                    })?
+                    .collect()
+            })
+            .map_err(|error| self.failed("look up an id", error))
+    }
+
+    /// The runs started directly inside this one, oldest first.
+    pub fn children(&self, id: RunId) -> Result<Vec<Run>> {
+        self.in_order(RunFilter { parent: Some(id), ..RunFilter::default() })
+    }
+
+    /// The runs of a loop, oldest first.
+    pub fn runs_of_loop(&self, id: LoopId) -> Result<Vec<Run>> {
+        self.in_order(RunFilter { loop_id: Some(id), ..RunFilter::default() })
+    }
+
+    fn in_order(&self, filter: RunFilter) -> Result<Vec<Run>> {
+        let mut runs = self.list(&filter, None, usize::MAX - 1)?.runs;
+        runs.reverse();
+        Ok(runs)
+    }
+
+    /// The run with everything that was started inside it.
+    pub fn tree(&self, id: RunId) -> Result<StoredRunTree> {
+        self.subtree(self.get(id)?, &mut HashSet::new())
+    }
+
+    fn subtree(&self, run: Run, seen: &mut HashSet<RunId>) -> Result<StoredRunTree> {
+        let mut children = Vec::new();
+        // Imported records may claim anything, a circle of parents included.
+        if seen.insert(run.intent.id()) {
+            for child in self.children(run.intent.id())? {
+                if !seen.contains(&child.intent.id()) {
+                    children.push(self.subtree(child, seen)?);
+                }
+            }
+        }
+        Ok(StoredRunTree { run, children })
+    }
+}

@@ -1,0 +1,476 @@
+//! Listing runs, newest first. Every filter names the index that serves it.
+//!
+//! Pages continue from a key, never by OFFSET, so page 10,000 costs what page 1 does.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use retake_types::{Kind, LoopId, Run, RunId, State, Word};
+use rusqlite::types::Value;
+
+use crate::base::ledger::{parse_ending, parse_intent};
+use crate::base::projection::{INTERRUPTED, OK, kind_number, status};
+use crate::base::{live_file, schema};
+use crate::{Result, Store};
+
+/// Which runs to list; the default is all of them.
+#[derive(Clone, Debug, Default)]
+pub struct RunFilter {
+    pub status: Option<RunStatus>,
+    pub kind: Option<Kind>,
+    pub loop_id: Option<LoopId>,
+    pub parent: Option<RunId>,
+    pub run_id: Option<String>,
+    pub session_id: Option<String>,
+    pub task_id: Option<String>,
+    pub step_id: Option<String>,
+    pub tool_call_id: Option<String>,
+    pub worktree_id: Option<String>,
+    pub repo_sha: Option<String>,
+    /// Every one must match.
+    pub labels: Vec<(String, String)>,
+    /// A shell-style pattern (`*`, `?`, `[a-z]`) over the whole command line.
+    pub command: Option<String>,
+    pub cwd: Option<PathBuf>,
+    /// Changed this file, or one below this directory; absolute.
+    pub changed: Option<PathBuf>,
+    /// Tests ran and some of them failed.
+    pub tests_failed: bool,
+    /// Started at or after.
+    pub since: Option<Timestamp>,
+    /// Started before.
+    pub until: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunStatus {
+    Running,
+    Ok,
+    /// Every outcome but success.
+    Failed,
+    Outcome(Word),
+}
+
+/// Where a page ended: the start and number of its last run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunCursor {
+    pub(crate) start_us: i64,
+    pub(crate) seq: i64,
+}
+
+#[derive(Clone, Debug)]
+pub struct RunPage {
+    pub runs: Vec<Run>,
+    /// Where the next page begins; `None` when this was the last.
+    pub next: Option<RunCursor>,
+}
+
+/// A row with what a run is made of.
+pub(crate) struct FoundRun {
+    pub(crate) seq: i64,
+    pub(crate) start_us: i64,
+    intent: Option<Vec<u8>>,
+    outcome: Option<(i64, Option<Vec<u8>>)>,
+}
+
+pub(crate) const RUN_COLUMNS: &str = "r.seq, r.start_us, i.body, r.outcome_seq, o.body";
+pub(crate) const RUN_JOINS: &str =
+    "JOIN ledger i ON i.seq = r.seq LEFT JOIN ledger o ON o.seq = r.outcome_seq";
+
+impl FoundRun {
+    pub(crate) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
+        let outcome = match row.get::<_, Option<i64>>(3)? {
+            Some(seq) => Some((seq, row.get(4)?)),
+            None => None,
+        };
+        Ok(Self { seq: row.get(0)?, start_us: row.get(1)?, intent: row.get(2)?, outcome })
+    }
+}
+
+/// The text and the parameters of a query under construction.
+pub(crate) struct Clauses {
+    from: String,
+    conditions: Vec<String>,
+    parameters: Vec<Value>,
+}
+
+impl RunFilter {
+    pub(crate) fn clauses(&self) -> Clauses {
+        let mut clauses =
+            Clauses { from: String::new(), conditions: Vec::new(), parameters: Vec::new() };
+        // The first index found drives the query: the most selective kinds come first.
+        let mut index = None;
+        let ids = [
+            ("tool_call_id", "runs_tool_call", &self.tool_call_id),
+            ("step_id", "runs_step", &self.step_id),
+            ("task_id", "runs_task", &self.task_id),
+            ("run_id", "runs_run_id", &self.run_id),
+            ("session_id", "runs_session", &self.session_id),
+            ("repo_sha", "runs_repo_sha", &self.repo_sha),
+            ("worktree_id", "runs_worktree", &self.worktree_id),
+        ];
+        for (column, name, value) in ids {
+            if let Some(value) = value {
+                clauses.equal(column, Value::Text(value.clone()));
+                index.get_or_insert(name);
+            }
+        }
+        if let Some(loop_id) = self.loop_id {
+            clauses.equal("loop", Value::Blob(loop_id.as_bytes().to_vec()));
+            index.get_or_insert("runs_loop");
+        }
+        if let Some(parent) = self.parent {
+            clauses.equal("parent", Value::Blob(parent.as_bytes().to_vec()));
+            index.get_or_insert("runs_parent");
+        }
+        if let Some(command) = &self.command {
+            if command.contains(['*', '?', '[']) {
+                clauses.condition("r.command GLOB", Value::Text(command.clone()));
+            } else {
+                clauses.equal("command", Value::Text(command.clone()));
+                index.get_or_insert("runs_command");
+            }
+        }
+        self.add_status(&mut clauses, &mut index);
+        if let Some(cwd) = &self.cwd {
+            clauses.equal("cwd", Value::Text(cwd.to_string_lossy().into_owned()));
+            index.get_or_insert("runs_cwd");
+        }
+        if let Some(kind) = self.kind {
+            clauses.conditions.push(format!("r.kind = {}", kind_number(kind)));
+            if kind != Kind::Exec {
+                clauses.conditions.push("r.kind > 0".to_owned());
+                index.get_or_insert("runs_kind");
+            }
+        }
+        for (bound, at) in [(">=", self.since), ("<", self.until)] {
+            if let Some(at) = at {
+                clauses.condition(&format!("r.start_us {bound}"), at.as_microsecond().into());
+            }
+        }
+        self.add_effects(&mut clauses);
+        clauses.from = match self.labels.split_first() {
+            // What a run did picks few runs: their numbers lead, and are sorted.
+            None if self.by_effects() => "runs r".to_owned(),
+            None => format!("runs r INDEXED BY {}", index.unwrap_or("runs_start")),
+            Some((first, rest)) => {
+                clauses.condition("l.key =", Value::Text(first.0.clone()));
+                clauses.condition("l.value =", Value::Text(first.1.clone()));
+                for (key, value) in rest {
+                    clauses.parameters.push(Value::Text(key.clone()));
+                    clauses.parameters.push(Value::Text(value.clone()));
+                    let count = clauses.parameters.len();
+                    clauses.conditions.push(label_condition(count));
+                }
+                "labels l CROSS JOIN runs r ON r.seq = l.run".to_owned()
+            }
+        };
+        clauses
+    }
+
+    fn add_status(&self, clauses: &mut Clauses, index: &mut Option<&'static str>) {
+        match self.status {
+            None => {}
+            Some(RunStatus::Ok) => {
+                clauses.conditions.push(format!("r.status = {OK}"));
+                index.get_or_insert("runs_status");
+            }
+            Some(RunStatus::Failed) => {
+                clauses.conditions.push("r.status > 0".to_owned());
+                index.get_or_insert("runs_failed");
+            }
+            // Few, and known from their live files: an index would cost every run two pages.
+            Some(RunStatus::Running) => clauses.conditions.push("r.status IS NULL".to_owned()),
+            // Also those whose runner died and that no start has marked yet.
+            Some(RunStatus::Outcome(Word::Interrupted)) => {
+                clauses.conditions.push(format!("(r.status = {INTERRUPTED} OR r.status IS NULL)"));
+            }
+            // Nearly every run exited, whatever its code: the order by start serves best.
+            Some(RunStatus::Outcome(Word::Exited)) => {
+                clauses.conditions.push("r.status IN (0, 1)".to_owned());
+            }
+            Some(RunStatus::Outcome(word)) => {
+                clauses.conditions.push(format!("r.status = {}", status(word, None)));
+                index.get_or_insert("runs_status");
+            }
+        }
+    }
+
+    fn add_effects(&self, clauses: &mut Clauses) {
+        if let Some(path) = &self.changed {
+            let path = path.to_string_lossy();
+            let below = format!("{}/", path.trim_end_matches('/'));
+            clauses.parameters.push(Value::Text(path.trim_end_matches('/').to_owned()));
+            clauses.parameters.push(Value::Text(below.clone()));
+            // `0` comes after `/`: everything below the directory lies between the two.
+            clauses.parameters.push(Value::Text(format!("{}0", &below[..below.len() - 1])));
+            let last = clauses.parameters.len();
+            clauses.conditions.push(format!(
+                "r.seq IN (SELECT run FROM changes WHERE path = ?{} OR path >= ?{} AND path < ?{last})",
+                last - 2,
+                last - 1
+            ));
+        }
+        if self.tests_failed {
+            clauses.conditions.push(
+                "r.seq IN (SELECT run FROM effects INDEXED BY effects_tests_failed
+                   WHERE tests_failed > 0)"
+                    .to_owned(),
+            );
+        }
+    }
+
+    /// Whether it lets every run through.
+    fn is_open(&self) -> bool {
+        let clauses = self.clauses();
+        clauses.conditions.is_empty() && self.labels.is_empty()
+    }
+
+    /// The query for which of some runs, by their numbers, are let through. The numbers lead, so no
+    /// index of a filter is named.
+    fn among_numbers(&self, numbers: &[i64], live: Option<&[RunId]>) -> (String, Vec<Value>) {
+        let mut clauses = Self { labels: Vec::new(), ..self.clone() }.clauses();
+        for (key, value) in &self.labels {
+            clauses.parameters.push(Value::Text(key.clone()));
+            clauses.parameters.push(Value::Text(value.clone()));
+            let count = clauses.parameters.len();
+            clauses.conditions.push(label_condition(count));
+        }
+        let numbers: Vec<Value> = numbers.iter().map(|number| Value::from(*number)).collect();
+        clauses.one_of("r.seq", numbers);
+        if let Some(ids) = live {
+            let ids = ids.iter().map(|id| Value::Blob(id.as_bytes().to_vec()));
+            clauses.one_of("r.id", ids.collect());
+        }
+        let sql =
+            format!("SELECT r.seq, r.id FROM runs r WHERE {}", clauses.conditions.join(" AND "));
+        (sql, clauses.parameters)
+    }
+
+    /// Whether the tables of effects are asked, which an earlier release did not have.
+    fn by_effects(&self) -> bool {
+        self.changed.is_some() || self.tests_failed
+    }
+
+    fn order_columns(&self) -> (&'static str, &'static str) {
+        if self.labels.is_empty() { ("r.start_us", "r.seq") } else { ("l.start_us", "l.run") }
+    }
+
+    /// The query for one page, and its parameters.
+    pub(crate) fn sql(
+        &self,
+        (columns, joins): (&str, &str),
+        after: Option<RunCursor>,
+        limit: usize,
+        among: Option<&[RunId]>,
+    ) -> (String, Vec<Value>) {
+        let mut clauses = self.clauses();
+        if let Some(ids) = among {
+            let ids = ids.iter().map(|id| Value::Blob(id.as_bytes().to_vec()));
+            clauses.one_of("r.id", ids.collect());
+            if self.labels.is_empty() {
+                clauses.from = "runs r".to_owned();
+            }
+        }
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let (start, seq) = self.order_columns();
+        if let Some(cursor) = after {
+            clauses.parameters.push(cursor.start_us.into());
+            clauses.parameters.push(cursor.seq.into());
+            let count = clauses.parameters.len();
+            clauses.conditions.push(format!("({start}, {seq}) < (?{}, ?{count})", count - 1));
+        }
+        let filter = if clauses.conditions.is_empty() {
+            String::new()
+        } else {
+            format!("WHERE {}", clauses.conditions.join(" AND "))
+        };
+        let sql = format!(
+            "SELECT {columns} FROM {} {joins} {filter}
+             ORDER BY {start} DESC, {seq} DESC LIMIT {limit}",
+            clauses.from
+        );
+        (sql, clauses.parameters)
+    }
+
+    /// The statement behind a page, for tests and tools that look at its query plan.
+    #[doc(hidden)]
+    pub fn explainable(&self, later_page: bool, limit: usize) -> (String, Vec<Value>) {
+        let after = later_page.then_some(RunCursor { start_us: 0, seq: 0 });
+        self.sql((RUN_COLUMNS, RUN_JOINS), after, limit, None)
+    }
+
+    fn admits(&self, run: &Run) -> bool {
+        match self.status {
+            Some(RunStatus::Running) => run.state == State::Running,
+            Some(RunStatus::Outcome(Word::Interrupted)) => run.state == State::Interrupted,
+            _ => true,
+        }
+    }
+}
+
+impl Clauses {
+    fn equal(&mut self, column: &str, value: Value) {
+        self.condition(&format!("r.{column} ="), value);
+    }
+
+    fn condition(&mut self, left: &str, value: Value) {
+        self.parameters.push(value);
+        self.conditions.push(format!("{left} ?{}", self.parameters.len()));
+    }
+
+    fn one_of(&mut self, column: &str, values: Vec<Value>) {
+        let first = self.parameters.len() + 1;
+        let marks: Vec<String> = (0..values.len()).map(|i| format!("?{}", first + i)).collect();
+        self.conditions.push(format!("{column} IN ({})", marks.join(", ")));
+        self.parameters.extend(values);
+    }
+}
+
+/// That a run has a label whose value is the parameter of this number, and its key the one before.
+fn label_condition(value: usize) -> String {
+    format!(
+        "EXISTS (SELECT 1 FROM labels m WHERE m.key = ?{} AND m.value = ?{value}
+           AND m.start_us = r.start_us AND m.run = r.seq)",
+        value - 1
+    )
+}
+
+/// Numbers of runs that are asked about at once.
+const ASKED: usize = 500;
+
+/// Which runs a filter lets through, asked for runs that were found in another way.
+pub(crate) struct Sieve<'a> {
+    store: &'a Store,
+    filter: &'a RunFilter,
+    open: bool,
+    live: Option<Vec<RunId>>,
+    /// Nothing can pass: what it asks for is not in this record.
+    shut: bool,
+}
+
+impl<'a> Sieve<'a> {
+    pub(crate) fn new(store: &'a Store, filter: &'a RunFilter) -> Result<Self> {
+        let live = match filter.status {
+            Some(RunStatus::Running) => Some(live_file::live_runs(&store.dir)?),
+            _ => None,
+        };
+        let shut = filter.by_effects() && !store.has_effects()?;
+        Ok(Self { store, filter, open: filter.is_open(), live, shut })
+    }
+
+    /// Whether everything passes, so that nobody need ask.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Those of the numbers whose runs pass.
+    pub(crate) fn pass(&self, numbers: &[i64]) -> Result<HashSet<i64>> {
+        if self.open {
+            return Ok(numbers.iter().copied().collect());
+        }
+        let mut passed = HashSet::new();
+        if self.shut {
+            return Ok(passed);
+        }
+        for some in numbers.chunks(ASKED) {
+            let (sql, parameters) = self.filter.among_numbers(some, self.live.as_deref());
+            let found: Vec<(i64, [u8; 16])> = self
+                .store
+                .connection
+                .prepare_cached(&sql)
+                .and_then(|mut statement| {
+                    let parameters = rusqlite::params_from_iter(parameters);
+                    statement.query_map(parameters, |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+                })
+                .map_err(|error| self.store.failed("search", error))?;
+            for (number, id) in found {
+                // How a run without an outcome stands is not in its row.
+                let unsure =
+                    matches!(self.filter.status, Some(RunStatus::Outcome(Word::Interrupted)));
+                if !unsure || self.filter.admits(&self.store.get(RunId::from_bytes(id))?) {
+                    passed.insert(number);
+                }
+            }
+        }
+        Ok(passed)
+    }
+}
+
+impl Store {
+    /// One page of runs, newest first.
+    pub fn list(
+        &self,
+        filter: &RunFilter,
+        after: Option<RunCursor>,
+        limit: usize,
+    ) -> Result<RunPage> {
+        let mut page = RunPage { runs: Vec::new(), next: after };
+        if filter.by_effects() && !self.has_effects()? {
+            return Ok(RunPage { runs: Vec::new(), next: None });
+        }
+        let live = match filter.status {
+            Some(RunStatus::Running) => Some(live_file::live_runs(&self.dir)?),
+            _ => None,
+        };
+        while page.runs.len() < limit {
+            // One more than asked tells whether there is a next page.
+            let wanted = (limit - page.runs.len()).saturating_add(1);
+            let (sql, parameters) =
+                filter.sql((RUN_COLUMNS, RUN_JOINS), page.next, wanted, live.as_deref());
+            let found = self.select(&sql, parameters)?;
+            let more = found.len() == wanted;
+            for row in found.into_iter().take(wanted - 1) {
+                page.next = Some(RunCursor { start_us: row.start_us, seq: row.seq });
+                let run = self.assemble(row)?;
+                if filter.admits(&run) {
+                    page.runs.push(run);
+                }
+            }
+            if !more {
+                page.next = None;
+                break;
+            }
+        }
+        Ok(page)
+    }
+
+    /// A store that is only read may still have the schema of an earlier release.
+    pub(crate) fn has_effects(&self) -> Result<bool> {
+        Ok(schema::version(&self.connection, &self.dir)? >= schema::WITH_EFFECTS)
+    }
+
+    pub(crate) fn select(&self, sql: &str, parameters: Vec<Value>) -> Result<Vec<FoundRun>> {
+        self.connection
+            .prepare(sql)
+            .and_then(|mut statement| {
+                statement
+                    .query_map(rusqlite::params_from_iter(parameters), FoundRun::read)?
+                    .collect()
+            })
+            .map_err(|error| self.failed("list runs", error))
+    }
+
+    pub(crate) fn assemble(&self, found: FoundRun) -> Result<Run> {
+        let intent = parse_intent(found.seq, found.intent.as_deref())?;
+        let ending = match found.outcome {
+            Some((seq, body)) => Some(parse_ending(seq, body.as_deref())?),
+            None => None,
+        };
+        let state = match &ending {
+            Some(ending) if ending.outcome == Word::Interrupted => State::Interrupted,
+            Some(_) => State::Finished,
+            None => self.unfinished_state(&intent)?,
+        };
+        Ok(Run { intent, state, ending, recorded: true })
+    }
+
+    fn unfinished_state(&self, intent: &retake_types::Intent) -> Result<State> {
+        if live_file::run_is_alive(&self.dir, intent.id()) {
+            return Ok(State::Running);
+        }
+        // It may have finished since the row was read; then it is not interrupted.
+        Ok(if self.seq_and_finished(intent.id())?.1 { State::Running } else { State::Interrupted })
+    }
+}

@@ -1,0 +1,81 @@
+//! Writing a run with all of its output as JSON lines, and the format of these lines.
+//!
+//! The first line of a run has its intent, ending and order of arrival; further lines carry its
+//! output in parts, so that memory stays bounded.
+
+use std::io::{Read, Write};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use retake_types::{Ending, Intent, Run, RunId, Stream};
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result, Store};
+
+/// Output bytes in one line.
+pub(crate) const PART: usize = 768 * 1024;
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum ExportLine {
+    Run {
+        intent: Box<Intent>,
+        ending: Box<Ending>,
+        /// The order of arrival, in base64.
+        chunks: String,
+    },
+    Output {
+        run: RunId,
+        stream: Stream,
+        offset: u64,
+        base64: String,
+    },
+}
+
+impl Store {
+    /// Writes one finished run with all of its output as JSON lines; `false` for a run that has
+    /// no outcome yet, of which nothing is written.
+    pub fn export(&self, run: &Run, to: &mut impl Write) -> Result<bool> {
+        let Some(ending) = &run.ending else { return Ok(false) };
+        let id = run.intent.id();
+        let chunks: Option<Vec<u8>> = self
+            .connection
+            .query_row("SELECT chunks FROM runs WHERE id = ?1", [id.as_bytes()], |row| row.get(0))
+            .map_err(|error| self.failed("export a run", error))?;
+        let line = ExportLine::Run {
+            intent: Box::new(run.intent.clone()),
+            ending: Box::new(ending.clone()),
+            chunks: BASE64.encode(chunks.unwrap_or_default()),
+        };
+        write_line(to, &line)?;
+        for stream in Stream::BOTH {
+            let mut output = self.read_output(id, stream)?;
+            let (mut offset, length) = (0, output.length());
+            while offset < length {
+                let mut part = Vec::new();
+                Read::by_ref(&mut output).take(PART as u64).read_to_end(&mut part).map_err(
+                    |error| Error::OutputLost {
+                        id,
+                        stream: stream.as_str(),
+                        detail: error.to_string(),
+                    },
+                )?;
+                if part.is_empty() {
+                    let detail = format!("{length} bytes were recorded, {offset} are there");
+                    return Err(Error::OutputLost { id, stream: stream.as_str(), detail });
+                }
+                let base64 = BASE64.encode(&part);
+                write_line(to, &ExportLine::Output { run: id, stream, offset, base64 })?;
+                offset += part.len() as u64;
+            }
+        }
+        Ok(true)
+    }
+}
+
+pub(crate) fn write_line(to: &mut impl Write, line: &ExportLine) -> Result<()> {
+    let failed = |error| Error::io("write", std::path::Path::new("the export"), error);
+    let mut text = serde_json::to_vec(line).map_err(|error| failed(error.into()))?;
+    text.push(b'\n');
+    to.write_all(&text).map_err(failed)
+}

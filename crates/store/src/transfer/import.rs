@@ -1,0 +1,242 @@
+//! Taking runs from JSON lines into the record, without loss and exactly once.
+
+use std::fs::File;
+use std::io::{BufRead, Write};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use retake_types::{Ending, Intent, RunId, Stream};
+
+use super::export::ExportLine;
+use crate::base::dir::{StoreDir, remove, sync_dir};
+use crate::base::store::Durability;
+use crate::read::output::INLINE_LIMIT;
+use crate::write::remote_runs::open_remote_run;
+use crate::write::run_entries::{StreamContent, insert_intent, insert_outcome};
+use crate::{Error, Result, Store};
+
+/// Runs taken in with one commit.
+const BATCH: usize = 256;
+
+/// What an import did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Imported {
+    pub imported: Vec<RunId>,
+    /// Runs that were already in the record.
+    pub known: u64,
+}
+
+impl Store {
+    /// Reads what `export` or a [`ResultFile`](crate::ResultFile) wrote. A run that is already here
+    /// is left as it is, except that a remote run gets its outcome. What comes before a line that is
+    /// not usable is imported.
+    pub fn import(&mut self, from: &mut impl BufRead) -> Result<Imported> {
+        let mut result = Imported::default();
+        let mut complete = Vec::new();
+        let read = self.read_runs(from, &mut complete, &mut result);
+        self.commit_imported(&mut complete, &mut result)?;
+        read.map(|()| result)
+    }
+
+    fn read_runs(
+        &mut self,
+        from: &mut impl BufRead,
+        complete: &mut Vec<ArrivingRun>,
+        result: &mut Imported,
+    ) -> Result<()> {
+        let mut arriving: Option<ArrivingRun> = None;
+        let (mut number, mut text) = (0, String::new());
+        loop {
+            text.clear();
+            number += 1;
+            let bad = |detail: String| Error::BadImport { line: number, detail };
+            let read = from.read_line(&mut text).map_err(|error| bad(error.to_string()))?;
+            if read > 0 && text.trim().is_empty() {
+                continue;
+            }
+            let line = match read {
+                0 => None,
+                _ => Some(serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?),
+            };
+            match line {
+                Some(ExportLine::Output { run, stream, offset, base64 }) => match &mut arriving {
+                    Some(arriving) if arriving.intent.id() == run => {
+                        let part = BASE64.decode(base64).map_err(|error| bad(error.to_string()))?;
+                        arriving.take(&self.dir, stream, offset, &part, &bad)?;
+                    }
+                    _ => return Err(bad(format!("output of run {run} without the run"))),
+                },
+                next => {
+                    if let Some(done) = arriving.take() {
+                        done.check(&bad)?;
+                        complete.push(done);
+                        if complete.len() >= BATCH {
+                            self.commit_imported(complete, result)?;
+                        }
+                    }
+                    let Some(ExportLine::Run { intent, ending, chunks }) = next else {
+                        return Ok(());
+                    };
+                    let chunks = BASE64.decode(chunks).map_err(|error| bad(error.to_string()))?;
+                    arriving = Some(ArrivingRun::new(*intent, *ending, chunks));
+                }
+            }
+        }
+    }
+
+    /// Takes complete runs in with one commit.
+    fn commit_imported(
+        &mut self,
+        complete: &mut Vec<ArrivingRun>,
+        result: &mut Imported,
+    ) -> Result<()> {
+        if complete.is_empty() {
+            return Ok(());
+        }
+        let batch = std::mem::take(complete);
+        let take_in = |tx: &rusqlite::Transaction<'_>, dir: &StoreDir| {
+            let mut imported = Vec::new();
+            for arriving in &batch {
+                let id = arriving.intent.id();
+                let failed = |error| Error::sqlite("import runs", dir.database(), error);
+                let seq = match open_remote_run(tx, dir, id).map_err(failed)? {
+                    Some(seq) => seq,
+                    None => match insert_intent(tx, dir, &arriving.intent) {
+                        Ok(seq) => seq,
+                        Err(Error::Duplicate { .. }) => continue,
+                        Err(error) => return Err(error),
+                    },
+                };
+                arriving.move_into_spool(dir)?;
+                let chunks = Some(&arriving.chunks[..]);
+                insert_outcome(tx, dir, (id, seq), &arriving.ending, &arriving.contents(), chunks)?;
+                imported.push(id);
+            }
+            Ok(imported)
+        };
+        let imported =
+            self.write_then(Durability::Power, "import runs", take_in, |imported, dir| {
+                imported.iter().try_for_each(|id| remove(&dir.remote_run(*id)))
+            })?;
+        result.known += (batch.len() - imported.len()) as u64;
+        result.imported.extend(imported);
+        Ok(())
+    }
+}
+
+/// A run that is being imported. Large output waits in a file of its own.
+struct ArrivingRun {
+    intent: Intent,
+    ending: Ending,
+    chunks: Vec<u8>,
+    streams: [ArrivingStream; 2],
+}
+
+#[derive(Default)]
+struct ArrivingStream {
+    bytes: u64,
+    hasher: blake3::Hasher,
+    small: Vec<u8>,
+    file: Option<(File, std::path::PathBuf)>,
+}
+
+impl ArrivingRun {
+    fn new(intent: Intent, ending: Ending, chunks: Vec<u8>) -> Self {
+        Self { intent, ending, chunks, streams: Default::default() }
+    }
+
+    fn take(
+        &mut self,
+        dir: &StoreDir,
+        stream: Stream,
+        offset: u64,
+        bytes: &[u8],
+        bad: &dyn Fn(String) -> Error,
+    ) -> Result<()> {
+        let id = self.intent.id();
+        let part = &mut self.streams[stream.index()];
+        if offset != part.bytes {
+            return Err(bad(format!("{} is not contiguous at byte {offset}", stream.as_str())));
+        }
+        part.hasher.update(bytes);
+        part.bytes += bytes.len() as u64;
+        if part.bytes <= INLINE_LIMIT {
+            part.small.extend_from_slice(bytes);
+            return Ok(());
+        }
+        if part.file.is_none() {
+            let name = format!("{id}.{}.import.{}", stream.as_str(), std::process::id());
+            let path = dir.spool_dir().join(name);
+            remove(&path)?;
+            let mut file = dir.create_private(&path)?;
+            file.write_all(&part.small).map_err(|error| Error::io("write", &path, error))?;
+            part.small = Vec::new();
+            part.file = Some((file, path));
+        }
+        match &mut part.file {
+            Some((file, path)) => {
+                file.write_all(bytes).map_err(|error| Error::io("write", path, error))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The output must be the one that the ending names.
+    fn check(&self, bad: &dyn Fn(String) -> Error) -> Result<()> {
+        let recorded = [
+            (Stream::Stdout, self.ending.stdout_bytes, &self.ending.stdout_blake3),
+            (Stream::Stderr, self.ending.stderr_bytes, &self.ending.stderr_blake3),
+        ];
+        for (stream, bytes, hash) in recorded {
+            let part = &self.streams[stream.index()];
+            let hashed = (part.bytes > 0).then(|| part.hasher.finalize().to_hex().to_string());
+            if part.bytes != bytes || hashed != *hash {
+                return Err(bad(format!(
+                    "the {} of run {} is not complete or not the recorded one",
+                    stream.as_str(),
+                    self.intent.id()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives large output its final name, synced, before anything refers to it.
+    fn move_into_spool(&self, dir: &StoreDir) -> Result<()> {
+        for stream in Stream::BOTH {
+            let part = &self.streams[stream.index()];
+            if let Some((file, path)) = &part.file {
+                file.sync_data().map_err(|error| Error::io("sync", path, error))?;
+                let to = dir.spool(self.intent.id(), stream);
+                std::fs::rename(path, &to).map_err(|error| Error::io("rename", &to, error))?;
+                sync_dir(&dir.spool_dir())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn contents(&self) -> Vec<StreamContent<'_>> {
+        let content = |stream: Stream| {
+            let part = &self.streams[stream.index()];
+            let inline = part.file.is_none().then_some(&part.small[..]);
+            (part.bytes > 0).then(|| StreamContent {
+                stream,
+                bytes: part.bytes,
+                hash: part.hasher.finalize(),
+                inline,
+            })
+        };
+        Stream::BOTH.into_iter().filter_map(content).collect()
+    }
+}
+
+impl Drop for ArrivingRun {
+    fn drop(&mut self) {
+        for part in &self.streams {
+            if let Some((_, path)) = &part.file {
+                // The import failed or was not needed; doctor finds what cannot be removed.
+                drop(std::fs::remove_file(path));
+            }
+        }
+    }
+}

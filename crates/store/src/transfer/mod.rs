@@ -1,0 +1,7 @@
+//! Moving runs between records: export, import, result files, and copies of the ledger.
+
+pub(crate) mod audit_record;
+pub(crate) mod export;
+pub(crate) mod import;
+pub(crate) mod ledger_copy;
+pub(crate) mod result_file;

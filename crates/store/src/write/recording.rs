@@ -1,0 +1,274 @@
+//! One run being recorded: intent first, output as it arrives, outcome last.
+//!
+//! Bytes given to a recording are already redacted. They reach the spool file at once, so that
+//! another process can follow them and a killed runner leaves them readable. What a failing disk
+//! does to the spool is remembered and reported by `finish`; it never ends the run.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::time::Instant;
+
+use retake_types::{Ending, Intent, RunId, Stream};
+
+use super::run_entries::{StreamContent, insert_intent, insert_outcome};
+use crate::base::arrival_order::ChunkLog;
+use crate::base::crash_points::crash_point;
+use crate::base::dir::{StoreDir, remove, sync_dir};
+use crate::base::live_file::LiveFile;
+use crate::base::store::Durability;
+use crate::read::output::INLINE_LIMIT;
+use crate::{Error, Result, Store};
+
+/// A run whose intent is committed and whose outcome is not.
+#[derive(Debug)]
+pub struct Recording {
+    dir: StoreDir,
+    id: RunId,
+    seq: i64,
+    live: LiveFile,
+    begun: Instant,
+    streams: [Spool; 2],
+    chunks: ChunkLog,
+    chunk_file: Option<File>,
+    chunks_written: usize,
+    error: Option<Error>,
+}
+
+/// A run whose outcome is committed, and what could not be stored of it.
+#[derive(Debug)]
+pub struct FinishedRecording {
+    /// The ending as committed: byte counts and hashes are those of the stored bytes.
+    pub ending: Ending,
+    /// Bytes of each stream that could not be stored.
+    pub lost: [u64; 2],
+    /// The first error that kept bytes from being stored.
+    pub error: Option<Error>,
+}
+
+#[derive(Debug, Default)]
+struct Spool {
+    file: Option<File>,
+    hasher: Option<Box<blake3::Hasher>>,
+    bytes: u64,
+    lost: u64,
+    /// The whole stream while it is small enough to be kept in the database.
+    small: Vec<u8>,
+    broken: bool,
+}
+
+impl Store {
+    /// Commits the intent, then hands out what the run is recorded with.
+    pub fn begin(&mut self, intent: &Intent) -> Result<Recording> {
+        if self.is_read_only() {
+            return Err(Error::ReadOnly { path: self.path().to_owned(), action: "record a run" });
+        }
+        // Before the intent: a committed intent without a lock means that its runner died.
+        let live = LiveFile::take(&self.dir, intent.id())?;
+        crash_point("live file made");
+        let committed = self.write(Durability::Process, "record the intent", |tx, dir| {
+            insert_intent(tx, dir, intent)
+        });
+        let seq = match committed {
+            Ok(seq) => seq,
+            Err(error) => {
+                if !matches!(error, Error::Duplicate { .. }) {
+                    // The intent's own failure is the one to report; a leftover is swept later.
+                    drop(live.release());
+                }
+                return Err(error);
+            }
+        };
+        Ok(Recording {
+            dir: self.dir.clone(),
+            id: intent.id(),
+            seq,
+            live,
+            begun: Instant::now(),
+            streams: Default::default(),
+            chunks: ChunkLog::default(),
+            chunk_file: None,
+            chunks_written: 0,
+            error: None,
+        })
+    }
+}
+
+impl Recording {
+    pub fn id(&self) -> RunId {
+        self.id
+    }
+
+    /// Stores bytes of a stream. Never fails: what cannot be stored is counted as lost.
+    pub fn append(&mut self, stream: Stream, bytes: &[u8]) {
+        let spool = &self.streams[stream.index()];
+        if bytes.is_empty() {
+            return;
+        }
+        if spool.broken {
+            self.streams[stream.index()].lost += bytes.len() as u64;
+            return;
+        }
+        if let Err(error) = self.try_append(stream, bytes) {
+            self.streams[stream.index()].broken = true;
+            self.error.get_or_insert(error);
+        }
+    }
+
+    fn try_append(&mut self, stream: Stream, bytes: &[u8]) -> Result<()> {
+        let index = stream.index();
+        if self.streams[index].file.is_none() {
+            match self.dir.create_private(&self.dir.spool(self.id, stream)) {
+                Ok(file) => self.streams[index].file = Some(file),
+                Err(error) => {
+                    self.streams[index].lost += bytes.len() as u64;
+                    return Err(error);
+                }
+            }
+        }
+        let at_us = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.chunks.note(stream, self.streams[index].bytes, at_us);
+        // A single stream has only one order; the index is needed on disk once there are two.
+        let both = self.streams.iter().all(|spool| spool.file.is_some());
+        if both && self.chunks_written < self.chunks.bytes().len() {
+            self.write_chunks();
+        }
+        crash_point("before output");
+        self.streams[index]
+            .write(bytes)
+            .map_err(|error| Error::io("write", &self.dir.spool(self.id, stream), error))
+    }
+
+    /// The order of arrival is worth less than the bytes: a failure here costs only the order
+    /// that a reader sees while the run lasts; the whole index is committed at the end.
+    fn write_chunks(&mut self) {
+        if self.chunk_file.is_none() {
+            self.chunk_file = self.dir.create_private(&self.dir.chunks(self.id)).ok();
+        }
+        let rest = &self.chunks.bytes()[self.chunks_written..];
+        if let Some(file) = &mut self.chunk_file {
+            match file.write_all(rest) {
+                Ok(()) => self.chunks_written += rest.len(),
+                Err(_) => self.chunks_written = usize::MAX, // a gap would misplace all that follows
+            }
+        }
+    }
+
+    /// Bytes stored so far.
+    pub fn stored_bytes(&self, stream: Stream) -> u64 {
+        self.streams[stream.index()].bytes
+    }
+
+    /// Bytes that could not be stored so far, and the first error.
+    pub fn lost_bytes(&self) -> Option<(u64, &Error)> {
+        let lost = self.streams.iter().map(|spool| spool.lost).sum();
+        self.error.as_ref().map(|error| (lost, error))
+    }
+
+    /// The hash of each stream that has bytes.
+    fn hashes(&self) -> [Option<blake3::Hash>; 2] {
+        [0, 1].map(|index: usize| self.streams[index].hasher.as_ref().map(|h| h.finalize()))
+    }
+
+    /// Syncs large output, then commits the outcome to disk. The caller gives what only the runner
+    /// knows; what was stored of each stream is filled in here. On an error the run stays in the
+    /// record without an outcome and reads `interrupted`.
+    pub fn finish(mut self, store: &mut Store, mut ending: Ending) -> Result<FinishedRecording> {
+        self.sync_large_output();
+        crash_point("output synced");
+        let hashes = self.hashes();
+        ending.set_stored([0, 1].map(|index: usize| {
+            let hash = hashes[index].map(|hash| hash.to_hex().to_string());
+            (self.streams[index].bytes, hash)
+        }));
+        let lost = [self.streams[0].lost, self.streams[1].lost];
+        ending.truncated |= lost != [0, 0];
+
+        let mut contents = Vec::with_capacity(2);
+        for stream in Stream::BOTH {
+            if let Some(hash) = hashes[stream.index()] {
+                let spool = &self.streams[stream.index()];
+                let inline = (spool.bytes <= INLINE_LIMIT).then_some(&spool.small[..]);
+                contents.push(StreamContent { stream, bytes: spool.bytes, hash, inline });
+            }
+        }
+        let chunks = (!contents.is_empty()).then_some(self.chunks.bytes());
+        store.write(Durability::Power, "record the outcome", |tx, dir| {
+            insert_outcome(tx, dir, (self.id, self.seq), &ending, &contents, chunks)
+        })?;
+        let error = self.error.take();
+        let removed = self.remove_files();
+        Ok(FinishedRecording { ending, lost, error: error.or(removed.err()) })
+    }
+
+    fn sync_large_output(&mut self) {
+        let mut any = false;
+        for stream in Stream::BOTH {
+            let spool = &self.streams[stream.index()];
+            if spool.bytes <= INLINE_LIMIT {
+                continue;
+            }
+            any = true;
+            if let Some(file) = &spool.file
+                && let Err(error) = file.sync_data()
+            {
+                let path = self.dir.spool(self.id, stream);
+                self.error.get_or_insert(Error::io("sync", &path, error));
+            }
+        }
+        if any && let Err(error) = sync_dir(&self.dir.spool_dir()) {
+            self.error.get_or_insert(error);
+        }
+    }
+
+    /// Removes what the database holds by now. The outcome is committed: what cannot be removed is
+    /// removed by the next recovery, which finds it by the live file. So that one goes last.
+    fn remove_files(self) -> Result<()> {
+        let mut removed = Ok(());
+        for stream in Stream::BOTH {
+            let spool = &self.streams[stream.index()];
+            if spool.file.is_some() && spool.bytes <= INLINE_LIMIT {
+                removed = removed.and(remove(&self.dir.spool(self.id, stream)));
+            }
+        }
+        if self.chunk_file.is_some() {
+            removed = removed.and(remove(&self.dir.chunks(self.id)));
+        }
+        crash_point("spool removed");
+        if removed.is_ok() {
+            removed = self.live.release();
+        }
+        crash_point("live file removed");
+        removed
+    }
+}
+
+impl Spool {
+    /// What is counted and hashed is exactly what the file got, also when it took only a part.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut rest = bytes;
+        let mut outcome = Ok(());
+        while let Some(file) = &mut self.file
+            && !rest.is_empty()
+            && outcome.is_ok()
+        {
+            match file.write(rest) {
+                Ok(0) => outcome = Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    self.bytes += written as u64;
+                    let hasher = self.hasher.get_or_insert_with(|| Box::new(blake3::Hasher::new()));
+                    hasher.update(&rest[..written]);
+                    if self.bytes <= INLINE_LIMIT {
+                        self.small.extend_from_slice(&rest[..written]);
+                    } else {
+                        self.small = Vec::new();
+                    }
+                    rest = &rest[written..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => outcome = Err(error),
+            }
+        }
+        self.lost += rest.len() as u64;
+        outcome
+    }
+}

@@ -1,0 +1,84 @@
+//! Runs on other machines: the intent is committed here before they are sent, and the outcome when
+//! their result is imported.
+//!
+//! A remote run has no runner on this machine, so its mark is a plain file and no lock: it stays
+//! until the outcome is committed, whatever happens to the process that sent it.
+
+use std::io;
+
+use retake_types::{Intent, RunId};
+
+use super::run_entries::insert_intent;
+use crate::base::crash_points::crash_point;
+use crate::base::dir::{StoreDir, remove};
+use crate::base::projection::seq_of;
+use crate::base::store::Durability;
+use crate::{Error, Result, Store};
+
+impl Store {
+    /// Commits the intents of runs that are about to be sent to other machines, all or none. Those
+    /// already here are left as they are, so that another process can take over from a sender that
+    /// died.
+    pub fn begin_remote_runs(&mut self, intents: &[Intent]) -> Result<()> {
+        if self.is_read_only() {
+            return Err(Error::ReadOnly { path: self.path().to_owned(), action: "record a run" });
+        }
+        // Before the intents: without its mark a run would read as interrupted.
+        for intent in intents {
+            drop(self.dir.create_private(&self.dir.remote_run(intent.id()))?);
+        }
+        crash_point("marked as remote");
+        self.write(Durability::Power, "record the intents", |tx, dir| {
+            for intent in intents {
+                match insert_intent(tx, dir, intent) {
+                    Ok(_) | Err(Error::Duplicate { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The remote runs without an outcome. A mark that was left without a run, or by a run that has its
+    /// outcome, is removed.
+    pub fn remote_runs(&mut self) -> Result<Vec<RunId>> {
+        let path = self.dir.remote_runs_dir();
+        let entries = match std::fs::read_dir(&path) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(Error::io("read", &path, error)),
+        };
+        let mut ids = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(|error| Error::io("read", &path, error))?.file_name();
+            let Some(id) = name.to_str().and_then(|name| name.parse::<RunId>().ok()) else {
+                continue; // not ours to judge
+            };
+            match self.seq_and_finished(id) {
+                Ok((_, false)) => ids.push(id),
+                Ok((_, true)) => remove(&self.dir.remote_run(id))?,
+                // Its sender may be about to commit it.
+                Err(Error::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        ids.sort_unstable();
+        Ok(ids)
+    }
+}
+
+/// The number of the intent of a remote run without an outcome; `None` for any other run.
+pub(crate) fn open_remote_run(
+    connection: &rusqlite::Connection,
+    dir: &StoreDir,
+    id: RunId,
+) -> rusqlite::Result<Option<i64>> {
+    if !dir.is_remote_run(id) {
+        return Ok(None);
+    }
+    let Some(seq) = seq_of(connection, id)? else { return Ok(None) };
+    let open = connection
+        .prepare_cached("SELECT outcome_seq IS NULL FROM runs WHERE seq = ?1")?
+        .query_row([seq], |row| row.get::<_, bool>(0))?;
+    Ok(open.then_some(seq))
+}

@@ -1,0 +1,79 @@
+//! The entries of a run, written inside the caller's transaction: its intent, its outcome and its
+//! output, in the ledger and in the tables derived from it.
+
+use retake_types::{Ending, Intent, RunId, Stream};
+use rusqlite::Connection;
+
+use crate::base::dir::StoreDir;
+use crate::base::ledger::{self, Entry};
+use crate::base::projection::{Row, complete, insert_labels, seq_of};
+use crate::read::output::{Storage, output_key};
+use crate::{Error, Result};
+
+/// What was stored of one stream.
+#[derive(Debug)]
+pub(crate) struct StreamContent<'a> {
+    pub(crate) stream: Stream,
+    pub(crate) bytes: u64,
+    pub(crate) hash: blake3::Hash,
+    /// The bytes themselves when they are few; else they are in the spool file.
+    pub(crate) inline: Option<&'a [u8]>,
+}
+
+pub(crate) fn insert_intent(
+    connection: &Connection,
+    dir: &StoreDir,
+    intent: &Intent,
+) -> Result<i64> {
+    let failed = |error| Error::sqlite("record the intent", dir.database(), error);
+    if seq_of(connection, intent.id()).map_err(failed)?.is_some() {
+        return Err(Error::Duplicate { id: intent.id() });
+    }
+    let entry = Entry::Intent(Box::new(intent.clone()));
+    let seq = ledger::append(connection, &entry).map_err(failed)?;
+    Row::of(seq, intent).insert(connection).map_err(failed)?;
+    insert_labels(connection, seq, intent).map_err(failed)?;
+    Ok(seq)
+}
+
+/// Appends the outcome and completes the projection, inside the caller's transaction.
+pub(crate) fn insert_outcome(
+    connection: &Connection,
+    dir: &StoreDir,
+    (id, seq): (RunId, i64),
+    ending: &Ending,
+    streams: &[StreamContent<'_>],
+    chunks: Option<&[u8]>,
+) -> Result<()> {
+    let failed = |error| Error::sqlite("record the outcome", dir.database(), error);
+    let entry = Entry::Outcome { run: id, ending: Box::new(ending.clone()) };
+    let outcome_seq = ledger::append(connection, &entry).map_err(failed)?;
+    if !complete(connection, seq, (outcome_seq, ending), chunks).map_err(failed)? {
+        return Err(Error::NotFound { text: id.to_string() });
+    }
+    for stream in streams {
+        insert_output(connection, seq, stream).map_err(failed)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn insert_output(
+    connection: &Connection,
+    seq: i64,
+    stored: &StreamContent<'_>,
+) -> rusqlite::Result<()> {
+    let storage = if stored.inline.is_some() { Storage::Inline } else { Storage::Raw };
+    connection
+        .prepare_cached(
+            "INSERT INTO outputs (place, bytes, hash, storage, pending, content)
+             VALUES (?1, ?2, ?3, ?4, 1, ?5)",
+        )?
+        .execute((
+            output_key(seq, stored.stream),
+            i64::try_from(stored.bytes).unwrap_or(i64::MAX),
+            stored.hash.as_bytes(),
+            storage.number(),
+            stored.inline,
+        ))?;
+    Ok(())
+}
