@@ -4,12 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+#[cfg(feature = "mcp")]
+use retake_agent::adapters::Kind;
 use retake_agent::driver::OfferServer;
 #[cfg(feature = "mcp")]
 use retake_agent::driver::ServerOffer;
 use retake_agent::settings::{Settings, Value};
 use retake_agent::workspace::{Metadata, Name, Places, Workspace};
 use retake_engine::KeeperSession;
+#[cfg(feature = "mcp")]
+use retake_mcp::install::Client;
 use retake_runner::config::Config;
 use retake_runner::context::RunContext;
 use retake_runner::project::Project;
@@ -97,8 +101,16 @@ impl AgentProject {
         if self.config.agent.mcp {
             let store = self.project.store.clone();
             return Some(Box::new(move |kind, ids| {
-                let offer = retake_mcp::offer(kind, &store, ids)?;
-                Ok(ServerOffer { arguments: offer.args, variables: offer.set })
+                let client = match kind {
+                    Kind::Claude => Client::Claude,
+                    Kind::Codex => Client::Codex,
+                    Kind::Gemini => Client::Gemini,
+                    Kind::Opencode => Client::Opencode,
+                    // How it starts servers is not known.
+                    Kind::Custom => return Ok(ServerOffer::default()),
+                };
+                let given = retake_mcp::agent_configuration(client, &store, ids)?;
+                Ok(ServerOffer { arguments: given.arguments, variables: given.variables })
             }));
         }
         None
