@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use retake_mcp::install::{self, Changed, Client, Scope, Start};
+use retake_mcp::install::{self, Client, EntryChange, Scope, ServerCommand};
 use retake_mcp::{ServerEnd, ServerError, policy_words};
 use retake_policy::Policy;
 use retake_runner::config::Config;
@@ -127,7 +127,7 @@ fn install(
     print: bool,
 ) -> Result<Exit, Failure> {
     let (client, file) = (entry.client(), entry.file(project)?);
-    let start = Start::new(install::program()?, store);
+    let start = ServerCommand::new(install::program()?, store);
     if print {
         term::say(&format!("this goes into {}", file.display()));
         term::data(client.snippet(&start).as_bytes())?;
@@ -137,8 +137,8 @@ fn install(
         client.install(&file, &start).map_err(|error| Failure::Refused(error.to_string()))?;
     let (name, file, line) = (client.name(), file.display(), start.line());
     term::say(&match changed {
-        Changed::Written => format!("{name} starts `{line}` from now on ({file})"),
-        Changed::AsItWas => format!("{name} starts `{line}` already ({file})"),
+        EntryChange::Written => format!("{name} starts `{line}` from now on ({file})"),
+        EntryChange::Unchanged => format!("{name} starts `{line}` already ({file})"),
     });
     Ok(Exit::OK)
 }
@@ -148,8 +148,8 @@ fn uninstall(entry: &Entry, project: &Path) -> Result<Exit, Failure> {
     let changed = client.uninstall(&file).map_err(|error| Failure::Refused(error.to_string()))?;
     let (name, file) = (client.name(), file.display());
     term::say(&match changed {
-        Changed::Written => format!("{name} does not start retake any more ({file})"),
-        Changed::AsItWas => format!("{name} was not told to start retake ({file})"),
+        EntryChange::Written => format!("{name} does not start retake any more ({file})"),
+        EntryChange::Unchanged => format!("{name} was not told to start retake ({file})"),
     });
     Ok(Exit::OK)
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::install::{self, Client, PATIENCE_SECONDS, Start};
+use super::install::{self, Client, PATIENCE_SECONDS, ServerCommand};
 
 /// Below the record, for the one agent that wants a file.
 const FILE: &str = "mcp/gemini.json";
@@ -80,7 +80,7 @@ pub fn agent_configuration(
         Client::Opencode => {
             // It hands its own variables on.
             let given = std::env::var("OPENCODE_CONFIG_CONTENT").unwrap_or_default();
-            let start = Start::new(program, None);
+            let start = ServerCommand::new(program, None);
             let text = Client::Opencode.with(&given, &start).map_err(|why| {
                 io::Error::other(format!("OPENCODE_CONFIG_CONTENT cannot be read: {why}"))
             })?;
