@@ -86,7 +86,7 @@ pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
 /// Why the last push to the team's database failed, if it did.
 fn push_failed(store: &Path) -> Option<String> {
     #[cfg(feature = "postgres")]
-    return retake_postgres::owed(store);
+    return retake_postgres::last_failure(store);
     #[cfg(not(feature = "postgres"))]
     {
         let _ = store;

@@ -89,7 +89,7 @@ pub(super) fn mcp(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
             let store = place.store.clone();
             let served = retake_mcp::serve(place, config, here);
             if pushes {
-                retake_postgres::in_background(&store);
+                retake_postgres::start_in_background(&store);
             }
             served
         }

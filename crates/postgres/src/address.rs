@@ -1,7 +1,6 @@
 //! Where a database is and who we are there: from the address that was given, and for what it
 //! leaves open from the variables and files that PostgreSQL's own programs use.
 
-use retake_runner::terminal;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -9,9 +8,9 @@ use std::time::Duration;
 
 use postgres::Config;
 use postgres::config::{Host, SslMode};
+use retake_runner::machine;
 
 use super::tls::Trust;
-use retake_runner::project;
 
 /// How long a database may take to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -34,6 +33,8 @@ pub enum AddressError {
 pub struct Address {
     pub config: Config,
     pub trust: Trust,
+    /// A password file that was not used because others may read it.
+    pub ignored_password_file: Option<PathBuf>,
 }
 
 impl Address {
@@ -51,20 +52,27 @@ impl Address {
             None => plain,
         };
         let mut config = Config::from_str(&plain)
-            .map_err(|error| AddressError::Garbled(super::words::in_full(&error)))?;
+            .map_err(|error| AddressError::Garbled(super::error_text::in_full(&error)))?;
         if config.get_hosts().is_empty() {
             let host = variable("PGHOST").unwrap_or_else(|| "localhost".to_owned());
             config.host(&host);
         }
         if config.get_user().is_none() {
-            config.user(&variable("PGUSER").unwrap_or_else(project::user));
+            config.user(&variable("PGUSER").unwrap_or_else(machine::user));
         }
         if config.get_dbname().is_none() {
             let user = config.get_user().unwrap_or_default().to_owned();
             config.dbname(&variable("PGDATABASE").unwrap_or(user));
         }
+        let mut ignored_password_file = None;
         if config.get_password().is_none() {
-            let password = variable("PGPASSWORD").or_else(|| password_file(&config, variable));
+            let password = variable("PGPASSWORD").or_else(|| match password_file(variable)? {
+                PasswordFile::Private(file) => password_in(&file, &config),
+                PasswordFile::Readable(file) => {
+                    ignored_password_file = Some(file);
+                    None
+                }
+            });
             password.map(|password| config.password(password));
         }
         config.connect_timeout(PATIENCE).application_name("retake");
@@ -89,7 +97,7 @@ impl Address {
             _ => return Err(AddressError::Mode { from, mode }),
         };
         config.ssl_mode(ssl);
-        Ok(Self { config, trust })
+        Ok(Self { config, trust, ignored_password_file })
     }
 
     /// The address for people: without a password.
@@ -163,20 +171,27 @@ fn without_password(text: &str) -> String {
     }
 }
 
-/// The password that the user's file has for this place.
-fn password_file(config: &Config, variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+/// The user's password file.
+enum PasswordFile {
+    Private(PathBuf),
+    /// Others may read it, so it is not used.
+    Readable(PathBuf),
+}
+
+fn password_file(variable: &dyn Fn(&str) -> Option<String>) -> Option<PasswordFile> {
     let file = match variable("PGPASSFILE") {
         Some(file) => PathBuf::from(file),
         None => PathBuf::from(variable("HOME")?).join(".pgpass"),
     };
     let mode = std::fs::metadata(&file).ok()?.permissions().mode();
-    if mode & 0o077 != 0 {
-        terminal::say(&format!(
-            "{} is left alone: others may read it; `chmod 600` it",
-            file.display()
-        ));
-        return None;
-    }
+    Some(match mode & 0o077 {
+        0 => PasswordFile::Private(file),
+        _ => PasswordFile::Readable(file),
+    })
+}
+
+/// The password that a file has for this database.
+fn password_in(file: &Path, config: &Config) -> Option<String> {
     let host = match config.get_hosts().first()? {
         Host::Tcp(name) => name.clone(),
         // A directory of sockets is the machine itself.
@@ -184,7 +199,7 @@ fn password_file(config: &Config, variable: &dyn Fn(&str) -> Option<String>) -> 
     };
     let port = config.get_ports().first().copied().unwrap_or(5432).to_string();
     let wanted = [&host, &port, config.get_dbname()?, config.get_user()?].map(str::to_owned);
-    matching(&std::fs::read_to_string(&file).ok()?, &wanted)
+    matching(&std::fs::read_to_string(file).ok()?, &wanted)
 }
 
 /// The first line whose first four fields are these, or `*`.

@@ -1,19 +1,17 @@
 //! A push that nobody waits for: a process of its own that ends by itself.
 //!
-//! One at a time for each record. One that finds the database down leaves a note and gives up; the
-//! next one sends what this one did not.
+//! One at a time for each record. One that finds the database down writes its failure down and
+//! gives up; the next one sends what this one did not.
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use retake_engine::{HelperProgram, PARENT_VARIABLE};
+use retake_runner::signals;
 
-use crate::signals;
-
-/// The turn to push this record; `None` while another process has it.
-pub fn turn(store: &Path) -> Option<File> {
+/// The right to push this record, until dropped; `None` while another process has it.
+pub fn lock(store: &Path) -> Option<File> {
     let file = OpenOptions::new()
         .create(true)
         .truncate(false)
@@ -21,30 +19,28 @@ pub fn turn(store: &Path) -> Option<File> {
         .mode(0o600)
         .open(store.join("push.lock"))
         .ok()?;
-    // SAFETY: the descriptor is open.
-    let locked = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0;
-    locked.then_some(file)
+    file.try_lock().is_ok().then_some(file)
 }
 
-/// Leaves what went wrong for whoever wonders; nothing once it went well.
-pub fn note(store: &Path, problem: Option<&str>) {
+/// Writes down why a push failed, or, with `None`, that the last one succeeded.
+pub fn set_last_failure(store: &Path, failure: Option<&str>) {
     let path = store.join("push.log");
-    // A note that cannot be left changes nothing: the next push says the same.
-    _ = match problem {
-        Some(problem) => std::fs::write(&path, format!("{} {problem}\n", jiff::Timestamp::now())),
+    // Nothing depends on it: the next push fails for the same reason.
+    _ = match failure {
+        Some(failure) => std::fs::write(&path, format!("{} {failure}\n", jiff::Timestamp::now())),
         None => std::fs::remove_file(&path),
     };
 }
 
-/// What went wrong with the last push, and when; `None` if it went well.
-pub fn owed(store: &Path) -> Option<String> {
+/// Why the last push failed, and when; `None` if it succeeded.
+pub fn last_failure(store: &Path) -> Option<String> {
     let text = std::fs::read_to_string(store.join("push.log")).ok()?;
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
 /// Starts a push and does not wait for it. Inside another run it is left to that run's end, which
 /// would otherwise take the process for something the command left behind.
-pub fn in_background(store: &Path) {
+pub fn start_in_background(store: &Path) {
     if std::env::var_os(PARENT_VARIABLE).is_some() {
         return;
     }
@@ -53,6 +49,30 @@ pub fn in_background(store: &Path) {
         .arguments(["--store".as_ref(), store.as_os_str()])
         .arguments(["runs", "push", "--background"])
         .in_own_session();
-    // What cannot be started is made up for by the next one.
+    // If it cannot be started, the next push sends what this one would have sent.
     _ = push.start();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_push_at_a_time() {
+        let store = tempfile::tempdir().unwrap();
+        let first = lock(store.path()).unwrap();
+        assert!(lock(store.path()).is_none());
+        drop(first);
+        assert!(lock(store.path()).is_some());
+    }
+
+    #[test]
+    fn the_last_failure_is_kept_until_a_push_succeeds() {
+        let store = tempfile::tempdir().unwrap();
+        assert_eq!(last_failure(store.path()), None);
+        set_last_failure(store.path(), Some("the database is down"));
+        assert!(last_failure(store.path()).unwrap().ends_with(" the database is down"));
+        set_last_failure(store.path(), None);
+        assert_eq!(last_failure(store.path()), None);
+    }
 }

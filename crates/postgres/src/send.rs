@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 
 use postgres::{Client, Transaction};
+use retake_runner::machine;
 use retake_store::Store;
 use retake_types::{LoopId, RunId, StopReason, Stream};
 
-use super::copy::Rows;
-use super::rows::{ENDING, Sorted};
+use super::copy_rows::CopyRows;
+use super::ledger_rows::{ENDING, LedgerRows};
 use super::{Address, Error, schema, tls};
-use retake_runner::project;
 
 /// Entries in one transaction.
 const ENTRIES: usize = 4000;
@@ -21,9 +21,9 @@ const BYTES: usize = 16 << 20;
 
 /// What is sent beyond runs, loops, events and the ledger.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted {
-    /// So many bytes of each stream.
-    pub outputs: Option<u64>,
+pub struct PushOptions {
+    /// Output is sent, at most this many bytes of each stream.
+    pub output_bytes: Option<u64>,
     /// A record that is not the one that was pushed is a copy of it, and gets a name of its own.
     pub as_copy: bool,
 }
@@ -42,7 +42,7 @@ pub struct Pushed {
 pub fn push(
     store: &mut Store,
     address: &Address,
-    wanted: Wanted,
+    options: PushOptions,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Pushed, Error> {
     let connector = tls::connector(&address.trust)?;
@@ -50,7 +50,7 @@ pub fn push(
     let mut sender = Sender { record: store.record_id()?, store, pushed: Pushed::default() };
     sender.introduce(&mut client)?;
     match sender.ledger(&mut client, progress) {
-        Err(Error::Replaced { .. }) if wanted.as_copy => {
+        Err(Error::Replaced { .. }) if options.as_copy => {
             sender.record = sender.store.rename_record()?;
             sender.register(&mut client)?;
             sender.ledger(&mut client, progress)?;
@@ -58,7 +58,7 @@ pub fn push(
         other => other?,
     }
     sender.loops(&mut client)?;
-    if let Some(most) = wanted.outputs {
+    if let Some(most) = options.output_bytes {
         sender.outputs(&mut client, most)?;
     }
     Ok(sender.pushed)
@@ -93,7 +93,7 @@ impl Sender<'_> {
         client.execute(
             "INSERT INTO retake.records (id, host, path) VALUES ($1::text::uuid, $2, $3)
              ON CONFLICT (id) DO UPDATE SET host = excluded.host, path = excluded.path",
-            &[&self.record.to_string(), &project::host(), &path.to_string_lossy().into_owned()],
+            &[&self.record.to_string(), &machine::host(), &path.to_string_lossy().into_owned()],
         )?;
         Ok(())
     }
@@ -136,7 +136,7 @@ impl Sender<'_> {
             entries.remove(0);
         }
         let Some(last) = entries.last() else { return Ok(false) };
-        let sorted = Sorted::of(self.record, &entries);
+        let sorted = LedgerRows::of(self.record, &entries);
         let record = self.record.to_string();
         copy(
             &mut transaction,
@@ -187,7 +187,7 @@ impl Sender<'_> {
         let local = self.store.last_loop_entries()?;
         let mut transaction = client.transaction()?;
         self.position(&mut transaction)?;
-        let mut rows = Rows::default();
+        let mut rows = CopyRows::default();
         for known in &loops {
             rows.show(Some(known.id))
                 .show(Some(self.record))
@@ -220,7 +220,7 @@ impl Sender<'_> {
                 Some((row.get::<_, &str>(0).parse().ok()?, row.get::<_, i64>(1).unsigned_abs()))
             })
             .collect();
-        let mut rows = Rows::default();
+        let mut rows = CopyRows::default();
         let mut count = 0;
         for known in &loops {
             let mut after = there.get(&known.id).copied().unwrap_or(0);
@@ -264,7 +264,7 @@ impl Sender<'_> {
             )?;
             let Some(last) = missing.last() else { return Ok(()) };
             after = last.get(1);
-            let mut rows = Rows::default();
+            let mut rows = CopyRows::default();
             for row in &missing {
                 let Ok(id) = row.get::<_, &str>(0).parse::<RunId>() else { continue };
                 self.output(id, most, &mut rows);
@@ -286,7 +286,7 @@ impl Sender<'_> {
     }
 
     /// Both streams of a run, as far as they are still here.
-    fn output(&self, id: RunId, most: u64, rows: &mut Rows) {
+    fn output(&self, id: RunId, most: u64, rows: &mut CopyRows) {
         for stream in Stream::BOTH {
             let Ok(mut output) = self.store.read_output(id, stream) else { continue };
             let length = output.length();
@@ -307,7 +307,7 @@ impl Sender<'_> {
     }
 }
 
-fn copy(transaction: &mut Transaction<'_>, into: &str, rows: &Rows) -> Result<(), Error> {
+fn copy(transaction: &mut Transaction<'_>, into: &str, rows: &CopyRows) -> Result<(), Error> {
     if rows.is_empty() {
         return Ok(());
     }

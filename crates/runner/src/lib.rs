@@ -4,6 +4,7 @@
 //! A front end fills a request; [`prepare`] checks it and turns it into something that can be
 //! spawned; a [`worker`] runs it and records it ([`run`]).
 
+pub mod again;
 pub mod checkout;
 pub mod colour;
 pub mod config;
@@ -17,13 +18,16 @@ pub mod leftovers;
 pub mod loop_driver;
 pub mod machine;
 pub mod notice;
+pub mod point_in_time;
 pub mod prepare;
 pub mod project;
 pub mod recovery;
 pub mod run;
+pub mod run_differences;
 pub mod run_text;
 pub mod screen;
 pub mod signals;
 pub mod terminal;
+pub mod unified_diff;
 pub mod worker;
 pub mod xml;

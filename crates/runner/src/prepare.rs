@@ -81,35 +81,19 @@ impl PreparedRun {
         let environment = environment(&request, context, &mut reasons);
         read_command_line(&mut request, &environment, &mut reasons);
         let redactor = redactor(&request, &context.redaction, &environment, &mut reasons);
-        let arguments: Vec<OsString> =
-            request.command.argv().iter().map(|text| text.as_os_str().to_owned()).collect();
-        let program = arguments.first().filter(|program| !program.is_empty());
-        let file =
-            program.and_then(|program| locate(program, &environment, request.cwd.as_path()).ok());
+        let program = request.command.argv().first();
+        let program = program.filter(|program| !program.as_os_str().is_empty());
+        let file = program.and_then(|program| {
+            locate(program.as_os_str(), &environment, request.cwd.as_path()).ok()
+        });
         let (intent, redactions) =
             intent(&request, context, &environment, file.as_deref(), &redactor);
         let unread = matches!(request.command.form, CommandForm::Line(_));
-        let launch = Launch {
-            arguments,
-            cwd: request.directory(),
-            environment,
-            timeout: request.timeout(),
-            grace: request.grace_ms.map_or(context.execution.grace, Duration::from_millis),
-            limits: request.limits,
-            nice: request.nice,
-            stdin: match (&request.stdin, input) {
-                (StdinSource::Inherit, _) => Stdin::Inherit,
-                (StdinSource::File(file), _) => Stdin::File(file.as_path().to_owned()),
-                (StdinSource::Provided, Some(input)) => Stdin::Given(input),
-                (StdinSource::Null | StdinSource::Provided, _) => Stdin::Null,
-            },
-            pty: request.pty,
-            detach: match (request.detach, &context.execution.detach_ok[..]) {
-                (true, _) => Detach::All,
-                (false, []) => Detach::None,
-                (false, names) => Detach::Named(names.to_vec()),
-            },
+        let configured = ConfiguredLaunch {
+            grace: context.execution.grace,
+            detach_ok: &context.execution.detach_ok,
         };
+        let launch = launch(&request, environment, configured, input);
         match Command::new(launch).map(|command| command.found(file)) {
             Ok(command) if reasons.is_empty() => {
                 Ok(Self { request, intent, command, redactor, redactions })
@@ -128,6 +112,47 @@ impl PreparedRun {
                 Err(RefusedRun { intent: Box::new(intent), reasons })
             }
         }
+    }
+}
+
+/// What the configuration says of a launch, where the request does not.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ConfiguredLaunch<'a> {
+    /// Time between SIGTERM and SIGKILL.
+    pub grace: Duration,
+    /// Programs that may outlive the run.
+    pub detach_ok: &'a [String],
+}
+
+/// What a process is started with for this request, whose command line has been read, in this
+/// environment.
+pub fn launch(
+    request: &RunRequest,
+    environment: Environment,
+    configured: ConfiguredLaunch<'_>,
+    input: Option<Input>,
+) -> Launch {
+    let arguments = request.command.argv().iter().map(|text| text.as_os_str().to_owned());
+    Launch {
+        arguments: arguments.collect(),
+        cwd: request.directory(),
+        environment,
+        timeout: request.timeout(),
+        grace: request.grace_ms.map_or(configured.grace, Duration::from_millis),
+        limits: request.limits,
+        nice: request.nice,
+        stdin: match (&request.stdin, input) {
+            (StdinSource::Inherit, _) => Stdin::Inherit,
+            (StdinSource::File(file), _) => Stdin::File(file.as_path().to_owned()),
+            (StdinSource::Provided, Some(input)) => Stdin::Given(input),
+            (StdinSource::Null | StdinSource::Provided, _) => Stdin::Null,
+        },
+        pty: request.pty,
+        detach: match (request.detach, configured.detach_ok) {
+            (true, _) => Detach::All,
+            (false, []) => Detach::None,
+            (false, names) => Detach::Named(names.to_vec()),
+        },
     }
 }
 

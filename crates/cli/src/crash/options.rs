@@ -144,7 +144,7 @@ impl Setting {
     pub(super) fn push(&self) {
         if self.config.truth("execution.audit.enabled") && self.config.text("record.push").is_some()
         {
-            retake_postgres::in_background(&self.place.store);
+            retake_postgres::start_in_background(&self.place.store);
         }
     }
 

@@ -2,8 +2,8 @@
 
 use std::io::{Read, Seek, SeekFrom, Write};
 
-use retake_runner::run_text;
 use retake_runner::html::escape_xml;
+use retake_runner::run_text;
 use retake_store::{Error, Store};
 use retake_types::{Run, RunId, State, Word};
 

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use retake_postgres::{Address, Wanted};
+use retake_postgres::{Address, PushOptions};
 use retake_runner::config::Config;
 use retake_runner::screen::Screen;
 use retake_types::parse_size;
@@ -40,30 +40,44 @@ pub(crate) struct Args {
 /// How long a push that someone asked for waits for one that goes on by itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The turn to push, waited for if another process has it.
-fn waited_turn(store: &Path) -> Option<File> {
-    let mut turn = retake_postgres::turn(store);
-    if turn.is_none() {
+/// The right to push, waited for if another process has it.
+fn wait_for_lock(store: &Path) -> Option<File> {
+    let mut lock = retake_postgres::lock(store);
+    if lock.is_none() {
         term::say("another push of this record is under way; waiting for it");
         let until = Instant::now() + PATIENCE;
-        while turn.is_none() && Instant::now() < until {
+        while lock.is_none() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(50));
-            turn = retake_postgres::turn(store);
+            lock = retake_postgres::lock(store);
         }
     }
-    turn
+    lock
+}
+
+/// Why a push failed, and which option helps.
+fn failure(error: &retake_postgres::Error) -> String {
+    match error {
+        retake_postgres::Error::Replaced { .. } => {
+            format!("{error}, and --as-copy sends this one beside it")
+        }
+        other => other.to_string(),
+    }
 }
 
 pub(super) fn push(args: &Args, record: &Record) -> Result<Exit, Failure> {
     let config = Config::load(record.project.root.as_deref())?;
-    let to = args.to.as_deref().or_else(|| config.push.as_deref()).ok_or_else(|| {
+    let to = args.to.as_deref().or(config.push.as_deref()).ok_or_else(|| {
         Failure::Usage("--to postgres://USER@HOST/DATABASE says where, or record.push".into())
     })?;
     let address = Address::read(to).map_err(|error| Failure::Usage(error.to_string()))?;
+    if let Some(file) = &address.ignored_password_file {
+        let file = file.display();
+        term::say(&format!("{file} is left alone: others may read it; `chmod 600` it"));
+    }
     let mut store = record.change()?;
     let path = store.path().to_owned();
-    let turn = if args.background { retake_postgres::turn(&path) } else { waited_turn(&path) };
-    let Some(_turn) = turn else {
+    let lock = if args.background { retake_postgres::lock(&path) } else { wait_for_lock(&path) };
+    let Some(_lock) = lock else {
         if args.background {
             return Ok(Exit::OK);
         }
@@ -76,21 +90,22 @@ pub(super) fn push(args: &Args, record: &Record) -> Result<Exit, Failure> {
     let mut progress = |done: u64, all: u64| {
         screen.progress("", done, all, &format!("{done}/{all} entries"));
     };
-    let wanted = Wanted { outputs: args.outputs, as_copy: args.as_copy };
-    let pushed = retake_postgres::push(&mut store, &address, wanted, &mut progress);
+    let options = PushOptions { output_bytes: args.outputs, as_copy: args.as_copy };
+    let pushed = retake_postgres::push(&mut store, &address, options, &mut progress);
     screen.clear();
     let pushed = pushed.map_err(|error| {
-        retake_postgres::note(&path, Some(&error.to_string()));
-        Failure::Refused(format!("{}: {error}", address.shown()))
+        let text = failure(&error);
+        retake_postgres::set_last_failure(&path, Some(&text));
+        Failure::Refused(format!("{}: {text}", address.shown()))
     });
     if args.background {
         if pushed.is_ok() {
-            retake_postgres::note(&path, None);
+            retake_postgres::set_last_failure(&path, None);
         }
         return Ok(if pushed.is_ok() { Exit::OK } else { Exit::FAILED });
     }
     let pushed = pushed?;
-    retake_postgres::note(&path, None);
+    retake_postgres::set_last_failure(&path, None);
     if args.json {
         term::document(&pushed)?;
     } else if pushed == retake_postgres::Pushed::default() {

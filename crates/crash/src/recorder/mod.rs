@@ -178,7 +178,7 @@ impl Recorder {
     }
 
     /// Records inside a mount namespace, which the recorder enters with its workload.
-    pub(crate) fn inside(mut self, namespace: MountNamespace) -> Self {
+    pub fn inside(mut self, namespace: MountNamespace) -> Self {
         self.namespace = Some(namespace);
         self
     }

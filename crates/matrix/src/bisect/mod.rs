@@ -6,9 +6,13 @@
 //! likely enough. A property that never lies costs little more than halving; one that fails every
 //! third time costs more runs, and the answer says how sure it is.
 
-use serde::Serialize;
+mod plan;
+
+use retake_types::loop_record::matrix::{BisectAnswer, JudgedPoint, PointVerdict};
 
 use crate::stats::ln_beta;
+
+pub use plan::{BisectPlan, BisectStep};
 
 /// What came back from one run at a point.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,7 +39,7 @@ pub enum Judge {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
+pub struct BisectSettings {
     pub judge: Judge,
     /// Stop when the answer is this likely.
     pub confidence: f64,
@@ -43,7 +47,7 @@ pub struct Settings {
     pub most_samples: usize,
 }
 
-impl Settings {
+impl BisectSettings {
     pub fn new(judge: Judge) -> Self {
         Self { judge, confidence: 0.95, most_samples: 30 }
     }
@@ -51,75 +55,10 @@ impl Settings {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BisectError {
-    #[error("{0} is not one of the points to search; see them with `retake matrix status`")]
+    #[error("{0} is not one of the points to search")]
     Unknown(String),
     #[error("{0} is given as good and as bad; they must differ")]
     Same(String),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PointVerdict {
-    Good,
-    Bad,
-    Skip,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Step {
-    pub point: String,
-    pub verdict: PointVerdict,
-    pub samples: usize,
-}
-
-/// The answer.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Answer {
-    pub axis: String,
-    pub last_good: Option<String>,
-    pub first_bad: Option<String>,
-    /// How likely the change is just there, given everything that was run.
-    pub confidence: f64,
-    /// No point that was run contradicts a single change.
-    pub monotone: bool,
-    pub steps: Vec<Step>,
-    /// Points between the two that could not be judged.
-    pub skipped: Vec<String>,
-    pub sentence: String,
-}
-
-impl Answer {
-    /// This one within the gap that an earlier search over fewer points has left: both must be right.
-    #[must_use]
-    pub fn after(mut self, earlier: Self) -> Self {
-        self.confidence *= earlier.confidence;
-        self.monotone &= earlier.monotone;
-        let known: Vec<Step> = std::mem::take(&mut self.steps);
-        let before = earlier.steps.into_iter();
-        // A point that both have asked is told once, with all that is known of it now.
-        self.steps =
-            before.filter(|step| known.iter().all(|other| other.point != step.point)).collect();
-        self.steps.extend(known);
-        self.word();
-        self
-    }
-
-    fn word(&mut self) {
-        let (Some(good), Some(bad)) = (&self.last_good, &self.first_bad) else { return };
-        let sure = (self.confidence * 1000.0).floor() / 10.0;
-        self.sentence = format!(
-            "{good} is the last good and {bad} the first bad {} ({sure:.1} % sure)",
-            self.axis
-        );
-        if !self.skipped.is_empty() {
-            self.sentence += &format!("; {} between them could not be judged", self.skipped.len());
-        }
-        if !self.monotone {
-            self.sentence += "; but it changes more than once, so this is one change of several";
-        }
-    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -153,7 +92,7 @@ pub struct Bisect {
     points: Vec<Point>,
     /// Places in the order they were asked or first answered.
     visits: Vec<usize>,
-    settings: Settings,
+    settings: BisectSettings,
     phase: Phase,
     /// What is worse is larger (or smaller, if negative).
     cut: Option<f64>,
@@ -179,7 +118,7 @@ impl Bisect {
         points: Vec<String>,
         good: &str,
         bad: &str,
-        settings: Settings,
+        settings: BisectSettings,
     ) -> Result<Self, BisectError> {
         let place = |name: &str| {
             points.iter().position(|p| p == name).ok_or_else(|| BisectError::Unknown(name.into()))
@@ -496,17 +435,17 @@ impl Bisect {
     }
 
     /// What is known now.
-    pub fn answer(&self, axis: &str) -> Answer {
-        let steps: Vec<Step> = self
+    pub fn answer(&self, axis: &str) -> BisectAnswer {
+        let steps: Vec<JudgedPoint> = self
             .visits
             .iter()
-            .map(|&place| Step {
+            .map(|&place| JudgedPoint {
                 point: self.names[place].clone(),
                 verdict: self.verdict(place),
                 samples: self.runs_at(place),
             })
             .collect();
-        let mut answer = Answer {
+        let mut answer = BisectAnswer {
             axis: axis.to_owned(),
             last_good: None,
             first_bad: None,
@@ -541,7 +480,7 @@ impl Bisect {
         answer.skipped = self.names[good + 1..bad].to_vec();
         answer.monotone = self.monotone();
         answer.confidence = confidence;
-        answer.word();
+        answer.write_sentence();
         answer
     }
 }

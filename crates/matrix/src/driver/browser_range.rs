@@ -1,24 +1,30 @@
 //! The browsers between two: those that the configuration names and those that the index knows.
-//! What they are, not whether they can be had: a search downloads what it needs.
+//! They are listed whether or not they can be downloaded: a search downloads what it needs.
 
 use std::collections::BTreeMap;
 
-use retake_matrix::browsers::{BrowserError, BrowserRequest, Browsers, Version};
+use super::event::{MatrixEvent, MatrixObserver};
+use super::project::MatrixProject;
+use crate::browsers::{BrowserError, BrowserRequest, Browsers, Version};
 
-use super::screen::Screen;
-use super::setting::Setting;
-
-/// With more than this the newest of each milestone are searched first: these are what people have
-/// downloaded and measured already.
+/// With more versions than this the newest of each milestone are searched first: these are what
+/// people have downloaded and measured already.
 const MANY: usize = 64;
 
-/// What there is to search, oldest first.
-pub struct Line {
-    pub points: Vec<String>,
-    /// A few of them that tell where to look, if there are many.
-    pub milestones: Option<Vec<String>>,
-    pub good: String,
-    pub bad: String,
+/// The points of a search, oldest first.
+pub(super) struct SearchPoints {
+    pub(super) points: Vec<String>,
+    /// A few of them that say where to look, if there are many.
+    pub(super) milestones: Option<Vec<String>>,
+    pub(super) good: String,
+    pub(super) bad: String,
+}
+
+impl SearchPoints {
+    /// Points that are all searched at once.
+    pub(super) fn all(points: Vec<String>, good: &str, bad: &str) -> Self {
+        Self { points, milestones: None, good: good.to_owned(), bad: bad.to_owned() }
+    }
 }
 
 /// The exact version of a request. What a milestone or channel stands for is pinned.
@@ -37,20 +43,19 @@ fn exact(
     Ok(text.parse().ok())
 }
 
-/// Fails only if interrupted: where the index cannot be had, what is configured is searched.
-pub fn between(
-    setting: &mut Setting,
+/// Fails only if interrupted: where the index cannot be read, the configured versions are searched.
+pub(super) fn between(
+    project: &mut MatrixProject,
     pins: &mut BTreeMap<String, String>,
     (good, bad): (&str, &str),
-    screen: &Screen,
-) -> Result<Line, BrowserError> {
-    let browsers = setting.browsers();
-    let Some(chrome) = &mut setting.matrix.chrome else {
-        let (good, bad) = (good.to_owned(), bad.to_owned());
-        return Ok(Line { points: Vec::new(), milestones: None, good, bad });
+    observer: &dyn MatrixObserver,
+) -> Result<SearchPoints, BrowserError> {
+    let browsers = project.browsers();
+    let Some(chrome) = &mut project.config.chrome else {
+        return Ok(SearchPoints::all(Vec::new(), good, bad));
     };
     let mut numbers: BTreeMap<&str, Version> = BTreeMap::new();
-    let mut trouble = None;
+    let mut failure = None;
     for value in &chrome.versions {
         let (Some(request), Some(browsers)) = (chrome.requests.get(value), &browsers) else {
             continue;
@@ -58,7 +63,7 @@ pub fn between(
         match exact(browsers, request, pins) {
             Ok(version) => numbers.extend(version.map(|version| (value.as_str(), version))),
             Err(error @ BrowserError::Interrupted { .. }) => return Err(error),
-            Err(error) => trouble = Some(error),
+            Err(error) => failure = Some(error),
         }
     }
     let ends = numbers.get(good).copied().zip(numbers.get(bad).copied());
@@ -67,23 +72,22 @@ pub fn between(
             Ok(known) => known,
             Err(error @ BrowserError::Interrupted { .. }) => return Err(error),
             Err(error) => {
-                trouble = Some(error);
+                failure = Some(error);
                 Vec::new()
             }
         },
         _ => Vec::new(),
     };
-    if let Some(error) = trouble {
-        screen.notice(&format!("only configured browsers are searched: {error}"));
+    if let Some(error) = failure {
+        observer.event(MatrixEvent::BrowserIndexUnavailable(&error));
     }
     let Some((from, to)) = ends else {
         let points = in_order(&chrome.versions, &chrome.requests);
-        let (good, bad) = (good.to_owned(), bad.to_owned());
-        return Ok(Line { points, milestones: None, good, bad });
+        return Ok(SearchPoints::all(points, good, bad));
     };
     let mut line: BTreeMap<Version, String> =
         known.into_iter().map(|version| (version, version.to_string())).collect();
-    // A version goes by the name that it was given.
+    // A version is called as it was configured or asked for.
     line.extend(numbers.iter().map(|(name, version)| (*version, (*name).to_owned())));
     line.extend([(from, good.to_owned()), (to, bad.to_owned())]);
     for (version, name) in &line {
@@ -102,7 +106,7 @@ pub fn between(
     // One version with two names is one end, and the search says so.
     let name = |version: Version| line.get(&version).cloned().unwrap_or_default();
     let (good, bad) = (name(from), name(to));
-    Ok(Line { points: line.into_values().collect(), milestones, good, bad })
+    Ok(SearchPoints { points: line.into_values().collect(), milestones, good, bad })
 }
 
 /// By their numbers where all have some; else as they are configured.

@@ -1,71 +1,44 @@
-//! One iteration on the record: its variables, its directory, its labels, what it measured.
+//! One run of a cell on the record: its variables, its directory, its labels, what it measured.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use retake_engine::ProcessResult;
-use retake_matrix::config::{CHROME as CHROME_AXIS, CODE as CODE_AXIS};
-use retake_matrix::iteration::{Iteration, Scratch, arguments};
-use retake_matrix::metrics::{Reported, built_in};
-use retake_matrix::plan::{CellKey, Matrix, Step, StepKind};
-use retake_types::{Effects, LoopId, Measurements, Metrics, Outcome, RunId, Stream};
+use retake_runner::loop_driver::{LoopObserver, StepError, StepRunner};
+use retake_runner::prepare::PreparedRun;
+use retake_runner::run::{Observer, OutputUse, Past};
+use retake_runner::worker::Worker;
+use retake_types::loop_record::matrix::{CellKey, CellLabels, CellRole};
+use retake_types::request::{LoopPosition, MetricsRequest};
+use retake_types::{Effects, Kind, LoopId, Measurements, Metrics, Outcome, Stream};
 
-use super::history::{ADAPTIVE, AXIS, BLOCKED, CHROME, KEY, SHA, WARMUP};
-use super::setting::Setting;
-use super::supply::{Supply, short};
-use retake_runner::run::Observer;
-use retake_runner::run::Past;
-use retake_runner::prepare::Job;
-use retake_runner::worker::Slot;
-
-/// What all iterations of an invocation have in common.
-pub struct Ground<'a> {
-    pub setting: &'a Setting,
-    pub supply: &'a Supply,
-    pub matrix: &'a Matrix,
-    pub keys: &'a [CellKey],
-    pub loop_id: LoopId,
-    /// How many there are of each cell is decided by looking at them.
-    pub adaptive: bool,
-    /// How many iterations of each cell are planned; empty where that is not decided beforehand.
-    pub sizes: Vec<u64>,
-    /// The cells are not interleaved.
-    pub blocked: bool,
-}
-
-/// What came of an iteration.
-#[derive(Debug)]
-pub struct Ran {
-    pub id: RunId,
-    pub outcome: Outcome,
-    pub exit_code: i32,
-    pub duration_ms: u64,
-    pub metrics: Metrics,
-    pub notes: Vec<String>,
-    /// The machine, if it was not this one.
-    pub node: Option<String>,
-}
-
-impl Ran {
-    pub fn ok(&self) -> bool {
-        self.outcome.success()
-    }
-}
+use super::error::MatrixError;
+use super::event::{MatrixEvent, MatrixObserver};
+use super::project::MatrixProject;
+use super::resources::{Resources, short_sha};
+use crate::config::{CHROME, CODE};
+use crate::iteration::{Iteration, Scratch};
+use crate::metrics::{Reported, built_in};
+use crate::plan::{CellResult, CellStep, CellStepKind, Matrix, MatrixPlan};
 
 /// Collects what a command reports while it runs.
-pub struct Watch<'a> {
+pub struct MetricsWatch<'a> {
     reported: Reported,
     file: &'a Path,
     planned: Option<u64>,
-    found: (Metrics, Vec<String>),
+    metrics: Metrics,
+    notes: Vec<String>,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> MetricsWatch<'a> {
+    /// `file` is where the command may write its metrics; `planned` is how many iterations of its
+    /// cell are planned.
     pub fn new(file: &'a Path, planned: Option<u64>) -> Self {
-        Self { reported: Reported::default(), file, planned, found: Default::default() }
+        let reported = Reported::default();
+        Self { reported, file, planned, metrics: Metrics::new(), notes: Vec::new() }
     }
 }
 
-impl Observer for Watch<'_> {
+impl Observer for MetricsWatch<'_> {
     fn output(&mut self, stream: Stream, bytes: &[u8]) {
         if stream == Stream::Stdout {
             self.reported.push(bytes);
@@ -76,48 +49,103 @@ impl Observer for Watch<'_> {
         let mut reported = std::mem::take(&mut self.reported);
         reported.read_file(self.file);
         let (mut metrics, notes) = reported.finish();
-        metrics.extend(built_in(finished.duration, &finished.usage));
-        self.found = (metrics.clone(), notes.clone());
+        metrics.extend(built_in(result.duration, &result.usage));
+        self.metrics.clone_from(&metrics);
+        self.notes.clone_from(&notes);
         Some(Measurements { metrics, planned: self.planned, notes }.into())
     }
 }
 
-impl Ground<'_> {
-    /// Runs one step. An error means that nothing can be run or recorded here at all.
-    pub fn run(
+/// Runs the cells of a loop: everything that all of its runs share.
+pub(super) struct CellRunner<'a> {
+    pub(super) project: &'a MatrixProject,
+    pub(super) resources: &'a Resources,
+    pub(super) matrix: &'a Matrix,
+    pub(super) keys: &'a [CellKey],
+    pub(super) loop_id: LoopId,
+    pub(super) observer: &'a dyn MatrixObserver,
+    /// How many iterations of each cell there are is decided by looking at them.
+    pub(super) adaptive: bool,
+    /// How many iterations of each cell are planned; empty where that is not decided beforehand.
+    pub(super) sizes: Vec<u64>,
+    /// The cells are not interleaved.
+    pub(super) blocked: bool,
+}
+
+/// A worker with a directory for what its commands leave.
+pub(super) struct CellWorker<'a> {
+    pub(super) worker: &'a mut Worker,
+    pub(super) scratch: Scratch,
+}
+
+impl<'a> CellWorker<'a> {
+    pub(super) fn new(
+        worker: &'a mut Worker,
+        number: usize,
+        project: &MatrixProject,
+    ) -> Result<Self, MatrixError> {
+        let parent = project.scratch();
+        let scratch = Scratch::new(&parent, &format!("w{number}"))
+            .map_err(|error| MatrixError::Scratch { path: parent, error })?;
+        Ok(Self { worker, scratch })
+    }
+}
+
+impl CellRunner<'_> {
+    /// Runs one step. An error means that nothing can be run or recorded any more, or that the
+    /// loop's end was asked for.
+    pub(super) fn execute(
         &self,
-        slot: &mut Slot,
-        scratch: &Scratch,
-        step: &Step,
-    ) -> Result<Ran, String> {
-        scratch.renew().map_err(|error| format!("{}: {error}", scratch.tmp().display()))?;
+        CellWorker { worker, scratch }: &mut CellWorker<'_>,
+        step: &CellStep,
+    ) -> Result<CellResult, StepError<MatrixError>> {
+        let failed = StepError::Failed;
         let (tmp, metrics) = (scratch.tmp(), scratch.metrics());
-        let job = self.job(&tmp, &metrics, step)?;
-        let mut watch = Watch::new(&metrics, self.sizes.get(step.cell).copied());
-        let done = slot.run(job, false, &mut watch).map_err(|unrecorded| unrecorded.problem)?;
-        if !done.run.recorded {
-            return Err("a run could not be recorded, so nothing more is run".to_owned());
+        scratch
+            .renew()
+            .map_err(|error| failed(MatrixError::Scratch { path: tmp.clone(), error }))?;
+        let prepared = self.prepare(&tmp, &metrics, step).map_err(failed)?;
+        let mut watch = MetricsWatch::new(&metrics, self.planned(step));
+        let finished = worker
+            .run(prepared, OutputUse::NONE, &mut watch)
+            .map_err(|unrecorded| failed(unrecorded.into()))?;
+        if !finished.run.recorded {
+            return Err(failed(MatrixError::NotRecorded));
         }
-        let ending = done.run.ending.as_ref();
-        Ok(Ran {
-            id: done.run.intent.id(),
-            exit_code: ending.and_then(|e| e.exit_code).unwrap_or(1),
-            duration_ms: ending.map_or(0, |e| e.duration_ms),
-            outcome: done.outcome,
-            metrics: watch.found.0,
-            notes: watch.found.1,
+        if matches!(finished.outcome, Outcome::Cancelled(_)) {
+            // Ended by the signal that ends the loop: no result.
+            return Err(StepError::Cancelled);
+        }
+        let ending = finished.run.ending.as_ref();
+        Ok(CellResult {
+            id: finished.run.intent.id(),
+            ok: finished.outcome.success(),
+            timed_out: matches!(finished.outcome, Outcome::TimedOut),
+            exit_code: ending.and_then(|ending| ending.exit_code).unwrap_or(1),
+            duration_ms: ending.map_or(0, |ending| ending.duration_ms),
+            metrics: watch.metrics,
+            notes: watch.notes,
             node: None,
         })
     }
 
-    /// What one step runs. The command is told of its own directory and of where its metrics go.
-    pub fn job(&self, tmp: &Path, metrics: &Path, step: &Step) -> Result<Job, String> {
-        let setting = self.setting;
+    fn planned(&self, step: &CellStep) -> Option<u64> {
+        self.sizes.get(step.cell).copied()
+    }
+
+    /// The run of one step. The command gets a directory of its own and a file for its metrics.
+    pub(super) fn prepare(
+        &self,
+        tmp: &Path,
+        metrics: &Path,
+        step: &CellStep,
+    ) -> Result<PreparedRun, MatrixError> {
+        let project = self.project;
         let cell = &self.matrix.cells[step.cell];
         let value = |name: &str| self.matrix.axis(name).map(|axis| self.matrix.value(cell, axis));
-        let browser = value(CHROME_AXIS).and_then(|value| self.supply.browsers.get(value));
-        let code = value(CODE_AXIS).and_then(|value| self.supply.code.get(value));
-        let directory = code.map_or_else(|| setting.home(), |code| code.directory.clone());
+        let browser = value(CHROME).and_then(|value| self.resources.browsers.get(value));
+        let code = value(CODE).and_then(|value| self.resources.code.get(value));
+        let directory = code.map_or_else(|| project.directory(), |code| code.directory.clone());
         let others = self.matrix.axes.iter().zip(cell.0.iter());
         let iteration = Iteration {
             browser,
@@ -125,57 +153,55 @@ impl Ground<'_> {
             directory: &directory,
             iteration: step.iteration,
             axes: others
-                .filter(|(axis, _)| axis.name != CHROME_AXIS && axis.name != CODE_AXIS)
+                .filter(|(axis, _)| axis.name != CHROME && axis.name != CODE)
                 .map(|(axis, at)| (axis, *at as usize))
                 .collect(),
-            env: &setting.matrix.env,
+            env: &project.config.env,
             scratch: tmp,
             metrics,
         };
-        let command = &setting.matrix.command;
-        let mut spec = setting.spec(command, arguments(command).to_vec(), directory.clone());
-        spec.set = iteration.variables();
-        spec.loop_id = self.loop_id;
-        spec.iteration = step.iteration;
-        spec.timeout = setting.matrix.timeout;
-        let label = match step.kind {
-            StepKind::Warmup => WARMUP,
-            StepKind::Iteration => KEY,
+        let position =
+            LoopPosition { kind: Kind::Matrix, id: self.loop_id, iteration: step.iteration };
+        let mut request = project.request(&project.config.command, &directory, position);
+        for (name, value) in iteration.variables() {
+            request.environment.set(name, value);
+        }
+        request.set_timeout(project.config.timeout);
+        request.effects.metrics = Some(MetricsRequest { planned: self.planned(step) });
+        let key = self.keys[step.cell];
+        let role = match step.kind {
+            CellStepKind::Warmup => CellRole::Warmup(key),
+            CellStepKind::Iteration => CellRole::Iteration(key),
         };
-        let mut put = |name: &str, value: String| spec.labels.insert(name.to_owned(), value);
-        put(label, self.keys[step.cell].to_string());
-        for (axis, at) in self.matrix.axes.iter().zip(cell.0.iter()) {
-            put(&format!("{AXIS}{}", axis.name), axis.values[*at as usize].clone());
-        }
-        if let Some(browser) = browser {
-            put(CHROME, browser.version.clone());
-        }
-        if let Some(code) = code {
-            put(SHA, code.of.sha.clone());
-        }
-        if self.adaptive {
-            put(ADAPTIVE, "1".to_owned());
-        }
-        if self.blocked {
-            put(BLOCKED, "1".to_owned());
-        }
-        spec.correlation_ids.repo_sha = code.map(|code| code.of.sha.clone());
-        spec.ready(&setting.config, &setting.place.store)
+        let axes = self.matrix.axes.iter().zip(cell.0.iter());
+        let labels = CellLabels {
+            axes: axes
+                .map(|(axis, at)| (axis.name.clone(), axis.values[*at as usize].clone()))
+                .collect(),
+            chrome: browser.map(|browser| browser.version.clone()),
+            sha: code.map(|code| code.of.sha.clone()),
+            adaptive: self.adaptive,
+            blocked: self.blocked,
+            ..CellLabels::new(role)
+        };
+        labels.write_to(&mut request.labels);
+        request.correlation_ids.repo_sha = labels.sha;
+        Ok(PreparedRun::new(request, &project.context)?)
     }
 
-    /// A cell as the lines of a run name it: `chrome@120 × main (0123456)`.
-    pub fn name(&self, cell: usize) -> String {
+    /// A cell as people name it: `chrome@120 × main (0123456)`.
+    pub(super) fn name(&self, cell: usize) -> String {
         let cell = &self.matrix.cells[cell];
         let parts = self.matrix.axes.iter().enumerate().map(|(at, axis)| {
             let value = self.matrix.value(cell, at);
             match axis.name.as_str() {
-                CHROME_AXIS => {
-                    let version = self.supply.browsers.get(value).map(|b| b.version.as_str());
+                CHROME => {
+                    let version = self.resources.browsers.get(value).map(|b| b.version.as_str());
                     format!("chrome@{}", major(version.unwrap_or(value)))
                 }
-                CODE_AXIS => match self.supply.commits.get(value) {
-                    Some(sha) if sha != value => format!("{value} ({})", short(sha)),
-                    Some(sha) => short(sha).to_owned(),
+                CODE => match self.resources.commits.get(value) {
+                    Some(sha) if sha != value => format!("{value} ({})", short_sha(sha)),
+                    Some(sha) => short_sha(sha).to_owned(),
                     None => value.to_owned(),
                 },
                 name => format!("{name}={value}"),
@@ -184,13 +210,54 @@ impl Ground<'_> {
         let parts: Vec<String> = parts.collect();
         if parts.is_empty() { "the command".to_owned() } else { parts.join(" × ") }
     }
+
+    /// Reports the step that the plan has just taken, and erases the runs that it replaces.
+    pub(super) fn finish_step(&self, worker: &mut Worker, plan: &mut MatrixPlan) {
+        let Some(finished) = plan.take_finished() else { return };
+        self.observer.event(MatrixEvent::StepFinished {
+            name: &self.name(finished.step.cell),
+            step: &finished.step,
+            total: finished.total,
+            result: &finished.result,
+        });
+        for run in finished.replaced {
+            // The new run is there; readers ignore an old one that cannot be erased.
+            let erased = worker.store().and_then(|store| store.delete(run));
+            if let Err(error) = erased {
+                self.observer.event(MatrixEvent::NotErased { run, error: &error });
+            }
+        }
+    }
 }
 
-/// A worker's own directory for what its commands leave.
-pub fn scratch(setting: &Setting, worker: usize) -> Result<Scratch, String> {
-    let parent = setting.scratch();
-    Scratch::new(&parent, &format!("w{worker}"))
-        .map_err(|error| format!("{}: {error}", parent.display()))
+impl<'w> StepRunner<MatrixPlan, CellWorker<'w>> for CellRunner<'_> {
+    type Error = MatrixError;
+
+    fn run(
+        &self,
+        worker: &mut CellWorker<'w>,
+        _number: usize,
+        step: &CellStep,
+    ) -> Result<CellResult, StepError<MatrixError>> {
+        self.execute(worker, step)
+    }
+
+    fn reported(&self, worker: &mut CellWorker<'w>, plan: &mut MatrixPlan, _step: &CellStep) {
+        self.finish_step(worker.worker, plan);
+    }
+}
+
+/// Passes the progress of a plan on.
+pub(super) struct ProgressEvents<'a> {
+    pub(super) observer: &'a dyn MatrixObserver,
+    pub(super) started: std::time::Instant,
+}
+
+impl LoopObserver<MatrixPlan> for ProgressEvents<'_> {
+    fn tick(&self, plan: &MatrixPlan) {
+        let (progress, started) = (plan.progress(), self.started);
+        self.observer.event(MatrixEvent::Progress { progress, started, remote: None });
+    }
 }
 
 /// The first part of an exact version; anything else as it is.
@@ -199,8 +266,8 @@ fn major(version: &str) -> &str {
     version.split('.').next().filter(|_| exact && !version.contains('/')).unwrap_or(version)
 }
 
-/// Where the scratch directories were; gone if nothing is in it.
-pub fn tidy(scratch: &PathBuf) {
+/// Removes the parent of all scratch directories once it is empty.
+pub(super) fn remove_scratch_parent(project: &MatrixProject) {
     // What a command made unreadable stays until the next run clears it.
-    _ = std::fs::remove_dir(scratch);
+    _ = std::fs::remove_dir(project.scratch());
 }

@@ -1,112 +1,136 @@
-//! Where a matrix lives: its configuration, its project and the places in it.
+//! A matrix in its project: the configuration, the record, and the directories it uses.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use retake_matrix::browsers::{Addresses, Browsers};
-use retake_matrix::config::Config as MatrixConfig;
-use retake_matrix::git::{Worktrees, clean_environment};
-use retake_matrix::plan::{FilterError, Matrix};
+use retake_runner::context::RunContext;
+use retake_runner::file_lock::{FileLock, LockError};
+use retake_runner::{prepare, signals};
 use retake_store::redact::Redactor;
-use retake_types::Kind;
+use retake_types::request::{CommandRequest, LoopPosition};
+use retake_types::{Kind, LoopId, OsText, RunRequest};
 
-use retake_runner::config::Config;
-use retake_runner::prepare::Spec;
-use retake_runner::project::Place;
-use retake_slurm::shared::Shared;
-use retake_runner::request::Problems;
+use crate::browsers::{Addresses, Browsers};
+use crate::config::Config;
+use crate::git::{Worktrees, clean_environment};
+use crate::plan::{FilterError, Matrix};
 
-pub struct Setting {
-    /// What is to be run.
-    pub matrix: MatrixConfig,
-    /// retake's own configuration.
+/// Directories that other machines see too, for cells that run there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedDirectories {
+    /// The worktrees of this project.
+    pub worktrees: PathBuf,
+    /// The cache of browsers.
+    pub browsers: PathBuf,
+}
+
+/// One matrix and its surroundings.
+pub struct MatrixProject {
     pub config: Config,
-    pub place: Place,
+    /// What all runs share.
+    pub context: Arc<RunContext>,
     /// The configuration's file, absolute.
     pub file: PathBuf,
     /// The project's `.agent/`.
-    pub agent: PathBuf,
-    /// The directory that other machines see too, if cells run there.
-    pub shared: Option<Shared>,
+    pub agent_directory: PathBuf,
+    pub shared: Option<SharedDirectories>,
     /// Variables that no command gets.
     pub unset: Vec<OsString>,
 }
 
-impl Setting {
+impl MatrixProject {
     /// The cells that the filters leave.
     pub fn cells(&self, filters: &[(String, String)]) -> Result<Matrix, FilterError> {
-        let mut cells = Matrix::of(&self.matrix);
+        let mut cells = Matrix::of(&self.config);
         cells.filter(filters)?;
         Ok(cells)
     }
 
     /// Where the command runs if there is no code: beside the configuration.
-    pub fn home(&self) -> PathBuf {
+    pub fn directory(&self) -> PathBuf {
         self.file.parent().map_or_else(|| PathBuf::from("/"), Path::to_owned)
     }
 
     pub fn worktrees(&self) -> Worktrees {
         match &self.shared {
-            Some(shared) => Worktrees::new(&shared.worktrees(&self.agent)),
-            None => Worktrees::new(&self.agent.join("worktrees")),
+            Some(shared) => Worktrees::new(&shared.worktrees),
+            None => Worktrees::new(&self.agent_directory.join("worktrees")),
         }
     }
 
-    /// The marks of setups that went well where there is no worktree to keep them.
-    pub fn setups(&self) -> PathBuf {
-        self.agent.join("matrix-setup")
+    /// Marks of setups that succeeded where there is no worktree to keep them.
+    pub fn setup_marks(&self) -> PathBuf {
+        self.agent_directory.join("matrix-setup")
     }
 
     pub fn scratch(&self) -> PathBuf {
-        self.agent.join("tmp")
+        self.agent_directory.join("tmp")
     }
 
     pub fn repo(&self) -> Option<&Path> {
-        self.matrix.code.as_ref().map(|code| code.repo.as_path())
+        self.config.code.as_ref().map(|code| code.repo.as_path())
     }
 
     pub fn browsers(&self) -> Option<Browsers> {
-        browsers(Some(&self.matrix), self.shared.as_ref().map(Shared::browsers))
+        let shared = self.shared.as_ref().map(|shared| shared.browsers.clone());
+        available_browsers(Some(&self.config), shared)
+    }
+
+    /// The file that is locked while a matrix of this project is driven: the worktrees are shared,
+    /// and one loop would reset them under the other's command.
+    pub fn lock_path(&self) -> PathBuf {
+        self.agent_directory.join("matrix.lock")
+    }
+
+    /// `purpose` is shown to those who find it locked. Keepers must be forked before.
+    pub fn lock(&self, purpose: &str) -> Result<FileLock, LockError> {
+        FileLock::acquire(&self.lock_path(), purpose)
     }
 
     /// A run of this matrix, to be filled in.
-    pub fn spec(&self, shown: &str, arguments: Vec<OsString>, cwd: PathBuf) -> Spec {
-        let mut spec = Spec::new(Kind::Matrix, shown.to_owned(), cwd);
-        spec.arguments = arguments;
-        spec.shell = true;
-        // All of it is kept, and none of it is carried along.
-        spec.inline_bytes = u64::MAX;
-        spec.unset = self.unset.clone();
-        spec
+    pub fn request(&self, command: &str, directory: &Path, position: LoopPosition) -> RunRequest {
+        let mut request = RunRequest::new(position, CommandRequest::shell(command), directory);
+        request.environment.unset =
+            self.unset.iter().map(|name| OsText::from(name.as_os_str())).collect();
+        request
     }
 
     /// Knows the secrets that must not be written down with the plan.
     pub fn redactor(&self) -> Redactor {
-        let mut spec = self.spec(&self.matrix.command, Vec::new(), self.home());
-        spec.set = self.matrix.env.iter().map(|(n, v)| (n.into(), v.into())).collect();
-        let environment = spec.environment(&self.config, &self.place.store);
-        // What is wrong with a pattern is told by the first run.
-        spec.redactor(&self.config, &environment, &mut Problems::default())
+        let position = LoopPosition { kind: Kind::Matrix, id: LoopId::new(), iteration: 0 };
+        let mut request = self.request(&self.config.command, &self.directory(), position);
+        for (name, value) in &self.config.env {
+            request.environment.set(name, value);
+        }
+        // What is wrong with a pattern is a reason to refuse the first run.
+        let mut reasons = Vec::new();
+        let environment = prepare::environment(&request, &self.context, &mut reasons);
+        prepare::redactor(&request, &self.context.redaction, &environment, &mut reasons)
     }
 }
 
 /// Variables of git's hooks: they would point a command at another repository than its worktree.
-pub fn misleading() -> Vec<OsString> {
+pub fn git_variables() -> Vec<OsString> {
     let kept = clean_environment(std::env::vars_os());
     std::env::vars_os().map(|(name, _)| name).filter(|n| kept.iter().all(|(k, _)| k != n)).collect()
 }
 
-/// Where browsers are had from, also without a configuration; `None` where there is no place to
-/// keep any.
-pub fn browsers(matrix: Option<&MatrixConfig>, shared: Option<PathBuf>) -> Option<Browsers> {
+/// The browsers of a configuration, or the usual ones without; `None` where no directory can keep
+/// any.
+pub fn available_browsers(config: Option<&Config>, shared: Option<PathBuf>) -> Option<Browsers> {
     let path = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    let chrome = matrix.and_then(|matrix| matrix.chrome.as_ref());
+    let chrome = config.and_then(|config| config.chrome.as_ref());
     let cache = chrome
         .and_then(|chrome| chrome.cache_dir.clone())
         .or(shared)
         .or_else(|| Browsers::default_cache(path))?;
     let others: Vec<PathBuf> = Browsers::puppeteer_cache(path).into_iter().collect();
-    let addresses = Addresses::new(chrome, |name| std::env::var(name).ok());
-    let interrupted = || retake_runner::signals::received().is_some();
+    let addresses = Addresses::new(
+        chrome.and_then(|chrome| chrome.index_url.as_deref()),
+        chrome.and_then(|chrome| chrome.download_url.as_deref()),
+        |name| std::env::var(name).ok(),
+    );
+    let interrupted = || signals::received().is_some();
     Some(Browsers::new(&cache, &others, addresses).interruptible(interrupted))
 }

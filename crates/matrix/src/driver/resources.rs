@@ -1,56 +1,102 @@
-//! What cells need before they can run: commits, worktrees with their setup, browsers. What cannot
-//! be had is listed, and the rest goes on without it.
+//! What cells need before they can run: commits, worktrees with their setup, browsers. What is
+//! unavailable is listed, and the other cells run without it.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use retake_matrix::browsers::{BrowserError, BrowserRequest, Progress};
-use retake_matrix::config::{CHROME, CODE};
-use retake_matrix::git::{Git, GitError, Notice, Resolved, Worktree};
-use retake_matrix::iteration::{BrowserOf, CodeOf, arguments};
-use retake_matrix::plan::{Identity, Matrix};
-use retake_types::LoopId;
-
-use super::history::SETUP;
-use super::program;
-use super::screen::Screen;
-use super::setting::Setting;
+use retake_runner::prepare::PreparedRun;
+use retake_runner::run::OutputUse;
 use retake_runner::signals;
-use retake_runner::worker::Slot;
+use retake_runner::worker::{Unrecorded, Worker};
+use retake_types::loop_record::matrix::{CellLabels, CellRole};
+use retake_types::request::LoopPosition;
+use retake_types::{Kind, LoopId, RefusalReason, RunId};
+
+use super::event::{MatrixEvent, MatrixObserver};
+use super::program_identity;
+use super::project::MatrixProject;
+use crate::browsers::{BrowserError, BrowserRequest};
+use crate::config::{CHROME, CODE};
+use crate::git::{Git, GitError, Resolved, Worktree, WorktreeChange};
+use crate::iteration::{BrowserOf, CodeOf};
+use crate::plan::{Identity, Matrix};
 
 /// Code that can be run.
 #[derive(Clone, Debug)]
-pub struct Code {
-    pub of: CodeOf,
-    pub directory: PathBuf,
+pub(super) struct CheckedOutCode {
+    pub(super) of: CodeOf,
+    pub(super) directory: PathBuf,
 }
 
-/// What is known of the values of a matrix, and what of them is there.
-pub struct Supply {
+/// What the values of a matrix were resolved to, and which of them are provided.
+pub struct Resources {
     pub identity: Identity,
     /// By ref as configured.
     pub commits: BTreeMap<String, String>,
-    pub code: BTreeMap<String, Code>,
+    pub(super) code: BTreeMap<String, CheckedOutCode>,
     /// By version as configured.
-    pub browsers: BTreeMap<String, BrowserOf>,
+    pub(super) browsers: BTreeMap<String, BrowserOf>,
     pub pins: BTreeMap<String, String>,
     pub checksums: BTreeMap<String, String>,
-    /// What could not be had, and why.
-    pub unavailable: Vec<String>,
+    pub unavailable: Vec<Unavailable>,
 }
 
-impl Supply {
-    /// Finds out what every value stands for, as far as that can be told without the network.
-    /// Refs that there are not leave the matrix.
+/// Why a value of a matrix is not available.
+#[derive(Debug, thiserror::Error)]
+pub enum Unavailable {
+    #[error("{reference}: {why}")]
+    Ref { reference: String, why: String },
+    #[error("{0}")]
+    Code(GitError),
+    #[error("chrome {version}: {error}")]
+    Browser { version: String, error: BrowserError },
+    #[error("{name}: its setup failed with exit code {exit_code}")]
+    Setup { name: String, exit_code: i32, run: RunId },
+    #[error("{}", RefusalReason::listed(.0))]
+    SetupRefused(Vec<RefusalReason>),
+    #[error("{0}")]
+    SetupUnrecorded(Unrecorded),
+    #[error("{}: {error}", path.display())]
+    SetupMark { path: PathBuf, error: io::Error },
+}
+
+/// Why providing a value ended.
+#[derive(Debug)]
+pub enum ProvisionError {
+    /// This value is not available; others may be.
+    Unavailable(Unavailable),
+    /// A signal asked for the end.
+    Interrupted,
+}
+
+impl From<Unavailable> for ProvisionError {
+    fn from(unavailable: Unavailable) -> Self {
+        Self::Unavailable(unavailable)
+    }
+}
+
+impl From<GitError> for ProvisionError {
+    fn from(error: GitError) -> Self {
+        match error {
+            GitError::Cancelled(_) => Self::Interrupted,
+            error => Self::Unavailable(Unavailable::Code(error)),
+        }
+    }
+}
+
+impl Resources {
+    /// Finds out what every value stands for, as far as that is possible without the network. Refs
+    /// that do not exist leave the matrix.
     pub fn resolve(
-        slot: &mut Slot,
-        setting: &Setting,
+        worker: &mut Worker,
+        project: &MatrixProject,
         matrix: &mut Matrix,
         pins: BTreeMap<String, String>,
     ) -> Result<Self, GitError> {
-        let mut supply = Self {
-            identity: Identity::new(&setting.matrix.command, &setting.matrix.env),
+        let mut resources = Self {
+            identity: Identity::new(&project.config.command, &project.config.env),
             commits: BTreeMap::new(),
             code: BTreeMap::new(),
             browsers: BTreeMap::new(),
@@ -58,48 +104,53 @@ impl Supply {
             checksums: BTreeMap::new(),
             unavailable: Vec::new(),
         };
-        if let Some(repo) = setting.repo() {
-            let (keeper, cancel) = slot.parts();
+        if let Some(repo) = project.repo() {
+            let (keeper, cancel) = worker.parts();
             let mut git = Git::open(keeper, cancel, repo, std::env::vars_os())?;
             let refs: Vec<String> = matrix.used(CODE).into_iter().map(str::to_owned).collect();
             for reference in refs {
                 match git.resolve(&reference) {
-                    Ok(Resolved { sha, .. }) => supply.know_commit(&reference, &sha),
+                    Ok(Resolved { sha, .. }) => resources.add_commit(&reference, &sha),
                     Err(GitError::BadRef { reference, why }) => {
-                        supply.unavailable.push(format!("{reference}: {why}"));
                         matrix.remove(CODE, &reference);
+                        resources.unavailable.push(Unavailable::Ref { reference, why });
                     }
                     Err(error) => return Err(error),
                 }
             }
         }
-        if let Some(chrome) = &setting.matrix.chrome {
+        if let Some(chrome) = &project.config.chrome {
             for (value, request) in &chrome.requests {
-                if let Some(version) = known_version(request, &supply.pins) {
-                    supply.identity.resolve_browser(value, &version);
+                if let Some(version) = known_version(request, &resources.pins) {
+                    resources.identity.resolve_browser(value, &version);
                 }
             }
         }
         let used: Vec<String> = matrix.used(CHROME).into_iter().map(str::to_owned).collect();
-        supply.know_programs(slot, setting, &used);
-        Ok(supply)
+        resources.identify_programs(worker, project, &used);
+        Ok(resources)
     }
 
-    /// Tells browsers given by their paths from others that were there at other times.
-    pub fn know_programs(&mut self, slot: &mut Slot, setting: &Setting, values: &[String]) {
-        let Some(chrome) = &setting.matrix.chrome else { return };
+    /// Identifies browsers given by their paths by what is there now.
+    pub fn identify_programs(
+        &mut self,
+        worker: &mut Worker,
+        project: &MatrixProject,
+        values: &[String],
+    ) {
+        let Some(chrome) = &project.config.chrome else { return };
         for value in values {
             let Some(BrowserRequest::Program { path, name }) = chrome.requests.get(value) else {
                 continue;
             };
-            if let Some(identity) = program::identity(slot, path) {
+            if let Some(identity) = program_identity::identity(worker, path) {
                 self.identity.resolve_browser(value, &format!("{name} {identity}"));
                 self.checksums.insert(name.clone(), identity);
             }
         }
     }
 
-    pub fn know_commit(&mut self, reference: &str, sha: &str) {
+    pub(super) fn add_commit(&mut self, reference: &str, sha: &str) {
         self.identity.resolve_code(reference, sha);
         self.commits.insert(reference.to_owned(), sha.to_owned());
     }
@@ -114,156 +165,175 @@ impl Supply {
         shared.map(|(sha, refs)| (sha.clone(), refs)).collect()
     }
 
-    /// Makes a browser available. An error that is not the browser's own ends everything.
-    pub fn browser(
-        &mut self,
-        setting: &Setting,
+    /// Whether the code of a ref is checked out and set up.
+    pub(super) fn has_code(&self, reference: &str) -> bool {
+        self.code.contains_key(reference)
+    }
+
+    pub(super) fn has_browser(&self, version: &str) -> bool {
+        self.browsers.contains_key(version)
+    }
+}
+
+/// Provides values of a matrix: downloads browsers, checks code out and sets it up.
+pub(super) struct Provisioner<'a> {
+    pub(super) project: &'a MatrixProject,
+    pub(super) observer: &'a dyn MatrixObserver,
+}
+
+impl Provisioner<'_> {
+    /// Makes a browser available.
+    pub(super) fn browser(
+        &self,
+        resources: &mut Resources,
         value: &str,
-        screen: &Screen,
-    ) -> Result<(), BrowserError> {
-        let known = setting.matrix.chrome.as_ref().and_then(|chrome| chrome.requests.get(value));
-        let Some(request) = known else { return Ok(()) };
-        let browsers = setting.browsers().ok_or_else(no_cache)?;
+    ) -> Result<(), ProvisionError> {
+        self.install_browser(resources, value).map_err(|error| match error {
+            BrowserError::Interrupted { .. } => ProvisionError::Interrupted,
+            error => Unavailable::Browser { version: value.to_owned(), error }.into(),
+        })
+    }
+
+    fn install_browser(&self, resources: &mut Resources, value: &str) -> Result<(), BrowserError> {
+        let chrome = self.project.config.chrome.as_ref();
+        let Some(request) = chrome.and_then(|chrome| chrome.requests.get(value)) else {
+            return Ok(());
+        };
+        let browsers = self.project.browsers().ok_or_else(no_cache)?;
         let mut report = |progress| {
-            tell_progress(screen, value, progress);
+            self.observer.event(MatrixEvent::BrowserProgress { version: value, progress });
             match signals::received() {
                 Some(_) => ControlFlow::Break(()),
                 None => ControlFlow::Continue(()),
             }
         };
-        let had = browsers.ensure(request, &self.pins, &mut report);
-        screen.clear();
-        let browser = had?;
+        let installed = browsers.ensure(request, &resources.pins, &mut report);
+        self.observer.event(MatrixEvent::BrowserEnded);
+        let browser = installed?;
         if matches!(request, BrowserRequest::Milestone(_) | BrowserRequest::Channel(_)) {
-            self.pins.insert(request.to_string(), browser.version.clone());
+            resources.pins.insert(request.to_string(), browser.version.clone());
         }
         if let Some(receipt) = browsers.cache().receipt(&browser.version) {
-            self.checksums.insert(browser.version.clone(), receipt.blake3);
+            resources.checksums.insert(browser.version.clone(), receipt.blake3);
         }
         if !matches!(request, BrowserRequest::Program { .. }) {
-            self.identity.resolve_browser(value, &browser.version);
+            resources.identity.resolve_browser(value, &browser.version);
         }
         let of = BrowserOf { program: browser.program, version: browser.version };
-        self.browsers.insert(value.to_owned(), of);
+        resources.browsers.insert(value.to_owned(), of);
         Ok(())
     }
 
     /// Checks a commit out and sets it up.
-    pub fn code(
-        &mut self,
-        slot: &mut Slot,
-        setting: &Setting,
+    pub(super) fn code(
+        &self,
+        resources: &mut Resources,
+        worker: &mut Worker,
         reference: &str,
         loop_id: LoopId,
-        screen: &Screen,
-    ) -> Result<(), Trouble> {
-        let (Some(repo), Some(sha)) = (setting.repo(), self.commits.get(reference)) else {
+    ) -> Result<(), ProvisionError> {
+        let (Some(repo), Some(sha)) = (self.project.repo(), resources.commits.get(reference))
+        else {
             return Ok(());
         };
         let sha = sha.clone();
-        let worktrees = setting.worktrees();
-        let (keeper, cancel) = slot.parts();
+        let worktrees = self.project.worktrees();
+        let (keeper, cancel) = worker.parts();
         let mut git = Git::open(keeper, cancel, repo, std::env::vars_os())?;
-        let (worktree, notice) = worktrees.ensure(&mut git, &sha)?;
-        let name = match short(&sha) {
+        let (worktree, change) = worktrees.ensure(&mut git, &sha)?;
+        let name = match short_sha(&sha) {
             short if reference == sha => short.to_owned(),
             short => format!("{reference} ({short})"),
         };
-        match notice {
-            Notice::Created | Notice::Reused => {}
-            Notice::Recreated(why) => {
-                screen.notice(&format!("the worktree of {name} is made anew: {why}"));
+        match &change {
+            WorktreeChange::Created | WorktreeChange::Reused => {}
+            WorktreeChange::Recreated(why) => {
+                self.observer.event(MatrixEvent::WorktreeRecreated { name: &name, why });
             }
-            Notice::Reset(files) => screen.notice(&format!(
-                "the worktree of {name} had changes, which are gone: {}",
-                files.join(", ")
-            )),
+            WorktreeChange::Reset(files) => {
+                self.observer.event(MatrixEvent::WorktreeReset { name: &name, files });
+            }
         }
-        if let Some(setup) = setting.matrix.setup.as_deref()
+        if let Some(setup) = self.project.config.setup.as_deref()
             && !worktrees.setup_done(&worktree, setup)
         {
-            self.set_up(slot, setting, setup, &worktree, &name, loop_id, screen)?;
+            self.set_up(worker, setup, &worktree, &name, loop_id)?;
             worktrees.mark_setup(&worktree, setup)?;
         }
-        let code =
-            Code { of: CodeOf { reference: reference.to_owned(), sha }, directory: worktree.path };
-        self.code.insert(reference.to_owned(), code);
+        let of = CodeOf { reference: reference.to_owned(), sha };
+        let code = CheckedOutCode { of, directory: worktree.path };
+        resources.code.insert(reference.to_owned(), code);
         Ok(())
     }
 
     /// The setup where there is no code: once for each text and directory.
-    pub fn here(
-        &mut self,
-        slot: &mut Slot,
-        setting: &Setting,
+    pub(super) fn set_up_directory(
+        &self,
+        worker: &mut Worker,
         loop_id: LoopId,
-        screen: &Screen,
-    ) -> Result<(), Trouble> {
-        let Some(setup) = setting.matrix.setup.as_deref() else { return Ok(()) };
-        let here = Worktree { sha: String::new(), path: setting.home() };
+    ) -> Result<(), ProvisionError> {
+        let Some(setup) = self.project.config.setup.as_deref() else { return Ok(()) };
+        let here = Worktree { sha: String::new(), path: self.project.directory() };
         let directory = here.path.as_os_str().as_encoded_bytes();
         let hash = blake3::hash(&[setup.as_bytes(), directory].join(&0)).to_hex();
-        let mark = setting.setups().join(&hash[..16]);
+        let marks = self.project.setup_marks();
+        let mark = marks.join(&hash[..16]);
         if mark.exists() {
             return Ok(());
         }
-        self.set_up(slot, setting, setup, &here, "here", loop_id, screen)?;
-        let written =
-            std::fs::create_dir_all(setting.setups()).and_then(|()| std::fs::write(&mark, ""));
-        written.map_err(|error| Trouble::Failed(format!("{}: {error}", mark.display())))
+        self.set_up(worker, setup, &here, "here", loop_id)?;
+        let written = std::fs::create_dir_all(&marks).and_then(|()| std::fs::write(&mark, ""));
+        Ok(written.map_err(|error| Unavailable::SetupMark { path: mark, error })?)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "each is a different thing, used once")]
     fn set_up(
-        &mut self,
-        slot: &mut Slot,
-        setting: &Setting,
+        &self,
+        worker: &mut Worker,
         setup: &str,
         worktree: &Worktree,
         name: &str,
         loop_id: LoopId,
-        screen: &Screen,
-    ) -> Result<(), Trouble> {
-        let path = worktree.path.clone();
-        let mut spec = setting.spec(setup, arguments(setup).to_vec(), path);
-        spec.loop_id = loop_id;
-        spec.set = setting.matrix.env.iter().map(|(n, v)| (n.into(), v.into())).collect();
-        spec.labels.insert(SETUP.to_owned(), name.to_owned());
-        if !worktree.sha.is_empty() {
-            spec.correlation_ids.repo_sha = Some(worktree.sha.clone());
+    ) -> Result<(), ProvisionError> {
+        let position = LoopPosition { kind: Kind::Matrix, id: loop_id, iteration: 0 };
+        let mut request = self.project.request(setup, &worktree.path, position);
+        for (name, value) in &self.project.config.env {
+            request.environment.set(name, value);
         }
-        let job = spec.ready(&setting.config, &setting.place.store).map_err(Trouble::Failed)?;
-        screen.live(&format!("  [setup] {name}"));
-        let done = slot.run(job, false, &mut ()).map_err(|u| Trouble::Failed(u.problem))?;
-        screen.clear();
-        if done.outcome.success() {
-            screen.line(&format!("  [setup] {name}  ✓"));
+        CellLabels::new(CellRole::Setup(name.to_owned())).write_to(&mut request.labels);
+        if !worktree.sha.is_empty() {
+            request.correlation_ids.repo_sha = Some(worktree.sha.clone());
+        }
+        let prepared = PreparedRun::new(request, &self.project.context)
+            .map_err(|refused| Unavailable::SetupRefused(refused.reasons))?;
+        self.observer.event(MatrixEvent::SetupStarted { name });
+        let finished =
+            worker.run(prepared, OutputUse::NONE, &mut ()).map_err(Unavailable::SetupUnrecorded)?;
+        if finished.outcome.success() {
+            self.observer.event(MatrixEvent::SetupEnded { name, exit_code: None });
             return Ok(());
         }
         if signals::received().is_some() {
-            return Err(Trouble::Interrupted);
+            self.observer.event(MatrixEvent::SetupCancelled);
+            return Err(ProvisionError::Interrupted);
         }
-        let code = done.outcome.exit_code().unwrap_or(1);
-        screen.line(&format!("  [setup] {name}  ✗  exit:{code}"));
-        let id = done.run.intent.id().short();
-        Err(Trouble::Failed(format!(
-            "{name}: its setup failed with exit code {code}; see `retake runs logs {id}`"
-        )))
+        let exit_code = finished.outcome.exit_code().unwrap_or(1);
+        self.observer.event(MatrixEvent::SetupEnded { name, exit_code: Some(exit_code) });
+        let run = finished.run.intent.id();
+        Err(Unavailable::Setup { name: name.to_owned(), exit_code, run }.into())
     }
 
-    /// The code of all cells; what cannot be had leaves the matrix.
-    pub fn provide_code(
-        &mut self,
-        slot: &mut Slot,
-        setting: &Setting,
+    /// The code of all cells; a ref that is not available leaves the matrix.
+    pub(super) fn all_code(
+        &self,
+        resources: &mut Resources,
+        worker: &mut Worker,
         matrix: &mut Matrix,
         loop_id: LoopId,
-        screen: &Screen,
-    ) -> Result<(), Trouble> {
-        if setting.matrix.code.is_none() {
-            return match self.here(slot, setting, loop_id, screen) {
-                Err(Trouble::Failed(why)) => {
-                    self.unavailable.push(why);
+    ) -> Result<(), ProvisionError> {
+        if self.project.config.code.is_none() {
+            return match self.set_up_directory(worker, loop_id) {
+                Err(ProvisionError::Unavailable(unavailable)) => {
+                    resources.unavailable.push(unavailable);
                     matrix.cells.clear();
                     Ok(())
                 }
@@ -272,70 +342,48 @@ impl Supply {
         }
         let refs: Vec<String> = matrix.used(CODE).into_iter().map(str::to_owned).collect();
         for reference in refs {
-            match self.code(slot, setting, &reference, loop_id, screen) {
+            match self.code(resources, worker, &reference, loop_id) {
                 Ok(()) => {}
-                Err(Trouble::Failed(why)) => {
-                    self.unavailable.push(why);
+                Err(ProvisionError::Unavailable(unavailable)) => {
+                    resources.unavailable.push(unavailable);
                     matrix.remove(CODE, &reference);
                 }
-                Err(Trouble::Interrupted) => return Err(Trouble::Interrupted),
+                Err(ProvisionError::Interrupted) => return Err(ProvisionError::Interrupted),
             }
         }
         Ok(())
     }
 
-    /// The browsers of all cells; what cannot be had leaves the matrix.
-    pub fn provide_browsers(
-        &mut self,
-        setting: &Setting,
+    /// The browsers of all cells; a version that is not available leaves the matrix.
+    pub(super) fn all_browsers(
+        &self,
+        resources: &mut Resources,
         matrix: &mut Matrix,
-        screen: &Screen,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ProvisionError> {
         let versions: Vec<String> = matrix.used(CHROME).into_iter().map(str::to_owned).collect();
-        for value in versions {
-            match self.browser(setting, &value, screen) {
+        for version in versions {
+            match self.browser(resources, &version) {
                 Ok(()) => {}
-                Err(BrowserError::Interrupted { .. }) => return Err(Trouble::Interrupted),
-                Err(error) => {
-                    self.unavailable.push(format!("chrome {value}: {error}"));
-                    matrix.remove(CHROME, &value);
+                Err(ProvisionError::Unavailable(unavailable)) => {
+                    resources.unavailable.push(unavailable);
+                    matrix.remove(CHROME, &version);
                 }
+                Err(ProvisionError::Interrupted) => return Err(ProvisionError::Interrupted),
             }
         }
         Ok(())
-    }
-}
-
-/// Why a value cannot be had.
-#[derive(Debug)]
-pub enum Trouble {
-    /// This one cannot; others may.
-    Failed(String),
-    /// A signal asked for the end.
-    Interrupted,
-}
-
-impl From<GitError> for Trouble {
-    fn from(error: GitError) -> Self {
-        match error {
-            GitError::Cancelled(_) => Self::Interrupted,
-            error => Self::Failed(error.to_string()),
-        }
     }
 }
 
 fn no_cache() -> BrowserError {
     BrowserError::Io {
         path: PathBuf::from("chrome.cache_dir"),
-        error: std::io::Error::other("neither it nor $HOME is set, so browsers have no place"),
+        error: io::Error::other("neither it nor $HOME is set, so browsers have no place"),
     }
 }
 
-/// The exact version of a request, if it can be told without asking the index.
-pub fn known_version(
-    request: &BrowserRequest,
-    pins: &BTreeMap<String, String>,
-) -> Option<String> {
+/// The exact version of a request, if that is known without asking the index.
+fn known_version(request: &BrowserRequest, pins: &BTreeMap<String, String>) -> Option<String> {
     match request {
         BrowserRequest::Exact(version) => Some(version.to_string()),
         BrowserRequest::Program { name, .. } => Some(name.clone()),
@@ -345,24 +393,7 @@ pub fn known_version(
     }
 }
 
-fn tell_progress(screen: &Screen, value: &str, progress: Progress) {
-    let megabytes = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
-    match progress {
-        Progress::Waiting => screen.live(&format!("chrome {value}: someone else is at it")),
-        Progress::Downloading { done, total: Some(total) } => {
-            let said = format!("{} of {}", megabytes(done), megabytes(total));
-            screen.progress(&format!("chrome {value}: "), done, total, &said);
-        }
-        Progress::Downloading { done, total: None } => {
-            screen.live(&format!("chrome {value}: {}", megabytes(done)));
-        }
-        Progress::Unpacking { done, total } => {
-            screen.progress(&format!("chrome {value}: "), done, total, "unpacking");
-        }
-    }
-}
-
 /// A commit as people write it.
-pub fn short(sha: &str) -> &str {
+pub fn short_sha(sha: &str) -> &str {
     &sha[..sha.len().min(7)]
 }

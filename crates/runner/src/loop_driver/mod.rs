@@ -76,6 +76,44 @@ pub trait LoopObserver<P: LoopPlan>: Sync {
 /// Nobody.
 impl<P: LoopPlan> LoopObserver<P> for () {}
 
+/// Runs the steps of a loop on its workers.
+pub trait StepRunner<P: LoopPlan, W>: Sync {
+    type Error: Send;
+
+    /// Runs one step on one worker; the number is the worker's own.
+    fn run(
+        &self,
+        worker: &mut W,
+        number: usize,
+        step: &P::Step,
+    ) -> Result<P::Report, StepError<Self::Error>>;
+
+    /// The plan has taken the report of a step that this worker ran, and is locked: what follows
+    /// from the report can be done on the worker.
+    fn reported(&self, _worker: &mut W, _plan: &mut P, _step: &P::Step) {}
+}
+
+/// Runs steps by a function.
+struct RunBy<F>(F);
+
+impl<P, W, E, F> StepRunner<P, W> for RunBy<F>
+where
+    P: LoopPlan,
+    E: Send,
+    F: Fn(&mut W, usize, &P::Step) -> Result<P::Report, StepError<E>> + Sync,
+{
+    type Error = E;
+
+    fn run(
+        &self,
+        worker: &mut W,
+        number: usize,
+        step: &P::Step,
+    ) -> Result<P::Report, StepError<E>> {
+        (self.0)(worker, number, step)
+    }
+}
+
 /// What the threads of a loop share.
 struct Shared<P, E> {
     plan: Mutex<P>,
@@ -111,6 +149,23 @@ where
     W: Send,
     E: Send,
 {
+    drive_steps(plan, workers, observer, &RunBy(execute))
+}
+
+/// The same for a loop that does something on the worker once the plan has taken a report.
+pub fn drive_steps<P, W, R>(
+    plan: P,
+    workers: &mut [W],
+    observer: &impl LoopObserver<P>,
+    runner: &R,
+) -> Driven<P, R::Error>
+where
+    P: LoopPlan + Send,
+    P::Step: Send,
+    P::Report: Send,
+    W: Send,
+    R: StepRunner<P, W>,
+{
     let shared = Shared {
         plan: Mutex::new(plan),
         changed: Condvar::new(),
@@ -125,9 +180,9 @@ where
     observer.tick(&lock(&shared.plan));
     std::thread::scope(|scope| {
         for (number, worker) in workers.iter_mut().enumerate() {
-            let (shared, execute) = (&shared, &execute);
+            let shared = &shared;
             scope.spawn(move || {
-                shared.work(worker, number, observer, execute);
+                shared.work(worker, number, observer, runner);
                 lock(&shared.state).working -= 1;
                 shared.changed.notify_all();
                 shared.left.notify_all();
@@ -179,13 +234,14 @@ impl<P: LoopPlan, E> Shared<P, E> {
         worker: &mut W,
         number: usize,
         observer: &impl LoopObserver<P>,
-        execute: &(impl Fn(&mut W, usize, &P::Step) -> Result<P::Report, StepError<E>> + Sync),
+        runner: &impl StepRunner<P, W, Error = E>,
     ) {
         while let Some(step) = self.next_step() {
-            match execute(worker, number, &step) {
+            match runner.run(worker, number, &step) {
                 Ok(report) => {
                     let mut plan = lock(&self.plan);
                     plan.report(&step, report);
+                    runner.reported(worker, &mut plan, &step);
                     observer.reported(&plan, &step);
                     observer.tick(&plan);
                     drop(plan);

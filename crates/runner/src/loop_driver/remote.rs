@@ -2,9 +2,12 @@
 //! what comes back is reported to the plan as if a worker here had run it.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
+use std::fs::File;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use retake_types::Run;
+use retake_types::{Kind, LoopId, Run};
 
 use super::{Driven, LoopObserver, LoopPlan, Next};
 use crate::prepare::PreparedRun;
@@ -41,6 +44,9 @@ pub trait RemoteExecutor {
     /// Asks for the end of everything that is under way; the outcomes still come back.
     fn cancel(&mut self) -> Result<(), Self::Error>;
 
+    /// Finds out with the next poll where every run is, however recently that was found out.
+    fn refresh_status(&mut self) {}
+
     /// How long to wait before the next poll.
     fn pause(&self) -> Duration;
 
@@ -48,6 +54,98 @@ pub trait RemoteExecutor {
 
     /// Removes what is no longer needed on the shared directory.
     fn finish(&mut self, worker: &mut Worker) -> Result<(), Self::Error>;
+
+    /// Excludes every other process, also on other machines, from making something in the shared
+    /// directory, until the file is dropped.
+    fn lock_shared(&self) -> Result<Option<File>, Self::Error> {
+        Ok(None)
+    }
+
+    /// Waits for the runs of a kind that an earlier process submitted and did not live to collect,
+    /// and takes their results into the record. Needs no executor: the record knows where they are.
+    fn collect_earlier(
+        _worker: &mut Worker,
+        _kind: Kind,
+        _progress: &mut dyn FnMut(EarlierRuns),
+    ) -> Result<(), Self::Error>
+    where
+        Self: Sized,
+    {
+        Ok(())
+    }
+}
+
+/// How far collecting the runs of an earlier process is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EarlierRuns {
+    /// There are some, and they are waited for.
+    Found,
+    /// How many are still to come.
+    Left(usize),
+    /// All of one submission have come.
+    Collected,
+}
+
+/// The executor of a program that has none.
+#[derive(Debug)]
+pub enum NoRemoteExecutor {}
+
+impl RemoteExecutor for NoRemoteExecutor {
+    type Error = Infallible;
+
+    fn capacity(&self) -> usize {
+        match *self {}
+    }
+
+    fn submit(&mut self, _: &mut Worker, _: Vec<(usize, PreparedRun)>) -> Result<(), Infallible> {
+        match *self {}
+    }
+
+    fn poll(&mut self, _: &mut Worker) -> Result<Vec<(usize, Run)>, Infallible> {
+        match *self {}
+    }
+
+    fn cancel(&mut self) -> Result<(), Infallible> {
+        match *self {}
+    }
+
+    fn pause(&self) -> Duration {
+        match *self {}
+    }
+
+    fn status(&self) -> RemoteStatus {
+        match *self {}
+    }
+
+    fn finish(&mut self, _: &mut Worker) -> Result<(), Infallible> {
+        match *self {}
+    }
+}
+
+/// A question whose answers outlive the process that asks it: whoever asks the same question after
+/// that process died gets the runs it had submitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// A hash of everything that the answers depend on.
+    pub hash: String,
+    /// The loop that the runs belong to.
+    pub loop_id: LoopId,
+}
+
+/// An executor whose runs read a common file and can be taken over from a submitter that died.
+pub trait ResumableExecutor: RemoteExecutor {
+    /// This program, under a path that every machine sees.
+    fn program(&self) -> Result<PathBuf, Self::Error>;
+
+    /// What the next submissions belong to, and the contents of a file that each of their runs can
+    /// read. Gives the path at which the runs find it. Until [`finish`](RemoteExecutor::finish) the
+    /// submissions can be taken over.
+    fn ask(&mut self, question: Question, input: Vec<u8>) -> Result<PathBuf, Self::Error>;
+
+    /// Takes over what submitters that died had asked with this hash, and gives their loops. Runs of
+    /// theirs that are still under way count in [`status`](RemoteExecutor::status);
+    /// [`poll`](RemoteExecutor::poll) takes them into the record and does not return them.
+    fn take_over(&mut self, worker: &mut Worker, hash: &str) -> Result<Vec<LoopId>, Self::Error>;
 }
 
 /// What a loop has to say about its steps when they run on other machines.
@@ -59,8 +157,33 @@ pub trait RemoteSteps<P: LoopPlan, E> {
     /// which the plan is not told of.
     fn report(&mut self, worker: &mut Worker, step: &P::Step, run: &Run) -> Option<P::Report>;
 
+    /// How many steps may be under way at once, of those that the executor can take. A plan whose
+    /// next steps depend on reports wants few.
+    fn limit(&self, _plan: &P, capacity: usize) -> usize {
+        capacity
+    }
+
+    /// The plan has taken the report of a step.
+    fn reported(&mut self, _worker: &mut Worker, _plan: &mut P, _step: &P::Step) {}
+
     /// Called while runs are under way.
     fn tick(&mut self, plan: &P, status: &RemoteStatus);
+
+    /// What to do with the runs that are under way; asked after every tick.
+    fn decide(&mut self, _plan: &P, _status: &RemoteStatus) -> UnderWay {
+        UnderWay::Keep
+    }
+}
+
+/// What to do with runs that are under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnderWay {
+    #[default]
+    Keep,
+    /// Find out where each of them is.
+    Refresh,
+    /// Their results are no longer wanted.
+    Cancel,
 }
 
 /// Runs the plan to its end on other machines.
@@ -103,9 +226,10 @@ where
             executor.cancel()?;
         }
         let mut runs = Vec::new();
+        let limit = steps.limit(plan, executor.capacity());
         // Many small submissions cost more than waiting for a few runs.
-        if !stopping && under_way.len() * 2 <= executor.capacity() {
-            while under_way.len() < executor.capacity() {
+        if !stopping && under_way.len() * 2 <= limit {
+            while under_way.len() < limit {
                 let next = held.take().map_or_else(|| plan.next(Instant::now()), Next::Run);
                 let Next::Run(step) = next else { break };
                 runs.push((submitted, steps.prepare(plan, &step)?));
@@ -120,10 +244,17 @@ where
             let Some(step) = under_way.remove(&number) else { continue };
             if let Some(report) = steps.report(worker, &step, &run) {
                 plan.report(&step, report);
+                steps.reported(worker, plan, &step);
                 observer.reported(plan, &step);
             }
         }
-        steps.tick(plan, &executor.status());
+        let status = executor.status();
+        steps.tick(plan, &status);
+        match steps.decide(plan, &status) {
+            UnderWay::Keep => {}
+            UnderWay::Refresh => executor.refresh_status(),
+            UnderWay::Cancel => executor.cancel()?,
+        }
         observer.tick(plan);
         if under_way.is_empty() {
             if !stopping {

@@ -1,0 +1,71 @@
+//! What a database says when it does not do what is asked, and what to do about it.
+
+use postgres::error::SqlState;
+
+/// An error with everything beneath it: the outer one often says only that there was one.
+pub(super) fn in_full(error: &postgres::Error) -> String {
+    if let Some(said) = error.as_db_error() {
+        return format!("{} ({})", said.message(), said.code().code());
+    }
+    let mut text = error.to_string();
+    let mut next = std::error::Error::source(error);
+    while let Some(cause) = next {
+        let more = cause.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        next = cause.source();
+    }
+    text
+}
+
+/// No connection came about: nobody answered, or whoever did said no.
+pub(super) fn not_connected(error: &postgres::Error) -> String {
+    const PASSWORD: &str = "the password comes from $PGPASSWORD or ~/.pgpass (mode 600)";
+    let text = in_full(error);
+    if let Some(code) = error.code() {
+        let hint = match code {
+            code if *code == SqlState::INVALID_PASSWORD => PASSWORD,
+            code if *code == SqlState::INVALID_CATALOG_NAME => "make it with `createdb`",
+            _ => return format!("the database refuses the connection: {text}"),
+        };
+        return format!("the database refuses the connection: {text}; {hint}");
+    }
+    if text.contains("password missing") {
+        return format!("the database wants a password, and there is none; {PASSWORD}");
+    }
+    match certificate(&text) {
+        Some(hint) => format!("the database is not trusted: {text}; {hint}"),
+        None => format!("the database cannot be reached: {text}"),
+    }
+}
+
+/// What to do about a certificate that is not believed.
+fn certificate(text: &str) -> Option<&'static str> {
+    const HINTS: [(&str, &str); 4] = [
+        (
+            "CaUsedAsEndEntity",
+            "its certificate signed itself; PGSSLROOTCERT must name a file with that very certificate",
+        ),
+        ("UnknownIssuer", "PGSSLROOTCERT names the file with the certificate that signed its own"),
+        (
+            "not valid for name",
+            "its certificate must have the name in the address as subjectAltName, or use verify-ca",
+        ),
+        ("expired", "its certificate must be renewed"),
+    ];
+    let text = text.to_lowercase();
+    HINTS.into_iter().find_map(|(sign, hint)| text.contains(&sign.to_lowercase()).then_some(hint))
+}
+
+/// The database answers, and does not do it.
+pub(super) fn refused(error: &postgres::Error) -> String {
+    let text = in_full(error);
+    match error.code() {
+        Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => format!(
+            "the database does not allow it: {text}; the first push makes the schema `retake` and needs \
+             CREATE on the database, later ones need to write to its tables"
+        ),
+        _ => format!("the database does not do what it should: {text}"),
+    }
+}
