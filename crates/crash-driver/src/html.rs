@@ -2,21 +2,22 @@
 //! program did with its syncs, labels and acknowledgements. No script, no request, every text
 //! escaped.
 
-use retake_types::text;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use super::report::Report;
-use super::timeline::{Row, Sort};
-
 use retake_runner::xml::escaped;
+use retake_types::loop_record::crash::{TimelineRow, TimelineRowKind};
+use retake_types::text;
 
-/// A longer timeline is folded where no finding is near.
+use crate::report::CrashReport;
+use crate::timeline as recorded_timeline;
+
+/// A longer timeline is collapsed where no finding is near.
 const WHOLE: usize = 400;
-/// How many rows around what matters are shown in a folded one.
+/// How many rows around a finding are visible in a collapsed timeline.
 const NEAR: usize = 12;
-/// How many of the folded rows can be opened in one place.
-const FOLD: usize = 200;
+/// How many of the collapsed rows can be opened at each end.
+const COLLAPSED: usize = 200;
 /// The overview has at most this many columns.
 const COLUMNS: usize = 600;
 
@@ -46,7 +47,7 @@ details{margin:.3rem 0}summary{cursor:pointer;padding:.2rem .5rem;background:var
 @media(max-width:40rem){li{grid-template-columns:2.8rem 1fr}li .c{display:none}}";
 
 /// The page. Writing to a string cannot fail, so the results of `write!` are left unused.
-pub fn render(report: &Report, rows: &[Row], made: &str) -> String {
+pub fn render(report: &CrashReport, rows: &[TimelineRow], made: &str) -> String {
     let title = escaped(&format!("{}: crash states of {}", report.command, report.model.name()));
     let mut html = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -57,8 +58,9 @@ pub fn render(report: &Report, rows: &[Row], made: &str) -> String {
     let class = if report.findings.is_empty() { "good" } else { "bad" };
     let mark = if report.findings.is_empty() { "✓" } else { "✗" };
     _ = writeln!(html, "<p class=\"{class}\"><b>{mark} {}</b></p>", escaped(&report.verdict()));
-    for warning in report.incomplete().iter().chain(&report.notes) {
-        _ = writeln!(html, "<p>⚠ {}</p>", escaped(warning));
+    let notes = report.notes.iter().map(ToString::to_string);
+    for warning in report.incomplete().into_iter().chain(notes) {
+        _ = writeln!(html, "<p>⚠ {}</p>", escaped(&warning));
     }
     findings(&mut html, report);
     let marks = Marks::of(report);
@@ -73,14 +75,14 @@ pub fn render(report: &Report, rows: &[Row], made: &str) -> String {
     for (id, recording) in &report.recoveries {
         let id = escaped(id);
         _ = writeln!(html, "<h2>Recovery in <a href=\"#{id}\">{id}</a></h2>");
-        recovery(&mut html, &super::timeline::rows(recording));
+        timeline(&mut html, &recorded_timeline::rows(recording), &Marks::of_recovery());
     }
     facts(&mut html, report, made);
     html.push_str("</body>\n</html>\n");
     html
 }
 
-fn findings(html: &mut String, report: &Report) {
+fn findings(html: &mut String, report: &CrashReport) {
     if report.findings.is_empty() {
         return;
     }
@@ -122,14 +124,16 @@ fn findings(html: &mut String, report: &Report) {
     }
 }
 
-/// Which findings an operation has to do with.
+/// The findings that concern an operation.
 struct Marks<'a> {
+    /// Whether operations can be linked to: the anchors of the page are those of the program.
+    anchors: bool,
     lost: BTreeMap<u32, Vec<&'a str>>,
     crash: BTreeMap<u32, Vec<&'a str>>,
 }
 
 impl<'a> Marks<'a> {
-    fn of(report: &'a Report) -> Self {
+    fn of(report: &'a CrashReport) -> Self {
         let (mut lost, mut crash) = (BTreeMap::new(), BTreeMap::new());
         for finding in &report.findings {
             for number in &finding.lost_operations {
@@ -137,16 +141,21 @@ impl<'a> Marks<'a> {
             }
             crash.entry(finding.operation).or_insert_with(Vec::new).push(finding.id.as_str());
         }
-        Self { lost, crash }
+        Self { anchors: true, lost, crash }
     }
 
-    fn concerns(&self, row: &Row) -> bool {
+    /// For what a check did before the crash that a finding is about.
+    fn of_recovery() -> Self {
+        Self { anchors: false, lost: BTreeMap::new(), crash: BTreeMap::new() }
+    }
+
+    fn concerns(&self, row: &TimelineRow) -> bool {
         row.number.is_some_and(|n| self.lost.contains_key(&n) || self.crash.contains_key(&n))
     }
 }
 
-/// All of it in one strip: a column stands for one row, or for several of a long recording.
-fn overview(html: &mut String, rows: &[Row], marks: &Marks<'_>) {
+/// The whole recording in one strip: a column stands for one row, or for several of a long recording.
+fn overview(html: &mut String, rows: &[TimelineRow], marks: &Marks<'_>) {
     if rows.is_empty() {
         return;
     }
@@ -158,20 +167,20 @@ fn overview(html: &mut String, rows: &[Row], marks: &Marks<'_>) {
          aria-label=\"The recording from start to end\">"
     );
     for (x, chunk) in rows.chunks(each).enumerate() {
-        let has = |with: fn(Sort) -> bool| chunk.iter().any(|row| with(row.sort));
+        let has = |with: fn(TimelineRowKind) -> bool| chunk.iter().any(|row| with(row.kind));
         let mut bar = |class: &str, y: u32, height: u32| {
             _ = write!(
                 html,
                 "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\".8\" height=\"{height}\"/>"
             );
         };
-        if has(|sort| matches!(sort, Sort::Name | Sort::Content)) {
+        if has(|kind| matches!(kind, TimelineRowKind::Name | TimelineRowKind::Content)) {
             bar("w", 26, 16);
         }
-        if has(|sort| sort == Sort::Sync) {
+        if has(|kind| kind == TimelineRowKind::Sync) {
             bar("s", 8, 48);
         }
-        if has(|sort| matches!(sort, Sort::Label | Sort::Acknowledgement)) {
+        if has(|kind| matches!(kind, TimelineRowKind::Label | TimelineRowKind::Acknowledgement)) {
             bar("a", 48, 12);
         }
         if chunk.iter().any(|row| marks.concerns(row)) {
@@ -181,18 +190,18 @@ fn overview(html: &mut String, rows: &[Row], marks: &Marks<'_>) {
     html.push_str("</svg>\n");
 }
 
-fn timeline(html: &mut String, rows: &[Row], marks: &Marks<'_>) {
+fn timeline(html: &mut String, rows: &[TimelineRow], marks: &Marks<'_>) {
     if rows.is_empty() {
         html.push_str("<p>The program changed nothing.</p>\n");
         return;
     }
-    let shown = shown(rows, marks);
+    let visible = visible_rows(rows, marks);
     let mut at = 0;
     while at < rows.len() {
-        let folded = !shown.contains(&at);
-        let end = (at..rows.len()).find(|i| shown.contains(i) == folded).unwrap_or(rows.len());
-        if folded {
-            fold(html, &rows[at..end], marks);
+        let collapsed = !visible.contains(&at);
+        let end = (at..rows.len()).find(|i| visible.contains(i) == collapsed).unwrap_or(rows.len());
+        if collapsed {
+            collapsed_rows(html, &rows[at..end], marks);
         } else {
             list(html, &rows[at..end], marks);
         }
@@ -200,63 +209,55 @@ fn timeline(html: &mut String, rows: &[Row], marks: &Marks<'_>) {
     }
 }
 
-/// What a check did before the crash that a finding is about.
-fn recovery(html: &mut String, rows: &[Row]) {
-    let without = Marks { lost: BTreeMap::new(), crash: BTreeMap::new() };
-    // The anchors of the page are those of the program.
-    let mut list = String::new();
-    timeline(&mut list, rows, &without);
-    html.push_str(&list.replace(" id=\"op", " data-recovery=\"op"));
-}
-
-/// The rows that are not folded.
-fn shown(rows: &[Row], marks: &Marks<'_>) -> BTreeSet<usize> {
+/// The rows that are not collapsed.
+fn visible_rows(rows: &[TimelineRow], marks: &Marks<'_>) -> BTreeSet<usize> {
     if rows.len() <= WHOLE {
         return (0..rows.len()).collect();
     }
     let around = rows.iter().enumerate().filter(|(_, row)| marks.concerns(row));
-    let mut shown: BTreeSet<usize> = around
+    let mut visible: BTreeSet<usize> = around
         .flat_map(|(at, _)| at.saturating_sub(NEAR)..(at + NEAR + 1).min(rows.len()))
         .collect();
-    shown.extend(0..NEAR);
-    shown.extend(rows.len() - NEAR..rows.len());
-    shown
+    visible.extend(0..NEAR);
+    visible.extend(rows.len() - NEAR..rows.len());
+    visible
 }
 
-fn fold(html: &mut String, rows: &[Row], marks: &Marks<'_>) {
-    let syncs = rows.iter().filter(|row| row.sort == Sort::Sync).count();
+fn collapsed_rows(html: &mut String, rows: &[TimelineRow], marks: &Marks<'_>) {
+    let syncs = rows.iter().filter(|row| row.kind == TimelineRowKind::Sync).count();
     _ = writeln!(html, "<details><summary>{} more rows, {syncs} syncs</summary>", rows.len());
-    if rows.len() <= 2 * FOLD {
+    if rows.len() <= 2 * COLLAPSED {
         list(html, rows, marks);
     } else {
-        list(html, &rows[..FOLD], marks);
-        let left = rows.len() - 2 * FOLD;
+        list(html, &rows[..COLLAPSED], marks);
+        let left = rows.len() - 2 * COLLAPSED;
         _ = writeln!(
             html,
             "<p class=\"dim\">{left} rows are only in the log: <code>retake crash show LOG</code></p>"
         );
-        list(html, &rows[rows.len() - FOLD..], marks);
+        list(html, &rows[rows.len() - COLLAPSED..], marks);
     }
     html.push_str("</details>\n");
 }
 
-fn list(html: &mut String, rows: &[Row], marks: &Marks<'_>) {
+fn list(html: &mut String, rows: &[TimelineRow], marks: &Marks<'_>) {
     html.push_str("<ol>\n");
     let mut crashed = None;
     for (at, row) in rows.iter().enumerate() {
         let lost = row.number.and_then(|number| marks.lost.get(&number));
-        let sort = match row.sort {
-            Sort::Sync => "sync",
-            Sort::Label => "label",
-            Sort::Acknowledgement => "said",
-            Sort::Name | Sort::Content | Sort::Close => "",
+        let class = match row.kind {
+            TimelineRowKind::Sync => "sync",
+            TimelineRowKind::Label => "label",
+            TimelineRowKind::Acknowledgement => "said",
+            TimelineRowKind::Name | TimelineRowKind::Content | TimelineRowKind::Close => "",
         };
-        let class = if lost.is_some() { format!("{sort} lost") } else { sort.to_owned() };
-        let anchor = row.number.map_or_else(String::new, |number| format!(" id=\"op{number}\""));
+        let class = if lost.is_some() { format!("{class} lost") } else { class.to_owned() };
+        let anchor = row.number.filter(|_| marks.anchors);
+        let anchor = anchor.map_or_else(String::new, |number| format!(" id=\"op{number}\""));
         let number = row.number.map_or_else(String::new, |number| number.to_string());
-        let (call, text) = match row.sort {
-            Sort::Label => ("label", format!("⚑ {}", row.text)),
-            Sort::Acknowledgement => ("said", format!("“{}”", row.text)),
+        let (call, text) = match row.kind {
+            TimelineRowKind::Label => ("label", format!("⚑ {}", row.text)),
+            TimelineRowKind::Acknowledgement => ("said", format!("“{}”", row.text)),
             _ => (row.call.as_str(), row.text.clone()),
         };
         _ = write!(
@@ -308,7 +309,7 @@ fn marked(text: &str) -> String {
     html
 }
 
-/// Where a run of exactly so many backticks begins.
+/// Where a run of exactly this many backticks begins.
 fn closing(text: &str, length: usize) -> Option<usize> {
     let mut at = 0;
     while let Some(found) = text[at..].find('`') {
@@ -322,7 +323,7 @@ fn closing(text: &str, length: usize) -> Option<usize> {
     None
 }
 
-fn facts(html: &mut String, report: &Report, made: &str) {
+fn facts(html: &mut String, report: &CrashReport, made: &str) {
     html.push_str("<h2>What was explored</h2>\n<dl>\n");
     let facts = [
         ("program", report.command.clone()),
@@ -357,28 +358,41 @@ mod tests {
         assert_eq!(marked("one ` alone"), "one ` alone");
     }
 
-    fn row(number: u32, sort: Sort) -> Row {
+    fn row(number: u32, kind: TimelineRowKind) -> TimelineRow {
         let (call, text) = ("write".to_owned(), format!("row {number}"));
-        let number = (!matches!(sort, Sort::Label)).then_some(number);
-        Row { number, sort, call, task: 1, files: Vec::new(), text }
+        let number = (!matches!(kind, TimelineRowKind::Label)).then_some(number);
+        TimelineRow { number, kind, call, task: 1, files: Vec::new(), text }
     }
 
     #[test]
-    fn a_long_timeline_is_folded_but_for_what_matters() {
-        let rows: Vec<Row> = (1..=5000).map(|number| row(number, Sort::Content)).collect();
-        let marks = Marks { lost: BTreeMap::from([(2500, vec!["F1"])]), crash: BTreeMap::new() };
+    fn a_long_timeline_is_collapsed_except_near_findings() {
+        let rows: Vec<TimelineRow> =
+            (1..=5000).map(|number| row(number, TimelineRowKind::Content)).collect();
+        let marks = Marks {
+            anchors: true,
+            lost: BTreeMap::from([(2500, vec!["F1"])]),
+            crash: BTreeMap::new(),
+        };
         let mut html = String::new();
         timeline(&mut html, &rows, &marks);
         assert!(html.contains("id=\"op2500\"") && html.contains("lost in F1"));
         let (before, _) = html.split_once("id=\"op2500\"").unwrap();
-        assert!(before.rfind("</details>") > before.rfind("<details>"), "it is folded away");
+        assert!(before.rfind("</details>") > before.rfind("<details>"), "it is collapsed");
         assert!(html.matches("<li").count() < 1000);
     }
 
     #[test]
     fn a_crash_comes_after_what_was_said_before_it() {
-        let rows = [row(1, Sort::Content), row(1, Sort::Label), row(2, Sort::Content)];
-        let marks = Marks { lost: BTreeMap::new(), crash: BTreeMap::from([(1, vec!["F1"])]) };
+        let rows = [
+            row(1, TimelineRowKind::Content),
+            row(1, TimelineRowKind::Label),
+            row(2, TimelineRowKind::Content),
+        ];
+        let marks = Marks {
+            anchors: true,
+            lost: BTreeMap::new(),
+            crash: BTreeMap::from([(1, vec!["F1"])]),
+        };
         let mut html = String::new();
         list(&mut html, &rows, &marks);
         let at = |text: &str| html.find(text).unwrap();

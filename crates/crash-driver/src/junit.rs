@@ -4,10 +4,11 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::report::Report;
 use retake_runner::xml::escaped;
 
-pub fn render(report: &Report, took: Duration) -> String {
+use crate::report::CrashReport;
+
+pub fn render(report: &CrashReport, took: Duration) -> String {
     let time = format!("{:.3}", took.as_secs_f64());
     let failures = report.findings.len();
     let cases = failures.max(1);

@@ -2,9 +2,9 @@
 //! crash state under the very path the program used.
 //!
 //! Theory of operation. A process inherits its parent's namespace. Before any thread begins, this
-//! process steps into one new namespace after the other, lays a directory over the recorded one in
-//! each and lets a process be started there; then it steps back. Without privileges all of that
-//! happens in a user namespace in which we stay who we are; that one cannot be left again.
+//! process enters one new namespace after the other, mounts a directory over the recorded one in
+//! each and starts a process there; then it returns. Without privileges all of that happens in a
+//! user namespace in which the user keeps its number; that one cannot be left again.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -13,39 +13,31 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Where we came from.
-pub struct Home {
+/// The mount namespace that this process was started in.
+pub(crate) struct OriginalNamespace {
     namespace: File,
-    /// Coming back forgets the working directory.
+    /// Entering a namespace resets the working directory.
     directory: Option<File>,
 }
 
-impl Home {
+impl OriginalNamespace {
     /// Makes sure that namespaces can be made here. Only for a process without threads.
-    pub fn remember() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let directory = File::open(".").ok();
-        // SAFETY: no arguments, no failure.
-        if unsafe { libc::geteuid() } != 0 {
-            become_somebody()?;
+        if !rustix::process::geteuid().is_root() {
+            enter_user_namespace()?;
         }
         let namespace = File::open("/proc/self/ns/mnt")?;
-        let home = Self { namespace, directory };
-        // Tried once without any consequence: containers forbid some of it to root, too.
-        home.step_out().and_then(|()| home.return_home())?;
-        Ok(home)
+        let original = Self { namespace, directory };
+        // Tried once without consequences: containers forbid some of it to root, too.
+        enter_new().and_then(|()| original.restore())?;
+        Ok(original)
     }
 
-    fn step_out(&self) -> io::Result<()> {
-        // SAFETY: plain numbers.
-        done(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
-        // Nothing that is mounted from here on may be seen outside.
-        mount(None, c"/", libc::MS_REC | libc::MS_PRIVATE)
-    }
-
-    /// Steps into a new namespace where `over` is found at `path`.
-    pub fn cover(&self, path: &Path, over: &Path) -> io::Result<()> {
-        self.step_out()?;
-        mount(Some(&c_path(over)?), &c_path(path)?, libc::MS_BIND)?;
+    /// Enters a new namespace in which `source` is found at `target`.
+    pub(crate) fn enter_new_with(&self, source: &Path, target: &Path) -> io::Result<()> {
+        enter_new()?;
+        mount(Some(&c_path(source)?), &c_path(target)?, libc::MS_BIND)?;
         // The working directory may be below what is covered now.
         if let Ok(here) = std::env::current_dir() {
             std::env::set_current_dir(here)?;
@@ -53,7 +45,8 @@ impl Home {
         Ok(())
     }
 
-    pub fn return_home(&self) -> io::Result<()> {
+    /// Returns to it, and to the working directory.
+    pub(crate) fn restore(&self) -> io::Result<()> {
         // SAFETY: a namespace that we hold.
         done(unsafe { libc::setns(self.namespace.as_raw_fd(), libc::CLONE_NEWNS) })?;
         if let Some(directory) = &self.directory {
@@ -64,8 +57,15 @@ impl Home {
     }
 }
 
+fn enter_new() -> io::Result<()> {
+    // SAFETY: plain numbers.
+    done(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
+    // Nothing that is mounted from here on may be seen outside.
+    mount(None, c"/", libc::MS_REC | libc::MS_PRIVATE)
+}
+
 /// Enters a user namespace with our own ids and the right to mount in it.
-fn become_somebody() -> io::Result<()> {
+fn enter_user_namespace() -> io::Result<()> {
     // SAFETY: no arguments, no failure.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
     // A thread that was joined may be counted for a moment longer.
