@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use retake_matrix::driver::Samples;
 use retake_matrix::explain::{Explanation, explain as find_cause};
 use retake_matrix::stats::summarise;
 use retake_matrix::table::Table;
