@@ -1,7 +1,7 @@
-//! What a terminal would leave of bytes on its screen, as plain text: colours gone, progress bars
+//! What a terminal would leave of bytes on its terminal, as plain text: colours gone, progress bars
 //! collapsed, and nothing hidden or lost silently.
 
-use super::excerpt;
+use super::error_lines::error_in;
 
 /// Text that the next carriage return may take back. Longer than any progress bar.
 const SEGMENT: usize = 4 << 10;
@@ -29,9 +29,9 @@ enum Escape {
     TextEnd,
 }
 
-/// What writes a line to the screen.
+/// What writes a line to the terminal.
 #[derive(Debug, Default)]
-pub(super) struct Screen {
+pub(super) struct TerminalText {
     /// Bytes of a character that has not ended.
     partial: Vec<u8>,
     escape: Escape,
@@ -46,7 +46,7 @@ pub(super) struct Screen {
     lost: usize,
 }
 
-impl Screen {
+impl TerminalText {
     pub(super) fn push(&mut self, bytes: &[u8], out: &mut dyn FnMut(&str)) {
         let plain = |byte: &u8| (0x20..0x7f).contains(byte) || *byte == b'\t';
         if self.partial.is_empty()
@@ -102,7 +102,7 @@ impl Screen {
             Escape::None => match c {
                 '\u{1b}' => self.escape = Escape::Begun,
                 '\u{9b}' => self.escape = Escape::Parameters(String::new()),
-                '\r' => self.back(out),
+                '\r' => self.carriage_return(out),
                 c if hides(c) => self.text(&c.escape_default().to_string(), out),
                 c if c == '\t' || !c.is_control() => {
                     self.text(c.encode_utf8(&mut [0; 4]), out);
@@ -124,7 +124,7 @@ impl Screen {
                     let back = c == 'G' && ["", "0", "1"].contains(&given.as_str());
                     self.escape = Escape::None;
                     if back {
-                        self.back(out);
+                        self.carriage_return(out);
                     }
                 }
                 // It was none: what follows is text.
@@ -166,7 +166,7 @@ impl Screen {
         self.segment.push_str(text);
         if self.segment.len() > SEGMENT {
             if let Some(before) = self.pending.take() {
-                self.settle(&before, out);
+                self.keep_overwritten(&before, out);
             }
             self.committed = true;
             let segment = std::mem::take(&mut self.segment);
@@ -175,18 +175,18 @@ impl Screen {
     }
 
     /// The line goes on at its beginning.
-    fn back(&mut self, out: &mut dyn FnMut(&str)) {
+    fn carriage_return(&mut self, out: &mut dyn FnMut(&str)) {
         if std::mem::take(&mut self.committed) || self.segment.trim().is_empty() {
             return self.segment.clear();
         }
         if let Some(before) = self.pending.take() {
-            self.settle(&before, out);
+            self.keep_overwritten(&before, out);
         }
         self.pending = Some(std::mem::take(&mut self.segment));
     }
 
     /// Keeps what was written over, unless it was a step of a progress that goes on.
-    fn settle(&mut self, before: &str, out: &mut dyn FnMut(&str)) {
+    fn keep_overwritten(&mut self, before: &str, out: &mut dyn FnMut(&str)) {
         if !matters(before, &self.segment) {
             return;
         }
@@ -221,7 +221,7 @@ impl Screen {
                 if self.segment.trim().is_empty() {
                     self.segment = before;
                 } else {
-                    self.settle(&before, out);
+                    self.keep_overwritten(&before, out);
                 }
             }
             if self.lost > 0 {
@@ -238,7 +238,7 @@ impl Screen {
 
 /// Whether text says something that what was written over it does not.
 fn matters(before: &str, after: &str) -> bool {
-    if excerpt::error_in(before).is_some() || before.to_ascii_lowercase().contains("warn") {
+    if error_in(before).is_some() || before.to_ascii_lowercase().contains("warn") {
         return true;
     }
     let first = |text: &str| {
@@ -251,9 +251,9 @@ fn matters(before: &str, after: &str) -> bool {
 
 /// A text as it is shown, for what is at hand as a whole.
 pub(super) fn clean(bytes: &[u8]) -> String {
-    let (mut screen, mut text) = (Screen::default(), String::new());
-    screen.push(bytes, &mut |piece| text.push_str(piece));
-    screen.end(&mut |piece| text.push_str(piece));
+    let (mut terminal, mut text) = (TerminalText::default(), String::new());
+    terminal.push(bytes, &mut |piece| text.push_str(piece));
+    terminal.end(&mut |piece| text.push_str(piece));
     text
 }
 

@@ -4,23 +4,23 @@
 //! Clients differ in what they hand to their model: Claude Code and Codex give it the structured
 //! content alone, others the text. So each of the two says everything.
 
-use retake_types::text;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use retake_policy::RunMode;
+use retake_types::config::PolicyConfig;
+use retake_types::request::millis;
 use retake_types::{
-    Effects, ErrorCode, LeftFate, Observations, Run, RunError, State, Stream, TestStatus, Word,
+    Effects, Ending, ErrorCode, LeftFate, Observations, Run, RunError, State, Stream, TestStatus,
+    Word, text,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::answer::in_our_words;
 use super::excerpt::{Excerpt, Missing, Position};
-use super::line::byte_at;
-use super::output::{Found, Output};
-use super::screen::visible;
-use retake_runner::config::Config;
-
+use super::output_line::byte_at;
+use super::output_source::{OutputSource, StreamExcerpt};
+use super::terminal_text::visible;
 
 /// How many failed tests and changed files are listed.
 const LISTED: usize = 20;
@@ -72,6 +72,8 @@ pub(super) struct RunView {
     /// What else there is to know, such as how to get output that is not shown
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) notes: Vec<String>,
+    #[serde(skip)]
+    pub(super) is_running: bool,
     /// Up to where the streams were looked at.
     #[serde(skip)]
     pub(super) ends: [Position; 2],
@@ -135,29 +137,37 @@ pub(super) struct StreamView {
     pub(super) text: String,
 }
 
-/// What the policy has to do with advice.
+/// What advice depends on besides the run.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hints {
-    shell: bool,
-    /// The run was started to stay.
+pub(super) struct AdviceContext {
+    shell_allowed: bool,
+    /// The run was started to stay in the background.
     background: bool,
     longest_ms: u64,
 }
 
-impl Hints {
-    pub(super) fn of(config: &Config, background: bool) -> Self {
-        let key = match background {
-            true => "mcp.policy.max_running_seconds",
-            false => "mcp.policy.max_timeout_seconds",
+impl AdviceContext {
+    pub(super) fn new(policy: &PolicyConfig, mode: RunMode) -> Self {
+        let longest = match mode {
+            RunMode::Foreground => policy.max_timeout,
+            RunMode::Background => policy.max_running_time,
         };
-        let longest_ms = config.number(key).saturating_mul(1000);
-        Self { shell: config.truth("mcp.policy.shell"), background, longest_ms }
+        Self {
+            shell_allowed: policy.shell,
+            background: mode == RunMode::Background,
+            longest_ms: millis(longest),
+        }
     }
 }
 
 impl RunView {
     /// Looks at a run; the output takes at most `budget` characters.
-    pub(super) fn new(run: &Run, output: &Output<'_>, budget: usize, hints: Hints) -> Self {
+    pub(super) fn new(
+        run: &Run,
+        output: &OutputSource<'_>,
+        budget: usize,
+        context: AdviceContext,
+    ) -> Self {
         let (intent, ending) = (&run.intent, run.ending.as_ref());
         let effects = ending.and_then(|ending| ending.effects.as_ref());
         let observed = effects.and_then(Effects::observations);
@@ -184,7 +194,7 @@ impl RunView {
             recorded: run.recorded,
             error: ending.and_then(|ending| ending.error.as_ref()).map(|error| ErrorView {
                 code: error.code.as_str().to_owned(),
-                message: in_our_words(&error.message),
+                message: error.message.clone(),
             }),
             tests: observed.and_then(tests),
             changes: observed.filter(|observed| observed.files_tracked).map(changes),
@@ -201,14 +211,14 @@ impl RunView {
             stdout: StreamView::default(),
             stderr: StreamView::default(),
             notes: Vec::new(),
+            is_running: run.state == State::Running,
             ends: [Position::default(); 2],
         };
-        let error = ending.and_then(|ending| ending.error.as_ref());
-        view.notes.extend(error.and_then(|error| advice(error, view.timeout_ms, hints)));
-        view.about = view.facts();
+        view.notes.extend(advice(run, context));
+        view.about = view.facts(run);
         view.streams(run, output, budget);
         match output {
-            Output::Unseen(_) => view.notes.push(
+            OutputSource::SizeOnly(_) => view.notes.push(
                 "This run is not recorded: its output is shown when it is over, and other tools cannot look at it.".into(),
             ),
             _ if run.recorded || run.state == State::Running => {}
@@ -223,7 +233,7 @@ impl RunView {
         view
     }
 
-    fn streams(&mut self, run: &Run, output: &Output<'_>, budget: usize) {
+    fn streams(&mut self, run: &Run, output: &OutputSource<'_>, budget: usize) {
         let short = run.intent.id().short();
         let mut left = budget;
         // What one stream does not need is the other's; stderr comes first, as errors do.
@@ -244,7 +254,7 @@ impl RunView {
         }
         for (stream, found) in looked {
             let name = stream.as_str();
-            let Found { bytes, excerpt, start, lost } = match found {
+            let StreamExcerpt { bytes, excerpt, start, lost } = match found {
                 Ok(found) => found,
                 Err(error) => {
                     self.notes.push(format!("The {name} could not be read: {error}."));
@@ -315,12 +325,12 @@ impl RunView {
     }
 
     /// All but the output.
-    fn facts(&self) -> String {
-        let mut text = self.heading();
-        if let Some(error) =
-            self.error.as_ref().filter(|error| error.code != ErrorCode::Failed.as_str())
-            && !text.contains(&error.message)
-        {
+    fn facts(&self, run: &Run) -> String {
+        let mut text = self.heading(run);
+        // What the heading says already is not repeated.
+        let in_heading = [ErrorCode::Failed, ErrorCode::Timeout];
+        let error = run.ending.as_ref().and_then(|ending| ending.error.as_ref());
+        if let Some(error) = error.filter(|error| !in_heading.contains(&error.code)) {
             _ = writeln!(text, "{}", error.message);
         }
         if let Some(tests) = &self.tests {
@@ -336,35 +346,40 @@ impl RunView {
     }
 
     /// How it ended, after how long, and what it was.
-    fn heading(&self) -> String {
-        let took = text::duration(Duration::from_millis(self.duration_ms.unwrap_or(0)));
-        let ended = match self.outcome.as_deref() {
-            _ if self.success => format!("ok: exit code 0 after {took}"),
-            None if self.state == "running" => "running".to_owned(),
+    fn heading(&self, run: &Run) -> String {
+        let ended = match &run.ending {
+            Some(ending) => self.how_it_ended(ending),
+            None if run.state == State::Running => "running".to_owned(),
             None => "interrupted: its runner died".to_owned(),
-            Some("exited") => {
-                format!("failed: exit code {} after {took}", self.exit_code.unwrap_or(-1))
-            }
-            Some("signaled") => format!(
-                "failed: ended by {} after {took}",
-                self.signal.as_deref().unwrap_or("a signal")
-            ),
-            Some("timed_out") => format!(
-                "timed out after {}: it was ended, with everything it had started",
-                text::duration(Duration::from_millis(self.timeout_ms.unwrap_or(0)))
-            ),
-            Some("cancelled") => format!("cancelled after {took}"),
-            Some("limit_exceeded") => format!("ended after {took}: it exceeded a limit"),
-            Some("not_started") => "not started".to_owned(),
-            Some(other) => other.replace('_', " "),
         };
-        let short = &self.run_id[self.run_id.len().saturating_sub(8)..];
         let of = if self.recorded || self.outcome.is_none() {
-            format!(" [run {short}]")
+            format!(" [run {}]", run.intent.id().short())
         } else {
             " [not recorded]".to_owned()
         };
         format!("{ended}{of}\n$ {}\n", visible(&self.command))
+    }
+
+    fn how_it_ended(&self, ending: &Ending) -> String {
+        let took = text::duration(Duration::from_millis(ending.duration_ms));
+        match ending.outcome {
+            Word::Exited if self.success => format!("ok: exit code 0 after {took}"),
+            Word::Exited => {
+                format!("failed: exit code {} after {took}", self.exit_code.unwrap_or(-1))
+            }
+            Word::Signaled => {
+                let signal = self.signal.as_deref().unwrap_or("a signal");
+                format!("failed: ended by {signal} after {took}")
+            }
+            Word::TimedOut => format!(
+                "timed out after {}: it was ended, with everything it had started",
+                text::duration(Duration::from_millis(self.timeout_ms.unwrap_or(0)))
+            ),
+            Word::Cancelled => format!("cancelled after {took}"),
+            Word::LimitExceeded => format!("ended after {took}: it exceeded a limit"),
+            Word::NotStarted => "not started".to_owned(),
+            Word::Interrupted => "interrupted".to_owned(),
+        }
     }
 }
 
@@ -452,23 +467,15 @@ fn changes(effects: &Observations) -> ChangesView {
 }
 
 /// What a caller of a tool can do about an error; the hints in the record speak of options.
-fn advice(error: &RunError, timeout_ms: Option<u64>, hints: Hints) -> Option<String> {
-    let advice = match error.code {
-        ErrorCode::NotFound if error.message.contains("no program of that name") => {
-            match hints.shell {
-                true => {
-                    "Check the spelling and the PATH, or give the program's full path. Shell builtins need \"shell\": true."
-                }
-                false => "Check the spelling and the PATH, or give the program's full path.",
-            }
-        }
-        ErrorCode::NotFound if error.message.contains("no such file") => {
-            "Check the path; a relative one counts from cwd."
-        }
-        ErrorCode::NotFound => "Give a program that this system can run.",
+fn advice(run: &Run, context: AdviceContext) -> Option<String> {
+    let ending = run.ending.as_ref()?;
+    let RunError { code, .. } = ending.error.as_ref()?;
+    let advice = match code {
+        ErrorCode::NotFound => not_found_advice(run, ending, context),
         ErrorCode::Timeout => {
-            let longer = timeout_ms.is_some_and(|timeout| timeout < hints.longest_ms);
-            let longer = match (longer, hints.background) {
+            let timeout = run.intent.request.timeout_ms;
+            let longer = timeout.is_some_and(|timeout| timeout < context.longest_ms);
+            let longer = match (longer, context.background) {
                 (true, true) => " Give it longer with timeout_seconds.",
                 (true, false) => {
                     " Give it longer with timeout_seconds, or start it with exec_start if it is meant to keep running."
@@ -490,7 +497,24 @@ fn advice(error: &RunError, timeout_ms: Option<u64>, hints: Hints) -> Option<Str
     Some(advice.to_owned())
 }
 
-/// At most so many characters of a text.
+/// A program that is not there, or that cannot be run.
+fn not_found_advice(run: &Run, ending: &Ending, context: AdviceContext) -> &'static str {
+    // The exit codes of a shell: 127 is not found, 126 found and not usable.
+    if ending.exit_code != Some(127) {
+        return "Give a program that this system can run.";
+    }
+    let program = run.intent.request.command.argv().first();
+    let is_path = program.is_some_and(|program| program.as_bytes().contains(&b'/'));
+    match (is_path, context.shell_allowed) {
+        (true, _) => "Check the path; a relative one counts from cwd.",
+        (false, true) => {
+            "Check the spelling and the PATH, or give the program's full path. Shell builtins need \"shell\": true."
+        }
+        (false, false) => "Check the spelling and the PATH, or give the program's full path.",
+    }
+}
+
+/// At most this many characters of a text.
 pub(super) fn cut(text: &str, most: usize) -> String {
     let end = byte_at(text, most);
     if end == text.len() {

@@ -6,31 +6,31 @@ use retake_store::Store;
 use retake_types::{Run, State, Stream};
 
 use super::excerpt::{self, Excerpt, Missing, Position};
-use super::live::Ended;
+use super::server_runs::EndedRun;
 
 /// Where the output of a run is read from.
-pub(super) enum Output<'a> {
+pub(super) enum OutputSource<'a> {
     /// What the result carries, and the record for what does not fit in there.
     Carried {
-        ended: &'a Ended,
+        ended: &'a EndedRun,
         store: Option<&'a Store>,
     },
     Recorded(&'a Store),
-    /// Only what came after these places of a run that may still go on.
+    /// Only what came after these positions, of a run that may still be running.
     Since(&'a Store, [Position; 2]),
-    /// Of a run that goes on without a record nothing can be shown yet, only how much there is.
-    Unseen([Size; 2]),
+    /// Of a run that is running without a record: only how much there is.
+    SizeOnly([StreamSize; 2]),
 }
 
 /// How large an output is.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Size {
+pub(super) struct StreamSize {
     pub(super) bytes: u64,
     pub(super) lines: u64,
 }
 
 /// What was found of one stream.
-pub(super) struct Found {
+pub(super) struct StreamExcerpt {
     pub(super) bytes: u64,
     pub(super) excerpt: Excerpt,
     /// Where it begins.
@@ -39,13 +39,18 @@ pub(super) struct Found {
     pub(super) lost: bool,
 }
 
-impl Output<'_> {
-    pub(super) fn excerpt(&self, run: &Run, stream: Stream, budget: usize) -> io::Result<Found> {
+impl OutputSource<'_> {
+    pub(super) fn excerpt(
+        &self,
+        run: &Run,
+        stream: Stream,
+        budget: usize,
+    ) -> io::Result<StreamExcerpt> {
         let id = run.intent.id();
         let failed = run.state != State::Running && !run.success();
         let of = |input: &mut dyn Read, bytes: u64, start: Position| {
             let excerpt = excerpt::excerpt(input, bytes - start.bytes, start, budget, failed)?;
-            Ok(Found { bytes, excerpt, start, lost: false })
+            Ok(StreamExcerpt { bytes, excerpt, start, lost: false })
         };
         let opened = |store: &Store| store.read_output(id, stream).map_err(io::Error::other);
         let recorded = |store: &Store| {
@@ -61,7 +66,7 @@ impl Output<'_> {
                     Some(store) if !ended.complete[at] => recorded(store),
                     _ => match carried_ends(bytes).filter(|_| !ended.complete[at]) {
                         None => of(&mut &bytes[..], bytes.len() as u64, Position::default()),
-                        Some(ends) => Ok(Found {
+                        Some(ends) => Ok(StreamExcerpt {
                             bytes: ended.sizes[at].bytes,
                             excerpt: both_ends(ends, ended.sizes[at], budget, failed)?,
                             start: Position::default(),
@@ -71,19 +76,19 @@ impl Output<'_> {
                 }
             }
             Self::Recorded(store) => recorded(store),
-            Self::Since(store, places) => {
+            Self::Since(store, positions) => {
                 let mut output = opened(store)?;
                 let length = output.length();
                 let start =
-                    if places[at].bytes <= length { places[at] } else { Position::default() };
+                    if positions[at].bytes <= length { positions[at] } else { Position::default() };
                 io::Seek::seek(&mut output, io::SeekFrom::Start(start.bytes))?;
                 of(&mut output, length, start)
             }
-            Self::Unseen(sizes) => {
-                let Size { bytes, lines } = sizes[at];
+            Self::SizeOnly(sizes) => {
+                let StreamSize { bytes, lines } = sizes[at];
                 let missing = (bytes > 0).then_some(Missing::Lines(1, lines.max(1)));
                 let excerpt = Excerpt { lines, missing, ..Excerpt::default() };
-                Ok(Found { bytes, excerpt, start: Position::default(), lost: true })
+                Ok(StreamExcerpt { bytes, excerpt, start: Position::default(), lost: true })
             }
         }
     }
@@ -100,7 +105,7 @@ fn carried_ends(carried: &[u8]) -> Option<(&[u8], &[u8])> {
 
 fn both_ends(
     (head, tail): (&[u8], &[u8]),
-    size: Size,
+    size: StreamSize,
     budget: usize,
     failed: bool,
 ) -> io::Result<Excerpt> {

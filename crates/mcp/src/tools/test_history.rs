@@ -1,17 +1,15 @@
 //! `tests`: how tests went over the recorded runs.
 
-use retake_types::text;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use retake_store::TestHistory;
-use retake_types::TestStatus;
+use retake_types::{TestStatus, text};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, Session, Trouble, limit};
-
+use super::{Session, ToolAnswer, ToolError, limit};
 
 const USUAL: usize = 50;
 const MOST: usize = 500;
@@ -20,7 +18,7 @@ const DRAWN: usize = 20;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Tests {
+pub(super) struct TestsArguments {
     /// Only tests with this name, or whose name matches this pattern (*, ?, [a-z])
     #[serde(default)]
     name: Option<String>,
@@ -37,15 +35,15 @@ pub(super) struct Tests {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Histories {
-    tests: Vec<History>,
+pub(super) struct TestHistories {
+    tests: Vec<TestHistoryView>,
     /// How many more match
     omitted: usize,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct History {
+struct TestHistoryView {
     name: String,
     /// passed, failed, error or skipped
     last: String,
@@ -59,7 +57,10 @@ struct History {
     history: String,
 }
 
-pub(super) async fn tests(session: &Arc<Session>, asked: Tests) -> Result<Answer, Trouble> {
+pub(super) async fn tests(
+    session: &Arc<Session>,
+    asked: TestsArguments,
+) -> Result<ToolAnswer, ToolError> {
     let limit = limit(asked.limit, USUAL, MOST)?;
     let mut found =
         session.read(move |store| Ok((store.tests(asked.name.as_deref())?, asked))).await?;
@@ -92,10 +93,10 @@ pub(super) async fn tests(session: &Arc<Session>, asked: Tests) -> Result<Answer
     if omitted > 0 {
         _ = writeln!(text, "and {omitted} more; a larger limit or a name shows them");
     }
-    Ok(Answer::new(&Histories { tests, omitted }, text))
+    Ok(ToolAnswer::new(&TestHistories { tests, omitted }, text))
 }
 
-fn history(test: &TestHistory) -> History {
+fn history(test: &TestHistory) -> TestHistoryView {
     let failed = |status: TestStatus| status.passed() == Some(false);
     let word = |status| match status {
         TestStatus::Passed => ("passed", '+'),
@@ -104,7 +105,7 @@ fn history(test: &TestHistory) -> History {
         TestStatus::Skipped => ("skipped", '-'),
     };
     let drawn = &test.results[test.results.len().saturating_sub(DRAWN)..];
-    History {
+    TestHistoryView {
         name: test.name.clone(),
         last: test.results.last().map_or("skipped", |result| word(result.status).0).to_owned(),
         runs: test.results.len(),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::screen::clean;
+use crate::terminal_text::clean;
 
 #[test]
 fn a_line_is_what_a_terminal_leaves_of_it() {
@@ -43,16 +43,16 @@ fn text_that_is_hidden_or_turned_is_marked() {
 fn it_does_not_matter_where_a_line_is_torn() {
     let line = "é\x1b[32mgr\u{fc}n\x1b[0m 5%\rüber\x1b]0;t\x07 \u{202e}x".as_bytes();
     for size in 1..line.len() {
-        let mut taking = Taking::new(Keep { from: 0, most: 1000 }, None);
-        line.chunks(size).for_each(|piece| taking.push(piece, &mut |_| {}));
-        assert_eq!(taking.end(&mut |_| {}).text, clean(line), "{size}");
+        let mut reader = LineReader::new(KeptPart { from: 0, most: 1000 }, None);
+        line.chunks(size).for_each(|piece| reader.push(piece, &mut |_| {}));
+        assert_eq!(reader.end(&mut |_| {}).text, clean(line), "{size}");
     }
 }
 
-fn lines(text: &[u8], keep: Keep, pattern: Option<&Regex>) -> Vec<Line> {
+fn lines(text: &[u8], keep: KeptPart, pattern: Option<&Regex>) -> Vec<OutputLine> {
     let mut found = Vec::new();
-    let mut taking = Taking::new(keep, pattern);
-    let count = each(&mut &text[..], &mut taking, &|_| true, &mut |_, line| found.push(line));
+    let mut reader = LineReader::new(keep, pattern);
+    let count = read_lines(&mut &text[..], &mut reader, &|_| true, &mut |_, line| found.push(line));
     assert_eq!(count.unwrap(), found.len() as u64);
     found
 }
@@ -70,40 +70,44 @@ fn a_match_is_found_and_shown_wherever_it_is_in_a_long_line() {
         let tail =
             if after == 0 { "needle".to_owned() } else { format!("needle x{}", "b".repeat(after)) };
         let text = "a".repeat(before) + &tail;
-        let line = lines(text.as_bytes(), Keep { from: 0, most: 1000 }, Some(&pattern)).remove(0);
+        let line =
+            lines(text.as_bytes(), KeptPart { from: 0, most: 1000 }, Some(&pattern)).remove(0);
         assert_eq!(line.matched(), there, "{before} {after}");
-        let shown = line.shown(500);
+        let shown = line.fitted(500);
         assert!(shown.text.contains("needle"), "{before} {after}: {}", shown.text);
         assert!(shown.text.chars().count() <= 500, "{}", shown.text);
     }
     // The ends of what is looked at at once are not the ends of the line.
     let text = "needle".repeat(100_000) + ".";
     let only_end = Regex::new("needle$").unwrap();
-    assert!(!lines(text.as_bytes(), Keep { from: 0, most: 10 }, Some(&only_end))[0].matched());
+    assert!(!lines(text.as_bytes(), KeptPart { from: 0, most: 10 }, Some(&only_end))[0].matched());
     let only_start = Regex::new("^eedle|^dle").unwrap();
-    assert!(!lines(text.as_bytes(), Keep { from: 0, most: 10 }, Some(&only_start))[0].matched());
+    assert!(
+        !lines(text.as_bytes(), KeptPart { from: 0, most: 10 }, Some(&only_start))[0].matched()
+    );
 }
 
 #[test]
 fn what_is_left_out_of_a_line_is_counted_in_characters() {
     let text = "日".repeat(5000);
-    let line = lines(text.as_bytes(), Keep { from: 0, most: 1000 }, None).remove(0);
-    let shown = line.shown(200);
+    let line = lines(text.as_bytes(), KeptPart { from: 0, most: 1000 }, None).remove(0);
+    let shown = line.fitted(200);
     let (from, to) = shown.cut.unwrap();
     let marker = format!("[characters {from}-{to} of this line left out]");
     assert!(shown.text.contains(&marker), "{}", shown.text);
     assert_eq!(shown.text.replace(&marker, "").chars().count() as u64, 5000 - (to - from + 1));
     assert!(shown.text.chars().count() <= 200);
-    let part = lines(text.as_bytes(), Keep { from: 4990, most: 1000 }, None).remove(0);
+    let part = lines(text.as_bytes(), KeptPart { from: 4990, most: 1000 }, None).remove(0);
     assert_eq!(part.part(1000, u64::MAX), ("日".repeat(10).as_str(), None));
     assert_eq!(part.part(4, u64::MAX), ("日".repeat(4).as_str(), Some(4995)));
 }
 
 #[test]
 fn letters_of_any_case_are_found() {
-    let any = pattern("(?i)server.ready").unwrap();
+    let any = compile_pattern("(?i)server.ready").unwrap();
     assert!(
-        lines("日 SERVER ready 日".as_bytes(), Keep { from: 0, most: 9 }, Some(&any))[0].matched()
+        lines("日 SERVER ready 日".as_bytes(), KeptPart { from: 0, most: 9 }, Some(&any))[0]
+            .matched()
     );
-    assert!(pattern("(").is_err());
+    assert!(compile_pattern("(").is_err());
 }

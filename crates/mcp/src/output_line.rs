@@ -1,4 +1,4 @@
-//! One line of output as a model sees it: what a terminal would leave on the screen, with nothing
+//! One line of output as a model sees it: what a terminal would leave on the terminal, with nothing
 //! lost silently, in bounded memory however long the line is.
 //!
 //! Everything that shows, counts, cuts or searches output does it on this text, so that a pattern
@@ -8,7 +8,7 @@ use std::io::{self, Read};
 
 use regex::bytes::{Regex, RegexBuilder};
 
-use super::screen::Screen;
+use super::terminal_text::TerminalText;
 
 /// What is kept of the end of a line that is not kept whole.
 const TAIL: usize = 250;
@@ -19,7 +19,7 @@ const AROUND: usize = 1000;
 const BLOCK: usize = 64 << 10;
 
 /// A pattern that lines are searched for.
-pub(super) fn pattern(text: &str) -> Result<Regex, regex::Error> {
+pub(super) fn compile_pattern(text: &str) -> Result<Regex, regex::Error> {
     let mut builder = RegexBuilder::new(text);
     builder.size_limit(1 << 20);
     // Without tables for other alphabets letters of any case are those of ASCII.
@@ -28,7 +28,7 @@ pub(super) fn pattern(text: &str) -> Result<Regex, regex::Error> {
 
 /// Which characters of a line are kept.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Keep {
+pub(super) struct KeptPart {
     /// Characters before the first that is kept.
     pub(super) from: u64,
     pub(super) most: usize,
@@ -36,7 +36,7 @@ pub(super) struct Keep {
 
 /// Where a pattern matches in a line, counted in characters, and what stands there.
 #[derive(Clone, Debug)]
-struct Hit {
+struct PatternMatch {
     from: u64,
     to: u64,
     around: String,
@@ -46,7 +46,7 @@ struct Hit {
 
 /// A line, as far as it is kept.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Line {
+pub(super) struct OutputLine {
     pub(super) text: String,
     /// Characters of the text.
     kept: usize,
@@ -56,19 +56,19 @@ pub(super) struct Line {
     tail: String,
     /// All characters of the line.
     pub(super) chars: u64,
-    hit: Option<Hit>,
+    hit: Option<PatternMatch>,
 }
 
 /// A line in the form in which it is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Shown {
+pub(super) struct FittedLine {
     pub(super) text: String,
     /// The first characters that are not in it, counted from 1.
     pub(super) cut: Option<(u64, u64)>,
 }
 
-impl Line {
-    fn push(&mut self, piece: &str, keep: Keep) {
+impl OutputLine {
+    fn push(&mut self, piece: &str, keep: KeptPart) {
         let count = piece.chars().count();
         let before = usize::try_from(keep.from.saturating_sub(self.chars)).unwrap_or(usize::MAX);
         self.chars += count as u64;
@@ -93,14 +93,14 @@ impl Line {
 
     /// Lets a part of the text be what is shown of a line that is too long.
     pub(super) fn focus(&mut self, part: std::ops::Range<usize>) {
-        self.hit = Some(hit(&self.text, part, self.from));
+        self.hit = Some(pattern_match(&self.text, part, self.from));
     }
 
     /// The line within `limit` characters: cut in its middle, or to what stands around a match.
-    pub(super) fn shown(mut self, limit: usize) -> Shown {
+    pub(super) fn fitted(mut self, limit: usize) -> FittedLine {
         let chars = self.chars.saturating_sub(self.from);
         if chars <= limit as u64 && self.kept as u64 == chars {
-            return Shown { text: self.text, cut: None };
+            return FittedLine { text: self.text, cut: None };
         }
         let marker = left_out(self.chars, self.chars + 1).len();
         let tail = (limit.saturating_sub(marker) / 4).min(TAIL);
@@ -116,16 +116,16 @@ impl Line {
         let until = self.chars - end.chars().count() as u64;
         let text =
             format!("{}{}{end}", &self.text[..byte_at(&self.text, head)], left_out(first, until));
-        Shown { text, cut: Some((first, until)) }
+        FittedLine { text, cut: Some((first, until)) }
     }
 
-    fn around(&self, hit: &Hit, width: usize) -> Shown {
+    fn around(&self, hit: &PatternMatch, width: usize) -> FittedLine {
         let lead = (hit.from - hit.start).min(width as u64 / 3);
         let start = hit.from - lead;
         let text = &hit.around[byte_at(&hit.around, (start - hit.start) as usize)..];
         let text = &text[..byte_at(text, width)];
         let end = start + text.chars().count() as u64;
-        let mut shown = Shown { text: String::new(), cut: None };
+        let mut shown = FittedLine { text: String::new(), cut: None };
         let mut leave_out = |text: &mut String, from: u64, to: u64| {
             if from <= to {
                 text.push_str(&left_out(from, to));
@@ -172,12 +172,12 @@ fn last(text: &str, chars: usize) -> &str {
     }
 }
 
-fn hit(text: &str, part: std::ops::Range<usize>, before: u64) -> Hit {
+fn pattern_match(text: &str, part: std::ops::Range<usize>, before: u64) -> PatternMatch {
     let count = |text: &str| text.chars().count() as u64;
     let lead = last(&text[..part.start], AROUND);
     let after = &text[part.start..];
     let from = before + count(&text[..part.start]);
-    Hit {
+    PatternMatch {
         from,
         to: from + count(&text[part.clone()]),
         around: format!("{lead}{}", &after[..byte_at(after, 2 * AROUND)]),
@@ -195,7 +195,7 @@ struct Window<'a> {
     from: usize,
     /// A match must end after this byte.
     seen: usize,
-    hit: Option<Hit>,
+    hit: Option<PatternMatch>,
 }
 
 impl Window<'_> {
@@ -228,13 +228,13 @@ impl Window<'_> {
             if ended || found.end() < self.text.len() || !again {
                 let start = self.text.floor_char_boundary(found.start());
                 let end = self.text.ceil_char_boundary(found.end());
-                self.hit = Some(hit(&self.text, start..end, self.before));
+                self.hit = Some(pattern_match(&self.text, start..end, self.before));
             }
             return;
         }
     }
 
-    fn end(&mut self) -> Option<Hit> {
+    fn end(&mut self) -> Option<PatternMatch> {
         if self.hit.is_none() {
             self.search(true);
         }
@@ -245,15 +245,15 @@ impl Window<'_> {
 }
 
 /// Makes lines out of bytes.
-pub(super) struct Taking<'a> {
-    screen: Screen,
-    line: Line,
-    keep: Keep,
+pub(super) struct LineReader<'a> {
+    terminal: TerminalText,
+    line: OutputLine,
+    keep: KeptPart,
     window: Option<Window<'a>>,
 }
 
-impl<'a> Taking<'a> {
-    pub(super) fn new(keep: Keep, pattern: Option<&'a Regex>) -> Self {
+impl<'a> LineReader<'a> {
+    pub(super) fn new(keep: KeptPart, pattern: Option<&'a Regex>) -> Self {
         let window = pattern.map(|pattern| Window {
             pattern,
             text: String::new(),
@@ -262,8 +262,8 @@ impl<'a> Taking<'a> {
             seen: 0,
             hit: None,
         });
-        let line = Line { from: keep.from, ..Line::default() };
-        Self { screen: Screen::default(), line, keep, window }
+        let line = OutputLine { from: keep.from, ..OutputLine::default() };
+        Self { terminal: TerminalText::default(), line, keep, window }
     }
 
     /// So many characters of the first line were there before.
@@ -281,8 +281,8 @@ impl<'a> Taking<'a> {
 
     /// Takes a part of a line; `also` sees it as it is shown.
     pub(super) fn push(&mut self, bytes: &[u8], also: &mut dyn FnMut(&str)) {
-        let Self { screen, line, keep, window } = self;
-        screen.push(bytes, &mut |piece| {
+        let Self { terminal, line, keep, window } = self;
+        terminal.push(bytes, &mut |piece| {
             line.push(piece, *keep);
             if let Some(window) = window {
                 window.push(piece);
@@ -292,12 +292,12 @@ impl<'a> Taking<'a> {
     }
 
     pub(super) fn held(&self) -> usize {
-        self.screen.held()
+        self.terminal.held()
     }
 
-    pub(super) fn end(&mut self, also: &mut dyn FnMut(&str)) -> Line {
-        let Self { screen, line, keep, window } = self;
-        screen.end(&mut |piece| {
+    pub(super) fn end(&mut self, also: &mut dyn FnMut(&str)) -> OutputLine {
+        let Self { terminal, line, keep, window } = self;
+        terminal.end(&mut |piece| {
             line.push(piece, *keep);
             if let Some(window) = window {
                 window.push(piece);
@@ -305,16 +305,16 @@ impl<'a> Taking<'a> {
             also(piece);
         });
         line.hit = window.as_mut().and_then(Window::end);
-        std::mem::replace(line, Line { from: keep.from, ..Line::default() })
+        std::mem::replace(line, OutputLine { from: keep.from, ..OutputLine::default() })
     }
 }
 
 /// Reads all lines and gives those that are wanted, by their numbers; tells how many there are.
-pub(super) fn each(
+pub(super) fn read_lines(
     input: &mut dyn Read,
-    taking: &mut Taking<'_>,
+    reader: &mut LineReader<'_>,
     wants: &dyn Fn(u64) -> bool,
-    seen: &mut dyn FnMut(u64, Line),
+    seen: &mut dyn FnMut(u64, OutputLine),
 ) -> io::Result<u64> {
     let mut block = vec![0; BLOCK];
     let (mut number, mut begun) = (1, false);
@@ -331,11 +331,11 @@ pub(super) fn each(
             };
             begun = !ended;
             if wanted {
-                taking.push(text, &mut |_| {});
+                reader.push(text, &mut |_| {});
             }
             if ended {
                 if wanted {
-                    seen(number, taking.end(&mut |_| {}));
+                    seen(number, reader.end(&mut |_| {}));
                 }
                 number += 1;
                 wanted = wants(number);
@@ -343,7 +343,7 @@ pub(super) fn each(
         }
     }
     if begun && wanted {
-        seen(number, taking.end(&mut |_| {}));
+        seen(number, reader.end(&mut |_| {}));
     }
     Ok(if begun { number } else { number - 1 })
 }

@@ -127,7 +127,7 @@ fn word(kind: &str) -> &str {
 
 fn told(value: &Value) -> String {
     match value {
-        Value::String(text) => format!("the text {:?}", crate::view::cut(text, 40)),
+        Value::String(text) => format!("the text {:?}", crate::run_view::cut(text, 40)),
         Value::Number(number) => format!("the number {number}"),
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "an object".to_owned(),

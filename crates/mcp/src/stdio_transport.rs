@@ -24,7 +24,7 @@ const GLIMPSE: usize = 4 << 10;
 const BATCH: usize = 100;
 const BLOCK: usize = 64 << 10;
 
-pub(super) struct Wire<R, W> {
+pub(super) struct StdioTransport<R, W> {
     input: R,
     /// Bytes of a line that has not ended.
     line: Vec<u8>,
@@ -32,13 +32,13 @@ pub(super) struct Wire<R, W> {
     unread: Vec<u8>,
     /// The line is too long and is skipped to its end.
     skipping: bool,
-    /// A request was seen: before that notifications have nobody to go to.
+    /// A request was seen: before that notifications mean nothing.
     begun: bool,
     ready: VecDeque<ClientJsonRpcMessage>,
     output: Arc<Mutex<Option<W>>>,
 }
 
-impl<R, W> Wire<R, W>
+impl<R, W> StdioTransport<R, W>
 where
     R: tokio::io::AsyncRead + Unpin + Send,
     W: tokio::io::AsyncWrite + Unpin + Send + 'static,
@@ -137,8 +137,8 @@ where
         }
     }
 
-    /// Answers with a protocol error. On its own: whoever waits for the next message may stop
-    /// waiting at any moment, and half a line on stdout would spoil everything after it.
+    /// Answers with a protocol error, in a task of its own: waiting for the next message may be
+    /// cancelled at any moment, and half a line on stdout would spoil everything after it.
     fn refuse(&self, error: ErrorData, id: Option<RequestId>) {
         let output = self.output.clone();
         let message = ServerJsonRpcMessage::error(error, id);
@@ -190,7 +190,7 @@ async fn write<W: tokio::io::AsyncWrite + Unpin>(
     output.flush().await
 }
 
-impl<R, W> Transport<RoleServer> for Wire<R, W>
+impl<R, W> Transport<RoleServer> for StdioTransport<R, W>
 where
     R: tokio::io::AsyncRead + Unpin + Send,
     W: tokio::io::AsyncWrite + Unpin + Send + 'static,
