@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use retake_agent::iteration::IterationStatus;
 use retake_agent::plan::{
-    Backoff, Budgets, Ending, Gate, Mode, Now, OnLimit, Past, Plan, Report, Requests, Rules, Spent,
-    Step, StopReason, Why,
+    Backoff, Budgets, Gate, IterationOutcome, IterationReport, Now, OnLimit, PastIteration, Plan,
+    Requests, Rules, Step, StopReason, WaitReason,
 };
+use retake_types::loop_record::agent::{IterationStatus, Mode, Spent};
 
 const NONE: Requests = Requests { stop: false, pause: false, interrupt: false };
 const STOP: Requests = Requests { stop: true, ..NONE };
@@ -24,12 +24,12 @@ fn rules(mode: Mode) -> Rules {
     Rules { delay: Duration::ZERO, ..Rules::new(mode) }
 }
 
-fn ok() -> Report {
-    Report::new(Ending::Completed)
+fn ok() -> IterationReport {
+    IterationReport::new(IterationOutcome::Completed)
 }
 
-fn complete() -> Report {
-    Report { complete: true, ..ok() }
+fn complete() -> IterationReport {
+    IterationReport { complete: true, ..ok() }
 }
 
 /// Plays a loop in which every step takes a second; returns its steps in short and the reason.
@@ -46,7 +46,7 @@ impl Story {
 
     fn play(
         mut self,
-        mut reports: impl FnMut(u32) -> Report,
+        mut reports: impl FnMut(u32) -> IterationReport,
         mut gate: impl FnMut(u32) -> bool,
     ) -> (StopReason, Vec<String>, Plan) {
         loop {
@@ -62,9 +62,9 @@ impl Story {
                 }
                 Step::Wait { why, remaining } => {
                     self.steps.push(match why {
-                        Why::Delay => "delay".to_owned(),
-                        Why::RateLimit { .. } => "limit".to_owned(),
-                        Why::Backoff { attempt } => format!("backoff {attempt}"),
+                        WaitReason::Delay => "delay".to_owned(),
+                        WaitReason::RateLimit { .. } => "limit".to_owned(),
+                        WaitReason::Backoff { attempt } => format!("backoff {attempt}"),
                     });
                     self.clock += remaining.as_secs() + 1;
                 }
@@ -76,7 +76,10 @@ impl Story {
     }
 }
 
-fn play(rules: Rules, reports: impl FnMut(u32) -> Report) -> (StopReason, Vec<String>, Plan) {
+fn play(
+    rules: Rules,
+    reports: impl FnMut(u32) -> IterationReport,
+) -> (StopReason, Vec<String>, Plan) {
     Story::new(Plan::new(rules, 0)).play(reports, |_| true)
 }
 
@@ -108,14 +111,15 @@ fn completion_in_the_last_iteration_is_completion() {
 
 #[test]
 fn a_failed_iteration_cannot_complete() {
-    let report = Report { complete: true, ..Report::new(Ending::Failed) };
+    let report =
+        IterationReport { complete: true, ..IterationReport::new(IterationOutcome::Failed) };
     assert_eq!(play(rules(Mode::Loop), |_| report).0, StopReason::Failed);
 }
 
 #[test]
 fn stagnation_only_in_iterative_mode_and_only_in_a_row() {
-    let idle = Report { worked: Some(false), ..ok() };
-    let busy = Report { worked: Some(true), ..ok() };
+    let idle = IterationReport { worked: Some(false), ..ok() };
+    let busy = IterationReport { worked: Some(true), ..ok() };
     let (reason, steps, _) = play(rules(Mode::Iterative), |_| idle);
     assert_eq!((reason, steps.len()), (StopReason::Stagnation, 2));
     let (reason, _, _) = play(rules(Mode::Loop), |_| idle);
@@ -132,8 +136,8 @@ fn stagnation_only_in_iterative_mode_and_only_in_a_row() {
 
 #[test]
 fn no_progress_breaker() {
-    let still = Report { progress: Some(false), ..ok() };
-    let moved = Report { progress: Some(true), ..ok() };
+    let still = IterationReport { progress: Some(false), ..ok() };
+    let moved = IterationReport { progress: Some(true), ..ok() };
     assert_eq!(play(rules(Mode::Loop), |_| still).0, StopReason::MaxIterations);
     let three = Rules { max_no_progress: 3, ..rules(Mode::Loop) };
     let (reason, steps, _) = play(three.clone(), |n| if n == 2 { moved } else { still });
@@ -143,29 +147,33 @@ fn no_progress_breaker() {
 
 #[test]
 fn failure_breaker() {
-    for ending in [Ending::Failed, Ending::TimedOut] {
-        let (reason, steps, plan) = play(rules(Mode::Loop), |_| Report::new(ending));
+    for outcome in [IterationOutcome::Failed, IterationOutcome::TimedOut] {
+        let (reason, steps, plan) = play(rules(Mode::Loop), |_| IterationReport::new(outcome));
         assert_eq!((reason, steps.len(), plan.number()), (StopReason::Failed, 1, 1));
         let three = Rules { max_failures: 3, ..rules(Mode::Loop) };
-        let (reason, steps, _) = play(three, |n| if n == 2 { ok() } else { Report::new(ending) });
+        let (reason, steps, _) =
+            play(three, |n| if n == 2 { ok() } else { IterationReport::new(outcome) });
         assert_eq!((reason, steps.len()), (StopReason::Failed, 5));
         let never = Rules { max_failures: 0, ..rules(Mode::Loop) };
-        assert_eq!(play(never, |_| Report::new(ending)).0, StopReason::MaxIterations);
+        assert_eq!(play(never, |_| IterationReport::new(outcome)).0, StopReason::MaxIterations);
     }
-    assert_eq!(play(rules(Mode::Loop), |_| Report::new(Ending::HookStopped)).0, StopReason::Failed);
+    assert_eq!(
+        play(rules(Mode::Loop), |_| IterationReport::new(IterationOutcome::HookStopped)).0,
+        StopReason::Failed
+    );
 }
 
 #[test]
 fn a_skipped_iteration_has_a_number_and_is_no_failure() {
     let few = Rules { max_iterations: 3, ..rules(Mode::Loop) };
-    let (reason, _, plan) = play(few, |_| Report::new(Ending::Skipped));
+    let (reason, _, plan) = play(few, |_| IterationReport::new(IterationOutcome::Skipped));
     assert_eq!((reason, plan.number(), plan.failures()), (StopReason::MaxIterations, 3, 0));
 }
 
 #[test]
 fn budgets_stop_the_loop() {
     let spent = Spent { cost_usd: 0.4, tokens: 100 };
-    let report = Report { spent, ..ok() };
+    let report = IterationReport { spent, ..ok() };
     let with = |budgets| Rules { budgets, ..rules(Mode::Loop) };
     let (reason, steps, _) =
         play(with(Budgets { cost_usd: Some(1.0), ..Budgets::default() }), |_| report);
@@ -177,7 +185,7 @@ fn budgets_stop_the_loop() {
         play(with(Budgets { time: Some(secs(4)), ..Budgets::default() }), |_| report);
     assert_eq!((reason, steps.len()), (StopReason::BudgetTime, 4));
     for reason in [StopReason::BudgetCost, StopReason::BudgetTokens] {
-        let cut = Report::new(Ending::OverBudget(reason));
+        let cut = IterationReport::new(IterationOutcome::OverBudget(reason));
         assert_eq!(play(rules(Mode::Loop), |_| cut).0, reason);
     }
 }
@@ -199,7 +207,7 @@ fn a_running_iteration_is_held_to_both_budgets() {
     assert_eq!(plan.over(Spent { cost_usd: 0.49, tokens: 49 }), None);
     assert_eq!(plan.over(Spent { cost_usd: 0.5, tokens: 0 }), Some(StopReason::BudgetCost));
     assert_eq!(plan.over(Spent { cost_usd: 0.0, tokens: 50 }), Some(StopReason::BudgetTokens));
-    plan.done(Report { spent: Spent { cost_usd: 0.75, tokens: 0 }, ..ok() }, at(1));
+    plan.done(IterationReport { spent: Spent { cost_usd: 0.75, tokens: 0 }, ..ok() }, at(1));
     assert_eq!(cap(&mut plan), Some(0.25));
     assert_eq!(plan.over(Spent { cost_usd: 0.3, tokens: 0 }), Some(StopReason::BudgetCost));
 }
@@ -210,13 +218,15 @@ fn a_timeout_by_the_time_budget_is_no_failure() {
     let mut plan = Plan::new(Rules { budgets, ..rules(Mode::Loop) }, 0);
     let Step::Iterate { timeout, .. } = plan.next(at(4), NONE) else { panic!() };
     assert_eq!(timeout, secs(6));
-    plan.done(Report::new(Ending::TimedOut), at(10));
+    plan.done(IterationReport::new(IterationOutcome::TimedOut), at(10));
     assert_eq!(plan.stopped(), Some(StopReason::BudgetTime));
 }
 
 #[test]
 fn a_limit_is_waited_out_and_is_no_iteration() {
-    let limit = |resets_at| Report::new(Ending::RateLimited { resets_at: Some(resets_at) });
+    let limit = |resets_at| {
+        IterationReport::new(IterationOutcome::RateLimited { resets_at: Some(resets_at) })
+    };
     let mut first = true;
     let (reason, steps, plan) = play(rules(Mode::Loop), |_| {
         if std::mem::take(&mut first) { limit(1_000_500) } else { complete() }
@@ -243,18 +253,20 @@ fn transient_errors_back_off_and_then_count() {
     let mut left = 4;
     let (reason, steps, plan) = play(rules(Mode::Loop), |_| {
         left -= 1;
-        if left > 0 { Report::new(Ending::Transient) } else { complete() }
+        if left > 0 { IterationReport::new(IterationOutcome::Transient) } else { complete() }
     });
     assert_eq!(reason, StopReason::Completed);
     assert_eq!(steps, ["1.1", "backoff 1", "1.2", "backoff 2", "1.3", "backoff 3", "1.4"]);
     assert_eq!((plan.number(), plan.failures()), (1, 0));
 
-    let (reason, steps, plan) = play(rules(Mode::Loop), |_| Report::new(Ending::Transient));
+    let (reason, steps, plan) =
+        play(rules(Mode::Loop), |_| IterationReport::new(IterationOutcome::Transient));
     assert_eq!((reason, plan.number()), (StopReason::Failed, 1));
     assert_eq!(steps.len(), 21);
     let backoff = Backoff { tries: 2, ..Backoff::default() };
-    let (_, steps, _) =
-        play(Rules { backoff, ..rules(Mode::Loop) }, |_| Report::new(Ending::Transient));
+    let (_, steps, _) = play(Rules { backoff, ..rules(Mode::Loop) }, |_| {
+        IterationReport::new(IterationOutcome::Transient)
+    });
     assert_eq!(steps, ["1.1", "backoff 1", "1.2", "backoff 2", "1.3"]);
 }
 
@@ -267,7 +279,7 @@ fn each_iteration_has_tries_of_its_own() {
         match calls {
             3 => ok(),
             6 => complete(),
-            _ => Report::new(Ending::Transient),
+            _ => IterationReport::new(IterationOutcome::Transient),
         }
     });
     assert_eq!(reason, StopReason::Completed);
@@ -309,7 +321,7 @@ fn stop_pause_and_interrupt() {
     plan.done(ok(), at(1));
     let pause = Requests { pause: true, ..NONE };
     assert!(
-        matches!(plan.next(at(1), NONE), Step::Wait { why: Why::Delay, remaining } if remaining == secs(2))
+        matches!(plan.next(at(1), NONE), Step::Wait { why: WaitReason::Delay, remaining } if remaining == secs(2))
     );
     assert_eq!(plan.next(at(1), pause), Step::Pause);
     assert_eq!(plan.next(at(5), pause), Step::Pause);
@@ -320,14 +332,14 @@ fn stop_pause_and_interrupt() {
     let interrupt = Requests { interrupt: true, ..NONE };
     assert_eq!(plan.clone().next(at(5), interrupt), Step::Stop(StopReason::Interrupted));
     // A stop while a limit is waited out takes effect at once.
-    let limit = Report::new(Ending::RateLimited { resets_at: Some(2_000_000) });
+    let limit = IterationReport::new(IterationOutcome::RateLimited { resets_at: Some(2_000_000) });
     plan.done(limit, at(6));
     assert!(matches!(plan.next(at(6), NONE), Step::Wait { .. }));
     assert_eq!(plan.next(at(6), STOP), Step::Stop(StopReason::Stopped));
     assert_eq!(plan.next(at(6), NONE), Step::Stop(StopReason::Stopped));
 
     let mut plan = Plan::new(Rules::new(Mode::Loop), 7);
-    plan.done(Report::new(Ending::Interrupted), at(1));
+    plan.done(IterationReport::new(IterationOutcome::Interrupted), at(1));
     assert_eq!((plan.stopped(), plan.number()), (Some(StopReason::Interrupted), 8));
     // What the agent finished while a stop was asked for is finished.
     let mut plan = Plan::new(Rules::new(Mode::Loop), 0);
@@ -337,7 +349,7 @@ fn stop_pause_and_interrupt() {
 
 #[test]
 fn a_broken_loop_goes_on_with_its_counters() {
-    let past = |number, status, worked| Past {
+    let past = |number, status, worked| PastIteration {
         number,
         status,
         worked,
@@ -356,23 +368,23 @@ fn a_broken_loop_goes_on_with_its_counters() {
     assert_eq!(plan.time_left(at(0)), Some(secs(10)));
     assert_eq!((plan.verify_attempts(), plan.iterations()), (1, 0));
     assert!(matches!(plan.next(at(0), NONE), Step::Iterate { number: 8, .. }));
-    plan.done(Report::new(Ending::Failed), at(1));
+    plan.done(IterationReport::new(IterationOutcome::Failed), at(1));
     assert_eq!(plan.stopped(), Some(StopReason::Failed));
 }
 
-fn any_report() -> impl Strategy<Value = Report> {
-    let ending = prop_oneof![
-        6 => Just(Ending::Completed),
-        2 => Just(Ending::Failed),
-        1 => Just(Ending::TimedOut),
-        1 => Just(Ending::Skipped),
-        1 => Just(Ending::Transient),
-        1 => (0i64..2_000).prop_map(|s| Ending::RateLimited { resets_at: Some(1_000_000 + s) }),
-        1 => Just(Ending::RateLimited { resets_at: None }),
+fn any_report() -> impl Strategy<Value = IterationReport> {
+    let outcome = prop_oneof![
+        6 => Just(IterationOutcome::Completed),
+        2 => Just(IterationOutcome::Failed),
+        1 => Just(IterationOutcome::TimedOut),
+        1 => Just(IterationOutcome::Skipped),
+        1 => Just(IterationOutcome::Transient),
+        1 => (0i64..2_000).prop_map(|s| IterationOutcome::RateLimited { resets_at: Some(1_000_000 + s) }),
+        1 => Just(IterationOutcome::RateLimited { resets_at: None }),
     ];
-    (ending, any::<bool>(), any::<Option<bool>>(), any::<Option<bool>>(), 0.0..0.2f64, 0u64..50)
-        .prop_map(|(ending, complete, worked, progress, cost_usd, tokens)| Report {
-            ending,
+    (outcome, any::<bool>(), any::<Option<bool>>(), any::<Option<bool>>(), 0.0..0.2f64, 0u64..50)
+        .prop_map(|(outcome, complete, worked, progress, cost_usd, tokens)| IterationReport {
+            outcome,
             complete: complete && tokens > 40,
             worked,
             progress,
@@ -423,9 +435,9 @@ proptest! {
                     prop_assert!(counted < max_iterations);
                     plan.done(report, at(clock));
                     let same = plan.number() == last + counted;
-                    match report.ending {
-                        Ending::RateLimited { .. } => prop_assert!(same),
-                        Ending::Transient => {}
+                    match report.outcome {
+                        IterationOutcome::RateLimited { .. } => prop_assert!(same),
+                        IterationOutcome::Transient => {}
                         _ => prop_assert!(!same),
                     }
                     counted = plan.number() - last;
@@ -451,7 +463,7 @@ trait Odd {
     fn tokens_odd(&self) -> bool;
 }
 
-impl Odd for Report {
+impl Odd for IterationReport {
     fn tokens_odd(&self) -> bool {
         self.spent.tokens % 2 == 1
     }
@@ -473,14 +485,15 @@ fn at_its_gate(rules: Rules) -> Plan {
 fn a_gate_that_could_not_be_asked_refuses_nothing() {
     // The limit of iterations is reached, and the verification is still owed.
     let mut plan = at_its_gate(Rules { max_iterations: 1, ..gated(1) });
-    plan.unverified(Ending::RateLimited { resets_at: Some(1_000_101) }, at(1));
-    let wait = Step::Wait { why: Why::RateLimit { resets_at: 1_000_101 }, remaining: secs(101) };
+    plan.unverified(IterationOutcome::RateLimited { resets_at: Some(1_000_101) }, at(1));
+    let wait =
+        Step::Wait { why: WaitReason::RateLimit { resets_at: 1_000_101 }, remaining: secs(101) };
     assert_eq!(plan.next(at(1), NONE), wait);
     assert!(matches!(plan.next(at(102), NONE), Step::Verify { attempt: 1, .. }));
-    plan.unverified(Ending::Transient, at(102));
+    plan.unverified(IterationOutcome::Transient, at(102));
     assert!(matches!(
         plan.next(at(102), NONE),
-        Step::Wait { why: Why::Backoff { attempt: 1 }, .. }
+        Step::Wait { why: WaitReason::Backoff { attempt: 1 }, .. }
     ));
     assert!(matches!(plan.next(at(110), NONE), Step::Verify { attempt: 1, .. }));
     assert_eq!(plan.verify_attempts(), 0);
@@ -494,16 +507,16 @@ fn a_gate_that_never_answers_is_a_failure() {
     let mut plan = at_its_gate(Rules { backoff: few, ..gated(1) });
     for clock in [1, 100, 200] {
         assert!(matches!(plan.next(at(clock), NONE), Step::Verify { attempt: 1, .. }));
-        plan.unverified(Ending::Transient, at(clock));
+        plan.unverified(IterationOutcome::Transient, at(clock));
     }
     assert_eq!((plan.stopped(), plan.failures()), (Some(StopReason::Failed), 1));
     // Where failures do not end the loop, the next iteration starts with a first attempt.
     let mut plan =
         at_its_gate(Rules { backoff: Backoff { tries: 0, ..few }, max_failures: 0, ..gated(1) });
-    plan.unverified(Ending::Transient, at(2));
+    plan.unverified(IterationOutcome::Transient, at(2));
     assert!(matches!(plan.next(at(2), NONE), Step::Iterate { number: 2, attempt: 1, .. }));
     let mut plan = at_its_gate(Rules { on_limit: OnLimit::Stop, ..gated(1) });
-    plan.unverified(Ending::RateLimited { resets_at: None }, at(2));
+    plan.unverified(IterationOutcome::RateLimited { resets_at: None }, at(2));
     assert_eq!(plan.stopped(), Some(StopReason::RateLimit));
 }
 
@@ -533,19 +546,21 @@ fn a_broken_loop_goes_on_where_it_was() {
 #[test]
 fn what_is_no_iteration() {
     let plan = Plan::new(rules(Mode::Loop), 0);
-    assert!(plan.postpones(Ending::Transient));
-    assert!(plan.postpones(Ending::RateLimited { resets_at: None }));
-    assert!(!plan.postpones(Ending::Failed) && !plan.postpones(Ending::Completed));
+    assert!(plan.postpones(IterationOutcome::Transient));
+    assert!(plan.postpones(IterationOutcome::RateLimited { resets_at: None }));
+    assert!(
+        !plan.postpones(IterationOutcome::Failed) && !plan.postpones(IterationOutcome::Completed)
+    );
     let none = Backoff { tries: 0, ..Backoff::default() };
     let plan = Plan::new(Rules { backoff: none, ..rules(Mode::Loop) }, 0);
-    assert!(!plan.postpones(Ending::Transient));
+    assert!(!plan.postpones(IterationOutcome::Transient));
 }
 
 #[test]
 fn a_check_alone_is_asked_until_it_answers() {
     let mut plan = Plan::checking(rules(Mode::Loop), 3);
     assert!(matches!(plan.next(at(0), NONE), Step::Verify { .. }));
-    plan.unverified(Ending::Transient, at(0));
+    plan.unverified(IterationOutcome::Transient, at(0));
     assert!(matches!(plan.next(at(0), NONE), Step::Wait { .. }));
     assert!(matches!(plan.next(at(9), NONE), Step::Verify { .. }));
 }

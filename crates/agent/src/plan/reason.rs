@@ -1,4 +1,4 @@
-//! Why a loop stopped.
+//! WaitReason a loop stopped.
 
 use std::fmt;
 use std::str::FromStr;

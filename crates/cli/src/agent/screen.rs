@@ -5,7 +5,7 @@ use retake_runner::terminal;
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
 
-use retake_agent::display::Level;
+use crate::display::Level;
 
 pub struct Screen {
     level: Level,

@@ -1,6 +1,6 @@
 //! A small chart of what the iterations did: tests, files, cost and duration, one line each.
 
-use super::Iteration;
+use retake_types::loop_record::agent::Iteration;
 
 const STEPS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
@@ -82,7 +82,7 @@ mod tests {
     use retake_types::{Framework, TestResults};
 
     use super::*;
-    use crate::iteration::{IterationResult, IterationStatus, key};
+    use retake_types::loop_record::agent::{IterationResult, IterationStatus};
 
     #[test]
     fn draws_what_is_known() {
@@ -100,7 +100,7 @@ mod tests {
                 ..IterationResult::default()
             };
             iteration.end(IterationStatus::Completed, Timestamp::UNIX_EPOCH, Some(result));
-            iteration.metadata.insert(key::COST_USD.into(), "0.5".into());
+            iteration.facts.cost_usd = Some(0.5);
             all.push(iteration);
         }
         assert_eq!(

@@ -1,9 +1,12 @@
 //! What follows from the iterations of a workspace. Everything is derived, nothing is counted
 //! along, so a restart can neither lose nor double anything.
 
+mod chart;
+
+use retake_types::loop_record::agent::{Iteration, IterationStatus};
 use serde::{Deserialize, Serialize};
 
-use super::{Iteration, IterationStatus};
+pub use chart::chart;
 
 /// Summary statistics of a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,7 +109,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::iteration::IterationResult;
+    use retake_types::loop_record::agent::IterationResult;
 
     fn iteration(number: u32, status: IterationStatus) -> Iteration {
         let mut iteration = Iteration::new(number, String::new(), Timestamp::UNIX_EPOCH);

@@ -1,5 +1,4 @@
-//! One attempt at an iteration: the agent is run, its stream is followed, and what it came to is
-//! told.
+//! Follows the agent while it runs: its event stream, its tests, its files, what it costs.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -7,10 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use retake_agent::adapters::{Event, Kind, Reader, Reading};
-use retake_agent::display::{Display, Live, visible};
-use retake_agent::log::Log;
-use retake_agent::plan::{Plan, Spent, StopReason};
 use retake_effects::files::Changes;
 use retake_effects::test_results::TestOutputParser;
 use retake_engine::{Cancel, ProcessResult};
@@ -18,17 +13,23 @@ use retake_runner::effects_watch::{FileWatch, Tail};
 use retake_runner::run::{Observer, Past};
 use retake_types::{Effects, Stream, TestResults};
 
-use super::screen::Screen;
+use crate::adapters::{Event, Kind, Reader, Reading};
+use crate::display::{Display, Live, visible};
+use crate::log::Log;
+use crate::plan::{Plan, StopReason};
+
+use super::event::{AgentDisplay, LiveLine};
 
 const TICK: Duration = Duration::from_millis(200);
 
 /// Puts together what an iteration did: changed files, tests, what the agent said.
-type Judge<'a> = dyn Fn(Option<&Changes>, Option<&TestResults>, &[u8]) -> Effects + 'a;
+pub(super) type Summarize<'a> =
+    dyn Fn(Option<&Changes>, Option<&TestResults>, &[u8]) -> Effects + 'a;
 
-/// Why we ended an agent ourselves.
+/// Why retake ended an agent.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Cut {
-    /// It gave its result and did not go away.
+pub(super) enum EndedByUs {
+    /// It gave its result and did not exit.
     Lingering,
     Budget(StopReason),
 }
@@ -38,78 +39,75 @@ pub enum Cut {
 struct Shared {
     /// When the agent gave its final result.
     result_at: Option<Instant>,
-    cut: Option<Cut>,
+    ended_by_us: Option<EndedByUs>,
     cost_usd: Option<f64>,
 }
 
-/// Sees what the agent writes.
-pub struct Witness<'a> {
+/// Where what the agent does is reported while it runs.
+pub(super) struct Reporting<'a> {
+    pub(super) display: &'a dyn AgentDisplay,
+    pub(super) log: &'a mut Log,
+    /// Knows the budgets.
+    pub(super) plan: &'a Plan,
+    pub(super) cancel: Cancel,
+}
+
+/// How the effects of the run are found out.
+pub(super) struct EffectsOfAgent<'a> {
+    pub(super) parse_tests: bool,
+    pub(super) files: Option<FileWatch>,
+    /// The workspace, relative to the project.
+    pub(super) workspace: Option<PathBuf>,
+    /// Puts files and tests together for the record.
+    pub(super) summarize: &'a Summarize<'a>,
+}
+
+/// Observes one run of the agent.
+pub(super) struct AgentObserver<'a> {
     kind: Kind,
     reader: Reader,
-    display: Display,
-    screen: &'a Screen,
-    log: &'a mut Log,
-    plan: &'a Plan,
-    cancel: Cancel,
+    shown: Display,
+    reporting: Reporting<'a>,
+    effects: EffectsOfAgent<'a>,
     shared: Arc<Mutex<Shared>>,
-    /// What the agent said, the end of it.
+    /// The end of what the agent said.
     said: Tail,
-    parse_tests: bool,
     /// For an agent without an event stream: all that it prints.
     parser: Option<TestOutputParser>,
     tests: Option<TestResults>,
-    files: Option<Files>,
-    /// The workspace, relative to the project.
-    own: Option<PathBuf>,
-    /// Puts files and tests together for the record.
-    judge: &'a Judge<'a>,
 }
 
-/// What an attempt came to.
-pub struct Seen {
-    pub reading: Reading,
-    pub cut: Option<Cut>,
-    pub tests: Option<TestResults>,
+/// What was seen of an attempt.
+pub(super) struct ObservedAgent {
+    pub(super) reading: Reading,
+    pub(super) ended_by_us: Option<EndedByUs>,
+    pub(super) tests: Option<TestResults>,
 }
 
-pub struct Watching<'a> {
-    pub kind: Kind,
-    pub screen: &'a Screen,
-    pub log: &'a mut Log,
-    pub plan: &'a Plan,
-    pub cancel: Cancel,
-    pub parse_tests: bool,
-    pub files: Option<Files>,
-    pub own: Option<PathBuf>,
-    pub judge: &'a Judge<'a>,
-}
-
-impl<'a> Witness<'a> {
-    pub fn new(watching: Watching<'a>) -> Self {
-        let Watching { kind, screen, log, plan, cancel, parse_tests, files, own, judge } = watching;
+impl<'a> AgentObserver<'a> {
+    pub(super) fn new(kind: Kind, reporting: Reporting<'a>, effects: EffectsOfAgent<'a>) -> Self {
         let events = kind.capabilities().events;
         Self {
             kind,
             reader: Reader::new(kind),
-            display: Display::default(),
-            screen,
-            log,
-            plan,
-            cancel,
+            shown: Display::default(),
             shared: Arc::default(),
             said: Tail::default(),
-            parse_tests,
-            parser: (parse_tests && !events).then(TestOutputParser::new),
+            parser: (effects.parse_tests && !events).then(TestOutputParser::new),
             tests: None,
-            files,
-            own,
-            judge,
+            reporting,
+            effects,
         }
     }
 
     /// Draws the live line and ends an agent that lingers after its result, until dropped.
-    pub fn tick(&self, live: Live, grace: Duration, screen: Arc<Screen>) -> Ticker {
-        let (shared, cancel) = (self.shared.clone(), self.cancel.clone());
+    pub(super) fn tick(
+        &self,
+        live: Live,
+        grace: Duration,
+        display: Arc<dyn AgentDisplay>,
+    ) -> Ticker {
+        let (shared, cancel) = (self.shared.clone(), self.reporting.cancel.clone());
         let done = Arc::new(AtomicBool::new(false));
         let stop = done.clone();
         let begun = Instant::now();
@@ -117,37 +115,38 @@ impl<'a> Witness<'a> {
             while !stop.load(Ordering::Relaxed) {
                 std::thread::park_timeout(TICK);
                 let Ok(mut shared) = shared.lock() else { return };
-                if shared.cut.is_none() && shared.result_at.is_some_and(|at| at.elapsed() >= grace)
+                if shared.ended_by_us.is_none()
+                    && shared.result_at.is_some_and(|at| at.elapsed() >= grace)
                 {
-                    shared.cut = Some(Cut::Lingering);
+                    shared.ended_by_us = Some(EndedByUs::Lingering);
                     cancel.cancel(libc::SIGTERM);
                 }
-                if screen.draws() && !stop.load(Ordering::Relaxed) {
+                if display.has_live_line() && !stop.load(Ordering::Relaxed) {
                     let elapsed = Duration::from_secs(begun.elapsed().as_secs());
                     let cost_usd = shared.cost_usd.map(|cost| cost + live.cost_usd.unwrap_or(0.0));
                     let line = Live { elapsed, cost_usd: cost_usd.or(live.cost_usd), ..live };
-                    screen.live(&line.line());
+                    display.live(LiveLine::Iteration(line));
                 }
             }
         });
         Ticker { done, thread: Some(thread) }
     }
 
-    pub fn finish(self) -> Seen {
-        let cut = self.shared.lock().ok().and_then(|shared| shared.cut);
-        Seen { reading: self.reader.into_reading(), cut, tests: self.tests }
+    pub(super) fn finish(self) -> ObservedAgent {
+        let ended_by_us = self.shared.lock().ok().and_then(|shared| shared.ended_by_us);
+        ObservedAgent { reading: self.reader.into_reading(), ended_by_us, tests: self.tests }
     }
 
     fn follow(&mut self, bytes: Option<&[u8]>) {
-        let Self { reader, display, screen, log, said, parse_tests, tests, .. } = self;
+        let Self { reader, shown, reporting, effects, said, tests, .. } = self;
         let mut each = |event: &Event<'_>| {
             let result = match event {
                 Event::ToolResult { content, .. } => content.text(),
                 _ => Cow::Borrowed(""),
             };
-            if let Some(text) = display.decoded(event, &result) {
-                log.output(&text);
-                screen.detail(&text);
+            if let Some(text) = shown.decoded(event, &result) {
+                reporting.log.output(&text);
+                reporting.display.detail(&text);
             }
             match event {
                 Event::Text { text, delta } => {
@@ -156,7 +155,7 @@ impl<'a> Witness<'a> {
                         said.push(b"\n");
                     }
                 }
-                Event::ToolResult { exit_code, is_error, .. } if *parse_tests => {
+                Event::ToolResult { exit_code, is_error, .. } if effects.parse_tests => {
                     // One tool call is one test run; the last of an iteration is how it stands.
                     if !may_hold_tests(&result) {
                         return;
@@ -176,30 +175,28 @@ impl<'a> Witness<'a> {
             None => reader.finish(&mut each),
         }
         let reading = self.reader.reading();
-        let spent =
-            Spent { cost_usd: reading.cost_usd.unwrap_or(0.0), tokens: reading.tokens.total() };
         let Ok(mut shared) = self.shared.lock() else { return };
         shared.cost_usd = reading.cost_usd;
         if reading.finished() {
             shared.result_at.get_or_insert_with(Instant::now);
-        } else if shared.cut.is_none()
-            && let Some(reason) = self.plan.over(spent)
+        } else if shared.ended_by_us.is_none()
+            && let Some(reason) = self.reporting.plan.over(reading.spent())
         {
-            shared.cut = Some(Cut::Budget(reason));
-            self.cancel.cancel(libc::SIGTERM);
+            shared.ended_by_us = Some(EndedByUs::Budget(reason));
+            self.reporting.cancel.cancel(libc::SIGTERM);
         }
     }
 }
 
-impl Observer for Witness<'_> {
+impl Observer for AgentObserver<'_> {
     fn output(&mut self, stream: Stream, bytes: &[u8]) {
         if stream == Stream::Stdout && self.kind.capabilities().events {
             self.follow(Some(bytes));
             return;
         }
         let text = visible(&String::from_utf8_lossy(bytes));
-        self.log.output(&text);
-        self.screen.detail(&text);
+        self.reporting.log.output(&text);
+        self.reporting.display.detail(&text);
         if stream == Stream::Stdout {
             self.said.push(bytes);
         }
@@ -213,21 +210,21 @@ impl Observer for Witness<'_> {
             self.follow(None);
         }
         if let Some(parser) = self.parser.take() {
-            self.tests = parser.finish(finished.outcome.exit_code(), Vec::new());
+            self.tests = parser.finish(result.outcome.exit_code(), Vec::new());
         }
-        let mut changes = self.files.as_mut().and_then(Files::changes);
+        let mut changes = self.effects.files.as_mut().and_then(FileWatch::changes);
         if let Some(changes) = &mut changes {
-            leave_out(changes, self.own.as_deref());
+            keep_work(changes, self.effects.workspace.as_deref());
         }
-        Some((self.judge)(changes.as_ref(), self.tests.as_ref(), self.said.bytes()))
+        Some((self.effects.summarize)(changes.as_ref(), self.tests.as_ref(), self.said.bytes()))
     }
 }
 
-/// What the loop and the agent write down about the task is not work on it, whether or not git
-/// ignores it: status, lists, logs. What lies in `working` and `reports` is.
-fn leave_out(changes: &mut Changes, own: Option<&Path>) {
+/// Keeps only changes that are work on the task. What the loop and the agent write about it (status,
+/// lists, logs) is not, whether or not git ignores it; what lies in `working` and `reports` is.
+fn keep_work(changes: &mut Changes, workspace: Option<&Path>) {
     let work = |path: &Path| {
-        let inside = match own.and_then(|own| path.strip_prefix(own).ok()) {
+        let inside = match workspace.and_then(|workspace| path.strip_prefix(workspace).ok()) {
             Some(inside) => inside,
             None => return !path.starts_with(".agent"),
         };
@@ -250,7 +247,7 @@ fn may_hold_tests(text: &str) -> bool {
 }
 
 /// Ends its thread when dropped.
-pub struct Ticker {
+pub(super) struct Ticker {
     done: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }

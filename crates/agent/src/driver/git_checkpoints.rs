@@ -5,53 +5,69 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use retake_agent::checkpoint::{self, Change, Checkpoint, Commands, Git};
-use retake_agent::workspace::Name;
-use retake_engine::Launch;
+use retake_engine::{Launch, Stdin};
+use retake_runner::worker::Worker;
+use retake_types::RefusalReason;
 
-use super::Runner;
-use retake_runner::worker::Slot;
+use crate::checkpoint::{self, Change, Checkpoint, Commands, Git, RollbackError};
+use crate::workspace::Name;
 
-/// A large tree takes its time.
-const PATIENCE: Duration = Duration::from_secs(600);
+use super::task::input;
+
+/// Long enough for a large tree.
+const GIT_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Why git could not keep or restore a state.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    #[error("git: {0}")]
+    Git(String),
+    #[error(transparent)]
+    Rollback(#[from] RollbackError),
+    /// A file that no checkpoint has would be overwritten.
+    #[error("{} is in the way, and git ignores it; move it first", .0.display())]
+    InTheWay(PathBuf),
+}
 
 /// Runs git for one project.
-pub struct Keeping<'a> {
-    slot: &'a mut Slot,
+pub struct GitCheckpoints<'a> {
+    worker: &'a mut Worker,
     project: &'a Path,
     index: PathBuf,
 }
 
-impl<'a> Keeping<'a> {
-    pub fn new(slot: &'a mut Slot, project: &'a Path, store: &Path) -> Self {
+impl<'a> GitCheckpoints<'a> {
+    pub fn new(worker: &'a mut Worker, project: &'a Path, store: &Path) -> Self {
         let index = store.join(format!("checkpoint-{}.index", std::process::id()));
-        Self { slot, project, index }
+        Self { worker, project, index }
     }
 
-    fn git(&mut self, make: impl Fn(&Commands<'_>) -> Git) -> Result<String, String> {
+    fn git(&mut self, make: impl Fn(&Commands<'_>) -> Git) -> Result<String, CheckpointError> {
         let git = make(&Commands { project: self.project, index: &self.index });
         let mut request = Launch::new(git.argv.iter().map(std::ffi::OsString::from));
-        request.timeout = Some(PATIENCE);
-        let input = git.stdin.as_deref().map(super::Input::of).transpose();
-        let input = input.map_err(|error| format!("git: {error}"))?;
-        if let Some(input) = &input {
-            request.stdin = input.stdin();
+        request.timeout = Some(GIT_TIMEOUT);
+        let input = git.stdin.as_deref().map(input).transpose();
+        if let Some(input) = input.map_err(|error| CheckpointError::Git(error.to_string()))? {
+            request.stdin = Stdin::Given(input);
         }
         for (name, value) in git.env {
             request.environment.retain(|(known, _)| known != name);
             request.environment.push((name.into(), value.into()));
         }
-        let (outcome, output) = self.slot.quietly(request)?;
+        let (outcome, output) = self
+            .worker
+            .run_helper(request)
+            .map_err(|reasons| CheckpointError::Git(RefusalReason::listed(&reasons)))?;
         let [stdout, stderr] = output.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         if outcome.success() {
             return Ok(stdout);
         }
         let why = stderr.lines().next().unwrap_or("it failed").to_owned();
-        Err(format!("git: {why}"))
+        Err(CheckpointError::Git(why))
     }
 
     /// The tree of what is in the project now.
-    fn tree(&mut self) -> Result<String, String> {
+    fn tree(&mut self) -> Result<String, CheckpointError> {
         _ = std::fs::remove_file(&self.index);
         // A repository without a commit starts from nothing.
         if let Ok(head) = self.git(|git| git.head()) {
@@ -61,12 +77,12 @@ impl<'a> Keeping<'a> {
         Ok(self.git(|git| git.write_tree())?.trim().to_owned())
     }
 
-    pub fn list(&mut self, name: &Name) -> Result<Vec<Checkpoint>, String> {
+    pub fn list(&mut self, name: &Name) -> Result<Vec<Checkpoint>, CheckpointError> {
         Ok(checkpoint::parse_list(name, &self.git(|git| git.list(name))?))
     }
 
     /// Changes every reference below a prefix, or none; says how many there were.
-    pub fn change(&mut self, prefix: &str, change: Change<'_>) -> Result<usize, String> {
+    pub fn change(&mut self, prefix: &str, change: Change<'_>) -> Result<usize, CheckpointError> {
         let listed = self.git(|git| git.list_below(prefix))?;
         let (lines, count) = checkpoint::changes(&listed, prefix, change);
         if count > 0 {
@@ -75,7 +91,7 @@ impl<'a> Keeping<'a> {
         Ok(count)
     }
 
-    pub fn keep(&mut self, name: &Name, iteration: u32) -> Result<String, String> {
+    pub fn keep(&mut self, name: &Name, iteration: u32) -> Result<String, CheckpointError> {
         let tree = self.tree()?;
         let parent = match self.list(name)?.last() {
             Some(last) => Some(last.commit.clone()),
@@ -88,12 +104,11 @@ impl<'a> Keeping<'a> {
     }
 
     /// Makes the project what it was after an iteration.
-    pub fn restore(&mut self, name: &Name, to: u32) -> Result<Checkpoint, String> {
+    pub fn restore(&mut self, name: &Name, to: u32) -> Result<Checkpoint, CheckpointError> {
         let checkpoints = self.list(name)?;
         let now = self.tree()?;
-        let target = checkpoint::rollback(name, &checkpoints, to, &now)
-            .map_err(|error| error.to_string())?;
-        self.spare(&now, &target.tree)?;
+        let target = checkpoint::rollback(name, &checkpoints, to, &now)?;
+        self.check_ignored(&now, &target.tree)?;
         self.git(|git| git.read_tree(&now))?;
         self.git(|git| git.refresh())?;
         self.git(|git| git.switch_tree(&now, &target.tree))?;
@@ -102,7 +117,7 @@ impl<'a> Keeping<'a> {
 
     /// Refuses where a file that git ignores, and that no checkpoint has, is in the way of one that
     /// would come back: git itself would overwrite it.
-    fn spare(&mut self, now: &str, target: &str) -> Result<(), String> {
+    fn check_ignored(&mut self, now: &str, target: &str) -> Result<(), CheckpointError> {
         let top = PathBuf::from(self.git(|git| git.top())?.trim_end_matches('\n'));
         let listed = self.git(|git| git.differences(now, target))?;
         let words: Vec<&str> = listed.split('\0').collect();
@@ -118,10 +133,7 @@ impl<'a> Keeping<'a> {
                 let Ok(there) = whole.symlink_metadata() else { continue };
                 let directory = there.is_dir() && part != path;
                 if !directory && !gone.contains(part) {
-                    return Err(format!(
-                        "{} is in the way, and git ignores it; move it first",
-                        whole.display()
-                    ));
+                    return Err(CheckpointError::InTheWay(whole));
                 }
             }
         }
@@ -129,20 +141,9 @@ impl<'a> Keeping<'a> {
     }
 }
 
-impl Drop for Keeping<'_> {
+impl Drop for GitCheckpoints<'_> {
     fn drop(&mut self) {
-        // It is of no use to anyone, and made anew each time.
+        // Made anew each time.
         _ = std::fs::remove_file(&self.index);
-    }
-}
-
-impl Runner {
-    pub(super) fn checkpoint(&mut self, number: u32) {
-        let name = self.workspace.name().clone();
-        let store = self.place.store.clone();
-        let kept = Keeping::new(&mut self.slot, &self.project, &store).keep(&name, number);
-        if let Err(error) = kept {
-            self.screen.trouble(&format!("no checkpoint of iteration {number}: {error}"));
-        }
     }
 }

@@ -1,18 +1,13 @@
-//! One iteration of the loop and what it came to, in the shapes that are stored and printed.
-
-mod chart;
-mod history;
+//! One iteration of an agent loop, in the shapes that are stored and printed.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-pub use chart::chart;
-pub use history::{History, HistorySummary};
-pub use retake_types::{TestDetail, TestResults, TestStatus};
+use super::Spent;
+use crate::{RunId, TestResults};
 
 /// A single iteration of the loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,23 +21,91 @@ pub struct Iteration {
     /// The prompt sent.
     pub prompt: String,
     pub result: Option<IterationResult>,
-    /// What else is known; the keys that the loop itself uses are in [`key`].
-    #[serde(default)]
-    pub metadata: BTreeMap<String, String>,
+    #[serde(default, rename = "metadata")]
+    pub facts: IterationFacts,
 }
 
-/// Keys of [`Iteration::metadata`].
-pub mod key {
-    pub const COST_USD: &str = "costUsd";
-    pub const TOKENS: &str = "tokens";
-    pub const SESSION_ID: &str = "sessionId";
-    pub const RUN_ID: &str = "runId";
-    pub const TURNS: &str = "turns";
-    pub const MODEL: &str = "model";
-    pub const DENIALS: &str = "denials";
-    /// What the agent said of its own work: `true` or `false`.
-    pub const WORKED: &str = "worked";
-    pub const ERROR: &str = "error";
+/// What is known of an iteration besides its result. Stored as names with texts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "BTreeMap<String, String>", into = "BTreeMap<String, String>")]
+pub struct IterationFacts {
+    pub run_id: Option<RunId>,
+    pub cost_usd: Option<f64>,
+    pub tokens: Option<u64>,
+    pub session_id: Option<String>,
+    pub turns: Option<u64>,
+    pub model: Option<String>,
+    /// How many permissions were denied.
+    pub denials: Option<u64>,
+    /// Whether the agent says that it did something.
+    pub worked: Option<bool>,
+    pub error: Option<String>,
+    /// What this version does not know, kept as it is.
+    pub other: BTreeMap<String, String>,
+}
+
+const COST_USD: &str = "costUsd";
+const TOKENS: &str = "tokens";
+const SESSION_ID: &str = "sessionId";
+const RUN_ID: &str = "runId";
+const TURNS: &str = "turns";
+const MODEL: &str = "model";
+const DENIALS: &str = "denials";
+const WORKED: &str = "worked";
+const ERROR: &str = "error";
+
+impl From<BTreeMap<String, String>> for IterationFacts {
+    fn from(mut other: BTreeMap<String, String>) -> Self {
+        /// A value that cannot be read stays among the unknown ones.
+        fn take<T: std::str::FromStr>(map: &mut BTreeMap<String, String>, key: &str) -> Option<T> {
+            let value = map.get(key)?.parse().ok()?;
+            map.remove(key);
+            Some(value)
+        }
+        let cost_usd = take(&mut other, COST_USD).filter(|cost: &f64| cost.is_finite());
+        Self {
+            run_id: take(&mut other, RUN_ID),
+            cost_usd,
+            tokens: take(&mut other, TOKENS),
+            session_id: take(&mut other, SESSION_ID),
+            turns: take(&mut other, TURNS),
+            model: take(&mut other, MODEL),
+            denials: take(&mut other, DENIALS),
+            worked: take(&mut other, WORKED),
+            error: take(&mut other, ERROR),
+            other,
+        }
+    }
+}
+
+impl From<IterationFacts> for BTreeMap<String, String> {
+    fn from(facts: IterationFacts) -> Self {
+        let IterationFacts {
+            run_id,
+            cost_usd,
+            tokens,
+            session_id,
+            turns,
+            model,
+            denials,
+            worked,
+            error,
+            other: mut map,
+        } = facts;
+        let known = [
+            (RUN_ID, run_id.map(|id| id.to_string())),
+            (COST_USD, cost_usd.map(|cost| cost.to_string())),
+            (TOKENS, tokens.map(|tokens| tokens.to_string())),
+            (SESSION_ID, session_id),
+            (TURNS, turns.map(|turns| turns.to_string())),
+            (MODEL, model),
+            (DENIALS, denials.map(|denials| denials.to_string())),
+            (WORKED, worked.map(|worked| worked.to_string())),
+            (ERROR, error),
+        ];
+        map.extend(known.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+        map
+    }
 }
 
 /// Status of an iteration.
@@ -133,29 +196,6 @@ pub struct IterationResult {
     pub duration_ms: u64,
 }
 
-/// How an iteration is executed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IterationConfig {
-    /// Timeout for the entire iteration.
-    pub timeout: Duration,
-    pub working_dir: PathBuf,
-    pub env_vars: BTreeMap<String, String>,
-    pub track_file_changes: bool,
-    pub parse_tests: bool,
-}
-
-impl Default for IterationConfig {
-    fn default() -> Self {
-        Self {
-            timeout: Duration::from_secs(1800),
-            working_dir: PathBuf::from("."),
-            env_vars: BTreeMap::new(),
-            track_file_changes: true,
-            parse_tests: true,
-        }
-    }
-}
-
 impl Iteration {
     pub fn new(number: u32, prompt: String, started_at: Timestamp) -> Self {
         Self {
@@ -165,7 +205,7 @@ impl Iteration {
             status: IterationStatus::Pending,
             prompt,
             result: None,
-            metadata: BTreeMap::new(),
+            facts: IterationFacts::default(),
         }
     }
 
@@ -185,46 +225,30 @@ impl Iteration {
         Some(u64::try_from(between).unwrap_or(0).max(1))
     }
 
-    fn number_in<T: std::str::FromStr>(&self, key: &str) -> Option<T> {
-        self.metadata.get(key)?.parse().ok()
-    }
-
     pub fn cost_usd(&self) -> Option<f64> {
-        self.number_in(key::COST_USD).filter(|cost: &f64| cost.is_finite())
+        self.facts.cost_usd
     }
 
     pub fn tokens(&self) -> Option<u64> {
-        self.number_in(key::TOKENS)
+        self.facts.tokens
     }
 
-    pub fn worked(&self) -> Option<bool> {
-        self.number_in(key::WORKED)
+    /// What it cost, as far as that is known.
+    pub fn spent(&self) -> Spent {
+        Spent {
+            cost_usd: self.facts.cost_usd.unwrap_or(0.0),
+            tokens: self.facts.tokens.unwrap_or(0),
+        }
     }
 
     pub fn progress(&self) -> Option<bool> {
         self.result.as_ref()?.progress_detected
     }
 
-    /// What the plan must know of it when its loop goes on.
-    pub fn past(&self) -> crate::plan::Past {
-        crate::plan::Past {
-            number: self.number,
-            status: self.status,
-            worked: self.worked(),
-            progress: self.progress(),
-            spent: crate::plan::Spent {
-                cost_usd: self.cost_usd().unwrap_or(0.0),
-                tokens: self.tokens().unwrap_or(0),
-            },
-            duration: Duration::from_millis(self.duration_ms().unwrap_or(0)),
-        }
-    }
-
     /// As `agent show --json` prints it.
-    pub fn shown(&self) -> Shown<'_> {
+    pub fn row(&self) -> IterationRow<'_> {
         let result = self.result.as_ref();
-        let word = |key| self.metadata.get(key).map(String::as_str);
-        Shown {
+        IterationRow {
             number: self.number,
             status: self.status,
             started_at: self.started_at,
@@ -241,8 +265,8 @@ impl Iteration {
             duration_ms: self.duration_ms(),
             cost_usd: self.cost_usd(),
             tokens: self.tokens(),
-            session_id: word(key::SESSION_ID),
-            run_id: word(key::RUN_ID),
+            session_id: self.facts.session_id.as_deref(),
+            run_id: self.facts.run_id,
         }
     }
 }
@@ -250,7 +274,7 @@ impl Iteration {
 /// One row of `agent show --json`; every key is always there.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Shown<'a> {
+pub struct IterationRow<'a> {
     number: u32,
     status: IterationStatus,
     started_at: Timestamp,
@@ -268,7 +292,7 @@ pub struct Shown<'a> {
     cost_usd: Option<f64>,
     tokens: Option<u64>,
     session_id: Option<&'a str>,
-    run_id: Option<&'a str>,
+    run_id: Option<RunId>,
 }
 
 #[cfg(test)]
@@ -288,7 +312,7 @@ mod tests {
     #[test]
     fn a_row_has_the_pinned_keys() {
         let iteration = Iteration::new(1, "p".into(), Timestamp::UNIX_EPOCH);
-        let json = serde_json::to_string(&iteration.shown()).unwrap();
+        let json = serde_json::to_string(&iteration.row()).unwrap();
         let expected = "number status startedAt endedAt exitCode filesModified filesCreated \
                         filesDeleted testsRun testResults contextUsagePercent progressDetected \
                         summary durationMs costUsd tokens sessionId runId";
@@ -325,14 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_config_is_the_specified_one() {
-        let config = IterationConfig::default();
-        assert_eq!(config.timeout, Duration::from_secs(1800));
-        assert!(config.track_file_changes && config.parse_tests);
-    }
-
-    #[test]
-    fn an_iteration_reads_back_and_feeds_the_plan() {
+    fn an_iteration_reads_back_with_its_facts_as_texts() {
         let mut iteration = Iteration::new(4, "p".into(), Timestamp::UNIX_EPOCH);
         let result = IterationResult {
             progress_detected: Some(true),
@@ -340,15 +357,29 @@ mod tests {
             ..IterationResult::default()
         };
         iteration.end(IterationStatus::Failed, Timestamp::UNIX_EPOCH, Some(result));
-        iteration.metadata.insert(key::COST_USD.into(), "0.25".into());
-        iteration.metadata.insert(key::TOKENS.into(), "17".into());
-        iteration.metadata.insert(key::WORKED.into(), "false".into());
-        let text = serde_json::to_string(&iteration).unwrap();
-        let read: Iteration = serde_json::from_str(&text).unwrap();
+        iteration.facts.cost_usd = Some(0.25);
+        iteration.facts.tokens = Some(17);
+        iteration.facts.worked = Some(false);
+        iteration.facts.run_id = Some(RunId::new());
+        iteration.facts.other.insert("later".into(), "x".into());
+        let value = serde_json::to_value(&iteration).unwrap();
+        assert_eq!(value["metadata"]["costUsd"], "0.25");
+        assert_eq!(value["metadata"]["tokens"], "17");
+        assert_eq!(value["metadata"]["worked"], "false");
+        assert_eq!(value["metadata"]["later"], "x");
+        let read: Iteration = serde_json::from_value(value).unwrap();
         assert_eq!(read, iteration);
-        let past = read.past();
-        assert_eq!((past.number, past.worked, past.progress), (4, Some(false), Some(true)));
-        assert_eq!(past.spent, crate::plan::Spent { cost_usd: 0.25, tokens: 17 });
-        assert_eq!(past.duration, Duration::from_millis(1500));
+        assert_eq!(read.spent(), Spent { cost_usd: 0.25, tokens: 17 });
+    }
+
+    #[test]
+    fn a_fact_that_cannot_be_read_is_kept_as_it_is() {
+        let text = r#"{"number":1,"startedAt":"1970-01-01T00:00:00Z","endedAt":null,
+                       "status":"completed","prompt":"","result":null,
+                       "metadata":{"costUsd":"much","turns":"3"}}"#;
+        let iteration: Iteration = serde_json::from_str(text).unwrap();
+        assert_eq!((iteration.facts.cost_usd, iteration.facts.turns), (None, Some(3)));
+        let value = serde_json::to_value(&iteration).unwrap();
+        assert_eq!(value["metadata"]["costUsd"], "much");
     }
 }
