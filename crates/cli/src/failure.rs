@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use retake_runner::again::OutputError;
 use retake_runner::config::ConfigErrors;
 use retake_runner::project::ProjectError;
 
@@ -25,6 +26,8 @@ pub(crate) enum Failure {
         "the output of run {id} cannot be read: {source}; `retake doctor` tells what is damaged"
     )]
     Reading { id: retake_types::RunId, source: io::Error },
+    #[error("{}", output_error(.0))]
+    RunOutput(#[from] OutputError),
     #[error("cannot {action} {}: {source}", path.display())]
     File { action: &'static str, path: PathBuf, source: io::Error },
     #[error("the answer could not be written: {0}")]
@@ -55,5 +58,12 @@ impl Failure {
             Self::Usage(_) | Self::Config(_) | Self::Project(_) => Exit::USAGE,
             _ => Exit::FAILED,
         }
+    }
+}
+
+fn output_error(error: &OutputError) -> String {
+    match error {
+        OutputError::Store(error) => error.to_string(),
+        OutputError::Read { .. } => format!("{error}; `retake doctor` tells what is damaged"),
     }
 }

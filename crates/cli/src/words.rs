@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use retake_runner::loop_driver::remote::RemoteStatus;
 use retake_runner::notice::{Notice, RemoteNotice};
 use retake_runner::run::FinishedRun;
 use retake_types::{
@@ -202,4 +203,32 @@ pub(crate) fn no_process(error: &std::io::Error) -> String {
 /// A path for people.
 pub(crate) fn shown_path(path: &Path) -> String {
     text::visible(&path.to_string_lossy()).into_owned()
+}
+
+/// How many runs on other machines wait and how many run, and where; `None` if all have ended.
+pub(crate) fn remote_status(status: &RemoteStatus) -> Option<String> {
+    let RemoteStatus { queued, running, nodes } = status;
+    let on = match nodes.len() {
+        0 => String::new(),
+        1..=4 => format!(" on {}", nodes.join(" ")),
+        count => format!(" on {count} nodes"),
+    };
+    (queued + running > 0).then(|| format!("{queued} queued, {running} running{on}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_have_ended_are_nowhere() {
+        let status = |queued, running, nodes: &[&str]| {
+            let nodes = nodes.iter().map(|node| (*node).to_owned()).collect();
+            remote_status(&RemoteStatus { queued, running, nodes })
+        };
+        assert_eq!(status(0, 0, &[]), None);
+        assert_eq!(status(1, 3, &["n1", "n2"]).unwrap(), "1 queued, 3 running on n1 n2");
+        let many = ["n0", "n1", "n2", "n3", "n4"];
+        assert_eq!(status(0, 5, &many).unwrap(), "0 queued, 5 running on 5 nodes");
+    }
 }

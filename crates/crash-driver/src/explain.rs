@@ -4,40 +4,44 @@
 use std::cell::Cell;
 
 use retake_crash::model::{CrashState, Explainer, path_text, rebuild};
-
-use super::explore::{Exploration, acks};
-use super::finding::Finding;
-use super::station::{Scene, Station, Verdict};
-use super::untested::Untested;
 use retake_runner::signals;
+use retake_types::loop_record::crash::CrashFinding;
 
-/// The findings of failing states, in their order. `repro` makes the command of a finding from its
-/// id. Whoever asks for the end gets those that were found until then.
+use crate::check::CheckOutcome;
+use crate::check_worker::{CheckInput, CheckWorker};
+use crate::error::CrashTestError;
+use crate::event::CrashEvent;
+use crate::exploration::{Exploration, acks};
+
+/// The verdict of a check that passes when its state is checked again.
+pub(crate) const FLAKY: &str = "fails only sometimes";
+
+/// The findings of failing states, in their order. After a signal that asks for the end these are
+/// the ones found until then.
 pub fn findings(
     exploration: &Exploration<'_>,
     failing: &[CrashState],
-    station: &mut Station,
-    repro: &dyn Fn(&str) -> String,
-) -> Result<Vec<Finding>, Untested> {
-    let Exploration { recording, model, options, screen, .. } = exploration;
-    let mut explainer = Explainer::new(recording, *model, options).map_err(Untested::Glob)?;
+    worker: &mut CheckWorker,
+) -> Result<Vec<CrashFinding>, CrashTestError> {
+    let Exploration { recording, model, options, observer, check, .. } = exploration;
+    let mut explainer = Explainer::new(recording, *model, options).map_err(CrashTestError::Glob)?;
     let acks = acks(recording);
-    let broken = Cell::new(None);
+    let failure = Cell::new(None);
     let mut causes = Vec::new();
     for (at, state) in failing.iter().enumerate() {
-        screen.live(&format!("explaining {} of {} failing states", at + 1, failing.len()));
-        explainer.add(state, |state| match station.check(exploration.check, scene(state, &acks)) {
-            Ok(Verdict::Failed { .. }) => true,
-            Ok(Verdict::Passed | Verdict::Cancelled) => false,
+        observer.event(CrashEvent::Explaining { state: at + 1, states: failing.len() });
+        explainer.add(state, |state| match worker.check(check, CheckInput::new(state, &acks)) {
+            Ok(CheckOutcome::Failed(_)) => true,
+            Ok(CheckOutcome::Passed | CheckOutcome::Cancelled) => false,
             Err(error) => {
-                broken.set(Some(error));
+                failure.set(Some(error));
                 false
             }
         });
-        if let Some(error) = broken.take() {
-            return Err(Untested::unchecked(&error));
+        if let Some(error) = failure.take() {
+            return Err(error.into());
         }
-        // Half an explanation is none.
+        // An explanation that was cut short may be wrong.
         if signals::received().is_some() {
             break;
         }
@@ -45,41 +49,30 @@ pub fn findings(
     }
     let mut findings = Vec::new();
     for cause in causes {
-        let state = rebuild(recording, *model, options, &cause.key).map_err(Untested::Glob)?;
+        let state =
+            rebuild(recording, *model, options, &cause.key).map_err(CrashTestError::Glob)?;
         let Some(state) = state else { continue };
-        let verdict = station
-            .check(exploration.check, scene(&state, &acks))
-            .map_err(|error| Untested::unchecked(&error))?;
-        let (how, output) = match verdict {
-            Verdict::Failed { how, output } => (how, output),
-            Verdict::Passed => ("fails only sometimes".to_owned(), String::new()),
-            Verdict::Cancelled => ("was not asked again".to_owned(), String::new()),
+        let (verdict, output) = match worker.check(check, CheckInput::new(&state, &acks))? {
+            CheckOutcome::Failed(failed) => (failed.verdict(), failed.output),
+            CheckOutcome::Passed => (FLAKY.to_owned(), String::new()),
+            CheckOutcome::Cancelled => ("was not asked again".to_owned(), String::new()),
         };
-        findings.push(Finding {
-            repro: repro(&cause.id),
+        findings.push(CrashFinding {
             id: cause.id,
             sentence: cause.sentence,
             files: cause.files.iter().map(|path| path_text(path)).collect(),
             lost_operations: cause.lost_operations,
             states: cause.states as u64,
+            repro: String::new(),
             key: cause.key.to_string(),
             operation: cause.key.point.operation,
             label: state.label,
             acknowledgements: state.acks,
-            verdict: how,
+            verdict,
             output,
             recovery: false,
         });
     }
-    screen.clear();
+    observer.event(CrashEvent::PhaseOver);
     Ok(findings)
-}
-
-pub fn scene<'a>(state: &'a CrashState, acks: &'a [&'a [u8]]) -> Scene<'a> {
-    Scene {
-        tree: &state.tree,
-        operation: state.key.point.operation,
-        label: state.label.as_deref(),
-        acks: &acks[..state.acks.min(acks.len())],
-    }
 }

@@ -1,38 +1,13 @@
-//! What a crash test found, beside the log it was found in: `repro` needs nothing else.
+//! The findings of a log, in a file beside it: nothing else is needed to reproduce one.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use retake_crash::model::Model;
+use retake_types::loop_record::crash::CrashFinding;
 use serde::{Deserialize, Serialize};
 
-/// One cause of failing states.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Finding {
-    pub id: String,
-    pub sentence: String,
-    pub files: Vec<String>,
-    pub lost_operations: Vec<u32>,
-    /// How many distinct states fail because of it.
-    pub states: u64,
-    pub repro: String,
-    /// The smallest failing state.
-    pub key: String,
-    /// The crash comes after this operation.
-    pub operation: u32,
-    pub label: Option<String>,
-    pub acknowledgements: usize,
-    /// How the check of that state ended.
-    pub verdict: String,
-    /// The last that the check printed.
-    pub output: String,
-    /// The crash comes during recovery; the state is one of the log that [`recovery_log`] names.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub recovery: bool,
-}
-
-/// Where the recording of the check is in which the crash of a finding comes.
+/// The log of the check in which the crash of a finding comes.
 pub fn recovery_log(log: &Path, id: &str) -> PathBuf {
     let mut name = log.as_os_str().to_owned();
     name.push(format!(".{id}.log"));
@@ -47,7 +22,7 @@ pub struct Findings {
     pub model: String,
     pub verify: String,
     pub verify_timeout_ms: u64,
-    pub findings: Vec<Finding>,
+    pub findings: Vec<CrashFinding>,
 }
 
 /// Raised whenever the file means something else than before.
@@ -68,7 +43,7 @@ impl Findings {
         model: Model,
         verify: &str,
         verify_timeout_ms: u64,
-        findings: Vec<Finding>,
+        findings: Vec<CrashFinding>,
     ) -> Self {
         let (model, verify) = (model.name().to_owned(), verify.to_owned());
         Self { version: VERSION, model, verify, verify_timeout_ms, findings }
@@ -87,15 +62,15 @@ impl Findings {
         std::fs::write(Self::path(log), text)
     }
 
-    /// A new log has none yet.
-    pub fn forget(log: &Path) -> io::Result<()> {
+    /// Removes the findings of an earlier log of this name.
+    pub fn remove(log: &Path) -> io::Result<()> {
         match std::fs::remove_file(Self::path(log)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
     }
 
-    /// None where the log was never explored.
+    /// `None` if the log was never explored.
     pub fn read(log: &Path) -> Result<Option<Self>, FindingsError> {
         let path = Self::path(log);
         let text = match std::fs::read(&path) {
@@ -115,7 +90,7 @@ impl Findings {
         serde_json::from_slice(&text).map(Some).map_err(foreign)
     }
 
-    pub fn find(&self, id: &str) -> Option<&Finding> {
+    pub fn find(&self, id: &str) -> Option<&CrashFinding> {
         self.findings.iter().find(|finding| finding.id.eq_ignore_ascii_case(id))
     }
 }

@@ -2,21 +2,21 @@
 //! program did with its syncs, labels and acknowledgements. No script, no request, every text
 //! escaped.
 
-use retake_types::text;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 
-use super::report::Report;
-use super::timeline::{Row, Sort};
+use retake_runner::html::Html;
+use retake_types::loop_record::crash::{TimelineRow, TimelineRowKind};
+use retake_types::text;
 
-use retake_runner::xml::escaped;
+use crate::report::CrashReport;
+use crate::timeline;
 
-/// A longer timeline is folded where no finding is near.
+/// A longer timeline is collapsed where no finding is near.
 const WHOLE: usize = 400;
-/// How many rows around what matters are shown in a folded one.
+/// How many rows around a finding are visible in a collapsed timeline.
 const NEAR: usize = 12;
-/// How many of the folded rows can be opened in one place.
-const FOLD: usize = 200;
+/// How many of the collapsed rows can be opened at each end.
+const COLLAPSED: usize = 200;
 /// The overview has at most this many columns.
 const COLUMNS: usize = 600;
 
@@ -45,91 +45,81 @@ details{margin:.3rem 0}summary{cursor:pointer;padding:.2rem .5rem;background:var
 .key span{margin-right:1.2rem;white-space:nowrap}\
 @media(max-width:40rem){li{grid-template-columns:2.8rem 1fr}li .c{display:none}}";
 
-/// The page. Writing to a string cannot fail, so the results of `write!` are left unused.
-pub fn render(report: &Report, rows: &[Row], made: &str) -> String {
-    let title = escaped(&format!("{}: crash states of {}", report.command, report.model.name()));
-    let mut html = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n\
-         <style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
-    );
-    let class = if report.findings.is_empty() { "good" } else { "bad" };
-    let mark = if report.findings.is_empty() { "✓" } else { "✗" };
-    _ = writeln!(html, "<p class=\"{class}\"><b>{mark} {}</b></p>", escaped(&report.verdict()));
-    for warning in report.incomplete().iter().chain(&report.notes) {
-        _ = writeln!(html, "<p>⚠ {}</p>", escaped(warning));
+/// The page; `version` is the program that made it.
+pub fn render(report: &CrashReport, rows: &[TimelineRow], version: &str) -> String {
+    let mut html = Html::new();
+    let (class, mark) = if report.findings.is_empty() { ("good", "✓") } else { ("bad", "✗") };
+    html.fill("<p class=\"{}\"><b>{} {}</b></p>\n", &[&class, &mark, &report.verdict()]);
+    if let Some(incomplete) = report.incomplete() {
+        html.fill("<p>⚠ {}</p>\n", &[&incomplete]);
     }
-    findings(&mut html, report);
+    for note in &report.notes {
+        html.fill("<p>⚠ {}</p>\n", &[note]);
+    }
+    add_findings(&mut html, report);
     let marks = Marks::of(report);
-    html.push_str("<h2>Timeline</h2>\n");
-    html.push_str(
+    html.markup("<h2>Timeline</h2>\n");
+    html.markup(
         "<p class=\"key\"><span>▏ change</span><span style=\"color:var(--sync)\">▏ sync</span>\
          <span style=\"color:var(--said)\">▏ label or acknowledgement</span>\
          <span class=\"bad\">▏ lost in a finding</span></p>\n",
     );
-    overview(&mut html, rows, &marks);
-    timeline(&mut html, rows, &marks);
+    add_overview(&mut html, rows, &marks);
+    add_timeline(&mut html, rows, &marks);
     for (id, recording) in &report.recoveries {
-        let id = escaped(id);
-        _ = writeln!(html, "<h2>Recovery in <a href=\"#{id}\">{id}</a></h2>");
-        recovery(&mut html, &super::timeline::rows(recording));
+        html.fill("<h2>Recovery in <a href=\"#{}\">{}</a></h2>\n", &[id, id]);
+        add_timeline(&mut html, &timeline::rows(recording), &Marks::of_recovery());
     }
-    facts(&mut html, report, made);
-    html.push_str("</body>\n</html>\n");
-    html
+    add_facts(&mut html, report, version);
+    let title = format!("{}: crash states of {}", report.command, report.model.name());
+    Html::document(&title, STYLE, &html).into_string()
 }
 
-fn findings(html: &mut String, report: &Report) {
+fn add_findings(html: &mut Html, report: &CrashReport) {
     if report.findings.is_empty() {
         return;
     }
-    html.push_str("<h2>Findings</h2>\n");
+    html.markup("<h2>Findings</h2>\n");
     for finding in &report.findings {
-        let id = escaped(&finding.id);
-        _ = writeln!(
-            html,
-            "<div class=\"finding\" id=\"{id}\"><p class=\"what\"><span class=\"tag\">{id}</span> {}</p>",
-            marked(&finding.sentence)
+        let (id, operation) = (&finding.id, finding.operation);
+        html.fill("<div class=\"finding\" id=\"{}\"><p class=\"what\">", &[id]);
+        html.element("span", "tag", id).markup(" ").code_spans(&finding.sentence);
+        html.fill(
+            "</p>\n<p>{}; the smallest crashes after <a href=\"#op{}\">operation {}</a>",
+            &[&text::count(finding.states, "failing state"), &operation, &operation],
         );
-        let after = finding
-            .label
-            .as_ref()
-            .map_or_else(String::new, |label| format!(", after <code>{}</code>", escaped(label)));
-        _ = write!(
-            html,
-            "<p>{}; the smallest crashes after <a href=\"#op{op}\">operation {op}</a>{after}, \
-             with {} given. The check {}.</p>\n<p>Files: ",
-            text::count(finding.states, "failing state"),
-            text::count(finding.acknowledgements as u64, "acknowledgement"),
-            escaped(&finding.verdict),
-            op = finding.operation
-        );
+        if let Some(label) = &finding.label {
+            html.fill(", after <code>{}</code>", &[label]);
+        }
+        let given = text::count(finding.acknowledgements as u64, "acknowledgement");
+        html.fill(", with {} given. The check {}.</p>\n<p>Files: ", &[&given, &finding.verdict]);
         for file in &finding.files {
-            _ = write!(html, "<code>{}</code> ", escaped(file));
+            html.element("code", "", file).markup(" ");
         }
         if !finding.lost_operations.is_empty() {
-            html.push_str("· lost: ");
+            html.markup("· lost: ");
             for number in &finding.lost_operations {
-                _ = write!(html, "<a href=\"#op{number}\">{number}</a> ");
+                html.fill("<a href=\"#op{}\">{}</a> ", &[number, number]);
             }
         }
-        html.push_str("</p>\n");
+        html.markup("</p>\n");
         if !finding.output.is_empty() {
-            _ = writeln!(html, "<pre>{}</pre>", escaped(&finding.output));
+            html.markup("<pre>").preformatted(&finding.output).markup("</pre>\n");
         }
-        _ = writeln!(html, "<p><code>{}</code></p></div>", escaped(&finding.repro));
+        html.fill("<p><code>{}</code></p></div>\n", &[&finding.repro]);
     }
 }
 
-/// Which findings an operation has to do with.
+/// The findings that concern an operation.
 struct Marks<'a> {
+    /// Whether operations can be linked to: the anchors of the page are those of the program.
+    anchors: bool,
     lost: BTreeMap<u32, Vec<&'a str>>,
     crash: BTreeMap<u32, Vec<&'a str>>,
 }
 
 impl<'a> Marks<'a> {
-    fn of(report: &'a Report) -> Self {
+    fn of(report: &'a CrashReport) -> Self {
         let (mut lost, mut crash) = (BTreeMap::new(), BTreeMap::new());
         for finding in &report.findings {
             for number in &finding.lost_operations {
@@ -137,206 +127,156 @@ impl<'a> Marks<'a> {
             }
             crash.entry(finding.operation).or_insert_with(Vec::new).push(finding.id.as_str());
         }
-        Self { lost, crash }
+        Self { anchors: true, lost, crash }
     }
 
-    fn concerns(&self, row: &Row) -> bool {
+    /// For what a check did before the crash that a finding is about.
+    fn of_recovery() -> Self {
+        Self { anchors: false, lost: BTreeMap::new(), crash: BTreeMap::new() }
+    }
+
+    fn concerns(&self, row: &TimelineRow) -> bool {
         row.number.is_some_and(|n| self.lost.contains_key(&n) || self.crash.contains_key(&n))
     }
 }
 
-/// All of it in one strip: a column stands for one row, or for several of a long recording.
-fn overview(html: &mut String, rows: &[Row], marks: &Marks<'_>) {
+/// The whole recording in one strip: a column stands for one row, or for several of a long recording.
+fn add_overview(html: &mut Html, rows: &[TimelineRow], marks: &Marks<'_>) {
     if rows.is_empty() {
         return;
     }
     let each = rows.len().div_ceil(COLUMNS);
     let columns = rows.len().div_ceil(each);
-    _ = write!(
-        html,
-        "<svg style=\"max-width:{columns}rem\" viewBox=\"0 0 {columns} 64\" preserveAspectRatio=\"none\" role=\"img\" \
-         aria-label=\"The recording from start to end\">"
+    html.fill(
+        "<svg style=\"max-width:{}rem\" viewBox=\"0 0 {} 64\" preserveAspectRatio=\"none\" role=\"img\" \
+         aria-label=\"The recording from start to end\">",
+        &[&columns, &columns],
     );
     for (x, chunk) in rows.chunks(each).enumerate() {
-        let has = |with: fn(Sort) -> bool| chunk.iter().any(|row| with(row.sort));
+        let has = |with: fn(TimelineRowKind) -> bool| chunk.iter().any(|row| with(row.kind));
         let mut bar = |class: &str, y: u32, height: u32| {
-            _ = write!(
-                html,
-                "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\".8\" height=\"{height}\"/>"
+            html.fill(
+                "<rect class=\"{}\" x=\"{}\" y=\"{}\" width=\".8\" height=\"{}\"/>",
+                &[&class, &x, &y, &height],
             );
         };
-        if has(|sort| matches!(sort, Sort::Name | Sort::Content)) {
+        if has(|kind| matches!(kind, TimelineRowKind::Name | TimelineRowKind::Content)) {
             bar("w", 26, 16);
         }
-        if has(|sort| sort == Sort::Sync) {
+        if has(|kind| kind == TimelineRowKind::Sync) {
             bar("s", 8, 48);
         }
-        if has(|sort| matches!(sort, Sort::Label | Sort::Acknowledgement)) {
+        if has(|kind| matches!(kind, TimelineRowKind::Label | TimelineRowKind::Acknowledgement)) {
             bar("a", 48, 12);
         }
         if chunk.iter().any(|row| marks.concerns(row)) {
             bar("x", 0, 20);
         }
     }
-    html.push_str("</svg>\n");
+    html.markup("</svg>\n");
 }
 
-fn timeline(html: &mut String, rows: &[Row], marks: &Marks<'_>) {
+fn add_timeline(html: &mut Html, rows: &[TimelineRow], marks: &Marks<'_>) {
     if rows.is_empty() {
-        html.push_str("<p>The program changed nothing.</p>\n");
+        html.markup("<p>The program changed nothing.</p>\n");
         return;
     }
-    let shown = shown(rows, marks);
+    let visible = visible_rows(rows, marks);
     let mut at = 0;
     while at < rows.len() {
-        let folded = !shown.contains(&at);
-        let end = (at..rows.len()).find(|i| shown.contains(i) == folded).unwrap_or(rows.len());
-        if folded {
-            fold(html, &rows[at..end], marks);
+        let collapsed = !visible.contains(&at);
+        let end = (at..rows.len()).find(|i| visible.contains(i) == collapsed).unwrap_or(rows.len());
+        if collapsed {
+            add_collapsed(html, &rows[at..end], marks);
         } else {
-            list(html, &rows[at..end], marks);
+            add_rows(html, &rows[at..end], marks);
         }
         at = end;
     }
 }
 
-/// What a check did before the crash that a finding is about.
-fn recovery(html: &mut String, rows: &[Row]) {
-    let without = Marks { lost: BTreeMap::new(), crash: BTreeMap::new() };
-    // The anchors of the page are those of the program.
-    let mut list = String::new();
-    timeline(&mut list, rows, &without);
-    html.push_str(&list.replace(" id=\"op", " data-recovery=\"op"));
-}
-
-/// The rows that are not folded.
-fn shown(rows: &[Row], marks: &Marks<'_>) -> BTreeSet<usize> {
+/// The rows that are not collapsed.
+fn visible_rows(rows: &[TimelineRow], marks: &Marks<'_>) -> BTreeSet<usize> {
     if rows.len() <= WHOLE {
         return (0..rows.len()).collect();
     }
     let around = rows.iter().enumerate().filter(|(_, row)| marks.concerns(row));
-    let mut shown: BTreeSet<usize> = around
+    let mut visible: BTreeSet<usize> = around
         .flat_map(|(at, _)| at.saturating_sub(NEAR)..(at + NEAR + 1).min(rows.len()))
         .collect();
-    shown.extend(0..NEAR);
-    shown.extend(rows.len() - NEAR..rows.len());
-    shown
+    visible.extend(0..NEAR);
+    visible.extend(rows.len() - NEAR..rows.len());
+    visible
 }
 
-fn fold(html: &mut String, rows: &[Row], marks: &Marks<'_>) {
-    let syncs = rows.iter().filter(|row| row.sort == Sort::Sync).count();
-    _ = writeln!(html, "<details><summary>{} more rows, {syncs} syncs</summary>", rows.len());
-    if rows.len() <= 2 * FOLD {
-        list(html, rows, marks);
+fn add_collapsed(html: &mut Html, rows: &[TimelineRow], marks: &Marks<'_>) {
+    let syncs = rows.iter().filter(|row| row.kind == TimelineRowKind::Sync).count();
+    html.fill("<details><summary>{} more rows, {} syncs</summary>\n", &[&rows.len(), &syncs]);
+    if rows.len() <= 2 * COLLAPSED {
+        add_rows(html, rows, marks);
     } else {
-        list(html, &rows[..FOLD], marks);
-        let left = rows.len() - 2 * FOLD;
-        _ = writeln!(
-            html,
-            "<p class=\"dim\">{left} rows are only in the log: <code>retake crash show LOG</code></p>"
+        add_rows(html, &rows[..COLLAPSED], marks);
+        let left = rows.len() - 2 * COLLAPSED;
+        html.fill(
+            "<p class=\"dim\">{} rows are only in the log: <code>retake crash show LOG</code></p>\n",
+            &[&left],
         );
-        list(html, &rows[rows.len() - FOLD..], marks);
+        add_rows(html, &rows[rows.len() - COLLAPSED..], marks);
     }
-    html.push_str("</details>\n");
+    html.markup("</details>\n");
 }
 
-fn list(html: &mut String, rows: &[Row], marks: &Marks<'_>) {
-    html.push_str("<ol>\n");
+fn add_rows(html: &mut Html, rows: &[TimelineRow], marks: &Marks<'_>) {
+    html.markup("<ol>\n");
     let mut crashed = None;
     for (at, row) in rows.iter().enumerate() {
         let lost = row.number.and_then(|number| marks.lost.get(&number));
-        let sort = match row.sort {
-            Sort::Sync => "sync",
-            Sort::Label => "label",
-            Sort::Acknowledgement => "said",
-            Sort::Name | Sort::Content | Sort::Close => "",
+        let class = match row.kind {
+            TimelineRowKind::Sync => "sync",
+            TimelineRowKind::Label => "label",
+            TimelineRowKind::Acknowledgement => "said",
+            TimelineRowKind::Name | TimelineRowKind::Content | TimelineRowKind::Close => "",
         };
-        let class = if lost.is_some() { format!("{sort} lost") } else { sort.to_owned() };
-        let anchor = row.number.map_or_else(String::new, |number| format!(" id=\"op{number}\""));
+        let class = if lost.is_some() { format!("{class} lost") } else { class.to_owned() };
+        html.fill("<li class=\"{}\"", &[&class.trim()]);
+        if let Some(number) = row.number.filter(|_| marks.anchors) {
+            html.fill(" id=\"op{}\"", &[&number]);
+        }
         let number = row.number.map_or_else(String::new, |number| number.to_string());
-        let (call, text) = match row.sort {
-            Sort::Label => ("label", format!("⚑ {}", row.text)),
-            Sort::Acknowledgement => ("said", format!("“{}”", row.text)),
+        let (call, text) = match row.kind {
+            TimelineRowKind::Label => ("label", format!("⚑ {}", row.text)),
+            TimelineRowKind::Acknowledgement => ("said", format!("“{}”", row.text)),
             _ => (row.call.as_str(), row.text.clone()),
         };
-        _ = write!(
-            html,
-            "<li class=\"{}\"{anchor}><span class=\"n\">{number}</span><span class=\"c\">{}</span><span>{}",
-            class.trim(),
-            escaped(call),
-            marked(&text)
-        );
+        html.markup(">").fill("<span class=\"n\">{}</span>", &[&number]);
+        html.fill("<span class=\"c\">{}</span><span>", &[&call]).code_spans(&text);
         for id in lost.into_iter().flatten() {
-            let id = escaped(id);
-            _ = write!(html, " <a class=\"tag\" href=\"#{id}\">lost in {id}</a>");
+            html.fill(" <a class=\"tag\" href=\"#{}\">lost in {}</a>", &[id, id]);
         }
-        html.push_str("</span></li>\n");
+        html.markup("</span></li>\n");
         crashed = row.number.or(crashed);
         // What was said after an operation was said before a crash that came after it.
         let last = rows.get(at + 1).is_none_or(|next| next.number.is_some());
         for id in crashed.filter(|_| last).and_then(|n| marks.crash.get(&n)).into_iter().flatten() {
-            let id = escaped(id);
-            _ = writeln!(html, "<li class=\"crash\">⚡ crash of <a href=\"#{id}\">{id}</a></li>");
+            html.fill("<li class=\"crash\">⚡ crash of <a href=\"#{}\">{}</a></li>\n", &[id, id]);
         }
     }
-    html.push_str("</ol>\n");
+    html.markup("</ol>\n");
 }
 
-/// Escaped, with what stands in backticks as code. As in Markdown a name that has backticks stands
-/// in more of them.
-fn marked(text: &str) -> String {
-    let mut html = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find('`') {
-        let (before, quoted) = rest.split_at(at);
-        html.push_str(&escaped(before));
-        let fence = &quoted[..quoted.len() - quoted.trim_start_matches('`').len()];
-        let inside = &quoted[fence.len()..];
-        let Some(end) = closing(inside, fence.len()) else {
-            html.push_str(&escaped(quoted));
-            return html;
-        };
-        let name = &inside[..end];
-        let name = match name.strip_prefix(' ').and_then(|name| name.strip_suffix(' ')) {
-            Some(padded) if padded.starts_with('`') || padded.ends_with('`') => padded,
-            _ => name,
-        };
-        _ = write!(html, "<code>{}</code>", escaped(name));
-        rest = &inside[end + fence.len()..];
-    }
-    html.push_str(&escaped(rest));
-    html
-}
-
-/// Where a run of exactly so many backticks begins.
-fn closing(text: &str, length: usize) -> Option<usize> {
-    let mut at = 0;
-    while let Some(found) = text[at..].find('`') {
-        let begin = at + found;
-        let run = text[begin..].len() - text[begin..].trim_start_matches('`').len();
-        if run == length {
-            return Some(begin);
-        }
-        at = begin + run;
-    }
-    None
-}
-
-fn facts(html: &mut String, report: &Report, made: &str) {
-    html.push_str("<h2>What was explored</h2>\n<dl>\n");
-    let facts = [
-        ("program", report.command.clone()),
-        ("directory", report.root.to_string_lossy().into_owned()),
-        ("check", report.verify.clone()),
-        ("model", report.model.name().to_owned()),
-        ("coverage", report.coverage.to_string()),
-        ("checked", format!("{} of {}", report.verified, report.coverage.distinct_states())),
-        ("made by", made.to_owned()),
-    ];
-    for (name, value) in facts {
-        _ = writeln!(html, "<dt>{name}</dt><dd><code>{}</code></dd>", escaped(&value));
-    }
-    html.push_str("</dl>\n");
+fn add_facts(html: &mut Html, report: &CrashReport, version: &str) {
+    html.markup("<h2>What was explored</h2>\n<dl>\n");
+    let mut fact = |name: &'static str, value: &str| {
+        html.fill("<dt>{}</dt><dd><code>{}</code></dd>\n", &[&name, &value]);
+    };
+    fact("program", &report.command);
+    fact("directory", &report.root.to_string_lossy());
+    fact("check", &report.verify);
+    fact("model", report.model.name());
+    fact("coverage", &report.coverage.to_string());
+    fact("checked", &format!("{} of {}", report.verified, report.coverage.distinct_states()));
+    fact("made by", version);
+    html.markup("</dl>\n");
 }
 
 #[cfg(test)]
@@ -344,43 +284,53 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_only_ever_text_and_names_are_code() {
-        assert_eq!(
-            marked("write `<b>` & `c`"),
-            "write <code>&lt;b&gt;</code> &amp; <code>c</code>"
-        );
+    fn quoted_names_are_code() {
         let odd = retake_crash::model::quoted_path(std::path::Path::new("`tick`"));
-        assert_eq!(
-            marked(&format!("bytes of {odd} and ``a`b``")),
-            "bytes of <code>`tick`</code> and <code>a`b</code>"
-        );
-        assert_eq!(marked("one ` alone"), "one ` alone");
+        let mut html = Html::new();
+        html.code_spans(&format!("bytes of {odd} and ``a`b``"));
+        let expected = "bytes of <code>`tick`</code> and <code>a`b</code>";
+        assert_eq!(html.into_string(), expected);
     }
 
-    fn row(number: u32, sort: Sort) -> Row {
+    fn row(number: u32, kind: TimelineRowKind) -> TimelineRow {
         let (call, text) = ("write".to_owned(), format!("row {number}"));
-        let number = (!matches!(sort, Sort::Label)).then_some(number);
-        Row { number, sort, call, task: 1, files: Vec::new(), text }
+        let number = (!matches!(kind, TimelineRowKind::Label)).then_some(number);
+        TimelineRow { number, kind, call, task: 1, files: Vec::new(), text }
     }
 
     #[test]
-    fn a_long_timeline_is_folded_but_for_what_matters() {
-        let rows: Vec<Row> = (1..=5000).map(|number| row(number, Sort::Content)).collect();
-        let marks = Marks { lost: BTreeMap::from([(2500, vec!["F1"])]), crash: BTreeMap::new() };
-        let mut html = String::new();
-        timeline(&mut html, &rows, &marks);
+    fn a_long_timeline_is_collapsed_except_near_findings() {
+        let rows: Vec<TimelineRow> =
+            (1..=5000).map(|number| row(number, TimelineRowKind::Content)).collect();
+        let marks = Marks {
+            anchors: true,
+            lost: BTreeMap::from([(2500, vec!["F1"])]),
+            crash: BTreeMap::new(),
+        };
+        let mut html = Html::new();
+        add_timeline(&mut html, &rows, &marks);
+        let html = html.into_string();
         assert!(html.contains("id=\"op2500\"") && html.contains("lost in F1"));
         let (before, _) = html.split_once("id=\"op2500\"").unwrap();
-        assert!(before.rfind("</details>") > before.rfind("<details>"), "it is folded away");
+        assert!(before.rfind("</details>") > before.rfind("<details>"), "it is collapsed");
         assert!(html.matches("<li").count() < 1000);
     }
 
     #[test]
     fn a_crash_comes_after_what_was_said_before_it() {
-        let rows = [row(1, Sort::Content), row(1, Sort::Label), row(2, Sort::Content)];
-        let marks = Marks { lost: BTreeMap::new(), crash: BTreeMap::from([(1, vec!["F1"])]) };
-        let mut html = String::new();
-        list(&mut html, &rows, &marks);
+        let rows = [
+            row(1, TimelineRowKind::Content),
+            row(1, TimelineRowKind::Label),
+            row(2, TimelineRowKind::Content),
+        ];
+        let marks = Marks {
+            anchors: true,
+            lost: BTreeMap::new(),
+            crash: BTreeMap::from([(1, vec!["F1"])]),
+        };
+        let mut html = Html::new();
+        add_rows(&mut html, &rows, &marks);
+        let html = html.into_string();
         let at = |text: &str| html.find(text).unwrap();
         assert!(at("⚑") < at("crash of") && at("crash of") < at("row 2"), "{html}");
     }

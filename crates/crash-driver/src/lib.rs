@@ -1,25 +1,28 @@
 //! Drives a crash test: a program is recorded once, the states that a crash could have left are
 //! built from the recording, and a command of the user's checks each of them.
 //!
-//! What may survive a crash is decided in `first`; every word for people that is not part of a
-//! report is chosen in `cli::crash`.
+//! What may survive a crash is decided in `retake_crash`. States are explored by the loop driver of
+//! `retake_runner`, on this machine ([`exploration`]) or on others ([`remote_exploration`]).
+//! Nothing here prints: progress and notices are [`event`]s, which a front end puts into words.
 
-pub mod chronicle;
-pub mod elsewhere;
+pub mod check;
+pub mod check_worker;
+pub mod crash_test;
+pub mod error;
+pub mod event;
 pub mod explain;
-pub mod explore;
+pub mod exploration;
+pub mod exploration_plan;
 pub mod finding;
-mod gathered;
 pub mod html;
 pub mod junit;
-pub mod life;
-mod namespace;
-pub mod relapse;
+pub mod loop_recorder;
+mod mount_namespace;
+pub mod recovery_crashes;
+pub mod remote_exploration;
 pub mod report;
 mod scratch;
-pub mod share;
-pub mod station;
+pub mod share_answers;
+pub mod state_range;
 pub mod timeline;
-pub mod trial;
-pub mod untested;
 pub mod workload;

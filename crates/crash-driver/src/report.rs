@@ -1,47 +1,75 @@
-//! What a crash test came to, for programs and for people.
+//! The report of a crash test: its numbers, its findings, and the sentences that every form of it
+//! shares.
 
-use retake_types::text;
-use std::fmt::Write;
+use std::fmt;
 use std::path::PathBuf;
 
 use retake_crash::model::{Coverage, Model};
 use retake_crash::operation::Recording;
+use retake_types::loop_record::crash::CrashFinding;
+use retake_types::text;
 use serde::Serialize;
 
-use super::finding::Finding;
-use retake_runner::terminal;
-use retake_runner::colour::Palette;
-use retake_runner::colour::Shade;
+use crate::share_answers::ShareFailure;
+use crate::state_range::StateRange;
 
 /// The result of an exploration.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct CrashReport {
     pub model: Model,
     pub coverage: Coverage,
     /// Distinct states that were checked.
     pub verified: u64,
     /// Whether all of them were.
     pub complete: bool,
-    /// States that were to be checked elsewhere and were not.
+    /// States that other machines were to check and did not.
     pub lost: u64,
-    /// Of the states in [`Report::verified`].
+    /// Of the states in [`CrashReport::verified`].
     pub failed: u64,
     /// States during recovery that were checked.
     pub during_recovery: u64,
-    pub findings: Vec<Finding>,
+    pub findings: Vec<CrashFinding>,
     /// By finding: the recording of the check in which its crash comes.
     pub recoveries: Vec<(String, Recording)>,
-    /// What should be known beside the findings.
-    pub notes: Vec<String>,
+    /// What to know besides the findings.
+    pub notes: Vec<ReportNote>,
     pub command: String,
     pub verify: String,
     pub root: PathBuf,
 }
 
-/// What `--json` prints.
+/// Something to know besides the findings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReportNote {
+    /// Checks did not see the path that was recorded, for this reason.
+    OtherPath(String),
+    /// This many states during recovery were checked.
+    DuringRecovery(u64),
+    /// States that another machine was to check.
+    NotChecked { range: StateRange, failure: ShareFailure },
+}
+
+impl fmt::Display for ReportNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherPath(reason) => write!(
+                f,
+                "{reason}: states were checked in other directories, named by FIRST_WORK_DIR"
+            ),
+            Self::DuringRecovery(states) => {
+                write!(f, "{} during recovery checked, too", text::count(*states, "state"))
+            }
+            Self::NotChecked { range, failure } => {
+                write!(f, "states {range} were not checked: {failure}")
+            }
+        }
+    }
+}
+
+/// The JSON form of a report.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Document<'a> {
+struct ReportJson<'a> {
     model: &'a str,
     operations: u32,
     points: u64,
@@ -49,12 +77,12 @@ struct Document<'a> {
     distinct: u64,
     verified: u64,
     complete: bool,
-    findings: Vec<Told<'a>>,
+    findings: Vec<FindingJson<'a>>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Told<'a> {
+struct FindingJson<'a> {
     id: &'a str,
     sentence: &'a str,
     files: &'a [String],
@@ -63,9 +91,10 @@ struct Told<'a> {
     repro: &'a str,
 }
 
-impl Report {
-    pub fn document(&self) -> impl Serialize {
-        let findings = self.findings.iter().map(|finding| Told {
+impl CrashReport {
+    /// As JSON.
+    pub fn json(&self) -> impl Serialize {
+        let findings = self.findings.iter().map(|finding| FindingJson {
             id: &finding.id,
             sentence: &finding.sentence,
             files: &finding.files,
@@ -73,7 +102,7 @@ impl Report {
             states: finding.states,
             repro: &finding.repro,
         });
-        Document {
+        ReportJson {
             model: self.model.name(),
             operations: self.coverage.operations,
             points: self.coverage.points,
@@ -100,11 +129,11 @@ impl Report {
                     1 => "1 fails".to_owned(),
                     many => format!("{many} fail"),
                 };
-                let relapses = self.findings.iter().filter(|finding| finding.recovery);
-                match relapses.map(|finding| finding.states).sum::<u64>() {
+                let recoveries = self.findings.iter().filter(|finding| finding.recovery);
+                match recoveries.map(|finding| finding.states).sum::<u64>() {
                     0 => format!("{findings} in {states} of {model}: {fail}"),
-                    relapses => format!(
-                        "{findings} in {states} of {model}: {fail}, but {relapses} of {} during \
+                    failing => format!(
+                        "{findings} in {states} of {model}: {fail}, but {failing} of {} during \
                          recovery",
                         self.during_recovery
                     ),
@@ -113,7 +142,7 @@ impl Report {
         }
     }
 
-    /// What was not looked at.
+    /// What was not checked.
     pub fn incomplete(&self) -> Option<String> {
         (!self.complete).then(|| {
             let all = self.coverage.distinct_states();
@@ -122,80 +151,5 @@ impl Report {
                 all - self.verified.min(all)
             )
         })
-    }
-
-    /// For people; lines of words are no longer than `width`.
-    pub fn text(&self, palette: Palette, width: Option<usize>) -> String {
-        let mut text = String::new();
-        let room = width.map(|width| width.saturating_sub(INDENT.len()));
-        for finding in &self.findings {
-            let id = palette.paint(Shade::Bad, &finding.id);
-            // The first line begins behind the id, the others further left or below it.
-            let beside = width.map(|width| width.saturating_sub(finding.id.len().max(2) + 2));
-            let sentence = wrapped(&text::visible(&finding.sentence), beside);
-            _ = writeln!(text, "{id}  {sentence}");
-            let after = finding
-                .label
-                .as_ref()
-                .map_or_else(String::new, |label| format!(" (after `{}`)", text::visible(label)));
-            let smallest = format!(
-                "{}, smallest at operation {}{after}; the check {}",
-                text::count(finding.states, "state"),
-                finding.operation,
-                text::visible(&finding.verdict)
-            );
-            _ = writeln!(text, "{INDENT}{}", wrapped(&smallest, room));
-            for line in finding.output.lines() {
-                _ = writeln!(text, "    | {}", text::visible(line));
-            }
-            _ = writeln!(text, "    {}", text::visible(&finding.repro));
-        }
-        let shade = if self.findings.is_empty() { Shade::Good } else { Shade::Bad };
-        _ = writeln!(text, "{}", palette.paint(shade, &self.verdict()));
-        _ = writeln!(text, "{}", wrapped(&self.coverage.to_string(), room));
-        if let Some(incomplete) = self.incomplete() {
-            _ = writeln!(text, "{incomplete}");
-        }
-        for note in &self.notes {
-            _ = writeln!(text, "note: {}", text::visible(note));
-        }
-        text
-    }
-}
-
-/// What stands before the lines below the first of a finding.
-const INDENT: &str = "    ";
-
-/// Broken at spaces so that no line is longer than `room`, unless a word is; all lines but the first
-/// are indented.
-fn wrapped(text: &str, room: Option<usize>) -> String {
-    let Some(room) = room else { return text.to_owned() };
-    let mut lines = String::new();
-    let mut taken = 0;
-    for word in text.split(' ') {
-        let length = word.chars().count();
-        if taken > 0 && taken + 1 + length > room {
-            lines.push('\n');
-            lines.push_str(INDENT);
-            taken = 0;
-        } else if taken > 0 {
-            lines.push(' ');
-            taken += 1;
-        }
-        lines.push_str(word);
-        taken += length;
-    }
-    lines
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_is_broken_at_spaces_only_where_there_is_a_width() {
-        let text = "one two three a-very-long-word four";
-        assert_eq!(wrapped(text, None), text);
-        assert_eq!(wrapped(text, Some(9)), "one two\n    three\n    a-very-long-word\n    four");
     }
 }

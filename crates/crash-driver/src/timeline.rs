@@ -1,5 +1,5 @@
-//! A recording told line by line: which operation did what to which file, where it was synced, and
-//! what the program said in between. Decides nothing about crashes.
+//! A recording as rows: which operation did what to which file, where it was synced, and what the
+//! program said in between. Decides nothing about crashes.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -9,43 +9,10 @@ use retake_crash::model::{Tree, path_text, quoted_path as name};
 use retake_crash::operation::{
     Action, DirEntry, Entry, Kind, Node, Operation, Recording, WriteSync,
 };
-use serde::Serialize;
-
-/// One line of the timeline.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Row {
-    /// Operations are numbered from 1; labels and acknowledgements have no number.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub number: Option<u32>,
-    pub sort: Sort,
-    /// The system call.
-    #[serde(skip_serializing_if = "str::is_empty")]
-    pub call: String,
-    /// The thread, counted from 1; 0 for what is no operation.
-    pub task: u32,
-    /// What it is done to, relative to the root; `.` is the root itself.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub files: Vec<String>,
-    /// All of it in words.
-    pub text: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Sort {
-    /// Names come, go or change.
-    Name,
-    /// Bytes, sizes and attributes change.
-    Content,
-    Sync,
-    Close,
-    Label,
-    Acknowledgement,
-}
+use retake_types::loop_record::crash::{TimelineRow, TimelineRowKind};
 
 /// Every entry of the recording in order.
-pub fn rows(recording: &Recording) -> Vec<Row> {
+pub fn rows(recording: &Recording) -> Vec<TimelineRow> {
     let mut names = Names::new(recording);
     let mut number = 0;
     recording
@@ -56,16 +23,16 @@ pub fn rows(recording: &Recording) -> Vec<Row> {
                 number += 1;
                 names.row(number, operation)
             }
-            Entry::Label(text) => said(Sort::Label, text.clone()),
+            Entry::Label(text) => said(TimelineRowKind::Label, text.clone()),
             Entry::Acknowledgement(text) => {
-                said(Sort::Acknowledgement, String::from_utf8_lossy(text).into_owned())
+                said(TimelineRowKind::Acknowledgement, String::from_utf8_lossy(text).into_owned())
             }
         })
         .collect()
 }
 
-fn said(sort: Sort, text: String) -> Row {
-    Row { number: None, sort, call: String::new(), task: 0, files: Vec::new(), text }
+fn said(kind: TimelineRowKind, text: String) -> TimelineRow {
+    TimelineRow { number: None, kind, call: String::new(), task: 0, files: Vec::new(), text }
 }
 
 /// What each file is called at the moment.
@@ -82,15 +49,15 @@ impl Names {
         Self { tree, last }
     }
 
-    fn row(&mut self, number: u32, operation: &Operation) -> Row {
+    fn row(&mut self, number: u32, operation: &Operation) -> TimelineRow {
         let action = &operation.action;
-        let (sort, files, text) = self.tell(action);
+        let (kind, files, text) = self.describe(action);
         self.tree.apply(action);
-        self.remember(action);
+        self.update_names(action);
         let files = files.iter().map(|path| path_text(path)).collect();
-        Row {
+        TimelineRow {
             number: Some(number),
-            sort,
+            kind,
             call: operation.call.clone(),
             task: operation.task,
             files,
@@ -98,7 +65,7 @@ impl Names {
         }
     }
 
-    fn remember(&mut self, action: &Action) {
+    fn update_names(&mut self, action: &Action) {
         let nodes: &[Node] = match action {
             Action::Create { node, .. }
             | Action::Link { node, .. }
@@ -124,7 +91,7 @@ impl Names {
         self.path(dir_entry.directory).join(&dir_entry.name)
     }
 
-    fn tell(&self, action: &Action) -> (Sort, Vec<PathBuf>, String) {
+    fn describe(&self, action: &Action) -> (TimelineRowKind, Vec<PathBuf>, String) {
         let of = |node: &Node| self.path(*node);
         match action {
             Action::Create { dir_entry, kind, node, .. } => {
@@ -138,7 +105,7 @@ impl Names {
                         format!("link {} to {}", name(&path), name(Path::new(target)))
                     }
                 };
-                (Sort::Name, vec![path], text)
+                (TimelineRowKind::Name, vec![path], text)
             }
             Action::Write { node, offset, data, sync, mapped } => {
                 let how = match (mapped, sync) {
@@ -150,78 +117,78 @@ impl Names {
                 let path = of(node);
                 let text =
                     format!("write {} {}{how}", name(&path), range(*offset, data.len() as u64));
-                (Sort::Content, vec![path], text)
+                (TimelineRowKind::Content, vec![path], text)
             }
             Action::Truncate { node, size } => {
                 let path = of(node);
                 let text = format!("truncate {} to {size}", name(&path));
-                (Sort::Content, vec![path], text)
+                (TimelineRowKind::Content, vec![path], text)
             }
             Action::Allocate { node, offset, length, .. } => {
                 let path = of(node);
                 let text = format!("allocate {} {}", name(&path), range(*offset, *length));
-                (Sort::Content, vec![path], text)
+                (TimelineRowKind::Content, vec![path], text)
             }
             Action::Zero { node, offset, length, hole, .. } => {
                 let path = of(node);
                 let what = if *hole { "punch a hole into" } else { "zero" };
                 let text = format!("{what} {} {}", name(&path), range(*offset, *length));
-                (Sort::Content, vec![path], text)
+                (TimelineRowKind::Content, vec![path], text)
             }
             Action::Link { node, dir_entry } => {
                 let (old, new) = (of(node), self.at(dir_entry));
                 let text = format!("link {} to {}", name(&new), name(&old));
-                (Sort::Name, vec![old, new], text)
+                (TimelineRowKind::Name, vec![old, new], text)
             }
             Action::Remove { dir_entry, .. } => {
                 let path = self.at(dir_entry);
                 let text = format!("remove {}", name(&path));
-                (Sort::Name, vec![path], text)
+                (TimelineRowKind::Name, vec![path], text)
             }
             Action::Rename { from, to, replaced, .. } => {
                 let (from, to) = (self.at(from), self.at(to));
                 let over = if replaced.is_some() { ", replacing it" } else { "" };
                 let text = format!("rename {} to {}{over}", name(&from), name(&to));
-                (Sort::Name, vec![from, to], text)
+                (TimelineRowKind::Name, vec![from, to], text)
             }
             Action::Exchange { first_entry, second_entry, .. } => {
                 let (one, other) = (self.at(first_entry), self.at(second_entry));
                 let text = format!("exchange {} and {}", name(&one), name(&other));
-                (Sort::Name, vec![one, other], text)
+                (TimelineRowKind::Name, vec![one, other], text)
             }
             Action::Mode { node, mode } => {
                 let path = of(node);
                 let text = format!("set the mode of {} to {mode:o}", name(&path));
-                (Sort::Content, vec![path], text)
+                (TimelineRowKind::Content, vec![path], text)
             }
             Action::Attribute { node, name: key, value } => {
                 let path = of(node);
                 let what = if value.is_some() { "set" } else { "remove" };
                 let key = OsStr::to_string_lossy(key);
                 let text = format!("{what} attribute {key} of {}", name(&path));
-                (Sort::Content, vec![path], text)
+                (TimelineRowKind::Content, vec![path], text)
             }
             Action::Sync { node, data_only } => {
                 let path = of(node);
                 let what = if *data_only { "sync the bytes of" } else { "sync" };
                 let text = format!("{what} {}", name(&path));
-                (Sort::Sync, vec![path], text)
+                (TimelineRowKind::Sync, vec![path], text)
             }
             Action::SyncPart { node, offset, length } => {
                 let path = of(node);
                 let text = format!("sync {} {}", name(&path), range(*offset, *length));
-                (Sort::Sync, vec![path], text)
+                (TimelineRowKind::Sync, vec![path], text)
             }
             Action::SyncRange { node, offset, length } => {
                 let path = of(node);
                 let text = format!("start writing {} {}", name(&path), range(*offset, *length));
-                (Sort::Content, vec![path], text)
+                (TimelineRowKind::Content, vec![path], text)
             }
-            Action::SyncAll => (Sort::Sync, Vec::new(), "sync everything".to_owned()),
+            Action::SyncAll => (TimelineRowKind::Sync, Vec::new(), "sync everything".to_owned()),
             Action::Close { node } => {
                 let path = of(node);
                 let text = format!("close {}", name(&path));
-                (Sort::Close, vec![path], text)
+                (TimelineRowKind::Close, vec![path], text)
             }
         }
     }

@@ -1,154 +1,167 @@
-//! The program under test, run once and watched: a run of the record like any other, and a
+//! The program under test, run once and recorded: a run in the record like any other, and a
 //! [`Recording`] of everything it did to its directory.
 
-use retake_runner::terminal;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use retake_crash::operation::Recording;
-use retake_crash::recorder::{RecordError, WorkloadOutcome};
-use retake_engine::quote;
+use retake_crash::recorder::{RecordError, Recorded, WorkloadOutcome};
+use retake_engine::{Launch, quote};
+use retake_runner::context::RunContext;
+use retake_runner::prepare::PreparedRun;
+use retake_runner::run::start_error;
+use retake_runner::signals;
 use retake_store::redact::{Redactor, StreamRedactor};
-use retake_store::{Recording as Spool, Store};
+use retake_store::{Recording as RunRecording, Store};
+use retake_types::request::{CommandRequest, LoopPosition};
 use retake_types::{
-    Ending, ErrorCode, Intent, Kind, LoopId, Outcome, RunError, RunId, StartFailure, Stream,
-    signal_name,
+    Ending, ErrorCode, Intent, Kind, LoopId, OsText, Outcome, RunError, RunId, RunRequest,
+    StartFailure, Stream, signal_name,
 };
 
-use super::untested::{Untested, ended};
-use retake_runner::config::Config;
-use retake_runner::prepare::Spec;
-use retake_runner::prepare::lossy;
-use retake_runner::request::Problems;
-
+use crate::error::{CrashTestError, outcome_text};
+use crate::event::{CrashEvent, CrashObserver};
 
 /// What to record.
 pub struct Workload {
+    /// The directory to watch.
     pub root: PathBuf,
     /// The program and its arguments.
-    pub arguments: Vec<OsString>,
-    pub limit: Option<Duration>,
-    /// Whether the program's output is shown, too.
-    pub pass: bool,
+    pub request: RunRequest,
+    /// Receives the program's output as it is written.
+    pub forward: Option<fn(Stream, &[u8])>,
 }
 
 /// A program that was recorded.
-pub struct Watched {
+pub struct RecordedProgram {
     pub recording: Recording,
     /// Its run, where it is on the record.
     pub run: Option<RunId>,
 }
 
 impl Workload {
-    fn spec(&self, loop_id: LoopId) -> Spec {
-        let words: Vec<String> = self.arguments.iter().map(|word| lossy(word)).collect();
-        let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
-        let mut spec = Spec::new(Kind::Crash, quote(words.iter().map(String::as_str)), here);
-        spec.arguments = self.arguments.clone();
-        spec.loop_id = loop_id;
-        spec.timeout = self.limit;
-        spec
+    /// The request for a program that is recorded.
+    pub fn request(
+        arguments: &[OsString],
+        cwd: impl Into<OsText>,
+        timeout: Option<Duration>,
+    ) -> RunRequest {
+        let words: Vec<String> =
+            arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let text = quote(words.iter().map(String::as_str));
+        let command = CommandRequest::arguments(text, arguments.iter().cloned());
+        let position = LoopPosition { kind: Kind::Crash, id: LoopId::new(), iteration: 0 };
+        let mut request = RunRequest::new(position, command, cwd);
+        request.set_timeout(timeout);
+        request
     }
 
     /// The command as one line, for people.
-    pub fn shown(&self) -> String {
-        self.spec(LoopId::new()).shown
+    pub fn command_text(&self) -> &str {
+        &self.request.command.text
     }
 
-    /// Runs the program to its end. Nothing it started is alive afterwards.
+    /// Runs the program to its end, as a run of this loop. Nothing it started is alive afterwards.
     pub fn record(
         &self,
-        config: &Config,
-        place: &Path,
-        mut store: Option<&mut Store>,
         loop_id: LoopId,
+        context: &RunContext,
+        mut store: Option<&mut Store>,
+        observer: &dyn CrashObserver,
         cancel: OwnedFd,
-    ) -> Result<Watched, Untested> {
-        let spec = self.spec(loop_id);
-        let (shown, id) = (spec.shown.clone(), spec.id);
-        let environment = spec.environment(config, place);
-        let mut job = spec.job(environment.clone(), config, Problems::default()).map_err(
-            |(_, problems)| Untested::Refused(retake_types::RefusalReason::listed(&problems)),
-        )?;
-        job.intent.start_time = Timestamp::now();
-        let spool = match store.as_mut().map(|store| store.begin(&job.intent)) {
-            Some(Ok(spool)) => Some(spool),
+    ) -> Result<RecordedProgram, CrashTestError> {
+        let mut request = self.request.clone();
+        request.position.id = loop_id;
+        let mut prepared = PreparedRun::new(request, context)
+            .map_err(|refused| CrashTestError::Refused(refused.reasons))?;
+        prepared.intent.start_time = Timestamp::now();
+        let recording = match store.as_mut().map(|store| store.begin(&prepared.intent)) {
+            Some(Ok(recording)) => Some(recording),
             Some(Err(error)) => {
-                terminal::say(&format!("this run is not recorded: {error}"));
+                observer.event(CrashEvent::RunNotRecorded(&error));
                 None
             }
             None => None,
         };
-        let on_record = spool.is_some();
-        let capture = Arc::new(Mutex::new(Capture::new(&job.redactor, spool, self.pass)));
+        let run = recording.is_some().then(|| prepared.intent.id());
+        let capture = Capture::new(&prepared.redactor, recording, self.forward);
+        let capture = Arc::new(Mutex::new(capture));
         let begun = Instant::now();
-        let recorded = self.watch(environment, &capture, cancel);
+        let recorded = self.run(prepared.command.launch(), &capture, cancel);
         let took = begun.elapsed();
-        let outcome = match &recorded {
+        if let Some(store) = store {
+            let outcome = self.outcome(&recorded);
+            let finished =
+                lock(&capture).finish(store, &prepared.intent, &outcome, took, prepared.redactions);
+            if let Err(error) = finished {
+                observer.event(CrashEvent::OutcomeNotRecorded(&error));
+            }
+        }
+        let recorded = recorded?;
+        match recorded.outcome {
+            WorkloadOutcome::Exited(0) => {
+                Ok(RecordedProgram { recording: recorded.recording, run })
+            }
+            outcome => Err(CrashTestError::ProgramFailed { outcome, run }),
+        }
+    }
+
+    /// How the run ended, for its record.
+    fn outcome(&self, recorded: &Result<Recorded, RecordError>) -> Outcome {
+        match recorded {
             Ok(recorded) => match recorded.outcome {
                 WorkloadOutcome::Exited(code) => Outcome::Exited(code),
                 WorkloadOutcome::Signaled(signal) => Outcome::Signaled(signal),
             },
             Err(RecordError::TimedOut { .. }) => Outcome::TimedOut,
             Err(RecordError::Cancelled) => {
-                Outcome::Cancelled(retake_runner::signals::received().unwrap_or(libc::SIGTERM))
+                Outcome::Cancelled(signals::received().unwrap_or(libc::SIGTERM))
             }
             Err(RecordError::Start { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                Outcome::NotStarted(StartFailure::NotFound(shown))
+                Outcome::NotStarted(StartFailure::NotFound(self.command_text().to_owned()))
             }
             Err(error) => Outcome::NotStarted(StartFailure::Refused(vec![error.to_string()])),
-        };
-        if let Some(store) = store {
-            lock(&capture).finish(store, &job.intent, &outcome, took, job.redactions);
         }
-        let recorded = recorded?;
-        match recorded.outcome {
-            WorkloadOutcome::Exited(0) => {}
-            how => {
-                let run = on_record.then(|| id.short().to_string());
-                return Err(Untested::Failed { how, run });
-            }
-        }
-        Ok(Watched { recording: recorded.recording, run: on_record.then_some(id) })
     }
 
-    fn watch(
+    fn run(
         &self,
-        environment: Vec<(OsString, OsString)>,
+        launch: &Launch,
         capture: &Arc<Mutex<Capture>>,
         cancel: OwnedFd,
-    ) -> Result<retake_crash::recorder::Recorded, RecordError> {
+    ) -> Result<Recorded, RecordError> {
         let system = |source| RecordError::System { what: "a pipe".to_owned(), source };
         let (said, stderr) = io::pipe().map_err(system)?;
-        let [program, arguments @ ..] = &self.arguments[..] else {
+        let [program, arguments @ ..] = &launch.arguments[..] else {
             let source = io::Error::from_raw_os_error(libc::ENOENT);
             return Err(RecordError::Start { program: OsString::new(), source });
         };
         let mut recorder = retake_crash::record(program)
             .args(arguments.iter().cloned())
             .root(&self.root)
+            .current_dir(&launch.cwd)
             .env_clear()
             .output(Tap { capture: Arc::clone(capture), stream: Stream::Stdout })
             .stderr(File::from(OwnedFd::from(stderr)))
             .cancel_on(cancel);
-        for (name, value) in environment {
+        for (name, value) in &launch.environment {
             recorder = recorder.env(name, value);
         }
-        if let Some(limit) = self.limit {
-            recorder = recorder.timeout(limit);
+        if let Some(timeout) = launch.timeout {
+            recorder = recorder.timeout(timeout);
         }
         std::thread::scope(|scope| {
             let mut tap = Tap { capture: Arc::clone(capture), stream: Stream::Stderr };
             scope.spawn(move || {
                 let (mut said, mut buffer) = (said, vec![0; 64 << 10]);
                 while let Ok(count @ 1..) = said.read(&mut buffer) {
-                    // A tap takes everything.
+                    // A tap never fails.
                     _ = tap.write_all(&buffer[..count]);
                 }
             });
@@ -162,23 +175,27 @@ struct Capture {
     streams: [StreamRedactor; 2],
     raw: [u64; 2],
     kept: [u64; 2],
-    spool: Option<Spool>,
-    pass: bool,
+    recording: Option<RunRecording>,
+    forward: Option<fn(Stream, &[u8])>,
 }
 
 impl Capture {
-    fn new(redactor: &Redactor, spool: Option<Spool>, pass: bool) -> Self {
+    fn new(
+        redactor: &Redactor,
+        recording: Option<RunRecording>,
+        forward: Option<fn(Stream, &[u8])>,
+    ) -> Self {
         let streams = [redactor.stream(), redactor.stream()];
-        Self { streams, raw: [0; 2], kept: [0; 2], spool, pass }
+        Self { streams, raw: [0; 2], kept: [0; 2], recording, forward }
     }
 
     fn take(&mut self, stream: Stream, bytes: Option<&[u8]>) {
         let at = stream.index();
-        let Self { streams, raw, kept, spool, .. } = self;
+        let Self { streams, raw, kept, recording, .. } = self;
         let mut keep = |clean: &[u8]| {
             kept[at] += clean.len() as u64;
-            if let Some(spool) = spool {
-                spool.append(stream, clean);
+            if let Some(recording) = recording {
+                recording.append(stream, clean);
             }
         };
         match bytes {
@@ -197,10 +214,10 @@ impl Capture {
         outcome: &Outcome,
         took: Duration,
         redactions: u64,
-    ) {
+    ) -> retake_store::Result<()> {
         self.take(Stream::Stdout, None);
         self.take(Stream::Stderr, None);
-        let Some(spool) = self.spool.take() else { return };
+        let Some(recording) = self.recording.take() else { return Ok(()) };
         let redactions = redactions + self.streams.iter().map(StreamRedactor::count).sum::<u64>();
         let ended = intent.start_time.checked_add(took).unwrap_or(intent.start_time);
         let ending = Ending {
@@ -214,26 +231,27 @@ impl Capture {
             redactions,
             ..Ending::bare(outcome, ended)
         };
-        if let Err(error) = spool.finish(store, ending) {
-            terminal::say(&format!("the outcome of this run is not recorded: {error}"));
-        }
+        recording.finish(store, ending).map(drop)
     }
 }
 
 fn error(outcome: &Outcome) -> Option<RunError> {
     let (code, message) = match outcome {
         Outcome::Exited(0) => return None,
-        Outcome::Exited(code) => (ErrorCode::Failed, ended(WorkloadOutcome::Exited(*code))),
-        Outcome::Signaled(signal) => (ErrorCode::Failed, ended(WorkloadOutcome::Signaled(*signal))),
+        Outcome::Exited(code) => (ErrorCode::Failed, outcome_text(WorkloadOutcome::Exited(*code))),
+        Outcome::Signaled(signal) => {
+            (ErrorCode::Failed, outcome_text(WorkloadOutcome::Signaled(*signal)))
+        }
         Outcome::TimedOut => (ErrorCode::Timeout, "did not end in time".to_owned()),
         Outcome::Cancelled(signal) => {
             (ErrorCode::Cancelled, format!("cancelled by {}", signal_name(*signal)))
         }
-        Outcome::NotStarted(failure) => return Some(retake_runner::run::refusal(failure)),
+        Outcome::NotStarted(failure) => return Some(start_error(failure)),
         Outcome::LimitExceeded(..) | Outcome::Interrupted => return None,
     };
     Some(RunError {
         code,
+        detail: None,
         message: format!("the program {message}"),
         hint: None,
         problems: Vec::new(),
@@ -250,12 +268,8 @@ impl Write for Tap {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut capture = lock(&self.capture);
         capture.take(self.stream, Some(bytes));
-        if capture.pass {
-            // Whoever shows no interest any more does not stop the program.
-            match self.stream {
-                Stream::Stdout => drop(terminal::data(bytes)),
-                Stream::Stderr => drop(io::stderr().write_all(bytes)),
-            }
+        if let Some(forward) = capture.forward {
+            forward(self.stream, bytes);
         }
         Ok(bytes.len())
     }

@@ -6,6 +6,9 @@
 //! - [`model`] says what a crash may leave of a recording under a file system's rules, explores
 //!   these states, and explains why some fail. Pure: no I/O.
 //! - [`materialise()`] puts a state onto a disk, and [`verify`] runs a check on it.
+//! - [`marker`] is how a program tells its recorder of crash points and acknowledgements, and
+//!   [`variables`] are the names of the environment variables it gets.
+//! - [`fd`], [`mount_namespace`], [`scratch`] and [`stray_processes`] are for running children.
 //!
 //! `retake crash` and the crate `first` are built on it. It depends on `libc` alone, since `first`
 //! is linked into other people's test binaries. Linux only.

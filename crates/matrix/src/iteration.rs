@@ -91,11 +91,6 @@ impl Iteration<'_> {
     }
 }
 
-/// `/bin/sh -c` and the command.
-pub fn arguments(command: &str) -> [OsString; 3] {
-    ["/bin/sh".into(), "-c".into(), command.into()]
-}
-
 /// A directory that is empty at the start and gone in the end.
 #[derive(Debug)]
 pub struct Scratch {

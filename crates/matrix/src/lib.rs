@@ -1,16 +1,17 @@
 //! A command over versions, refs and iterations, until the numbers are sure.
 //!
-//! The parts of `retake matrix` that can be tested without it: [`config`] reads what is wanted,
-//! [`git`] and [`browsers`] provide code and browsers, [`plan`] says what to run next, [`iteration`]
-//! what the command sees, [`metrics`] what it measured; [`stats`], [`explain`] and [`bisect`] draw
-//! conclusions, [`report`] shows them, and [`exchange`] speaks chrome-ranger's format.
+//! [`config`] reads what is wanted, [`git`] and [`browsers`] provide code and browsers, [`plan`] and
+//! [`bisect`] say what to run next, [`iteration`] what the command sees, [`metrics`] what it
+//! measured; [`stats`] and [`explain`] draw conclusions, [`report`] shows them, and [`exchange`] reads
+//! and writes chrome-ranger's format. All of them work without a record and without running the
+//! user's command; [`driver`] alone brings them together with both.
 //!
-//! Nothing here prints, opens the record or runs the user's command. git runs through a keeper
-//! that the caller gives.
+//! Nothing here prints.
 
 pub mod bisect;
 pub mod browsers;
 pub mod config;
+pub mod driver;
 pub mod exchange;
 pub mod explain;
 pub mod git;

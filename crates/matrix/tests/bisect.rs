@@ -3,10 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
 use proptest::prelude::*;
-use retake_matrix::bisect::{
-    Answer, Bisect, BisectError, Judge, Observation, PointVerdict, Settings,
-};
+use retake_matrix::bisect::{Bisect, BisectError, BisectSettings, Judge, Observation};
 use retake_matrix::random::Random;
+use retake_types::loop_record::matrix::{BisectAnswer, PointVerdict};
 
 fn names(n: usize) -> Vec<String> {
     (0..n).map(|i| format!("p{i}")).collect()
@@ -17,7 +16,7 @@ fn place(name: &str) -> usize {
 }
 
 /// Runs a search to its end; returns the answer and the number of runs.
-fn search(mut bisect: Bisect, mut run: impl FnMut(usize) -> Observation) -> (Answer, usize) {
+fn search(mut bisect: Bisect, mut run: impl FnMut(usize) -> Observation) -> (BisectAnswer, usize) {
     let mut runs = 0;
     while let Some(point) = bisect.next_point().map(str::to_owned) {
         let observation = run(place(&point));
@@ -29,11 +28,11 @@ fn search(mut bisect: Bisect, mut run: impl FnMut(usize) -> Observation) -> (Ans
 }
 
 fn by_exit(n: usize, good: usize, bad: usize) -> Bisect {
-    let settings = Settings::new(Judge::ExitCode);
+    let settings = BisectSettings::new(Judge::ExitCode);
     Bisect::new(names(n), &format!("p{good}"), &format!("p{bad}"), settings).unwrap()
 }
 
-fn ends(answer: &Answer) -> (usize, usize) {
+fn ends(answer: &BisectAnswer) -> (usize, usize) {
     (
         place(answer.last_good.as_ref().expect("an answer")),
         place(answer.first_bad.as_ref().expect("an answer")),
@@ -113,7 +112,7 @@ fn a_metric_is_searched_through_noise() {
         let (mut right, trials) = (0, 60);
         for _ in 0..trials {
             let at = 1 + random.below(29);
-            let settings = Settings::new(Judge::Metric { threshold });
+            let settings = BisectSettings::new(Judge::Metric { threshold });
             let bisect = Bisect::new(names(30), "p0", "p29", settings).unwrap();
             let (answer, _) = search(bisect, |i| {
                 let level = if i >= at { 112.0 } else { 100.0 };
@@ -128,7 +127,7 @@ fn a_metric_is_searched_through_noise() {
 
 #[test]
 fn an_improvement_is_searched_like_a_regression() {
-    let settings = Settings::new(Judge::Metric { threshold: Some(0.1) });
+    let settings = BisectSettings::new(Judge::Metric { threshold: Some(0.1) });
     let bisect = Bisect::new(names(16), "p0", "p15", settings).unwrap();
     let (answer, _) =
         search(bisect, |i| Observation::Value(if i >= 6 { 50.0 } else { 100.0 } + i as f64 * 0.1));
@@ -145,7 +144,7 @@ fn ends_that_are_not_what_they_are_said_to_be_are_told() {
     assert!(answer.sentence.contains("p0 is given as good and is bad"), "{}", answer.sentence);
     let (answer, _) = search(by_exit(16, 0, 15), |_| Observation::Unavailable);
     assert!(answer.sentence.contains("cannot be judged"), "{}", answer.sentence);
-    let settings = Settings::new(Judge::Metric { threshold: Some(0.05) });
+    let settings = BisectSettings::new(Judge::Metric { threshold: Some(0.05) });
     let bisect = Bisect::new(names(16), "p0", "p15", settings).unwrap();
     let (answer, _) = search(bisect, |_| Observation::Value(100.0));
     assert!(answer.sentence.contains("do not differ"), "{}", answer.sentence);
@@ -156,7 +155,7 @@ fn a_timeout_is_bad() {
     let run = |i: usize| if i >= 9 { Observation::TimedOut } else { Observation::Exit(0) };
     let (answer, _) = search(by_exit(16, 0, 15), run);
     assert_eq!(ends(&answer), (8, 9));
-    let settings = Settings::new(Judge::Metric { threshold: Some(0.05) });
+    let settings = BisectSettings::new(Judge::Metric { threshold: Some(0.05) });
     let bisect = Bisect::new(names(16), "p0", "p15", settings).unwrap();
     let (answer, _) =
         search(bisect, |i| if i >= 9 { Observation::TimedOut } else { Observation::Value(10.0) });
@@ -209,7 +208,7 @@ fn the_json_has_the_promised_keys() {
 
 #[test]
 fn unknown_and_equal_ends_are_refused() {
-    let settings = Settings::new(Judge::ExitCode);
+    let settings = BisectSettings::new(Judge::ExitCode);
     let unknown = Bisect::new(names(3), "p0", "x", settings).unwrap_err();
     assert_eq!(unknown, BisectError::Unknown("x".into()));
     let same = Bisect::new(names(3), "p1", "p1", settings).unwrap_err();

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use retake_engine::{Cancel, Keeper, KeeperSettings};
-use retake_matrix::git::{Git, GitError, Notice, Worktrees};
+use retake_matrix::git::{Git, GitError, WorktreeChange, Worktrees};
 
 struct Repo {
     temp: tempfile::TempDir,
@@ -166,8 +166,8 @@ fn a_worktree_is_made_once_and_shared_by_refs_on_its_commit() {
     let main = git.resolve("main").unwrap().sha;
     let hyphen = git.resolve("feature-a").unwrap().sha;
     let (first, notice) = worktrees.ensure(&mut git, &slash).unwrap();
-    assert_eq!(notice, Notice::Created);
-    assert_eq!(worktrees.ensure(&mut git, &main).unwrap(), (first.clone(), Notice::Reused));
+    assert_eq!(notice, WorktreeChange::Created);
+    assert_eq!(worktrees.ensure(&mut git, &main).unwrap(), (first.clone(), WorktreeChange::Reused));
     let (second, _) = worktrees.ensure(&mut git, &hyphen).unwrap();
     assert_ne!(first.path, second.path);
     let text = |path: &Path| fs::read_to_string(path.join("file")).unwrap();
@@ -186,16 +186,16 @@ fn tracked_changes_go_and_untracked_files_stay() {
     fs::write(tree.path.join("file"), "changed").unwrap();
     fs::write(tree.path.join("built"), "by setup").unwrap();
     let (_, notice) = worktrees.ensure(&mut git, &sha).unwrap();
-    assert_eq!(notice, Notice::Reset(vec!["file".into()]));
+    assert_eq!(notice, WorktreeChange::Reset(vec!["file".into()]));
     assert_eq!(fs::read_to_string(tree.path.join("file")).unwrap(), "one");
     assert_eq!(fs::read_to_string(tree.path.join("built")).unwrap(), "by setup");
     // A deleted file, a staged one, and a commit the command made.
     fs::remove_file(tree.path.join("file")).unwrap();
     let (_, notice) = worktrees.ensure(&mut git, &sha).unwrap();
-    assert_eq!(notice, Notice::Reset(vec!["file".into()]));
+    assert_eq!(notice, WorktreeChange::Reset(vec!["file".into()]));
     git_in(&tree.path, &["commit", "-q", "--allow-empty", "-m", "by the command"]);
     let (_, notice) = worktrees.ensure(&mut git, &sha).unwrap();
-    assert_eq!(notice, Notice::Reset(vec!["HEAD".into()]));
+    assert_eq!(notice, WorktreeChange::Reset(vec!["HEAD".into()]));
     assert_eq!(git_in(&tree.path, &["rev-parse", "HEAD"]), sha);
 }
 
@@ -212,7 +212,7 @@ fn gone_and_half_made_worktrees_are_made_anew() {
 
     let mut recreated = |what: &str| {
         let (tree, notice) = worktrees.ensure(&mut git, &sha).unwrap();
-        let Notice::Recreated(why) = notice else { panic!("{what}: {notice:?}") };
+        let WorktreeChange::Recreated(why) = notice else { panic!("{what}: {notice:?}") };
         assert_eq!(fs::read_to_string(tree.path.join("file")).unwrap(), "one", "{what}");
         assert!(!worktrees.setup_done(&tree, "make"), "{what}: its setup is gone with it");
         worktrees.mark_setup(&tree, "make").unwrap();
@@ -269,7 +269,7 @@ fn submodules_are_there() {
     assert_eq!(fs::read_to_string(tree.path.join("sub/lib")).unwrap(), "lib");
     fs::write(tree.path.join("sub/lib"), "changed").unwrap();
     let (_, notice) = worktrees.ensure(&mut git, &sha).unwrap();
-    assert_eq!(notice, Notice::Reset(vec!["sub".into()]));
+    assert_eq!(notice, WorktreeChange::Reset(vec!["sub".into()]));
     assert_eq!(fs::read_to_string(tree.path.join("sub/lib")).unwrap(), "lib");
     worktrees.clean(&mut git).unwrap();
     assert!(!tree.path.exists());

@@ -8,12 +8,14 @@ use std::path::Path;
 use proptest::prelude::*;
 use retake_matrix::config::{Config, Order};
 use retake_matrix::plan::{
-    CellKey, FilterError, Identity, Matrix, Mode, Next, Options, PastRun, Plan, Sampler, Selector,
-    SelectorError, Shot, Step, StepKind, baselines,
+    CellSchedule, CellStep, CellStepKind, FilterError, Identity, Matrix, PastRun, Sampler,
+    ScheduleMode, ScheduleOptions, Selector, SelectorError, Shot, baselines,
 };
 use retake_matrix::random::Random;
 use retake_matrix::stats::{Criteria, Verdict};
+use retake_runner::loop_driver::Next;
 use retake_types::RunId;
+use retake_types::loop_record::matrix::CellKey;
 
 fn config(text: &str) -> Config {
     Config::read(Path::new("matrix.yml"), &format!("command: ./bench\niterations: 2\n{text}"))
@@ -32,15 +34,20 @@ fn keys(n: usize) -> Vec<CellKey> {
     Identity::new("c", &BTreeMap::new()).keys(&matrix)
 }
 
-const OPTIONS: Options =
-    Options { iterations: 3, warmup: 0, mode: Mode::Pending, order: Order::Interleaved, seed: 7 };
+const OPTIONS: ScheduleOptions = ScheduleOptions {
+    iterations: 3,
+    warmup: 0,
+    mode: ScheduleMode::Pending,
+    order: Order::Interleaved,
+    seed: 7,
+};
 
 fn past(key: CellKey, iteration: u64, ok: bool) -> PastRun {
     PastRun { key, iteration, id: RunId::new(), ok }
 }
 
 /// Runs a plan alone; returns the steps.
-fn drain(plan: &mut Plan, mut outcome: impl FnMut(&Step) -> bool) -> Vec<Step> {
+fn drain(plan: &mut CellSchedule, mut outcome: impl FnMut(&CellStep) -> bool) -> Vec<CellStep> {
     let mut steps = Vec::new();
     loop {
         match plan.next_step() {
@@ -48,14 +55,14 @@ fn drain(plan: &mut Plan, mut outcome: impl FnMut(&Step) -> bool) -> Vec<Step> {
                 plan.done(&step, outcome(&step));
                 steps.push(step);
             }
-            Next::Wait => panic!("nothing is in flight"),
+            Next::Wait | Next::Delay(_) => panic!("nothing is in flight"),
             Next::Done => return steps,
         }
     }
 }
 
-fn slots(steps: &[Step]) -> Vec<(usize, u64)> {
-    let iterations = steps.iter().filter(|step| step.kind == StepKind::Iteration);
+fn slots(steps: &[CellStep]) -> Vec<(usize, u64)> {
+    let iterations = steps.iter().filter(|step| step.kind == CellStepKind::Iteration);
     iterations.map(|step| (step.cell, step.iteration)).collect()
 }
 
@@ -138,7 +145,7 @@ fn two_refs_on_one_commit_run_once() {
     identity.resolve_code("v1", "aaa");
     let keys = identity.keys(&matrix);
     assert_eq!(keys[0], keys[1]);
-    let mut plan = Plan::new(&keys, &[], &OPTIONS);
+    let mut plan = CellSchedule::new(&keys, &[], &OPTIONS);
     assert_eq!(slots(&drain(&mut plan, |_| true)).len(), 3);
 }
 
@@ -155,7 +162,7 @@ fn only_what_is_pending_is_run_and_failures_are_tried_again() {
         past(stranger, 0, true),
         past(keys[2], 9, true),
     ];
-    let mut plan = Plan::new(&keys, &past, &OPTIONS);
+    let mut plan = CellSchedule::new(&keys, &past, &OPTIONS);
     assert_eq!(plan.total(), 5);
     let got: BTreeSet<_> = slots(&drain(&mut plan, |_| true)).into_iter().collect();
     assert_eq!(got, BTreeSet::from([(1, 0), (1, 2), (2, 0), (2, 1), (2, 2)]));
@@ -166,9 +173,10 @@ fn only_what_is_pending_is_run_and_failures_are_tried_again() {
 fn appending_goes_on_after_the_last() {
     let keys = keys(2);
     let past = [past(keys[0], 4, false)];
-    let options = Options { mode: Mode::Append(2), ..OPTIONS };
-    let got: BTreeSet<_> =
-        slots(&drain(&mut Plan::new(&keys, &past, &options), |_| true)).into_iter().collect();
+    let options = ScheduleOptions { mode: ScheduleMode::Append(2), ..OPTIONS };
+    let got: BTreeSet<_> = slots(&drain(&mut CellSchedule::new(&keys, &past, &options), |_| true))
+        .into_iter()
+        .collect();
     assert_eq!(got, BTreeSet::from([(0, 5), (0, 6), (1, 0), (1, 1)]));
 }
 
@@ -181,9 +189,9 @@ fn what_is_replaced_goes_only_when_the_new_is_there() {
         past(keys[0], 1, true),
         past(keys[0], 8, true),
     ];
-    let options = Options { mode: Mode::Replace, iterations: 2, ..OPTIONS };
+    let options = ScheduleOptions { mode: ScheduleMode::Replace, iterations: 2, ..OPTIONS };
     let run = |ok: [bool; 2]| {
-        let mut plan = Plan::new(&keys, &past, &options);
+        let mut plan = CellSchedule::new(&keys, &past, &options);
         let mut gone = Vec::new();
         while let Next::Run(step) = plan.next_step() {
             gone.extend(plan.done(&step, ok[step.iteration as usize]));
@@ -199,11 +207,11 @@ fn what_is_replaced_goes_only_when_the_new_is_there() {
 fn warmups_come_first_and_a_failed_one_takes_its_cell_out() {
     let keys = keys(3);
     let done = [past(keys[2], 0, true), past(keys[2], 1, true), past(keys[2], 2, true)];
-    let mut plan = Plan::new(&keys, &done, &Options { warmup: 2, ..OPTIONS });
+    let mut plan = CellSchedule::new(&keys, &done, &ScheduleOptions { warmup: 2, ..OPTIONS });
     assert_eq!(plan.warmups(), 4, "a cell without pending work needs none");
-    let steps = drain(&mut plan, |step| !(step.kind == StepKind::Warmup && step.cell == 1));
-    let first_iteration = steps.iter().position(|s| s.kind == StepKind::Iteration).unwrap();
-    assert!(steps[..first_iteration].iter().all(|s| s.kind == StepKind::Warmup));
+    let steps = drain(&mut plan, |step| !(step.kind == CellStepKind::Warmup && step.cell == 1));
+    let first_iteration = steps.iter().position(|s| s.kind == CellStepKind::Iteration).unwrap();
+    assert!(steps[..first_iteration].iter().all(|s| s.kind == CellStepKind::Warmup));
     assert!(slots(&steps).iter().all(|(cell, _)| *cell == 0));
     assert_eq!(plan.skipped().collect::<Vec<_>>(), [1]);
     assert_eq!(plan.total(), 3);
@@ -212,7 +220,7 @@ fn warmups_come_first_and_a_failed_one_takes_its_cell_out() {
 #[test]
 fn no_iteration_begins_while_a_warmup_runs() {
     let keys = keys(2);
-    let mut plan = Plan::new(&keys, &[], &Options { warmup: 1, ..OPTIONS });
+    let mut plan = CellSchedule::new(&keys, &[], &ScheduleOptions { warmup: 1, ..OPTIONS });
     let (Next::Run(a), Next::Run(b)) = (plan.next_step(), plan.next_step()) else { panic!() };
     assert_eq!(plan.next_step(), Next::Wait);
     plan.done(&a, true);
@@ -220,14 +228,14 @@ fn no_iteration_begins_while_a_warmup_runs() {
     plan.done(&b, true);
     assert!(matches!(
         plan.next_step(),
-        Next::Run(Step { kind: StepKind::Iteration, number: 1, .. })
+        Next::Run(CellStep { kind: CellStepKind::Iteration, number: 1, .. })
     ));
 }
 
 #[test]
 fn interleaved_runs_every_cell_once_before_any_twice() {
     let keys = keys(20);
-    let steps = slots(&drain(&mut Plan::new(&keys, &[], &OPTIONS), |_| true));
+    let steps = slots(&drain(&mut CellSchedule::new(&keys, &[], &OPTIONS), |_| true));
     let mut orders = Vec::new();
     for (round, block) in steps.chunks(20).enumerate() {
         assert!(block.iter().all(|(_, iteration)| *iteration == round as u64));
@@ -236,17 +244,17 @@ fn interleaved_runs_every_cell_once_before_any_twice() {
         orders.push(cells);
     }
     assert!(orders[0] != orders[1] && orders[1] != orders[2]);
-    let again = slots(&drain(&mut Plan::new(&keys, &[], &OPTIONS), |_| true));
+    let again = slots(&drain(&mut CellSchedule::new(&keys, &[], &OPTIONS), |_| true));
     assert_eq!(steps, again, "a seed decides the order");
-    let other = Options { seed: 8, ..OPTIONS };
-    assert_ne!(steps, slots(&drain(&mut Plan::new(&keys, &[], &other), |_| true)));
+    let other = ScheduleOptions { seed: 8, ..OPTIONS };
+    assert_ne!(steps, slots(&drain(&mut CellSchedule::new(&keys, &[], &other), |_| true)));
 }
 
 #[test]
 fn blocked_runs_cell_after_cell() {
     let keys = keys(2);
-    let options = Options { order: Order::Blocked, ..OPTIONS };
-    let steps = slots(&drain(&mut Plan::new(&keys, &[], &options), |_| true));
+    let options = ScheduleOptions { order: Order::Blocked, ..OPTIONS };
+    let steps = slots(&drain(&mut CellSchedule::new(&keys, &[], &options), |_| true));
     assert_eq!(steps, [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]);
 }
 
@@ -264,16 +272,16 @@ proptest! {
         let keys = keys(cells);
         let mut random = Random::new(seed);
         let order = if blocked { Order::Blocked } else { Order::Interleaved };
-        let options = Options { iterations, warmup, mode: Mode::Pending, order, seed };
-        let mut plan = Plan::new(&keys, &[], &options);
-        let mut in_flight: Vec<Step> = Vec::new();
+        let options = ScheduleOptions { iterations, warmup, mode: ScheduleMode::Pending, order, seed };
+        let mut plan = CellSchedule::new(&keys, &[], &options);
+        let mut in_flight: Vec<CellStep> = Vec::new();
         let mut seen: HashMap<(usize, u64), usize> = HashMap::new();
         let mut warmed: HashMap<usize, u64> = HashMap::new();
         loop {
             let next = if in_flight.len() < workers { plan.next_step() } else { Next::Wait };
             match next {
                 Next::Run(step) => {
-                    if step.kind == StepKind::Iteration {
+                    if step.kind == CellStepKind::Iteration {
                         *seen.entry((step.cell, step.iteration)).or_default() += 1;
                         prop_assert_eq!(warmed.get(&step.cell).copied().unwrap_or(0), warmup);
                     }
@@ -283,11 +291,12 @@ proptest! {
                     prop_assert!(!in_flight.is_empty(), "everyone waits for nobody");
                     let step = in_flight.swap_remove(random.below(in_flight.len()));
                     let ok = random.below(4) > 0;
-                    if ok && step.kind == StepKind::Warmup {
+                    if ok && step.kind == CellStepKind::Warmup {
                         *warmed.entry(step.cell).or_default() += 1;
                     }
                     plan.done(&step, ok);
                 }
+                Next::Delay(_) => panic!("no cell waits for the clock"),
                 Next::Done => break,
             }
         }
@@ -311,7 +320,7 @@ fn a_hundred_thousand_cells_are_planned_and_walked() {
     let matrix = Matrix::of(&config);
     let keys = Identity::new("c", &BTreeMap::new()).keys(&matrix);
     let past: Vec<_> = keys.iter().step_by(2).map(|key| past(*key, 0, true)).collect();
-    let mut plan = Plan::new(&keys, &past, &OPTIONS);
+    let mut plan = CellSchedule::new(&keys, &past, &OPTIONS);
     let steps = drain(&mut plan, |_| true).len();
     println!("100,000 cells planned and walked in {:?}", start.elapsed());
     assert_eq!(steps, 250_000);

@@ -1,301 +1,296 @@
 //! What a client may run: rules on program, arguments and directory, and caps it cannot raise.
 //!
-//! Looks at what is asked for, not at what a program then does: an interpreter, a build tool or a
-//! script that is allowed can start anything. Against a hostile agent this is no sandbox; the guide
-//! says so too.
+//! Judges what is asked for, not what a program then does: an interpreter, a build tool or a script
+//! that is allowed can start anything. Against a hostile agent this is no sandbox; the guide says so
+//! too. Nothing is run and nothing is worded in here: refusals are variants, and the front end that
+//! shows them makes the sentences.
 
 mod glob;
-mod layers;
+mod path;
+mod refusal;
 mod rule;
 mod shell;
+mod started_commands;
 mod word;
 mod wrappers;
 
-use retake_types::text;
 use std::ffi::{OsStr, OsString};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use retake_engine::HIJACKING_VARIABLES;
-use retake_types::{EnvMode, Limits};
+use retake_engine::{HIJACKING_VARIABLES, interpret, which};
+use retake_types::config::PolicyConfig;
+use retake_types::request::millis;
+use retake_types::{EnvMode, RunRequest, ShellMode};
 
-use retake_runner::config::Config;
-use retake_runner::request::ENV_MODES;
+pub use refusal::{
+    AmbiguousSyntax, AppliedCap, HiddenBecause, InvalidRule, LineSource, PolicyRefusal, RuleError,
+    RuleList, ShellUse, Unpredictable, UnreadableLine,
+};
 
-use layers::Layers;
-use rule::{Denial, Rule};
-use word::Word;
+use path::resolved;
+use rule::{Denial, Program, Rule};
+use started_commands::StartedCommands;
+use word::command_line;
 
+/// The rules and caps of a project.
 pub struct Policy {
     allow: Vec<Rule>,
     deny: Vec<Rule>,
     /// The project and what else is allowed, without symbolic links.
     directories: Vec<PathBuf>,
     shell: bool,
-    mode: EnvMode,
+    environment_mode: EnvMode,
     /// Variables that may be given although they make programs load code.
-    variables: Vec<String>,
+    allowed_variables: Vec<String>,
     max_timeout: Duration,
-    max_running: Duration,
-    max_memory: Option<u64>,
+    max_background_time: Duration,
+    max_memory_bytes: Option<u64>,
     max_processes: Option<u64>,
 }
 
-/// A command, as far as the policy is concerned.
-pub struct Asked<'a> {
+/// A command that somebody wants to run.
+pub struct ProposedCommand<'a> {
     pub arguments: &'a [OsString],
     /// The line that a shell would read.
     pub line: Option<&'a str>,
     pub cwd: &'a Path,
+    /// Variables that are set for it.
     pub set: &'a [(OsString, OsString)],
-    /// The child's PATH.
+    /// The PATH that it gets.
     pub path: Option<&'a OsStr>,
 }
 
-/// Why a command may not run, and what may be done instead.
-#[derive(Debug)]
-pub struct Denied {
-    pub reasons: Vec<String>,
-    pub advice: String,
+/// Whether a caller waits for the end of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunMode {
+    Foreground,
+    Background,
 }
 
 impl Policy {
-    /// The policy of a project; every rule that cannot be read is a problem.
-    pub fn of(config: &Config, project: &Path) -> Result<Self, Vec<String>> {
-        let mut problems = Vec::new();
-        let mut rules = |key: &str| -> Vec<Rule> {
-            let words = config.words(key).iter();
-            words
-                .filter_map(|text| {
-                    Rule::parse(text, project)
-                        .map_err(|why| problems.push(format!("{key}: {text:?}: {why}")))
-                        .ok()
-                })
-                .collect()
+    /// The policy of a project; every rule that cannot be read is named.
+    pub fn new(
+        config: &PolicyConfig,
+        environment_allow: &[String],
+        project: &Path,
+    ) -> Result<Self, Vec<InvalidRule>> {
+        let mut invalid = Vec::new();
+        let mut rules = |list: RuleList, texts: &[String]| -> Vec<Rule> {
+            let parse = |text: &String| {
+                let refuse = |error| InvalidRule { list, text: text.clone(), error };
+                Rule::parse(text, project).map_err(|error| invalid.push(refuse(error))).ok()
+            };
+            texts.iter().filter_map(parse).collect()
         };
-        let (allow, deny) = (rules("mcp.policy.allow"), rules("mcp.policy.deny"));
-        let mut directories = vec![real(project)];
-        for given in config.words("mcp.policy.directories") {
-            directories.push(real(&project.join(given)));
+        let allow = rules(RuleList::Allow, &config.allow);
+        let deny = rules(RuleList::Deny, &config.deny);
+        if !invalid.is_empty() {
+            return Err(invalid);
         }
-        let cap = |key| Some(config.number(key)).filter(|number| *number > 0);
-        let seconds = |key| Duration::from_secs(config.number(key));
-        let mode = config.word("mcp.policy.environment");
-        let policy = Self {
+        let mut directories = vec![resolved(project)];
+        directories.extend(config.directories.iter().map(|given| resolved(&project.join(given))));
+        Ok(Self {
             allow,
             deny,
             directories,
-            shell: config.truth("mcp.policy.shell"),
-            mode: ENV_MODES
-                .iter()
-                .find(|(word, _)| *word == mode)
-                .map_or(EnvMode::Merge, |(_, mode)| *mode),
-            variables: config.words("execution.environment.allow").to_vec(),
-            max_timeout: seconds("mcp.policy.max_timeout_seconds"),
-            max_running: seconds("mcp.policy.max_running_seconds"),
-            max_memory: cap("mcp.policy.max_memory_mb").map(|mb| mb << 20),
-            max_processes: cap("mcp.policy.max_processes"),
+            shell: config.shell,
+            environment_mode: config.environment,
+            allowed_variables: environment_allow.to_vec(),
+            max_timeout: config.max_timeout,
+            max_background_time: config.max_running_time,
+            max_memory_bytes: config.max_memory_bytes,
+            max_processes: config.max_processes,
+        })
+    }
+
+    /// What the variables of a command start from when its caller has no say.
+    pub fn environment_mode(&self) -> EnvMode {
+        self.environment_mode
+    }
+
+    /// The mode that passes on fewer variables: the given one or the policy's.
+    pub fn stricter_environment_mode(&self, given: EnvMode) -> EnvMode {
+        let strictness = |mode: &EnvMode| match mode {
+            EnvMode::Inherit => 0,
+            EnvMode::Merge => 1,
+            EnvMode::Replace => 2,
         };
-        if problems.is_empty() { Ok(policy) } else { Err(problems) }
+        [given, self.environment_mode].into_iter().max_by_key(strictness).unwrap_or(given)
     }
 
-    pub(super) fn mode(&self) -> EnvMode {
-        self.mode
+    /// The time limit of a run whose caller gives none; `usual` is the configured one.
+    pub fn default_timeout(&self, mode: RunMode, usual: Duration) -> Duration {
+        match mode {
+            RunMode::Foreground => usual.min(self.max_timeout),
+            RunMode::Background => self.max_background_time,
+        }
     }
 
-    /// The time limit in force, and whether it is less than was asked for.
-    pub(super) fn timeout(
+    /// Brings a request within the caps, and says which of its limits were lowered.
+    pub fn apply_caps(&self, request: &mut RunRequest, mode: RunMode) -> Vec<AppliedCap> {
+        let mut applied = Vec::new();
+        let most = match mode {
+            RunMode::Foreground => self.max_timeout,
+            RunMode::Background => self.max_background_time,
+        };
+        if request.timeout_ms.is_none_or(|timeout| timeout > millis(most)) {
+            request.set_timeout(Some(most));
+            applied.push(AppliedCap::Timeout(most));
+        }
+        let limits = &mut request.limits;
+        if lower(&mut limits.memory_bytes, self.max_memory_bytes) {
+            applied.extend(self.max_memory_bytes.map(AppliedCap::MemoryBytes));
+        }
+        if lower(&mut limits.procs, self.max_processes) {
+            applied.extend(self.max_processes.map(AppliedCap::Processes));
+        }
+        applied
+    }
+
+    /// Judges a command line as clients give it: through a shell only where it needs one. Takes any
+    /// text, so that a fuzzer can call it.
+    pub fn judge_line(
         &self,
-        asked: Option<Duration>,
-        background: bool,
-        config: &Config,
-    ) -> (Duration, bool) {
-        let most = if background { self.max_running } else { self.max_timeout };
-        let usual = Duration::from_secs(config.number("execution.default_timeout_seconds"));
-        let wanted = asked.unwrap_or(if background { most } else { usual });
-        (wanted.min(most), asked.is_some() && wanted > most)
+        line: &str,
+        cwd: &Path,
+        path: Option<&OsStr>,
+    ) -> Result<(), Vec<PolicyRefusal>> {
+        let found = |name: &str| which(OsStr::new(name), path, cwd).is_some();
+        // Only a mode that forbids a shell has no way to run a line.
+        let (arguments, shell) = interpret(line, ShellMode::Auto, found)
+            .map_or((Vec::new(), true), |read| (read.arguments, read.shell));
+        let arguments: Vec<OsString> = arguments.into_iter().map(OsString::from).collect();
+        let line = Some(line).filter(|_| shell);
+        self.judge(&ProposedCommand { arguments: &arguments, line, cwd, set: &[], path })
     }
 
-    /// The limits in force; says where they are less than was asked for.
-    pub(super) fn limits(&self, asked: Limits, notes: &mut Vec<String>) -> Limits {
-        let mut within = |asked: Option<u64>, most: Option<u64>, what: String| match (asked, most) {
-            (Some(asked), Some(most)) if asked > most => {
-                notes.push(format!("The policy allows at most {what}, so that is the limit."));
-                Some(most)
+    /// Whether a command may run; every reason against it is named once.
+    pub fn judge(&self, proposed: &ProposedCommand<'_>) -> Result<(), Vec<PolicyRefusal>> {
+        let started = StartedCommands::of(proposed);
+        let mut refusals = self.check_directories(proposed, &started);
+        refusals.extend(self.check_variables(proposed, &started));
+        refusals.extend(self.check_shell(&started));
+        refusals.extend(self.check_rules(&started));
+        let mut distinct: Vec<PolicyRefusal> = Vec::new();
+        for refusal in refusals {
+            if !distinct.contains(&refusal) {
+                distinct.push(refusal);
             }
-            (asked, most) => asked.or(most),
+        }
+        if distinct.is_empty() { Ok(()) } else { Err(distinct) }
+    }
+
+    fn check_directories(
+        &self,
+        proposed: &ProposedCommand<'_>,
+        started: &StartedCommands,
+    ) -> Vec<PolicyRefusal> {
+        let directories = started.directories.iter().map(PathBuf::as_path).chain([proposed.cwd]);
+        let outside = directories.filter(|directory| !self.is_inside(directory));
+        let refuse = |directory: &Path| PolicyRefusal::DirectoryOutside {
+            directory: directory.to_owned(),
+            project: self.directories[0].clone(),
         };
-        let (memory, processes) = (self.max_memory, self.max_processes);
-        Limits {
-            memory_bytes: within(
-                asked.memory_bytes,
-                memory,
-                format!("{} of memory", text::size(memory.unwrap_or(0))),
-            ),
-            procs: within(
-                asked.procs,
-                processes,
-                match processes {
-                    Some(1) => "1 process or thread".to_owned(),
-                    most => format!("{} processes and threads", most.unwrap_or(0)),
-                },
-            ),
-            ..asked
-        }
+        outside.map(refuse).collect()
     }
 
-    /// Whether a command may run.
-    pub fn judge(&self, asked: &Asked<'_>) -> Result<(), Denied> {
-        let mut denied = Denied { reasons: Vec::new(), advice: String::new() };
-        let layers = Layers::of(asked);
-        for directory in layers.directories.iter().map(PathBuf::as_path).chain([asked.cwd]) {
-            if self.is_inside(directory) {
-                continue;
-            }
-            denied.say(
-                format!(
-                    "the working directory {} is outside the project {}",
-                    directory.display(),
-                    self.directories[0].display()
-                ),
-                "Use a cwd inside the project, or add the directory to mcp.policy.directories.",
-            );
-        }
-        let set = asked.set.iter().filter_map(|(name, _)| name.to_str());
-        for name in set.chain(layers.variables.iter().map(String::as_str)) {
-            let loads = HIJACKING_VARIABLES.contains(&name) || name.starts_with("BASH_FUNC_");
-            if loads && !self.variables.iter().any(|allowed| allowed == name) {
-                denied.say(
-                    format!("{name} makes programs load other code"),
-                    "Leave it out, or have it added to execution.environment.allow.",
-                );
-            }
-        }
-        self.apply_shell(&layers, &mut denied);
-        self.apply_rules(&layers, &mut denied);
-        if denied.reasons.is_empty() { Ok(()) } else { Err(denied) }
+    fn check_variables(
+        &self,
+        proposed: &ProposedCommand<'_>,
+        started: &StartedCommands,
+    ) -> Vec<PolicyRefusal> {
+        let set = proposed.set.iter().filter_map(|(name, _)| name.to_str());
+        let names = set.chain(started.variables.iter().map(String::as_str));
+        let loads_code = |name: &&str| {
+            (HIJACKING_VARIABLES.contains(name) || name.starts_with("BASH_FUNC_"))
+                && !self.allowed_variables.iter().any(|allowed| allowed == name)
+        };
+        let refuse = |name: &str| PolicyRefusal::CodeLoadingVariable { name: name.to_owned() };
+        names.filter(loads_code).map(refuse).collect()
+    }
+
+    fn has_rules(&self) -> bool {
+        !(self.allow.is_empty() && self.deny.is_empty())
     }
 
     /// A shell must be allowed, and while it is not, so must be what could turn out to be one.
-    fn apply_shell(&self, layers: &Layers, denied: &mut Denied) {
-        let has_rules = !(self.allow.is_empty() && self.deny.is_empty());
-        if self.shell && !has_rules {
-            return;
+    fn check_shell(&self, started: &StartedCommands) -> Vec<PolicyRefusal> {
+        if !self.shell {
+            if let Some(quote) = started.open_quote {
+                return vec![PolicyRefusal::OpenQuote(quote)];
+            }
+            if let Some(shell) = &started.shell {
+                return vec![PolicyRefusal::ShellOff(shell.clone())];
+            }
         }
-        if let Some(why) = layers.broken.as_ref().filter(|_| !self.shell) {
-            return denied.say(
-                why.clone(),
-                "Close it, or give the program and its arguments in argv, where quotes mean nothing.",
-            );
-        }
-        if let Some(why) = layers.shell.as_ref().filter(|_| !self.shell) {
-            return denied.say(
-                format!("{why}, and mcp.policy.shell is off"),
-                "Run the program itself with argv; use cwd and env instead of cd and assignments, \
-                 several calls instead of && and ;. Both output streams are captured and can be searched with runs_logs.",
-            );
-        }
-        for untold in &layers.untold {
-            let why = if has_rules {
-                "no rule can be applied to it"
-            } else {
-                "it could be a shell or leave the project, and mcp.policy.shell is off"
-            };
-            denied.say(format!("{}, so {why}", untold.what), untold.advice);
-        }
+        let refuse: fn(Unpredictable) -> PolicyRefusal = match (self.has_rules(), self.shell) {
+            (true, _) => PolicyRefusal::NoRuleApplies,
+            (false, false) => PolicyRefusal::MayBeShell,
+            (false, true) => return Vec::new(),
+        };
+        started.unpredictable.iter().cloned().map(refuse).collect()
     }
 
-    fn apply_rules(&self, layers: &Layers, denied: &mut Denied) {
-        const ADVICE: &str = "Use an allowed command, or ask for the rules in .agent/config.yml (mcp.policy) to be changed.";
-        for command in &layers.commands {
-            let line = || shown(&command.words);
-            let lost = layers.is_lost(command);
-            let verdicts = self.deny.iter().map(|rule| (rule.denies(command, lost), rule));
+    fn check_rules(&self, started: &StartedCommands) -> Vec<PolicyRefusal> {
+        let mut refusals = Vec::new();
+        for command in &started.commands {
+            let line = || command_line(&command.words);
+            let unknown = started.is_directory_unknown(command);
+            let denials = self.deny.iter().map(|rule| (rule.denies(command, unknown), rule));
             // Of those that weigh the same the first.
-            let worst = verdicts.rev().max_by_key(|(denial, _)| *denial);
-            match worst {
+            match denials.rev().max_by_key(|(denial, _)| *denial) {
                 Some((Denial::Yes, rule)) => {
-                    denied.say(format!("the rule `{rule}` denies {}", line()), ADVICE);
+                    let rule = rule.to_string();
+                    refusals.push(PolicyRefusal::DeniedByRule { rule, command: line() });
                 }
-                Some((Denial::Maybe, rule)) => denied.say(
-                    format!("whether the rule `{rule}` denies {} cannot be told", line()),
-                    "Write the words out that a shell or another program would fill in.",
-                ),
+                Some((Denial::Maybe, rule)) => {
+                    let rule = rule.to_string();
+                    refusals.push(PolicyRefusal::MayBeDenied { rule, command: line() });
+                }
                 Some((Denial::No, _)) | None => {}
             }
-            let has_rules = !(self.allow.is_empty() && self.deny.is_empty());
-            if has_rules && lost && command.programs.iter().any(rule::Program::is_relative) {
-                denied.say(
-                    format!("which file {} would run cannot be told", line()),
-                    "Use cwd instead of going to another directory on the way.",
-                );
+            let is_relative = || command.programs.iter().any(Program::is_relative);
+            if self.has_rules() && unknown && is_relative() {
+                refusals.push(PolicyRefusal::UnknownProgramFile { command: line() });
             }
         }
-        if self.allow.is_empty() {
-            return;
+        if !self.allow.is_empty() {
+            refusals.extend(self.check_allowed(started));
         }
-        for command in layers.innermost() {
-            let lost = layers.is_lost(command);
-            if !self.allow.iter().any(|rule| rule.allows(command, lost)) {
-                let unsure = lost && self.allow.iter().any(Rule::is_local);
-                let where_it_runs = if unsure { " where it may run" } else { "" };
-                let line = shown(&command.words);
-                denied.say(format!("no rule allows {line}{where_it_runs}"), ADVICE);
+        refusals
+    }
+
+    fn check_allowed(&self, started: &StartedCommands) -> Vec<PolicyRefusal> {
+        let mut refusals = Vec::new();
+        for command in started.innermost() {
+            let unknown = started.is_directory_unknown(command);
+            if !self.allow.iter().any(|rule| rule.allows(command, unknown)) {
+                refusals.push(PolicyRefusal::NotAllowed {
+                    command: command_line(&command.words),
+                    directory_unknown: unknown && self.allow.iter().any(Rule::is_local),
+                });
             }
         }
-        for file in &layers.writes {
-            denied.say(
-                format!("the line writes {file:?}, which no rule can allow"),
-                "Leave the redirection out: both output streams are captured.",
-            );
-        }
+        refusals.extend(started.written_files.iter().cloned().map(PolicyRefusal::WritesFile));
+        refusals
     }
 
     /// Whether a directory is in the project, or in one that is allowed, whatever links lead there.
     fn is_inside(&self, directory: &Path) -> bool {
         // What does not exist cannot be run in; its name must still not lead out.
-        let found = directory.canonicalize().unwrap_or_else(|_| plain(directory));
+        let found = resolved(directory);
         self.directories.iter().any(|allowed| found.starts_with(allowed))
     }
 }
 
-impl Denied {
-    fn say(&mut self, reason: String, advice: &str) {
-        if !self.reasons.contains(&reason) {
-            self.reasons.push(reason);
-        }
-        if !self.advice.contains(advice) {
-            let gap = if self.advice.is_empty() { "" } else { " " };
-            self.advice = format!("{}{gap}{advice}", self.advice);
-        }
+/// Lowers a limit to a cap; whether more was asked for.
+fn lower(limit: &mut Option<u64>, cap: Option<u64>) -> bool {
+    let exceeds = cap.is_some_and(|cap| limit.is_some_and(|asked| asked > cap));
+    if exceeds || limit.is_none() {
+        *limit = cap;
     }
-}
-
-/// A command for people; words that are not known yet stand as they were written.
-fn shown(words: &[Word]) -> String {
-    let one = |word: &Word| match word.text() {
-        Some(text) => retake_engine::quote([text.as_str()]),
-        None => word.shown(),
-    };
-    let line = words.iter().map(one).collect::<Vec<_>>().join(" ");
-    format!("`{}`", super::view::cut(&line, 200))
-}
-
-fn real(path: &Path) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| plain(path))
-}
-
-/// A path without `..`, as far as its text tells.
-fn plain(path: &Path) -> PathBuf {
-    let mut plain = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => _ = plain.pop(),
-            Component::CurDir => {}
-            other => plain.push(other),
-        }
-    }
-    plain
+    exceeds
 }
 
 #[cfg(test)]

@@ -12,8 +12,9 @@ use std::sync::OnceLock;
 use retake_engine::which;
 
 use super::glob;
-use super::layers::Command;
-use super::real;
+use super::path::resolved;
+use super::refusal::RuleError;
+use super::started_commands::StartedCommand;
 use super::word::Word;
 
 #[derive(Debug)]
@@ -49,7 +50,7 @@ impl Program {
         let own = std::env::var_os("PATH");
         let path = path.or(own.as_deref());
         let file = which(given, path, cwd);
-        let files = file.map(|file| (file.clone(), real(&file)));
+        let files = file.map(|file| (file.clone(), resolved(&file)));
         let name = Path::new(given).file_name().unwrap_or(given);
         // Mostly the two are the same, and a look along PATH is not free.
         let usual = match name == given && path == own.as_deref() {
@@ -97,23 +98,25 @@ impl Program {
 
     pub(super) fn is_retake(&self) -> bool {
         static OWN: OnceLock<Option<PathBuf>> = OnceLock::new();
-        let own = OWN.get_or_init(|| std::env::current_exe().ok().map(|own| real(&own)));
+        let own = OWN.get_or_init(|| std::env::current_exe().ok().map(|own| resolved(&own)));
         self.name() == "retake" || self.real().is_some_and(|file| own.as_deref() == Some(file))
     }
 }
 
 fn usual(name: &OsStr, cwd: &Path) -> Option<PathBuf> {
-    which(name, std::env::var_os("PATH").as_deref(), cwd).map(|file| real(&file))
+    which(name, std::env::var_os("PATH").as_deref(), cwd).map(|file| resolved(&file))
 }
 
 impl Rule {
-    pub(super) fn parse(text: &str, project: &Path) -> Result<Self, String> {
+    pub(super) fn parse(text: &str, project: &Path) -> Result<Self, RuleError> {
         let (command, directory) = match text.split_once(" @ ") {
-            Some((command, directory)) => (command, Some(real(&project.join(directory.trim())))),
+            Some((command, directory)) => {
+                (command, Some(resolved(&project.join(directory.trim()))))
+            }
             None => (text, None),
         };
         let mut words = split(command)?.into_iter();
-        let program = words.next().ok_or("write PROGRAM [ARGUMENT]... [@ DIRECTORY]")?;
+        let program = words.next().ok_or(RuleError::NoProgram)?;
         let relative = program.contains('/') && !program.starts_with(['/', '*']);
         let program =
             if relative { project.join(&program).to_string_lossy().into_owned() } else { program };
@@ -121,17 +124,17 @@ impl Rule {
     }
 
     /// Any name of the program counts, and the arguments may stand anywhere, in this order.
-    pub(super) fn denies(&self, command: &Command, lost: bool) -> Denial {
+    pub(super) fn denies(&self, command: &StartedCommand, directory_unknown: bool) -> Denial {
         let programs = &command.programs;
         if !programs.iter().any(|program| self.means(program)) {
             return Denial::No;
         }
-        let place = match &self.directory {
+        let directory = match &self.directory {
             None => Denial::Yes,
-            Some(_) if lost => Denial::Maybe,
+            Some(_) if directory_unknown => Denial::Maybe,
             Some(directory) => {
-                let holds = |cwd: &PathBuf| real(cwd).starts_with(directory);
-                if command.cwds.iter().any(holds) { Denial::Yes } else { Denial::No }
+                let holds = |cwd: &PathBuf| resolved(cwd).starts_with(directory);
+                if command.directories.iter().any(holds) { Denial::Yes } else { Denial::No }
             }
         };
         let given = &command.words[1..];
@@ -144,7 +147,7 @@ impl Rule {
             false if self.could_be_among(given) => Denial::Maybe,
             false => Denial::No,
         };
-        place.min(arguments)
+        directory.min(arguments)
     }
 
     fn could_be_among(&self, words: &[Word]) -> bool {
@@ -168,14 +171,15 @@ impl Rule {
         let files = program.files.iter().flat_map(|(file, real)| [file, real]);
         glob::matches(&self.program, program.name())
             || files.into_iter().any(|file| named(file))
-            || program.real().is_some_and(|file| *file == *real(Path::new(&self.program)))
+            || program.real().is_some_and(|file| *file == *resolved(Path::new(&self.program)))
     }
 
     /// The program must be the one that its name usually means, or the very file, and the arguments
     /// must come first. Wherever it may run, that must be so.
-    pub(super) fn allows(&self, command: &Command, lost: bool) -> bool {
+    pub(super) fn allows(&self, command: &StartedCommand, directory_unknown: bool) -> bool {
         let directory = self.directory.as_ref().is_none_or(|directory| {
-            !lost && command.cwds.iter().all(|cwd| real(cwd).starts_with(directory))
+            !directory_unknown
+                && command.directories.iter().all(|cwd| resolved(cwd).starts_with(directory))
         });
         directory
             && command.programs.iter().all(|program| self.is_for(program))
@@ -194,7 +198,7 @@ impl Rule {
             return self.program == "*" || (is_named && program.usual.as_ref() == Some(real));
         }
         glob::matches(&self.program, &real.to_string_lossy())
-            || *real == super::real(Path::new(&self.program))
+            || *real == resolved(Path::new(&self.program))
             // A link is as good as its name only where nobody can point it elsewhere.
             || (file == real && glob::matches(&self.program, &file.to_string_lossy()))
     }
@@ -212,7 +216,7 @@ impl fmt::Display for Rule {
 }
 
 /// Words, with quotes around those that have spaces in them.
-fn split(text: &str) -> Result<Vec<String>, String> {
+fn split(text: &str) -> Result<Vec<String>, RuleError> {
     let mut words: Vec<String> = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;
@@ -229,7 +233,7 @@ fn split(text: &str) -> Result<Vec<String>, String> {
         }
     }
     if quote.is_some() {
-        return Err("a quote is not closed".to_owned());
+        return Err(RuleError::OpenQuote);
     }
     words.extend(word);
     Ok(words)

@@ -1,51 +1,86 @@
 mod lines;
 mod wrapped;
 
-use retake_engine::{ShellMode, interpret, which};
+use retake_types::Limits;
+use retake_types::request::{CommandRequest, LoopPosition};
 
 use super::*;
 
+type Judgement = Result<(), Vec<PolicyRefusal>>;
+
 fn policy(allow: &[&str], deny: &[&str], shell: bool) -> (tempfile::TempDir, Policy) {
     let dir = tempfile::tempdir().unwrap();
-    let parse = |rules: &[&str]| {
-        rules.iter().map(|text| Rule::parse(text, dir.path()).unwrap()).collect::<Vec<_>>()
-    };
-    let policy = Policy {
-        allow: parse(allow),
-        deny: parse(deny),
-        directories: vec![real(dir.path())],
+    let words = |rules: &[&str]| rules.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
+    let config = PolicyConfig {
+        allow: words(allow),
+        deny: words(deny),
+        directories: Vec::new(),
         shell,
-        mode: EnvMode::Merge,
-        variables: vec!["NODE_OPTIONS".to_owned()],
+        environment: EnvMode::Merge,
         max_timeout: Duration::from_secs(60),
-        max_running: Duration::from_secs(600),
-        max_memory: Some(1 << 30),
+        max_running_time: Duration::from_secs(600),
+        max_memory_bytes: Some(1 << 30),
         max_processes: None,
+        max_parallel: 4,
+        max_running: 4,
     };
+    let policy = Policy::new(&config, &["NODE_OPTIONS".to_owned()], dir.path()).unwrap();
     (dir, policy)
 }
 
-fn judge(policy: &Policy, cwd: &Path, words: &[&str]) -> Result<(), String> {
+fn judge(policy: &Policy, cwd: &Path, words: &[&str]) -> Judgement {
     let arguments: Vec<OsString> = words.iter().map(OsString::from).collect();
-    let asked = Asked { arguments: &arguments, line: None, cwd, set: &[], path: None };
-    policy.judge(&asked).map_err(|denied| denied.reasons.join("; "))
+    policy.judge(&ProposedCommand { arguments: &arguments, line: None, cwd, set: &[], path: None })
 }
 
-fn line(policy: &Policy, cwd: &Path, line: &str) -> Result<(), String> {
+fn line(policy: &Policy, cwd: &Path, line: &str) -> Judgement {
     let arguments = ["/bin/sh", "-c", line].map(OsString::from);
-    let asked = Asked { arguments: &arguments, line: Some(line), cwd, set: &[], path: None };
-    policy.judge(&asked).map_err(|denied| denied.reasons.join("; "))
+    let line = Some(line);
+    policy.judge(&ProposedCommand { arguments: &arguments, line, cwd, set: &[], path: None })
 }
 
 /// As a client's `command` is read: through a shell only where one is needed.
-fn typed(policy: &Policy, cwd: &Path, text: &str) -> Result<(), String> {
-    let found = |name: &str| which(OsStr::new(name), None, cwd).is_some();
-    let meant = interpret(text, ShellMode::Auto, found).unwrap();
-    if meant.shell {
-        return line(policy, cwd, text);
-    }
-    let words: Vec<&str> = meant.arguments.iter().map(String::as_str).collect();
-    judge(policy, cwd, &words)
+fn typed(policy: &Policy, cwd: &Path, text: &str) -> Judgement {
+    policy.judge_line(text, cwd, None)
+}
+
+/// Refused because a shell takes part, or might.
+fn is_about_shells(refusals: &[PolicyRefusal]) -> bool {
+    let is_it = |one: &_| matches!(one, PolicyRefusal::ShellOff(_) | PolicyRefusal::MayBeShell(_));
+    refusals.iter().any(is_it)
+}
+
+fn is_outside(refusals: &[PolicyRefusal]) -> bool {
+    refusals.iter().any(|one| matches!(one, PolicyRefusal::DirectoryOutside { .. }))
+}
+
+fn is_denied(refusals: &[PolicyRefusal]) -> bool {
+    refusals.iter().any(|one| matches!(one, PolicyRefusal::DeniedByRule { .. }))
+}
+
+/// Refused because something is only known when the command runs.
+fn is_unpredictable(refusals: &[PolicyRefusal]) -> bool {
+    let is_it = |one: &_| {
+        matches!(
+            one,
+            PolicyRefusal::NoRuleApplies(_)
+                | PolicyRefusal::MayBeDenied { .. }
+                | PolicyRefusal::UnknownProgramFile { .. }
+        )
+    };
+    refusals.iter().any(is_it)
+}
+
+fn loads_code(refusals: &[PolicyRefusal], variable: &str) -> bool {
+    refusals.contains(&PolicyRefusal::CodeLoadingVariable { name: variable.to_owned() })
+}
+
+fn denied(rule: &str, command: &str) -> PolicyRefusal {
+    PolicyRefusal::DeniedByRule { rule: rule.to_owned(), command: command.to_owned() }
+}
+
+fn not_allowed(command: &str) -> PolicyRefusal {
+    PolicyRefusal::NotAllowed { command: command.to_owned(), directory_unknown: false }
 }
 
 fn script(file: &Path) {
@@ -73,10 +108,14 @@ fn without_rules_everything_runs_in_the_project_but_a_shell() {
         &["watch", "ls"],
     ] {
         let why = judge(&policy, dir.path(), shell).unwrap_err();
-        assert!(why.contains("mcp.policy.shell is off"), "{shell:?}: {why}");
+        assert!(is_about_shells(&why), "{shell:?}: {why:?}");
     }
     let why = line(&policy, dir.path(), "ls | wc").unwrap_err();
-    assert!(why.contains("`|` is a shell operator"), "{why}");
+    let needs = ShellUse::LineNeedsShell {
+        line: LineSource::Command,
+        why: retake_engine::ShellNeeded::Operator('|'),
+    };
+    assert_eq!(why, [PolicyRefusal::ShellOff(needs)]);
 }
 
 #[test]
@@ -92,7 +131,7 @@ fn directories_outside_are_refused_however_they_are_written() {
         [other.path(), &dir.path().join("link"), &dir.path().join(".."), &beside, &named_alike]
     {
         let why = judge(&policy, outside, &["ls"]).unwrap_err();
-        assert!(why.contains("outside the project"), "{outside:?}");
+        assert!(is_outside(&why), "{outside:?}");
     }
     for chdir in [
         &["env", "-C", "/", "ls"][..],
@@ -102,10 +141,10 @@ fn directories_outside_are_refused_however_they_are_written() {
         &["sudo", "-n", "-D", "/", "ls"],
     ] {
         let why = judge(&policy, dir.path(), chdir).unwrap_err();
-        assert!(why.contains("outside the project"), "{chdir:?}: {why}");
+        assert!(is_outside(&why), "{chdir:?}: {why:?}");
     }
     assert!(judge(&policy, dir.path(), &["env", "-C", "sub", "ls"]).is_ok());
-    policy.directories.push(real(other.path()));
+    policy.directories.push(resolved(other.path()));
     assert!(judge(&policy, &dir.path().join("link"), &["ls"]).is_ok());
 }
 
@@ -129,15 +168,15 @@ fn a_denied_program_is_denied_under_every_name_and_wrapper() {
         &["sh", "-c", "cd x && rm -rf y"],
     ] {
         let why = judge(&policy, dir.path(), denied).unwrap_err();
-        assert!(why.contains("denies"), "{denied:?}: {why}");
+        assert!(is_denied(&why), "{denied:?}: {why:?}");
     }
     // What cannot be seen through is no way around either.
     for hidden in [&["env", "-S", "rm x"][..], &["sudo", "--login", "rm"], &["unshare", "rm"]] {
         let why = judge(&policy, dir.path(), hidden).unwrap_err();
-        assert!(why.contains("cannot be told"), "{hidden:?}: {why}");
+        assert!(is_unpredictable(&why), "{hidden:?}: {why:?}");
     }
     for denied in ["ls; rm x", "true && (rm x)", "A=$B rm x", "echo `rm x`"] {
-        assert!(line(&policy, dir.path(), denied).unwrap_err().contains("denies"), "{denied}");
+        assert!(is_denied(&line(&policy, dir.path(), denied).unwrap_err()), "{denied}");
     }
     for fine in [&["git", "status"][..], &["curl", "https://good.example"], &["env", "ls"]] {
         assert_eq!(judge(&policy, dir.path(), fine), Ok(()), "{fine:?}");
@@ -168,25 +207,25 @@ fn an_allowed_name_cannot_be_borrowed() {
         &["tools/../evil/ls"],
     ] {
         let why = judge(&policy, dir.path(), refused).unwrap_err();
-        assert!(why.contains("no rule allows"), "{refused:?}: {why}");
+        let is_it = |one: &_| matches!(one, PolicyRefusal::NotAllowed { .. });
+        assert!(why.iter().any(is_it), "{refused:?}: {why:?}");
     }
     // Nor by a PATH of the caller's own.
     let evil = dir.path().join("evil");
     let arguments = ["ls"].map(OsString::from);
-    let asked = Asked {
+    let proposed = ProposedCommand {
         arguments: &arguments,
         line: None,
         cwd: dir.path(),
         set: &[],
         path: Some(evil.as_os_str()),
     };
-    assert!(policy.judge(&asked).is_err());
+    assert!(policy.judge(&proposed).is_err());
     assert!(judge(&policy, &dir.path().join("sub"), &["make", "all"]).is_ok());
     // In a line each command is looked at, and what cannot be read is refused.
     assert_eq!(line(&policy, dir.path(), "ls && git status"), Ok(()));
-    assert!(
-        line(&policy, dir.path(), "ls && cat x").unwrap_err().contains("no rule allows `cat x`")
-    );
+    let why = line(&policy, dir.path(), "ls && cat x").unwrap_err();
+    assert!(why.contains(&not_allowed("cat x")));
     assert!(line(&policy, dir.path(), "ls $(cat x)").is_err());
 }
 
@@ -196,37 +235,73 @@ fn variables_that_load_code_need_permission() {
     let arguments = ["ls"].map(OsString::from);
     let with = |name: &str| {
         let set = [(OsString::from(name), OsString::from("x"))];
-        let asked =
-            Asked { arguments: &arguments, line: None, cwd: dir.path(), set: &set, path: None };
-        policy.judge(&asked).is_ok()
+        let proposed = ProposedCommand {
+            arguments: &arguments,
+            line: None,
+            cwd: dir.path(),
+            set: &set,
+            path: None,
+        };
+        policy.judge(&proposed).is_ok()
     };
     assert!(!with("LD_PRELOAD") && with("NODE_OPTIONS") && with("A"));
     let why = judge(&policy, dir.path(), &["env", "-i", "A=1", "LD_PRELOAD=x", "ls"]).unwrap_err();
-    assert!(why.contains("LD_PRELOAD makes programs load"), "{why}");
+    assert!(loads_code(&why, "LD_PRELOAD"), "{why:?}");
 }
 
 #[test]
 fn caps_cannot_be_raised() {
     let (_dir, mut policy) = policy(&[], &[], false);
-    let config = Config::load(None).unwrap();
     let secs = Duration::from_secs;
-    assert_eq!(policy.timeout(Some(secs(30)), false, &config), (secs(30), false));
-    assert_eq!(policy.timeout(Some(secs(3000)), false, &config), (secs(60), true));
-    assert_eq!(policy.timeout(None, false, &config), (secs(60), false));
-    assert_eq!(policy.timeout(None, true, &config), (secs(600), false));
-    let mut notes = Vec::new();
+    let capped = |policy: &Policy, timeout: u64, limits: Limits, mode: RunMode| {
+        let command = CommandRequest::arguments("ls", ["ls"]);
+        let mut request = RunRequest::new(LoopPosition::exec(), command, "/");
+        request.set_timeout(Some(secs(timeout)));
+        request.limits = limits;
+        let applied = policy.apply_caps(&mut request, mode);
+        (request, applied)
+    };
+    let foreground = RunMode::Foreground;
+    let (request, applied) = capped(&policy, 30, Limits::default(), foreground);
+    assert_eq!((request.timeout(), applied), (Some(secs(30)), vec![]));
+    assert_eq!(request.limits.memory_bytes, Some(1 << 30));
+    let (request, applied) = capped(&policy, 3000, Limits::default(), foreground);
+    assert_eq!((request.timeout(), applied), (Some(secs(60)), vec![AppliedCap::Timeout(secs(60))]));
+    let (request, applied) = capped(&policy, 500, Limits::default(), RunMode::Background);
+    assert_eq!((request.timeout(), applied), (Some(secs(500)), vec![]));
+    assert_eq!(policy.default_timeout(foreground, secs(300)), secs(60));
+    assert_eq!(policy.default_timeout(RunMode::Background, secs(300)), secs(600));
     let asked = Limits { memory_bytes: Some(4 << 30), files: Some(9), ..Limits::default() };
-    let got = policy.limits(asked, &mut notes);
+    let (request, applied) = capped(&policy, 30, asked, foreground);
+    let got = request.limits;
     assert_eq!((got.memory_bytes, got.files, got.procs), (Some(1 << 30), Some(9), None));
-    assert_eq!(notes, ["The policy allows at most 1.00 GiB of memory, so that is the limit."]);
+    assert_eq!(applied, [AppliedCap::MemoryBytes(1 << 30)]);
     policy.max_processes = Some(5);
     let asked = Limits { procs: Some(9), ..Limits::default() };
-    assert_eq!(policy.limits(asked, &mut notes).procs, Some(5));
-    assert_eq!(
-        notes[1],
-        "The policy allows at most 5 processes and threads, so that is the limit."
-    );
-    assert_eq!(policy.limits(Limits::default(), &mut notes).memory_bytes, Some(1 << 30));
+    let (request, applied) = capped(&policy, 30, asked, foreground);
+    assert_eq!((request.limits.procs, applied), (Some(5), vec![AppliedCap::Processes(5)]));
+}
+
+#[test]
+fn a_request_that_never_times_out_gets_the_cap() {
+    let (_dir, policy) = policy(&[], &[], false);
+    let command = CommandRequest::arguments("ls", ["ls"]);
+    let mut request = RunRequest::new(LoopPosition::exec(), command, "/");
+    let applied = policy.apply_caps(&mut request, RunMode::Foreground);
+    let most = Duration::from_secs(60);
+    assert_eq!((request.timeout(), applied), (Some(most), vec![AppliedCap::Timeout(most)]));
+}
+
+#[test]
+fn the_stricter_environment_mode_wins() {
+    let (_dir, policy) = policy(&[], &[], false);
+    for (given, meant) in [
+        (EnvMode::Inherit, EnvMode::Merge),
+        (EnvMode::Merge, EnvMode::Merge),
+        (EnvMode::Replace, EnvMode::Replace),
+    ] {
+        assert_eq!(policy.stricter_environment_mode(given), meant);
+    }
 }
 
 #[test]
@@ -235,4 +310,68 @@ fn a_rule_that_cannot_be_read_is_an_error() {
         assert!(Rule::parse(wrong, Path::new("/")).is_err(), "{wrong:?}");
     }
     assert_eq!(Rule::parse("rm 'a b' @ x", Path::new("/p")).unwrap().to_string(), "rm 'a b' @ x");
+}
+
+/// Pieces that mean something to shells and wrappers, put together at random.
+#[test]
+fn any_line_is_judged() {
+    let pieces = [
+        "rm",
+        "ls",
+        "env",
+        "-S",
+        "xargs",
+        "sh",
+        "-c",
+        "'",
+        "\"",
+        "`",
+        "$(",
+        ")",
+        "${",
+        "}",
+        "|",
+        ";",
+        "&&",
+        ">",
+        "<<EOF",
+        "\n",
+        "\\",
+        "if",
+        "then",
+        "fi",
+        "for x in",
+        "do",
+        "done",
+        "case",
+        "esac",
+        "retake exec",
+        "--cwd",
+        "--shell=true",
+        "find . -exec",
+        "{}",
+        "cd ..",
+        "A=1",
+        "é",
+        "\0",
+        " ",
+    ];
+    let (dir, policy) = policy(&["ls"], &["rm"], true);
+    // A linear congruential generator: the same lines every time.
+    let mut state = 17_u64;
+    let mut random = |below: usize| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    for _ in 0..2_000 {
+        let words = (0..1 + random(9)).map(|_| pieces[random(pieces.len())]).collect::<Vec<_>>();
+        let text = words.join(if random(2) == 0 { " " } else { "" });
+        if text.starts_with("rm ") {
+            assert!(policy.judge_line(&text, dir.path(), None).is_err(), "{text:?}");
+        } else {
+            // Whatever it is, there is a judgement.
+            drop(policy.judge_line(&text, dir.path(), None));
+        }
+    }
 }

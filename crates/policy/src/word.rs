@@ -17,19 +17,24 @@ pub(super) struct Word {
     lead: String,
     /// It may become no word, or many.
     several: bool,
-    /// Quoted text in it would be run if a shell came to evaluate it.
-    armed: bool,
+    runs_when_evaluated: bool,
 }
 
 impl Word {
     pub(super) fn known(text: impl Into<OsString>) -> Self {
-        Self { text: text.into(), shape: None, lead: String::new(), several: false, armed: false }
+        Self {
+            text: text.into(),
+            shape: None,
+            lead: String::new(),
+            several: false,
+            runs_when_evaluated: false,
+        }
     }
 
     /// A word with gaps; `written` is for people.
     pub(super) fn unknown(written: &str, shape: Vec<Option<char>>, several: bool) -> Self {
         let lead = shape.iter().map_while(|piece| *piece).collect();
-        Self { text: written.into(), shape: Some(shape), lead, several, armed: false }
+        Self { text: written.into(), shape: Some(shape), lead, several, runs_when_evaluated: false }
     }
 
     /// Any number of words, each of them anything.
@@ -41,12 +46,13 @@ impl Word {
         Self { lead, ..self }
     }
 
-    pub(super) fn armed(self, armed: bool) -> Self {
-        Self { armed, ..self }
+    pub(super) fn run_when_evaluated(self, runs_when_evaluated: bool) -> Self {
+        Self { runs_when_evaluated, ..self }
     }
 
-    pub(super) fn is_armed(&self) -> bool {
-        self.armed
+    /// Whether quoted text in it would be run if a shell evaluated it.
+    pub(super) fn runs_when_evaluated(&self) -> bool {
+        self.runs_when_evaluated
     }
 
     pub(super) fn is_several(&self) -> bool {
@@ -68,14 +74,14 @@ impl Word {
     }
 
     /// The word, or how it was written.
-    pub(super) fn shown(&self) -> String {
+    pub(super) fn written(&self) -> String {
         self.text.to_string_lossy().into_owned()
     }
 
     /// What the word surely begins with.
     pub(super) fn lead(&self) -> String {
         match &self.shape {
-            None => self.shown(),
+            None => self.written(),
             Some(_) => self.lead.clone(),
         }
     }
@@ -96,7 +102,7 @@ impl Word {
     /// Whether the word could become one that matches.
     pub(super) fn could_be(&self, pattern: &str) -> bool {
         match &self.shape {
-            None => glob::matches(pattern, &self.shown()),
+            None => glob::matches(pattern, &self.written()),
             Some(shape) => glob::overlaps(pattern, shape),
         }
     }
@@ -104,8 +110,17 @@ impl Word {
     /// Whether the word is bound to be one that matches.
     pub(super) fn must_be(&self, pattern: &str) -> bool {
         match &self.shape {
-            None => glob::matches(pattern, &self.shown()),
+            None => glob::matches(pattern, &self.written()),
             Some(_) => !self.several && !pattern.is_empty() && pattern.chars().all(|c| c == '*'),
         }
     }
+}
+
+/// A command as one line for people; words that are not known yet stand as they were written.
+pub(super) fn command_line(words: &[Word]) -> String {
+    let one = |word: &Word| match word.text() {
+        Some(text) => retake_engine::quote([text.as_str()]),
+        None => word.written(),
+    };
+    words.iter().map(one).collect::<Vec<_>>().join(" ")
 }

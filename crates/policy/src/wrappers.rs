@@ -162,7 +162,7 @@ impl Wrapper {
                 if self.takes_assignments() && lead.contains('=') && !lead.starts_with('-') {
                     break;
                 }
-                return Err(Hidden(word.shown()));
+                return Err(Hidden(word.written()));
             };
             at += 1;
             if text == "--" {
@@ -198,7 +198,7 @@ impl Wrapper {
         }
         for operand in words.iter().skip(at).take(self.operands) {
             if operand.is_several() {
-                return Err(Hidden(operand.shown()));
+                return Err(Hidden(operand.written()));
             }
         }
         at += self.operands;

@@ -37,7 +37,7 @@ impl LedgerRows {
                 .text(&entry.body_hash.to_hex())
                 .field(entry.body.as_deref())
                 .end();
-            match &entry.says {
+            match &entry.content {
                 LedgerContent::Intent(intent) => _ = begun.insert(intent.id(), (intent, entry.seq)),
                 LedgerContent::Outcome { run, ending } => _ = ended.insert(*run, ending),
                 LedgerContent::Deleted(ranges) => sorted.deleted.extend(ranges),

@@ -4,6 +4,7 @@
 //! A front end fills a request; [`prepare`] checks it and turns it into something that can be
 //! spawned; a [`worker`] runs it and records it ([`run`]).
 
+pub mod again;
 pub mod checkout;
 pub mod colour;
 pub mod config;
@@ -12,19 +13,23 @@ pub mod effects_watch;
 pub mod file_lock;
 pub mod fingerprint;
 pub mod head_tail;
+pub mod html;
 pub mod leftovers;
 pub mod loop_driver;
 pub mod machine;
 pub mod metrics;
 pub mod notice;
+pub mod point_in_time;
 pub mod prepare;
 pub mod project;
 pub mod recovery;
 pub mod run;
+pub mod run_differences;
 pub mod run_text;
 pub mod scratch_dir;
 pub mod screen;
 pub mod signals;
 pub mod terminal;
+pub mod unified_diff;
 pub mod worker;
 pub mod xml;

@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use common::{TestStore, ending, intent};
-use retake_store::{Head, RunFilter, SCHEMA_VERSION, Store, Verification};
+use retake_store::{Head, Liveness, RunFilter, SCHEMA_VERSION, Store, StoredLoop, Verification};
 use retake_types::{Kind, LoopId, RunId, State, StopReason, Stream, Word};
 use serde_json::{Value, json};
 
@@ -97,6 +97,74 @@ fn version_2_s_database_opens_and_verifies() {
     let history = &test.store.tests(Some("works")).unwrap()[0];
     assert_eq!(history.first_failure().unwrap().run, page.runs[0].intent.id());
     assert!(test.store.examine(true).unwrap().defects.is_empty());
+}
+
+/// Recorded by the program itself: `exec` with all that can be asked of a run, a matrix, a bisection,
+/// agents and crash tests. The runner of the second agent was killed, at a time when loops had no
+/// live file.
+#[test]
+fn a_database_with_every_option_and_every_kind_of_loop_is_read_back() {
+    let read = fs::read(fixture("v2-full.json")).unwrap();
+    let expected: Value = serde_json::from_slice(&read).unwrap();
+    let head: Head = expected["head"].as_str().unwrap().parse().unwrap();
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("store");
+    copy(&fixture("v2-full"), &root);
+
+    let mut test = TestStore { store: Store::open(&root).unwrap(), temp };
+    assert!(matches!(test.store.verify(Some(head)).unwrap(), Verification::Intact(_)));
+    let runs = test.store.list(&RunFilter::default(), None, 99).unwrap().runs;
+    assert_eq!(serde_json::to_value(&runs).unwrap(), expected["runs"]);
+    for run in &runs {
+        for stream in Stream::BOTH {
+            let hash = blake3::hash(&test.output(run.intent.id(), stream)).to_hex().to_string();
+            let key = format!("{}.{}", run.intent.id(), stream.as_str());
+            assert_eq!(expected["outputs"][&key], hash, "{key}");
+        }
+    }
+    let asked = runs.iter().find(|run| run.intent.request.labels.contains_key("suite")).unwrap();
+    let request = serde_json::to_value(&asked.intent).unwrap().to_string();
+    for word in ["TOKEN", "input.txt", "\"nice\":5", "\"capture\":\"stdout\"", "sess-456"] {
+        assert!(request.contains(word), "{word} in {request}");
+    }
+    assert!(runs.iter().any(|run| run.intent.terms.pty));
+
+    let loops = test.store.list_loops(None, 99).unwrap();
+    let shown: Vec<Value> = loops.iter().map(|stored| shown(&test.store, stored)).collect();
+    assert_eq!(Value::from(shown), expected["loops"]);
+    for kind in [Kind::Agent, Kind::Matrix, Kind::Crash] {
+        assert!(loops.iter().any(|stored| stored.kind == kind), "{kind:?}");
+    }
+    assert!(loops.iter().all(|stored| !matches!(stored.stop_reason, Some(StopReason::Other(_)))));
+
+    let open = test.store.open_loops(Kind::Agent).unwrap().remove(0).id;
+    assert_eq!(test.store.loop_liveness(open), Liveness::Unknown);
+    assert!(test.store.recover().unwrap().is_empty());
+    let resumed = test.store.adopt_loop(open).unwrap();
+    assert!(test.store.loop_is_alive(open));
+    resumed.finish(&mut test.store, &StopReason::Completed).unwrap();
+    assert!(test.store.open_loops(Kind::Agent).unwrap().is_empty());
+    assert!(test.store.examine(true).unwrap().defects.is_empty());
+}
+
+fn shown(store: &Store, stored: &StoredLoop) -> Value {
+    let json = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+    let entries: Vec<Value> = store
+        .loop_entries(stored.id, 0, 999)
+        .unwrap()
+        .iter()
+        .map(|entry| json!({"seq": entry.seq, "at": entry.at, "body": json(&entry.body)}))
+        .collect();
+    json!({
+        "id": stored.id,
+        "kind": stored.kind.as_str(),
+        "plan": json(&stored.plan),
+        "state": stored.state,
+        "stopReason": stored.stop_reason,
+        "startTime": stored.start_time,
+        "endTime": stored.end_time,
+        "entries": entries,
+    })
 }
 
 /// `cargo test -p retake-store --test fixture -- --ignored version_2`, once, when it was made.

@@ -240,7 +240,7 @@ fn escape_length(bytes: &[u8]) -> Option<usize> {
 
 /// How many of the bytes can be shown without what follows them: a character or an escape sequence
 /// at the end that is not complete waits.
-pub(super) fn settled(bytes: &[u8]) -> usize {
+pub(super) fn complete_length(bytes: &[u8]) -> usize {
     let tail = bytes.len().saturating_sub(LONGEST);
     let escape = bytes[tail..].iter().rposition(|b| *b == 0x1b).map(|at| tail + at);
     if let Some(at) = escape
@@ -306,20 +306,20 @@ mod tests {
 
     #[test]
     fn what_is_not_complete_waits() {
-        assert_eq!(settled("aü".as_bytes()), 3);
-        assert_eq!(settled(&"aü".as_bytes()[..2]), 1);
-        assert_eq!(settled(&"a😀".as_bytes()[..4]), 1);
-        assert_eq!(settled(b"a\x1b[3"), 1);
-        assert_eq!(settled(b"a\x1b[31m"), 6);
-        assert_eq!(settled(b"\xff\xff"), 2);
-        assert_eq!(settled(b""), 0);
+        assert_eq!(complete_length("aü".as_bytes()), 3);
+        assert_eq!(complete_length(&"aü".as_bytes()[..2]), 1);
+        assert_eq!(complete_length(&"a😀".as_bytes()[..4]), 1);
+        assert_eq!(complete_length(b"a\x1b[3"), 1);
+        assert_eq!(complete_length(b"a\x1b[31m"), 6);
+        assert_eq!(complete_length(b"\xff\xff"), 2);
+        assert_eq!(complete_length(b""), 0);
         // One that never ends must not be waited for.
         let endless = [b"\x1b]".to_vec(), vec![b'x'; LONGEST]].concat();
-        assert_eq!(settled(&endless), endless.len());
+        assert_eq!(complete_length(&endless), endless.len());
     }
 
     #[test]
-    fn any_bytes_at_all_are_shown_without_trouble() {
+    fn any_bytes_at_all_are_shown() {
         let mut state = 1u32;
         for _ in 0..2000 {
             let bytes: Vec<u8> = (0..40)
@@ -329,7 +329,7 @@ mod tests {
                     if noise < 90 { b"\x1b[]m;0\n\r\x9b"[usize::from(noise % 9)] } else { noise }
                 })
                 .collect();
-            let end = settled(&bytes);
+            let end = complete_length(&bytes);
             assert!(end <= bytes.len());
             let text: String =
                 spans(&bytes, &mut Style::default()).into_iter().map(|span| span.1).collect();

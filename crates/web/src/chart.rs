@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::html::Html;
+use retake_runner::html::Html;
 
 const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 150.0;
@@ -61,15 +61,15 @@ impl Chart<'_> {
         let (inner, height) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
         let y = |value: f64| TOP + height * (1.0 - value / top);
         let x = |at: usize| LEFT + inner * at as f64 / count as f64;
-        html.lit("<svg class=\"chart\" role=\"img\"")
-            .at("viewBox", &format!("0 0 {WIDTH} {HEIGHT}"));
-        html.at("aria-label", self.says).lit(">");
+        html.markup("<svg class=\"chart\" role=\"img\"")
+            .attr("viewBox", &format!("0 0 {WIDTH} {HEIGHT}"));
+        html.attr("aria-label", self.says).markup(">");
         for part in [0.0, 0.5, 1.0] {
             let value = top * part;
-            html.lit("<line class=\"grid\"").num("x1", LEFT).num("x2", WIDTH - RIGHT);
-            html.num("y1", number(y(value))).num("y2", number(y(value))).lit("/>");
-            html.lit("<text class=\"tick\" text-anchor=\"end\"").num("x", LEFT - 5.0);
-            html.num("y", number(y(value) + 4.0)).lit(">").text(&(self.unit)(value)).lit("</text>");
+            html.markup("<line class=\"grid\"").attr("x1", LEFT).attr("x2", WIDTH - RIGHT);
+            html.attr("y1", number(y(value))).attr("y2", number(y(value))).markup("/>");
+            html.markup("<text class=\"tick\" text-anchor=\"end\"").attr("x", LEFT - 5.0);
+            html.attr("y", number(y(value) + 4.0)).markup(">").text(&(self.unit)(value)).markup("</text>");
         }
         match self.shape {
             Shape::Stacked => self.bars(html, x, y, inner / count as f64),
@@ -78,10 +78,10 @@ impl Chart<'_> {
         for (place, anchor, text) in
             [(LEFT, "start", self.ends.0), (WIDTH - RIGHT, "end", self.ends.1)]
         {
-            html.lit("<text class=\"tick\"").num("x", place).num("y", HEIGHT - 5.0);
-            html.at("text-anchor", anchor).lit(">").text(text).lit("</text>");
+            html.markup("<text class=\"tick\"").attr("x", place).attr("y", HEIGHT - 5.0);
+            html.attr("text-anchor", anchor).markup(">").text(text).markup("</text>");
         }
-        html.lit("</svg>");
+        html.markup("</svg>");
     }
 
     fn bars(&self, html: &mut Html, x: impl Fn(usize) -> f64, y: impl Fn(f64) -> f64, width: f64) {
@@ -89,23 +89,23 @@ impl Chart<'_> {
         let bar = (width * 0.8).min(36.0);
         for at in 0..self.count() {
             let mut under = 0.0;
-            html.lit("<g>");
+            html.markup("<g>");
             for series in self.series {
                 let Some(value) = series.values.get(at).copied().flatten() else { continue };
                 if value > 0.0 {
                     let (high, low) = (y(under + value), y(under));
-                    html.lit("<rect")
-                        .at("class", series.class)
-                        .num("x", number(x(at) + (width - bar) / 2.0));
-                    html.num("y", number(high)).num("width", number(bar));
-                    html.num("height", number((low - high).max(0.8))).lit("/>");
+                    html.markup("<rect")
+                        .attr("class", series.class)
+                        .attr("x", number(x(at) + (width - bar) / 2.0));
+                    html.attr("y", number(high)).attr("width", number(bar));
+                    html.attr("height", number((low - high).max(0.8))).markup("/>");
                     under += value;
                 }
             }
             if let Some(title) = self.titles.get(at) {
-                html.lit("<title>").text(title).lit("</title>");
+                html.markup("<title>").text(title).markup("</title>");
             }
-            html.lit("</g>");
+            html.markup("</g>");
         }
     }
 
@@ -122,12 +122,12 @@ impl Chart<'_> {
                 // Writing to a string cannot fail.
                 _ = write!(path, "{verb}{} {}", number(x(at)), number(y(*value)));
             }
-            html.lit("<path").at("class", series.class).at("d", &path).lit("/>");
+            html.markup("<path").attr("class", series.class).attr("d", &path).markup("/>");
             for (at, value) in series.values.iter().enumerate() {
                 let Some(value) = value else { continue };
-                html.lit("<circle").at("class", series.class).num("cx", number(x(at)));
-                html.num("cy", number(y(*value))).lit(" r=\"2\"><title>");
-                html.text(self.titles.get(at).map_or("", String::as_str)).lit("</title></circle>");
+                html.markup("<circle").attr("class", series.class).attr("cx", number(x(at)));
+                html.attr("cy", number(y(*value))).markup(" r=\"2\"><title>");
+                html.text(self.titles.get(at).map_or("", String::as_str)).markup("</title></circle>");
             }
         }
     }
@@ -159,18 +159,18 @@ pub(super) fn strip(
 ) {
     let span = if high > low { high - low } else { 1.0 };
     let x = |value: f64| 4.0 + (value - low) / span * 472.0;
-    html.lit(
+    html.markup(
         "<svg class=\"strip\" viewBox=\"0 0 480 24\" preserveAspectRatio=\"none\" role=\"img\"",
     )
-    .at("aria-label", says)
-    .lit(">");
+    .attr("aria-label", says)
+    .markup(">");
     for (at, value) in values.iter().enumerate().step_by(values.len().div_ceil(most).max(1)) {
         // Spread over the height so that equal values do not hide each other.
         let y = 5.0 + (at as f64 * 0.618_034).fract() * 14.0;
-        html.lit("<circle r=\"2.2\"").num("cx", number(x(*value))).num("cy", number(y)).lit("/>");
+        html.markup("<circle r=\"2.2\"").attr("cx", number(x(*value))).attr("cy", number(y)).markup("/>");
     }
-    html.lit("<line y1=\"1\" y2=\"23\"").num("x1", number(x(median))).num("x2", number(x(median)));
-    html.lit("/></svg>");
+    html.markup("<line y1=\"1\" y2=\"23\"").attr("x1", number(x(median))).attr("x2", number(x(median)));
+    html.markup("/></svg>");
 }
 
 /// A difference as a factor with its interval, beside no difference. `reach` is the largest factor
@@ -185,11 +185,11 @@ pub(super) fn span(
 ) {
     let reach = reach.max(1.01).ln();
     let x = |ratio: f64| 80.0 + (ratio.max(1e-9).ln() / reach).clamp(-1.0, 1.0) * 76.0;
-    html.lit("<svg class=\"span\" viewBox=\"0 0 160 16\" role=\"img\"").at("aria-label", says);
-    html.lit("><line x1=\"80\" x2=\"80\" y1=\"0\" y2=\"16\"/><rect y=\"6\" height=\"4\"");
-    html.at("class", class).num("x", number(x(low)));
-    html.num("width", number((x(high) - x(low)).max(1.0))).lit("/><rect y=\"3\" height=\"10\"");
-    html.at("class", class).num("x", number(x(ratio) - 1.0)).lit(" width=\"2\"/></svg>");
+    html.markup("<svg class=\"span\" viewBox=\"0 0 160 16\" role=\"img\"").attr("aria-label", says);
+    html.markup("><line x1=\"80\" x2=\"80\" y1=\"0\" y2=\"16\"/><rect y=\"6\" height=\"4\"");
+    html.attr("class", class).attr("x", number(x(low)));
+    html.attr("width", number((x(high) - x(low)).max(1.0))).markup("/><rect y=\"3\" height=\"10\"");
+    html.attr("class", class).attr("x", number(x(ratio) - 1.0)).markup(" width=\"2\"/></svg>");
 }
 
 #[cfg(test)]

@@ -1,16 +1,18 @@
-//! What an address asks for, in terms of the record. Every value that cannot be used is named.
+//! The query of an address, as filters and windows of the record. An error names the value that cannot
+//! be used.
 
 use std::path::PathBuf;
 
+use axum::http::Uri;
 use jiff::Timestamp;
 use retake_store::{RunCursor, RunFilter, RunStatus};
 use retake_types::{Kind, Word};
 
-use super::trouble::Trouble;
+use crate::error::RequestError;
 
 /// The pairs behind the `?` of an address.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Params {
+pub(crate) struct Params {
     pairs: Vec<(String, String)>,
 }
 
@@ -23,68 +25,74 @@ impl From<Vec<(String, String)>> for Params {
 }
 
 impl Params {
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
+    pub(crate) fn from_uri(uri: &Uri) -> Self {
+        axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri)
+            .map(|query| Self::from(query.0))
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.pairs.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    pub(super) fn number(&self, name: &str) -> Result<Option<u64>, Trouble> {
+    pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, RequestError> {
         self.parsed(name, "a number")
     }
 
-    pub(super) fn parsed<T: std::str::FromStr>(
+    pub(crate) fn parsed<T: std::str::FromStr>(
         &self,
         name: &str,
         what: &str,
-    ) -> Result<Option<T>, Trouble> {
+    ) -> Result<Option<T>, RequestError> {
         let Some(text) = self.get(name) else { return Ok(None) };
-        let bad = |_| Trouble::bad_request(format!("{name}={text} is not {what}"));
+        let bad = |_| RequestError::bad_request(format!("{name}={text} is not {what}"));
         text.parse().map(Some).map_err(bad)
     }
 
     /// How many entries a page of a list has.
-    pub(super) fn limit(&self, usual: usize, most: usize) -> Result<usize, Trouble> {
+    pub(crate) fn limit(&self, usual: usize, most: usize) -> Result<usize, RequestError> {
         match self.number("limit")? {
             None => Ok(usual),
-            Some(0) => Err(Trouble::bad_request("limit=0 asks for nothing; it is 1 or more")),
+            Some(0) => Err(RequestError::bad_request("limit=0 asks for nothing; it is 1 or more")),
             Some(given) => Ok(usize::try_from(given).unwrap_or(most).min(most)),
         }
     }
 
-    pub(super) fn flag(&self, name: &str) -> Result<bool, Trouble> {
+    pub(crate) fn flag(&self, name: &str) -> Result<bool, RequestError> {
         match self.get(name) {
             None | Some("0" | "false") => Ok(false),
             Some("1" | "true") => Ok(true),
-            Some(other) => Err(Trouble::bad_request(format!("{name}={other} is neither 1 nor 0"))),
+            Some(other) => Err(RequestError::bad_request(format!("{name}={other} is neither 1 nor 0"))),
         }
     }
 
-    pub(super) fn cursor(&self) -> Result<Option<RunCursor>, Trouble> {
+    pub(crate) fn cursor(&self) -> Result<Option<RunCursor>, RequestError> {
         self.parsed("cursor", "a place in this list; take `next` of the page before")
     }
 
-    pub(super) fn kind(&self) -> Result<Option<Kind>, Trouble> {
+    pub(crate) fn kind(&self) -> Result<Option<Kind>, RequestError> {
         let Some(text) = self.get("kind") else { return Ok(None) };
         let known = Kind::ALL.into_iter().find(|kind| kind.as_str() == text);
         known.map(Some).ok_or_else(|| {
-            Trouble::bad_request(format!("kind={text} is none of exec, matrix, agent, crash"))
+            RequestError::bad_request(format!("kind={text} is none of exec, matrix, agent, crash"))
         })
     }
 
-    pub(super) fn filter(&self) -> Result<RunFilter, Trouble> {
-        // The record would compare what is before it only.
+    pub(crate) fn filter(&self) -> Result<RunFilter, RequestError> {
+        // SQLite would compare only what precedes it.
         if let Some((name, _)) = self.pairs.iter().find(|(_, value)| value.contains('\0')) {
-            return Err(Trouble::bad_request(format!("{name} has a NUL, which no run has")));
+            return Err(RequestError::bad_request(format!("{name} has a NUL, which no run has")));
         }
         let text = |name: &str| self.get(name).map(str::to_owned);
         let mut labels = Vec::new();
         for label in self.all("label") {
             let pair = label.split_once('=').filter(|(key, _)| !key.is_empty());
             let (key, value) = pair.ok_or_else(|| {
-                Trouble::bad_request(format!("label={label} is not written KEY=VALUE"))
+                RequestError::bad_request(format!("label={label} is not written KEY=VALUE"))
             })?;
             labels.push((key.to_owned(), value.to_owned()));
         }
@@ -107,11 +115,11 @@ impl Params {
     }
 
     /// Whether any filter is asked for, beside words to search and a place in a list.
-    pub(super) fn filters(&self) -> bool {
+    pub(crate) fn filters(&self) -> bool {
         self.pairs.iter().any(|(name, _)| !matches!(name.as_str(), "q" | "cursor" | "limit"))
     }
 
-    fn status(&self) -> Result<Option<RunStatus>, Trouble> {
+    fn status(&self) -> Result<Option<RunStatus>, RequestError> {
         let Some(text) = self.get("status") else { return Ok(None) };
         let outcome = Word::ALL.into_iter().find(|word| word.as_str() == text);
         Ok(Some(match (text, outcome) {
@@ -121,19 +129,19 @@ impl Params {
             (_, Some(word)) => RunStatus::Outcome(word),
             _ => {
                 let words = Word::ALL.map(Word::as_str).join(", ");
-                return Err(Trouble::bad_request(format!(
+                return Err(RequestError::bad_request(format!(
                     "status={text} is none of running, ok, failed, {words}"
                 )));
             }
         }))
     }
 
-    fn time(&self, name: &str) -> Result<Option<Timestamp>, Trouble> {
+    fn time(&self, name: &str) -> Result<Option<Timestamp>, RequestError> {
         self.parsed(name, "a time such as 2026-05-01T12:00:00Z")
     }
 
     /// The address with other values for some names; an empty value takes a name away.
-    pub(super) fn with(&self, path: &str, changes: &[(&str, &str)]) -> String {
+    pub(crate) fn with(&self, path: &str, changes: &[(&str, &str)]) -> String {
         let kept = self.pairs.iter().map(|(key, value)| (key.as_str(), value.as_str()));
         let kept = kept.filter(|(key, _)| !changes.iter().any(|(changed, _)| changed == key));
         let added = changes.iter().copied().filter(|(_, value)| !value.is_empty());
@@ -190,8 +198,8 @@ mod tests {
             ("since", "yesterday"),
             ("tests_failed", "yes"),
         ] {
-            let trouble = params(&[(name, value)]).filter().unwrap_err();
-            assert!(trouble.message.contains(&format!("{name}={value}")), "{}", trouble.message);
+            let error = params(&[(name, value)]).filter().unwrap_err();
+            assert!(error.message.contains(&format!("{name}={value}")), "{}", error.message);
         }
         assert!(params(&[("cursor", "1")]).cursor().is_err());
         assert!(params(&[("command", "a\0b")]).filter().is_err());

@@ -17,7 +17,8 @@ use retake_engine::{KeeperSession, quote};
 use retake_runner::config::Config;
 use retake_runner::context::RunContext;
 use retake_runner::effects_watch::EffectsWatch;
-use retake_runner::prepare::{PreparedRun, RefusedRun, bare_intent};
+use retake_runner::prepare::{PreparedRun, Provided, RefusedRun, bare_intent};
+use retake_runner::project::Project;
 use retake_runner::run::{self, Carry, FinishedRun, Observer, OutputUse};
 use retake_runner::worker::{EndedWorker, Worker};
 use retake_types::request::{CommandRequest, LoopPosition, StdinSource};
@@ -112,17 +113,33 @@ fn run_remotely(prepared: Prepared, on: &str) -> Exit {
 }
 
 /// Opens the project and checks the request.
-pub(crate) fn prepare(typed: Typed, store: Option<&Path>) -> Result<Prepared, Refused> {
+fn prepare(typed: Typed, store: Option<&Path>) -> Result<Prepared, Refused> {
     let Typed { mut request, reasons, display, configured, .. } = typed;
-    let (project, config) = context::open(store).map_err(|failure| {
-        let failure = StartFailure::Refused(failure.problems());
-        Refused { intent: Box::new(bare_intent(request.clone())), failure }
-    })?;
+    let (project, config) = open(&request, store)?;
     configured.apply(&mut request, &config);
     let context = context::run_context(&project, &config);
-    let provided = retake_runner::prepare::Provided { reasons, input: None };
+    let provided = Provided { reasons, input: None };
     let run = PreparedRun::with(request, &context, provided).map_err(Refused::from)?;
     Ok(Prepared { run, context, config, display })
+}
+
+/// The same for a request that is complete.
+pub(crate) fn prepare_request(
+    request: RunRequest,
+    display: Display,
+    store: Option<&Path>,
+) -> Result<Prepared, Refused> {
+    let (project, config) = open(&request, store)?;
+    let context = context::run_context(&project, &config);
+    let run = PreparedRun::new(request, &context).map_err(Refused::from)?;
+    Ok(Prepared { run, context, config, display })
+}
+
+fn open(request: &RunRequest, store: Option<&Path>) -> Result<(Project, Config), Refused> {
+    context::open(store).map_err(|failure| Refused {
+        intent: Box::new(bare_intent(request.clone())),
+        failure: StartFailure::Refused(failure.problems()),
+    })
 }
 
 /// Runs what was prepared, prints the result, and then does what can wait until it is printed.

@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use jiff::Timestamp;
+use retake_runner::point_in_time;
 use retake_store::{RunFilter, RunStatus};
 use retake_types::{Kind, LoopId, Word};
-
-use super::when;
 
 #[derive(clap::Args)]
 #[command(next_help_heading = "Which runs")]
@@ -40,10 +39,10 @@ pub(super) struct FilterArgs {
     #[arg(long, value_name = "GLOB")]
     command: Option<String>,
     /// Only runs that began at or after this time, or at most this long ago (90m, 3d)
-    #[arg(long, value_name = "TIME", value_parser = when::parse, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = point_in_time::parse, allow_hyphen_values = true)]
     since: Option<Timestamp>,
     /// Only runs that began before this time, or longer ago than this
-    #[arg(long, value_name = "TIME", value_parser = when::parse, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = point_in_time::parse, allow_hyphen_values = true)]
     until: Option<Timestamp>,
     /// Only runs that changed this file, or one in this directory (of those with --track)
     #[arg(long, value_name = "PATH")]

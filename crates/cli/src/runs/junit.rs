@@ -2,8 +2,8 @@
 
 use std::io::{Read, Seek, SeekFrom, Write};
 
+use retake_runner::html::escape_xml;
 use retake_runner::run_text;
-use retake_runner::xml::escaped;
 use retake_store::{Error, Store};
 use retake_types::{Run, RunId, State, Word};
 
@@ -97,7 +97,7 @@ fn case(store: &Store, run: &Run, out: &mut impl Write) -> Result<(), Failure> {
         out,
         "    <testcase classname=\"retake.{}\" name=\"{}\" time=\"{}\" timestamp=\"{}\">",
         run.intent.kind().as_str(),
-        escaped(run.intent.command()),
+        escape_xml(run.intent.command()),
         seconds(ms),
         run.intent.start_time
     )?;
@@ -106,9 +106,9 @@ fn case(store: &Store, run: &Run, out: &mut impl Write) -> Result<(), Failure> {
         "\n      <properties><property name=\"id\" value=\"{}\"/></properties>",
         run.intent.id()
     )?;
-    let outcome = escaped(&run_text::outcome(run).0);
+    let outcome = escape_xml(&run_text::outcome(run).0);
     let error = run.ending.as_ref().and_then(|ending| ending.error.as_ref());
-    let message = error.map_or_else(|| outcome.clone(), |error| escaped(&error.message));
+    let message = error.map_or_else(|| outcome.clone(), |error| escape_xml(&error.message));
     match Verdict::of(run) {
         Verdict::Passed => {}
         Verdict::Skipped => writeln!(out, "      <skipped message=\"{message}\"/>")?,
@@ -119,7 +119,7 @@ fn case(store: &Store, run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     }
     if matches!(Verdict::of(run), Verdict::Failed | Verdict::Error) {
         let output = tail(store, run.intent.id())?;
-        writeln!(out, "      <system-out>{}</system-out>", escaped(&output))?;
+        writeln!(out, "      <system-out>{}</system-out>", escape_xml(&output))?;
     }
     writeln!(out, "    </testcase>")?;
     Ok(())

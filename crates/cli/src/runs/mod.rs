@@ -1,8 +1,7 @@
 //! `retake runs`: finding, reading, comparing and clearing away what was recorded.
 
 mod delete;
-pub(crate) mod diff;
-pub(crate) mod differences;
+mod diff;
 mod effects;
 mod export;
 mod filter;
@@ -16,7 +15,6 @@ mod push;
 mod search;
 mod show;
 mod stats;
-pub(crate) mod when;
 
 use std::path::Path;
 

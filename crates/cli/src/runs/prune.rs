@@ -1,12 +1,12 @@
 //! `retake runs prune`: erasing what is old.
 
 use jiff::Timestamp;
+use retake_runner::point_in_time;
 use retake_store::{Erased, Prune};
 use retake_types::{Kind, RunId};
 use serde::Serialize;
 
 use super::filter::kinds;
-use super::when;
 use crate::record::Record;
 use crate::{Exit, Failure, term};
 
@@ -17,7 +17,7 @@ use crate::{Exit, Failure, term};
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Runs that began before this time, or longer ago than this (30d, 12h)
-    #[arg(long, value_name = "TIME", value_parser = when::parse, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = point_in_time::parse, allow_hyphen_values = true)]
     older_than: Timestamp,
     /// Keep the runs that did not succeed
     #[arg(long)]

@@ -12,3 +12,4 @@ mod refusals;
 mod reports;
 mod sqlite;
 mod stopping;
+mod store;

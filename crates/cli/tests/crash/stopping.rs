@@ -111,12 +111,12 @@ fn a_killed_test_is_ended_on_the_record_by_whoever_comes_next() {
     let env = Env::new();
     let list = || called(env.sandbox.command(crate::common::RETAKE).args(["runs", "list"]));
     let live = || {
-        let files = std::fs::read_dir(env.sandbox.project().join(".agent/data/crash"));
+        let files = std::fs::read_dir(env.sandbox.project().join(".agent/data/live"));
         files
             .into_iter()
             .flatten()
             .flatten()
-            .filter(|file| file.path().extension() == Some("live".as_ref()))
+            .filter(|file| file.path().extension() == Some("loop".as_ref()))
             .count()
     };
     let (mut test, check) = stuck(&env);

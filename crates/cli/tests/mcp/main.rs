@@ -1,9 +1,12 @@
 //! `retake mcp` as its clients meet it: the real program, real commands, messages on its pipes.
 
+#![cfg(feature = "mcp")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/model.rs"]
+mod model;
 
 mod answers;
 mod background;
@@ -15,4 +18,5 @@ mod install;
 mod offered;
 mod output;
 mod policy;
+mod real;
 mod record;

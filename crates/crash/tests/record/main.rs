@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod begin_and_end;
 mod calls;
-mod life;
 mod programs;
 mod random;

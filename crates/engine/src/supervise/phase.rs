@@ -290,3 +290,49 @@ impl Supervision<'_> {
         relays.for_each(OutputRelay::give_up);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stopped_clock_gives_every_phase_with_an_end_more_time() {
+        let (now, more) = (Instant::now(), Duration::from_secs(3));
+        for mut phase in [
+            Phase::Draining { until: now },
+            Phase::Terminating { kill_at: now },
+            Phase::Emptying { pipes_until: Some(now) },
+        ] {
+            assert_eq!(phase.ends(), Some(now), "{phase:?}");
+            phase.postpone(more);
+            assert_eq!(phase.ends(), Some(now + more), "{phase:?}");
+        }
+        for mut phase in [
+            Phase::Starting,
+            Phase::Running,
+            Phase::Killing,
+            Phase::Emptying { pipes_until: None },
+            Phase::Done,
+        ] {
+            let before = phase;
+            phase.postpone(more);
+            assert_eq!((phase, phase.ends()), (before, None));
+        }
+    }
+
+    #[test]
+    fn the_tree_is_gone_only_in_the_last_phases() {
+        let now = Instant::now();
+        assert!(Phase::Emptying { pipes_until: Some(now) }.tree_is_gone());
+        assert!(Phase::Done.tree_is_gone());
+        for phase in [
+            Phase::Starting,
+            Phase::Running,
+            Phase::Draining { until: now },
+            Phase::Terminating { kill_at: now },
+            Phase::Killing,
+        ] {
+            assert!(!phase.tree_is_gone(), "{phase:?}");
+        }
+    }
+}

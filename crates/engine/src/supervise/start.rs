@@ -3,12 +3,13 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, IsTerminal};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Instant;
 
 use retake_types::StartFailure;
+use rustix::stdio;
 
 use super::keyboard::Keyboard;
 use super::output::OutputStream;
@@ -47,7 +48,7 @@ impl<'a> Supervision<'a> {
         let program = command.locate()?;
         let program = CString::new(program.into_os_string().into_encoded_bytes())
             .map_err(|_| StartFailure::Refused(vec!["the program's path contains a NUL".into()]))?;
-        let typed = launch.stdin == Stdin::Inherit && io::stdin().is_terminal();
+        let typed = launch.stdin == Stdin::Inherit && stdio::stdin().is_terminal();
         let (mut terminals, pty_end) = Terminals::open(launch.pty, typed)?;
         let deadline = launch.timeout.and_then(|timeout| clock.checked_add(timeout));
         let given_stdin = match (&launch.stdin, pty_end.as_ref().filter(|_| typed)) {
@@ -227,7 +228,7 @@ fn open_stdin(
 ) -> io::Result<Option<OwnedFd>> {
     match stdin {
         Stdin::Null => Ok(None),
-        Stdin::Inherit => io::stdin().as_fd().try_clone_to_owned().map(Some),
+        Stdin::Inherit => stdio::stdin().try_clone_to_owned().map(Some),
         Stdin::Given(input) => input.duplicate().map(Some),
         Stdin::File(path) => open_input(path, deadline, cancel).map(Some),
     }

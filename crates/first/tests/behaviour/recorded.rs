@@ -1,7 +1,7 @@
 //! Crash points and acknowledgements of a program that is recorded as a whole, outside of
 //! `first::test()`.
 
-use first::operation::Entry;
+use first::operation::{Action, Entry};
 use first::record::WorkloadOutcome;
 
 #[test]
@@ -18,14 +18,21 @@ fn labels_and_promises_stand_where_they_were_made() {
         .unwrap();
     assert_eq!(recorded.outcome, WorkloadOutcome::Exited(0));
     let said: Vec<String> = recorded.recording.entries.iter().map(said).collect();
-    assert_eq!(said, ["label before", "mknod", "label made", "ack promised\nto be kept", "unlink"]);
+    assert_eq!(
+        said,
+        ["label before", "create", "label made", "ack promised\nto be kept", "remove"]
+    );
 }
 
 fn said(entry: &Entry) -> String {
     match entry {
         Entry::Label(label) => format!("label {label}"),
         Entry::Acknowledgement(promise) => format!("ack {}", String::from_utf8_lossy(promise)),
-        Entry::Operation(operation) => operation.call.clone(),
+        Entry::Operation(operation) => match &operation.action {
+            Action::Create { .. } => "create".to_owned(),
+            Action::Remove { .. } => "remove".to_owned(),
+            other => format!("{other:?}"),
+        },
     }
 }
 

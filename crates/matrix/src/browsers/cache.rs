@@ -3,10 +3,9 @@
 //! A version is either complete under its name or not there at all: archives are unpacked aside
 //! and renamed. A lock per version keeps two from installing the same at once.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Read};
 use std::ops::ControlFlow;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -109,7 +108,7 @@ impl Cache {
         result?;
         let program = self
             .find(version)
-            .ok_or_else(|| failed((browsers, io::Error::from(io::ErrorKind::NotFound))))?;
+            .ok_or_else(|| failed((browsers, io::Error::from(ErrorKind::NotFound))))?;
         Ok(Browser { program, version: version.to_owned(), origin: Origin::Downloaded })
     }
 
@@ -189,8 +188,8 @@ impl Cache {
     }
 
     fn failed(&self, version: &str, (path, error): (PathBuf, io::Error)) -> BrowserError {
-        match error.raw_os_error() {
-            Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => {
+        match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
                 BrowserError::DiskFull { path: self.root.clone(), version: version.to_owned() }
             }
             _ => BrowserError::Io { path, error },
@@ -218,7 +217,7 @@ impl Cache {
         let mut cleaned = Cleaned::default();
         let entries = match fs::read_dir(&browsers) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(cleaned),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(cleaned),
             Err(error) => return Err(io(&browsers, error)),
         };
         let Some((_, directory)) = platform() else { return Ok(cleaned) };
@@ -288,24 +287,17 @@ pub(super) fn hash(path: &Path) -> io::Result<(u64, String)> {
     }
 }
 
-/// `false` when someone else holds it.
+/// `false` when another process holds it.
 fn try_lock(file: &File) -> io::Result<bool> {
-    loop {
-        // SAFETY: the descriptor is open for as long as `file` is borrowed.
-        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-            return Ok(true);
-        }
-        let error = io::Error::last_os_error();
-        match error.kind() {
-            io::ErrorKind::Interrupted => {}
-            io::ErrorKind::WouldBlock => return Ok(false),
-            _ => return Err(error),
-        }
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
-/// Takes the lock of a version, waiting for whoever has it. The file stays: removing it would let
-/// two hold what each takes for the same lock.
+/// Takes the lock of a version, and waits while another process has it. The file stays: removing it
+/// would let two hold what each takes for the same lock.
 fn take(path: &Path, version: &str, report: Report<'_>) -> Result<File, BrowserError> {
     let io = |error| BrowserError::Io { path: path.to_owned(), error };
     let file =

@@ -20,21 +20,20 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Those of the configuration, unless a variable says otherwise.
+    /// The configured ones, unless a variable says otherwise.
     pub fn new(
-        chrome: Option<&crate::config::ChromeConfig>,
+        index: Option<&str>,
+        downloads: Option<&str>,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Self {
-        let of = |name: &str, configured: Option<&String>| {
+        let of = |name: &str, configured: Option<&str>| {
             let given = variable(name).filter(|value| !value.is_empty());
-            given.or_else(|| configured.cloned()).map(|url| url.trim_end_matches('/').to_owned())
+            let url = given.or_else(|| configured.map(str::to_owned));
+            url.map(|url| url.trim_end_matches('/').to_owned())
         };
         Self {
-            index: of("RETAKE_CHROME_INDEX_URL", chrome.and_then(|c| c.index_url.as_ref())),
-            downloads: of(
-                "RETAKE_CHROME_DOWNLOAD_URL",
-                chrome.and_then(|c| c.download_url.as_ref()),
-            ),
+            index: of("RETAKE_CHROME_INDEX_URL", index),
+            downloads: of("RETAKE_CHROME_DOWNLOAD_URL", downloads),
         }
     }
 }

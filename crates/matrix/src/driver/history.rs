@@ -1,40 +1,27 @@
 //! What the record knows of the cells of a matrix.
 //!
-//! A run belongs to a cell by its label `matrix.key`. Warmups and setups have no such label, and
-//! runs that were cut short are no results.
+//! Warmups, setups and runs that were cut short are no results.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_matrix::config::{CHROME as CHROME_AXIS, CODE as CODE_AXIS};
-use retake_matrix::metrics::built_in;
-use retake_matrix::plan::{CellKey, PastRun};
-use retake_matrix::report::RunRow;
-use retake_store::{Filter, Store};
-use retake_types::{Effects, Kind, Metrics, Run, RunId, Word};
 use retake_store::{RunFilter, Store};
-use retake_types::{Kind, Run, RunId, Word};
+use retake_types::loop_record::matrix::{CellKey, CellLabels};
+use retake_types::{Effects, Kind, Metrics, Run, RunId, Word};
 
-pub const KEY: &str = "matrix.key";
-pub const WARMUP: &str = "matrix.warmup";
-pub const SETUP: &str = "matrix.setup";
-pub const AXIS: &str = "matrix.axis.";
-pub const SHA: &str = "matrix.sha";
-pub const CHROME: &str = "matrix.chrome";
-/// Of runs whose number was chosen by looking at them.
-pub const ADAPTIVE: &str = "matrix.adaptive";
-/// How many iterations of its cell were planned when a run was: among its effects, for a label would
-/// be indexed.
-/// Of runs that were not interleaved with those of other cells.
-pub const BLOCKED: &str = "matrix.blocked";
+use crate::config::{CHROME, CODE};
+use crate::metrics::built_in;
+use crate::plan::PastRun;
+use crate::report::RunRow;
 
 /// More cells than this are looked for in all runs at once instead of one by one.
 const ONE_BY_ONE: usize = 100;
 const PAGE: usize = 2000;
 
-/// One result.
+/// One result of a cell.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct ResultRow {
     pub id: RunId,
     pub iteration: u64,
     pub ok: bool,
@@ -53,12 +40,13 @@ pub struct Row {
     pub blocked: bool,
 }
 
-impl Row {
+impl ResultRow {
     pub fn of(run: &Run) -> Option<(CellKey, Self)> {
-        let labels = &run.intent.request.labels;
-        let key = CellKey::parse(labels.get(KEY)?)?;
+        let labels = CellLabels::from_labels(&run.intent.request.labels)?;
+        let key = labels.iteration_of()?;
         let ending = run.ending.as_ref()?;
-        // Elsewhere it is the machine or the scheduler that refuses, not the command that fails.
+        // On another machine it is the machine or the scheduler that refuses, not the command that
+        // fails.
         let refused = ending.outcome == Word::NotStarted && ending.ran_on.is_some();
         if refused || matches!(ending.outcome, Word::Cancelled | Word::Interrupted) {
             return None;
@@ -72,27 +60,26 @@ impl Row {
             exit_code: ending.exit_code.unwrap_or(1),
             started: run.intent.start_time,
             duration_ms: ending.duration_ms,
-            chrome: labels.get(CHROME).cloned(),
-            reference: labels.get(&format!("{AXIS}code")).cloned(),
-            sha: labels.get(SHA).cloned(),
+            chrome: labels.chrome,
+            reference: labels.axes.get(CODE).cloned(),
+            sha: labels.sha,
             axes: labels
-                .iter()
-                .filter_map(|(name, value)| Some((name.strip_prefix(AXIS)?, value)))
-                .filter(|(name, _)| *name != CHROME_AXIS && *name != CODE_AXIS)
-                .map(|(name, value)| (name.to_owned(), value.clone()))
+                .axes
+                .into_iter()
+                .filter(|(name, _)| name != CHROME && name != CODE)
                 .collect(),
             metrics: measured.map(|measured| measured.metrics.clone()).unwrap_or_else(|| {
-                let wall = std::time::Duration::from_millis(ending.duration_ms);
+                let wall = Duration::from_millis(ending.duration_ms);
                 built_in(wall, &ending.usage)
             }),
-            adaptive: labels.contains_key(ADAPTIVE),
+            adaptive: labels.adaptive,
             planned: measured.and_then(|measured| measured.planned),
-            blocked: labels.contains_key(BLOCKED),
+            blocked: labels.blocked,
         };
         Some((key, row))
     }
 
-    pub fn shown(&self) -> RunRow {
+    pub fn to_run_row(&self) -> RunRow {
         RunRow {
             id: self.id.to_string(),
             chrome: self.chrome.clone(),
@@ -110,16 +97,16 @@ impl Row {
 /// The results of cells, oldest first.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    rows: HashMap<CellKey, Vec<Row>>,
+    rows: HashMap<CellKey, Vec<ResultRow>>,
 }
 
 impl History {
     pub fn read(store: &Store, keys: &[CellKey]) -> retake_store::Result<Self> {
         let wanted: HashSet<CellKey> = keys.iter().copied().collect();
-        let mut rows: HashMap<CellKey, Vec<Row>> = HashMap::new();
+        let mut rows: HashMap<CellKey, Vec<ResultRow>> = HashMap::new();
         if wanted.len() <= ONE_BY_ONE {
             for key in &wanted {
-                let labels = vec![(KEY.to_owned(), key.to_string())];
+                let labels = vec![CellLabels::filter(*key)];
                 collect(store, &RunFilter { labels, ..RunFilter::default() }, &wanted, &mut rows)?;
             }
         } else {
@@ -130,13 +117,13 @@ impl History {
         Ok(Self { rows })
     }
 
-    pub fn of(&self, key: CellKey) -> &[Row] {
+    pub fn of(&self, key: CellKey) -> &[ResultRow] {
         self.rows.get(&key).map_or(&[], Vec::as_slice)
     }
 
-    /// For a plan.
+    /// All results, for a plan.
     pub fn past(&self) -> Vec<PastRun> {
-        let row = |key: &CellKey, row: &Row| PastRun {
+        let row = |key: &CellKey, row: &ResultRow| PastRun {
             key: *key,
             iteration: row.iteration,
             id: row.id,
@@ -146,9 +133,9 @@ impl History {
     }
 
     /// By iteration the newest successful run, or `None` where all have failed. A replaced run that
-    /// could not be erased any more is not counted beside its successor.
-    pub fn results(&self, key: CellKey) -> BTreeMap<u64, Option<&Row>> {
-        let mut results: BTreeMap<u64, Option<&Row>> = BTreeMap::new();
+    /// could not be erased any more is not counted beside the run that replaced it.
+    pub fn results(&self, key: CellKey) -> BTreeMap<u64, Option<&ResultRow>> {
+        let mut results: BTreeMap<u64, Option<&ResultRow>> = BTreeMap::new();
         for row in self.of(key) {
             let known = results.entry(row.iteration).or_default();
             if row.ok {
@@ -181,12 +168,12 @@ fn collect(
     store: &Store,
     filter: &RunFilter,
     wanted: &HashSet<CellKey>,
-    rows: &mut HashMap<CellKey, Vec<Row>>,
+    rows: &mut HashMap<CellKey, Vec<ResultRow>>,
 ) -> retake_store::Result<()> {
     let mut cursor = None;
     loop {
         let page = store.list(filter, cursor, PAGE)?;
-        let found = page.runs.iter().filter_map(Row::of);
+        let found = page.runs.iter().filter_map(ResultRow::of);
         for (key, row) in found.filter(|(key, _)| wanted.contains(key)) {
             rows.entry(key).or_default().push(row);
         }

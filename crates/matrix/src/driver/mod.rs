@@ -1,20 +1,33 @@
-//! Drives a matrix: provides code and browsers, asks the plan what comes next, runs it on the
-//! record, and reads back what the record knows.
+//! Drives a matrix: resolves and provides code and browsers, runs cells on the record by the plan,
+//! and reads back what the record knows.
 //!
-//! Every decision (what to run, in which order, what the numbers mean) is made in
-//! `retake_matrix`; every word for people is chosen in `cli::matrix` and in [`screen`].
+//! Every decision about what to run, in which order, and what the numbers mean is made by the pure
+//! modules beside this one. Nothing here prints: a [`MatrixObserver`] receives events, and errors are
+//! variants that a front end words.
 
-pub mod agenda;
-pub mod chronicle;
-pub mod elsewhere;
-pub mod history;
-pub mod iterate;
-pub mod lock;
-pub mod program;
-pub mod samples;
-pub mod screen;
-pub mod search;
-pub mod setting;
-pub mod supply;
-pub mod versions;
-pub mod work;
+mod affinity;
+mod bisect_run;
+mod browser_range;
+mod cell_runner;
+mod error;
+mod event;
+mod history;
+mod matrix_run;
+mod program_identity;
+mod project;
+mod record;
+mod remote_cells;
+mod resources;
+mod samples;
+
+pub use affinity::{allowed_cpus, pin_process};
+pub use bisect_run::{BisectOptions, BisectRun};
+pub use cell_runner::MetricsWatch;
+pub use error::{CellWithoutResult, MatrixError};
+pub use event::{MatrixEvent, MatrixObserver};
+pub use history::{History, ResultRow};
+pub use matrix_run::{Iterations, MatrixRun, MatrixRunOptions, MatrixRunResult};
+pub use project::{MatrixProject, SharedDirectories, available_browsers, git_variables};
+pub use record::{is_alive, mark_dead_loops, mark_dead_loops_if_writable, pins, read_loops};
+pub use resources::{ProvisionError, Resources, Unavailable, short_sha};
+pub use samples::Samples;

@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use retake_matrix::plan::{CellKey, Matrix, Sampler, Shot};
-use retake_matrix::stats::{Boundary, Combined, Comparison, Criteria, Sequence, Side, compare};
-use retake_matrix::table::{Measured, Table};
 use retake_types::Better;
+use retake_types::loop_record::matrix::CellKey;
 
 use super::history::History;
-use super::supply::{Supply, short};
-use retake_matrix::config::{CODE, Config};
+use super::resources::{Resources, short_sha};
+use crate::config::{CODE, Config};
+use crate::plan::{Matrix, Sampler, Shot};
+use crate::stats::{Boundary, Combined, Comparison, Criteria, Sequence, Side, compare};
+use crate::table::{Measured, Table};
 
 /// One metric of all cells.
 pub struct Samples<'a> {
@@ -19,11 +20,11 @@ pub struct Samples<'a> {
     pub better: Better,
     /// As the runs say it, or the configuration.
     pub unit: Option<String>,
-    cells: Vec<Cell>,
+    cells: Vec<CellSamples>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Cell {
+struct CellSamples {
     values: Vec<f64>,
     /// The iteration of each value.
     blocks: Vec<u64>,
@@ -35,7 +36,7 @@ struct Cell {
     sizes: BTreeSet<u64>,
 }
 
-impl Cell {
+impl CellSamples {
     /// How often its size may have been decided by looking at it.
     fn looks(&self) -> usize {
         if self.adaptive { self.values.len().max(1) } else { self.sizes.len().max(1) }
@@ -50,11 +51,11 @@ impl<'a> Samples<'a> {
         config: &Config,
         metric: &str,
     ) -> Self {
-        let (mut said, mut unit) = (None, None);
+        let (mut reported, mut unit) = (None, None);
         let cells = keys
             .iter()
             .map(|key| {
-                let mut cell = Cell::default();
+                let mut cell = CellSamples::default();
                 for (iteration, row) in history.results(*key) {
                     let Some(row) = row else {
                         cell.failed.push(iteration);
@@ -64,7 +65,7 @@ impl<'a> Samples<'a> {
                     cell.adaptive |= row.adaptive;
                     cell.sizes.extend(row.planned);
                     if let Some(found) = row.metrics.get(metric) {
-                        said = found.better.or(said);
+                        reported = found.better.or(reported);
                         if unit.is_none() {
                             unit.clone_from(&found.unit);
                         }
@@ -75,7 +76,7 @@ impl<'a> Samples<'a> {
                 cell
             })
             .collect();
-        let better = said.unwrap_or_else(|| config.better(metric));
+        let better = reported.unwrap_or_else(|| config.better(metric));
         let configured = config.metrics.iter().find(|known| known.name == metric);
         let unit = unit.or_else(|| configured?.unit.clone());
         Self { matrix, keys, metric: metric.to_owned(), better, unit, cells }
@@ -108,7 +109,7 @@ impl<'a> Samples<'a> {
     }
 
     fn side<'s>(&'s self, cell: usize, name: &'s str, blocks: bool) -> Side<'s> {
-        let Cell { values, blocks: numbers, failed, .. } = &self.cells[cell];
+        let CellSamples { values, blocks: numbers, failed, .. } = &self.cells[cell];
         let blocks = if blocks { &numbers[..] } else { &[] };
         Side { name, values, blocks, failed: failed.len() }
     }
@@ -122,10 +123,10 @@ impl<'a> Samples<'a> {
         &self,
         pairs: &[(usize, usize)],
         margin: f64,
-        supply: &Supply,
+        resources: &Resources,
         name: impl Fn(usize) -> String,
     ) -> Vec<Comparison> {
-        self.judge(pairs, &self.criteria(margin, pairs.len()), supply, name)
+        self.judge(pairs, &self.criteria(margin, pairs.len()), resources, name)
     }
 
     /// Several pairs and all of them as one. Half of what may be wrong is the whole's, the other
@@ -134,11 +135,11 @@ impl<'a> Samples<'a> {
         &self,
         pairs: &[(usize, usize)],
         margin: f64,
-        supply: &Supply,
+        resources: &Resources,
         name: impl Fn(usize) -> String,
         sides: (&str, &str),
     ) -> (Comparison, Vec<Comparison>) {
-        let parts = self.judge(pairs, &self.criteria(margin, 2 * pairs.len()), supply, name);
+        let parts = self.judge(pairs, &self.criteria(margin, 2 * pairs.len()), resources, name);
         (self.together(pairs, &self.criteria(margin, 2), sides), parts)
     }
 
@@ -146,7 +147,7 @@ impl<'a> Samples<'a> {
         &self,
         pairs: &[(usize, usize)],
         criteria: &Criteria,
-        supply: &Supply,
+        resources: &Resources,
         name: impl Fn(usize) -> String,
     ) -> Vec<Comparison> {
         let sequences = if pairs.iter().any(|&(a, b)| self.sequential(&[a, b])) {
@@ -162,7 +163,7 @@ impl<'a> Samples<'a> {
                 let blocks = self.interleaved(&[a, b]);
                 let sides = (self.side(a, &a_name, blocks), self.side(b, &b_name, blocks));
                 if self.keys[a] == self.keys[b] {
-                    let what = self.what(a, supply);
+                    let what = self.what(a, resources);
                     return Comparison::of_one(sides.0, sides.1, &self.metric, &what);
                 }
                 if self.sequential(&[a, b]) {
@@ -179,13 +180,12 @@ impl<'a> Samples<'a> {
     }
 
     /// What two cells of one key both are.
-    fn what(&self, cell: usize, supply: &Supply) -> String {
-        let commit = self
-            .matrix
-            .axis(CODE)
-            .and_then(|axis| supply.commits.get(self.matrix.value(&self.matrix.cells[cell], axis)));
+    fn what(&self, cell: usize, resources: &Resources) -> String {
+        let commit = self.matrix.axis(CODE).and_then(|axis| {
+            resources.commits.get(self.matrix.value(&self.matrix.cells[cell], axis))
+        });
         match commit {
-            Some(sha) => format!("commit {}", short(sha)),
+            Some(sha) => format!("commit {}", short_sha(sha)),
             None => "the same".to_owned(),
         }
     }
@@ -229,12 +229,7 @@ impl<'a> Samples<'a> {
     }
 
     /// A sampler that knows what is stored.
-    pub fn sampler(
-        &self,
-        pairs: &[(usize, usize)],
-        criteria: Criteria,
-        seed: u64,
-    ) -> Sampler {
+    pub fn sampler(&self, pairs: &[(usize, usize)], criteria: Criteria, seed: u64) -> Sampler {
         let mut sampler = Sampler::new(pairs, criteria, seed);
         for (place, cell) in self.cells.iter().enumerate() {
             for (&block, &value) in cell.blocks.iter().zip(&cell.values) {

@@ -12,7 +12,7 @@ use retake_engine::{Cancel, Command, Keeper, Launch, LiveOutput, ProcessEvent};
 use retake_types::{Outcome, StartFailure, Stream};
 
 pub use refs::{Commits, Resolved};
-pub use worktrees::{Notice, Worktree, Worktrees};
+pub use worktrees::{Worktree, WorktreeChange, Worktrees};
 
 /// More than this much output of git is not kept; no answer asked for here is as long.
 const MOST_OUTPUT: usize = 64 << 20;

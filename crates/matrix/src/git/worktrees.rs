@@ -21,7 +21,7 @@ pub struct Worktree {
 
 /// What had to be done to a worktree that was there already.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Notice {
+pub enum WorktreeChange {
     Created,
     Reused,
     /// It was gone, half made, or not what it should be; why.
@@ -57,7 +57,11 @@ impl Worktrees {
 
     /// The worktree of a commit, with every tracked file as committed. Untracked files stay: they
     /// are what the setup made.
-    pub fn ensure(&self, git: &mut Git<'_>, sha: &str) -> Result<(Worktree, Notice), GitError> {
+    pub fn ensure(
+        &self,
+        git: &mut Git<'_>,
+        sha: &str,
+    ) -> Result<(Worktree, WorktreeChange), GitError> {
         fs::create_dir_all(&self.directory).map_err(|e| GitError::io(&self.directory, e))?;
         let directory =
             self.directory.canonicalize().map_err(|e| GitError::io(&self.directory, e))?;
@@ -74,7 +78,7 @@ impl Worktrees {
         };
         self.remove_one(git, sha)?;
         self.create(git, &worktree)?;
-        let notice = broken.map_or(Notice::Created, Notice::Recreated);
+        let notice = broken.map_or(WorktreeChange::Created, WorktreeChange::Recreated);
         Ok((worktree, notice))
     }
 
@@ -83,7 +87,7 @@ impl Worktrees {
         &self,
         git: &mut Git<'_>,
         worktree: &Worktree,
-    ) -> Result<Result<Notice, String>, GitError> {
+    ) -> Result<Result<WorktreeChange, String>, GitError> {
         let path = &worktree.path;
         // Without a .git of its own git would go on to whatever repository lies above.
         if !path.join(".git").is_file() {
@@ -102,7 +106,7 @@ impl Worktrees {
         let head = git.ask_in(path, &["rev-parse", "--verify", "--quiet", "HEAD"])?;
         let at_home = head.stdout.trim() == worktree.sha;
         if at_home && changed.stdout.is_empty() {
-            return Ok(Ok(Notice::Reused));
+            return Ok(Ok(WorktreeChange::Reused));
         }
         let mut files = changed_files(&changed.stdout);
         if !at_home {
@@ -117,7 +121,7 @@ impl Worktrees {
             return Ok(Err("it could not be reset".into()));
         }
         self.submodules(git, path)?;
-        Ok(Ok(Notice::Reset(files)))
+        Ok(Ok(WorktreeChange::Reset(files)))
     }
 
     fn create(&self, git: &mut Git<'_>, worktree: &Worktree) -> Result<(), GitError> {

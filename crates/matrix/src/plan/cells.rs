@@ -1,9 +1,8 @@
 //! The cells of a matrix and what makes each of them itself.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fmt;
 
-use serde::Serialize;
+use retake_types::loop_record::matrix::CellKey;
 
 use crate::config::{CHROME, CODE, Config};
 use crate::table::Axis;
@@ -139,41 +138,13 @@ impl Matrix {
             .map(|axis| format!("{}={}", self.axes[axis].name, self.value(cell, axis)));
         parts.collect::<Vec<_>>().join(" ")
     }
-}
 
-/// What a run must match to count for a cell. A ref counts as its commit and a milestone as its
-/// exact version, so that a moved branch never mixes with what it was.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CellKey([u8; 16]);
-
-impl CellKey {
-    pub fn parse(text: &str) -> Option<Self> {
-        let mut bytes = [0; 16];
-        if text.len() != 32 || !text.is_ascii() {
-            return None;
+    /// A cell by its values; the bare value where there is one axis only.
+    pub fn short_name(&self, cell: usize) -> String {
+        match &self.axes[..] {
+            [_] => self.value(&self.cells[cell], 0).to_owned(),
+            _ => self.name(&self.cells[cell]),
         }
-        for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
-            *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-        }
-        Some(Self(bytes))
-    }
-}
-
-impl fmt::Display for CellKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for CellKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CellKey({self})")
-    }
-}
-
-impl Serialize for CellKey {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 
@@ -231,7 +202,7 @@ impl Identity {
             }
             let mut key = [0; 16];
             key.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
-            CellKey(key)
+            CellKey::from_bytes(key)
         };
         matrix.cells.iter().map(key).collect()
     }

@@ -4,11 +4,15 @@
 //! outcome.
 
 mod cells;
+mod matrix_plan;
 mod pairs;
 mod sampler;
 mod schedule;
 
-pub use cells::{Cell, CellKey, FilterError, Identity, Matrix};
+pub use cells::{Cell, FilterError, Identity, Matrix};
+pub use matrix_plan::{
+    CellResult, FinishedStep, MatrixPlan, MatrixProgress, PlanKind, SamplingPlan,
+};
 pub use pairs::{Selector, SelectorError, baselines};
 pub use sampler::{Sampler, Shot};
-pub use schedule::{Mode, Next, Options, PastRun, Plan, Step, StepKind};
+pub use schedule::{CellSchedule, CellStep, CellStepKind, PastRun, ScheduleMode, ScheduleOptions};

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use retake_runner::loop_driver::Next;
 use retake_types::RunId;
+use retake_types::loop_record::matrix::CellKey;
 
-use super::CellKey;
 use crate::config::Order;
 use crate::random::Random;
 
@@ -18,7 +19,7 @@ pub struct PastRun {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum ScheduleMode {
     /// What has no successful run yet.
     #[default]
     Pending,
@@ -29,39 +30,30 @@ pub enum Mode {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct ScheduleOptions {
     pub iterations: u64,
     pub warmup: u64,
-    pub mode: Mode,
+    pub mode: ScheduleMode,
     pub order: Order,
     pub seed: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum StepKind {
+pub enum CellStepKind {
     Warmup,
     Iteration,
 }
 
 /// One thing to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct CellStep {
     /// The place of the cell in the list the plan was made of.
     pub cell: usize,
-    pub kind: StepKind,
+    pub kind: CellStepKind,
     /// 0 in a warmup.
     pub iteration: u64,
     /// Counts the iterations handed out, from 1: the k of k/N. 0 in a warmup.
     pub number: usize,
-}
-
-/// What a worker is to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    Run(Step),
-    /// Nothing until another worker is done.
-    Wait,
-    Done,
 }
 
 #[derive(Clone, Debug)]
@@ -75,7 +67,7 @@ struct CellState {
 
 /// The plan of one run of a matrix.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct CellSchedule {
     cells: Vec<CellState>,
     warmups: Vec<u32>,
     slots: Vec<(u32, u64)>,
@@ -94,9 +86,9 @@ pub struct Plan {
     failed: usize,
 }
 
-impl Plan {
+impl CellSchedule {
     /// Two cells with one key are one cell: only the first is planned.
-    pub fn new(cells: &[CellKey], past: &[PastRun], options: &Options) -> Self {
+    pub fn new(cells: &[CellKey], past: &[PastRun], options: &ScheduleOptions) -> Self {
         let mut places: HashMap<CellKey, usize> = HashMap::with_capacity(cells.len());
         let mut first = vec![false; cells.len()];
         for (place, key) in cells.iter().enumerate() {
@@ -113,7 +105,7 @@ impl Plan {
             if run.ok {
                 done[place].push(run.iteration);
             }
-            if options.mode == Mode::Replace {
+            if options.mode == ScheduleMode::Replace {
                 if run.iteration < options.iterations {
                     replaced.entry((place, run.iteration)).or_default().push(run.id);
                 } else {
@@ -123,17 +115,17 @@ impl Plan {
         }
         done.iter_mut().for_each(|iterations| iterations.sort_unstable());
         let rounds = match options.mode {
-            Mode::Append(more) => more,
-            Mode::Pending | Mode::Replace => options.iterations,
+            ScheduleMode::Append(more) => more,
+            ScheduleMode::Pending | ScheduleMode::Replace => options.iterations,
         };
         let sizes = match options.mode {
-            Mode::Append(more) => after.iter().map(|after| after + more).collect(),
-            Mode::Pending | Mode::Replace => vec![options.iterations; cells.len()],
+            ScheduleMode::Append(more) => after.iter().map(|after| after + more).collect(),
+            ScheduleMode::Pending | ScheduleMode::Replace => vec![options.iterations; cells.len()],
         };
         let slot = |place: usize, round: u64| match options.mode {
-            Mode::Append(_) => Some(after[place] + round),
-            Mode::Replace => Some(round),
-            Mode::Pending => done[place].binary_search(&round).is_err().then_some(round),
+            ScheduleMode::Append(_) => Some(after[place] + round),
+            ScheduleMode::Replace => Some(round),
+            ScheduleMode::Pending => done[place].binary_search(&round).is_err().then_some(round),
         };
         let planned: Vec<usize> = (0..cells.len()).filter(|&place| first[place]).collect();
         let narrow = |place: usize| u32::try_from(place).unwrap_or(u32::MAX);
@@ -194,13 +186,18 @@ impl Plan {
     }
 
     /// The next thing for a worker that is free.
-    pub fn next_step(&mut self) -> Next {
+    pub fn next_step(&mut self) -> Next<CellStep> {
         while let Some(&place) = self.warmups.get(self.next_warmup) {
             self.next_warmup += 1;
             let cell = place as usize;
             if !self.cells[cell].skipped {
                 self.warmups_in_flight += 1;
-                return Next::Run(Step { cell, kind: StepKind::Warmup, iteration: 0, number: 0 });
+                return Next::Run(CellStep {
+                    cell,
+                    kind: CellStepKind::Warmup,
+                    iteration: 0,
+                    number: 0,
+                });
             }
         }
         if self.warmups_in_flight > 0 {
@@ -213,16 +210,21 @@ impl Plan {
                 self.slots_in_flight += 1;
                 self.handed_out += 1;
                 let number = self.handed_out;
-                return Next::Run(Step { cell, kind: StepKind::Iteration, iteration, number });
+                return Next::Run(CellStep {
+                    cell,
+                    kind: CellStepKind::Iteration,
+                    iteration,
+                    number,
+                });
             }
         }
         if self.slots_in_flight > 0 { Next::Wait } else { Next::Done }
     }
 
     /// Tells how a step went; returns the runs it has replaced, which may go now.
-    pub fn done(&mut self, step: &Step, ok: bool) -> Vec<RunId> {
+    pub fn done(&mut self, step: &CellStep, ok: bool) -> Vec<RunId> {
         match step.kind {
-            StepKind::Warmup => {
+            CellStepKind::Warmup => {
                 self.warmups_in_flight = self.warmups_in_flight.saturating_sub(1);
                 let state = &mut self.cells[step.cell];
                 state.warmups_left = state.warmups_left.saturating_sub(1);
@@ -231,7 +233,7 @@ impl Plan {
                 }
                 Vec::new()
             }
-            StepKind::Iteration => {
+            CellStepKind::Iteration => {
                 self.slots_in_flight = self.slots_in_flight.saturating_sub(1);
                 let state = &mut self.cells[step.cell];
                 state.open = state.open.saturating_sub(1);
@@ -252,10 +254,14 @@ impl Plan {
     }
 
     /// A step that was handed out and will have no outcome: the loop is being ended.
-    pub fn abandon(&mut self, step: &Step) {
+    pub fn abandon(&mut self, step: &CellStep) {
         match step.kind {
-            StepKind::Warmup => self.warmups_in_flight = self.warmups_in_flight.saturating_sub(1),
-            StepKind::Iteration => self.slots_in_flight = self.slots_in_flight.saturating_sub(1),
+            CellStepKind::Warmup => {
+                self.warmups_in_flight = self.warmups_in_flight.saturating_sub(1)
+            }
+            CellStepKind::Iteration => {
+                self.slots_in_flight = self.slots_in_flight.saturating_sub(1)
+            }
         }
     }
 

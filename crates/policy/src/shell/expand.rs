@@ -1,7 +1,8 @@
 //! What `$` and backticks begin: the commands in it are read, what comes out is a gap.
 
 use super::lex::Draft;
-use super::{Item, NOT_READ, Read, Reader, Unreadable};
+use super::{Item, Read, Reader};
+use crate::refusal::{AmbiguousSyntax, UnreadableLine};
 
 impl Reader {
     /// What follows a `$`; `quoted` inside of double quotes.
@@ -16,7 +17,7 @@ impl Reader {
                 self.at += 1;
                 self.depth += 1;
                 if self.depth > super::DEPTH {
-                    return Err(Unreadable("it is nested too deeply".to_owned()));
+                    return Err(UnreadableLine::TooDeep);
                 }
                 self.subshell()?;
                 self.depth -= 1;
@@ -26,10 +27,10 @@ impl Reader {
                 let many = self.parameter(quoted)?;
                 draft.several |= many;
             }
-            Some('\'' | '"') if !quoted => {
-                return Err(Unreadable(format!("`${}`", next.unwrap_or('\'')) + NOT_READ));
+            Some(quote @ ('\'' | '"')) if !quoted => {
+                return Err(UnreadableLine::Ambiguous(AmbiguousSyntax::DollarQuote(quote)));
             }
-            Some('[') => return Err(Unreadable("`$[`".to_owned() + NOT_READ)),
+            Some('[') => return Err(UnreadableLine::Ambiguous(AmbiguousSyntax::DollarBracket)),
             Some(c) if c.is_ascii_alphabetic() || c == '_' => {
                 while self.peek().is_some_and(|c| c.is_ascii_alphanumeric() || c == '_') {
                     self.at += 1;
@@ -65,14 +66,14 @@ impl Reader {
                 Some('$') if self.peek().is_some_and(|c| c.is_ascii_alphanumeric() || c == '_') => {
                 }
                 Some(c) if c.is_ascii_alphanumeric() || "_ \t\n+-*/%<>=!&|^~?:,".contains(c) => {}
-                _ => return Err(Unreadable("this `$((`".to_owned() + NOT_READ)),
+                _ => return Err(UnreadableLine::Ambiguous(AmbiguousSyntax::Arithmetic)),
             }
         }
     }
 
     /// `${…}` after its `{`; whether it may become several words even in quotes.
     fn parameter(&mut self, quoted: bool) -> Read<bool> {
-        let strange = || Unreadable("this `${`".to_owned() + NOT_READ);
+        let strange = || UnreadableLine::Ambiguous(AmbiguousSyntax::Parameter);
         let is_length = self.peek() == Some('#')
             && self.chars.get(self.at + 1).is_some_and(|c| c.is_ascii_alphanumeric() || *c == '_');
         self.at += usize::from(is_length);
@@ -129,12 +130,14 @@ impl Reader {
                 Some('"') if !quoted => self.double(&mut inner)?,
                 Some('$') => self.dollar(&mut inner, quoted)?,
                 Some('`') => self.backticks(&mut inner, quoted)?,
-                None => return Err(Unreadable("a `${` is not closed".to_owned())),
+                None => return Err(UnreadableLine::OpenParameter),
                 Some('\'' | '"') => {
-                    return Err(Unreadable("a quote inside a quoted `${`".to_owned() + NOT_READ));
+                    return Err(UnreadableLine::Ambiguous(AmbiguousSyntax::QuoteInParameter));
                 }
                 Some('<' | '>') if self.peek() == Some('(') => {
-                    return Err(Unreadable("`<(` inside `${`".to_owned() + NOT_READ));
+                    return Err(UnreadableLine::Ambiguous(
+                        AmbiguousSyntax::ProcessSubstitutionInParameter,
+                    ));
                 }
                 Some(_) => {}
             }
@@ -148,7 +151,7 @@ impl Reader {
             let c = self.chars.get(self.at).copied();
             self.at += 1;
             match c {
-                None => return Err(Unreadable("a backtick is not closed".to_owned())),
+                None => return Err(UnreadableLine::OpenBacktick),
                 Some('`') => break,
                 Some('\\') => {
                     let next = self.chars.get(self.at).copied();

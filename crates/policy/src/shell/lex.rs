@@ -1,6 +1,7 @@
 //! Words, quotes, redirections and here-documents.
 
-use super::{Document, NOT_READ, Read, Reader, Unreadable, is_name, unexpected};
+use super::{Document, Read, Reader, is_name, unexpected};
+use crate::refusal::{AmbiguousSyntax, UnreadableLine};
 use crate::word::Word;
 
 /// A word, and whether any of it was quoted.
@@ -50,12 +51,12 @@ impl Draft {
             self.shape = vec![None];
             self.several = true;
         }
-        let armed = ["`", "$(", "${"].iter().any(|start| self.literal.contains(start));
+        let runs = ["`", "$(", "${"].iter().any(|start| self.literal.contains(start));
         let word = match self.shape.iter().copied().collect::<Option<String>>() {
             Some(text) => Word::known(text),
             None => Word::unknown(written, self.shape, self.several).led_by(lead),
         };
-        Token { word: word.armed(armed), quoted: self.quoted }
+        Token { word: word.run_when_evaluated(runs), quoted: self.quoted }
     }
 }
 
@@ -141,7 +142,7 @@ impl Reader {
     }
 
     pub(super) fn expect(&mut self, word: &str) -> Read<()> {
-        if self.eat_word(word) { Ok(()) } else { Err(Unreadable(format!("`{word}` is missing"))) }
+        if self.eat_word(word) { Ok(()) } else { Err(UnreadableLine::Missing(word.to_owned())) }
     }
 
     pub(super) fn is_between_words(&mut self) -> bool {
@@ -170,7 +171,7 @@ impl Reader {
                 '\\' => {
                     let escaped = self.chars.get(self.at).copied();
                     draft.quote(escaped.ok_or_else(|| {
-                        Unreadable("a backslash at the very end".to_owned() + NOT_READ)
+                        UnreadableLine::Ambiguous(AmbiguousSyntax::BackslashAtEnd)
                     })?);
                     self.at += 1;
                 }
@@ -197,7 +198,7 @@ impl Reader {
         if self.at == start {
             return Err(match self.peek() {
                 Some(c) => unexpected(c.escape_debug()),
-                None => Unreadable("a word is missing at its end".to_owned()),
+                None => UnreadableLine::WordMissing,
             });
         }
         let written: String = self.chars[start..self.at].iter().collect();
@@ -210,7 +211,7 @@ impl Reader {
             let c = self.chars.get(self.at).copied();
             self.at += 1;
             match c {
-                None => return Err(Unreadable("the ' quote is not closed".to_owned())),
+                None => return Err(UnreadableLine::OpenQuote('\'')),
                 Some('\'') => return Ok(()),
                 Some(c) => take(c),
             }
@@ -224,7 +225,7 @@ impl Reader {
             let c = self.peek_quoted();
             self.at += 1;
             match c {
-                None => return Err(Unreadable("the \" quote is not closed".to_owned())),
+                None => return Err(UnreadableLine::OpenQuote('"')),
                 Some('"') => return Ok(()),
                 Some('$') => self.dollar(draft, true)?,
                 Some('`') => self.backticks(draft, true)?,
@@ -248,7 +249,7 @@ impl Reader {
             return Ok(false);
         }
         if digits > 1 {
-            return Err(Unreadable("a descriptor above 9".to_owned() + NOT_READ));
+            return Err(UnreadableLine::Ambiguous(AmbiguousSyntax::LargeDescriptor));
         }
         self.at += 1;
         Ok(true)
@@ -281,8 +282,7 @@ impl Reader {
         match operator {
             "<<" | "<<-" => {
                 let end = text.filter(|end| !end.contains('\n'));
-                let end =
-                    end.ok_or_else(|| Unreadable("this here-document".to_owned() + NOT_READ))?;
+                let end = end.ok_or(UnreadableLine::Ambiguous(AmbiguousSyntax::HereDocument))?;
                 self.documents.push(Document {
                     end,
                     tabs: operator == "<<-",
@@ -311,13 +311,13 @@ impl Reader {
         self.blanks();
         match self.peek() {
             None | Some('\n' | ';' | '|' | ')' | '&') => Ok(()),
-            Some(_) => Err(Unreadable("`&>` before the end of a command".to_owned() + NOT_READ)),
+            Some(_) => Err(UnreadableLine::Ambiguous(AmbiguousSyntax::BothStreams)),
         }
     }
 
     fn writes(&mut self, target: &Word) {
         if !["/dev/null", "/dev/stdout", "/dev/stderr"].iter().any(|file| target.is(file)) {
-            self.script.writes.push(target.shown());
+            self.script.writes.push(target.written());
         }
     }
 
@@ -335,10 +335,10 @@ impl Reader {
                 }
                 if is_last {
                     let end = document.end;
-                    return Err(Unreadable(format!("the here-document {end} does not end")));
+                    return Err(UnreadableLine::OpenHereDocument(end));
                 }
                 if !document.literal && line.ends_with('\\') {
-                    return Err(Unreadable("this here-document".to_owned() + NOT_READ));
+                    return Err(UnreadableLine::Ambiguous(AmbiguousSyntax::HereDocument));
                 }
                 text.push_str(&line);
                 text.push('\n');

@@ -7,13 +7,10 @@
 mod expand;
 mod lex;
 
+use super::refusal::{AmbiguousSyntax, UnreadableLine};
 use super::word::Word;
 
-/// Why a line cannot be read.
-#[derive(Debug, PartialEq)]
-pub(super) struct Unreadable(pub(super) String);
-
-type Read<T> = Result<T, Unreadable>;
+type Read<T> = Result<T, UnreadableLine>;
 
 /// What is in a line.
 #[derive(Debug, Default)]
@@ -76,14 +73,14 @@ struct Document {
     literal: bool,
 }
 
-fn unexpected(what: impl std::fmt::Display) -> Unreadable {
-    Unreadable(format!("`{what}` is not expected where it stands"))
+fn unexpected(what: impl std::fmt::Display) -> UnreadableLine {
+    UnreadableLine::Unexpected(what.to_string())
 }
 
 impl Reader {
     fn new(line: &str, depth: usize) -> Read<Self> {
         if depth > DEPTH {
-            return Err(Unreadable("it is nested too deeply".to_owned()));
+            return Err(UnreadableLine::TooDeep);
         }
         Ok(Self {
             chars: line.chars().collect(),
@@ -102,8 +99,7 @@ impl Reader {
         }
         self.no_documents()?;
         if self.joined {
-            let why = "a backslash at the end of a line needs a blank before it";
-            return Err(Unreadable(why.to_owned()));
+            return Err(UnreadableLine::JoinedLines);
         }
         Ok(self.script)
     }
@@ -111,9 +107,7 @@ impl Reader {
     fn no_documents(&self) -> Read<()> {
         match self.documents.first() {
             None => Ok(()),
-            Some(document) => {
-                Err(Unreadable(format!("the here-document {} does not end", document.end)))
-            }
+            Some(document) => Err(UnreadableLine::OpenHereDocument(document.end.clone())),
         }
     }
 
@@ -199,7 +193,7 @@ impl Reader {
     fn command(&mut self) -> Read<()> {
         self.depth += 1;
         if self.depth > DEPTH {
-            return Err(Unreadable("it is nested too deeply".to_owned()));
+            return Err(UnreadableLine::TooDeep);
         }
         self.blanks();
         let compound = self.compound()?;
@@ -215,7 +209,7 @@ impl Reader {
     fn compound(&mut self) -> Read<bool> {
         if self.peek() == Some('(') {
             if self.chars.get(self.at + 1) == Some(&'(') {
-                return Err(Unreadable("`((` means different things to different shells".into()));
+                return Err(UnreadableLine::DoubleParenthesis);
             }
             self.at += 1;
             self.subshell()?;
@@ -223,7 +217,7 @@ impl Reader {
         }
         let Some(word) = self.ahead() else { return Ok(false) };
         if FOREIGN.contains(&word.as_str()) {
-            return Err(Unreadable(format!("`{word}` is not known to every shell")));
+            return Err(UnreadableLine::UnknownKeyword(word));
         }
         if MISPLACED.contains(&word.as_str()) || word == "!" {
             return Err(unexpected(word));
@@ -257,7 +251,7 @@ impl Reader {
         self.script.items.push(Item::Enter);
         self.list(&[])?;
         if self.peek() != Some(')') {
-            return Err(Unreadable("a `(` is not closed".to_owned()));
+            return Err(UnreadableLine::OpenParenthesis);
         }
         self.at += 1;
         self.script.items.push(Item::Leave);
@@ -286,7 +280,7 @@ impl Reader {
         self.expect("for")?;
         self.blanks();
         let name = self.ahead().filter(|name| is_name(name));
-        let name = name.ok_or_else(|| Unreadable("this kind of `for`".to_owned() + NOT_READ))?;
+        let name = name.ok_or(UnreadableLine::Ambiguous(AmbiguousSyntax::ForLoop))?;
         self.expect(&name)?;
         self.script.sets.push(name);
         self.newlines()?;
@@ -296,8 +290,8 @@ impl Reader {
                 if matches!(self.peek(), None | Some(';' | '\n')) {
                     break;
                 }
-                if self.word()?.word.is_armed() {
-                    return Err(armed());
+                if self.word()?.word.runs_when_evaluated() {
+                    return Err(UnreadableLine::EvaluatedVariable);
                 }
             }
         }
@@ -332,7 +326,7 @@ impl Reader {
                 match self.peek() {
                     Some('|') => self.at += 1,
                     Some(')') => break self.at += 1,
-                    _ => return Err(Unreadable("this kind of `case`".to_owned() + NOT_READ)),
+                    _ => return Err(UnreadableLine::Ambiguous(AmbiguousSyntax::Case)),
                 }
             }
             self.list(&["esac"])?;
@@ -362,12 +356,16 @@ impl Reader {
                 Some('#') if apart => self.comment(),
                 Some('<' | '>') if self.chars.get(self.at + 1) == Some(&'(') => {
                     if !apart {
-                        return Err(Unreadable("`<(` inside a word".to_owned() + NOT_READ));
+                        return Err(UnreadableLine::Ambiguous(
+                            AmbiguousSyntax::ProcessSubstitutionInWord,
+                        ));
                     }
                     self.at += 2;
                     self.subshell()?;
                     if !self.is_between_words() {
-                        return Err(Unreadable("`<(` inside a word".to_owned() + NOT_READ));
+                        return Err(UnreadableLine::Ambiguous(
+                            AmbiguousSyntax::ProcessSubstitutionInWord,
+                        ));
                     }
                     command.words.push(Word::unknown("<(...)", vec![None], false));
                 }
@@ -388,7 +386,7 @@ impl Reader {
                         && let Some(name) = self.assignment()
                     {
                         if self.peek() == Some('(') {
-                            return Err(Unreadable("an array".to_owned() + NOT_READ));
+                            return Err(UnreadableLine::Ambiguous(AmbiguousSyntax::Array));
                         }
                         let appended = self.chars[self.at - 2] == '+';
                         let value = if self.is_between_words() {
@@ -396,18 +394,19 @@ impl Reader {
                         } else {
                             self.word()?.word
                         };
-                        if value.is_armed() {
-                            return Err(armed());
+                        if value.runs_when_evaluated() {
+                            return Err(UnreadableLine::EvaluatedVariable);
                         }
                         let value = if appended { Word::anything("+=") } else { value };
                         command.assigns.push((name, value));
                         continue;
                     }
                     let read = self.word()?;
-                    let shown = read.word.shown();
                     // bash takes `{name}>` for a descriptor of that name.
-                    if shown.starts_with('{') && matches!(self.peek(), Some('<' | '>')) {
-                        return Err(Unreadable("`{name}>`".to_owned() + NOT_READ));
+                    if read.word.written().starts_with('{')
+                        && matches!(self.peek(), Some('<' | '>'))
+                    {
+                        return Err(UnreadableLine::Ambiguous(AmbiguousSyntax::NamedDescriptor));
                     }
                     command.words.push(read.word);
                 }
@@ -416,7 +415,7 @@ impl Reader {
         if command.words.is_empty() && command.assigns.is_empty() && !redirected {
             return Err(match self.peek() {
                 Some(c) => unexpected(c.escape_debug()),
-                None => Unreadable("a command is missing at its end".to_owned()),
+                None => UnreadableLine::CommandMissing,
             });
         }
         self.script.items.push(Item::Command(command));
@@ -437,12 +436,6 @@ impl Reader {
         self.repeats -= 1;
         Ok(())
     }
-}
-
-const NOT_READ: &str = " is not read by every shell alike";
-
-fn armed() -> Unreadable {
-    Unreadable("quoted text in a variable could be run when the variable is used".to_owned())
 }
 
 pub(super) fn is_name(word: &str) -> bool {

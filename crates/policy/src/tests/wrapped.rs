@@ -71,15 +71,15 @@ fn a_shell_is_a_shell_however_it_is_called() {
         &["/lib64/ld-linux-x86-64.so.2", "/bin/sh", "-c", "ls"],
     ] {
         let why = judge(&policy, dir.path(), shell).expect_err(&shell.join(" "));
-        assert!(why.contains("mcp.policy.shell is off"), "{shell:?}: {why}");
-        assert!(why.contains("shell") && !why.contains("so no rule"), "{shell:?}: {why}");
+        let takes_part = why.iter().any(|one| matches!(one, PolicyRefusal::ShellOff(_)));
+        assert!(takes_part, "{shell:?}: {why:?}");
     }
 }
 
 #[test]
 fn what_could_be_a_shell_is_refused_while_shells_are() {
     let (dir, mut policy) = linked();
-    let untold = [
+    let unpredictable = [
         &["env", "-S", "sh -c 'echo a; echo SHELL'"][..],
         &["env", "-S", "-C /etc pwd"],
         &["sh", "-s", "-c", "ls"],
@@ -102,18 +102,18 @@ fn what_could_be_a_shell_is_refused_while_shells_are() {
         &["retake", "exec", "--on", "slurm", "--", "ls"],
         &["perf", "stat", "-e", "cycles", "ls"],
     ];
-    for words in untold {
+    for words in unpredictable {
         let why = judge(&policy, dir.path(), words).expect_err(&words.join(" "));
-        assert!(why.contains("mcp.policy.shell is off"), "{words:?}: {why}");
+        assert!(is_about_shells(&why), "{words:?}: {why:?}");
     }
     policy.shell = true;
-    for words in untold {
+    for words in unpredictable {
         assert_eq!(judge(&policy, dir.path(), words), Ok(()), "{words:?}");
     }
     policy.deny = vec![Rule::parse("rm", dir.path()).unwrap()];
-    for words in untold {
+    for words in unpredictable {
         let why = judge(&policy, dir.path(), words).expect_err(&words.join(" "));
-        assert!(why.contains("cannot be told"), "{words:?}: {why}");
+        assert!(is_unpredictable(&why), "{words:?}: {why:?}");
     }
 }
 
@@ -261,7 +261,9 @@ fn denied_programs_are_found_behind_every_wrapper() {
         "retake exec --env A=1 -- env rm victim",
     ] {
         let why = typed(&policy, dir.path(), denied).expect_err(denied);
-        assert!(why.contains("the rule `rm` denies"), "{denied}: {why}");
+        let by_rm =
+            |one: &_| matches!(one, PolicyRefusal::DeniedByRule { rule, .. } if rule == "rm");
+        assert!(why.iter().any(by_rm), "{denied}: {why:?}");
     }
 }
 
@@ -284,7 +286,7 @@ fn directories_on_the_way_are_seen() {
         "sudo --chdir /etc pwd",
     ] {
         let why = typed(&policy, dir.path(), outside).expect_err(outside);
-        assert!(why.contains("outside the project"), "{outside}: {why}");
+        assert!(is_outside(&why), "{outside}: {why:?}");
     }
     for inside in
         ["env -C sub env -C .. pwd", "retake exec --cwd sub pwd", "find sub -execdir ls '{}' +"]
@@ -296,14 +298,14 @@ fn directories_on_the_way_are_seen() {
         assert_eq!(typed(&policy, dir.path(), &fine), Ok(()), "{fine}");
     }
     let whole = format!("find {} -execdir pwd ';'", dir.path().display());
-    assert!(typed(&policy, dir.path(), &whole).unwrap_err().contains("outside the project"));
+    assert!(is_outside(&typed(&policy, dir.path(), &whole).unwrap_err()));
     let why = typed(&policy, dir.path(), "./e LD_PRELOAD=/x true").unwrap_err();
-    assert!(why.contains("LD_PRELOAD makes programs load"), "{why}");
+    assert!(loads_code(&why, "LD_PRELOAD"), "{why:?}");
     for sets in
         ["strace -E LD_PRELOAD=x ls", "sudo LD_PRELOAD=x ls", "retake exec --env LD_PRELOAD=x ls"]
     {
         let why = typed(&policy, dir.path(), sets).expect_err(sets);
-        assert!(why.contains("LD_PRELOAD makes programs load"), "{sets}: {why}");
+        assert!(loads_code(&why, "LD_PRELOAD"), "{sets}: {why:?}");
     }
 }
 

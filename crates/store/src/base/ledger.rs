@@ -1,7 +1,7 @@
 //! The ledger: an append-only list of entries, each hashed over the one before it.
 //!
 //! `hash = BLAKE3(previous hash ‖ seq, 8 bytes little endian ‖ BLAKE3(body))`. Erasing a body keeps
-//! its hash, so the chain still verifies. The hashes are not keyed: whoever can write the file can
+//! its hash, so the chain still verifies. The hashes are not keyed: someone who can write the file can
 //! also rewrite the whole chain. They prove something only against a head kept elsewhere.
 
 use std::fmt;

@@ -51,7 +51,7 @@ pub(crate) fn check(connection: &Connection, dir: &StoreDir) -> Result<bool> {
 }
 
 /// Applies what is missing, each migration and its number in one transaction. The caller holds
-/// the write turn; whoever came first has already done the work.
+/// the write turn; the first to get it has already done the work.
 pub(crate) fn migrate(connection: &mut Connection, dir: &StoreDir) -> Result<()> {
     let failed = |error| Error::sqlite("migrate the schema", dir.database(), error);
     while check(connection, dir)? {

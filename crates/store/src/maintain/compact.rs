@@ -119,7 +119,7 @@ impl Store {
                 }
                 let stored = output::load(tx, pending.output_key).map_err(failed)?;
                 let opened = stored.map(|stored| stored.open(dir, pending.id, pending.stream));
-                // A lost file is reported to whoever reads it; it must not stop everything else.
+                // A lost file is reported when it is read; it must not stop everything else.
                 let Some(Ok(mut output)) = opened else { continue };
                 let Ok(text) = search_index::text_of(&mut output) else { continue };
                 search_index::add(tx, pending.output_key, &text).map_err(failed)?;

@@ -255,7 +255,7 @@ impl Store {
             Err(Error::NotFound { .. }) => Ok(!live_file::run_is_alive(&self.dir, id)),
             Err(error) => Err(error),
             Ok((_, false)) => Ok(false),
-            // A finished run keeps its live file until its leftovers are tidied.
+            // A finished run keeps its live file until its other files are removed.
             Ok((_, true)) if self.dir.live(id).exists() => Ok(false),
             Ok((seq, true)) => {
                 let Some(stream) = stream else { return Ok(true) };

@@ -182,7 +182,7 @@ impl Store {
                 for doomed in &doomed {
                     doomed.erase(tx, dir, &mut files, &mut words)?;
                 }
-                words.leave(tx).map_err(failed)?;
+                words.remove_from_separators(tx).map_err(failed)?;
                 for file in &files {
                     obsolete_files::note(tx, dir, file).map_err(failed)?;
                 }

@@ -42,7 +42,7 @@ impl ErasedWords {
     }
 
     /// Takes the words out of the separators as well. The texts are out of the index already.
-    pub(crate) fn leave(self, tx: &Transaction<'_>) -> rusqlite::Result<()> {
+    pub(crate) fn remove_from_separators(self, tx: &Transaction<'_>) -> rusqlite::Result<()> {
         let words = self.words()?;
         if words.is_empty() {
             return Ok(());

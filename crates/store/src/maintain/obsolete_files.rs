@@ -1,5 +1,5 @@
-//! Files that a commit has made superfluous. Their names are part of the commit, so that a crash
-//! before they are removed leaves them known: the next one who tends the store removes them.
+//! Files that a commit has made obsolete. Their names are part of the commit, so that they are still
+//! known after a crash before their removal: the next maintenance of the store removes them.
 
 use std::path::{Path, PathBuf};
 

@@ -219,7 +219,7 @@ fn read_ledger(old: &Connection) -> (Vec<Salvaged>, u64) {
     // From the other end, then one by one in between.
     let mut tail: Vec<Salvaged> = Vec::new();
     let first = entries.last().map_or(0, |entry| entry.seq);
-    // Ends in an error where the damage is; what came before it is what there is to be had.
+    // Ends in an error where the damage is; what came before it is all that can be read.
     drop(old.prepare(&format!("{COLUMNS} WHERE seq > ?1 ORDER BY seq DESC")).and_then(
         |mut statement| {
             for entry in statement.query_map([first], read)? {
@@ -367,7 +367,7 @@ fn copy_loops(tx: &Connection, dir: &StoreDir, old: &Connection) -> Result<()> {
     ];
     for (table, columns, count) in tables {
         let Ok(mut statement) = old.prepare(&format!("SELECT {columns} FROM {table}")) else {
-            continue; // the table is unreadable: nothing of it can be had
+            continue; // the table is unreadable: nothing of it can be read
         };
         let Ok(mut rows) = statement.query([]) else { continue };
         let marks = vec!["?"; count].join(", ");

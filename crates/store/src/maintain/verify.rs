@@ -1,6 +1,6 @@
 //! Verification: walks the ledger, derives the projection again, and reports the first break.
 //!
-//! Unkeyed hashes show an edit by whoever did not rewrite everything after it. Against someone who
+//! Unkeyed hashes show an edit unless everything after it was rewritten too. Against someone who
 //! did, only a head that was kept elsewhere proves anything: pass it as `expect`.
 
 use std::fmt;

@@ -132,6 +132,44 @@ impl RunFilter {
                 index.get_or_insert("runs_command");
             }
         }
+        self.add_status(&mut clauses, &mut index);
+        if let Some(cwd) = &self.cwd {
+            clauses.equal("cwd", Value::Text(cwd.to_string_lossy().into_owned()));
+            index.get_or_insert("runs_cwd");
+        }
+        if let Some(kind) = self.kind {
+            clauses.conditions.push(format!("r.kind = {}", kind_number(kind)));
+            if kind != Kind::Exec {
+                clauses.conditions.push("r.kind > 0".to_owned());
+                index.get_or_insert("runs_kind");
+            }
+        }
+        for (bound, at) in [(">=", self.since), ("<", self.until)] {
+            if let Some(at) = at {
+                clauses.condition(&format!("r.start_us {bound}"), at.as_microsecond().into());
+            }
+        }
+        self.add_effects(&mut clauses);
+        clauses.from = match self.labels.split_first() {
+            // What a run did picks few runs: their numbers lead, and are sorted.
+            None if self.by_effects() => "runs r".to_owned(),
+            None => format!("runs r INDEXED BY {}", index.unwrap_or("runs_start")),
+            Some((first, rest)) => {
+                clauses.condition("l.key =", Value::Text(first.0.clone()));
+                clauses.condition("l.value =", Value::Text(first.1.clone()));
+                for (key, value) in rest {
+                    clauses.parameters.push(Value::Text(key.clone()));
+                    clauses.parameters.push(Value::Text(value.clone()));
+                    let count = clauses.parameters.len();
+                    clauses.conditions.push(label_condition(count));
+                }
+                "labels l CROSS JOIN runs r ON r.seq = l.run".to_owned()
+            }
+        };
+        clauses
+    }
+
+    fn add_status(&self, clauses: &mut Clauses, index: &mut Option<&'static str>) {
         match self.status {
             None => {}
             Some(RunStatus::Ok) => {
@@ -157,22 +195,9 @@ impl RunFilter {
                 index.get_or_insert("runs_status");
             }
         }
-        if let Some(cwd) = &self.cwd {
-            clauses.equal("cwd", Value::Text(cwd.to_string_lossy().into_owned()));
-            index.get_or_insert("runs_cwd");
-        }
-        if let Some(kind) = self.kind {
-            clauses.conditions.push(format!("r.kind = {}", kind_number(kind)));
-            if kind != Kind::Exec {
-                clauses.conditions.push("r.kind > 0".to_owned());
-                index.get_or_insert("runs_kind");
-            }
-        }
-        for (bound, at) in [(">=", self.since), ("<", self.until)] {
-            if let Some(at) = at {
-                clauses.condition(&format!("r.start_us {bound}"), at.as_microsecond().into());
-            }
-        }
+    }
+
+    fn add_effects(&self, clauses: &mut Clauses) {
         if let Some(path) = &self.changed {
             let path = path.to_string_lossy();
             let below = format!("{}/", path.trim_end_matches('/'));
@@ -194,23 +219,6 @@ impl RunFilter {
                     .to_owned(),
             );
         }
-        clauses.from = match self.labels.split_first() {
-            // What a run did picks few runs: their numbers lead, and are sorted.
-            None if self.by_effects() => "runs r".to_owned(),
-            None => format!("runs r INDEXED BY {}", index.unwrap_or("runs_start")),
-            Some((first, rest)) => {
-                clauses.condition("l.key =", Value::Text(first.0.clone()));
-                clauses.condition("l.value =", Value::Text(first.1.clone()));
-                for (key, value) in rest {
-                    clauses.parameters.push(Value::Text(key.clone()));
-                    clauses.parameters.push(Value::Text(value.clone()));
-                    let count = clauses.parameters.len();
-                    clauses.conditions.push(label_condition(count));
-                }
-                "labels l CROSS JOIN runs r ON r.seq = l.run".to_owned()
-            }
-        };
-        clauses
     }
 
     /// Whether it lets every run through.

@@ -39,8 +39,8 @@ pub struct SearchResults {
     pub more: bool,
     /// Where they begin: for `search_from`.
     pub next: Option<u64>,
-    /// So much has the words and does not pass the filter that the look ended before the page was
-    /// full; it goes on at `next`.
+    /// Too many outputs have the words and do not pass the filter: the search ended before the page
+    /// was full, and continues at `next`.
     pub cut_short: bool,
 }
 

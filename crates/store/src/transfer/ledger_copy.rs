@@ -1,4 +1,4 @@
-//! Reading the record from a number onwards, so that it can be kept elsewhere as well.
+//! Reading the ledger from a number onwards, so that a copy of it can be kept in another database.
 //!
 //! Nothing here changes the record, except that it gets a name of its own the first time someone
 //! asks for one, and another if it turns out to be a copy.
@@ -20,10 +20,10 @@ pub struct LedgerRow {
     pub body_hash: blake3::Hash,
     /// `None` once it was erased.
     pub body: Option<String>,
-    pub says: LedgerContent,
+    pub content: LedgerContent,
 }
 
-/// What an entry says.
+/// What an entry of the ledger holds.
 #[derive(Clone, Debug)]
 pub enum LedgerContent {
     Intent(Box<Intent>),
@@ -101,12 +101,12 @@ impl Store {
             .and_then(Iterator::collect)
             .map_err(failed)?;
         let read = |(seq, body, body_hash, hash): (i64, Option<Vec<u8>>, _, _)| {
-            let says = match &body {
+            let content = match &body {
                 None => LedgerContent::Nothing,
-                Some(body) => says(parse(seq, body)?),
+                Some(body) => content(parse(seq, body)?),
             };
             let body = body.map(|body| String::from_utf8_lossy(&body).into_owned());
-            Ok(LedgerRow { seq: seq.unsigned_abs(), hash, body_hash, body, says })
+            Ok(LedgerRow { seq: seq.unsigned_abs(), hash, body_hash, body, content })
         };
         rows.into_iter().map(read).collect()
     }
@@ -127,7 +127,7 @@ impl Store {
     }
 }
 
-fn says(entry: Entry) -> LedgerContent {
+fn content(entry: Entry) -> LedgerContent {
     match entry {
         Entry::Intent(intent) => LedgerContent::Intent(intent),
         Entry::Outcome { run, ending } => LedgerContent::Outcome { run, ending },

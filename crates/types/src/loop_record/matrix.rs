@@ -1,1 +1,416 @@
-//! The record of a matrix loop.
+//! The record of a matrix loop: its plan, the answer of a bisection, and the labels of its runs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// The plan of a matrix loop, as it is recorded when the loop begins.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MatrixLoopPlan {
+    pub purpose: MatrixPurpose,
+    /// The configuration file, absolute.
+    pub config: String,
+    /// Locked for as long as the loop runs.
+    pub lock: PathBuf,
+    pub seed: u64,
+    pub order: String,
+    pub command: String,
+    pub setup: Option<String>,
+    pub iterations: u64,
+    pub workers: usize,
+    pub axes: BTreeMap<String, Vec<String>>,
+    /// Milestones and channels with the version they were first resolved to.
+    pub pins: BTreeMap<String, String>,
+    /// Refs with their commits.
+    pub commits: BTreeMap<String, String>,
+    /// The checksums of downloaded browsers, by version.
+    pub checksums: BTreeMap<String, String>,
+    /// Values of axes that could not be resolved or provided, and why.
+    pub unavailable: Vec<String>,
+    /// The machine: name and value.
+    pub environment: BTreeMap<String, String>,
+}
+
+impl MatrixLoopPlan {
+    /// The name of the machine in [`environment`](Self::environment).
+    pub const HOST: &str = "host";
+
+    /// The machine that the loop runs on.
+    pub fn host(&self) -> Option<&str> {
+        self.environment.get(Self::HOST).map(String::as_str)
+    }
+}
+
+/// What a matrix loop is for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "camelCase", from = "RecordedPurpose")]
+pub enum MatrixPurpose {
+    /// A fixed number of iterations of each cell.
+    #[default]
+    Run,
+    /// Iterations until every comparison is decided at this margin, a part of one.
+    RunUntilSure { margin: f64 },
+    /// A search along an axis.
+    Bisect { axis: String },
+}
+
+impl MatrixPurpose {
+    /// Whether it runs cells, as opposed to searching along an axis.
+    pub fn is_run(&self) -> bool {
+        matches!(self, Self::Run | Self::RunUntilSure { .. })
+    }
+
+    /// The axis that a bisection searches.
+    pub fn searched_axis(&self) -> Option<&str> {
+        match self {
+            Self::Bisect { axis } => Some(axis),
+            Self::Run | Self::RunUntilSure { .. } => None,
+        }
+    }
+
+    /// What was recorded before purposes had a type: `run`, `run --until-sure 2%`, `bisect code`.
+    fn from_text(text: &str) -> Self {
+        if let Some(axis) = text.strip_prefix("bisect") {
+            return Self::Bisect { axis: axis.trim().to_owned() };
+        }
+        let percent = text.strip_prefix("run --until-sure ").and_then(|rest| {
+            rest.strip_suffix('%')?.parse::<f64>().ok().filter(|percent| percent.is_finite())
+        });
+        percent.map_or(Self::Run, |percent| Self::RunUntilSure { margin: percent / 100.0 })
+    }
+}
+
+/// A purpose as any release has recorded it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum RecordedPurpose {
+    Typed(TypedPurpose),
+    Text(String),
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "camelCase")]
+enum TypedPurpose {
+    Run,
+    RunUntilSure { margin: f64 },
+    Bisect { axis: String },
+}
+
+impl From<RecordedPurpose> for MatrixPurpose {
+    fn from(recorded: RecordedPurpose) -> Self {
+        match recorded {
+            RecordedPurpose::Typed(TypedPurpose::Run) => Self::Run,
+            RecordedPurpose::Typed(TypedPurpose::RunUntilSure { margin }) => {
+                Self::RunUntilSure { margin }
+            }
+            RecordedPurpose::Typed(TypedPurpose::Bisect { axis }) => Self::Bisect { axis },
+            RecordedPurpose::Text(text) => Self::from_text(&text),
+        }
+    }
+}
+
+/// One entry of a matrix loop.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "camelCase")]
+pub enum MatrixEntry {
+    /// What a bisection found.
+    Answer { answer: BisectAnswer },
+}
+
+/// How a point of a bisection was judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PointVerdict {
+    Good,
+    Bad,
+    Skip,
+}
+
+/// A point of a bisection that was run or known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JudgedPoint {
+    pub point: String,
+    pub verdict: PointVerdict,
+    pub samples: usize,
+}
+
+/// The answer of a bisection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BisectAnswer {
+    #[serde(default)]
+    pub axis: String,
+    pub last_good: Option<String>,
+    pub first_bad: Option<String>,
+    /// How likely the change is exactly there, given every run.
+    pub confidence: f64,
+    /// No point that was run contradicts a single change.
+    pub monotone: bool,
+    /// Every point that was judged, with runs of earlier loops counted.
+    pub steps: Vec<JudgedPoint>,
+    /// Points between the two that could not be judged.
+    #[serde(default)]
+    pub skipped: Vec<String>,
+    pub sentence: String,
+}
+
+impl BisectAnswer {
+    /// This answer within the gap that an earlier search over fewer points has left: both must be
+    /// right.
+    #[must_use]
+    pub fn after(mut self, earlier: Self) -> Self {
+        self.confidence *= earlier.confidence;
+        self.monotone &= earlier.monotone;
+        let known: Vec<JudgedPoint> = std::mem::take(&mut self.steps);
+        let before = earlier.steps.into_iter();
+        // A point that both have asked is listed once, with everything known of it now.
+        self.steps =
+            before.filter(|step| known.iter().all(|other| other.point != step.point)).collect();
+        self.steps.extend(known);
+        self.write_sentence();
+        self
+    }
+
+    /// Says in one sentence where the change is, if it was found.
+    pub fn write_sentence(&mut self) {
+        let (Some(good), Some(bad)) = (&self.last_good, &self.first_bad) else { return };
+        let sure = (self.confidence * 1000.0).floor() / 10.0;
+        self.sentence = format!(
+            "{good} is the last good and {bad} the first bad {} ({sure:.1} % sure)",
+            self.axis
+        );
+        if !self.skipped.is_empty() {
+            self.sentence += &format!("; {} between them could not be judged", self.skipped.len());
+        }
+        if !self.monotone {
+            self.sentence += "; but it changes more than once, so this is one change of several";
+        }
+    }
+}
+
+/// What a run must match to count for a cell: a hash of command, environment and the resolved values
+/// of all axes. A ref counts as its commit and a milestone as its exact version, so that a moved
+/// branch never mixes with what it was.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CellKey([u8; 16]);
+
+impl CellKey {
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut bytes = [0; 16];
+        if text.len() != 32 || !text.is_ascii() {
+            return None;
+        }
+        for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
+            *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+        }
+        Some(Self(bytes))
+    }
+}
+
+impl fmt::Display for CellKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for CellKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CellKey({self})")
+    }
+}
+
+impl Serialize for CellKey {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// What a run does in its matrix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CellRole {
+    /// A measured iteration of a cell.
+    Iteration(CellKey),
+    /// A run of a cell that is not measured.
+    Warmup(CellKey),
+    /// The setup of a worktree, named for people.
+    Setup(String),
+}
+
+/// Everything that the labels of a run say about its place in a matrix. Labels can be filtered by,
+/// and are written in this form by every release; only this type knows their names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CellLabels {
+    pub role: CellRole,
+    /// The value of every axis, as configured.
+    pub axes: BTreeMap<String, String>,
+    /// The exact version of the browser.
+    pub chrome: Option<String>,
+    /// The commit.
+    pub sha: Option<String>,
+    /// The number of iterations was chosen by looking at them.
+    pub adaptive: bool,
+    /// The iterations were not interleaved with those of other cells.
+    pub blocked: bool,
+    /// The program whose results were imported.
+    pub imported: Option<String>,
+}
+
+const KEY: &str = "matrix.key";
+const WARMUP: &str = "matrix.warmup";
+const SETUP: &str = "matrix.setup";
+const AXIS: &str = "matrix.axis.";
+const SHA: &str = "matrix.sha";
+const CHROME: &str = "matrix.chrome";
+const ADAPTIVE: &str = "matrix.adaptive";
+const BLOCKED: &str = "matrix.blocked";
+const IMPORTED: &str = "matrix.imported";
+
+type Labels = BTreeMap<String, String>;
+
+impl CellLabels {
+    pub fn new(role: CellRole) -> Self {
+        Self {
+            role,
+            axes: BTreeMap::new(),
+            chrome: None,
+            sha: None,
+            adaptive: false,
+            blocked: false,
+            imported: None,
+        }
+    }
+
+    /// `None` for a run that belongs to no matrix.
+    pub fn from_labels(labels: &Labels) -> Option<Self> {
+        let key = |name: &str| labels.get(name).and_then(|text| CellKey::parse(text));
+        let role = key(KEY)
+            .map(CellRole::Iteration)
+            .or_else(|| key(WARMUP).map(CellRole::Warmup))
+            .or_else(|| labels.get(SETUP).cloned().map(CellRole::Setup))?;
+        Some(Self {
+            role,
+            axes: Self::axes(labels)
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+            chrome: labels.get(CHROME).cloned(),
+            sha: labels.get(SHA).cloned(),
+            adaptive: labels.contains_key(ADAPTIVE),
+            blocked: labels.contains_key(BLOCKED),
+            imported: labels.get(IMPORTED).cloned(),
+        })
+    }
+
+    /// Adds these labels to a run's.
+    pub fn write_to(&self, labels: &mut Labels) {
+        let mut put = |name: &str, value: &str| labels.insert(name.to_owned(), value.to_owned());
+        match &self.role {
+            CellRole::Iteration(key) => put(KEY, &key.to_string()),
+            CellRole::Warmup(key) => put(WARMUP, &key.to_string()),
+            CellRole::Setup(name) => put(SETUP, name),
+        };
+        for (name, value) in &self.axes {
+            put(&format!("{AXIS}{name}"), value);
+        }
+        let flag = |set: bool| set.then_some("1");
+        let rest = [
+            (CHROME, self.chrome.as_deref()),
+            (SHA, self.sha.as_deref()),
+            (ADAPTIVE, flag(self.adaptive)),
+            (BLOCKED, flag(self.blocked)),
+            (IMPORTED, self.imported.as_deref()),
+        ];
+        for (name, value) in rest {
+            if let Some(value) = value {
+                put(name, value);
+            }
+        }
+    }
+
+    /// The key of the cell that a run is an iteration of.
+    pub fn iteration_of(&self) -> Option<CellKey> {
+        match self.role {
+            CellRole::Iteration(key) => Some(key),
+            CellRole::Warmup(_) | CellRole::Setup(_) => None,
+        }
+    }
+
+    /// The axes and values among the labels of any run.
+    pub fn axes(labels: &Labels) -> impl Iterator<Item = (&str, &str)> {
+        labels.iter().filter_map(|(name, value)| Some((name.strip_prefix(AXIS)?, value.as_str())))
+    }
+
+    /// The label that all iterations of a cell have, for a filter.
+    pub fn filter(key: CellKey) -> (String, String) {
+        (KEY.to_owned(), key.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn purposes_of_every_release_are_read() {
+        let read = |text: &str| serde_json::from_str::<MatrixPurpose>(text).unwrap();
+        assert_eq!(read("\"run\""), MatrixPurpose::Run);
+        assert_eq!(read("\"run --until-sure 2%\""), MatrixPurpose::RunUntilSure { margin: 0.02 });
+        let bisect = MatrixPurpose::Bisect { axis: "code".to_owned() };
+        assert_eq!(read("\"bisect code\""), bisect);
+        for purpose in [MatrixPurpose::Run, MatrixPurpose::RunUntilSure { margin: 0.05 }, bisect] {
+            assert_eq!(read(&serde_json::to_string(&purpose).unwrap()), purpose);
+        }
+    }
+
+    #[test]
+    fn labels_say_everything_back() {
+        let key = CellKey::from_bytes([0xab; 16]);
+        let roles =
+            [CellRole::Iteration(key), CellRole::Warmup(key), CellRole::Setup("main".to_owned())];
+        for role in roles {
+            let labels = CellLabels {
+                axes: [("code".to_owned(), "main".to_owned())].into(),
+                chrome: Some("120.0.6099.109".to_owned()),
+                sha: Some("ab".repeat(20)),
+                adaptive: true,
+                blocked: true,
+                imported: Some("chrome-ranger".to_owned()),
+                ..CellLabels::new(role)
+            };
+            let mut written = Labels::new();
+            labels.write_to(&mut written);
+            assert_eq!(CellLabels::from_labels(&written), Some(labels));
+        }
+        assert_eq!(CellLabels::from_labels(&Labels::new()), None);
+    }
+
+    #[test]
+    fn labels_keep_the_names_that_old_readers_know() {
+        let key = CellKey::from_bytes([1; 16]);
+        let mut written = Labels::new();
+        let labels = CellLabels { adaptive: true, ..CellLabels::new(CellRole::Iteration(key)) };
+        labels.write_to(&mut written);
+        let expected = [("matrix.adaptive", "1"), ("matrix.key", &"01".repeat(16))];
+        let expected: Labels = expected.map(|(n, v)| (n.to_owned(), v.to_owned())).into();
+        assert_eq!(written, expected);
+        assert_eq!(CellLabels::filter(key), ("matrix.key".to_owned(), "01".repeat(16)));
+    }
+
+    #[test]
+    fn an_answer_has_the_shape_that_was_always_written() {
+        let text = r#"{"answer":{"axis":"code","lastGood":"a","firstBad":"b","confidence":0.9,
+            "monotone":true,"steps":[{"point":"a","verdict":"good","samples":2}],"skipped":[],
+            "sentence":"s"},"event":"answer"}"#;
+        let MatrixEntry::Answer { answer } = serde_json::from_str(text).unwrap();
+        assert_eq!(answer.steps[0].verdict, PointVerdict::Good);
+        let value = serde_json::to_value(MatrixEntry::Answer { answer }).unwrap();
+        assert_eq!(value, serde_json::from_str::<serde_json::Value>(text).unwrap());
+    }
+}

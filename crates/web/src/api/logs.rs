@@ -1,4 +1,4 @@
-//! What a run wrote: in windows, by a text in it, and as it is written.
+//! The output of a run: windows, a search for text, and events while it is written.
 
 use std::sync::Arc;
 
@@ -7,24 +7,24 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 
-use super::super::App;
-use super::super::find::{self, Place, Question};
-use super::super::live::{self, Listener, Wish};
-use super::super::log::{View, Which, Window};
-use super::super::params::Params;
-use super::super::trouble::{ApiTrouble, Trouble};
+use crate::app::App;
+use crate::error::{ApiError, RequestError};
+use crate::live::{self, Listener, RunSubscription};
+use crate::output_search::{self, SearchResult, TextSearch};
+use crate::output_window::{WindowRequest, OutputSource, OutputWindow};
+use crate::params::Params;
 use super::run_id;
 
 pub(crate) async fn logs(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     uri: Uri,
-) -> Result<Json<Window>, ApiTrouble> {
-    let view = View::of(&Params::of(&uri))?;
-    let look = move |store: &retake_store::Store| view.window(store, run_id(store, &id)?);
-    let window = match view.which {
-        Which::One(_) => app.reader.look(look).await,
-        Which::Merged => app.reader.large_look(look).await,
+) -> Result<Json<OutputWindow>, ApiError> {
+    let request = WindowRequest::from_params(&Params::from_uri(&uri))?;
+    let query = move |store: &retake_store::Store| request.window(store, run_id(store, &id)?);
+    let window = match request.source {
+        OutputSource::One(_) => app.store.read(query).await,
+        OutputSource::Interleaved => app.store.read_large(query).await,
     };
     Ok(Json(window?))
 }
@@ -33,16 +33,16 @@ pub(crate) async fn find(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     uri: Uri,
-) -> Result<Json<Place>, ApiTrouble> {
-    let params = Params::of(&uri);
-    let which = Which::of(&params)?;
+) -> Result<Json<SearchResult>, ApiError> {
+    let params = Params::from_uri(&uri);
+    let source = OutputSource::from_params(&params)?;
     let text = params.get("text").unwrap_or_default().to_owned();
     let (from, since) = (params.number("offset")?.unwrap_or(0), params.number("since")?);
-    let question = Question { text, from, since };
+    let search = TextSearch { text, from, since };
     // Reads up to 64 MiB: one at a time.
     let found = app
-        .reader
-        .large_look(move |store| find::find(store, run_id(store, &id)?, which, &question));
+        .store
+        .read_large(move |store| output_search::find_text(store, run_id(store, &id)?, source, &search));
     Ok(Json(found.await?))
 }
 
@@ -51,19 +51,19 @@ pub(crate) async fn run_events(
     Path(id): Path<String>,
     headers: HeaderMap,
     uri: Uri,
-) -> Result<Response, ApiTrouble> {
-    let params = Params::of(&uri);
-    let from = live::offsets(live::resumed(&headers, &params).as_deref())?;
-    let wish = Wish { from, spans: params.flag("spans")?, latest: params.flag("latest")? };
+) -> Result<Response, ApiError> {
+    let params = Params::from_uri(&uri);
+    let from = live::offsets(live::resume_position(&headers, &params).as_deref())?;
+    let subscription = RunSubscription { from, spans: params.flag("spans")?, latest: params.flag("latest")? };
     let id = app
-        .reader
-        .look(move |store| {
+        .store
+        .read(move |store| {
             let id = run_id(store, &id)?;
             store.get(id)?;
-            Ok::<_, Trouble>(id)
+            Ok::<_, RequestError>(id)
         })
         .await?;
     let (response, listener) = Listener::open(&app)?;
-    tokio::spawn(live::follow_run(app, id, wish, listener));
+    tokio::spawn(live::follow_run(app, id, subscription, listener));
     Ok(response)
 }

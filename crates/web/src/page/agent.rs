@@ -1,73 +1,78 @@
-//! An agent's loop: buttons, iterations, charts, and what the agent does now.
+//! An agent's loop: buttons, iterations, charts, and what the agent is doing.
 
-use retake_types::text;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_agent::iteration::IterationStatus;
+use retake_runner::html::Html;
+use retake_types::loop_record::agent::IterationStatus;
+use retake_types::text;
 
-use super::super::chart::{Chart, Series, Shape};
-use super::super::html::Html;
-use super::super::loops::Summary;
-use super::super::loops::agent::{Agent, Step};
-use super::super::loops::steer::Pending;
+use crate::chart::{Chart, Series, Shape};
+use crate::loops::agent::{AgentDetail, IterationSummary};
+use crate::loops::control::PendingRequests;
+use crate::loops::{LoopPlan, LoopSummary};
+use super::badge::iteration_badge;
 
-/// The newest iterations that have a row; the charts show the same.
-const SHOWN: usize = 200;
+/// The newest iterations, which have a row and are in the charts.
+const MAX_ITERATIONS: usize = 200;
 
-/// They need the script, which shows them.
-pub(super) fn buttons(html: &mut Html, pending: Pending, summary: &Summary) {
+/// Hidden until the script, which they need, shows them.
+pub(super) fn buttons(html: &mut Html, pending: PendingRequests, summary: &LoopSummary) {
     let (id, running) = (summary.id, summary.running);
-    html.lit("<div class=\"actions\" id=\"actions\" data-live hidden")
-        .at("data-actions", &format!("/api/v1/loops/{id}/actions"));
-    html.lit(">");
+    html.markup("<div class=\"actions\" id=\"actions\" data-live hidden")
+        .attr("data-actions", &format!("/api/v1/loops/{id}/actions"));
+    html.markup(">");
     if running {
         let paused = summary.is_paused();
         if pending.stop {
-            html.lit("<span class=\"note\">");
-            html.lit(if paused { "It stops." } else { "It stops after this iteration." });
-            html.lit("</span>");
+            html.markup("<span class=\"note\">");
+            html.markup(if paused { "It stops." } else { "It stops after this iteration." });
+            html.markup("</span>");
         } else {
-            html.lit("<button data-action=\"stop\" class=\"danger\">Stop</button>");
+            html.markup("<button data-action=\"stop\" class=\"danger\">Stop</button>");
         }
         if pending.pause {
-            html.lit("<button data-action=\"resume\">Resume</button><span class=\"note\">");
-            html.lit(if paused { "It is paused." } else { "It pauses after this iteration." });
-            html.lit("</span>");
+            html.markup("<button data-action=\"resume\">Resume</button><span class=\"note\">");
+            html.markup(if paused { "It is paused." } else { "It pauses after this iteration." });
+            html.markup("</span>");
         } else {
-            html.lit("<button data-action=\"pause\">Pause</button>");
+            html.markup("<button data-action=\"pause\">Pause</button>");
         }
-        html.lit("<form id=\"tell\"><input name=\"message\" required maxlength=\"60000\" aria-label=\"Message for the next prompt\" placeholder=\"Tell the agent something\"><button>Tell</button></form>");
+        html.markup("<form id=\"tell\"><input name=\"message\" required maxlength=\"60000\" aria-label=\"Message for the next prompt\" placeholder=\"Tell the agent something\"><button>Tell</button></form>");
     } else {
-        html.lit("<span class=\"note\">Nobody works on this loop; <code>retake agent run</code> goes on with it.</span>");
+        html.markup("<span class=\"note\">Nobody works on this loop; <code>retake agent run</code> goes on with it.</span>");
     }
-    html.lit("</div>");
+    html.markup("</div>");
 }
 
-pub(super) fn show(html: &mut Html, agent: &Agent, summary: &Summary) {
-    let steps = &agent.iterations[agent.iterations.len().saturating_sub(SHOWN)..];
-    totals(html, agent, summary.plan["maxIterations"].as_u64());
+pub(super) fn write(html: &mut Html, agent: &AgentDetail, summary: &LoopSummary) {
+    let steps = &agent.iterations[agent.iterations.len().saturating_sub(MAX_ITERATIONS)..];
+    let limit = match &summary.plan {
+        LoopPlan::Agent(plan) => Some(u64::from(plan.max_iterations)),
+        _ => None,
+    };
+    totals(html, agent, limit);
     if steps.len() > 1 {
         charts(html, steps);
     }
-    html.lit("<section><h2>Iterations</h2>");
+    html.markup("<section><h2>Iterations</h2>");
     if steps.is_empty() {
-        html.lit("<p class=\"empty\">None yet.</p>");
+        html.markup("<p class=\"empty\">None yet.</p>");
     } else {
         table(html, steps, agent.iterations.len());
     }
-    html.lit("</section>");
+    html.markup("</section>");
     if !agent.notes.is_empty() {
-        html.lit("<section><h2>Notes</h2><ol class=\"notes\">");
+        html.markup("<section><h2>Notes</h2><ol class=\"notes\">");
         for note in agent.notes.iter().rev() {
-            html.lit("<li>").time(note.at, Timestamp::now()).lit(" ").text(&note.text).lit("</li>");
+            html.markup("<li>").time(note.at, Timestamp::now()).markup(" ").text(&note.text).markup("</li>");
         }
-        html.lit("</ol></section>");
+        html.markup("</ol></section>");
     }
 }
 
-/// How many iterations there are of each sort, and may be.
-fn counted(steps: &[Step], most: Option<u64>) -> (String, String) {
+/// How many iterations are completed, and in words the others and the limit.
+fn counted(steps: &[IterationSummary], limit: Option<u64>) -> (String, String) {
     let completed = steps.iter().filter(|step| step.status == IterationStatus::Completed).count();
     let running = steps.iter().filter(|step| !step.status.is_final()).count();
     let others = steps.len() - completed - running;
@@ -77,26 +82,26 @@ fn counted(steps: &[Step], most: Option<u64>) -> (String, String) {
             words += &format!(", {count} {word}");
         }
     }
-    if let Some(most) = most {
-        words += &format!("; at most {most}");
+    if let Some(limit) = limit {
+        words += &format!("; at most {limit}");
     }
     (completed.to_string(), words)
 }
 
-fn totals(html: &mut Html, agent: &Agent, most: Option<u64>) {
+fn totals(html: &mut Html, agent: &AgentDetail, limit: Option<u64>) {
     let steps = &agent.iterations;
     // The sum of nothing would be -0.
     let cost = steps.iter().filter_map(|step| step.cost_usd).fold(0.0, |all, one| all + one);
     let tokens: u64 = steps.iter().filter_map(|step| step.tokens).sum();
     let time: u64 = steps.iter().filter_map(|step| step.duration_ms).sum();
     let tests = steps.iter().rev().find_map(|step| Some((step.tests_passed?, step.tests_total?)));
-    let (completed, others) = counted(steps, most);
-    html.lit("<section class=\"tiles\">");
-    html.lit("<div class=\"tile\"><h2>Iterations</h2><p class=\"big\">").text(&completed);
-    html.lit("</p><p>").text(&others).lit("</p></div>");
+    let (completed, others) = counted(steps, limit);
+    html.markup("<section class=\"tiles\">");
+    html.markup("<div class=\"tile\"><h2>Iterations</h2><p class=\"big\">").text(&completed);
+    html.markup("</p><p>").text(&others).markup("</p></div>");
     let mut tile = |name: &'static str, value: String| {
-        html.lit("<div class=\"tile\"><h2>").lit(name).lit("</h2><p class=\"big\">");
-        html.text(&value).lit("</p></div>");
+        html.markup("<div class=\"tile\"><h2>").markup(name).markup("</h2><p class=\"big\">");
+        html.text(&value).markup("</p></div>");
     };
     tile("Cost", format!("${cost:.2}"));
     tile("Tokens", amount(tokens));
@@ -104,7 +109,7 @@ fn totals(html: &mut Html, agent: &Agent, most: Option<u64>) {
     if let Some((passed, total)) = tests {
         tile("Tests", format!("{passed}/{total}"));
     }
-    html.lit("</section>");
+    html.markup("</section>");
 }
 
 fn amount(number: u64) -> String {
@@ -115,7 +120,7 @@ fn amount(number: u64) -> String {
     }
 }
 
-fn charts(html: &mut Html, steps: &[Step]) {
+fn charts(html: &mut Html, steps: &[IterationSummary]) {
     let titles: Vec<String> =
         steps.iter().map(|step| format!("iteration {}: {}", step.number, step.status)).collect();
     let first = format!("#{}", steps.first().map_or(0, |step| step.number));
@@ -130,9 +135,9 @@ fn charts(html: &mut Html, steps: &[Step]) {
         .iter()
         .map(|step| Some(step.tests_total?.saturating_sub(step.tests_passed?) as f64))
         .collect();
-    html.lit("<section class=\"charts\"><div class=\"pair\">");
+    html.markup("<section class=\"charts\"><div class=\"pair\">");
     if passed.iter().any(Option::is_some) {
-        html.lit("<figure><figcaption>Tests <span class=\"key ok\">passed</span> <span class=\"key failed\">not passed</span></figcaption>");
+        html.markup("<figure><figcaption>Tests <span class=\"key ok\">passed</span> <span class=\"key failed\">not passed</span></figcaption>");
         let series =
             [Series { class: "ok", values: &passed }, Series { class: "failed", values: &failed }];
         let says = "Tests that passed and did not pass in each iteration";
@@ -140,10 +145,10 @@ fn charts(html: &mut Html, steps: &[Step]) {
             |value: f64| if value.fract() == 0.0 { value.to_string() } else { String::new() };
         Chart { says, series: &series, shape: Shape::Stacked, unit, ends, titles: &titles }
             .draw(html);
-        html.lit("</figure>");
+        html.markup("</figure>");
     }
     if costs.iter().any(Option::is_some) {
-        html.lit("<figure><figcaption>Cost of each iteration, in US dollars</figcaption>");
+        html.markup("<figure><figcaption>Cost of each iteration, in US dollars</figcaption>");
         let series = [Series { class: "p50", values: &costs }];
         let unit = |value: f64| match value {
             v if v > 0.0 && v < 0.1 => format!("${v:.3}"),
@@ -152,85 +157,79 @@ fn charts(html: &mut Html, steps: &[Step]) {
         let says = "Cost of each iteration in US dollars";
         Chart { says, series: &series, shape: Shape::Stacked, unit, ends, titles: &titles }
             .draw(html);
-        html.lit("</figure>");
+        html.markup("</figure>");
     }
     if context.iter().any(Option::is_some) {
-        html.lit("<figure><figcaption>Context in use at the end of each iteration</figcaption>");
+        html.markup("<figure><figcaption>Context in use at the end of each iteration</figcaption>");
         let series = [Series { class: "p95", values: &context }];
         let unit = |value: f64| format!("{value:.0} %");
         let says = "Context in use at the end of each iteration, in percent";
         Chart { says, series: &series, shape: Shape::Stacked, unit, ends, titles: &titles }
             .draw(html);
-        html.lit("</figure>");
+        html.markup("</figure>");
     }
-    html.lit("</div></section>");
+    html.markup("</div></section>");
 }
 
-fn table(html: &mut Html, steps: &[Step], all: usize) {
-    html.lit("<div class=\"scroll\"><table class=\"steps\"><thead><tr><th scope=\"col\">#</th><th scope=\"col\">Status</th><th scope=\"col\">Tests</th><th scope=\"col\">Files</th><th scope=\"col\">Cost</th><th scope=\"col\">Tokens</th><th scope=\"col\">Context</th><th scope=\"col\">Took</th><th scope=\"col\">Summary</th></tr></thead><tbody>");
+fn table(html: &mut Html, steps: &[IterationSummary], all: usize) {
+    html.markup("<div class=\"scroll\"><table class=\"steps\"><thead><tr><th scope=\"col\">#</th><th scope=\"col\">Status</th><th scope=\"col\">Tests</th><th scope=\"col\">Files</th><th scope=\"col\">Cost</th><th scope=\"col\">Tokens</th><th scope=\"col\">Context</th><th scope=\"col\">Took</th><th scope=\"col\">Summary</th></tr></thead><tbody>");
     for step in steps.iter().rev() {
-        html.lit("<tr><td class=\"n\">");
+        html.markup("<tr><td class=\"n\">");
         match &step.run_id {
             Some(run) => html.link(&format!("/runs/{run}"), &step.number.to_string()),
-            None => html.show(step.number),
+            None => html.text(step.number),
         };
-        html.lit("</td><td>");
-        let class = match step.status {
-            IterationStatus::Completed => "good",
-            IterationStatus::Failed | IterationStatus::TimedOut => "bad",
-            status if !status.is_final() => "live",
-            _ => "open",
-        };
-        super::loops::standing(html, step.status.as_str(), class);
-        html.lit("</td><td class=\"n\">");
+        html.markup("</td><td>");
+        iteration_badge(html, step.status);
+        html.markup("</td><td class=\"n\">");
         if let (Some(passed), Some(total)) = (step.tests_passed, step.tests_total) {
-            html.show(format_args!("{passed}/{total}"));
+            html.text(format_args!("{passed}/{total}"));
         }
-        html.lit("</td><td class=\"n\">");
+        html.markup("</td><td class=\"n\">");
         for (mark, class, count) in [
             ("+", "good", step.files_created),
             ("~", "", step.files_modified),
             ("−", "bad", step.files_deleted),
         ] {
             if count > 0 {
-                html.tag("span", class, &format!("{mark}{count}")).lit(" ");
+                html.element("span", class, &format!("{mark}{count}")).markup(" ");
             }
         }
-        html.lit("</td><td class=\"n\">");
+        html.markup("</td><td class=\"n\">");
         html.text(&step.cost_usd.map(|cost| format!("${cost:.2}")).unwrap_or_default());
-        html.lit("</td><td class=\"n\">").text(&step.tokens.map(amount).unwrap_or_default());
-        html.lit("</td><td class=\"n\">");
+        html.markup("</td><td class=\"n\">").text(&step.tokens.map(amount).unwrap_or_default());
+        html.markup("</td><td class=\"n\">");
         html.text(&step.context_percent.map(|part| format!("{part} %")).unwrap_or_default());
-        html.lit("</td><td class=\"n\">");
+        html.markup("</td><td class=\"n\">");
         let took = step.duration_ms.map(|ms| text::duration(Duration::from_millis(ms)));
-        html.text(&took.unwrap_or_default()).lit("</td><td class=\"what\">");
+        html.text(&took.unwrap_or_default()).markup("</td><td class=\"what\">");
         let summary = step.summary.as_deref().unwrap_or_default();
-        html.text(summary.lines().next().unwrap_or_default()).lit("</td></tr>");
+        html.text(summary.lines().next().unwrap_or_default()).markup("</td></tr>");
     }
-    html.lit("</tbody></table></div>");
+    html.markup("</tbody></table></div>");
     if all > steps.len() {
-        html.lit("<p class=\"faint\">")
-            .show(all - steps.len())
-            .lit(" earlier iterations are not shown.</p>");
+        html.markup("<p class=\"faint\">")
+            .text(all - steps.len())
+            .markup(" earlier iterations are not shown.</p>");
     }
 }
 
-pub(super) fn feed(html: &mut Html, agent: &Agent, running: bool) {
-    if agent.feed.is_empty() && !running {
+pub(super) fn activity(html: &mut Html, agent: &AgentDetail, running: bool) {
+    if agent.activity.is_empty() && !running {
         return;
     }
-    html.lit("<section><h2>");
-    html.lit(if running { "What it does now" } else { "What it did last" });
-    html.lit(
+    html.markup("<section><h2>");
+    html.markup(if running { "What it does now" } else { "What it did last" });
+    html.markup(
         "</h2><ol class=\"feed\" id=\"feed\" tabindex=\"0\" aria-label=\"What the agent does\">",
     );
-    for line in &agent.feed {
-        html.lit("<li").at("class", line.kind).lit(">");
+    for line in &agent.activity {
+        html.markup("<li").attr("class", line.kind.class()).markup(">");
         match &line.spans {
             Some(spans) => spans.iter().for_each(|span| super::output::span(html, span)),
-            None => _ = html.cleaned(&line.text),
+            None => _ = html.preformatted(&line.text),
         }
-        html.lit("</li>");
+        html.markup("</li>");
     }
-    html.lit("</ol></section>");
+    html.markup("</ol></section>");
 }

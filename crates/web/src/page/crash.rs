@@ -1,29 +1,29 @@
 //! A crash loop: findings first, then what the program did, step by step.
 
-use retake_types::text;
 use std::collections::BTreeMap;
 
+use retake_runner::html::Html;
+use retake_types::loop_record::crash::CrashFinding;
+use retake_types::text;
 use retake_types::{LoopId, StopReason};
-use serde_json::Value;
 
-use super::super::html::Html;
-use super::super::loops::Summary;
-use super::super::loops::crash::{Crash, Finding, Sort, Step, WINDOW};
-use super::super::params::Params;
+use crate::loops::crash::{CrashDetail, Step, StepKind, WINDOW};
+use crate::loops::{LoopPlan, LoopSummary};
+use crate::params::Params;
 
-/// How many entries of a list within a finding are shown.
+/// Entries of a list within a finding.
 const LISTED: usize = 40;
 /// The picture of all steps has at most this many columns; then one stands for several.
 const COLUMNS: usize = 240;
 
-pub(super) struct Page<'a> {
-    pub(super) crash: &'a Crash,
-    pub(super) summary: &'a Summary,
+pub(super) struct CrashPage<'a> {
+    pub(super) crash: &'a CrashDetail,
+    pub(super) summary: &'a LoopSummary,
     pub(super) params: &'a Params,
     pub(super) id: LoopId,
 }
 
-/// Which findings an operation has to do with.
+/// OutputSource findings an operation has to do with.
 #[derive(Default)]
 struct Concerns<'a> {
     lost: BTreeMap<u32, Vec<&'a str>>,
@@ -31,7 +31,7 @@ struct Concerns<'a> {
 }
 
 impl<'a> Concerns<'a> {
-    fn of(crash: &'a Crash) -> Self {
+    fn new(crash: &'a CrashDetail) -> Self {
         let mut concerns = Self::default();
         // Operations of a recovery are not on this timeline.
         for finding in crash.findings.iter().filter(|finding| !finding.recovery) {
@@ -48,8 +48,8 @@ impl<'a> Concerns<'a> {
     }
 }
 
-impl Page<'_> {
-    pub(super) fn show(&self, html: &mut Html) {
+impl CrashPage<'_> {
+    pub(super) fn write(&self, html: &mut Html) {
         self.tiles(html);
         self.findings(html);
         self.timeline(html);
@@ -57,8 +57,8 @@ impl Page<'_> {
     }
 
     fn tiles(&self, html: &mut Html) {
-        let Crash { counts, states, finished, findings, .. } = self.crash;
-        html.lit("<section class=\"tiles\">");
+        let CrashDetail { counts, states, finished, findings, .. } = self.crash;
+        html.markup("<section class=\"tiles\">");
         let found = findings.len() + self.crash.findings_left_out;
         let class = match (found, &self.summary.stop_reason) {
             (0, Some(StopReason::Clean)) => "good",
@@ -79,14 +79,14 @@ impl Page<'_> {
         if counts.labels > 0 {
             tile(html, "", "Labels", counts.labels, "");
         }
-        html.lit("</section>");
+        html.markup("</section>");
     }
 
     fn findings(&self, html: &mut Html) {
-        html.lit("<section><h2>Findings</h2>");
+        html.markup("<section><h2>Findings</h2>");
         if self.crash.findings.is_empty() {
-            html.lit("<p class=\"empty\">");
-            html.lit(match &self.summary.stop_reason {
+            html.markup("<p class=\"empty\">");
+            html.markup(match &self.summary.stop_reason {
                 None => "None so far; they are told when all states are checked.",
                 Some(StopReason::Clean) => "None: whatever the crash leaves, the check accepts it.",
                 Some(StopReason::CouldNotTest) => {
@@ -94,74 +94,74 @@ impl Page<'_> {
                 }
                 Some(_) => "None in the states that were checked.",
             });
-            html.lit("</p>");
+            html.markup("</p>");
         }
         for finding in &self.crash.findings {
             self.finding(html, finding);
         }
         if self.crash.findings_left_out > 0 {
-            html.lit("<p class=\"faint\">and ").show(self.crash.findings_left_out);
-            html.lit(" more</p>");
+            html.markup("<p class=\"faint\">and ").text(self.crash.findings_left_out);
+            html.markup(" more</p>");
         }
-        html.lit("</section>");
+        html.markup("</section>");
     }
 
-    fn finding(&self, html: &mut Html, finding: &Finding) {
-        html.lit("<article class=\"finding\"").at("id", &finding.id).lit("><h3>");
-        html.tag("span", "ref", &finding.id).lit(" ").marked(&finding.sentence).lit("</h3><p>");
-        html.text(&text::count(finding.states, "state")).lit(if finding.states == 1 {
+    fn finding(&self, html: &mut Html, finding: &CrashFinding) {
+        html.markup("<article class=\"finding\"").attr("id", &finding.id).markup("><h3>");
+        html.element("span", "ref", &finding.id).markup(" ").code_spans(&finding.sentence).markup("</h3><p>");
+        html.text(&text::count(finding.states, "state")).markup(if finding.states == 1 {
             " fails. The crash comes "
         } else {
             " fail because of it. In the smallest the crash comes "
         });
         if finding.recovery {
-            html.lit("while the check recovers, after its operation ").show(finding.operation);
+            html.markup("while the check recovers, after its operation ").text(finding.operation);
         } else {
-            html.lit("after ");
-            self.to(html, finding.operation, &format!("operation {}", finding.operation));
+            html.markup("after ");
+            self.operation_link(html, finding.operation, &format!("operation {}", finding.operation));
         }
         if let Some(label) = &finding.label {
-            html.lit(", after the label ").tag("code", "", label);
+            html.markup(", after the label ").element("code", "", label);
         }
-        html.lit(", with ").text(&text::count(finding.acknowledgements, "acknowledgement"));
-        html.lit(" given. The check ").text(&finding.verdict).lit(".</p>");
+        html.markup(", with ").text(&text::count(finding.acknowledgements as u64, "acknowledgement"));
+        html.markup(" given. The check ").text(&finding.verdict).markup(".</p>");
         if !finding.lost_operations.is_empty() {
-            html.lit("<h4>Lost operations</h4><ol class=\"plain lost\">");
+            html.markup("<h4>Lost operations</h4><ol class=\"plain lost\">");
             for number in finding.lost_operations.iter().take(LISTED) {
-                html.lit("<li>");
+                html.markup("<li>");
                 if finding.recovery {
-                    html.show(number);
+                    html.text(number);
                 } else {
-                    self.to(html, *number, &number.to_string());
+                    self.operation_link(html, *number, &number.to_string());
                     if let Some(step) = self.crash.operation(*number) {
-                        html.lit(" ").marked(&step.text);
+                        html.markup(" ").code_spans(&step.text);
                     }
                 }
-                html.lit("</li>");
+                html.markup("</li>");
             }
             more(html, finding.lost_operations.len());
-            html.lit("</ol>");
+            html.markup("</ol>");
         }
         if !finding.files.is_empty() {
-            html.lit("<h4>Files</h4><p>");
+            html.markup("<h4>Files</h4><p>");
             for file in finding.files.iter().take(LISTED) {
-                html.tag("code", "", file).lit(" ");
+                html.element("code", "", file).markup(" ");
             }
-            html.lit("</p>");
+            html.markup("</p>");
         }
         if !finding.output.is_empty() {
-            html.lit("<h4>What the check printed</h4><pre class=\"snippet\">");
-            html.lines(&finding.output).lit("</pre>");
+            html.markup("<h4>What the check printed</h4><pre class=\"snippet\">");
+            html.lines(&finding.output).markup("</pre>");
         }
         if !finding.repro.is_empty() {
-            html.lit("<h4>To see it again</h4><pre class=\"snippet\">");
-            html.lines(&finding.repro).lit("</pre>");
+            html.markup("<h4>To see it again</h4><pre class=\"snippet\">");
+            html.lines(&finding.repro).markup("</pre>");
         }
-        html.lit("</article>");
+        html.markup("</article>");
     }
 
-    /// A link to an operation on the timeline, wherever that is.
-    fn to(&self, html: &mut Html, number: u32, text: &str) {
+    /// A link to an operation on the timeline, which may be on another page of it.
+    fn operation_link(&self, html: &mut Html, number: u32, text: &str) {
         let here = self.crash.timeline.iter().any(|step| step.number == Some(number));
         match self.crash.operation(number) {
             Some(_) if here => _ = html.link(&format!("#op{number}"), text),
@@ -175,38 +175,38 @@ impl Page<'_> {
     }
 
     fn timeline(&self, html: &mut Html) {
-        let Crash { steps, timeline, .. } = self.crash;
-        html.lit("<section><h2>Timeline</h2>");
+        let CrashDetail { steps, timeline, .. } = self.crash;
+        html.markup("<section><h2>Timeline</h2>");
         if steps.is_empty() {
-            html.lit("<p class=\"empty\">");
-            html.lit(match self.summary.stop_reason {
+            html.markup("<p class=\"empty\">");
+            html.markup(match self.summary.stop_reason {
                 None => "The program is being recorded.",
                 Some(_) => "The program changed nothing, or was not recorded to its end.",
             });
-            html.lit("</p></section>");
+            html.markup("</p></section>");
             return;
         }
-        let concerns = Concerns::of(self.crash);
+        let concerns = Concerns::new(self.crash);
         lanes(html, steps, timeline, &concerns);
-        html.lit("<div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Steps of the program\"><table class=\"timeline\"><thead><tr><th scope=\"col\" class=\"n\">#</th><th scope=\"col\">Call</th><th scope=\"col\">What</th></tr></thead><tbody>");
+        html.markup("<div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Steps of the program\"><table class=\"timeline\"><thead><tr><th scope=\"col\" class=\"n\">#</th><th scope=\"col\">Call</th><th scope=\"col\">What</th></tr></thead><tbody>");
         for (at, step) in timeline.iter().enumerate() {
             row(html, step, concerns.lost(step));
-            // What was said after an operation was said before a crash that came after it.
+            // Labels and acknowledgements after an operation come before its crash.
             let last = timeline.get(at + 1).is_none_or(|next| next.number.is_some());
             let number = timeline[..=at].iter().rev().find_map(|step| step.number);
             let crashes = number.filter(|_| last).and_then(|number| concerns.crash.get(&number));
             for id in crashes.into_iter().flatten() {
-                html.lit("<tr class=\"crash\"><td></td><td colspan=\"2\">⚡ crash of ");
-                html.link(&format!("#{id}"), id).lit("</td></tr>");
+                html.markup("<tr class=\"crash\"><td></td><td colspan=\"2\">⚡ crash of ");
+                html.link(&format!("#{id}"), id).markup("</td></tr>");
             }
         }
-        html.lit("</tbody></table></div>");
+        html.markup("</tbody></table></div>");
         self.pages(html);
-        html.lit("</section>");
+        html.markup("</section>");
     }
 
     fn pages(&self, html: &mut Html) {
-        let Crash { steps, timeline, counts, .. } = self.crash;
+        let CrashDetail { steps, timeline, counts, .. } = self.crash;
         let path = format!("/loops/{}", self.id);
         let (first, last) = (timeline.first(), timeline.last());
         let earlier = steps.iter().filter(|step| first.is_none_or(|first| step.seq < first.seq));
@@ -215,7 +215,7 @@ impl Page<'_> {
         if earlier == 0 && later == 0 && counts.steps_left_out == 0 {
             return;
         }
-        html.lit("<p class=\"pages\">");
+        html.markup("<p class=\"pages\">");
         if earlier > 0 {
             let before = self.crash.after.saturating_sub(WINDOW as u64);
             let before = if before == 0 { String::new() } else { before.to_string() };
@@ -229,89 +229,87 @@ impl Page<'_> {
             html.link(&self.params.with(&path, &[("after", &after)]), &format!("{later} later"));
         }
         if counts.steps_left_out > 0 {
-            html.lit("<span class=\"faint\">").text(&text::count(counts.steps_left_out, "step"));
-            html.lit(" after these are in the log only: <code>retake crash show LOG</code></span>");
+            html.markup("<span class=\"faint\">").text(&text::count(counts.steps_left_out, "step"));
+            html.markup(" after these are in the log only: <code>retake crash show LOG</code></span>");
         }
-        html.lit("</p>");
+        html.markup("</p>");
     }
 
     fn facts(&self, html: &mut Html) {
-        let plan = |name: &str| {
-            let value = self.summary.plan.get(name).and_then(Value::as_str);
-            value.unwrap_or_default().to_owned()
-        };
-        html.lit("<section class=\"card apart\"><h2>What is explored</h2><dl>");
-        html.fact("program", &plan("command")).fact("log", &plan("log"));
-        html.fact("directory", &plan("root")).fact("check", &plan("verify"));
-        html.fact("model", &plan("model"));
+        html.markup("<section class=\"card apart\"><h2>What is explored</h2><dl>");
+        if let LoopPlan::Crash(plan) = &self.summary.plan {
+            html.definition("program", plan.command.as_deref().unwrap_or_default());
+            html.definition("log", plan.log.as_deref().unwrap_or_default());
+            html.definition("directory", &plan.root).definition("check", &plan.verify);
+            html.definition("model", &plan.model);
+        }
         if let Some(states) = &self.crash.states {
-            html.fact("coverage", &states.coverage);
+            html.definition("coverage", &states.coverage);
             if let Some(finished) = self.crash.finished {
                 let text = format!("{} of {} distinct states", finished.verified, states.distinct);
-                html.fact("checked", &text);
+                html.definition("checked", &text);
             }
         }
-        html.lit("</dl></section>");
+        html.markup("</dl></section>");
     }
 }
 
 fn tile(html: &mut Html, class: &'static str, name: &'static str, value: u64, beside: &str) {
-    html.lit("<div class=\"tile ")
-        .lit(class)
-        .lit("\"><h2>")
-        .lit(name)
-        .lit("</h2><p class=\"big\">");
-    html.show(value).lit("</p>");
+    html.markup("<div class=\"tile ")
+        .markup(class)
+        .markup("\"><h2>")
+        .markup(name)
+        .markup("</h2><p class=\"big\">");
+    html.text(value).markup("</p>");
     if !beside.is_empty() {
-        html.tag("p", "", beside);
+        html.element("p", "", beside);
     }
-    html.lit("</div>");
+    html.markup("</div>");
 }
 
 fn more(html: &mut Html, entries: usize) {
     if entries > LISTED {
-        html.lit("<li class=\"faint\">and ").show(entries - LISTED).lit(" more</li>");
+        html.markup("<li class=\"faint\">and ").text(entries - LISTED).markup(" more</li>");
     }
 }
 
 fn row(html: &mut Html, step: &Step, lost: Option<&[&str]>) {
-    let class = class(step.sort);
-    html.lit("<tr class=\"").lit(class).lit(if lost.is_some() { " lost\"" } else { "\"" });
+    let class = class(step.kind);
+    html.markup("<tr class=\"").markup(class).markup(if lost.is_some() { " lost\"" } else { "\"" });
     if let Some(number) = step.number {
-        html.at("id", &format!("op{number}"));
+        html.attr("id", &format!("op{number}"));
     }
-    html.lit("><td class=\"n\">");
+    html.markup("><td class=\"n\">");
     if let Some(number) = step.number {
-        html.show(number);
+        html.text(number);
     }
-    html.lit("</td><td>").text(match step.sort {
-        Sort::Label => "label",
-        Sort::Acknowledgement => "acknowledged",
-        Sort::Operation | Sort::Sync => &step.call,
+    html.markup("</td><td>").text(match step.kind {
+        StepKind::Label => "label",
+        StepKind::Acknowledgement => "acknowledged",
+        StepKind::Operation | StepKind::Sync => &step.call,
     });
-    html.lit("</td><td>");
-    match step.sort {
-        Sort::Label | Sort::Acknowledgement => html.text(&format!("“{}”", step.text)),
-        Sort::Operation | Sort::Sync => html.marked(&step.text),
+    html.markup("</td><td>");
+    match step.kind {
+        StepKind::Label | StepKind::Acknowledgement => html.text(&format!("“{}”", step.text)),
+        StepKind::Operation | StepKind::Sync => html.code_spans(&step.text),
     };
     for id in lost.into_iter().flatten() {
-        html.lit(" <a class=\"ref\"").at("href", &format!("#{id}")).lit(">lost in ").text(id);
-        html.lit("</a>");
+        html.markup(" <a class=\"ref\"").attr("href", &format!("#{id}")).markup(">lost in ").text(id);
+        html.markup("</a>");
     }
-    html.lit("</td></tr>\n");
+    html.markup("</td></tr>\n");
 }
 
-fn class(sort: Sort) -> &'static str {
-    match sort {
-        Sort::Operation => "operation",
-        Sort::Sync => "sync",
-        Sort::Label => "label",
-        Sort::Acknowledgement => "ack",
+fn class(kind: StepKind) -> &'static str {
+    match kind {
+        StepKind::Operation => "operation",
+        StepKind::Sync => "sync",
+        StepKind::Label => "label",
+        StepKind::Acknowledgement => "ack",
     }
 }
 
-/// All steps from left to right, a lane for each kind: what was done, synced, named and promised,
-/// and what of it a finding loses.
+/// All steps from left to right, with a lane for each kind and one for what findings lose.
 fn lanes(html: &mut Html, steps: &[Step], window: &[Step], concerns: &Concerns<'_>) {
     const LANES: [(&str, &str); 5] = [
         ("lost", "lost"),
@@ -329,24 +327,24 @@ fn lanes(html: &mut Html, steps: &[Step], window: &[Step], concerns: &Concerns<'
         "{}: what the program did, synced, named and acknowledged, and what findings lose",
         text::count(steps.len() as u64, "step")
     );
-    html.lit("<div class=\"scroll\"><svg class=\"lanes\" viewBox=\"0 0 720 132\" role=\"img\"");
-    html.at("aria-label", &says).lit(">");
+    html.markup("<div class=\"scroll\"><svg class=\"lanes\" viewBox=\"0 0 720 132\" role=\"img\"");
+    html.attr("aria-label", &says).markup(">");
     if let (Some(first), Some(last)) = (window.first(), window.last())
         && window.len() < steps.len()
     {
         let at = |seq: u64| steps.partition_point(|step| step.seq < seq) / each;
         let (from, to) = (at(first.seq), at(last.seq) + 1);
-        html.lit("<rect class=\"here\" y=\"2\" height=\"106\"");
-        html.num("x", tenth(LEFT + from as f64 * broad));
-        html.num("width", tenth((to - from) as f64 * broad)).lit("/>");
+        html.markup("<rect class=\"here\" y=\"2\" height=\"106\"");
+        html.attr("x", tenth(LEFT + from as f64 * broad));
+        html.attr("width", tenth((to - from) as f64 * broad)).markup("/>");
     }
     for (lane, (class, name)) in LANES.iter().enumerate() {
         let y = 15 + lane * 20;
-        html.lit("<text class=\"tick\" x=\"0\"").num("y", y + 4).lit(">").lit(name).lit("</text>");
-        html.lit("<line class=\"grid\" x1=\"90\" x2=\"716\"").num("y1", y).num("y2", y).lit("/>");
+        html.markup("<text class=\"tick\" x=\"0\"").attr("y", y + 4).markup(">").markup(name).markup("</text>");
+        html.markup("<line class=\"grid\" x1=\"90\" x2=\"716\"").attr("y1", y).attr("y2", y).markup("/>");
         let is = |step: &Step| match *class {
             "lost" => concerns.lost(step).is_some(),
-            class => self::class(step.sort) == class,
+            class => self::class(step.kind) == class,
         };
         let mut at = 0;
         while at < columns.len() {
@@ -355,30 +353,30 @@ fn lanes(html: &mut Html, steps: &[Step], window: &[Step], concerns: &Concerns<'
                 at += 1;
                 continue;
             }
-            // One mark for each step where they can be told apart; else one for each stretch.
+            // One mark for each step where they can be told apart; else one for each range.
             let alone = broad >= 6.0;
             let end = if alone { at + 1 } else { (at..).find(|at| !marked(at)).unwrap_or(at + 1) };
             let width = ((end - at) as f64 * broad * if alone { 0.7 } else { 1.0 }).max(1.5);
-            html.lit("<rect height=\"12\"").at("class", class);
-            html.num("x", tenth(LEFT + at as f64 * broad)).num("width", tenth(width));
-            html.num("y", 9 + lane * 20).lit("><title>");
+            html.markup("<rect height=\"12\"").attr("class", class);
+            html.attr("x", tenth(LEFT + at as f64 * broad)).attr("width", tenth(width));
+            html.attr("y", 9 + lane * 20).markup("><title>");
             let named = columns[at].iter().find(|step| is(step));
             if let Some(step) = named {
                 html.text(&step.number.map(|number| format!("{number}: ")).unwrap_or_default());
                 html.text(&step.text);
             }
-            html.lit("</title></rect>");
+            html.markup("</title></rect>");
             at = end;
         }
     }
     axis(html, &columns, |at| LEFT + at as f64 * broad);
-    html.lit("</svg></div>");
+    html.markup("</svg></div>");
 }
 
 /// The numbers of operations under the lanes, as the table below has them.
 fn axis(html: &mut Html, columns: &[&[Step]], x: impl Fn(usize) -> f64) {
     const TICKS: usize = 6;
-    html.lit("<text class=\"tick\" x=\"0\" y=\"124\">operation</text>");
+    html.markup("<text class=\"tick\" x=\"0\" y=\"124\">operation</text>");
     let number = |at: usize| columns[at].iter().find_map(|step| step.number);
     // A label may stand where a tick would be; the next operation has a number.
     let mut ticks: Vec<(usize, u32)> = (0..TICKS)
@@ -396,9 +394,9 @@ fn axis(html: &mut Html, columns: &[&[Step]], x: impl Fn(usize) -> f64) {
             continue;
         }
         last = place;
-        html.lit("<line class=\"grid\" y1=\"108\" y2=\"113\"").num("x1", tenth(place));
-        html.num("x2", tenth(place)).lit("/><text class=\"tick\" y=\"124\"");
-        html.num("x", tenth(place)).lit(">").show(number).lit("</text>");
+        html.markup("<line class=\"grid\" y1=\"108\" y2=\"113\"").attr("x1", tenth(place));
+        html.attr("x2", tenth(place)).markup("/><text class=\"tick\" y=\"124\"");
+        html.attr("x", tenth(place)).markup(">").text(number).markup("</text>");
     }
 }
 

@@ -1,136 +1,125 @@
 //! The list of loops, and the frame around one of any kind.
 
-use retake_types::text;
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use axum::http::Uri;
 use jiff::Timestamp;
+use retake_runner::html::Html;
 use retake_store::RunFilter;
 use retake_types::Kind;
+use retake_types::text;
 
-use super::super::App;
-use super::super::api::{asked, loop_id};
-use super::super::html::Html;
-use super::super::loops::steer;
-use super::super::loops::{Detail, Whole};
-use super::super::params::Params;
-use super::super::trouble::PageTrouble;
-use super::{HEADINGS, Section, agent, crash, layout, matrix, overview, rows};
+use crate::api::{loop_id, loop_query};
+use crate::app::App;
+use crate::loops::control;
+use crate::loops::{LoopDetail, LoopView};
+use crate::params::Params;
+use super::badge::loop_badge;
+use super::layout::{HtmlResponse, PageError, Section, heading, layout};
+use super::run_table::{RUN_TABLE_HEAD, run_rows};
+use super::{agent, crash, matrix, overview};
 
 /// The runs of a loop that are listed on its page.
 const RUNS: usize = 30;
 
-pub(crate) async fn loops(State(app): State<Arc<App>>, uri: Uri) -> Result<Html, PageTrouble> {
-    let params = Params::of(&uri);
+pub(crate) async fn loops(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlResponse, PageError> {
+    let params = Params::from_uri(&uri);
     let list = app.loops(&params).await?;
     let mut main = Html::new();
-    main.lit("<div class=\"tools\"><h1>Loops</h1><nav class=\"switch\" aria-label=\"Kind\">");
+    main.markup("<div class=\"tools\"><h1>Loops</h1><nav class=\"switch\" aria-label=\"Kind\">");
     let kinds = [None, Some(Kind::Agent), Some(Kind::Matrix), Some(Kind::Crash)];
     for kind in kinds {
         let name = kind.map_or("all", Kind::as_str);
         let value = kind.map_or("", Kind::as_str);
-        main.lit("<a").at("href", &params.with("/loops", &[("kind", value), ("cursor", "")]));
+        main.markup("<a").attr("href", &params.with("/loops", &[("kind", value), ("cursor", "")]));
         if params.get("kind").unwrap_or_default() == value {
-            main.lit(" aria-current=\"true\"");
+            main.markup(" aria-current=\"true\"");
         }
-        main.lit(">").lit(name).lit("</a>");
+        main.markup(">").markup(name).markup("</a>");
     }
-    main.lit("</nav></div><div id=\"results\" data-live data-every=\"5\">");
+    main.markup("</nav></div><div id=\"results\" data-live data-every=\"5\">");
     overview::loops(&mut main, &list.loops, Timestamp::now());
     if let Some(next) = list.next {
-        main.lit("<p class=\"pages\"><a rel=\"next\"");
-        main.at("href", &params.with("/loops", &[("cursor", &next)])).lit(">Older</a></p>");
+        main.markup("<p class=\"pages\"><a rel=\"next\"");
+        main.attr("href", &params.with("/loops", &[("cursor", &next)])).markup(">Older</a></p>");
     }
-    main.lit("</div>");
-    Ok(layout("Loops", Section::Loops, Some(&app.keys), &main))
-}
-
-/// How a loop stands, as a mark and a word.
-pub(super) fn standing(html: &mut Html, word: &str, class: &'static str) {
-    let mark = match class {
-        "good" => "✓",
-        "bad" => "✗",
-        "live" => "●",
-        _ => "◌",
-    };
-    html.lit("<span class=\"badge ").lit(class).lit("\"><span aria-hidden=\"true\">").lit(mark);
-    html.lit("</span> ").text(&word.replace('_', " ")).lit("</span>");
+    main.markup("</div>");
+    Ok(layout("Loops", Section::Loops, Some(&app.tokens), &main))
 }
 
 pub(crate) async fn one_loop(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     uri: Uri,
-) -> Result<Html, PageTrouble> {
-    let params = Params::of(&uri);
+) -> Result<HtmlResponse, PageError> {
+    let params = Params::from_uri(&uri);
     let id = loop_id(&id)?;
-    let whole = app.whole(id, asked(&params)?).await?;
-    let places = app.places.clone();
+    let view = app.loop_view(id, loop_query(&params)?).await?;
+    let (workspaces, plan) = (app.workspaces.clone(), view.summary.plan.clone());
     let (runs, pending) = app
-        .reader
-        .look(move |store| {
+        .store
+        .read(move |store| {
             let filter = RunFilter { loop_id: Some(id), ..RunFilter::default() };
             let runs = store.list(&filter, None, RUNS)?;
-            Ok((runs, steer::pending(places.as_ref(), &store.get_loop(id)?)))
+            Ok((runs, control::pending(workspaces.as_ref(), &plan)))
         })
         .await?;
     let mut main = Html::new();
-    main.lit("<div id=\"loop\"").at("data-loop", &id.to_string());
-    main.at("data-kind", whole.summary.kind.as_str());
-    main.at("data-ended", if whole.summary.stop_reason.is_some() { "1" } else { "" });
-    main.num("data-last", whole.last_event).lit(">");
-    head(&mut main, &whole);
-    if whole.summary.kind == Kind::Agent && whole.summary.stop_reason.is_none() {
-        agent::buttons(&mut main, pending, &whole.summary);
+    main.markup("<div id=\"loop\"").attr("data-loop", &id.to_string());
+    main.attr("data-kind", view.summary.kind.as_str());
+    main.attr("data-ended", if view.summary.stop_reason.is_some() { "1" } else { "" });
+    main.attr("data-last", view.last_event).markup(">");
+    head(&mut main, &view);
+    if view.summary.kind == Kind::Agent && view.summary.stop_reason.is_none() {
+        agent::buttons(&mut main, pending, &view.summary);
     }
-    main.lit("<div id=\"detail\" data-live>");
-    match &whole.detail {
-        Detail::Agent(detail) => agent::show(&mut main, detail, &whole.summary),
-        Detail::Matrix(detail) => matrix::show(&mut main, detail, &params, id),
-        Detail::Crash(crash) => {
-            crash::Page { crash, summary: &whole.summary, params: &params, id }.show(&mut main);
+    main.markup("<div id=\"detail\" data-live>");
+    match &view.detail {
+        LoopDetail::Agent(detail) => agent::write(&mut main, detail, &view.summary),
+        LoopDetail::Matrix(detail) => matrix::write(&mut main, detail, &params, id),
+        LoopDetail::Crash(crash) => {
+            crash::CrashPage { crash, summary: &view.summary, params: &params, id }.write(&mut main);
         }
-        Detail::Exec {} => {}
+        LoopDetail::Exec {} => {}
     }
-    main.lit("</div>");
-    if let Detail::Agent(detail) = &whole.detail {
-        agent::feed(&mut main, detail, whole.summary.running);
+    main.markup("</div>");
+    if let LoopDetail::Agent(detail) = &view.detail {
+        agent::activity(&mut main, detail, view.summary.running);
     }
-    main.lit("<section id=\"loop-runs\" data-live><h2>Runs</h2>");
+    main.markup("<section id=\"loop-runs\" data-live><h2>Runs</h2>");
     if runs.runs.is_empty() {
-        main.lit("<p class=\"empty\">It has no run yet.</p>");
+        main.markup("<p class=\"empty\">It has no run yet.</p>");
     } else {
-        main.lit("<table class=\"runs\">").lit(HEADINGS).lit("<tbody id=\"rows\">");
-        rows(&mut main, &runs.runs, Timestamp::now());
-        main.lit("</tbody></table>");
+        main.markup("<table class=\"runs\">").markup(RUN_TABLE_HEAD).markup("<tbody id=\"rows\">");
+        run_rows(&mut main, &runs.runs, Timestamp::now());
+        main.markup("</tbody></table>");
         if runs.next.is_some() {
-            main.lit("<p class=\"pages\">")
+            main.markup("<p class=\"pages\">")
                 .link(&format!("/runs?loop={id}"), "All its runs")
-                .lit("</p>");
+                .markup("</p>");
         }
     }
-    main.lit("</section></div>");
-    let title = format!("{} {}", whole.summary.kind.as_str(), whole.summary.title());
-    Ok(layout(&title, Section::Loops, Some(&app.keys), &main))
+    main.markup("</section></div>");
+    let title = format!("{} {}", view.summary.kind.as_str(), view.summary.title());
+    Ok(layout(&title, Section::Loops, Some(&app.tokens), &main))
 }
 
-fn head(html: &mut Html, whole: &Whole) {
-    let summary = &whole.summary;
+fn head(html: &mut Html, view: &LoopView) {
+    let summary = &view.summary;
     let now = Timestamp::now();
-    html.lit("<div id=\"head\" data-live class=\"head\"><p class=\"crumbs\"><a href=\"/loops\">Loops</a> / ");
-    html.lit(summary.kind.as_str()).lit(" / <code>").text(&summary.id.to_string());
-    html.lit("</code></p>");
+    html.markup("<div id=\"head\" data-live class=\"head\"><p class=\"crumbs\"><a href=\"/loops\">Loops</a> / ");
+    html.markup(summary.kind.as_str()).markup(" / <code>").text(&summary.id.to_string());
+    html.markup("</code></p>");
     let title = summary.title();
-    super::heading(html, if title.is_empty() { "Loop" } else { &title });
-    html.lit("<p class=\"summary\">");
-    let (word, class) = summary.standing();
-    standing(html, word, class);
-    html.lit(" <span>started ").time(summary.start_time, now).lit("</span>");
+    heading(html, if title.is_empty() { "Loop" } else { &title });
+    html.markup("<p class=\"summary\">");
+    loop_badge(html, &summary.status());
+    html.markup(" <span>started ").time(summary.start_time, now).markup("</span>");
     if let Some(end) = summary.end_time {
         let ms = end.duration_since(summary.start_time).as_millis();
         let took = std::time::Duration::from_millis(u64::try_from(ms).unwrap_or(0));
-        html.lit(" <span>took ").text(&text::duration(took)).lit("</span>");
+        html.markup(" <span>took ").text(&text::duration(took)).markup("</span>");
     }
-    html.lit("</p></div>");
+    html.markup("</p></div>");
 }

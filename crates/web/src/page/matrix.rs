@@ -1,46 +1,47 @@
 //! A matrix: its heat map, the samples of each cell, comparisons, and the steps of a bisection.
 
-use retake_types::text;
 use std::sync::LazyLock;
 
 use regex::Regex;
 use retake_matrix::stats::{self, Comparison};
+use retake_runner::html::Html;
 use retake_types::LoopId;
+use retake_types::loop_record::matrix::{BisectAnswer, PointVerdict};
+use retake_types::text;
 
-use super::super::chart;
-use super::super::html::Html;
-use super::super::loops::matrix::{Answer, Cell, Matrix, Step, Verdict};
-use super::super::params::Params;
+use crate::chart;
+use crate::loops::matrix::{BisectStep, Cell, MatrixDetail};
+use crate::params::Params;
 
-/// Looks of a bisection that are drawn; the table has all.
-const MOST_LOOKS: usize = 60;
-/// Dots of all cells together: the page is to be there soon.
-const MOST_DOTS: usize = 1500;
+/// Runs of a bisection that are drawn; the table has all.
+const MAX_DRAWN_STEPS: usize = 60;
+/// Dots of all cells together, so that the page loads fast.
+const MAX_DOTS: usize = 1500;
 
-pub(super) fn show(html: &mut Html, matrix: &Matrix, params: &Params, id: LoopId) {
-    html.lit("<div class=\"tools\"><p class=\"faint\">")
+pub(super) fn write(html: &mut Html, matrix: &MatrixDetail, params: &Params, id: LoopId) {
+    html.markup("<div class=\"tools\"><p class=\"faint\">")
         .text(&text::count(matrix.runs as u64, "run"));
     if matrix.running > 0 {
-        html.lit(", ").show(matrix.running).lit(" under way");
+        html.markup(", ").text(matrix.running).markup(" under way");
     }
     if matrix.cut {
-        html.lit("; older ones were not looked at");
+        html.markup("; older ones were not looked at");
     }
-    html.lit("</p><nav class=\"switch\" aria-label=\"Metric\">");
+    html.markup("</p><nav class=\"switch\" aria-label=\"Metric\">");
     for metric in &matrix.metrics {
-        html.lit("<a").at("href", &params.with(&format!("/loops/{id}"), &[("metric", metric)]));
+        html.markup("<a").attr("href", &params.with(&format!("/loops/{id}"), &[("metric", metric)]));
         if *metric == matrix.metric {
-            html.lit(" aria-current=\"true\"");
+            html.markup(" aria-current=\"true\"");
         }
-        html.lit(">").text(metric).lit("</a>");
+        html.markup(">").text(metric).markup("</a>");
     }
-    html.lit("</nav></div>");
+    html.markup("</nav></div>");
     if matrix.searched.is_some() {
         bisection(html, matrix);
     }
     if matrix.cells.is_empty() {
         if matrix.searched.is_none() {
-            html.lit("<p class=\"empty\">No cell has a result yet.</p>");
+            html.markup("<p class=\"empty\">No cell has a result yet.</p>");
         }
         return;
     }
@@ -76,7 +77,7 @@ fn heat(ratio: f64) -> &'static str {
 }
 
 /// One axis down, the others across.
-fn heat_map(html: &mut Html, matrix: &Matrix) {
+fn heat_map(html: &mut Html, matrix: &MatrixDetail) {
     let Some(down) = matrix.axes.first() else { return };
     let mut columns: Vec<&[usize]> = Vec::new();
     for cell in &matrix.cells {
@@ -84,244 +85,248 @@ fn heat_map(html: &mut Html, matrix: &Matrix) {
             columns.push(&cell.place[1..]);
         }
     }
-    html.lit("<section><h2>Medians of ")
+    html.markup("<section><h2>Medians of ")
         .text(&matrix.metric)
-        .lit("</h2><p class=\"faint legend\" id=\"heat-legend\">");
+        .markup("</h2><p class=\"faint legend\" id=\"heat-legend\">");
     html.text(&matrix.unit);
-    html.lit(" and the difference to the first of its column; blue is less, orange is more</p>");
-    html.lit(
+    html.markup(" and the difference to the first of its column; blue is less, orange is more</p>");
+    html.markup(
         "<div class=\"scroll\"><table class=\"heat\" aria-describedby=\"heat-legend\"><thead>",
     );
     let across: Vec<&str> = matrix.axes[1..].iter().map(|axis| axis.name.as_str()).collect();
     if !across.is_empty() {
-        html.lit("<tr><td></td><th scope=\"colgroup\" class=\"axis\"");
-        html.num("colspan", columns.len()).lit(">").text(&across.join(", ")).lit("</th></tr>");
+        html.markup("<tr><td></td><th scope=\"colgroup\" class=\"axis\"");
+        html.attr("colspan", columns.len()).markup(">").text(&across.join(", ")).markup("</th></tr>");
     }
-    html.lit("<tr><th scope=\"col\">").text(&down.name).lit("</th>");
+    html.markup("<tr><th scope=\"col\">").text(&down.name).markup("</th>");
     for column in &columns {
         let labels = matrix.axes[1..].iter().zip(*column);
         let label: Vec<&str> = labels.map(|(axis, &at)| axis.values[at].as_str()).collect();
-        html.tag("th", "", &shortened(&label.join(" ")));
+        html.element("th", "", &shorten_commits(&label.join(" ")));
     }
-    html.lit("</tr></thead><tbody>");
+    html.markup("</tr></thead><tbody>");
     let base = |column: &&[usize]| in_column(matrix, column).find_map(|cell| cell.median);
     let bases: Vec<_> = columns.iter().map(|column| base(column).filter(|b| *b > 0.0)).collect();
     for (row, value) in down.values.iter().enumerate() {
         if !matrix.cells.iter().any(|cell| cell.place[0] == row) {
             continue;
         }
-        html.lit("<tr><th scope=\"row\">").text(&shortened(value)).lit("</th>");
+        html.markup("<tr><th scope=\"row\">").text(&shorten_commits(value)).markup("</th>");
         for (column, base) in columns.iter().zip(&bases) {
             let cell = in_column(matrix, column).find(|cell| cell.place[0] == row);
             heat_cell(html, cell, *base);
         }
-        html.lit("</tr>");
+        html.markup("</tr>");
     }
-    html.lit("</tbody></table></div></section>");
+    html.markup("</tbody></table></div></section>");
 }
 
 /// The cells that differ in the first axis only.
-fn in_column<'a>(matrix: &'a Matrix, column: &'a [usize]) -> impl Iterator<Item = &'a Cell> {
+fn in_column<'a>(matrix: &'a MatrixDetail, column: &'a [usize]) -> impl Iterator<Item = &'a Cell> {
     matrix.cells.iter().filter(move |cell| cell.place[1..] == *column)
 }
 
 fn heat_cell(html: &mut Html, cell: Option<&Cell>, base: Option<f64>) {
     let Some(cell) = cell else {
-        html.lit("<td class=\"faint\">–</td>");
+        html.markup("<td class=\"faint\">–</td>");
         return;
     };
     let Some(median) = cell.median else {
-        html.lit("<td class=\"bad\">✗ ").show(cell.failed).lit(" failed</td>");
+        html.markup("<td class=\"bad\">✗ ").text(cell.failed).markup(" failed</td>");
         return;
     };
     let ratio = base.map_or(1.0, |base| median / base);
-    html.lit("<td class=\"hot ").lit(heat(ratio)).lit("\"><a");
-    html.at("href", &cell.run.map_or_else(|| "#".to_owned(), |run| format!("/runs/{run}")))
-        .lit(">");
-    html.text(&number(median)).lit("</a><br><small>").text(&percent(ratio)).lit(", n=");
-    html.show(cell.values.len());
+    html.markup("<td class=\"hot ").markup(heat(ratio)).markup("\"><a");
+    html.attr("href", &cell.run.map_or_else(|| "#".to_owned(), |run| format!("/runs/{run}")))
+        .markup(">");
+    html.text(&number(median)).markup("</a><br><small>").text(&percent(ratio)).markup(", n=");
+    html.text(cell.values.len());
     if cell.failed > 0 {
-        html.lit(", ").show(cell.failed).lit(" failed");
+        html.markup(", ").text(cell.failed).markup(" failed");
     }
-    html.lit("</small></td>");
+    html.markup("</small></td>");
 }
 
-fn distributions(html: &mut Html, matrix: &Matrix) {
+fn distributions(html: &mut Html, matrix: &MatrixDetail) {
     let all = matrix.cells.iter().flat_map(|cell| &cell.values).filter(|value| value.is_finite());
     let range = all.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
         (low.min(*value), high.max(*value))
     });
-    html.lit("<section><h2>Samples</h2><div class=\"scroll\"><table class=\"samples\"><thead><tr><th scope=\"col\">Cell</th><th scope=\"col\">");
+    html.markup("<section><h2>Samples</h2><div class=\"scroll\"><table class=\"samples\"><thead><tr><th scope=\"col\">Cell</th><th scope=\"col\">");
     if range.0 <= range.1 {
         html.text(&format!("{} … {} {}", number(range.0), number(range.1), matrix.unit));
     }
-    html.lit("</th><th scope=\"col\">Median</th><th scope=\"col\">MAD</th><th scope=\"col\">n</th></tr></thead><tbody>");
-    let most = (MOST_DOTS / matrix.cells.len().max(1)).clamp(12, 300);
+    html.markup("</th><th scope=\"col\">Median</th><th scope=\"col\">MAD</th><th scope=\"col\">n</th></tr></thead><tbody>");
+    let most = (MAX_DOTS / matrix.cells.len().max(1)).clamp(12, 300);
     for cell in &matrix.cells {
         let (Some(median), Some(mad)) = (cell.median, cell.mad) else { continue };
-        html.lit("<tr><th scope=\"row\">").text(&shortened(&cell.name)).lit("</th><td>");
+        html.markup("<tr><th scope=\"row\">").text(&shorten_commits(&cell.name)).markup("</th><td>");
         let says =
             format!("{} samples of {}, median {}", cell.values.len(), cell.name, number(median));
         chart::strip(html, &cell.values, median, range, most, &says);
-        html.lit("</td><td class=\"n\">").text(&number(median)).lit("</td><td class=\"n\">");
+        html.markup("</td><td class=\"n\">").text(&number(median)).markup("</td><td class=\"n\">");
         html.text(&number(mad))
-            .lit("</td><td class=\"n\">")
-            .show(cell.values.len())
-            .lit("</td></tr>");
+            .markup("</td><td class=\"n\">")
+            .text(cell.values.len())
+            .markup("</td></tr>");
     }
-    html.lit("</tbody></table></div></section>");
+    html.markup("</tbody></table></div></section>");
 }
 
 fn comparisons(html: &mut Html, comparisons: &[Comparison]) {
     let ends = comparisons.iter().filter_map(|one| one.interval).flatten();
     let reach = ends.map(|end| end.max(1.0 / end.max(1e-9))).fold(1.0, f64::max);
-    html.lit("<section><h2>Comparisons</h2><div class=\"scroll\"><table><thead><tr><th scope=\"col\">Of</th><th scope=\"col\">Against</th><th scope=\"col\">Verdict</th><th scope=\"col\" class=\"n\">Difference</th><th scope=\"col\" class=\"n\">Interval</th><th scope=\"col\">Less or more</th><th scope=\"col\" class=\"n\">Samples</th></tr></thead><tbody>");
+    html.markup("<section><h2>Comparisons</h2><div class=\"scroll\"><table><thead><tr><th scope=\"col\">Of</th><th scope=\"col\">Against</th><th scope=\"col\">PointVerdict</th><th scope=\"col\" class=\"n\">Difference</th><th scope=\"col\" class=\"n\">Interval</th><th scope=\"col\">Less or more</th><th scope=\"col\" class=\"n\">Samples</th></tr></thead><tbody>");
     for one in comparisons {
         let class = match one.verdict {
             stats::Verdict::Faster => "good",
             stats::Verdict::Slower => "bad",
             stats::Verdict::Same | stats::Verdict::NotSure => "",
         };
-        html.lit("<tr><td>").text(&shortened(&one.b)).lit("</td><td>").text(&shortened(&one.a));
-        html.lit("</td><td>").tag("span", class, one.verdict.as_str());
-        html.lit("</td><td class=\"n\">").text(&one.ratio.map(percent).unwrap_or_default());
-        html.lit("</td><td class=\"n\">");
+        html.markup("<tr><td>").text(&shorten_commits(&one.b)).markup("</td><td>").text(&shorten_commits(&one.a));
+        html.markup("</td><td>").element("span", class, one.verdict.as_str());
+        html.markup("</td><td class=\"n\">").text(&one.ratio.map(percent).unwrap_or_default());
+        html.markup("</td><td class=\"n\">");
         if let Some([low, high]) = one.interval {
             html.text(&format!("{} to {}", percent(low), percent(high)));
         }
-        html.lit("</td><td>");
+        html.markup("</td><td>");
         if let (Some(ratio), Some(interval)) = (one.ratio, one.interval) {
             chart::span(html, ratio, interval, reach, class, &one.sentence());
         }
-        html.lit("</td><td class=\"n\">");
-        html.show(format_args!("{} / {}", one.samples.b, one.samples.a)).lit("</td></tr>");
+        html.markup("</td><td class=\"n\">");
+        html.text(format_args!("{} / {}", one.samples.b, one.samples.a)).markup("</td></tr>");
     }
-    html.lit("</tbody></table></div></section>");
+    html.markup("</tbody></table></div></section>");
 }
 
-/// What was found, where each look was along the axis, and what came of it.
-fn bisection(html: &mut Html, matrix: &Matrix) {
-    html.lit("<section><h2>Bisection of ").text(matrix.searched.as_deref().unwrap_or_default());
-    html.lit("</h2>");
+/// The answer, the runs along the axis, and how each point was judged.
+fn bisection(html: &mut Html, matrix: &MatrixDetail) {
+    html.markup("<section><h2>Bisection of ").text(matrix.searched.as_deref().unwrap_or_default());
+    html.markup("</h2>");
     if let Some(answer) = &matrix.answer {
         let class = if answer.first_bad.is_some() { "answer" } else { "answer bad" };
-        html.tag("p", class, &shortened(&answer.sentence));
+        html.element("p", class, &shorten_commits(&answer.sentence));
     }
     if matrix.steps.is_empty() {
-        html.lit("<p class=\"empty\">").lit(match matrix.answer {
+        html.markup("<p class=\"empty\">").markup(match matrix.answer {
             Some(_) => "Everything was known from earlier runs; nothing had to run.",
             None => "No look has ended yet.",
         });
-        html.lit("</p>");
+        html.markup("</p>");
     } else {
-        looks(html, matrix);
+        bisect_steps(html, matrix);
     }
     if let Some(answer) = &matrix.answer {
-        judged(html, matrix, answer);
+        judged_points(html, matrix, answer);
     }
-    html.lit("</section>");
+    html.markup("</section>");
 }
 
-/// What a look says: what was concluded about its point, else how its run ended.
-fn verdict(matrix: &Matrix, step: &Step) -> Verdict {
-    let concluded = matrix.answer.as_ref().and_then(|answer| answer.verdict(&step.point));
-    concluded.unwrap_or(match step.exit_code {
-        _ if step.ok => Verdict::Good,
-        125 => Verdict::Skip,
-        _ => Verdict::Bad,
-    })
+/// The verdict of the answer about the point of a run, else how the run ended.
+fn verdict(matrix: &MatrixDetail, step: &BisectStep) -> PointVerdict {
+    let judged = matrix.answer.iter().flat_map(|answer| &answer.steps);
+    let mut judged = judged.filter(|judged| judged.point == step.point);
+    judged.next().map_or(
+        match step.exit_code {
+            _ if step.ok => PointVerdict::Good,
+            125 => PointVerdict::Skip,
+            _ => PointVerdict::Bad,
+        },
+        |judged| judged.verdict,
+    )
 }
 
-fn looks(html: &mut Html, matrix: &Matrix) {
+fn bisect_steps(html: &mut Html, matrix: &MatrixDetail) {
     const LEFT: f64 = 10.0;
     const WIDTH: f64 = 460.0;
     let points = matrix.points();
     let count = points.len().max(2);
-    let rows = matrix.steps.len().min(MOST_LOOKS);
+    let rows = matrix.steps.len().min(MAX_DRAWN_STEPS);
     let bottom = 14 + rows * 12;
-    html.lit("<svg class=\"bisect\" role=\"img\"")
-        .at("viewBox", &format!("0 0 480 {}", bottom + 20));
-    html.at("aria-label", &format!("{} looks at {count} points", matrix.steps.len())).lit(">");
+    html.markup("<svg class=\"bisect\" role=\"img\"")
+        .attr("viewBox", &format!("0 0 480 {}", bottom + 20));
+    html.attr("aria-label", &format!("{} looks at {count} points", matrix.steps.len())).markup(">");
     let x = |place: usize| format!("{:.1}", LEFT + place as f64 / (count - 1) as f64 * WIDTH);
     for place in (0..count).step_by(count.div_ceil(60)) {
-        html.lit("<line class=\"grid\" y1=\"2\"").num("x1", x(place)).num("x2", x(place));
-        html.num("y2", bottom).lit("/>");
+        html.markup("<line class=\"grid\" y1=\"2\"").attr("x1", x(place)).attr("x2", x(place));
+        html.attr("y2", bottom).markup("/>");
     }
     // What is known of a point stands behind its looks, which may have been in earlier loops.
-    for one in matrix.answer.iter().flat_map(|answer| &answer.points) {
+    for one in matrix.answer.iter().flat_map(|answer| &answer.steps) {
         let Some(place) = points.iter().position(|point| *point == one.point) else { continue };
         let (word, class, _) = words(one.verdict);
-        html.lit("<rect y=\"2\" width=\"3\"").at("class", class).num("height", bottom - 2);
-        html.num("x", format!("{:.1}", LEFT + place as f64 / (count - 1) as f64 * WIDTH - 1.5));
-        html.lit("><title>").text(&shortened(&one.point)).lit(": ").lit(word);
-        html.lit("</title></rect>");
+        html.markup("<rect y=\"2\" width=\"3\"").attr("class", class).attr("height", bottom - 2);
+        html.attr("x", format!("{:.1}", LEFT + place as f64 / (count - 1) as f64 * WIDTH - 1.5));
+        html.markup("><title>").text(&shorten_commits(&one.point)).markup(": ").markup(word);
+        html.markup("</title></rect>");
     }
-    for (at, step) in matrix.steps.iter().enumerate().take(MOST_LOOKS) {
+    for (at, step) in matrix.steps.iter().enumerate().take(MAX_DRAWN_STEPS) {
         let Some(place) = step.place else { continue };
         let (word, class, _) = words(verdict(matrix, step));
-        html.lit("<circle r=\"4\"").at("class", class).num("cx", x(place)).num("cy", 10 + at * 12);
-        html.lit("><title>").text(&told(step)).lit(": ").lit(word).lit("</title></circle>");
+        html.markup("<circle r=\"4\"").attr("class", class).attr("cx", x(place)).attr("cy", 10 + at * 12);
+        html.markup("><title>").text(&step_title(step)).markup(": ").markup(word).markup("</title></circle>");
     }
     let ends = [(points.first(), "start", LEFT), (points.last(), "end", LEFT + WIDTH)];
     for (point, anchor, x) in ends {
-        html.lit("<text class=\"tick\"").at("text-anchor", anchor).num("x", x);
-        html.num("y", bottom + 14).lit(">");
-        html.text(&point.map(|point| shortened(point)).unwrap_or_default()).lit("</text>");
+        html.markup("<text class=\"tick\"").attr("text-anchor", anchor).attr("x", x);
+        html.attr("y", bottom + 14).markup(">");
+        html.text(&point.map(|point| shorten_commits(point)).unwrap_or_default()).markup("</text>");
     }
-    html.lit("</svg><h3>Looks</h3><div class=\"scroll tall\"><table><thead><tr><th scope=\"col\" class=\"n\">#</th><th scope=\"col\">Point</th><th scope=\"col\" class=\"n\">Place</th><th scope=\"col\">Run</th><th scope=\"col\" class=\"n\">");
-    html.text(&headed(matrix)).lit("</th></tr></thead><tbody>");
+    html.markup("</svg><h3>Looks</h3><div class=\"scroll tall\"><table><thead><tr><th scope=\"col\" class=\"n\">#</th><th scope=\"col\">Point</th><th scope=\"col\" class=\"n\">Place</th><th scope=\"col\">Run</th><th scope=\"col\" class=\"n\">");
+    html.text(&metric_with_unit(matrix)).markup("</th></tr></thead><tbody>");
     for (at, step) in matrix.steps.iter().enumerate() {
-        html.lit("<tr><td class=\"n\">")
+        html.markup("<tr><td class=\"n\">")
             .link(&format!("/runs/{}", step.run), &(at + 1).to_string());
-        html.lit("</td><td><code").at("title", &step.point).lit(">");
-        html.text(&shortened(&step.point)).lit("</code></td><td class=\"n\">");
+        html.markup("</td><td><code").attr("title", &step.point).markup(">");
+        html.text(&shorten_commits(&step.point)).markup("</code></td><td class=\"n\">");
         if let Some(place) = step.place {
-            html.show(format_args!("{} of {count}", place + 1));
+            html.text(format_args!("{} of {count}", place + 1));
         }
-        html.lit("</td><td>");
+        html.markup("</td><td>");
         let (word, class) = if step.ok {
             ("ok".to_owned(), "good")
         } else {
             (format!("exit {}", step.exit_code), "bad")
         };
-        html.tag("span", class, &word).lit("</td><td class=\"n\">");
-        html.text(&step.value.map(number).unwrap_or_default()).lit("</td></tr>");
+        html.element("span", class, &word).markup("</td><td class=\"n\">");
+        html.text(&step.value.map(number).unwrap_or_default()).markup("</td></tr>");
     }
-    html.lit("</tbody></table></div>");
+    html.markup("</tbody></table></div>");
 }
 
 /// Every point that was judged, in the order of the axis.
-fn judged(html: &mut Html, matrix: &Matrix, answer: &Answer) {
+fn judged_points(html: &mut Html, matrix: &MatrixDetail, answer: &BisectAnswer) {
     let points = matrix.points();
-    let mut judged: Vec<_> = answer.points.iter().collect();
+    let mut judged: Vec<_> = answer.steps.iter().collect();
     judged.sort_by_key(|judged| points.iter().position(|point| *point == judged.point));
-    html.lit("<h3>Points</h3><div class=\"scroll tall\"><table><thead><tr><th scope=\"col\">Point</th><th scope=\"col\">Verdict</th><th scope=\"col\" class=\"n\">Runs</th></tr></thead><tbody>");
+    html.markup("<h3>Points</h3><div class=\"scroll tall\"><table><thead><tr><th scope=\"col\">Point</th><th scope=\"col\">PointVerdict</th><th scope=\"col\" class=\"n\">Runs</th></tr></thead><tbody>");
     for one in judged {
-        html.lit("<tr><td><code").at("title", &one.point).lit(">").text(&shortened(&one.point));
-        html.lit("</code>");
+        html.markup("<tr><td><code").attr("title", &one.point).markup(">").text(&shorten_commits(&one.point));
+        html.markup("</code>");
         for (end, name) in [(&answer.last_good, "last good"), (&answer.first_bad, "first bad")] {
             if end.as_ref() == Some(&one.point) {
-                html.lit(" <span class=\"ref\">").lit(name).lit("</span>");
+                html.markup(" <span class=\"ref\">").markup(name).markup("</span>");
             }
         }
         let (word, _, class) = words(one.verdict);
-        html.lit("</td><td>").tag("span", class, word).lit("</td><td class=\"n\">");
-        html.show(one.samples).lit("</td></tr>");
+        html.markup("</td><td>").element("span", class, word).markup("</td><td class=\"n\">");
+        html.text(one.samples).markup("</td></tr>");
     }
-    html.lit("</tbody></table></div>");
+    html.markup("</tbody></table></div>");
 }
 
 /// The word, the class of a mark and the class of a text.
-fn words(verdict: Verdict) -> (&'static str, &'static str, &'static str) {
+fn words(verdict: PointVerdict) -> (&'static str, &'static str, &'static str) {
     match verdict {
-        Verdict::Good => ("good", "ok", "good"),
-        Verdict::Bad => ("bad", "failed", "bad"),
-        Verdict::Skip => ("cannot be judged", "skip", "open"),
+        PointVerdict::Good => ("good", "ok", "good"),
+        PointVerdict::Bad => ("bad", "failed", "bad"),
+        PointVerdict::Skip => ("cannot be judged", "skip", "open"),
     }
 }
 
 /// The metric with its unit.
-fn headed(matrix: &Matrix) -> String {
+fn metric_with_unit(matrix: &MatrixDetail) -> String {
     match matrix.unit.as_str() {
         "" => matrix.metric.clone(),
         unit => format!("{} ({unit})", matrix.metric),
@@ -329,15 +334,15 @@ fn headed(matrix: &Matrix) -> String {
 }
 
 /// Commits as people write them.
-pub(super) fn shortened(text: &str) -> String {
+pub(super) fn shorten_commits(text: &str) -> String {
     static COMMIT: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"\b([0-9a-f]{10})[0-9a-f]{30}\b").expect("a pattern"));
     COMMIT.replace_all(text, "$1").into_owned()
 }
 
-fn told(step: &Step) -> String {
+fn step_title(step: &BisectStep) -> String {
     let value = step.value.map(|value| format!(", {}", number(value))).unwrap_or_default();
-    format!("{}: exit {}{value}", shortened(&step.point), step.exit_code)
+    format!("{}: exit {}{value}", shorten_commits(&step.point), step.exit_code)
 }
 
 #[cfg(test)]

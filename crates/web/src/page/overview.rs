@@ -1,107 +1,108 @@
 //! The record at a glance.
 
-use retake_types::text;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::Uri;
 use jiff::Timestamp;
+use retake_runner::html::Html;
 use retake_store::Verification;
+use retake_types::text;
 
-use super::super::App;
-use super::super::api::Overview;
-use super::super::chart::{Chart, Series, Shape};
-use super::super::html::Html;
-use super::super::loops::Summary;
-use super::super::params::Params;
-use super::super::survey::{Audit, Figures, Stretch};
-use super::super::trouble::PageTrouble;
-use super::{HEADINGS, Section, layout, rows};
+use crate::api::Overview;
+use crate::app::App;
+use crate::audit::AuditState;
+use crate::chart::{Chart, Series, Shape};
+use crate::figures::{Figures, TimeRange};
+use crate::loops::LoopSummary;
+use crate::params::Params;
+use super::badge::loop_badge;
+use super::layout::{HtmlResponse, PageError, Section, layout};
+use super::run_table::{RUN_TABLE_HEAD, run_rows};
 
-pub(crate) async fn overview(State(app): State<Arc<App>>, uri: Uri) -> Result<Html, PageTrouble> {
-    let params = Params::of(&uri);
+pub(crate) async fn overview(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlResponse, PageError> {
+    let params = Params::from_uri(&uri);
     let overview = app.overview(&params).await?;
     let mut main = Html::new();
-    main.lit("<h1 class=\"hidden\">Overview</h1><div id=\"overview\" data-live data-every=\"5\">");
+    main.markup("<h1 class=\"hidden\">Overview</h1><div id=\"overview\" data-live data-every=\"5\">");
     let figures = &overview.figures;
     tiles(&mut main, &overview);
-    main.lit("<section class=\"charts\"><div class=\"tools\"><h2>Over time</h2><nav class=\"switch\" aria-label=\"How far back\">");
-    for stretch in Stretch::ALL {
-        main.lit("<a").at("href", &params.with("/", &[("range", stretch.as_str())]));
-        if stretch == figures.stretch {
-            main.lit(" aria-current=\"true\"");
+    main.markup("<section class=\"charts\"><div class=\"tools\"><h2>Over time</h2><nav class=\"switch\" aria-label=\"How far back\">");
+    for range in TimeRange::ALL {
+        main.markup("<a").attr("href", &params.with("/", &[("range", range.as_str())]));
+        if range == figures.range {
+            main.markup(" aria-current=\"true\"");
         }
-        main.lit(">").lit(stretch.as_str()).lit("</a>");
+        main.markup(">").markup(range.as_str()).markup("</a>");
     }
-    main.lit("</nav></div><div class=\"pair\">");
+    main.markup("</nav></div><div class=\"pair\">");
     charts(&mut main, figures);
-    main.lit("</div></section>");
+    main.markup("</div></section>");
     let now = Timestamp::now();
-    main.lit("<section><h2>Running now</h2>");
+    main.markup("<section><h2>Running now</h2>");
     if overview.running.is_empty() {
-        main.lit("<p class=\"empty\">Nothing runs at this moment.</p>");
+        main.markup("<p class=\"empty\">Nothing runs at this moment.</p>");
     } else {
-        main.lit("<table class=\"runs\">").lit(HEADINGS).lit("<tbody>");
-        rows(&mut main, &overview.running, now);
-        main.lit("</tbody></table>");
+        main.markup("<table class=\"runs\">").markup(RUN_TABLE_HEAD).markup("<tbody>");
+        run_rows(&mut main, &overview.running, now);
+        main.markup("</tbody></table>");
     }
-    main.lit("</section><section><h2>Loops</h2>");
+    main.markup("</section><section><h2>Loops</h2>");
     loops(&mut main, &overview.loops, now);
-    main.lit("</section><section><h2>Recent failures</h2>");
+    main.markup("</section><section><h2>Recent failures</h2>");
     if overview.failures.is_empty() {
-        main.lit("<p class=\"empty\">No run has failed.</p>");
+        main.markup("<p class=\"empty\">No run has failed.</p>");
     } else {
-        main.lit("<table class=\"runs\">").lit(HEADINGS).lit("<tbody>");
-        rows(&mut main, &overview.failures, now);
-        main.lit("</tbody></table><p class=\"pages\"><a href=\"/runs?status=failed\">All failures</a></p>");
+        main.markup("<table class=\"runs\">").markup(RUN_TABLE_HEAD).markup("<tbody>");
+        run_rows(&mut main, &overview.failures, now);
+        main.markup("</tbody></table><p class=\"pages\"><a href=\"/runs?status=failed\">All failures</a></p>");
     }
-    main.lit("</section></div>");
-    Ok(layout("Overview", Section::Overview, Some(&app.keys), &main))
+    main.markup("</section></div>");
+    Ok(layout("Overview", Section::Overview, Some(&app.tokens), &main))
 }
 
-pub(super) fn loops(html: &mut Html, loops: &[Summary], now: Timestamp) {
+pub(super) fn loops(html: &mut Html, loops: &[LoopSummary], now: Timestamp) {
     if loops.is_empty() {
-        html.lit("<p class=\"empty\">No loop was recorded yet.</p>");
+        html.markup("<p class=\"empty\">No loop was recorded yet.</p>");
         return;
     }
-    html.lit("<table class=\"loops\"><thead><tr><th scope=\"col\">State</th><th scope=\"col\">Kind</th><th scope=\"col\">Loop</th><th scope=\"col\">Started</th><th scope=\"col\" class=\"id\">Id</th></tr></thead><tbody id=\"rows\">");
+    html.markup("<table class=\"loops\"><thead><tr><th scope=\"col\">State</th><th scope=\"col\">Kind</th><th scope=\"col\">Loop</th><th scope=\"col\">Started</th><th scope=\"col\" class=\"id\">Id</th></tr></thead><tbody id=\"rows\">");
     for summary in loops {
-        let (word, class) = summary.standing();
         let id = summary.id.to_string();
-        html.lit("<tr").at("data-id", &id).lit("><td class=\"how\">");
-        super::loops::standing(html, word, class);
-        html.lit("</td><td>").lit(summary.kind.as_str()).lit("</td><td class=\"what\">");
+        html.markup("<tr").attr("data-id", &id).markup("><td class=\"how\">");
+        loop_badge(html, &summary.status());
+        html.markup("</td><td>").markup(summary.kind.as_str()).markup("</td><td class=\"what\">");
         let title = summary.title();
         let title = if title.is_empty() { "loop" } else { &title };
-        html.link(&format!("/loops/{id}"), title).lit("</td><td class=\"when\">");
-        html.time(summary.start_time, now).lit("</td><td class=\"id\"><code>");
-        html.text(&summary.id.short()).lit("</code></td></tr>");
+        html.link(&format!("/loops/{id}"), title).markup("</td><td class=\"when\">");
+        html.time(summary.start_time, now).markup("</td><td class=\"id\"><code>");
+        html.text(&summary.id.short()).markup("</code></td></tr>");
     }
-    html.lit("</tbody></table>");
+    html.markup("</tbody></table>");
 }
 
 fn tile(html: &mut Html, name: &'static str, value: &str, below: &str, class: &'static str) {
-    html.lit("<div class=\"tile ")
-        .lit(class)
-        .lit("\"><h2>")
-        .lit(name)
-        .lit("</h2><p class=\"big\">");
-    html.text(value).lit("</p><p class=\"faint\">").text(below).lit("</p></div>");
+    html.markup("<div class=\"tile ")
+        .markup(class)
+        .markup("\"><h2>")
+        .markup(name)
+        .markup("</h2><p class=\"big\">");
+    html.text(value).markup("</p><p class=\"faint\">").text(below).markup("</p></div>");
 }
 
 fn tiles(html: &mut Html, overview: &Overview) {
     let figures = &overview.figures;
     let finished: u64 = figures.slices.iter().map(|slice| slice.ok + slice.failed).sum();
     let failed: u64 = figures.slices.iter().map(|slice| slice.failed).sum();
-    html.lit("<section class=\"tiles\">");
+    html.markup("<section class=\"tiles\">");
     let running = overview.running.len();
-    let at_work = overview.loops.iter().filter(|summary| summary.running).count();
+    let running_loops = overview.loops.iter().filter(|summary| summary.running).count();
     tile(
         html,
         "Running",
         &running.to_string(),
-        &text::count(at_work as u64, "loop"),
+        &text::count(running_loops as u64, "loop"),
         if running > 0 { "live" } else { "" },
     );
     let total = figures.totals;
@@ -111,7 +112,7 @@ fn tiles(html: &mut Html, overview: &Overview) {
         _ => format!("{:.1} %", failed as f64 / finished as f64 * 100.0),
     };
     let below =
-        format!("{} of {} in {}", grouped(failed), grouped(finished), figures.stretch.as_str());
+        format!("{} of {} in {}", grouped(failed), grouped(finished), figures.range.as_str());
     tile(html, "Failure rate", &rate, &below, "");
     let disk = figures.disk;
     let below = format!(
@@ -121,27 +122,27 @@ fn tiles(html: &mut Html, overview: &Overview) {
     );
     tile(html, "Disk", &text::size(disk.total()), &below, "");
     audit(html, overview);
-    html.lit("</section>");
+    html.markup("</section>");
 }
 
 fn audit(html: &mut Html, overview: &Overview) {
     let now = Timestamp::now();
     let head = overview.figures.head;
     let (value, below, class) = match &overview.audit {
-        Audit::NotYet => ("not verified", "since the server was started".to_owned(), ""),
-        Audit::UnderWay { .. } => ("verifying…", "the whole chain is read".to_owned(), ""),
-        Audit::Failed { why, .. } => ("not verified", why.clone(), "bad"),
-        Audit::Done { at, found: Verification::Intact(_) } => {
+        AuditState::NotVerified => ("not verified", "since the server was started".to_owned(), ""),
+        AuditState::Verifying { .. } => ("verifying…", "the whole chain is read".to_owned(), ""),
+        AuditState::Failed { why, .. } => ("not verified", why.clone(), "bad"),
+        AuditState::Verified { at, found: Verification::Intact(_) } => {
             ("intact", format!("verified {}", text::ago(*at, now)), "good")
         }
-        Audit::Done { found: Verification::Broken(found), .. } => {
+        AuditState::Verified { found: Verification::Broken(found), .. } => {
             ("broken", found.to_string(), "bad")
         }
     };
-    html.lit("<div class=\"tile ").lit(class).lit("\"><h2>Audit</h2><p class=\"big\">").text(value);
-    html.lit("</p><p class=\"faint\">").text(&below).lit("</p><p class=\"faint\"");
-    html.at("title", &head.to_string()).lit(">").text(&grouped(head.count)).lit(" entries ");
-    html.lit(
+    html.markup("<div class=\"tile ").markup(class).markup("\"><h2>Audit</h2><p class=\"big\">").text(value);
+    html.markup("</p><p class=\"faint\">").text(&below).markup("</p><p class=\"faint\"");
+    html.attr("title", &head.to_string()).markup(">").text(&grouped(head.count)).markup(" entries ");
+    html.markup(
         "<button class=\"small\" data-post=\"/api/v1/audit\" hidden>Verify</button></p></div>",
     );
 }
@@ -190,7 +191,7 @@ fn charts(html: &mut Html, figures: &Figures) {
     let ends = (day.as_str(), "now");
     let totals: (f64, f64) = (ok.iter().flatten().sum(), failed.iter().flatten().sum());
     let says = format!("Runs over time since {since}: {} ok, {} failed", totals.0, totals.1);
-    html.lit("<figure><figcaption>Runs <span class=\"key ok\">ok</span> <span class=\"key failed\">failed</span></figcaption>");
+    html.markup("<figure><figcaption>Runs <span class=\"key ok\">ok</span> <span class=\"key failed\">failed</span></figcaption>");
     let series = [Series { class: "failed", values: &failed }, Series { class: "ok", values: &ok }];
     let unit = |value: f64| match value {
         v if v >= 10_000.0 => format!("{:.0}k", v / 1000.0),
@@ -199,7 +200,7 @@ fn charts(html: &mut Html, figures: &Figures) {
     };
     let shape = Shape::Stacked;
     Chart { says: &says, series: &series, shape, unit, ends, titles: &titles }.draw(html);
-    html.lit("</figure><figure><figcaption>Duration <span class=\"key p50\">median</span> <span class=\"key p95\">95 %</span></figcaption>");
+    html.markup("</figure><figure><figcaption>Duration <span class=\"key p50\">median</span> <span class=\"key p95\">95 %</span></figcaption>");
     let longest = high.iter().flatten().fold(0.0f64, |a, b| a.max(*b));
     let says = format!(
         "Duration of runs over time: median and 95th percentile, which was {} at most",
@@ -212,5 +213,5 @@ fn charts(html: &mut Html, figures: &Figures) {
     };
     let shape = Shape::Lines;
     Chart { says: &says, series: &series, shape, unit, ends, titles: &titles }.draw(html);
-    html.lit("</figure>");
+    html.markup("</figure>");
 }

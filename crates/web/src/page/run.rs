@@ -1,6 +1,5 @@
 //! One run: everything that is known of it, and what it wrote.
 
-use retake_types::text;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,22 +7,21 @@ use axum::extract::{Path, State};
 use axum::http::Uri;
 use jiff::Timestamp;
 use retake_engine::quote;
+use retake_runner::html::Html;
+use retake_runner::run_text;
 use retake_store::StoredRunTree;
-use retake_store::Tree;
+use retake_types::text;
 use retake_types::{
     Effects, Ending, ErrorCode, Intent, Kind, LeftFate, Observations, Run, State as RunState,
     TestStatus,
 };
-use retake_types::{Ending, ErrorCode, Intent, Kind, LeftFate, Run, State as RunState};
 
-use super::super::App;
-use super::super::api::run_id;
-use super::super::html::Html;
-use super::super::params::Params;
-use super::super::trouble::PageTrouble;
-use super::output::{Layout, Output};
-use super::{Section, badge, layout};
-use retake_runner::run_text;
+use crate::api::run_id;
+use crate::app::App;
+use crate::params::Params;
+use super::badge::run_badge;
+use super::layout::{HtmlResponse, PageError, Section, heading, layout};
+use super::output::{Layout, OutputSection};
 
 /// How many files, and how many failed tests, are listed.
 const LISTED: usize = 200;
@@ -32,68 +30,68 @@ pub(crate) async fn run(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     uri: Uri,
-) -> Result<Html, PageTrouble> {
-    let params = Params::of(&uri);
-    let asked = params.clone();
-    let look = move |store: &retake_store::Store| {
+) -> Result<HtmlResponse, PageError> {
+    let params = Params::from_uri(&uri);
+    let query = params.clone();
+    let read = move |store: &retake_store::Store| {
         let id = run_id(store, &id)?;
         let tree = store.tree(id)?;
-        let output = Output::look(store, id, &asked)?;
+        let output = OutputSection::read(store, id, &query)?;
         Ok((tree, output))
     };
-    let looked = match (Output::layout(&params), params.get("find")) {
-        (Layout::Beside, None) => app.reader.look(look).await,
-        _ => app.reader.large_look(look).await,
+    let answer = match (OutputSection::layout(&params), params.get("find")) {
+        (Layout::SideBySide, None) => app.store.read(read).await,
+        _ => app.store.read_large(read).await,
     };
-    let (tree, output) = looked?;
+    let (tree, output) = answer?;
     let run = &tree.run;
     let mut main = Html::new();
     head(&mut main, run);
     let running = run.state == RunState::Running;
-    output.show(&mut main, run.intent.id(), &params, running);
-    main.lit("<div id=\"facts\" data-live class=\"cards\">");
+    output.write(&mut main, run.intent.id(), &params, running);
+    main.markup("<div id=\"facts\" data-live class=\"cards\">");
     facts(&mut main, &tree);
-    main.lit("</div>");
+    main.markup("</div>");
     let title = format!("{} {}", run_text::outcome(run).0, run.intent.command());
-    Ok(layout(&title, Section::Run, Some(&app.keys), &main))
+    Ok(layout(&title, Section::Run, Some(&app.tokens), &main))
 }
 
 fn head(html: &mut Html, run: &Run) {
     let intent = &run.intent;
-    html.lit("<div id=\"head\" data-live class=\"head\"><p class=\"crumbs\"><a href=\"/runs\">Runs</a> / <code>");
-    html.text(&intent.id().to_string()).lit("</code></p>");
-    super::heading(html, intent.command());
-    html.lit("<p class=\"summary\">");
-    badge(html, run);
-    html.lit(" <span>").text(&run_text::duration(run)).lit("</span> <span>started ");
-    html.time(intent.start_time, Timestamp::now()).lit("</span>");
+    html.markup("<div id=\"head\" data-live class=\"head\"><p class=\"crumbs\"><a href=\"/runs\">Runs</a> / <code>");
+    html.text(&intent.id().to_string()).markup("</code></p>");
+    heading(html, intent.command());
+    html.markup("<p class=\"summary\">");
+    run_badge(html, run);
+    html.markup(" <span>").text(&run_text::duration(run)).markup("</span> <span>started ");
+    html.time(intent.start_time, Timestamp::now()).markup("</span>");
     if intent.kind() != Kind::Exec {
-        html.lit(" <span>iteration ").show(intent.iteration()).lit(" of ");
+        html.markup(" <span>iteration ").text(intent.iteration()).markup(" of ");
         html.link(
             &format!("/loops/{}", intent.loop_id()),
             &format!("{} loop", intent.kind().as_str()),
         );
-        html.lit("</span>");
+        html.markup("</span>");
     }
-    html.lit("</p>");
+    html.markup("</p>");
     // What a printed result did not carry is on this page.
     let error = run.ending.as_ref().and_then(|ending| ending.error.as_ref());
     if let Some(error) = error.filter(|error| error.code != ErrorCode::OutputTooLarge) {
         // A run that succeeded may still have something to say.
-        html.lit(if run.success() { "<p class=\"note\">" } else { "<p class=\"note bad\">" });
+        html.markup(if run.success() { "<p class=\"note\">" } else { "<p class=\"note bad\">" });
         html.text(&error.message);
         if let Some(hint) = &error.hint {
-            html.lit("; ").text(hint);
+            html.markup("; ").text(hint);
         }
-        html.lit("</p>");
+        html.markup("</p>");
     }
-    html.lit("</div>");
+    html.markup("</div>");
 }
 
 fn card(html: &mut Html, title: &'static str, fill: impl FnOnce(&mut Html)) {
-    html.lit("<section class=\"card\"><h2>").lit(title).lit("</h2>");
+    html.markup("<section class=\"card\"><h2>").markup(title).markup("</h2>");
     fill(html);
-    html.lit("</section>");
+    html.markup("</section>");
 }
 
 fn facts(html: &mut Html, tree: &StoredRunTree) {
@@ -105,19 +103,19 @@ fn facts(html: &mut Html, tree: &StoredRunTree) {
         done(html, observed);
     }
     card(html, "Command", |html| {
-        html.lit("<dl>");
+        html.markup("<dl>");
         let arguments = quote(intent.arguments().iter().map(String::as_str));
         if arguments != intent.command() {
-            html.fact("arguments", &arguments);
+            html.definition("arguments", &arguments);
         }
-        html.fact("directory", &intent.working_directory());
-        html.fact("shell", if intent.request.command.is_shell() { "yes" } else { "" });
-        html.fact("by", &format!("{}@{}, retake {}", intent.user, intent.host, intent.version));
+        html.definition("directory", &intent.working_directory());
+        html.definition("shell", if intent.request.command.is_shell() { "yes" } else { "" });
+        html.definition("by", &format!("{}@{}, retake {}", intent.user, intent.host, intent.version));
         for (key, value) in &intent.request.labels {
-            html.fact("label", &format!("{key}={value}"));
+            html.definition("label", &format!("{key}={value}"));
         }
         correlation(html, intent);
-        html.lit("</dl>");
+        html.markup("</dl>");
     });
     if let Some(ending) = ending {
         card(html, "Usage", |html| usage(html, ending));
@@ -125,50 +123,50 @@ fn facts(html: &mut Html, tree: &StoredRunTree) {
     card(html, "Environment and limits", |html| conditions(html, intent));
     if !tree.children.is_empty() {
         card(html, "Runs inside it", |html| {
-            html.lit("<ul class=\"tree\">");
+            html.markup("<ul class=\"tree\">");
             tree.children.iter().for_each(|child| branch(html, child));
-            html.lit("</ul>");
+            html.markup("</ul>");
         });
     }
 }
 
 fn correlation(html: &mut Html, intent: &Intent) {
     let ids = &intent.request.correlation_ids;
-    html.fact("run id", ids.run_id.as_deref().unwrap_or_default());
-    html.fact("session", ids.session_id.as_deref().unwrap_or_default());
-    html.fact("task", ids.task_id.as_deref().unwrap_or_default());
-    html.fact("step", ids.step_id.as_deref().unwrap_or_default());
-    html.fact("tool call", ids.tool_call_id.as_deref().unwrap_or_default());
-    html.fact("worktree", ids.worktree_id.as_deref().unwrap_or_default());
-    html.fact("commit", ids.repo_sha.as_deref().unwrap_or_default());
+    html.definition("run id", ids.run_id.as_deref().unwrap_or_default());
+    html.definition("session", ids.session_id.as_deref().unwrap_or_default());
+    html.definition("task", ids.task_id.as_deref().unwrap_or_default());
+    html.definition("step", ids.step_id.as_deref().unwrap_or_default());
+    html.definition("tool call", ids.tool_call_id.as_deref().unwrap_or_default());
+    html.definition("worktree", ids.worktree_id.as_deref().unwrap_or_default());
+    html.definition("commit", ids.repo_sha.as_deref().unwrap_or_default());
     if let Some(parent) = intent.parent_id {
-        html.lit("<dt>inside</dt><dd>")
+        html.markup("<dt>inside</dt><dd>")
             .link(&format!("/runs/{parent}"), &parent.short())
-            .lit("</dd>");
+            .markup("</dd>");
     }
 }
 
 fn usage(html: &mut Html, ending: &Ending) {
     let usage = &ending.usage;
     let time = |ms: u64| text::duration(Duration::from_millis(ms));
-    html.lit("<dl>").fact("wall time", &time(ending.duration_ms));
+    html.markup("<dl>").definition("wall time", &time(ending.duration_ms));
     let (user, system) = (time(usage.user_cpu_ms), time(usage.system_cpu_ms));
-    html.fact("cpu time", &format!("{user} user, {system} system"));
-    html.fact("largest process", &text::size(usage.max_rss_kb << 10));
-    html.fact(
+    html.definition("cpu time", &format!("{user} user, {system} system"));
+    html.definition("largest process", &text::size(usage.max_rss_kb << 10));
+    html.definition(
         "page faults",
         &format!("{} minor, {} major", usage.minor_faults, usage.major_faults),
     );
-    html.fact("blocks", &format!("{} in, {} out", usage.blocks_in, usage.blocks_out));
-    html.fact(
+    html.definition("blocks", &format!("{} in, {} out", usage.blocks_in, usage.blocks_out));
+    html.definition(
         "switches",
         &format!("{} voluntary, {} not", usage.voluntary_switches, usage.involuntary_switches),
     );
-    html.fact("ended", &text::moment(ending.end_time));
+    html.definition("ended", &text::moment(ending.end_time));
     if ending.redactions > 0 {
-        html.fact("redacted", &text::count(ending.redactions, "secret"));
+        html.definition("redacted", &text::count(ending.redactions, "secret"));
     }
-    html.fact(
+    html.definition(
         "leaked",
         if ending.leaked { "the output was still held open at the end" } else { "" },
     );
@@ -178,9 +176,9 @@ fn usage(html: &mut Html, ending: &Ending) {
             LeftFate::Kept => "kept",
             LeftFate::Survived => "survived",
         };
-        html.fact("left over", &format!("{} ({}), {fate}", left.command, left.pid));
+        html.definition("left over", &format!("{} ({}), {fate}", left.command, left.pid));
     }
-    html.lit("</dl>");
+    html.markup("</dl>");
 }
 
 fn conditions(html: &mut Html, intent: &Intent) {
@@ -190,42 +188,42 @@ fn conditions(html: &mut Html, intent: &Intent) {
     let time = |ms: Option<u64>| {
         ms.map(|ms| text::duration(Duration::from_millis(ms))).unwrap_or_default()
     };
-    html.lit("<dl>").fact("environment", intent.request.environment.mode.as_str());
+    html.markup("<dl>").definition("environment", intent.request.environment.mode.as_str());
     for (name, value) in &intent.request.environment.set {
-        html.fact("set", &format!("{name}={value}"));
+        html.definition("set", &format!("{name}={value}"));
     }
     for name in &intent.request.environment.unset {
-        html.fact("without", name);
+        html.definition("without", name);
     }
     let timeout = time(intent.request.timeout_ms);
-    html.fact("timeout", if timeout.is_empty() { "none" } else { &timeout });
-    html.fact("memory", &bytes(limits.memory_bytes)).fact("cpu", &time(limits.cpu_ms));
-    html.fact("processes", &number(limits.procs)).fact("open files", &number(limits.files));
-    html.fact("file size", &bytes(limits.fsize_bytes));
-    html.fact("redaction", if intent.redacted { "on" } else { "off" });
-    html.lit("</dl>");
+    html.definition("timeout", if timeout.is_empty() { "none" } else { &timeout });
+    html.definition("memory", &bytes(limits.memory_bytes)).definition("cpu", &time(limits.cpu_ms));
+    html.definition("processes", &number(limits.procs)).definition("open files", &number(limits.files));
+    html.definition("file size", &bytes(limits.fsize_bytes));
+    html.definition("redaction", if intent.redacted { "on" } else { "off" });
+    html.markup("</dl>");
 }
 
 fn done(html: &mut Html, effects: &Observations) {
     if let Some(tests) = &effects.test_results {
         card(html, "Tests", |html| {
             let class = if tests.all_passed() { "good" } else { "bad" };
-            html.lit("<p class=\"").lit(class).lit("\">").show(tests.passed).lit(" passed, ");
-            html.show(tests.failed).lit(" failed, ").show(tests.skipped).lit(" skipped (");
-            html.text(tests.framework.as_str()).lit(")</p>");
+            html.markup("<p class=\"").markup(class).markup("\">").text(tests.passed).markup(" passed, ");
+            html.text(tests.failed).markup(" failed, ").text(tests.skipped).markup(" skipped (");
+            html.text(tests.framework.as_str()).markup(")</p>");
             let failed = tests
                 .details
                 .iter()
                 .filter(|test| matches!(test.status, TestStatus::Failed | TestStatus::Error));
-            html.lit("<ul class=\"plain\">");
+            html.markup("<ul class=\"plain\">");
             for test in failed.take(LISTED) {
-                html.lit("<li><span class=\"bad\">✗</span> <code>").text(&test.name).lit("</code>");
+                html.markup("<li><span class=\"bad\">✗</span> <code>").text(&test.name).markup("</code>");
                 if let Some(error) = &test.error {
-                    html.lit("<pre class=\"snippet\">").lines(error).lit("</pre>");
+                    html.markup("<pre class=\"snippet\">").lines(error).markup("</pre>");
                 }
-                html.lit("</li>");
+                html.markup("</li>");
             }
-            html.lit("</ul>");
+            html.markup("</ul>");
         });
     }
     if effects.files_tracked {
@@ -233,7 +231,7 @@ fn done(html: &mut Html, effects: &Observations) {
     }
     if let Some(summary) = &effects.summary {
         card(html, "Summary", |html| {
-            html.lit("<pre class=\"snippet\">").lines(summary).lit("</pre>");
+            html.markup("<pre class=\"snippet\">").lines(summary).markup("</pre>");
         });
     }
 }
@@ -249,35 +247,35 @@ fn files(html: &mut Html, effects: &Observations) {
         ("not readable", "?", &effects.files_unreadable),
     ];
     if lists.iter().all(|(_, _, paths)| paths.is_empty()) {
-        html.lit("<p class=\"faint\">none changed</p>");
+        html.markup("<p class=\"faint\">none changed</p>");
     }
-    html.lit("<ul class=\"plain\">");
+    html.markup("<ul class=\"plain\">");
     for (word, mark, paths) in lists {
         for path in paths.iter().take(LISTED) {
-            html.lit("<li><span class=\"mark\"").at("title", word).lit(">").lit(mark);
-            html.lit("</span> <code>").text(path).lit("</code>");
+            html.markup("<li><span class=\"mark\"").attr("title", word).markup(">").markup(mark);
+            html.markup("</span> <code>").text(path).markup("</code>");
             if let Some(lines) = effects.line_changes.get(path) {
-                html.lit(" <span class=\"good\">+").show(lines.added);
-                html.lit("</span> <span class=\"bad\">−").show(lines.removed).lit("</span>");
+                html.markup(" <span class=\"good\">+").text(lines.added);
+                html.markup("</span> <span class=\"bad\">−").text(lines.removed).markup("</span>");
             }
-            html.lit("</li>");
+            html.markup("</li>");
         }
         if paths.len() > LISTED {
-            html.lit("<li class=\"faint\">and ").show(paths.len() - LISTED).lit(" more</li>");
+            html.markup("<li class=\"faint\">and ").text(paths.len() - LISTED).markup(" more</li>");
         }
     }
-    html.lit("</ul>");
+    html.markup("</ul>");
 }
 
 fn branch(html: &mut Html, tree: &StoredRunTree) {
     let intent = &tree.run.intent;
-    html.lit("<li>");
+    html.markup("<li>");
     badge(html, &tree.run);
-    html.lit(" ").link(&format!("/runs/{}", intent.id()), intent.command());
+    html.markup(" ").link(&format!("/runs/{}", intent.id()), intent.command());
     if !tree.children.is_empty() {
-        html.lit("<ul>");
+        html.markup("<ul>");
         tree.children.iter().for_each(|child| branch(html, child));
-        html.lit("</ul>");
+        html.markup("</ul>");
     }
-    html.lit("</li>");
+    html.markup("</li>");
 }

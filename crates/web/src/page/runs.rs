@@ -1,20 +1,22 @@
 //! The list of runs, with filters and search.
 
-use retake_types::text;
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::Uri;
 use jiff::Timestamp;
+use retake_runner::html::Html;
 use retake_store::{RunPage, SearchHit, SearchResults, Store};
+use retake_types::text;
 use retake_types::{Kind, Word};
 
-use super::super::App;
-use super::super::api::EFFORT;
-use super::super::html::Html;
-use super::super::params::Params;
-use super::super::trouble::{PageTrouble, Trouble};
-use super::{HEADINGS, Section, badge, layout, rows};
+use crate::api::SEARCH_EFFORT;
+use crate::app::App;
+use crate::error::RequestError;
+use crate::params::Params;
+use super::badge::run_badge;
+use super::layout::{HtmlResponse, PageError, Section, layout};
+use super::run_table::{RUN_TABLE_HEAD, run_rows};
 
 const PAGE: usize = 50;
 const HITS: usize = 30;
@@ -32,33 +34,33 @@ const KEPT: [&str; 10] = [
     "until",
 ];
 
-pub(crate) async fn runs(State(app): State<Arc<App>>, uri: Uri) -> Result<Html, PageTrouble> {
-    let params = Params::of(&uri);
+pub(crate) async fn runs(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlResponse, PageError> {
+    let params = Params::from_uri(&uri);
     let filter = params.filter()?;
     let mut main = Html::new();
-    main.lit(
+    main.markup(
         "<h1>Runs</h1><a id=\"news\" class=\"news\" href=\"/runs\" role=\"status\" hidden>no new runs</a>",
     );
     form(&mut main, &params);
-    main.lit("<div id=\"results\" aria-live=\"off\">");
+    main.markup("<div id=\"results\" aria-live=\"off\">");
     match params.get("q").filter(|text| text.contains(char::is_alphanumeric)) {
         Some(text) => {
             let (text, from) = (words(text), params.number("cursor")?);
             let look =
-                move |store: &Store| Ok(store.search_from(&text, &filter, from, HITS, EFFORT)?);
-            hits(&mut main, &app.reader.look(look).await?, &params);
+                move |store: &Store| Ok(store.search_from(&text, &filter, from, HITS, SEARCH_EFFORT)?);
+            hits(&mut main, &app.store.read(look).await?, &params);
         }
         None => {
             let cursor = params.cursor()?;
-            let page = app.reader.look(move |store| match store.list(&filter, cursor, PAGE) {
+            let page = app.store.read(move |store| match store.list(&filter, cursor, PAGE) {
                 Ok(page) => Ok(page),
-                Err(error) => Err(Trouble::from(error)),
+                Err(error) => Err(RequestError::from(error)),
             });
             list(&mut main, &page.await?, &params);
         }
     }
-    main.lit("</div>");
-    Ok(layout("Runs", Section::Runs, Some(&app.keys), &main))
+    main.markup("</div>");
+    Ok(layout("Runs", Section::Runs, Some(&app.tokens), &main))
 }
 
 /// What is being typed may end in the middle of a word.
@@ -68,11 +70,11 @@ fn words(text: &str) -> String {
 
 fn form(html: &mut Html, params: &Params) {
     let value = |name: &str| params.get(name).unwrap_or_default().to_owned();
-    html.lit("<form class=\"filters\" id=\"filters\" action=\"/runs\" role=\"search\">");
-    html.lit("<label class=\"wide\">Search output<input type=\"search\" name=\"q\" id=\"search\" placeholder=\"words that runs wrote  /\" autocomplete=\"off\"");
-    html.at("value", &value("q")).lit("></label>");
-    html.lit("<label>Command has<input type=\"search\" name=\"command\" autocomplete=\"off\" placeholder=\"cargo test\"");
-    html.at("value", &value("command")).lit("></label>");
+    html.markup("<form class=\"filters\" id=\"filters\" action=\"/runs\" role=\"search\">");
+    html.markup("<label class=\"wide\">Search output<input type=\"search\" name=\"q\" id=\"search\" placeholder=\"words that runs wrote  /\" autocomplete=\"off\"");
+    html.attr("value", &value("q")).markup("></label>");
+    html.markup("<label>Command has<input type=\"search\" name=\"command\" autocomplete=\"off\" placeholder=\"cargo test\"");
+    html.attr("value", &value("command")).markup("></label>");
     let mut statuses: Vec<(&str, &str)> =
         vec![("", "any"), ("running", "running"), ("ok", "ok"), ("failed", "failed")];
     statuses.extend(Word::ALL.map(|word| (word.as_str(), word.as_str())));
@@ -82,11 +84,11 @@ fn form(html: &mut Html, params: &Params) {
     choice(html, "Kind", "kind", &kinds, &value("kind"));
     for kept in KEPT {
         for value in params.all(kept) {
-            html.lit("<label>").lit(kept).lit("<input").at("name", kept).at("value", value);
-            html.lit("></label>");
+            html.markup("<label>").markup(kept).markup("<input").attr("name", kept).attr("value", value);
+            html.markup("></label>");
         }
     }
-    html.lit("<button>Show</button></form>");
+    html.markup("<button>Show</button></form>");
 }
 
 fn choice(
@@ -96,81 +98,81 @@ fn choice(
     options: &[(&str, &str)],
     chosen: &str,
 ) {
-    html.lit("<label>").lit(label).lit("<select").at("name", name).lit(">");
+    html.markup("<label>").markup(label).markup("<select").attr("name", name).markup(">");
     for (value, text) in options {
-        html.lit("<option").at("value", value);
+        html.markup("<option").attr("value", value);
         if *value == chosen {
-            html.lit(" selected");
+            html.markup(" selected");
         }
-        html.lit(">").text(&text.replace('_', " ")).lit("</option>");
+        html.markup(">").text(&text.replace('_', " ")).markup("</option>");
     }
-    html.lit("</select></label>");
+    html.markup("</select></label>");
 }
 
 fn list(html: &mut Html, page: &RunPage, params: &Params) {
     if page.runs.is_empty() {
-        html.lit("<p class=\"empty\">No run matches.</p>");
+        html.markup("<p class=\"empty\">No run matches.</p>");
         return;
     }
-    html.lit("<table class=\"runs\">").lit(HEADINGS).lit("<tbody id=\"rows\">");
-    rows(html, &page.runs, Timestamp::now());
-    html.lit("</tbody></table><div id=\"rest\">");
+    html.markup("<table class=\"runs\">").markup(RUN_TABLE_HEAD).markup("<tbody id=\"rows\">");
+    run_rows(html, &page.runs, Timestamp::now());
+    html.markup("</tbody></table><div id=\"rest\">");
     pages(html, params, page.next.map(|next| next.to_string()), "Older");
-    html.lit("</div>");
+    html.markup("</div>");
 }
 
 fn pages(html: &mut Html, params: &Params, next: Option<String>, older: &'static str) {
-    html.lit("<p class=\"pages\">");
+    html.markup("<p class=\"pages\">");
     if params.get("cursor").is_some() {
         html.link(&params.with("/runs", &[("cursor", "")]), "Newest");
     }
     if let Some(next) = next {
-        html.lit(" <a class=\"next\" rel=\"next\" id=\"next\"");
-        html.at("href", &params.with("/runs", &[("cursor", &next)]))
-            .lit(">")
-            .lit(older)
-            .lit("</a>");
+        html.markup(" <a class=\"next\" rel=\"next\" id=\"next\"");
+        html.attr("href", &params.with("/runs", &[("cursor", &next)]))
+            .markup(">")
+            .markup(older)
+            .markup("</a>");
     }
-    html.lit("</p>");
+    html.markup("</p>");
 }
 
 fn hits(html: &mut Html, found: &SearchResults, params: &Params) {
     if found.hits.is_empty() && !found.cut_short {
-        html.lit("<p class=\"empty\">");
-        html.lit(match (params.get("cursor").is_some(), params.filters()) {
+        html.markup("<p class=\"empty\">");
+        html.markup(match (params.get("cursor").is_some(), params.filters()) {
             (true, _) => "There are no older ones.",
             (false, true) => "No run that passes the filters wrote these words.",
             (false, false) => "No recorded output has these words.",
         });
-        html.lit("</p>");
+        html.markup("</p>");
     }
     let now = Timestamp::now();
-    html.lit("<ol class=\"hits\" id=\"rows\">");
+    html.markup("<ol class=\"hits\" id=\"rows\">");
     for hit in &found.hits {
         let intent = &hit.run.intent;
         let address = format!("/runs/{}", intent.id());
-        html.lit("<li").at("data-id", &intent.id().to_string()).lit("><div class=\"hit\">");
-        badge(html, &hit.run);
-        html.lit(" ").link(&address, intent.command()).lit(" <span class=\"faint\">");
-        html.lit(hit.stream.as_str()).lit(", ").time(intent.start_time, now);
-        html.lit("</span></div><pre class=\"snippet\">");
+        html.markup("<li").attr("data-id", &intent.id().to_string()).markup("><div class=\"hit\">");
+        run_badge(html, &hit.run);
+        html.markup(" ").link(&address, intent.command()).markup(" <span class=\"faint\">");
+        html.markup(hit.stream.as_str()).markup(", ").time(intent.start_time, now);
+        html.markup("</span></div><pre class=\"snippet\">");
         snippet(html, hit);
-        html.lit("</pre></li>");
+        html.markup("</pre></li>");
     }
-    html.lit("</ol><div id=\"rest\">");
+    html.markup("</ol><div id=\"rest\">");
     if found.cut_short {
-        html.lit("<p class=\"empty\" id=\"so-far\">");
-        html.lit(if found.hits.is_empty() { "None so far: " } else { "Not all yet: " });
-        html.text(&text::count(EFFORT.sifted as u64, "output"));
-        html.lit(" with these words were held against the filters; there are older ones.</p>");
+        html.markup("<p class=\"empty\" id=\"so-far\">");
+        html.markup(if found.hits.is_empty() { "None so far: " } else { "Not all yet: " });
+        html.text(&text::count(SEARCH_EFFORT.sifted as u64, "output"));
+        html.markup(" with these words were held against the filters; there are older ones.</p>");
     }
     if found.skipped_bytes > 0 {
-        html.lit("<p class=\"faint\">").text(&text::size(found.skipped_bytes));
-        html.lit(" of output are not indexed yet and were not looked at; <code>retake runs search --all</code> reads them.</p>");
+        html.markup("<p class=\"faint\">").text(&text::size(found.skipped_bytes));
+        html.markup(" of output are not indexed yet and were not looked at; <code>retake runs search --all</code> reads them.</p>");
     }
     let older = if found.cut_short { "Look further" } else { "Older" };
     pages(html, params, found.next.map(|next| next.to_string()), older);
-    html.lit("</div>");
+    html.markup("</div>");
 }
 
 fn snippet(html: &mut Html, hit: &SearchHit) {
@@ -181,7 +183,7 @@ fn snippet(html: &mut Html, hit: &SearchHit) {
         else {
             continue;
         };
-        html.text(before).tag("mark", "", found);
+        html.text(before).element("mark", "", found);
         at = range.end;
     }
     html.text(hit.snippet.get(at..).unwrap_or_default());

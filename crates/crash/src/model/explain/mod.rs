@@ -14,10 +14,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::model::explain::description::{OperationDescriptions, OperationKind, OperationShape};
+use crate::model::explain::cause::Cause;
+use crate::model::explain::description::{OperationDescriptions, OperationShape};
 use crate::model::explain::minimise::{Loss, Minimiser};
-use crate::model::explain::sentence::SmallestLoss;
-use crate::model::explore::state_class::StateClass;
 use crate::model::explore::{
     BadGlob, CrashState, ExploreOptions, Promises, replay_until, volatile,
 };
@@ -27,6 +26,7 @@ use crate::model::replay::{Point, Replay, operations};
 use crate::model::state_key::{Kept, StateKey};
 use crate::operation::{Action, Node, Recording};
 
+mod cause;
 mod description;
 mod minimise;
 mod sentence;
@@ -59,31 +59,6 @@ pub struct Explainer<'a> {
     seen: HashMap<StatePattern, Vec<String>>,
     /// How many ids were given.
     count: usize,
-}
-
-struct Cause {
-    finding: Finding,
-    lost: BTreeSet<OperationShape>,
-    survivor: Option<OperationShape>,
-    /// Some of the parts of what is lost survive.
-    half: bool,
-    /// Without a survivor: only because of what was acknowledged.
-    promised: bool,
-    torn: bool,
-    /// For a state that lost nothing: the operation before the crash and the one after.
-    between: Option<(OperationShape, OperationShape)>,
-}
-
-impl Cause {
-    /// Whether the other one loses the same and perhaps more.
-    fn covers(&self, other: &Self) -> bool {
-        self.lost.is_subset(&other.lost)
-            && self.lost.is_empty() == other.lost.is_empty()
-            && self.survivor == other.survivor
-            && self.half == other.half
-            && self.torn == other.torn
-            && self.between == other.between
-    }
 }
 
 /// A state without what differs between rounds of a loop.
@@ -258,11 +233,11 @@ impl<'a> Explainer<'a> {
             .find(|number| self.acts[*number as usize - 1] && !lost.contains(number));
         let made = kept.max(whole).unwrap_or(0);
         let before = (made, self.promises.before(made));
-        let mut places = vec![before];
+        let mut moments = vec![before];
         for number in made..=last.point.operation {
             let acks = self.promises.by(number);
-            if acks <= last.acks && places.last().is_none_or(|place| acks > place.1) {
-                places.push((number, acks));
+            if acks <= last.acks && moments.last().is_none_or(|moment| acks > moment.1) {
+                moments.push((number, acks));
             }
         }
         let tree = last.replay.build(key).digest();
@@ -287,15 +262,15 @@ impl<'a> Explainer<'a> {
             };
             failing.then_some(one)
         };
-        if let Some(first) = at(places[0]) {
+        if let Some(first) = at(moments[0]) {
             return Some(first);
         }
         // A state that fails with few promises fails with more.
         let (mut passes, mut found) = (0, None);
-        let mut end = places.len();
+        let mut end = moments.len();
         while end - passes > 1 {
             let middle = passes + (end - passes) / 2;
-            match at(places[middle]) {
+            match at(moments[middle]) {
                 Some(one) => (end, found) = (middle, Some(one)),
                 None => passes = middle,
             }
@@ -406,197 +381,10 @@ impl<'a> Explainer<'a> {
             ids.dedup();
         }
         cause.finding.states = wider.iter().map(|at| self.causes[*at].finding.states).sum();
-        let place = wider.first().copied().unwrap_or(self.causes.len());
+        let position = wider.first().copied().unwrap_or(self.causes.len());
         self.causes.retain(|one| !gone.contains(&one.finding.id));
-        self.causes.insert(place.min(self.causes.len()), cause);
+        self.causes.insert(position.min(self.causes.len()), cause);
         id
-    }
-
-    fn explain(
-        &self,
-        minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> bool>,
-        loss: &Loss,
-    ) -> Cause {
-        let (smallest, torn) = minimiser.smallest(loss);
-        let key = minimiser.key(&smallest, torn);
-        let acks = minimiser.acks;
-        self.without_promises(minimiser, &key, &smallest, torn);
-        let survivor = match torn {
-            Some(_) => None,
-            None => self.survivor(minimiser, &smallest),
-        };
-        let replay = minimiser.replay;
-        let smallest = Loss { parts: smallest.into_iter().collect(), torn };
-        let operations: Vec<u32> = smallest.operations(replay).into_iter().collect();
-        let promised = |number: &u32| self.is_promised(*number, minimiser.acks);
-        let promised = survivor.is_none() && torn.is_none() && operations.iter().any(promised);
-        let main = operations.first().copied().unwrap_or(0);
-        if survivor.is_none() && torn.is_none() && !promised && main > 0 {
-            let before = Point { operation: main - 1, during: false };
-            let there = replay_until(self.recording, self.model, &self.volatile, before);
-            if there.is_some_and(|there| minimiser.moment_fails(&there, before)) {
-                minimiser.acks = acks;
-                return self.nothing_lost(before);
-            }
-        }
-        let state = self.promises.state(
-            replay,
-            key.clone(),
-            StateClass::DropOne,
-            replay.pending.base.clone(),
-        );
-        let later = survivor.filter(|number| *number != main);
-        let mut files = Vec::new();
-        for number in operations.iter().copied().chain(later) {
-            if let Some(description) = self.descriptions.description(number) {
-                files.push(description.path.clone());
-                files.extend(description.to.clone());
-            }
-        }
-        files.sort();
-        files.dedup();
-        let mut sentence = match torn {
-            Some((part, cut)) => self.descriptions.of_tear(part, cut),
-            None => self.descriptions.of_loss(&SmallestLoss {
-                replay,
-                lost: &smallest.parts,
-                operations: &operations,
-                survivor,
-                since: minimiser.acks.saturating_sub(self.promises.before(main)),
-                until: self.promises.until(main),
-            }),
-        };
-        if let Some(label) = &state.label {
-            sentence += &format!(" (after label `{label}`)");
-        }
-        let finding = Finding {
-            id: String::new(),
-            sentence,
-            files,
-            lost_operations: state.lost,
-            states: 0,
-            key,
-        };
-        minimiser.acks = acks;
-        Cause {
-            finding,
-            promised,
-            lost: operations.iter().map(|number| self.descriptions.shape(*number)).collect(),
-            survivor: later.map(|number| self.descriptions.shape(number)),
-            half: survivor.is_some() && later.is_none(),
-            torn: torn.is_some(),
-            between: None,
-        }
-    }
-
-    /// What fails without the promises made since is not about promises, even where there are some.
-    fn without_promises(
-        &self,
-        minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> bool>,
-        key: &StateKey,
-        smallest: &[MicroOpId],
-        torn: Option<(Part, Torn)>,
-    ) {
-        let first = smallest.iter().filter_map(|id| minimiser.replay.part(*id)).min();
-        let Some(first) = first.or(torn.map(|(part, _)| part)) else { return };
-        let all = std::mem::replace(&mut minimiser.acks, self.promises.before(first.operation));
-        if minimiser.acks < all && !minimiser.fails(key) {
-            minimiser.acks = all;
-        }
-    }
-
-    /// The operation that should not have survived without what was lost; what was lost itself if
-    /// half of it survived.
-    fn survivor(
-        &self,
-        minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> bool>,
-        smallest: &[MicroOpId],
-    ) -> Option<u32> {
-        let replay = minimiser.replay;
-        let pending = &replay.pending;
-        let lost = pending.with_dependents(smallest.iter().copied());
-        let gone: BTreeSet<u32> =
-            lost.iter().filter_map(|id| replay.part(*id)).map(|part| part.operation).collect();
-        let main = smallest.first().and_then(|id| replay.part(*id))?;
-        let description = self.descriptions.description(main.operation)?;
-        // A name that shows the file without its contents is the usual culprit.
-        if matches!(description.kind, OperationKind::Write | OperationKind::Truncate) {
-            let shown = (main.operation + 1..=minimiser.point.operation).find(|number| {
-                self.descriptions.description(*number).is_some_and(|later| {
-                    matches!(later.kind, OperationKind::Rename | OperationKind::Link)
-                        && later.node == description.node
-                        && !gone.contains(number)
-                })
-            });
-            if shown.is_some() {
-                return shown;
-            }
-        }
-        if minimiser.fails(&StateKey {
-            point: minimiser.point,
-            kept: Kept::Only(Vec::new()),
-            torn: None,
-        }) {
-            // Either it was promised, or something that is durable counts on it.
-            return if self.is_promised(main.operation, minimiser.acks) {
-                None
-            } else {
-                (main.operation + 1..=minimiser.point.operation).find(|number| {
-                    let durable =
-                        pending.micro_ops.iter().all(|micro_op| micro_op.part.operation != *number);
-                    let description = self.descriptions.description(*number);
-                    durable
-                        && description.is_some_and(|description| {
-                            !matches!(description.kind, OperationKind::Other | OperationKind::Sync)
-                        })
-                })
-            };
-        }
-        // All that is left of an operation: its parts are not named.
-        let mut later: Vec<(u32, Vec<MicroOpId>)> = Vec::new();
-        let left = pending.micro_ops.iter().filter(|micro_op| !lost.contains(&micro_op.id));
-        for micro_op in left.filter(|micro_op| micro_op.part.operation >= main.operation) {
-            match later.last_mut() {
-                Some((number, parts)) if *number == micro_op.part.operation => {
-                    parts.push(micro_op.id)
-                }
-                _ => later.push((micro_op.part.operation, vec![micro_op.id])),
-            }
-        }
-        later.into_iter().find_map(|(number, mut parts)| {
-            parts.extend(smallest);
-            (!minimiser.fails_without(&parts, None)).then_some(number)
-        })
-    }
-
-    fn nothing_lost(&self, point: Point) -> Cause {
-        let number = point.operation;
-        let mut sentence = self.descriptions.of_moment(number);
-        if let Some(label) = self.promises.label(point) {
-            sentence += &format!(" (after label `{label}`)");
-        }
-        let files = self
-            .descriptions
-            .description(number)
-            .map(|description| description.path.clone())
-            .into_iter()
-            .collect();
-        Cause {
-            finding: Finding {
-                id: String::new(),
-                sentence,
-                files,
-                lost_operations: Vec::new(),
-                states: 0,
-                key: StateKey { point, kept: Kept::Everything, torn: None },
-            },
-            lost: BTreeSet::new(),
-            survivor: None,
-            half: false,
-            promised: false,
-            torn: false,
-            between: Some((self.descriptions.shape(number), self.descriptions.shape(number + 1))),
-        }
     }
 }
 

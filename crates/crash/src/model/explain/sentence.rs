@@ -168,13 +168,13 @@ impl OperationDescriptions {
             self.description(number)
                 .map(|description| format!("{} ({})", self.op(number), description.noun()))
         };
-        let place = match (told(operation), told(operation + 1)) {
+        let moment = match (told(operation), told(operation + 1)) {
             (Some(before), Some(after)) => format!("between {before} and {after}"),
             (Some(before), None) => format!("after {before}, the last"),
             (None, Some(after)) => format!("before {after}, the first"),
             (None, None) => "without a single operation".to_owned(),
         };
-        format!("the check fails with nothing lost, stopped {place}")
+        format!("the check fails with nothing lost, stopped {moment}")
     }
 }
 

@@ -1,0 +1,141 @@
+//! When a task counts as complete: what the agent says, and what the gate says to that.
+
+use crate::common::Sandbox;
+
+#[test]
+fn the_gate_refuses_until_it_passes() {
+    let sandbox = Sandbox::new();
+    sandbox.agent("", &["start; complete; result", "start; complete; touch good; result"]);
+    sandbox.workspace("task", &[]);
+    let gate = "echo looked for good; test -e good";
+    let called = sandbox.run_agent(&["--verify", gate]);
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    assert_eq!(sandbox.stop_reason(), "completed");
+    assert_eq!(sandbox.calls(), 2);
+    assert!(!sandbox.prompt(1).contains("verification did not pass"));
+    assert!(sandbox.prompt(2).contains("verification did not pass"));
+    assert!(sandbox.prompt(2).contains("looked for good"), "{}", sandbox.prompt(2));
+    assert!(sandbox.metadata()["verification"]["verificationAttempts"] == 2);
+    assert_eq!(sandbox.metadata()["verification"]["lastVerificationStatus"], "pass");
+    assert_eq!(sandbox.metadata()["verification"]["verifyResumeCycles"], 1);
+}
+
+#[test]
+fn a_gate_that_never_passes_is_a_failure() {
+    let sandbox = Sandbox::new();
+    sandbox.agent("verification:\n  command: 'false'", &["start; complete; result"]);
+    sandbox.workspace("task", &[]);
+    let called = sandbox.run_agent(&[]);
+    assert_eq!(called.code, 1, "{}", called.snapshot());
+    assert_eq!(sandbox.stop_reason(), "verify_failed");
+    // Twice it may go on, as verification.maxAttempts says.
+    assert_eq!(sandbox.calls(), 3);
+    assert_eq!(sandbox.metadata()["status"], "error");
+    assert!(called.stderr.contains("erification"), "{}", called.snapshot());
+}
+
+#[test]
+fn the_agent_itself_can_be_the_gate() {
+    let sandbox = Sandbox::new();
+    let report = "$RETAKE_WORKSPACE_PATH/reports/verification-report.md";
+    sandbox.agent(
+        "verification:\n  autoVerify: true",
+        &[
+            "start; complete; result",
+            &format!("start; printf 'Result: FAIL\\n\\n## Issues\\n1. a part is missing\\n' > {report}; result 0.5"),
+            "start; complete; result",
+            &format!("start; printf 'Result: PASS\\n' > {report}; result 0.25"),
+        ],
+    );
+    sandbox.workspace("task", &[]);
+    let called = sandbox.run_agent(&[]);
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    assert_eq!(sandbox.calls(), 4);
+    assert!(sandbox.prompt(2).contains("Someone says that the task below is complete"));
+    assert!(sandbox.prompt(3).contains("a part is missing"));
+
+    // What it costs counts.
+    let sandbox = Sandbox::new();
+    sandbox.agent(
+        "verification:\n  autoVerify: true",
+        &[
+            "start; complete; result",
+            &format!("start; printf 'Result: FAIL\\n' > {report}; result 0.5"),
+        ],
+    );
+    sandbox.workspace("task", &[]);
+    assert_eq!(sandbox.run_agent(&["--max-cost", "0.4", "--fail-incomplete"]).code, 5);
+    assert_eq!(sandbox.calls(), 2);
+    assert_eq!(sandbox.stop_reason(), "budget_cost");
+}
+
+#[test]
+fn a_complete_from_before_does_not_count() {
+    let sandbox = Sandbox::new();
+    sandbox.agent("", &["start; result", "start; complete; result"]);
+    let dir = sandbox.workspace("task", &[]);
+    std::fs::write(dir.join(".status.json"), r#"{"complete":true}"#).unwrap();
+    let called = sandbox.run_agent(&[]);
+    assert_eq!(called.code, 0);
+    assert_eq!(sandbox.calls(), 2);
+    assert!(called.stdout.contains("said complete before this run began"), "{}", called.snapshot());
+}
+
+#[test]
+fn status_files_of_all_habits() {
+    // Replaced by rename, with an offset in the time and an unknown key.
+    let good = r#"start; printf '\357\273\277{"complete":true,"lastUpdated":"2026-01-01T00:00:00+02:00","mood":1}' > "$dir/s"; mv "$dir/s" "$RETAKE_WORKSPACE_PATH/.status.json"; result"#;
+    let bad = [
+        "status '{\"complete\":\"true\"}'",
+        "status '{\"complete\":tr'",
+        "status ''",
+        "status '[]'",
+        "status '{\"complete\":true,\"progress\":{\"completed\":-1,\"total\":3}}'",
+    ];
+    let mut steps: Vec<String> = bad.iter().map(|b| format!("start; {b}; result")).collect();
+    steps.push(good.to_owned());
+    let steps: Vec<&str> = steps.iter().map(String::as_str).collect();
+    let sandbox = Sandbox::new();
+    sandbox.agent("", &steps);
+    sandbox.workspace("task", &[]);
+    let called = sandbox.run_agent(&[]);
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    assert_eq!(sandbox.calls(), 6);
+    assert_eq!(sandbox.stop_reason(), "completed");
+    // The agent is told what is wrong with it.
+    assert!(sandbox.prompt(2).contains("complete is \"true\""), "{}", sandbox.prompt(2));
+    assert!(called.stdout.contains(".status.json is not valid"), "{}", called.snapshot());
+}
+
+#[test]
+fn todo_decides_while_there_is_no_status() {
+    let todo = |text: &str| {
+        format!("start; printf '%b' '{text}' > \"$RETAKE_WORKSPACE_PATH/TODO.md\"; result")
+    };
+    let steps = [
+        todo("- [x] a\\n- [ ] b\\n"),
+        // An open box in a fence is an example.
+        todo("- [x] a\\n- [x] b\\n```\\n- [ ] c\\n```\\n"),
+    ];
+    let sandbox = Sandbox::new();
+    sandbox.agent("", &[&steps[0], &steps[1]]);
+    sandbox.workspace("task", &[]);
+    let called = sandbox.run_agent(&[]);
+    assert_eq!((called.code, sandbox.calls()), (0, 2), "{}", called.snapshot());
+    assert!(called.stdout.contains("TODO.md"), "{}", called.snapshot());
+    assert!(called.stdout.contains("(1 item remaining)"));
+
+    let sandbox = Sandbox::new();
+    sandbox.agent("todoFallback: false", &[&steps[1]]);
+    sandbox.workspace("task", &[]);
+    assert_eq!(sandbox.run_agent(&["-m", "2", "--fail-incomplete"]).code, 3);
+}
+
+#[test]
+fn completion_at_the_last_iteration_is_completion() {
+    let sandbox = Sandbox::new();
+    sandbox.agent("", &["start; complete; result"]);
+    sandbox.workspace("task", &[]);
+    assert_eq!(sandbox.run_agent(&["-m", "1", "--fail-incomplete"]).code, 0);
+    assert_eq!(sandbox.stop_reason(), "completed");
+}

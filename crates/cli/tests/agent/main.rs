@@ -1,0 +1,19 @@
+//! `retake agent` as its users meet it: scripted agents, and the real ones where they are installed.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/model.rs"]
+mod model;
+
+mod completion;
+mod gate;
+mod notifications;
+mod real;
+mod restarts;
+mod running;
+mod safety;
+mod steering;
+mod terminal;
+mod workspaces;

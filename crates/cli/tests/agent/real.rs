@@ -1,0 +1,249 @@
+//! Loops with real agents, against a model on loopback that says what a script says.
+//!
+//! `RETAKE_CLAUDE`, `RETAKE_CODEX`, `RETAKE_GEMINI` and `RETAKE_OPENCODE` name their programs.
+//! Without one its tests look at nothing; on CI, where all are installed, that is a failure.
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::common::{Called, RETAKE, Sandbox, alive, called, eventually};
+use crate::model::{Model, program};
+use serde_json::{Value, json};
+
+/// A workspace for a real agent.
+fn sandbox(kind: &str, program: &Path, extra: &str) -> Sandbox {
+    let sandbox = Sandbox::new();
+    let config = format!("agent:\n  kind: {kind}\n  command: {}\n{extra}", program.display());
+    sandbox.file(".agent/config.yml", &config);
+    sandbox.workspace("task", &[]);
+    std::fs::create_dir_all(sandbox.agent_dir()).unwrap();
+    std::fs::create_dir_all(sandbox.dir.path().join("home")).unwrap();
+    sandbox
+}
+
+fn claude(sandbox: &Sandbox, model: &Model, options: &[&str]) -> Command {
+    let mut command = sandbox.command(RETAKE);
+    for name in ["ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_USE_BEDROCK", "CLAUDECODE"] {
+        command.env_remove(name);
+    }
+    command
+        .env("ANTHROPIC_BASE_URL", &model.url)
+        .env("ANTHROPIC_API_KEY", "dummy")
+        .env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1")
+        .env("CLAUDE_CODE_MAX_RETRIES", "0")
+        .env("IS_SANDBOX", "1")
+        .args(["agent", "run", "task", "--dangerously-skip-permissions"])
+        .args(options);
+    command
+}
+
+fn bash(line: &str) -> Value {
+    json!({"tools": [{"name": "Bash", "input": {"command": line, "description": "a step"}}]})
+}
+
+fn status(sandbox: &Sandbox, text: &str) -> String {
+    let path = sandbox.project().join(".agent/workspaces/task/.status.json");
+    format!("printf '%s' '{text}' > {}", path.display())
+}
+
+fn progress(sandbox: &Sandbox, completed: u32) -> String {
+    let text =
+        json!({"complete": completed == 3, "progress": {"completed": completed, "total": 3}});
+    status(sandbox, &text.to_string())
+}
+
+#[test]
+fn claude_in_three_iterations() {
+    let Some(program) = program("RETAKE_CLAUDE") else { return };
+    let sandbox = sandbox("claude", &program, "  retry:\n    first: 10ms\n");
+    let file = sandbox.project().join("made.txt");
+    let turns = json!([
+        {"text": "I begin.", "tools": [{"name": "Write",
+            "input": {"file_path": file, "content": "by the agent\n"}}]},
+        bash(&progress(&sandbox, 1)),
+        {"text": "## Summary\nThe first item is done."},
+        bash("echo '1 failed'; echo boom >&2; exit 3"),
+        bash(&progress(&sandbox, 2)),
+        {"text": "Two."},
+        {"status": 429, "type": "rate_limit_error", "message": "slow down"},
+        bash(&progress(&sandbox, 3)),
+        {"text": "All is done."},
+    ]);
+    let model = Model::saying(&sandbox, &turns);
+    let called = called(&mut claude(&sandbox, &model, &["-v"]));
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    for part in [
+        "🔧 Write",
+        "🔧 Bash",
+        "❌",
+        "boom",
+        "I begin.",
+        "(2 items remaining)",
+        "after 3 iterations",
+    ] {
+        assert!(called.stdout.contains(part), "{part}: {}", called.snapshot());
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "by the agent\n");
+    assert_eq!(sandbox.statuses(), "1 completed, 2 completed, 3 completed");
+    let shown = sandbox.shown();
+    let first = &shown["iterations"][0];
+    assert_eq!(first["filesCreated"], json!(["made.txt"]));
+    assert_eq!(first["summary"], "The first item is done.");
+    assert!(first["costUsd"].as_f64().unwrap() > 0.0 && first["tokens"].as_u64().unwrap() > 0);
+    assert!(first["contextUsagePercent"].is_number() && first["sessionId"].is_string(), "{first}");
+    assert_ne!(first["sessionId"], shown["iterations"][1]["sessionId"], "fresh context");
+    // The instructions reached the model.
+    let requests = std::fs::read_to_string(sandbox.dir.path().join("requests")).unwrap();
+    assert!(requests.contains("Do the work for $5 {{now}}."));
+    assert!(sandbox.logs().contains("Attempt ended: "), "{}", sandbox.logs());
+}
+
+#[test]
+fn claude_with_a_key_that_is_not_valid() {
+    let Some(program) = program("RETAKE_CLAUDE") else { return };
+    let sandbox = sandbox("claude", &program, "");
+    let turns =
+        json!([{"status": 401, "type": "authentication_error", "message": "invalid x-api-key"}]);
+    let model = Model::saying(&sandbox, &turns);
+    let called = called(&mut claude(&sandbox, &model, &[]));
+    assert_eq!(called.code, 1, "{}", called.snapshot());
+    assert!(called.stderr.contains("Iteration 1 failed: "), "{}", called.snapshot());
+    assert_eq!(
+        (sandbox.statuses().as_str(), sandbox.stop_reason().as_str()),
+        ("1 failed", "failed")
+    );
+}
+
+/// Starts a loop and waits until its tool runs; gives the tool's process.
+fn in_mid_tool(sandbox: &Sandbox, model: &Model) -> (Child, i32) {
+    let mut command = claude(sandbox, model, &[]);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let pid = sandbox.awaited("tool").trim().parse().unwrap();
+    (child, pid)
+}
+
+fn ended(mut child: Child, signal: i32) -> i32 {
+    // SAFETY: to a child of ours that was not waited for.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+    let mut status = None;
+    eventually("the end of retake", || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    std::os::unix::process::ExitStatusExt::signal(&status.unwrap()).unwrap()
+}
+
+#[test]
+fn claude_interrupted_and_killed_in_mid_tool() {
+    let Some(program) = program("RETAKE_CLAUDE") else { return };
+    let sandbox = sandbox("claude", &program, "");
+    let dir = sandbox.agent_dir();
+    let line = format!(
+        "echo $$ > {0}/tool.new; mv {0}/tool.new {0}/tool; while :; do sleep 1000; done",
+        dir.display()
+    );
+    let hanging = json!([bash(&line)]);
+    for signal in [libc::SIGINT, libc::SIGKILL] {
+        let model = Model::saying(&sandbox, &hanging);
+        let (child, tool) = in_mid_tool(&sandbox, &model);
+        assert_eq!(ended(child, signal), signal);
+        eventually("the end of the tool", || !alive(tool));
+        std::fs::remove_file(dir.join("tool")).unwrap();
+    }
+    assert_eq!(sandbox.statuses(), "1 interrupted, 2 interrupted");
+
+    let model = Model::saying(&sandbox, &json!([bash(&progress(&sandbox, 3)), {"text": "Done."}]));
+    let called = called(&mut claude(&sandbox, &model, &[]));
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    assert!(called.stdout.contains("Going on with the loop"), "{}", called.snapshot());
+    assert_eq!(sandbox.statuses(), "1 interrupted, 2 interrupted, 3 completed");
+    assert_eq!(sandbox.metadata()["executionIterations"], 3);
+    assert!(sandbox.shown()["iterations"][1]["tokens"].as_u64().unwrap() > 0);
+}
+
+/// One loop of an agent that completes its task in its first iteration.
+fn one_loop(sandbox: &Sandbox, command: &mut Command) -> Called {
+    let called = called(command);
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    assert_eq!(
+        (sandbox.statuses().as_str(), sandbox.stop_reason().as_str()),
+        ("1 completed", "completed")
+    );
+    let iteration = &sandbox.shown()["iterations"][0];
+    assert!(iteration["tokens"].as_u64().unwrap() > 0, "{iteration}");
+    assert!(iteration["sessionId"].is_string(), "{iteration}");
+    called
+}
+
+#[test]
+fn codex_in_one_loop() {
+    let Some(program) = program("RETAKE_CODEX") else { return };
+    let sandbox = sandbox("codex", &program, "");
+    let line = status(&sandbox, r#"{"complete":true}"#);
+    let turns = json!([
+        {"text": "I begin.", "tools": [{"name": "exec_command", "input": {"cmd": line}}]},
+        {"text": "Done."},
+    ]);
+    let model = Model::saying(&sandbox, &turns);
+    let home = sandbox.dir.path().join("home/codex");
+    std::fs::create_dir_all(&home).unwrap();
+    let config = format!(
+        "model = \"fake-model\"\nmodel_provider = \"fake\"\n[model_providers.fake]\nname = \"fake\"\n\
+         base_url = \"{}/v1\"\nenv_key = \"FAKE_KEY\"\nwire_api = \"responses\"\n",
+        model.url
+    );
+    std::fs::write(home.join("config.toml"), config).unwrap();
+    let mut command = sandbox.command(RETAKE);
+    command.env("CODEX_HOME", &home).env("FAKE_KEY", "dummy").args([
+        "agent",
+        "run",
+        "task",
+        "-v",
+        "--dangerously-skip-permissions",
+        "-m",
+        "1",
+    ]);
+    let called = one_loop(&sandbox, &mut command);
+    assert!(called.stdout.contains("I begin."), "{}", called.snapshot());
+}
+
+#[test]
+fn gemini_in_one_loop() {
+    let Some(program) = program("RETAKE_GEMINI") else { return };
+    let sandbox = sandbox("gemini", &program, "  args: [-m, gemini-2.5-pro]\n");
+    let line = status(&sandbox, r#"{"complete":true}"#);
+    let turns = json!([
+        {"text": "I begin.", "tools": [{"name": "run_shell_command", "input": {"command": line}}]},
+        {"text": "Done."},
+    ]);
+    let model = Model::saying(&sandbox, &turns);
+    // How it logs in is otherwise asked by a dialog.
+    let home = sandbox.dir.path().join("home/.gemini");
+    std::fs::create_dir_all(&home).unwrap();
+    let settings = json!({"security": {"auth": {"selectedType": "gemini-api-key"}}});
+    std::fs::write(home.join("settings.json"), settings.to_string()).unwrap();
+    let mut command = sandbox.command(RETAKE);
+    command.env("GOOGLE_GEMINI_BASE_URL", &model.url).env("GEMINI_API_KEY", "dummy");
+    command.args(["agent", "run", "task", "-v", "--dangerously-skip-permissions", "-m", "1"]);
+    let called = one_loop(&sandbox, &mut command);
+    assert!(called.stdout.contains("I begin."), "{}", called.snapshot());
+}
+
+#[test]
+fn opencode_in_one_loop() {
+    let Some(program) = program("RETAKE_OPENCODE") else { return };
+    let sandbox = sandbox("opencode", &program, "");
+    let line = status(&sandbox, r#"{"complete":true}"#);
+    let turns = json!([
+        {"text": "I begin.", "tools": [{"name": "bash",
+            "input": {"command": line, "description": "a step"}}]},
+        {"text": "Done."},
+    ]);
+    let model = Model::saying(&sandbox, &turns);
+    model.is_of_opencode(&sandbox);
+    let mut command = sandbox.command(RETAKE);
+    command.args(["agent", "run", "task", "-v", "--dangerously-skip-permissions", "-m", "1"]);
+    let called = one_loop(&sandbox, &mut command);
+    for part in ["I begin.", "🔧 bash", "✓ Command finished (exit code 0)", "Done."] {
+        assert!(called.stdout.contains(part), "{part}: {}", called.snapshot());
+    }
+}

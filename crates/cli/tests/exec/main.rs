@@ -1,0 +1,11 @@
+//! `retake exec` as its users meet it.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod effects;
+mod faults;
+mod running;
+mod terminal;

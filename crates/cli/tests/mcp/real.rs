@@ -1,0 +1,208 @@
+//! `retake mcp` with real clients: the MCP Inspector, and real agents against a model on loopback.
+//!
+//! `RETAKE_INSPECTOR`, `RETAKE_CLAUDE`, `RETAKE_CODEX`, `RETAKE_GEMINI` and `RETAKE_OPENCODE` name
+//! their programs. Without one its tests look at nothing; on CI, where all are installed, that is a failure.
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::{Called, RETAKE, Sandbox, called};
+use crate::model::{Model, program};
+use serde_json::{Value, json};
+
+#[test]
+fn the_inspector_lists_calls_and_reads() {
+    let Some(program) = program("RETAKE_INSPECTOR") else { return };
+    let sandbox = Sandbox::new();
+    let inspect = |words: &[&str]| {
+        called(
+            sandbox.command(program.to_str().unwrap()).args(["--cli", RETAKE, "mcp"]).args(words),
+        )
+    };
+    let tools = inspect(&["--method", "tools/list"]);
+    assert_eq!(tools.code, 0, "{}", tools.snapshot());
+    let names: Vec<_> =
+        tools.json()["tools"].as_array().unwrap().iter().map(|tool| tool["name"].clone()).collect();
+    assert_eq!((names.len(), &names[0]), (12, &json!("exec")));
+    let call = ["--method", "tools/call", "--tool-name", "exec", "--tool-arg"];
+    let ran = inspect(&[&call[..], &["command=echo hello"]].concat());
+    assert_eq!(ran.code, 0, "{}", ran.snapshot());
+    let facts = ran.json()["structuredContent"].clone();
+    assert_eq!(facts["stdout"]["text"], "hello\n");
+    let uri = format!("retake://runs/{}/stdout", facts["runId"].as_str().unwrap());
+    let read = inspect(&["--method", "resources/read", "--uri", &uri]);
+    assert_eq!(read.json()["contents"][0]["text"], "hello\n", "{}", read.snapshot());
+    let listed = inspect(&["--method", "resources/list"]);
+    assert_eq!(listed.json()["resources"].as_array().unwrap().len(), 1);
+    // What was refused, and what is not there.
+    let refused = inspect(&[&call[..], &["command=echo a | cat"]].concat());
+    assert_eq!(refused.code, 5, "{}", refused.snapshot());
+    let missing = inspect(&["--method", "tools/call", "--tool-name", "no_such_tool"]);
+    assert_eq!(missing.code, 5, "{}", missing.snapshot());
+}
+
+fn anthropic<'a>(command: &'a mut Command, model: &Model) -> &'a mut Command {
+    for name in ["ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_USE_BEDROCK", "CLAUDECODE"] {
+        command.env_remove(name);
+    }
+    command
+        .env("ANTHROPIC_BASE_URL", &model.url)
+        .env("ANTHROPIC_API_KEY", "dummy")
+        .env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1")
+        .env("CLAUDE_CODE_MAX_RETRIES", "0")
+        .env("IS_SANDBOX", "1")
+}
+
+fn uses(tool: &str, input: &Value) -> Value {
+    json!({"tools": [{"name": tool, "input": input}]})
+}
+
+#[test]
+fn claude_starts_what_install_wrote_and_its_model_reads_the_answers() {
+    let Some(program) = program("RETAKE_CLAUDE") else { return };
+    let sandbox = Sandbox::new();
+    std::fs::create_dir_all(sandbox.dir.path().join("home")).unwrap();
+    assert_eq!(sandbox.retake(&["mcp", "install", "claude"]).code, 0);
+    let turns = json!([
+        uses("mcp__retake__exec", &json!({"command": "ls /no/such/place"})),
+        uses("mcp__retake__exec", &json!({"command": "echo a | cat"})),
+        uses("mcp__retake__runs_list", &json!({"status": "failed"})),
+        {"text": "Done."},
+    ]);
+    let model = Model::saying(&sandbox, &turns);
+    let mut command = sandbox.command(program.to_str().unwrap());
+    let ran = called(anthropic(&mut command, &model).args([
+        "--mcp-config",
+        ".mcp.json",
+        "--strict-mcp-config",
+        "--allowedTools",
+        "mcp__retake",
+        "--print",
+        "--output-format",
+        "stream-json",
+        "--verbose",
+        "go",
+    ]));
+    assert_eq!(ran.code, 0, "{}", ran.snapshot());
+    let connected = ran.stdout.lines().any(|line| {
+        let line: Value = serde_json::from_str(line).unwrap_or_default();
+        line["mcp_servers"][0]["status"] == "connected"
+    });
+    assert!(connected, "{}", ran.snapshot());
+    let asked = model.requests();
+    for part in
+        ["failed: exit code 2", "No such file or directory", "refused by this project's policy"]
+    {
+        assert!(asked.contains(part), "{part}: {asked}");
+    }
+    let runs = sandbox.retake(&["runs", "list", "--json"]).json();
+    assert_eq!(runs.as_array().unwrap().len(), 2);
+    assert_eq!(runs[1]["command"], "ls /no/such/place");
+    let call = runs[1]["correlationIds"]["toolCallId"].as_str().unwrap();
+    assert!(call.starts_with("toolu_"), "{call}");
+    assert_eq!(runs[0]["outcome"], "not_started");
+}
+
+/// A workspace whose agent is offered the server.
+fn workspace(kind: &str, program: &Path, extra: &str) -> Sandbox {
+    // Not in /tmp: Gemini reads no file that others could have put there.
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    std::fs::create_dir_all(dir.path().join("project/.agent")).unwrap();
+    let sandbox = Sandbox { dir };
+    let config = format!(
+        "agent:\n  kind: {kind}\n  command: {}\n  mcp: true\n{extra}mcp:\n  policy:\n    shell: true\n",
+        program.display()
+    );
+    sandbox.file(".agent/config.yml", &config);
+    sandbox.workspace("task", &[]);
+    std::fs::create_dir_all(sandbox.agent_dir()).unwrap();
+    std::fs::create_dir_all(sandbox.dir.path().join("home")).unwrap();
+    sandbox
+}
+
+/// What ends the task, and leaves something to find.
+fn done(sandbox: &Sandbox) -> Value {
+    let path = sandbox.project().join(".agent/workspaces/task/.status.json");
+    json!({"command": format!("echo '{{\"complete\":true}}' > {}", path.display())})
+}
+
+/// The agent's command is recorded inside its iteration.
+fn assert_inside(sandbox: &Sandbox, ran: &Called) {
+    assert_eq!(ran.code, 0, "{}", ran.snapshot());
+    assert_eq!(sandbox.statuses(), "1 completed", "{}", ran.snapshot());
+    let runs = sandbox.retake(&["runs", "list", "--json"]).json();
+    let runs = runs.as_array().unwrap();
+    let command = runs.iter().find(|run| run["labels"]["via"] == "mcp");
+    let command = command.unwrap_or_else(|| panic!("no command: {runs:?}\n{}", ran.snapshot()));
+    let iteration =
+        runs.iter().find(|run| run["kind"] == "agent" && run["iteration"] == 1).unwrap();
+    assert_eq!(command["parentId"], iteration["id"], "{command}");
+    assert_eq!(command["correlationIds"]["taskId"], "task");
+    assert_eq!(command["correlationIds"]["stepId"], "1");
+    assert_eq!(command["success"], true, "{command}");
+}
+
+const RUN: [&str; 6] = ["agent", "run", "task", "-v", "-m", "1"];
+
+#[test]
+fn claude_is_offered_the_server() {
+    let Some(program) = program("RETAKE_CLAUDE") else { return };
+    let sandbox = workspace("claude", &program, "");
+    let turns = json!([uses("mcp__retake__exec", &done(&sandbox)), {"text": "Done."}]);
+    let model = Model::saying(&sandbox, &turns);
+    let mut command = sandbox.command(RETAKE);
+    // Without skipping permissions: the offer brings its own.
+    let ran = called(anthropic(&mut command, &model).args(RUN));
+    assert_inside(&sandbox, &ran);
+}
+
+#[test]
+fn codex_is_offered_the_server() {
+    let Some(program) = program("RETAKE_CODEX") else { return };
+    let sandbox = workspace("codex", &program, "");
+    let tool = json!({"namespace": "mcp__retake", "name": "exec", "input": done(&sandbox)});
+    let turns = json!([{"tools": [tool]}, {"text": "Done."}]);
+    let model = Model::saying(&sandbox, &turns);
+    let home = sandbox.dir.path().join("home/codex");
+    std::fs::create_dir_all(&home).unwrap();
+    let config = format!(
+        "model = \"fake-model\"\nmodel_provider = \"fake\"\n[model_providers.fake]\nname = \"fake\"\n\
+         base_url = \"{}/v1\"\nenv_key = \"FAKE_KEY\"\nwire_api = \"responses\"\n",
+        model.url
+    );
+    std::fs::write(home.join("config.toml"), config).unwrap();
+    let mut command = sandbox.command(RETAKE);
+    let ran = called(command.env("CODEX_HOME", &home).env("FAKE_KEY", "dummy").args(RUN));
+    assert_inside(&sandbox, &ran);
+}
+
+#[test]
+fn gemini_is_offered_the_server() {
+    let Some(program) = program("RETAKE_GEMINI") else { return };
+    let sandbox = workspace("gemini", &program, "  args: [-m, gemini-2.5-pro]\n");
+    let turns = json!([uses("mcp_retake_exec", &done(&sandbox)), {"text": "Done."}]);
+    let model = Model::saying(&sandbox, &turns);
+    // How it logs in is otherwise asked by a dialog.
+    let home = sandbox.dir.path().join("home/.gemini");
+    std::fs::create_dir_all(&home).unwrap();
+    let settings = json!({"security": {"auth": {"selectedType": "gemini-api-key"}}});
+    std::fs::write(home.join("settings.json"), settings.to_string()).unwrap();
+    let mut command = sandbox.command(RETAKE);
+    command.env("GOOGLE_GEMINI_BASE_URL", &model.url).env("GEMINI_API_KEY", "dummy");
+    let ran = called(command.args(RUN));
+    assert_inside(&sandbox, &ran);
+    assert_eq!(sandbox.retake(&["doctor"]).code, 0, "its file is no stranger to the record");
+}
+
+#[test]
+fn opencode_is_offered_the_server() {
+    let Some(program) = program("RETAKE_OPENCODE") else { return };
+    let sandbox = workspace("opencode", &program, "");
+    let turns = json!([uses("retake_exec", &done(&sandbox)), {"text": "Done."}]);
+    let model = Model::saying(&sandbox, &turns);
+    model.is_of_opencode(&sandbox);
+    let mut command = sandbox.command(RETAKE);
+    let ran = called(command.args(RUN));
+    assert_inside(&sandbox, &ran);
+    // Its validator warns on stderr of what it does not know in a schema.
+    assert!(!ran.snapshot().contains("ignored in schema"), "{}", ran.snapshot());
+}

@@ -1,0 +1,420 @@
+//! `retake runs push`, to a real PostgreSQL.
+
+use std::process::Command;
+
+use crate::common::cluster::Postgres;
+use crate::common::{Called, RETAKE, Sandbox, called, eventually};
+
+struct Base {
+    /// Ends before the directory it is in.
+    postgres: Postgres,
+    sandbox: Sandbox,
+}
+
+impl Base {
+    /// `None` where there is no PostgreSQL; `cargo xtask test` installs one and insists.
+    fn start() -> Option<Self> {
+        if Postgres::programs().is_none() {
+            assert!(std::env::var_os("RETAKE_REAL_TOOLS").is_none(), "PostgreSQL is not installed");
+            return None;
+        }
+        let sandbox = Sandbox::new();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(sandbox.dir.path(), open).expect("set");
+        let postgres = Postgres::start(&sandbox.dir.path().join("postgres")).expect("a server");
+        Some(Self { postgres, sandbox })
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.sandbox.command(RETAKE);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("PG") {
+                command.env_remove(name);
+            }
+        }
+        command.env("PGPASSWORD", Postgres::PASSWORD).args(arguments);
+        command
+    }
+
+    fn push(&self, options: &[&str]) -> Called {
+        let url = self.postgres.url();
+        let fixed = ["runs", "push", "--json", "--to", &url];
+        let arguments: Vec<&str> = fixed.iter().chain(options).copied().collect();
+        called(&mut self.command(&arguments))
+    }
+
+    fn count(&self, table: &str) -> usize {
+        let answer = self.postgres.ask(&format!("SELECT count(*) FROM retake.{table}"));
+        answer.parse().unwrap_or_else(|_| panic!("{answer}"))
+    }
+}
+
+#[test]
+fn what_is_pushed_is_what_was_recorded_and_once_more_changes_nothing() {
+    let Some(base) = Base::start() else { return };
+    let secret = "--env";
+    base.sandbox.recorded("echo out; echo err >&2; exit 3");
+    base.sandbox.recorded_with(
+        &["--label", "a=tab\tnew\nline\\", secret, "MY_TOKEN=hunter2hunter2"],
+        "echo $MY_TOKEN; printf 'nul\\0byte'",
+    );
+    let pushed = base.push(&["--outputs", "8"]);
+    assert_eq!(pushed.code, 0, "{}", pushed.snapshot());
+    assert_eq!(pushed.json()["runs"], 2);
+    let rows = base.postgres.ask(
+        "SELECT outcome, exit_code, kind, stdout_bytes, labels ->> 'a' IS NOT NULL
+         FROM retake.runs ORDER BY seq",
+    );
+    assert!(rows.starts_with("exited|3|exec|4|f\nexited|0|exec|"), "{rows}");
+    let label =
+        base.postgres.ask("SELECT labels ->> 'a' FROM retake.runs ORDER BY seq DESC LIMIT 1");
+    assert_eq!(label, "tab\tnew\nline\\");
+    let outputs = base.postgres.ask(
+        "SELECT stream, bytes, truncated, encode(content, 'escape') FROM retake.outputs
+         JOIN retake.runs ON run = id ORDER BY seq, stream",
+    );
+    assert!(outputs.starts_with("stderr|4|f|err\n\nstdout|4|f|out\n"), "{outputs}");
+    assert!(outputs.contains("|t|"), "{outputs}");
+    let leaked =
+        base.postgres.ask("SELECT count(*) FROM retake.ledger WHERE body LIKE '%hunter2%'");
+    assert_eq!(leaked, "0");
+    // The ledger there is the ledger here, to the byte.
+    let head = base.sandbox.retake(&["audit", "head"]).stdout;
+    let there = base.postgres.ask("SELECT pushed || ':' || head FROM retake.records");
+    assert_eq!(head.trim(), there);
+
+    let all = "SELECT md5(string_agg(r::text, '' ORDER BY id)) FROM retake.runs AS r";
+    let before = (base.postgres.ask(all), base.count("ledger"), base.count("outputs"));
+    let again = base.push(&["--outputs", "8"]);
+    assert_eq!(
+        (again.code, &again.json()["entries"], &again.json()["outputs"]),
+        (0, &0.into(), &0.into())
+    );
+    assert_eq!(before, (base.postgres.ask(all), base.count("ledger"), base.count("outputs")));
+    assert_eq!(
+        base.postgres.ask("SELECT failed FROM retake.failure_rate ORDER BY 1 DESC LIMIT 1"),
+        "1"
+    );
+}
+
+#[test]
+fn machines_share_a_database_and_what_is_deleted_goes_there_too() {
+    let Some(base) = Base::start() else { return };
+    let gone = base.sandbox.recorded("echo first");
+    base.sandbox.recorded("echo kept");
+    assert_eq!(base.push(&[]).json()["runs"], 2);
+    // Another machine's record, with one run of ours in it.
+    let other = base.sandbox.dir.path().join("other");
+    let exported = base.sandbox.retake(&["runs", "export"]).stdout;
+    let file = base.sandbox.file("exported", &exported);
+    let (other, file) = (other.to_str().unwrap(), file.to_str().unwrap());
+    let imported = base.sandbox.retake(&["--store", other, "runs", "import", file]);
+    assert_eq!(imported.code, 0, "{}", imported.snapshot());
+    let ran = base.sandbox.retake(&["--store", other, "exec", "-q", "true"]);
+    assert_eq!(ran.code, 0, "{}", ran.snapshot());
+    let url = base.postgres.url();
+    let pushed = called(&mut base.command(&["--store", other, "runs", "push", "--to", &url]));
+    assert_eq!(pushed.code, 0, "{}", pushed.snapshot());
+    assert_eq!((base.count("records"), base.count("runs"), base.count("ledger")), (2, 3, 10));
+
+    assert_eq!(base.sandbox.retake(&["runs", "delete", &gone]).code, 0);
+    assert_eq!(base.push(&[]).code, 0);
+    assert_eq!(base.count("runs"), 2);
+    let bodies = base.postgres.ask(
+        "SELECT count(body) FROM retake.ledger JOIN retake.records ON id = record
+         WHERE path NOT LIKE '%other'",
+    );
+    assert_eq!(bodies, "3");
+}
+
+#[test]
+fn passwords_and_certificates_come_from_where_postgresql_has_them() {
+    let Some(base) = Base::start() else { return };
+    base.sandbox.recorded("true");
+    let url = base.postgres.url();
+    let push = |url: &str, set: &[(&str, &str)]| {
+        let mut command = base.command(&["runs", "push", "--to", url]);
+        command.env_remove("PGPASSWORD").envs(set.iter().copied());
+        called(&mut command)
+    };
+    let none = push(&url, &[]);
+    assert_eq!(none.code, 1, "{}", none.snapshot());
+    assert!(none.stderr.contains("password"), "{}", none.snapshot());
+    let file = base.sandbox.file("pass", "127.0.0.1:*:postgres:retake:pass\\:wo\\\\rd\n");
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&file, private).unwrap();
+    let file = ("PGPASSFILE", file.to_str().unwrap());
+    assert_eq!(push(&url, &[file]).code, 0);
+    let certificate = base.sandbox.project().join("root.crt");
+    std::fs::copy(base.postgres.certificate(), &certificate).unwrap();
+    let root = ("PGSSLROOTCERT", certificate.to_str().unwrap());
+    let full = push(&url, &[file, root, ("PGSSLMODE", "verify-full")]);
+    assert_eq!(full.code, 0, "{}", full.snapshot());
+    let stranger = push(&url, &[file, ("PGSSLMODE", "verify-full")]);
+    assert_eq!(stranger.code, 1, "{}", stranger.snapshot());
+    assert!(stranger.stderr.contains("certificate"), "{}", stranger.snapshot());
+    assert_eq!(push(&url, &[file, ("PGSSLMODE", "require")]).code, 0);
+    // One that signed itself and may sign others is believed if it is the very one that is trusted.
+    base.postgres.take_plain_certificate().unwrap();
+    eventually("it shows another certificate", || {
+        push(&url, &[file, root, ("PGSSLMODE", "verify-ca")]).code == 1
+    });
+    let stranger = push(&url, &[file, root, ("PGSSLMODE", "verify-full")]);
+    assert!(stranger.stderr.contains("PGSSLROOTCERT"), "{}", stranger.snapshot());
+    std::fs::copy(base.postgres.certificate(), &certificate).unwrap();
+    for mode in ["verify-ca", "verify-full"] {
+        let believed = push(&url, &[file, root, ("PGSSLMODE", mode)]);
+        assert_eq!(believed.code, 0, "{mode}: {}", believed.snapshot());
+    }
+    let open = base.postgres.ask("ALTER SYSTEM SET ssl = off").is_empty();
+    assert!(open && base.postgres.ask("SELECT pg_reload_conf()") == "t");
+    eventually("it speaks in the clear only", || {
+        push(&url, &[file, ("PGSSLMODE", "require")]).code == 1
+    });
+    assert_eq!(push(&url, &[file]).code, 0);
+}
+
+#[test]
+fn a_database_that_goes_down_in_the_middle_is_caught_up() {
+    let Some(mut base) = Base::start() else { return };
+    let runs = 9_000;
+    fill(&base.sandbox, runs);
+    let mut child = base.command(&["runs", "push", "--to", &base.postgres.url()]).spawn().unwrap();
+    eventually("some of it is there", || {
+        let there = base.postgres.ask("SELECT pushed FROM retake.records");
+        there.parse::<u64>().is_ok_and(|there| there > 0)
+    });
+    base.postgres.stop();
+    let broke = child.wait().unwrap();
+    base.postgres.resume().unwrap();
+    let between = base.count("runs");
+    assert!(broke.code() == Some(1) && between < runs, "{broke:?} {between}");
+    let pushed = base.push(&[]);
+    assert_eq!(pushed.code, 0, "{}", pushed.snapshot());
+    assert_eq!(base.count("runs"), runs);
+    let head = base.sandbox.retake(&["audit", "head"]).stdout;
+    let there = base.postgres.ask("SELECT pushed || ':' || head FROM retake.records");
+    assert_eq!(head.trim(), there);
+}
+
+#[test]
+fn after_each_loop_a_database_gets_it_and_one_that_is_down_hurts_nobody() {
+    let Some(mut base) = Base::start() else { return };
+    let config = format!("record:\n  push: {}\n", base.postgres.url());
+    base.sandbox.file(".agent/config.yml", &config);
+    let run = |base: &Base| {
+        let ran = called(&mut base.command(&["exec", "--", "echo", "hi"]));
+        assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (0, "hi\n", ""));
+    };
+    run(&base);
+    eventually("it is pushed", || base.postgres.ask("SELECT count(*) FROM retake.runs") == "1");
+    base.postgres.stop();
+    run(&base);
+    let note = base.sandbox.store().join("push.log");
+    eventually("a note is left", || note.exists());
+    let doctor = base.sandbox.retake(&["doctor"]);
+    assert_eq!(doctor.code, 0, "{}", doctor.snapshot());
+    assert!(doctor.stdout.contains("push      failed, and what is missing"), "{}", doctor.stdout);
+    let failed = base.sandbox.retake(&["doctor", "--json"]).json()["pushFailed"].clone();
+    assert!(failed.as_str().unwrap().contains("the database cannot be reached"), "{failed}");
+    base.postgres.resume().unwrap();
+    run(&base);
+    eventually("all is caught up", || base.postgres.ask("SELECT count(*) FROM retake.runs") == "3");
+    eventually("the note is gone", || !note.exists());
+    assert!(!base.sandbox.retake(&["doctor"]).stdout.contains("push "));
+    // Crash tests are loops as well.
+    std::fs::create_dir(base.sandbox.project().join("root")).unwrap();
+    let crash = ["crash", "--root", "root", "--verify", "true", "--", "touch", "root/file"];
+    assert_eq!(called(&mut base.command(&crash)).code, 0);
+    eventually("the crash test is there", || {
+        base.postgres.ask("SELECT stop_reason FROM retake.loops WHERE kind = 'crash'") == "clean"
+    });
+}
+
+#[test]
+fn views_answer_what_they_promise_and_events_are_those_of_the_record() {
+    let Some(base) = Base::start() else { return };
+    let ran = |arguments: &[&str], code: i32| {
+        let called = called(&mut base.command(arguments));
+        assert_eq!(called.code, code, "{}", called.snapshot());
+    };
+    // Values whose middle is known: 11, 14, 32 and 22, 25, 43; a failing run counts for nothing.
+    base.sandbox.file(
+        "matrix.yml",
+        "command: 'n=$(cat n.$AXIS_N 2>/dev/null); n=$((${n:-0} + 1)); echo $n > n.$AXIS_N; \
+         [ $n -eq 2 ] && { echo metric: load=99999; exit 1; }; \
+         echo metric: load=$((AXIS_N * 11 + (n == 3) * 3 + (n == 4) * 21))'\n\
+         iterations: 3\naxes: {n: [1, 2]}\n",
+    );
+    ran(&["matrix", "run"], 0);
+    ran(&["matrix", "run"], 0);
+    assert_eq!(base.push(&[]).code, 0);
+    let medians = base.postgres.ask(
+        "SELECT axes ->> 'n', runs, median FROM retake.matrix_medians
+         WHERE metric = 'load' ORDER BY 1",
+    );
+    assert_eq!(medians, "1|3|14\n2|3|25");
+    let failed = base.postgres.ask("SELECT runs, failed, rate FROM retake.failure_rate");
+    assert_eq!(failed, "8|2|0.2500");
+
+    // One test changes twice, one never, one is not always there.
+    for (a, b) in [("ok", "ok"), ("FAILED", "ok"), ("FAILED", "ignored"), ("ok", "ok")] {
+        let text = format!(
+            "running 2 tests\ntest a ... {a}\ntest b ... {b}\n\n\
+             test result: {}. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n",
+            if a == "ok" { "ok" } else { "FAILED" }
+        );
+        let file = base.sandbox.file("said", &text);
+        base.sandbox.recorded_with(&["--tests"], &format!("cat {}", file.display()));
+    }
+    assert_eq!(base.push(&[]).code, 0);
+    let flips = base
+        .postgres
+        .ask("SELECT test, before, after FROM retake.test_flips ORDER BY start_time, test");
+    assert_eq!(flips, "a|passed|failed\na|failed|passed");
+
+    // A crash test has many events; they are there in order and to the byte.
+    std::fs::create_dir(base.sandbox.project().join("root")).unwrap();
+    let program = "echo x > root/file; echo y >> root/file";
+    ran(&["crash", "--root", "root", "--verify", "true", "--", "sh", "-c", program], 0);
+    assert_eq!(base.push(&[]).code, 0);
+    let record = rusqlite::Connection::open(base.sandbox.store().join("retake.db")).unwrap();
+    let mut events =
+        record.prepare("SELECT seq, body FROM events ORDER BY loop, seq").expect("a query");
+    let here: Vec<String> = events
+        .query_map([], |row| Ok(format!("{}|{}", row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    let there = base.postgres.ask("SELECT seq, body FROM retake.events ORDER BY loop_id, seq");
+    assert!(here.len() > 3, "{here:?}");
+    assert_eq!(there.lines().collect::<Vec<_>>(), here);
+    let loops = base.postgres.ask("SELECT kind, state, stop_reason FROM retake.loops ORDER BY id");
+    assert_eq!(loops, "matrix|finished|completed\nmatrix|finished|completed\ncrash|finished|clean");
+    // Once more changes nothing.
+    let before = base.count("events");
+    assert_eq!(base.push(&[]).json()["events"], 0);
+    assert_eq!(base.count("events"), before);
+}
+
+#[test]
+fn what_the_database_refuses_is_told_with_what_to_do() {
+    let Some(base) = Base::start() else { return };
+    base.sandbox.recorded("true");
+    let push = |url: &str, password: Option<&str>| {
+        let mut command = base.command(&["runs", "push", "--to", url]);
+        command.env_remove("PGPASSWORD").env("HOME", base.sandbox.dir.path());
+        command.envs(password.map(|password| ("PGPASSWORD", password)));
+        let refused = called(&mut command);
+        assert_eq!(refused.code, 1, "{}", refused.snapshot());
+        assert!(!refused.stderr.contains("cannot be reached"), "{}", refused.snapshot());
+        refused.stderr
+    };
+    let url = base.postgres.url();
+    let none = push(&url, None);
+    assert!(
+        none.contains("wants a password, and there is none; the password comes from"),
+        "{none}"
+    );
+    let wrong = push(&url, Some("wrong"));
+    assert!(
+        wrong.contains("authentication failed for user") && wrong.contains("PGPASS"),
+        "{wrong}"
+    );
+    let missing = push(&url.replace("/postgres", "/db4"), Some(Postgres::PASSWORD));
+    assert!(
+        missing.contains("\"db4\" does not exist (3D000); make it with `createdb`"),
+        "{missing}"
+    );
+    assert_eq!(base.postgres.ask("CREATE ROLE plain LOGIN PASSWORD 'plain'"), "");
+    let denied = push(&url.replace("retake@", "plain@"), Some("plain"));
+    assert!(denied.contains("permission denied for database"), "{denied}");
+    assert!(denied.contains("needs CREATE on the database"), "{denied}");
+}
+
+#[test]
+fn more_of_the_output_is_sent_when_more_is_asked_for() {
+    let Some(base) = Base::start() else { return };
+    base.sandbox.recorded("printf 0123456789; printf abc >&2");
+    let there = || {
+        base.postgres.ask(
+            "SELECT stream, truncated, encode(content, 'escape') FROM retake.outputs ORDER BY 1",
+        )
+    };
+    let push = |most: &str| base.push(&["--outputs", most]).json()["outputs"].clone();
+    assert_eq!((push("4"), there()), (2.into(), "stderr|f|abc\nstdout|t|0123".to_owned()));
+    assert_eq!((push("6"), there()), (1.into(), "stderr|f|abc\nstdout|t|012345".to_owned()));
+    let whole = "stderr|f|abc\nstdout|f|0123456789".to_owned();
+    assert_eq!((push("1M"), there()), (1.into(), whole.clone()));
+    // Neither the same nor less changes anything.
+    assert_eq!((push("1M"), push("2"), there()), (0.into(), 0.into(), whole));
+}
+
+#[test]
+fn a_copy_that_went_on_by_itself_is_sent_as_its_own_when_that_is_said() {
+    let Some(base) = Base::start() else { return };
+    let loops = "command: 'true'\niterations: 1\naxes: {n: [1, 2]}\n";
+    base.sandbox.file("matrix.yml", loops);
+    assert_eq!(base.sandbox.retake(&["matrix", "run"]).code, 0);
+    let copy = base.sandbox.dir.path().join("copy");
+    assert_eq!(base.push(&[]).code, 0);
+    let copied = Command::new("cp").arg("-r").arg(base.sandbox.store()).arg(&copy).status();
+    assert!(copied.unwrap().success());
+    let copy = copy.to_str().unwrap();
+    base.sandbox.recorded("echo original");
+    for _ in 0..2 {
+        assert_eq!(base.sandbox.retake(&["--store", copy, "exec", "-q", "true"]).code, 0);
+    }
+    assert_eq!(base.push(&["--as-copy"]).code, 0);
+    assert_eq!((base.count("records"), base.count("runs")), (1, 3));
+    let url = base.postgres.url();
+    let push = |more: &[&str]| {
+        let fixed = ["--store", copy, "runs", "push", "--json", "--to", &url];
+        called(&mut base.command(&[&fixed[..], more].concat()))
+    };
+    let refused = push(&[]);
+    assert_eq!(refused.code, 1, "{}", refused.snapshot());
+    assert!(refused.stderr.contains("--as-copy"), "{}", refused.snapshot());
+    let events = base.count("events");
+    let pushed = push(&["--as-copy"]);
+    assert_eq!(pushed.code, 0, "{}", pushed.snapshot());
+    // What both have is there once; from now on each is sent as any other.
+    assert_eq!((base.count("records"), base.count("runs"), base.count("events")), (2, 5, events));
+    for again in [&[][..], &["--as-copy"]] {
+        let pushed = push(again);
+        assert_eq!(pushed.code, 0, "{}", pushed.snapshot());
+        assert_eq!(pushed.json()["entries"], 0, "{}", pushed.snapshot());
+    }
+    assert_eq!(base.push(&[]).json()["entries"], 0);
+    assert_eq!(base.count("records"), 2);
+}
+
+#[test]
+fn a_push_waits_for_the_one_that_is_under_way() {
+    use std::io::{BufRead, BufReader};
+    let Some(base) = Base::start() else { return };
+    base.sandbox.recorded("true");
+    let lock = std::fs::File::create(base.sandbox.store().join("push.lock")).unwrap();
+    lock.lock().unwrap();
+    let mut command = base.command(&["runs", "push", "--to", &base.postgres.url()]);
+    let mut child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(said.next().unwrap().unwrap().ends_with("is under way; waiting for it"));
+    lock.unlock().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(base.count("runs"), 1);
+}
+
+/// Many runs without running anything.
+fn fill(sandbox: &Sandbox, runs: usize) {
+    let id = sandbox.recorded("echo one of many");
+    let line = sandbox.retake(&["runs", "export"]).stdout;
+    let mut text = String::new();
+    for number in 1..runs {
+        let new = format!("01a1e2a4-{:04x}-7000-8000-{number:012x}", number & 0xffff);
+        text.push_str(&line.replace(&id, &new));
+    }
+    let file = sandbox.file("many", &text);
+    let imported = sandbox.retake(&["runs", "import", file.to_str().expect("text")]);
+    assert_eq!(imported.code, 0, "{}", imported.snapshot());
+}

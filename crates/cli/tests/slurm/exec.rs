@@ -1,0 +1,258 @@
+//! `exec --on slurm`, on a real Slurm: one run, recorded once, whatever happens to it on the way.
+
+use std::os::unix::process::ExitStatusExt;
+
+use crate::common::slurm_env::{Site, killing};
+use crate::common::{alive, called, eventually};
+
+fn pid_in(path: &std::path::Path) -> i32 {
+    eventually("the command wrote its pid", || {
+        std::fs::read_to_string(path).is_ok_and(|text| text.ends_with('\n'))
+    });
+    std::fs::read_to_string(path).expect("read").trim().parse().expect("a number")
+}
+
+#[test]
+fn a_run_is_the_same_there_as_here() {
+    let Some(site) = Site::start(2, "") else { return };
+    let script = "echo out; echo err >&2; echo $PWD $GIVEN; exit 7";
+    let ran = called(
+        site.command()
+            .env("GIVEN", "value")
+            .args(["exec", "--on", "slurm", "--label", "a=b", "--", "sh", "-c", script]),
+    );
+    let project = site.sandbox.project();
+    assert_eq!(ran.code, 7, "{}", ran.snapshot());
+    assert_eq!(ran.stdout, format!("out\n{} value\n", project.display()));
+    assert!(ran.stderr.contains("err\n"), "{}", ran.snapshot());
+    let run = &site.runs()[0];
+    assert_eq!(run["outcome"], "exited");
+    assert_eq!(run["exitCode"], 7);
+    assert_eq!(run["labels"]["a"], "b");
+    assert_eq!(run["ranOn"]["executor"], "slurm");
+    assert!(run["ranOn"]["node"].as_str().unwrap().starts_with('n'));
+    site.settled();
+    assert!(site.batches().is_empty());
+
+    let json = site.retake(&["exec", "--json", "--on", "slurm:main", "--timeout", "1", "sleep 60"]);
+    assert_eq!(json.code, 124, "{}", json.snapshot());
+    assert_eq!(json.json()["outcome"], "timed_out");
+    assert_eq!(site.runs().len(), 2);
+    site.settled();
+}
+
+#[test]
+fn what_cannot_run_there_is_refused_before_or_there_and_says_why() {
+    let Some(site) = Site::start(1, "") else { return };
+    let cases: [(&[&str], &str); 4] = [
+        (&["--on", "pbs", "true"], "--on takes slurm or slurm:PARTITION"),
+        (&["--on", "slurm", "--tests", "true"], "look at this machine"),
+        (&["--on", "slurm:nowhere", "true"], "Invalid partition"),
+        (&["--on", "slurm", "--env", "API_TOKEN=abcdef123456", "true"], "API_TOKEN is a secret"),
+    ];
+    for (options, why) in cases {
+        let arguments: Vec<&str> = ["exec"].iter().chain(options).copied().collect();
+        let refused = site.retake(&arguments);
+        assert_eq!(refused.code, 125, "{}", refused.snapshot());
+        assert!(refused.stderr.contains(why), "{why}: {}", refused.snapshot());
+    }
+    assert!(!crate::common::on_disk(&site.shared().join("batches"), b"abcdef123456"));
+    // Where a file system is not mounted, nothing is made in its place.
+    let unmounted = site.sandbox.dir.path().join("unmounted");
+    let mut command = site.command();
+    command.env("RETAKE_SLURM__SHARED_DIR", &unmounted).args(["exec", "--on", "slurm", "true"]);
+    let refused = called(&mut command);
+    assert_eq!(refused.code, 125, "{}", refused.snapshot());
+    assert!(refused.stderr.contains("is not there; make it"), "{}", refused.snapshot());
+    assert!(!unmounted.exists());
+    // The directory is there when it is submitted and gone when it begins.
+    let gone = site.sandbox.project().join("gone");
+    std::fs::create_dir(&gone).unwrap();
+    let instead = site.instead("sbatch", &format!("rmdir {}; exec $REAL \"$@\"", gone.display()));
+    let output = site
+        .spawn_with(&instead, &["exec", "--on", "slurm", "--cwd", "gone", "true"])
+        .wait_with_output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains("on n1: working directory"), "{said}");
+    site.settled();
+}
+
+#[test]
+fn an_end_that_is_asked_for_here_ends_it_there() {
+    let Some(site) = Site::start(1, "") else { return };
+    let file = site.sandbox.project().join("pid");
+    let script = format!("trap '' TERM; echo $$ > {}; sleep 1000 & wait; wait", file.display());
+    let child = site.spawn(&["exec", "--on", "slurm", "--grace", "1", "--", "sh", "-c", &script]);
+    let pid = pid_in(&file);
+    // SAFETY: a signal to a child of ours.
+    unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.signal(), Some(libc::SIGINT));
+    assert!(!alive(pid));
+    let runs = site.runs();
+    assert_eq!((runs.len(), &runs[0]["outcome"]), (1, &"cancelled".into()));
+    assert_eq!(runs[0]["error"]["message"], "cancelled by its submitter (SIGINT)");
+    site.settled();
+}
+
+#[test]
+fn an_end_from_outside_is_told_from_a_failure() {
+    let Some(site) = Site::start(1, "") else { return };
+    let file = site.sandbox.project().join("pid");
+    let script = format!("echo begun; echo $$ > {}; sleep 1000", file.display());
+    let child = site.spawn(&["exec", "--json", "--on", "slurm", "--", "sh", "-c", &script]);
+    let pid = pid_in(&file);
+    site.slurm.ask("scancel", &["--me"]);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(143));
+    let run: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(run["outcome"], "cancelled");
+    assert_eq!(run["error"]["message"], "cancelled in Slurm by someone else");
+    // What it had printed until then is there.
+    assert_eq!(run["stdout"], "begun\n");
+    assert!(!alive(pid));
+    site.settled();
+}
+
+#[test]
+fn a_machine_that_does_not_see_the_shared_directory_runs_nothing() {
+    let Some(mut site) = Site::start(1, "") else { return };
+    site.slurm.kill_node(0);
+    let shared = site.shared();
+    site.slurm.start_blind_node(0, &shared).unwrap();
+    let file = site.sandbox.project().join("ran");
+    let ran = site.retake(&["exec", "--on", "slurm", "--", "touch", file.to_str().unwrap()]);
+    assert_eq!(ran.code, 125, "{}", ran.snapshot());
+    let said = "the run was lost: the shared directory cannot be seen on n1; tried 3 times";
+    assert!(ran.stderr.contains(said), "{}", ran.snapshot());
+    assert!(!file.exists());
+    let runs = site.runs();
+    assert_eq!((runs.len(), &runs[0]["outcome"]), (1, &"interrupted".into()));
+    site.settled();
+}
+
+#[test]
+fn who_waits_can_be_stopped_and_continued() {
+    use std::os::unix::process::CommandExt;
+    let Some(site) = Site::start(1, "") else { return };
+    let file = site.sandbox.project().join("pid");
+    let go = site.sandbox.project().join("go");
+    let script = format!(
+        "echo $$ > {}; while [ ! -e {} ]; do sleep 0.05; done",
+        file.display(),
+        go.display()
+    );
+    // A job of a shell: with a parent outside of its group.
+    let mut command = site.command();
+    command.process_group(0).args(["exec", "--on", "slurm", "--", "sh", "-c", &script]);
+    let mut child = command.spawn().unwrap();
+    pid_in(&file);
+    let id = child.id() as i32;
+    let stopped = || {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
+        stat.rsplit(')').next().unwrap().trim_start().starts_with('T')
+    };
+    // SAFETY: signals to a child of ours.
+    unsafe { libc::kill(id, libc::SIGTSTP) };
+    eventually("it stops", stopped);
+    std::fs::write(&go, "").unwrap();
+    // SAFETY: as above.
+    unsafe { libc::kill(id, libc::SIGCONT) };
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    site.settled();
+}
+
+#[test]
+fn a_request_that_nothing_can_satisfy_ends() {
+    let Some(site) = Site::start(1, "") else { return };
+    let options = "RETAKE_SLURM__OPTIONS";
+    let ran = called(
+        site.command().env(options, "[--ntasks=500]").args(["exec", "--on", "slurm", "true"]),
+    );
+    assert_eq!(ran.code, 125, "{}", ran.snapshot());
+    assert!(ran.stderr.contains("never start"), "{}", ran.snapshot());
+    site.settled();
+}
+
+#[test]
+fn a_submitter_that_is_killed_in_any_phase_has_a_successor() {
+    let Some(site) = Site::start(2, "") else { return };
+    let phases = [("scontrol", true), ("sbatch", true), ("sbatch", false), ("squeue", true)];
+    for (number, (program, before)) in phases.into_iter().enumerate() {
+        let instead = site.instead(program, &killing(before));
+        let go = format!("go{number}");
+        let line = format!("until [ -e {go} ]; do sleep 0.1; done; echo ran >> ran{number}");
+        let arguments = ["exec", "--on", "slurm", "--", "sh", "-c", &line];
+        let output = site.spawn_with(&instead, &arguments).wait_with_output().unwrap();
+        assert_eq!(output.status.signal(), Some(libc::SIGKILL), "{program} {before}");
+        std::fs::remove_dir_all(&instead).unwrap();
+        let away =
+            || std::fs::read_dir(site.sandbox.store().join("away")).map_or(0, Iterator::count);
+        let expected = usize::from(program != "scontrol");
+        assert_eq!(away(), expected, "{program} {before}");
+        if expected == 1 {
+            let run = site.runs().pop().unwrap();
+            assert_eq!(run["state"], "running", "{program} {before}");
+        }
+        site.sandbox.file(&go, "");
+        // Each successor does what is still to be done; the last finds the result.
+        eventually("it is recorded", || {
+            assert_eq!(site.retake(&["exec", "-q", "--on", "slurm", "true"]).code, 0);
+            away() == 0
+        });
+        let ran = std::fs::read_to_string(site.sandbox.project().join(format!("ran{number}")));
+        assert_eq!(ran.unwrap_or_default(), "ran\n".repeat(expected), "{program} {before}");
+        site.settled();
+    }
+    let ids: std::collections::HashSet<String> =
+        site.runs().iter().map(|run| run["id"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(ids.len(), site.runs().len());
+    assert!(site.runs().iter().all(|run| run["outcome"] == "exited"));
+}
+
+#[test]
+fn results_of_a_dead_submitter_are_taken_in_by_whoever_opens_the_record() {
+    let Some(site) = Site::start(1, "") else { return };
+    let file = site.sandbox.project().join("pid");
+    let script = "echo $$ > pid; until [ -e go ]; do sleep 0.1; done; echo made it";
+    let mut child = site.spawn(&["exec", "--on", "slurm", "--", "sh", "-c", script]);
+    pid_in(&file);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    site.sandbox.file("go", "");
+    eventually("the result is there", || {
+        site.batches().iter().any(|batch| batch.join("result/0").exists())
+    });
+    assert_eq!(site.retake(&["exec", "-q", "true"]).code, 0);
+    let run = site.runs().remove(0);
+    assert_eq!((&run["state"], &run["exitCode"]), (&"finished".into(), &0.into()));
+    let id = run["id"].as_str().unwrap();
+    assert_eq!(site.retake(&["runs", "logs", id]).stdout, "made it\n");
+    site.settled();
+}
+
+#[test]
+fn a_controller_that_restarts_is_waited_for_and_two_submitters_do_not_mix() {
+    let Some(mut site) = Site::start(2, "") else { return };
+    let run = |number: u32| {
+        let script = format!("until [ -e go ]; do sleep 0.1; done; echo {number}");
+        site.spawn(&["exec", "--on", "slurm", "--", "sh", "-c", &script])
+    };
+    let children = [run(1), run(2)];
+    eventually("both are submitted", || {
+        site.slurm.ask("squeue", &["-h", "--me", "-t", "RUNNING"]).lines().count() == 2
+    });
+    site.slurm.kill_controller();
+    site.slurm.start_controller().unwrap();
+    site.sandbox.file("go", "");
+    for (child, number) in children.into_iter().zip(["1\n", "2\n"]) {
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), number);
+    }
+    assert_eq!(site.runs().len(), 2);
+    site.settled();
+}

@@ -1,0 +1,12 @@
+//! `retake ui` as its users meet it, over HTTP and in a real browser.
+
+#![cfg(feature = "web")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod browser;
+mod faults;
+mod loops;
+mod pages;

@@ -1,0 +1,240 @@
+//! A worker that checks crash states: a directory that holds one state at a time, and a keeper that
+//! runs the user's command on it. Nothing that a check started outlives it.
+//!
+//! With crashes during recovery the same worker also records a check: the same state in the same
+//! directory with the same variables, but started by the recorder, since only a parent that traces
+//! its child sees what it does.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use retake_crash::model::{CrashState, Tree};
+use retake_crash::mount_namespace::MountNamespace;
+use retake_crash::operation::Recording;
+use retake_crash::recorder::{RecordError, WorkloadOutcome};
+use retake_crash::variables;
+use retake_engine::{
+    Cancel, Command, Keeper, KeeperSession, KeeperSettings, LiveOutput, ProcessEvent,
+};
+use retake_runner::head_tail::HeadTail;
+use retake_runner::signals;
+use retake_types::{Outcome, text};
+
+use crate::check::{Check, CheckError, CheckOutcome, FailedCheck};
+use crate::mount_namespace::OriginalNamespace;
+use crate::scratch::StateScratch;
+
+/// How much of what a check prints is kept.
+const OUTPUT: usize = 4096;
+
+/// What one check is given.
+#[derive(Clone, Copy)]
+pub struct CheckInput<'a> {
+    pub tree: &'a Tree,
+    /// The number of the operation after which the crash came.
+    pub operation: u32,
+    pub label: Option<&'a str>,
+    /// What the program had acknowledged before the crash.
+    pub acks: &'a [&'a [u8]],
+}
+
+impl<'a> CheckInput<'a> {
+    /// A state of a recording with these acknowledgements in all.
+    pub fn new(state: &'a CrashState, acks: &'a [&'a [u8]]) -> Self {
+        Self {
+            tree: &state.tree,
+            operation: state.key.point.operation,
+            label: state.label.as_deref(),
+            acks: &acks[..state.acks.min(acks.len())],
+        }
+    }
+}
+
+pub struct CheckWorker {
+    keeper: Keeper,
+    cancel: Cancel,
+    /// Where the state lies.
+    state: PathBuf,
+    /// The directory that was recorded.
+    root: PathBuf,
+    /// Whether the keeper finds the state at the recorded directory's own path.
+    at_root: bool,
+    acks: PathBuf,
+    /// How many acknowledgements are in the file now.
+    acks_written: Option<usize>,
+    /// Whether something lies in the state directory that has to be removed first.
+    used: bool,
+}
+
+/// All workers, and the directory they work in.
+pub struct CheckWorkers {
+    pub workers: Vec<CheckWorker>,
+    /// Why checks do not see the path that was recorded, if so.
+    pub other_path: Option<String>,
+    // Last: dropped when everything that works in it has ended.
+    _scratch: StateScratch,
+}
+
+impl CheckWorkers {
+    /// Only for a process without threads and open records: keepers are forks. `owns_children` says
+    /// that nothing else will start processes here.
+    pub fn start(count: usize, root: &Path, owns_children: bool) -> io::Result<Self> {
+        let scratch = StateScratch::new(root)?;
+        let dispositions = signals::original();
+        let original = if root.is_dir() {
+            OriginalNamespace::new().map_err(|error| {
+                format!("no mount namespace can be made here ({})", text::plain(&error))
+            })
+        } else {
+            Err(format!("{} does not exist any more", root.display()))
+        };
+        let at_root = original.is_ok();
+        let settings = KeeperSettings {
+            session: KeeperSession::Own,
+            dispositions,
+            owns_children,
+            own_mounts: at_root,
+        };
+        let mut keepers = Vec::new();
+        for number in 0..count {
+            let directory = scratch.path().join(number.to_string());
+            let state = directory.join("state");
+            std::fs::create_dir_all(&state)?;
+            if let Ok(original) = &original {
+                original.enter_new_with(&state, root)?;
+            }
+            let keeper = Keeper::start(settings);
+            if let Ok(original) = &original {
+                original.restore()?;
+            }
+            keepers.push((keeper?, state, directory.join("acks")));
+        }
+        let cancels = signals::install(count)?;
+        let workers = keepers.into_iter().zip(cancels).map(|((keeper, state, acks), cancel)| {
+            let (cancel, root) = (cancel.clone(), root.to_owned());
+            let (acks_written, used) = (None, false);
+            CheckWorker { keeper, cancel, state, root, at_root, acks, acks_written, used }
+        });
+        Ok(Self { workers: workers.collect(), other_path: original.err(), _scratch: scratch })
+    }
+}
+
+impl CheckWorker {
+    /// Runs the check on a state.
+    pub fn check(
+        &mut self,
+        check: &Check,
+        input: CheckInput<'_>,
+    ) -> Result<CheckOutcome, CheckError> {
+        self.write_state(input)?;
+        let seen = if self.at_root { &self.root } else { &self.state };
+        let launch = check.launch(self.variables(seen, input));
+        let command = Command::new(launch).map_err(CheckError::Refused)?;
+        let mut output = HeadTail::new(OUTPUT);
+        let result = self.keeper.run(&command, &self.cancel, LiveOutput::default(), &mut |event| {
+            if let ProcessEvent::Output { bytes, .. } = event {
+                output.push(bytes);
+            }
+        });
+        match result.outcome {
+            Outcome::Exited(0) => Ok(CheckOutcome::Passed),
+            Outcome::Cancelled(_) => Ok(CheckOutcome::Cancelled),
+            Outcome::NotStarted(failure) => Err(CheckError::NotStarted(failure)),
+            Outcome::Interrupted => Err(CheckError::KeeperKilled),
+            outcome => {
+                let output = String::from_utf8_lossy(&output.finish()).trim_end().to_owned();
+                Ok(CheckOutcome::Failed(FailedCheck { outcome, timeout: check.timeout(), output }))
+            }
+        }
+    }
+
+    /// Runs the check on a state and records what it does to it; `None` if it does not pass, or if a
+    /// signal asks for the end.
+    pub fn record(
+        &mut self,
+        check: &Check,
+        input: CheckInput<'_>,
+    ) -> Result<Option<Recording>, CheckError> {
+        self.write_state(input)?;
+        // Without privileges a traced process cannot be given a mount namespace of its own.
+        let mounts = self.at_root && rustix::process::geteuid().is_root();
+        let seen = if mounts { &self.root } else { &self.state };
+        let launch = check.launch(self.variables(seen, input));
+        let [program, arguments @ ..] = &launch.arguments[..] else { return Ok(None) };
+        let mut recorder = retake_crash::record(program)
+            .args(arguments)
+            .current_dir(&launch.cwd)
+            .root(seen)
+            .acknowledge_lines(false)
+            .output(io::sink())
+            .stderr(File::options().write(true).open("/dev/null")?)
+            .cancel_on(signals::end_descriptor()?)
+            .env_clear();
+        for (name, value) in launch.environment {
+            recorder = recorder.env(name, value);
+        }
+        if let Some(timeout) = launch.timeout {
+            recorder = recorder.timeout(timeout);
+        }
+        if mounts {
+            recorder = recorder.inside(MountNamespace::new(&self.state, &self.root)?);
+        }
+        match recorder.run() {
+            Ok(recorded) if recorded.outcome == WorkloadOutcome::Exited(0) => {
+                Ok(Some(recorded.recording))
+            }
+            Ok(_) | Err(RecordError::Cancelled) => Ok(None),
+            Err(error) => Err(CheckError::Record(error)),
+        }
+    }
+
+    /// Replaces what is in the state directory, and writes the acknowledgements if they changed.
+    fn write_state(&mut self, input: CheckInput<'_>) -> io::Result<()> {
+        if self.used {
+            clear(&self.state)?;
+        }
+        self.used = true;
+        retake_crash::materialise(input.tree, &self.state)?;
+        if self.acks_written != Some(input.acks.len()) {
+            let mut file = BufWriter::new(File::create(&self.acks)?);
+            for ack in input.acks {
+                file.write_all(ack)?;
+                file.write_all(b"\n")?;
+            }
+            file.flush()?;
+            self.acks_written = Some(input.acks.len());
+        }
+        Ok(())
+    }
+
+    /// The variables of a check, besides those that every run has.
+    fn variables(&self, seen: &Path, input: CheckInput<'_>) -> [(OsString, OsString); 4] {
+        let label = input.label.unwrap_or_default().replace('\0', " ");
+        [
+            (variables::WORK_DIR.into(), seen.into()),
+            (variables::ACKS.into(), self.acks.clone().into()),
+            (variables::CRASH_POINT_ID.into(), input.operation.to_string().into()),
+            (variables::CRASH_LABEL.into(), label.into()),
+        ]
+    }
+}
+
+/// Empties a directory that itself has to stay. Checks may have removed permissions.
+fn clear(directory: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(directory, PermissionsExt::from_mode(0o700))?;
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            if std::fs::remove_dir_all(entry.path()).is_err() {
+                clear(&entry.path())?;
+                std::fs::remove_dir(entry.path())?;
+            }
+        } else {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! What happens during a crash test that a person may want to see. A front end finds the words.
+
+use std::time::Duration;
+
+use retake_runner::loop_driver::remote::RemoteStatus;
+
+/// How far an exploration is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExplorationProgress {
+    pub verified: u64,
+    pub total: u64,
+    pub failing: usize,
+    pub elapsed: Duration,
+}
+
+#[derive(Debug)]
+pub enum CrashEvent<'a> {
+    /// Which states there are is being found out.
+    FindingStates,
+    /// States are checked on this machine.
+    Checking(ExplorationProgress),
+    /// States are checked on other machines.
+    CheckingRemotely {
+        progress: ExplorationProgress,
+        /// Shares that have come back.
+        finished_shares: usize,
+        shares: usize,
+        status: &'a RemoteStatus,
+    },
+    /// The cause of a failing state is looked for.
+    Explaining { state: usize, states: usize },
+    /// What the last events reported is over.
+    PhaseOver,
+    /// The same exploration was begun by a process that died; what it has is taken over.
+    TakenOver,
+    /// The loop could not be recorded, and will not be.
+    LoopNotRecorded(&'a retake_store::Error),
+    /// The record could not be opened again.
+    RestNotRecorded(&'a retake_store::Error),
+    /// The run of the program takes place, but is not recorded.
+    RunNotRecorded(&'a retake_store::Error),
+    /// The outcome of the program could not be recorded.
+    OutcomeNotRecorded(&'a retake_store::Error),
+}
+
+/// Receives events, from any thread.
+pub trait CrashObserver: Sync {
+    fn event(&self, event: CrashEvent<'_>);
+}
+
+/// Ignores them.
+impl CrashObserver for () {
+    fn event(&self, _event: CrashEvent<'_>) {}
+}

@@ -1,0 +1,202 @@
+//! Checks every state with all workers at once. Which states there are and in which order is decided
+//! by the model; what a failure means is found out afterwards.
+
+use std::time::{Duration, Instant};
+
+use retake_crash::model::{Coverage, CrashState, CrashStates, ExploreOptions, Model, Tree};
+use retake_crash::operation::{Action, Entry, Recording};
+use retake_runner::loop_driver::{self, LoopObserver, StepError};
+use retake_runner::signals;
+
+use crate::check::{Check, CheckError, CheckOutcome};
+use crate::check_worker::{CheckInput, CheckWorker};
+use crate::error::CrashTestError;
+use crate::event::{CrashEvent, CrashObserver, ExplorationProgress};
+use crate::exploration_plan::{ExplorationPlan, NumberedState, StateReport};
+use crate::recovery_crashes::{RecoveredState, RecoveryCrashes};
+use crate::share_answers::ShareFailure;
+use crate::state_range::StateRange;
+
+/// How long after a process of ours the signal that ended it may reach us.
+const SIGNAL_DELAY: Duration = Duration::from_millis(500);
+
+/// What is explored, and how.
+pub struct Exploration<'a> {
+    pub recording: &'a Recording,
+    pub model: Model,
+    pub options: ExploreOptions,
+    pub check: &'a Check,
+    pub deadline: Option<Instant>,
+    /// Set if crashes during recovery are tested, too.
+    pub recovery: Option<&'a RecoveryCrashes<'a>>,
+    pub observer: &'a dyn CrashObserver,
+    /// Only these states; all of them without.
+    pub range: Option<StateRange>,
+}
+
+/// The result of an exploration.
+#[derive(Default)]
+pub struct Explored {
+    pub coverage: Coverage,
+    pub verified: u64,
+    /// Every state that fails, in the order of the exploration, without its tree.
+    pub failing: Vec<CrashState>,
+    /// The numbers of those.
+    pub numbers: Vec<u64>,
+    pub complete: bool,
+    /// Shares of other machines that have no answer.
+    pub lost: Vec<(StateRange, ShareFailure)>,
+    /// Why checks on other machines did not see the path that was recorded, if so.
+    pub other_paths: Vec<String>,
+}
+
+/// What the program acknowledged, in order.
+pub fn acks(recording: &Recording) -> Vec<&[u8]> {
+    let entries = recording.entries.iter();
+    entries
+        .filter_map(|entry| match entry {
+            Entry::Acknowledgement(text) => Some(text.as_slice()),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Whether the program changed anything: what is only synced or closed is as it was.
+pub fn changes_anything(recording: &Recording) -> bool {
+    recording.entries.iter().any(|entry| match entry {
+        Entry::Operation(operation) => !matches!(
+            operation.action,
+            Action::Sync { .. } | Action::SyncRange { .. } | Action::SyncAll | Action::Close { .. }
+        ),
+        _ => false,
+    })
+}
+
+impl Exploration<'_> {
+    /// The directory as the program left it must pass, or the check checks something else.
+    pub fn check_uncrashed(&self, worker: &mut CheckWorker) -> Result<(), CrashTestError> {
+        let mut tree = Tree::new(&self.recording.initial);
+        let (mut operation, mut label) = (0, None);
+        for entry in &self.recording.entries {
+            match entry {
+                Entry::Operation(done) => {
+                    tree.apply(&done.action);
+                    operation += 1;
+                }
+                Entry::Label(text) => label = Some(text.as_str()),
+                Entry::Acknowledgement(_) => {}
+            }
+        }
+        let acks = acks(self.recording);
+        let input = CheckInput { tree: &tree, operation, label, acks: &acks };
+        match worker.check(self.check, input)? {
+            CheckOutcome::Passed => Ok(()),
+            CheckOutcome::Failed(failed) => Err(CrashTestError::UncrashedFails(failed)),
+            CheckOutcome::Cancelled => Err(CrashTestError::Cancelled),
+        }
+    }
+
+    /// Finds out which states there are.
+    pub(crate) fn states(&self) -> Result<CrashStates<'_>, CrashTestError> {
+        self.observer.event(CrashEvent::FindingStates);
+        CrashStates::new(self.recording, self.model, self.options.clone())
+            .map_err(CrashTestError::Glob)
+    }
+
+    /// Checks the states on this machine.
+    pub fn explore(&self, workers: &mut [CheckWorker]) -> Result<Explored, CrashTestError> {
+        let states = self.states()?;
+        let coverage = states.coverage().clone();
+        let progress = ProgressObserver {
+            observer: self.observer,
+            total: self.range.map_or(coverage.distinct_states(), StateRange::states),
+            begun: Instant::now(),
+        };
+        let acks = acks(self.recording);
+        let plan = ExplorationPlan::new(states, self.range, self.deadline);
+        let driven = loop_driver::drive(plan, workers, &progress, |worker, _, step| {
+            self.check_state(worker, step, &acks)
+        });
+        self.observer.event(CrashEvent::PhaseOver);
+        if let Some(error) = driven.failure {
+            return Err(CrashTestError::Check(error));
+        }
+        let explored = driven.plan.finish();
+        let (numbers, failing) =
+            explored.failing.into_iter().map(|found| (found.number, found.state)).unzip();
+        Ok(Explored {
+            coverage,
+            verified: explored.verified,
+            failing,
+            numbers,
+            complete: explored.complete,
+            ..Explored::default()
+        })
+    }
+
+    fn check_state(
+        &self,
+        worker: &mut CheckWorker,
+        step: &NumberedState,
+        acks: &[&[u8]],
+    ) -> Result<StateReport, StepError<CheckError>> {
+        let NumberedState { number, state } = step;
+        let input = CheckInput::new(state, acks);
+        let checked = worker.check(self.check, input).map_err(StepError::Failed)?;
+        match checked {
+            CheckOutcome::Cancelled => Err(StepError::Cancelled),
+            // The signal that ends us may have ended the check first.
+            CheckOutcome::Failed(_) if signals::received().is_some() => Err(StepError::Cancelled),
+            CheckOutcome::Failed(failed)
+                if self.range.is_some() && failed.may_be_ended_by_scheduler() && signal_comes() =>
+            {
+                Err(StepError::Cancelled)
+            }
+            CheckOutcome::Failed(_) => Ok(StateReport::Fails),
+            CheckOutcome::Passed => {
+                if let Some(recovery) = self.recovery {
+                    recovery.mark_passed(state, input.acks.len());
+                    let recovered = RecoveredState { number: *number, state, acks: input.acks };
+                    recovery.test(worker, &recovered).map_err(StepError::Failed)?;
+                    if signals::received().is_some() {
+                        return Err(StepError::Cancelled);
+                    }
+                }
+                Ok(StateReport::Recovers)
+            }
+        }
+    }
+
+    /// Whether no check may begin any more.
+    pub(crate) fn is_over(&self) -> bool {
+        let passed = |deadline: Instant| Instant::now() >= deadline;
+        signals::received().is_some() || self.deadline.is_some_and(passed)
+    }
+}
+
+/// Waits for the signal that a scheduler sends to every process of a job.
+fn signal_comes() -> bool {
+    let until = Instant::now() + SIGNAL_DELAY;
+    while signals::received().is_none() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    signals::received().is_some()
+}
+
+/// Reports how far the plan is.
+struct ProgressObserver<'a> {
+    observer: &'a dyn CrashObserver,
+    total: u64,
+    begun: Instant,
+}
+
+impl<I: Iterator<Item = CrashState>> LoopObserver<ExplorationPlan<I>> for ProgressObserver<'_> {
+    fn tick(&self, plan: &ExplorationPlan<I>) {
+        self.observer.event(CrashEvent::Checking(ExplorationProgress {
+            verified: plan.verified(),
+            total: self.total,
+            failing: plan.failing(),
+            elapsed: self.begun.elapsed(),
+        }));
+    }
+}

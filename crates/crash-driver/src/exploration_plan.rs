@@ -1,0 +1,233 @@
+//! The plan of an exploration: which state comes next, which were checked, and which fail. Starts no
+//! process and reads no clock.
+
+use std::time::Instant;
+
+use retake_crash::model::{CrashState, Tree};
+use retake_runner::loop_driver::{LoopPlan, Next};
+
+use crate::state_range::StateRange;
+
+/// A state to check. States are numbered from 1, in an order that is the same on every machine.
+pub struct NumberedState {
+    pub number: u64,
+    pub state: CrashState,
+}
+
+/// Whether a state recovers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateReport {
+    Recovers,
+    Fails,
+}
+
+/// Every state of an iterator, or those of a range, until a deadline.
+pub struct ExplorationPlan<I> {
+    states: I,
+    range: StateRange,
+    deadline: Option<Instant>,
+    /// The number of the last state that was made.
+    number: u64,
+    begun: u64,
+    verified: u64,
+    failing: Vec<NumberedState>,
+    exhausted: bool,
+}
+
+/// A plan that has ended.
+#[derive(Default)]
+pub struct ExploredRange {
+    pub verified: u64,
+    /// Every state that fails, in the order of their numbers, without its tree.
+    pub failing: Vec<NumberedState>,
+    /// Whether every state was checked.
+    pub complete: bool,
+}
+
+impl<I: Iterator<Item = CrashState>> ExplorationPlan<I> {
+    pub fn new(states: I, range: Option<StateRange>, deadline: Option<Instant>) -> Self {
+        Self {
+            states,
+            range: range.unwrap_or(StateRange::ALL),
+            deadline,
+            number: 0,
+            begun: 0,
+            verified: 0,
+            failing: Vec::new(),
+            exhausted: false,
+        }
+    }
+
+    pub fn verified(&self) -> u64 {
+        self.verified
+    }
+
+    pub fn failing(&self) -> usize {
+        self.failing.len()
+    }
+
+    pub fn finish(self) -> ExploredRange {
+        let mut failing = self.failing;
+        // Workers end in any order; findings must not depend on it.
+        failing.sort_unstable_by_key(|state| state.number);
+        ExploredRange {
+            verified: self.verified,
+            failing,
+            complete: self.exhausted && self.verified == self.begun,
+        }
+    }
+}
+
+impl<I: Iterator<Item = CrashState>> LoopPlan for ExplorationPlan<I> {
+    type Step = NumberedState;
+    type Report = StateReport;
+
+    fn next(&mut self, now: Instant) -> Next<NumberedState> {
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            return Next::Done;
+        }
+        while self.number < self.range.to {
+            let Some(state) = self.states.next() else { break };
+            self.number += 1;
+            if self.number >= self.range.from {
+                self.begun += 1;
+                return Next::Run(NumberedState { number: self.number, state });
+            }
+        }
+        self.exhausted = true;
+        Next::Done
+    }
+
+    fn report(&mut self, step: &NumberedState, report: StateReport) {
+        self.verified += 1;
+        if report == StateReport::Fails {
+            let NumberedState { number, state } = step;
+            self.failing.push(NumberedState { number: *number, state: without_tree(state) });
+        }
+    }
+}
+
+/// Thousands of trees would take too much memory, and the key is enough to build each again.
+pub(crate) fn without_tree(state: &CrashState) -> CrashState {
+    CrashState {
+        key: state.key.clone(),
+        class: state.class,
+        acks: state.acks,
+        label: state.label.clone(),
+        lost: state.lost.clone(),
+        tree: Tree::new(&[]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use retake_crash::model::{CrashStates, ExploreOptions, Model};
+    use retake_crash::operation::{
+        Action, DirEntry, Entry, Kind, Node, Operation, Recording, WriteSync,
+    };
+
+    use super::*;
+
+    /// A file that is made and written in ten parts.
+    fn recording() -> Recording {
+        let node = Node(1);
+        let operation = |call: &str, action| {
+            Entry::Operation(Operation { task: 1, call: call.to_owned(), action })
+        };
+        let dir_entry = DirEntry { directory: Node::ROOT, name: "a".into() };
+        let create =
+            Action::Create { node, mode: 0o644, kind: Kind::File, dir_entry: Some(dir_entry) };
+        let mut entries = vec![operation("openat", create)];
+        for part in 0..10 {
+            let write = Action::Write {
+                node,
+                offset: part,
+                data: [part as u8].as_slice().into(),
+                sync: WriteSync::None,
+                mapped: false,
+            };
+            entries.push(operation("write", write));
+        }
+        Recording { root: "/r".into(), initial: Vec::new(), entries }
+    }
+
+    fn states(recording: &Recording) -> CrashStates<'_> {
+        CrashStates::new(recording, Model::Kill, ExploreOptions::default()).unwrap()
+    }
+
+    /// Runs the plan; every state whose number is a multiple of three fails. Gives the numbers.
+    fn run<I: Iterator<Item = CrashState>>(
+        plan: &mut ExplorationPlan<I>,
+        now: Instant,
+        most: usize,
+    ) -> Vec<u64> {
+        let mut numbers = Vec::new();
+        while numbers.len() < most
+            && let Next::Run(step) = plan.next(now)
+        {
+            let fails = step.number.is_multiple_of(3);
+            plan.report(&step, if fails { StateReport::Fails } else { StateReport::Recovers });
+            numbers.push(step.number);
+        }
+        numbers
+    }
+
+    #[test]
+    fn every_state_is_checked_once_and_failures_are_in_order() {
+        let recording = recording();
+        let total = states(&recording).coverage().distinct_states();
+        assert!(total > 9, "{total}");
+        let mut plan = ExplorationPlan::new(states(&recording), None, None);
+        // Two workers that report in the other order.
+        let now = Instant::now();
+        let steps: Vec<_> = std::iter::from_fn(|| match plan.next(now) {
+            Next::Run(step) => Some(step),
+            _ => None,
+        })
+        .collect();
+        assert_eq!(steps.len() as u64, total);
+        for step in steps.iter().rev() {
+            let fails = step.number.is_multiple_of(3);
+            plan.report(step, if fails { StateReport::Fails } else { StateReport::Recovers });
+        }
+        let explored = plan.finish();
+        assert_eq!((explored.verified, explored.complete), (total, true));
+        let numbers: Vec<_> = explored.failing.iter().map(|state| state.number).collect();
+        assert_eq!(numbers, (1..=total).filter(|n| n.is_multiple_of(3)).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_range_has_only_its_own_states() {
+        let recording = recording();
+        let range = StateRange { from: 3, to: 6 };
+        let mut plan = ExplorationPlan::new(states(&recording), Some(range), None);
+        assert_eq!(run(&mut plan, Instant::now(), usize::MAX), [3, 4, 5, 6]);
+        let explored = plan.finish();
+        assert_eq!((explored.verified, explored.complete), (4, true));
+        assert_eq!(explored.failing.len(), 2);
+    }
+
+    #[test]
+    fn nothing_begins_after_the_deadline() {
+        let recording = recording();
+        let now = Instant::now();
+        let deadline = now + Duration::from_secs(1);
+        let mut plan = ExplorationPlan::new(states(&recording), None, Some(deadline));
+        assert_eq!(run(&mut plan, now, 2), [1, 2]);
+        assert!(matches!(plan.next(deadline), Next::Done));
+        let explored = plan.finish();
+        assert_eq!((explored.verified, explored.complete), (2, false));
+    }
+
+    #[test]
+    fn a_state_without_a_report_leaves_it_incomplete() {
+        let recording = recording();
+        let mut plan = ExplorationPlan::new(states(&recording), None, None);
+        let now = Instant::now();
+        assert!(matches!(plan.next(now), Next::Run(_)));
+        run(&mut plan, now, usize::MAX);
+        assert!(!plan.finish().complete);
+    }
+}

@@ -1,0 +1,171 @@
+//! A crash test in the record: one loop, with entries for what the program did step by step, how
+//! many states there are, each finding, and how it ended. A hundred thousand states add nothing to
+//! it.
+
+use retake_crash::model::Coverage;
+use retake_crash::operation::{Entry, Recording};
+use retake_store::redact::Redactor;
+use retake_store::{LoopRecording, Store};
+use retake_types::loop_record::crash::{
+    CrashEntry, CrashFinding, CrashPlan, ExploredStates, FinishedExploration, RecordedWorkload,
+};
+use retake_types::{Kind, LoopId, RunId, StopReason};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::event::{CrashEvent, CrashObserver};
+use crate::timeline;
+
+/// Labels beyond this many are only counted.
+const MOST_LABELS: usize = 1000;
+/// Rows of the timeline beyond this many are in the log only.
+const MOST_ROWS: usize = 5000;
+
+/// Records the loop for as long as its record can be written to.
+pub struct LoopRecorder<'a> {
+    store: Option<Store>,
+    id: LoopId,
+    redactor: Redactor,
+    /// Held until the loop has ended on the record.
+    recording: Option<LoopRecording>,
+    observer: &'a dyn CrashObserver,
+}
+
+impl<'a> LoopRecorder<'a> {
+    /// Begins the loop; without a store nothing is recorded.
+    pub fn begin(
+        store: Option<Store>,
+        plan: &CrashPlan,
+        redactor: Redactor,
+        observer: &'a dyn CrashObserver,
+    ) -> Self {
+        let plan = without_secrets(plan, &redactor).to_string();
+        let id = LoopId::new();
+        let mut recorder = Self { store, id, redactor, recording: None, observer };
+        recorder.write(|store, recording| {
+            *recording = Some(store.begin_loop_as(id, Kind::Crash, &plan)?);
+            Ok(())
+        });
+        recorder
+    }
+
+    pub fn id(&self) -> LoopId {
+        self.id
+    }
+
+    /// After an error nothing more is recorded, and the test continues.
+    fn write(
+        &mut self,
+        with: impl FnOnce(&mut Store, &mut Option<LoopRecording>) -> retake_store::Result<()>,
+    ) {
+        if let Some(store) = &mut self.store
+            && let Err(error) = with(store, &mut self.recording)
+        {
+            self.observer.event(CrashEvent::LoopNotRecorded(&error));
+            self.store = None;
+        }
+    }
+
+    /// Calls a function while the record is closed.
+    pub fn while_closed<T>(&mut self, call: impl FnOnce() -> T) -> T {
+        let path = self.store.take().map(|store| store.path().to_owned());
+        let returned = call();
+        match path.map(|path| Store::open(&path)) {
+            Some(Ok(store)) => self.store = Some(store),
+            Some(Err(error)) => self.observer.event(CrashEvent::RestNotRecorded(&error)),
+            None => {}
+        }
+        returned
+    }
+
+    /// A text without the secrets that must not be written down.
+    pub fn without_secrets(&self, text: &str) -> String {
+        self.redactor.redact_str(text).0.into_owned()
+    }
+
+    pub fn store(&mut self) -> Option<&mut Store> {
+        self.store.as_mut()
+    }
+
+    fn append(&mut self, entries: &[CrashEntry]) {
+        let entries: Vec<_> =
+            entries.iter().map(|entry| without_secrets(entry, &self.redactor)).collect();
+        self.write(|store, recording| match recording {
+            Some(recording) => recording.append(store, &entries).map(drop),
+            None => Ok(()),
+        });
+    }
+
+    /// What the program did.
+    pub fn append_workload(&mut self, recording: &Recording, run: Option<RunId>) {
+        let mut recorded = RecordedWorkload { run, ..RecordedWorkload::default() };
+        for entry in &recording.entries {
+            match entry {
+                Entry::Operation(operation) => {
+                    recorded.operations += 1;
+                    *recorded.calls.entry(operation.call.clone()).or_default() += 1;
+                }
+                Entry::Label(label)
+                    if recorded.labels.len() < MOST_LABELS
+                        || recorded.labels.contains_key(label) =>
+                {
+                    *recorded.labels.entry(label.clone()).or_default() += 1;
+                }
+                Entry::Label(_) => recorded.labels_left_out += 1,
+                Entry::Acknowledgement(_) => recorded.acknowledgements += 1,
+            }
+        }
+        let rows = timeline::rows(recording);
+        recorded.steps_left_out = rows.len().saturating_sub(MOST_ROWS) as u64;
+        let mut entries = vec![CrashEntry::Recorded(recorded)];
+        entries.extend(rows.into_iter().take(MOST_ROWS).map(CrashEntry::from));
+        self.append(&entries);
+    }
+
+    pub(crate) fn append_states(&mut self, coverage: &Coverage) {
+        self.append(&[CrashEntry::States(ExploredStates {
+            points: coverage.points,
+            states: coverage.states(),
+            distinct: coverage.distinct_states(),
+            coverage: coverage.to_string(),
+        })]);
+    }
+
+    pub(crate) fn append_findings(
+        &mut self,
+        findings: &[CrashFinding],
+        verified: u64,
+        complete: bool,
+    ) {
+        let mut entries: Vec<_> = findings.iter().cloned().map(CrashEntry::Finding).collect();
+        entries.push(CrashEntry::Finished(FinishedExploration { verified, complete }));
+        self.append(&entries);
+    }
+
+    /// Ends the loop.
+    pub fn finish(&mut self, reason: &StopReason) {
+        self.write(|store, recording| match recording.take() {
+            Some(recording) => recording.finish(store, reason),
+            None => Ok(()),
+        });
+    }
+}
+
+/// Names and messages can hold secrets as well as output can.
+fn without_secrets(value: &impl Serialize, redactor: &Redactor) -> Value {
+    fn redacted(value: Value, redactor: &Redactor) -> Value {
+        let text = |text: &str| redactor.redact_str(text).0.into_owned();
+        match value {
+            Value::String(string) => Value::String(text(&string)),
+            Value::Array(values) => {
+                values.into_iter().map(|value| redacted(value, redactor)).collect()
+            }
+            Value::Object(members) => members
+                .into_iter()
+                .map(|(key, value)| (text(&key), redacted(value, redactor)))
+                .collect(),
+            other => other,
+        }
+    }
+    redacted(serde_json::to_value(value).expect("plain data"), redactor)
+}

@@ -1,0 +1,224 @@
+//! Crashes during recovery: the check of a state that passes is recorded while it works, and what a
+//! crash in the middle of it could leave must pass, too. One level deep: the recovery of a recovery
+//! is not tested.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use retake_crash::model::{
+    CrashState, CrashStates, Explainer, ExploreOptions, Model, path_text, rebuild,
+};
+use retake_crash::operation::{Entry, Recording};
+use retake_runner::signals;
+use retake_types::loop_record::crash::CrashFinding;
+
+use crate::check::{Check, CheckError, CheckOutcome};
+use crate::check_worker::{CheckInput, CheckWorker};
+use crate::explain::FLAKY;
+
+/// Tests recoveries, from any worker, and keeps what it finds.
+pub struct RecoveryCrashes<'a> {
+    check: &'a Check,
+    model: Model,
+    options: ExploreOptions,
+    results: Mutex<RecoveryResults>,
+}
+
+#[derive(Default)]
+struct RecoveryResults {
+    /// By digest: with how many acknowledgements a state passed.
+    passed: HashMap<u128, usize>,
+    /// States during recovery that were checked.
+    checked: u64,
+    /// By sentence without its numbers.
+    causes: HashMap<String, RecoveryCause>,
+    /// The states whose recovery does not survive a crash.
+    failing: BTreeSet<u64>,
+}
+
+struct RecoveryCause {
+    /// The number of the first state, for a stable order.
+    number: u64,
+    finding: CrashFinding,
+    recording: Recording,
+}
+
+/// A state that passed, whose recovery is tested.
+pub struct RecoveredState<'a> {
+    pub number: u64,
+    pub state: &'a CrashState,
+    pub acks: &'a [&'a [u8]],
+}
+
+impl<'a> RecoveredState<'a> {
+    /// A state during the recovery. The check is told of the first crash: after it the program
+    /// acknowledged nothing.
+    fn input(&self, during: &'a CrashState) -> CheckInput<'a> {
+        CheckInput {
+            tree: &during.tree,
+            operation: self.state.key.point.operation,
+            label: self.state.label.as_deref(),
+            acks: self.acks,
+        }
+    }
+}
+
+/// A finding, and the recording of the check in which the crash comes.
+pub struct RecoveryFinding {
+    pub finding: CrashFinding,
+    pub recording: Recording,
+}
+
+impl<'a> RecoveryCrashes<'a> {
+    pub fn new(check: &'a Check, model: Model, options: ExploreOptions) -> Self {
+        Self { check, model, options, results: Mutex::default() }
+    }
+
+    fn results(&self) -> MutexGuard<'_, RecoveryResults> {
+        self.results.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many states during recovery were checked.
+    pub fn checked(&self) -> u64 {
+        self.results().checked
+    }
+
+    /// The states whose recovery does not survive a crash, by number.
+    pub fn failing(&self) -> Vec<u64> {
+        self.results().failing.iter().copied().collect()
+    }
+
+    /// This many were checked by other machines.
+    pub(crate) fn set_checked(&self, states: u64) {
+        self.results().checked = states;
+    }
+
+    /// Records the check of a state that passed, and checks what it could leave.
+    pub(crate) fn test(
+        &self,
+        worker: &mut CheckWorker,
+        recovered: &RecoveredState<'_>,
+    ) -> Result<(), CheckError> {
+        // It passed before; one that fails while it is recorded has nothing to recover from.
+        let recording = worker.record(self.check, recovered.input(recovered.state))?;
+        let acts = |entry: &Entry| matches!(entry, Entry::Operation(_));
+        let Some(recording) = recording.filter(|it| it.entries.iter().any(acts)) else {
+            return Ok(());
+        };
+        let states = CrashStates::new(&recording, self.model, self.options.clone());
+        let mut failing = Vec::new();
+        for state in states.map_err(CheckError::Glob)? {
+            if signals::received().is_some() {
+                return Ok(());
+            }
+            if self.is_known(&state, recovered.acks.len()) {
+                continue;
+            }
+            match worker.check(self.check, recovered.input(&state))? {
+                CheckOutcome::Passed => self.mark_passed(&state, recovered.acks.len()),
+                CheckOutcome::Failed(_) => failing.push(state),
+                CheckOutcome::Cancelled => return Ok(()),
+            }
+            self.results().checked += 1;
+        }
+        if failing.is_empty() {
+            return Ok(());
+        }
+        self.explain(&recording, &failing, worker, recovered)
+    }
+
+    fn is_known(&self, state: &CrashState, acks: usize) -> bool {
+        self.results().passed.get(&state.tree.digest()).is_some_and(|passed| *passed >= acks)
+    }
+
+    /// Remembers that a state passed, so that it is not checked again.
+    pub(crate) fn mark_passed(&self, state: &CrashState, acks: usize) {
+        let mut results = self.results();
+        let passed = results.passed.entry(state.tree.digest()).or_default();
+        *passed = acks.max(*passed);
+    }
+
+    fn explain(
+        &self,
+        recording: &Recording,
+        failing: &[CrashState],
+        worker: &mut CheckWorker,
+        recovered: &RecoveredState<'_>,
+    ) -> Result<(), CheckError> {
+        let mut explainer = Explainer::new(recording, self.model, &self.options)
+            .map_err(CheckError::Glob)?
+            .of_recovery();
+        for state in failing {
+            explainer.add(state, |state| {
+                let checked = worker.check(self.check, recovered.input(state));
+                matches!(checked, Ok(CheckOutcome::Failed(_)))
+            });
+            if signals::received().is_some() {
+                return Ok(());
+            }
+        }
+        for cause in explainer.findings() {
+            let state = rebuild(recording, self.model, &self.options, &cause.key);
+            let Some(state) = state.map_err(CheckError::Glob)? else { continue };
+            let (verdict, output) = match worker.check(self.check, recovered.input(&state))? {
+                CheckOutcome::Failed(failed) => (failed.verdict(), failed.output),
+                CheckOutcome::Passed => (FLAKY.to_owned(), String::new()),
+                CheckOutcome::Cancelled => return Ok(()),
+            };
+            let outer = &recovered.state.key;
+            let finding = CrashFinding {
+                id: String::new(),
+                sentence: format!("a crash during recovery from state {outer}: {}", cause.sentence),
+                files: cause.files.iter().map(|path| path_text(path)).collect(),
+                lost_operations: recovered.state.lost.clone(),
+                states: cause.states as u64,
+                repro: String::new(),
+                key: cause.key.to_string(),
+                operation: outer.point.operation,
+                label: recovered.state.label.clone(),
+                acknowledgements: recovered.acks.len(),
+                verdict,
+                output,
+                recovery: true,
+            };
+            self.add_finding(recovered.number, &cause.sentence, finding, recording);
+        }
+        Ok(())
+    }
+
+    /// Findings whose sentences differ only in numbers are one.
+    fn add_finding(
+        &self,
+        number: u64,
+        sentence: &str,
+        finding: CrashFinding,
+        recording: &Recording,
+    ) {
+        let pattern: String = sentence.chars().filter(|c| !c.is_ascii_digit()).collect();
+        let mut results = self.results();
+        results.failing.insert(number);
+        match results.causes.get_mut(&pattern) {
+            Some(known) if known.number <= number => known.finding.states += finding.states,
+            known => {
+                let before = known.map_or(0, |known| known.finding.states);
+                let finding = CrashFinding { states: finding.states + before, ..finding };
+                let recording = recording.clone();
+                results.causes.insert(pattern, RecoveryCause { number, finding, recording });
+            }
+        }
+    }
+
+    /// In the order of the exploration.
+    pub fn findings(self) -> Vec<RecoveryFinding> {
+        let results = self.results.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut causes: Vec<_> = results.causes.into_iter().collect();
+        causes.sort_by(|(a, one), (b, other)| (one.number, a).cmp(&(other.number, b)));
+        causes
+            .into_iter()
+            .map(|(_, RecoveryCause { finding, recording, .. })| RecoveryFinding {
+                finding,
+                recording,
+            })
+            .collect()
+    }
+}

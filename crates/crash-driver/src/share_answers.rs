@@ -1,0 +1,206 @@
+//! What other machines answer about their shares of an exploration, as read from the record.
+
+use std::fmt;
+use std::io::Read;
+
+use retake_runner::signals;
+use retake_store::Store;
+use retake_types::{Run, RunId, Stream, Word, text};
+use serde::{Deserialize, Serialize};
+
+use crate::error::CrashTestError;
+use crate::state_range::StateRange;
+
+/// The label of a run that says which states it was to check.
+pub(crate) const SHARE_LABEL: &str = "crash.share";
+/// More than any answer has.
+const LONGEST: u64 = 64 << 20;
+
+/// What a machine prints about its share, as one line of JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ShareAnswer {
+    /// How many distinct states there are in all, as found there.
+    pub distinct: u64,
+    pub verified: u64,
+    pub complete: bool,
+    /// By number.
+    pub failing: Vec<u64>,
+    /// States that recover, but not from a crash while they do.
+    #[serde(rename = "relapsing")]
+    pub failing_recovery: Vec<u64>,
+    /// How many states during recovery were checked.
+    pub during_recovery: u64,
+    /// Why checks did not see the path that was recorded, if so.
+    #[serde(rename = "elsewhere")]
+    pub other_path: Option<String>,
+}
+
+/// What a machine prints instead that could not test anything.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShareError {
+    pub error: String,
+}
+
+/// Why there is no answer about a share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ShareFailure {
+    NotEnded,
+    /// Its process did not end by itself; the reasons, where they are known.
+    CutShort(Vec<String>),
+    /// Neither this process nor the time limit cancelled it.
+    CancelledByOthers,
+    /// The machine could not test anything.
+    CouldNotTest {
+        node: Option<String>,
+        error: Option<String>,
+        run: RunId,
+    },
+    /// The output is not an answer.
+    BadAnswer {
+        run: RunId,
+        error: String,
+    },
+    UnreadableOutput(String),
+    /// The other machine finds other states in the same recording.
+    OtherStates {
+        there: u64,
+        here: u64,
+    },
+}
+
+impl fmt::Display for ShareFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotEnded => f.write_str("it has not ended"),
+            Self::CutShort(reasons) if reasons.is_empty() => f.write_str("it was cut short"),
+            Self::CutShort(reasons) => f.write_str(&reasons.join("; ")),
+            Self::CancelledByOthers => f.write_str("cancelled in Slurm by someone else"),
+            Self::CouldNotTest { node, error, run } => {
+                write!(f, "on {}: ", node.as_deref().unwrap_or("another machine"))?;
+                match error.as_deref().and_then(|error| error.lines().next()) {
+                    Some(line) => f.write_str(line),
+                    None => write!(f, "run {} shows why", run.short()),
+                }
+            }
+            Self::BadAnswer { run, error } => {
+                write!(f, "run {} has no answer: {error}", run.short())
+            }
+            Self::UnreadableOutput(error) => f.write_str(error),
+            Self::OtherStates { there, here } => {
+                write!(f, "there are {there} states there and {here} here")
+            }
+        }
+    }
+}
+
+/// What is known of the shares so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ShareAnswers {
+    pub(crate) answers: Vec<(StateRange, ShareAnswer)>,
+    /// Shares without an answer, and why.
+    pub(crate) lost: Vec<(StateRange, ShareFailure)>,
+}
+
+impl ShareAnswers {
+    /// Adds the complete answers among the runs of a loop whose submitter died. What was cut short
+    /// is asked for again.
+    pub(crate) fn adopt(&mut self, store: &Store, runs: &[Run], total: u64) {
+        for (range, run) in runs.iter().filter_map(|run| Some((range_of(run)?, run))) {
+            if let Ok(answer) = read_answer(store, run, total)
+                && answer.complete
+                && self.answers.iter().all(|(known, _)| !known.overlaps(range))
+            {
+                self.answers.push((range, answer));
+            }
+        }
+    }
+
+    /// An error if nothing at all is known although something was asked.
+    pub(crate) fn checked(self) -> Result<Self, CrashTestError> {
+        match self.lost.first() {
+            Some((range, failure)) if self.verified() == 0 && signals::received().is_none() => {
+                Err(CrashTestError::NoShareAnswered { range: *range, failure: failure.clone() })
+            }
+            _ => Ok(self),
+        }
+    }
+
+    pub(crate) fn verified(&self) -> u64 {
+        self.answers.iter().map(|(_, answer)| answer.verified).sum()
+    }
+
+    pub(crate) fn failing(&self) -> usize {
+        self.answers.iter().map(|(_, answer)| answer.failing.len()).sum()
+    }
+
+    pub(crate) fn during_recovery(&self) -> u64 {
+        self.answers.iter().map(|(_, answer)| answer.during_recovery).sum()
+    }
+
+    /// All numbers of one kind, sorted.
+    pub(crate) fn numbers(&self, of: fn(&ShareAnswer) -> &Vec<u64>) -> Vec<u64> {
+        let all = self.answers.iter().flat_map(|(_, answer)| of(answer));
+        let mut numbers: Vec<u64> = all.copied().collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    pub(crate) fn other_paths(&self) -> Vec<String> {
+        let all = self.answers.iter().filter_map(|(_, answer)| answer.other_path.clone());
+        let mut reasons: Vec<String> = all.collect();
+        reasons.sort();
+        reasons.dedup();
+        reasons
+    }
+}
+
+/// Whether someone asked for the end of a run.
+pub(crate) fn was_cancelled(run: &Run) -> bool {
+    run.ending.as_ref().is_some_and(|ending| ending.outcome == Word::Cancelled)
+}
+
+/// What a run in the record answers about its share.
+pub(crate) fn read_answer(
+    store: &Store,
+    run: &Run,
+    total: u64,
+) -> Result<ShareAnswer, ShareFailure> {
+    let Some(ending) = &run.ending else { return Err(ShareFailure::NotEnded) };
+    if ending.outcome != Word::Exited {
+        let reasons = ending.error.as_ref().map(|error| match &error.problems[..] {
+            [] => vec![error.message.clone()],
+            problems => problems.to_vec(),
+        });
+        return Err(ShareFailure::CutShort(reasons.unwrap_or_default()));
+    }
+    let id = run.intent.id();
+    let output = read_output(store, id);
+    if !matches!(ending.exit_code, Some(0 | 1)) {
+        let error = output.ok().and_then(|output| serde_json::from_slice(&output).ok());
+        return Err(ShareFailure::CouldNotTest {
+            node: ending.ran_on.as_ref().and_then(|ran_on| ran_on.node.clone()),
+            error: error.map(|ShareError { error }| error),
+            run: id,
+        });
+    }
+    let answer: ShareAnswer = serde_json::from_slice(&output?)
+        .map_err(|error| ShareFailure::BadAnswer { run: id, error: error.to_string() })?;
+    if answer.distinct != total {
+        return Err(ShareFailure::OtherStates { there: answer.distinct, here: total });
+    }
+    Ok(answer)
+}
+
+fn read_output(store: &Store, id: RunId) -> Result<Vec<u8>, ShareFailure> {
+    let output = store.read_output(id, Stream::Stdout);
+    let output = output.map_err(|error| ShareFailure::UnreadableOutput(error.to_string()))?;
+    let mut bytes = Vec::new();
+    let read = output.take(LONGEST).read_to_end(&mut bytes);
+    read.map_err(|error| ShareFailure::UnreadableOutput(text::plain(&error)))?;
+    Ok(bytes)
+}
+
+fn range_of(run: &Run) -> Option<StateRange> {
+    run.intent.request.labels.get(SHARE_LABEL)?.parse().ok()
+}

@@ -1,0 +1,126 @@
+//! Ranges of states, which other machines check.
+//!
+//! The states of a recording have an order that is the same everywhere, so a number names a state
+//! and nothing but numbers is sent.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// States by number: the first is 1, and both ends belong to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StateRange {
+    pub from: u64,
+    pub to: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadStateRange {
+    #[error("is not FROM-TO")]
+    NoRange,
+    #[error("is not a number: {0}")]
+    NoNumber(&'static str),
+    #[error("is empty, or does not begin with 1 or more")]
+    Empty,
+}
+
+impl StateRange {
+    pub(crate) const ALL: Self = Self { from: 1, to: u64::MAX };
+
+    pub fn states(self) -> u64 {
+        self.to + 1 - self.from
+    }
+
+    pub(crate) fn overlaps(self, other: Self) -> bool {
+        self.from <= other.to && other.from <= self.to
+    }
+}
+
+impl fmt::Display for StateRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.from, self.to)
+    }
+}
+
+impl FromStr for StateRange {
+    type Err = BadStateRange;
+
+    fn from_str(text: &str) -> Result<Self, BadStateRange> {
+        let (from, to) = text.split_once('-').ok_or(BadStateRange::NoRange)?;
+        let number = |text: &str, end| text.parse().map_err(|_| BadStateRange::NoNumber(end));
+        let range = Self { from: number(from, "FROM")?, to: number(to, "TO")? };
+        if range.from == 0 || range.to < range.from || range.to == u64::MAX {
+            return Err(BadStateRange::Empty);
+        }
+        Ok(range)
+    }
+}
+
+/// Shares in one exploration; each is a run in the record.
+const MOST: u64 = 256;
+/// Starting a share costs about as much as this many checks.
+const LEAST: u64 = 16;
+/// Every share has to find its states first; its checks should take this many times as long.
+const WORTH: f64 = 4.0;
+
+/// How many states a share should have, given how long it takes to find all of them and to check
+/// one.
+pub(crate) fn share_size(total: u64, finding: Duration, check: Duration) -> u64 {
+    let worth = WORTH * finding.as_secs_f64() / check.as_secs_f64().max(0.001);
+    LEAST.max(worth.ceil() as u64).max(total.div_ceil(MOST))
+}
+
+/// The states that are in no known range, in ranges of at most this size.
+pub(crate) fn uncovered(total: u64, known: &[StateRange], size: u64) -> Vec<StateRange> {
+    let mut known = known.to_vec();
+    known.sort_unstable();
+    let beyond = StateRange { from: total + 1, to: total + 1 };
+    let (mut next, mut ranges) = (1, Vec::new());
+    for known in known.into_iter().chain([beyond]) {
+        while next < known.from.min(total + 1) {
+            let to = (next + size - 1).min(known.from - 1).min(total);
+            ranges.push(StateRange { from: next, to });
+            next = to + 1;
+        }
+        next = next.max(known.to + 1);
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(from: u64, to: u64) -> StateRange {
+        StateRange { from, to }
+    }
+
+    #[test]
+    fn what_is_left_is_split_and_nothing_twice() {
+        assert_eq!(uncovered(10, &[], 4), [range(1, 4), range(5, 8), range(9, 10)]);
+        assert_eq!(uncovered(10, &[range(5, 8)], 4), [range(1, 4), range(9, 10)]);
+        assert_eq!(uncovered(10, &[range(3, 6), range(1, 4)], 9), [range(7, 10)]);
+        assert_eq!(uncovered(10, &[range(1, 10)], 4), []);
+        assert_eq!(uncovered(3, &[range(1, 9)], 4), []);
+        assert_eq!(uncovered(0, &[], 4), []);
+    }
+
+    #[test]
+    fn shares_are_worth_their_beginning_and_not_too_many() {
+        let size = |total, finding, check| {
+            share_size(total, Duration::from_millis(finding), Duration::from_millis(check))
+        };
+        assert_eq!(size(100, 1, 10), 16);
+        assert_eq!(size(100, 1000, 10), 400);
+        assert_eq!(size(256_000, 1, 10), 1000);
+    }
+
+    #[test]
+    fn ranges_are_read_as_they_are_written() {
+        assert_eq!("5-9".parse(), Ok(range(5, 9)));
+        assert_eq!(range(5, 9).to_string(), "5-9");
+        for wrong in ["", "5", "0-3", "9-5", "a-b", "1-18446744073709551615"] {
+            assert!(wrong.parse::<StateRange>().is_err(), "{wrong}");
+        }
+    }
+}

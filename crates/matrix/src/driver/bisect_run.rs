@@ -1,0 +1,385 @@
+//! `matrix bisect` from the lock to the answer: finds the points, asks the plan where to look next,
+//! provides what is needed there, and runs one iteration. Results in the record count from the start.
+
+use std::collections::{BTreeMap, HashSet};
+
+use retake_runner::loop_driver::{Driven, StepError, drive_here};
+use retake_runner::signals;
+use retake_runner::worker::Worker;
+use retake_types::loop_record::matrix::{
+    BisectAnswer, CellKey, MatrixEntry, MatrixLoopPlan, MatrixPurpose,
+};
+use retake_types::{LoopId, StopReason};
+
+use super::browser_range::{self, SearchPoints};
+use super::cell_runner::{CellRunner, CellWorker, remove_scratch_parent};
+use super::error::MatrixError;
+use super::event::{MatrixEvent, MatrixObserver};
+use super::history::{History, ResultRow};
+use super::project::MatrixProject;
+use super::record;
+use super::resources::{ProvisionError, Provisioner, Resources};
+use crate::bisect::{Bisect, BisectPlan, BisectSettings, BisectStep, Judge, Observation};
+use crate::browsers::BrowserRequest;
+use crate::config::{CHROME, CODE};
+use crate::git::Git;
+use crate::plan::{Cell, CellResult, CellStep, CellStepKind, FilterError, Matrix};
+
+/// Everything that can be asked of a bisection.
+#[derive(Clone, Debug)]
+pub struct BisectOptions {
+    /// The axis that is searched.
+    pub axis: String,
+    /// A value known to be good.
+    pub good: String,
+    /// A value known to be bad; it may come before the good one.
+    pub bad: String,
+    /// The metric to judge by; `None` judges by exit code.
+    pub metric: Option<String>,
+    /// Bad is what is worse than the good end by more than this part.
+    pub threshold: Option<f64>,
+    /// The values of the other axes, which stand at their first one otherwise.
+    pub filters: Vec<(String, String)>,
+}
+
+/// A bisection, to be driven.
+pub struct BisectRun<'a> {
+    project: MatrixProject,
+    options: BisectOptions,
+    observer: &'a dyn MatrixObserver,
+    /// All axes; the cells are made for each stage of the search.
+    matrix: Matrix,
+    /// The searched axis among all.
+    axis: usize,
+    /// The value of each axis, for the cell of a point.
+    values: Vec<u32>,
+}
+
+/// One stage of the search: all of its points, with what they need and what is known of them.
+struct Stage<'a> {
+    run: &'a BisectRun<'a>,
+    resources: Resources,
+    matrix: Matrix,
+    keys: Vec<CellKey>,
+    loop_id: LoopId,
+    /// Points that are provided.
+    provided: HashSet<usize>,
+}
+
+impl<'a> BisectRun<'a> {
+    /// Checks what can be checked before anything is made.
+    pub fn new(
+        mut project: MatrixProject,
+        options: BisectOptions,
+        observer: &'a dyn MatrixObserver,
+    ) -> Result<Self, MatrixError> {
+        let axes = project.config.all_axes();
+        let known: Vec<String> = axes.iter().map(|axis| axis.name.clone()).collect();
+        let position = |name: &String| {
+            known
+                .iter()
+                .position(|known| known == name)
+                .ok_or_else(|| FilterError::Axis { name: name.clone(), known: known.clone() })
+        };
+        let axis = position(&options.axis)?;
+        let mut values = vec![0u32; axes.len()];
+        let mut chosen: BTreeMap<&str, &str> = BTreeMap::new();
+        for (name, value) in &options.filters {
+            let at = position(name)?;
+            let found = axes[at].values.iter().position(|known| known == value);
+            let found = found.ok_or_else(|| FilterError::Value {
+                axis: name.clone(),
+                value: value.clone(),
+                known: axes[at].values.clone(),
+            })?;
+            let again = chosen.insert(name, value).is_some_and(|other| other != value);
+            if *name == options.axis || again {
+                return Err(MatrixError::SeveralValues { axis: name.clone() });
+            }
+            values[at] = u32::try_from(found).unwrap_or(u32::MAX);
+        }
+        if options.axis == CHROME {
+            for value in [&options.good, &options.bad] {
+                add_browser(&mut project, value)?;
+            }
+        }
+        let matrix = Matrix { axes, cells: Vec::new() };
+        Ok(Self { project, options, observer, matrix, axis, values })
+    }
+
+    pub fn project(&self) -> &MatrixProject {
+        &self.project
+    }
+
+    /// Searches to the end.
+    pub fn run(mut self, worker: &mut Worker) -> Result<BisectAnswer, MatrixError> {
+        let _lock = self.project.lock("retake matrix bisect")?;
+        let lock = self.project.lock_path();
+        record::mark_dead_loops(worker.store()?, Some(&lock))?;
+        let loops = record::read_loops(worker.store()?, &self.project.file)?;
+        let mut pins = record::pins(&loops);
+        let points = self.points(worker, &mut pins)?;
+        let first = points.milestones.as_ref().unwrap_or(&points.points);
+        let bisect = self.bisect(first, &points.good, &points.bad)?;
+        self.matrix.axes[self.axis].values.clone_from(&points.points);
+        let plan = self.loop_plan(&pins);
+        let mut recording = record::begin(worker.store()?, &plan)?;
+        let found = self.search(worker, recording.id(), &pins, &points, bisect);
+        self.observer.event(MatrixEvent::Idle);
+        let reason = match &found {
+            Ok(_) => StopReason::Completed,
+            Err(MatrixError::Interrupted) => StopReason::Interrupted,
+            Err(_) => StopReason::Failed,
+        };
+        if let Ok(answer) = &found {
+            let answer = answer.clone();
+            recording.append(worker.store()?, &[MatrixEntry::Answer { answer }])?;
+        }
+        recording.finish(worker.store()?, &reason)?;
+        found
+    }
+
+    fn loop_plan(&self, pins: &BTreeMap<String, String>) -> MatrixLoopPlan {
+        let config = &self.project.config;
+        MatrixLoopPlan {
+            purpose: MatrixPurpose::Bisect { axis: self.options.axis.clone() },
+            config: self.project.file.to_string_lossy().into_owned(),
+            lock: self.project.lock_path(),
+            order: config.order.as_str().to_owned(),
+            command: self.project.redactor().redact_str(&config.command).0.into_owned(),
+            workers: 1,
+            axes: record::axes_of(&self.matrix.axes),
+            pins: pins.clone(),
+            environment: record::environment(),
+            ..MatrixLoopPlan::default()
+        }
+    }
+
+    fn points(
+        &mut self,
+        worker: &mut Worker,
+        pins: &mut BTreeMap<String, String>,
+    ) -> Result<SearchPoints, MatrixError> {
+        let BisectOptions { good, bad, .. } = &self.options;
+        match self.options.axis.as_str() {
+            CODE => self.commits(worker),
+            CHROME => {
+                let ends = (good.as_str(), bad.as_str());
+                Ok(browser_range::between(&mut self.project, pins, ends, self.observer)?)
+            }
+            _ => {
+                let points = self.matrix.axes[self.axis].values.clone();
+                Ok(SearchPoints::all(points, good, bad))
+            }
+        }
+    }
+
+    /// The commits between the two ends, oldest first, and which of them the ends are.
+    fn commits(&self, worker: &mut Worker) -> Result<SearchPoints, MatrixError> {
+        let repo = self.project.repo().ok_or(MatrixError::NoCode)?;
+        let (keeper, cancel) = worker.parts();
+        let mut git = Git::open(keeper, cancel, repo, std::env::vars_os())?;
+        let (good, bad) = (git.resolve(&self.options.good)?, git.resolve(&self.options.bad)?);
+        let between = git.between(&good, &bad)?;
+        Ok(SearchPoints::all(between.shas, &good.sha, &bad.sha))
+    }
+
+    fn bisect(&self, points: &[String], good: &str, bad: &str) -> Result<Bisect, MatrixError> {
+        let judge = match &self.options.metric {
+            Some(_) => Judge::Metric { threshold: self.options.threshold },
+            None => Judge::ExitCode,
+        };
+        Ok(Bisect::new(points.to_vec(), good, bad, BisectSettings::new(judge))?)
+    }
+
+    /// All points, or first a few of them and then those in the gap that is left.
+    fn search(
+        &self,
+        worker: &mut Worker,
+        loop_id: LoopId,
+        pins: &BTreeMap<String, String>,
+        points: &SearchPoints,
+        bisect: Bisect,
+    ) -> Result<BisectAnswer, MatrixError> {
+        let answer = self.search_stage(worker, loop_id, pins, bisect)?;
+        match (&answer.last_good, &answer.first_bad) {
+            (Some(good), Some(bad)) if points.milestones.is_some() => {
+                let bisect = self.bisect(&points.points, good, bad)?;
+                Ok(self.search_stage(worker, loop_id, pins, bisect)?.after(answer))
+            }
+            _ => Ok(answer),
+        }
+    }
+
+    fn search_stage(
+        &self,
+        worker: &mut Worker,
+        loop_id: LoopId,
+        pins: &BTreeMap<String, String>,
+        mut bisect: Bisect,
+    ) -> Result<BisectAnswer, MatrixError> {
+        let mut matrix = self.matrix.clone();
+        matrix.axes[self.axis].values = bisect.points().to_vec();
+        matrix.cells = (0..bisect.points().len())
+            .map(|point| {
+                let mut values = self.values.clone();
+                values[self.axis] = u32::try_from(point).unwrap_or(u32::MAX);
+                Cell(values.into())
+            })
+            .collect();
+        let resources = self.resolve(worker, &mut matrix, pins.clone())?;
+        let keys = resources.identity.keys(&matrix);
+        let history = History::read(worker.store()?, &keys)?;
+        let next_iterations = keys.iter().map(|key| history.next_iteration(*key)).collect();
+        for (point, key) in bisect.points().to_vec().iter().zip(&keys) {
+            for row in history.of(*key) {
+                bisect.observe(point, self.observe_row(row));
+            }
+        }
+        let mut stage =
+            Stage { run: self, resources, matrix, keys, loop_id, provided: HashSet::new() };
+        let mut worker = CellWorker::new(worker, 0, &self.project)?;
+        let Driven { plan, failure, cancelled } = drive_here(
+            BisectPlan::new(bisect, next_iterations),
+            &mut worker,
+            |worker, _plan, step| stage.run_step(worker, step),
+            |_, _, _| {},
+        );
+        drop(worker);
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        if cancelled {
+            return Err(MatrixError::Interrupted);
+        }
+        remove_scratch_parent(&self.project);
+        Ok(plan.bisect().answer(&self.options.axis))
+    }
+
+    /// What the values stand for. The points of a search over code are commits already.
+    fn resolve(
+        &self,
+        worker: &mut Worker,
+        matrix: &mut Matrix,
+        pins: BTreeMap<String, String>,
+    ) -> Result<Resources, MatrixError> {
+        if self.options.axis != CODE {
+            let mut resources = Resources::resolve(worker, &self.project, matrix, pins)?;
+            // The one ref that the search stands on.
+            return match resources.unavailable.pop() {
+                Some(unavailable) => Err(MatrixError::Unavailable(unavailable)),
+                None => Ok(resources),
+            };
+        }
+        // Nothing to look up, and nothing that could be missing.
+        let cells = std::mem::take(&mut matrix.cells);
+        let mut resources = Resources::resolve(worker, &self.project, matrix, pins)?;
+        matrix.cells = cells;
+        for sha in matrix.used(CODE) {
+            resources.add_commit(sha, sha);
+        }
+        Ok(resources)
+    }
+
+    fn observe_row(&self, row: &ResultRow) -> Observation {
+        if row.timed_out {
+            return Observation::TimedOut;
+        }
+        let value = self.options.metric.as_ref().and_then(|metric| row.metrics.get(metric));
+        match value.filter(|_| row.ok) {
+            Some(metric) => Observation::Value(metric.value),
+            None => Observation::Exit(row.exit_code),
+        }
+    }
+
+    fn observe(&self, result: &CellResult) -> Observation {
+        if result.timed_out {
+            return Observation::TimedOut;
+        }
+        let value = self.options.metric.as_ref().and_then(|metric| result.metrics.get(metric));
+        match value.filter(|_| result.ok) {
+            Some(metric) => Observation::Value(metric.value),
+            None => Observation::Exit(result.exit_code),
+        }
+    }
+}
+
+impl Stage<'_> {
+    fn run_step(
+        &mut self,
+        worker: &mut CellWorker<'_>,
+        step: &BisectStep,
+    ) -> Result<Observation, StepError<MatrixError>> {
+        if signals::received().is_some() {
+            return Err(StepError::Cancelled);
+        }
+        let observer = self.run.observer;
+        if self.provided.insert(step.point) {
+            match self.provide(worker.worker, step.point) {
+                Ok(()) => self.keys = self.resources.identity.keys(&self.matrix),
+                Err(ProvisionError::Interrupted) => return Err(StepError::Cancelled),
+                Err(ProvisionError::Unavailable(unavailable)) => {
+                    observer.event(MatrixEvent::PointUnavailable(&unavailable));
+                    return Ok(Observation::Unavailable);
+                }
+            }
+        }
+        let runner = CellRunner {
+            project: &self.run.project,
+            resources: &self.resources,
+            matrix: &self.matrix,
+            keys: &self.keys,
+            loop_id: self.loop_id,
+            observer,
+            adaptive: self.run.options.metric.is_some(),
+            sizes: Vec::new(),
+            blocked: false,
+        };
+        let name = runner.name(step.point);
+        observer.event(MatrixEvent::PointStarted { name: &name, step });
+        let BisectStep { point, iteration, number } = *step;
+        let cell = CellStep { cell: point, kind: CellStepKind::Iteration, iteration, number };
+        let result = runner.execute(worker, &cell)?;
+        let observation = self.run.observe(&result);
+        observer.event(MatrixEvent::PointFinished {
+            name: &name,
+            step,
+            result: &result,
+            observation,
+            metric: self.run.options.metric.as_deref(),
+        });
+        Ok(observation)
+    }
+
+    /// What the iterations at a point need.
+    fn provide(&mut self, worker: &mut Worker, point: usize) -> Result<(), ProvisionError> {
+        let provisioner = Provisioner { project: &self.run.project, observer: self.run.observer };
+        let cell = &self.matrix.cells[point];
+        let value = |name: &str| {
+            self.matrix.axis(name).map(|axis| self.matrix.value(cell, axis).to_owned())
+        };
+        match value(CODE) {
+            Some(reference) if self.resources.has_code(&reference) => {}
+            Some(reference) => {
+                provisioner.code(&mut self.resources, worker, &reference, self.loop_id)?;
+            }
+            None => provisioner.set_up_directory(worker, self.loop_id)?,
+        }
+        match value(CHROME) {
+            Some(version) if !self.resources.has_browser(&version) => {
+                provisioner.browser(&mut self.resources, &version)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A browser that the configuration does not list may be an end.
+fn add_browser(project: &mut MatrixProject, value: &str) -> Result<(), MatrixError> {
+    let Some(chrome) = &mut project.config.chrome else { return Ok(()) };
+    if !chrome.requests.contains_key(value) {
+        chrome.requests.insert(value.to_owned(), value.parse::<BrowserRequest>()?);
+        chrome.versions.push(value.to_owned());
+    }
+    Ok(())
+}

@@ -1,0 +1,273 @@
+//! One run of a cell on the record: its variables, its directory, its labels, what it measured.
+
+use std::path::Path;
+
+use retake_engine::ProcessResult;
+use retake_runner::loop_driver::{LoopObserver, StepError, StepRunner};
+use retake_runner::prepare::PreparedRun;
+use retake_runner::run::{Observer, OutputUse, Past};
+use retake_runner::worker::Worker;
+use retake_types::loop_record::matrix::{CellKey, CellLabels, CellRole};
+use retake_types::request::{LoopPosition, MetricsRequest};
+use retake_types::{Effects, Kind, LoopId, Measurements, Metrics, Outcome, Stream};
+
+use super::error::MatrixError;
+use super::event::{MatrixEvent, MatrixObserver};
+use super::project::MatrixProject;
+use super::resources::{Resources, short_sha};
+use crate::config::{CHROME, CODE};
+use crate::iteration::{Iteration, Scratch};
+use crate::metrics::{Reported, built_in};
+use crate::plan::{CellResult, CellStep, CellStepKind, Matrix, MatrixPlan};
+
+/// Collects what a command reports while it runs.
+pub struct MetricsWatch<'a> {
+    reported: Reported,
+    file: &'a Path,
+    planned: Option<u64>,
+    metrics: Metrics,
+    notes: Vec<String>,
+}
+
+impl<'a> MetricsWatch<'a> {
+    /// `file` is where the command may write its metrics; `planned` is how many iterations of its
+    /// cell are planned.
+    pub fn new(file: &'a Path, planned: Option<u64>) -> Self {
+        let reported = Reported::default();
+        Self { reported, file, planned, metrics: Metrics::new(), notes: Vec::new() }
+    }
+}
+
+impl Observer for MetricsWatch<'_> {
+    fn output(&mut self, stream: Stream, bytes: &[u8]) {
+        if stream == Stream::Stdout {
+            self.reported.push(bytes);
+        }
+    }
+
+    fn effects(&mut self, result: &ProcessResult, _past: Past<'_>) -> Option<Effects> {
+        let mut reported = std::mem::take(&mut self.reported);
+        reported.read_file(self.file);
+        let (mut metrics, notes) = reported.finish();
+        metrics.extend(built_in(result.duration, &result.usage));
+        self.metrics.clone_from(&metrics);
+        self.notes.clone_from(&notes);
+        Some(Measurements { metrics, planned: self.planned, notes }.into())
+    }
+}
+
+/// Runs the cells of a loop: everything that all of its runs share.
+pub(super) struct CellRunner<'a> {
+    pub(super) project: &'a MatrixProject,
+    pub(super) resources: &'a Resources,
+    pub(super) matrix: &'a Matrix,
+    pub(super) keys: &'a [CellKey],
+    pub(super) loop_id: LoopId,
+    pub(super) observer: &'a dyn MatrixObserver,
+    /// How many iterations of each cell there are is decided by looking at them.
+    pub(super) adaptive: bool,
+    /// How many iterations of each cell are planned; empty where that is not decided beforehand.
+    pub(super) sizes: Vec<u64>,
+    /// The cells are not interleaved.
+    pub(super) blocked: bool,
+}
+
+/// A worker with a directory for what its commands leave.
+pub(super) struct CellWorker<'a> {
+    pub(super) worker: &'a mut Worker,
+    pub(super) scratch: Scratch,
+}
+
+impl<'a> CellWorker<'a> {
+    pub(super) fn new(
+        worker: &'a mut Worker,
+        number: usize,
+        project: &MatrixProject,
+    ) -> Result<Self, MatrixError> {
+        let parent = project.scratch();
+        let scratch = Scratch::new(&parent, &format!("w{number}"))
+            .map_err(|error| MatrixError::Scratch { path: parent, error })?;
+        Ok(Self { worker, scratch })
+    }
+}
+
+impl CellRunner<'_> {
+    /// Runs one step. An error means that nothing can be run or recorded any more, or that the
+    /// loop's end was asked for.
+    pub(super) fn execute(
+        &self,
+        CellWorker { worker, scratch }: &mut CellWorker<'_>,
+        step: &CellStep,
+    ) -> Result<CellResult, StepError<MatrixError>> {
+        let failed = StepError::Failed;
+        let (tmp, metrics) = (scratch.tmp(), scratch.metrics());
+        scratch
+            .renew()
+            .map_err(|error| failed(MatrixError::Scratch { path: tmp.clone(), error }))?;
+        let prepared = self.prepare(&tmp, &metrics, step).map_err(failed)?;
+        let mut watch = MetricsWatch::new(&metrics, self.planned(step));
+        let finished = worker
+            .run(prepared, OutputUse::NONE, &mut watch)
+            .map_err(|unrecorded| failed(unrecorded.into()))?;
+        if !finished.run.recorded {
+            return Err(failed(MatrixError::NotRecorded));
+        }
+        if matches!(finished.outcome, Outcome::Cancelled(_)) {
+            // Ended by the signal that ends the loop: no result.
+            return Err(StepError::Cancelled);
+        }
+        let ending = finished.run.ending.as_ref();
+        Ok(CellResult {
+            id: finished.run.intent.id(),
+            ok: finished.outcome.success(),
+            timed_out: matches!(finished.outcome, Outcome::TimedOut),
+            exit_code: ending.and_then(|ending| ending.exit_code).unwrap_or(1),
+            duration_ms: ending.map_or(0, |ending| ending.duration_ms),
+            metrics: watch.metrics,
+            notes: watch.notes,
+            node: None,
+        })
+    }
+
+    fn planned(&self, step: &CellStep) -> Option<u64> {
+        self.sizes.get(step.cell).copied()
+    }
+
+    /// The run of one step. The command gets a directory of its own and a file for its metrics.
+    pub(super) fn prepare(
+        &self,
+        tmp: &Path,
+        metrics: &Path,
+        step: &CellStep,
+    ) -> Result<PreparedRun, MatrixError> {
+        let project = self.project;
+        let cell = &self.matrix.cells[step.cell];
+        let value = |name: &str| self.matrix.axis(name).map(|axis| self.matrix.value(cell, axis));
+        let browser = value(CHROME).and_then(|value| self.resources.browsers.get(value));
+        let code = value(CODE).and_then(|value| self.resources.code.get(value));
+        let directory = code.map_or_else(|| project.directory(), |code| code.directory.clone());
+        let others = self.matrix.axes.iter().zip(cell.0.iter());
+        let iteration = Iteration {
+            browser,
+            code: code.map(|code| &code.of),
+            directory: &directory,
+            iteration: step.iteration,
+            axes: others
+                .filter(|(axis, _)| axis.name != CHROME && axis.name != CODE)
+                .map(|(axis, at)| (axis, *at as usize))
+                .collect(),
+            env: &project.config.env,
+            scratch: tmp,
+            metrics,
+        };
+        let position =
+            LoopPosition { kind: Kind::Matrix, id: self.loop_id, iteration: step.iteration };
+        let mut request = project.request(&project.config.command, &directory, position);
+        for (name, value) in iteration.variables() {
+            request.environment.set(name, value);
+        }
+        request.set_timeout(project.config.timeout);
+        request.effects.metrics = Some(MetricsRequest { planned: self.planned(step) });
+        let key = self.keys[step.cell];
+        let role = match step.kind {
+            CellStepKind::Warmup => CellRole::Warmup(key),
+            CellStepKind::Iteration => CellRole::Iteration(key),
+        };
+        let axes = self.matrix.axes.iter().zip(cell.0.iter());
+        let labels = CellLabels {
+            axes: axes
+                .map(|(axis, at)| (axis.name.clone(), axis.values[*at as usize].clone()))
+                .collect(),
+            chrome: browser.map(|browser| browser.version.clone()),
+            sha: code.map(|code| code.of.sha.clone()),
+            adaptive: self.adaptive,
+            blocked: self.blocked,
+            ..CellLabels::new(role)
+        };
+        labels.write_to(&mut request.labels);
+        request.correlation_ids.repo_sha = labels.sha;
+        Ok(PreparedRun::new(request, &project.context)?)
+    }
+
+    /// A cell as people name it: `chrome@120 × main (0123456)`.
+    pub(super) fn name(&self, cell: usize) -> String {
+        let cell = &self.matrix.cells[cell];
+        let parts = self.matrix.axes.iter().enumerate().map(|(at, axis)| {
+            let value = self.matrix.value(cell, at);
+            match axis.name.as_str() {
+                CHROME => {
+                    let version = self.resources.browsers.get(value).map(|b| b.version.as_str());
+                    format!("chrome@{}", major(version.unwrap_or(value)))
+                }
+                CODE => match self.resources.commits.get(value) {
+                    Some(sha) if sha != value => format!("{value} ({})", short_sha(sha)),
+                    Some(sha) => short_sha(sha).to_owned(),
+                    None => value.to_owned(),
+                },
+                name => format!("{name}={value}"),
+            }
+        });
+        let parts: Vec<String> = parts.collect();
+        if parts.is_empty() { "the command".to_owned() } else { parts.join(" × ") }
+    }
+
+    /// Reports the step that the plan has just taken, and erases the runs that it replaces.
+    pub(super) fn finish_step(&self, worker: &mut Worker, plan: &mut MatrixPlan) {
+        let Some(finished) = plan.take_finished() else { return };
+        self.observer.event(MatrixEvent::StepFinished {
+            name: &self.name(finished.step.cell),
+            step: &finished.step,
+            total: finished.total,
+            result: &finished.result,
+        });
+        for run in finished.replaced {
+            // The new run is there; readers ignore an old one that cannot be erased.
+            let erased = worker.store().and_then(|store| store.delete(run));
+            if let Err(error) = erased {
+                self.observer.event(MatrixEvent::NotErased { run, error: &error });
+            }
+        }
+    }
+}
+
+impl<'w> StepRunner<MatrixPlan, CellWorker<'w>> for CellRunner<'_> {
+    type Error = MatrixError;
+
+    fn run(
+        &self,
+        worker: &mut CellWorker<'w>,
+        _number: usize,
+        step: &CellStep,
+    ) -> Result<CellResult, StepError<MatrixError>> {
+        self.execute(worker, step)
+    }
+
+    fn reported(&self, worker: &mut CellWorker<'w>, plan: &mut MatrixPlan, _step: &CellStep) {
+        self.finish_step(worker.worker, plan);
+    }
+}
+
+/// Passes the progress of a plan on.
+pub(super) struct ProgressEvents<'a> {
+    pub(super) observer: &'a dyn MatrixObserver,
+    pub(super) started: std::time::Instant,
+}
+
+impl LoopObserver<MatrixPlan> for ProgressEvents<'_> {
+    fn tick(&self, plan: &MatrixPlan) {
+        let (progress, started) = (plan.progress(), self.started);
+        self.observer.event(MatrixEvent::Progress { progress, started, remote: None });
+    }
+}
+
+/// The first part of an exact version; anything else as it is.
+fn major(version: &str) -> &str {
+    let exact = version.split('.').count() == 4;
+    version.split('.').next().filter(|_| exact && !version.contains('/')).unwrap_or(version)
+}
+
+/// Removes the parent of all scratch directories once it is empty.
+pub(super) fn remove_scratch_parent(project: &MatrixProject) {
+    // What a command made unreadable stays until the next run clears it.
+    _ = std::fs::remove_dir(project.scratch());
+}

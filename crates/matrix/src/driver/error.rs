@@ -1,0 +1,120 @@
+//! Why a matrix could not be driven to its end.
+
+use std::io;
+use std::path::PathBuf;
+
+use retake_runner::file_lock::LockError;
+use retake_runner::prepare::RefusedRun;
+use retake_runner::worker::Unrecorded;
+use retake_types::{Ending, RefusalReason};
+
+use super::resources::{ProvisionError, Unavailable};
+use crate::bisect::BisectError;
+use crate::browsers::{BrowserError, VersionError};
+use crate::git::GitError;
+use crate::plan::FilterError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum MatrixError {
+    /// A signal asked for the end.
+    #[error("interrupted")]
+    Interrupted,
+    /// Another process works on the matrices of this project.
+    #[error("{0}")]
+    Lock(LockError),
+    #[error("{0}")]
+    Store(#[from] retake_store::Error),
+    #[error("{0}")]
+    Git(#[from] GitError),
+    #[error("{0}")]
+    Browser(BrowserError),
+    #[error("{0}")]
+    Unavailable(Unavailable),
+    #[error("{}", RefusalReason::listed(.0))]
+    Refused(Vec<RefusalReason>),
+    /// A run that may not take place.
+    #[error("{0}")]
+    Unrecorded(Unrecorded),
+    /// A run took place and is not in the record.
+    #[error("a run could not be recorded, so nothing more is run")]
+    NotRecorded,
+    #[error("{}: {error}", path.display())]
+    Scratch { path: PathBuf, error: io::Error },
+    /// Runs on other machines that ended without a result of their own.
+    #[error("{} cells have no result", .0.len())]
+    WithoutResult(Vec<CellWithoutResult>),
+    /// What runs cells on other machines failed, in its own words.
+    #[error("{0}")]
+    Remote(String),
+    #[error("{0}")]
+    Filter(#[from] FilterError),
+    #[error("{0}")]
+    Bisect(#[from] BisectError),
+    #[error("{0}")]
+    Version(#[from] VersionError),
+    /// A search along the code needs some.
+    #[error("there is no code to search")]
+    NoCode,
+    /// A search needs one value of every other axis.
+    #[error("the search needs one value of {axis}")]
+    SeveralValues { axis: String },
+    /// No two cells differ in one value only.
+    #[error("there are no two cells that differ in one value")]
+    NothingToCompare,
+}
+
+/// A cell whose run on another machine was cancelled, lost or refused there: neither a success nor a
+/// failure of the command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CellWithoutResult {
+    pub name: String,
+    pub iteration: u64,
+    /// As the record says it; `None` for a run that was interrupted.
+    pub why: Option<String>,
+}
+
+impl CellWithoutResult {
+    pub(super) fn new(name: String, iteration: u64, ending: &Ending) -> Self {
+        let why = ending.error.as_ref().map(|error| match &error.problems[..] {
+            [] => error.message.clone(),
+            problems => problems.join("; "),
+        });
+        Self { name, iteration, why }
+    }
+}
+
+impl From<RefusedRun> for MatrixError {
+    fn from(refused: RefusedRun) -> Self {
+        Self::Refused(refused.reasons)
+    }
+}
+
+impl From<Unrecorded> for MatrixError {
+    fn from(unrecorded: Unrecorded) -> Self {
+        Self::Unrecorded(unrecorded)
+    }
+}
+
+impl From<LockError> for MatrixError {
+    fn from(error: LockError) -> Self {
+        Self::Lock(error)
+    }
+}
+
+impl From<BrowserError> for MatrixError {
+    fn from(error: BrowserError) -> Self {
+        match error {
+            BrowserError::Interrupted { .. } => Self::Interrupted,
+            error => Self::Browser(error),
+        }
+    }
+}
+
+impl From<ProvisionError> for MatrixError {
+    fn from(error: ProvisionError) -> Self {
+        match error {
+            ProvisionError::Interrupted => Self::Interrupted,
+            ProvisionError::Unavailable(unavailable) => Self::Unavailable(unavailable),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What a front end may show while a matrix is driven.
+
+use std::time::Instant;
+
+use retake_runner::loop_driver::remote::{EarlierRuns, RemoteStatus};
+use retake_types::RunId;
+
+use super::resources::Unavailable;
+use crate::bisect::{BisectStep, Observation};
+use crate::browsers::{BrowserError, Progress};
+use crate::plan::{CellResult, CellStep, MatrixProgress};
+
+/// Receives events, from any thread.
+pub trait MatrixObserver: Sync {
+    fn event(&self, event: MatrixEvent<'_>);
+}
+
+/// No observer.
+impl MatrixObserver for () {
+    fn event(&self, _event: MatrixEvent<'_>) {}
+}
+
+/// One thing that happened. Names are those of cells and worktrees, for people.
+#[derive(Debug)]
+pub enum MatrixEvent<'a> {
+    /// Runs on other machines that an earlier process did not live to collect.
+    EarlierRuns(EarlierRuns),
+    /// An earlier loop of this configuration was interrupted; this one continues it.
+    Continued,
+    /// Several refs are one commit and share their runs.
+    SameCommit {
+        sha: &'a str,
+        refs: &'a [String],
+    },
+    /// The index of browsers cannot be read, so only configured ones are searched.
+    BrowserIndexUnavailable(&'a BrowserError),
+    BrowserProgress {
+        version: &'a str,
+        progress: Progress,
+    },
+    /// A browser is there, or is not to be had.
+    BrowserEnded,
+    WorktreeRecreated {
+        name: &'a str,
+        why: &'a str,
+    },
+    /// Files in a worktree had been changed, and are as committed again.
+    WorktreeReset {
+        name: &'a str,
+        files: &'a [String],
+    },
+    SetupStarted {
+        name: &'a str,
+    },
+    /// `exit_code` is that of a setup that failed.
+    SetupEnded {
+        name: &'a str,
+        exit_code: Option<i32>,
+    },
+    /// A setup was ended by the signal that ends the loop.
+    SetupCancelled,
+    StepFinished {
+        name: &'a str,
+        step: &'a CellStep,
+        /// Iterations in all, if that was decided beforehand.
+        total: Option<usize>,
+        result: &'a CellResult,
+    },
+    /// A run was replaced, and its old result could not be erased.
+    NotErased {
+        run: RunId,
+        error: &'a retake_store::Error,
+    },
+    Progress {
+        progress: MatrixProgress,
+        started: Instant,
+        remote: Option<&'a RemoteStatus>,
+    },
+    /// Nothing runs any more.
+    Idle,
+    PointStarted {
+        name: &'a str,
+        step: &'a BisectStep,
+    },
+    PointFinished {
+        name: &'a str,
+        step: &'a BisectStep,
+        result: &'a CellResult,
+        observation: Observation,
+        metric: Option<&'a str>,
+    },
+    /// Nothing can be run at a point.
+    PointUnavailable(&'a Unavailable),
+}

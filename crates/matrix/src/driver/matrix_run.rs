@@ -1,0 +1,388 @@
+//! `matrix run` from the lock to the verdict: provides what the cells need, runs the plan on workers
+//! here or on other machines, and compares.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use retake_runner::loop_driver::remote::RemoteExecutor;
+use retake_runner::loop_driver::{Driven, drive_steps};
+use retake_runner::signals;
+use retake_runner::worker::Worker;
+use retake_types::loop_record::matrix::{CellKey, MatrixLoopPlan, MatrixPurpose};
+use retake_types::{Kind, LoopId, StopReason};
+
+use super::cell_runner::{CellRunner, CellWorker, ProgressEvents, remove_scratch_parent};
+use super::error::MatrixError;
+use super::event::{MatrixEvent, MatrixObserver};
+use super::history::History;
+use super::project::MatrixProject;
+use super::record;
+use super::remote_cells;
+use super::resources::{Provisioner, Resources, Unavailable};
+use super::samples::Samples;
+use crate::config::Order;
+use crate::plan::{
+    CellSchedule, Matrix, MatrixPlan, SamplingPlan, ScheduleMode, ScheduleOptions, baselines,
+};
+use crate::stats::{Comparison, Gate};
+
+/// How many iterations of each cell there are to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Iterations {
+    /// Decided beforehand.
+    Fixed(ScheduleMode),
+    /// As many as it takes until every comparison is decided at this margin. Nothing begins once the
+    /// budget is spent.
+    UntilSure { margin: f64, budget: Option<Duration> },
+}
+
+/// Everything that can be asked of a run of a matrix.
+#[derive(Clone, Debug)]
+pub struct MatrixRunOptions {
+    pub iterations: Iterations,
+    /// The metric that is compared.
+    pub metric: String,
+    /// Comparisons that make the run incomplete.
+    pub gates: Vec<Gate>,
+    /// The seed of the random order; `None` draws one.
+    pub seed: Option<u64>,
+    /// The number of workers, as it is recorded.
+    pub workers: usize,
+    /// Cells under way on other machines while their results decide how many there will be.
+    pub undecided_limit: usize,
+}
+
+/// A run of a matrix, to be driven.
+pub struct MatrixRun<'a> {
+    pub project: &'a MatrixProject,
+    pub options: &'a MatrixRunOptions,
+    pub observer: &'a dyn MatrixObserver,
+}
+
+/// A run of a matrix that came to its end.
+#[derive(Debug)]
+pub struct MatrixRunResult {
+    pub loop_id: LoopId,
+    pub seed: u64,
+    pub order: Order,
+    /// The cells that could be run.
+    pub matrix: Matrix,
+    /// Iterations that were to be run, if that was decided beforehand.
+    pub total: Option<usize>,
+    pub ok: usize,
+    pub failed: usize,
+    /// Cells that were given up because their warmup failed.
+    pub skipped: Vec<usize>,
+    pub unavailable: Vec<Unavailable>,
+    pub comparisons: Vec<Comparison>,
+    /// The budget is spent: comparisons that are decided, of how many.
+    pub spent: Option<(usize, usize)>,
+    /// Not every cell that is compared has been tried.
+    pub untried: bool,
+}
+
+impl MatrixRunResult {
+    /// Whether every iteration failed.
+    pub fn all_failed(&self) -> bool {
+        self.ok == 0 && self.failed > 0
+    }
+
+    /// Whether everything asked for was run, and no gate trips.
+    fn is_complete(&self, gates: &[Gate]) -> bool {
+        let tripped = || self.comparisons.iter().any(|c| gates.iter().any(|gate| gate.trips(c)));
+        !self.all_failed()
+            && self.unavailable.is_empty()
+            && self.skipped.is_empty()
+            && !self.untried
+            && !tripped()
+    }
+}
+
+/// The margin of gates where the run itself has none.
+const MARGIN: f64 = 0.02;
+
+/// What the loop was begun with.
+struct Begun {
+    loop_id: LoopId,
+    seed: u64,
+    order: Order,
+}
+
+impl MatrixRun<'_> {
+    /// Whether this can be run at all. Asked before anything is made.
+    pub fn check(&self, matrix: &Matrix) -> Result<(), MatrixError> {
+        let compares = matches!(self.options.iterations, Iterations::UntilSure { .. });
+        if compares && baselines(matrix).is_empty() {
+            return Err(MatrixError::NothingToCompare);
+        }
+        Ok(())
+    }
+
+    /// Runs the cells on these workers, or on other machines through the executor.
+    pub fn run<X>(
+        &self,
+        workers: &mut [Worker],
+        mut matrix: Matrix,
+        mut executor: Option<&mut X>,
+    ) -> Result<MatrixRunResult, MatrixError>
+    where
+        X: RemoteExecutor,
+        X::Error: std::fmt::Display,
+    {
+        let Self { project, observer, .. } = self;
+        let _lock = project.lock("retake matrix run")?;
+        let worker = &mut workers[0];
+        X::collect_earlier(worker, Kind::Matrix, &mut |earlier| {
+            observer.event(MatrixEvent::EarlierRuns(earlier));
+        })
+        .map_err(remote_error)?;
+        let lock = project.lock_path();
+        let mut interrupted = record::mark_dead_loops(worker.store()?, Some(&lock))?;
+        // Opening the record may have ended some already.
+        interrupted.extend(record::configurations(worker.recovered_loops()));
+        let loops = record::read_loops(worker.store()?, &project.file)?;
+        if interrupted.iter().any(|config| Path::new(config) == project.file) {
+            observer.event(MatrixEvent::Continued);
+        }
+        let pins = record::pins(&loops);
+        let mut resources = Resources::resolve(worker, project, &mut matrix, pins)?;
+        for (sha, refs) in resources.same_commits() {
+            observer.event(MatrixEvent::SameCommit { sha: &sha, refs: &refs });
+        }
+        let provisioner = Provisioner { project, observer: *observer };
+        {
+            let _shared = lock_shared(executor.as_deref())?;
+            provisioner.all_browsers(&mut resources, &mut matrix)?;
+        }
+        let order = match self.options.iterations {
+            Iterations::UntilSure { .. } => Order::Interleaved,
+            Iterations::Fixed(_) => project.config.order,
+        };
+        let seed = self.options.seed.unwrap_or_else(random_seed);
+        let plan = self.loop_plan(&matrix, &resources, seed, order);
+        let recording = record::begin(worker.store()?, &plan)?;
+        let loop_id = recording.id();
+        let begun = Begun { loop_id, seed, order };
+        let provided = lock_shared(executor.as_deref()).and_then(|_shared| {
+            Ok(provisioner.all_code(&mut resources, worker, &mut matrix, loop_id)?)
+        });
+        let ended = provided.and_then(|()| {
+            self.run_cells(workers, matrix, resources, &begun, executor.as_deref_mut())
+        });
+        let reason = match (&ended, signals::received()) {
+            (_, Some(_)) => StopReason::Interrupted,
+            (Ok(result), None) if result.is_complete(&self.options.gates) => StopReason::Completed,
+            (Ok(_), None) => StopReason::Incomplete,
+            (Err(_), None) => StopReason::Failed,
+        };
+        recording.finish(workers[0].store()?, &reason)?;
+        ended
+    }
+
+    fn loop_plan(
+        &self,
+        matrix: &Matrix,
+        resources: &Resources,
+        seed: u64,
+        order: Order,
+    ) -> MatrixLoopPlan {
+        let config = &self.project.config;
+        let redactor = self.project.redactor();
+        let clean = |text: &str| redactor.redact_str(text).0.into_owned();
+        MatrixLoopPlan {
+            purpose: match self.options.iterations {
+                Iterations::UntilSure { margin, .. } => MatrixPurpose::RunUntilSure { margin },
+                Iterations::Fixed(_) => MatrixPurpose::Run,
+            },
+            config: self.project.file.to_string_lossy().into_owned(),
+            lock: self.project.lock_path(),
+            seed,
+            order: order.as_str().to_owned(),
+            command: clean(&config.command),
+            setup: config.setup.as_deref().map(clean),
+            iterations: config.iterations,
+            workers: self.options.workers,
+            axes: record::axes_of(&matrix.axes),
+            pins: resources.pins.clone(),
+            commits: resources.commits.clone(),
+            checksums: resources.checksums.clone(),
+            unavailable: resources.unavailable.iter().map(ToString::to_string).collect(),
+            environment: record::environment(),
+        }
+    }
+
+    fn run_cells<X>(
+        &self,
+        workers: &mut [Worker],
+        matrix: Matrix,
+        resources: Resources,
+        begun: &Begun,
+        executor: Option<&mut X>,
+    ) -> Result<MatrixRunResult, MatrixError>
+    where
+        X: RemoteExecutor,
+        X::Error: std::fmt::Display,
+    {
+        let keys = resources.identity.keys(&matrix);
+        let history = History::read(workers[0].store()?, &keys)?;
+        let plan = self.plan(&matrix, &keys, &history, begun);
+        let runner = CellRunner {
+            project: self.project,
+            resources: &resources,
+            matrix: &matrix,
+            keys: &keys,
+            loop_id: begun.loop_id,
+            observer: self.observer,
+            adaptive: plan.sampling().is_some(),
+            sizes: plan.sizes(),
+            blocked: begun.order == Order::Blocked,
+        };
+        let driven = match executor {
+            Some(executor) => {
+                let limit = self.options.undecided_limit;
+                remote_cells::drive(plan, &mut workers[0], executor, &runner, limit)
+            }
+            None => drive_here(plan, workers, &runner)?,
+        };
+        self.observer.event(MatrixEvent::Idle);
+        let Driven { plan, failure, cancelled } = driven;
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        if cancelled {
+            return Err(MatrixError::Interrupted);
+        }
+        let comparisons = self.comparisons(&mut workers[0], &matrix, &keys, &resources, &plan)?;
+        Ok(self.result(begun, matrix, resources, &plan, comparisons))
+    }
+
+    fn plan(
+        &self,
+        matrix: &Matrix,
+        keys: &[CellKey],
+        history: &History,
+        begun: &Begun,
+    ) -> MatrixPlan {
+        let config = &self.project.config;
+        let Begun { seed, order, .. } = *begun;
+        let (margin, budget) = match self.options.iterations {
+            Iterations::Fixed(mode) => {
+                let (iterations, warmup) = (config.iterations, config.warmup);
+                let options = ScheduleOptions { iterations, warmup, mode, order, seed };
+                return MatrixPlan::fixed(CellSchedule::new(keys, &history.past(), &options));
+            }
+            Iterations::UntilSure { margin, budget } => (margin, budget),
+        };
+        let pairs = distinct(&baselines(matrix), keys);
+        let samples = Samples::of(matrix, keys, history, config, &self.options.metric);
+        let criteria = samples.criteria(margin, pairs.len());
+        let sampler = samples.sampler(&pairs, criteria, seed);
+        let mut cells: Vec<usize> = pairs.iter().flat_map(|&(a, b)| [a, b]).collect();
+        cells.sort_unstable();
+        cells.dedup();
+        let warm = if sampler.finished() { 0 } else { config.warmup };
+        let warmups = (0..warm).flat_map(|_| cells.iter().copied()).collect();
+        let deadline = budget.map(|budget| Instant::now() + budget);
+        let metric = self.options.metric.clone();
+        MatrixPlan::until_sure(SamplingPlan::new(sampler, metric, deadline, warmups))
+    }
+
+    /// What sampling has found, or what the gates ask about.
+    fn comparisons(
+        &self,
+        worker: &mut Worker,
+        matrix: &Matrix,
+        keys: &[CellKey],
+        resources: &Resources,
+        plan: &MatrixPlan,
+    ) -> Result<Vec<Comparison>, MatrixError> {
+        let metric = &self.options.metric;
+        let name = |cell| matrix.short_name(cell);
+        if let Some(sampling) = plan.sampling() {
+            return Ok(sampling.sampler().comparisons(metric, name));
+        }
+        if self.options.gates.is_empty() {
+            return Ok(Vec::new());
+        }
+        let history = History::read(worker.store()?, keys)?;
+        let samples = Samples::of(matrix, keys, &history, &self.project.config, metric);
+        Ok(samples.compare(&baselines(matrix), MARGIN, resources, name))
+    }
+
+    fn result(
+        &self,
+        begun: &Begun,
+        matrix: Matrix,
+        resources: Resources,
+        plan: &MatrixPlan,
+        comparisons: Vec<Comparison>,
+    ) -> MatrixRunResult {
+        let progress = plan.progress();
+        let tried = |c: &Comparison| c.samples.a + c.failed.a > 0 && c.samples.b + c.failed.b > 0;
+        let sampling = plan.sampling();
+        let spent = sampling.filter(|sampling| sampling.is_over(Instant::now()));
+        MatrixRunResult {
+            loop_id: begun.loop_id,
+            seed: begun.seed,
+            order: begun.order,
+            total: plan.total(),
+            ok: progress.ok,
+            failed: progress.failed,
+            skipped: plan.skipped(),
+            unavailable: resources.unavailable,
+            untried: sampling.is_some() && !comparisons.iter().all(tried),
+            spent: spent.map(|sampling| sampling.sampler().progress()),
+            comparisons,
+            matrix,
+        }
+    }
+}
+
+/// Runs the plan on all workers of this machine at once.
+fn drive_here(
+    plan: MatrixPlan,
+    workers: &mut [Worker],
+    runner: &CellRunner<'_>,
+) -> Result<Driven<MatrixPlan, MatrixError>, MatrixError> {
+    let workers = workers.iter_mut().enumerate();
+    let mut workers: Vec<CellWorker<'_>> = workers
+        .map(|(number, worker)| CellWorker::new(worker, number, runner.project))
+        .collect::<Result<_, _>>()?;
+    let progress = ProgressEvents { observer: runner.observer, started: Instant::now() };
+    let driven = drive_steps(plan, &mut workers, &progress, runner);
+    drop(workers);
+    remove_scratch_parent(runner.project);
+    Ok(driven)
+}
+
+fn remote_error(error: impl std::fmt::Display) -> MatrixError {
+    MatrixError::Remote(error.to_string())
+}
+
+/// Excludes others from making something in the directory that other machines see.
+fn lock_shared<X>(executor: Option<&X>) -> Result<Option<std::fs::File>, MatrixError>
+where
+    X: RemoteExecutor,
+    X::Error: std::fmt::Display,
+{
+    executor.map_or(Ok(None), |executor| executor.lock_shared().map_err(remote_error))
+}
+
+/// Pairs of cells that are really two: cells with one key are run once, as the first of them.
+fn distinct(pairs: &[(usize, usize)], keys: &[CellKey]) -> Vec<(usize, usize)> {
+    let first = |cell: usize| keys.iter().position(|key| *key == keys[cell]).unwrap_or(cell);
+    let mut kept: Vec<(usize, usize)> = Vec::new();
+    for pair in pairs.iter().map(|&(a, b)| (first(a), first(b))) {
+        if pair.0 != pair.1 && !kept.contains(&pair) {
+            kept.push(pair);
+        }
+    }
+    kept
+}
+
+/// Small enough for every reader of JSON.
+fn random_seed() -> u64 {
+    let bytes = *LoopId::new().as_bytes();
+    let low = u128::from_be_bytes(bytes);
+    u64::try_from(low & ((1 << 53) - 1)).unwrap_or_default()
+}

@@ -1,0 +1,31 @@
+//! Which browser a path leads to. The path alone is not enough: an update puts another program
+//! there, and its results must not mix with the old one's.
+
+use std::path::Path;
+use std::time::Duration;
+
+use retake_engine::Launch;
+use retake_runner::worker::Worker;
+
+use crate::browsers::content;
+
+/// How long a program may take to print its version. Some browsers never answer.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Identifies a program among all that were or will be at its path; `None` if there is none now. A
+/// script only starts the browser, so the version it prints counts too.
+pub(super) fn identity(worker: &mut Worker, program: &Path) -> Option<String> {
+    let content = content(program).ok()?;
+    if !content.script {
+        return Some(content.blake3);
+    }
+    let mut launch = Launch::new([program.as_os_str(), "--version".as_ref()]);
+    launch.timeout = Some(VERSION_TIMEOUT);
+    launch.grace = Duration::ZERO;
+    let printed = match worker.run_helper(launch) {
+        Ok((outcome, [stdout, _])) if outcome.success() => stdout,
+        _ => Vec::new(),
+    };
+    let printed = String::from_utf8_lossy(&printed);
+    Some(format!("{} {}", content.blake3, printed.trim()).trim_end().to_owned())
+}

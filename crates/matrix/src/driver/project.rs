@@ -1,0 +1,136 @@
+//! A matrix in its project: the configuration, the record, and the directories it uses.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use retake_runner::context::RunContext;
+use retake_runner::file_lock::{FileLock, LockError};
+use retake_runner::{prepare, signals};
+use retake_store::redact::Redactor;
+use retake_types::request::{CommandRequest, LoopPosition};
+use retake_types::{Kind, LoopId, OsText, RunRequest};
+
+use crate::browsers::{Addresses, Browsers};
+use crate::config::Config;
+use crate::git::{Worktrees, clean_environment};
+use crate::plan::{FilterError, Matrix};
+
+/// Directories that other machines see too, for cells that run there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedDirectories {
+    /// The worktrees of this project.
+    pub worktrees: PathBuf,
+    /// The cache of browsers.
+    pub browsers: PathBuf,
+}
+
+/// One matrix and its surroundings.
+pub struct MatrixProject {
+    pub config: Config,
+    /// What all runs share.
+    pub context: Arc<RunContext>,
+    /// The configuration's file, absolute.
+    pub file: PathBuf,
+    /// The project's `.agent/`.
+    pub agent_directory: PathBuf,
+    pub shared: Option<SharedDirectories>,
+    /// Variables that no command gets.
+    pub unset: Vec<OsString>,
+}
+
+impl MatrixProject {
+    /// The cells that the filters leave.
+    pub fn cells(&self, filters: &[(String, String)]) -> Result<Matrix, FilterError> {
+        let mut cells = Matrix::of(&self.config);
+        cells.filter(filters)?;
+        Ok(cells)
+    }
+
+    /// Where the command runs if there is no code: beside the configuration.
+    pub fn directory(&self) -> PathBuf {
+        self.file.parent().map_or_else(|| PathBuf::from("/"), Path::to_owned)
+    }
+
+    pub fn worktrees(&self) -> Worktrees {
+        match &self.shared {
+            Some(shared) => Worktrees::new(&shared.worktrees),
+            None => Worktrees::new(&self.agent_directory.join("worktrees")),
+        }
+    }
+
+    /// Marks of setups that succeeded where there is no worktree to keep them.
+    pub fn setup_marks(&self) -> PathBuf {
+        self.agent_directory.join("matrix-setup")
+    }
+
+    pub fn scratch(&self) -> PathBuf {
+        self.agent_directory.join("tmp")
+    }
+
+    pub fn repo(&self) -> Option<&Path> {
+        self.config.code.as_ref().map(|code| code.repo.as_path())
+    }
+
+    pub fn browsers(&self) -> Option<Browsers> {
+        let shared = self.shared.as_ref().map(|shared| shared.browsers.clone());
+        available_browsers(Some(&self.config), shared)
+    }
+
+    /// The file that is locked while a matrix of this project is driven: the worktrees are shared,
+    /// and one loop would reset them under the other's command.
+    pub fn lock_path(&self) -> PathBuf {
+        self.agent_directory.join("matrix.lock")
+    }
+
+    /// `purpose` is shown to those who find it locked. Keepers must be forked before.
+    pub fn lock(&self, purpose: &str) -> Result<FileLock, LockError> {
+        FileLock::acquire(&self.lock_path(), purpose)
+    }
+
+    /// A run of this matrix, to be filled in.
+    pub fn request(&self, command: &str, directory: &Path, position: LoopPosition) -> RunRequest {
+        let mut request = RunRequest::new(position, CommandRequest::shell(command), directory);
+        request.environment.unset =
+            self.unset.iter().map(|name| OsText::from(name.as_os_str())).collect();
+        request
+    }
+
+    /// Knows the secrets that must not be written down with the plan.
+    pub fn redactor(&self) -> Redactor {
+        let position = LoopPosition { kind: Kind::Matrix, id: LoopId::new(), iteration: 0 };
+        let mut request = self.request(&self.config.command, &self.directory(), position);
+        for (name, value) in &self.config.env {
+            request.environment.set(name, value);
+        }
+        // What is wrong with a pattern is a reason to refuse the first run.
+        let mut reasons = Vec::new();
+        let environment = prepare::environment(&request, &self.context, &mut reasons);
+        prepare::redactor(&request, &self.context.redaction, &environment, &mut reasons)
+    }
+}
+
+/// Variables of git's hooks: they would point a command at another repository than its worktree.
+pub fn git_variables() -> Vec<OsString> {
+    let kept = clean_environment(std::env::vars_os());
+    std::env::vars_os().map(|(name, _)| name).filter(|n| kept.iter().all(|(k, _)| k != n)).collect()
+}
+
+/// The browsers of a configuration, or the usual ones without; `None` where no directory can keep
+/// any.
+pub fn available_browsers(config: Option<&Config>, shared: Option<PathBuf>) -> Option<Browsers> {
+    let path = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let chrome = config.and_then(|config| config.chrome.as_ref());
+    let cache = chrome
+        .and_then(|chrome| chrome.cache_dir.clone())
+        .or(shared)
+        .or_else(|| Browsers::default_cache(path))?;
+    let others: Vec<PathBuf> = Browsers::puppeteer_cache(path).into_iter().collect();
+    let addresses = Addresses::new(
+        chrome.and_then(|chrome| chrome.index_url.as_deref()),
+        chrome.and_then(|chrome| chrome.download_url.as_deref()),
+        |name| std::env::var(name).ok(),
+    );
+    let interrupted = || signals::received().is_some();
+    Some(Browsers::new(&cache, &others, addresses).interruptible(interrupted))
+}

@@ -1,0 +1,140 @@
+//! Matrix loops in the store: one for each invocation that runs something.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use retake_runner::file_lock::FileLock;
+use retake_runner::machine;
+use retake_store::{Liveness, LoopRecording, Store, StoredLoop};
+use retake_types::loop_record::matrix::MatrixLoopPlan;
+use retake_types::{Kind, LoopId, StopReason};
+
+use crate::table::Axis;
+
+/// More loops than any matrix has.
+const MOST_LOOPS: usize = 10_000;
+
+/// The plan of a loop; `None` for one that another release wrote in a form unknown here.
+fn plan_of(record: &StoredLoop) -> Option<MatrixLoopPlan> {
+    serde_json::from_str(&record.plan).ok()
+}
+
+/// The loops of a configuration, newest first.
+pub fn read_loops(
+    store: &Store,
+    config: &Path,
+) -> retake_store::Result<Vec<(StoredLoop, MatrixLoopPlan)>> {
+    let name = config.to_string_lossy();
+    let loops = store.list_loops(Some(Kind::Matrix), MOST_LOOPS)?;
+    let ours = loops.into_iter().filter_map(|record| {
+        let plan = plan_of(&record)?;
+        (plan.config == name).then_some((record, plan))
+    });
+    Ok(ours.collect())
+}
+
+/// The versions that milestones and channels were first resolved to.
+pub fn pins(loops: &[(StoredLoop, MatrixLoopPlan)]) -> BTreeMap<String, String> {
+    let mut pins = BTreeMap::new();
+    for (_, plan) in loops.iter().rev() {
+        for (name, version) in &plan.pins {
+            pins.entry(name.clone()).or_insert_with(|| version.clone());
+        }
+    }
+    pins
+}
+
+pub(super) fn axes_of(axes: &[Axis]) -> BTreeMap<String, Vec<String>> {
+    axes.iter().map(|axis| (axis.name.clone(), axis.values.clone())).collect()
+}
+
+pub(super) fn begin(
+    store: &mut Store,
+    plan: &MatrixLoopPlan,
+) -> retake_store::Result<LoopRecording> {
+    let plan = serde_json::to_string(plan).expect("plain data");
+    store.begin_loop(Kind::Matrix, &plan)
+}
+
+/// The loops whose runner died, with their configurations. `ours` is a lock that this process holds:
+/// it tells of loops that an earlier release recorded without a live file.
+fn dead_loops(store: &Store, ours: Option<&Path>) -> retake_store::Result<Vec<(LoopId, String)>> {
+    let dead = |record: &StoredLoop| {
+        let plan = plan_of(record)?;
+        let dead = match store.loop_liveness(record.id) {
+            Liveness::Alive => false,
+            Liveness::Dead => true,
+            Liveness::Unknown => {
+                let free = ours == Some(&plan.lock) || !FileLock::is_held(&plan.lock);
+                is_here(&plan) && free
+            }
+        };
+        dead.then_some((record.id, plan.config))
+    };
+    Ok(store.open_loops(Kind::Matrix)?.iter().filter_map(dead).collect())
+}
+
+/// A lock of another machine says nothing here.
+fn is_here(plan: &MatrixLoopPlan) -> bool {
+    plan.host().is_some_and(|host| *host == machine::host())
+}
+
+/// Whether the runner of a loop lives.
+pub fn is_alive(store: &Store, record: &StoredLoop) -> bool {
+    match store.loop_liveness(record.id) {
+        Liveness::Alive => true,
+        Liveness::Dead => false,
+        Liveness::Unknown => {
+            plan_of(record).is_some_and(|plan| is_here(&plan) && FileLock::is_held(&plan.lock))
+        }
+    }
+}
+
+/// The configurations of matrix loops.
+pub(super) fn configurations(loops: &[StoredLoop]) -> impl Iterator<Item = String> {
+    let matrices = loops.iter().filter(|record| record.kind == Kind::Matrix);
+    matrices.filter_map(plan_of).map(|plan| plan.config)
+}
+
+/// Marks the loops whose runner died; gives their configurations.
+pub fn mark_dead_loops(
+    store: &mut Store,
+    ours: Option<&Path>,
+) -> retake_store::Result<Vec<String>> {
+    let dead = dead_loops(store, ours)?;
+    for (id, _) in &dead {
+        store.finish_loop(*id, &StopReason::Interrupted)?;
+    }
+    Ok(dead.into_iter().map(|(_, config)| config).collect())
+}
+
+/// The same for commands that only read. Where nothing may be written it is left to one that may.
+pub fn mark_dead_loops_if_writable(store: &Store) {
+    if dead_loops(store, None).is_ok_and(|dead| !dead.is_empty())
+        && let Ok(mut store) = Store::open(store.path())
+    {
+        drop(mark_dead_loops(&mut store, None));
+    }
+}
+
+/// What of the machine may matter to a measurement.
+pub(super) fn environment() -> BTreeMap<String, String> {
+    let read = |path: &str| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    let field = |text: Option<String>, name: &str| {
+        let line = text?.lines().find(|line| line.starts_with(name))?.to_owned();
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    let cpus = std::thread::available_parallelism().map(|count| count.to_string()).ok();
+    let facts = [
+        (MatrixLoopPlan::HOST, Some(machine::host())),
+        ("kernel", read("/proc/sys/kernel/osrelease")),
+        ("cpu", field(read("/proc/cpuinfo"), "model name")),
+        ("cpus", cpus),
+        ("memory", field(read("/proc/meminfo"), "MemTotal")),
+        ("governor", read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
+        ("turbo off", read("/sys/devices/system/cpu/intel_pstate/no_turbo")),
+        ("load at start", read("/proc/loadavg")),
+        ("retake", Some(env!("CARGO_PKG_VERSION").to_owned())),
+    ];
+    facts.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}

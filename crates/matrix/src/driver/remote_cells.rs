@@ -1,0 +1,126 @@
+//! Cells that run on other machines. A cell without a result of its own (cancelled by someone else,
+//! lost with its machine, refused there or by the scheduler) is not reported to the plan: it is
+//! neither a success nor a failure of the command.
+
+use std::path::Path;
+use std::time::Instant;
+
+use retake_runner::loop_driver::Driven;
+use retake_runner::loop_driver::remote::{self, RemoteExecutor, RemoteStatus, RemoteSteps};
+use retake_runner::prepare::PreparedRun;
+use retake_runner::worker::Worker;
+use retake_types::{Effects, Measurements, Run, Word};
+
+use super::cell_runner::CellRunner;
+use super::error::{CellWithoutResult, MatrixError};
+use super::event::MatrixEvent;
+use crate::plan::{CellResult, CellStep, MatrixPlan};
+
+/// What a command finds in the place of its own directories until the machine that runs it makes
+/// them.
+const MADE_THERE: &str = "(made where it runs)";
+
+struct RemoteCells<'a> {
+    runner: &'a CellRunner<'a>,
+    started: Instant,
+    /// Cells under way while their results decide how many there will be.
+    undecided_limit: usize,
+    without_result: Vec<CellWithoutResult>,
+}
+
+/// Why driving ended early: the executor, or the loop itself.
+enum RemoteFailure<E> {
+    Executor(E),
+    Matrix(MatrixError),
+}
+
+impl<E> From<E> for RemoteFailure<E> {
+    fn from(error: E) -> Self {
+        Self::Executor(error)
+    }
+}
+
+impl<E> RemoteSteps<MatrixPlan, RemoteFailure<E>> for RemoteCells<'_> {
+    fn prepare(
+        &mut self,
+        _plan: &MatrixPlan,
+        step: &CellStep,
+    ) -> Result<PreparedRun, RemoteFailure<E>> {
+        let there = Path::new(MADE_THERE);
+        self.runner.prepare(there, there, step).map_err(RemoteFailure::Matrix)
+    }
+
+    fn report(&mut self, _worker: &mut Worker, step: &CellStep, run: &Run) -> Option<CellResult> {
+        let result = cell_result(run);
+        if result.is_none()
+            && let Some(ending) = &run.ending
+        {
+            let name = self.runner.name(step.cell);
+            self.without_result.push(CellWithoutResult::new(name, step.iteration, ending));
+        }
+        result
+    }
+
+    fn limit(&self, plan: &MatrixPlan, capacity: usize) -> usize {
+        match plan.sampling() {
+            Some(_) => capacity.min(self.undecided_limit),
+            None => capacity,
+        }
+    }
+
+    fn reported(&mut self, worker: &mut Worker, plan: &mut MatrixPlan, _step: &CellStep) {
+        self.runner.finish_step(worker, plan);
+    }
+
+    fn tick(&mut self, plan: &MatrixPlan, status: &RemoteStatus) {
+        let (progress, started) = (plan.progress(), self.started);
+        let remote = Some(status);
+        self.runner.observer.event(MatrixEvent::Progress { progress, started, remote });
+    }
+}
+
+/// The result of a run on another machine; `None` for a run without one.
+fn cell_result(run: &Run) -> Option<CellResult> {
+    let ending = run.ending.as_ref()?;
+    if matches!(ending.outcome, Word::Cancelled | Word::Interrupted | Word::NotStarted) {
+        return None;
+    }
+    // Effects that another release wrote in an unknown form measured nothing.
+    let measured = ending.effects.as_ref().and_then(Effects::measurements);
+    let Measurements { metrics, notes, planned: _ } = measured.cloned().unwrap_or_default();
+    Some(CellResult {
+        id: run.intent.id(),
+        ok: run.success(),
+        timed_out: ending.outcome == Word::TimedOut,
+        exit_code: ending.exit_code.unwrap_or(1),
+        duration_ms: ending.duration_ms,
+        metrics,
+        notes,
+        node: ending.ran_on.as_ref().and_then(|ran_on| ran_on.node.clone()),
+    })
+}
+
+/// Runs the plan to its end on other machines.
+pub(super) fn drive<X>(
+    plan: MatrixPlan,
+    worker: &mut Worker,
+    executor: &mut X,
+    runner: &CellRunner<'_>,
+    undecided_limit: usize,
+) -> Driven<MatrixPlan, MatrixError>
+where
+    X: RemoteExecutor,
+    X::Error: std::fmt::Display,
+{
+    let started = Instant::now();
+    let mut cells = RemoteCells { runner, started, undecided_limit, without_result: Vec::new() };
+    let Driven { plan, failure, cancelled } =
+        remote::drive(plan, worker, executor, &mut cells, &());
+    let failure = failure.map(|failure| match failure {
+        RemoteFailure::Executor(error) => MatrixError::Remote(error.to_string()),
+        RemoteFailure::Matrix(error) => error,
+    });
+    let without = cells.without_result;
+    let without = (!without.is_empty() && !cancelled).then_some(without);
+    Driven { plan, failure: failure.or(without.map(MatrixError::WithoutResult)), cancelled }
+}

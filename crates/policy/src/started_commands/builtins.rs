@@ -1,0 +1,173 @@
+//! Commands that a shell carries out itself.
+
+use super::{ProgramCall, RunLocation, StartedCommands};
+use crate::refusal::{HiddenBecause, Unpredictable};
+use crate::shell::is_name;
+use crate::word::{Word, command_line};
+
+/// They change what other words mean, or evaluate their arguments in ways of their own.
+const UNPREDICTABLE: [&str; 24] = [
+    "alias",
+    "autoload",
+    "bind",
+    "compgen",
+    "complete",
+    "compopt",
+    "declare",
+    "enable",
+    "fc",
+    "float",
+    "hash",
+    "hist",
+    "history",
+    "integer",
+    "let",
+    "mapfile",
+    "nameref",
+    "newgrp",
+    "print",
+    "readarray",
+    "repeat",
+    "sched",
+    "typeset",
+    "zmodload",
+];
+
+/// They take names of variables; bash evaluates what stands in brackets after one.
+const NAMING: [&str; 11] =
+    ["[", "[[", "export", "getopts", "local", "printf", "read", "readonly", "set", "test", "unset"];
+
+pub(super) fn is_builtin(name: &str) -> bool {
+    ["eval", "trap", ".", "source", "cd", "pushd", "popd", "chdir"].contains(&name)
+        || UNPREDICTABLE.contains(&name)
+        || NAMING.contains(&name)
+}
+
+/// Whether the command changes the shell's directory.
+pub(super) fn changes_directory(words: &[Word]) -> bool {
+    words.first().is_some_and(|name| ["cd", "chdir", "pushd", "popd"].iter().any(|cd| name.is(cd)))
+}
+
+/// The directory that a `cd` names, if it is known.
+pub(super) fn directory_operand(words: &[Word]) -> Option<String> {
+    let mut operands = words.iter().skip(1).map(Word::text);
+    if words.first().is_some_and(|name| name.is("popd")) {
+        return None;
+    }
+    loop {
+        let word = operands.next()??;
+        match word.as_str() {
+            "-L" | "-P" | "-e" | "-@" | "-n" | "--" => {}
+            word if word.starts_with(['-', '+']) || word.is_empty() => return None,
+            _ => return operands.next().is_none().then_some(word),
+        }
+    }
+}
+
+/// What `export` and its like assign.
+pub(super) fn assigned(words: &[Word]) -> Vec<(String, Word)> {
+    let is_meant = |name: &Word| ["export", "readonly", "local"].iter().any(|one| name.is(one));
+    if !words.first().is_some_and(is_meant) {
+        return Vec::new();
+    }
+    let assignment = |word: &Word| {
+        let (name, _) = word.lead().split_once('=').map(|(n, v)| (n.to_owned(), v.to_owned()))?;
+        let value = match word.text() {
+            Some(text) => Word::known(&text[name.len() + 1..]),
+            None => Word::anything(&word.written()),
+        };
+        Some((name, value))
+    };
+    words.iter().skip(1).filter_map(assignment).collect()
+}
+
+impl StartedCommands {
+    /// Adds what a builtin runs; whether a rule on that is enough to allow the builtin.
+    pub(super) fn builtin(&mut self, call: ProgramCall<'_>) -> bool {
+        match call.program {
+            "eval" => self.eval(call),
+            "trap" => self.trap(call),
+            "." | "source" => {
+                let script = call.arguments().first().filter(|word| !word.is("--"));
+                if script.is_none_or(|script| super::programs::is_stream(script, call.location)) {
+                    self.hide(call.words, HiddenBecause::ReadsStream);
+                }
+                false
+            }
+            // Only reached through another command; one that stands alone in a line is followed.
+            "cd" | "chdir" | "pushd" | "popd" => {
+                self.directory_unknown = true;
+                if let Some(target) = directory_operand(call.words) {
+                    self.directories.push(call.location.directory.join(target));
+                }
+                false
+            }
+            name if NAMING.contains(&name) => {
+                self.naming(call);
+                false
+            }
+            _ => {
+                let command = command_line(call.words);
+                self.unpredictable.push(Unpredictable::BuiltinEffect { command });
+                false
+            }
+        }
+    }
+
+    fn eval(&mut self, call: ProgramCall<'_>) -> bool {
+        let arguments = call.arguments();
+        let skipped = usize::from(arguments.first().is_some_and(|word| word.is("--")));
+        let line: Option<Vec<String>> = arguments[skipped..].iter().map(Word::text).collect();
+        match line {
+            Some(line) => self.add_line(&line.join(" "), &call.location.inside(), true),
+            None => self.hide(call.words, HiddenBecause::LineKnownLater),
+        }
+        true
+    }
+
+    /// An action runs at any time, in whatever directory the shell then is.
+    fn trap(&mut self, call: ProgramCall<'_>) -> bool {
+        let arguments = call.arguments();
+        let skipped = usize::from(arguments.first().is_some_and(|word| word.is("--")));
+        let Some(action) = arguments.get(skipped) else { return false };
+        match action.text() {
+            Some(action) if action.is_empty() || action.starts_with('-') => return false,
+            Some(action) if action.chars().all(|c| c.is_ascii_digit()) => return false,
+            Some(action) => {
+                let location = RunLocation { directory_unknown: true, ..call.location.inside() };
+                self.add_line(&action, &location, true);
+            }
+            None => self.hide(call.words, HiddenBecause::LineKnownLater),
+        }
+        true
+    }
+
+    fn naming(&mut self, call: ProgramCall<'_>) {
+        if call.arguments().iter().any(Word::runs_when_evaluated) {
+            self.hide(call.words, HiddenBecause::EvaluatedText);
+        }
+        match call.program {
+            "[" | "[[" | "test" | "set" => return,
+            "printf" => {
+                if call.arguments().first().is_some_and(|word| word.lead().starts_with("-v")) {
+                    self.hide(call.words, HiddenBecause::Word("-v".to_owned()));
+                }
+                return;
+            }
+            _ => {}
+        }
+        for word in call.arguments() {
+            let lead = word.lead();
+            let variable = lead.split('=').next().unwrap_or_default();
+            if word.get().is_none() && !lead.contains('=') {
+                self.hide(call.words, HiddenBecause::NameKnownLater);
+            } else if is_name(variable) {
+                self.variables.push(variable.to_owned());
+            }
+            // To export it changes nothing, and what it is assigned was seen before.
+            if word.is("PATH") && !["export", "readonly"].contains(&call.program) {
+                self.unpredictable.push(Unpredictable::SearchPath);
+            }
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! `find`, which runs commands on what it finds.
+
+use std::path::Path;
+
+use super::{ProgramCall, StartedCommands};
+use crate::refusal::HiddenBecause;
+use crate::word::Word;
+
+impl StartedCommands {
+    pub(super) fn find(&mut self, call: ProgramCall<'_>) {
+        let words = call.arguments();
+        let hides = |word: &Word| {
+            word.get().is_none() && (word.could_be("-exec*") || word.could_be("-ok*"))
+        };
+        if words.iter().any(|word| word.is_several() && hides(word)) {
+            self.hide(call.words, HiddenBecause::WordsKnownLater);
+        }
+        let mut rest = words;
+        while let Some(at) = rest.iter().position(|word| {
+            ["-exec", "-execdir", "-ok", "-okdir"].iter().any(|exec| word.is(exec))
+        }) {
+            let in_its_directory = rest[at].written().ends_with("dir");
+            rest = &rest[at + 1..];
+            let is_end = |&at: &usize| {
+                rest[at].is(";") || (rest[at].is("+") && at > 0 && rest[at - 1].is("{}"))
+            };
+            let end = (0..rest.len()).find(is_end).unwrap_or(rest.len());
+            let inner: Vec<Word> =
+                rest[..end].iter().map(|word| word.with_gaps("{}", word.is("{}"))).collect();
+            let mut location = call.location.inside_program();
+            if in_its_directory {
+                self.directories_of_find(call);
+                location.directory_unknown = true;
+            }
+            self.add(&inner, &location);
+            rest = &rest[end..];
+        }
+    }
+
+    /// Where `-execdir` runs: in the directories of what is found, beginning with these.
+    fn directories_of_find(&mut self, call: ProgramCall<'_>) {
+        let words = call.arguments();
+        let is_point = |word: &&Word| !word.lead().starts_with(['-', '(', ')', '!', ',']);
+        let is_option = |word: &&Word| {
+            ["-H", "-L", "-P", "--"].iter().any(|option| word.is(option))
+                || word.lead().starts_with("-O")
+        };
+        let options = words.iter().take_while(is_option).count();
+        let follows = ["-L", "-follow", "-files0-from", "-D"];
+        if words.iter().any(|word| follows.iter().any(|option| word.is(option))) {
+            return self.hide(call.words, HiddenBecause::DirectoriesUnknown);
+        }
+        for point in words[options..].iter().take_while(is_point) {
+            match point.get() {
+                Some(point) => {
+                    let found = call.location.directory.join(point);
+                    // The point itself is found, too, in the directory that it stands in.
+                    let is_named = !point.as_encoded_bytes().ends_with(b"/.")
+                        && Path::new(point).file_name().is_some();
+                    self.directories
+                        .extend(found.parent().filter(|_| is_named).map(Path::to_owned));
+                    self.directories.push(found);
+                }
+                None => self.hide(call.words, HiddenBecause::DirectoriesUnknown),
+            }
+        }
+    }
+}

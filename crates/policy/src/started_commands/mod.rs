@@ -1,0 +1,373 @@
+//! What a command really starts: `env`, `timeout`, `xargs` and their like name another program in
+//! their arguments, and a rule on that program must not be escaped by putting one in front.
+//!
+//! What is not positively understood is noted as such; the policy refuses it where it matters.
+
+mod builtins;
+mod find_program;
+mod programs;
+mod retake_program;
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use retake_engine::{ShellNeeded, interpret};
+use retake_types::ShellMode;
+
+use super::ProposedCommand;
+use super::refusal::{HiddenBecause, LineSource, ShellUse, Unpredictable};
+use super::rule::Program;
+use super::shell::{self, Item, Simple};
+use super::word::{Word, command_line};
+use super::wrappers::{Call, Wrapper};
+
+/// A command and the commands inside it.
+#[derive(Debug, Default)]
+pub(super) struct StartedCommands {
+    pub(super) commands: Vec<StartedCommand>,
+    /// How a shell takes part.
+    pub(super) shell: Option<ShellUse>,
+    /// The quote that makes the line one that nothing can run.
+    pub(super) open_quote: Option<char>,
+    pub(super) unpredictable: Vec<Unpredictable>,
+    /// Variables that are set on the way.
+    pub(super) variables: Vec<String>,
+    /// Directories that are changed to on the way.
+    pub(super) directories: Vec<PathBuf>,
+    /// Files that redirections write.
+    pub(super) written_files: Vec<String>,
+    /// It is not known in which directory the commands run.
+    directory_unknown: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct StartedCommand {
+    pub(super) words: Vec<Word>,
+    /// What its name stands for; several when it may run in several directories.
+    pub(super) programs: Vec<Program>,
+    /// Where it may run.
+    pub(super) directories: Vec<PathBuf>,
+    directory_unknown: bool,
+    /// It only starts another one, which comes next.
+    pub(super) is_wrapper: bool,
+}
+
+/// Where a command runs, and where its program is looked for.
+#[derive(Clone, Debug)]
+struct RunLocation {
+    /// If every change of directory on the way happens.
+    directory: PathBuf,
+    /// Where it may run if some of them fail.
+    possible_directories: Vec<PathBuf>,
+    directory_unknown: bool,
+    /// The values that PATH may have.
+    search_paths: Vec<Option<OsString>>,
+    /// A shell runs it, which has commands of its own.
+    in_shell: bool,
+    /// How many commands it is inside of.
+    depth: usize,
+}
+
+/// A call of a program that may start others.
+#[derive(Clone, Copy)]
+struct ProgramCall<'a> {
+    /// Which program it is, whatever the file is called.
+    program: &'a str,
+    /// The program as it was given, and its arguments.
+    words: &'a [Word],
+    location: &'a RunLocation,
+}
+
+/// How deep commands inside commands are followed.
+const DEPTH: usize = 8;
+
+/// More directories than these are too many to keep apart.
+const DIRECTORIES: usize = 8;
+
+/// What a program gets that looks for others without a PATH.
+const BARE_PATH: &str = "/bin:/usr/bin";
+
+impl StartedCommands {
+    /// Takes a command apart.
+    pub(super) fn of(proposed: &ProposedCommand<'_>) -> Self {
+        let mut started = Self::default();
+        let location = RunLocation {
+            directory: proposed.cwd.to_owned(),
+            possible_directories: vec![proposed.cwd.to_owned()],
+            directory_unknown: false,
+            search_paths: vec![proposed.path.map(OsStr::to_owned)],
+            in_shell: false,
+            depth: 0,
+        };
+        match proposed.line {
+            Some(line) => started.add_shell_line(LineSource::Command, line, &location),
+            None => {
+                let words: Vec<Word> = proposed.arguments.iter().map(Word::known).collect();
+                started.add(&words, &location);
+            }
+        }
+        started
+    }
+
+    /// The commands that do the work.
+    pub(super) fn innermost(&self) -> impl Iterator<Item = &StartedCommand> {
+        self.commands.iter().filter(|command| !command.is_wrapper)
+    }
+
+    /// Whether the directory that this runs in is unknown.
+    pub(super) fn is_directory_unknown(&self, command: &StartedCommand) -> bool {
+        self.directory_unknown || command.directory_unknown
+    }
+
+    fn hide(&mut self, words: &[Word], because: HiddenBecause) {
+        let command = command_line(words);
+        self.unpredictable.push(Unpredictable::StartedProgram { command, because });
+    }
+
+    fn note_shell(&mut self, shell: ShellUse) {
+        self.shell.get_or_insert(shell);
+    }
+
+    /// A line that goes to a shell as a whole.
+    fn add_shell_line(&mut self, source: LineSource, line: &str, location: &RunLocation) {
+        match interpret(line, ShellMode::Never, |_| true) {
+            Err(ShellNeeded::OpenQuote(quote)) => {
+                self.open_quote.get_or_insert(quote);
+            }
+            Err(why) => self.note_shell(ShellUse::LineNeedsShell { line: source, why }),
+            Ok(_) => self.note_shell(ShellUse::LineAsksForShell(source)),
+        }
+        self.add_line(line, location, false);
+    }
+
+    fn add(&mut self, words: &[Word], location: &RunLocation) {
+        let Some(first) = words.first() else { return };
+        let Some(given) = first.get() else {
+            let command = command_line(words);
+            return self.unpredictable.push(Unpredictable::ProgramName { command });
+        };
+        if location.depth > DEPTH {
+            return self.hide(words, HiddenBecause::TooDeep);
+        }
+        let given = given.to_owned();
+        let at = self.add_as_given(words, location);
+        let program = programs::kind(&given, &self.commands[at].programs, location.in_shell);
+        let is_the_usual =
+            self.commands[at].programs.iter().all(|found| found.is_usually(&program));
+        let before = self.commands.len();
+        let looks_through = self.look_through(ProgramCall { program: &program, words, location });
+        let started_others = self.commands.len() > before;
+        self.commands[at].is_wrapper = looks_through && is_the_usual && started_others;
+    }
+
+    /// Adds a command without looking for others inside it.
+    fn add_as_given(&mut self, words: &[Word], location: &RunLocation) -> usize {
+        let given = words.first().and_then(Word::get).unwrap_or_default();
+        let programs = location.look_up(given);
+        self.commands.push(StartedCommand {
+            words: words.to_vec(),
+            programs,
+            directories: location.possible_directories.clone(),
+            directory_unknown: location.directory_unknown,
+            is_wrapper: false,
+        });
+        self.commands.len() - 1
+    }
+
+    /// Adds what a wrapper starts; whether a rule on that is enough to allow the wrapper.
+    fn wrapper(&mut self, wrapper: Wrapper, called: ProgramCall<'_>) -> bool {
+        let call = match wrapper.read(called.arguments()) {
+            Ok(call) => call,
+            Err(hidden) => {
+                self.hide(called.words, HiddenBecause::Word(hidden.0));
+                return false;
+            }
+        };
+        let mut location = called.location.clone();
+        location.in_shell &= ["command", "builtin", "time"].contains(&wrapper.name);
+        for directory in &call.directories {
+            self.change_directory(&mut location, directory);
+        }
+        self.apply_assignments(&wrapper, &call, &mut location);
+        let Some(start) = call.start else {
+            if wrapper.falls_back_to_a_shell() && !call.ended {
+                self.note_shell(ShellUse::WithoutCommand { wrapper: wrapper.name });
+                self.hide(called.words, HiddenBecause::ShellReadsInput);
+            }
+            return false;
+        };
+        let inner = &called.arguments()[start..];
+        match wrapper.name {
+            "xargs" => self.add(&with_input(&call, inner), &location.inside()),
+            "flock" if inner[0].is("-c") || inner[0].is("--command") => {
+                self.note_shell(ShellUse::FlockCommand);
+                let called = ProgramCall { location: &location, ..called };
+                self.add_line_argument(inner.get(1), called);
+            }
+            _ => self.add(inner, &location.inside()),
+        }
+        // A rule on the command says nothing about the file that `time` writes.
+        let writes = wrapper.name == "time" && call.has(&["o", "output"]);
+        !wrapper.is_powerful() && !writes
+    }
+
+    /// Variables that a wrapper sets, PATH among them.
+    fn apply_assignments(&mut self, wrapper: &Wrapper, call: &Call, location: &mut RunLocation) {
+        let clears = wrapper.name == "env"
+            && (call.has(&["i", "ignore-environment"])
+                || call.options.iter().any(|(name, value)| {
+                    ["u", "unset"].contains(name) && value.as_deref() == Some("PATH")
+                }));
+        if clears || call.has(&["reset-env"]) {
+            location.search_paths = vec![Some(BARE_PATH.into())];
+        }
+        for (name, value) in &call.assigns {
+            self.variables.push(name.clone());
+            if name == "PATH" {
+                match value {
+                    Some(path) => location.search_paths = vec![Some(path.into())],
+                    None => self.unpredictable.push(Unpredictable::SearchPath),
+                }
+            }
+        }
+    }
+
+    /// Everything after this runs in another directory.
+    fn change_directory(&mut self, location: &mut RunLocation, directory: &str) {
+        location.directory = location.directory.join(directory);
+        self.directories.push(location.directory.clone());
+        for possible in &mut location.possible_directories {
+            *possible = possible.join(directory);
+        }
+    }
+
+    /// The line after a `-c`.
+    fn add_line_argument(&mut self, line: Option<&Word>, called: ProgramCall<'_>) {
+        match line.map(Word::text) {
+            Some(Some(line)) => self.add_line(&line, &called.location.inside(), false),
+            Some(None) => self.hide(called.words, HiddenBecause::LineKnownLater),
+            None => {}
+        }
+    }
+
+    /// The commands in a line for a shell. `same_shell` is whether the shell that runs it also runs
+    /// the commands around it.
+    fn add_line(&mut self, line: &str, location: &RunLocation, same_shell: bool) {
+        let script = match shell::read(line) {
+            Ok(script) => script,
+            Err(why) => {
+                let line = line.to_owned();
+                return self.unpredictable.push(Unpredictable::Line { line, why });
+            }
+        };
+        let mut location = RunLocation { in_shell: true, ..location.clone() };
+        self.written_files.extend(script.writes);
+        if script.sets.iter().any(|name| name == "PATH") {
+            self.unpredictable.push(Unpredictable::SearchPath);
+        }
+        self.variables.extend(script.sets);
+        for item in &script.items {
+            if let Item::Command(command) = item {
+                self.apply_line_assignments(command, &mut location, same_shell);
+            }
+        }
+        let mut around = Vec::new();
+        for item in script.items {
+            match item {
+                Item::Enter => around.push(location.clone()),
+                Item::Leave => location = around.pop().unwrap_or(location),
+                Item::Command(command) if builtins::changes_directory(&command.words) => {
+                    self.add_as_given(&command.words, &location);
+                    self.change_line_directory(&command, &mut location, same_shell);
+                }
+                Item::Command(command) => self.add(&command.words, &location.inside()),
+            }
+        }
+    }
+
+    /// What a command of a line sets. Where a PATH holds is not followed: it counts everywhere.
+    fn apply_line_assignments(
+        &mut self,
+        command: &Simple,
+        location: &mut RunLocation,
+        same_shell: bool,
+    ) {
+        let exported = builtins::assigned(&command.words);
+        for (name, value) in command.assigns.iter().cloned().chain(exported) {
+            if name == "PATH" {
+                match value.get().filter(|_| !same_shell) {
+                    Some(path) => location.search_paths.push(Some(path.to_owned())),
+                    None => self.unpredictable.push(Unpredictable::SearchPath),
+                }
+            }
+            self.variables.push(name);
+        }
+    }
+
+    /// `cd` in a line. It may fail, or not be reached, so the directory before it counts, too.
+    fn change_line_directory(
+        &mut self,
+        command: &Simple,
+        location: &mut RunLocation,
+        same_shell: bool,
+    ) {
+        self.directory_unknown |= command.repeats || same_shell;
+        let Some(target) = builtins::directory_operand(&command.words) else {
+            location.directory_unknown = true;
+            return;
+        };
+        if !(location.directory_unknown && Path::new(&target).is_relative()) {
+            location.directory = location.directory.join(&target);
+            self.directories.push(location.directory.clone());
+        }
+        for possible in location.possible_directories.clone() {
+            let moved = possible.join(&target);
+            if !location.possible_directories.contains(&moved) {
+                location.possible_directories.push(moved);
+            }
+        }
+        if location.possible_directories.len() > DIRECTORIES {
+            location.possible_directories.truncate(DIRECTORIES);
+            location.directory_unknown = true;
+        }
+    }
+}
+
+impl RunLocation {
+    fn look_up(&self, program: &OsStr) -> Vec<Program> {
+        let combinations = self.search_paths.iter().flat_map(|path| {
+            self.possible_directories.iter().map(move |directory| (path, directory))
+        });
+        combinations
+            .map(|(path, directory)| Program::find(program, path.as_deref(), directory))
+            .collect()
+    }
+
+    /// The same for a command inside one that runs here.
+    fn inside(&self) -> Self {
+        Self { depth: self.depth + 1, ..self.clone() }
+    }
+
+    /// The same for a command that a program starts, not a shell.
+    fn inside_program(&self) -> Self {
+        Self { in_shell: false, ..self.inside() }
+    }
+}
+
+impl<'a> ProgramCall<'a> {
+    fn arguments(&self) -> &'a [Word] {
+        &self.words[1..]
+    }
+}
+
+/// The command of `xargs`, with the words that it reads.
+fn with_input(call: &Call, inner: &[Word]) -> Vec<Word> {
+    let replaced = ["I", "i", "replace"];
+    if call.has(&replaced) {
+        let mark = call.value(&replaced).filter(|mark| !mark.is_empty()).unwrap_or("{}");
+        return inner.iter().map(|word| word.with_gaps(mark, false)).collect();
+    }
+    let mut words = inner.to_vec();
+    words.push(Word::anything("<input>"));
+    words
+}

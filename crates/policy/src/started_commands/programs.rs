@@ -1,0 +1,314 @@
+//! Programs that start others in ways of their own: which they are, and how shells are called.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use super::{ProgramCall, RunLocation, StartedCommands, builtins};
+use crate::path::without_dots;
+use crate::refusal::{HiddenBecause, ShellUse};
+use crate::rule::Program;
+use crate::word::Word;
+use crate::wrappers::Wrapper;
+
+/// Shells whose lines can be read.
+const SHELLS: [&str; 14] = [
+    "sh", "bash", "dash", "ash", "rbash", "ksh", "ksh93", "rksh", "mksh", "lksh", "oksh", "pdksh",
+    "posh", "yash",
+];
+
+/// Shells with a language of their own.
+const FOREIGN_SHELLS: [&str; 14] = [
+    "zsh", "rzsh", "fish", "csh", "tcsh", "bsd-csh", "elvish", "nu", "xonsh", "osh", "ysh", "rc",
+    "es", "pwsh",
+];
+
+/// They hand a line to a shell, or run what no rule can see, in ways of their own.
+const OPAQUE: [&str; 42] = [
+    "at",
+    "batch",
+    "bwrap",
+    "capsh",
+    "chpst",
+    "chroot",
+    "crontab",
+    "daemonize",
+    "dbus-launch",
+    "entr",
+    "expect",
+    "fakechroot",
+    "firejail",
+    "flatpak-spawn",
+    "machinectl",
+    "newgrp",
+    "nsenter",
+    "parallel",
+    "pkexec",
+    "proot",
+    "proxychains",
+    "proxychains4",
+    "rlwrap",
+    "runcon",
+    "runuser",
+    "schroot",
+    "screen",
+    "script",
+    "sem",
+    "sg",
+    "softlimit",
+    "ssh",
+    "start-stop-daemon",
+    "su",
+    "systemd-inhibit",
+    "systemd-run",
+    "tmux",
+    "torsocks",
+    "unshare",
+    "watch",
+    "watchexec",
+    "setlock",
+];
+
+/// One file that is many programs.
+const MULTIPLE: [&str; 3] = ["busybox", "toybox", "coreutils"];
+
+/// Which program this is, as far as it matters here: by its name, or by the file that it is.
+/// Empty if it is a program like any other.
+pub(super) fn kind(given: &OsStr, programs: &[Program], in_shell: bool) -> String {
+    let name = base(given);
+    let is_bare = *given == *name;
+    if in_shell && is_bare && is_of_shells(&name) {
+        return name;
+    }
+    if programs.iter().any(Program::is_retake) {
+        return "retake".to_owned();
+    }
+    // A script of one's own that happens to have the name cannot be seen through.
+    let is_special = |name: &str| {
+        is_special(name) && !programs.iter().all(|program| program.is_own_script(name))
+    };
+    if is_special(&name) {
+        return name;
+    }
+    let files = programs.iter().filter_map(Program::real).map(|file| base(file.as_os_str()));
+    let file = files.into_iter().find(|file| is_special(file)).unwrap_or_default();
+    // Called by the name of one of its programs, it is that program.
+    let is_one_of_many = MULTIPLE.contains(&file.as_str())
+        && programs.iter().all(|program| program.is_usually(&name));
+    if is_one_of_many { String::new() } else { file }
+}
+
+/// Names that mean nothing outside of a shell.
+fn is_of_shells(name: &str) -> bool {
+    builtins::is_builtin(name) || ["exec", "builtin", "noglob", "nocorrect"].contains(&name)
+}
+
+fn base(path: &OsStr) -> String {
+    Path::new(path).file_name().unwrap_or(path).to_string_lossy().into_owned()
+}
+
+fn is_special(name: &str) -> bool {
+    SHELLS.contains(&name)
+        || FOREIGN_SHELLS.contains(&name)
+        || OPAQUE.contains(&name)
+        || MULTIPLE.contains(&name)
+        || ["find", "retake", "gdb", "perf", "valgrind"].contains(&name)
+        || is_loader(name)
+        || (Wrapper::named(name).is_some() && !is_of_shells(name))
+}
+
+fn is_loader(name: &str) -> bool {
+    name == "ld.so" || (name.starts_with("ld-") && name.contains(".so"))
+}
+
+/// Whether a script is what comes in through a stream, whatever links lead there.
+pub(super) fn is_stream(script: &Word, location: &RunLocation) -> bool {
+    let Some(script) = script.get() else { return true };
+    location.possible_directories.iter().any(|directory| {
+        let mut file = directory.join(script);
+        for _ in 0..40 {
+            let parent = file.parent().and_then(|parent| parent.canonicalize().ok());
+            let here = match (parent, file.file_name()) {
+                (Some(parent), Some(name)) => parent.join(name),
+                _ => without_dots(&file),
+            };
+            if [&without_dots(&file), &here]
+                .iter()
+                .any(|file| file.starts_with("/dev") || file.starts_with("/proc"))
+            {
+                return true;
+            }
+            let Ok(next) = std::fs::read_link(&here) else { return false };
+            file = here.parent().map_or_else(PathBuf::new, Path::to_owned).join(next);
+        }
+        true
+    })
+}
+
+impl StartedCommands {
+    /// Adds what a program starts; whether a rule on that is enough to allow the program.
+    pub(super) fn look_through(&mut self, call: ProgramCall<'_>) -> bool {
+        let name = call.program;
+        if SHELLS.contains(&name) {
+            self.shell_call(call);
+        } else if FOREIGN_SHELLS.contains(&name) {
+            self.foreign_shell(call);
+        } else if OPAQUE.contains(&name) || is_loader(name) {
+            self.opaque(call);
+        } else if MULTIPLE.contains(&name) {
+            return self.multiple(call);
+        } else if call.location.in_shell && builtins::is_builtin(name) {
+            return self.builtin(call);
+        } else {
+            match name {
+                "find" => self.find(call),
+                "retake" => self.retake(call),
+                "gdb" => self.gdb(call),
+                "perf" => self.perf(call),
+                "valgrind" => self.valgrind(call),
+                _ => {
+                    return Wrapper::named(name).is_some_and(|wrapper| self.wrapper(wrapper, call));
+                }
+            }
+        }
+        false
+    }
+
+    /// A shell with a script is a program like others; with a line, or with nothing, it is a shell.
+    fn shell_call(&mut self, call: ProgramCall<'_>) {
+        let shell = call.program.to_owned();
+        let arguments = call.arguments();
+        match shell_options(arguments) {
+            Ok(Source::Line(at)) => {
+                self.note_shell(ShellUse::CommandOption { shell });
+                self.add_line_argument(arguments.get(at), call);
+            }
+            Ok(Source::Script(at)) if !is_stream(&arguments[at], call.location) => {}
+            Ok(Source::Nothing) => {}
+            Ok(Source::Input | Source::Script(_)) => {
+                self.note_shell(ShellUse::ReadsInput { shell });
+                self.hide(call.words, HiddenBecause::ReadsInput);
+            }
+            Err(word) => {
+                self.note_shell(ShellUse::UnknownOption { shell, word: word.clone() });
+                self.hide(call.words, HiddenBecause::Word(word));
+            }
+        }
+    }
+
+    fn foreign_shell(&mut self, call: ProgramCall<'_>) {
+        // Only a script as the first word is beyond doubt.
+        let is_script = |word: &Word| {
+            word.text().is_some_and(|text| !text.starts_with(['-', '+']))
+                && !is_stream(word, call.location)
+        };
+        if !call.arguments().first().is_some_and(is_script) {
+            self.note_shell(ShellUse::ForeignShell { shell: call.program.to_owned() });
+            self.hide(call.words, HiddenBecause::ForeignShell);
+        }
+    }
+
+    fn opaque(&mut self, call: ProgramCall<'_>) {
+        let asks = |word: &Word| ["--help", "--version", "-V"].iter().any(|ask| word.is(ask));
+        let arguments = call.arguments();
+        if !(arguments.len() == 1 && asks(&arguments[0])) {
+            self.note_shell(ShellUse::StartsCommands { program: call.program.to_owned() });
+            self.hide(call.words, HiddenBecause::StartsCommands);
+        }
+    }
+
+    /// The first argument names one of the programs that the file is.
+    fn multiple(&mut self, call: ProgramCall<'_>) -> bool {
+        let leads = |start: &str| {
+            call.arguments().first().is_some_and(|word| word.lead().starts_with(start))
+        };
+        if leads("--coreutils-prog") {
+            self.hide(call.words, HiddenBecause::Word("--coreutils-prog".to_owned()));
+        } else if !leads("-") {
+            self.add(call.arguments(), &call.location.inside_program());
+            return true;
+        }
+        false
+    }
+
+    fn gdb(&mut self, call: ProgramCall<'_>) {
+        let arguments = call.arguments();
+        if let Some(at) = arguments.iter().position(|w| w.is("--args") || w.is("-args")) {
+            self.add(&arguments[at + 1..], &call.location.inside_program());
+        }
+    }
+
+    fn perf(&mut self, call: ProgramCall<'_>) {
+        let runs = ["stat", "record", "trace", "mem", "c2c", "lock", "sched", "kmem"];
+        let arguments = call.arguments();
+        if !arguments.first().is_some_and(|word| runs.iter().any(|run| word.is(run))) {
+            return;
+        }
+        match arguments.iter().position(|word| word.is("--")) {
+            Some(at) => self.add(&arguments[at + 1..], &call.location.inside_program()),
+            None => self.hide(call.words, HiddenBecause::NoSeparator),
+        }
+    }
+
+    fn valgrind(&mut self, call: ProgramCall<'_>) {
+        let arguments = call.arguments();
+        // Its options have their values attached.
+        let start = arguments.iter().position(|word| !word.lead().starts_with('-'));
+        let start = start.unwrap_or(arguments.len());
+        self.add(&arguments[start..], &call.location.inside_program());
+    }
+}
+
+fn shell_options(words: &[Word]) -> Result<Source, String> {
+    let (mut line, mut input) = (false, false);
+    let mut at = 0;
+    while let Some(word) = words.get(at) {
+        let text = word.text().ok_or_else(|| word.written())?;
+        if text == "-" || text == "--" {
+            at += 1;
+            break;
+        }
+        if let Some(long) = text.strip_prefix("--") {
+            match long {
+                "rcfile" | "init-file" => at += 1,
+                "login" | "noediting" | "noprofile" | "norc" | "posix" | "restricted"
+                | "verbose" | "debugger" => {}
+                "help" | "version" => return Ok(Source::Nothing),
+                _ => return Err(text),
+            }
+        } else if let Some(letters) = text.strip_prefix(['-', '+']) {
+            let mut values = 0;
+            for (index, letter) in letters.char_indices() {
+                match letter {
+                    'c' => line = true,
+                    's' => input = true,
+                    // Where its value is depends on the shell unless it comes last.
+                    'o' | 'O' if index + 1 == letters.len() => values += 1,
+                    _ if "abefhiklmnprtuvxBCEHPTVIq".contains(letter) => {}
+                    _ => return Err(text.clone()),
+                }
+            }
+            if letters.is_empty() {
+                return Err(text);
+            }
+            at += values;
+        } else {
+            break;
+        }
+        at += 1;
+    }
+    Ok(match words.get(at) {
+        // With both, some run the line and then read on.
+        _ if line && input => Source::Input,
+        _ if line => Source::Line(at),
+        Some(_) if !input => Source::Script(at),
+        _ => Source::Input,
+    })
+}
+
+/// Where a shell gets its commands from.
+enum Source {
+    Line(usize),
+    Script(usize),
+    Input,
+    Nothing,
+}

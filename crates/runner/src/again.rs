@@ -1,0 +1,275 @@
+//! A recorded run once more: the request it was made with, what of it is not known any more, and
+//! how the new run compares with the old one.
+//!
+//! The request is the recorded one, whole; no front end rebuilds it. Values of secrets are not in
+//! the record: a variable whose value was redacted has the value of the current environment, and is
+//! a secret there too; an argument that was redacted is not known, so such a run is refused.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::time::Duration;
+
+use retake_store::Store;
+use retake_types::request::{LoopPosition, StdinSource};
+use retake_types::{
+    CorrelationIds, Ending, Intent, OsText, ProgramFile, REDACTION_MARK, Run, RunId, RunRequest,
+    Stream,
+};
+
+use crate::checkout::checkout;
+use crate::run_differences::OutputError;
+use crate::{fingerprint, machine, run_text};
+
+/// The label by which the new run names the old one.
+pub const AGAIN_LABEL: &str = "again";
+
+/// The request of a recorded run, ready to be run once more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgainRequest {
+    /// Has an id and a loop of its own. Whose run it is, and which commit it runs on, are for the
+    /// front end to fill in: its correlation ids are empty.
+    pub request: RunRequest,
+    /// Variables that were redacted and have the values of the current environment.
+    pub from_environment: Vec<String>,
+}
+
+/// Why a recorded run cannot be run again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AgainRefusal {
+    /// The variable was redacted in the record and is not set now.
+    VariableNotSet { name: String },
+    /// The argument was redacted in the record, so it is not known.
+    RedactedArgument { position: usize, text: String },
+    /// The record has no arguments: the run was refused before its command line was read.
+    NoArguments,
+}
+
+/// The recorded request once more, or every reason why that is not possible.
+pub fn again_request(run: &Run) -> Result<AgainRequest, Vec<AgainRefusal>> {
+    again_request_in(run, |name| std::env::var_os(name))
+}
+
+/// The same where `variable` gives the current environment.
+fn again_request_in(
+    run: &Run,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Result<AgainRequest, Vec<AgainRefusal>> {
+    let Intent { request: recorded, redacted, .. } = &run.intent;
+    let mut refusals = Vec::new();
+    let mut request = recorded.clone();
+    request.id = RunId::new();
+    request.position = LoopPosition::exec();
+    request.correlation_ids = CorrelationIds::default();
+    request.label(AGAIN_LABEL, recorded.id.to_string());
+    // What a caller wrote to it is not kept.
+    if request.stdin == StdinSource::Provided {
+        request.stdin = StdinSource::Null;
+    }
+    let environment = &mut request.environment;
+    // A request for another machine brings the variables of that day; here they are today's.
+    environment.base = None;
+    let mut secrets: BTreeSet<String> = request.redaction.secrets.drain(..).collect();
+    secrets.extend(environment.from_host.drain(..));
+    let mut from_environment = Vec::new();
+    for (name, value) in &mut environment.set {
+        let name = name.to_string_lossy().into_owned();
+        if !redacted.variables.contains(&name) {
+            continue;
+        }
+        match variable(&name) {
+            Some(current) => *value = OsText::from(current),
+            None => refusals.push(AgainRefusal::VariableNotSet { name: name.clone() }),
+        }
+        secrets.insert(name.clone());
+        from_environment.push(name);
+    }
+    // A secret that nothing sets any more has no value to hide.
+    let set = |name: &str| environment.set.iter().any(|(n, _)| n.as_str() == Some(name));
+    secrets.retain(|name| variable(name).is_some() || set(name));
+    request.redaction.secrets = secrets.into_iter().collect();
+    let arguments = request.command.argv();
+    for &position in &redacted.arguments {
+        let text = arguments.get(position).map(|argument| argument.to_string_lossy().into_owned());
+        let text = text.unwrap_or_default();
+        refusals.push(AgainRefusal::RedactedArgument { position, text });
+    }
+    if arguments.is_empty() {
+        refusals.push(AgainRefusal::NoArguments);
+    }
+    if refusals.is_empty() { Ok(AgainRequest { request, from_environment }) } else { Err(refusals) }
+}
+
+impl AgainRequest {
+    /// Adds secrets that older records name only in the output. What is not set now is left out.
+    pub fn add_secrets(&mut self, names: impl IntoIterator<Item = String>) {
+        let secrets = &mut self.request.redaction.secrets;
+        for name in names {
+            if std::env::var_os(&name).is_some() && !secrets.contains(&name) {
+                secrets.push(name);
+            }
+        }
+    }
+}
+
+/// The names of the secrets that were replaced in the output of a run: a variable that was a secret
+/// then is still one.
+pub fn secrets_in_output(store: &Store, run: &Run) -> Result<BTreeSet<String>, OutputError> {
+    let id = run.intent.id();
+    let mut names = BTreeSet::new();
+    let redacts = run.intent.request.redaction.enabled;
+    if redacts && run.ending.as_ref().is_none_or(|ending| ending.redactions > 0) {
+        for stream in Stream::BOTH {
+            let mut output = store.read_output(id, stream)?;
+            collect_names(&mut output, &mut names)
+                .map_err(|source| OutputError::Read { id, source })?;
+        }
+    }
+    Ok(names)
+}
+
+/// The names in `[redacted:NAME]` marks.
+fn collect_names(output: &mut impl Read, names: &mut BTreeSet<String>) -> io::Result<()> {
+    const LONGEST: usize = 256;
+    let mut block = Vec::new();
+    loop {
+        let read = output.by_ref().take(64 * 1024).read_to_end(&mut block)?;
+        for at in 0..block.len() {
+            let Some(rest) = block[at..].strip_prefix(REDACTION_MARK.as_bytes()) else { continue };
+            let Some(end) = rest.iter().take(LONGEST).position(|&byte| byte == b']') else {
+                continue;
+            };
+            names.extend(std::str::from_utf8(&rest[..end]).map(str::to_owned));
+        }
+        if read == 0 {
+            return Ok(());
+        }
+        block.drain(..block.len().saturating_sub(LONGEST));
+    }
+}
+
+/// One thing that is not as it was when a run was recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChangedCondition {
+    Commit(ThenAndNow<Option<String>>),
+    Worktree(ThenAndNow<Option<String>>),
+    Host(ThenAndNow<String>),
+    User(ThenAndNow<String>),
+    /// The version of retake.
+    Version(ThenAndNow<String>),
+    /// The name of the program leads to another file.
+    ProgramPath(ThenAndNow<String>),
+    /// The program's file is not what it was.
+    ProgramFile(ThenAndNow<ProgramFile>),
+    VariablesChanged(Vec<String>),
+    /// Variables that were not set then.
+    VariablesAdded(Vec<String>),
+    /// How many are not set any more; their names are not kept.
+    VariablesRemoved(usize),
+    /// The variable was redacted and has its current value.
+    FromEnvironment(String),
+    /// The variable was not UTF-8, and an older record kept only nearly what it was.
+    Approximate(String),
+}
+
+/// The same thing at both times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThenAndNow<T> {
+    pub then: T,
+    pub now: T,
+}
+
+impl<T: PartialEq> ThenAndNow<T> {
+    pub fn is_same(&self) -> bool {
+        self.then == self.now
+    }
+}
+
+/// What is not as it was, as far as the record tells. `now` is the intent of the new run and
+/// `environment` what its command gets.
+pub fn changed_conditions(
+    then: &Run,
+    now: &Intent,
+    environment: &[(OsString, OsString)],
+) -> Vec<ChangedCondition> {
+    use ChangedCondition as Changed;
+    let old = &then.intent;
+    let mut found = Vec::new();
+    let found_checkout = checkout(old.request.cwd.as_path());
+    let ids = &old.request.correlation_ids;
+    let commit = ThenAndNow { then: ids.repo_sha.clone(), now: found_checkout.sha };
+    found.extend((!commit.is_same()).then_some(Changed::Commit(commit)));
+    let worktree = ThenAndNow { then: ids.worktree_id.clone(), now: found_checkout.worktree };
+    found.extend((!worktree.is_same()).then_some(Changed::Worktree(worktree)));
+    let host = ThenAndNow { then: old.host.clone(), now: machine::host() };
+    found.extend((!host.is_same()).then_some(Changed::Host(host)));
+    let user = ThenAndNow { then: old.user.clone(), now: machine::user() };
+    found.extend((!user.is_same()).then_some(Changed::User(user)));
+    let version = ThenAndNow { then: old.version.clone(), now: now.version.clone() };
+    found.extend((!version.is_same()).then_some(Changed::Version(version)));
+    found.extend(changed_program(old, now));
+    found.extend(changed_variables(old, environment));
+    for (name, value) in &old.request.environment.set {
+        let name = name.to_string_lossy().into_owned();
+        if old.redacted.variables.contains(&name) {
+            found.push(Changed::FromEnvironment(name));
+        } else if value.as_str().is_some_and(|value| value.contains('\u{fffd}')) {
+            found.push(Changed::Approximate(name));
+        }
+    }
+    found
+}
+
+fn changed_program(then: &Intent, now: &Intent) -> Option<ChangedCondition> {
+    let (then, now) = (then.program.clone()?, now.program.clone()?);
+    if then.path != now.path {
+        return Some(ChangedCondition::ProgramPath(ThenAndNow { then: then.path, now: now.path }));
+    }
+    (then != now).then_some(ChangedCondition::ProgramFile(ThenAndNow { then, now }))
+}
+
+fn changed_variables(
+    then: &Intent,
+    environment: &[(OsString, OsString)],
+) -> impl Iterator<Item = ChangedCondition> {
+    let secrets = &then.request.redaction.secrets;
+    let changes = then
+        .variables
+        .as_deref()
+        .and_then(|variables| fingerprint::compare(variables, environment, secrets))
+        .unwrap_or_default();
+    let found = [
+        (!changes.other.is_empty()).then_some(ChangedCondition::VariablesChanged(changes.other)),
+        (!changes.new.is_empty()).then_some(ChangedCondition::VariablesAdded(changes.new)),
+        (changes.gone > 0).then_some(ChangedCondition::VariablesRemoved(changes.gone)),
+    ];
+    found.into_iter().flatten()
+}
+
+/// How a run compares with the one it repeats.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgainComparison {
+    /// In few words, as lists show it.
+    pub outcome: ThenAndNow<String>,
+    pub duration: ThenAndNow<Duration>,
+    /// `None` when the output of one of them is not known.
+    pub same_output: Option<bool>,
+}
+
+impl AgainComparison {
+    pub fn new(then: &Run, now: &Run) -> Self {
+        let took = |run: &Run| {
+            Duration::from_millis(run.ending.as_ref().map_or(0, |ending| ending.duration_ms))
+        };
+        let hashes = |ending: &Ending| [ending.stdout_blake3.clone(), ending.stderr_blake3.clone()];
+        let endings = then.ending.as_ref().zip(now.ending.as_ref()).filter(|_| now.recorded);
+        Self {
+            outcome: ThenAndNow { then: run_text::outcome(then).0, now: run_text::outcome(now).0 },
+            duration: ThenAndNow { then: took(then), now: took(now) },
+            same_output: endings.map(|(then, now)| hashes(then) == hashes(now)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

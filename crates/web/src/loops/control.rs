@@ -1,0 +1,104 @@
+//! Stop, pause, resume and tell: what `retake agent` does with a loop, requested from a page.
+//!
+//! Nothing is written but the request in the loop's own mailbox.
+
+use jiff::Timestamp;
+use retake_agent::control::{ControlError, Mailbox};
+use retake_agent::lock::WorkspaceLock;
+use retake_agent::workspace::{Name, Places, Workspace};
+use retake_store::StoredLoop;
+use retake_types::loop_record::agent::AgentLoopPlan;
+use serde::{Deserialize, Serialize};
+
+use crate::error::RequestError;
+use super::LoopPlan;
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum LoopAction {
+    Stop,
+    Pause,
+    Resume,
+    Tell { message: String },
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ActionResult {
+    /// In words.
+    pub(crate) done: &'static str,
+}
+
+/// What was requested of a loop and is not done yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct PendingRequests {
+    pub(crate) stop: bool,
+    pub(crate) pause: bool,
+}
+
+/// The workspace of a loop, unless it was replaced by another one of the same name.
+fn workspace(workspaces: Option<&Places>, plan: &AgentLoopPlan) -> Result<Workspace, RequestError> {
+    let workspaces = workspaces.ok_or_else(|| {
+        RequestError::conflict(
+            "the workspaces of this record are not known; start `retake ui` in the project",
+        )
+    })?;
+    let gone = |_| RequestError::conflict(format!("the workspace {} is gone", plan.workspace));
+    let name =
+        Name::new(&plan.workspace).map_err(|error| RequestError::conflict(error.to_string()))?;
+    let workspace = workspaces.open(&name).map_err(gone)?;
+    let metadata = workspace.metadata().map_err(gone)?;
+    if metadata.created != plan.created {
+        return Err(RequestError::conflict(format!(
+            "the workspace {} is another one by now",
+            plan.workspace
+        )));
+    }
+    Ok(workspace)
+}
+
+/// Whether a loop runs in the workspace.
+pub(super) fn is_workspace_locked(workspaces: Option<&Places>, plan: &AgentLoopPlan) -> bool {
+    workspace(workspaces, plan)
+        .is_ok_and(|workspace| WorkspaceLock::holder(&workspace).is_some())
+}
+
+pub(crate) fn pending(workspaces: Option<&Places>, plan: &LoopPlan) -> PendingRequests {
+    let LoopPlan::Agent(plan) = plan else { return PendingRequests::default() };
+    let mailbox = workspace(workspaces, plan).ok().and_then(|workspace| {
+        // Opening a mailbox would create it; one that does not exist is empty.
+        workspace.dir().join(".control").is_dir().then(|| Mailbox::of(&workspace).ok())?
+    });
+    mailbox.map_or_else(PendingRequests::default, |mailbox| {
+        let requests = mailbox.requests();
+        PendingRequests { stop: requests.stop, pause: requests.pause }
+    })
+}
+
+pub(crate) fn act(
+    workspaces: Option<&Places>,
+    record: &StoredLoop,
+    action: &LoopAction,
+) -> Result<ActionResult, RequestError> {
+    if record.stop_reason.is_some() {
+        return Err(RequestError::conflict("this loop has ended"));
+    }
+    let LoopPlan::Agent(plan) = LoopPlan::parse(record) else {
+        return Err(RequestError::conflict("only loops of agents can be steered"));
+    };
+    let workspace = workspace(workspaces, &plan)?;
+    if WorkspaceLock::holder(&workspace).is_none() {
+        return Err(RequestError::conflict(format!("{} is not running", workspace.name())));
+    }
+    let refused = |error: ControlError| RequestError::conflict(error.to_string());
+    let mailbox = Mailbox::of(&workspace).map_err(refused)?;
+    let done = match action {
+        LoopAction::Stop => mailbox.stop().map(|()| "it stops after this iteration"),
+        LoopAction::Pause => mailbox.pause().map(|()| "it pauses after this iteration"),
+        LoopAction::Resume => mailbox.resume().map(|()| "it goes on"),
+        LoopAction::Tell { message } => {
+            let now = Timestamp::now().as_nanosecond();
+            mailbox.tell(message, now).map(|()| "it goes into the next prompt")
+        }
+    };
+    done.map(|done| ActionResult { done }).map_err(refused)
+}

@@ -1,0 +1,324 @@
+//! Windows into the output of a run: a piece by offset, never the whole.
+
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use retake_store::{InterleavedReader, OutputReader, Store};
+use retake_types::{RunId, Stream};
+use serde::{Serialize, Serializer};
+
+use crate::ansi::{self, Span, Style};
+use crate::error::RequestError;
+use crate::params::Params;
+
+/// Bytes of a window, unless told otherwise, and at most.
+const WINDOW: usize = 64 << 10;
+const MAX_WINDOW: usize = 256 << 10;
+/// The beginning of a window is moved to a line's if one begins this soon.
+const NEAR: usize = 16 << 10;
+
+/// OutputSource output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OutputSource {
+    One(Stream),
+    /// Both streams in order of arrival.
+    Interleaved,
+}
+
+impl OutputSource {
+    pub(crate) fn from_params(params: &Params) -> Result<Self, RequestError> {
+        match params.get("stream") {
+            None | Some("stdout") => Ok(Self::One(Stream::Stdout)),
+            Some("stderr") => Ok(Self::One(Stream::Stderr)),
+            Some("merged") => Ok(Self::Interleaved),
+            Some(other) => Err(RequestError::bad_request(format!(
+                "stream={other} is none of stdout, stderr, merged"
+            ))),
+        }
+    }
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::One(stream) => stream.as_str(),
+            Self::Interleaved => "merged",
+        }
+    }
+}
+
+impl Serialize for OutputSource {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+/// Where a window begins or ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WindowPosition {
+    /// From exactly here, as a reader that continues does.
+    From(u64),
+    /// From about here: where a line begins.
+    Near(u64),
+    /// Up to here.
+    Before(u64),
+    End,
+}
+
+impl WindowPosition {
+    pub(crate) fn from_params(params: &Params) -> Result<Option<Self>, RequestError> {
+        let number = |name| params.number(name);
+        Ok(match (number("offset")?, number("near")?, number("before")?, params.flag("tail")?) {
+            (Some(offset), ..) => Some(Self::From(offset)),
+            (_, Some(offset), ..) => Some(Self::Near(offset)),
+            (_, _, Some(offset), _) => Some(Self::Before(offset)),
+            (.., true) => Some(Self::End),
+            _ => None,
+        })
+    }
+}
+
+pub(crate) fn size(params: &Params) -> Result<usize, RequestError> {
+    params.limit(WINDOW, MAX_WINDOW)
+}
+
+/// A part of the output.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct OutputWindow {
+    pub(crate) stream: OutputSource,
+    /// Where it begins and ends, and how long the output is at this moment.
+    pub(crate) offset: u64,
+    pub(crate) end: u64,
+    pub(crate) length: u64,
+    /// Where it ends in each stream.
+    pub(crate) offsets: [u64; 2],
+    pub(crate) pieces: Vec<WindowPiece>,
+}
+
+/// What arrived from one stream.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct WindowPiece {
+    pub(crate) stream: Stream,
+    /// Milliseconds since the start, where known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) at_ms: Option<u64>,
+    #[serde(flatten)]
+    pub(crate) content: Content,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase", untagged)]
+pub(crate) enum Content {
+    /// As it is. The exact bytes too where it is not UTF-8.
+    Text {
+        text: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        base64: Option<String>,
+    },
+    /// With styles, and without control characters.
+    Spans { spans: Vec<Span> },
+}
+
+impl Content {
+    pub(crate) fn of(bytes: &[u8], style: Option<&mut Style>) -> Self {
+        match style {
+            Some(style) => Self::Spans { spans: ansi::spans(bytes, style) },
+            None => {
+                let text = String::from_utf8_lossy(bytes);
+                let base64 = matches!(text, std::borrow::Cow::Owned(_))
+                    .then(|| BASE64_STANDARD.encode(bytes));
+                Self::Text { text: text.into_owned(), base64 }
+            }
+        }
+    }
+}
+
+/// Which window to read, and in what form.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WindowRequest {
+    pub(crate) source: OutputSource,
+    pub(crate) at: WindowPosition,
+    pub(crate) size: usize,
+    pub(crate) spans: bool,
+}
+
+impl WindowRequest {
+    pub(crate) fn from_params(params: &Params) -> Result<Self, RequestError> {
+        Ok(Self {
+            source: OutputSource::from_params(params)?,
+            at: WindowPosition::from_params(params)?.unwrap_or(WindowPosition::From(0)),
+            size: size(params)?,
+            spans: params.flag("spans")?,
+        })
+    }
+
+    pub(crate) fn window(self, store: &Store, id: RunId) -> Result<OutputWindow, RequestError> {
+        let lost = |error: io::Error| {
+            RequestError::from(retake_store::Error::OutputLost {
+                id,
+                stream: self.source.as_str(),
+                detail: error.to_string(),
+            })
+        };
+        match self.source {
+            OutputSource::One(stream) => {
+                let mut output = store.read_output(id, stream)?;
+                let length = output.length();
+                self.one(stream, &mut output, length).map_err(lost)
+            }
+            OutputSource::Interleaved => {
+                let mut output = store.read_interleaved(id)?;
+                let length = output.length();
+                self.interleaved(&mut output, length).map_err(lost)
+            }
+        }
+    }
+
+    fn one(self, stream: Stream, output: &mut OutputReader, length: u64) -> io::Result<OutputWindow> {
+        let (start, bytes) = cut(output, length, self.at, self.size)?;
+        let end = start + bytes.len() as u64;
+        let mut offsets = [0, 0];
+        offsets[stream.index()] = end;
+        let mut style = Style::default();
+        let content = Content::of(&bytes, self.spans.then_some(&mut style));
+        let pieces = vec![WindowPiece { stream, at_ms: None, content }];
+        let stream = self.source;
+        Ok(OutputWindow { stream, offset: start, end, length, offsets, pieces })
+    }
+
+    fn interleaved(self, output: &mut InterleavedReader, length: u64) -> io::Result<OutputWindow> {
+        let (start, bytes) = cut(output, length, self.at, self.size)?;
+        let end = start + bytes.len() as u64;
+        let mut offsets = [0, 0];
+        let mut pieces = Vec::new();
+        let mut styles = [Style::default(); 2];
+        let mut at = output.seek(SeekFrom::Start(0))?;
+        while at < end
+            && let Some(origin) = output.origin()
+        {
+            let until = (at + origin.left).min(end);
+            offsets[origin.stream.index()] += until - at;
+            if until > start {
+                let from = at.max(start);
+                let range = (from - start) as usize..(until - start) as usize;
+                let style = self.spans.then_some(&mut styles[origin.stream.index()]);
+                pieces.push(WindowPiece {
+                    stream: origin.stream,
+                    at_ms: origin.at_us.map(|us| us / 1000),
+                    content: Content::of(&bytes[range], style),
+                });
+            }
+            at = output.seek(SeekFrom::Start(until))?;
+        }
+        Ok(OutputWindow { stream: self.source, offset: start, end, length, offsets, pieces })
+    }
+}
+
+/// The bytes of a window and where they begin. It begins and ends with lines where these are not
+/// too long, and never within a character.
+fn cut(
+    output: &mut (impl Read + Seek),
+    length: u64,
+    at: WindowPosition,
+    size: usize,
+) -> io::Result<(u64, Vec<u8>)> {
+    let most = size as u64;
+    let (range, align) = match at {
+        WindowPosition::From(offset) => {
+            let start = offset.min(length);
+            (start..start.saturating_add(most).min(length), false)
+        }
+        WindowPosition::Near(offset) => {
+            let start = offset.min(length.saturating_sub(most));
+            (start..start.saturating_add(most).min(length), start > 0)
+        }
+        WindowPosition::Before(offset) => {
+            let end = offset.min(length);
+            (end.saturating_sub(most)..end, end > most)
+        }
+        WindowPosition::End => (length.saturating_sub(most)..length, length > most),
+    };
+    let fixed_end = matches!(at, WindowPosition::Before(_));
+    let mut bytes = read(output, &range)?;
+    let mut start = range.start;
+    if align {
+        let skipped = line_start(&bytes);
+        bytes.drain(..skipped);
+        start += skipped as u64;
+    }
+    if range.end < length && !fixed_end {
+        let kept = match memrchr_newline(&bytes) {
+            Some(newline) if newline >= bytes.len() / 2 => newline + 1,
+            _ => match ansi::complete_length(&bytes) {
+                0 => bytes.len(),
+                complete => complete,
+            },
+        };
+        bytes.truncate(kept);
+    }
+    Ok((start, bytes))
+}
+
+fn memrchr_newline(bytes: &[u8]) -> Option<usize> {
+    bytes.iter().rposition(|byte| *byte == b'\n')
+}
+
+/// Where the first whole line begins, if that is near; else the first whole character.
+fn line_start(bytes: &[u8]) -> usize {
+    let near = &bytes[..bytes.len().min(NEAR)];
+    match near.iter().position(|byte| *byte == b'\n') {
+        Some(newline) if newline + 1 < bytes.len() => newline + 1,
+        _ => near.iter().take(3).take_while(|byte| (0x80..=0xbf).contains(*byte)).count(),
+    }
+}
+
+pub(crate) fn read(output: &mut (impl Read + Seek), range: &Range<u64>) -> io::Result<Vec<u8>> {
+    output.seek(SeekFrom::Start(range.start))?;
+    let mut bytes = Vec::new();
+    Read::by_ref(output).take(range.end - range.start).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    fn window(text: &[u8], at: WindowPosition, size: usize) -> (u64, Vec<u8>) {
+        cut(&mut Cursor::new(text), text.len() as u64, at, size).unwrap()
+    }
+
+    #[test]
+    fn windows_begin_and_end_with_lines_and_join_without_a_gap() {
+        let text: Vec<u8> = (0..200).flat_map(|n| format!("line {n}\n").into_bytes()).collect();
+        let (mut at, mut all) = (0, Vec::new());
+        while at < text.len() as u64 {
+            let (start, bytes) = window(&text, WindowPosition::From(at), 100);
+            assert_eq!(start, at);
+            assert!(bytes.ends_with(b"\n"));
+            at = start + bytes.len() as u64;
+            all.extend(bytes);
+        }
+        assert_eq!(all, text);
+        let (start, bytes) = window(&text, WindowPosition::End, 100);
+        assert!(bytes.starts_with(b"line ") && bytes.ends_with(b"line 199\n"));
+        let (before, earlier) = window(&text, WindowPosition::Before(start), 100);
+        assert!(earlier.starts_with(b"line ") && before + earlier.len() as u64 == start);
+        let (_, near) = window(&text, WindowPosition::Near(503), 100);
+        assert!(near.starts_with(b"line "));
+    }
+
+    #[test]
+    fn a_line_without_end_is_cut_between_characters() {
+        let text = "ü".repeat(500);
+        let (_, bytes) = window(text.as_bytes(), WindowPosition::From(0), 101);
+        assert_eq!(bytes.len(), 100);
+        let (start, bytes) = window(text.as_bytes(), WindowPosition::Near(301), 100);
+        assert!(start % 2 == 0 && std::str::from_utf8(&bytes).is_ok());
+        assert_eq!(window(b"", WindowPosition::End, 100), (0, Vec::new()));
+        assert_eq!(window(b"abc", WindowPosition::From(99), 100), (3, Vec::new()));
+    }
+}
