@@ -7,9 +7,11 @@ mod architecture;
 #[cfg(feature = "bench")]
 mod bench;
 mod browser;
+mod build_time;
 mod chromiums;
 #[cfg(feature = "bench")]
 mod cluster;
+mod page;
 mod test;
 
 use std::process::{Command, ExitCode};
@@ -19,6 +21,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let result = match words[..] {
         ["test"] => test::run(),
+        ["bench", "build"] => build_time::run(),
         #[cfg(feature = "bench")]
         ["bench", name] if !cfg!(debug_assertions) => bench::run(name),
         ["bench", name] => bench_released(name),
@@ -36,12 +39,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// A benchmark of a debug build would measure the compiler's patience.
+/// Benchmarks run in the profile of packages: a debug build would measure the compiler's patience.
 fn bench_released(name: &str) -> Result<(), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let programs =
-        ["build", "--release", "--quiet", "-p", "retake", "-p", "retake-engine", "--bins"];
+        ["build", "--profile=dist", "--quiet", "-p", "retake", "-p", "retake-engine", "--bins"];
     test::succeed(Command::new(&cargo).args(programs))?;
-    let measure = ["run", "--release", "--quiet", "-p", "xtask", "--features", "bench", "--"];
+    let measure = ["run", "--profile=dist", "--quiet", "-p", "xtask", "--features", "bench", "--"];
     test::succeed(Command::new(cargo).args(measure).args(["bench", name]))
 }

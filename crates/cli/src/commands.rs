@@ -106,8 +106,8 @@ pub(crate) fn main() -> Exit {
         Command::Ui(args) => ui::ui(&args, store),
         Command::Init(args) => init::init(&args),
         Command::Config(args) => config::config(&args, store),
-        Command::Completions(args) => completions::completions(&args),
-        Command::Man(args) => man::man(&args),
+        Command::Completions(args) => completions::completions(&args, definition()),
+        Command::Man(args) => man::man(&args, definition()),
         Command::Tour(args) => tour::tour(&args),
     };
     answered.unwrap_or_else(|failure| failure.tell())
@@ -165,7 +165,7 @@ fn in_full(error: clap::Error, typed: &[OsString]) -> clap::Error {
 }
 
 /// The whole command line, for help, completions and manual pages.
-pub(crate) fn definition() -> clap::Command {
+fn definition() -> clap::Command {
     let mut definition = Cli::command();
     definition.build();
     definition

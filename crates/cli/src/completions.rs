@@ -1,5 +1,6 @@
 //! `retake completions`: for the shells, from the one definition of the command line.
 
+use clap::Command;
 use clap_complete::{Shell, generate};
 
 use super::{Exit, Failure};
@@ -13,10 +14,11 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-pub(super) fn completions(args: &Args) -> Result<Exit, Failure> {
+/// `definition` is the whole command line.
+pub(super) fn completions(args: &Args, mut definition: Command) -> Result<Exit, Failure> {
     // Into memory first: the generator would panic at a closed pipe.
     let mut script = Vec::new();
-    generate(args.shell, &mut crate::commands::definition(), "retake", &mut script);
+    generate(args.shell, &mut definition, "retake", &mut script);
     term::data(&script)?;
     Ok(Exit::OK)
 }

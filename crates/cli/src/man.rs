@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use clap::Command;
 use clap_mangen::Man;
 
 use super::{Exit, Failure};
@@ -16,8 +17,8 @@ pub(crate) struct Args {
     directory: Option<PathBuf>,
 }
 
-pub(super) fn man(args: &Args) -> Result<Exit, Failure> {
-    let definition = crate::commands::definition();
+/// `definition` is the whole command line.
+pub(super) fn man(args: &Args, definition: Command) -> Result<Exit, Failure> {
     match &args.directory {
         None => {
             let mut page = Vec::new();
@@ -38,7 +39,7 @@ pub(super) fn man(args: &Args) -> Result<Exit, Failure> {
 }
 
 /// A page for the command and each of its own; `help` is a way to ask, not a command.
-fn pages(command: clap::Command, directory: &Path) -> io::Result<()> {
+fn pages(command: Command, directory: &Path) -> io::Result<()> {
     for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help") {
         pages(inner.clone(), directory)?;
     }

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use super::exec::timed;
 use super::median;
-use super::table::Page;
+use crate::page::Page;
 
 const ROUNDS: usize = 7;
 const FEW: u64 = 1;

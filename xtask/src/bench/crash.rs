@@ -11,7 +11,7 @@ use retake_crash::operation::{Action, DirEntry, Entry, Kind, Node, Recording, Wr
 
 use super::exec::timed;
 use super::median;
-use super::table::Page;
+use crate::page::Page;
 
 const ROUNDS: usize = 5;
 /// At how many points the loop is tried; all of them would take hours.

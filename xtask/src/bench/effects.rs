@@ -11,7 +11,7 @@ use retake_types::Stream;
 
 use super::exec::{scratch, timed};
 use super::median;
-use super::table::Page;
+use crate::page::Page;
 
 const ROUNDS: usize = 11;
 const DIRECTORIES: usize = 2_000;

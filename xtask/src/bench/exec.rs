@@ -11,7 +11,7 @@ use retake_store::redact::Redactor;
 use retake_types::{CorrelationIds, EnvPolicy, Intent, Kind, Limits, LoopId, RunId};
 
 use super::median;
-use super::table::Page;
+use crate::page::Page;
 
 const ROUNDS: usize = 15;
 const BATCH: usize = 100;

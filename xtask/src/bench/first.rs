@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::exec::timed;
 use super::median;
-use super::table::Page;
+use crate::page::Page;
 
 const ROUNDS: usize = 15;
 /// The crash points of the reference log.
@@ -28,7 +28,7 @@ pub(super) fn build() -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     crate::test::succeed(Command::new(cargo).args([
         "build",
-        "--release",
+        "--profile=dist",
         "--quiet",
         "-p",
         "retake-first",

@@ -16,7 +16,7 @@ use retake_store::Store;
 use super::exec::{intent, timed};
 use super::median;
 use super::record::ending;
-use super::table::Page;
+use crate::page::Page;
 
 const ROUNDS: usize = 9;
 const CELLS: usize = 1000;

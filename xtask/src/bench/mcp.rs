@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::exec::{intent, scratch};
 use super::median;
 use super::record::ending;
-use super::table::Page;
+use crate::page::Page;
 
 const ROUNDS: usize = 500;
 const CALLS: usize = 1000;

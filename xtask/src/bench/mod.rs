@@ -12,7 +12,6 @@ mod matrix;
 mod mcp;
 mod record;
 mod slurm;
-mod table;
 mod ui;
 
 pub(crate) fn run(name: &str) -> Result<(), String> {

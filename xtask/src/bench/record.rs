@@ -13,7 +13,7 @@ use retake_types::{Ending, Outcome};
 
 use super::exec::{installed, intent, scratch, timed};
 use super::median;
-use super::table::Page;
+use crate::page::Page;
 
 const RUNS: u64 = 1_000_000;
 /// Runs that printed something, so that the search index is a real one.

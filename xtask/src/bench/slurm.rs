@@ -11,8 +11,8 @@ use retake_types::Intent;
 use super::exec::{intent, scratch};
 use super::median;
 use super::record::ending;
-use super::table::Page;
 use crate::cluster::{Postgres, Slurm};
+use crate::page::Page;
 
 const CELLS: usize = 200;
 const NODES: usize = 6;

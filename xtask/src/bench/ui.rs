@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::exec::{installed, scratch};
 use super::record::fill;
-use super::table::Page;
+use crate::page::Page;
 
 const READERS: usize = 8;
 const ROUNDS: usize = 40;
