@@ -9,7 +9,7 @@ use retake_types::loop_record::agent::Spent;
 
 use super::event::{Event, LimitState, RateLimit, Scope, Tokens};
 use super::{Kind, transient_status};
-use crate::plan::{IterationOutcome, StopReason};
+use crate::plan::{IterationOutcome, AgentStopReason};
 
 /// How much of the last text and of the result is kept.
 const KEPT: usize = 64 << 10;
@@ -97,7 +97,7 @@ impl Verdict {
                 IterationOutcome::RateLimited { resets_at: *resets_at }
             }
             Self::Transient { .. } => IterationOutcome::Transient,
-            Self::OverCost => IterationOutcome::OverBudget(StopReason::BudgetCost),
+            Self::OverCost => IterationOutcome::OverBudget(AgentStopReason::BudgetCost),
         }
     }
 

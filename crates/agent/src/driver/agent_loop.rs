@@ -18,7 +18,7 @@ use crate::display;
 use crate::history::History;
 use crate::log::{Head, Log};
 use crate::notify::{Notification, Sender};
-use crate::plan::{PastIteration, Plan, Rules, Step, StopReason};
+use crate::plan::{PastIteration, Plan, Rules, Step, AgentStopReason};
 use crate::prompt::Purpose;
 use crate::settings::Settings;
 use crate::status::{Marks, Status};
@@ -74,7 +74,7 @@ pub(super) struct Notifier {
 
 /// A loop that is over. The caller pushes and prunes what was recorded.
 pub struct FinishedLoop {
-    pub reason: StopReason,
+    pub reason: AgentStopReason,
     pub worker: EndedWorker,
 }
 
@@ -319,7 +319,7 @@ impl AgentLoop {
     /// Shows how it ended, and sees that it is recorded.
     fn close(mut self, plan: &SteeredPlan) -> FinishedLoop {
         // Nothing but a signal ends the driver before the plan.
-        let reason = plan.stopped().unwrap_or(StopReason::Interrupted);
+        let reason = plan.stopped().unwrap_or(AgentStopReason::Interrupted);
         let name = self.session.task.workspace.name().clone();
         let iterations = plan.iterations();
         self.session.display.event(AgentEvent::Stopped(&StoppedLoop {
@@ -330,17 +330,17 @@ impl AgentLoop {
             idle: plan.idle(),
         }));
         let status = match reason {
-            StopReason::Completed => Some(WorkspaceStatus::Completed),
-            StopReason::Failed | StopReason::VerifyFailed => Some(WorkspaceStatus::Error),
+            AgentStopReason::Completed => Some(WorkspaceStatus::Completed),
+            AgentStopReason::Failed | AgentStopReason::VerifyFailed => Some(WorkspaceStatus::Error),
             _ => None,
         };
         if let Some(status) = status {
             self.session.update_metadata(|metadata| metadata.status = status);
         }
-        if reason == StopReason::VerifyFailed {
+        if reason == AgentStopReason::VerifyFailed {
             self.notifier.notify(Notification::not_accepted(name.as_str(), plan.number()));
         }
-        if matches!(reason, StopReason::Completed | StopReason::Stagnation) {
+        if matches!(reason, AgentStopReason::Completed | AgentStopReason::Stagnation) {
             let status = Status::read(&self.session.task.workspace.status_path()).ok();
             let how = reason.as_str();
             let notification =

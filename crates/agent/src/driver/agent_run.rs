@@ -16,7 +16,7 @@ use retake_types::{Effects, Stream, TestResults};
 use crate::adapters::{Event, Kind, Reader, Reading};
 use crate::display::{Display, Live, visible};
 use crate::log::Log;
-use crate::plan::{Plan, StopReason};
+use crate::plan::{Plan, AgentStopReason};
 
 use super::event::{AgentDisplay, LiveLine};
 
@@ -31,7 +31,7 @@ pub(super) type Summarize<'a> =
 pub(super) enum EndedByUs {
     /// It gave its result and did not exit.
     Lingering,
-    Budget(StopReason),
+    Budget(AgentStopReason),
 }
 
 /// What the thread beside the agent shares with the one that reads it.

@@ -7,7 +7,7 @@ use retake_types::loop_record::agent::{HookTime, WaitCause};
 
 use crate::adapters::Kind;
 use crate::display::Live;
-use crate::plan::StopReason;
+use crate::plan::AgentStopReason;
 use crate::status::Completion;
 use crate::workspace::{Name, WorkspaceError};
 
@@ -74,7 +74,7 @@ pub enum AgentEvent<'a> {
 #[derive(Debug)]
 pub struct StoppedLoop<'a> {
     pub workspace: &'a Name,
-    pub reason: StopReason,
+    pub reason: AgentStopReason,
     /// Iterations of this invocation.
     pub iterations: u32,
     pub max_iterations: u32,

@@ -4,15 +4,15 @@
 
 use std::io::Read;
 
-use jiff::Timestamp;
-use retake_store::{LoopRecord, Store};
+use retake_store::{Liveness, LoopRecording, Store, StoredLoop};
 use retake_types::loop_record::agent::{
     AgentEntry, AgentLoopPlan, Iteration, IterationStatus, Spent,
 };
 use retake_types::{Kind, LoopId, RunId, Stream, TestResults};
 
 use crate::adapters::{Kind as AgentKind, Reader, Reading};
-use crate::plan::StopReason;
+use crate::lock::WorkspaceLock;
+use crate::plan::AgentStopReason;
 use crate::workspace::{Metadata, Workspace};
 
 /// Far more loops than any workspace has.
@@ -22,7 +22,7 @@ const PAGE: usize = 1000;
 /// One loop with its iterations, oldest first.
 #[derive(Clone, Debug)]
 pub struct RecordedLoop {
-    pub record: LoopRecord,
+    pub record: StoredLoop,
     pub iterations: Vec<Iteration>,
     /// How often the gate refused since it last passed.
     pub refusals: u32,
@@ -54,7 +54,7 @@ pub fn read(
     Ok(loops)
 }
 
-fn read_one(store: &Store, record: LoopRecord) -> retake_store::Result<RecordedLoop> {
+fn read_one(store: &Store, record: StoredLoop) -> retake_store::Result<RecordedLoop> {
     let mut recorded = RecordedLoop {
         record,
         iterations: Vec::new(),
@@ -66,7 +66,7 @@ fn read_one(store: &Store, record: LoopRecord) -> retake_store::Result<RecordedL
     };
     let mut after = 0;
     loop {
-        let events = store.events(recorded.record.id, after, PAGE)?;
+        let events = store.loop_entries(recorded.record.id, after, PAGE)?;
         let Some(last) = events.last() else { return Ok(recorded) };
         after = last.seq;
         for event in &events {
@@ -135,6 +135,16 @@ impl RecordedLoop {
     }
 }
 
+/// Whether the runner of a workspace's loop lives. A loop that an earlier release recorded has no
+/// live file: there the holder of the workspace tells.
+pub fn is_alive(store: &Store, id: LoopId, workspace: &Workspace) -> bool {
+    match store.loop_liveness(id) {
+        Liveness::Alive => true,
+        Liveness::Dead => false,
+        Liveness::Unknown => WorkspaceLock::holder(workspace).is_some(),
+    }
+}
+
 /// All iterations of all loops, oldest first.
 pub fn iterations(loops: &[RecordedLoop]) -> Vec<Iteration> {
     loops.iter().flat_map(|recorded| recorded.iterations.iter().cloned()).collect()
@@ -156,7 +166,7 @@ pub fn end_open_loop(
         return Ok(());
     };
     let mut recorder = LoopRecorder::resume(store, last)?;
-    recorder.end(store, StopReason::Interrupted)
+    recorder.end(store, AgentStopReason::Interrupted)
 }
 
 /// Ends an iteration whose runner died, with what its run left on the record: when it was last
@@ -192,18 +202,18 @@ fn reread(store: &Store, agent: AgentKind, id: RunId) -> Option<Reading> {
 pub struct LoopRecorder {
     /// `None` where there is no record.
     id: Option<LoopId>,
+    /// `None` once the loop has ended.
+    recording: Option<LoopRecording>,
 }
 
 impl LoopRecorder {
     pub fn begin(store: &mut Store, plan: &AgentLoopPlan) -> retake_store::Result<Self> {
-        let record = LoopRecord::running(Kind::Agent, plan.to_json());
-        store.begin_loop(&record)?;
-        Ok(Self { id: Some(record.id) })
+        Ok(Self::new(store.begin_loop(Kind::Agent, &plan.to_json())?))
     }
 
     /// Continues a loop whose runner died, and marks what it left unfinished.
     pub fn resume(store: &mut Store, recorded: &mut RecordedLoop) -> retake_store::Result<Self> {
-        let recorder = Self { id: Some(recorded.record.id) };
+        let mut recorder = Self::new(store.adopt_loop(recorded.record.id)?);
         let agent = recorded.plan().and_then(|plan| plan.agent.parse().ok()).unwrap_or_default();
         for iteration in &mut recorded.iterations {
             if !iteration.status.is_final() {
@@ -223,22 +233,26 @@ impl LoopRecorder {
         Ok(recorder)
     }
 
+    fn new(recording: LoopRecording) -> Self {
+        Self { id: Some(recording.id()), recording: Some(recording) }
+    }
+
     /// For a loop whose record could not be opened.
     pub fn unrecorded() -> Self {
-        Self { id: None }
+        Self { id: None, recording: None }
     }
 
     pub fn id(&self) -> Option<LoopId> {
         self.id
     }
 
-    pub fn add(&self, store: &mut Store, entry: &AgentEntry) -> retake_store::Result<()> {
-        let Some(id) = self.id else { return Ok(()) };
-        store.append_events(id, &[(Timestamp::now(), entry.to_json())]).map(drop)
+    pub fn add(&mut self, store: &mut Store, entry: &AgentEntry) -> retake_store::Result<()> {
+        let Some(recording) = &mut self.recording else { return Ok(()) };
+        recording.append(store, &[entry]).map(drop)
     }
 
-    pub fn end(&mut self, store: &mut Store, reason: StopReason) -> retake_store::Result<()> {
-        let Some(id) = self.id else { return Ok(()) };
-        store.update_loop(id, "finished", Some((reason.as_str(), Timestamp::now())))
+    pub fn end(&mut self, store: &mut Store, reason: AgentStopReason) -> retake_store::Result<()> {
+        let Some(recording) = self.recording.take() else { return Ok(()) };
+        recording.finish(store, &reason.as_str().into())
     }
 }

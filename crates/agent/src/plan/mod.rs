@@ -13,7 +13,7 @@ use std::time::Duration;
 use retake_types::loop_record::agent::{IterationStatus, Mode, Spent};
 
 pub use backoff::Backoff;
-pub use reason::StopReason;
+pub use reason::AgentStopReason;
 pub use rules::{Budgets, Gate, OnLimit, Rules};
 pub use step::{IterationOutcome, IterationReport, Now, PastIteration, Requests, Step, WaitReason};
 
@@ -22,7 +22,7 @@ enum State {
     Ready,
     Waiting { until: Duration, why: WaitReason, then: Then },
     Verifying,
-    Ended(StopReason),
+    Ended(AgentStopReason),
 }
 
 /// What a wait is for.
@@ -162,7 +162,7 @@ impl Plan {
         self.verify_attempts
     }
 
-    pub fn stopped(&self) -> Option<StopReason> {
+    pub fn stopped(&self) -> Option<AgentStopReason> {
         match self.state {
             State::Ended(reason) => Some(reason),
             _ => None,
@@ -175,17 +175,17 @@ impl Plan {
             return Step::Stop(reason);
         }
         if requests.interrupt {
-            return self.end(StopReason::Interrupted);
+            return self.end(AgentStopReason::Interrupted);
         }
         // The gate belongs to the iteration before it, so it comes before a stop.
         if self.state == State::Verifying {
             return self.verify(now);
         }
         if requests.stop {
-            return self.end(StopReason::Stopped);
+            return self.end(AgentStopReason::Stopped);
         }
         if self.time_left(now) == Some(Duration::ZERO) {
-            return self.end(StopReason::BudgetTime);
+            return self.end(AgentStopReason::BudgetTime);
         }
         if requests.pause {
             return Step::Pause;
@@ -195,7 +195,7 @@ impl Plan {
             if !remaining.is_zero() {
                 // Waiting for what comes after the end would only hold the workspace.
                 if self.time_left(now).is_some_and(|left| left <= remaining) {
-                    return self.end(StopReason::BudgetTime);
+                    return self.end(AgentStopReason::BudgetTime);
                 }
                 return Step::Wait { why, remaining };
             }
@@ -206,7 +206,7 @@ impl Plan {
             self.state = State::Ready;
         }
         if self.here >= self.rules.max_iterations {
-            return self.end(StopReason::MaxIterations);
+            return self.end(AgentStopReason::MaxIterations);
         }
         let timeout = self.rules.iteration_timeout;
         Step::Iterate {
@@ -219,7 +219,7 @@ impl Plan {
 
     fn verify(&mut self, now: Now) -> Step {
         match self.time_left(now) {
-            Some(Duration::ZERO) => self.end(StopReason::BudgetTime),
+            Some(Duration::ZERO) => self.end(AgentStopReason::BudgetTime),
             left => Step::Verify { attempt: self.verify_attempts + 1, left },
         }
     }
@@ -248,8 +248,8 @@ impl Plan {
         (self.tries, self.attempt) = (0, 0);
         self.state = State::Ready;
         match report.outcome {
-            IterationOutcome::Interrupted => return self.ended(StopReason::Interrupted),
-            IterationOutcome::HookStopped => return self.ended(StopReason::Failed),
+            IterationOutcome::Interrupted => return self.ended(AgentStopReason::Interrupted),
+            IterationOutcome::HookStopped => return self.ended(AgentStopReason::Failed),
             IterationOutcome::OverBudget(reason) => return self.ended(reason),
             IterationOutcome::Skipped => return self.go_on(now),
             IterationOutcome::Completed => self.failures = 0,
@@ -259,7 +259,7 @@ impl Plan {
         if report.outcome == IterationOutcome::Completed && report.complete {
             match self.rules.verify {
                 Some(_) => self.state = State::Verifying,
-                None => self.ended(StopReason::Completed),
+                None => self.ended(AgentStopReason::Completed),
             }
             return;
         }
@@ -272,15 +272,15 @@ impl Plan {
         self.state = State::Ready;
         (self.tries, self.attempt) = (0, 0);
         if passed {
-            return self.ended(StopReason::Completed);
+            return self.ended(AgentStopReason::Completed);
         }
         // What was cut off by the deadline did not refuse.
         if self.time_left(now) == Some(Duration::ZERO) {
-            return self.ended(StopReason::BudgetTime);
+            return self.ended(AgentStopReason::BudgetTime);
         }
         self.verify_attempts += 1;
         if !gate.resume_on_fail || self.verify_attempts > gate.max_attempts {
-            return self.ended(StopReason::VerifyFailed);
+            return self.ended(AgentStopReason::VerifyFailed);
         }
         self.go_on(now);
     }
@@ -313,7 +313,7 @@ impl Plan {
     }
 
     /// Which budget is used up when the running iteration has spent this much.
-    pub fn over(&self, iteration: Spent) -> Option<StopReason> {
+    pub fn over(&self, iteration: Spent) -> Option<AgentStopReason> {
         let budgets = &self.rules.budgets;
         let over_cost = |most: Option<f64>, spent: f64| most.is_some_and(|most| spent >= most);
         let over_tokens = |most: Option<u64>, spent: u64| most.is_some_and(|most| spent >= most);
@@ -322,11 +322,11 @@ impl Plan {
         if over_cost(budgets.cost_usd, cost)
             || over_cost(budgets.iteration_cost_usd, iteration.cost_usd)
         {
-            return Some(StopReason::BudgetCost);
+            return Some(AgentStopReason::BudgetCost);
         }
         (over_tokens(budgets.tokens, tokens)
             || over_tokens(budgets.iteration_tokens, iteration.tokens))
-        .then_some(StopReason::BudgetTokens)
+        .then_some(AgentStopReason::BudgetTokens)
     }
 
     /// Time the loop has used, waits and gates and what came before a restart included.
@@ -353,18 +353,18 @@ impl Plan {
         let reached = |limit: u32, count: u32| limit > 0 && count >= limit;
         let reason =
             if rules.mode == Mode::Iterative && reached(rules.stagnation_threshold, self.idle) {
-                Some(StopReason::Stagnation)
+                Some(AgentStopReason::Stagnation)
             } else if self.time_left(now) == Some(Duration::ZERO) {
                 // A timeout that the budget caused is not the agent's failure.
-                Some(StopReason::BudgetTime)
+                Some(AgentStopReason::BudgetTime)
             } else if reached(rules.max_failures, self.failures) {
-                Some(StopReason::Failed)
+                Some(AgentStopReason::Failed)
             } else if let Some(reason) = self.over(Spent::default()) {
                 Some(reason)
             } else if reached(rules.max_no_progress, self.still) {
-                Some(StopReason::NoProgress)
+                Some(AgentStopReason::NoProgress)
             } else if self.here >= rules.max_iterations {
-                Some(StopReason::MaxIterations)
+                Some(AgentStopReason::MaxIterations)
             } else {
                 None
             };
@@ -378,7 +378,7 @@ impl Plan {
     fn postpone(&mut self, outcome: IterationOutcome, now: Now, then: Then) {
         let resets_at = match outcome {
             IterationOutcome::RateLimited { .. } if self.rules.on_limit == OnLimit::Stop => {
-                return self.ended(StopReason::RateLimit);
+                return self.ended(AgentStopReason::RateLimit);
             }
             IterationOutcome::RateLimited { resets_at } => resets_at,
             _ => None,
@@ -401,7 +401,7 @@ impl Plan {
                 let wait = self.rules.backoff.delay(self.tries);
                 self.wait(now, wait, WaitReason::Backoff { attempt: self.tries }, then);
             }
-            _ => self.ended(StopReason::RateLimit),
+            _ => self.ended(AgentStopReason::RateLimit),
         }
     }
 
@@ -418,12 +418,12 @@ impl Plan {
         }
     }
 
-    fn end(&mut self, reason: StopReason) -> Step {
+    fn end(&mut self, reason: AgentStopReason) -> Step {
         self.ended(reason);
         Step::Stop(reason)
     }
 
-    fn ended(&mut self, reason: StopReason) {
+    fn ended(&mut self, reason: AgentStopReason) {
         self.state = State::Ended(reason);
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use retake_types::loop_record::agent::{Iteration, IterationStatus, Spent, WaitCause};
 
-use super::StopReason;
+use super::AgentStopReason;
 
 /// What time it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -45,7 +45,7 @@ pub enum Step {
     },
     /// Nothing until resumed.
     Pause,
-    Stop(StopReason),
+    Stop(AgentStopReason),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ pub enum IterationOutcome {
     HookStopped,
     Interrupted,
     /// Cut off because it used up what it may spend.
-    OverBudget(StopReason),
+    OverBudget(AgentStopReason),
     RateLimited {
         resets_at: Option<i64>,
     },
