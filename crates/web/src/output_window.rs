@@ -176,7 +176,12 @@ impl WindowRequest {
         }
     }
 
-    fn one(self, stream: Stream, output: &mut OutputReader, length: u64) -> io::Result<OutputWindow> {
+    fn one(
+        self,
+        stream: Stream,
+        output: &mut OutputReader,
+        length: u64,
+    ) -> io::Result<OutputWindow> {
         let (start, bytes) = cut(output, length, self.at, self.size)?;
         let end = start + bytes.len() as u64;
         let mut offsets = [0, 0];

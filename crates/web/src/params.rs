@@ -66,7 +66,9 @@ impl Params {
         match self.get(name) {
             None | Some("0" | "false") => Ok(false),
             Some("1" | "true") => Ok(true),
-            Some(other) => Err(RequestError::bad_request(format!("{name}={other} is neither 1 nor 0"))),
+            Some(other) => {
+                Err(RequestError::bad_request(format!("{name}={other} is neither 1 nor 0")))
+            }
         }
     }
 

@@ -10,8 +10,8 @@ use retake_store::StoredLoop;
 use retake_types::loop_record::agent::AgentLoopPlan;
 use serde::{Deserialize, Serialize};
 
-use crate::error::RequestError;
 use super::LoopPlan;
+use crate::error::RequestError;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
@@ -58,8 +58,7 @@ fn workspace(workspaces: Option<&Places>, plan: &AgentLoopPlan) -> Result<Worksp
 
 /// Whether a loop runs in the workspace.
 pub(super) fn is_workspace_locked(workspaces: Option<&Places>, plan: &AgentLoopPlan) -> bool {
-    workspace(workspaces, plan)
-        .is_ok_and(|workspace| WorkspaceLock::holder(&workspace).is_some())
+    workspace(workspaces, plan).is_ok_and(|workspace| WorkspaceLock::holder(&workspace).is_some())
 }
 
 pub(crate) fn pending(workspaces: Option<&Places>, plan: &LoopPlan) -> PendingRequests {

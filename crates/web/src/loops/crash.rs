@@ -7,8 +7,8 @@ use retake_types::loop_record::crash::{
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
-use crate::error::RequestError;
 use super::{LoopQuery, LoopSummary};
+use crate::error::RequestError;
 
 /// Steps of the timeline that are shown at once.
 pub(crate) const WINDOW: usize = 300;

@@ -11,14 +11,12 @@ use retake_matrix::table::{Axis, Measured, Table};
 use retake_runner::file_lock::FileLock;
 use retake_runner::machine;
 use retake_store::{RunFilter, Store};
-use retake_types::loop_record::matrix::{
-    BisectAnswer, CellLabels, MatrixEntry, MatrixLoopPlan,
-};
+use retake_types::loop_record::matrix::{BisectAnswer, CellLabels, MatrixEntry, MatrixLoopPlan};
 use retake_types::{Better, RunId};
 use serde::Serialize;
 
-use crate::error::RequestError;
 use super::{LoopPlan, LoopQuery, LoopSummary};
+use crate::error::RequestError;
 
 /// The newest runs that are read.
 const MAX_RUNS: usize = 20_000;
@@ -129,7 +127,11 @@ impl Results {
 }
 
 impl MatrixDetail {
-    pub(super) fn read(store: &Store, summary: &LoopSummary, query: &LoopQuery) -> Result<Self, RequestError> {
+    pub(super) fn read(
+        store: &Store,
+        summary: &LoopSummary,
+        query: &LoopQuery,
+    ) -> Result<Self, RequestError> {
         let results = Results::read(store, summary)?;
         let unknown = MatrixLoopPlan::default();
         let plan = match &summary.plan {
@@ -160,7 +162,8 @@ impl MatrixDetail {
         let cells = Cells::gather(&axes, &results.all, &metric);
         let searched = plan.purpose.searched_axis().map(str::to_owned);
         let searching = searched.as_ref().and_then(|name| axes.iter().find(|a| a.name == *name));
-        let steps = searching.map(|axis| bisect_steps(axis, &results.all, &metric)).unwrap_or_default();
+        let steps =
+            searching.map(|axis| bisect_steps(axis, &results.all, &metric)).unwrap_or_default();
         let (comparisons, answer) = match &searched {
             Some(_) => (Vec::new(), read_answer(store, summary)?),
             None => (cells.compare(&metric, better), None),

@@ -151,8 +151,8 @@ impl RunningLoops {
         let plan = LoopPlan::parse(&record);
         let has_run = self.0.contains(&record.id);
         // Between two runs a loop has none, but its runner lives.
-        let running =
-            record.stop_reason.is_none() && (has_run || is_alive(store, &record, &plan, workspaces));
+        let running = record.stop_reason.is_none()
+            && (has_run || is_alive(store, &record, &plan, workspaces));
         let paused = running
             && !has_run
             && record.kind == Kind::Agent
@@ -253,8 +253,6 @@ impl App {
         query: LoopQuery,
     ) -> Result<LoopView, RequestError> {
         let workspaces = self.workspaces.clone();
-        self.store
-            .read(move |store| LoopView::read(store, id, workspaces.as_ref(), &query))
-            .await
+        self.store.read(move |store| LoopView::read(store, id, workspaces.as_ref(), &query)).await
     }
 }

@@ -7,11 +7,11 @@ use retake_runner::html::Html;
 use retake_types::loop_record::agent::IterationStatus;
 use retake_types::text;
 
+use super::badge::iteration_badge;
 use crate::chart::{Chart, Series, Shape};
 use crate::loops::agent::{AgentDetail, IterationSummary};
 use crate::loops::control::PendingRequests;
 use crate::loops::{LoopPlan, LoopSummary};
-use super::badge::iteration_badge;
 
 /// The newest iterations, which have a row and are in the charts.
 const MAX_ITERATIONS: usize = 200;
@@ -65,7 +65,11 @@ pub(super) fn write(html: &mut Html, agent: &AgentDetail, summary: &LoopSummary)
     if !agent.notes.is_empty() {
         html.markup("<section><h2>Notes</h2><ol class=\"notes\">");
         for note in agent.notes.iter().rev() {
-            html.markup("<li>").time(note.at, Timestamp::now()).markup(" ").text(&note.text).markup("</li>");
+            html.markup("<li>")
+                .time(note.at, Timestamp::now())
+                .markup(" ")
+                .text(&note.text)
+                .markup("</li>");
         }
         html.markup("</ol></section>");
     }

@@ -108,7 +108,10 @@ impl CrashPage<'_> {
 
     fn finding(&self, html: &mut Html, finding: &CrashFinding) {
         html.markup("<article class=\"finding\"").attr("id", &finding.id).markup("><h3>");
-        html.element("span", "ref", &finding.id).markup(" ").code_spans(&finding.sentence).markup("</h3><p>");
+        html.element("span", "ref", &finding.id)
+            .markup(" ")
+            .code_spans(&finding.sentence)
+            .markup("</h3><p>");
         html.text(&text::count(finding.states, "state")).markup(if finding.states == 1 {
             " fails. The crash comes "
         } else {
@@ -118,12 +121,17 @@ impl CrashPage<'_> {
             html.markup("while the check recovers, after its operation ").text(finding.operation);
         } else {
             html.markup("after ");
-            self.operation_link(html, finding.operation, &format!("operation {}", finding.operation));
+            self.operation_link(
+                html,
+                finding.operation,
+                &format!("operation {}", finding.operation),
+            );
         }
         if let Some(label) = &finding.label {
             html.markup(", after the label ").element("code", "", label);
         }
-        html.markup(", with ").text(&text::count(finding.acknowledgements as u64, "acknowledgement"));
+        html.markup(", with ")
+            .text(&text::count(finding.acknowledgements as u64, "acknowledgement"));
         html.markup(" given. The check ").text(&finding.verdict).markup(".</p>");
         if !finding.lost_operations.is_empty() {
             html.markup("<h4>Lost operations</h4><ol class=\"plain lost\">");
@@ -230,7 +238,9 @@ impl CrashPage<'_> {
         }
         if counts.steps_left_out > 0 {
             html.markup("<span class=\"faint\">").text(&text::count(counts.steps_left_out, "step"));
-            html.markup(" after these are in the log only: <code>retake crash show LOG</code></span>");
+            html.markup(
+                " after these are in the log only: <code>retake crash show LOG</code></span>",
+            );
         }
         html.markup("</p>");
     }
@@ -294,7 +304,10 @@ fn row(html: &mut Html, step: &Step, lost: Option<&[&str]>) {
         StepKind::Operation | StepKind::Sync => html.code_spans(&step.text),
     };
     for id in lost.into_iter().flatten() {
-        html.markup(" <a class=\"ref\"").attr("href", &format!("#{id}")).markup(">lost in ").text(id);
+        html.markup(" <a class=\"ref\"")
+            .attr("href", &format!("#{id}"))
+            .markup(">lost in ")
+            .text(id);
         html.markup("</a>");
     }
     html.markup("</td></tr>\n");
@@ -340,8 +353,15 @@ fn lanes(html: &mut Html, steps: &[Step], window: &[Step], concerns: &Concerns<'
     }
     for (lane, (class, name)) in LANES.iter().enumerate() {
         let y = 15 + lane * 20;
-        html.markup("<text class=\"tick\" x=\"0\"").attr("y", y + 4).markup(">").markup(name).markup("</text>");
-        html.markup("<line class=\"grid\" x1=\"90\" x2=\"716\"").attr("y1", y).attr("y2", y).markup("/>");
+        html.markup("<text class=\"tick\" x=\"0\"")
+            .attr("y", y + 4)
+            .markup(">")
+            .markup(name)
+            .markup("</text>");
+        html.markup("<line class=\"grid\" x1=\"90\" x2=\"716\"")
+            .attr("y1", y)
+            .attr("y2", y)
+            .markup("/>");
         let is = |step: &Step| match *class {
             "lost" => concerns.lost(step).is_some(),
             class => self::class(step.kind) == class,

@@ -10,20 +10,23 @@ use retake_store::RunFilter;
 use retake_types::Kind;
 use retake_types::text;
 
+use super::badge::loop_badge;
+use super::layout::{HtmlResponse, PageError, Section, heading, layout};
+use super::run_table::{RUN_TABLE_HEAD, run_rows};
+use super::{agent, crash, matrix, overview};
 use crate::api::{loop_id, loop_query};
 use crate::app::App;
 use crate::loops::control;
 use crate::loops::{LoopDetail, LoopView};
 use crate::params::Params;
-use super::badge::loop_badge;
-use super::layout::{HtmlResponse, PageError, Section, heading, layout};
-use super::run_table::{RUN_TABLE_HEAD, run_rows};
-use super::{agent, crash, matrix, overview};
 
 /// The runs of a loop that are listed on its page.
 const RUNS: usize = 30;
 
-pub(crate) async fn loops(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlResponse, PageError> {
+pub(crate) async fn loops(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+) -> Result<HtmlResponse, PageError> {
     let params = Params::from_uri(&uri);
     let list = app.loops(&params).await?;
     let mut main = Html::new();
@@ -79,7 +82,8 @@ pub(crate) async fn one_loop(
         LoopDetail::Agent(detail) => agent::write(&mut main, detail, &view.summary),
         LoopDetail::Matrix(detail) => matrix::write(&mut main, detail, &params, id),
         LoopDetail::Crash(crash) => {
-            crash::CrashPage { crash, summary: &view.summary, params: &params, id }.write(&mut main);
+            crash::CrashPage { crash, summary: &view.summary, params: &params, id }
+                .write(&mut main);
         }
         LoopDetail::Exec {} => {}
     }

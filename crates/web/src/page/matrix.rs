@@ -29,7 +29,8 @@ pub(super) fn write(html: &mut Html, matrix: &MatrixDetail, params: &Params, id:
     }
     html.markup("</p><nav class=\"switch\" aria-label=\"Metric\">");
     for metric in &matrix.metrics {
-        html.markup("<a").attr("href", &params.with(&format!("/loops/{id}"), &[("metric", metric)]));
+        html.markup("<a")
+            .attr("href", &params.with(&format!("/loops/{id}"), &[("metric", metric)]));
         if *metric == matrix.metric {
             html.markup(" aria-current=\"true\"");
         }
@@ -96,7 +97,10 @@ fn heat_map(html: &mut Html, matrix: &MatrixDetail) {
     let across: Vec<&str> = matrix.axes[1..].iter().map(|axis| axis.name.as_str()).collect();
     if !across.is_empty() {
         html.markup("<tr><td></td><th scope=\"colgroup\" class=\"axis\"");
-        html.attr("colspan", columns.len()).markup(">").text(&across.join(", ")).markup("</th></tr>");
+        html.attr("colspan", columns.len())
+            .markup(">")
+            .text(&across.join(", "))
+            .markup("</th></tr>");
     }
     html.markup("<tr><th scope=\"col\">").text(&down.name).markup("</th>");
     for column in &columns {
@@ -160,7 +164,9 @@ fn distributions(html: &mut Html, matrix: &MatrixDetail) {
     let most = (MAX_DOTS / matrix.cells.len().max(1)).clamp(12, 300);
     for cell in &matrix.cells {
         let (Some(median), Some(mad)) = (cell.median, cell.mad) else { continue };
-        html.markup("<tr><th scope=\"row\">").text(&shorten_commits(&cell.name)).markup("</th><td>");
+        html.markup("<tr><th scope=\"row\">")
+            .text(&shorten_commits(&cell.name))
+            .markup("</th><td>");
         let says =
             format!("{} samples of {}, median {}", cell.values.len(), cell.name, number(median));
         chart::strip(html, &cell.values, median, range, most, &says);
@@ -183,7 +189,10 @@ fn comparisons(html: &mut Html, comparisons: &[Comparison]) {
             stats::Verdict::Slower => "bad",
             stats::Verdict::Same | stats::Verdict::NotSure => "",
         };
-        html.markup("<tr><td>").text(&shorten_commits(&one.b)).markup("</td><td>").text(&shorten_commits(&one.a));
+        html.markup("<tr><td>")
+            .text(&shorten_commits(&one.b))
+            .markup("</td><td>")
+            .text(&shorten_commits(&one.a));
         html.markup("</td><td>").element("span", class, one.verdict.as_str());
         html.markup("</td><td class=\"n\">").text(&one.ratio.map(percent).unwrap_or_default());
         html.markup("</td><td class=\"n\">");
@@ -264,8 +273,15 @@ fn bisect_steps(html: &mut Html, matrix: &MatrixDetail) {
     for (at, step) in matrix.steps.iter().enumerate().take(MAX_DRAWN_STEPS) {
         let Some(place) = step.place else { continue };
         let (word, class, _) = words(verdict(matrix, step));
-        html.markup("<circle r=\"4\"").attr("class", class).attr("cx", x(place)).attr("cy", 10 + at * 12);
-        html.markup("><title>").text(&step_title(step)).markup(": ").markup(word).markup("</title></circle>");
+        html.markup("<circle r=\"4\"")
+            .attr("class", class)
+            .attr("cx", x(place))
+            .attr("cy", 10 + at * 12);
+        html.markup("><title>")
+            .text(&step_title(step))
+            .markup(": ")
+            .markup(word)
+            .markup("</title></circle>");
     }
     let ends = [(points.first(), "start", LEFT), (points.last(), "end", LEFT + WIDTH)];
     for (point, anchor, x) in ends {
@@ -302,7 +318,10 @@ fn judged_points(html: &mut Html, matrix: &MatrixDetail, answer: &BisectAnswer) 
     judged.sort_by_key(|judged| points.iter().position(|point| *point == judged.point));
     html.markup("<h3>Points</h3><div class=\"scroll tall\"><table><thead><tr><th scope=\"col\">Point</th><th scope=\"col\">PointVerdict</th><th scope=\"col\" class=\"n\">Runs</th></tr></thead><tbody>");
     for one in judged {
-        html.markup("<tr><td><code").attr("title", &one.point).markup(">").text(&shorten_commits(&one.point));
+        html.markup("<tr><td><code")
+            .attr("title", &one.point)
+            .markup(">")
+            .text(&shorten_commits(&one.point));
         html.markup("</code>");
         for (end, name) in [(&answer.last_good, "last good"), (&answer.first_bad, "first bad")] {
             if end.as_ref() == Some(&one.point) {

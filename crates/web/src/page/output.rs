@@ -56,14 +56,18 @@ impl OutputSection {
     pub(super) fn read(store: &Store, id: RunId, params: &Params) -> Result<Self, RequestError> {
         let layout = Self::layout(params);
         let wanted: &[(OutputSource, &'static str)] = match layout {
-            Layout::SideBySide => {
-                &[(OutputSource::One(Stream::Stdout), "out"), (OutputSource::One(Stream::Stderr), "err")]
-            }
+            Layout::SideBySide => &[
+                (OutputSource::One(Stream::Stdout), "out"),
+                (OutputSource::One(Stream::Stderr), "err"),
+            ],
             Layout::Interleaved => &[(OutputSource::Interleaved, "all")],
         };
         let text = params.get("find").filter(|text| !text.is_empty());
-        let mut searched =
-            text.map(|text| SearchedText { text: text.to_owned(), found: false, unfinished: Vec::new() });
+        let mut searched = text.map(|text| SearchedText {
+            text: text.to_owned(),
+            found: false,
+            unfinished: Vec::new(),
+        });
         let mut windows = Vec::new();
         for (source, name) in wanted {
             let mut at = match params.number(name)? {
@@ -90,14 +94,18 @@ impl OutputSection {
     pub(super) fn write(&self, html: &mut Html, id: RunId, params: &Params, running: bool) {
         let path = format!("/runs/{id}");
         html.markup("<section id=\"output\" class=\"output\"").attr("data-run", &id.to_string());
-        html.attr("data-view", if self.layout == Layout::Interleaved { "merged" } else { "beside" });
+        html.attr(
+            "data-view",
+            if self.layout == Layout::Interleaved { "merged" } else { "beside" },
+        );
         html.attr("data-running", if running { "1" } else { "" })
             .markup("><div class=\"tools\"><h2>Output</h2>");
         html.markup("<nav aria-label=\"Layout of the output\" class=\"switch\">");
         let offsets = [("out", ""), ("err", ""), ("all", ""), ("find", "")];
-        for (name, value, layout) in
-            [("Side by side", "", Layout::SideBySide), ("Merged by time", "merged", Layout::Interleaved)]
-        {
+        for (name, value, layout) in [
+            ("Side by side", "", Layout::SideBySide),
+            ("Merged by time", "merged", Layout::Interleaved),
+        ] {
             let changes = [&offsets[..], &[("view", value)]].concat();
             html.markup("<a").attr("href", &format!("{}#output", params.with(&path, &changes)));
             if layout == self.layout {

@@ -10,6 +10,9 @@ use retake_runner::html::Html;
 use retake_store::Verification;
 use retake_types::text;
 
+use super::badge::loop_badge;
+use super::layout::{HtmlResponse, PageError, Section, layout};
+use super::run_table::{RUN_TABLE_HEAD, run_rows};
 use crate::api::Overview;
 use crate::app::App;
 use crate::audit::AuditState;
@@ -17,15 +20,17 @@ use crate::chart::{Chart, Series, Shape};
 use crate::figures::{Figures, TimeRange};
 use crate::loops::LoopSummary;
 use crate::params::Params;
-use super::badge::loop_badge;
-use super::layout::{HtmlResponse, PageError, Section, layout};
-use super::run_table::{RUN_TABLE_HEAD, run_rows};
 
-pub(crate) async fn overview(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlResponse, PageError> {
+pub(crate) async fn overview(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+) -> Result<HtmlResponse, PageError> {
     let params = Params::from_uri(&uri);
     let overview = app.overview(&params).await?;
     let mut main = Html::new();
-    main.markup("<h1 class=\"hidden\">Overview</h1><div id=\"overview\" data-live data-every=\"5\">");
+    main.markup(
+        "<h1 class=\"hidden\">Overview</h1><div id=\"overview\" data-live data-every=\"5\">",
+    );
     let figures = &overview.figures;
     tiles(&mut main, &overview);
     main.markup("<section class=\"charts\"><div class=\"tools\"><h2>Over time</h2><nav class=\"switch\" aria-label=\"How far back\">");
@@ -139,9 +144,15 @@ fn audit(html: &mut Html, overview: &Overview) {
             ("broken", found.to_string(), "bad")
         }
     };
-    html.markup("<div class=\"tile ").markup(class).markup("\"><h2>Audit</h2><p class=\"big\">").text(value);
+    html.markup("<div class=\"tile ")
+        .markup(class)
+        .markup("\"><h2>Audit</h2><p class=\"big\">")
+        .text(value);
     html.markup("</p><p class=\"faint\">").text(&below).markup("</p><p class=\"faint\"");
-    html.attr("title", &head.to_string()).markup(">").text(&grouped(head.count)).markup(" entries ");
+    html.attr("title", &head.to_string())
+        .markup(">")
+        .text(&grouped(head.count))
+        .markup(" entries ");
     html.markup(
         "<button class=\"small\" data-post=\"/api/v1/audit\" hidden>Verify</button></p></div>",
     );

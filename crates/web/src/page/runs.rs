@@ -10,13 +10,13 @@ use retake_store::{RunPage, SearchHit, SearchResults, Store};
 use retake_types::text;
 use retake_types::{Kind, Word};
 
+use super::badge::run_badge;
+use super::layout::{HtmlResponse, PageError, Section, layout};
+use super::run_table::{RUN_TABLE_HEAD, run_rows};
 use crate::api::SEARCH_EFFORT;
 use crate::app::App;
 use crate::error::RequestError;
 use crate::params::Params;
-use super::badge::run_badge;
-use super::layout::{HtmlResponse, PageError, Section, layout};
-use super::run_table::{RUN_TABLE_HEAD, run_rows};
 
 const PAGE: usize = 50;
 const HITS: usize = 30;
@@ -46,8 +46,9 @@ pub(crate) async fn runs(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlRe
     match params.get("q").filter(|text| text.contains(char::is_alphanumeric)) {
         Some(text) => {
             let (text, from) = (words(text), params.number("cursor")?);
-            let look =
-                move |store: &Store| Ok(store.search_from(&text, &filter, from, HITS, SEARCH_EFFORT)?);
+            let look = move |store: &Store| {
+                Ok(store.search_from(&text, &filter, from, HITS, SEARCH_EFFORT)?)
+            };
             hits(&mut main, &app.store.read(look).await?, &params);
         }
         None => {
@@ -84,7 +85,11 @@ fn form(html: &mut Html, params: &Params) {
     choice(html, "Kind", "kind", &kinds, &value("kind"));
     for kept in KEPT {
         for value in params.all(kept) {
-            html.markup("<label>").markup(kept).markup("<input").attr("name", kept).attr("value", value);
+            html.markup("<label>")
+                .markup(kept)
+                .markup("<input")
+                .attr("name", kept)
+                .attr("value", value);
             html.markup("></label>");
         }
     }
