@@ -10,7 +10,7 @@ use std::time::Duration;
 use retake_matrix::config::Config as MatrixConfig;
 use retake_matrix::driver::{
     BisectOptions, BisectRun, Iterations, MatrixError, MatrixEvent, MatrixObserver, MatrixProject,
-    MatrixRun, MatrixRunOptions, MatrixRunResult, MetricsWatch, read_loops,
+    MatrixRun, MatrixRunOptions, MatrixRunResult, read_loops,
 };
 use retake_matrix::plan::{Matrix, ScheduleMode};
 use retake_runner::config::Config;
@@ -18,6 +18,7 @@ use retake_runner::context::RunContext;
 use retake_runner::loop_driver::remote::{
     EarlierRuns, NoRemoteExecutor, RemoteExecutor, RemoteStatus,
 };
+use retake_runner::metrics::MetricsObserver;
 use retake_runner::notice;
 use retake_runner::prepare::PreparedRun;
 use retake_runner::project::Project;
@@ -151,9 +152,11 @@ fn sampling_ends_when_the_comparison_is_decided() {
     assert_eq!(result.comparisons.len(), 1);
     assert_eq!(result.comparisons[0].verdict.as_str(), "slower");
     assert!(result.spent.is_none() && !result.untried);
-    assert!(runs(&project).iter().all(|run| {
-        CellLabels::from_labels(&run.intent.request.labels).unwrap().adaptive
-    }));
+    assert!(
+        runs(&project)
+            .iter()
+            .all(|run| { CellLabels::from_labels(&run.intent.request.labels).unwrap().adaptive })
+    );
 }
 
 #[test]
@@ -227,7 +230,7 @@ impl RemoteExecutor for FakeExecutor {
         for (number, prepared) in self.submitted.drain(..) {
             let lost = prepared.request.labels["matrix.axis.n"] == self.lost;
             let planned = prepared.request.effects.metrics.expect("it is to measure").planned;
-            let mut watch = MetricsWatch::new(Path::new("/nonexistent"), planned);
+            let mut watch = MetricsObserver::new(Path::new("/nonexistent"), planned);
             let finished = worker.run(prepared, OutputUse::NONE, &mut watch).unwrap();
             let mut run = finished.run;
             if lost {
