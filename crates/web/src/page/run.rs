@@ -1,6 +1,5 @@
 //! One run: everything that is known of it, and what it wrote.
 
-use retake_types::text;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,22 +7,21 @@ use axum::extract::{Path, State};
 use axum::http::Uri;
 use jiff::Timestamp;
 use retake_engine::quote;
+use retake_runner::html::Html;
+use retake_runner::run_text;
 use retake_store::StoredRunTree;
-use retake_store::Tree;
+use retake_types::text;
 use retake_types::{
     Effects, Ending, ErrorCode, Intent, Kind, LeftFate, Observations, Run, State as RunState,
     TestStatus,
 };
-use retake_types::{Ending, ErrorCode, Intent, Kind, LeftFate, Run, State as RunState};
 
-use crate::App;
 use crate::api::run_id;
-use retake_runner::html::Html;
+use crate::app::App;
 use crate::params::Params;
-use crate::error::PageError;
-use super::output::{Layout, Output};
-use super::{HtmlResponse, Section, badge, layout};
-use retake_runner::run_text;
+use super::badge::run_badge;
+use super::layout::{HtmlResponse, PageError, Section, heading, layout};
+use super::output::{Layout, OutputSection};
 
 /// How many files, and how many failed tests, are listed.
 const LISTED: usize = 200;
@@ -33,24 +31,24 @@ pub(crate) async fn run(
     Path(id): Path<String>,
     uri: Uri,
 ) -> Result<HtmlResponse, PageError> {
-    let params = Params::of(&uri);
-    let asked = params.clone();
-    let look = move |store: &retake_store::Store| {
+    let params = Params::from_uri(&uri);
+    let query = params.clone();
+    let read = move |store: &retake_store::Store| {
         let id = run_id(store, &id)?;
         let tree = store.tree(id)?;
-        let output = Output::look(store, id, &query)?;
+        let output = OutputSection::read(store, id, &query)?;
         Ok((tree, output))
     };
-    let looked = match (Output::layout(&params), params.get("find")) {
-        (Layout::SideBySide, None) => app.store.read(look).await,
-        _ => app.store.read_large(look).await,
+    let answer = match (OutputSection::layout(&params), params.get("find")) {
+        (Layout::SideBySide, None) => app.store.read(read).await,
+        _ => app.store.read_large(read).await,
     };
-    let (tree, output) = looked?;
+    let (tree, output) = answer?;
     let run = &tree.run;
     let mut main = Html::new();
     head(&mut main, run);
     let running = run.state == RunState::Running;
-    output.show(&mut main, run.intent.id(), &params, running);
+    output.write(&mut main, run.intent.id(), &params, running);
     main.markup("<div id=\"facts\" data-live class=\"cards\">");
     facts(&mut main, &tree);
     main.markup("</div>");
@@ -62,9 +60,9 @@ fn head(html: &mut Html, run: &Run) {
     let intent = &run.intent;
     html.markup("<div id=\"head\" data-live class=\"head\"><p class=\"crumbs\"><a href=\"/runs\">Runs</a> / <code>");
     html.text(&intent.id().to_string()).markup("</code></p>");
-    super::heading(html, intent.command());
+    heading(html, intent.command());
     html.markup("<p class=\"summary\">");
-    badge(html, run);
+    run_badge(html, run);
     html.markup(" <span>").text(&run_text::duration(run)).markup("</span> <span>started ");
     html.time(intent.start_time, Timestamp::now()).markup("</span>");
     if intent.kind() != Kind::Exec {
