@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use retake_runner::again::OutputError;
+use retake_runner::run_differences::OutputError;
 use retake_runner::config::ConfigErrors;
 use retake_runner::project::ProjectError;
 
