@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use retake_runner::notice::Notice;
+use retake_runner::loop_driver::remote::RemoteStatus;
+use retake_runner::notice::{Notice, RemoteNotice};
 use retake_runner::run::FinishedRun;
 use retake_types::{
     ErrorCode, ErrorDetail, LeftFate, LeftProcess, Outcome, RefusalReason, Run, RunError, text,
@@ -51,7 +52,34 @@ pub(crate) fn notice(notice: &Notice) -> String {
         }
         Notice::ReportPattern(error) => format!("tests.reports: {error}"),
         Notice::ChangesUnknown(error) => format!("changed files are not known: {error}"),
-        Notice::TrackingImpaired(error) | Notice::RemoteNotCollected(error) => error.clone(),
+        Notice::TrackingImpaired(error) => error.clone(),
+        Notice::Remote(notice) => remote_notice(notice),
+    }
+}
+
+/// Something to know about runs on other machines.
+fn remote_notice(notice: &RemoteNotice) -> String {
+    match notice {
+        RemoteNotice::SchedulerFails(error) => format!("{error}; trying again"),
+        RemoteNotice::SchedulerAnswersAgain => "Slurm answers again".to_owned(),
+        RemoteNotice::SubmittedAgain { run, why } => {
+            format!("run {} is submitted again: {why}", run.short())
+        }
+        RemoteNotice::ResultDamaged { path, why } => {
+            format!("{}: the result is damaged: {why}", path.display())
+        }
+        RemoteNotice::OutputNotKept { bytes, why } => {
+            format!("{bytes} bytes of output could not be kept: {why}")
+        }
+        RemoteNotice::NotCollected { batch, why } => {
+            format!("batch {batch} could not be collected: {why}")
+        }
+        RemoteNotice::BatchesUnknown(why) => {
+            format!("batches elsewhere could not be looked for: {why}")
+        }
+        RemoteNotice::NotRemoved(why) => {
+            format!("the shared directory could not be tidied: {why}")
+        }
     }
 }
 
@@ -84,6 +112,15 @@ fn hint(error: &RunError) -> Option<String> {
         }
         (ErrorCode::Cancelled, Some(ErrorDetail::ReaderGone | ErrorDetail::OutputNotWritable)) => {
             "use --quiet to run without passing output on"
+        }
+        (ErrorCode::Timeout, Some(ErrorDetail::SchedulerTimeLimit)) => {
+            "give it longer with --timeout"
+        }
+        (ErrorCode::LimitExceeded, Some(ErrorDetail::SchedulerMemoryLimit)) => {
+            "ask for more with slurm.options, such as --mem=4G"
+        }
+        (ErrorCode::NoResources, Some(ErrorDetail::RunLost)) => {
+            "nothing is known of the command; run it again"
         }
         (ErrorCode::Timeout, _) => {
             "give it longer with --timeout, or look at the output for what it was waiting for"
@@ -166,4 +203,32 @@ pub(crate) fn no_process(error: &std::io::Error) -> String {
 /// A path for people.
 pub(crate) fn shown_path(path: &Path) -> String {
     text::visible(&path.to_string_lossy()).into_owned()
+}
+
+/// How many runs on other machines wait and how many run, and where; `None` if all have ended.
+pub(crate) fn remote_status(status: &RemoteStatus) -> Option<String> {
+    let RemoteStatus { queued, running, nodes } = status;
+    let on = match nodes.len() {
+        0 => String::new(),
+        1..=4 => format!(" on {}", nodes.join(" ")),
+        count => format!(" on {count} nodes"),
+    };
+    (queued + running > 0).then(|| format!("{queued} queued, {running} running{on}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_have_ended_are_nowhere() {
+        let status = |queued, running, nodes: &[&str]| {
+            let nodes = nodes.iter().map(|node| (*node).to_owned()).collect();
+            remote_status(&RemoteStatus { queued, running, nodes })
+        };
+        assert_eq!(status(0, 0, &[]), None);
+        assert_eq!(status(1, 3, &["n1", "n2"]).unwrap(), "1 queued, 3 running on n1 n2");
+        let many = ["n0", "n1", "n2", "n3", "n4"];
+        assert_eq!(status(0, 5, &many).unwrap(), "0 queued, 5 running on 5 nodes");
+    }
 }

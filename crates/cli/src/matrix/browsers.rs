@@ -4,13 +4,11 @@ use std::path::PathBuf;
 
 use retake_matrix::browsers::{Browsers, Since};
 use retake_matrix::config::ConfigError;
+use retake_matrix::driver::available_browsers;
 use serde::Serialize;
 
 use super::open;
-use crate::Exit;
-use crate::Failure;
-use crate::term;
-use retake_matrix::driver::setting;
+use crate::{Exit, Failure, term};
 
 /// List the versions of Chrome for Testing, oldest first
 #[derive(clap::Args)]
@@ -49,9 +47,9 @@ fn browsers(common: &open::Common) -> Result<Browsers, Failure> {
     let config = match open::load(common.file.as_deref()) {
         Ok(config) => Some(config),
         Err(ConfigError::Missing) => None,
-        Err(error) => return Err(Failure::Usage(error.to_string())),
+        Err(error) => return Err(open::config_failure(&error)),
     };
-    setting::browsers(config.as_ref(), None).ok_or_else(|| {
+    available_browsers(config.as_ref(), None).ok_or_else(|| {
         Failure::Usage("browsers have no place: set $HOME, or chrome.cache_dir".to_owned())
     })
 }

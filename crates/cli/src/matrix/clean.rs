@@ -5,11 +5,9 @@ use std::path::Path;
 use retake_matrix::git::Git;
 use serde::Serialize;
 
-use super::open::{self, Common, Project, git_failure};
-use crate::Exit;
-use crate::Failure;
-use crate::term;
-use retake_runner::project_lock::Lock;
+use super::events;
+use super::open::{self, Common, IfMissing};
+use crate::{Exit, Failure, term};
 
 /// Remove the worktrees, so that setups run again; results stay in the record
 #[derive(clap::Args)]
@@ -24,23 +22,26 @@ struct Document<'a> {
 }
 
 pub(super) fn clean(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
-    let setting = open::setting(&args.common, store, Project::Look)?;
+    let (project, _) = open::project(&args.common, store, IfMissing::Ignore)?;
     let mut removed = Vec::new();
-    if let Some(repo) = setting.repo().filter(|_| setting.agent.is_dir()) {
-        let mut slot = open::slots(&setting, 1)?.remove(0);
-        let lock = Lock::acquire(&setting.agent, "clean")
-            .map_err(|error| Failure::Refused(error.to_string()))?;
-        let (keeper, cancel) = slot.parts();
+    let exists = project.agent_directory.is_dir();
+    if let Some(repo) = project.repo().filter(|_| exists) {
+        let mut worker = open::workers(&project, 1)?.remove(0);
+        let lock = project
+            .lock("retake matrix clean")
+            .map_err(|error| Failure::Refused(events::lock_error(&error)))?;
+        let (keeper, cancel) = worker.parts();
         let cleaned = Git::open(keeper, cancel, repo, std::env::vars_os())
-            .and_then(|mut git| setting.worktrees().clean(&mut git));
+            .and_then(|mut git| project.worktrees().clean(&mut git));
         drop(lock);
-        drop(slot.end());
-        removed = cleaned.map_err(|error| git_failure(&error))?;
+        drop(worker.end());
+        removed = cleaned.map_err(|error| Failure::Refused(error.to_string()))?;
     }
-    if setting.agent.is_dir() {
-        match std::fs::remove_dir_all(setting.setups()) {
+    if exists {
+        let path = project.setup_marks();
+        match std::fs::remove_dir_all(&path) {
             Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Failure::File { action: "remove", path: setting.setups(), source });
+                return Err(Failure::File { action: "remove", path, source });
             }
             _ => {}
         }

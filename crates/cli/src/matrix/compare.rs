@@ -7,9 +7,7 @@ use retake_matrix::stats::{Comparison, Gate};
 use serde::Serialize;
 
 use super::open::{Common, Filters, View, percent};
-use crate::Exit;
-use crate::Failure;
-use crate::term;
+use crate::{Exit, Failure, term};
 
 /// Say whether B is faster than A, slower, the same, or not sure
 ///
@@ -60,7 +58,7 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
         if pairs.is_empty() {
             return Err(Failure::Usage("there are no two cells to compare".into()));
         }
-        let family = samples.compare(&pairs, args.margin, &view.supply, name);
+        let family = samples.compare(&pairs, args.margin, &view.resources, name);
         if args.common.json {
             term::document(&Family { comparisons: &family })?;
         } else {
@@ -80,10 +78,10 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
         }
         [(first, _)] => {
             let sides = |cell: usize| if cell == *first { a.clone() } else { b.clone() };
-            let family = samples.compare(&pairs, args.margin, &view.supply, sides);
+            let family = samples.compare(&pairs, args.margin, &view.resources, sides);
             (family[0].clone(), Vec::new())
         }
-        _ => samples.compare_with_whole(&pairs, args.margin, &view.supply, name, (a, b)),
+        _ => samples.compare_with_whole(&pairs, args.margin, &view.resources, name, (a, b)),
     };
     if args.common.json {
         term::document(&Document { whole: &whole, cells: &cells })?;

@@ -5,26 +5,22 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use retake_matrix::config::{CHROME as CHROME_AXIS, CODE as CODE_AXIS};
+use retake_matrix::config::{CHROME, CODE};
+use retake_matrix::driver::{MatrixProject, Resources};
 use retake_matrix::exchange::{self, Export as Written, Imported, RunLine};
-use retake_matrix::plan::{Cell, CellKey, FilterError, Matrix};
+use retake_matrix::plan::{Cell, FilterError, Matrix};
+use retake_runner::prepare;
 use retake_store::redact::Redactor;
 use retake_store::{Error, Store};
-use retake_types::{Better, Ending, Kind, Measurements, Metric, Outcome, RunId, Stream};
+use retake_types::loop_record::matrix::{CellKey, CellLabels, CellRole};
+use retake_types::request::LoopPosition;
+use retake_types::{
+    Better, Ending, Intent, Kind, LoopId, Measurements, Metric, Outcome, RunId, Stream,
+};
 use serde::Serialize;
 
-use super::open::{self, Common, Filters, Project, View};
-use crate::Exit;
-use crate::Failure;
-use crate::term;
-use retake_matrix::driver::history::AXIS;
-use retake_matrix::driver::history::CHROME;
-use retake_matrix::driver::history::KEY;
-use retake_matrix::driver::history::PLANNED;
-use retake_matrix::driver::history::SHA;
-use retake_matrix::driver::setting::Setting;
-use retake_matrix::driver::supply::Supply;
-use retake_runner::prepare;
+use super::open::{self, Common, Filters, IfMissing, View};
+use crate::{Exit, Failure, term};
 
 /// Write the results as chrome-ranger would: DIR/runs.jsonl and DIR/output/
 #[derive(clap::Args)]
@@ -57,7 +53,7 @@ struct Exported {
 }
 
 #[derive(Serialize)]
-struct Taken {
+struct Imports {
     imported: usize,
     known: usize,
     notes: Vec<String>,
@@ -109,30 +105,30 @@ pub(super) fn export(args: &Export, store: Option<&Path>) -> Result<Exit, Failur
 }
 
 pub(super) fn import(args: &Import, store: Option<&Path>) -> Result<Exit, Failure> {
-    let setting = open::setting(&args.common, store, Project::Make)?;
+    let (project, _) = open::project(&args.common, store, IfMissing::Create)?;
     let (runs, mut notes) = exchange::read(&args.directory).map_err(|error| failed(&error))?;
-    let mut matrix = Matrix::of(&setting.matrix);
-    let mut slot = open::slots(&setting, 1)?.remove(0);
+    let mut matrix = Matrix::of(&project.config);
+    let mut worker = open::workers(&project, 1)?.remove(0);
     // Only to know the key of a cell; nothing is looked up.
     matrix.cells.clear();
-    let mut supply = Supply::resolve(&mut slot, &setting, &mut matrix, Default::default())
-        .map_err(|error| open::git_failure(&error))?;
-    let versions = setting.matrix.chrome.as_ref().map(|chrome| chrome.versions.clone());
-    supply.know_programs(&mut slot, &setting, &versions.unwrap_or_default());
-    drop(slot.end());
-    let mut store = Store::open(&setting.place.store)?;
-    let redactor = setting.redactor();
+    let mut resources = Resources::resolve(&mut worker, &project, &mut matrix, BTreeMap::new())
+        .map_err(|error| Failure::Refused(error.to_string()))?;
+    let versions = project.config.chrome.as_ref().map(|chrome| chrome.versions.clone());
+    resources.identify_programs(&mut worker, &project, &versions.unwrap_or_default());
+    drop(worker.end());
+    let mut store = Store::open(&project.context.project.store)?;
+    let redactor = project.redactor();
     let (mut imported, mut known) = (0, 0);
     let given = open::assignments(&args.axis)?;
-    let axes: Vec<String> = setting.matrix.all_axes().into_iter().map(|axis| axis.name).collect();
+    let axes: Vec<String> = project.config.all_axes().into_iter().map(|axis| axis.name).collect();
     if let Some((name, _)) = given.iter().find(|(name, _)| !axes.contains(name)) {
         let error = FilterError::Axis { name: name.clone(), known: axes };
         return Err(Failure::Usage(error.to_string()));
     }
     let mut cells = Vec::new();
     for run in runs {
-        match cell(&setting, &supply, &run.line, &given) {
-            Ok((key, axes)) => cells.push(Taking { run, key, axes }),
+        match cell(&project, &resources, &run.line, &given) {
+            Ok((key, axes)) => cells.push(RunToImport { run, key, axes }),
             Err(why) => notes.push(format!("{}: {why}", run.line.id)),
         }
     }
@@ -143,7 +139,7 @@ pub(super) fn import(args: &Import, store: Option<&Path>) -> Result<Exit, Failur
         *size = (*size).max(taking.run.line.iteration + 1);
     }
     for taking in &cells {
-        match take(&mut store, &setting, &redactor, taking, sizes[&taking.key]) {
+        match import_run(&mut store, &project, &redactor, taking, sizes[&taking.key]) {
             Ok(true) => imported += 1,
             Ok(false) => known += 1,
             Err(why) => notes.push(format!("{}: {why}", taking.run.line.id)),
@@ -153,7 +149,7 @@ pub(super) fn import(args: &Import, store: Option<&Path>) -> Result<Exit, Failur
         term::say(note);
     }
     if args.common.json {
-        term::document(&Taken { imported, known, notes })?;
+        term::document(&Imports { imported, known, notes })?;
     } else {
         term::say(&format!(
             "took over {}; {known} were here already",
@@ -164,7 +160,7 @@ pub(super) fn import(args: &Import, store: Option<&Path>) -> Result<Exit, Failur
 }
 
 /// A run to take over, and where it belongs.
-struct Taking {
+struct RunToImport {
     run: Imported,
     key: CellKey,
     /// Its value of every axis, as it is shown.
@@ -173,21 +169,21 @@ struct Taking {
 
 /// The cell of a run. Axes that it does not know are given, or have one value only.
 fn cell(
-    setting: &Setting,
-    supply: &Supply,
+    project: &MatrixProject,
+    resources: &Resources,
     line: &RunLine,
     given: &[(String, String)],
 ) -> Result<(CellKey, BTreeMap<String, String>), String> {
-    let mut axes = setting.matrix.all_axes();
+    let mut axes = project.config.all_axes();
     let mut shown = BTreeMap::new();
     for axis in &mut axes {
         let name = axis.name.as_str();
         let said = line.axes.get(name);
         let said = said.or_else(|| Some(&given.iter().find(|(given, _)| given == name)?.1));
         let value = match (name, said, &axis.values[..]) {
-            (CHROME_AXIS, ..) => &line.chrome,
+            (CHROME, ..) => &line.chrome,
             // Its commit is what counts, and its ref is what is shown.
-            (CODE_AXIS, ..) => &line.sha,
+            (CODE, ..) => &line.sha,
             (_, Some(said), _) => said,
             (_, None, [only]) => only,
             (name, None, _) => {
@@ -195,49 +191,56 @@ fn cell(
             }
         };
         let value = value.clone();
-        let label = if name == CODE_AXIS { line.reference.clone() } else { value.clone() };
+        let label = if name == CODE { line.reference.clone() } else { value.clone() };
         shown.insert(name.to_owned(), label);
         axis.values = vec![value];
     }
     let cells = vec![Cell(vec![0; axes.len()].into())];
-    let keys = supply.identity.keys(&Matrix { axes, cells });
+    let keys = resources.identity.keys(&Matrix { axes, cells });
     keys.first().map(|key| (*key, shown)).ok_or_else(|| "it has no cell".to_owned())
 }
 
-/// Records one run as it was; `false` if it is known.
-fn take(
-    store: &mut Store,
-    setting: &Setting,
+/// The intent that a run would have had here.
+fn intent(
+    project: &MatrixProject,
     redactor: &Redactor,
-    taking: &Taking,
-    planned: u64,
-) -> Result<bool, String> {
-    let Taking { run, key, axes } = taking;
+    RunToImport { run, key, axes }: &RunToImport,
+) -> Result<Intent, String> {
     let line = &run.line;
     let id: RunId = line.id.parse().map_err(|_| "its id is no UUID".to_owned())?;
-    let home = setting.home();
-    let (command, _) = redactor.redact_str(&setting.matrix.command);
-    let mut intent = prepare::empty_intent(command.clone().into_owned(), &home);
-    intent.id() = id;
-    intent.kind() = Kind::Matrix;
-    intent.iteration() = line.iteration;
-    intent.request.command.is_shell() = true;
-    intent.arguments() = vec!["/bin/sh".into(), "-c".into(), command.into_owned()];
+    let (command, _) = redactor.redact_str(&project.config.command);
+    let position =
+        LoopPosition { kind: Kind::Matrix, id: LoopId::new(), iteration: line.iteration };
+    let mut request = project.request(&command, &project.directory(), position);
+    request.id = id;
+    request.environment.unset.clear();
+    let known = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+    let labels = CellLabels {
+        axes: axes.iter().filter_map(|(name, value)| Some((name.clone(), known(value)?))).collect(),
+        chrome: known(&line.chrome),
+        sha: known(&line.sha),
+        imported: Some("chrome-ranger".to_owned()),
+        ..CellLabels::new(CellRole::Iteration(*key))
+    };
+    labels.write_to(&mut request.labels);
+    request.correlation_ids.repo_sha = labels.sha;
+    let mut intent = prepare::bare_intent(request);
     intent.start_time = line.timestamp;
     intent.parent_id = None;
-    let mut put = |name: &str, value: &str| {
-        if !value.is_empty() {
-            intent.request.labels.insert(name.to_owned(), value.to_owned());
-        }
-    };
-    put(KEY, &key.to_string());
-    put(CHROME, &line.chrome);
-    put(SHA, &line.sha);
-    put("matrix.imported", "chrome-ranger");
-    for (name, value) in axes {
-        put(&format!("{AXIS}{name}"), value);
-    }
-    intent.request.correlation_ids.repo_sha = Some(line.sha.clone()).filter(|sha| !sha.is_empty());
+    Ok(intent)
+}
+
+/// Records one run as it was; `false` if it is known.
+fn import_run(
+    store: &mut Store,
+    project: &MatrixProject,
+    redactor: &Redactor,
+    to_import: &RunToImport,
+    planned: u64,
+) -> Result<bool, String> {
+    let intent = intent(project, redactor, to_import)?;
+    let run = &to_import.run;
+    let line = &run.line;
     let mut recording = match store.begin(&intent) {
         Ok(recording) => recording,
         Err(Error::Duplicate { .. }) => return Ok(false),

@@ -2,15 +2,13 @@
 
 use std::path::Path;
 
+use retake_matrix::driver::Samples;
 use retake_matrix::explain::{Explanation, explain as find_cause};
 use retake_matrix::stats::summarise;
 use retake_matrix::table::Table;
 
 use super::open::{Common, Filters, View, percent};
-use crate::Exit;
-use crate::Failure;
-use crate::term;
-use retake_matrix::driver::samples::Samples;
+use crate::{Exit, Failure, term};
 
 /// Say which axis a difference comes from, or that it takes several together
 #[derive(clap::Args)]

@@ -8,9 +8,7 @@ use retake_matrix::config::{FILES, TEMPLATE};
 use serde::Serialize;
 
 use super::open;
-use crate::Exit;
-use crate::Failure;
-use crate::term;
+use crate::{Exit, Failure, term};
 
 /// Write matrix.yml, and make the project that keeps the results
 #[derive(clap::Args)]

@@ -4,10 +4,12 @@ mod bisect;
 mod browsers;
 mod clean;
 mod compare;
+mod events;
 mod exchange;
 mod explain;
 mod init;
 mod open;
+mod remote;
 mod report;
 mod run;
 mod status;
@@ -15,9 +17,9 @@ mod status;
 use std::path::Path;
 
 use clap::Subcommand;
-
-use super::{Exit, Failure};
 use retake_runner::signals;
+
+use crate::{Exit, Failure};
 
 /// A command over browser versions, git refs and any other axes, until the numbers are sure
 #[derive(clap::Args)]

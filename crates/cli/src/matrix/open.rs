@@ -5,25 +5,19 @@ use std::path::{Path, PathBuf};
 
 use retake_engine::KeeperSession;
 use retake_matrix::config::{CHROME, CODE, Config as MatrixConfig, ConfigError};
-use retake_matrix::git::GitError;
-use retake_matrix::plan::{CellKey, Matrix};
+use retake_matrix::driver::{
+    self, History, MatrixProject, Resources, Samples, git_variables, mark_dead_loops_if_writable,
+    read_loops,
+};
+use retake_matrix::plan::Matrix;
 use retake_matrix::stats::parse_percent;
-use retake_store::{Error, Store, StoredLoop};
-
-use crate::Failure;
-use crate::init;
-use crate::term;
-use retake_matrix::driver::chronicle;
-use retake_matrix::driver::chronicle::Planned;
-use retake_matrix::driver::history::History;
-use retake_matrix::driver::samples::Samples;
-use retake_matrix::driver::setting::Setting;
-use retake_matrix::driver::setting::misleading;
-use retake_matrix::driver::supply::Supply;
 use retake_runner::config::Config;
-use retake_runner::project::Place;
-use retake_runner::worker::Audit;
-use retake_runner::worker::Slot;
+use retake_runner::project::Project;
+use retake_runner::worker::Worker;
+use retake_store::{Error, Store, StoredLoop};
+use retake_types::loop_record::matrix::{CellKey, MatrixLoopPlan};
+
+use crate::{Failure, context, init, term, words};
 
 /// Which configuration, and how to answer.
 #[derive(clap::Args)]
@@ -71,11 +65,11 @@ pub(super) fn assignments(texts: &[String]) -> Result<Vec<(String, String)>, Fai
     texts.iter().map(one).collect()
 }
 
-/// Whether a project is made where there is none.
+/// What a command does where there is no project.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Project {
-    Make,
-    Look,
+pub(super) enum IfMissing {
+    Create,
+    Ignore,
 }
 
 pub(super) fn here() -> Result<PathBuf, Failure> {
@@ -99,36 +93,51 @@ pub(super) fn load(file: Option<&Path>) -> Result<MatrixConfig, ConfigError> {
     MatrixConfig::load(&file)
 }
 
-pub(super) fn setting(
+/// The matrix of the configuration, and retake's own configuration.
+pub(super) fn project(
     common: &Common,
     store: Option<&Path>,
-    project: Project,
-) -> Result<Setting, Failure> {
-    let matrix = load(common.file.as_deref()).map_err(|error| Failure::Usage(error.to_string()))?;
+    if_missing: IfMissing,
+) -> Result<(MatrixProject, Config), Failure> {
+    let matrix = load(common.file.as_deref()).map_err(|error| config_failure(&error))?;
     for warning in &matrix.warnings {
         term::say(warning);
     }
     let here = here()?;
-    if project == Project::Make {
+    if if_missing == IfMissing::Create {
         make_project()?;
     }
-    let place = Place::find(&here, store)?;
-    let config = Config::load(place.project.as_deref())?;
-    if !config.truth("execution.audit.enabled") {
+    let project = Project::find(&here, store)?;
+    let config = Config::load(project.root.as_deref())?;
+    if !config.execution.audit.enabled {
         return Err(Failure::Usage(
             "execution.audit.enabled is off, and a matrix lives in the record; turn it on".into(),
         ));
     }
-    let agent = place.project.as_deref().unwrap_or(&here).join(".agent");
-    let (file, unset, shared) = (matrix.file.clone(), misleading(), None);
-    Ok(Setting { file, matrix, config, place, agent, shared, unset })
+    let project = MatrixProject {
+        file: matrix.file.clone(),
+        config: matrix,
+        context: context::run_context(&project, &config),
+        agent_directory: project.root.as_deref().unwrap_or(&here).join(".agent"),
+        shared: None,
+        unset: git_variables(),
+    };
+    Ok((project, config))
+}
+
+/// What is wrong with a configuration file, and what to do about one that is missing.
+pub(super) fn config_failure(error: &ConfigError) -> Failure {
+    match error {
+        ConfigError::Missing => Failure::Usage(format!("{error}; `retake matrix init` writes one")),
+        error => Failure::Usage(error.to_string()),
+    }
 }
 
 /// Makes `.agent/` at the top of the repository, or here where there is none, unless we are in a
 /// project already.
 pub(super) fn make_project() -> Result<Vec<PathBuf>, Failure> {
     let here = here()?;
-    if Place::find(&here, None)?.project.is_some() {
+    if Project::find(&here, None)?.root.is_some() {
         return Ok(Vec::new());
     }
     let top = here.ancestors().find(|dir| dir.join(".git").exists()).unwrap_or(&here);
@@ -136,31 +145,29 @@ pub(super) fn make_project() -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// The cells that the filters leave.
-pub(super) fn cells(setting: &Setting, filters: &[(String, String)]) -> Result<Matrix, Failure> {
-    setting.cells(filters).map_err(|error| Failure::Usage(error.to_string()))
+pub(super) fn cells(
+    project: &MatrixProject,
+    filters: &[(String, String)],
+) -> Result<Matrix, Failure> {
+    project.cells(filters).map_err(|error| Failure::Usage(error.to_string()))
 }
 
-/// The slots, before anything is locked or opened.
-pub(super) fn slots(setting: &Setting, count: usize) -> Result<Vec<Slot>, Failure> {
-    Slot::start(count, KeeperSession::Own, &setting.place, Audit::of(&setting.config)).map_err(
-        |error| Failure::Refused(format!("no process could be made: {}", term::plain(&error))),
-    )
-}
-
-pub(super) fn git_failure(error: &GitError) -> Failure {
-    Failure::Refused(error.to_string())
+/// The workers, before anything is locked or opened.
+pub(super) fn workers(project: &MatrixProject, count: usize) -> Result<Vec<Worker>, Failure> {
+    Worker::start(count, KeeperSession::Own, &project.context)
+        .map_err(|error| Failure::Refused(words::no_process(&error)))
 }
 
 /// A matrix with everything that is known of it.
 pub(super) struct View {
-    pub(super) setting: Setting,
-    /// What the filters and what there is leave.
+    pub(super) project: MatrixProject,
+    /// The cells that the filters leave and whose refs exist.
     pub(super) matrix: Matrix,
-    pub(super) supply: Supply,
+    pub(super) resources: Resources,
     pub(super) keys: Vec<CellKey>,
     pub(super) history: History,
     /// Newest first.
-    pub(super) loops: Vec<(StoredLoop, Planned)>,
+    pub(super) loops: Vec<(StoredLoop, MatrixLoopPlan)>,
     pub(super) store: Option<Store>,
 }
 
@@ -170,39 +177,39 @@ impl View {
         filters: &Filters,
         store: Option<&Path>,
     ) -> Result<Self, Failure> {
-        let setting = setting(common, store, Project::Look)?;
-        let mut matrix = cells(&setting, &filters.pairs()?)?;
-        let mut slot = slots(&setting, 1)?.remove(0);
-        let opened = match Store::open_read_only(&setting.place.store) {
+        let (project, _) = project(common, store, IfMissing::Ignore)?;
+        let mut matrix = cells(&project, &filters.pairs()?)?;
+        let mut worker = workers(&project, 1)?.remove(0);
+        let opened = match Store::open_read_only(&project.context.project.store) {
             Err(Error::NoStore { .. }) => None,
             opened => Some(opened?),
         };
         if let Some(opened) = &opened {
-            chronicle::tend(opened);
+            mark_dead_loops_if_writable(opened);
         }
         let loops = match &opened {
-            Some(opened) => chronicle::read(opened, &setting.file)?,
+            Some(opened) => read_loops(opened, &project.file)?,
             None => Vec::new(),
         };
-        let supply = Supply::resolve(&mut slot, &setting, &mut matrix, chronicle::pins(&loops))
-            .map_err(|error| git_failure(&error));
-        drop(slot.end());
-        let supply = supply?;
-        for problem in &supply.unavailable {
-            term::say(problem);
+        let resources =
+            Resources::resolve(&mut worker, &project, &mut matrix, driver::pins(&loops));
+        drop(worker.end());
+        let resources = resources.map_err(|error| Failure::Refused(error.to_string()))?;
+        for unavailable in &resources.unavailable {
+            term::say(&unavailable.to_string());
         }
-        let keys = supply.identity.keys(&matrix);
+        let keys = resources.identity.keys(&matrix);
         let history = match &opened {
             Some(opened) => History::read(opened, &keys)?,
             None => History::default(),
         };
-        Ok(Self { setting, matrix, supply, keys, history, loops, store: opened })
+        Ok(Self { project, matrix, resources, keys, history, loops, store: opened })
     }
 
     /// The numbers of a metric; one that no run has is a mistake.
     pub(super) fn samples(&self, metric: &str) -> Result<Samples<'_>, Failure> {
         let samples =
-            Samples::of(&self.matrix, &self.keys, &self.history, &self.setting.matrix, metric);
+            Samples::of(&self.matrix, &self.keys, &self.history, &self.project.config, metric);
         let known = self.history.metrics();
         if !samples.any() && !known.iter().any(|name| name == metric) {
             return Err(Failure::Usage(format!(
@@ -214,22 +221,14 @@ impl View {
     }
 
     /// What the last run planned; a search plans neither order nor seed.
-    pub(super) fn last_run(&self) -> Option<&Planned> {
-        let mut plans = self.loops.iter().map(|(_, planned)| planned);
-        plans.find(|planned| planned.purpose.starts_with("run"))
+    pub(super) fn last_run(&self) -> Option<&MatrixLoopPlan> {
+        let mut plans = self.loops.iter().map(|(_, plan)| plan);
+        plans.find(|plan| plan.purpose.is_run())
     }
 
     /// A cell in a word or a few.
     pub(super) fn name(&self, cell: usize) -> String {
-        name(&self.matrix, cell)
-    }
-}
-
-/// A cell by its values; the bare value where there is one axis only.
-pub(super) fn name(matrix: &Matrix, cell: usize) -> String {
-    match &matrix.axes[..] {
-        [_] => matrix.value(&matrix.cells[cell], 0).to_owned(),
-        _ => matrix.name(&matrix.cells[cell]),
+        self.matrix.short_name(cell)
     }
 }
 

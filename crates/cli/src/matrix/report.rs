@@ -3,16 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use retake_matrix::driver::short_sha;
 use retake_matrix::plan::baselines;
 use retake_matrix::report::{Page, render};
 use serde::Serialize;
 
 use super::explain::explained;
 use super::open::{Common, Filters, View, percent};
-use crate::Exit;
-use crate::Failure;
-use crate::term;
-use retake_matrix::driver::supply::short;
+use crate::{Exit, Failure, term};
 
 /// Write one HTML file with heat maps, distributions, comparisons and the environment
 #[derive(clap::Args)]
@@ -42,7 +40,7 @@ struct Document<'a> {
 pub(super) fn report(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let view = View::open(&args.common, &args.filters, store)?;
     let configured: Vec<String> =
-        view.setting.matrix.metrics.iter().map(|metric| metric.name.clone()).collect();
+        view.project.config.metrics.iter().map(|metric| metric.name.clone()).collect();
     let metrics = match (&args.metric[..], &configured[..]) {
         ([], []) => view.history.metrics(),
         ([], configured) => configured.to_vec(),
@@ -72,13 +70,13 @@ fn page(view: &View, metrics: &[String], margin: f64) -> Result<Page, Failure> {
     let pairs = baselines(&view.matrix);
     let mut page = Page {
         title: view
-            .setting
+            .project
             .file
             .parent()
             .and_then(Path::file_name)
             .map_or_else(|| "matrix".to_owned(), |name| name.to_string_lossy().into_owned()),
         made: format!("retake {}, {:.0}", env!("CARGO_PKG_VERSION"), Timestamp::now()),
-        notes: view.supply.unavailable.clone(),
+        notes: view.resources.unavailable.iter().map(ToString::to_string).collect(),
         ..Page::default()
     };
     for metric in metrics {
@@ -90,7 +88,7 @@ fn page(view: &View, metrics: &[String], margin: f64) -> Result<Page, Failure> {
         page.units.extend(samples.unit.clone().map(|unit| (metric.clone(), unit)));
         if !pairs.is_empty() {
             let name = |cell| view.name(cell);
-            page.comparisons.extend(samples.compare(&pairs, margin, &view.supply, name));
+            page.comparisons.extend(samples.compare(&pairs, margin, &view.resources, name));
             page.explanations.push(explained(&table, margin, &samples));
         }
         page.tables.push(table);
@@ -98,8 +96,8 @@ fn page(view: &View, metrics: &[String], margin: f64) -> Result<Page, Failure> {
     if page.tables.is_empty() {
         page.notes.push("there is no successful run yet".to_owned());
     }
-    for (sha, refs) in view.supply.same_commits() {
-        page.notes.push(format!("{} are one commit, {}", refs.join(" and "), short(&sha)));
+    for (sha, refs) in view.resources.same_commits() {
+        page.notes.push(format!("{} are one commit, {}", refs.join(" and "), short_sha(&sha)));
     }
     page.environment = environment(view);
     Ok(page)
@@ -125,7 +123,7 @@ fn environment(view: &View) -> Vec<(String, String)> {
             put(&format!("chrome {version}"), format!("BLAKE3 {hash}"));
         }
     }
-    for (reference, sha) in &view.supply.commits {
+    for (reference, sha) in &view.resources.commits {
         put(reference, sha.clone());
     }
     facts

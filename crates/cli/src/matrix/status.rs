@@ -8,10 +8,9 @@ use retake_matrix::config::{CHROME, CODE};
 use retake_matrix::report::{Status, StatusCell, compact, grid};
 use retake_types::{RunId, Stream};
 
+use super::events;
 use super::open::{Common, Filters, View};
-use crate::Exit;
-use crate::Failure;
-use crate::term;
+use crate::{Exit, Failure, term};
 
 /// Show how far every cell is: successful iterations of those wanted
 #[derive(clap::Args)]
@@ -29,14 +28,14 @@ pub(super) struct Args {
 }
 
 pub(super) fn cells(view: &View) -> Vec<StatusCell> {
-    let View { matrix, supply, keys, history, setting, .. } = view;
+    let View { matrix, resources, keys, history, project, .. } = view;
     let one = |(cell, key): (&retake_matrix::plan::Cell, &_)| {
         let axes: BTreeMap<String, String> = (0..matrix.axes.len())
             .map(|axis| (matrix.axes[axis].name.clone(), matrix.value(cell, axis).to_owned()))
             .collect();
-        let sha = axes.get(CODE).and_then(|reference| supply.commits.get(reference)).cloned();
-        let runs = history.of(*key).iter().map(|row| row.shown()).collect();
-        StatusCell::new(axes, sha, setting.matrix.iterations, runs)
+        let sha = axes.get(CODE).and_then(|reference| resources.commits.get(reference)).cloned();
+        let runs = history.of(*key).iter().map(|row| row.to_run_row()).collect();
+        StatusCell::new(axes, sha, project.config.iterations, runs)
     };
     matrix.cells.iter().zip(keys).map(one).collect()
 }
@@ -47,22 +46,21 @@ pub(super) fn status(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     let last = view.last_run();
     if args.common.json {
         let order = last.map_or_else(
-            || view.setting.matrix.order.as_str().to_owned(),
+            || view.project.config.order.as_str().to_owned(),
             |planned| planned.order.clone(),
         );
         term::document(&Status {
             cells,
             seed: last.map(|planned| planned.seed),
             order,
-            unavailable: view.supply.unavailable.clone(),
+            unavailable: view.resources.unavailable.iter().map(ToString::to_string).collect(),
         })?;
         return Ok(Exit::OK);
     }
     let draw = if args.compact { compact } else { grid };
     term::data(term::visible_lines(&draw(&view.matrix.axes, &cells)).as_bytes())?;
-    for (sha, refs) in view.supply.same_commits() {
-        let sha = retake_matrix::driver::supply::short(&sha).to_owned();
-        term::say(&format!("{} are one commit, {sha}, and share their runs", refs.join(" and ")));
+    for (sha, refs) in view.resources.same_commits() {
+        term::say(&events::same_commit(&sha, &refs));
     }
     if args.failures {
         failures(&view, &cells)?;

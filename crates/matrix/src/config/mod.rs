@@ -88,7 +88,7 @@ pub struct MetricConfig {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    #[error("there is no {} here; `retake matrix init` writes one", FILES[0])]
+    #[error("there is no {} here", FILES[0])]
     Missing,
     #[error("{}: {error}", .path.display())]
     Unreadable { path: PathBuf, error: std::io::Error },

@@ -10,25 +10,25 @@ use retake_engine::{Cancel, Command, Keeper, Launch, LiveOutput, ProcessEvent};
 use retake_types::{Outcome, RefusalReason, Stream};
 
 /// Longer than any of them waits for its own server.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// More than a listing of all jobs of a user needs.
-const MOST: usize = 64 << 20;
+const MAX_OUTPUT: usize = 64 << 20;
 
-/// What the programs may know of us. A job's environment begins with it.
-const PASSED: [&str; 10] =
+/// The variables that the programs get. A job's environment begins with them.
+const PASSED_VARIABLES: [&str; 10] =
     ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TERM", "SLURM_CONF"];
 
 #[derive(Debug, thiserror::Error)]
-pub enum ToolError {
-    #[error("{program} could not be started: {why}; --on slurm needs Slurm's own programs")]
+pub enum ProgramError {
+    #[error("{program} could not be started: {why}; runs there need Slurm's own programs")]
     NotStarted { program: String, why: String },
     #[error("{program}: {said}")]
     Failed { program: String, said: String },
 }
 
-impl ToolError {
-    /// Whether the same question may have another answer soon.
-    pub fn passes(&self) -> bool {
+impl ProgramError {
+    /// Whether the same call may succeed later. Slurm has no other sign of it than its text.
+    pub fn is_temporary(&self) -> bool {
         const SIGNS: [&str; 14] = [
             "unable to contact",
             "timed out",
@@ -56,29 +56,30 @@ impl ToolError {
 }
 
 /// Runs programs one at a time.
-pub struct Tools<'a> {
+pub(crate) struct SlurmPrograms<'a> {
     keeper: &'a mut Keeper,
-    /// What the programs cost so far.
-    pub spent: Duration,
+    /// How long the last program took.
+    pub last_duration: Duration,
 }
 
-impl<'a> Tools<'a> {
-    pub fn new(keeper: &'a mut Keeper) -> Self {
-        Self { keeper, spent: Duration::ZERO }
+impl<'a> SlurmPrograms<'a> {
+    pub(crate) fn new(keeper: &'a mut Keeper) -> Self {
+        Self { keeper, last_duration: Duration::ZERO }
     }
 
-    /// What a program prints. Not ended by a request to end ours: cancelling needs programs too.
-    pub fn run(&mut self, arguments: &[&str]) -> Result<String, ToolError> {
+    /// What a program prints. A signal to this process does not end it: cancelling needs programs,
+    /// too.
+    pub(crate) fn run(&mut self, arguments: &[&str]) -> Result<String, ProgramError> {
         let program = arguments.first().copied().unwrap_or_default().to_owned();
-        let not_started = |why: String| ToolError::NotStarted { program: program.clone(), why };
-        let environment: Vec<(OsString, OsString)> = PASSED
+        let not_started = |why: String| ProgramError::NotStarted { program: program.clone(), why };
+        let environment: Vec<(OsString, OsString)> = PASSED_VARIABLES
             .iter()
             .filter_map(|name| Some(((*name).into(), std::env::var_os(name)?)))
             .collect();
         let request = Launch {
             environment,
             cwd: PathBuf::from("/"),
-            timeout: Some(PATIENCE),
+            timeout: Some(TIMEOUT),
             ..Launch::new(arguments.iter().copied())
         };
         let command = Command::new(request)
@@ -89,11 +90,11 @@ impl<'a> Tools<'a> {
         let finished = self.keeper.run(&command, &cancel, LiveOutput::default(), &mut |event| {
             if let ProcessEvent::Output { stream, bytes } = event {
                 let kept: &mut Vec<u8> = &mut output[stream.index()];
-                let room = MOST.saturating_sub(kept.len());
+                let room = MAX_OUTPUT.saturating_sub(kept.len());
                 kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
             }
         });
-        self.spent = begun.elapsed();
+        self.last_duration = begun.elapsed();
         let text = |stream: Stream| String::from_utf8_lossy(&output[stream.index()]).into_owned();
         match finished.outcome {
             Outcome::Exited(0) => Ok(text(Stream::Stdout)),
@@ -106,7 +107,7 @@ impl<'a> Tools<'a> {
                 });
                 let said: Vec<&str> = lines.by_ref().filter(|line| !line.is_empty()).collect();
                 let said = if said.is_empty() { format!("{other:?}") } else { said.join("; ") };
-                Err(ToolError::Failed { program, said })
+                Err(ProgramError::Failed { program, said })
             }
         }
     }
@@ -117,8 +118,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_passes_is_told_from_what_does_not() {
-        let failed = |said: &str| ToolError::Failed { program: "sbatch".into(), said: said.into() };
+    fn temporary_failures_are_told_from_lasting_ones() {
+        let failed =
+            |said: &str| ProgramError::Failed { program: "sbatch".into(), said: said.into() };
         for said in [
             "Unable to contact slurm controller (connect failure)",
             "Batch job submission failed: Socket timed out on send/recv operation",
@@ -126,13 +128,13 @@ mod tests {
             "Slurm temporarily unable to accept job, sleeping and retrying",
             "Batch job submission failed: QOSMaxSubmitJobPerUserLimit",
         ] {
-            assert!(failed(said).passes(), "{said}");
+            assert!(failed(said).is_temporary(), "{said}");
         }
         for said in [
             "Batch job submission failed: Invalid partition name specified",
             "Batch job submission failed: Requested node configuration is not available",
         ] {
-            assert!(!failed(said).passes(), "{said}");
+            assert!(!failed(said).is_temporary(), "{said}");
         }
     }
 }

@@ -6,13 +6,15 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::batch::{Layout, Manifest};
-use super::tools::{ToolError, Tools};
-use retake_runner::config::Config;
+use retake_types::config::SlurmConfig;
+
+use crate::batch_dir::{BatchDir, BatchManifest};
+use crate::error::Error;
+use crate::slurm_programs::{ProgramError, SlurmPrograms};
 
 /// Where and how jobs are to run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Target {
+pub struct SlurmTarget {
     /// Options of `sbatch`.
     pub options: Vec<String>,
     /// Cells at once; 0 for no limit.
@@ -20,41 +22,37 @@ pub struct Target {
     pub pack: usize,
 }
 
-impl Target {
-    /// What `--on` asks for: `slurm`, or `slurm:PARTITION`.
-    pub fn of(on: &str, config: &Config) -> Result<Self, String> {
-        let partition = match on.split_once(':') {
-            None if on == "slurm" => config.text("slurm.partition").map(str::to_owned),
+impl SlurmTarget {
+    /// The target that a person names: `slurm`, or `slurm:PARTITION`.
+    pub fn parse(text: &str, config: &SlurmConfig) -> Result<Self, Error> {
+        let partition = match text.split_once(':') {
+            None if text == "slurm" => config.partition.clone(),
             Some(("slurm", partition)) if !partition.is_empty() => Some(partition.to_owned()),
-            _ => return Err(format!("--on takes slurm or slurm:PARTITION, not {on}")),
+            _ => return Err(Error::UnknownTarget(text.to_owned())),
         };
         let mut options = Vec::new();
-        let mut put = |name: &str, value: Option<String>| {
+        let mut put = |name: &str, value: Option<&String>| {
             options.extend(value.map(|value| format!("--{name}={value}")));
         };
-        put("partition", partition);
-        put("account", config.text("slurm.account").map(str::to_owned));
-        put("qos", config.text("slurm.qos").map(str::to_owned));
-        options.extend(config.words("slurm.options").iter().cloned());
-        let number = |key: &str| usize::try_from(config.number(key)).unwrap_or(usize::MAX);
-        Ok(Self {
-            options,
-            max_in_flight: number("slurm.max_in_flight"),
-            pack: number("slurm.pack"),
-        })
+        put("partition", partition.as_ref());
+        put("account", config.account.as_ref());
+        put("qos", config.qos.as_ref());
+        options.extend(config.options.iter().cloned());
+        let number = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
+        Ok(Self { options, max_in_flight: number(config.max_in_flight), pack: number(config.pack) })
     }
 }
 
 /// What the site allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Site {
+pub(crate) struct SiteLimits {
     /// Tasks in one array.
     pub array: usize,
 }
 
 /// One task as Slurm sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub(crate) struct TaskRow {
     pub job: String,
     pub state: String,
     pub reason: String,
@@ -63,53 +61,53 @@ pub struct Row {
     pub status: i32,
 }
 
-impl Row {
+impl TaskRow {
     /// Whether it has not begun.
-    pub fn waits(&self) -> bool {
+    pub(crate) fn is_pending(&self) -> bool {
         self.state == "PENDING"
     }
 }
 
 /// Slurm's answer: by submission and task. A task that is not in it may be anything.
-pub type Rows = HashMap<(usize, usize), Row>;
+pub(crate) type TaskRows = HashMap<(usize, usize), TaskRow>;
 
 /// Exit code of a task whose machine does not see the shared directory.
-pub const BLIND: i32 = 97;
+pub(crate) const NO_SHARED_DIR: i32 = 97;
 
 const FORMAT: &str =
     "ArrayJobID:24,ArrayTaskID:24,State:24,Reason:64,NodeList:128,exit_code:16,Name:96";
 const WIDTHS: [usize; 7] = [24, 24, 24, 64, 128, 16, 96];
 
-pub fn site(tools: &mut Tools<'_>) -> Result<Site, ToolError> {
-    let config = tools.run(&["scontrol", "show", "config"])?;
+pub(crate) fn site_limits(programs: &mut SlurmPrograms<'_>) -> Result<SiteLimits, ProgramError> {
+    let config = programs.run(&["scontrol", "show", "config"])?;
     let limit = config.lines().find_map(|line| {
         let (name, value) = line.split_once('=')?;
         (name.trim() == "MaxArraySize").then(|| value.trim().parse::<usize>().ok())?
     });
     // A site without arrays says 0; tasks are then submitted one by one.
-    Ok(Site { array: limit.unwrap_or(1001).max(2) - 1 })
+    Ok(SiteLimits { array: limit.unwrap_or(1001).max(2) - 1 })
 }
 
 /// The name of a submission.
-pub fn name(key: &str, round: usize) -> String {
-    format!("{key}-{round}")
+pub(crate) fn job_name(key: &str, submission: usize) -> String {
+    format!("{key}-{submission}")
 }
 
 /// What a machine starts for a task: finds out whether it sees the shared directory, and becomes
 /// the runner of the cells that the task's part of the list names.
-pub fn script(layout: &Layout, program: &Path, pack: usize) -> String {
-    let dir = quoted(layout.dir());
+pub(crate) fn script(batch_dir: &BatchDir, program: &Path, pack: usize) -> String {
+    let dir = quoted(batch_dir.path());
     let program = quoted(program);
     format!(
         "#!/bin/sh\n\
          cd {dir} 2>/dev/null && test -x {program} || {{\n\
          \x20 echo \"retake: $(hostname) does not see {dir}\" >&2\n\
-         \x20 exit {BLIND}\n\
+         \x20 exit {NO_SHARED_DIR}\n\
          }}\n\
-         round=${{SLURM_JOB_NAME##*-}}\n\
-         exec 2>>log/$round.$SLURM_ARRAY_TASK_ID >&2\n\
+         submission=${{SLURM_JOB_NAME##*-}}\n\
+         exec 2>>log/$submission.$SLURM_ARRAY_TASK_ID >&2\n\
          from=$((SLURM_ARRAY_TASK_ID * {pack} + 1))\n\
-         exec {program} __run-one $(sed -n \"$from,$((from + {pack} - 1))p\" list/$round)\n"
+         exec {program} __run-one $(sed -n \"$from,$((from + {pack} - 1))p\" list/$submission)\n"
     )
 }
 
@@ -117,15 +115,15 @@ fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', "'\\''"))
 }
 
-/// Submits the list of a round and gives the number that Slurm gave it.
-pub fn submit(
-    tools: &mut Tools<'_>,
-    layout: &Layout,
-    manifest: &Manifest,
-    round: usize,
+/// Submits the list of a submission and gives the number that Slurm gave it.
+pub(crate) fn submit(
+    programs: &mut SlurmPrograms<'_>,
+    batch_dir: &BatchDir,
+    manifest: &BatchManifest,
+    submission: usize,
     tasks: usize,
-) -> Result<String, ToolError> {
-    let name = name(&manifest.key, round);
+) -> Result<String, ProgramError> {
+    let name = job_name(&manifest.key, submission);
     let cap = match manifest.at_once {
         0 => String::new(),
         cap => format!("%{cap}"),
@@ -146,33 +144,39 @@ pub fn submit(
     ];
     arguments.extend(manifest.minutes.map(|minutes| format!("--time={minutes}")));
     arguments.extend(manifest.options.iter().cloned());
-    arguments.push(layout.script().display().to_string());
+    arguments.push(batch_dir.script().display().to_string());
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let answer = tools.run(&arguments)?;
+    let answer = programs.run(&arguments)?;
     // With several clusters: `12;cluster`.
     Ok(answer.trim().split(';').next().unwrap_or_default().to_owned())
 }
 
 /// All that Slurm knows of these submissions.
-pub fn query(tools: &mut Tools<'_>, key: &str, rounds: &[usize]) -> Result<Rows, ToolError> {
-    if rounds.is_empty() {
-        return Ok(Rows::new());
+pub(crate) fn query_tasks(
+    programs: &mut SlurmPrograms<'_>,
+    key: &str,
+    submissions: &[usize],
+) -> Result<TaskRows, ProgramError> {
+    if submissions.is_empty() {
+        return Ok(TaskRows::new());
     }
-    let names: Vec<String> = rounds.iter().map(|round| name(key, *round)).collect();
+    let names: Vec<String> =
+        submissions.iter().map(|submission| job_name(key, *submission)).collect();
     let names = format!("--name={}", names.join(","));
     let arguments =
         ["squeue", "--noheader", "--array", "--me", "--states=all", &names, "--Format", FORMAT];
-    Ok(rows(&tools.run(&arguments)?, key))
+    Ok(rows(&programs.run(&arguments)?, key))
 }
 
-fn rows(text: &str, key: &str) -> Rows {
-    let mut rows = Rows::new();
+fn rows(text: &str, key: &str) -> TaskRows {
+    let mut rows = TaskRows::new();
     for line in text.lines() {
         let Some(fields) = fields(line) else { continue };
         let [job, task, state, reason, node, status, name] = fields;
-        let round = name.strip_prefix(key).and_then(|rest| rest.strip_prefix('-')?.parse().ok());
-        let (Some(round), Ok(task)) = (round, task.parse()) else { continue };
-        let row = Row {
+        let submission =
+            name.strip_prefix(key).and_then(|rest| rest.strip_prefix('-')?.parse().ok());
+        let (Some(submission), Ok(task)) = (submission, task.parse()) else { continue };
+        let row = TaskRow {
             job: job.to_owned(),
             state: state.to_owned(),
             reason: reason.to_owned(),
@@ -181,7 +185,7 @@ fn rows(text: &str, key: &str) -> Rows {
                 .map(str::to_owned),
             status: status.parse().unwrap_or(0),
         };
-        rows.insert((round, task), row);
+        rows.insert((submission, task), row);
     }
     rows
 }
@@ -200,21 +204,30 @@ fn fields(line: &str) -> Option<[&str; 7]> {
 }
 
 /// Ends whatever of these submissions waits or runs. One that is gone is fine.
-pub fn cancel(tools: &mut Tools<'_>, key: &str, rounds: &[usize]) -> Result<(), ToolError> {
-    for round in rounds {
-        tools.run(&["scancel", "--quiet", "--me", &format!("--name={}", name(key, *round))])?;
+pub(crate) fn cancel(
+    programs: &mut SlurmPrograms<'_>,
+    key: &str,
+    submissions: &[usize],
+) -> Result<(), ProgramError> {
+    for submission in submissions {
+        programs.run(&[
+            "scancel",
+            "--quiet",
+            "--me",
+            &format!("--name={}", job_name(key, *submission)),
+        ])?;
     }
     Ok(())
 }
 
 /// Ends one task.
-pub fn cancel_task(
-    tools: &mut Tools<'_>,
+pub(crate) fn cancel_task(
+    programs: &mut SlurmPrograms<'_>,
     job: &str,
     task: usize,
     name: &str,
-) -> Result<(), ToolError> {
-    tools.run(&[
+) -> Result<(), ProgramError> {
+    programs.run(&[
         "scancel",
         "--quiet",
         "--me",
@@ -225,8 +238,12 @@ pub fn cancel_task(
 }
 
 /// Lets go of a task that Slurm holds back.
-pub fn release(tools: &mut Tools<'_>, job: &str, task: usize) -> Result<(), ToolError> {
-    tools.run(&["scontrol", "release", &format!("{job}_{task}")])?;
+pub(crate) fn release(
+    programs: &mut SlurmPrograms<'_>,
+    job: &str,
+    task: usize,
+) -> Result<(), ProgramError> {
+    programs.run(&["scontrol", "release", &format!("{job}_{task}")])?;
     Ok(())
 }
 
@@ -254,13 +271,13 @@ mod tests {
         assert_eq!(rows.len(), 3);
         assert_eq!(rows[&(0, 0)].node.as_deref(), Some("n1"));
         assert_eq!((rows[&(0, 12)].reason.as_str(), &rows[&(0, 12)].node), (held, &None));
-        assert_eq!(rows[&(11, 3)].status >> 8, BLIND);
+        assert_eq!(rows[&(11, 3)].status >> 8, NO_SHARED_DIR);
     }
 
     #[test]
     fn a_machine_that_does_not_see_the_directory_says_so_and_runs_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let layout = Layout::at(&dir.path().join("it's"));
+        let batch_dir = BatchDir::at(&dir.path().join("it's"));
         let touched = dir.path().join("touched");
         let program = dir.path().join("program");
         std::fs::write(&program, format!("#!/bin/sh\necho \"$@\" > {}\n", touched.display()))
@@ -270,7 +287,7 @@ mod tests {
         let run = || {
             std::process::Command::new("sh")
                 .arg("-c")
-                .arg(script(&layout, &program, 2))
+                .arg(script(&batch_dir, &program, 2))
                 .env("SLURM_JOB_NAME", "retake-x-3")
                 .env("SLURM_ARRAY_TASK_ID", "1")
                 .stderr(std::process::Stdio::null())
@@ -278,22 +295,23 @@ mod tests {
                 .unwrap()
                 .code()
         };
-        assert_eq!(run(), Some(BLIND));
+        assert_eq!(run(), Some(NO_SHARED_DIR));
         assert!(!touched.exists());
-        layout.make().unwrap();
-        std::fs::write(layout.list(3), "order/4.json\norder/5.json\norder/6.json\n").unwrap();
+        batch_dir.create().unwrap();
+        std::fs::write(batch_dir.list(3), "order/4.json\norder/5.json\norder/6.json\n").unwrap();
         assert_eq!(run(), Some(0));
-        let words = std::fs::read_to_string(&touched).unwrap();
-        assert_eq!(words, "__run-one order/6.json\n");
+        let arguments = std::fs::read_to_string(&touched).unwrap();
+        assert_eq!(arguments, "__run-one order/6.json\n");
     }
 
     #[test]
     fn a_target_is_read_with_the_partition_before_the_configured_one() {
-        let config = Config::load(None).unwrap();
-        assert_eq!(Target::of("slurm", &config).unwrap().options, [""; 0]);
-        assert_eq!(Target::of("slurm:big", &config).unwrap().options, ["--partition=big"]);
+        let config = SlurmConfig::default();
+        assert_eq!(SlurmTarget::parse("slurm", &config).unwrap().options, [""; 0]);
+        assert_eq!(SlurmTarget::parse("slurm:big", &config).unwrap().options, ["--partition=big"]);
         for wrong in ["", "slurm:", "pbs", "slurmx", ":x"] {
-            assert!(Target::of(wrong, &config).unwrap_err().contains("slurm:PARTITION"));
+            let error = SlurmTarget::parse(wrong, &config).unwrap_err();
+            assert!(matches!(error, Error::UnknownTarget(text) if text == wrong));
         }
     }
 }

@@ -9,7 +9,10 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
-use retake_types::{Better, Metric, Metrics, Usage};
+use retake_engine::ProcessResult;
+use retake_types::{Better, Effects, Measurements, Metric, Metrics, Stream, Usage};
+
+use crate::run::{Observer, Past};
 
 /// Longer lines are no metric.
 const LONGEST_LINE: usize = 1024;
@@ -31,16 +34,54 @@ pub fn built_in(wall: Duration, usage: &Usage) -> Metrics {
     ])
 }
 
-/// Collects what a command reports while it runs.
+/// Collects the metrics of a run: what the command reports while it runs, and what every run has.
+pub struct MetricsObserver<'a> {
+    reported: ReportedMetrics,
+    file: &'a Path,
+    planned: Option<u64>,
+    /// What was measured, once the run is over.
+    pub metrics: Metrics,
+    /// What could not be read.
+    pub notes: Vec<String>,
+}
+
+impl<'a> MetricsObserver<'a> {
+    /// `file` is where the command may write its metrics; `planned` is how many runs of its cell were
+    /// planned with it.
+    pub fn new(file: &'a Path, planned: Option<u64>) -> Self {
+        let reported = ReportedMetrics::default();
+        Self { reported, file, planned, metrics: Metrics::new(), notes: Vec::new() }
+    }
+}
+
+impl Observer for MetricsObserver<'_> {
+    fn output(&mut self, stream: Stream, bytes: &[u8]) {
+        if stream == Stream::Stdout {
+            self.reported.push(bytes);
+        }
+    }
+
+    fn effects(&mut self, result: &ProcessResult, _past: Past<'_>) -> Option<Effects> {
+        let mut reported = std::mem::take(&mut self.reported);
+        reported.read_file(self.file);
+        let (mut metrics, notes) = reported.finish();
+        metrics.extend(built_in(result.duration, &result.usage));
+        self.metrics.clone_from(&metrics);
+        self.notes.clone_from(&notes);
+        Some(Measurements { metrics, planned: self.planned, notes }.into())
+    }
+}
+
+/// What a command reports while it runs.
 #[derive(Clone, Debug, Default)]
-pub struct Reported {
+pub struct ReportedMetrics {
     metrics: Metrics,
     notes: Vec<String>,
     line: Vec<u8>,
     too_long: bool,
 }
 
-impl Reported {
+impl ReportedMetrics {
     /// Takes a piece of stdout as it arrives; lines may be split anywhere.
     pub fn push(&mut self, mut bytes: &[u8]) {
         while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
@@ -150,7 +191,8 @@ fn parse_line(rest: &str) -> Option<(&str, Metric)> {
         .then_some((name, Metric { value, unit, better: None }))
 }
 
-pub(crate) fn is_name(name: &str) -> bool {
+/// Whether a metric may be called so.
+pub fn is_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-/:".contains(c);
     (1..=100).contains(&name.len()) && name.chars().all(fits)
 }
@@ -168,7 +210,7 @@ mod tests {
         let text =
             b"start\nmetric: load=12.5 ms\r\n  metric: fps = 60\nmetric: nothing\nmetric:x=1";
         for size in 1..text.len() {
-            let mut reported = Reported::default();
+            let mut reported = ReportedMetrics::default();
             text.chunks(size).for_each(|piece| reported.push(piece));
             let (metrics, notes) = reported.finish();
             assert_eq!(metrics.len(), 3, "{size} {metrics:?}");
@@ -180,7 +222,7 @@ mod tests {
 
     #[test]
     fn endless_lines_binary_and_floods_take_no_memory() {
-        let mut reported = Reported::default();
+        let mut reported = ReportedMetrics::default();
         for _ in 0..1000 {
             reported.push(&[b'x'; 4096]);
             assert!(reported.line.len() <= LONGEST_LINE);
@@ -206,7 +248,7 @@ mod tests {
                 "wall": 1, "bad name": 1, "d": {"unit": "ms"}}"#,
         )
         .unwrap();
-        let mut reported = Reported::default();
+        let mut reported = ReportedMetrics::default();
         reported.push(b"metric: a=1\n");
         reported.read_file(&path);
         let (metrics, notes) = reported.finish();
@@ -222,16 +264,16 @@ mod tests {
         let path = dir.path().join("metrics.json");
         for text in ["{", "[1]", "{\"a\": 1e999}", "\u{0}"] {
             std::fs::write(&path, text).unwrap();
-            let mut reported = Reported::default();
+            let mut reported = ReportedMetrics::default();
             reported.read_file(&path);
             assert_eq!(reported.finish().1.len(), 1, "{text}");
         }
         std::fs::remove_file(&path).unwrap();
-        let mut reported = Reported::default();
+        let mut reported = ReportedMetrics::default();
         reported.read_file(&path);
         assert_eq!(reported.finish().1.len(), 0);
         std::fs::create_dir(&path).unwrap();
-        let mut reported = Reported::default();
+        let mut reported = ReportedMetrics::default();
         reported.read_file(&path);
         assert_eq!(reported.finish().1, ["metrics.json: is not a file"]);
     }

@@ -1,18 +1,20 @@
 //! The directory of a batch: what is in it and under which name. Every machine sees it.
 //!
-//!     batch.json          what is run and how; complete before anything is submitted
-//!     script              what the scheduler starts
-//!     input               what all cells read, if they do
-//!     order/N.json        the order for cell N
-//!     list/R, job/R       the cells of submission R; what the scheduler calls it
-//!     started/N.ATTEMPT   cell N began, and on which machine
-//!     result/N            the one result of cell N
-//!     late/N.ATTEMPT      results that came after it
-//!     stopped/N.ATTEMPT   what an attempt had when someone told it to stop
-//!     cancel              nothing of this batch is wanted any more, and because of which signal
-//!     scratch/N.ATTEMPT   what the command of an attempt may use as it likes
-//!     tmp/                what is being written
-//!     log/                what runners had to say
+//! ```text
+//! batch.json          what is run and how; complete before anything is submitted
+//! script              what the scheduler starts
+//! input               what all cells read, if they do
+//! order/N.json        the request file of cell N
+//! list/R, job/R       the cells of submission R; what the scheduler calls it
+//! started/N.ATTEMPT   cell N began, and on which machine
+//! result/N            the one result of cell N
+//! late/N.ATTEMPT      results that came after it
+//! stopped/N.ATTEMPT   what an attempt had when someone told it to stop
+//! cancel              nothing of this batch is wanted any more, and because of which signal
+//! scratch/N.ATTEMPT   what the command of an attempt may use as it likes
+//! tmp/                what is being written
+//! log/                what runners had to say
+//! ```
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -20,19 +22,19 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use retake_types::{Kind, RunId};
+use retake_types::{Intent, Kind, RunId};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::Error;
-use super::order::Order;
-use super::stop::By;
+use crate::cancelled_by::CancelledBy;
+use crate::error::Error;
+use crate::request_file::RequestFile;
 
 const VERSION: u32 = 1;
 
-/// What is in `batch.json`: all that a successor of the submitter needs to know.
+/// What is in `batch.json`: all that a later process needs to know to collect the results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Manifest {
+pub struct BatchManifest {
     pub version: u32,
     /// Names the batch wherever it is asked for.
     pub key: String,
@@ -50,7 +52,7 @@ pub struct Manifest {
     pub options: Vec<String>,
 }
 
-impl Manifest {
+impl BatchManifest {
     pub fn new(key: String, kind: Kind, runs: Vec<RunId>) -> Self {
         Self {
             version: VERSION,
@@ -68,31 +70,31 @@ impl Manifest {
 
 /// The paths of one batch.
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub struct BatchDir {
     dir: PathBuf,
 }
 
 const PARTS: [&str; 10] =
     ["order", "list", "job", "started", "result", "late", "stopped", "tmp", "log", "scratch"];
 
-impl Layout {
+impl BatchDir {
     pub fn at(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
 
-    pub fn dir(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.dir
     }
 
-    /// The batch that an order's file belongs to, and which cell it is.
-    pub fn of_order(file: &Path) -> Option<(Self, usize)> {
+    /// The batch that a request file belongs to, and which cell it is.
+    pub fn of_request_file(file: &Path) -> Option<(Self, usize)> {
         let cell = file.file_name()?.to_str()?.strip_suffix(".json")?.parse().ok()?;
         let dir = file.parent().filter(|dir| dir.ends_with("order"))?.parent()?;
         Some((Self::at(dir), cell))
     }
 
-    /// Makes the directory and all parts of it, for our eyes only.
-    pub fn make(&self) -> Result<(), Error> {
+    /// Makes the directory and all parts of it, for this user only.
+    pub fn create(&self) -> Result<(), Error> {
         let make = |path: &Path| {
             DirBuilder::new().mode(0o700).create(path).map_err(Error::io("make", path))
         };
@@ -112,16 +114,16 @@ impl Layout {
         self.dir.join("input")
     }
 
-    pub fn order(&self, cell: usize) -> PathBuf {
+    pub fn request_file(&self, cell: usize) -> PathBuf {
         self.dir.join(format!("order/{cell}.json"))
     }
 
-    pub fn list(&self, round: usize) -> PathBuf {
-        self.dir.join(format!("list/{round}"))
+    pub fn list(&self, submission: usize) -> PathBuf {
+        self.dir.join(format!("list/{submission}"))
     }
 
-    pub fn job(&self, round: usize) -> PathBuf {
-        self.dir.join(format!("job/{round}"))
+    pub fn job(&self, submission: usize) -> PathBuf {
+        self.dir.join(format!("job/{submission}"))
     }
 
     pub fn started(&self, cell: usize, attempt: &str) -> PathBuf {
@@ -148,8 +150,8 @@ impl Layout {
         self.dir.join(format!("tmp/{cell}.{attempt}"))
     }
 
-    /// Where an attempt's own directory is; its name is that of the attempt.
-    pub fn scratches(&self) -> PathBuf {
+    /// Where each attempt has a directory of its own.
+    pub fn scratch_dirs(&self) -> PathBuf {
         self.dir.join("scratch")
     }
 
@@ -161,41 +163,54 @@ impl Layout {
         self.cancel().exists()
     }
 
-    /// Notes that nothing more is wanted, and which signal the submitter got, if it was one.
-    pub fn mark_unwanted(&self, signal: Option<i32>) -> Result<(), Error> {
+    /// Writes down that the submitter cancelled the batch, and because of which signal, if one was
+    /// received.
+    pub fn mark_cancelled(&self, signal: Option<i32>) -> Result<(), Error> {
         let text = signal.map_or(String::new(), |signal| signal.to_string());
         write(&self.cancel(), text.as_bytes())
     }
 
-    /// Who wants nothing more of it, if that is so.
-    pub fn unwanted_by(&self) -> Option<By> {
+    /// Who cancelled it, if someone did.
+    pub fn cancelled_by(&self) -> Option<CancelledBy> {
         let text = fs::read_to_string(self.cancel());
         match text {
-            Ok(text) => Some(By::Submitter(text.trim().parse().ok())),
+            Ok(text) => Some(CancelledBy::Submitter(text.trim().parse().ok())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            // It is there, whatever it says.
-            Err(_) => self.cancelled().then_some(By::Submitter(None)),
+            // Its contents are not needed to know that it exists.
+            Err(_) => self.cancelled().then_some(CancelledBy::Submitter(None)),
         }
     }
 
     /// When the first attempt at a cell began, if one did.
-    pub fn began(&self, cell: usize) -> Result<Option<SystemTime>, Error> {
+    pub fn first_start(&self, cell: usize) -> Result<Option<SystemTime>, Error> {
         let its = self.attempts("started")?.into_iter().filter(|(its, _)| *its == cell);
         Ok(its.filter_map(|(_, path)| fs::metadata(path).ok()?.modified().ok()).min())
     }
 
     /// Reads the manifest.
-    pub fn read(&self) -> Result<Manifest, Error> {
+    pub fn read_manifest(&self) -> Result<BatchManifest, Error> {
         let path = self.manifest();
-        let manifest: Manifest = read_json(&path)?;
+        let manifest: BatchManifest = read_json(&path)?;
         if manifest.version != VERSION {
-            return Err(Error::garbled(&path, format!("it has version {}", manifest.version)));
+            return Err(Error::Version { path, found: manifest.version, known: VERSION });
         }
         Ok(manifest)
     }
 
-    pub fn read_order(&self, cell: usize) -> Result<Order, Error> {
-        read_json(&self.order(cell))
+    pub fn read_request_file(&self, cell: usize) -> Result<RequestFile, Error> {
+        let path = self.request_file(cell);
+        let text = fs::read(&path).map_err(Error::io("read", &path))?;
+        RequestFile::read(&path, &text)
+    }
+
+    /// The intent of a cell, whatever the version of its request file.
+    pub fn read_intent(&self, cell: usize) -> Result<Intent, Error> {
+        #[derive(Deserialize)]
+        struct WithIntent {
+            intent: Intent,
+        }
+        let WithIntent { intent } = read_json(&self.request_file(cell))?;
+        Ok(intent)
     }
 
     /// The cells that have a result.
@@ -205,11 +220,11 @@ impl Layout {
     }
 
     /// The submissions that were at least begun, in order.
-    pub fn rounds(&self) -> Result<Vec<usize>, Error> {
+    pub fn begun_submissions(&self) -> Result<Vec<usize>, Error> {
         let path = self.dir.join("list");
-        let mut rounds = numbers(&path).map_err(Error::io("read", &path))?;
-        rounds.sort_unstable();
-        Ok(rounds)
+        let mut submissions = numbers(&path).map_err(Error::io("read", &path))?;
+        submissions.sort_unstable();
+        Ok(submissions)
     }
 
     /// The attempts that left something of a cell in one of the parts, with what it is.
@@ -238,11 +253,11 @@ fn numbers(path: &Path) -> io::Result<Vec<usize>> {
 
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
     let text = fs::read(path).map_err(Error::io("read", path))?;
-    serde_json::from_slice(&text).map_err(|error| Error::garbled(path, error))
+    serde_json::from_slice(&text).map_err(|error| Error::damaged(path, error))
 }
 
-/// Writes a file that must be there, whole, once this returns.
-pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+/// Writes a file that is complete and lasts once this returns.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let written = || -> io::Result<()> {
         let mut name = path.as_os_str().to_owned();
         name.push(".new");
@@ -257,8 +272,8 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     written().map_err(Error::io("write", path))
 }
 
-/// Writes a file that matters only once something later says that it is complete.
-pub fn jot(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+/// Writes a new file that is not used before a later one says that it is complete.
+pub(crate) fn write_new(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -268,22 +283,22 @@ pub fn jot(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         .map_err(Error::io("write", path))
 }
 
-/// Makes the names in a directory last.
-pub fn sync(dir: &Path) -> io::Result<()> {
+/// Makes the names in a directory durable.
+pub(crate) fn sync(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-pub fn json(value: &impl Serialize, path: &Path) -> Result<Vec<u8>, Error> {
-    serde_json::to_vec(value).map_err(|error| Error::garbled(path, error))
+pub(crate) fn to_json(value: &impl Serialize, path: &Path) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(value).map_err(|error| Error::damaged(path, error))
 }
 
 #[cfg(test)]
-impl Layout {
-    pub(super) fn in_a_test() -> (tempfile::TempDir, Self) {
+impl BatchDir {
+    pub(crate) fn for_test() -> (tempfile::TempDir, Self) {
         let dir = tempfile::tempdir().unwrap();
-        let layout = Self::at(&dir.path().join("k"));
-        layout.make().unwrap();
-        (dir, layout)
+        let batch_dir = Self::at(&dir.path().join("k"));
+        batch_dir.create().unwrap();
+        (dir, batch_dir)
     }
 }
 
@@ -292,22 +307,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_tells_its_batch_and_cell() {
-        let (layout, cell) = Layout::of_order(Path::new("/s/batches/k/order/17.json")).unwrap();
-        assert_eq!((layout.dir(), cell), (Path::new("/s/batches/k"), 17));
+    fn a_request_file_tells_its_batch_and_cell() {
+        let (batch_dir, cell) =
+            BatchDir::of_request_file(Path::new("/s/batches/k/order/17.json")).unwrap();
+        assert_eq!((batch_dir.path(), cell), (Path::new("/s/batches/k"), 17));
         for wrong in ["/s/k/order/x.json", "/s/k/other/1.json", "order.json", "/s/k/order/1"] {
-            assert!(Layout::of_order(Path::new(wrong)).is_none(), "{wrong}");
+            assert!(BatchDir::of_request_file(Path::new(wrong)).is_none(), "{wrong}");
         }
     }
 
     #[test]
     fn what_is_half_written_is_no_result() {
-        let (_dir, layout) = Layout::in_a_test();
-        fs::write(layout.result(3), "x").unwrap();
-        fs::write(layout.results().join("4.new"), "x").unwrap();
-        fs::write(layout.temporary(5, "a"), "x").unwrap();
-        assert_eq!(layout.finished().unwrap(), [3]);
-        write(&layout.job(0), b"17").unwrap();
-        assert_eq!(fs::read(layout.job(0)).unwrap(), b"17");
+        let (_dir, batch_dir) = BatchDir::for_test();
+        fs::write(batch_dir.result(3), "x").unwrap();
+        fs::write(batch_dir.results().join("4.new"), "x").unwrap();
+        fs::write(batch_dir.temporary(5, "a"), "x").unwrap();
+        assert_eq!(batch_dir.finished().unwrap(), [3]);
+        write(&batch_dir.job(0), b"17").unwrap();
+        assert_eq!(fs::read(batch_dir.job(0)).unwrap(), b"17");
     }
 }

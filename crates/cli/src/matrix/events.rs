@@ -1,0 +1,276 @@
+//! The sentences and lines of `retake matrix` for what its driver reports.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use retake_matrix::bisect::{BisectError, BisectStep, Observation};
+use retake_matrix::browsers::Progress;
+use retake_matrix::driver::{
+    CellWithoutResult, MatrixError, MatrixEvent, MatrixObserver, Unavailable, short_sha,
+};
+use retake_matrix::plan::{CellResult, CellStep, CellStepKind, MatrixProgress, PlanKind};
+use retake_runner::file_lock::LockError;
+use retake_runner::loop_driver::remote::{EarlierRuns, RemoteStatus};
+use retake_runner::notice::Notify;
+use retake_runner::screen::{Screen, time_left};
+
+use crate::{Failure, term, words};
+
+/// Cells without a result that are named.
+const MOST_NAMED: usize = 20;
+
+/// Shows events on stderr: lines that stay, and a live line below them.
+pub(super) struct EventScreen {
+    screen: Arc<Screen>,
+}
+
+impl EventScreen {
+    pub(super) fn new(quiet: bool) -> Self {
+        Self { screen: Arc::new(Screen::new(quiet)) }
+    }
+
+    pub(super) fn screen(&self) -> &Screen {
+        &self.screen
+    }
+
+    /// Shows notices above the live line.
+    pub(super) fn notify(&self) -> Notify {
+        let screen = self.screen.clone();
+        Arc::new(move |notice| screen.notice(&words::notice(&notice)))
+    }
+
+    fn step_finished(
+        &self,
+        name: &str,
+        step: &CellStep,
+        total: Option<usize>,
+        result: &CellResult,
+    ) {
+        self.screen.line(&step_line(name, step, total, result));
+        for note in &result.notes {
+            self.screen.notice(&format!("{name} #{}: {note}", step.iteration));
+        }
+    }
+
+    fn progress(&self, progress: MatrixProgress, started: Instant, remote: Option<&RemoteStatus>) {
+        let finished = progress.ok + progress.failed;
+        let failed = match progress.failed {
+            0 => String::new(),
+            count => format!("  {count} failed"),
+        };
+        let remote = remote.and_then(words::remote_status);
+        let remote = remote.map_or_else(String::new, |status| format!("  {status}"));
+        match progress.kind {
+            PlanKind::Fixed { total } => {
+                let left = time_left(started.elapsed(), finished, total);
+                let left =
+                    left.map_or_else(String::new, |left| format!("  ETA {}", term::duration(left)));
+                let text = format!("{finished}/{total}{failed}{left}{remote}");
+                self.screen.progress("", finished as u64, total as u64, &text);
+            }
+            PlanKind::UntilSure { decided, comparisons, deadline } => {
+                let left = deadline.map_or_else(String::new, |deadline| {
+                    let left = deadline.saturating_duration_since(Instant::now()).as_secs();
+                    format!("  {} left", term::duration(Duration::from_secs(left)))
+                });
+                let text = format!(
+                    "{decided}/{comparisons} decided, {finished} runs{failed}{left}{remote}"
+                );
+                self.screen.progress("", decided as u64, comparisons as u64, &text);
+            }
+        }
+    }
+
+    fn browser_progress(&self, version: &str, progress: Progress) {
+        let screen = &self.screen;
+        let megabytes = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
+        match progress {
+            Progress::Waiting => screen.live(&format!("chrome {version}: someone else is at it")),
+            Progress::Downloading { done, total: Some(total) } => {
+                let text = format!("{} of {}", megabytes(done), megabytes(total));
+                screen.progress(&format!("chrome {version}: "), done, total, &text);
+            }
+            Progress::Downloading { done, total: None } => {
+                screen.live(&format!("chrome {version}: {}", megabytes(done)));
+            }
+            Progress::Unpacking { done, total } => {
+                screen.progress(&format!("chrome {version}: "), done, total, "unpacking");
+            }
+        }
+    }
+}
+
+impl MatrixObserver for EventScreen {
+    fn event(&self, event: MatrixEvent<'_>) {
+        let screen = &self.screen;
+        match event {
+            MatrixEvent::EarlierRuns(EarlierRuns::Found) => {
+                screen.notice("cells of an earlier run are still elsewhere; they are waited for");
+            }
+            MatrixEvent::EarlierRuns(EarlierRuns::Left(left)) => {
+                screen.live(&format!("{left} of an earlier run to come"));
+            }
+            MatrixEvent::EarlierRuns(EarlierRuns::Collected)
+            | MatrixEvent::BrowserEnded
+            | MatrixEvent::SetupCancelled
+            | MatrixEvent::Idle => screen.clear(),
+            MatrixEvent::Continued => {
+                screen.notice("an earlier run was interrupted; this one goes on where it was");
+            }
+            MatrixEvent::SameCommit { sha, refs } => screen.notice(&same_commit(sha, refs)),
+            MatrixEvent::BrowserIndexUnavailable(error) => {
+                screen.notice(&format!("only configured browsers are searched: {error}"));
+            }
+            MatrixEvent::BrowserProgress { version, progress } => {
+                self.browser_progress(version, progress);
+            }
+            MatrixEvent::WorktreeRecreated { name, why } => {
+                screen.notice(&format!("the worktree of {name} is made anew: {why}"));
+            }
+            MatrixEvent::WorktreeReset { name, files } => screen.notice(&format!(
+                "the worktree of {name} had changes, which are gone: {}",
+                files.join(", ")
+            )),
+            MatrixEvent::SetupStarted { name } => screen.live(&format!("  [setup] {name}")),
+            MatrixEvent::SetupEnded { name, exit_code } => {
+                screen.clear();
+                screen.line(&match exit_code {
+                    None => format!("  [setup] {name}  ✓"),
+                    Some(code) => format!("  [setup] {name}  ✗  exit:{code}"),
+                });
+            }
+            MatrixEvent::StepFinished { name, step, total, result } => {
+                self.step_finished(name, step, total, result);
+            }
+            MatrixEvent::NotErased { run, error } => {
+                screen.notice(&format!("run {run} is replaced but still there: {error}"));
+            }
+            MatrixEvent::Progress { progress, started, remote } => {
+                self.progress(progress, started, remote);
+            }
+            MatrixEvent::PointStarted { name, step } => {
+                screen.live(&format!("  [{:>3}] {name}", step.number));
+            }
+            MatrixEvent::PointFinished { name, step, result, observation, metric } => {
+                screen.clear();
+                screen.line(&point_line(name, step, result, observation, metric));
+            }
+            MatrixEvent::PointUnavailable(why) => screen.notice(&unavailable(why)),
+        }
+    }
+}
+
+/// One run of a cell.
+fn step_line(name: &str, step: &CellStep, total: Option<usize>, result: &CellResult) -> String {
+    if step.kind == CellStepKind::Warmup {
+        return match result.ok {
+            true => format!("  [warmup] {name}"),
+            false => format!(
+                "  [warmup] {name}  exit:{}; this cell is skipped, see `retake runs logs {}`",
+                result.exit_code,
+                result.id.short()
+            ),
+        };
+    }
+    let place = match total.map(|total| total.to_string()) {
+        Some(total) => format!("[{:>width$}/{total}]", step.number, width = total.len()),
+        // Nobody knows how many there will be.
+        None => format!("[{:>3}]", step.number),
+    };
+    let node = result.node.as_ref().map_or_else(String::new, |node| format!("  {node}"));
+    format!(
+        "  {place} {name} #{}    {}ms  exit:{}{node}",
+        step.iteration, result.duration_ms, result.exit_code
+    )
+}
+
+/// One run of a bisection.
+fn point_line(
+    name: &str,
+    step: &BisectStep,
+    result: &CellResult,
+    observation: Observation,
+    metric: Option<&str>,
+) -> String {
+    let judged = match (observation, metric) {
+        (Observation::Value(value), metric) => {
+            format!("  {}={value:.3}", metric.unwrap_or_default())
+        }
+        (Observation::Exit(125), _) => "  (skipped)".to_owned(),
+        (Observation::Exit(0), Some(metric)) => format!("  (reported no {metric})"),
+        _ => String::new(),
+    };
+    format!(
+        "  [{:>3}] {name} #{}    {}ms  exit:{}{judged}",
+        step.number, step.iteration, result.duration_ms, result.exit_code
+    )
+}
+
+/// Refs that stand for the same commit.
+pub(super) fn same_commit(sha: &str, refs: &[String]) -> String {
+    format!("{} are one commit, {}, and share their runs", refs.join(" and "), short_sha(sha))
+}
+
+/// Why a value is not available, and where to look.
+pub(super) fn unavailable(unavailable: &Unavailable) -> String {
+    match unavailable {
+        Unavailable::Setup { run, .. } => {
+            format!("{unavailable}; see `retake runs logs {}`", run.short())
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Why the lock of the project's matrices could not be taken.
+pub(super) fn lock_error(error: &LockError) -> String {
+    match error {
+        LockError::Held { holder } => format!(
+            "another `retake matrix` works in this project: {holder}; wait for it, or end it"
+        ),
+        error => error.to_string(),
+    }
+}
+
+fn without_result(cells: &[CellWithoutResult]) -> String {
+    let line = |cell: &CellWithoutResult| {
+        let why = cell.why.as_deref().unwrap_or("interrupted");
+        format!("  {} #{}: {why}", cell.name, cell.iteration)
+    };
+    let mut lines: Vec<String> = cells.iter().take(MOST_NAMED).map(line).collect();
+    if cells.len() > MOST_NAMED {
+        lines.push(format!("  and {} more", cells.len() - MOST_NAMED));
+    }
+    format!(
+        "{} without a result; run it again for the rest:\n{}",
+        term::count(cells.len() as u64, "cell"),
+        lines.join("\n")
+    )
+}
+
+/// Why a matrix could not be driven, in the words of the command line.
+impl From<MatrixError> for Failure {
+    fn from(error: MatrixError) -> Self {
+        match error {
+            MatrixError::Store(error) => Self::Store(error),
+            MatrixError::Lock(error) => Self::Refused(lock_error(&error)),
+            MatrixError::Unavailable(why) => Self::Refused(unavailable(&why)),
+            MatrixError::Refused(reasons) => {
+                let reasons: Vec<String> = reasons.iter().map(words::refusal).collect();
+                Self::Refused(reasons.join("; "))
+            }
+            MatrixError::WithoutResult(cells) => Self::Refused(without_result(&cells)),
+            MatrixError::Bisect(error @ BisectError::Unknown(_)) => {
+                Self::Usage(format!("{error}; see them with `retake matrix status`"))
+            }
+            MatrixError::NoCode => Self::Usage(format!("{error}; add code.refs")),
+            MatrixError::SeveralValues { .. } => Self::Usage(format!("{error}, so name one")),
+            MatrixError::NothingToCompare => Self::Usage(
+                "--until-sure compares cells, and there are no two that differ in one value".into(),
+            ),
+            MatrixError::Filter(_) | MatrixError::Bisect(_) | MatrixError::Version(_) => {
+                Self::Usage(error.to_string())
+            }
+            error => Self::Refused(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Where the cells of `retake matrix run --on` run.
+
+use retake_matrix::driver::MatrixProject;
+use retake_runner::config::Config;
+use retake_runner::notice::Notify;
+
+use crate::Failure;
+
+#[cfg(feature = "slurm")]
+pub(super) use retake_slurm::SlurmExecutor as Executor;
+
+#[cfg(not(feature = "slurm"))]
+pub(super) use retake_runner::loop_driver::remote::NoRemoteExecutor as Executor;
+
+/// `on` is what `--on` says. Code and browsers are then kept where every machine sees them.
+#[cfg(feature = "slurm")]
+pub(super) fn open(
+    on: &str,
+    config: &Config,
+    project: &mut MatrixProject,
+    notify: Notify,
+) -> Result<Executor, Failure> {
+    let executor = Executor::new(on, &config.slurm, notify)
+        .map_err(|error| Failure::Usage(error.to_string()))?;
+    let shared = executor.shared_dir();
+    project.shared = Some(retake_matrix::driver::SharedDirectories {
+        worktrees: shared.worktrees(&project.agent_directory),
+        browsers: shared.browsers(),
+    });
+    Ok(executor)
+}
+
+#[cfg(not(feature = "slurm"))]
+pub(super) fn open(
+    on: &str,
+    _config: &Config,
+    _project: &mut MatrixProject,
+    _notify: Notify,
+) -> Result<Executor, Failure> {
+    Err(Failure::Usage(format!("--on {on}: this retake was built without slurm")))
+}
