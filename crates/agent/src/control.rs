@@ -116,8 +116,8 @@ impl Mailbox {
         taken.into_iter().map(|(path, _)| text(&path)).collect()
     }
 
-    /// The iteration has ended: what it took is used up.
-    pub fn settle(&self, iteration: u32) -> Result<(), ControlError> {
+    /// The iteration has ended: the messages it took are used up.
+    pub fn discard_taken(&self, iteration: u32) -> Result<(), ControlError> {
         for (path, _) in self.files(&format!("taken-{iteration:010}-"))? {
             remove(&path)?;
         }

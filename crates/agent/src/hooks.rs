@@ -4,15 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use retake_types::Outcome;
-
-use crate::iteration::{Iteration, IterationStatus};
-
-/// When a hook runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
-    Pre,
-    Post,
-}
+use retake_types::loop_record::agent::{HookTime, Iteration, IterationStatus};
 
 /// What a failed hook does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,10 +52,10 @@ impl Hook {
         Self { run, timeout: TIMEOUT, on_failure: OnFailure::default() }
     }
 
-    pub fn effect(&self, when: When, outcome: &Outcome) -> Effect {
+    pub fn effect(&self, when: HookTime, outcome: &Outcome) -> Effect {
         match (outcome.success(), self.on_failure, when) {
-            (true, ..) | (false, OnFailure::Skip, When::Post) => Effect::GoOn,
-            (false, OnFailure::Skip, When::Pre) => Effect::SkipIteration,
+            (true, ..) | (false, OnFailure::Skip, HookTime::Post) => Effect::GoOn,
+            (false, OnFailure::Skip, HookTime::Pre) => Effect::SkipIteration,
             (false, OnFailure::Stop, _) => Effect::StopLoop,
         }
     }
@@ -108,23 +100,23 @@ pub fn variables(
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
+    use retake_types::loop_record::agent::IterationResult;
 
     use super::*;
-    use crate::iteration::IterationResult;
 
     #[test]
     fn what_failures_mean() {
         let mut hook = Hook::new("true".into());
         assert_eq!(hook.timeout, Duration::from_secs(30));
-        for when in [When::Pre, When::Post] {
+        for when in [HookTime::Pre, HookTime::Post] {
             assert_eq!(hook.effect(when, &Outcome::Exited(0)), Effect::GoOn);
             for bad in [Outcome::Exited(1), Outcome::TimedOut, Outcome::Signaled(9)] {
                 assert_eq!(hook.effect(when, &bad), Effect::StopLoop);
             }
         }
         hook.on_failure = OnFailure::Skip;
-        assert_eq!(hook.effect(When::Pre, &Outcome::TimedOut), Effect::SkipIteration);
-        assert_eq!(hook.effect(When::Post, &Outcome::TimedOut), Effect::GoOn);
+        assert_eq!(hook.effect(HookTime::Pre, &Outcome::TimedOut), Effect::SkipIteration);
+        assert_eq!(hook.effect(HookTime::Post, &Outcome::TimedOut), Effect::GoOn);
     }
 
     #[test]

@@ -1,20 +1,20 @@
 //! A coding agent in a loop.
 //!
 //! This crate holds what such a loop is made of: workspaces, prompts, adapters for agents, the
-//! plan that says what comes next, status, notifications and the log. It starts no process and
-//! knows no database; whoever drives the loop does both.
+//! plan that says what comes next, status, notifications and the log. [`driver`] runs
+//! the loop; nothing else here starts a process or knows the record.
 
 pub mod adapters;
 pub mod checkpoint;
 pub mod clock;
 pub mod control;
 pub mod display;
+pub mod driver;
 pub mod files;
+pub mod history;
 pub mod hooks;
-pub mod iteration;
 pub mod lock;
 pub mod log;
-pub mod messages;
 pub mod notify;
 pub mod plan;
 pub mod prompt;

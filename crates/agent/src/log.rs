@@ -1,7 +1,7 @@
 //! The log of one run: `iterate-YYYYMMDD-HHMMSS.log`.
 //!
-//! What stays the same is written once at the top. Trouble with the file turns the log off and
-//! is told once; it never stops the loop.
+//! What stays the same is written once at the top. An error of the file turns the log off and
+//! is reported once; it never stops the loop.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -46,7 +46,7 @@ pub struct Log {
     line: String,
     agent: &'static str,
     redact: Redact,
-    trouble: Option<String>,
+    error: Option<String>,
 }
 
 impl std::fmt::Debug for Log {
@@ -56,7 +56,7 @@ impl std::fmt::Debug for Log {
 }
 
 impl Log {
-    /// Creates the file. If that fails, the log is off and [`Log::trouble`] says why.
+    /// Creates the file. If that fails, the log is off and [`Log::take_error`] says why.
     pub fn create(path: &Path, kind: Kind, redact: Redact) -> Self {
         let opened = OpenOptions::new()
             .append(true)
@@ -77,7 +77,7 @@ impl Log {
                 Kind::Custom => "AGENT",
             },
             redact,
-            trouble: None,
+            error: None,
         };
         match opened {
             Ok(file) => log.file = Some(file),
@@ -91,8 +91,8 @@ impl Log {
     }
 
     /// Why nothing is logged any more; told once.
-    pub fn trouble(&mut self) -> Option<String> {
-        self.trouble.take()
+    pub fn take_error(&mut self) -> Option<String> {
+        self.error.take()
     }
 
     pub fn head(&mut self, head: &Head<'_>, started: Timestamp) {
@@ -210,7 +210,7 @@ impl Log {
         self.file = None;
         (self.held, self.line) = (Vec::new(), String::new());
         let path = self.path.display();
-        self.trouble = Some(format!("⚠️ Logging is off: {path}: {error}"));
+        self.error = Some(format!("⚠️ Logging is off: {path}: {error}"));
     }
 }
 
@@ -285,21 +285,21 @@ mod tests {
     }
 
     #[test]
-    fn trouble_is_told_once_and_stops_nothing() {
+    fn an_error_is_told_once_and_stops_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let mut log =
             Log::create(&dir.path().join("no/such.log"), Kind::Claude, Box::new(str::to_owned));
         log.head(&HEAD, at(0));
         log.iteration(1, at(1));
         log.output("x");
-        assert!(log.trouble().unwrap().contains("no/such.log"));
-        assert_eq!(log.trouble(), None);
+        assert!(log.take_error().unwrap().contains("no/such.log"));
+        assert_eq!(log.take_error(), None);
         // A full disk, in the middle.
         let mut log = Log::create(Path::new("/dev/full"), Kind::Claude, Box::new(str::to_owned));
-        assert_eq!(log.trouble(), None);
+        assert_eq!(log.take_error(), None);
         log.head(&HEAD, at(0));
-        assert!(log.trouble().is_some());
+        assert!(log.take_error().is_some());
         log.iteration_end("success", at(1), None);
-        assert_eq!(log.trouble(), None);
+        assert_eq!(log.take_error(), None);
     }
 }

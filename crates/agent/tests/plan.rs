@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use retake_agent::iteration::IterationStatus;
 use retake_agent::plan::{
-    Backoff, Budgets, Ending, Gate, Mode, Now, OnLimit, Past, Plan, Report, Requests, Rules, Spent,
-    Step, StopReason, Why,
+    AgentStopReason, Backoff, Budgets, Gate, IterationOutcome, IterationReport, Now, OnLimit,
+    PastIteration, Plan, Requests, Rules, Step, WaitReason,
 };
+use retake_types::loop_record::agent::{IterationStatus, Mode, Spent};
 
 const NONE: Requests = Requests { stop: false, pause: false, interrupt: false };
 const STOP: Requests = Requests { stop: true, ..NONE };
@@ -24,12 +24,12 @@ fn rules(mode: Mode) -> Rules {
     Rules { delay: Duration::ZERO, ..Rules::new(mode) }
 }
 
-fn ok() -> Report {
-    Report::new(Ending::Completed)
+fn ok() -> IterationReport {
+    IterationReport::new(IterationOutcome::Completed)
 }
 
-fn complete() -> Report {
-    Report { complete: true, ..ok() }
+fn complete() -> IterationReport {
+    IterationReport { complete: true, ..ok() }
 }
 
 /// Plays a loop in which every step takes a second; returns its steps in short and the reason.
@@ -46,9 +46,9 @@ impl Story {
 
     fn play(
         mut self,
-        mut reports: impl FnMut(u32) -> Report,
+        mut reports: impl FnMut(u32) -> IterationReport,
         mut gate: impl FnMut(u32) -> bool,
-    ) -> (StopReason, Vec<String>, Plan) {
+    ) -> (AgentStopReason, Vec<String>, Plan) {
         loop {
             match self.plan.next(at(self.clock), NONE) {
                 Step::Iterate { number, attempt, .. } => {
@@ -62,9 +62,9 @@ impl Story {
                 }
                 Step::Wait { why, remaining } => {
                     self.steps.push(match why {
-                        Why::Delay => "delay".to_owned(),
-                        Why::RateLimit { .. } => "limit".to_owned(),
-                        Why::Backoff { attempt } => format!("backoff {attempt}"),
+                        WaitReason::Delay => "delay".to_owned(),
+                        WaitReason::RateLimit { .. } => "limit".to_owned(),
+                        WaitReason::Backoff { attempt } => format!("backoff {attempt}"),
                     });
                     self.clock += remaining.as_secs() + 1;
                 }
@@ -76,16 +76,19 @@ impl Story {
     }
 }
 
-fn play(rules: Rules, reports: impl FnMut(u32) -> Report) -> (StopReason, Vec<String>, Plan) {
+fn play(
+    rules: Rules,
+    reports: impl FnMut(u32) -> IterationReport,
+) -> (AgentStopReason, Vec<String>, Plan) {
     Story::new(Plan::new(rules, 0)).play(reports, |_| true)
 }
 
 #[test]
 fn defaults_are_the_specified_ones() {
     let (reason, steps, _) = play(rules(Mode::Loop), |_| ok());
-    assert_eq!((reason, steps.len()), (StopReason::MaxIterations, 50));
+    assert_eq!((reason, steps.len()), (AgentStopReason::MaxIterations, 50));
     let (reason, steps, _) = play(rules(Mode::Iterative), |_| ok());
-    assert_eq!((reason, steps.len()), (StopReason::MaxIterations, 20));
+    assert_eq!((reason, steps.len()), (AgentStopReason::MaxIterations, 20));
     let rules = Rules::new(Mode::Loop);
     assert_eq!(rules.delay, secs(2));
     assert_eq!((rules.stagnation_threshold, rules.max_failures, rules.max_no_progress), (2, 1, 0));
@@ -96,88 +99,96 @@ fn defaults_are_the_specified_ones() {
 fn completion_ends_both_modes() {
     for mode in [Mode::Loop, Mode::Iterative] {
         let (reason, steps, plan) = play(rules(mode), |n| if n == 3 { complete() } else { ok() });
-        assert_eq!((reason, steps.len(), plan.number()), (StopReason::Completed, 3, 3));
+        assert_eq!((reason, steps.len(), plan.number()), (AgentStopReason::Completed, 3, 3));
     }
 }
 
 #[test]
 fn completion_in_the_last_iteration_is_completion() {
     let few = Rules { max_iterations: 2, ..rules(Mode::Loop) };
-    assert_eq!(play(few, |n| if n == 2 { complete() } else { ok() }).0, StopReason::Completed);
+    assert_eq!(play(few, |n| if n == 2 { complete() } else { ok() }).0, AgentStopReason::Completed);
 }
 
 #[test]
 fn a_failed_iteration_cannot_complete() {
-    let report = Report { complete: true, ..Report::new(Ending::Failed) };
-    assert_eq!(play(rules(Mode::Loop), |_| report).0, StopReason::Failed);
+    let report =
+        IterationReport { complete: true, ..IterationReport::new(IterationOutcome::Failed) };
+    assert_eq!(play(rules(Mode::Loop), |_| report).0, AgentStopReason::Failed);
 }
 
 #[test]
 fn stagnation_only_in_iterative_mode_and_only_in_a_row() {
-    let idle = Report { worked: Some(false), ..ok() };
-    let busy = Report { worked: Some(true), ..ok() };
+    let idle = IterationReport { worked: Some(false), ..ok() };
+    let busy = IterationReport { worked: Some(true), ..ok() };
     let (reason, steps, _) = play(rules(Mode::Iterative), |_| idle);
-    assert_eq!((reason, steps.len()), (StopReason::Stagnation, 2));
+    assert_eq!((reason, steps.len()), (AgentStopReason::Stagnation, 2));
     let (reason, _, _) = play(rules(Mode::Loop), |_| idle);
-    assert_eq!(reason, StopReason::MaxIterations);
+    assert_eq!(reason, AgentStopReason::MaxIterations);
     let off = Rules { stagnation_threshold: 0, ..rules(Mode::Iterative) };
-    assert_eq!(play(off, |_| idle).0, StopReason::MaxIterations);
+    assert_eq!(play(off, |_| idle).0, AgentStopReason::MaxIterations);
     let (reason, steps, _) =
         play(rules(Mode::Iterative), |n| if n % 2 == 0 || n > 6 { idle } else { busy });
-    assert_eq!((reason, steps.len()), (StopReason::Stagnation, 7));
+    assert_eq!((reason, steps.len()), (AgentStopReason::Stagnation, 7));
     // Saying nothing is not the same as saying that there was no work.
     let (reason, _, _) = play(rules(Mode::Iterative), |n| if n % 2 == 0 { ok() } else { idle });
-    assert_eq!(reason, StopReason::MaxIterations);
+    assert_eq!(reason, AgentStopReason::MaxIterations);
 }
 
 #[test]
 fn no_progress_breaker() {
-    let still = Report { progress: Some(false), ..ok() };
-    let moved = Report { progress: Some(true), ..ok() };
-    assert_eq!(play(rules(Mode::Loop), |_| still).0, StopReason::MaxIterations);
+    let still = IterationReport { progress: Some(false), ..ok() };
+    let moved = IterationReport { progress: Some(true), ..ok() };
+    assert_eq!(play(rules(Mode::Loop), |_| still).0, AgentStopReason::MaxIterations);
     let three = Rules { max_no_progress: 3, ..rules(Mode::Loop) };
     let (reason, steps, _) = play(three.clone(), |n| if n == 2 { moved } else { still });
-    assert_eq!((reason, steps.len()), (StopReason::NoProgress, 5));
-    assert_eq!(play(three, |_| ok()).0, StopReason::MaxIterations);
+    assert_eq!((reason, steps.len()), (AgentStopReason::NoProgress, 5));
+    assert_eq!(play(three, |_| ok()).0, AgentStopReason::MaxIterations);
 }
 
 #[test]
 fn failure_breaker() {
-    for ending in [Ending::Failed, Ending::TimedOut] {
-        let (reason, steps, plan) = play(rules(Mode::Loop), |_| Report::new(ending));
-        assert_eq!((reason, steps.len(), plan.number()), (StopReason::Failed, 1, 1));
+    for outcome in [IterationOutcome::Failed, IterationOutcome::TimedOut] {
+        let (reason, steps, plan) = play(rules(Mode::Loop), |_| IterationReport::new(outcome));
+        assert_eq!((reason, steps.len(), plan.number()), (AgentStopReason::Failed, 1, 1));
         let three = Rules { max_failures: 3, ..rules(Mode::Loop) };
-        let (reason, steps, _) = play(three, |n| if n == 2 { ok() } else { Report::new(ending) });
-        assert_eq!((reason, steps.len()), (StopReason::Failed, 5));
+        let (reason, steps, _) =
+            play(three, |n| if n == 2 { ok() } else { IterationReport::new(outcome) });
+        assert_eq!((reason, steps.len()), (AgentStopReason::Failed, 5));
         let never = Rules { max_failures: 0, ..rules(Mode::Loop) };
-        assert_eq!(play(never, |_| Report::new(ending)).0, StopReason::MaxIterations);
+        assert_eq!(
+            play(never, |_| IterationReport::new(outcome)).0,
+            AgentStopReason::MaxIterations
+        );
     }
-    assert_eq!(play(rules(Mode::Loop), |_| Report::new(Ending::HookStopped)).0, StopReason::Failed);
+    assert_eq!(
+        play(rules(Mode::Loop), |_| IterationReport::new(IterationOutcome::HookStopped)).0,
+        AgentStopReason::Failed
+    );
 }
 
 #[test]
 fn a_skipped_iteration_has_a_number_and_is_no_failure() {
     let few = Rules { max_iterations: 3, ..rules(Mode::Loop) };
-    let (reason, _, plan) = play(few, |_| Report::new(Ending::Skipped));
-    assert_eq!((reason, plan.number(), plan.failures()), (StopReason::MaxIterations, 3, 0));
+    let (reason, _, plan) = play(few, |_| IterationReport::new(IterationOutcome::Skipped));
+    assert_eq!((reason, plan.number(), plan.failures()), (AgentStopReason::MaxIterations, 3, 0));
 }
 
 #[test]
 fn budgets_stop_the_loop() {
     let spent = Spent { cost_usd: 0.4, tokens: 100 };
-    let report = Report { spent, ..ok() };
+    let report = IterationReport { spent, ..ok() };
     let with = |budgets| Rules { budgets, ..rules(Mode::Loop) };
     let (reason, steps, _) =
         play(with(Budgets { cost_usd: Some(1.0), ..Budgets::default() }), |_| report);
-    assert_eq!((reason, steps.len()), (StopReason::BudgetCost, 3));
+    assert_eq!((reason, steps.len()), (AgentStopReason::BudgetCost, 3));
     let (reason, steps, _) =
         play(with(Budgets { tokens: Some(200), ..Budgets::default() }), |_| report);
-    assert_eq!((reason, steps.len()), (StopReason::BudgetTokens, 2));
+    assert_eq!((reason, steps.len()), (AgentStopReason::BudgetTokens, 2));
     let (reason, steps, _) =
         play(with(Budgets { time: Some(secs(4)), ..Budgets::default() }), |_| report);
-    assert_eq!((reason, steps.len()), (StopReason::BudgetTime, 4));
-    for reason in [StopReason::BudgetCost, StopReason::BudgetTokens] {
-        let cut = Report::new(Ending::OverBudget(reason));
+    assert_eq!((reason, steps.len()), (AgentStopReason::BudgetTime, 4));
+    for reason in [AgentStopReason::BudgetCost, AgentStopReason::BudgetTokens] {
+        let cut = IterationReport::new(IterationOutcome::OverBudget(reason));
         assert_eq!(play(rules(Mode::Loop), |_| cut).0, reason);
     }
 }
@@ -197,11 +208,11 @@ fn a_running_iteration_is_held_to_both_budgets() {
     };
     assert_eq!(cap(&mut plan), Some(0.5));
     assert_eq!(plan.over(Spent { cost_usd: 0.49, tokens: 49 }), None);
-    assert_eq!(plan.over(Spent { cost_usd: 0.5, tokens: 0 }), Some(StopReason::BudgetCost));
-    assert_eq!(plan.over(Spent { cost_usd: 0.0, tokens: 50 }), Some(StopReason::BudgetTokens));
-    plan.done(Report { spent: Spent { cost_usd: 0.75, tokens: 0 }, ..ok() }, at(1));
+    assert_eq!(plan.over(Spent { cost_usd: 0.5, tokens: 0 }), Some(AgentStopReason::BudgetCost));
+    assert_eq!(plan.over(Spent { cost_usd: 0.0, tokens: 50 }), Some(AgentStopReason::BudgetTokens));
+    plan.done(IterationReport { spent: Spent { cost_usd: 0.75, tokens: 0 }, ..ok() }, at(1));
     assert_eq!(cap(&mut plan), Some(0.25));
-    assert_eq!(plan.over(Spent { cost_usd: 0.3, tokens: 0 }), Some(StopReason::BudgetCost));
+    assert_eq!(plan.over(Spent { cost_usd: 0.3, tokens: 0 }), Some(AgentStopReason::BudgetCost));
 }
 
 #[test]
@@ -210,32 +221,34 @@ fn a_timeout_by_the_time_budget_is_no_failure() {
     let mut plan = Plan::new(Rules { budgets, ..rules(Mode::Loop) }, 0);
     let Step::Iterate { timeout, .. } = plan.next(at(4), NONE) else { panic!() };
     assert_eq!(timeout, secs(6));
-    plan.done(Report::new(Ending::TimedOut), at(10));
-    assert_eq!(plan.stopped(), Some(StopReason::BudgetTime));
+    plan.done(IterationReport::new(IterationOutcome::TimedOut), at(10));
+    assert_eq!(plan.stopped(), Some(AgentStopReason::BudgetTime));
 }
 
 #[test]
 fn a_limit_is_waited_out_and_is_no_iteration() {
-    let limit = |resets_at| Report::new(Ending::RateLimited { resets_at: Some(resets_at) });
+    let limit = |resets_at| {
+        IterationReport::new(IterationOutcome::RateLimited { resets_at: Some(resets_at) })
+    };
     let mut first = true;
     let (reason, steps, plan) = play(rules(Mode::Loop), |_| {
         if std::mem::take(&mut first) { limit(1_000_500) } else { complete() }
     });
-    assert_eq!(reason, StopReason::Completed);
+    assert_eq!(reason, AgentStopReason::Completed);
     assert_eq!(steps, ["1.1", "limit", "1.2"]);
     assert_eq!((plan.number(), plan.iterations(), plan.failures()), (1, 1, 0));
 
     let stop = Rules { on_limit: OnLimit::Stop, ..rules(Mode::Loop) };
     let (reason, _, plan) = play(stop, |_| limit(1_000_500));
-    assert_eq!((reason, plan.number()), (StopReason::RateLimit, 0));
+    assert_eq!((reason, plan.number()), (AgentStopReason::RateLimit, 0));
 
     // A limit that never ends although it says so is not asked about for ever.
     let (reason, steps, _) = play(rules(Mode::Loop), |_| limit(5));
-    assert_eq!((reason, steps.len()), (StopReason::RateLimit, 21));
+    assert_eq!((reason, steps.len()), (AgentStopReason::RateLimit, 21));
 
     let budgets = Budgets { time: Some(secs(100)), ..Budgets::default() };
     let (reason, steps, _) = play(Rules { budgets, ..rules(Mode::Loop) }, |_| limit(1_000_500));
-    assert_eq!((reason, steps), (StopReason::BudgetTime, vec!["1.1".to_owned()]));
+    assert_eq!((reason, steps), (AgentStopReason::BudgetTime, vec!["1.1".to_owned()]));
 }
 
 #[test]
@@ -243,18 +256,20 @@ fn transient_errors_back_off_and_then_count() {
     let mut left = 4;
     let (reason, steps, plan) = play(rules(Mode::Loop), |_| {
         left -= 1;
-        if left > 0 { Report::new(Ending::Transient) } else { complete() }
+        if left > 0 { IterationReport::new(IterationOutcome::Transient) } else { complete() }
     });
-    assert_eq!(reason, StopReason::Completed);
+    assert_eq!(reason, AgentStopReason::Completed);
     assert_eq!(steps, ["1.1", "backoff 1", "1.2", "backoff 2", "1.3", "backoff 3", "1.4"]);
     assert_eq!((plan.number(), plan.failures()), (1, 0));
 
-    let (reason, steps, plan) = play(rules(Mode::Loop), |_| Report::new(Ending::Transient));
-    assert_eq!((reason, plan.number()), (StopReason::Failed, 1));
+    let (reason, steps, plan) =
+        play(rules(Mode::Loop), |_| IterationReport::new(IterationOutcome::Transient));
+    assert_eq!((reason, plan.number()), (AgentStopReason::Failed, 1));
     assert_eq!(steps.len(), 21);
     let backoff = Backoff { tries: 2, ..Backoff::default() };
-    let (_, steps, _) =
-        play(Rules { backoff, ..rules(Mode::Loop) }, |_| Report::new(Ending::Transient));
+    let (_, steps, _) = play(Rules { backoff, ..rules(Mode::Loop) }, |_| {
+        IterationReport::new(IterationOutcome::Transient)
+    });
     assert_eq!(steps, ["1.1", "backoff 1", "1.2", "backoff 2", "1.3"]);
 }
 
@@ -267,10 +282,10 @@ fn each_iteration_has_tries_of_its_own() {
         match calls {
             3 => ok(),
             6 => complete(),
-            _ => Report::new(Ending::Transient),
+            _ => IterationReport::new(IterationOutcome::Transient),
         }
     });
-    assert_eq!(reason, StopReason::Completed);
+    assert_eq!(reason, AgentStopReason::Completed);
     let iteration = |n| {
         [
             format!("{n}.1"),
@@ -288,19 +303,19 @@ fn the_gate_must_pass() {
     let gate = Some(Gate { max_attempts: 2, resume_on_fail: true });
     let gated = || Plan::new(Rules { verify: gate, ..rules(Mode::Loop) }, 0);
     let (reason, steps, _) = Story::new(gated()).play(|_| complete(), |attempt| attempt == 2);
-    assert_eq!(reason, StopReason::Completed);
+    assert_eq!(reason, AgentStopReason::Completed);
     assert_eq!(steps, ["1.1", "verify 1", "2.1", "verify 2"]);
     // Its output goes into a next prompt twice; the third time is the last.
     let (reason, steps, _) = Story::new(gated()).play(|_| complete(), |_| false);
-    assert_eq!(reason, StopReason::VerifyFailed);
+    assert_eq!(reason, AgentStopReason::VerifyFailed);
     assert_eq!(steps, ["1.1", "verify 1", "2.1", "verify 2", "3.1", "verify 3"]);
     let once = Some(Gate { max_attempts: 2, resume_on_fail: false });
     let plan = Plan::new(Rules { verify: once, ..rules(Mode::Loop) }, 0);
     let (reason, steps, _) = Story::new(plan).play(|_| complete(), |_| false);
-    assert_eq!((reason, steps.len()), (StopReason::VerifyFailed, 2));
+    assert_eq!((reason, steps.len()), (AgentStopReason::VerifyFailed, 2));
     let few = Rules { verify: gate, max_iterations: 1, ..rules(Mode::Loop) };
     let (reason, _, _) = Story::new(Plan::new(few, 0)).play(|_| complete(), |_| false);
-    assert_eq!(reason, StopReason::MaxIterations);
+    assert_eq!(reason, AgentStopReason::MaxIterations);
 }
 
 #[test]
@@ -309,35 +324,35 @@ fn stop_pause_and_interrupt() {
     plan.done(ok(), at(1));
     let pause = Requests { pause: true, ..NONE };
     assert!(
-        matches!(plan.next(at(1), NONE), Step::Wait { why: Why::Delay, remaining } if remaining == secs(2))
+        matches!(plan.next(at(1), NONE), Step::Wait { why: WaitReason::Delay, remaining } if remaining == secs(2))
     );
     assert_eq!(plan.next(at(1), pause), Step::Pause);
     assert_eq!(plan.next(at(5), pause), Step::Pause);
     assert!(matches!(plan.next(at(5), NONE), Step::Iterate { number: 2, .. }));
-    assert_eq!(plan.clone().next(at(5), STOP), Step::Stop(StopReason::Stopped));
+    assert_eq!(plan.clone().next(at(5), STOP), Step::Stop(AgentStopReason::Stopped));
     let both = Requests { stop: true, pause: true, interrupt: false };
-    assert_eq!(plan.clone().next(at(5), both), Step::Stop(StopReason::Stopped));
+    assert_eq!(plan.clone().next(at(5), both), Step::Stop(AgentStopReason::Stopped));
     let interrupt = Requests { interrupt: true, ..NONE };
-    assert_eq!(plan.clone().next(at(5), interrupt), Step::Stop(StopReason::Interrupted));
+    assert_eq!(plan.clone().next(at(5), interrupt), Step::Stop(AgentStopReason::Interrupted));
     // A stop while a limit is waited out takes effect at once.
-    let limit = Report::new(Ending::RateLimited { resets_at: Some(2_000_000) });
+    let limit = IterationReport::new(IterationOutcome::RateLimited { resets_at: Some(2_000_000) });
     plan.done(limit, at(6));
     assert!(matches!(plan.next(at(6), NONE), Step::Wait { .. }));
-    assert_eq!(plan.next(at(6), STOP), Step::Stop(StopReason::Stopped));
-    assert_eq!(plan.next(at(6), NONE), Step::Stop(StopReason::Stopped));
+    assert_eq!(plan.next(at(6), STOP), Step::Stop(AgentStopReason::Stopped));
+    assert_eq!(plan.next(at(6), NONE), Step::Stop(AgentStopReason::Stopped));
 
     let mut plan = Plan::new(Rules::new(Mode::Loop), 7);
-    plan.done(Report::new(Ending::Interrupted), at(1));
-    assert_eq!((plan.stopped(), plan.number()), (Some(StopReason::Interrupted), 8));
+    plan.done(IterationReport::new(IterationOutcome::Interrupted), at(1));
+    assert_eq!((plan.stopped(), plan.number()), (Some(AgentStopReason::Interrupted), 8));
     // What the agent finished while a stop was asked for is finished.
     let mut plan = Plan::new(Rules::new(Mode::Loop), 0);
     plan.done(complete(), at(1));
-    assert_eq!(plan.next(at(1), STOP), Step::Stop(StopReason::Completed));
+    assert_eq!(plan.next(at(1), STOP), Step::Stop(AgentStopReason::Completed));
 }
 
 #[test]
 fn a_broken_loop_goes_on_with_its_counters() {
-    let past = |number, status, worked| Past {
+    let past = |number, status, worked| PastIteration {
         number,
         status,
         worked,
@@ -356,23 +371,23 @@ fn a_broken_loop_goes_on_with_its_counters() {
     assert_eq!(plan.time_left(at(0)), Some(secs(10)));
     assert_eq!((plan.verify_attempts(), plan.iterations()), (1, 0));
     assert!(matches!(plan.next(at(0), NONE), Step::Iterate { number: 8, .. }));
-    plan.done(Report::new(Ending::Failed), at(1));
-    assert_eq!(plan.stopped(), Some(StopReason::Failed));
+    plan.done(IterationReport::new(IterationOutcome::Failed), at(1));
+    assert_eq!(plan.stopped(), Some(AgentStopReason::Failed));
 }
 
-fn any_report() -> impl Strategy<Value = Report> {
-    let ending = prop_oneof![
-        6 => Just(Ending::Completed),
-        2 => Just(Ending::Failed),
-        1 => Just(Ending::TimedOut),
-        1 => Just(Ending::Skipped),
-        1 => Just(Ending::Transient),
-        1 => (0i64..2_000).prop_map(|s| Ending::RateLimited { resets_at: Some(1_000_000 + s) }),
-        1 => Just(Ending::RateLimited { resets_at: None }),
+fn any_report() -> impl Strategy<Value = IterationReport> {
+    let outcome = prop_oneof![
+        6 => Just(IterationOutcome::Completed),
+        2 => Just(IterationOutcome::Failed),
+        1 => Just(IterationOutcome::TimedOut),
+        1 => Just(IterationOutcome::Skipped),
+        1 => Just(IterationOutcome::Transient),
+        1 => (0i64..2_000).prop_map(|s| IterationOutcome::RateLimited { resets_at: Some(1_000_000 + s) }),
+        1 => Just(IterationOutcome::RateLimited { resets_at: None }),
     ];
-    (ending, any::<bool>(), any::<Option<bool>>(), any::<Option<bool>>(), 0.0..0.2f64, 0u64..50)
-        .prop_map(|(ending, complete, worked, progress, cost_usd, tokens)| Report {
-            ending,
+    (outcome, any::<bool>(), any::<Option<bool>>(), any::<Option<bool>>(), 0.0..0.2f64, 0u64..50)
+        .prop_map(|(outcome, complete, worked, progress, cost_usd, tokens)| IterationReport {
+            outcome,
             complete: complete && tokens > 40,
             worked,
             progress,
@@ -423,18 +438,18 @@ proptest! {
                     prop_assert!(counted < max_iterations);
                     plan.done(report, at(clock));
                     let same = plan.number() == last + counted;
-                    match report.ending {
-                        Ending::RateLimited { .. } => prop_assert!(same),
-                        Ending::Transient => {}
+                    match report.outcome {
+                        IterationOutcome::RateLimited { .. } => prop_assert!(same),
+                        IterationOutcome::Transient => {}
                         _ => prop_assert!(!same),
                     }
                     counted = plan.number() - last;
                     prop_assert_eq!(plan.iterations(), counted);
                 }
                 Step::Stop(reason) => {
-                    let completed = reason == StopReason::Completed;
+                    let completed = reason == AgentStopReason::Completed;
                     prop_assert!(!completed || counted > 0);
-                    if reason == StopReason::Stagnation {
+                    if reason == AgentStopReason::Stagnation {
                         prop_assert!(iterative && threshold > 0);
                     }
                     plan.done(report, at(clock));
@@ -451,7 +466,7 @@ trait Odd {
     fn tokens_odd(&self) -> bool;
 }
 
-impl Odd for Report {
+impl Odd for IterationReport {
     fn tokens_odd(&self) -> bool {
         self.spent.tokens % 2 == 1
     }
@@ -473,19 +488,20 @@ fn at_its_gate(rules: Rules) -> Plan {
 fn a_gate_that_could_not_be_asked_refuses_nothing() {
     // The limit of iterations is reached, and the verification is still owed.
     let mut plan = at_its_gate(Rules { max_iterations: 1, ..gated(1) });
-    plan.unverified(Ending::RateLimited { resets_at: Some(1_000_101) }, at(1));
-    let wait = Step::Wait { why: Why::RateLimit { resets_at: 1_000_101 }, remaining: secs(101) };
+    plan.unverified(IterationOutcome::RateLimited { resets_at: Some(1_000_101) }, at(1));
+    let wait =
+        Step::Wait { why: WaitReason::RateLimit { resets_at: 1_000_101 }, remaining: secs(101) };
     assert_eq!(plan.next(at(1), NONE), wait);
     assert!(matches!(plan.next(at(102), NONE), Step::Verify { attempt: 1, .. }));
-    plan.unverified(Ending::Transient, at(102));
+    plan.unverified(IterationOutcome::Transient, at(102));
     assert!(matches!(
         plan.next(at(102), NONE),
-        Step::Wait { why: Why::Backoff { attempt: 1 }, .. }
+        Step::Wait { why: WaitReason::Backoff { attempt: 1 }, .. }
     ));
     assert!(matches!(plan.next(at(110), NONE), Step::Verify { attempt: 1, .. }));
     assert_eq!(plan.verify_attempts(), 0);
     plan.verified(true, at(110));
-    assert_eq!(plan.stopped(), Some(StopReason::Completed));
+    assert_eq!(plan.stopped(), Some(AgentStopReason::Completed));
 }
 
 #[test]
@@ -494,17 +510,17 @@ fn a_gate_that_never_answers_is_a_failure() {
     let mut plan = at_its_gate(Rules { backoff: few, ..gated(1) });
     for clock in [1, 100, 200] {
         assert!(matches!(plan.next(at(clock), NONE), Step::Verify { attempt: 1, .. }));
-        plan.unverified(Ending::Transient, at(clock));
+        plan.unverified(IterationOutcome::Transient, at(clock));
     }
-    assert_eq!((plan.stopped(), plan.failures()), (Some(StopReason::Failed), 1));
+    assert_eq!((plan.stopped(), plan.failures()), (Some(AgentStopReason::Failed), 1));
     // Where failures do not end the loop, the next iteration starts with a first attempt.
     let mut plan =
         at_its_gate(Rules { backoff: Backoff { tries: 0, ..few }, max_failures: 0, ..gated(1) });
-    plan.unverified(Ending::Transient, at(2));
+    plan.unverified(IterationOutcome::Transient, at(2));
     assert!(matches!(plan.next(at(2), NONE), Step::Iterate { number: 2, attempt: 1, .. }));
     let mut plan = at_its_gate(Rules { on_limit: OnLimit::Stop, ..gated(1) });
-    plan.unverified(Ending::RateLimited { resets_at: None }, at(2));
-    assert_eq!(plan.stopped(), Some(StopReason::RateLimit));
+    plan.unverified(IterationOutcome::RateLimited { resets_at: None }, at(2));
+    assert_eq!(plan.stopped(), Some(AgentStopReason::RateLimit));
 }
 
 #[test]
@@ -513,9 +529,9 @@ fn time_bounds_the_gate_and_is_no_refusal() {
     let mut plan = at_its_gate(Rules { budgets, ..gated(5) }).having_used(secs(10));
     assert_eq!(plan.next(at(20), NONE), Step::Verify { attempt: 1, left: Some(secs(30)) });
     plan.verified(false, at(50));
-    assert_eq!((plan.stopped(), plan.verify_attempts()), (Some(StopReason::BudgetTime), 0));
+    assert_eq!((plan.stopped(), plan.verify_attempts()), (Some(AgentStopReason::BudgetTime), 0));
     let mut plan = at_its_gate(Rules { budgets, ..gated(5) }).having_used(secs(10));
-    assert_eq!(plan.next(at(50), NONE), Step::Stop(StopReason::BudgetTime));
+    assert_eq!(plan.next(at(50), NONE), Step::Stop(AgentStopReason::BudgetTime));
 }
 
 #[test]
@@ -533,19 +549,21 @@ fn a_broken_loop_goes_on_where_it_was() {
 #[test]
 fn what_is_no_iteration() {
     let plan = Plan::new(rules(Mode::Loop), 0);
-    assert!(plan.postpones(Ending::Transient));
-    assert!(plan.postpones(Ending::RateLimited { resets_at: None }));
-    assert!(!plan.postpones(Ending::Failed) && !plan.postpones(Ending::Completed));
+    assert!(plan.postpones(IterationOutcome::Transient));
+    assert!(plan.postpones(IterationOutcome::RateLimited { resets_at: None }));
+    assert!(
+        !plan.postpones(IterationOutcome::Failed) && !plan.postpones(IterationOutcome::Completed)
+    );
     let none = Backoff { tries: 0, ..Backoff::default() };
     let plan = Plan::new(Rules { backoff: none, ..rules(Mode::Loop) }, 0);
-    assert!(!plan.postpones(Ending::Transient));
+    assert!(!plan.postpones(IterationOutcome::Transient));
 }
 
 #[test]
 fn a_check_alone_is_asked_until_it_answers() {
     let mut plan = Plan::checking(rules(Mode::Loop), 3);
     assert!(matches!(plan.next(at(0), NONE), Step::Verify { .. }));
-    plan.unverified(Ending::Transient, at(0));
+    plan.unverified(IterationOutcome::Transient, at(0));
     assert!(matches!(plan.next(at(0), NONE), Step::Wait { .. }));
     assert!(matches!(plan.next(at(9), NONE), Step::Verify { .. }));
 }

@@ -7,11 +7,16 @@ use jiff::Timestamp;
 use retake_agent::adapters::Kind;
 use retake_agent::display::Level;
 use retake_agent::hooks::OnFailure;
-use retake_agent::plan::{Gate, Mode, OnLimit};
-use retake_agent::settings::{KEYS, Settings, SettingsError, Takes, Value};
+use retake_agent::plan::{Gate, OnLimit};
+use retake_agent::settings::{RuleOverrides, Settings, SettingsErrors, UnsupportedSetting, Value};
 use retake_agent::workspace::Metadata;
+use retake_types::config::{KeyKind, agent_keys};
+use retake_types::loop_record::agent::Mode;
 
-fn read(given: &[(&str, Value)]) -> Result<Settings, SettingsError> {
+const NONE: RuleOverrides =
+    RuleOverrides { max_iterations: None, delay: None, stagnation_threshold: None, seed: 0 };
+
+fn read(given: &[(&str, Value)]) -> Result<Settings, SettingsErrors> {
     let given: BTreeMap<String, Value> =
         given.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
     Settings::read(&given)
@@ -41,7 +46,7 @@ fn defaults_to_the_letter() {
     assert_eq!((settings.max_failures, settings.max_no_progress), (1, 0));
     assert_eq!(settings.on_limit, OnLimit::Wait);
     assert_eq!(settings.backoff.tries, 10);
-    assert!(settings.refusals().is_empty());
+    assert!(settings.unsupported().is_empty());
     assert!(!settings.checkpoint && !settings.fail_incomplete && settings.todo_fallback);
 }
 
@@ -49,23 +54,31 @@ fn defaults_to_the_letter() {
 fn the_workspace_comes_before_defaults_and_flags_before_both() {
     let settings = read(&[("defaultMaxIterations", "9".into())]).unwrap();
     let mut metadata = Metadata::new("t", Mode::Iterative, Timestamp::UNIX_EPOCH);
-    let most =
-        |metadata: &Metadata, flag| settings.rules(metadata, flag, None, None, 0).max_iterations;
+    let most = |metadata: &Metadata, flag| {
+        settings.rules(metadata, RuleOverrides { max_iterations: flag, ..NONE }).max_iterations
+    };
     assert_eq!(most(&metadata, None), 20);
     assert_eq!(most(&metadata, Some(3)), 3);
     metadata.max_iterations = None;
     assert_eq!(most(&metadata, None), 9);
-    assert_eq!(Settings::default().rules(&metadata, None, None, None, 0).max_iterations, 20);
+    assert_eq!(Settings::default().rules(&metadata, NONE).max_iterations, 20);
     metadata.delay = Some(0.0);
     metadata.stagnation_threshold = Some(0);
-    let rules = settings.rules(&metadata, None, None, None, 0);
+    let rules = settings.rules(&metadata, NONE);
     assert_eq!((rules.delay, rules.stagnation_threshold), (Duration::ZERO, 0));
-    let rules = settings.rules(&metadata, None, Some(Duration::from_secs(5)), Some(4), 0);
+    let rules = settings.rules(
+        &metadata,
+        RuleOverrides {
+            delay: Some(Duration::from_secs(5)),
+            stagnation_threshold: Some(4),
+            ..NONE
+        },
+    );
     assert_eq!((rules.delay, rules.stagnation_threshold), (Duration::from_secs(5), 4));
     assert_eq!(rules.verify, None);
     let gated = read(&[("verification.command", "make test".into())]).unwrap();
     let gate = Gate { max_attempts: 2, resume_on_fail: true };
-    assert_eq!(gated.rules(&metadata, None, None, None, 0).verify, Some(gate));
+    assert_eq!(gated.rules(&metadata, NONE).verify, Some(gate));
 }
 
 #[test]
@@ -116,36 +129,39 @@ fn agents_and_hooks() {
 
 #[test]
 fn what_an_agent_cannot_measure_is_refused() {
-    let refused = |given: &[(&str, Value)]| read(given).unwrap().refusals().join("\n");
+    let refused = |given: &[(&str, Value)]| read(given).unwrap().unsupported();
     let budget = ("maxCost", Value::from("5"));
-    assert_eq!(refused(std::slice::from_ref(&budget)), "");
-    assert!(
-        refused(&[budget.clone(), ("kind", "codex".into())])
-            .contains("--max-cost cannot be used with codex: it does not report what it costs")
+    assert_eq!(refused(std::slice::from_ref(&budget)), []);
+    assert_eq!(
+        refused(&[budget.clone(), ("kind", "codex".into())]),
+        [UnsupportedSetting::CostNotReported { path: "maxCost", kind: Kind::Codex }]
     );
     let custom = [("kind", "custom".into()), ("command", "x".into()), ("maxTokens", "5".into())];
-    assert!(refused(&custom).contains("--max-tokens cannot be used with custom"));
-    assert!(refused(&[("kind", "custom".into())]).contains("agent.command"));
+    assert_eq!(
+        refused(&custom),
+        [UnsupportedSetting::TokensNotReported { path: "maxTokens", kind: Kind::Custom }]
+    );
+    assert_eq!(refused(&[("kind", "custom".into())]), [UnsupportedSetting::NoCommand]);
     let untracked = [("maxNoProgress", "3".into()), ("track_file_changes", "false".into())];
-    assert!(refused(&untracked).contains("--max-no-progress"));
+    assert_eq!(refused(&untracked), [UnsupportedSetting::ProgressNotTracked]);
 }
 
 /// Every key in the table is read: a bad value of its kind is an error that names it.
 #[test]
 fn no_key_is_ignored() {
-    for key in &KEYS {
+    for (path, key) in agent_keys() {
         let bad = match key.kind {
-            KeyKind::Text | KeyKind::Words if key.path == "notifyEvents" => words(&["nonsense"]),
+            KeyKind::Text | KeyKind::Words if path == "notifyEvents" => words(&["nonsense"]),
             KeyKind::Text => words(&["a"]),
             KeyKind::Words | KeyKind::Pairs => Value::from("x"),
             _ => Value::from("nonsense"),
         };
         // The general command and arguments stand in for Claude's own when given.
-        let mut given = vec![(key.path, bad)];
-        if matches!(key.path, "command" | "args") {
+        let mut given = vec![(path, bad)];
+        if matches!(path, "command" | "args") {
             given.push(("kind", "codex".into()));
         }
-        let error = read(&given).expect_err(key.path);
-        assert!(error.to_string().contains(key.path), "{error}");
+        let error = read(&given).expect_err(path);
+        assert!(error.to_string().contains(path), "{error}");
     }
 }

@@ -6,12 +6,16 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use retake_agent::control::Mailbox;
-use retake_agent::lock::{Lock, LockError};
-use retake_agent::plan::Mode;
-use retake_agent::status::{Completion, Marks, Source};
+use retake_agent::lock::{WorkspaceLock, WorkspaceLockError};
+use retake_agent::status::{Completion, Marks, Source, StatusFiles};
 use retake_agent::workspace::{
     Metadata, Name, Places, TemplateFile, Workspace, WorkspaceError, WorkspaceStatus, problems,
 };
+use retake_types::loop_record::agent::Mode;
+
+fn completion(workspace: &Workspace, since: Marks, todo_fallback: bool) -> Completion {
+    StatusFiles::read(&workspace.status_paths(), todo_fallback).completion(since)
+}
 
 fn name(text: &str) -> Name {
     Name::new(text).unwrap()
@@ -225,10 +229,10 @@ fn problems_are_named() {
     std::fs::write(workspace.status_path(), "{}").unwrap();
     std::fs::remove_dir(workspace.reports_dir()).unwrap();
     workspace.update(|m| m.name = "u".into()).unwrap();
-    let all = problems(&workspace).join("\n");
+    let all = problems(&workspace).iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     for part in [
         "names the workspace",
-        "Run setup first: retake agent setup t",
+        "there are no instructions",
         "complete is missing",
         "reports is missing",
     ] {
@@ -240,23 +244,23 @@ fn problems_are_named() {
 fn one_at_a_time_and_reclaimed_from_the_dead() {
     let project = Project::new();
     let workspace = project.workspace("t");
-    assert!(Lock::holder(&workspace).is_none());
-    let lock = Lock::acquire(&workspace, "host", "run").unwrap();
+    assert!(WorkspaceLock::holder(&workspace).is_none());
+    let lock = WorkspaceLock::acquire(&workspace, "run").unwrap();
     assert!(lock.abandoned().is_none());
-    let refused = Lock::acquire(&workspace, "host", "run").unwrap_err();
+    let refused = WorkspaceLock::acquire(&workspace, "run").unwrap_err();
     let text = refused.to_string();
-    let mine = format!("Workspace t is in use by `retake agent run` (pid {}", std::process::id());
-    assert!(text.starts_with(&mine), "{text}");
-    assert!(matches!(refused, LockError::Held { holder: Some(_), .. }));
-    assert_eq!(Lock::holder(&workspace).unwrap().pid, std::process::id());
+    let me = format!("`retake agent run t` (pid {}", std::process::id());
+    assert!(text.starts_with(&format!("Workspace t is in use by {me}")), "{text}");
+    assert!(matches!(refused, WorkspaceLockError::Held { .. }));
+    assert!(WorkspaceLock::holder(&workspace).unwrap().starts_with(&me));
     drop(lock);
-    assert!(Lock::acquire(&workspace, "host", "run").unwrap().abandoned().is_none());
+    assert!(WorkspaceLock::acquire(&workspace, "run").unwrap().abandoned().is_none());
     // A holder that died leaves its name and no lock.
-    let left = r#"{"pid":1,"host":"h","command":"run","since":"2025-10-16T14:30:00Z"}"#;
+    let left = "`retake agent run t` (pid 1 on h, since 2025-10-16T14:30:00Z)";
     std::fs::write(workspace.dir().join(".lock"), left).unwrap();
-    assert!(Lock::holder(&workspace).is_none());
-    let lock = Lock::acquire(&workspace, "host", "run").unwrap();
-    assert_eq!(lock.abandoned().unwrap().pid, 1);
+    assert!(WorkspaceLock::holder(&workspace).is_none());
+    let lock = WorkspaceLock::acquire(&workspace, "run").unwrap();
+    assert_eq!(lock.abandoned(), Some(left));
 }
 
 #[test]
@@ -274,14 +278,14 @@ fn messages_are_used_once() {
     // A second attempt at the same iteration, and a message in between.
     other.tell("third", 4).unwrap();
     assert_eq!(loop_side.take(4).unwrap().len(), 3);
-    loop_side.settle(4).unwrap();
+    loop_side.discard_taken(4).unwrap();
     assert!(loop_side.take(5).unwrap().is_empty());
     // An iteration that takes a message and dies leaves it to the next.
     other.tell("fourth", 5).unwrap();
     assert_eq!(loop_side.take(6).unwrap(), ["fourth"]);
     loop_side.begin().unwrap();
     assert_eq!(loop_side.take(7).unwrap(), ["fourth"]);
-    loop_side.settle(7).unwrap();
+    loop_side.discard_taken(7).unwrap();
     loop_side.begin().unwrap();
     assert!(loop_side.take(8).unwrap().is_empty());
 }
@@ -312,15 +316,15 @@ fn completion_counts_only_when_said_in_this_run() {
     let workspace = project.workspace("t");
     let complete = r#"{"complete":true,"worked":false,"progress":{"completed":2,"total":2}}"#;
     std::fs::write(workspace.status_path(), complete).unwrap();
-    let start = Marks::take(&workspace);
-    let found = Completion::find(&workspace, start, true);
+    let start = Marks::take(&workspace.status_paths());
+    let found = completion(&workspace, start, true);
     assert!(!found.complete && found.stale && found.worked.is_none());
     assert_eq!((found.source, found.remaining), (Source::Status, Some(0)));
     // The same words, written again, by rename.
     let staged = workspace.dir().join("new");
     std::fs::write(&staged, complete).unwrap();
     std::fs::rename(&staged, workspace.status_path()).unwrap();
-    let found = Completion::find(&workspace, start, true);
+    let found = completion(&workspace, start, true);
     assert!(found.complete && !found.stale);
     assert_eq!(found.worked, Some(false));
 }
@@ -329,18 +333,18 @@ fn completion_counts_only_when_said_in_this_run() {
 fn check_boxes_decide_only_without_a_valid_status() {
     let project = Project::new();
     let workspace = project.workspace("t");
-    let start = Marks::take(&workspace);
-    assert_eq!(Completion::find(&workspace, start, true).source, Source::Nothing);
+    let start = Marks::take(&workspace.status_paths());
+    assert_eq!(completion(&workspace, start, true).source, Source::Nothing);
     std::fs::write(workspace.todo_path(), "- [x] a\n- [x] b\n").unwrap();
-    let found = Completion::find(&workspace, start, true);
+    let found = completion(&workspace, start, true);
     assert_eq!((found.source, found.complete, found.remaining), (Source::Todo, true, Some(0)));
-    assert!(!Completion::find(&workspace, start, false).complete);
-    assert!(Completion::find(&workspace, Marks::take(&workspace), true).stale);
+    assert!(!completion(&workspace, start, false).complete);
+    assert!(completion(&workspace, Marks::take(&workspace.status_paths()), true).stale);
     std::fs::write(workspace.status_path(), r#"{"complete":"yes"}"#).unwrap();
-    let found = Completion::find(&workspace, start, true);
+    let found = completion(&workspace, start, true);
     assert!(found.complete && found.invalid.unwrap().contains("complete is \"yes\""));
     std::fs::write(workspace.status_path(), r#"{"complete":false}"#).unwrap();
-    let found = Completion::find(&workspace, start, true);
+    let found = completion(&workspace, start, true);
     assert_eq!((found.source, found.complete), (Source::Status, false));
 }
 

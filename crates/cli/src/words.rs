@@ -68,6 +68,9 @@ fn remote_notice(notice: &RemoteNotice) -> String {
         RemoteNotice::ResultDamaged { path, why } => {
             format!("{}: the result is damaged: {why}", path.display())
         }
+        RemoteNotice::OutputNotKept { bytes, why } => {
+            format!("{bytes} bytes of output could not be kept: {why}")
+        }
         RemoteNotice::NotCollected { batch, why } => {
             format!("batch {batch} could not be collected: {why}")
         }
@@ -109,6 +112,15 @@ fn hint(error: &RunError) -> Option<String> {
         }
         (ErrorCode::Cancelled, Some(ErrorDetail::ReaderGone | ErrorDetail::OutputNotWritable)) => {
             "use --quiet to run without passing output on"
+        }
+        (ErrorCode::Timeout, Some(ErrorDetail::SchedulerTimeLimit)) => {
+            "give it longer with --timeout"
+        }
+        (ErrorCode::LimitExceeded, Some(ErrorDetail::SchedulerMemoryLimit)) => {
+            "ask for more with slurm.options, such as --mem=4G"
+        }
+        (ErrorCode::NoResources, Some(ErrorDetail::RunLost)) => {
+            "nothing is known of the command; run it again"
         }
         (ErrorCode::Timeout, _) => {
             "give it longer with --timeout, or look at the output for what it was waiting for"

@@ -6,6 +6,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,14 +23,17 @@ pub enum LockError {
     Io { path: PathBuf, error: io::Error },
 }
 
-/// How often a lock without a name is tried again, and after what time.
+/// How often a held lock is tried again, and after what time: a process that only looks who holds
+/// it holds it for a moment.
 const LOOKS: u32 = 50;
+const LOOKS_IF_NAMED: u32 = 20;
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Held until dropped, or until the process dies.
 #[derive(Debug)]
 pub struct FileLock {
     file: File,
+    abandoned: Option<String>,
 }
 
 impl FileLock {
@@ -46,50 +50,82 @@ impl FileLock {
         }
     }
 
+    /// Who holds it now, as the holder described itself; `None` if nobody does.
+    pub fn holder(path: &Path) -> Option<String> {
+        let mut file = File::open(path).ok()?;
+        let held = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+        _ = file.unlock();
+        held.then(|| description(&mut file).unwrap_or_else(|| UNNAMED.to_owned()))
+    }
+
     /// `purpose` is what the holder does, such as `retake matrix run`.
     pub fn acquire(path: &Path, purpose: &str) -> Result<Self, LockError> {
         let failed = |error| LockError::Io { path: path.to_owned(), error };
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(failed)?;
         let mut tries = 0;
         loop {
+            let mut file = open(path).map_err(failed)?;
             match file.try_lock() {
-                Ok(()) => break,
+                Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
-                    let mut text = String::new();
-                    let read = file.rewind().and_then(|()| {
-                        Read::by_ref(&mut file).take(4096).read_to_string(&mut text)
-                    });
-                    let known = read.is_ok() && !text.trim().is_empty();
-                    // Who only looks whether it is held does not write a name, and is soon gone.
-                    if !known && tries < LOOKS {
+                    let known = description(&mut file);
+                    let limit = if known.is_some() { LOOKS_IF_NAMED } else { LOOKS };
+                    if tries < limit {
                         tries += 1;
                         std::thread::sleep(LOOK);
                         continue;
                     }
-                    let holder = if known { text.trim() } else { "it does not say who it is" };
-                    return Err(LockError::Held { holder: holder.to_owned() });
+                    return Err(LockError::Held {
+                        holder: known.unwrap_or_else(|| UNNAMED.to_owned()),
+                    });
                 }
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
+            // The directory may have been moved away or replaced meanwhile.
+            let ours = file.metadata().map_err(failed)?;
+            let there = std::fs::metadata(path).map_err(failed)?;
+            if (there.dev(), there.ino()) != (ours.dev(), ours.ino()) {
+                continue;
+            }
+            let abandoned = description(&mut file);
+            let holder = format!(
+                "`{purpose}` (pid {} on {}, since {:.0})\n",
+                std::process::id(),
+                machine::host(),
+                Timestamp::now()
+            );
+            file.rewind()
+                .and_then(|()| file.set_len(0))
+                .and_then(|()| file.write_all(holder.as_bytes()))
+                .map_err(failed)?;
+            return Ok(Self { file, abandoned });
         }
-        let holder = format!(
-            "`{purpose}` (pid {} on {}, since {:.0})\n",
-            std::process::id(),
-            machine::host(),
-            Timestamp::now()
-        );
-        file.rewind()
-            .and_then(|()| file.set_len(0))
-            .and_then(|()| file.write_all(holder.as_bytes()))
-            .map_err(failed)?;
-        Ok(Self { file })
     }
+
+    /// Who held it before and died.
+    pub fn abandoned(&self) -> Option<&str> {
+        self.abandoned.as_deref()
+    }
+}
+
+const UNNAMED: &str = "it does not say who it is";
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(path)
+}
+
+/// What the last holder wrote about itself.
+fn description(file: &mut File) -> Option<String> {
+    let mut text = String::new();
+    file.rewind().ok()?;
+    Read::by_ref(file).take(4096).read_to_string(&mut text).ok()?;
+    let text = text.trim();
+    (!text.is_empty()).then(|| text.to_owned())
 }
 
 impl Drop for FileLock {

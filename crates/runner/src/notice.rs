@@ -70,6 +70,11 @@ pub enum RemoteNotice {
         path: PathBuf,
         why: String,
     },
+    /// Output of a run that its result will not have.
+    OutputNotKept {
+        bytes: u64,
+        why: String,
+    },
     /// The results of a batch could not be collected.
     NotCollected {
         batch: String,

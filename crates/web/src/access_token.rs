@@ -1,7 +1,7 @@
-//! The secrets of the page: one key, kept beside the record, and what is derived from it.
+//! The access tokens of the page: one key, stored beside the record, and what is derived from it.
 //!
-//! The key outlives the server, so that a page that is open when the server is started again goes
-//! on. Whoever can read it can read the record itself.
+//! The key outlives the server, so that an open page continues to work when the server is started
+//! again. A user who can read the key can read the record itself.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -9,39 +9,43 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use rustix::fs::OFlags;
+
 const FILE: &str = "ui.key";
 const LENGTH: usize = 32;
-/// A key that was made longer ago is replaced at the next start.
+/// A symbolic link is no key of ours.
+const O_NOFOLLOW: i32 = OFlags::NOFOLLOW.bits().cast_signed();
+/// An older key is replaced at the next start.
 const LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Three different secrets: none tells another.
+/// Three secrets, of which none reveals another.
 #[derive(Clone)]
 pub struct AccessTokens {
-    /// In the address that is printed.
-    pub(super) token: String,
+    /// In the address that is printed, and the bearer token of programs.
+    pub(crate) address: String,
     /// In the cookie.
-    pub(super) cookie: String,
-    /// In the page, for what changes something.
-    pub(super) page: String,
+    pub(crate) cookie: String,
+    /// In every page, for requests that change something.
+    pub(crate) page: String,
 }
 
 impl AccessTokens {
-    /// The key of a store, made if there is none that can be used. Where none can be kept, one for
-    /// this server only.
-    pub fn of(store: &Path) -> io::Result<Self> {
+    /// The tokens of a store. A key is created where there is none that can be used; one that cannot
+    /// be stored is for this server only.
+    pub fn load_or_create(store: &Path) -> io::Result<Self> {
         let path = store.join(FILE);
-        if let Some(key) = kept(&path) {
+        if let Some(key) = load(&path) {
             return Ok(Self::from(&key));
         }
         let mut key = [0; LENGTH];
         File::open("/dev/urandom")?.read_exact(&mut key)?;
-        // A record that cannot be written is still shown.
-        drop(keep(&path, &key));
+        // The page also works for a record that cannot be written.
+        drop(save(&path, &key));
         Ok(Self::from(&key))
     }
 
     pub fn address_token(&self) -> &str {
-        &self.token
+        &self.address
     }
 
     fn from(key: &[u8; LENGTH]) -> Self {
@@ -49,19 +53,18 @@ impl AccessTokens {
             blake3::keyed_hash(key, purpose.as_bytes()).to_hex().as_str()[..40].to_owned()
         };
         Self {
-            token: of("retake ui: token of the address"),
+            address: of("retake ui: token of the address"),
             cookie: of("retake ui: cookie"),
             page: of("retake ui: token of the page"),
         }
     }
 }
 
-/// The key in the file, if it is ours alone and not too old.
-fn kept(path: &Path) -> Option<[u8; LENGTH]> {
-    let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path).ok()?;
+/// The key in the file, if only this user can read it and it is not too old.
+fn load(path: &Path) -> Option<[u8; LENGTH]> {
+    let mut file = OpenOptions::new().read(true).custom_flags(O_NOFOLLOW).open(path).ok()?;
     let metadata = file.metadata().ok()?;
-    // SAFETY: no arguments, no failure.
-    let user = unsafe { libc::geteuid() };
+    let user = rustix::process::geteuid().as_raw();
     let private = metadata.is_file() && metadata.uid() == user && metadata.mode() & 0o077 == 0;
     let age = SystemTime::now().duration_since(metadata.modified().ok()?).ok()?;
     if !private || age > LIFETIME || metadata.len() != LENGTH as u64 {
@@ -72,13 +75,13 @@ fn kept(path: &Path) -> Option<[u8; LENGTH]> {
     Some(key)
 }
 
-fn keep(path: &Path, key: &[u8; LENGTH]) -> io::Result<()> {
+fn save(path: &Path, key: &[u8; LENGTH]) -> io::Result<()> {
     let staged = path.with_extension(format!("key.{}", std::process::id()));
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW)
+        .custom_flags(O_NOFOLLOW)
         .open(&staged)?;
     let written = file.write_all(key).and_then(|()| std::fs::rename(&staged, path));
     if written.is_err() {
@@ -88,8 +91,8 @@ fn keep(path: &Path, key: &[u8; LENGTH]) -> io::Result<()> {
     written
 }
 
-/// Compares in a time that does not tell how much was right.
-pub(super) fn same(given: &str, secret: &str) -> bool {
+/// Compares in a time that does not depend on how much is right.
+pub(crate) fn matches_secret(given: &str, secret: &str) -> bool {
     blake3::hash(given.as_bytes()) == blake3::hash(secret.as_bytes())
 }
 
@@ -105,8 +108,8 @@ mod tests {
         let first = AccessTokens::load_or_create(dir.path()).unwrap();
         let path = dir.path().join(FILE);
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
-        assert_eq!(AccessTokens::load_or_create(dir.path()).unwrap().token, first.token);
-        assert!(first.token != first.cookie && first.cookie != first.page);
+        assert_eq!(AccessTokens::load_or_create(dir.path()).unwrap().address, first.address);
+        assert!(first.address != first.cookie && first.cookie != first.page);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
@@ -117,15 +120,18 @@ mod tests {
         let first = AccessTokens::load_or_create(dir.path()).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
         let second = AccessTokens::load_or_create(dir.path()).unwrap();
-        assert_ne!(first.token, second.token);
+        assert_ne!(first.address, second.address);
         let old = SystemTime::now() - LIFETIME - Duration::from_secs(60);
         File::options().write(true).open(&path).unwrap().set_modified(old).unwrap();
-        assert_ne!(AccessTokens::load_or_create(dir.path()).unwrap().token, second.token);
+        assert_ne!(AccessTokens::load_or_create(dir.path()).unwrap().address, second.address);
     }
 
     #[test]
-    fn without_a_place_to_keep_it_there_is_still_a_key() {
+    fn without_a_directory_to_store_it_there_is_still_a_key() {
         let gone = Path::new("/nonexistent");
-        assert_ne!(AccessTokens::load_or_create(gone).unwrap().token, AccessTokens::load_or_create(gone).unwrap().token);
+        assert_ne!(
+            AccessTokens::load_or_create(gone).unwrap().address,
+            AccessTokens::load_or_create(gone).unwrap().address
+        );
     }
 }

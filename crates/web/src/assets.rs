@@ -1,13 +1,12 @@
-//! The style, the script and the icon, as they are in the binary. Their names change with their
-//! content, so browsers may keep them.
+//! The style, the script and the icon, built into the binary. Their names change with their content,
+//! so browsers may cache them.
 
 use std::sync::LazyLock;
 
-use axum::extract::Path;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 
-use super::error::{PageError, RequestError};
+use crate::error::RequestError;
 
 struct Asset {
     stem: &'static str,
@@ -46,16 +45,16 @@ impl Asset {
 
 static NAMES: LazyLock<[String; 3]> = LazyLock::new(|| ASSETS.each_ref().map(Asset::name));
 
-/// Where they are.
-pub(super) const PLACE: &str = "/assets/";
+/// The path below which they are served.
+pub(crate) const PATH: &str = "/assets/";
 
 /// The addresses of style, script and icon.
-pub(super) fn addresses() -> [String; 3] {
-    NAMES.each_ref().map(|name| format!("{PLACE}{name}"))
+pub(crate) fn addresses() -> [String; 3] {
+    NAMES.each_ref().map(|name| format!("{PATH}{name}"))
 }
 
-pub(super) async fn serve(Path(name): Path<String>) -> Result<Response, PageError> {
-    let asset = ASSETS.iter().zip(NAMES.iter()).find(|(_, known)| **known == name);
+pub(crate) fn response(name: &str) -> Result<Response, RequestError> {
+    let asset = ASSETS.iter().zip(NAMES.iter()).find(|(_, known)| *known == name);
     let (asset, _) = asset.ok_or_else(|| RequestError::not_found(format!("there is no {name}")))?;
     let headers =
         [(CONTENT_TYPE, asset.kind), (CACHE_CONTROL, "private, max-age=31536000, immutable")];

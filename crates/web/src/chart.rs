@@ -69,7 +69,10 @@ impl Chart<'_> {
             html.markup("<line class=\"grid\"").attr("x1", LEFT).attr("x2", WIDTH - RIGHT);
             html.attr("y1", number(y(value))).attr("y2", number(y(value))).markup("/>");
             html.markup("<text class=\"tick\" text-anchor=\"end\"").attr("x", LEFT - 5.0);
-            html.attr("y", number(y(value) + 4.0)).markup(">").text(&(self.unit)(value)).markup("</text>");
+            html.attr("y", number(y(value) + 4.0))
+                .markup(">")
+                .text(&(self.unit)(value))
+                .markup("</text>");
         }
         match self.shape {
             Shape::Stacked => self.bars(html, x, y, inner / count as f64),
@@ -127,7 +130,8 @@ impl Chart<'_> {
                 let Some(value) = value else { continue };
                 html.markup("<circle").attr("class", series.class).attr("cx", number(x(at)));
                 html.attr("cy", number(y(*value))).markup(" r=\"2\"><title>");
-                html.text(self.titles.get(at).map_or("", String::as_str)).markup("</title></circle>");
+                html.text(self.titles.get(at).map_or("", String::as_str))
+                    .markup("</title></circle>");
             }
         }
     }
@@ -167,9 +171,14 @@ pub(super) fn strip(
     for (at, value) in values.iter().enumerate().step_by(values.len().div_ceil(most).max(1)) {
         // Spread over the height so that equal values do not hide each other.
         let y = 5.0 + (at as f64 * 0.618_034).fract() * 14.0;
-        html.markup("<circle r=\"2.2\"").attr("cx", number(x(*value))).attr("cy", number(y)).markup("/>");
+        html.markup("<circle r=\"2.2\"")
+            .attr("cx", number(x(*value)))
+            .attr("cy", number(y))
+            .markup("/>");
     }
-    html.markup("<line y1=\"1\" y2=\"23\"").attr("x1", number(x(median))).attr("x2", number(x(median)));
+    html.markup("<line y1=\"1\" y2=\"23\"")
+        .attr("x1", number(x(median)))
+        .attr("x2", number(x(median)));
     html.markup("/></svg>");
 }
 

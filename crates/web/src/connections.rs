@@ -1,8 +1,8 @@
-//! The connections of the server: how many there are, and which of them make room.
+//! The connections of the server: how many there are, and which of them are closed to make room.
 //!
-//! Anyone on this machine can connect, token or not. A connection on which nothing is asked ends
-//! after a while, and at once where another one waits for its place; one on which an answer is made
-//! or an event stream goes on is left alone.
+//! Anyone on this machine can connect, with a token or without. An idle connection is closed after a
+//! while, and at once where another one waits; one with a request in progress or an event stream is
+//! left alone.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,52 +21,61 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Browsers open six for each page at most.
-const MOST: usize = 256;
-/// How long a connection may take to ask for something, and to ask again.
-const FIRST: Duration = Duration::from_secs(10);
-const AGAIN: Duration = Duration::from_secs(60);
-/// How often it is looked whose time is over, and whether a place became free.
-const SWEEP: Duration = Duration::from_secs(1);
-const ROOM: Duration = Duration::from_millis(20);
+/// Browsers open at most six for each page.
+const MAX_CONNECTIONS: usize = 256;
+/// How long a connection may be idle before its first request, and between two requests.
+const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often idle connections are closed, and how often a new connection tries to get a permit.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+const PERMIT_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Weak, so that a closed connection is forgotten.
+type OpenConnections = Vec<Weak<Mutex<ConnectionState>>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a connection is state.
+/// What a connection is doing.
 #[derive(Debug)]
 struct ConnectionState {
-    /// Requests that are being answered.
+    /// Requests in progress.
     requests: usize,
-    query: bool,
-    /// Since when nothing is query.
+    requested: bool,
+    /// Since when there is no request.
     idle_since: Instant,
     ended: bool,
     waker: Option<Waker>,
 }
 
-/// One connection, as requests on it and the listener know it.
+/// One connection, shared by its requests and the listener.
 #[derive(Clone, Debug)]
-pub(super) struct Connection(Arc<Mutex<ConnectionState>>);
+pub(crate) struct Connection(Arc<Mutex<ConnectionState>>);
 
 impl Connection {
     fn new() -> Self {
         let idle_since = Instant::now();
-        let state = ConnectionState { requests: 0, query: false, idle_since, ended: false, waker: None };
+        let state = ConnectionState {
+            requests: 0,
+            requested: false,
+            idle_since,
+            ended: false,
+            waker: None,
+        };
         Self(Arc::new(Mutex::new(state)))
     }
 
-    /// The one that a request came on.
-    pub(super) fn of(request: &Request) -> Option<Self> {
+    /// The connection of a request.
+    pub(crate) fn of(request: &Request) -> Option<Self> {
         request.extensions().get::<ConnectInfo<Self>>().map(|connection| connection.0.clone())
     }
 
-    /// Something is asked on it until the answer is there.
-    pub(super) fn busy(&self) -> Busy {
+    /// Marks the connection as busy until the answer is complete.
+    pub(crate) fn busy(&self) -> Busy {
         let mut state = lock(&self.0);
         state.requests += 1;
-        state.asked = true;
+        state.requested = true;
         Busy(self.clone())
     }
 }
@@ -83,8 +92,8 @@ impl ConnectionState {
         self.requests == 0 && !self.ended
     }
 
-    fn is_over(&self, now: Instant) -> bool {
-        let time = if self.asked { AGAIN } else { FIRST };
+    fn is_expired(&self, now: Instant) -> bool {
+        let time = if self.requested { IDLE_TIMEOUT } else { FIRST_REQUEST_TIMEOUT };
         self.is_idle() && now.saturating_duration_since(self.idle_since) >= time
     }
 }
@@ -95,18 +104,19 @@ impl Connected<IncomingStream<'_, Connections>> for Connection {
     }
 }
 
-/// A request that is being answered.
-pub(super) struct Busy(Connection);
+/// A request in progress.
+pub(crate) struct Busy(Connection);
 
 impl Busy {
-    /// Keeps the connection for as long as events are told on it.
-    pub(super) fn until_told(self, response: Response) -> Response {
+    /// Keeps the connection busy until an event stream ends.
+    pub(crate) fn until_streamed(self, response: Response) -> Response {
         let kind = response.headers().get(CONTENT_TYPE);
         if kind.is_none_or(|kind| kind != "text/event-stream") {
             return response;
         }
-        response
-            .map(|body| Body::from_stream(EventStream { stream: body.into_data_stream(), _busy: self }))
+        response.map(|body| {
+            Body::from_stream(EventStream { stream: body.into_data_stream(), _busy: self })
+        })
     }
 }
 
@@ -118,12 +128,12 @@ impl Drop for Busy {
     }
 }
 
-struct Told {
+struct EventStream {
     stream: BodyDataStream,
     _busy: Busy,
 }
 
-impl futures_core::Stream for Told {
+impl futures_core::Stream for EventStream {
     type Item = Result<Bytes, axum::Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -131,55 +141,56 @@ impl futures_core::Stream for Told {
     }
 }
 
-/// Takes connections, no more than it may; the kernel keeps the rest waiting for a moment.
-pub(super) struct Connections {
+/// Accepts a limited number of connections; the kernel keeps the rest waiting.
+pub(crate) struct Connections {
     listener: TcpListener,
-    workspaces: Arc<Semaphore>,
-    open: Arc<Mutex<Vec<Weak<Mutex<ConnectionState>>>>>,
+    permits: Arc<Semaphore>,
+    open: Arc<Mutex<OpenConnections>>,
 }
 
 impl Connections {
-    /// Begins to look after those it takes; within a runtime.
-    pub(super) fn of(listener: TcpListener) -> Self {
-        let open: Arc<Mutex<Vec<Weak<Mutex<ConnectionState>>>>> = Arc::default();
+    /// Also starts the task that closes idle connections, so it needs a runtime.
+    pub(crate) fn new(listener: TcpListener) -> Self {
+        let open: Arc<Mutex<OpenConnections>> = Arc::default();
         let watched = Arc::downgrade(&open);
         tokio::spawn(async move {
             while let Some(open) = watched.upgrade() {
                 sweep(&open, Instant::now());
                 drop(open);
-                tokio::time::sleep(SWEEP).await;
+                tokio::time::sleep(SWEEP_INTERVAL).await;
             }
         });
-        Self { listener, workspaces: Arc::new(Semaphore::new(MOST)), open }
+        Self { listener, permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)), open }
     }
 
-    async fn place(&self) -> Option<OwnedSemaphorePermit> {
+    async fn permit(&self) -> Option<OwnedSemaphorePermit> {
         loop {
-            if let Ok(place) = self.workspaces.clone().try_acquire_owned() {
-                return Some(place);
+            if let Ok(permit) = self.permits.clone().try_acquire_owned() {
+                return Some(permit);
             }
             make_room(&self.open);
-            let place = tokio::time::timeout(ROOM, self.workspaces.clone().acquire_owned()).await;
-            if let Ok(place) = place {
-                return place.ok();
+            let permit =
+                tokio::time::timeout(PERMIT_INTERVAL, self.permits.clone().acquire_owned()).await;
+            if let Ok(permit) = permit {
+                return permit.ok();
             }
         }
     }
 }
 
-fn sweep(open: &Mutex<Vec<Weak<Mutex<ConnectionState>>>>, now: Instant) {
+fn sweep(open: &Mutex<OpenConnections>, now: Instant) {
     lock(open).retain(|state| {
         let Some(state) = state.upgrade() else { return false };
         let mut state = lock(&state);
-        if state.is_over(now) {
+        if state.is_expired(now) {
             state.end();
         }
         true
     });
 }
 
-/// Ends the one on which nothing was asked for the longest time.
-fn make_room(open: &Mutex<Vec<Weak<Mutex<ConnectionState>>>>) {
+/// Closes the connection that was idle for the longest time.
+fn make_room(open: &Mutex<OpenConnections>) {
     let open: Vec<_> = lock(open).iter().filter_map(Weak::upgrade).collect();
     let idle = open.iter().filter(|state| lock(state).is_idle());
     if let Some(oldest) = idle.min_by_key(|state| lock(state).idle_since) {
@@ -195,14 +206,14 @@ impl axum::serve::Listener for Connections {
         loop {
             match self.listener.accept().await {
                 Ok((stream, address)) => {
-                    let Some(place) = self.place().await else { continue };
-                    // Small answers go out at once; where that fails they go out a bit later.
+                    let Some(permit) = self.permit().await else { continue };
+                    // Small answers are sent at once; where that fails they are sent a bit later.
                     drop(stream.set_nodelay(true));
                     let connection = Connection::new();
                     lock(&self.open).push(Arc::downgrade(&connection.0));
-                    return (CountedStream { stream, connection, _place: place }, address);
+                    return (CountedStream { stream, connection, _permit: permit }, address);
                 }
-                // Out of descriptors, or a connection that went away: neither lasts.
+                // Out of descriptors, or the client is gone: neither lasts.
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             }
         }
@@ -213,11 +224,11 @@ impl axum::serve::Listener for Connections {
     }
 }
 
-/// A connection that counts.
-pub(super) struct CountedStream {
+/// A connection that counts against the limit.
+pub(crate) struct CountedStream {
     stream: TcpStream,
     connection: Connection,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl AsyncRead for CountedStream {
@@ -228,7 +239,7 @@ impl AsyncRead for CountedStream {
     ) -> Poll<io::Result<()>> {
         {
             let mut state = lock(&self.connection.0);
-            // Nothing read is the end, as if the other side had gone.
+            // Zero bytes are the end, as if the client had closed it.
             if state.ended {
                 return Poll::Ready(Ok(()));
             }
@@ -276,13 +287,13 @@ mod tests {
         make_room(&open);
         assert_eq!(ended(), [false, true, false, false]);
         let now = Instant::now();
-        sweep(&open, now + FIRST - Duration::from_secs(1));
+        sweep(&open, now + FIRST_REQUEST_TIMEOUT - Duration::from_secs(1));
         assert_eq!(ended(), [false, true, false, false]);
         drop(connections[2].busy());
-        sweep(&open, now + FIRST + Duration::from_secs(1));
-        // The one that has asked before has longer.
+        sweep(&open, now + FIRST_REQUEST_TIMEOUT + Duration::from_secs(1));
+        // A connection with an earlier request has longer.
         assert_eq!(ended(), [false, true, false, true]);
-        sweep(&open, now + AGAIN + Duration::from_secs(1));
+        sweep(&open, now + IDLE_TIMEOUT + Duration::from_secs(1));
         assert_eq!(ended(), [false, true, true, true]);
         drop(busy);
         make_room(&open);

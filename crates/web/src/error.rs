@@ -1,4 +1,4 @@
-//! What could not be answered, in words: a page for people, an object for programs.
+//! Why a request could not be answered, as a status, a code for programs and a message for people.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -6,15 +6,13 @@ use retake_store::Error;
 use retake_types::RunId;
 use serde::Serialize;
 
-use super::page;
-
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
-pub(super) struct RequestError {
-    pub(super) status: StatusCode,
-    /// A word for programs.
+pub(crate) struct RequestError {
+    pub(crate) status: StatusCode,
+    /// For programs.
     code: &'static str,
-    pub(super) message: String,
+    pub(crate) message: String,
     store_usable: bool,
 }
 
@@ -23,62 +21,58 @@ impl RequestError {
         Self { status, code, message: message.into(), store_usable: true }
     }
 
-    pub(super) fn busy(message: &str) -> Self {
+    pub(crate) fn busy(message: &str) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message)
     }
 
-    pub(super) fn internal(message: &str) -> Self {
+    pub(crate) fn internal(message: &str) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
     }
 
-    pub(super) fn forbidden(message: &str) -> Self {
+    pub(crate) fn forbidden(message: &str) -> Self {
         Self::new(StatusCode::FORBIDDEN, "refused", message)
     }
 
-    pub(super) fn unauthorised(message: &str) -> Self {
+    pub(crate) fn unauthorised(message: &str) -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "unauthorised", message)
     }
 
-    pub(super) fn bad_request(message: impl Into<String>) -> Self {
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
     }
 
-    pub(super) fn conflict(message: impl Into<String>) -> Self {
+    pub(crate) fn conflict(message: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, "conflict", message)
     }
 
-    pub(super) fn not_found(message: impl Into<String>) -> Self {
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
-    pub(super) fn too_large(message: impl Into<String>) -> Self {
+    pub(crate) fn too_large(message: impl Into<String>) -> Self {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
     }
 
-    /// Whether the connection that met it can be used again.
-    pub(super) fn is_store_usable(&self) -> bool {
+    /// Whether the connection to the record can be used again.
+    pub(crate) fn is_store_usable(&self) -> bool {
         self.store_usable
     }
 
-    /// For `/api`.
-    pub(super) fn as_json(&self) -> Response {
-        let document = Document { error: Said { code: self.code, message: &self.message } };
+    /// The answer under `/api`.
+    pub(crate) fn as_json(&self) -> Response {
+        let document =
+            ErrorDocument { error: ErrorBody { code: self.code, message: &self.message } };
         (self.status, axum::Json(document)).into_response()
     }
-
-    /// For everything else.
-    pub(super) fn as_page(&self) -> Response {
-        (self.status, page::error_page(self)).into_response()
-    }
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
-    error: Said<'a>,
+struct ErrorDocument<'a> {
+    error: ErrorBody<'a>,
 }
 
 #[derive(Serialize)]
-struct Said<'a> {
+struct ErrorBody<'a> {
     code: &'static str,
     message: &'a str,
 }
@@ -106,7 +100,7 @@ impl From<Error> for RequestError {
     }
 }
 
-/// More than this are not told apart by the record.
+/// The record returns at most this many candidates.
 const COUNTED: usize = 50;
 const NAMED: usize = 5;
 
@@ -121,26 +115,12 @@ fn ambiguous(text: &str, candidates: &[RunId]) -> String {
     )
 }
 
-/// RequestError of a page.
-pub(super) struct PageError(RequestError);
-/// RequestError of the API.
-pub(super) struct ApiError(RequestError);
-
-impl<E: Into<RequestError>> From<E> for PageError {
-    fn from(error: E) -> Self {
-        Self(error.into())
-    }
-}
+/// An error answered as JSON.
+pub(crate) struct ApiError(RequestError);
 
 impl<E: Into<RequestError>> From<E> for ApiError {
     fn from(error: E) -> Self {
         Self(error.into())
-    }
-}
-
-impl IntoResponse for PageError {
-    fn into_response(self) -> Response {
-        self.0.as_page()
     }
 }
 

@@ -1,30 +1,30 @@
-//! Figures over the whole record, for the overview. A million runs take a second to count, so they
-//! are counted once and shown until a new count is there. Who comes first, or first after a long
-//! time, waits for it; so figures are never older than what is promised here.
+//! Figures over the whole record, for the overview. A million runs take a second to count, so the
+//! figures are cached and counted again in the background. The first request, or the first after a
+//! long time, waits for the count, so figures are never older than the limits below.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
-use retake_store::{DiskUse, Head, Store, TimeSlice, Totals, Verification};
+use retake_store::{DiskUse, Head, Store, TimeSlice, Totals};
 
-use super::store_pool::StorePool;
-use super::error::RequestError;
+use crate::error::RequestError;
+use crate::store_pool::StorePool;
 
 /// Bars of a chart.
-pub(super) const SLICES: usize = 48;
-/// Figures are counted anew when they are this old, and this many times as old as the count took.
+pub(crate) const SLICES: usize = 48;
+/// Figures are counted again when they are this old, and this many times older than the count took.
 const FRESH: Duration = Duration::from_secs(1);
 const RATIO: u32 = 20;
-/// A count that is soon there is waited for. One that takes longer is waited for where nobody has
-/// asked for so long that the old figures would mislead.
+/// A request waits for a count that is this quick. It waits for a slower one only if the cached
+/// figures are so old that they would mislead.
 const SOON: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How far back the charts go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum TimeRange {
+pub(crate) enum TimeRange {
     Day,
     Week,
     Month,
@@ -32,9 +32,9 @@ pub(super) enum TimeRange {
 }
 
 impl TimeRange {
-    pub(super) const ALL: [Self; 4] = [Self::Day, Self::Week, Self::Month, Self::All];
+    pub(crate) const ALL: [Self; 4] = [Self::Day, Self::Week, Self::Month, Self::All];
 
-    pub(super) fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Day => "24h",
             Self::Week => "7d",
@@ -43,7 +43,7 @@ impl TimeRange {
         }
     }
 
-    pub(super) fn of(text: Option<&str>) -> Result<Self, RequestError> {
+    pub(crate) fn parse(text: Option<&str>) -> Result<Self, RequestError> {
         let Some(text) = text else { return Ok(Self::Week) };
         Self::ALL.into_iter().find(|range| range.as_str() == text).ok_or_else(|| {
             RequestError::bad_request(format!("range={text} is none of 24h, 7d, 30d, all"))
@@ -62,14 +62,14 @@ impl TimeRange {
 
 /// What was counted.
 #[derive(Clone, Debug)]
-pub(super) struct Figures {
-    pub(super) range: TimeRange,
-    pub(super) since: Timestamp,
-    pub(super) until: Timestamp,
-    pub(super) slices: Vec<TimeSlice>,
-    pub(super) totals: Totals,
-    pub(super) disk: DiskUse,
-    pub(super) head: Head,
+pub(crate) struct Figures {
+    pub(crate) range: TimeRange,
+    pub(crate) since: Timestamp,
+    pub(crate) until: Timestamp,
+    pub(crate) slices: Vec<TimeSlice>,
+    pub(crate) totals: Totals,
+    pub(crate) disk: DiskUse,
+    pub(crate) head: Head,
 }
 
 impl Figures {
@@ -94,14 +94,14 @@ impl Figures {
     }
 }
 
-struct Counted {
+struct CachedFigures {
     figures: Arc<Figures>,
     at: Instant,
     took: Duration,
-    under_way: bool,
+    counting: bool,
 }
 
-/// How long a new count is waited for: `None` while the last is good enough.
+/// How long to wait for a new count: `None` while the last is good enough.
 fn wait(age: Duration, took: Duration) -> Option<Duration> {
     let good_for = FRESH.max(took * RATIO);
     match age {
@@ -112,22 +112,12 @@ fn wait(age: Duration, took: Duration) -> Option<Duration> {
     }
 }
 
-/// What the last verification of the chain found.
-#[derive(Clone, Debug)]
-pub(super) enum Audit {
-    NotYet,
-    UnderWay { since: Timestamp },
-    Done { at: Timestamp, found: Verification },
-    Failed { at: Timestamp, why: String },
-}
-
-pub(super) struct FiguresCache {
-    counted: Arc<Mutex<HashMap<TimeRange, Counted>>>,
-    /// Told when a count is done.
+pub(crate) struct FiguresCache {
+    counted: Arc<Mutex<HashMap<TimeRange, CachedFigures>>>,
+    /// Notified at the end of every count.
     done: tokio::sync::watch::Sender<()>,
-    /// CountedStream by whoever makes the first count, so that twenty tabs do not make twenty.
+    /// Held during the first count, so that twenty tabs do not start twenty.
     first: tokio::sync::Mutex<()>,
-    audit: Arc<Mutex<Audit>>,
 }
 
 impl Default for FiguresCache {
@@ -136,7 +126,6 @@ impl Default for FiguresCache {
             counted: Arc::default(),
             done: tokio::sync::watch::Sender::new(()),
             first: tokio::sync::Mutex::default(),
-            audit: Arc::new(Mutex::new(Audit::NotYet)),
         }
     }
 }
@@ -146,93 +135,70 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl FiguresCache {
-    pub(super) async fn figures(
+    pub(crate) async fn get(
         &self,
-        reader: &Reader,
+        store: &StorePool,
         range: TimeRange,
     ) -> Result<Arc<Figures>, RequestError> {
-        if let Some(figures) = self.renewed(reader, range).await {
+        if let Some(figures) = self.renewed(store, range).await {
             return Ok(figures);
         }
         let _first = self.first.lock().await;
-        if let Some(figures) = self.renewed(reader, range).await {
+        if let Some(figures) = self.renewed(store, range).await {
             return Ok(figures);
         }
-        count(reader, range, &self.counted).await
+        count(store, range, &self.counted).await
     }
 
-    /// What is known, after a wait for something newer where that is worth it.
-    async fn renewed(&self, reader: &Reader, range: TimeRange) -> Option<Arc<Figures>> {
+    /// The cached figures, after a wait for newer ones where that is worth it.
+    async fn renewed(&self, store: &StorePool, range: TimeRange) -> Option<Arc<Figures>> {
         // From here on no end of a count is missed.
         let mut done = self.done.subscribe();
-        let wait = self.renew(reader, range)?;
-        let counting =
-            || lock(&self.counted).get(&range).is_some_and(|counted| counted.under_way);
+        let wait = self.renew(store, range)?;
+        let counting = || lock(&self.counted).get(&range).is_some_and(|counted| counted.counting);
         let counted = async { while counting() && done.changed().await.is_ok() {} };
         if !wait.is_zero() {
-            // What is not there in time is there for whoever asks next.
+            // A count that is not ready in time serves the next request.
             drop(tokio::time::timeout(wait, counted).await);
         }
         lock(&self.counted).get(&range).map(|counted| counted.figures.clone())
     }
 
-    /// Begins a new count if the last is too old, and says how long to wait for it.
-    fn renew(&self, reader: &Reader, range: TimeRange) -> Option<Duration> {
+    /// Starts a new count if the last is too old, and returns how long to wait for it.
+    fn renew(&self, store: &StorePool, range: TimeRange) -> Option<Duration> {
         let mut counted = lock(&self.counted);
         let known = counted.get_mut(&range)?;
         let Some(wait) = wait(known.at.elapsed(), known.took) else { return Some(Duration::ZERO) };
-        if !known.under_way {
-            known.under_way = true;
-            let (reader, counted) = (reader.clone(), self.counted.clone());
+        if !known.counting {
+            known.counting = true;
+            let (store, counted) = (store.clone(), self.counted.clone());
             let done = self.done.clone();
             tokio::spawn(async move {
-                // What went wrong goes wrong again for whoever asks next; the old count stays.
-                if count(&reader, range, &counted).await.is_err()
+                // The next request meets the same error; until then the old figures stay.
+                if count(&store, range, &counted).await.is_err()
                     && let Some(known) = lock(&counted).get_mut(&range)
                 {
-                    known.under_way = false;
+                    known.counting = false;
                 }
                 done.send_replace(());
             });
         }
         Some(wait)
     }
-
-    pub(super) fn audit(&self) -> Audit {
-        lock(&self.audit).clone()
-    }
-
-    /// Begins to verify the chain, unless someone does already.
-    pub(super) fn verify(&self, reader: &Reader) {
-        let mut audit = lock(&self.audit);
-        if matches!(*audit, Audit::UnderWay { .. }) {
-            return;
-        }
-        *audit = Audit::UnderWay { since: Timestamp::now() };
-        let (reader, result) = (reader.clone(), self.audit.clone());
-        tokio::spawn(async move {
-            let found = reader.read_large(|store| Ok(store.verify(None)?)).await;
-            let at = Timestamp::now();
-            *lock(&result) = match found {
-                Ok(found) => Audit::Done { at, found },
-                Err(error) => Audit::Failed { at, why: error.to_string() },
-            };
-        });
-    }
 }
 
 async fn count(
-    reader: &Reader,
+    store: &StorePool,
     range: TimeRange,
-    counted: &Mutex<HashMap<TimeRange, Counted>>,
+    counted: &Mutex<HashMap<TimeRange, CachedFigures>>,
 ) -> Result<Arc<Figures>, RequestError> {
     let begun = Instant::now();
-    let figures = Arc::new(reader.read(move |store| Figures::count(store, range)).await?);
-    let entry = Counted {
+    let figures = Arc::new(store.read(move |store| Figures::count(store, range)).await?);
+    let entry = CachedFigures {
         figures: figures.clone(),
         at: Instant::now(),
         took: begun.elapsed(),
-        under_way: false,
+        counting: false,
     };
     lock(counted).insert(range, entry);
     Ok(figures)

@@ -1,5 +1,5 @@
-//! Where a text is in what a run wrote, as it is shown: what steers a terminal may stand anywhere
-//! between two letters.
+//! Finds a text in the output of a run as it is shown: escape sequences may stand between any two
+//! letters.
 
 use std::io::{self, Read, Seek};
 
@@ -8,52 +8,52 @@ use retake_store::Store;
 use retake_types::RunId;
 use serde::Serialize;
 
-use super::output_window::{OutputSource, read};
-use super::error::RequestError;
+use crate::error::RequestError;
+use crate::output_window::{OutputSource, read};
 
-/// What is read for one search about where a text is.
-const SCANNED: u64 = 64 << 20;
+/// Bytes that one search reads.
+const MAX_SCANNED: u64 = 64 << 20;
 const BLOCK: usize = 1 << 20;
-pub(super) const LONGEST_NEEDLE: usize = 200;
-/// A match may begin at the end of a block, with so much between its letters.
-const BETWEEN: usize = 4096;
-/// What is looked through for matches that come before one.
-const MOST_BEFORE: u64 = 256 << 10;
+const MAX_NEEDLE: usize = 200;
+/// A match may continue in the next block, with this much between its letters.
+const MAX_BETWEEN: usize = 4096;
+/// Bytes before a match in which earlier matches are counted.
+const MAX_BEFORE: u64 = 256 << 10;
 /// Escape sequences: those with parameters, strings for the terminal, and short ones.
 const ESCAPE: &str =
     r"(?:\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-OQ-WYZ\\`-~]))";
 
-/// Where a text is.
+/// Where a text was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Place {
-    /// Where it begins and ends; `None` where it is not in what was looked at.
-    pub(super) found: Option<[u64; 2]>,
-    /// Up to where was looked; ask again from here.
-    pub(super) looked_to: u64,
-    pub(super) length: u64,
-    /// How often it is between another place and this one; `None` unless query.
-    pub(super) before: Option<usize>,
+pub(crate) struct SearchResult {
+    /// Where it begins and ends; `None` where it is not in the part that was searched.
+    pub(crate) found: Option<[u64; 2]>,
+    /// The end of the part that was searched; the next search begins here.
+    pub(crate) looked_to: u64,
+    pub(crate) length: u64,
+    /// How often it occurs between `since` and here; `None` unless asked for.
+    pub(crate) before: Option<usize>,
 }
 
-/// What is looked for.
+/// What to search for.
 #[derive(Clone, Debug)]
-pub(super) struct TextSearch {
-    pub(super) text: String,
-    /// The first place at or after this offset.
-    pub(super) from: u64,
-    /// Those after this offset and before the first are counted.
-    pub(super) since: Option<u64>,
+pub(crate) struct TextSearch {
+    pub(crate) text: String,
+    /// The first occurrence at or after this offset.
+    pub(crate) from: u64,
+    /// Occurrences between this offset and the first are counted.
+    pub(crate) since: Option<u64>,
 }
 
-/// The first place of a text, in any case of (ASCII) letters.
-pub(super) fn find(
+/// The first occurrence of a text; ASCII letters match in both cases.
+pub(crate) fn find_text(
     store: &Store,
     id: RunId,
-    which: OutputSource,
+    source: OutputSource,
     search: &TextSearch,
-) -> Result<Place, RequestError> {
-    match which {
+) -> Result<SearchResult, RequestError> {
+    match source {
         OutputSource::One(stream) => {
             let mut output = store.read_output(id, stream)?;
             let length = output.length();
@@ -75,15 +75,15 @@ struct Needle {
 
 impl Needle {
     fn of(text: &str) -> Result<Self, RequestError> {
-        if text.is_empty() || text.len() > LONGEST_NEEDLE {
+        if text.is_empty() || text.len() > MAX_NEEDLE {
             return Err(RequestError::bad_request(format!(
-                "the text to find has 1 to {LONGEST_NEEDLE} bytes"
+                "the text to find has 1 to {MAX_NEEDLE} bytes"
             )));
         }
         let ascii = text.is_ascii();
         let build = |pattern: &str| {
             RegexBuilder::new(pattern)
-                // Without tables of all letters only those of ASCII have two cases.
+                // Without the Unicode tables only ASCII letters have two cases.
                 .case_insensitive(ascii)
                 .unicode(!ascii)
                 .build()
@@ -94,12 +94,12 @@ impl Needle {
         let letters = letters.join(&format!("{ESCAPE}*"));
         Ok(Self {
             plain: build(&regex::escape(text))?,
-            // A sequence is taken whole, so its own letters are no part of a text.
+            // An escape sequence matches as a whole, so its letters are not part of a match.
             coloured: build(&format!("{ESCAPE}|{letters}"))?,
         })
     }
 
-    /// Where it is. Most output has no escapes, and is faster without.
+    /// All occurrences. Most output has no escape sequences, and is searched faster without.
     fn all<'a>(&'a self, bytes: &'a [u8]) -> impl Iterator<Item = Match<'a>> {
         let needle = if bytes.contains(&0x1b) { &self.coloured } else { &self.plain };
         needle.find_iter(bytes).filter(|found| !found.as_bytes().starts_with(b"\x1b"))
@@ -110,17 +110,18 @@ fn find_in(
     output: &mut (impl Read + Seek),
     length: u64,
     search: &TextSearch,
-) -> Result<Place, RequestError> {
+) -> Result<SearchResult, RequestError> {
     let needle = Needle::of(&search.text)?;
-    let lost = |error: io::Error| RequestError::not_found(format!("the output cannot be read: {error}"));
+    let lost =
+        |error: io::Error| RequestError::not_found(format!("the output cannot be read: {error}"));
     let mut at = search.from.min(length);
-    let limit = at.saturating_add(SCANNED).min(length);
+    let limit = at.saturating_add(MAX_SCANNED).min(length);
     while at < limit {
         let end = at.saturating_add(BLOCK as u64).min(length);
         let bytes = read(output, &(at..end)).map_err(lost)?;
         if let Some(found) = needle.all(&bytes).next() {
             let found = [at + found.start() as u64, at + found.end() as u64];
-            let since = search.since.map(|since| since.max(found[1].saturating_sub(MOST_BEFORE)));
+            let since = search.since.map(|since| since.max(found[1].saturating_sub(MAX_BEFORE)));
             let before = match since {
                 Some(since) if since < found[0] => {
                     let bytes = read(output, &(since..found[1])).map_err(lost)?;
@@ -131,14 +132,14 @@ fn find_in(
                 Some(_) => Some(0),
                 None => None,
             };
-            return Ok(Place { found: Some(found), looked_to: found[1], length, before });
+            return Ok(SearchResult { found: Some(found), looked_to: found[1], length, before });
         }
         if end == length {
-            return Ok(Place { found: None, looked_to: length, length, before: None });
+            return Ok(SearchResult { found: None, looked_to: length, length, before: None });
         }
-        at = end - (search.text.len() + BETWEEN) as u64;
+        at = end - (search.text.len() + MAX_BETWEEN) as u64;
     }
-    Ok(Place { found: None, looked_to: at, length, before: None })
+    Ok(SearchResult { found: None, looked_to: at, length, before: None })
 }
 
 #[cfg(test)]
@@ -147,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    fn ask(output: &[u8], text: &str, from: u64, since: Option<u64>) -> Place {
+    fn ask(output: &[u8], text: &str, from: u64, since: Option<u64>) -> SearchResult {
         let search = TextSearch { text: text.to_owned(), from, since };
         find_in(&mut Cursor::new(output), output.len() as u64, &search).unwrap()
     }
@@ -182,7 +183,7 @@ mod tests {
             assert!(found.is_some(), "{shown:?}");
         }
         assert_eq!(ask(b"\x1b[31mse\x1b[0m rver ready", "server ready", 0, None).found, None);
-        // Its own letters are no part of a text.
+        // The letters of an escape sequence are not part of a match.
         assert_eq!(ask(b"\x1b[31mred", "31m", 0, None).found, None);
     }
 }

@@ -1,4 +1,4 @@
-//! Windows into what a run wrote: a piece of any size of output, by offset, never the whole.
+//! Windows into the output of a run: a piece by offset, never the whole.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -7,50 +7,56 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use retake_store::{InterleavedReader, OutputReader, Store};
 use retake_types::{RunId, Stream};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use super::ansi::{self, Span, Style};
-use super::params::Params;
-use super::error::RequestError;
+use crate::ansi::{self, Span, Style};
+use crate::error::RequestError;
+use crate::params::Params;
 
 /// Bytes of a window, unless told otherwise, and at most.
 const WINDOW: usize = 64 << 10;
-const MOST: usize = 256 << 10;
+const MAX_WINDOW: usize = 256 << 10;
 /// The beginning of a window is moved to a line's if one begins this soon.
 const NEAR: usize = 16 << 10;
 
 /// OutputSource output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OutputSource {
+pub(crate) enum OutputSource {
     One(Stream),
     /// Both streams in order of arrival.
-    Merged,
+    Interleaved,
 }
 
 impl OutputSource {
-    pub(super) fn of(params: &Params) -> Result<Self, RequestError> {
+    pub(crate) fn from_params(params: &Params) -> Result<Self, RequestError> {
         match params.get("stream") {
             None | Some("stdout") => Ok(Self::One(Stream::Stdout)),
             Some("stderr") => Ok(Self::One(Stream::Stderr)),
-            Some("merged") => Ok(Self::Merged),
+            Some("merged") => Ok(Self::Interleaved),
             Some(other) => Err(RequestError::bad_request(format!(
                 "stream={other} is none of stdout, stderr, merged"
             ))),
         }
     }
 
-    pub(super) fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::One(stream) => stream.as_str(),
-            Self::Merged => "merged",
+            Self::Interleaved => "merged",
         }
     }
 }
 
-/// Where a window is.
+impl Serialize for OutputSource {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+/// Where a window begins or ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WindowPosition {
-    /// From exactly here, as a reader that goes on does.
+pub(crate) enum WindowPosition {
+    /// From exactly here, as a reader that continues does.
     From(u64),
     /// From about here: where a line begins.
     Near(u64),
@@ -60,7 +66,7 @@ pub(super) enum WindowPosition {
 }
 
 impl WindowPosition {
-    pub(super) fn of(params: &Params) -> Result<Option<Self>, RequestError> {
+    pub(crate) fn from_params(params: &Params) -> Result<Option<Self>, RequestError> {
         let number = |name| params.number(name);
         Ok(match (number("offset")?, number("near")?, number("before")?, params.flag("tail")?) {
             (Some(offset), ..) => Some(Self::From(offset)),
@@ -72,51 +78,51 @@ impl WindowPosition {
     }
 }
 
-pub(super) fn size(params: &Params) -> Result<usize, RequestError> {
-    params.limit(WINDOW, MOST)
+pub(crate) fn size(params: &Params) -> Result<usize, RequestError> {
+    params.limit(WINDOW, MAX_WINDOW)
 }
 
-/// What a window shows.
+/// A part of the output.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct OutputWindow {
-    pub(super) stream: &'static str,
+pub(crate) struct OutputWindow {
+    pub(crate) stream: OutputSource,
     /// Where it begins and ends, and how long the output is at this moment.
-    pub(super) offset: u64,
-    pub(super) end: u64,
-    pub(super) length: u64,
+    pub(crate) offset: u64,
+    pub(crate) end: u64,
+    pub(crate) length: u64,
     /// Where it ends in each stream.
-    pub(super) offsets: [u64; 2],
-    pub(super) pieces: Vec<WindowPiece>,
+    pub(crate) offsets: [u64; 2],
+    pub(crate) pieces: Vec<WindowPiece>,
 }
 
 /// What arrived from one stream.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct WindowPiece {
-    pub(super) stream: Stream,
+pub(crate) struct WindowPiece {
+    pub(crate) stream: Stream,
     /// Milliseconds since the start, where known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) at_ms: Option<u64>,
+    pub(crate) at_ms: Option<u64>,
     #[serde(flatten)]
-    pub(super) content: Content,
+    pub(crate) content: Content,
 }
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase", untagged)]
-pub(super) enum Content {
+pub(crate) enum Content {
     /// As it is. The exact bytes too where it is not UTF-8.
     Text {
         text: String,
         #[serde(skip_serializing_if = "Option::is_none")]
         base64: Option<String>,
     },
-    /// In styles, and made harmless to look at.
+    /// With styles, and without control characters.
     Spans { spans: Vec<Span> },
 }
 
 impl Content {
-    pub(super) fn of(bytes: &[u8], style: Option<&mut Style>) -> Self {
+    pub(crate) fn of(bytes: &[u8], style: Option<&mut Style>) -> Self {
         match style {
             Some(style) => Self::Spans { spans: ansi::spans(bytes, style) },
             None => {
@@ -129,34 +135,34 @@ impl Content {
     }
 }
 
-/// How a window is cut and shown.
+/// Which window to read, and in what form.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct WindowRequest {
-    pub(super) which: OutputSource,
-    pub(super) at: WindowPosition,
-    pub(super) size: usize,
-    pub(super) spans: bool,
+pub(crate) struct WindowRequest {
+    pub(crate) source: OutputSource,
+    pub(crate) at: WindowPosition,
+    pub(crate) size: usize,
+    pub(crate) spans: bool,
 }
 
 impl WindowRequest {
-    pub(super) fn of(params: &Params) -> Result<Self, RequestError> {
+    pub(crate) fn from_params(params: &Params) -> Result<Self, RequestError> {
         Ok(Self {
-            which: OutputSource::of(params)?,
-            at: WindowPosition::of(params)?.unwrap_or(WindowPosition::From(0)),
+            source: OutputSource::from_params(params)?,
+            at: WindowPosition::from_params(params)?.unwrap_or(WindowPosition::From(0)),
             size: size(params)?,
             spans: params.flag("spans")?,
         })
     }
 
-    pub(super) fn window(self, store: &Store, id: RunId) -> Result<OutputWindow, RequestError> {
+    pub(crate) fn window(self, store: &Store, id: RunId) -> Result<OutputWindow, RequestError> {
         let lost = |error: io::Error| {
             RequestError::from(retake_store::Error::OutputLost {
                 id,
-                stream: self.which.as_str(),
+                stream: self.source.as_str(),
                 detail: error.to_string(),
             })
         };
-        match self.which {
+        match self.source {
             OutputSource::One(stream) => {
                 let mut output = store.read_output(id, stream)?;
                 let length = output.length();
@@ -165,12 +171,17 @@ impl WindowRequest {
             OutputSource::Interleaved => {
                 let mut output = store.read_interleaved(id)?;
                 let length = output.length();
-                self.merged(&mut output, length).map_err(lost)
+                self.interleaved(&mut output, length).map_err(lost)
             }
         }
     }
 
-    fn one(self, stream: Stream, output: &mut OutputReader, length: u64) -> io::Result<OutputWindow> {
+    fn one(
+        self,
+        stream: Stream,
+        output: &mut OutputReader,
+        length: u64,
+    ) -> io::Result<OutputWindow> {
         let (start, bytes) = cut(output, length, self.at, self.size)?;
         let end = start + bytes.len() as u64;
         let mut offsets = [0, 0];
@@ -178,11 +189,11 @@ impl WindowRequest {
         let mut style = Style::default();
         let content = Content::of(&bytes, self.spans.then_some(&mut style));
         let pieces = vec![WindowPiece { stream, at_ms: None, content }];
-        let stream = self.which.as_str();
+        let stream = self.source;
         Ok(OutputWindow { stream, offset: start, end, length, offsets, pieces })
     }
 
-    fn merged(self, output: &mut InterleavedReader, length: u64) -> io::Result<OutputWindow> {
+    fn interleaved(self, output: &mut InterleavedReader, length: u64) -> io::Result<OutputWindow> {
         let (start, bytes) = cut(output, length, self.at, self.size)?;
         let end = start + bytes.len() as u64;
         let mut offsets = [0, 0];
@@ -206,7 +217,7 @@ impl WindowRequest {
             }
             at = output.seek(SeekFrom::Start(until))?;
         }
-        Ok(OutputWindow { stream: self.which.as_str(), offset: start, end, length, offsets, pieces })
+        Ok(OutputWindow { stream: self.source, offset: start, end, length, offsets, pieces })
     }
 }
 
@@ -247,7 +258,7 @@ fn cut(
             Some(newline) if newline >= bytes.len() / 2 => newline + 1,
             _ => match ansi::complete_length(&bytes) {
                 0 => bytes.len(),
-                settled => settled,
+                complete => complete,
             },
         };
         bytes.truncate(kept);
@@ -268,7 +279,7 @@ fn line_start(bytes: &[u8]) -> usize {
     }
 }
 
-pub(super) fn read(output: &mut (impl Read + Seek), range: &Range<u64>) -> io::Result<Vec<u8>> {
+pub(crate) fn read(output: &mut (impl Read + Seek), range: &Range<u64>) -> io::Result<Vec<u8>> {
     output.seek(SeekFrom::Start(range.start))?;
     let mut bytes = Vec::new();
     Read::by_ref(output).take(range.end - range.start).read_to_end(&mut bytes)?;

@@ -1,16 +1,18 @@
-//! What an address asks for, in terms of the record. Every value that cannot be used is named.
+//! The query of an address, as filters and windows of the record. An error names the value that cannot
+//! be used.
 
 use std::path::PathBuf;
 
+use axum::http::Uri;
 use jiff::Timestamp;
 use retake_store::{RunCursor, RunFilter, RunStatus};
 use retake_types::{Kind, Word};
 
-use super::error::RequestError;
+use crate::error::RequestError;
 
 /// The pairs behind the `?` of an address.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Params {
+pub(crate) struct Params {
     pairs: Vec<(String, String)>,
 }
 
@@ -23,19 +25,25 @@ impl From<Vec<(String, String)>> for Params {
 }
 
 impl Params {
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
+    pub(crate) fn from_uri(uri: &Uri) -> Self {
+        axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri)
+            .map(|query| Self::from(query.0))
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.pairs.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    pub(super) fn number(&self, name: &str) -> Result<Option<u64>, RequestError> {
+    pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, RequestError> {
         self.parsed(name, "a number")
     }
 
-    pub(super) fn parsed<T: std::str::FromStr>(
+    pub(crate) fn parsed<T: std::str::FromStr>(
         &self,
         name: &str,
         what: &str,
@@ -46,7 +54,7 @@ impl Params {
     }
 
     /// How many entries a page of a list has.
-    pub(super) fn limit(&self, usual: usize, most: usize) -> Result<usize, RequestError> {
+    pub(crate) fn limit(&self, usual: usize, most: usize) -> Result<usize, RequestError> {
         match self.number("limit")? {
             None => Ok(usual),
             Some(0) => Err(RequestError::bad_request("limit=0 asks for nothing; it is 1 or more")),
@@ -54,19 +62,21 @@ impl Params {
         }
     }
 
-    pub(super) fn flag(&self, name: &str) -> Result<bool, RequestError> {
+    pub(crate) fn flag(&self, name: &str) -> Result<bool, RequestError> {
         match self.get(name) {
             None | Some("0" | "false") => Ok(false),
             Some("1" | "true") => Ok(true),
-            Some(other) => Err(RequestError::bad_request(format!("{name}={other} is neither 1 nor 0"))),
+            Some(other) => {
+                Err(RequestError::bad_request(format!("{name}={other} is neither 1 nor 0")))
+            }
         }
     }
 
-    pub(super) fn cursor(&self) -> Result<Option<RunCursor>, RequestError> {
+    pub(crate) fn cursor(&self) -> Result<Option<RunCursor>, RequestError> {
         self.parsed("cursor", "a place in this list; take `next` of the page before")
     }
 
-    pub(super) fn kind(&self) -> Result<Option<Kind>, RequestError> {
+    pub(crate) fn kind(&self) -> Result<Option<Kind>, RequestError> {
         let Some(text) = self.get("kind") else { return Ok(None) };
         let known = Kind::ALL.into_iter().find(|kind| kind.as_str() == text);
         known.map(Some).ok_or_else(|| {
@@ -74,8 +84,8 @@ impl Params {
         })
     }
 
-    pub(super) fn filter(&self) -> Result<RunFilter, RequestError> {
-        // The record would compare what is before it only.
+    pub(crate) fn filter(&self) -> Result<RunFilter, RequestError> {
+        // SQLite would compare only what precedes it.
         if let Some((name, _)) = self.pairs.iter().find(|(_, value)| value.contains('\0')) {
             return Err(RequestError::bad_request(format!("{name} has a NUL, which no run has")));
         }
@@ -107,7 +117,7 @@ impl Params {
     }
 
     /// Whether any filter is asked for, beside words to search and a place in a list.
-    pub(super) fn filters(&self) -> bool {
+    pub(crate) fn filters(&self) -> bool {
         self.pairs.iter().any(|(name, _)| !matches!(name.as_str(), "q" | "cursor" | "limit"))
     }
 
@@ -133,7 +143,7 @@ impl Params {
     }
 
     /// The address with other values for some names; an empty value takes a name away.
-    pub(super) fn with(&self, path: &str, changes: &[(&str, &str)]) -> String {
+    pub(crate) fn with(&self, path: &str, changes: &[(&str, &str)]) -> String {
         let kept = self.pairs.iter().map(|(key, value)| (key.as_str(), value.as_str()));
         let kept = kept.filter(|(key, _)| !changes.iter().any(|(changed, _)| changed == key));
         let added = changes.iter().copied().filter(|(_, value)| !value.is_empty());

@@ -11,32 +11,32 @@ use axum::routing::{get, post};
 use axum::{Router, middleware};
 use tokio::net::TcpListener;
 
-use super::connections::{Connection, Connections};
-use super::figures::TimeRange;
-use super::error::RequestError;
-use super::{App, api, assets, guard, page};
+use crate::app::App;
+use crate::connections::{Connection, Connections};
+use crate::error::RequestError;
+use crate::figures::TimeRange;
+use crate::page::PageError;
+use crate::{api, authorization, page};
 
-/// The longest body: a message to an agent, with room.
-pub(super) const LONGEST_BODY: usize = 128 << 10;
-/// Threads that look at the record, and one more for what takes long.
+/// Threads for queries, and one more for long ones.
 const BLOCKING_THREADS: usize = 10;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    #[error("cannot listen on 127.0.0.1:{port}: {source}; --port 0 takes a free one")]
+    #[error("cannot listen on 127.0.0.1:{port}: {source}")]
     Listen { port: u16, source: io::Error },
     #[error("the server could not be started: {0}")]
     Start(io::Error),
 }
 
-/// Listens; serves once it is told to.
+/// Listens from the beginning, so that the address is known before it serves.
 pub struct Server {
     listener: std::net::TcpListener,
     port: u16,
 }
 
 impl Server {
-    /// On loopback only, whatever happens.
+    /// On loopback only.
     pub fn bind(port: u16) -> Result<Self, ServerError> {
         let failed = |source| ServerError::Listen { port, source };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -60,19 +60,19 @@ impl Server {
             .map_err(ServerError::Start)?;
         runtime.block_on(async {
             let listener = TcpListener::from_std(self.listener).map_err(ServerError::Start)?;
-            let listener = Connections::of(listener);
+            let listener = Connections::new(listener);
             let app = Arc::new(app);
-            tokio::spawn(warm(app.clone()));
+            tokio::spawn(warm_cache(app.clone()));
             let service = router(app).into_make_service_with_connect_info::<Connection>();
             axum::serve(listener, service).await.map_err(ServerError::Start)
         })
     }
 }
 
-/// Counts what the overview shows, so that its first visitor does not wait for a million runs.
-async fn warm(app: Arc<App>) {
-    // What goes wrong is told to whoever asks.
-    drop(app.survey.figures(&app.store, TimeRange::Week).await);
+/// Counts what the overview shows, so that its first visitor does not wait for it.
+async fn warm_cache(app: Arc<App>) {
+    // The first visitor meets the same error.
+    drop(app.figures.get(&app.store, TimeRange::Week).await);
 }
 
 fn router(app: Arc<App>) -> Router {
@@ -82,7 +82,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/runs/{id}", get(page::run))
         .route("/loops", get(page::loops))
         .route("/loops/{id}", get(page::one_loop))
-        .route("/assets/{name}", get(assets::serve))
+        .route("/assets/{name}", get(page::asset))
         .route("/api/v1/overview", get(api::overview))
         .route("/api/v1/runs", get(api::runs))
         .route("/api/v1/runs/{id}", get(api::run))
@@ -95,19 +95,21 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/loops/{id}/actions", post(api::act))
         .route("/api/v1/search", get(api::search))
         .route("/api/v1/audit", get(api::audit).post(api::verify))
-        .fallback(nothing)
-        .method_not_allowed_fallback(nothing)
-        .layer(axum::extract::DefaultBodyLimit::max(LONGEST_BODY))
+        .fallback(not_found)
+        .method_not_allowed_fallback(not_found)
+        .layer(axum::extract::DefaultBodyLimit::max(api::MAX_BODY))
         .layer(middleware::from_fn_with_state(app.clone(), authorization::authorize))
         .with_state(app)
 }
 
-async fn nothing(request: Request) -> Response {
+async fn not_found(request: Request) -> Response {
     let error = RequestError::not_found(format!(
         "there is nothing to {} at {}",
         request.method().as_str().to_ascii_lowercase(),
         request.uri().path()
     ));
-    if request.uri().path().starts_with("/api/") { error.as_json() } else { error.as_page() }
-        .into_response()
+    match request.uri().path().starts_with("/api/") {
+        true => error.as_json(),
+        false => PageError::from(error).into_response(),
+    }
 }

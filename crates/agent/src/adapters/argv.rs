@@ -141,20 +141,15 @@ pub fn interactive(
     Some(argv)
 }
 
-/// Claude Code refuses `--dangerously-skip-permissions` to root. Says what works instead.
-pub fn refused_as_root(
+/// Claude Code refuses `--dangerously-skip-permissions` to root outside a sandbox.
+pub fn refuses_root(
     kind: Kind,
     skip_permissions: bool,
     user: u32,
     is_sandbox: Option<&OsStr>,
-) -> Option<String> {
+) -> bool {
     let sandboxed = is_sandbox.is_some_and(|value| value == "1");
-    (kind == Kind::Claude && skip_permissions && user == 0 && !sandboxed).then(|| {
-        "Claude refuses --dangerously-skip-permissions to root. Run as another user, set \
-         IS_SANDBOX=1 if this is a sandbox, or allow tools by name with claude.args: \
-         [--allowedTools, Bash]."
-            .to_owned()
-    })
+    kind == Kind::Claude && skip_permissions && user == 0 && !sandboxed
 }
 
 #[cfg(test)]
@@ -226,11 +221,11 @@ mod tests {
     }
 
     #[test]
-    fn root_is_told_what_works() {
-        assert!(refused_as_root(Kind::Claude, true, 0, None).unwrap().contains("IS_SANDBOX=1"));
-        assert!(refused_as_root(Kind::Claude, true, 0, Some(OsStr::new("1"))).is_none());
-        assert!(refused_as_root(Kind::Claude, true, 1000, None).is_none());
-        assert!(refused_as_root(Kind::Claude, false, 0, None).is_none());
-        assert!(refused_as_root(Kind::Codex, true, 0, None).is_none());
+    fn only_root_outside_a_sandbox_is_refused() {
+        assert!(refuses_root(Kind::Claude, true, 0, None));
+        assert!(!refuses_root(Kind::Claude, true, 0, Some(OsStr::new("1"))));
+        assert!(!refuses_root(Kind::Claude, true, 1000, None));
+        assert!(!refuses_root(Kind::Claude, false, 0, None));
+        assert!(!refuses_root(Kind::Codex, true, 0, None));
     }
 }

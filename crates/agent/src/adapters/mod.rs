@@ -17,7 +17,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-pub use argv::{Invocation, Launch, interactive, refused_as_root, version};
+pub use argv::{Invocation, Launch, interactive, refuses_root, version};
 pub use event::{Ending, Event, LimitState, Payload, RateLimit, Scope, Tokens, Usage};
 pub use lines::{Line, Lines};
 pub use reading::{ApiError, Closing, Reading, Verdict};

@@ -5,10 +5,11 @@
 //! `success` after a rejected key.
 
 use retake_types::Outcome;
+use retake_types::loop_record::agent::Spent;
 
 use super::event::{Event, LimitState, RateLimit, Scope, Tokens};
 use super::{Kind, transient_status};
-use crate::plan::{Ending, Spent, StopReason};
+use crate::plan::{AgentStopReason, IterationOutcome};
 
 /// How much of the last text and of the result is kept.
 const KEPT: usize = 64 << 10;
@@ -85,16 +86,18 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// What the plan is told of it.
-    pub fn ending(&self) -> Ending {
+    /// The same, for the plan.
+    pub fn outcome(&self) -> IterationOutcome {
         match self {
-            Self::Completed => Ending::Completed,
-            Self::Failed { .. } => Ending::Failed,
-            Self::TimedOut => Ending::TimedOut,
-            Self::Interrupted => Ending::Interrupted,
-            Self::RateLimited { resets_at } => Ending::RateLimited { resets_at: *resets_at },
-            Self::Transient { .. } => Ending::Transient,
-            Self::OverCost => Ending::OverBudget(StopReason::BudgetCost),
+            Self::Completed => IterationOutcome::Completed,
+            Self::Failed { .. } => IterationOutcome::Failed,
+            Self::TimedOut => IterationOutcome::TimedOut,
+            Self::Interrupted => IterationOutcome::Interrupted,
+            Self::RateLimited { resets_at } => {
+                IterationOutcome::RateLimited { resets_at: *resets_at }
+            }
+            Self::Transient { .. } => IterationOutcome::Transient,
+            Self::OverCost => IterationOutcome::OverBudget(AgentStopReason::BudgetCost),
         }
     }
 

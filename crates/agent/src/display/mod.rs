@@ -7,6 +7,8 @@ mod tool;
 use std::collections::HashMap;
 use std::time::Duration;
 
+use retake_types::loop_record::agent::{AgentEntry, HookTime, WaitCause};
+
 use crate::adapters::{Event, LimitState};
 
 /// Tools that are remembered until their result comes.
@@ -160,9 +162,37 @@ impl Live {
     }
 }
 
-/// `Rate limit reached: going on in 1h02m (resets at …)`.
-pub fn countdown(why: &str, left: Duration) -> String {
+/// `⚠️ The account's limit is reached: going on in 1h02m`.
+pub fn countdown(cause: WaitCause, left: Duration) -> String {
+    let why = match cause {
+        WaitCause::RateLimit => "The account's limit is reached",
+        WaitCause::Retry => "The request failed for now",
+    };
     format!("⚠️ {why}: going on in {}", time(left))
+}
+
+/// What the log and lists say of an entry that is about no iteration and no verification result.
+pub fn note(entry: &AgentEntry) -> Option<String> {
+    Some(match entry {
+        AgentEntry::VerificationStarted { attempt } => format!("Verification {attempt}"),
+        AgentEntry::Paused => "Paused".to_owned(),
+        AgentEntry::Resumed => "Resumed".to_owned(),
+        AgentEntry::Waiting { cause, remaining_ms } => {
+            countdown(*cause, Duration::from_millis(*remaining_ms))
+        }
+        AgentEntry::HookFailed { when, command } => hook_failed(*when, command),
+        AgentEntry::Note { text } => text.clone(),
+        AgentEntry::Iteration { .. }
+        | AgentEntry::Attempt { .. }
+        | AgentEntry::Verifying { .. }
+        | AgentEntry::Verified { .. }
+        | AgentEntry::Unverified { .. } => return None,
+    })
+}
+
+/// `The pre hook failed: make clean`.
+pub fn hook_failed(when: HookTime, command: &str) -> String {
+    format!("The {} hook failed: {command}", when.as_str())
 }
 
 /// `45s`, `1m05s`, `2h03m`.

@@ -55,9 +55,20 @@ impl Default for Events {
     }
 }
 
+/// A word that names no event.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{word:?} is no event; write all, {}", all_events())]
+pub struct UnknownEvent {
+    pub word: String,
+}
+
+fn all_events() -> String {
+    Event::ALL.map(Event::as_str).join(", ")
+}
+
 impl Events {
     /// Reads names of events; `all` is all of them.
-    pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
+    pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self, UnknownEvent> {
         let mut wanted = BTreeSet::new();
         for word in words.into_iter().map(str::trim).filter(|word| !word.is_empty()) {
             if word == "all" {
@@ -65,10 +76,7 @@ impl Events {
                 continue;
             }
             let event = Event::ALL.into_iter().find(|event| event.as_str() == word);
-            wanted.insert(event.ok_or_else(|| {
-                let known: Vec<_> = Event::ALL.iter().map(|event| event.as_str()).collect();
-                format!("{word:?} is no event; write all, {}", known.join(", "))
-            })?);
+            wanted.insert(event.ok_or_else(|| UnknownEvent { word: word.to_owned() })?);
         }
         Ok(Self(wanted))
     }
@@ -199,6 +207,12 @@ impl Notification {
         Self::new(Event::StatusUpdate, title, "verification", body).priority(priority)
     }
 
+    /// The gate refuses for the last time.
+    pub fn not_accepted(workspace: &str, iteration: u32) -> Self {
+        let why = "Verification does not pass: the task is not accepted as complete";
+        Self::error(workspace, iteration, why)
+    }
+
     pub fn error(workspace: &str, iteration: u32, error: &str) -> Self {
         let number = iteration.to_string();
         let details = [("Workspace", workspace), ("Iteration", &*number), ("Error", error)];
@@ -275,6 +289,6 @@ mod tests {
         assert_eq!(Events::parse(["all"]), Ok(Events::default()));
         let few = Events::parse(["error", " completion "]).unwrap();
         assert!(few.wants(Event::Error) && !few.wants(Event::Iteration));
-        assert!(Events::parse(["eror"]).unwrap_err().contains("execution_start"));
+        assert!(Events::parse(["eror"]).unwrap_err().to_string().contains("execution_start"));
     }
 }

@@ -10,19 +10,19 @@ mod step;
 
 use std::time::Duration;
 
-pub use backoff::Backoff;
-pub use reason::StopReason;
-pub use rules::{Budgets, Gate, Mode, OnLimit, Rules, Spent};
-pub use step::{Ending, Now, Past, Report, Requests, Step, Why};
+use retake_types::loop_record::agent::{IterationStatus, Mode, Spent};
 
-use crate::iteration::IterationStatus;
+pub use backoff::Backoff;
+pub use reason::AgentStopReason;
+pub use rules::{Budgets, Gate, OnLimit, Rules};
+pub use step::{IterationOutcome, IterationReport, Now, PastIteration, Requests, Step, WaitReason};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Ready,
-    Waiting { until: Duration, why: Why, then: Then },
+    Waiting { until: Duration, why: WaitReason, then: Then },
     Verifying,
-    Ended(StopReason),
+    Ended(AgentStopReason),
 }
 
 /// What a wait is for.
@@ -74,11 +74,16 @@ impl Plan {
 
     /// Goes on with a loop whose runner died: its counters, its budgets, its numbers. The
     /// iteration that was cut off is in `past` as `interrupted`.
-    pub fn resume(rules: Rules, last_number: u32, past: &[Past], verify_attempts: u32) -> Self {
+    pub fn resume(
+        rules: Rules,
+        last_number: u32,
+        past: &[PastIteration],
+        verify_attempts: u32,
+    ) -> Self {
         let mut plan = Self { verify_attempts, ..Self::new(rules, last_number) };
         for iteration in past {
             plan.number = plan.number.max(iteration.number);
-            plan.spend(iteration.spent);
+            plan.spent.add(iteration.spent);
             plan.before = plan.before.saturating_add(iteration.duration);
             match iteration.status {
                 IterationStatus::Completed => {
@@ -157,7 +162,7 @@ impl Plan {
         self.verify_attempts
     }
 
-    pub fn stopped(&self) -> Option<StopReason> {
+    pub fn stopped(&self) -> Option<AgentStopReason> {
         match self.state {
             State::Ended(reason) => Some(reason),
             _ => None,
@@ -170,17 +175,17 @@ impl Plan {
             return Step::Stop(reason);
         }
         if requests.interrupt {
-            return self.end(StopReason::Interrupted);
+            return self.end(AgentStopReason::Interrupted);
         }
         // The gate belongs to the iteration before it, so it comes before a stop.
         if self.state == State::Verifying {
             return self.verify(now);
         }
         if requests.stop {
-            return self.end(StopReason::Stopped);
+            return self.end(AgentStopReason::Stopped);
         }
         if self.time_left(now) == Some(Duration::ZERO) {
-            return self.end(StopReason::BudgetTime);
+            return self.end(AgentStopReason::BudgetTime);
         }
         if requests.pause {
             return Step::Pause;
@@ -190,7 +195,7 @@ impl Plan {
             if !remaining.is_zero() {
                 // Waiting for what comes after the end would only hold the workspace.
                 if self.time_left(now).is_some_and(|left| left <= remaining) {
-                    return self.end(StopReason::BudgetTime);
+                    return self.end(AgentStopReason::BudgetTime);
                 }
                 return Step::Wait { why, remaining };
             }
@@ -201,7 +206,7 @@ impl Plan {
             self.state = State::Ready;
         }
         if self.here >= self.rules.max_iterations {
-            return self.end(StopReason::MaxIterations);
+            return self.end(AgentStopReason::MaxIterations);
         }
         let timeout = self.rules.iteration_timeout;
         Step::Iterate {
@@ -214,47 +219,47 @@ impl Plan {
 
     fn verify(&mut self, now: Now) -> Step {
         match self.time_left(now) {
-            Some(Duration::ZERO) => self.end(StopReason::BudgetTime),
+            Some(Duration::ZERO) => self.end(AgentStopReason::BudgetTime),
             left => Step::Verify { attempt: self.verify_attempts + 1, left },
         }
     }
 
     /// Whether an attempt that ended so is no iteration: it is made again, or the loop stops
     /// without having had it.
-    pub fn postpones(&self, ending: Ending) -> bool {
-        match ending {
-            Ending::RateLimited { .. } => true,
-            Ending::Transient => self.tries < self.rules.backoff.tries,
+    pub fn postpones(&self, outcome: IterationOutcome) -> bool {
+        match outcome {
+            IterationOutcome::RateLimited { .. } => true,
+            IterationOutcome::Transient => self.tries < self.rules.backoff.tries,
             _ => false,
         }
     }
 
     /// Takes in what an iteration came to.
-    pub fn done(&mut self, report: Report, now: Now) {
+    pub fn done(&mut self, report: IterationReport, now: Now) {
         if self.stopped().is_some() {
             return;
         }
-        self.spend(report.spent);
-        if self.postpones(report.ending) {
-            return self.postpone(report.ending, now, Then::Iterate);
+        self.spent.add(report.spent);
+        if self.postpones(report.outcome) {
+            return self.postpone(report.outcome, now, Then::Iterate);
         }
         self.number += 1;
         self.here += 1;
         (self.tries, self.attempt) = (0, 0);
         self.state = State::Ready;
-        match report.ending {
-            Ending::Interrupted => return self.ended(StopReason::Interrupted),
-            Ending::HookStopped => return self.ended(StopReason::Failed),
-            Ending::OverBudget(reason) => return self.ended(reason),
-            Ending::Skipped => return self.go_on(now),
-            Ending::Completed => self.failures = 0,
+        match report.outcome {
+            IterationOutcome::Interrupted => return self.ended(AgentStopReason::Interrupted),
+            IterationOutcome::HookStopped => return self.ended(AgentStopReason::Failed),
+            IterationOutcome::OverBudget(reason) => return self.ended(reason),
+            IterationOutcome::Skipped => return self.go_on(now),
+            IterationOutcome::Completed => self.failures = 0,
             _ => self.failures = self.failures.saturating_add(1),
         }
         self.count_work(report.worked, report.progress);
-        if report.ending == Ending::Completed && report.complete {
+        if report.outcome == IterationOutcome::Completed && report.complete {
             match self.rules.verify {
                 Some(_) => self.state = State::Verifying,
-                None => self.ended(StopReason::Completed),
+                None => self.ended(AgentStopReason::Completed),
             }
             return;
         }
@@ -267,27 +272,34 @@ impl Plan {
         self.state = State::Ready;
         (self.tries, self.attempt) = (0, 0);
         if passed {
-            return self.ended(StopReason::Completed);
+            return self.ended(AgentStopReason::Completed);
         }
         // What was cut off by the deadline did not refuse.
         if self.time_left(now) == Some(Duration::ZERO) {
-            return self.ended(StopReason::BudgetTime);
+            return self.ended(AgentStopReason::BudgetTime);
         }
         self.verify_attempts += 1;
         if !gate.resume_on_fail || self.verify_attempts > gate.max_attempts {
-            return self.ended(StopReason::VerifyFailed);
+            return self.ended(AgentStopReason::VerifyFailed);
         }
         self.go_on(now);
     }
 
+    /// Whether the loop would go on if the gate refused now.
+    pub fn continues_after_refusal(&self, now: Now) -> bool {
+        let mut refused = self.clone();
+        refused.verified(false, now);
+        refused.stopped().is_none()
+    }
+
     /// The agent could not verify, for a reason that is not the task's. That refuses nothing: it is
     /// asked again, and when it never answers, that is a failure like an iteration's.
-    pub fn unverified(&mut self, ending: Ending, now: Now) {
+    pub fn unverified(&mut self, outcome: IterationOutcome, now: Now) {
         if self.state != State::Verifying {
             return;
         }
-        if self.postpones(ending) {
-            return self.postpone(ending, now, Then::Verify);
+        if self.postpones(outcome) {
+            return self.postpone(outcome, now, Then::Verify);
         }
         (self.tries, self.attempt) = (0, 0);
         self.state = State::Ready;
@@ -297,11 +309,11 @@ impl Plan {
 
     /// Takes in what was spent on something that is no iteration.
     pub fn charge(&mut self, spent: Spent) {
-        self.spend(spent);
+        self.spent.add(spent);
     }
 
     /// Which budget is used up when the running iteration has spent this much.
-    pub fn over(&self, iteration: Spent) -> Option<StopReason> {
+    pub fn over(&self, iteration: Spent) -> Option<AgentStopReason> {
         let budgets = &self.rules.budgets;
         let over_cost = |most: Option<f64>, spent: f64| most.is_some_and(|most| spent >= most);
         let over_tokens = |most: Option<u64>, spent: u64| most.is_some_and(|most| spent >= most);
@@ -310,11 +322,11 @@ impl Plan {
         if over_cost(budgets.cost_usd, cost)
             || over_cost(budgets.iteration_cost_usd, iteration.cost_usd)
         {
-            return Some(StopReason::BudgetCost);
+            return Some(AgentStopReason::BudgetCost);
         }
         (over_tokens(budgets.tokens, tokens)
             || over_tokens(budgets.iteration_tokens, iteration.tokens))
-        .then_some(StopReason::BudgetTokens)
+        .then_some(AgentStopReason::BudgetTokens)
     }
 
     /// Time the loop has used, waits and gates and what came before a restart included.
@@ -341,34 +353,34 @@ impl Plan {
         let reached = |limit: u32, count: u32| limit > 0 && count >= limit;
         let reason =
             if rules.mode == Mode::Iterative && reached(rules.stagnation_threshold, self.idle) {
-                Some(StopReason::Stagnation)
+                Some(AgentStopReason::Stagnation)
             } else if self.time_left(now) == Some(Duration::ZERO) {
                 // A timeout that the budget caused is not the agent's failure.
-                Some(StopReason::BudgetTime)
+                Some(AgentStopReason::BudgetTime)
             } else if reached(rules.max_failures, self.failures) {
-                Some(StopReason::Failed)
+                Some(AgentStopReason::Failed)
             } else if let Some(reason) = self.over(Spent::default()) {
                 Some(reason)
             } else if reached(rules.max_no_progress, self.still) {
-                Some(StopReason::NoProgress)
+                Some(AgentStopReason::NoProgress)
             } else if self.here >= rules.max_iterations {
-                Some(StopReason::MaxIterations)
+                Some(AgentStopReason::MaxIterations)
             } else {
                 None
             };
         match reason {
             Some(reason) => self.ended(reason),
             None if rules.delay.is_zero() => self.state = State::Ready,
-            None => self.wait(now, rules.delay, Why::Delay, Then::Iterate),
+            None => self.wait(now, rules.delay, WaitReason::Delay, Then::Iterate),
         }
     }
 
-    fn postpone(&mut self, ending: Ending, now: Now, then: Then) {
-        let resets_at = match ending {
-            Ending::RateLimited { .. } if self.rules.on_limit == OnLimit::Stop => {
-                return self.ended(StopReason::RateLimit);
+    fn postpone(&mut self, outcome: IterationOutcome, now: Now, then: Then) {
+        let resets_at = match outcome {
+            IterationOutcome::RateLimited { .. } if self.rules.on_limit == OnLimit::Stop => {
+                return self.ended(AgentStopReason::RateLimit);
             }
-            Ending::RateLimited { resets_at } => resets_at,
+            IterationOutcome::RateLimited { resets_at } => resets_at,
             _ => None,
         };
         if let Some(reason) = self.over(Spent::default()) {
@@ -380,20 +392,20 @@ impl Plan {
             (Some(resets_at), Some(seconds)) => {
                 self.attempt += 1;
                 let wait = Duration::from_secs(seconds.saturating_add(1));
-                self.wait(now, wait, Why::RateLimit { resets_at }, then);
+                self.wait(now, wait, WaitReason::RateLimit { resets_at }, then);
             }
             // A limit that should be over already would be asked about without pause.
             _ if self.tries < self.rules.backoff.tries => {
                 self.tries += 1;
                 self.attempt += 1;
                 let wait = self.rules.backoff.delay(self.tries);
-                self.wait(now, wait, Why::Backoff { attempt: self.tries }, then);
+                self.wait(now, wait, WaitReason::Backoff { attempt: self.tries }, then);
             }
-            _ => self.ended(StopReason::RateLimit),
+            _ => self.ended(AgentStopReason::RateLimit),
         }
     }
 
-    fn wait(&mut self, now: Now, wait: Duration, why: Why, then: Then) {
+    fn wait(&mut self, now: Now, wait: Duration, why: WaitReason, then: Then) {
         self.state = State::Waiting { until: now.elapsed.saturating_add(wait), why, then };
     }
 
@@ -406,20 +418,12 @@ impl Plan {
         }
     }
 
-    fn spend(&mut self, spent: Spent) {
-        // A negative or unreadable cost must not win money back.
-        if spent.cost_usd.is_finite() && spent.cost_usd > 0.0 {
-            self.spent.cost_usd += spent.cost_usd;
-        }
-        self.spent.tokens = self.spent.tokens.saturating_add(spent.tokens);
-    }
-
-    fn end(&mut self, reason: StopReason) -> Step {
+    fn end(&mut self, reason: AgentStopReason) -> Step {
         self.ended(reason);
         Step::Stop(reason)
     }
 
-    fn ended(&mut self, reason: StopReason) {
+    fn ended(&mut self, reason: AgentStopReason) {
         self.state = State::Ended(reason);
     }
 }

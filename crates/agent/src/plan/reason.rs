@@ -1,4 +1,4 @@
-//! Why a loop stopped.
+//! WaitReason a loop stopped.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum StopReason {
+pub enum AgentStopReason {
     Completed,
     MaxIterations,
     Stagnation,
@@ -22,7 +22,7 @@ pub enum StopReason {
     Interrupted,
 }
 
-impl StopReason {
+impl AgentStopReason {
     pub const ALL: [Self; 12] = [
         Self::Completed,
         Self::MaxIterations,
@@ -71,13 +71,13 @@ impl StopReason {
     }
 }
 
-impl fmt::Display for StopReason {
+impl fmt::Display for AgentStopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
 }
 
-impl FromStr for StopReason {
+impl FromStr for AgentStopReason {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -94,11 +94,11 @@ mod tests {
 
     #[test]
     fn words_and_codes() {
-        for reason in StopReason::ALL {
+        for reason in AgentStopReason::ALL {
             assert_eq!(serde_json::to_value(reason).unwrap(), reason.as_str());
             assert_eq!(reason.as_str().parse(), Ok(reason));
         }
-        let codes = |fail| StopReason::ALL.map(|reason| reason.exit_code(fail).unwrap_or(130));
+        let codes = |fail| AgentStopReason::ALL.map(|reason| reason.exit_code(fail).unwrap_or(130));
         assert_eq!(codes(false), [0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 130]);
         assert_eq!(codes(true), [0, 3, 4, 4, 1, 5, 5, 5, 7, 1, 6, 130]);
     }

@@ -2,52 +2,9 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use retake_types::loop_record::agent::Mode;
 
 use super::Backoff;
-
-/// How the agent works: one item at a time, or as much as it can.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    #[default]
-    Loop,
-    Iterative,
-}
-
-impl Mode {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Loop => "loop",
-            Self::Iterative => "iterative",
-        }
-    }
-
-    pub fn default_max_iterations(self) -> u32 {
-        match self {
-            Self::Loop => 50,
-            Self::Iterative => 20,
-        }
-    }
-}
-
-impl std::fmt::Display for Mode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-impl std::str::FromStr for Mode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "loop" => Ok(Self::Loop),
-            "iterative" => Ok(Self::Iterative),
-            _ => Err(format!("{text:?} is no mode; write loop or iterative")),
-        }
-    }
-}
 
 /// What to do when the account's limit is reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,13 +22,6 @@ pub struct Budgets {
     pub time: Option<Duration>,
     pub iteration_cost_usd: Option<f64>,
     pub iteration_tokens: Option<u64>,
-}
-
-/// What was spent.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Spent {
-    pub cost_usd: f64,
-    pub tokens: u64,
 }
 
 /// Everything a loop goes by.

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Spent, StopReason};
-use crate::iteration::IterationStatus;
+use retake_types::loop_record::agent::{Iteration, IterationStatus, Spent, WaitCause};
+
+use super::AgentStopReason;
 
 /// What time it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -39,16 +40,16 @@ pub enum Step {
     },
     /// Nothing for this long, unless something is requested.
     Wait {
-        why: Why,
+        why: WaitReason,
         remaining: Duration,
     },
     /// Nothing until resumed.
     Pause,
-    Stop(StopReason),
+    Stop(AgentStopReason),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum WaitReason {
     /// Between two iterations.
     Delay,
     RateLimit {
@@ -59,10 +60,21 @@ pub enum Why {
     },
 }
 
-/// What an iteration came to.
+impl WaitReason {
+    /// Why the loop waits, where that is worth telling.
+    pub fn cause(self) -> Option<WaitCause> {
+        match self {
+            Self::Delay => None,
+            Self::RateLimit { .. } => Some(WaitCause::RateLimit),
+            Self::Backoff { .. } => Some(WaitCause::Retry),
+        }
+    }
+}
+
+/// The result of an iteration, for the plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Report {
-    pub ending: Ending,
+pub struct IterationReport {
+    pub outcome: IterationOutcome,
     /// The agent says, in this iteration, that the task is complete.
     pub complete: bool,
     /// What it said of its own work in this iteration.
@@ -72,14 +84,14 @@ pub struct Report {
     pub spent: Spent,
 }
 
-impl Report {
-    pub fn new(ending: Ending) -> Self {
-        Self { ending, complete: false, worked: None, progress: None, spent: Spent::default() }
+impl IterationReport {
+    pub fn new(outcome: IterationOutcome) -> Self {
+        Self { outcome, complete: false, worked: None, progress: None, spent: Spent::default() }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Ending {
+pub enum IterationOutcome {
     Completed,
     Failed,
     TimedOut,
@@ -89,7 +101,7 @@ pub enum Ending {
     HookStopped,
     Interrupted,
     /// Cut off because it used up what it may spend.
-    OverBudget(StopReason),
+    OverBudget(AgentStopReason),
     RateLimited {
         resets_at: Option<i64>,
     },
@@ -98,11 +110,50 @@ pub enum Ending {
 
 /// An iteration of a loop that broke off, as far as the plan must know it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Past {
+pub struct PastIteration {
     pub number: u32,
     pub status: IterationStatus,
     pub worked: Option<bool>,
     pub progress: Option<bool>,
     pub spent: Spent,
     pub duration: Duration,
+}
+
+impl From<&Iteration> for PastIteration {
+    fn from(iteration: &Iteration) -> Self {
+        Self {
+            number: iteration.number,
+            status: iteration.status,
+            worked: iteration.facts.worked,
+            progress: iteration.progress(),
+            spent: iteration.spent(),
+            duration: Duration::from_millis(iteration.duration_ms().unwrap_or(0)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use retake_types::loop_record::agent::IterationResult;
+
+    use super::*;
+
+    #[test]
+    fn an_iteration_feeds_the_plan() {
+        let mut iteration = Iteration::new(4, "p".into(), Timestamp::UNIX_EPOCH);
+        let result = IterationResult {
+            progress_detected: Some(true),
+            duration_ms: 1500,
+            ..IterationResult::default()
+        };
+        iteration.end(IterationStatus::Failed, Timestamp::UNIX_EPOCH, Some(result));
+        iteration.facts.cost_usd = Some(0.25);
+        iteration.facts.tokens = Some(17);
+        iteration.facts.worked = Some(false);
+        let past = PastIteration::from(&iteration);
+        assert_eq!((past.number, past.worked, past.progress), (4, Some(false), Some(true)));
+        assert_eq!(past.spent, Spent { cost_usd: 0.25, tokens: 17 });
+        assert_eq!(past.duration, Duration::from_millis(1500));
+    }
 }

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use crate::iteration::TestResults;
-use crate::plan::Mode;
 use crate::workspace::{Criterion, RECOMMENDED, REQUIRED};
+use retake_types::TestResults;
+use retake_types::loop_record::agent::Mode;
 
 /// How much of a command's output goes into a prompt: its end.
 const TAIL: usize = 16 << 10;

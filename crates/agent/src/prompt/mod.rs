@@ -7,9 +7,9 @@ mod facts;
 
 use std::path::{Path, PathBuf};
 
-pub use facts::Facts;
+use retake_types::loop_record::agent::Mode;
 
-use crate::plan::Mode;
+pub use facts::Facts;
 
 /// What a template is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,27 +3,25 @@
 //! Reading files, layers and flags is the front end's; it hands over what it found as texts per
 //! key. A value that cannot be read is an error, never a default, and all errors come at once.
 
+mod error;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 pub use retake_types::config::GivenValue as Value;
 use retake_types::config::{Key, KeyKind, agent_key};
+use retake_types::loop_record::agent::Mode;
 
 use crate::adapters::Kind;
 use crate::display::Level;
 use crate::hooks::Hook;
-use crate::iteration::IterationConfig;
-use crate::messages;
 use crate::notify::Events;
-use crate::plan::{Backoff, Budgets, Gate, Mode, OnLimit, Rules};
+use crate::plan::{Backoff, Budgets, Gate, OnLimit, Rules};
 use crate::watch;
 use crate::workspace::Metadata;
 
-/// Everything that is wrong with some settings.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.join("\n"))]
-pub struct SettingsError(pub Vec<String>);
+pub use error::{InvalidSetting, SettingError, SettingsErrors, UnsupportedSetting};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -61,6 +59,16 @@ pub struct Settings {
     pub fail_incomplete: bool,
 }
 
+/// What one invocation sets instead of the workspace's own values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuleOverrides {
+    pub max_iterations: Option<u32>,
+    pub delay: Option<Duration>,
+    pub stagnation_threshold: Option<u32>,
+    /// Where the jitter of retries starts.
+    pub seed: u64,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verification {
     pub auto_verify: bool,
@@ -73,6 +81,29 @@ pub struct Verification {
     pub notify: bool,
 }
 
+/// How an iteration is executed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IterationConfig {
+    /// Timeout for the entire iteration.
+    pub timeout: Duration,
+    pub working_dir: PathBuf,
+    pub env_vars: BTreeMap<String, String>,
+    pub track_file_changes: bool,
+    pub parse_tests: bool,
+}
+
+impl Default for IterationConfig {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(1800),
+            working_dir: PathBuf::from("."),
+            env_vars: BTreeMap::new(),
+            track_file_changes: true,
+            parse_tests: true,
+        }
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self::read(&BTreeMap::new()).unwrap_or_else(|error| unreachable!("defaults: {error}"))
@@ -82,26 +113,20 @@ impl Default for Settings {
 impl Settings {
     /// Checks and reads all values. `given` holds what configuration sets, by path without the
     /// `agent.` in front; what it does not set has its default.
-    pub fn read(given: &BTreeMap<String, Value>) -> Result<Self, SettingsError> {
+    pub fn read(given: &BTreeMap<String, Value>) -> Result<Self, SettingsErrors> {
         let mut reader = Reader { given, errors: Vec::new() };
         for path in given.keys() {
             if agent_key(path).is_none() {
-                reader.errors.push(format!("there is no key agent.{path}"));
+                reader.errors.push(SettingError::UnknownKey { path: path.clone() });
             }
         }
         let settings = reader.settings();
-        if reader.errors.is_empty() { Ok(settings) } else { Err(SettingsError(reader.errors)) }
+        if reader.errors.is_empty() { Ok(settings) } else { Err(SettingsErrors(reader.errors)) }
     }
 
-    /// The loop's rules for a workspace; `max_iterations`, `delay` and `threshold` are flags.
-    pub fn rules(
-        &self,
-        metadata: &Metadata,
-        max_iterations: Option<u32>,
-        delay: Option<Duration>,
-        threshold: Option<u32>,
-        seed: u64,
-    ) -> Rules {
+    /// The loop's rules for a workspace.
+    pub fn rules(&self, metadata: &Metadata, overrides: RuleOverrides) -> Rules {
+        let RuleOverrides { max_iterations, delay, stagnation_threshold, seed } = overrides;
         let mode = metadata.mode;
         let of_workspace = metadata.delay.and_then(|delay| Duration::try_from_secs_f64(delay).ok());
         let gated = self.verification.command.is_some() || self.verification.auto_verify;
@@ -111,7 +136,7 @@ impl Settings {
                 .or(metadata.max_iterations)
                 .unwrap_or_else(|| self.max_iterations(mode)),
             delay: delay.or(of_workspace).unwrap_or(self.default_delay),
-            stagnation_threshold: threshold
+            stagnation_threshold: stagnation_threshold
                 .or(metadata.stagnation_threshold)
                 .unwrap_or(self.default_stagnation_threshold),
             max_failures: self.max_failures,
@@ -132,42 +157,41 @@ impl Settings {
         self.default_max_iterations.unwrap_or_else(|| mode.default_max_iterations())
     }
 
-    /// What cannot be kept with this agent: a budget it does not measure, a breaker that needs
-    /// what is not tracked. Refused, since an ignored limit is worse than none.
-    pub fn refusals(&self) -> Vec<String> {
-        let able = self.kind.capabilities();
+    /// What cannot be kept with this agent: a budget it does not measure, a limit that needs what
+    /// is not tracked.
+    pub fn unsupported(&self) -> Vec<UnsupportedSetting> {
+        let (kind, able) = (self.kind, self.kind.capabilities());
         let budgets = &self.budgets;
-        let mut refused = Vec::new();
-        for (set, option) in [
-            (budgets.cost_usd.is_some(), "--max-cost"),
-            (budgets.iteration_cost_usd.is_some(), "--max-iteration-cost"),
+        let mut found = Vec::new();
+        for (set, path) in [
+            (budgets.cost_usd.is_some(), "maxCost"),
+            (budgets.iteration_cost_usd.is_some(), "maxIterationCost"),
         ] {
             if set && !able.cost {
-                refused.push(messages::unmeasurable(option, self.kind));
+                found.push(UnsupportedSetting::CostNotReported { path, kind });
             }
         }
-        for (set, option) in [
-            (budgets.tokens.is_some(), "--max-tokens"),
-            (budgets.iteration_tokens.is_some(), "--max-iteration-tokens"),
+        for (set, path) in [
+            (budgets.tokens.is_some(), "maxTokens"),
+            (budgets.iteration_tokens.is_some(), "maxIterationTokens"),
         ] {
             if set && !able.tokens {
-                refused.push(messages::unmeasurable(option, self.kind));
+                found.push(UnsupportedSetting::TokensNotReported { path, kind });
             }
         }
         if self.max_no_progress > 0 && !self.iteration.track_file_changes {
-            refused
-                .push("--max-no-progress needs agent.track_file_changes, which is off".to_owned());
+            found.push(UnsupportedSetting::ProgressNotTracked);
         }
         if self.command.is_none() {
-            refused.push("a custom agent needs agent.command".to_owned());
+            found.push(UnsupportedSetting::NoCommand);
         }
-        refused
+        found
     }
 }
 
 struct Reader<'a> {
     given: &'a BTreeMap<String, Value>,
-    errors: Vec<String>,
+    errors: Vec<SettingError>,
 }
 
 impl Reader<'_> {
@@ -254,8 +278,9 @@ impl Reader<'_> {
         }
     }
 
-    fn wrong(&mut self, path: &str, why: impl std::fmt::Display) {
-        self.errors.push(format!("agent.{path}: {why}"));
+    fn wrong(&mut self, path: &str, reason: impl Into<InvalidSetting>) {
+        let (path, reason) = (path.to_owned(), reason.into());
+        self.errors.push(SettingError::Invalid { path, reason });
     }
 
     /// The text of a value; empty when unset.
@@ -264,7 +289,7 @@ impl Reader<'_> {
         match self.given.get(path) {
             Some(Value::Text(text)) => text.clone(),
             Some(_) => {
-                self.wrong(path, "takes one value, not a list");
+                self.wrong(path, InvalidSetting::NotOneValue);
                 default().to_owned()
             }
             None => default().to_owned(),
@@ -278,7 +303,7 @@ impl Reader<'_> {
     fn path(&mut self, path: &str) -> PathBuf {
         let text = self.text(path);
         if text.is_empty() {
-            self.wrong(path, "is empty");
+            self.wrong(path, InvalidSetting::Empty);
         }
         PathBuf::from(text)
     }
@@ -288,7 +313,7 @@ impl Reader<'_> {
         let text = self.text(path);
         let plain = !text.is_empty() && !text.starts_with('.') && !text.contains(['/', '\0']);
         if !plain {
-            self.wrong(path, format_args!("{text:?} is not a file name"));
+            self.wrong(path, InvalidSetting::NotFileName(text.clone()));
         }
         text
     }
@@ -296,10 +321,7 @@ impl Reader<'_> {
     fn url(&mut self, path: &str) -> Option<String> {
         let text = self.optional_text(path)?;
         if !text.starts_with("http://") && !text.starts_with("https://") {
-            self.wrong(
-                path,
-                format_args!("{text:?} is not an address; it starts with http:// or https://"),
-            );
+            self.wrong(path, InvalidSetting::NotAddress(text.clone()));
         }
         Some(text)
     }
@@ -309,7 +331,7 @@ impl Reader<'_> {
             "true" => true,
             "false" => false,
             other => {
-                self.wrong(path, format_args!("{other:?} is neither true nor false"));
+                self.wrong(path, InvalidSetting::NotTruth(other.to_owned()));
                 false
             }
         }
@@ -323,7 +345,7 @@ impl Reader<'_> {
         match words.iter().find(|word| **word == text) {
             Some(word) => word,
             None => {
-                self.wrong(path, format_args!("{text:?} is not one of {}", words.join(", ")));
+                self.wrong(path, InvalidSetting::NotAmong { given: text, words });
                 default
             }
         }
@@ -337,8 +359,8 @@ impl Reader<'_> {
         match text.parse::<u64>() {
             Ok(number) if (*min..=*max).contains(&number) => Some(number),
             _ => {
-                let why = format!("{text:?} is not a whole number from {min} to {max}");
-                self.wrong(path, why);
+                let (min, max) = (*min, *max);
+                self.wrong(path, InvalidSetting::NotNumber { given: text, min, max });
                 None
             }
         }
@@ -348,7 +370,7 @@ impl Reader<'_> {
         let before = self.errors.len();
         let number = self.optional_number(path);
         if number.is_none() && self.errors.len() == before {
-            self.wrong(path, "is empty");
+            self.wrong(path, InvalidSetting::Empty);
         }
         number.unwrap_or_default()
     }
@@ -358,7 +380,7 @@ impl Reader<'_> {
         match text.trim_start_matches('$').parse::<f64>() {
             Ok(amount) if amount.is_finite() && amount > 0.0 => Some(amount),
             _ => {
-                self.wrong(path, format_args!("{text:?} is not an amount of money above 0"));
+                self.wrong(path, InvalidSetting::NotMoney(text));
                 None
             }
         }
@@ -372,7 +394,7 @@ impl Reader<'_> {
     fn positive_duration(&mut self, path: &str) -> Option<Duration> {
         let duration = self.duration(path)?;
         if duration.is_zero() {
-            self.wrong(path, "must be longer than 0");
+            self.wrong(path, InvalidSetting::ZeroDuration);
         }
         Some(duration)
     }
@@ -382,7 +404,7 @@ impl Reader<'_> {
             Some(Value::Words(words)) => words.clone(),
             Some(Value::Text(text)) if text.is_empty() => Vec::new(),
             Some(_) => {
-                self.wrong(path, "takes a list");
+                self.wrong(path, InvalidSetting::NotAList);
                 Vec::new()
             }
             None => Vec::new(),
@@ -393,7 +415,7 @@ impl Reader<'_> {
         match self.given.get(path) {
             Some(Value::Pairs(pairs)) => pairs.clone(),
             Some(_) => {
-                self.wrong(path, "takes names with values");
+                self.wrong(path, InvalidSetting::NotPairs);
                 BTreeMap::new()
             }
             None => BTreeMap::new(),
@@ -420,5 +442,17 @@ impl Reader<'_> {
             timeout: timeout.unwrap_or(crate::hooks::TIMEOUT),
             on_failure: on_failure.unwrap_or_default(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_config_is_the_specified_one() {
+        let config = IterationConfig::default();
+        assert_eq!(config.timeout, Duration::from_secs(1800));
+        assert!(config.track_file_changes && config.parse_tests);
     }
 }

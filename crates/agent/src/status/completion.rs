@@ -1,11 +1,13 @@
 //! Whether the task is complete, said in this run and not in an earlier one.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{Status, StatusError, Todo};
 use crate::files;
-use crate::workspace::Workspace;
+
+/// Far more than a list of items needs.
+const LARGEST_TODO: u64 = 4 << 20;
 
 /// What the status files were at some moment, to tell later whether they were written since.
 /// An agent that writes the same words again has written them again.
@@ -35,9 +37,16 @@ impl Mark {
     }
 }
 
+/// Where an agent reports about its task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatusPaths {
+    pub status: PathBuf,
+    pub todo: PathBuf,
+}
+
 impl Marks {
-    pub fn take(workspace: &Workspace) -> Self {
-        Self { status: Mark::of(&workspace.status_path()), todo: Mark::of(&workspace.todo_path()) }
+    pub fn take(paths: &StatusPaths) -> Self {
+        Self { status: Mark::of(&paths.status), todo: Mark::of(&paths.todo) }
     }
 }
 
@@ -65,45 +74,68 @@ pub struct Completion {
     pub invalid: Option<String>,
 }
 
-impl Completion {
-    /// Looks at the files now. `since` was taken when the run began.
-    pub fn find(workspace: &Workspace, since: Marks, todo_fallback: bool) -> Self {
-        let now = Marks::take(workspace);
-        let mut found = Self {
+/// The status files as they were read at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatusFiles {
+    marks: Marks,
+    status: Result<Status, StatusError>,
+    /// Only read where there is no valid status.
+    todo: Option<Todo>,
+}
+
+impl StatusFiles {
+    /// Reads the status, and the check boxes if they may stand in for it.
+    pub fn read(paths: &StatusPaths, todo_fallback: bool) -> Self {
+        // Before reading: what is written meanwhile counts as written later.
+        let marks = Marks::take(paths);
+        let status = Status::read(&paths.status);
+        let wanted = todo_fallback && status.is_err();
+        let content = if wanted { files::read(&paths.todo, LARGEST_TODO).ok() } else { None };
+        let todo = content.map(|content| Todo::parse(&String::from_utf8_lossy(&content)));
+        Self { marks, status, todo: todo.filter(|todo| *todo != Todo::default()) }
+    }
+
+    /// The agent's summary of its work.
+    pub fn summary(&self) -> Option<&str> {
+        self.status.as_ref().ok()?.summary.as_deref()
+    }
+
+    /// What the agent says of its own work, if it was written since the marks were taken.
+    pub fn worked(&self, since: Marks) -> Option<bool> {
+        let status = self.status.as_ref().ok()?;
+        status.worked.filter(|_| self.marks.status != since.status)
+    }
+
+    /// Whether the task is complete; `since` was taken when the run began.
+    pub fn completion(&self, since: Marks) -> Completion {
+        let mut found = Completion {
             source: Source::Nothing,
             complete: false,
             stale: false,
             remaining: None,
-            worked: None,
+            worked: self.worked(since),
             status: None,
             invalid: None,
         };
-        match Status::read(&workspace.status_path()) {
+        match &self.status {
             Ok(status) => {
-                let fresh = now.status != since.status;
+                let fresh = self.marks.status != since.status;
                 found.source = Source::Status;
                 (found.complete, found.stale) =
                     (status.complete && fresh, status.complete && !fresh);
                 found.remaining = status.remaining();
-                found.worked = status.worked.filter(|_| fresh);
-                found.status = Some(status);
+                found.status = Some(status.clone());
                 return found;
             }
             Err(StatusError::Missing) => {}
             Err(error @ StatusError::Invalid { .. }) => found.invalid = Some(error.to_string()),
         }
-        if !todo_fallback {
-            return found;
-        }
-        if let Ok(content) = files::read(&workspace.todo_path(), 4 << 20) {
-            let todo = Todo::parse(&String::from_utf8_lossy(&content));
-            if todo != Todo::default() {
-                let fresh = now.todo != since.todo;
-                found.source = Source::Todo;
-                found.complete = todo.is_complete() && fresh;
-                found.stale = todo.is_complete() && !fresh;
-                found.remaining = Some(todo.open);
-            }
+        if let Some(todo) = self.todo {
+            let fresh = self.marks.todo != since.todo;
+            found.source = Source::Todo;
+            found.complete = todo.is_complete() && fresh;
+            found.stale = todo.is_complete() && !fresh;
+            found.remaining = Some(todo.open);
         }
         found
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-pub use completion::{Completion, Marks, Source};
+pub use completion::{Completion, Marks, Source, StatusFiles, StatusPaths};
 pub use delta::Delta;
 pub use todo::Todo;
 

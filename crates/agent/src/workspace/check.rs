@@ -1,5 +1,7 @@
 //! What must be right before a loop may run, and what the agent itself is asked to judge.
 
+use std::path::PathBuf;
+
 use super::{Workspace, WorkspaceError};
 use crate::status::{Status, StatusError};
 
@@ -32,33 +34,44 @@ pub const RECOMMENDED: [Criterion; 3] = [
     criterion("Conventions", "names the conventions of the code or text to keep to"),
 ];
 
+/// Something that stands in the way of a run.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkspaceProblem {
+    #[error("{} names the workspace {name:?}", .path.display())]
+    OtherName { path: PathBuf, name: String },
+    #[error("there are no instructions")]
+    NoInstructions,
+    #[error(transparent)]
+    Unreadable(#[from] WorkspaceError),
+    #[error(transparent)]
+    Status(#[from] StatusError),
+    #[error("{} is missing", .0.display())]
+    DirectoryMissing(PathBuf),
+}
+
 /// Everything that stands in the way of a run, in the order in which to mend it.
-pub fn problems(workspace: &Workspace) -> Vec<String> {
+pub fn problems(workspace: &Workspace) -> Vec<WorkspaceProblem> {
     let mut found = Vec::new();
-    let mut note = |error: WorkspaceError| found.push(error.to_string());
     match workspace.metadata() {
         Ok(metadata) if metadata.name != workspace.name().as_str() => {
-            found.push(format!(
-                "{} names the workspace {:?}",
-                workspace.metadata_path().display(),
-                metadata.name
-            ));
+            let path = workspace.metadata_path();
+            found.push(WorkspaceProblem::OtherName { path, name: metadata.name });
         }
         Ok(_) => {}
-        Err(error) => note(error),
+        Err(error) => found.push(error.into()),
     }
     match workspace.instructions() {
         Ok(Some(_)) => {}
-        Ok(None) => found.push(crate::messages::instructions_not_found(workspace.name())),
-        Err(error) => found.push(error.to_string()),
+        Ok(None) => found.push(WorkspaceProblem::NoInstructions),
+        Err(error) => found.push(error.into()),
     }
     match Status::read(&workspace.status_path()) {
         Ok(_) | Err(StatusError::Missing) => {}
-        Err(error) => found.push(error.to_string()),
+        Err(error) => found.push(error.into()),
     }
     for dir in [workspace.working_dir(), workspace.reports_dir()] {
         if !dir.is_dir() {
-            found.push(format!("{} is missing", dir.display()));
+            found.push(WorkspaceProblem::DirectoryMissing(dir));
         }
     }
     found

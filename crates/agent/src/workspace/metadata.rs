@@ -4,11 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use retake_types::loop_record::agent::Mode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::files;
-use crate::plan::Mode;
 
 /// Far more than any configuration needs.
 const LARGEST: u64 = 4 << 20;

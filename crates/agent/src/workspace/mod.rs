@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 
 pub use archive::Archived;
-pub use check::{Criterion, RECOMMENDED, REQUIRED, problems};
+pub use check::{Criterion, RECOMMENDED, REQUIRED, WorkspaceProblem, problems};
 pub use metadata::{Metadata, MetadataError, VerificationState, WorkspaceStatus};
 pub use name::{Name, NameError};
 pub use template::{Template, TemplateFile};
@@ -21,6 +21,7 @@ pub use template::{Template, TemplateFile};
 pub(crate) use metadata::{milliseconds, pretty};
 
 use crate::files;
+use crate::status::StatusPaths;
 
 /// What `init` puts into `TODO.md`. It has no check boxes, so it never counts as done.
 const TODO: &str = "# TODO\n\nThe agent keeps its list of items here, as check boxes.\n";
@@ -164,6 +165,11 @@ impl Workspace {
 
     pub fn todo_path(&self) -> PathBuf {
         self.dir.join("TODO.md")
+    }
+
+    /// Where the agent reports about the task.
+    pub fn status_paths(&self) -> StatusPaths {
+        StatusPaths { status: self.status_path(), todo: self.todo_path() }
     }
 
     pub fn status_instructions_path(&self) -> PathBuf {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use retake_types::loop_record::agent::Mode;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -10,7 +11,6 @@ use super::{
     names, pretty, publish, stage_in,
 };
 use crate::files;
-use crate::plan::Mode;
 
 /// `.template.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,4 +1,4 @@
-//! What a run wrote: in windows, by a text in it, and as it is written.
+//! The output of a run: windows, a search for text, and events while it is written.
 
 use std::sync::Arc;
 
@@ -7,24 +7,24 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 
-use crate::App;
-use crate::output_search::{self, Place, TextSearch};
-use crate::live::{self, Listener, RunSubscription};
-use crate::output_window::{WindowRequest, OutputSource, OutputWindow};
-use crate::params::Params;
-use crate::error::{ApiError, RequestError};
 use super::run_id;
+use crate::app::App;
+use crate::error::{ApiError, RequestError};
+use crate::live::{self, Listener, RunSubscription};
+use crate::output_search::{self, SearchResult, TextSearch};
+use crate::output_window::{OutputSource, OutputWindow, WindowRequest};
+use crate::params::Params;
 
 pub(crate) async fn logs(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     uri: Uri,
 ) -> Result<Json<OutputWindow>, ApiError> {
-    let view = WindowRequest::of(&Params::of(&uri))?;
-    let look = move |store: &retake_store::Store| view.window(store, run_id(store, &id)?);
-    let window = match view.which {
-        OutputSource::One(_) => app.store.read(look).await,
-        OutputSource::Interleaved => app.store.read_large(look).await,
+    let request = WindowRequest::from_params(&Params::from_uri(&uri))?;
+    let query = move |store: &retake_store::Store| request.window(store, run_id(store, &id)?);
+    let window = match request.source {
+        OutputSource::One(_) => app.store.read(query).await,
+        OutputSource::Interleaved => app.store.read_large(query).await,
     };
     Ok(Json(window?))
 }
@@ -33,16 +33,16 @@ pub(crate) async fn find(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     uri: Uri,
-) -> Result<Json<Place>, ApiError> {
-    let params = Params::of(&uri);
-    let which = OutputSource::of(&params)?;
+) -> Result<Json<SearchResult>, ApiError> {
+    let params = Params::from_uri(&uri);
+    let source = OutputSource::from_params(&params)?;
     let text = params.get("text").unwrap_or_default().to_owned();
     let (from, since) = (params.number("offset")?.unwrap_or(0), params.number("since")?);
     let search = TextSearch { text, from, since };
     // Reads up to 64 MiB: one at a time.
-    let found = app
-        .reader
-        .read_large(move |store| output_search::find(store, run_id(store, &id)?, which, &search));
+    let found = app.store.read_large(move |store| {
+        output_search::find_text(store, run_id(store, &id)?, source, &search)
+    });
     Ok(Json(found.await?))
 }
 
@@ -52,11 +52,12 @@ pub(crate) async fn run_events(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    let params = Params::of(&uri);
-    let from = live::offsets(live::resumed(&headers, &params).as_deref())?;
-    let subscription = RunSubscription { from, spans: params.flag("spans")?, latest: params.flag("latest")? };
+    let params = Params::from_uri(&uri);
+    let from = live::offsets(live::resume_position(&headers, &params).as_deref())?;
+    let subscription =
+        RunSubscription { from, spans: params.flag("spans")?, latest: params.flag("latest")? };
     let id = app
-        .reader
+        .store
         .read(move |store| {
             let id = run_id(store, &id)?;
             store.get(id)?;

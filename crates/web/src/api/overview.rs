@@ -1,4 +1,4 @@
-//! The record as a whole: figures over time, what runs now, and whether the chain is intact.
+//! The record as a whole: figures over time, what runs now, and the verification of the chain.
 
 use std::sync::Arc;
 
@@ -10,45 +10,47 @@ use retake_store::{RunFilter, RunStatus, Verification};
 use retake_types::Run;
 use serde::Serialize;
 
-use crate::App;
-use crate::loops::{RunningLoops, LoopSummary};
-use crate::params::Params;
-use crate::figures::{Audit, Figures, TimeRange};
+use crate::app::App;
+use crate::audit::AuditState;
 use crate::error::{ApiError, RequestError};
+use crate::figures::{Figures, TimeRange};
+use crate::loops::{LoopSummary, RunningLoops};
+use crate::params::Params;
 
-/// What is listed of each.
+/// How many of each are listed.
 const RUNNING: usize = 20;
 const FAILURES: usize = 10;
 const LOOPS: usize = 8;
 
-/// What the overview shows, once it is put together.
+/// What the overview shows.
 pub(crate) struct Overview {
     pub(crate) figures: Arc<Figures>,
     pub(crate) running: Vec<Run>,
     pub(crate) failures: Vec<Run>,
     pub(crate) loops: Vec<LoopSummary>,
-    pub(crate) audit: Audit,
+    pub(crate) audit: AuditState,
 }
 
 impl App {
     pub(crate) async fn overview(&self, params: &Params) -> Result<Overview, RequestError> {
-        let range = TimeRange::of(params.get("range"))?;
-        let figures = self.survey.figures(&self.store, range).await?;
+        let range = TimeRange::parse(params.get("range"))?;
+        let figures = self.figures.get(&self.store, range).await?;
         let workspaces = self.workspaces.clone();
-        let look = self.store.read(move |store| {
+        let lists = self.store.read(move |store| {
             let of = |status| RunFilter { status: Some(status), ..RunFilter::default() };
-            let running_loops = RunningLoops::look(store)?;
+            let running_loops = RunningLoops::read(store)?;
             let loops = store.page_loops(None, None, LOOPS)?.loops;
-            let loops =
-                loops.into_iter().map(|record| running_loops.summary(store, record, workspaces.as_ref()));
+            let loops = loops
+                .into_iter()
+                .map(|record| running_loops.summary(store, record, workspaces.as_ref()));
             Ok((
                 store.list(&of(RunStatus::Running), None, RUNNING)?.runs,
                 store.list(&of(RunStatus::Failed), None, FAILURES)?.runs,
                 loops.collect::<Result<_, RequestError>>()?,
             ))
         });
-        let (running, failures, loops) = look.await?;
-        Ok(Overview { figures, running, failures, loops, audit: self.survey.audit() })
+        let (running, failures, loops) = lists.await?;
+        Ok(Overview { figures, running, failures, loops, audit: self.audit.state() })
     }
 }
 
@@ -89,7 +91,7 @@ pub(crate) async fn overview(
     State(app): State<Arc<App>>,
     uri: Uri,
 ) -> Result<Json<OverviewDocument>, ApiError> {
-    let overview = app.overview(&Params::of(&uri)).await?;
+    let overview = app.overview(&Params::from_uri(&uri)).await?;
     let figures = &overview.figures;
     let slices = figures.slices.iter().map(|slice| SliceDocument {
         ok: slice.ok,
@@ -125,13 +127,15 @@ pub(crate) struct AuditDocument {
 }
 
 impl AuditDocument {
-    fn of(audit: &Audit, head: String) -> Self {
+    fn of(audit: &AuditState, head: String) -> Self {
         let (state, at, detail) = match audit {
-            Audit::NotYet => ("not_verified", None, None),
-            Audit::UnderWay { since } => ("verifying", Some(*since), None),
-            Audit::Failed { at, why } => ("failed", Some(*at), Some(why.clone())),
-            Audit::Done { at, found: Verification::Intact(_) } => ("intact", Some(*at), None),
-            Audit::Done { at, found: Verification::Broken(found) } => {
+            AuditState::NotVerified => ("not_verified", None, None),
+            AuditState::Verifying { since } => ("verifying", Some(*since), None),
+            AuditState::Failed { at, why } => ("failed", Some(*at), Some(why.clone())),
+            AuditState::Verified { at, found: Verification::Intact(_) } => {
+                ("intact", Some(*at), None)
+            }
+            AuditState::Verified { at, found: Verification::Broken(found) } => {
                 ("broken", Some(*at), Some(found.to_string()))
             }
         };
@@ -141,10 +145,10 @@ impl AuditDocument {
 
 pub(crate) async fn audit(State(app): State<Arc<App>>) -> Result<Json<AuditDocument>, ApiError> {
     let head = app.store.read(|store| Ok(store.head()?)).await?;
-    Ok(Json(AuditDocument::of(&app.survey.audit(), head.to_string())))
+    Ok(Json(AuditDocument::of(&app.audit.state(), head.to_string())))
 }
 
 pub(crate) async fn verify(State(app): State<Arc<App>>) -> Result<Json<AuditDocument>, ApiError> {
-    app.survey.verify(&app.store);
+    app.audit.verify(&app.store);
     audit(State(app)).await
 }

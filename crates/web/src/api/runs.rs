@@ -1,4 +1,4 @@
-//! Runs, one or many, and finding them by what they wrote.
+//! Runs: a list, one of them, and a search in what they wrote.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use retake_store::{SearchEffort, SearchResults, Store, StoredRunTree};
 use retake_types::{Run, Stream};
 use serde::Serialize;
 
-use crate::App;
-use crate::params::Params;
-use crate::error::{ApiError, RequestError};
 use super::run_id;
+use crate::app::App;
+use crate::error::{ApiError, RequestError};
+use crate::params::Params;
 
-const USUAL: usize = 50;
-const MOST: usize = 500;
-/// Up to so much is looked at for a page of hits, so that an answer comes soon.
-pub(crate) const EFFORT: SearchEffort =
+const DEFAULT_LIMIT: usize = 50;
+const MAX_LIMIT: usize = 500;
+/// What a search reads for one page of hits, so that it answers soon.
+pub(crate) const SEARCH_EFFORT: SearchEffort =
     SearchEffort { scanned_bytes: 8 << 20, sifted: 20_000 };
 
 #[derive(Serialize)]
@@ -26,12 +26,10 @@ pub(crate) struct RunList {
     next: Option<String>,
 }
 
-pub(crate) async fn runs(
-    State(app): State<Arc<App>>,
-    uri: Uri,
-) -> Result<Json<RunList>, ApiError> {
-    let params = Params::of(&uri);
-    let (filter, cursor, limit) = (params.filter()?, params.cursor()?, params.limit(USUAL, MOST)?);
+pub(crate) async fn runs(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<RunList>, ApiError> {
+    let params = Params::from_uri(&uri);
+    let (filter, cursor, limit) =
+        (params.filter()?, params.cursor()?, params.limit(DEFAULT_LIMIT, MAX_LIMIT)?);
     let page = app.store.read(move |store| Ok(store.list(&filter, cursor, limit)?)).await?;
     Ok(Json(RunList { runs: page.runs, next: page.next.map(|next| next.to_string()) }))
 }
@@ -97,13 +95,14 @@ pub(crate) async fn search(
     State(app): State<Arc<App>>,
     uri: Uri,
 ) -> Result<Json<HitList>, ApiError> {
-    let params = Params::of(&uri);
+    let params = Params::from_uri(&uri);
     let text = params.get("q").unwrap_or_default().to_owned();
     if !text.contains(char::is_alphanumeric) {
         return Err(RequestError::bad_request("q takes words: letters and digits").into());
     }
     let (filter, from, limit) =
         (params.filter()?, params.number("cursor")?, params.limit(20, 100)?);
-    let look = move |store: &Store| Ok(store.search_from(&text, &filter, from, limit, EFFORT)?);
-    Ok(Json(HitList::of(app.store.read(look).await?)))
+    let query =
+        move |store: &Store| Ok(store.search_from(&text, &filter, from, limit, SEARCH_EFFORT)?);
+    Ok(Json(HitList::of(app.store.read(query).await?)))
 }

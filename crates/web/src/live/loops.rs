@@ -1,25 +1,26 @@
-//! What happens to a loop, as it happens: its events, its runs, and what its agent does.
+//! Events of a loop: its entries, its runs, and what its agent does.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_store::{LoopEntry, RunFilter, Store};
-use retake_types::{Kind, LoopId, RunId, State};
+use retake_types::{LoopId, RunId, State};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::App;
-use crate::loops::agent_activity::{self, Line, Teller};
-use crate::loops::{RunningLoops, LoopSummary};
+use super::{Heartbeat, Listener, ListenerGone};
+use crate::app::App;
 use crate::error::RequestError;
-use super::{ListenerGone, Listener, Heartbeat};
+use crate::loops::agent_activity::{self, ActivityLine, ActivityReader};
+use crate::loops::{LoopPlan, LoopSummary, RunningLoops};
 
-const LOOK: Duration = Duration::from_millis(200);
-/// Events told at once; each may carry the output of an iteration.
-const MOST: usize = 20;
+/// How often the record is queried.
+const INTERVAL: Duration = Duration::from_millis(200);
+/// Entries sent at once; each may contain the output of an iteration.
+const MAX_ENTRIES: usize = 20;
 
-/// What a listener has heard: events up to a number, and an agent's output up to a place.
+/// What a listener has received: entries up to a number, and an agent's output up to an offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LoopPosition {
     seq: u64,
@@ -28,10 +29,11 @@ pub(crate) struct LoopPosition {
 
 impl LoopPosition {
     /// `SEQ`, or `SEQ.RUN.OFFSET`.
-    pub(crate) fn of(text: Option<&str>) -> Result<Self, RequestError> {
+    pub(crate) fn parse(text: Option<&str>) -> Result<Self, RequestError> {
         let Some(text) = text else { return Ok(Self::default()) };
-        let bad =
-            || RequestError::bad_request(format!("{text} is no place; write the number of an event"));
+        let bad = || {
+            RequestError::bad_request(format!("{text} is no place; write the number of an event"))
+        };
         let mut parts = text.split('.');
         let seq = parts.next().and_then(|seq| seq.parse().ok()).ok_or_else(bad)?;
         let run = match (parts.next(), parts.next(), parts.next()) {
@@ -54,7 +56,7 @@ impl LoopPosition {
 }
 
 #[derive(Serialize)]
-struct EventDocument {
+struct EntryEvent {
     seq: u64,
     at: Timestamp,
     body: Value,
@@ -63,99 +65,101 @@ struct EventDocument {
 #[derive(Serialize)]
 struct ActivityEvent {
     run: RunId,
-    lines: Vec<Line>,
+    lines: Vec<ActivityLine>,
 }
 
-/// What one look found.
+/// What one query found.
 struct LoopChanges {
     summary: LoopSummary,
-    events: Vec<LoopEntry>,
+    entries: Vec<LoopEntry>,
     /// The newest run of the loop.
     newest: Option<(RunId, State)>,
-    fed: Option<(RunId, Vec<Line>, u64)>,
-    teller: Option<Teller>,
+    /// The lines of a run, and the offset after them.
+    activity: Option<(RunId, Vec<ActivityLine>, u64)>,
+    reader: Option<ActivityReader>,
 }
 
-fn read(
+fn read_changes(
     store: &Store,
     app: &App,
     id: LoopId,
-    heard: LoopPosition,
-    mut teller: Option<Teller>,
+    position: LoopPosition,
+    mut reader: Option<ActivityReader>,
 ) -> Result<LoopChanges, RequestError> {
-    let events = store.loop_entries(id, heard.seq, MOST)?;
-    let summary = RunningLoops::look(store)?;
-    let summary = summary.summary(store, store.get_loop(id)?, app.workspaces.as_ref())?;
+    let entries = store.loop_entries(id, position.seq, MAX_ENTRIES)?;
+    let running_loops = RunningLoops::read(store)?;
+    let summary = running_loops.summary(store, store.get_loop(id)?, app.workspaces.as_ref())?;
     let filter = RunFilter { loop_id: Some(id), ..RunFilter::default() };
     let runs = store.list(&filter, None, 1)?.runs;
     let newest = runs.first().map(|run| (run.intent.id(), run.state));
-    let mut fed = None;
-    if summary.kind == Kind::Agent
+    let mut activity = None;
+    if let LoopPlan::Agent(plan) = &summary.plan
         && let Some((run, state)) = newest
     {
-        let from = match heard.run {
+        let from = match position.run {
             Some((known, offset)) if known == run => Some(offset),
-            // A page shows what was there before; a run that begins is told from its beginning.
+            // The page has what was there before; a new run is sent from its beginning.
             Some(_) => Some(0),
-            None if state == State::Running => Some(agent_activity::end_of(store, run)?),
+            None if state == State::Running => Some(agent_activity::output_length(store, run)?),
             None => None,
         };
         if let Some(from) = from {
-            let telling = teller.get_or_insert_with(|| Teller::new(&summary.plan));
-            let (lines, offset) = agent_activity::more(store, run, telling, from)?;
-            fed = Some((run, lines, offset));
+            let reader = reader.get_or_insert_with(|| ActivityReader::new(plan));
+            let (lines, offset) = agent_activity::read_from(store, run, reader, from)?;
+            activity = Some((run, lines, offset));
         }
     }
-    Ok(LoopChanges { summary, events, newest, fed, teller })
+    Ok(LoopChanges { summary, entries, newest, activity, reader })
 }
 
-/// Tells what happens to a loop until it ends.
+/// Sends the events of a loop until it ends.
 pub(crate) async fn follow_loop(
     app: Arc<App>,
     id: LoopId,
-    mut heard: LoopPosition,
+    mut position: LoopPosition,
     to: Listener,
 ) -> Result<(), ListenerGone> {
     let mut heartbeat = Heartbeat::default();
-    let mut teller = None;
-    let mut told = None;
+    let mut reader = None;
+    let mut sent = None;
     loop {
-        let (here, telling) = (app.clone(), teller.take());
-        let looked = app.store.read(move |store| look(store, &here, id, heard, telling)).await;
-        let seen = match looked {
-            Ok(seen) => seen,
+        let (shared, previous) = (app.clone(), reader.take());
+        let changes =
+            app.store.read(move |store| read_changes(store, &shared, id, position, previous)).await;
+        let changes = match changes {
+            Ok(changes) => changes,
             Err(error) => {
                 heartbeat.error(&to, &error).await?;
                 continue;
             }
         };
-        teller = seen.teller;
-        let more = seen.events.len() == MOST;
-        for event in seen.events {
+        reader = changes.reader;
+        let more = changes.entries.len() == MAX_ENTRIES;
+        for entry in changes.entries {
             heartbeat.reset();
-            heard.seq = event.seq;
-            let body = serde_json::from_str(&event.body).unwrap_or(Value::String(event.body));
-            let document = EventDocument { seq: event.seq, at: event.at, body };
-            to.tell("event", Some(&heard.id()), &document).await?;
+            position.seq = entry.seq;
+            let body = serde_json::from_str(&entry.body).unwrap_or(Value::String(entry.body));
+            let document = EntryEvent { seq: entry.seq, at: entry.at, body };
+            to.send_event("event", Some(&position.id()), &document).await?;
         }
-        if let Some((run, lines, offset)) = seen.fed {
-            heard.run = Some((run, offset));
+        if let Some((run, lines, offset)) = changes.activity {
+            position.run = Some((run, offset));
             if !lines.is_empty() {
                 heartbeat.reset();
-                to.tell("feed", Some(&heard.id()), &ActivityEvent { run, lines }).await?;
+                to.send_event("feed", Some(&position.id()), &ActivityEvent { run, lines }).await?;
             }
         }
-        let now = (seen.summary.state.clone(), seen.summary.running, seen.newest);
-        if told.as_ref() != Some(&now) {
-            told = Some(now);
-            to.tell("change", Some(&heard.id()), &seen.summary).await?;
+        let now = (changes.summary.state.clone(), changes.summary.running, changes.newest);
+        if sent.as_ref() != Some(&now) {
+            sent = Some(now);
+            to.send_event("change", Some(&position.id()), &changes.summary).await?;
         }
-        if seen.summary.stop_reason.is_some() && !more {
-            to.tell("end", None, &seen.summary).await?;
+        if changes.summary.stop_reason.is_some() && !more {
+            to.send_event("end", None, &changes.summary).await?;
             return Ok(());
         }
         if !more {
-            heartbeat.wait(&to, LOOK).await?;
+            heartbeat.wait(&to, INTERVAL).await?;
         }
     }
 }
@@ -165,13 +169,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_reads_back() {
+    fn a_position_reads_back() {
         let run = RunId::new();
-        let heard = LoopPosition { seq: 7, run: Some((run, 99)) };
-        assert_eq!(LoopPosition::of(Some(&heard.id())).ok(), Some(heard));
-        assert_eq!(LoopPosition::of(Some("12")).ok(), Some(LoopPosition { seq: 12, run: None }));
+        let position = LoopPosition { seq: 7, run: Some((run, 99)) };
+        assert_eq!(LoopPosition::parse(Some(&position.id())).ok(), Some(position));
+        assert_eq!(LoopPosition::parse(Some("12")).ok(), Some(LoopPosition { seq: 12, run: None }));
         for bad in ["", "x", "1.2", "1.x.3", "1..", "-1"] {
-            assert!(LoopPosition::of(Some(bad)).is_err(), "{bad}");
+            assert!(LoopPosition::parse(Some(bad)).is_err(), "{bad}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Server-sent events: what a run writes and what happens to a loop, as it happens.
+//! Server-sent events: the output of a run, and the changes of a loop.
 //!
-//! Each listener is told from where it says it is, so a connection that broke goes on without a
-//! gap. One event at a time waits for a slow listener; the next look happens once that is gone.
+//! A listener says where to resume, so a connection that broke continues without a gap. At most one
+//! event waits for a slow listener; the record is queried again once it is sent.
 
 mod loops;
 
@@ -22,22 +22,22 @@ use retake_types::{RunId, Stream};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use super::ansi::{self, Style};
-use super::output_window::{Content, WindowPiece};
-use super::params::Params;
-use super::error::RequestError;
-use super::{App, MOST_STREAMS};
+use crate::ansi::{self, Style};
+use crate::app::{App, MAX_STREAMS};
+use crate::error::RequestError;
+use crate::output_window::{Content, WindowPiece};
+use crate::params::Params;
 
-/// How often a run is looked at.
-const LOOK: Duration = Duration::from_millis(100);
-/// How often a listener that hears nothing is told so: a connection that is gone shows.
+/// How often the record is queried.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// After this time without an event a comment is sent, which shows whether the listener is there.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// Bytes of output told at once.
-const MOST: usize = 128 << 10;
-/// A listener that wants the latest is not told more than this of what was written meanwhile.
-const BEHIND: u64 = 1 << 20;
-/// How often trouble with the record is met before a listener is let go.
-const PATIENCE: u32 = 20;
+/// Bytes of output in one event.
+const MAX_BYTES: usize = 128 << 10;
+/// A listener that wants the latest output is not sent more than this of the output before.
+const MAX_BEHIND: u64 = 1 << 20;
+/// After this many errors in a row the stream ends.
+const MAX_ERRORS: u32 = 20;
 
 /// Where events go.
 pub(super) struct Listener {
@@ -45,14 +45,14 @@ pub(super) struct Listener {
     _permit: OwnedSemaphorePermit,
 }
 
-/// Nobody listens any more.
+/// The client has closed the connection.
 pub(super) struct ListenerGone;
 
 impl Listener {
-    /// The answer to a listener, and where its events go.
+    /// The answer to a client, and where its events go.
     pub(super) fn open(app: &App) -> Result<(Response, Self), RequestError> {
         let permit = app.streams.clone().try_acquire_owned().map_err(|_| {
-            RequestError::busy(&format!("{MOST_STREAMS} live pages are open; close some of them"))
+            RequestError::busy(&format!("{MAX_STREAMS} live pages are open; close some of them"))
         })?;
         let (sender, receiver) = mpsc::channel(1);
         let body = Body::from_stream(Received(receiver));
@@ -60,14 +60,14 @@ impl Listener {
         Ok((response, Self { sender, _permit: permit }))
     }
 
-    pub(super) async fn tell(
+    pub(super) async fn send_event(
         &self,
         name: &str,
         id: Option<&str>,
         data: &impl Serialize,
     ) -> Result<(), ListenerGone> {
         let id = id.map_or_else(String::new, |id| format!("id: {id}\n"));
-        // Plain data; what could not be told would be an empty object.
+        // Plain data, which always serialises.
         let data = serde_json::to_string(data).unwrap_or_else(|_| "{}".to_owned());
         self.send(format!("{id}event: {name}\ndata: {data}\n\n")).await
     }
@@ -76,7 +76,7 @@ impl Listener {
         self.sender.send(text.into()).await.map_err(|_| ListenerGone)
     }
 
-    /// Waits, unless the listener goes away.
+    /// Waits, unless the client closes the connection.
     pub(super) async fn wait(&self, time: Duration) -> Result<(), ListenerGone> {
         tokio::select! {
             () = self.sender.closed() => Err(ListenerGone),
@@ -85,7 +85,7 @@ impl Listener {
     }
 }
 
-/// Tells a listener now and then that there is nothing to tell.
+/// What is sent while there is nothing to send: comments, and errors of the record.
 #[derive(Default)]
 pub(super) struct Heartbeat {
     quiet: Duration,
@@ -107,14 +107,18 @@ impl Heartbeat {
         Ok(())
     }
 
-    /// Says what is wrong, once, and waits; what lasts ends the connection.
-    pub(super) async fn error(&mut self, to: &Listener, error: &RequestError) -> Result<(), ListenerGone> {
+    /// Sends the first error of a series and waits; one that lasts ends the stream.
+    pub(super) async fn error(
+        &mut self,
+        to: &Listener,
+        error: &RequestError,
+    ) -> Result<(), ListenerGone> {
         self.errors += 1;
         if self.errors == 1 || !error.is_store_usable() {
-            to.tell("trouble", None, &Said { message: &error.message }).await?;
+            to.send_event("trouble", None, &ErrorEvent { message: &error.message }).await?;
         }
-        if self.errors > PATIENCE || error.status == axum::http::StatusCode::NOT_FOUND {
-            to.tell("gone", None, &Said { message: &error.message }).await?;
+        if self.errors > MAX_ERRORS || error.status == axum::http::StatusCode::NOT_FOUND {
+            to.send_event("gone", None, &ErrorEvent { message: &error.message }).await?;
             return Err(ListenerGone);
         }
         to.wait(Duration::from_millis(500)).await
@@ -122,7 +126,7 @@ impl Heartbeat {
 }
 
 #[derive(Serialize)]
-struct Said<'a> {
+struct ErrorEvent<'a> {
     message: &'a str,
 }
 
@@ -136,8 +140,8 @@ impl futures_core::Stream for Received {
     }
 }
 
-/// From where a listener goes on: what it heard last, or what its address says.
-pub(super) fn resumed(headers: &HeaderMap, params: &Params) -> Option<String> {
+/// Where a listener resumes: after the last event it received, or where its address says.
+pub(super) fn resume_position(headers: &HeaderMap, params: &Params) -> Option<String> {
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok());
     last.or_else(|| params.get("from")).map(str::to_owned)
 }
@@ -151,46 +155,51 @@ pub(super) fn offsets(text: Option<&str>) -> Result<[u64; 2], RequestError> {
     })
 }
 
-/// What a listener of a run wants to hear.
+/// What a listener of a run wants.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunSubscription {
     pub(super) from: [u64; 2],
-    /// In styles, and made harmless to look at.
+    /// With styles, and without control characters.
     pub(super) spans: bool,
-    /// Rather the end than everything: a page cannot show a gigabyte a second.
+    /// The end instead of everything: a page cannot show a gigabyte per second.
     pub(super) latest: bool,
 }
 
 #[derive(Serialize)]
-struct Output {
+struct OutputEvent {
     from: [u64; 2],
     offsets: [u64; 2],
     pieces: Vec<WindowPiece>,
 }
 
 #[derive(Serialize)]
-struct Behind {
+struct BehindEvent {
     lengths: [u64; 2],
 }
 
-/// What one look at a run found.
-enum Look {
+/// What one query found.
+enum RunChanges {
     NewOutput(NewOutput),
     Behind([u64; 2]),
 }
 
-fn read(store: &Store, id: RunId, from: [u64; 2], latest: bool) -> Result<Look, RequestError> {
+fn read_changes(
+    store: &Store,
+    id: RunId,
+    from: [u64; 2],
+    latest: bool,
+) -> Result<RunChanges, RequestError> {
     if latest {
         let length = |stream| Ok::<_, RequestError>(store.read_output(id, stream)?.length());
         let lengths = [length(Stream::Stdout)?, length(Stream::Stderr)?];
-        if lengths.iter().zip(from).any(|(length, from)| length.saturating_sub(from) > BEHIND) {
-            return Ok(Look::Behind(lengths));
+        if lengths.iter().zip(from).any(|(length, from)| length.saturating_sub(from) > MAX_BEHIND) {
+            return Ok(RunChanges::Behind(lengths));
         }
     }
-    Ok(Look::NewOutput(store.output_after(id, from, MOST)?))
+    Ok(RunChanges::NewOutput(store.output_after(id, from, MAX_BYTES)?))
 }
 
-/// Tells what a run writes until it is over.
+/// Sends the output of a run until it is over.
 pub(super) async fn follow_run(
     app: Arc<App>,
     id: RunId,
@@ -201,47 +210,50 @@ pub(super) async fn follow_run(
     let mut heartbeat = Heartbeat::default();
     let mut styles = [Style::default(); 2];
     loop {
-        let mut news = match app.store.read(move |store| look(store, id, from, latest)).await {
-            Ok(Look::NewOutput(news)) => news,
-            Ok(Look::Behind(lengths)) => {
-                return to.tell("behind", None, &Behind { lengths }).await;
-            }
-            Err(error) => {
-                heartbeat.error(&to, &error).await?;
-                continue;
-            }
-        };
-        if !news.over && !news.more {
-            hold_back(&mut news.parts);
+        let mut new_output =
+            match app.store.read(move |store| read_changes(store, id, from, latest)).await {
+                Ok(RunChanges::NewOutput(new_output)) => new_output,
+                Ok(RunChanges::Behind(lengths)) => {
+                    return to.send_event("behind", None, &BehindEvent { lengths }).await;
+                }
+                Err(error) => {
+                    heartbeat.error(&to, &error).await?;
+                    continue;
+                }
+            };
+        if !new_output.over && !new_output.more {
+            hold_back(&mut new_output.parts);
         }
-        if !news.parts.is_empty() {
+        if !new_output.parts.is_empty() {
             heartbeat.reset();
             let begun = from;
-            let mut pieces = Vec::with_capacity(news.parts.len());
-            for OutputPart { stream, offset, bytes } in &news.parts {
+            let mut pieces = Vec::with_capacity(new_output.parts.len());
+            for OutputPart { stream, offset, bytes } in &new_output.parts {
                 from[stream.index()] = offset + bytes.len() as u64;
                 let style = spans.then_some(&mut styles[stream.index()]);
                 let content = Content::of(bytes, style);
                 pieces.push(WindowPiece { stream: *stream, at_ms: None, content });
             }
             let place = format!("{}.{}", from[0], from[1]);
-            let output = Output { from: begun, offsets: from, pieces };
-            to.tell("output", Some(&place), &output).await?;
+            let output = OutputEvent { from: begun, offsets: from, pieces };
+            to.send_event("output", Some(&place), &output).await?;
         }
-        if news.over {
+        if new_output.over {
             match app.store.read(move |store| Ok(store.get(id)?)).await {
-                Ok(run) => to.tell("end", None, &run).await?,
-                Err(error) => to.tell("gone", None, &Said { message: &error.message }).await?,
+                Ok(run) => to.send_event("end", None, &run).await?,
+                Err(error) => {
+                    to.send_event("gone", None, &ErrorEvent { message: &error.message }).await?
+                }
             }
             return Ok(());
         }
-        if !news.more {
-            heartbeat.wait(&to, LOOK).await?;
+        if !new_output.more {
+            heartbeat.wait(&to, INTERVAL).await?;
         }
     }
 }
 
-/// Leaves what is cut off in the middle of a character or an escape sequence for the next look.
+/// Leaves an incomplete character or escape sequence at the end for the next event.
 fn hold_back(pieces: &mut Vec<OutputPart>) {
     for stream in Stream::BOTH {
         if let Some(last) = pieces.iter_mut().rfind(|piece| piece.stream == stream) {

@@ -1,37 +1,59 @@
-//! What an agent does while it does it: its tools and words, read from the output of its run.
+//! What an agent is doing: its tools and words, read from the output of its run.
 
 use std::io::{Read, Seek, SeekFrom};
 
-use retake_agent::adapters::{Event, Kind as Agent, Reader};
+use retake_agent::adapters::{Event, Kind as AgentKind, Reader};
 use retake_agent::display::Display;
 use retake_store::Store;
+use retake_types::loop_record::agent::AgentLoopPlan;
 use retake_types::{RunId, Stream};
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::ansi::{self, Span, Style};
 
 /// How much of the end of an output is read for a page, and how much at once for a listener.
-const END: u64 = 256 << 10;
-const MOST: u64 = 256 << 10;
-/// What is shown on a page, and of one event.
-const LINES: usize = 60;
-const LONGEST: usize = 4000;
+const TAIL: u64 = 256 << 10;
+const CHUNK: u64 = 256 << 10;
+/// How many lines a page shows, and how much of one event.
+const MAX_LINES: usize = 60;
+const MAX_LENGTH: usize = 4000;
+
+/// What a line is about, as the page and the API name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ActivityKind {
+    Text,
+    Tool,
+    Result,
+    #[serde(rename = "trouble")]
+    Error,
+}
+
+impl ActivityKind {
+    /// The class of its line on a page.
+    pub(crate) fn class(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Tool => "tool",
+            Self::Result => "result",
+            Self::Error => "trouble",
+        }
+    }
+}
 
 /// One thing an agent did or said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Line {
-    /// `text`, `tool`, `result`, `trouble`.
-    pub(crate) kind: &'static str,
-    /// Without what steers a terminal.
+pub(crate) struct ActivityLine {
+    pub(crate) kind: ActivityKind,
+    /// Without control characters.
     pub(crate) text: String,
-    /// The same in styles, where it has any.
+    /// The same with styles, where it has any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) spans: Option<Vec<Span>>,
 }
 
-impl Line {
-    /// Makes it harmless to look at, once it is whole.
+impl ActivityLine {
+    /// Removes control characters and separates the styles, once the line is complete.
     fn finish(&mut self) {
         let text = self.text.replace(STAND_IN, "\u{1b}");
         let spans = ansi::spans(text.as_bytes(), &mut Style::default());
@@ -40,90 +62,90 @@ impl Line {
     }
 }
 
-/// Stands for the escape that begins a colour, which the display would spell out. In a private area,
-/// where agents have no business.
+/// Replaces the ESC of a colour, which the agent display would make visible. From a private use area,
+/// which agents do not use.
 const STAND_IN: char = '\u{e01b}';
 
-/// The same lines with stand-ins, wherever an escape is written as JSON writes it, or as it is.
+/// The same lines with stand-ins for ESC, whether it is escaped as in JSON or not.
 fn with_stand_ins(bytes: &[u8]) -> Vec<u8> {
-    let mut stood = Vec::with_capacity(bytes.len());
+    let mut replaced = Vec::with_capacity(bytes.len());
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
         let json = line.first() == Some(&b'{');
         let mut rest = line;
         while let Some((&first, after)) = rest.split_first() {
             let taken = match first {
                 0x1b => {
-                    stood.extend_from_slice(STAND_IN.encode_utf8(&mut [0; 4]).as_bytes());
+                    replaced.extend_from_slice(STAND_IN.encode_utf8(&mut [0; 4]).as_bytes());
                     1
                 }
                 b'\\' if json && after.len() >= 5 && after[..5].eq_ignore_ascii_case(b"u001b") => {
-                    stood.extend_from_slice(br"\ue01b");
+                    replaced.extend_from_slice(br"\ue01b");
                     6
                 }
-                // What is escaped is not looked at: it may be a backslash.
+                // The escaped character may be a backslash.
                 b'\\' if json && !after.is_empty() => {
-                    stood.extend_from_slice(&rest[..2]);
+                    replaced.extend_from_slice(&rest[..2]);
                     2
                 }
                 other => {
-                    stood.push(other);
+                    replaced.push(other);
                     1
                 }
             };
             rest = &rest[taken..];
         }
     }
-    stood
+    replaced
 }
 
-fn agent(plan: &Value) -> Agent {
-    let name = plan.get("agent").and_then(Value::as_str).unwrap_or_default();
-    name.parse().unwrap_or_default()
-}
-
-/// Turns the events of a stream into lines. A piece of a text is joined to the one before.
-pub(crate) struct Teller {
+/// Turns the events of an agent's output into lines. Pieces of one text are joined.
+pub(crate) struct ActivityReader {
     reader: Reader,
     display: Display,
 }
 
-impl Teller {
-    pub(crate) fn new(plan: &Value) -> Self {
-        Self { reader: Reader::new(agent(plan)), display: Display::default() }
+impl ActivityReader {
+    pub(crate) fn new(plan: &AgentLoopPlan) -> Self {
+        let kind: AgentKind = plan.agent.parse().unwrap_or_default();
+        Self { reader: Reader::new(kind), display: Display::default() }
     }
 
-    fn push(&mut self, bytes: &[u8], lines: &mut Vec<Line>) {
+    fn push(&mut self, bytes: &[u8], lines: &mut Vec<ActivityLine>) {
         let Self { reader, display } = self;
         reader.push(&with_stand_ins(bytes), &mut |event| {
             let kind = match event {
-                Event::Text { .. } | Event::Noise(_) => "text",
-                Event::ToolUse { .. } => "tool",
-                Event::ToolResult { is_error: false, .. } => "result",
-                _ => "trouble",
+                Event::Text { .. } | Event::Noise(_) => ActivityKind::Text,
+                Event::ToolUse { .. } => ActivityKind::Tool,
+                Event::ToolResult { is_error: false, .. } => ActivityKind::Result,
+                _ => ActivityKind::Error,
             };
             let Some(shown) = display.event(event) else { return };
-            let flows = matches!(event, Event::Text { delta: true, .. });
-            let mut text = if flows { shown } else { shown.trim_matches('\n').to_owned() };
-            if text.len() > LONGEST {
-                let end = (0..=LONGEST).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+            let continues = matches!(event, Event::Text { delta: true, .. });
+            let mut text = if continues { shown } else { shown.trim_matches('\n').to_owned() };
+            if text.len() > MAX_LENGTH {
+                let end = (0..=MAX_LENGTH).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
                 text.truncate(end);
                 text.push('…');
             }
             match lines.last_mut() {
-                Some(last) if flows && last.kind == "text" && last.text.len() < LONGEST => {
+                Some(last)
+                    if continues
+                        && last.kind == ActivityKind::Text
+                        && last.text.len() < MAX_LENGTH =>
+                {
                     last.text.push_str(&text);
                 }
-                _ => lines.push(Line { kind, text, spans: None }),
+                _ => lines.push(ActivityLine { kind, text, spans: None }),
             }
         });
-        lines.iter_mut().for_each(Line::finish);
+        lines.iter_mut().for_each(ActivityLine::finish);
     }
 }
 
-/// The last things an agent did. What cannot be read any more is simply not shown.
-pub(super) fn recent(store: &Store, id: RunId, plan: &Value) -> Vec<Line> {
+/// The last things an agent did. Output that cannot be read any more is left out.
+pub(super) fn recent(store: &Store, id: RunId, plan: &AgentLoopPlan) -> Vec<ActivityLine> {
     let Ok(mut output) = store.read_output(id, Stream::Stdout) else { return Vec::new() };
-    let start = output.length().saturating_sub(END);
+    let start = output.length().saturating_sub(TAIL);
     let mut bytes = Vec::new();
     let read = output.seek(SeekFrom::Start(start)).and_then(|_| output.read_to_end(&mut bytes));
     if read.is_err() {
@@ -134,41 +156,41 @@ pub(super) fn recent(store: &Store, id: RunId, plan: &Value) -> Vec<Line> {
         _ => 0,
     };
     let mut lines = Vec::new();
-    Teller::new(plan).push(&bytes[whole..], &mut lines);
-    let excess = lines.len().saturating_sub(LINES);
+    ActivityReader::new(plan).push(&bytes[whole..], &mut lines);
+    let excess = lines.len().saturating_sub(MAX_LINES);
     lines.drain(..excess);
     lines
 }
 
-/// What an agent did since a place in its output, and the place after the last whole line.
-pub(crate) fn more(
+/// What an agent did after an offset of its output, and the offset after the last whole line.
+pub(crate) fn read_from(
     store: &Store,
     id: RunId,
-    teller: &mut Teller,
+    reader: &mut ActivityReader,
     from: u64,
-) -> retake_store::Result<(Vec<Line>, u64)> {
+) -> retake_store::Result<(Vec<ActivityLine>, u64)> {
     let mut output = store.read_output(id, Stream::Stdout)?;
     let mut bytes = Vec::new();
     let read = output
         .seek(SeekFrom::Start(from))
-        .and_then(|_| Read::by_ref(&mut output).take(MOST).read_to_end(&mut bytes));
+        .and_then(|_| Read::by_ref(&mut output).take(CHUNK).read_to_end(&mut bytes));
     let mut lines = Vec::new();
     if read.is_err() {
-        // A file that was cut is told of where its output is shown.
+        // The page of the run reports a damaged file.
         return Ok((lines, from));
     }
     let whole = match bytes.iter().rposition(|byte| *byte == b'\n') {
         Some(newline) => newline + 1,
-        // A line longer than that is passed over.
-        None if bytes.len() as u64 == MOST => bytes.len(),
+        // A longer line is skipped.
+        None if bytes.len() as u64 == CHUNK => bytes.len(),
         None => 0,
     };
-    teller.push(&bytes[..whole], &mut lines);
+    reader.push(&bytes[..whole], &mut lines);
     Ok((lines, from + whole as u64))
 }
 
-/// How long the output of a run is, to be followed from there.
-pub(crate) fn end_of(store: &Store, id: RunId) -> retake_store::Result<u64> {
+/// The length of the output of a run.
+pub(crate) fn output_length(store: &Store, id: RunId) -> retake_store::Result<u64> {
     let output = store.read_output(id, Stream::Stdout)?;
     Ok(output.length())
 }
@@ -179,14 +201,14 @@ mod tests {
 
     #[test]
     fn only_escapes_that_are_meant_get_a_stand_in() {
-        let stood = |text: &str| String::from_utf8(with_stand_ins(text.as_bytes())).unwrap();
+        let replaced = |text: &str| String::from_utf8(with_stand_ins(text.as_bytes())).unwrap();
         assert_eq!(
-            stood("{\"a\":\"\\u001b[31m\\u001B[0m\"}\n"),
+            replaced("{\"a\":\"\\u001b[31m\\u001B[0m\"}\n"),
             "{\"a\":\"\\ue01b[31m\\ue01b[0m\"}\n"
         );
         // The text of an escape, as one writes it in a program.
         let written = "{\"a\":\"\\\\u001b[31m \\\"\"}\n\\u001b\n";
-        assert_eq!(stood(written), written);
-        assert_eq!(stood("\u{1b}[1mloud\\"), "\u{e01b}[1mloud\\");
+        assert_eq!(replaced(written), written);
+        assert_eq!(replaced("\u{1b}[1mloud\\"), "\u{e01b}[1mloud\\");
     }
 }

@@ -1,84 +1,73 @@
-//! Stop, pause, resume and tell: what `retake agent` does with a loop, asked for from a page.
+//! Stop, pause, resume and tell: what `retake agent` does with a loop, requested from a page.
 //!
 //! Nothing is written but the request in the loop's own mailbox.
 
 use jiff::Timestamp;
-use retake_agent::control::Mailbox;
-use retake_agent::lock::Lock;
+use retake_agent::control::{ControlError, Mailbox};
+use retake_agent::lock::WorkspaceLock;
 use retake_agent::workspace::{Name, Places, Workspace};
-use retake_store::{Liveness, Store, StoredLoop};
-use retake_types::Kind;
+use retake_store::StoredLoop;
+use retake_types::loop_record::agent::AgentLoopPlan;
 use serde::{Deserialize, Serialize};
 
+use super::LoopPlan;
 use crate::error::RequestError;
-use retake_agent::driver::chronicle::Planned;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum Action {
+pub(crate) enum LoopAction {
     Stop,
     Pause,
     Resume,
     Tell { message: String },
 }
 
-/// What was done, in words.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Done {
-    pub(crate) done: String,
+pub(crate) struct ActionResult {
+    /// In words.
+    pub(crate) done: &'static str,
 }
 
-/// What is asked of a loop at this moment.
+/// What was requested of a loop and is not done yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct PendingRequests {
     pub(crate) stop: bool,
     pub(crate) pause: bool,
 }
 
-fn workspace(workspaces: Option<&Places>, record: &StoredLoop) -> Result<Workspace, RequestError> {
-    let none = || RequestError::conflict("only loops of agents can be steered");
-    if record.kind != Kind::Agent {
-        return Err(none());
-    }
-    let planned: Planned = serde_json::from_str(&record.plan).map_err(|_| none())?;
+/// The workspace of a loop, unless it was replaced by another one of the same name.
+fn workspace(workspaces: Option<&Places>, plan: &AgentLoopPlan) -> Result<Workspace, RequestError> {
     let workspaces = workspaces.ok_or_else(|| {
         RequestError::conflict(
             "the workspaces of this record are not known; start `retake ui` in the project",
         )
     })?;
-    let gone = |_| RequestError::conflict(format!("the workspace {} is gone", planned.workspace));
+    let gone = |_| RequestError::conflict(format!("the workspace {} is gone", plan.workspace));
     let name =
-        Name::new(&planned.workspace).map_err(|error| RequestError::conflict(error.to_string()))?;
+        Name::new(&plan.workspace).map_err(|error| RequestError::conflict(error.to_string()))?;
     let workspace = workspaces.open(&name).map_err(gone)?;
     let metadata = workspace.metadata().map_err(gone)?;
-    if metadata.created != planned.created {
+    if metadata.created != plan.created {
         return Err(RequestError::conflict(format!(
             "the workspace {} is another one by now",
-            planned.workspace
+            plan.workspace
         )));
     }
     Ok(workspace)
 }
 
-/// Whether the runner of a loop lives.
-pub(super) fn held(store: &Store, workspaces: Option<&Places>, record: &StoredLoop) -> bool {
-    match store.loop_liveness(record.id) {
-        Liveness::Alive => true,
-        Liveness::Dead => false,
-        // Recorded by a release whose loops had no live file.
-        Liveness::Unknown => {
-            workspace(workspaces, record).is_ok_and(|workspace| Lock::holder(&workspace).is_some())
-        }
-    }
+/// Whether a loop runs in the workspace.
+pub(super) fn is_workspace_locked(workspaces: Option<&Places>, plan: &AgentLoopPlan) -> bool {
+    workspace(workspaces, plan).is_ok_and(|workspace| WorkspaceLock::holder(&workspace).is_some())
 }
 
-/// What the loop was asked for and has not done yet.
-pub(crate) fn pending(workspaces: Option<&Places>, record: &StoredLoop) -> PendingRequests {
-    let requests = workspace(workspaces, record).ok().and_then(|workspace| {
-        // Only looks: a mailbox that is not there yet has nothing in it.
+pub(crate) fn pending(workspaces: Option<&Places>, plan: &LoopPlan) -> PendingRequests {
+    let LoopPlan::Agent(plan) = plan else { return PendingRequests::default() };
+    let mailbox = workspace(workspaces, plan).ok().and_then(|workspace| {
+        // Opening a mailbox would create it; one that does not exist is empty.
         workspace.dir().join(".control").is_dir().then(|| Mailbox::of(&workspace).ok())?
     });
-    requests.map_or_else(PendingRequests::default, |mailbox| {
+    mailbox.map_or_else(PendingRequests::default, |mailbox| {
         let requests = mailbox.requests();
         PendingRequests { stop: requests.stop, pause: requests.pause }
     })
@@ -87,25 +76,28 @@ pub(crate) fn pending(workspaces: Option<&Places>, record: &StoredLoop) -> Pendi
 pub(crate) fn act(
     workspaces: Option<&Places>,
     record: &StoredLoop,
-    action: &Action,
-) -> Result<Done, RequestError> {
+    action: &LoopAction,
+) -> Result<ActionResult, RequestError> {
     if record.stop_reason.is_some() {
         return Err(RequestError::conflict("this loop has ended"));
     }
-    let workspace = workspace(workspaces, record)?;
-    if Lock::holder(&workspace).is_none() {
+    let LoopPlan::Agent(plan) = LoopPlan::parse(record) else {
+        return Err(RequestError::conflict("only loops of agents can be steered"));
+    };
+    let workspace = workspace(workspaces, &plan)?;
+    if WorkspaceLock::holder(&workspace).is_none() {
         return Err(RequestError::conflict(format!("{} is not running", workspace.name())));
     }
-    let refused = |error: retake_agent::control::ControlError| RequestError::conflict(error.to_string());
+    let refused = |error: ControlError| RequestError::conflict(error.to_string());
     let mailbox = Mailbox::of(&workspace).map_err(refused)?;
     let done = match action {
-        Action::Stop => mailbox.stop().map(|()| "it stops after this iteration"),
-        Action::Pause => mailbox.pause().map(|()| "it pauses after this iteration"),
-        Action::Resume => mailbox.resume().map(|()| "it goes on"),
-        Action::Tell { message } => {
+        LoopAction::Stop => mailbox.stop().map(|()| "it stops after this iteration"),
+        LoopAction::Pause => mailbox.pause().map(|()| "it pauses after this iteration"),
+        LoopAction::Resume => mailbox.resume().map(|()| "it goes on"),
+        LoopAction::Tell { message } => {
             let now = Timestamp::now().as_nanosecond();
             mailbox.tell(message, now).map(|()| "it goes into the next prompt")
         }
     };
-    done.map(|done| Done { done: done.to_owned() }).map_err(refused)
+    done.map(|done| ActionResult { done }).map_err(refused)
 }

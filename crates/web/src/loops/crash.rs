@@ -1,33 +1,36 @@
 //! A crash loop: what the program did to its files, step by step, and where that loses data.
 
-use std::collections::BTreeMap;
-
 use retake_store::Store;
-use serde::{Deserialize, Serialize};
+use retake_types::loop_record::crash::{
+    CrashEntry, CrashFinding, ExploredStates, FinishedExploration, TimelineRow,
+};
+use serde::{Serialize, Serializer};
+use serde_json::json;
 
-use crate::error::RequestError;
 use super::{LoopQuery, LoopSummary};
+use crate::error::RequestError;
 
 /// Steps of the timeline that are shown at once.
 pub(crate) const WINDOW: usize = 300;
 const PAGE: usize = 2000;
-const MOST_FINDINGS: usize = 200;
+const MAX_FINDINGS: usize = 200;
 
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Crash {
-    pub(crate) findings: Vec<Finding>,
-    /// Findings there are beside those told.
+pub(crate) struct CrashDetail {
+    #[serde(serialize_with = "serialize_findings")]
+    pub(crate) findings: Vec<CrashFinding>,
+    /// How many findings there are besides those listed.
     pub(crate) findings_left_out: usize,
     /// Steps from `after` on.
     pub(crate) timeline: Vec<Step>,
     pub(crate) after: u64,
     pub(crate) counts: Counts,
     /// What was explored, once that is known.
-    pub(crate) states: Option<States>,
-    /// How far the check came, once it is over.
-    pub(crate) finished: Option<Finished>,
-    /// Every step there is, for the picture of all of it.
+    pub(crate) states: Option<ExploredStates>,
+    /// How far the exploration came, once it is over.
+    pub(crate) finished: Option<FinishedExploration>,
+    /// All steps, for the picture of the whole timeline.
     #[serde(skip)]
     pub(crate) steps: Vec<Step>,
 }
@@ -43,148 +46,98 @@ pub(crate) struct Counts {
     pub(crate) steps_left_out: u64,
 }
 
-/// What a step is worth when the power fails.
+/// The lane of the timeline that a step belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Sort {
+pub(crate) enum StepKind {
     Operation,
     Sync,
     Label,
     Acknowledgement,
 }
 
-/// One step, as it was recorded.
+/// One step of the program.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Step {
+    /// The number of its entry.
     pub(crate) seq: u64,
-    pub(crate) sort: Sort,
+    #[serde(rename = "sort")]
+    pub(crate) kind: StepKind,
     /// Of an operation, syncs included.
     pub(crate) number: Option<u32>,
     pub(crate) call: String,
     pub(crate) text: String,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct States {
-    pub(crate) points: u64,
-    pub(crate) states: u64,
-    pub(crate) distinct: u64,
-    pub(crate) coverage: String,
+/// In the API a finding always says whether it is about a recovery; the record omits it if not.
+fn serialize_findings<S: Serializer>(
+    findings: &[CrashFinding],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let findings = findings.iter().map(|finding| {
+        let mut document = json!(finding);
+        document["recovery"] = json!(finding.recovery);
+        document
+    });
+    serializer.collect_seq(findings)
 }
 
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Finished {
-    pub(crate) verified: u64,
-    pub(crate) complete: bool,
-}
-
-/// What is shown of a finding. What a later retake does not tell any more is empty.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct Finding {
-    pub(crate) id: String,
-    pub(crate) sentence: String,
-    pub(crate) files: Vec<String>,
-    pub(crate) lost_operations: Vec<u32>,
-    pub(crate) states: u64,
-    pub(crate) repro: String,
-    /// The crash comes after this operation.
-    pub(crate) operation: u32,
-    pub(crate) label: Option<String>,
-    pub(crate) acknowledgements: u64,
-    pub(crate) verdict: String,
-    pub(crate) output: String,
-    /// The crash comes during recovery, whose operations are not those of the timeline.
-    pub(crate) recovery: bool,
-}
-
-/// What the crash test said, in the words of its chronicle.
-#[derive(Deserialize)]
-#[serde(tag = "event", rename_all = "camelCase")]
-enum Told {
-    Recorded(Recorded),
-    Operation(Row),
-    Sync(Row),
-    Label(Row),
-    Acknowledgement(Row),
-    States(States),
-    Finding(Finding),
-    Finished(Finished),
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Recorded {
-    operations: u64,
-    acknowledgements: u64,
-    labels: BTreeMap<String, u64>,
-    labels_left_out: u64,
-    steps_left_out: u64,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Row {
-    number: Option<u32>,
-    #[serde(default)]
-    call: String,
-    #[serde(default)]
-    text: String,
-}
-
-impl Crash {
-    pub(super) fn read(store: &Store, summary: &LoopSummary, query: &LoopQuery) -> Result<Self, RequestError> {
-        let mut crash = Self { after: query.after, ..Self::default() };
+impl CrashDetail {
+    pub(super) fn read(
+        store: &Store,
+        summary: &LoopSummary,
+        query: &LoopQuery,
+    ) -> Result<Self, RequestError> {
+        let mut detail = Self { after: query.after, ..Self::default() };
         let mut after = 0;
         loop {
-            let events = store.loop_entries(summary.id, after, PAGE)?;
-            let Some(last) = events.last() else { break };
+            let entries = store.loop_entries(summary.id, after, PAGE)?;
+            let Some(last) = entries.last() else { break };
             after = last.seq;
-            for event in &events {
-                // What a later retake tells in other words is not for this one.
-                if let Ok(told) = serde_json::from_str(&event.body) {
-                    crash.hear(event.seq, told);
+            for entry in &entries {
+                // An entry that only a later release knows is left out.
+                if let Ok(read) = serde_json::from_str(&entry.body) {
+                    detail.add(entry.seq, read);
                 }
             }
         }
-        let shown = crash.steps.iter().filter(|step| step.seq > query.after).take(WINDOW);
-        crash.timeline = shown.cloned().collect();
-        Ok(crash)
+        let shown = detail.steps.iter().filter(|step| step.seq > query.after).take(WINDOW);
+        detail.timeline = shown.cloned().collect();
+        Ok(detail)
     }
 
-    fn hear(&mut self, seq: u64, told: Told) {
-        match told {
-            Told::Recorded(recorded) => {
+    fn add(&mut self, seq: u64, entry: CrashEntry) {
+        match entry {
+            CrashEntry::Recorded(recorded) => {
                 self.counts.operations = recorded.operations;
                 self.counts.acknowledgements = recorded.acknowledgements;
                 self.counts.labels =
                     recorded.labels.values().sum::<u64>() + recorded.labels_left_out;
                 self.counts.steps_left_out = recorded.steps_left_out;
             }
-            Told::Operation(row) => self.step(seq, Sort::Operation, row),
-            Told::Sync(row) => {
+            CrashEntry::Operation(row) => self.add_step(seq, StepKind::Operation, row),
+            CrashEntry::Sync(row) => {
                 self.counts.syncs += 1;
-                self.step(seq, Sort::Sync, row);
+                self.add_step(seq, StepKind::Sync, row);
             }
-            Told::Label(row) => self.step(seq, Sort::Label, row),
-            Told::Acknowledgement(row) => self.step(seq, Sort::Acknowledgement, row),
-            Told::States(states) => self.states = Some(states),
-            Told::Finding(finding) if self.findings.len() < MOST_FINDINGS => {
+            CrashEntry::Label(row) => self.add_step(seq, StepKind::Label, row),
+            CrashEntry::Acknowledgement(row) => self.add_step(seq, StepKind::Acknowledgement, row),
+            CrashEntry::States(states) => self.states = Some(states),
+            CrashEntry::Finding(finding) if self.findings.len() < MAX_FINDINGS => {
                 self.findings.push(finding);
             }
-            Told::Finding(_) => self.findings_left_out += 1,
-            Told::Finished(finished) => self.finished = Some(finished),
+            CrashEntry::Finding(_) => self.findings_left_out += 1,
+            CrashEntry::Finished(finished) => self.finished = Some(finished),
         }
     }
 
-    fn step(&mut self, seq: u64, sort: Sort, row: Row) {
-        let Row { number, call, text } = row;
-        self.steps.push(Step { seq, sort, number, call, text });
+    fn add_step(&mut self, seq: u64, kind: StepKind, row: TimelineRow) {
+        let TimelineRow { number, call, text, .. } = row;
+        self.steps.push(Step { seq, kind, number, call, text });
     }
 
-    /// Where an operation is on the timeline, if the record has it.
+    /// An operation on the timeline, if the record has it.
     pub(crate) fn operation(&self, number: u32) -> Option<&Step> {
         self.steps.iter().find(|step| step.number == Some(number))
     }

@@ -1,51 +1,48 @@
 //! A matrix: its cells with what was measured in each, compared as `retake matrix compare` does.
 //!
-//! What is shown is what the runs of this loop say; runs of earlier loops of the same matrix are
-//! in theirs.
+//! Only runs of this loop count; runs of earlier loops of the same matrix are shown with theirs.
 
 use std::collections::BTreeMap;
 
+use retake_matrix::driver::ResultRow;
 use retake_matrix::plan::{Sampler, Shot};
 use retake_matrix::stats::{Comparison, Criteria, Side, compare, summarise};
 use retake_matrix::table::{Axis, Measured, Table};
-use retake_store::{Filter, LoopRecord, Store};
-use retake_store::{RunFilter, Store, StoredLoop};
-use retake_types::Better;
-use retake_types::{Run, RunId};
-use serde::{Deserialize, Serialize};
+use retake_runner::file_lock::FileLock;
+use retake_runner::machine;
+use retake_store::{RunFilter, Store};
+use retake_types::loop_record::matrix::{BisectAnswer, CellLabels, MatrixEntry, MatrixLoopPlan};
+use retake_types::{Better, RunId};
+use serde::Serialize;
 
+use super::{LoopPlan, LoopQuery, LoopSummary};
 use crate::error::RequestError;
-use super::{LoopQuery, LoopSummary};
-use retake_matrix::driver::chronicle::Planned;
-use retake_matrix::driver::history::AXIS;
-use retake_matrix::driver::history::Row;
-use retake_runner::project_lock::Lock;
 
-/// The newest runs that are looked at.
-const MOST_RUNS: usize = 20_000;
+/// The newest runs that are read.
+const MAX_RUNS: usize = 20_000;
 const PAGE: usize = 1000;
-const MOST_COMPARISONS: usize = 200;
-/// Differences up to this are none worth naming, as in `retake matrix compare`.
+const MAX_COMPARISONS: usize = 200;
+/// Smaller differences count as none, as in `retake matrix compare`.
 const MARGIN: f64 = 0.02;
 
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Matrix {
+pub(crate) struct MatrixDetail {
     pub(crate) metric: String,
     pub(crate) unit: String,
     pub(crate) metrics: Vec<String>,
     pub(crate) axes: Vec<Axis>,
     pub(crate) cells: Vec<Cell>,
     pub(crate) comparisons: Vec<Comparison>,
-    /// The axis along which a bisection looks; `None` for other loops.
+    /// The axis that a bisection searches; `None` for other loops.
     pub(crate) searched: Option<String>,
-    /// The looks of a bisection, in order; empty for other loops.
-    pub(crate) steps: Vec<Step>,
+    /// The runs of a bisection, in order; empty for other loops.
+    pub(crate) steps: Vec<BisectStep>,
     /// What a bisection found.
-    pub(crate) answer: Option<Answer>,
+    pub(crate) answer: Option<BisectAnswer>,
     pub(crate) runs: usize,
     pub(crate) running: usize,
-    /// There are older runs that were not looked at.
+    /// There are older runs that were not read.
     pub(crate) cut: bool,
 }
 
@@ -53,7 +50,7 @@ pub(crate) struct Matrix {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Cell {
     pub(crate) name: String,
-    /// One place in each axis.
+    /// The index of its value in each axis.
     pub(crate) place: Vec<usize>,
     pub(crate) values: Vec<f64>,
     pub(crate) median: Option<f64>,
@@ -63,12 +60,12 @@ pub(crate) struct Cell {
     pub(crate) run: Option<RunId>,
 }
 
-/// One look of a bisection.
+/// One run of a bisection.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Step {
+pub(crate) struct BisectStep {
     pub(crate) run: RunId,
-    /// The value of the axis that is searched, and its place among all.
+    /// The value of the searched axis, and its index among all.
     pub(crate) point: String,
     pub(crate) place: Option<usize>,
     pub(crate) ok: bool,
@@ -76,69 +73,29 @@ pub(crate) struct Step {
     pub(crate) value: Option<f64>,
 }
 
-/// The answer of a bisection, as it was recorded.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Answer {
-    pub(crate) sentence: String,
-    pub(crate) last_good: Option<String>,
-    pub(crate) first_bad: Option<String>,
-    pub(crate) confidence: f64,
-    pub(crate) monotone: bool,
-    /// Every point that was judged, with runs of earlier loops counted in.
-    #[serde(rename = "steps")]
-    pub(crate) points: Vec<Point>,
+/// The last entry of a bisection that came to its end.
+fn read_answer(store: &Store, summary: &LoopSummary) -> Result<Option<BisectAnswer>, RequestError> {
+    let last = store.last_loop_entry(summary.id)?;
+    let entries = store.loop_entries(summary.id, last.saturating_sub(1), 1)?;
+    // An entry that only a later release knows is left out.
+    let entry = entries.first().and_then(|entry| serde_json::from_str(&entry.body).ok());
+    Ok(entry.map(|MatrixEntry::Answer { answer }| answer))
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Point {
-    pub(crate) point: String,
-    pub(crate) verdict: Verdict,
-    pub(crate) samples: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Verdict {
-    Good,
-    Bad,
-    Skip,
-}
-
-#[derive(Deserialize)]
-#[serde(tag = "event", rename_all = "camelCase")]
-enum Told {
-    Answer { answer: Answer },
-}
-
-impl Answer {
-    /// The last event of a search that came to its end.
-    fn read(store: &Store, summary: &LoopSummary) -> Result<Option<Self>, RequestError> {
-        let last = store.last_loop_entry(summary.id)?;
-        let events = store.loop_entries(summary.id, last.saturating_sub(1), 1)?;
-        // What a later retake tells in other words is not for this one.
-        let told = events.first().and_then(|event| serde_json::from_str(&event.body).ok());
-        Ok(told.map(|Told::Answer { answer }| answer))
-    }
-
-    pub(crate) fn verdict(&self, point: &str) -> Option<Verdict> {
-        self.points.iter().find(|known| known.point == point).map(|known| known.verdict)
-    }
-}
-
-struct Outcome {
-    row: Row,
+/// A run that is the result of a cell, with the values of its axes.
+struct CellResult {
+    row: ResultRow,
     values: BTreeMap<String, String>,
 }
 
-/// Whether someone works on it, on this machine, though no run is under way.
-pub(super) fn held(store: &Store, record: &StoredLoop) -> bool {
-    crate::matrix::chronicle::is_alive(store, record)
+/// Whether a loop of a release without live files runs on this machine.
+pub(super) fn is_locked(plan: &MatrixLoopPlan) -> bool {
+    plan.host() == Some(&machine::host()) && FileLock::is_held(&plan.lock)
 }
 
 /// The runs of a loop that are results of cells, oldest first.
 struct Results {
-    all: Vec<Outcome>,
+    all: Vec<CellResult>,
     runs: usize,
     running: usize,
     cut: bool,
@@ -154,11 +111,14 @@ impl Results {
             for run in &page.runs {
                 results.runs += 1;
                 results.running += usize::from(run.ending.is_none());
-                results.all.extend(Row::of(run).map(|(_, row)| Outcome { row, values: axes(run) }));
+                let values = CellLabels::axes(&run.intent.request.labels)
+                    .map(|(axis, value)| (axis.to_owned(), value.to_owned()))
+                    .collect();
+                results.all.extend(ResultRow::of(run).map(|(_, row)| CellResult { row, values }));
             }
             cursor = page.next;
             results.cut = cursor.is_some();
-            if cursor.is_none() || results.runs >= MOST_RUNS {
+            if cursor.is_none() || results.runs >= MAX_RUNS {
                 results.all.reverse();
                 return Ok(results);
             }
@@ -166,20 +126,19 @@ impl Results {
     }
 }
 
-/// The cell of a run, by its labels.
-fn axes(run: &Run) -> BTreeMap<String, String> {
-    let labels = run.intent.request.labels.iter();
-    labels
-        .filter_map(|(key, value)| Some((key.strip_prefix(AXIS)?.to_owned(), value.clone())))
-        .collect()
-}
-
-impl Matrix {
-    pub(super) fn read(store: &Store, summary: &LoopSummary, query: &LoopQuery) -> Result<Self, RequestError> {
+impl MatrixDetail {
+    pub(super) fn read(
+        store: &Store,
+        summary: &LoopSummary,
+        query: &LoopQuery,
+    ) -> Result<Self, RequestError> {
         let results = Results::read(store, summary)?;
-        let planned: Planned =
-            serde_json::from_value(summary.plan.clone()).unwrap_or_else(|_| Planned::default());
-        let axes = axes_of(&planned, &results.all);
+        let unknown = MatrixLoopPlan::default();
+        let plan = match &summary.plan {
+            LoopPlan::Matrix(plan) => plan,
+            _ => &unknown,
+        };
+        let axes = axes_of(plan, &results.all);
         let mut metrics: Vec<String> = vec!["wall".into(), "cpu".into(), "rss".into()];
         for name in results.all.iter().flat_map(|result| result.row.metrics.keys()) {
             if !metrics.contains(name) {
@@ -196,23 +155,24 @@ impl Matrix {
             }
             None => metrics.get(3).unwrap_or(&metrics[0]).clone(),
         };
-        let found = |result: &Outcome| result.row.metrics.get(&metric).cloned();
+        let found = |result: &CellResult| result.row.metrics.get(&metric).cloned();
         let newest = results.all.iter().rev().find_map(found);
         let unit = newest.as_ref().and_then(|metric| metric.unit.clone()).unwrap_or_default();
         let better = newest.and_then(|metric| metric.better).unwrap_or_default();
         let cells = Cells::gather(&axes, &results.all, &metric);
-        let searched = planned.purpose.strip_prefix("bisect ").map(str::to_owned);
+        let searched = plan.purpose.searched_axis().map(str::to_owned);
         let searching = searched.as_ref().and_then(|name| axes.iter().find(|a| a.name == *name));
-        let steps = searching.map(|axis| steps(axis, &results.all, &metric)).unwrap_or_default();
+        let steps =
+            searching.map(|axis| bisect_steps(axis, &results.all, &metric)).unwrap_or_default();
         let (comparisons, answer) = match &searched {
-            Some(_) => (Vec::new(), Answer::read(store, summary)?),
+            Some(_) => (Vec::new(), read_answer(store, summary)?),
             None => (cells.compare(&metric, better), None),
         };
         Ok(Self {
             metric,
             unit,
             metrics,
-            cells: cells.shown(),
+            cells: cells.into_shown(),
             axes,
             comparisons,
             searched,
@@ -225,9 +185,9 @@ impl Matrix {
     }
 }
 
-/// Axes in the order of the plan, with values that only runs have after those planned.
-fn axes_of(planned: &Planned, results: &[Outcome]) -> Vec<Axis> {
-    let mut axes: Vec<Axis> = planned
+/// Axes in the order of the plan. Values that only runs have come after the planned ones.
+fn axes_of(plan: &MatrixLoopPlan, results: &[CellResult]) -> Vec<Axis> {
+    let mut axes: Vec<Axis> = plan
         .axes
         .iter()
         .map(|(name, values)| Axis { name: name.clone(), values: values.clone() })
@@ -244,7 +204,7 @@ fn axes_of(planned: &Planned, results: &[Outcome]) -> Vec<Axis> {
     axes
 }
 
-fn place_of(axes: &[Axis], values: &BTreeMap<String, String>) -> Option<Vec<usize>> {
+fn indices(axes: &[Axis], values: &BTreeMap<String, String>) -> Option<Vec<usize>> {
     axes.iter()
         .map(|axis| {
             let value = values.get(&axis.name)?;
@@ -261,11 +221,11 @@ struct Cells {
 }
 
 impl Cells {
-    fn gather(axes: &[Axis], results: &[Outcome], metric: &str) -> Self {
+    fn gather(axes: &[Axis], results: &[CellResult], metric: &str) -> Self {
         let mut workspaces: BTreeMap<Vec<usize>, (Measured, Option<RunId>)> = BTreeMap::new();
         let (mut adaptive, mut blocked) = (false, false);
-        for Outcome { row, values } in results {
-            let Some(place) = place_of(axes, values) else { continue };
+        for CellResult { row, values } in results {
+            let Some(place) = indices(axes, values) else { continue };
             let (cell, run) = workspaces.entry(place.clone()).or_default();
             cell.place = place;
             *run = Some(row.id);
@@ -296,7 +256,7 @@ impl Cells {
                 pairs.extend(base.map(|base| (base, at)));
             }
         }
-        pairs.truncate(MOST_COMPARISONS);
+        pairs.truncate(MAX_COMPARISONS);
         pairs
     }
 
@@ -306,7 +266,7 @@ impl Cells {
         let criteria =
             Criteria { margin: MARGIN, comparisons: pairs.len(), better, ..Criteria::default() };
         if self.adaptive {
-            // Samples whose number depends on them need an interval that allows for it.
+            // The number of samples depended on their values, which the interval must allow for.
             let mut sampler = Sampler::new(&pairs, criteria, 0);
             for (cell, measured) in self.table.cells.iter().enumerate() {
                 for (&block, &value) in measured.blocks.iter().zip(&measured.values) {
@@ -328,7 +288,7 @@ impl Cells {
         pairs.iter().map(of).collect()
     }
 
-    fn shown(self) -> Vec<Cell> {
+    fn into_shown(self) -> Vec<Cell> {
         let Self { table, runs, .. } = self;
         let names: Vec<String> = table.cells.iter().map(|cell| table.name(&cell.place)).collect();
         let cells = table.cells.into_iter().zip(names).zip(runs);
@@ -349,7 +309,7 @@ impl Cells {
     }
 }
 
-impl Matrix {
+impl MatrixDetail {
     /// The points of a bisection, in order.
     pub(crate) fn points(&self) -> &[String] {
         let axis = self.axes.iter().find(|axis| Some(&axis.name) == self.searched.as_ref());
@@ -357,10 +317,10 @@ impl Matrix {
     }
 }
 
-fn steps(axis: &Axis, results: &[Outcome], metric: &str) -> Vec<Step> {
-    let of = |result: &Outcome| {
+fn bisect_steps(axis: &Axis, results: &[CellResult], metric: &str) -> Vec<BisectStep> {
+    let of = |result: &CellResult| {
         let point = result.values.get(&axis.name).cloned().unwrap_or_default();
-        Step {
+        BisectStep {
             run: result.row.id,
             place: axis.values.iter().position(|value| *value == point),
             point,

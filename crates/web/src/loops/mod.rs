@@ -1,114 +1,171 @@
-//! Loops as they are shown: what each kind makes of its plan, its events and its runs.
+//! Loops as they are shown: what each kind makes of its plan, its entries and its runs.
 
-pub(super) mod agent;
-pub(super) mod crash;
-pub(super) mod agent_activity;
-pub(super) mod matrix;
-pub(super) mod control;
+pub(crate) mod agent;
+pub(crate) mod agent_activity;
+pub(crate) mod control;
+pub(crate) mod crash;
+pub(crate) mod matrix;
 
 use jiff::Timestamp;
+use retake_agent::workspace::Places;
 use retake_store::{Liveness, RunFilter, RunStatus, Store, StoredLoop};
-use retake_types::{Kind, LoopId, StopReason};
-use serde::Serialize;
+use retake_types::loop_record::agent::AgentLoopPlan;
+use retake_types::loop_record::crash::CrashPlan;
+use retake_types::loop_record::matrix::{MatrixLoopPlan, MatrixPurpose};
+use retake_types::{Kind, LoopId, LoopState, StopReason};
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use super::App;
-use super::error::RequestError;
-use retake_agent::workspace::Places;
+use crate::app::App;
+use crate::error::RequestError;
 
 /// More runs at once than any machine has.
-const MOST_RUNNING: usize = 1000;
-/// The state of a loop that waits to be told to go on.
-const PAUSED: &str = "paused";
+const MAX_RUNNING: usize = 1000;
 
-/// A loop in a list.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct LoopSummary {
-    pub(super) id: LoopId,
-    pub(super) kind: Kind,
-    pub(super) plan: Value,
-    pub(super) state: String,
-    pub(super) stop_reason: Option<StopReason>,
-    /// Someone works on it at this moment.
-    pub(super) running: bool,
-    pub(super) start_time: Timestamp,
-    pub(super) end_time: Option<Timestamp>,
+/// The plan of a loop, by its kind.
+#[derive(Clone, Debug)]
+pub(crate) enum LoopPlan {
+    Agent(AgentLoopPlan),
+    Matrix(Box<MatrixLoopPlan>),
+    Crash(Box<CrashPlan>),
+    /// Of a kind without a plan, or written by a later release.
+    Unknown,
 }
 
-impl LoopSummary {
-    /// What it is about, in a few words.
-    pub(super) fn title(&self) -> String {
-        let text = |name: &str| self.plan.get(name).and_then(Value::as_str).unwrap_or_default();
-        let purpose = Some(text("purpose")).filter(|purpose| *purpose != "run").unwrap_or_default();
-        let words = match self.kind {
-            Kind::Agent => [text("workspace"), text("agent")],
-            Kind::Matrix | Kind::Exec => [purpose, text("command").trim_end()],
-            Kind::Crash => [text("command"), text("log")],
+impl LoopPlan {
+    fn parse(record: &StoredLoop) -> Self {
+        let plan = &record.plan;
+        let parsed = match record.kind {
+            Kind::Agent => serde_json::from_str(plan).map(Self::Agent),
+            Kind::Matrix => serde_json::from_str(plan).map(Self::Matrix),
+            Kind::Crash => serde_json::from_str(plan).map(Self::Crash),
+            Kind::Exec => return Self::Unknown,
         };
-        words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(": ")
+        parsed.unwrap_or(Self::Unknown)
     }
 
-    /// Someone holds it, and waits to be told to go on.
-    pub(super) fn is_paused(&self) -> bool {
-        self.state == PAUSED
+    /// What the loop is about, in a few words.
+    fn title(&self) -> String {
+        let words = match self {
+            Self::Agent(plan) => [plan.workspace.clone(), plan.agent.clone()],
+            Self::Matrix(plan) => {
+                let purpose = match &plan.purpose {
+                    MatrixPurpose::Run => String::new(),
+                    MatrixPurpose::RunUntilSure { margin } => {
+                        format!("run --until-sure {}%", margin * 100.0)
+                    }
+                    MatrixPurpose::Bisect { axis } => format!("bisect {axis}"),
+                };
+                [purpose, plan.command.trim_end().to_owned()]
+            }
+            Self::Crash(plan) => {
+                [plan.command.clone().unwrap_or_default(), plan.log.clone().unwrap_or_default()]
+            }
+            Self::Unknown => Default::default(),
+        };
+        let words: Vec<String> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        words.join(": ")
     }
+}
 
-    /// How it stands, and the class that goes with it.
-    pub(super) fn status(&self) -> (&str, &'static str) {
-        match (&self.stop_reason, self.running) {
-            (Some(reason), _) => match reason {
-                StopReason::Completed | StopReason::Clean => (reason.as_str(), "good"),
-                StopReason::Failed
-                | StopReason::VerifyFailed
-                | StopReason::Findings
-                | StopReason::CouldNotTest => (reason.as_str(), "bad"),
-                _ => (reason.as_str(), "open"),
-            },
-            (None, true) if self.is_paused() => (PAUSED, "open"),
-            (None, true) => ("running", "live"),
-            (None, false) => ("its runner is gone", "bad"),
+/// The state of a loop at this moment. While a loop is paused its record says `running`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CurrentState {
+    Recorded(LoopState),
+    Paused,
+}
+
+impl Serialize for CurrentState {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Recorded(state) => state.serialize(serializer),
+            Self::Paused => serializer.serialize_str("paused"),
         }
     }
 }
 
-/// The loops of which a run is under way.
+/// How a loop stands, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LoopStatus {
+    Running,
+    Paused,
+    Ended(StopReason),
+    RunnerDied,
+}
+
+/// A loop in a list.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LoopSummary {
+    pub(crate) id: LoopId,
+    pub(crate) kind: Kind,
+    /// As it was recorded.
+    #[serde(rename = "plan")]
+    recorded_plan: Value,
+    #[serde(skip)]
+    pub(crate) plan: LoopPlan,
+    pub(crate) state: CurrentState,
+    pub(crate) stop_reason: Option<StopReason>,
+    /// Its runner is alive.
+    pub(crate) running: bool,
+    pub(crate) start_time: Timestamp,
+    pub(crate) end_time: Option<Timestamp>,
+}
+
+impl LoopSummary {
+    pub(crate) fn title(&self) -> String {
+        self.plan.title()
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.state == CurrentState::Paused
+    }
+
+    pub(crate) fn status(&self) -> LoopStatus {
+        match &self.stop_reason {
+            Some(reason) => LoopStatus::Ended(reason.clone()),
+            None if !self.running => LoopStatus::RunnerDied,
+            None if self.is_paused() => LoopStatus::Paused,
+            None => LoopStatus::Running,
+        }
+    }
+}
+
+/// The loops that have a run at this moment.
 #[derive(Clone, Debug, Default)]
-pub(super) struct RunningLoops(Vec<LoopId>);
+pub(crate) struct RunningLoops(Vec<LoopId>);
 
 impl RunningLoops {
-    pub(super) fn read(store: &Store) -> Result<Self, RequestError> {
+    pub(crate) fn read(store: &Store) -> Result<Self, RequestError> {
         let filter = RunFilter { status: Some(RunStatus::Running), ..RunFilter::default() };
-        let runs = store.list(&filter, None, MOST_RUNNING)?.runs;
+        let runs = store.list(&filter, None, MAX_RUNNING)?.runs;
         Ok(Self(runs.iter().map(|run| run.intent.loop_id()).collect()))
     }
 
-    pub(super) fn summary(
+    pub(crate) fn summary(
         &self,
         store: &Store,
         record: StoredLoop,
         workspaces: Option<&Places>,
     ) -> Result<LoopSummary, RequestError> {
-        let plan = serde_json::from_str(&record.plan).unwrap_or(Value::Null);
-        // Between two runs a loop has none, but whoever works on it holds something.
-        let held = || match record.kind {
-            Kind::Agent => control::held(store, workspaces, &record),
-            Kind::Matrix => matrix::held(store, &record),
-            // Its checks are no runs.
-            Kind::Crash => store.loop_liveness(record.id) != Liveness::Dead,
-            Kind::Exec => false,
-        };
-        let running_loops = self.0.contains(&record.id);
-        let running = record.stop_reason.is_none() && (running_loops || held());
+        let plan = LoopPlan::parse(&record);
+        let has_run = self.0.contains(&record.id);
+        // Between two runs a loop has none, but its runner lives.
+        let running = record.stop_reason.is_none()
+            && (has_run || is_alive(store, &record, &plan, workspaces));
         let paused = running
-            && !running_loops
+            && !has_run
             && record.kind == Kind::Agent
             && agent::is_paused(store, record.id)?;
         Ok(LoopSummary {
             id: record.id,
             kind: record.kind,
+            recorded_plan: serde_json::from_str(&record.plan).unwrap_or(Value::Null),
             plan,
-            state: if paused { PAUSED.to_owned() } else { record.state.to_string() },
+            state: match paused {
+                true => CurrentState::Paused,
+                false => CurrentState::Recorded(record.state),
+            },
             stop_reason: record.stop_reason,
             running,
             start_time: record.start_time,
@@ -117,36 +174,58 @@ impl RunningLoops {
     }
 }
 
-/// A loop with what its kind knows of it.
+/// Whether the runner of a loop is alive.
+fn is_alive(
+    store: &Store,
+    record: &StoredLoop,
+    plan: &LoopPlan,
+    workspaces: Option<&Places>,
+) -> bool {
+    match store.loop_liveness(record.id) {
+        Liveness::Alive => true,
+        Liveness::Dead => false,
+        // Recorded by a release whose loops had no live file.
+        Liveness::Unknown => match plan {
+            LoopPlan::Agent(plan) => control::is_workspace_locked(workspaces, plan),
+            LoopPlan::Matrix(plan) => matrix::is_locked(plan),
+            // Its checks are no runs, so there is nothing else to tell by.
+            LoopPlan::Crash(_) => true,
+            LoopPlan::Unknown => record.kind == Kind::Crash,
+        },
+    }
+}
+
+/// A loop with the details of its kind.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct LoopView {
+pub(crate) struct LoopView {
     #[serde(flatten)]
-    pub(super) summary: LoopSummary,
-    /// The number of its last event.
-    pub(super) last_event: u64,
+    pub(crate) summary: LoopSummary,
+    /// The number of its last entry.
+    pub(crate) last_event: u64,
     #[serde(flatten)]
-    pub(super) detail: LoopDetail,
+    pub(crate) detail: LoopDetail,
 }
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum LoopDetail {
-    Agent(agent::Agent),
-    Matrix(Box<matrix::Matrix>),
-    Crash(crash::Crash),
+pub(crate) enum LoopDetail {
+    Agent(agent::AgentDetail),
+    Matrix(Box<matrix::MatrixDetail>),
+    Crash(crash::CrashDetail),
     Exec {},
 }
 
 /// What part of a loop is asked for.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LoopQuery {
-    pub(super) metric: Option<String>,
-    pub(super) after: u64,
+pub(crate) struct LoopQuery {
+    pub(crate) metric: Option<String>,
+    /// The timeline begins after this entry.
+    pub(crate) after: u64,
 }
 
 impl LoopView {
-    pub(super) fn read(
+    fn read(
         store: &Store,
         id: LoopId,
         workspaces: Option<&Places>,
@@ -154,11 +233,13 @@ impl LoopView {
     ) -> Result<Self, RequestError> {
         let record = store.get_loop(id)?;
         let last_event = store.last_loop_entry(id)?;
-        let summary = RunningLoops::look(store)?.summary(store, record, workspaces)?;
+        let summary = RunningLoops::read(store)?.summary(store, record, workspaces)?;
         let detail = match summary.kind {
-            Kind::Agent => LoopDetail::Agent(agent::Agent::look(store, &summary)?),
-            Kind::Matrix => LoopDetail::Matrix(Box::new(matrix::Matrix::look(store, &summary, asked)?)),
-            Kind::Crash => LoopDetail::Crash(crash::Crash::look(store, &summary, asked)?),
+            Kind::Agent => LoopDetail::Agent(agent::AgentDetail::read(store, &summary)?),
+            Kind::Matrix => {
+                LoopDetail::Matrix(Box::new(matrix::MatrixDetail::read(store, &summary, query)?))
+            }
+            Kind::Crash => LoopDetail::Crash(crash::CrashDetail::read(store, &summary, query)?),
             Kind::Exec => LoopDetail::Exec {},
         };
         Ok(Self { summary, last_event, detail })
@@ -166,8 +247,12 @@ impl LoopView {
 }
 
 impl App {
-    pub(super) async fn loop_view(&self, id: LoopId, query: LoopQuery) -> Result<LoopView, RequestError> {
+    pub(crate) async fn loop_view(
+        &self,
+        id: LoopId,
+        query: LoopQuery,
+    ) -> Result<LoopView, RequestError> {
         let workspaces = self.workspaces.clone();
-        self.store.read(move |store| LoopView::look(store, id, workspaces.as_ref(), &query)).await
+        self.store.read(move |store| LoopView::read(store, id, workspaces.as_ref(), &query)).await
     }
 }

@@ -1,21 +1,22 @@
-//! An agent's loop: buttons, iterations, charts, and what the agent does now.
+//! An agent's loop: buttons, iterations, charts, and what the agent is doing.
 
-use retake_types::text;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_agent::iteration::IterationStatus;
-
-use crate::chart::{Chart, Series, Shape};
 use retake_runner::html::Html;
-use crate::loops::LoopSummary;
-use crate::loops::agent::{Agent, Step};
+use retake_types::loop_record::agent::IterationStatus;
+use retake_types::text;
+
+use super::badge::iteration_badge;
+use crate::chart::{Chart, Series, Shape};
+use crate::loops::agent::{AgentDetail, IterationSummary};
 use crate::loops::control::PendingRequests;
+use crate::loops::{LoopPlan, LoopSummary};
 
-/// The newest iterations that have a row; the charts show the same.
-const SHOWN: usize = 200;
+/// The newest iterations, which have a row and are in the charts.
+const MAX_ITERATIONS: usize = 200;
 
-/// They need the script, which shows them.
+/// Hidden until the script, which they need, shows them.
 pub(super) fn buttons(html: &mut Html, pending: PendingRequests, summary: &LoopSummary) {
     let (id, running) = (summary.id, summary.running);
     html.markup("<div class=\"actions\" id=\"actions\" data-live hidden")
@@ -44,9 +45,13 @@ pub(super) fn buttons(html: &mut Html, pending: PendingRequests, summary: &LoopS
     html.markup("</div>");
 }
 
-pub(super) fn show(html: &mut Html, agent: &Agent, summary: &LoopSummary) {
-    let steps = &agent.iterations[agent.iterations.len().saturating_sub(SHOWN)..];
-    totals(html, agent, summary.plan["maxIterations"].as_u64());
+pub(super) fn write(html: &mut Html, agent: &AgentDetail, summary: &LoopSummary) {
+    let steps = &agent.iterations[agent.iterations.len().saturating_sub(MAX_ITERATIONS)..];
+    let limit = match &summary.plan {
+        LoopPlan::Agent(plan) => Some(u64::from(plan.max_iterations)),
+        _ => None,
+    };
+    totals(html, agent, limit);
     if steps.len() > 1 {
         charts(html, steps);
     }
@@ -60,14 +65,18 @@ pub(super) fn show(html: &mut Html, agent: &Agent, summary: &LoopSummary) {
     if !agent.notes.is_empty() {
         html.markup("<section><h2>Notes</h2><ol class=\"notes\">");
         for note in agent.notes.iter().rev() {
-            html.markup("<li>").time(note.at, Timestamp::now()).markup(" ").text(&note.text).markup("</li>");
+            html.markup("<li>")
+                .time(note.at, Timestamp::now())
+                .markup(" ")
+                .text(&note.text)
+                .markup("</li>");
         }
         html.markup("</ol></section>");
     }
 }
 
-/// How many iterations there are of each sort, and may be.
-fn counted(steps: &[Step], most: Option<u64>) -> (String, String) {
+/// How many iterations are completed, and in words the others and the limit.
+fn counted(steps: &[IterationSummary], limit: Option<u64>) -> (String, String) {
     let completed = steps.iter().filter(|step| step.status == IterationStatus::Completed).count();
     let running = steps.iter().filter(|step| !step.status.is_final()).count();
     let others = steps.len() - completed - running;
@@ -77,20 +86,20 @@ fn counted(steps: &[Step], most: Option<u64>) -> (String, String) {
             words += &format!(", {count} {word}");
         }
     }
-    if let Some(most) = most {
-        words += &format!("; at most {most}");
+    if let Some(limit) = limit {
+        words += &format!("; at most {limit}");
     }
     (completed.to_string(), words)
 }
 
-fn totals(html: &mut Html, agent: &Agent, most: Option<u64>) {
+fn totals(html: &mut Html, agent: &AgentDetail, limit: Option<u64>) {
     let steps = &agent.iterations;
     // The sum of nothing would be -0.
     let cost = steps.iter().filter_map(|step| step.cost_usd).fold(0.0, |all, one| all + one);
     let tokens: u64 = steps.iter().filter_map(|step| step.tokens).sum();
     let time: u64 = steps.iter().filter_map(|step| step.duration_ms).sum();
     let tests = steps.iter().rev().find_map(|step| Some((step.tests_passed?, step.tests_total?)));
-    let (completed, others) = counted(steps, most);
+    let (completed, others) = counted(steps, limit);
     html.markup("<section class=\"tiles\">");
     html.markup("<div class=\"tile\"><h2>Iterations</h2><p class=\"big\">").text(&completed);
     html.markup("</p><p>").text(&others).markup("</p></div>");
@@ -115,7 +124,7 @@ fn amount(number: u64) -> String {
     }
 }
 
-fn charts(html: &mut Html, steps: &[Step]) {
+fn charts(html: &mut Html, steps: &[IterationSummary]) {
     let titles: Vec<String> =
         steps.iter().map(|step| format!("iteration {}: {}", step.number, step.status)).collect();
     let first = format!("#{}", steps.first().map_or(0, |step| step.number));
@@ -166,7 +175,7 @@ fn charts(html: &mut Html, steps: &[Step]) {
     html.markup("</div></section>");
 }
 
-fn table(html: &mut Html, steps: &[Step], all: usize) {
+fn table(html: &mut Html, steps: &[IterationSummary], all: usize) {
     html.markup("<div class=\"scroll\"><table class=\"steps\"><thead><tr><th scope=\"col\">#</th><th scope=\"col\">Status</th><th scope=\"col\">Tests</th><th scope=\"col\">Files</th><th scope=\"col\">Cost</th><th scope=\"col\">Tokens</th><th scope=\"col\">Context</th><th scope=\"col\">Took</th><th scope=\"col\">Summary</th></tr></thead><tbody>");
     for step in steps.iter().rev() {
         html.markup("<tr><td class=\"n\">");
@@ -175,13 +184,7 @@ fn table(html: &mut Html, steps: &[Step], all: usize) {
             None => html.text(step.number),
         };
         html.markup("</td><td>");
-        let class = match step.status {
-            IterationStatus::Completed => "good",
-            IterationStatus::Failed | IterationStatus::TimedOut => "bad",
-            status if !status.is_final() => "live",
-            _ => "open",
-        };
-        super::loops::status(html, step.status.as_str(), class);
+        iteration_badge(html, step.status);
         html.markup("</td><td class=\"n\">");
         if let (Some(passed), Some(total)) = (step.tests_passed, step.tests_total) {
             html.text(format_args!("{passed}/{total}"));
@@ -215,8 +218,8 @@ fn table(html: &mut Html, steps: &[Step], all: usize) {
     }
 }
 
-pub(super) fn feed(html: &mut Html, agent: &Agent, running: bool) {
-    if agent.feed.is_empty() && !running {
+pub(super) fn activity(html: &mut Html, agent: &AgentDetail, running: bool) {
+    if agent.activity.is_empty() && !running {
         return;
     }
     html.markup("<section><h2>");
@@ -224,8 +227,8 @@ pub(super) fn feed(html: &mut Html, agent: &Agent, running: bool) {
     html.markup(
         "</h2><ol class=\"feed\" id=\"feed\" tabindex=\"0\" aria-label=\"What the agent does\">",
     );
-    for line in &agent.feed {
-        html.markup("<li").attr("class", line.kind).markup(">");
+    for line in &agent.activity {
+        html.markup("<li").attr("class", line.kind.class()).markup(">");
         match &line.spans {
             Some(spans) => spans.iter().for_each(|span| super::output::span(html, span)),
             None => _ = html.preformatted(&line.text),

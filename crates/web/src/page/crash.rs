@@ -1,23 +1,23 @@
 //! A crash loop: findings first, then what the program did, step by step.
 
-use retake_types::text;
 use std::collections::BTreeMap;
 
-use retake_types::{LoopId, StopReason};
-use serde_json::Value;
-
 use retake_runner::html::Html;
-use crate::loops::LoopSummary;
-use crate::loops::crash::{Crash, Finding, Sort, Step, WINDOW};
+use retake_types::loop_record::crash::CrashFinding;
+use retake_types::text;
+use retake_types::{LoopId, StopReason};
+
+use crate::loops::crash::{CrashDetail, Step, StepKind, WINDOW};
+use crate::loops::{LoopPlan, LoopSummary};
 use crate::params::Params;
 
-/// How many entries of a list within a finding are shown.
+/// Entries of a list within a finding.
 const LISTED: usize = 40;
 /// The picture of all steps has at most this many columns; then one stands for several.
 const COLUMNS: usize = 240;
 
-pub(super) struct Page<'a> {
-    pub(super) crash: &'a Crash,
+pub(super) struct CrashPage<'a> {
+    pub(super) crash: &'a CrashDetail,
     pub(super) summary: &'a LoopSummary,
     pub(super) params: &'a Params,
     pub(super) id: LoopId,
@@ -31,7 +31,7 @@ struct Concerns<'a> {
 }
 
 impl<'a> Concerns<'a> {
-    fn of(crash: &'a Crash) -> Self {
+    fn new(crash: &'a CrashDetail) -> Self {
         let mut concerns = Self::default();
         // Operations of a recovery are not on this timeline.
         for finding in crash.findings.iter().filter(|finding| !finding.recovery) {
@@ -48,8 +48,8 @@ impl<'a> Concerns<'a> {
     }
 }
 
-impl Page<'_> {
-    pub(super) fn show(&self, html: &mut Html) {
+impl CrashPage<'_> {
+    pub(super) fn write(&self, html: &mut Html) {
         self.tiles(html);
         self.findings(html);
         self.timeline(html);
@@ -57,7 +57,7 @@ impl Page<'_> {
     }
 
     fn tiles(&self, html: &mut Html) {
-        let Crash { counts, states, finished, findings, .. } = self.crash;
+        let CrashDetail { counts, states, finished, findings, .. } = self.crash;
         html.markup("<section class=\"tiles\">");
         let found = findings.len() + self.crash.findings_left_out;
         let class = match (found, &self.summary.stop_reason) {
@@ -106,9 +106,12 @@ impl Page<'_> {
         html.markup("</section>");
     }
 
-    fn finding(&self, html: &mut Html, finding: &Finding) {
+    fn finding(&self, html: &mut Html, finding: &CrashFinding) {
         html.markup("<article class=\"finding\"").attr("id", &finding.id).markup("><h3>");
-        html.element("span", "ref", &finding.id).markup(" ").code_spans(&finding.sentence).markup("</h3><p>");
+        html.element("span", "ref", &finding.id)
+            .markup(" ")
+            .code_spans(&finding.sentence)
+            .markup("</h3><p>");
         html.text(&text::count(finding.states, "state")).markup(if finding.states == 1 {
             " fails. The crash comes "
         } else {
@@ -118,12 +121,17 @@ impl Page<'_> {
             html.markup("while the check recovers, after its operation ").text(finding.operation);
         } else {
             html.markup("after ");
-            self.to(html, finding.operation, &format!("operation {}", finding.operation));
+            self.operation_link(
+                html,
+                finding.operation,
+                &format!("operation {}", finding.operation),
+            );
         }
         if let Some(label) = &finding.label {
             html.markup(", after the label ").element("code", "", label);
         }
-        html.markup(", with ").text(&text::count(finding.acknowledgements, "acknowledgement"));
+        html.markup(", with ")
+            .text(&text::count(finding.acknowledgements as u64, "acknowledgement"));
         html.markup(" given. The check ").text(&finding.verdict).markup(".</p>");
         if !finding.lost_operations.is_empty() {
             html.markup("<h4>Lost operations</h4><ol class=\"plain lost\">");
@@ -132,7 +140,7 @@ impl Page<'_> {
                 if finding.recovery {
                     html.text(number);
                 } else {
-                    self.to(html, *number, &number.to_string());
+                    self.operation_link(html, *number, &number.to_string());
                     if let Some(step) = self.crash.operation(*number) {
                         html.markup(" ").code_spans(&step.text);
                     }
@@ -160,8 +168,8 @@ impl Page<'_> {
         html.markup("</article>");
     }
 
-    /// A link to an operation on the timeline, wherever that is.
-    fn to(&self, html: &mut Html, number: u32, text: &str) {
+    /// A link to an operation on the timeline, which may be on another page of it.
+    fn operation_link(&self, html: &mut Html, number: u32, text: &str) {
         let here = self.crash.timeline.iter().any(|step| step.number == Some(number));
         match self.crash.operation(number) {
             Some(_) if here => _ = html.link(&format!("#op{number}"), text),
@@ -175,7 +183,7 @@ impl Page<'_> {
     }
 
     fn timeline(&self, html: &mut Html) {
-        let Crash { steps, timeline, .. } = self.crash;
+        let CrashDetail { steps, timeline, .. } = self.crash;
         html.markup("<section><h2>Timeline</h2>");
         if steps.is_empty() {
             html.markup("<p class=\"empty\">");
@@ -186,12 +194,12 @@ impl Page<'_> {
             html.markup("</p></section>");
             return;
         }
-        let concerns = Concerns::of(self.crash);
+        let concerns = Concerns::new(self.crash);
         lanes(html, steps, timeline, &concerns);
         html.markup("<div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Steps of the program\"><table class=\"timeline\"><thead><tr><th scope=\"col\" class=\"n\">#</th><th scope=\"col\">Call</th><th scope=\"col\">What</th></tr></thead><tbody>");
         for (at, step) in timeline.iter().enumerate() {
             row(html, step, concerns.lost(step));
-            // What was said after an operation was said before a crash that came after it.
+            // Labels and acknowledgements after an operation come before its crash.
             let last = timeline.get(at + 1).is_none_or(|next| next.number.is_some());
             let number = timeline[..=at].iter().rev().find_map(|step| step.number);
             let crashes = number.filter(|_| last).and_then(|number| concerns.crash.get(&number));
@@ -206,7 +214,7 @@ impl Page<'_> {
     }
 
     fn pages(&self, html: &mut Html) {
-        let Crash { steps, timeline, counts, .. } = self.crash;
+        let CrashDetail { steps, timeline, counts, .. } = self.crash;
         let path = format!("/loops/{}", self.id);
         let (first, last) = (timeline.first(), timeline.last());
         let earlier = steps.iter().filter(|step| first.is_none_or(|first| step.seq < first.seq));
@@ -230,20 +238,21 @@ impl Page<'_> {
         }
         if counts.steps_left_out > 0 {
             html.markup("<span class=\"faint\">").text(&text::count(counts.steps_left_out, "step"));
-            html.markup(" after these are in the log only: <code>retake crash show LOG</code></span>");
+            html.markup(
+                " after these are in the log only: <code>retake crash show LOG</code></span>",
+            );
         }
         html.markup("</p>");
     }
 
     fn facts(&self, html: &mut Html) {
-        let plan = |name: &str| {
-            let value = self.summary.plan.get(name).and_then(Value::as_str);
-            value.unwrap_or_default().to_owned()
-        };
         html.markup("<section class=\"card apart\"><h2>What is explored</h2><dl>");
-        html.definition("program", &plan("command")).definition("log", &plan("log"));
-        html.definition("directory", &plan("root")).definition("check", &plan("verify"));
-        html.definition("model", &plan("model"));
+        if let LoopPlan::Crash(plan) = &self.summary.plan {
+            html.definition("program", plan.command.as_deref().unwrap_or_default());
+            html.definition("log", plan.log.as_deref().unwrap_or_default());
+            html.definition("directory", &plan.root).definition("check", &plan.verify);
+            html.definition("model", &plan.model);
+        }
         if let Some(states) = &self.crash.states {
             html.definition("coverage", &states.coverage);
             if let Some(finished) = self.crash.finished {
@@ -275,7 +284,7 @@ fn more(html: &mut Html, entries: usize) {
 }
 
 fn row(html: &mut Html, step: &Step, lost: Option<&[&str]>) {
-    let class = class(step.sort);
+    let class = class(step.kind);
     html.markup("<tr class=\"").markup(class).markup(if lost.is_some() { " lost\"" } else { "\"" });
     if let Some(number) = step.number {
         html.attr("id", &format!("op{number}"));
@@ -284,34 +293,36 @@ fn row(html: &mut Html, step: &Step, lost: Option<&[&str]>) {
     if let Some(number) = step.number {
         html.text(number);
     }
-    html.markup("</td><td>").text(match step.sort {
-        Sort::Label => "label",
-        Sort::Acknowledgement => "acknowledged",
-        Sort::Operation | Sort::Sync => &step.call,
+    html.markup("</td><td>").text(match step.kind {
+        StepKind::Label => "label",
+        StepKind::Acknowledgement => "acknowledged",
+        StepKind::Operation | StepKind::Sync => &step.call,
     });
     html.markup("</td><td>");
-    match step.sort {
-        Sort::Label | Sort::Acknowledgement => html.text(&format!("“{}”", step.text)),
-        Sort::Operation | Sort::Sync => html.code_spans(&step.text),
+    match step.kind {
+        StepKind::Label | StepKind::Acknowledgement => html.text(&format!("“{}”", step.text)),
+        StepKind::Operation | StepKind::Sync => html.code_spans(&step.text),
     };
     for id in lost.into_iter().flatten() {
-        html.markup(" <a class=\"ref\"").attr("href", &format!("#{id}")).markup(">lost in ").text(id);
+        html.markup(" <a class=\"ref\"")
+            .attr("href", &format!("#{id}"))
+            .markup(">lost in ")
+            .text(id);
         html.markup("</a>");
     }
     html.markup("</td></tr>\n");
 }
 
-fn class(sort: Sort) -> &'static str {
-    match sort {
-        Sort::Operation => "operation",
-        Sort::Sync => "sync",
-        Sort::Label => "label",
-        Sort::Acknowledgement => "ack",
+fn class(kind: StepKind) -> &'static str {
+    match kind {
+        StepKind::Operation => "operation",
+        StepKind::Sync => "sync",
+        StepKind::Label => "label",
+        StepKind::Acknowledgement => "ack",
     }
 }
 
-/// All steps from left to right, a lane for each kind: what was done, synced, named and promised,
-/// and what of it a finding loses.
+/// All steps from left to right, with a lane for each kind and one for what findings lose.
 fn lanes(html: &mut Html, steps: &[Step], window: &[Step], concerns: &Concerns<'_>) {
     const LANES: [(&str, &str); 5] = [
         ("lost", "lost"),
@@ -342,11 +353,18 @@ fn lanes(html: &mut Html, steps: &[Step], window: &[Step], concerns: &Concerns<'
     }
     for (lane, (class, name)) in LANES.iter().enumerate() {
         let y = 15 + lane * 20;
-        html.markup("<text class=\"tick\" x=\"0\"").attr("y", y + 4).markup(">").markup(name).markup("</text>");
-        html.markup("<line class=\"grid\" x1=\"90\" x2=\"716\"").attr("y1", y).attr("y2", y).markup("/>");
+        html.markup("<text class=\"tick\" x=\"0\"")
+            .attr("y", y + 4)
+            .markup(">")
+            .markup(name)
+            .markup("</text>");
+        html.markup("<line class=\"grid\" x1=\"90\" x2=\"716\"")
+            .attr("y1", y)
+            .attr("y2", y)
+            .markup("/>");
         let is = |step: &Step| match *class {
             "lost" => concerns.lost(step).is_some(),
-            class => self::class(step.sort) == class,
+            class => self::class(step.kind) == class,
         };
         let mut at = 0;
         while at < columns.len() {

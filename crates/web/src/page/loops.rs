@@ -1,28 +1,33 @@
 //! The list of loops, and the frame around one of any kind.
 
-use retake_types::text;
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use axum::http::Uri;
 use jiff::Timestamp;
+use retake_runner::html::Html;
 use retake_store::RunFilter;
 use retake_types::Kind;
+use retake_types::text;
 
-use crate::App;
-use crate::api::{query, loop_id};
-use retake_runner::html::Html;
+use super::badge::loop_badge;
+use super::layout::{HtmlResponse, PageError, Section, heading, layout};
+use super::run_table::{RUN_TABLE_HEAD, run_rows};
+use super::{agent, crash, matrix, overview};
+use crate::api::{loop_id, loop_query};
+use crate::app::App;
 use crate::loops::control;
 use crate::loops::{LoopDetail, LoopView};
 use crate::params::Params;
-use crate::error::PageError;
-use super::{HtmlResponse, RUN_TABLE_HEAD, Section, agent, crash, layout, matrix, overview, rows};
 
 /// The runs of a loop that are listed on its page.
 const RUNS: usize = 30;
 
-pub(crate) async fn loops(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlResponse, PageError> {
-    let params = Params::of(&uri);
+pub(crate) async fn loops(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+) -> Result<HtmlResponse, PageError> {
+    let params = Params::from_uri(&uri);
     let list = app.loops(&params).await?;
     let mut main = Html::new();
     main.markup("<div class=\"tools\"><h1>Loops</h1><nav class=\"switch\" aria-label=\"Kind\">");
@@ -46,63 +51,52 @@ pub(crate) async fn loops(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlR
     Ok(layout("Loops", Section::Loops, Some(&app.tokens), &main))
 }
 
-/// How a loop stands, as a mark and a word.
-pub(super) fn status(html: &mut Html, word: &str, class: &'static str) {
-    let mark = match class {
-        "good" => "✓",
-        "bad" => "✗",
-        "live" => "●",
-        _ => "◌",
-    };
-    html.markup("<span class=\"badge ").markup(class).markup("\"><span aria-hidden=\"true\">").markup(mark);
-    html.markup("</span> ").text(&word.replace('_', " ")).markup("</span>");
-}
-
 pub(crate) async fn one_loop(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     uri: Uri,
 ) -> Result<HtmlResponse, PageError> {
-    let params = Params::of(&uri);
+    let params = Params::from_uri(&uri);
     let id = loop_id(&id)?;
-    let whole = app.loop_view(id, query(&params)?).await?;
-    let workspaces = app.workspaces.clone();
+    let view = app.loop_view(id, loop_query(&params)?).await?;
+    let (workspaces, plan) = (app.workspaces.clone(), view.summary.plan.clone());
     let (runs, pending) = app
-        .reader
+        .store
         .read(move |store| {
             let filter = RunFilter { loop_id: Some(id), ..RunFilter::default() };
             let runs = store.list(&filter, None, RUNS)?;
-            Ok((runs, control::pending(workspaces.as_ref(), &store.get_loop(id)?)))
+            Ok((runs, control::pending(workspaces.as_ref(), &plan)))
         })
         .await?;
     let mut main = Html::new();
     main.markup("<div id=\"loop\"").attr("data-loop", &id.to_string());
-    main.attr("data-kind", whole.summary.kind.as_str());
-    main.attr("data-ended", if whole.summary.stop_reason.is_some() { "1" } else { "" });
-    main.attr("data-last", whole.last_event).markup(">");
-    head(&mut main, &whole);
-    if whole.summary.kind == Kind::Agent && whole.summary.stop_reason.is_none() {
-        agent::buttons(&mut main, pending, &whole.summary);
+    main.attr("data-kind", view.summary.kind.as_str());
+    main.attr("data-ended", if view.summary.stop_reason.is_some() { "1" } else { "" });
+    main.attr("data-last", view.last_event).markup(">");
+    head(&mut main, &view);
+    if view.summary.kind == Kind::Agent && view.summary.stop_reason.is_none() {
+        agent::buttons(&mut main, pending, &view.summary);
     }
     main.markup("<div id=\"detail\" data-live>");
-    match &whole.detail {
-        LoopDetail::Agent(detail) => agent::show(&mut main, detail, &whole.summary),
-        LoopDetail::Matrix(detail) => matrix::show(&mut main, detail, &params, id),
+    match &view.detail {
+        LoopDetail::Agent(detail) => agent::write(&mut main, detail, &view.summary),
+        LoopDetail::Matrix(detail) => matrix::write(&mut main, detail, &params, id),
         LoopDetail::Crash(crash) => {
-            crash::Page { crash, summary: &whole.summary, params: &params, id }.show(&mut main);
+            crash::CrashPage { crash, summary: &view.summary, params: &params, id }
+                .write(&mut main);
         }
         LoopDetail::Exec {} => {}
     }
     main.markup("</div>");
-    if let LoopDetail::Agent(detail) = &whole.detail {
-        agent::feed(&mut main, detail, whole.summary.running);
+    if let LoopDetail::Agent(detail) = &view.detail {
+        agent::activity(&mut main, detail, view.summary.running);
     }
     main.markup("<section id=\"loop-runs\" data-live><h2>Runs</h2>");
     if runs.runs.is_empty() {
         main.markup("<p class=\"empty\">It has no run yet.</p>");
     } else {
         main.markup("<table class=\"runs\">").markup(RUN_TABLE_HEAD).markup("<tbody id=\"rows\">");
-        rows(&mut main, &runs.runs, Timestamp::now());
+        run_rows(&mut main, &runs.runs, Timestamp::now());
         main.markup("</tbody></table>");
         if runs.next.is_some() {
             main.markup("<p class=\"pages\">")
@@ -111,21 +105,20 @@ pub(crate) async fn one_loop(
         }
     }
     main.markup("</section></div>");
-    let title = format!("{} {}", whole.summary.kind.as_str(), whole.summary.title());
+    let title = format!("{} {}", view.summary.kind.as_str(), view.summary.title());
     Ok(layout(&title, Section::Loops, Some(&app.tokens), &main))
 }
 
-fn head(html: &mut Html, whole: &LoopView) {
-    let summary = &whole.summary;
+fn head(html: &mut Html, view: &LoopView) {
+    let summary = &view.summary;
     let now = Timestamp::now();
     html.markup("<div id=\"head\" data-live class=\"head\"><p class=\"crumbs\"><a href=\"/loops\">Loops</a> / ");
     html.markup(summary.kind.as_str()).markup(" / <code>").text(&summary.id.to_string());
     html.markup("</code></p>");
     let title = summary.title();
-    super::heading(html, if title.is_empty() { "Loop" } else { &title });
+    heading(html, if title.is_empty() { "Loop" } else { &title });
     html.markup("<p class=\"summary\">");
-    let (word, class) = summary.status();
-    status(html, word, class);
+    loop_badge(html, &summary.status());
     html.markup(" <span>started ").time(summary.start_time, now).markup("</span>");
     if let Some(end) = summary.end_time {
         let ms = end.duration_since(summary.start_time).as_millis();

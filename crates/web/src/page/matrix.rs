@@ -1,23 +1,24 @@
 //! A matrix: its heat map, the samples of each cell, comparisons, and the steps of a bisection.
 
-use retake_types::text;
 use std::sync::LazyLock;
 
 use regex::Regex;
 use retake_matrix::stats::{self, Comparison};
+use retake_runner::html::Html;
 use retake_types::LoopId;
+use retake_types::loop_record::matrix::{BisectAnswer, PointVerdict};
+use retake_types::text;
 
 use crate::chart;
-use retake_runner::html::Html;
-use crate::loops::matrix::{Answer, Cell, Matrix, Step, Verdict};
+use crate::loops::matrix::{BisectStep, Cell, MatrixDetail};
 use crate::params::Params;
 
-/// Looks of a bisection that are drawn; the table has all.
-const MOST_LOOKS: usize = 60;
-/// Dots of all cells together: the page is to be there soon.
-const MOST_DOTS: usize = 1500;
+/// Runs of a bisection that are drawn; the table has all.
+const MAX_DRAWN_STEPS: usize = 60;
+/// Dots of all cells together, so that the page loads fast.
+const MAX_DOTS: usize = 1500;
 
-pub(super) fn show(html: &mut Html, matrix: &Matrix, params: &Params, id: LoopId) {
+pub(super) fn write(html: &mut Html, matrix: &MatrixDetail, params: &Params, id: LoopId) {
     html.markup("<div class=\"tools\"><p class=\"faint\">")
         .text(&text::count(matrix.runs as u64, "run"));
     if matrix.running > 0 {
@@ -28,7 +29,8 @@ pub(super) fn show(html: &mut Html, matrix: &Matrix, params: &Params, id: LoopId
     }
     html.markup("</p><nav class=\"switch\" aria-label=\"Metric\">");
     for metric in &matrix.metrics {
-        html.markup("<a").attr("href", &params.with(&format!("/loops/{id}"), &[("metric", metric)]));
+        html.markup("<a")
+            .attr("href", &params.with(&format!("/loops/{id}"), &[("metric", metric)]));
         if *metric == matrix.metric {
             html.markup(" aria-current=\"true\"");
         }
@@ -76,7 +78,7 @@ fn heat(ratio: f64) -> &'static str {
 }
 
 /// One axis down, the others across.
-fn heat_map(html: &mut Html, matrix: &Matrix) {
+fn heat_map(html: &mut Html, matrix: &MatrixDetail) {
     let Some(down) = matrix.axes.first() else { return };
     let mut columns: Vec<&[usize]> = Vec::new();
     for cell in &matrix.cells {
@@ -95,13 +97,16 @@ fn heat_map(html: &mut Html, matrix: &Matrix) {
     let across: Vec<&str> = matrix.axes[1..].iter().map(|axis| axis.name.as_str()).collect();
     if !across.is_empty() {
         html.markup("<tr><td></td><th scope=\"colgroup\" class=\"axis\"");
-        html.attr("colspan", columns.len()).markup(">").text(&across.join(", ")).markup("</th></tr>");
+        html.attr("colspan", columns.len())
+            .markup(">")
+            .text(&across.join(", "))
+            .markup("</th></tr>");
     }
     html.markup("<tr><th scope=\"col\">").text(&down.name).markup("</th>");
     for column in &columns {
         let labels = matrix.axes[1..].iter().zip(*column);
         let label: Vec<&str> = labels.map(|(axis, &at)| axis.values[at].as_str()).collect();
-        html.element("th", "", &shortened(&label.join(" ")));
+        html.element("th", "", &shorten_commits(&label.join(" ")));
     }
     html.markup("</tr></thead><tbody>");
     let base = |column: &&[usize]| in_column(matrix, column).find_map(|cell| cell.median);
@@ -110,7 +115,7 @@ fn heat_map(html: &mut Html, matrix: &Matrix) {
         if !matrix.cells.iter().any(|cell| cell.place[0] == row) {
             continue;
         }
-        html.markup("<tr><th scope=\"row\">").text(&shortened(value)).markup("</th>");
+        html.markup("<tr><th scope=\"row\">").text(&shorten_commits(value)).markup("</th>");
         for (column, base) in columns.iter().zip(&bases) {
             let cell = in_column(matrix, column).find(|cell| cell.place[0] == row);
             heat_cell(html, cell, *base);
@@ -121,7 +126,7 @@ fn heat_map(html: &mut Html, matrix: &Matrix) {
 }
 
 /// The cells that differ in the first axis only.
-fn in_column<'a>(matrix: &'a Matrix, column: &'a [usize]) -> impl Iterator<Item = &'a Cell> {
+fn in_column<'a>(matrix: &'a MatrixDetail, column: &'a [usize]) -> impl Iterator<Item = &'a Cell> {
     matrix.cells.iter().filter(move |cell| cell.place[1..] == *column)
 }
 
@@ -146,7 +151,7 @@ fn heat_cell(html: &mut Html, cell: Option<&Cell>, base: Option<f64>) {
     html.markup("</small></td>");
 }
 
-fn distributions(html: &mut Html, matrix: &Matrix) {
+fn distributions(html: &mut Html, matrix: &MatrixDetail) {
     let all = matrix.cells.iter().flat_map(|cell| &cell.values).filter(|value| value.is_finite());
     let range = all.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
         (low.min(*value), high.max(*value))
@@ -156,10 +161,12 @@ fn distributions(html: &mut Html, matrix: &Matrix) {
         html.text(&format!("{} … {} {}", number(range.0), number(range.1), matrix.unit));
     }
     html.markup("</th><th scope=\"col\">Median</th><th scope=\"col\">MAD</th><th scope=\"col\">n</th></tr></thead><tbody>");
-    let most = (MOST_DOTS / matrix.cells.len().max(1)).clamp(12, 300);
+    let most = (MAX_DOTS / matrix.cells.len().max(1)).clamp(12, 300);
     for cell in &matrix.cells {
         let (Some(median), Some(mad)) = (cell.median, cell.mad) else { continue };
-        html.markup("<tr><th scope=\"row\">").text(&shortened(&cell.name)).markup("</th><td>");
+        html.markup("<tr><th scope=\"row\">")
+            .text(&shorten_commits(&cell.name))
+            .markup("</th><td>");
         let says =
             format!("{} samples of {}, median {}", cell.values.len(), cell.name, number(median));
         chart::strip(html, &cell.values, median, range, most, &says);
@@ -175,14 +182,17 @@ fn distributions(html: &mut Html, matrix: &Matrix) {
 fn comparisons(html: &mut Html, comparisons: &[Comparison]) {
     let ends = comparisons.iter().filter_map(|one| one.interval).flatten();
     let reach = ends.map(|end| end.max(1.0 / end.max(1e-9))).fold(1.0, f64::max);
-    html.markup("<section><h2>Comparisons</h2><div class=\"scroll\"><table><thead><tr><th scope=\"col\">Of</th><th scope=\"col\">Against</th><th scope=\"col\">Verdict</th><th scope=\"col\" class=\"n\">Difference</th><th scope=\"col\" class=\"n\">Interval</th><th scope=\"col\">Less or more</th><th scope=\"col\" class=\"n\">Samples</th></tr></thead><tbody>");
+    html.markup("<section><h2>Comparisons</h2><div class=\"scroll\"><table><thead><tr><th scope=\"col\">Of</th><th scope=\"col\">Against</th><th scope=\"col\">PointVerdict</th><th scope=\"col\" class=\"n\">Difference</th><th scope=\"col\" class=\"n\">Interval</th><th scope=\"col\">Less or more</th><th scope=\"col\" class=\"n\">Samples</th></tr></thead><tbody>");
     for one in comparisons {
         let class = match one.verdict {
             stats::Verdict::Faster => "good",
             stats::Verdict::Slower => "bad",
             stats::Verdict::Same | stats::Verdict::NotSure => "",
         };
-        html.markup("<tr><td>").text(&shortened(&one.b)).markup("</td><td>").text(&shortened(&one.a));
+        html.markup("<tr><td>")
+            .text(&shorten_commits(&one.b))
+            .markup("</td><td>")
+            .text(&shorten_commits(&one.a));
         html.markup("</td><td>").element("span", class, one.verdict.as_str());
         html.markup("</td><td class=\"n\">").text(&one.ratio.map(percent).unwrap_or_default());
         html.markup("</td><td class=\"n\">");
@@ -199,13 +209,13 @@ fn comparisons(html: &mut Html, comparisons: &[Comparison]) {
     html.markup("</tbody></table></div></section>");
 }
 
-/// What was found, where each look was along the axis, and what came of it.
-fn bisection(html: &mut Html, matrix: &Matrix) {
+/// The answer, the runs along the axis, and how each point was judged.
+fn bisection(html: &mut Html, matrix: &MatrixDetail) {
     html.markup("<section><h2>Bisection of ").text(matrix.searched.as_deref().unwrap_or_default());
     html.markup("</h2>");
     if let Some(answer) = &matrix.answer {
         let class = if answer.first_bad.is_some() { "answer" } else { "answer bad" };
-        html.element("p", class, &shortened(&answer.sentence));
+        html.element("p", class, &shorten_commits(&answer.sentence));
     }
     if matrix.steps.is_empty() {
         html.markup("<p class=\"empty\">").markup(match matrix.answer {
@@ -214,30 +224,34 @@ fn bisection(html: &mut Html, matrix: &Matrix) {
         });
         html.markup("</p>");
     } else {
-        looks(html, matrix);
+        bisect_steps(html, matrix);
     }
     if let Some(answer) = &matrix.answer {
-        judged(html, matrix, answer);
+        judged_points(html, matrix, answer);
     }
     html.markup("</section>");
 }
 
-/// What a look says: what was concluded about its point, else how its run ended.
-fn verdict(matrix: &Matrix, step: &Step) -> Verdict {
-    let concluded = matrix.answer.as_ref().and_then(|answer| answer.verdict(&step.point));
-    concluded.unwrap_or(match step.exit_code {
-        _ if step.ok => Verdict::Good,
-        125 => Verdict::Skip,
-        _ => Verdict::Bad,
-    })
+/// The verdict of the answer about the point of a run, else how the run ended.
+fn verdict(matrix: &MatrixDetail, step: &BisectStep) -> PointVerdict {
+    let judged = matrix.answer.iter().flat_map(|answer| &answer.steps);
+    let mut judged = judged.filter(|judged| judged.point == step.point);
+    judged.next().map_or(
+        match step.exit_code {
+            _ if step.ok => PointVerdict::Good,
+            125 => PointVerdict::Skip,
+            _ => PointVerdict::Bad,
+        },
+        |judged| judged.verdict,
+    )
 }
 
-fn looks(html: &mut Html, matrix: &Matrix) {
+fn bisect_steps(html: &mut Html, matrix: &MatrixDetail) {
     const LEFT: f64 = 10.0;
     const WIDTH: f64 = 460.0;
     let points = matrix.points();
     let count = points.len().max(2);
-    let rows = matrix.steps.len().min(MOST_LOOKS);
+    let rows = matrix.steps.len().min(MAX_DRAWN_STEPS);
     let bottom = 14 + rows * 12;
     html.markup("<svg class=\"bisect\" role=\"img\"")
         .attr("viewBox", &format!("0 0 480 {}", bottom + 20));
@@ -248,33 +262,40 @@ fn looks(html: &mut Html, matrix: &Matrix) {
         html.attr("y2", bottom).markup("/>");
     }
     // What is known of a point stands behind its looks, which may have been in earlier loops.
-    for one in matrix.answer.iter().flat_map(|answer| &answer.points) {
+    for one in matrix.answer.iter().flat_map(|answer| &answer.steps) {
         let Some(place) = points.iter().position(|point| *point == one.point) else { continue };
         let (word, class, _) = words(one.verdict);
         html.markup("<rect y=\"2\" width=\"3\"").attr("class", class).attr("height", bottom - 2);
         html.attr("x", format!("{:.1}", LEFT + place as f64 / (count - 1) as f64 * WIDTH - 1.5));
-        html.markup("><title>").text(&shortened(&one.point)).markup(": ").markup(word);
+        html.markup("><title>").text(&shorten_commits(&one.point)).markup(": ").markup(word);
         html.markup("</title></rect>");
     }
-    for (at, step) in matrix.steps.iter().enumerate().take(MOST_LOOKS) {
+    for (at, step) in matrix.steps.iter().enumerate().take(MAX_DRAWN_STEPS) {
         let Some(place) = step.place else { continue };
         let (word, class, _) = words(verdict(matrix, step));
-        html.markup("<circle r=\"4\"").attr("class", class).attr("cx", x(place)).attr("cy", 10 + at * 12);
-        html.markup("><title>").text(&told(step)).markup(": ").markup(word).markup("</title></circle>");
+        html.markup("<circle r=\"4\"")
+            .attr("class", class)
+            .attr("cx", x(place))
+            .attr("cy", 10 + at * 12);
+        html.markup("><title>")
+            .text(&step_title(step))
+            .markup(": ")
+            .markup(word)
+            .markup("</title></circle>");
     }
     let ends = [(points.first(), "start", LEFT), (points.last(), "end", LEFT + WIDTH)];
     for (point, anchor, x) in ends {
         html.markup("<text class=\"tick\"").attr("text-anchor", anchor).attr("x", x);
         html.attr("y", bottom + 14).markup(">");
-        html.text(&point.map(|point| shortened(point)).unwrap_or_default()).markup("</text>");
+        html.text(&point.map(|point| shorten_commits(point)).unwrap_or_default()).markup("</text>");
     }
     html.markup("</svg><h3>Looks</h3><div class=\"scroll tall\"><table><thead><tr><th scope=\"col\" class=\"n\">#</th><th scope=\"col\">Point</th><th scope=\"col\" class=\"n\">Place</th><th scope=\"col\">Run</th><th scope=\"col\" class=\"n\">");
-    html.text(&headed(matrix)).markup("</th></tr></thead><tbody>");
+    html.text(&metric_with_unit(matrix)).markup("</th></tr></thead><tbody>");
     for (at, step) in matrix.steps.iter().enumerate() {
         html.markup("<tr><td class=\"n\">")
             .link(&format!("/runs/{}", step.run), &(at + 1).to_string());
         html.markup("</td><td><code").attr("title", &step.point).markup(">");
-        html.text(&shortened(&step.point)).markup("</code></td><td class=\"n\">");
+        html.text(&shorten_commits(&step.point)).markup("</code></td><td class=\"n\">");
         if let Some(place) = step.place {
             html.text(format_args!("{} of {count}", place + 1));
         }
@@ -291,13 +312,16 @@ fn looks(html: &mut Html, matrix: &Matrix) {
 }
 
 /// Every point that was judged, in the order of the axis.
-fn judged(html: &mut Html, matrix: &Matrix, answer: &Answer) {
+fn judged_points(html: &mut Html, matrix: &MatrixDetail, answer: &BisectAnswer) {
     let points = matrix.points();
-    let mut judged: Vec<_> = answer.points.iter().collect();
+    let mut judged: Vec<_> = answer.steps.iter().collect();
     judged.sort_by_key(|judged| points.iter().position(|point| *point == judged.point));
-    html.markup("<h3>Points</h3><div class=\"scroll tall\"><table><thead><tr><th scope=\"col\">Point</th><th scope=\"col\">Verdict</th><th scope=\"col\" class=\"n\">Runs</th></tr></thead><tbody>");
+    html.markup("<h3>Points</h3><div class=\"scroll tall\"><table><thead><tr><th scope=\"col\">Point</th><th scope=\"col\">PointVerdict</th><th scope=\"col\" class=\"n\">Runs</th></tr></thead><tbody>");
     for one in judged {
-        html.markup("<tr><td><code").attr("title", &one.point).markup(">").text(&shortened(&one.point));
+        html.markup("<tr><td><code")
+            .attr("title", &one.point)
+            .markup(">")
+            .text(&shorten_commits(&one.point));
         html.markup("</code>");
         for (end, name) in [(&answer.last_good, "last good"), (&answer.first_bad, "first bad")] {
             if end.as_ref() == Some(&one.point) {
@@ -312,16 +336,16 @@ fn judged(html: &mut Html, matrix: &Matrix, answer: &Answer) {
 }
 
 /// The word, the class of a mark and the class of a text.
-fn words(verdict: Verdict) -> (&'static str, &'static str, &'static str) {
+fn words(verdict: PointVerdict) -> (&'static str, &'static str, &'static str) {
     match verdict {
-        Verdict::Good => ("good", "ok", "good"),
-        Verdict::Bad => ("bad", "failed", "bad"),
-        Verdict::Skip => ("cannot be judged", "skip", "open"),
+        PointVerdict::Good => ("good", "ok", "good"),
+        PointVerdict::Bad => ("bad", "failed", "bad"),
+        PointVerdict::Skip => ("cannot be judged", "skip", "open"),
     }
 }
 
 /// The metric with its unit.
-fn headed(matrix: &Matrix) -> String {
+fn metric_with_unit(matrix: &MatrixDetail) -> String {
     match matrix.unit.as_str() {
         "" => matrix.metric.clone(),
         unit => format!("{} ({unit})", matrix.metric),
@@ -329,15 +353,15 @@ fn headed(matrix: &Matrix) -> String {
 }
 
 /// Commits as people write them.
-pub(super) fn shortened(text: &str) -> String {
+pub(super) fn shorten_commits(text: &str) -> String {
     static COMMIT: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"\b([0-9a-f]{10})[0-9a-f]{30}\b").expect("a pattern"));
     COMMIT.replace_all(text, "$1").into_owned()
 }
 
-fn told(step: &Step) -> String {
+fn step_title(step: &BisectStep) -> String {
     let value = step.value.map(|value| format!(", {}", number(value))).unwrap_or_default();
-    format!("{}: exit {}{value}", shortened(&step.point), step.exit_code)
+    format!("{}: exit {}{value}", shorten_commits(&step.point), step.exit_code)
 }
 
 #[cfg(test)]

@@ -1,50 +1,50 @@
-//! What a run wrote, on its page: one window of each stream, or of both in order of arrival.
+//! The output of a run on its page: one window of each stream, or of both in order of arrival.
 
-use retake_types::text;
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use retake_runner::html::Html;
 use retake_store::Store;
+use retake_types::text;
 use retake_types::{RunId, Stream};
 
 use crate::ansi::Span;
-use crate::output_search::{TextSearch, find};
-use retake_runner::html::Html;
-use crate::output_window::{At, Content, WindowRequest, OutputSource, OutputWindow};
-use crate::params::Params;
 use crate::error::RequestError;
+use crate::output_search::{TextSearch, find_text};
+use crate::output_window::{Content, OutputSource, OutputWindow, WindowPosition, WindowRequest};
+use crate::params::Params;
 
-/// Bytes of each output on the page itself, which is to be there soon; a script fetches more.
+/// Bytes of each output in the page itself, so that it loads fast; a script fetches more.
 const WINDOW: usize = 20 << 10;
 
-/// Bytes above what was looked for: a few lines.
+/// Bytes above a match: a few lines.
 const ABOVE: u64 = 400;
-/// The first match of a page, where the browser scrolls to.
+/// The id of the first match of a page, to which the browser scrolls.
 const MATCH: &str = "match";
 
 /// How the output is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
-    Beside,
-    Merged,
+    SideBySide,
+    Interleaved,
 }
 
 /// The windows that an address asks for.
-pub(super) struct Output {
+pub(super) struct OutputSection {
     layout: Layout,
     windows: Vec<OutputWindow>,
     searched: Option<SearchedText>,
 }
 
-/// A text that was looked for.
+/// A text that was searched for.
 struct SearchedText {
     text: String,
     found: bool,
-    /// Where to look on, by the name of each output that was not looked through to its end.
+    /// Where to continue, by the name of each output that was not searched to its end.
     unfinished: Vec<(&'static str, u64)>,
 }
 
-impl Output {
+impl OutputSection {
     pub(super) fn layout(params: &Params) -> Layout {
         match params.get("view") {
             Some("merged") => Layout::Interleaved,
@@ -56,16 +56,20 @@ impl Output {
     pub(super) fn read(store: &Store, id: RunId, params: &Params) -> Result<Self, RequestError> {
         let layout = Self::layout(params);
         let wanted: &[(OutputSource, &'static str)] = match layout {
-            Layout::SideBySide => {
-                &[(OutputSource::One(Stream::Stdout), "out"), (OutputSource::One(Stream::Stderr), "err")]
-            }
+            Layout::SideBySide => &[
+                (OutputSource::One(Stream::Stdout), "out"),
+                (OutputSource::One(Stream::Stderr), "err"),
+            ],
             Layout::Interleaved => &[(OutputSource::Interleaved, "all")],
         };
         let text = params.get("find").filter(|text| !text.is_empty());
-        let mut searched =
-            text.map(|text| SearchedText { text: text.to_owned(), found: false, unfinished: Vec::new() });
+        let mut searched = text.map(|text| SearchedText {
+            text: text.to_owned(),
+            found: false,
+            unfinished: Vec::new(),
+        });
         let mut windows = Vec::new();
-        for (which, name) in wanted {
+        for (source, name) in wanted {
             let mut at = match params.number(name)? {
                 Some(offset) => WindowPosition::From(offset),
                 None => WindowPosition::End,
@@ -73,32 +77,36 @@ impl Output {
             if let Some(searched) = &mut searched {
                 let from = params.number(name)?.unwrap_or(0);
                 let search = TextSearch { text: searched.text.clone(), from, since: None };
-                let place = find(store, id, *which, &search)?;
-                if let Some([start, _]) = place.found {
+                let result = find_text(store, id, *source, &search)?;
+                if let Some([start, _]) = result.found {
                     searched.found = true;
                     at = WindowPosition::Near(start.saturating_sub(ABOVE));
-                } else if place.looked_to < place.length {
-                    searched.unfinished.push((name, place.looked_to));
+                } else if result.looked_to < result.length {
+                    searched.unfinished.push((name, result.looked_to));
                 }
             }
-            let view = WindowRequest { which: *which, at, size: WINDOW, spans: true };
-            windows.push(view.window(store, id)?);
+            let request = WindowRequest { source: *source, at, size: WINDOW, spans: true };
+            windows.push(request.window(store, id)?);
         }
         Ok(Self { layout, windows, searched })
     }
 
-    pub(super) fn show(&self, html: &mut Html, id: RunId, params: &Params, running: bool) {
+    pub(super) fn write(&self, html: &mut Html, id: RunId, params: &Params, running: bool) {
         let path = format!("/runs/{id}");
         html.markup("<section id=\"output\" class=\"output\"").attr("data-run", &id.to_string());
-        html.attr("data-view", if self.layout == Layout::Interleaved { "merged" } else { "beside" });
+        html.attr(
+            "data-view",
+            if self.layout == Layout::Interleaved { "merged" } else { "beside" },
+        );
         html.attr("data-running", if running { "1" } else { "" })
             .markup("><div class=\"tools\"><h2>Output</h2>");
         html.markup("<nav aria-label=\"Layout of the output\" class=\"switch\">");
-        let places = [("out", ""), ("err", ""), ("all", ""), ("find", "")];
-        for (name, value, layout) in
-            [("Side by side", "", Layout::SideBySide), ("Merged by time", "merged", Layout::Interleaved)]
-        {
-            let changes = [&places[..], &[("view", value)]].concat();
+        let offsets = [("out", ""), ("err", ""), ("all", ""), ("find", "")];
+        for (name, value, layout) in [
+            ("Side by side", "", Layout::SideBySide),
+            ("Merged by time", "merged", Layout::Interleaved),
+        ] {
+            let changes = [&offsets[..], &[("view", value)]].concat();
             html.markup("<a").attr("href", &format!("{}#output", params.with(&path, &changes)));
             if layout == self.layout {
                 html.markup(" aria-current=\"true\"");
@@ -128,7 +136,7 @@ impl Output {
         html.markup("</span></form></div><div class=\"panes\">");
         let mut marks = MatchMarks::default();
         for window in &self.windows {
-            // Nothing will come, so the other one may have its room.
+            // It stays empty, so the other one may have its space.
             let class = if window.length == 0 && !running { "pane void" } else { "pane" };
             html.markup("<div class=\"").markup(class).markup("\"");
             self.pane(html, window, params, &path, &mut marks);
@@ -145,11 +153,11 @@ impl Output {
         marks: &mut MatchMarks,
     ) {
         let (key, name) = match window.stream {
-            "stdout" => ("out", "stdout"),
-            "stderr" => ("err", "stderr"),
-            _ => ("all", "stdout and stderr"),
+            OutputSource::One(Stream::Stdout) => ("out", "stdout"),
+            OutputSource::One(Stream::Stderr) => ("err", "stderr"),
+            OutputSource::Interleaved => ("all", "stdout and stderr"),
         };
-        html.attr("data-stream", window.stream);
+        html.attr("data-stream", window.stream.as_str());
         html.attr("data-start", window.offset).attr("data-end", window.end);
         html.attr("data-length", window.length);
         html.attr("data-offsets", &format!("{}.{}", window.offsets[0], window.offsets[1]));
@@ -172,11 +180,11 @@ impl Output {
         html.markup("</span></div><div class=\"log\" tabindex=\"0\" role=\"region\"");
         html.attr("aria-label", name).markup("><pre>");
         if let Some(searched) = &self.searched {
-            marks.seek(window, &searched.text);
+            marks.find(window, &searched.text);
         }
         for piece in &window.pieces {
-            let merged = self.layout == Layout::Interleaved;
-            if merged {
+            let interleaved = self.layout == Layout::Interleaved;
+            if interleaved {
                 html.markup("<span class=\"piece ").markup(piece.stream.as_str()).markup("\"");
                 if let Some(ms) = piece.at_ms {
                     html.attr("title", &format!("{} after {ms} ms", piece.stream.as_str()));
@@ -188,7 +196,7 @@ impl Output {
                     marks.span(html, span);
                 }
             }
-            if merged {
+            if interleaved {
                 html.markup("</span>");
             }
         }
@@ -200,23 +208,23 @@ impl Output {
     }
 }
 
-/// What was looked for, in the text of a window as it is shown, whatever styles it has.
+/// The matches of a search in the text of a window, across its styles.
 #[derive(Default)]
 struct MatchMarks {
     ranges: VecDeque<Range<usize>>,
     /// How much of the text of the window has been written.
     at: usize,
-    /// The first one has been written.
+    /// The first match has been written, with its id.
     named: bool,
 }
 
 impl MatchMarks {
-    fn seek(&mut self, window: &OutputWindow, text: &str) {
+    fn find(&mut self, window: &OutputWindow, text: &str) {
         let spans = window.pieces.iter().filter_map(|piece| match &piece.content {
             Content::Spans { spans } => Some(spans),
             Content::Text { .. } => None,
         });
-        // Folding ASCII only keeps every place where it was.
+        // Changing the case of ASCII letters only keeps all offsets.
         let mut shown: String = spans.flatten().map(|span| span.1.as_str()).collect();
         shown.make_ascii_lowercase();
         let needle = text.to_ascii_lowercase();
@@ -225,7 +233,7 @@ impl MatchMarks {
         self.at = 0;
     }
 
-    /// A span, with marks around what of it was looked for.
+    /// A span, with marks around the matches in it.
     fn span(&mut self, html: &mut Html, Span(classes, text): &Span) {
         if !classes.is_empty() {
             html.markup("<span").attr("class", classes).markup(">");
@@ -257,7 +265,7 @@ pub(super) fn span(html: &mut Html, span: &Span) {
     MatchMarks::default().span(html, span);
 }
 
-/// How much is shown, and from where.
+/// How much of the output the window is, and where.
 fn extent(window: &OutputWindow) -> String {
     let all = text::size(window.length);
     let shown = text::size(window.end - window.offset);

@@ -1,29 +1,36 @@
 //! The record at a glance.
 
-use retake_types::text;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::Uri;
 use jiff::Timestamp;
-use retake_store::Verification;
-
-use crate::App;
-use crate::api::Overview;
-use crate::chart::{Chart, Series, Shape};
 use retake_runner::html::Html;
+use retake_store::Verification;
+use retake_types::text;
+
+use super::badge::loop_badge;
+use super::layout::{HtmlResponse, PageError, Section, layout};
+use super::run_table::{RUN_TABLE_HEAD, run_rows};
+use crate::api::Overview;
+use crate::app::App;
+use crate::audit::AuditState;
+use crate::chart::{Chart, Series, Shape};
+use crate::figures::{Figures, TimeRange};
 use crate::loops::LoopSummary;
 use crate::params::Params;
-use crate::figures::{Audit, Figures, TimeRange};
-use crate::error::PageError;
-use super::{HtmlResponse, RUN_TABLE_HEAD, Section, layout, rows};
 
-pub(crate) async fn overview(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlResponse, PageError> {
-    let params = Params::of(&uri);
+pub(crate) async fn overview(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+) -> Result<HtmlResponse, PageError> {
+    let params = Params::from_uri(&uri);
     let overview = app.overview(&params).await?;
     let mut main = Html::new();
-    main.markup("<h1 class=\"hidden\">Overview</h1><div id=\"overview\" data-live data-every=\"5\">");
+    main.markup(
+        "<h1 class=\"hidden\">Overview</h1><div id=\"overview\" data-live data-every=\"5\">",
+    );
     let figures = &overview.figures;
     tiles(&mut main, &overview);
     main.markup("<section class=\"charts\"><div class=\"tools\"><h2>Over time</h2><nav class=\"switch\" aria-label=\"How far back\">");
@@ -43,7 +50,7 @@ pub(crate) async fn overview(State(app): State<Arc<App>>, uri: Uri) -> Result<Ht
         main.markup("<p class=\"empty\">Nothing runs at this moment.</p>");
     } else {
         main.markup("<table class=\"runs\">").markup(RUN_TABLE_HEAD).markup("<tbody>");
-        rows(&mut main, &overview.running, now);
+        run_rows(&mut main, &overview.running, now);
         main.markup("</tbody></table>");
     }
     main.markup("</section><section><h2>Loops</h2>");
@@ -53,7 +60,7 @@ pub(crate) async fn overview(State(app): State<Arc<App>>, uri: Uri) -> Result<Ht
         main.markup("<p class=\"empty\">No run has failed.</p>");
     } else {
         main.markup("<table class=\"runs\">").markup(RUN_TABLE_HEAD).markup("<tbody>");
-        rows(&mut main, &overview.failures, now);
+        run_rows(&mut main, &overview.failures, now);
         main.markup("</tbody></table><p class=\"pages\"><a href=\"/runs?status=failed\">All failures</a></p>");
     }
     main.markup("</section></div>");
@@ -67,10 +74,9 @@ pub(super) fn loops(html: &mut Html, loops: &[LoopSummary], now: Timestamp) {
     }
     html.markup("<table class=\"loops\"><thead><tr><th scope=\"col\">State</th><th scope=\"col\">Kind</th><th scope=\"col\">Loop</th><th scope=\"col\">Started</th><th scope=\"col\" class=\"id\">Id</th></tr></thead><tbody id=\"rows\">");
     for summary in loops {
-        let (word, class) = summary.status();
         let id = summary.id.to_string();
         html.markup("<tr").attr("data-id", &id).markup("><td class=\"how\">");
-        super::loops::status(html, word, class);
+        loop_badge(html, &summary.status());
         html.markup("</td><td>").markup(summary.kind.as_str()).markup("</td><td class=\"what\">");
         let title = summary.title();
         let title = if title.is_empty() { "loop" } else { &title };
@@ -128,19 +134,25 @@ fn audit(html: &mut Html, overview: &Overview) {
     let now = Timestamp::now();
     let head = overview.figures.head;
     let (value, below, class) = match &overview.audit {
-        Audit::NotYet => ("not verified", "since the server was started".to_owned(), ""),
-        Audit::UnderWay { .. } => ("verifying…", "the whole chain is read".to_owned(), ""),
-        Audit::Failed { why, .. } => ("not verified", why.clone(), "bad"),
-        Audit::Done { at, found: Verification::Intact(_) } => {
+        AuditState::NotVerified => ("not verified", "since the server was started".to_owned(), ""),
+        AuditState::Verifying { .. } => ("verifying…", "the whole chain is read".to_owned(), ""),
+        AuditState::Failed { why, .. } => ("not verified", why.clone(), "bad"),
+        AuditState::Verified { at, found: Verification::Intact(_) } => {
             ("intact", format!("verified {}", text::ago(*at, now)), "good")
         }
-        Audit::Done { found: Verification::Broken(found), .. } => {
+        AuditState::Verified { found: Verification::Broken(found), .. } => {
             ("broken", found.to_string(), "bad")
         }
     };
-    html.markup("<div class=\"tile ").markup(class).markup("\"><h2>Audit</h2><p class=\"big\">").text(value);
+    html.markup("<div class=\"tile ")
+        .markup(class)
+        .markup("\"><h2>Audit</h2><p class=\"big\">")
+        .text(value);
     html.markup("</p><p class=\"faint\">").text(&below).markup("</p><p class=\"faint\"");
-    html.attr("title", &head.to_string()).markup(">").text(&grouped(head.count)).markup(" entries ");
+    html.attr("title", &head.to_string())
+        .markup(">")
+        .text(&grouped(head.count))
+        .markup(" entries ");
     html.markup(
         "<button class=\"small\" data-post=\"/api/v1/audit\" hidden>Verify</button></p></div>",
     );

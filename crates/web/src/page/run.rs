@@ -1,6 +1,5 @@
 //! One run: everything that is known of it, and what it wrote.
 
-use retake_types::text;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,22 +7,21 @@ use axum::extract::{Path, State};
 use axum::http::Uri;
 use jiff::Timestamp;
 use retake_engine::quote;
+use retake_runner::html::Html;
+use retake_runner::run_text;
 use retake_store::StoredRunTree;
-use retake_store::Tree;
+use retake_types::text;
 use retake_types::{
     Effects, Ending, ErrorCode, Intent, Kind, LeftFate, Observations, Run, State as RunState,
     TestStatus,
 };
-use retake_types::{Ending, ErrorCode, Intent, Kind, LeftFate, Run, State as RunState};
 
-use crate::App;
+use super::badge::run_badge;
+use super::layout::{HtmlResponse, PageError, Section, heading, layout};
+use super::output::{Layout, OutputSection};
 use crate::api::run_id;
-use retake_runner::html::Html;
+use crate::app::App;
 use crate::params::Params;
-use crate::error::PageError;
-use super::output::{Layout, Output};
-use super::{HtmlResponse, Section, badge, layout};
-use retake_runner::run_text;
 
 /// How many files, and how many failed tests, are listed.
 const LISTED: usize = 200;
@@ -33,24 +31,24 @@ pub(crate) async fn run(
     Path(id): Path<String>,
     uri: Uri,
 ) -> Result<HtmlResponse, PageError> {
-    let params = Params::of(&uri);
-    let asked = params.clone();
-    let look = move |store: &retake_store::Store| {
+    let params = Params::from_uri(&uri);
+    let query = params.clone();
+    let read = move |store: &retake_store::Store| {
         let id = run_id(store, &id)?;
         let tree = store.tree(id)?;
-        let output = Output::look(store, id, &query)?;
+        let output = OutputSection::read(store, id, &query)?;
         Ok((tree, output))
     };
-    let looked = match (Output::layout(&params), params.get("find")) {
-        (Layout::SideBySide, None) => app.store.read(look).await,
-        _ => app.store.read_large(look).await,
+    let answer = match (OutputSection::layout(&params), params.get("find")) {
+        (Layout::SideBySide, None) => app.store.read(read).await,
+        _ => app.store.read_large(read).await,
     };
-    let (tree, output) = looked?;
+    let (tree, output) = answer?;
     let run = &tree.run;
     let mut main = Html::new();
     head(&mut main, run);
     let running = run.state == RunState::Running;
-    output.show(&mut main, run.intent.id(), &params, running);
+    output.write(&mut main, run.intent.id(), &params, running);
     main.markup("<div id=\"facts\" data-live class=\"cards\">");
     facts(&mut main, &tree);
     main.markup("</div>");
@@ -62,9 +60,9 @@ fn head(html: &mut Html, run: &Run) {
     let intent = &run.intent;
     html.markup("<div id=\"head\" data-live class=\"head\"><p class=\"crumbs\"><a href=\"/runs\">Runs</a> / <code>");
     html.text(&intent.id().to_string()).markup("</code></p>");
-    super::heading(html, intent.command());
+    heading(html, intent.command());
     html.markup("<p class=\"summary\">");
-    badge(html, run);
+    run_badge(html, run);
     html.markup(" <span>").text(&run_text::duration(run)).markup("</span> <span>started ");
     html.time(intent.start_time, Timestamp::now()).markup("</span>");
     if intent.kind() != Kind::Exec {
@@ -112,7 +110,10 @@ fn facts(html: &mut Html, tree: &StoredRunTree) {
         }
         html.definition("directory", &intent.working_directory());
         html.definition("shell", if intent.request.command.is_shell() { "yes" } else { "" });
-        html.definition("by", &format!("{}@{}, retake {}", intent.user, intent.host, intent.version));
+        html.definition(
+            "by",
+            &format!("{}@{}, retake {}", intent.user, intent.host, intent.version),
+        );
         for (key, value) in &intent.request.labels {
             html.definition("label", &format!("{key}={value}"));
         }
@@ -195,14 +196,15 @@ fn conditions(html: &mut Html, intent: &Intent) {
         html.definition("set", &format!("{name}={value}"));
     }
     for name in &intent.request.environment.unset {
-        html.definition("without", name);
+        html.definition("without", &name.to_string_lossy());
     }
     let timeout = time(intent.request.timeout_ms);
     html.definition("timeout", if timeout.is_empty() { "none" } else { &timeout });
     html.definition("memory", &bytes(limits.memory_bytes)).definition("cpu", &time(limits.cpu_ms));
-    html.definition("processes", &number(limits.procs)).definition("open files", &number(limits.files));
+    html.definition("processes", &number(limits.procs))
+        .definition("open files", &number(limits.files));
     html.definition("file size", &bytes(limits.fsize_bytes));
-    html.definition("redaction", if intent.redacted { "on" } else { "off" });
+    html.definition("redaction", if intent.request.redaction.enabled { "on" } else { "off" });
     html.markup("</dl>");
 }
 
@@ -210,7 +212,11 @@ fn done(html: &mut Html, effects: &Observations) {
     if let Some(tests) = &effects.test_results {
         card(html, "Tests", |html| {
             let class = if tests.all_passed() { "good" } else { "bad" };
-            html.markup("<p class=\"").markup(class).markup("\">").text(tests.passed).markup(" passed, ");
+            html.markup("<p class=\"")
+                .markup(class)
+                .markup("\">")
+                .text(tests.passed)
+                .markup(" passed, ");
             html.text(tests.failed).markup(" failed, ").text(tests.skipped).markup(" skipped (");
             html.text(tests.framework.as_str()).markup(")</p>");
             let failed = tests
@@ -219,7 +225,9 @@ fn done(html: &mut Html, effects: &Observations) {
                 .filter(|test| matches!(test.status, TestStatus::Failed | TestStatus::Error));
             html.markup("<ul class=\"plain\">");
             for test in failed.take(LISTED) {
-                html.markup("<li><span class=\"bad\">✗</span> <code>").text(&test.name).markup("</code>");
+                html.markup("<li><span class=\"bad\">✗</span> <code>")
+                    .text(&test.name)
+                    .markup("</code>");
                 if let Some(error) = &test.error {
                     html.markup("<pre class=\"snippet\">").lines(error).markup("</pre>");
                 }
@@ -272,7 +280,7 @@ fn files(html: &mut Html, effects: &Observations) {
 fn branch(html: &mut Html, tree: &StoredRunTree) {
     let intent = &tree.run.intent;
     html.markup("<li>");
-    badge(html, &tree.run);
+    run_badge(html, &tree.run);
     html.markup(" ").link(&format!("/runs/{}", intent.id()), intent.command());
     if !tree.children.is_empty() {
         html.markup("<ul>");

@@ -1,20 +1,22 @@
 //! The list of runs, with filters and search.
 
-use retake_types::text;
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::Uri;
 use jiff::Timestamp;
+use retake_runner::html::Html;
 use retake_store::{RunPage, SearchHit, SearchResults, Store};
+use retake_types::text;
 use retake_types::{Kind, Word};
 
-use crate::App;
-use crate::api::EFFORT;
-use retake_runner::html::Html;
+use super::badge::run_badge;
+use super::layout::{HtmlResponse, PageError, Section, layout};
+use super::run_table::{RUN_TABLE_HEAD, run_rows};
+use crate::api::SEARCH_EFFORT;
+use crate::app::App;
+use crate::error::RequestError;
 use crate::params::Params;
-use crate::error::{PageError, RequestError};
-use super::{HtmlResponse, RUN_TABLE_HEAD, Section, badge, layout, rows};
 
 const PAGE: usize = 50;
 const HITS: usize = 30;
@@ -33,7 +35,7 @@ const KEPT: [&str; 10] = [
 ];
 
 pub(crate) async fn runs(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlResponse, PageError> {
-    let params = Params::of(&uri);
+    let params = Params::from_uri(&uri);
     let filter = params.filter()?;
     let mut main = Html::new();
     main.markup(
@@ -44,8 +46,9 @@ pub(crate) async fn runs(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlRe
     match params.get("q").filter(|text| text.contains(char::is_alphanumeric)) {
         Some(text) => {
             let (text, from) = (words(text), params.number("cursor")?);
-            let look =
-                move |store: &Store| Ok(store.search_from(&text, &filter, from, HITS, EFFORT)?);
+            let look = move |store: &Store| {
+                Ok(store.search_from(&text, &filter, from, HITS, SEARCH_EFFORT)?)
+            };
             hits(&mut main, &app.store.read(look).await?, &params);
         }
         None => {
@@ -82,7 +85,11 @@ fn form(html: &mut Html, params: &Params) {
     choice(html, "Kind", "kind", &kinds, &value("kind"));
     for kept in KEPT {
         for value in params.all(kept) {
-            html.markup("<label>").markup(kept).markup("<input").attr("name", kept).attr("value", value);
+            html.markup("<label>")
+                .markup(kept)
+                .markup("<input")
+                .attr("name", kept)
+                .attr("value", value);
             html.markup("></label>");
         }
     }
@@ -113,7 +120,7 @@ fn list(html: &mut Html, page: &RunPage, params: &Params) {
         return;
     }
     html.markup("<table class=\"runs\">").markup(RUN_TABLE_HEAD).markup("<tbody id=\"rows\">");
-    rows(html, &page.runs, Timestamp::now());
+    run_rows(html, &page.runs, Timestamp::now());
     html.markup("</tbody></table><div id=\"rest\">");
     pages(html, params, page.next.map(|next| next.to_string()), "Older");
     html.markup("</div>");
@@ -150,7 +157,7 @@ fn hits(html: &mut Html, found: &SearchResults, params: &Params) {
         let intent = &hit.run.intent;
         let address = format!("/runs/{}", intent.id());
         html.markup("<li").attr("data-id", &intent.id().to_string()).markup("><div class=\"hit\">");
-        badge(html, &hit.run);
+        run_badge(html, &hit.run);
         html.markup(" ").link(&address, intent.command()).markup(" <span class=\"faint\">");
         html.markup(hit.stream.as_str()).markup(", ").time(intent.start_time, now);
         html.markup("</span></div><pre class=\"snippet\">");
@@ -161,7 +168,7 @@ fn hits(html: &mut Html, found: &SearchResults, params: &Params) {
     if found.cut_short {
         html.markup("<p class=\"empty\" id=\"so-far\">");
         html.markup(if found.hits.is_empty() { "None so far: " } else { "Not all yet: " });
-        html.text(&text::count(EFFORT.sifted as u64, "output"));
+        html.text(&text::count(SEARCH_EFFORT.sifted as u64, "output"));
         html.markup(" with these words were held against the filters; there are older ones.</p>");
     }
     if found.skipped_bytes > 0 {

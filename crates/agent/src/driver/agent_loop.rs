@@ -1,0 +1,420 @@
+//! A loop of one agent: begins or continues its record, runs the plan's steps on the loop driver,
+//! and ends it.
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use retake_runner::loop_driver::{self, StepError};
+use retake_runner::worker::EndedWorker;
+use retake_store::redact::Redactor;
+use retake_types::loop_record::agent::{AgentEntry, AgentLoopPlan, Iteration};
+
+use crate::clock::Clock;
+use crate::control::Mailbox;
+use crate::display;
+use crate::history::History;
+use crate::log::{Head, Log};
+use crate::notify::{Notification, Sender};
+use crate::plan::{AgentStopReason, PastIteration, Plan, Rules, Step};
+use crate::prompt::Purpose;
+use crate::settings::Settings;
+use crate::status::{Marks, Status};
+use crate::watch::StatusWatch;
+use crate::workspace::{Metadata, WorkspaceStatus};
+
+use super::event::{AgentDisplay, AgentEvent, StoppedLoop};
+use super::iteration::PlannedAttempt;
+use super::recorded_loop::{self, LoopRecorder, RecordedLoop};
+use super::session::{Session, StartError};
+use super::steered_plan::{SteeredPlan, StepReport, WaitDisplay};
+
+/// How long the end of a loop waits for its notifications.
+const LAST_NOTIFICATIONS: Duration = Duration::from_secs(15);
+/// The same after a signal.
+const LAST_NOTIFICATIONS_INTERRUPTED: Duration = Duration::from_secs(2);
+/// Between two tries of a notification.
+const NOTIFY_PAUSE: Duration = Duration::from_secs(1);
+
+/// A loop at work.
+pub(super) struct AgentLoop {
+    pub(super) session: Session,
+    pub(super) log: Log,
+    pub(super) notifier: Notifier,
+    pub(super) state: LoopState,
+    recorder: LoopRecorder,
+    /// An error of the record was reported; it is the same for every entry.
+    record_error_reported: bool,
+}
+
+/// What changes from iteration to iteration.
+pub(super) struct LoopState {
+    /// Iterations before this invocation and in it.
+    pub(super) history: Vec<Iteration>,
+    /// The status files when the loop began: what they said before does not count.
+    pub(super) since: Marks,
+    /// The output of the gate that refused last.
+    pub(super) gate_output: Option<String>,
+    /// The iteration after which the gate's command passed.
+    pub(super) command_passed: Option<u32>,
+    /// An iteration that is to be tried again, and whose post hook has not run.
+    pub(super) postponed: Option<Iteration>,
+    wait: WaitDisplay,
+}
+
+/// Tells others about the loop, without secrets.
+pub(super) struct Notifier {
+    sender: Option<Arc<Mutex<Sender>>>,
+    redactor: Arc<Redactor>,
+    /// The number of the current iteration.
+    pub(super) iteration: Arc<AtomicU32>,
+}
+
+/// A loop that is over. The caller pushes and prunes what was recorded.
+pub struct FinishedLoop {
+    pub reason: AgentStopReason,
+    pub worker: EndedWorker,
+}
+
+/// Runs a loop to its end, or continues the one whose runner died.
+pub fn run(mut session: Session, rules: Rules) -> Result<FinishedLoop, StartError> {
+    let mut loops = session.recorded_loops()?;
+    let (recorder, broken_off) = open_record(&mut session, &mut loops, rules.max_iterations)?;
+    if let Some(id) = recorder.id() {
+        session.loop_id = id;
+    }
+    let history = recorded_loop::iterations(&loops);
+    let last = History::new(&history).next_number().saturating_sub(1);
+    let redactor = session.redactor.clone();
+    let log = Log::create(
+        &session.task.workspace.log_path(Timestamp::now()),
+        session.task.settings.kind,
+        Box::new(move |text| redactor.redact_str(text).0.into_owned()),
+    );
+    let notifier = Notifier::start(&session, last);
+    let plan = match broken_off {
+        Some(broken_off) => {
+            session.display.event(AgentEvent::Continued { last_iteration: last });
+            broken_off.plan(rules, last)
+        }
+        None => Plan::new(rules, last),
+    };
+    if session.task.options.skip_permissions {
+        session.display.event(AgentEvent::PermissionsSkipped(session.task.settings.kind));
+    }
+    let state = LoopState {
+        history,
+        since: Marks::take(&session.task.workspace.status_paths()),
+        gate_output: loops.last_mut().and_then(|last| last.gate_output.take()),
+        command_passed: None,
+        postponed: None,
+        wait: WaitDisplay::default(),
+    };
+    session.task.workspace.update(|metadata| metadata.status = WorkspaceStatus::InProgress)?;
+    let plan = SteeredPlan::new(plan, session.mailbox.clone());
+    let agent_loop =
+        AgentLoop { session, log, notifier, state, recorder, record_error_reported: false };
+    Ok(agent_loop.run(plan))
+}
+
+/// What is known of a loop whose runner died.
+struct BrokenOffLoop {
+    past: Vec<PastIteration>,
+    recorded: RecordedLoop,
+    time_used: Duration,
+}
+
+impl BrokenOffLoop {
+    fn plan(&self, rules: Rules, last: u32) -> Plan {
+        let recorded = &self.recorded;
+        let mut plan = Plan::resume(rules, last, &self.past, recorded.refusals)
+            .having_used(self.time_used)
+            .having_tried(recorded.attempts);
+        plan.charge(recorded.spent_otherwise);
+        if recorded.unanswered.is_some() { plan.at_gate() } else { plan }
+    }
+}
+
+/// Begins a record, or continues that of a runner that died.
+fn open_record(
+    session: &mut Session,
+    loops: &mut [RecordedLoop],
+    max_iterations: u32,
+) -> Result<(LoopRecorder, Option<BrokenOffLoop>), StartError> {
+    let Session { task, worker, mailbox, .. } = session;
+    // Why it could not be opened was reported when it was read.
+    let Ok(store) = worker.store() else { return Ok((LoopRecorder::unrecorded(), None)) };
+    // An open loop, while we hold the workspace: its runner died.
+    if let Some(open) = loops.last_mut().filter(|last| last.is_open()) {
+        let recorder = LoopRecorder::resume(store, open)?;
+        // A death between the record and the counter must not leave them apart.
+        let iterations = u32::try_from(open.iterations.len()).unwrap_or(u32::MAX);
+        let counted = open.plan().map_or(0, |plan| plan.counted).saturating_add(iterations);
+        task.workspace.update(|metadata| {
+            metadata.execution_iterations = counted;
+            metadata.total_iterations = metadata.setup_iterations.saturating_add(counted);
+        })?;
+        let broken_off = BrokenOffLoop {
+            past: open.iterations.iter().map(PastIteration::from).collect(),
+            time_used: time_used(mailbox, open),
+            recorded: open.clone(),
+        };
+        return Ok((recorder, Some(broken_off)));
+    }
+    let plan = AgentLoopPlan {
+        workspace: task.workspace.name().to_string(),
+        created: task.metadata.created,
+        mode: task.metadata.mode,
+        agent: task.settings.kind.to_string(),
+        max_iterations,
+        counted: task.metadata.execution_iterations,
+    };
+    Ok((LoopRecorder::begin(store, &plan)?, None))
+}
+
+fn time_used(mailbox: &Mailbox, open: &RecordedLoop) -> Duration {
+    Clock::used(mailbox, &open.record.id.to_string()).unwrap_or_default()
+}
+
+impl AgentLoop {
+    fn run(mut self, plan: SteeredPlan) -> FinishedLoop {
+        self.announce(&plan);
+        let watch = self.watch_status();
+        let clock = self.start_clock(&plan);
+        let driven = loop_driver::drive_here(
+            plan,
+            &mut self,
+            |agent_loop, plan, step| Ok::<_, StepError<Infallible>>(agent_loop.execute(plan, step)),
+            Self::waiting,
+        );
+        self.end_wait();
+        drop(clock);
+        self.run_pending_post_hook();
+        if let Some(watch) = watch {
+            watch.stop();
+        }
+        self.close(&driven.plan)
+    }
+
+    fn execute(&mut self, plan: &mut SteeredPlan, step: &Step) -> StepReport {
+        self.end_wait();
+        let report = match *step {
+            Step::Iterate { number, attempt, timeout, max_cost_usd } => {
+                let planned = PlannedAttempt { number, attempt, timeout, max_cost_usd };
+                StepReport::Iteration(self.iterate(plan, planned))
+            }
+            Step::Verify { attempt, left } => self.verify(plan, attempt, left),
+            // The plan's other answers are no steps to run.
+            Step::Wait { .. } | Step::Pause | Step::Stop(_) => StepReport::Interrupted,
+        };
+        self.report_log_error();
+        report
+    }
+
+    fn waiting(&mut self, plan: &SteeredPlan, left: Duration) {
+        let wait = plan.wait().map(|wait| (wait, left));
+        let name = self.session.task.workspace.name();
+        let entries = self.state.wait.update(wait, name, &*self.session.display);
+        if entries.is_empty() {
+            return;
+        }
+        for entry in entries {
+            self.note(entry);
+        }
+        // It may take hours, and someone may read the log meanwhile.
+        self.log.flush();
+        self.report_log_error();
+    }
+
+    fn end_wait(&mut self) {
+        let name = self.session.task.workspace.name();
+        for entry in self.state.wait.update(None, name, &*self.session.display) {
+            self.note(entry);
+        }
+    }
+
+    fn report_log_error(&mut self) {
+        if let Some(error) = self.log.take_error() {
+            self.session.display.event(AgentEvent::NotLogged(&error));
+        }
+    }
+
+    /// Writes the head of the log and notifies that the loop begins.
+    fn announce(&mut self, plan: &SteeredPlan) {
+        let task = &self.session.task;
+        let mode = task.metadata.mode;
+        let max_iterations = plan.rules().max_iterations;
+        // An error is reported when the first iteration needs the prompt.
+        let system = task.prompt(Purpose::System(mode), &task.facts()).unwrap_or_default();
+        let head = Head {
+            workspace: task.workspace.name().as_str(),
+            mode: mode.as_str(),
+            max_iterations,
+            instructions: task.instructions(),
+            system_prompt: &system,
+            status_instructions: task.status_instructions(),
+        };
+        self.log.head(&head, Timestamp::now());
+        let name = task.workspace.name().as_str();
+        self.notifier.notify(Notification::execution_start(name, mode.as_str(), max_iterations));
+    }
+
+    /// Keeps the time where a restart finds it, if there is a limit to it.
+    fn start_clock(&self, plan: &SteeredPlan) -> Option<Clock> {
+        plan.rules().budgets.time?;
+        let (id, used) = (self.session.loop_id.to_string(), plan.time_used(plan.now()));
+        Clock::start(&self.session.mailbox, &id, used)
+            .map_err(|error| self.session.display.event(AgentEvent::TimeNotKept(&error)))
+            .ok()
+    }
+
+    /// Notifies about changes of the status while the loop runs.
+    fn watch_status(&self) -> Option<StatusWatch> {
+        let task = &self.session.task;
+        let (options, sender) = (task.settings.status_watch?, self.notifier.sender.clone()?);
+        let notifier = Notifier {
+            sender: Some(sender),
+            redactor: self.notifier.redactor.clone(),
+            iteration: self.notifier.iteration.clone(),
+        };
+        let name = task.workspace.name().to_string();
+        StatusWatch::start(&task.workspace.status_path(), options, move |update| {
+            let number = notifier.iteration.load(Ordering::Relaxed);
+            notifier.notify(Notification::status_update(&name, number, &update));
+        })
+        .map_err(|error| self.session.display.event(AgentEvent::StatusNotWatched(&error)))
+        .ok()
+    }
+
+    pub(super) fn record(&mut self, entry: &AgentEntry) {
+        let added = self.session.worker.store().and_then(|store| self.recorder.add(store, entry));
+        self.report_record_error(added);
+    }
+
+    fn report_record_error(&mut self, result: retake_store::Result<()>) {
+        if let Err(error) = result
+            && self.recorder.id().is_some()
+            && !std::mem::replace(&mut self.record_error_reported, true)
+        {
+            self.session.display.event(AgentEvent::NotRecorded(&error));
+        }
+    }
+
+    /// Records something that happened besides iterations, and writes it to the log.
+    pub(super) fn note(&mut self, entry: AgentEntry) {
+        if let Some(text) = display::note(&entry) {
+            self.log.note(&text);
+        }
+        let entry = match entry {
+            AgentEntry::HookFailed { when, command } => {
+                AgentEntry::HookFailed { when, command: self.session.clean(&command) }
+            }
+            entry => entry,
+        };
+        self.record(&entry);
+    }
+
+    /// Shows how it ended, and sees that it is recorded.
+    fn close(mut self, plan: &SteeredPlan) -> FinishedLoop {
+        // Nothing but a signal ends the driver before the plan.
+        let reason = plan.stopped().unwrap_or(AgentStopReason::Interrupted);
+        let name = self.session.task.workspace.name().clone();
+        let iterations = plan.iterations();
+        self.session.display.event(AgentEvent::Stopped(&StoppedLoop {
+            workspace: &name,
+            reason,
+            iterations,
+            max_iterations: plan.rules().max_iterations,
+            idle: plan.idle(),
+        }));
+        let status = match reason {
+            AgentStopReason::Completed => Some(WorkspaceStatus::Completed),
+            AgentStopReason::Failed | AgentStopReason::VerifyFailed => Some(WorkspaceStatus::Error),
+            _ => None,
+        };
+        if let Some(status) = status {
+            self.session.update_metadata(|metadata| metadata.status = status);
+        }
+        if reason == AgentStopReason::VerifyFailed {
+            self.notifier.notify(Notification::not_accepted(name.as_str(), plan.number()));
+        }
+        if matches!(reason, AgentStopReason::Completed | AgentStopReason::Stagnation) {
+            let status = Status::read(&self.session.task.workspace.status_path()).ok();
+            let how = reason.as_str();
+            let notification =
+                Notification::completion(name.as_str(), iterations, how, status.as_ref());
+            self.notifier.notify(notification);
+        }
+        self.log.note(&format!("STOPPED: {reason}"));
+        self.log.flush();
+        let ended = self.session.worker.store().and_then(|s| self.recorder.end(s, reason));
+        self.report_record_error(ended);
+        // What cannot be removed is removed when the next loop begins.
+        drop(self.session.mailbox.end());
+        let interrupted = self.session.is_interrupted();
+        let Session { worker, display, _lock, .. } = self.session;
+        // All is recorded: from here on a signal ends the process.
+        let worker = worker.end();
+        self.notifier.finish(interrupted, &*display);
+        FinishedLoop { reason, worker }
+    }
+}
+
+impl Session {
+    /// An error of the workspace's file is shown; the record has it all.
+    pub(super) fn update_metadata(&self, change: impl FnOnce(&mut Metadata)) {
+        if let Err(error) = self.task.workspace.update(change) {
+            self.display.event(AgentEvent::MetadataNotWritten(&error));
+        }
+    }
+}
+
+impl Notifier {
+    fn start(session: &Session, iteration: u32) -> Self {
+        let sender = start_sender(&session.task.settings);
+        let sender = sender.transpose().unwrap_or_else(|error| {
+            session.display.event(AgentEvent::NotNotified(&error.to_string()));
+            None
+        });
+        Self {
+            sender: sender.map(|sender| Arc::new(Mutex::new(sender))),
+            redactor: session.redactor.clone(),
+            iteration: Arc::new(AtomicU32::new(iteration)),
+        }
+    }
+
+    pub(super) fn notify(&self, notification: Notification) {
+        let Some(sender) = &self.sender else { return };
+        let clean = notification.map(|text| self.redactor.redact_str(text).0.into_owned());
+        if let Ok(mut sender) = sender.lock() {
+            sender.notify(clean);
+        }
+    }
+
+    /// Waits a while for what is queued.
+    fn finish(self, interrupted: bool, display: &dyn AgentDisplay) {
+        let most = match interrupted {
+            true => LAST_NOTIFICATIONS_INTERRUPTED,
+            false => LAST_NOTIFICATIONS,
+        };
+        if let Some(sender) = self.sender.and_then(|sender| Arc::try_unwrap(sender).ok())
+            && let Ok(sender) = sender.into_inner()
+        {
+            let summary = sender.finish(most);
+            let count = summary.failed + summary.dropped;
+            if count > 0 {
+                let last_error = summary.last_error.as_deref();
+                display.event(AgentEvent::NotificationsLost { count, last_error });
+            }
+        }
+    }
+}
+
+/// `None` where nobody is to be notified.
+fn start_sender(settings: &Settings) -> Option<std::io::Result<Sender>> {
+    let url = settings.notify_url.as_deref()?;
+    let events = settings.notify_events.clone();
+    Some(Sender::start(url, events, settings.notify_timeout, NOTIFY_PAUSE))
+}

@@ -1,0 +1,264 @@
+//! Follows the agent while it runs: its event stream, its tests, its files, what it costs.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use retake_effects::files::Changes;
+use retake_effects::test_results::TestOutputParser;
+use retake_engine::{Cancel, ProcessResult};
+use retake_runner::effects_watch::{FileWatch, Tail};
+use retake_runner::run::{Observer, Past};
+use retake_types::{Effects, Stream, TestResults};
+
+use crate::adapters::{Event, Kind, Reader, Reading};
+use crate::display::{Display, Live, visible};
+use crate::log::Log;
+use crate::plan::{AgentStopReason, Plan};
+
+use super::event::{AgentDisplay, LiveLine};
+
+const TICK: Duration = Duration::from_millis(200);
+
+/// Puts together what an iteration did: changed files, tests, what the agent said.
+pub(super) type Summarize<'a> =
+    dyn Fn(Option<&Changes>, Option<&TestResults>, &[u8]) -> Effects + 'a;
+
+/// Why retake ended an agent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum EndedByUs {
+    /// It gave its result and did not exit.
+    Lingering,
+    Budget(AgentStopReason),
+}
+
+/// What the thread beside the agent shares with the one that reads it.
+#[derive(Default)]
+struct Shared {
+    /// When the agent gave its final result.
+    result_at: Option<Instant>,
+    ended_by_us: Option<EndedByUs>,
+    cost_usd: Option<f64>,
+}
+
+/// Where what the agent does is reported while it runs.
+pub(super) struct Reporting<'a> {
+    pub(super) display: &'a dyn AgentDisplay,
+    pub(super) log: &'a mut Log,
+    /// Knows the budgets.
+    pub(super) plan: &'a Plan,
+    pub(super) cancel: Cancel,
+}
+
+/// How the effects of the run are found out.
+pub(super) struct EffectsOfAgent<'a> {
+    pub(super) parse_tests: bool,
+    pub(super) files: Option<FileWatch>,
+    /// The workspace, relative to the project.
+    pub(super) workspace: Option<PathBuf>,
+    /// Puts files and tests together for the record.
+    pub(super) summarize: &'a Summarize<'a>,
+}
+
+/// Observes one run of the agent.
+pub(super) struct AgentObserver<'a> {
+    kind: Kind,
+    reader: Reader,
+    shown: Display,
+    reporting: Reporting<'a>,
+    effects: EffectsOfAgent<'a>,
+    shared: Arc<Mutex<Shared>>,
+    /// The end of what the agent said.
+    said: Tail,
+    /// For an agent without an event stream: all that it prints.
+    parser: Option<TestOutputParser>,
+    tests: Option<TestResults>,
+}
+
+/// What was seen of an attempt.
+pub(super) struct ObservedAgent {
+    pub(super) reading: Reading,
+    pub(super) ended_by_us: Option<EndedByUs>,
+    pub(super) tests: Option<TestResults>,
+}
+
+impl<'a> AgentObserver<'a> {
+    pub(super) fn new(kind: Kind, reporting: Reporting<'a>, effects: EffectsOfAgent<'a>) -> Self {
+        let events = kind.capabilities().events;
+        Self {
+            kind,
+            reader: Reader::new(kind),
+            shown: Display::default(),
+            shared: Arc::default(),
+            said: Tail::default(),
+            parser: (effects.parse_tests && !events).then(TestOutputParser::new),
+            tests: None,
+            reporting,
+            effects,
+        }
+    }
+
+    /// Draws the live line and ends an agent that lingers after its result, until dropped.
+    pub(super) fn tick(
+        &self,
+        live: Live,
+        grace: Duration,
+        display: Arc<dyn AgentDisplay>,
+    ) -> Ticker {
+        let (shared, cancel) = (self.shared.clone(), self.reporting.cancel.clone());
+        let done = Arc::new(AtomicBool::new(false));
+        let stop = done.clone();
+        let begun = Instant::now();
+        let thread = std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                std::thread::park_timeout(TICK);
+                let Ok(mut shared) = shared.lock() else { return };
+                if shared.ended_by_us.is_none()
+                    && shared.result_at.is_some_and(|at| at.elapsed() >= grace)
+                {
+                    shared.ended_by_us = Some(EndedByUs::Lingering);
+                    cancel.cancel(libc::SIGTERM);
+                }
+                if display.has_live_line() && !stop.load(Ordering::Relaxed) {
+                    let elapsed = Duration::from_secs(begun.elapsed().as_secs());
+                    let cost_usd = shared.cost_usd.map(|cost| cost + live.cost_usd.unwrap_or(0.0));
+                    let line = Live { elapsed, cost_usd: cost_usd.or(live.cost_usd), ..live };
+                    display.live(LiveLine::Iteration(line));
+                }
+            }
+        });
+        Ticker { done, thread: Some(thread) }
+    }
+
+    pub(super) fn finish(self) -> ObservedAgent {
+        let ended_by_us = self.shared.lock().ok().and_then(|shared| shared.ended_by_us);
+        ObservedAgent { reading: self.reader.into_reading(), ended_by_us, tests: self.tests }
+    }
+
+    fn follow(&mut self, bytes: Option<&[u8]>) {
+        let Self { reader, shown, reporting, effects, said, tests, .. } = self;
+        let mut each = |event: &Event<'_>| {
+            let result = match event {
+                Event::ToolResult { content, .. } => content.text(),
+                _ => Cow::Borrowed(""),
+            };
+            if let Some(text) = shown.decoded(event, &result) {
+                reporting.log.output(&text);
+                reporting.display.detail(&text);
+            }
+            match event {
+                Event::Text { text, delta } => {
+                    said.push(text.as_bytes());
+                    if !delta {
+                        said.push(b"\n");
+                    }
+                }
+                Event::ToolResult { exit_code, is_error, .. } if effects.parse_tests => {
+                    // One tool call is one test run; the last of an iteration is how it stands.
+                    if !may_hold_tests(&result) {
+                        return;
+                    }
+                    let mut parser = TestOutputParser::new();
+                    parser.push(Stream::Stdout, result.as_bytes());
+                    let code = exit_code.or((!is_error).then_some(0));
+                    if let Some(found) = parser.finish(code, Vec::new()) {
+                        *tests = Some(found);
+                    }
+                }
+                _ => {}
+            }
+        };
+        match bytes {
+            Some(bytes) => reader.push(bytes, &mut each),
+            None => reader.finish(&mut each),
+        }
+        let reading = self.reader.reading();
+        let Ok(mut shared) = self.shared.lock() else { return };
+        shared.cost_usd = reading.cost_usd;
+        if reading.finished() {
+            shared.result_at.get_or_insert_with(Instant::now);
+        } else if shared.ended_by_us.is_none()
+            && let Some(reason) = self.reporting.plan.over(reading.spent())
+        {
+            shared.ended_by_us = Some(EndedByUs::Budget(reason));
+            self.reporting.cancel.cancel(libc::SIGTERM);
+        }
+    }
+}
+
+impl Observer for AgentObserver<'_> {
+    fn output(&mut self, stream: Stream, bytes: &[u8]) {
+        if stream == Stream::Stdout && self.kind.capabilities().events {
+            self.follow(Some(bytes));
+            return;
+        }
+        let text = visible(&String::from_utf8_lossy(bytes));
+        self.reporting.log.output(&text);
+        self.reporting.display.detail(&text);
+        if stream == Stream::Stdout {
+            self.said.push(bytes);
+        }
+        if let Some(parser) = &mut self.parser {
+            parser.push(stream, bytes);
+        }
+    }
+
+    fn effects(&mut self, result: &ProcessResult, _past: Past<'_>) -> Option<Effects> {
+        if self.kind.capabilities().events {
+            self.follow(None);
+        }
+        if let Some(parser) = self.parser.take() {
+            self.tests = parser.finish(result.outcome.exit_code(), Vec::new());
+        }
+        let mut changes = self.effects.files.as_mut().and_then(FileWatch::changes);
+        if let Some(changes) = &mut changes {
+            keep_work(changes, self.effects.workspace.as_deref());
+        }
+        Some((self.effects.summarize)(changes.as_ref(), self.tests.as_ref(), self.said.bytes()))
+    }
+}
+
+/// Keeps only changes that are work on the task. What the loop and the agent write about it (status,
+/// lists, logs) is not, whether or not git ignores it; what lies in `working` and `reports` is.
+fn keep_work(changes: &mut Changes, workspace: Option<&Path>) {
+    let work = |path: &Path| {
+        let inside = match workspace.and_then(|workspace| path.strip_prefix(workspace).ok()) {
+            Some(inside) => inside,
+            None => return !path.starts_with(".agent"),
+        };
+        inside.starts_with("working") || inside.starts_with("reports")
+    };
+    let Changes { created, modified, deleted, renamed, unreadable, lines } = changes;
+    for paths in [created, modified, deleted, unreadable] {
+        paths.retain(|path| work(path));
+    }
+    renamed.retain(|rename| work(&rename.from) || work(&rename.to));
+    lines.retain(|path, _| work(path));
+}
+
+/// Every test runner gives a number and one of these words; most tool results have neither.
+fn may_hold_tests(text: &str) -> bool {
+    const WORDS: [&str; 9] = ["pass", "PASS", "Pass", "fail", "FAIL", "ok", "OK", "test", "Test"];
+    // Whole blocks without a branch inside, which the compiler turns into wide comparisons.
+    let digit = |block: &[u8]| block.iter().fold(false, |any, byte| any | byte.is_ascii_digit());
+    text.as_bytes().chunks(256).any(digit) && WORDS.iter().any(|word| text.contains(word))
+}
+
+/// Ends its thread when dropped.
+pub(super) struct Ticker {
+    done: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A panic in there was reported when it happened.
+            drop(thread.join());
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What a person is shown of a loop while it runs. The driver reports; a front end finds the words.
+
+use std::time::Duration;
+
+use retake_types::RefusalReason;
+use retake_types::loop_record::agent::{HookTime, WaitCause};
+
+use crate::adapters::Kind;
+use crate::display::Live;
+use crate::plan::AgentStopReason;
+use crate::status::Completion;
+use crate::workspace::{Name, WorkspaceError};
+
+/// Something that happened in a loop.
+#[derive(Debug)]
+pub enum AgentEvent<'a> {
+    /// The loop continues one whose runner died.
+    Continued {
+        last_iteration: u32,
+    },
+    PermissionsSkipped(Kind),
+    IterationStarted {
+        number: u32,
+    },
+    /// An iteration counts as failed.
+    IterationFailed {
+        number: u32,
+        why: &'a str,
+    },
+    PermissionsDenied {
+        count: u64,
+    },
+    /// What the status files say after an iteration.
+    Status(&'a Completion),
+    Waiting {
+        cause: WaitCause,
+        remaining: Duration,
+    },
+    Paused {
+        workspace: &'a Name,
+    },
+    VerificationStarted,
+    VerificationPassed,
+    VerificationFailed,
+    /// Verification gave no answer and is made again.
+    VerificationPostponed {
+        why: &'a str,
+    },
+    HookFailed {
+        when: HookTime,
+        command: &'a str,
+    },
+    HookNotRun(&'a AgentRunError),
+    Stopped(&'a StoppedLoop<'a>),
+    /// Further errors that stop nothing.
+    NotRecorded(&'a retake_store::Error),
+    NotLogged(&'a str),
+    NotNotified(&'a str),
+    NotificationsLost {
+        count: u64,
+        last_error: Option<&'a str>,
+    },
+    StatusNotWatched(&'a std::io::Error),
+    /// A restart will not know how much of the time budget is used.
+    TimeNotKept(&'a std::io::Error),
+    NoCheckpoint {
+        number: u32,
+        error: &'a str,
+    },
+    MetadataNotWritten(&'a WorkspaceError),
+}
+
+/// A loop that is over.
+#[derive(Debug)]
+pub struct StoppedLoop<'a> {
+    pub workspace: &'a Name,
+    pub reason: AgentStopReason,
+    /// Iterations of this invocation.
+    pub iterations: u32,
+    pub max_iterations: u32,
+    /// Consecutive iterations without work.
+    pub idle: u32,
+}
+
+/// What the live line tells.
+#[derive(Clone, Copy, Debug)]
+pub enum LiveLine {
+    Iteration(Live),
+    Waiting { cause: WaitCause, remaining: Duration },
+}
+
+/// Shows a loop, from any thread.
+pub trait AgentDisplay: Send + Sync {
+    fn event(&self, event: AgentEvent<'_>);
+
+    /// What the agent says and does, as it does it.
+    fn detail(&self, text: &str);
+
+    /// Whether a live line is drawn at all.
+    fn has_live_line(&self) -> bool;
+
+    fn live(&self, line: LiveLine);
+
+    /// Removes the live line.
+    fn clear(&self);
+}
+
+/// Why something of a loop could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentRunError {
+    #[error("a custom agent needs agent.command")]
+    NoCommand,
+    #[error(transparent)]
+    Prompt(#[from] crate::prompt::PromptError),
+    #[error(transparent)]
+    Messages(#[from] crate::control::ControlError),
+    /// The prompt could not be handed over.
+    #[error("{0}")]
+    Input(std::io::Error),
+    /// The MCP server could not be offered.
+    #[error("agent.mcp: {0}")]
+    Server(std::io::Error),
+    #[error("retake cannot find itself: {0}")]
+    OwnProgram(std::io::Error),
+    #[error("{}", RefusalReason::listed(.0))]
+    Refused(Vec<RefusalReason>),
+    #[error(transparent)]
+    Unrecorded(#[from] Unrecorded),
+    #[error("cannot replace {}: {error}", .path.display())]
+    ReportNotReplaced { path: std::path::PathBuf, error: std::io::Error },
+    #[error("the agent wrote no report to {} ({error}); its run: {run}", .path.display())]
+    NoReport { path: std::path::PathBuf, error: std::io::Error, run: String },
+}
+
+/// A run that could not be recorded and therefore did not take place.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Unrecorded(pub retake_runner::worker::Unrecorded);

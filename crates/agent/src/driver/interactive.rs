@@ -1,0 +1,119 @@
+//! A session of a person with the agent at the terminal, in which the instructions are written or
+//! changed. What to do lies in a file of the workspace while it lasts.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use retake_engine::KeeperSession;
+use retake_runner::context::RunContext;
+use retake_runner::prepare::PreparedRun;
+use retake_runner::run::{Carry, FinishedRun, OutputUse};
+use retake_runner::worker::{EndedWorker, Worker};
+use retake_types::request::{CommandRequest, LoopPosition, StdinSource};
+use retake_types::{Kind as LoopKind, LoopId, RefusalReason, RunRequest};
+
+use crate::adapters;
+use crate::files;
+use crate::lock::{WorkspaceLock, WorkspaceLockError};
+use crate::notify::{Notification, Sender};
+use crate::prompt::{Facts, PromptError, Purpose, Templates};
+use crate::settings::Settings;
+use crate::workspace::{Metadata, Workspace, WorkspaceError};
+
+use super::event::Unrecorded;
+
+/// What the session is about.
+pub struct InteractiveTask<'a> {
+    pub root: &'a Path,
+    pub workspace: &'a Workspace,
+    pub metadata: &'a Metadata,
+    pub settings: &'a Settings,
+    pub purpose: Purpose,
+    /// Give the agent a terminal of its own, so that the person's screen is not recorded as output.
+    pub pty: bool,
+}
+
+/// A session that is over.
+pub struct FinishedInteractive {
+    pub finished: FinishedRun,
+    /// The agent's program.
+    pub program: String,
+    pub worker: EndedWorker,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum InteractiveError {
+    #[error("a custom agent needs agent.command")]
+    NoCommand,
+    #[error(transparent)]
+    Prompt(#[from] PromptError),
+    #[error("cannot write {}: {error}", .path.display())]
+    PromptFile { path: PathBuf, error: io::Error },
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Refused(Vec<RefusalReason>),
+    #[error("no process could be made: {0}")]
+    NoProcess(io::Error),
+    #[error(transparent)]
+    Lock(#[from] WorkspaceLockError),
+    #[error(transparent)]
+    Unrecorded(#[from] Unrecorded),
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
+}
+
+/// Runs the session to its end and counts it in the workspace.
+pub fn run(
+    task: &InteractiveTask<'_>,
+    context: &Arc<RunContext>,
+) -> Result<FinishedInteractive, InteractiveError> {
+    let InteractiveTask { root, workspace, metadata, settings, purpose, pty } = *task;
+    let templates = Templates::new(Some(&root.join(&settings.prompts_dir)));
+    let facts = Facts::new(root, workspace.dir(), metadata.mode);
+    let prompt = templates.render(purpose, &facts)?;
+    let file = workspace.dir().join(".prompt.md");
+    files::replace(&file, prompt.as_bytes())
+        .map_err(|error| InteractiveError::PromptFile { path: file.clone(), error })?;
+    let argv = adapters::interactive(
+        settings.kind,
+        settings.command.as_deref(),
+        &settings.args,
+        &file.to_string_lossy(),
+    )
+    .ok_or(InteractiveError::NoCommand)?;
+    let program = argv[0].clone();
+    let text = format!("{} (session with {})", settings.kind, workspace.name());
+    let position = LoopPosition { kind: LoopKind::Agent, id: LoopId::new(), iteration: 0 };
+    let command = CommandRequest::arguments(text, argv);
+    let mut request = RunRequest::new(position, command, root.to_owned());
+    request.stdin = StdinSource::Inherit;
+    request.pty = pty;
+    request.label("workspace", workspace.name().to_string());
+    for (name, value) in &settings.iteration.env_vars {
+        request.environment.set(name.as_str(), value.as_str());
+    }
+    let prepared = PreparedRun::new(request, context)
+        .map_err(|refused| InteractiveError::Refused(refused.reasons))?;
+    let mut worker =
+        Worker::single(KeeperSession::Own, context).map_err(InteractiveError::NoProcess)?;
+    let lock = WorkspaceLock::acquire(workspace, "setup")?;
+    let output = OutputUse { carry: Carry::Nothing, forward: true };
+    let finished = worker.run(prepared, output, &mut ()).map_err(Unrecorded)?;
+    let worker = worker.end();
+    // What to do was only for this session.
+    _ = std::fs::remove_file(&file);
+    workspace.update(Metadata::count_setup)?;
+    drop(lock);
+    Ok(FinishedInteractive { finished, program, worker })
+}
+
+/// Notifies that the instructions are there; an error stops nothing.
+pub fn notify_setup_complete(settings: &Settings, workspace: &Workspace) {
+    let Some(url) = &settings.notify_url else { return };
+    let (events, timeout) = (settings.notify_events.clone(), settings.notify_timeout);
+    if let Ok(mut sender) = Sender::start(url, events, timeout, Duration::from_secs(1)) {
+        sender.notify(Notification::setup_complete(workspace.name().as_str()));
+        sender.finish(timeout);
+    }
+}

@@ -1,0 +1,471 @@
+//! One iteration: hooks, the agent, what it did, and what follows from it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use retake_effects::files::Changes;
+use retake_effects::progress_detection::{self, PastResults};
+use retake_effects::{agent_summary, observations};
+use retake_engine::{Input, PARENT_VARIABLE};
+use retake_runner::effects_watch::FileWatch;
+use retake_runner::prepare::STORE_VARIABLE;
+use retake_runner::run::{FinishedRun, OutputUse};
+use retake_types::loop_record::agent::{
+    AgentEntry, HookTime, Iteration, IterationResult, IterationStatus, Spent,
+};
+use retake_types::request::CommandRequest;
+use retake_types::{Effects, RunId, RunRequest, TestResults};
+
+use crate::adapters::Verdict;
+use crate::display::Live;
+use crate::hooks::Effect;
+use crate::notify::Notification;
+use crate::plan::{AgentStopReason, IterationOutcome, IterationReport};
+use crate::prompt::{Facts, Purpose};
+use crate::status::{Completion, Marks, StatusFiles};
+
+use super::AgentLoop;
+use super::agent_run::{
+    AgentObserver, EffectsOfAgent, EndedByUs, ObservedAgent, Reporting, Summarize,
+};
+use super::event::{AgentEvent, AgentRunError, Unrecorded};
+use super::git_checkpoints::GitCheckpoints;
+use super::steered_plan::SteeredPlan;
+use super::task::{AgentPrompt, ServerOffer, input};
+use super::{dry_run, recorded_loop};
+
+/// How much of an iteration's output its history carries; the whole is in the record.
+pub(super) const CARRIED: u64 = 16 * 1024;
+
+/// An attempt at an iteration, as the plan wants it.
+#[derive(Clone, Copy)]
+pub(super) struct PlannedAttempt {
+    pub(super) number: u32,
+    /// Counts from 1.
+    pub(super) attempt: u32,
+    pub(super) timeout: Duration,
+    pub(super) max_cost_usd: Option<f64>,
+}
+
+/// What the agent is told in an iteration, and what the status files said before it.
+struct IterationPrompts {
+    user: String,
+    system: String,
+    remaining: Option<u64>,
+}
+
+/// A run of the agent that is over.
+struct FinishedAttempt {
+    finished: FinishedRun,
+    observed: ObservedAgent,
+    verdict: Verdict,
+    /// The status files before it began.
+    before: Marks,
+}
+
+impl AgentLoop {
+    pub(super) fn iterate(
+        &mut self,
+        plan: &mut SteeredPlan,
+        planned: PlannedAttempt,
+    ) -> IterationReport {
+        let PlannedAttempt { number, attempt, .. } = planned;
+        self.notifier.iteration.store(number, Ordering::Relaxed);
+        if attempt == 1 {
+            self.session.display.event(AgentEvent::IterationStarted { number });
+        }
+        let prompts = match self.prompts(plan, number) {
+            Ok(prompts) => prompts,
+            Err(error) => return self.fail_unstarted(number, String::new(), &error),
+        };
+        let recorded = self.session.clean(&prompts.user);
+        let mut iteration = Iteration::new(number, recorded, Timestamp::now());
+        self.log.iteration(number, iteration.started_at);
+        // Another attempt is the same iteration, which its hook has prepared.
+        self.state.postponed = None;
+        let prepared = match attempt {
+            1 => self.run_hook_of(plan, HookTime::Pre, &mut iteration, None),
+            _ => Effect::GoOn,
+        };
+        let left_out = match prepared {
+            _ if self.session.is_interrupted() => Some(IterationOutcome::Interrupted),
+            Effect::GoOn => None,
+            // It was the loop's time that cut the hook off.
+            _ if plan.is_time_spent() => {
+                Some(IterationOutcome::OverBudget(AgentStopReason::BudgetTime))
+            }
+            Effect::SkipIteration => Some(IterationOutcome::Skipped),
+            Effect::StopLoop => Some(IterationOutcome::HookStopped),
+        };
+        if let Some(outcome) = left_out {
+            return self.leave_out(iteration, outcome);
+        }
+        iteration.status = IterationStatus::Executing;
+        // Recorded before it starts, so that a runner's death does not lose what the run cost.
+        let id = RunId::new();
+        iteration.facts.run_id = Some(id);
+        self.record(&AgentEntry::Iteration { iteration: Box::new(iteration.clone()) });
+        match self.run_agent(plan, planned, id, &prompts) {
+            Ok(attempt) => self.conclude(plan, iteration, attempt),
+            Err(error) => self.fail_unstarted(number, iteration.prompt, &error),
+        }
+    }
+
+    /// Reads the status files, which the agent or a hook may have written.
+    fn status_files(&self) -> StatusFiles {
+        let task = &self.session.task;
+        StatusFiles::read(&task.workspace.status_paths(), task.settings.todo_fallback)
+    }
+
+    fn prompts(
+        &mut self,
+        plan: &SteeredPlan,
+        number: u32,
+    ) -> Result<IterationPrompts, AgentRunError> {
+        let messages = self.session.mailbox.take(number)?;
+        let completion = self.status_files().completion(self.state.since);
+        let task = &self.session.task;
+        let last = self.state.history.last();
+        let facts = Facts {
+            iteration: Some(number),
+            iterations_left: Some(plan.iterations_left()),
+            remaining: completion.remaining,
+            last_tests: recorded_loop::last_tests(&self.state.history),
+            verify_output: self.state.gate_output.as_deref(),
+            status_problem: completion.invalid.as_deref(),
+            interrupted: last.is_some_and(|last| last.status == IterationStatus::Interrupted),
+            messages: &messages,
+            ..task.facts()
+        };
+        let mode = task.metadata.mode;
+        let user = task.prompt(Purpose::User(mode), &facts)?;
+        let system = task.prompt(Purpose::System(mode), &facts)?;
+        Ok(IterationPrompts { user, system, remaining: completion.remaining })
+    }
+
+    /// retake's own server for the agent's commands, if it is to be offered.
+    fn offer_server(&self, id: RunId, number: u32) -> Result<ServerOffer, AgentRunError> {
+        let task = &self.session.task;
+        let Some(offer) = task.offer.as_deref().filter(|_| !task.options.dry_run) else {
+            return Ok(ServerOffer::default());
+        };
+        let store = &self.session.worker.context().project.store;
+        let ids = [
+            (PARENT_VARIABLE, id.to_string()),
+            (STORE_VARIABLE, store.to_string_lossy().into_owned()),
+            ("RETAKE_TASK_ID", task.workspace.name().to_string()),
+            ("RETAKE_STEP_ID", number.to_string()),
+        ];
+        offer(task.settings.kind, &ids).map_err(AgentRunError::Server)
+    }
+
+    fn agent_request(
+        &self,
+        planned: PlannedAttempt,
+        id: RunId,
+        prompts: &IterationPrompts,
+    ) -> Result<(RunRequest, Input), AgentRunError> {
+        let number = planned.number;
+        let task = &self.session.task;
+        let kind = task.settings.kind;
+        let offer = self.offer_server(id, number)?;
+        let invocation = task.invocation(&AgentPrompt {
+            user: &prompts.user,
+            system: &prompts.system,
+            extra_arguments: &offer.arguments,
+            max_cost_usd: planned.max_cost_usd.filter(|_| kind.capabilities().cost_cap),
+        })?;
+        let text = format!("{kind} (iteration {number} of {})", task.workspace.name());
+        let command = if task.options.dry_run {
+            let arguments = dry_run::arguments(&invocation.argv);
+            CommandRequest::arguments(text, arguments.map_err(AgentRunError::OwnProgram)?)
+        } else {
+            CommandRequest::arguments(text, invocation.argv)
+        };
+        let mut request = self.session.request(command);
+        request.id = id;
+        request.set_timeout(Some(planned.timeout.max(Duration::from_millis(1))));
+        request.position.iteration = number.into();
+        request.environment.set("RETAKE_ITERATION", number.to_string());
+        request.environment.set("RETAKE_TASK_ID", task.workspace.name().as_str());
+        for (name, value) in offer.variables {
+            request.environment.set(name, value);
+        }
+        let input = input(&invocation.stdin).map_err(AgentRunError::Input)?;
+        Ok((request, input))
+    }
+
+    fn run_agent(
+        &mut self,
+        plan: &SteeredPlan,
+        planned: PlannedAttempt,
+        id: RunId,
+        prompts: &IterationPrompts,
+    ) -> Result<FinishedAttempt, AgentRunError> {
+        let task = &self.session.task;
+        let before = Marks::take(&task.workspace.status_paths());
+        let (request, input) = self.agent_request(planned, id, prompts)?;
+        let settings = &task.settings;
+        let kind = settings.kind;
+        let track = settings.iteration.track_file_changes;
+        let context = self.session.worker.context();
+        let files = track.then(|| FileWatch::begin(&task.root, false, context)).flatten();
+        let past = past_results(&self.state.history);
+        let summarize: &Summarize<'_> =
+            &|changes, tests, said| summary(changes, tests, said, &past);
+        let prepared = self.session.prepare(request, Some(input))?;
+        let number = planned.number;
+        let live = Live {
+            iteration: number,
+            // Numbers count over invocations, and the limit is this one's.
+            max_iterations: number.saturating_add(plan.iterations_left()).saturating_sub(1),
+            elapsed: Duration::ZERO,
+            remaining: prompts.remaining,
+            cost_usd: Some(plan.spent().cost_usd).filter(|cost| *cost > 0.0),
+        };
+        let cancel = self.session.worker.cancel().clone();
+        let reporting = Reporting {
+            display: &*self.session.display,
+            log: &mut self.log,
+            plan,
+            cancel: cancel.clone(),
+        };
+        let effects = EffectsOfAgent {
+            parse_tests: settings.iteration.parse_tests,
+            files,
+            workspace: task.workspace.dir().strip_prefix(&task.root).ok().map(Into::into),
+            summarize,
+        };
+        let mut observer = AgentObserver::new(kind, reporting, effects);
+        let ticker = observer.tick(live, settings.result_grace, Arc::clone(&self.session.display));
+        let run = self.session.worker.run(prepared, OutputUse::excerpt(CARRIED), &mut observer);
+        drop(ticker);
+        self.session.display.clear();
+        let observed = observer.finish();
+        if observed.ended_by_us.is_some() && !self.session.is_interrupted() {
+            // The next run must not be ended for this one.
+            cancel.reset();
+        }
+        let finished = run.map_err(Unrecorded)?;
+        let verdict = match observed.ended_by_us {
+            Some(EndedByUs::Budget(_)) => Verdict::OverCost,
+            _ => observed.reading.verdict(kind, &finished.outcome),
+        };
+        Ok(FinishedAttempt { finished, observed, verdict, before })
+    }
+
+    /// Decides what an attempt means for its iteration.
+    fn conclude(
+        &mut self,
+        plan: &SteeredPlan,
+        mut iteration: Iteration,
+        attempt: FinishedAttempt,
+    ) -> IterationReport {
+        let FinishedAttempt { finished, observed, verdict, before } = attempt;
+        let spent = observed.reading.spent();
+        let status_files = self.status_files();
+        self.describe(&mut iteration, &finished, &observed, status_files.summary());
+        let outcome = match observed.ended_by_us {
+            Some(EndedByUs::Budget(reason)) => IterationOutcome::OverBudget(reason),
+            _ => verdict.outcome(),
+        };
+        let completion = status_files.completion(self.state.since);
+        // What was said in an earlier iteration says nothing of this one.
+        let worked = status_files.worked(before);
+        let mut report = IterationReport {
+            complete: completion.complete,
+            worked,
+            progress: iteration.progress(),
+            spent,
+            ..IterationReport::new(outcome)
+        };
+        let why = verdict.why().map(|why| self.session.clean(why));
+        if plan.postpones(outcome) {
+            self.postpone(iteration, spent, why.unwrap_or_default());
+            return report;
+        }
+        iteration.facts.worked = worked;
+        iteration.facts.error = why.clone();
+        let status = match verdict {
+            Verdict::Completed => IterationStatus::Completed,
+            Verdict::Failed { .. } | Verdict::Transient { .. } => IterationStatus::Failed,
+            Verdict::TimedOut => IterationStatus::TimedOut,
+            Verdict::Interrupted | Verdict::RateLimited { .. } | Verdict::OverCost => {
+                IterationStatus::Interrupted
+            }
+        };
+        let effect = self.run_hook_of(plan, HookTime::Post, &mut iteration, Some(status));
+        if effect == Effect::StopLoop && !self.session.is_interrupted() {
+            report.outcome = IterationOutcome::HookStopped;
+        }
+        let result = iteration.result.take();
+        iteration.end(status, Timestamp::now(), result);
+        self.finish(iteration, &completion, why.as_deref());
+        report
+    }
+
+    /// A limit, or an error that passes: the attempt does not count, and the iteration is tried
+    /// again.
+    fn postpone(&mut self, iteration: Iteration, spent: Spent, why: String) {
+        self.log.note(&format!("Attempt ended: {why}"));
+        let (number, run_id) = (iteration.number, iteration.facts.run_id);
+        self.record(&AgentEntry::Attempt { number, run_id, why, spent });
+        self.state.postponed = Some(iteration);
+    }
+
+    /// Fills in what was seen of the agent.
+    fn describe(
+        &self,
+        iteration: &mut Iteration,
+        finished: &FinishedRun,
+        observed: &ObservedAgent,
+        status_summary: Option<&str>,
+    ) {
+        let ending = finished.run.ending.as_ref();
+        let effects = ending.and_then(|ending| ending.effects.as_ref());
+        let seen = effects.and_then(Effects::observations);
+        let paths = |paths: &[String]| paths.iter().map(std::path::PathBuf::from).collect();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let reading = &observed.reading;
+        let summary = seen.and_then(|seen| seen.summary.as_deref()).or(status_summary);
+        iteration.result = Some(IterationResult {
+            exit_code: ending.and_then(|ending| ending.exit_code).unwrap_or(125),
+            stdout: text(&finished.output[0]),
+            stderr: text(&finished.output[1]),
+            files_modified: seen.map(|seen| paths(&seen.files_modified)).unwrap_or_default(),
+            files_created: seen.map(|seen| paths(&seen.files_created)).unwrap_or_default(),
+            files_deleted: seen.map(|seen| paths(&seen.files_deleted)).unwrap_or_default(),
+            tests_run: observed.tests.is_some(),
+            test_results: seen.and_then(|seen| seen.test_results.clone()),
+            context_usage_percent: reading.context_percent(),
+            progress_detected: seen
+                .filter(|seen| seen.files_tracked || seen.test_results.is_some())
+                .map(|seen| seen.progress.detected),
+            summary: summary.map(|summary| self.session.clean(summary)),
+            duration_ms: ending.map_or(1, |ending| ending.duration_ms),
+        });
+        let facts = &mut iteration.facts;
+        facts.run_id = Some(finished.run.intent.id());
+        facts.session_id = reading.session.clone();
+        facts.model = reading.model.clone();
+        facts.cost_usd = reading.cost_usd;
+        facts.tokens = Some(reading.tokens.total()).filter(|tokens| *tokens > 0);
+        facts.turns = reading.turns;
+        facts.denials = Some(reading.denials).filter(|denials| *denials > 0);
+    }
+
+    /// Records an iteration that counts, shows it and notifies.
+    fn finish(&mut self, iteration: Iteration, completion: &Completion, why: Option<&str>) {
+        let number = iteration.number;
+        let good = iteration.status == IterationStatus::Completed;
+        self.record(&AgentEntry::Iteration { iteration: Box::new(iteration.clone()) });
+        // The messages it took are used up; what cannot be removed is given to the next one.
+        drop(self.session.mailbox.discard_taken(number));
+        self.session.update_metadata(|metadata| metadata.count_execution(Timestamp::now()));
+        if self.session.task.settings.checkpoint {
+            self.checkpoint(number);
+        }
+        // One that was cut off may not have used it.
+        if iteration.status != IterationStatus::Interrupted {
+            self.state.gate_output = None;
+        }
+        if let Some(count) = iteration.facts.denials {
+            self.session.display.event(AgentEvent::PermissionsDenied { count });
+        }
+        let name = self.session.task.workspace.name().clone();
+        let status = if good { "success" } else { iteration.status.as_str() };
+        if !good {
+            let message = why.unwrap_or(iteration.status.as_str());
+            self.log.error(Timestamp::now(), message, &[]);
+        }
+        self.log.iteration_end(status, Timestamp::now(), completion.remaining);
+        if matches!(iteration.status, IterationStatus::Failed | IterationStatus::TimedOut) {
+            let why = why.unwrap_or_default();
+            self.session.display.event(AgentEvent::IterationFailed { number, why });
+            self.notifier.notify(Notification::error(name.as_str(), number, why));
+        }
+        self.session.display.event(AgentEvent::Status(completion));
+        let remaining = completion.remaining;
+        if !completion.complete {
+            let notification = Notification::iteration(name.as_str(), number, status, remaining);
+            self.notifier.notify(notification);
+        }
+        if let Some(milestone) = Notification::milestone(name.as_str(), number, remaining) {
+            self.notifier.notify(milestone);
+        }
+        self.state.history.push(iteration);
+    }
+
+    fn checkpoint(&mut self, number: u32) {
+        let session = &mut self.session;
+        let name = session.task.workspace.name().clone();
+        let store = session.worker.context().project.store.clone();
+        let mut checkpoints = GitCheckpoints::new(&mut session.worker, &session.task.root, &store);
+        let kept = checkpoints.keep(&name, number);
+        drop(checkpoints);
+        if let Err(error) = kept {
+            session.display.event(AgentEvent::NoCheckpoint { number, error: &error.to_string() });
+        }
+    }
+
+    /// An iteration whose agent could not be started.
+    fn fail_unstarted(
+        &mut self,
+        number: u32,
+        prompt: String,
+        error: &AgentRunError,
+    ) -> IterationReport {
+        let mut iteration = Iteration::new(number, prompt, Timestamp::now());
+        let why = self.session.clean(&error.to_string());
+        iteration.facts.error = Some(why.clone());
+        iteration.end(IterationStatus::Failed, Timestamp::now(), None);
+        let completion = self.status_files().completion(self.state.since);
+        self.finish(iteration, &completion, Some(&why));
+        IterationReport::new(IterationOutcome::Failed)
+    }
+
+    /// An iteration that its pre hook, a signal or the loop's time prevents.
+    fn leave_out(
+        &mut self,
+        mut iteration: Iteration,
+        outcome: IterationOutcome,
+    ) -> IterationReport {
+        let status = match outcome {
+            IterationOutcome::Skipped => IterationStatus::Skipped,
+            IterationOutcome::Interrupted | IterationOutcome::OverBudget(_) => {
+                IterationStatus::Interrupted
+            }
+            _ => IterationStatus::Failed,
+        };
+        iteration.end(status, Timestamp::now(), None);
+        let completion = self.status_files().completion(self.state.since);
+        self.finish(iteration, &completion, Some("its hook failed"));
+        IterationReport::new(outcome)
+    }
+}
+
+/// The test results of earlier iterations, oldest first.
+fn past_results(history: &[Iteration]) -> PastResults {
+    let mut past = PastResults::new();
+    for iteration in history {
+        let result = iteration.result.as_ref();
+        if let Some(tests) = result.and_then(|result| result.test_results.as_ref()) {
+            past.push(tests);
+        }
+    }
+    past
+}
+
+/// What an iteration did: changed files, tests, what the agent said.
+fn summary(
+    changes: Option<&Changes>,
+    tests: Option<&TestResults>,
+    said: &[u8],
+    past: &PastResults,
+) -> Effects {
+    let progress = progress_detection::detect(changes, tests, past);
+    let summary = agent_summary::extract(said);
+    Effects::from(observations(changes, tests.cloned(), progress, summary))
+}

@@ -1,0 +1,258 @@
+//! Loops of a workspace in the record: read back as iterations, and written while one runs.
+//!
+//! Each invocation of `run` is one loop, unless it continues the loop of a runner that died.
+
+use std::io::Read;
+
+use retake_store::{Liveness, LoopRecording, Store, StoredLoop};
+use retake_types::loop_record::agent::{
+    AgentEntry, AgentLoopPlan, Iteration, IterationStatus, Spent,
+};
+use retake_types::{Kind, LoopId, RunId, Stream, TestResults};
+
+use crate::adapters::{Kind as AgentKind, Reader, Reading};
+use crate::lock::WorkspaceLock;
+use crate::plan::AgentStopReason;
+use crate::workspace::{Metadata, Workspace};
+
+/// Far more loops than any workspace has.
+const MOST_LOOPS: usize = 100_000;
+const PAGE: usize = 1000;
+
+/// One loop with its iterations, oldest first.
+#[derive(Clone, Debug)]
+pub struct RecordedLoop {
+    pub record: StoredLoop,
+    pub iterations: Vec<Iteration>,
+    /// How often the gate refused since it last passed.
+    pub refusals: u32,
+    /// The output of the gate that refused, while no iteration has ended since.
+    pub gate_output: Option<String>,
+    /// Attempts at the iteration that has no number yet.
+    pub attempts: u32,
+    /// The gate was asked and has not answered; with the agent's run.
+    pub unanswered: Option<Option<RunId>>,
+    /// Spent on attempts and verifications, not on iterations.
+    pub spent_otherwise: Spent,
+}
+
+/// All loops of a workspace, oldest first.
+pub fn read(
+    store: &Store,
+    workspace: &Workspace,
+    metadata: &Metadata,
+) -> retake_store::Result<Vec<RecordedLoop>> {
+    let mut loops = Vec::new();
+    for record in store.list_loops(Some(Kind::Agent), MOST_LOOPS)?.into_iter().rev() {
+        let ours = AgentLoopPlan::parse(&record.plan).is_some_and(|plan| {
+            plan.workspace == workspace.name().as_str() && plan.created == metadata.created
+        });
+        if ours {
+            loops.push(read_one(store, record)?);
+        }
+    }
+    Ok(loops)
+}
+
+fn read_one(store: &Store, record: StoredLoop) -> retake_store::Result<RecordedLoop> {
+    let mut recorded = RecordedLoop {
+        record,
+        iterations: Vec::new(),
+        refusals: 0,
+        gate_output: None,
+        attempts: 0,
+        unanswered: None,
+        spent_otherwise: Spent::default(),
+    };
+    let mut after = 0;
+    loop {
+        let events = store.loop_entries(recorded.record.id, after, PAGE)?;
+        let Some(last) = events.last() else { return Ok(recorded) };
+        after = last.seq;
+        for event in &events {
+            // Entries of later versions are left out.
+            if let Some(entry) = AgentEntry::parse(&event.body) {
+                recorded.take(entry);
+            }
+        }
+    }
+}
+
+impl RecordedLoop {
+    fn take(&mut self, entry: AgentEntry) {
+        match entry {
+            AgentEntry::Iteration { iteration } => {
+                self.unanswered = None;
+                if iteration.status.is_final() {
+                    self.attempts = 0;
+                }
+                // One that broke off did not get to use what the gate said.
+                if iteration.status.is_final() && iteration.status != IterationStatus::Interrupted {
+                    self.gate_output = None;
+                }
+                let known = self.iterations.iter_mut().find(|i| i.number == iteration.number);
+                match known {
+                    Some(known) => *known = *iteration,
+                    None => self.iterations.push(*iteration),
+                }
+            }
+            AgentEntry::Attempt { number, spent, .. } => {
+                // Its number is still to be given.
+                self.iterations.retain(|i| i.number != number || i.status.is_final());
+                self.attempts += 1;
+                self.spent_otherwise.add(spent);
+            }
+            AgentEntry::Verifying { run_id, .. } => {
+                self.unanswered = Some(run_id);
+            }
+            AgentEntry::Verified { passed, said, spent, .. } => {
+                self.unanswered = None;
+                self.refusals = if passed { 0 } else { self.refusals + 1 };
+                self.gate_output = said;
+                self.spent_otherwise.add(spent);
+            }
+            AgentEntry::Unverified { spent, .. } => {
+                // It is still to be asked.
+                self.unanswered = Some(None);
+                self.spent_otherwise.add(spent);
+            }
+            AgentEntry::VerificationStarted { .. }
+            | AgentEntry::Paused
+            | AgentEntry::Resumed
+            | AgentEntry::Waiting { .. }
+            | AgentEntry::HookFailed { .. }
+            | AgentEntry::Note { .. } => {}
+        }
+    }
+
+    pub fn plan(&self) -> Option<AgentLoopPlan> {
+        AgentLoopPlan::parse(&self.record.plan)
+    }
+
+    /// Nobody ended it: it runs, or its runner died.
+    pub fn is_open(&self) -> bool {
+        self.record.stop_reason.is_none()
+    }
+}
+
+/// Whether the runner of a workspace's loop lives. A loop that an earlier release recorded has no
+/// live file: there the holder of the workspace tells.
+pub fn is_alive(store: &Store, id: LoopId, workspace: &Workspace) -> bool {
+    match store.loop_liveness(id) {
+        Liveness::Alive => true,
+        Liveness::Dead => false,
+        Liveness::Unknown => WorkspaceLock::holder(workspace).is_some(),
+    }
+}
+
+/// All iterations of all loops, oldest first.
+pub fn iterations(loops: &[RecordedLoop]) -> Vec<Iteration> {
+    loops.iter().flat_map(|recorded| recorded.iterations.iter().cloned()).collect()
+}
+
+/// The last test results that any iteration had.
+pub(super) fn last_tests(iterations: &[Iteration]) -> Option<&TestResults> {
+    iterations.iter().rev().find_map(|i| i.result.as_ref()?.test_results.as_ref())
+}
+
+/// Ends the last loop of a workspace if its runner died, so that no later run continues it.
+pub fn end_open_loop(
+    store: &mut Store,
+    workspace: &Workspace,
+    metadata: &Metadata,
+) -> retake_store::Result<()> {
+    let mut loops = read(store, workspace, metadata)?;
+    let Some(last) = loops.last_mut().filter(|last| last.is_open()) else {
+        return Ok(());
+    };
+    let mut recorder = LoopRecorder::resume(store, last)?;
+    recorder.end(store, AgentStopReason::Interrupted)
+}
+
+/// Ends an iteration whose runner died, with what its run left on the record: when it was last
+/// seen alive, and what the agent had used by then.
+fn end_interrupted(store: &Store, agent: AgentKind, iteration: &mut Iteration) {
+    let id = iteration.facts.run_id;
+    let run = id.and_then(|id| store.get(id).ok());
+    let ended = run.and_then(|run| run.ending).map_or(iteration.started_at, |e| e.end_time);
+    // There is a result where only what follows the agent was cut off.
+    let result = iteration.result.take();
+    iteration.end(IterationStatus::Interrupted, ended.max(iteration.started_at), result);
+    let Some(reading) = id.and_then(|id| reread(store, agent, id)) else { return };
+    let facts = &mut iteration.facts;
+    facts.cost_usd = reading.cost_usd.or(facts.cost_usd);
+    facts.tokens = Some(reading.tokens.total()).filter(|tokens| *tokens > 0).or(facts.tokens);
+    facts.session_id = reading.session.or(facts.session_id.take());
+}
+
+/// What an agent had said by the time its run was cut off, read from its recorded output.
+fn reread(store: &Store, agent: AgentKind, id: RunId) -> Option<Reading> {
+    let mut output = store.read_output(id, Stream::Stdout).ok()?;
+    let mut reader = Reader::new(agent);
+    let mut buffer = vec![0; 64 << 10];
+    // What cannot be read any more is not known; the loop goes on all the same.
+    while let Ok(length @ 1..) = output.read(&mut buffer) {
+        reader.push(&buffer[..length], &mut |_| {});
+    }
+    reader.finish(&mut |_| {});
+    Some(reader.into_reading())
+}
+
+/// Writes the record of the loop that runs.
+pub struct LoopRecorder {
+    /// `None` where there is no record.
+    id: Option<LoopId>,
+    /// `None` once the loop has ended.
+    recording: Option<LoopRecording>,
+}
+
+impl LoopRecorder {
+    pub fn begin(store: &mut Store, plan: &AgentLoopPlan) -> retake_store::Result<Self> {
+        Ok(Self::new(store.begin_loop(Kind::Agent, &plan.to_json())?))
+    }
+
+    /// Continues a loop whose runner died, and marks what it left unfinished.
+    pub fn resume(store: &mut Store, recorded: &mut RecordedLoop) -> retake_store::Result<Self> {
+        let mut recorder = Self::new(store.adopt_loop(recorded.record.id)?);
+        let agent = recorded.plan().and_then(|plan| plan.agent.parse().ok()).unwrap_or_default();
+        for iteration in &mut recorded.iterations {
+            if !iteration.status.is_final() {
+                end_interrupted(store, agent, iteration);
+                recorded.attempts = 0;
+                let iteration = Box::new(iteration.clone());
+                recorder.add(store, &AgentEntry::Iteration { iteration })?;
+            }
+        }
+        if let Some(Some(id)) = recorded.unanswered {
+            let spent = reread(store, agent, id).map(|reading| reading.spent()).unwrap_or_default();
+            let number = recorded.iterations.last().map_or(0, |last| last.number);
+            let entry = AgentEntry::Unverified { number, why: "interrupted".to_owned(), spent };
+            recorder.add(store, &entry)?;
+            recorded.take(entry);
+        }
+        Ok(recorder)
+    }
+
+    fn new(recording: LoopRecording) -> Self {
+        Self { id: Some(recording.id()), recording: Some(recording) }
+    }
+
+    /// For a loop whose record could not be opened.
+    pub fn unrecorded() -> Self {
+        Self { id: None, recording: None }
+    }
+
+    pub fn id(&self) -> Option<LoopId> {
+        self.id
+    }
+
+    pub fn add(&mut self, store: &mut Store, entry: &AgentEntry) -> retake_store::Result<()> {
+        let Some(recording) = &mut self.recording else { return Ok(()) };
+        recording.append(store, &[entry]).map(drop)
+    }
+
+    pub fn end(&mut self, store: &mut Store, reason: AgentStopReason) -> retake_store::Result<()> {
+        let Some(recording) = self.recording.take() else { return Ok(()) };
+        recording.finish(store, &reason.as_str().into())
+    }
+}

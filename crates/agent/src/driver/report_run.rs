@@ -1,0 +1,267 @@
+//! Asks the agent for one report: a verification of the task, or a validation of its instructions.
+//! A loop asks at its gate; `verify` and `validate` ask outside of any loop.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use retake_engine::Input;
+use retake_runner::loop_driver::{self, StepError};
+use retake_runner::run::Observer;
+use retake_types::loop_record::agent::Spent;
+use retake_types::request::CommandRequest;
+use retake_types::{RunRequest, Stream};
+
+use crate::adapters::{Reader, Verdict};
+use crate::history::History;
+use crate::plan::{Budgets, IterationOutcome, Plan, Rules, Step};
+use crate::prompt::{Facts, Purpose};
+use crate::report::Report;
+use crate::settings::RuleOverrides;
+
+use super::event::AgentRunError;
+use super::recorded_loop;
+use super::session::{Session, StartError};
+use super::steered_plan::{SteeredPlan, StepReport, WaitDisplay};
+use super::task::{AgentPrompt, input};
+use super::verification;
+
+/// A verification by the agent.
+#[derive(Debug)]
+pub struct VerificationReport {
+    pub report: Report,
+    pub path: PathBuf,
+    pub text: String,
+}
+
+/// What the report is to be about.
+pub(super) struct ReportQuestion<'a> {
+    pub(super) purpose: Purpose,
+    pub(super) path: &'a Path,
+    pub(super) depth: &'a str,
+    pub(super) deadline: Option<Instant>,
+    /// The last iteration before it.
+    pub(super) number: u32,
+}
+
+/// A run of the agent that is to write a report.
+pub(super) struct PreparedReport {
+    pub(super) request: RunRequest,
+    input: Input,
+    path: PathBuf,
+}
+
+/// What the agent answered.
+pub(super) enum ReportReply {
+    Written(String),
+    /// A limit, or an error that passes, kept it from answering.
+    Postponed {
+        outcome: IterationOutcome,
+        why: String,
+    },
+}
+
+/// A run of the agent that should have written a report.
+pub(super) struct ReportRun {
+    pub(super) spent: Spent,
+    pub(super) reply: Result<ReportReply, AgentRunError>,
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error(transparent)]
+    Run(#[from] AgentRunError),
+    /// The agent never answered, or the wait for it was cut off.
+    #[error("{why}")]
+    Unanswered { why: String },
+}
+
+/// Adds up what the agent uses.
+struct SpendingObserver(Reader);
+
+impl Observer for SpendingObserver {
+    fn output(&mut self, stream: Stream, bytes: &[u8]) {
+        if stream == Stream::Stdout {
+            self.0.push(bytes, &mut |_| {});
+        }
+    }
+}
+
+impl Session {
+    /// Has the agent judge whether it can work by the instructions. Gives its report.
+    pub fn validate(&mut self, path: &Path) -> Result<String, ReportError> {
+        let depth = self.task.settings.verification.depth;
+        self.ask_until_answered(Purpose::Validate, path, depth)
+    }
+
+    /// Has the agent verify the task, and notes in the workspace how that went.
+    pub fn verify(
+        &mut self,
+        depth: Option<&str>,
+        path: Option<PathBuf>,
+    ) -> Result<VerificationReport, ReportError> {
+        let verification = self.task.settings.verification.clone();
+        let path = path.unwrap_or_else(|| self.verification_path());
+        let depth = depth.unwrap_or(verification.depth);
+        let text = self.ask_until_answered(Purpose::Verify, &path, depth)?;
+        let report = Report::parse(&text);
+        verification::remember(self, report.status);
+        Ok(VerificationReport { report, path, text })
+    }
+
+    /// Only the jitter of retries differs from session to session.
+    fn overrides(&self) -> RuleOverrides {
+        let [.., a, b, c, d, e, f, g, h] = *self.loop_id.as_bytes();
+        let seed = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        RuleOverrides { seed, ..RuleOverrides::default() }
+    }
+
+    /// Where the agent's verification goes.
+    pub(super) fn verification_path(&self) -> PathBuf {
+        let name = &self.task.settings.verification.report_filename;
+        self.task.workspace.reports_dir().join(name)
+    }
+
+    /// Asks outside of a loop: waits out limits and errors that pass. The loop's budgets do not
+    /// apply.
+    fn ask_until_answered(
+        &mut self,
+        purpose: Purpose,
+        path: &Path,
+        depth: &str,
+    ) -> Result<String, ReportError> {
+        let loops = self.recorded_loops().map_err(StartError::from)?;
+        let iterations = recorded_loop::iterations(&loops);
+        let last = History::new(&iterations).next_number().saturating_sub(1);
+        let rules = self.task.settings.rules(&self.task.metadata, self.overrides());
+        let plan = Plan::checking(Rules { budgets: Budgets::default(), ..rules }, last);
+        let plan = SteeredPlan::new(plan, self.mailbox.clone());
+        let mut asking = Asking {
+            session: self,
+            wait: WaitDisplay::default(),
+            answer: None,
+            why: String::new(),
+        };
+        let driven = loop_driver::drive_here(
+            plan,
+            &mut asking,
+            |asking, plan, _: &Step| {
+                asking.update_wait(plan, Duration::ZERO);
+                let number = plan.number();
+                let question = ReportQuestion { purpose, path, depth, deadline: None, number };
+                let prepared = asking.session.prepare_report(&question).map_err(failed)?;
+                let run = asking.session.run_report(prepared).map_err(failed)?;
+                plan.charge(run.spent);
+                Ok(match run.reply.map_err(failed)? {
+                    ReportReply::Written(text) => {
+                        asking.answer = Some(text);
+                        StepReport::Verified { passed: true }
+                    }
+                    ReportReply::Postponed { outcome, why } => {
+                        asking.why = asking.session.clean(&why);
+                        StepReport::Unverified(outcome)
+                    }
+                })
+            },
+            |asking, plan, left| asking.update_wait(plan, left),
+        );
+        asking.wait.update(None, asking.session.task.workspace.name(), &*asking.session.display);
+        match (driven.failure, asking.answer) {
+            (Some(error), _) => Err(ReportError::Run(error)),
+            (None, Some(text)) => Ok(text),
+            (None, None) => Err(ReportError::Unanswered { why: asking.why }),
+        }
+    }
+
+    /// Makes the request for a report, and removes an earlier one of the same name.
+    pub(super) fn prepare_report(
+        &self,
+        question: &ReportQuestion<'_>,
+    ) -> Result<PreparedReport, AgentRunError> {
+        let ReportQuestion { purpose, path, depth, deadline, number } = *question;
+        let facts = Facts { report_path: Some(path), depth: Some(depth), ..self.task.facts() };
+        let prompt = self.task.prompt(purpose, &facts)?;
+        // A report from before must not pass for the one that is asked for now.
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(AgentRunError::ReportNotReplaced { path: path.to_owned(), error });
+            }
+            _ => {}
+        }
+        let prompt = AgentPrompt { user: &prompt, ..AgentPrompt::default() };
+        let invocation = self.task.invocation(&prompt)?;
+        let settings = &self.task.settings;
+        let word = purpose_word(purpose);
+        let text = format!("{} ({word} of {})", settings.kind, self.task.workspace.name());
+        let mut request = self.request(CommandRequest::arguments(text, invocation.argv));
+        request.set_timeout(Some(within(settings.verification.timeout, deadline)));
+        request.label(word, number.to_string());
+        let input = input(&invocation.stdin).map_err(AgentRunError::Input)?;
+        Ok(PreparedReport { request, input, path: path.to_owned() })
+    }
+
+    /// Runs the agent and reads the report.
+    pub(super) fn run_report(
+        &mut self,
+        prepared: PreparedReport,
+    ) -> Result<ReportRun, AgentRunError> {
+        let PreparedReport { request, input, path } = prepared;
+        let kind = self.task.settings.kind;
+        let mut observer = SpendingObserver(Reader::new(kind));
+        let finished = self.execute(request, Some(input), 0, &mut observer)?;
+        observer.0.finish(&mut |_| {});
+        let reading = observer.0.reading();
+        let verdict = reading.verdict(kind, &finished.outcome);
+        let why = verdict.why().unwrap_or_default();
+        let reply = if matches!(verdict, Verdict::RateLimited { .. } | Verdict::Transient { .. }) {
+            // What it may have written is not what it would have said.
+            Ok(ReportReply::Postponed { outcome: verdict.outcome(), why: why.to_owned() })
+        } else {
+            match crate::files::read(&path, 1 << 20) {
+                Ok(bytes) => Ok(ReportReply::Written(String::from_utf8_lossy(&bytes).into_owned())),
+                Err(error) => {
+                    let outcome = retake_runner::run_text::outcome(&finished.run).0;
+                    let run = if why.is_empty() { outcome } else { why.to_owned() };
+                    Err(AgentRunError::NoReport { path, error, run })
+                }
+            }
+        };
+        Ok(ReportRun { spent: reading.spent(), reply })
+    }
+}
+
+/// What is known while an answer is waited for.
+struct Asking<'a> {
+    session: &'a mut Session,
+    wait: WaitDisplay,
+    answer: Option<String>,
+    /// Why the last attempt gave none.
+    why: String,
+}
+
+impl Asking<'_> {
+    fn update_wait(&mut self, plan: &SteeredPlan, left: Duration) {
+        let session = &self.session;
+        let wait = plan.wait().map(|wait| (wait, left));
+        self.wait.update(wait, session.task.workspace.name(), &*session.display);
+    }
+}
+
+fn failed(error: AgentRunError) -> StepError<AgentRunError> {
+    StepError::Failed(error)
+}
+
+/// A timeout that does not outlast the loop's own deadline.
+pub(super) fn within(limit: Duration, deadline: Option<Instant>) -> Duration {
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    left.map_or(limit, |left| left.min(limit)).max(Duration::from_millis(1))
+}
+
+fn purpose_word(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::Validate => "validation",
+        _ => "verification",
+    }
+}

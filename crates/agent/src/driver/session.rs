@@ -1,0 +1,192 @@
+//! One process at work on a task: it holds the workspace, has a worker for the task's runs, and
+//! knows the secrets that must not be written down.
+//!
+//! `run`, `verify` and `validate` are sessions; only `run` adds a loop to it.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use retake_engine::{Input, KeeperSession, Launch};
+use retake_runner::context::RunContext;
+use retake_runner::prepare::{self, PreparedRun, Provided};
+use retake_runner::run::{FinishedRun, Observer, OutputUse};
+use retake_runner::signals;
+use retake_runner::worker::{EndedWorker, Worker};
+use retake_store::redact::Redactor;
+use retake_types::request::{CommandRequest, StdinSource};
+use retake_types::{LoopId, RefusalReason, RunRequest};
+
+use crate::adapters::{self, Kind};
+use crate::control::{ControlError, Mailbox};
+use crate::lock::{WorkspaceLock, WorkspaceLockError};
+use crate::workspace::WorkspaceError;
+
+use super::event::{AgentDisplay, AgentEvent, AgentRunError, Unrecorded};
+use super::recorded_loop::{self, RecordedLoop};
+use super::task::AgentTask;
+
+/// How long an agent may take to say its version.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Why a session cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("no process could be made: {0}")]
+    NoProcess(io::Error),
+    #[error(transparent)]
+    Lock(#[from] WorkspaceLockError),
+    /// Claude skips no permissions for root.
+    #[error("the agent refuses to skip permissions for root")]
+    RootRefused,
+    #[error("the agent's program {command} cannot be run")]
+    AgentNotFound { kind: Kind, command: String },
+    /// The secrets cannot be searched for.
+    #[error(transparent)]
+    Redaction(#[from] RefusalReason),
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    #[error(transparent)]
+    Store(#[from] retake_store::Error),
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
+}
+
+/// A task that is being worked on.
+pub struct Session {
+    pub(super) task: AgentTask,
+    pub(super) worker: Worker,
+    pub(super) display: Arc<dyn AgentDisplay>,
+    pub(super) redactor: Arc<Redactor>,
+    pub(super) mailbox: Mailbox,
+    /// The loop that runs of this session belong to.
+    pub(super) loop_id: LoopId,
+    /// Held as long as the session lasts.
+    pub(super) _lock: WorkspaceLock,
+}
+
+impl Session {
+    /// Starts a keeper, takes the workspace, and sees that the agent can be started. `command` is
+    /// what others are told who want the workspace, such as `run`.
+    pub fn start(
+        task: AgentTask,
+        command: &str,
+        context: &Arc<RunContext>,
+        display: Arc<dyn AgentDisplay>,
+    ) -> Result<Self, StartError> {
+        // The keeper first, while nothing is locked and no thread runs.
+        let mut worker =
+            Worker::single(KeeperSession::Own, context).map_err(StartError::NoProcess)?;
+        drop(signals::asked());
+        let lock = WorkspaceLock::acquire(&task.workspace, command)?;
+        check_agent(&mut worker, &task)?;
+        let redactor = Arc::new(redactor(&task, context)?);
+        let mailbox = Mailbox::of(&task.workspace)?;
+        mailbox.begin()?;
+        let loop_id = LoopId::new();
+        Ok(Self { task, worker, display, redactor, mailbox, loop_id, _lock: lock })
+    }
+
+    /// Everything recorded of the workspace, oldest first. A record that cannot be opened is
+    /// reported and counts as empty.
+    pub(super) fn recorded_loops(&mut self) -> retake_store::Result<Vec<RecordedLoop>> {
+        match self.worker.store() {
+            Ok(store) => recorded_loop::read(store, &self.task.workspace, &self.task.metadata),
+            Err(error) => {
+                self.display.event(AgentEvent::NotRecorded(&error));
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    pub(super) fn is_interrupted(&self) -> bool {
+        signals::asked().load(Ordering::Relaxed)
+    }
+
+    /// The text without secrets.
+    pub(super) fn clean(&self, text: &str) -> String {
+        self.redactor.redact_str(text).0.into_owned()
+    }
+
+    pub(super) fn request(&self, command: CommandRequest) -> RunRequest {
+        self.task.request(self.loop_id, command)
+    }
+
+    /// Checks a request; `input` is what the command reads.
+    pub(super) fn prepare(
+        &self,
+        mut request: RunRequest,
+        input: Option<Input>,
+    ) -> Result<PreparedRun, AgentRunError> {
+        if input.is_some() {
+            request.stdin = StdinSource::Provided;
+        }
+        let provided = Provided { input, reasons: Vec::new() };
+        PreparedRun::with(request, self.worker.context(), provided)
+            .map_err(|refused| AgentRunError::Refused(refused.reasons))
+    }
+
+    /// Runs something of this task on the record; `carried` bytes of each stream come back.
+    pub(super) fn execute(
+        &mut self,
+        request: RunRequest,
+        input: Option<Input>,
+        carried: u64,
+        observer: &mut dyn Observer,
+    ) -> Result<FinishedRun, AgentRunError> {
+        let prepared = self.prepare(request, input)?;
+        let finished = self.worker.run(prepared, OutputUse::excerpt(carried), observer);
+        finished.map_err(|error| Unrecorded(error).into())
+    }
+
+    /// Ends the keeper. The caller pushes and prunes what was recorded.
+    pub fn end(self) -> EndedWorker {
+        self.worker.end()
+    }
+}
+
+/// Sees that the agent can be started at all.
+fn check_agent(worker: &mut Worker, task: &AgentTask) -> Result<(), StartError> {
+    if task.options.dry_run {
+        return Ok(());
+    }
+    let settings = &task.settings;
+    let kind = settings.kind;
+    let variables = &settings.iteration.env_vars;
+    let skips = task.options.skip_permissions
+        || settings.args.iter().any(|arg| arg == "--dangerously-skip-permissions");
+    let sandboxed = variables
+        .get("IS_SANDBOX")
+        .map(std::ffi::OsString::from)
+        .or_else(|| std::env::var_os("IS_SANDBOX"));
+    let user = rustix::process::geteuid().as_raw();
+    if adapters::refuses_root(kind, skips, user, sandboxed.as_deref()) {
+        return Err(StartError::RootRefused);
+    }
+    let Some(words) = adapters::version(kind, settings.command.as_deref()) else { return Ok(()) };
+    let mut launch = Launch::new(words.iter().map(std::ffi::OsString::from));
+    launch.timeout = Some(VERSION_TIMEOUT);
+    for (name, value) in variables {
+        launch.environment.retain(|(known, _)| known != name.as_str());
+        launch.environment.push((name.into(), value.into()));
+    }
+    match worker.run_helper(launch) {
+        Ok((outcome, _)) if outcome.success() => Ok(()),
+        _ => Err(StartError::AgentNotFound { kind, command: words[0].clone() }),
+    }
+}
+
+/// Knows the secrets that must not get into logs, recorded prompts and notifications.
+fn redactor(task: &AgentTask, context: &RunContext) -> Result<Redactor, StartError> {
+    let command = CommandRequest::arguments::<&str>("", []);
+    let request = task.request(LoopId::new(), command);
+    let mut reasons = Vec::new();
+    // Only what is wrong with the redaction matters here.
+    let environment = prepare::environment(&request, context, &mut Vec::new());
+    let redactor = prepare::redactor(&request, &context.redaction, &environment, &mut reasons);
+    match reasons.into_iter().next() {
+        None => Ok(redactor),
+        Some(reason) => Err(reason.into()),
+    }
+}

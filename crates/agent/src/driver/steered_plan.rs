@@ -1,0 +1,172 @@
+//! The plan as the loop driver asks it: with the time of this invocation, and with what others want
+//! of the loop at that moment.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use retake_runner::loop_driver::{LoopPlan, Next};
+use retake_runner::signals;
+use retake_types::loop_record::agent::{AgentEntry, WaitCause};
+
+use crate::control::Mailbox;
+use crate::plan::{IterationOutcome, IterationReport, Now, Plan, Requests, Step, WaitReason};
+use crate::workspace::Name;
+
+use super::event::{AgentDisplay, AgentEvent, LiveLine};
+
+/// How long a pause lasts at least before the mailbox is looked at again.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// What a loop waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// The next iteration, after the usual delay.
+    Delay,
+    Cause(WaitCause),
+    /// Someone who resumes the loop.
+    Pause,
+}
+
+/// A plan with the clock and the mailbox of one invocation.
+pub(super) struct SteeredPlan {
+    plan: Plan,
+    begun: Instant,
+    mailbox: Mailbox,
+    wait: Option<Wait>,
+}
+
+/// The result of a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum StepReport {
+    Iteration(IterationReport),
+    Verified {
+        passed: bool,
+    },
+    /// Verification gave no answer.
+    Unverified(IterationOutcome),
+    /// A signal cut the step off; the plan ends when it is asked next.
+    Interrupted,
+}
+
+impl SteeredPlan {
+    pub(super) fn new(plan: Plan, mailbox: Mailbox) -> Self {
+        Self { plan, begun: Instant::now(), mailbox, wait: None }
+    }
+
+    pub(super) fn now(&self) -> Now {
+        Now { elapsed: self.begun.elapsed(), unix: Timestamp::now().as_second() }
+    }
+
+    pub(super) fn is_time_spent(&self) -> bool {
+        self.plan.time_left(self.now()) == Some(Duration::ZERO)
+    }
+
+    /// What the loop waits for at this moment.
+    pub(super) fn wait(&self) -> Option<Wait> {
+        self.wait
+    }
+
+    /// Iterations left of this invocation, the one that begins included.
+    pub(super) fn iterations_left(&self) -> u32 {
+        self.plan.rules().max_iterations.saturating_sub(self.plan.iterations())
+    }
+}
+
+impl Deref for SteeredPlan {
+    type Target = Plan;
+
+    fn deref(&self) -> &Plan {
+        &self.plan
+    }
+}
+
+impl DerefMut for SteeredPlan {
+    fn deref_mut(&mut self) -> &mut Plan {
+        &mut self.plan
+    }
+}
+
+impl LoopPlan for SteeredPlan {
+    type Step = Step;
+    type Report = StepReport;
+
+    fn next(&mut self, _now: Instant) -> Next<Step> {
+        let interrupt = signals::asked().load(Ordering::Relaxed);
+        let requests = Requests { interrupt, ..self.mailbox.requests() };
+        let now = self.now();
+        self.wait = None;
+        match self.plan.next(now, requests) {
+            step @ (Step::Iterate { .. } | Step::Verify { .. }) => Next::Run(step),
+            Step::Wait { why, remaining } => {
+                self.wait = Some(Wait::from(why));
+                Next::Delay(remaining)
+            }
+            Step::Pause => {
+                self.wait = Some(Wait::Pause);
+                Next::Delay(PAUSE)
+            }
+            Step::Stop(_) => Next::Done,
+        }
+    }
+
+    fn report(&mut self, _step: &Step, report: StepReport) {
+        let now = self.now();
+        match report {
+            StepReport::Iteration(report) => self.plan.done(report, now),
+            StepReport::Verified { passed } => self.plan.verified(passed, now),
+            StepReport::Unverified(outcome) => self.plan.unverified(outcome, now),
+            StepReport::Interrupted => {}
+        }
+    }
+}
+
+impl From<WaitReason> for Wait {
+    fn from(reason: WaitReason) -> Self {
+        reason.cause().map_or(Self::Delay, Self::Cause)
+    }
+}
+
+/// Shows when a wait begins and ends, and how long it still takes.
+#[derive(Default)]
+pub(super) struct WaitDisplay {
+    current: Option<Wait>,
+}
+
+impl WaitDisplay {
+    /// Called while a loop waits, and with `None` when it does not. Gives what is to be recorded.
+    pub(super) fn update(
+        &mut self,
+        wait: Option<(Wait, Duration)>,
+        workspace: &Name,
+        display: &dyn AgentDisplay,
+    ) -> Vec<AgentEntry> {
+        let mut entries = Vec::new();
+        let kind = wait.map(|(wait, _)| wait);
+        if self.current != kind {
+            match self.current {
+                Some(Wait::Pause) => entries.push(AgentEntry::Resumed),
+                Some(_) => display.clear(),
+                None => {}
+            }
+            self.current = kind;
+            match wait {
+                Some((Wait::Cause(cause), remaining)) => {
+                    display.event(AgentEvent::Waiting { cause, remaining });
+                    let remaining_ms = retake_types::request::millis(remaining);
+                    entries.push(AgentEntry::Waiting { cause, remaining_ms });
+                }
+                Some((Wait::Pause, _)) => {
+                    display.event(AgentEvent::Paused { workspace });
+                    entries.push(AgentEntry::Paused);
+                }
+                Some((Wait::Delay, _)) | None => {}
+            }
+        }
+        if let Some((Wait::Cause(cause), remaining)) = wait {
+            display.live(LiveLine::Waiting { cause, remaining });
+        }
+        entries
+    }
+}

@@ -1,0 +1,160 @@
+//! What stays the same for all runs of a loop: the workspace, its settings and its prompts.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use retake_engine::Input;
+use retake_types::request::{CommandRequest, LoopPosition};
+use retake_types::{Kind as LoopKind, LoopId, RunRequest};
+
+use crate::adapters::{Invocation, Kind, Launch};
+use crate::prompt::{Facts, PromptError, Purpose, Templates};
+use crate::settings::Settings;
+use crate::workspace::{Metadata, Workspace, WorkspaceError};
+
+use super::event::AgentRunError;
+
+/// Time between SIGTERM and SIGKILL for an agent.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What one invocation asks for, beyond settings.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RunOptions {
+    pub skip_permissions: bool,
+    /// Run a program that only reports progress in place of the agent.
+    pub dry_run: bool,
+}
+
+/// What an agent is given so that it can use a server: arguments and variables.
+#[derive(Clone, Debug, Default)]
+pub struct ServerOffer {
+    pub arguments: Vec<String>,
+    pub variables: Vec<(OsString, OsString)>,
+}
+
+/// Offers a server to an agent of a kind; the variables tell the server whose commands it runs.
+pub type OfferServer = dyn Fn(Kind, &[(&str, String)]) -> std::io::Result<ServerOffer>;
+
+/// A task for an agent.
+pub struct AgentTask {
+    /// The project's directory, where the agent works.
+    pub root: PathBuf,
+    pub workspace: Workspace,
+    pub metadata: Metadata,
+    pub settings: Settings,
+    pub options: RunOptions,
+    /// Offers retake's MCP server, where the configuration says so.
+    pub offer: Option<Box<OfferServer>>,
+    prompts: Prompts,
+}
+
+/// What prompts are made of.
+struct Prompts {
+    templates: Templates,
+    instructions: String,
+    status_instructions: Option<String>,
+}
+
+/// Why a task cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum TaskError {
+    #[error("there are no instructions")]
+    NoInstructions,
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
+}
+
+impl AgentTask {
+    /// Reads what prompts are made of.
+    pub fn open(
+        root: PathBuf,
+        workspace: Workspace,
+        metadata: Metadata,
+        settings: Settings,
+        options: RunOptions,
+    ) -> Result<Self, TaskError> {
+        let prompts = Prompts {
+            instructions: workspace.instructions()?.ok_or(TaskError::NoInstructions)?,
+            status_instructions: workspace.status_instructions()?,
+            templates: Templates::new(Some(&root.join(&settings.prompts_dir))),
+        };
+        Ok(Self { root, workspace, metadata, settings, options, offer: None, prompts })
+    }
+
+    pub(super) fn instructions(&self) -> &str {
+        &self.prompts.instructions
+    }
+
+    pub(super) fn status_instructions(&self) -> Option<&str> {
+        self.prompts.status_instructions.as_deref()
+    }
+
+    /// What every prompt of this task can use.
+    pub(super) fn facts(&self) -> Facts<'_> {
+        Facts {
+            instructions: &self.prompts.instructions,
+            status_instructions: self.prompts.status_instructions.as_deref(),
+            ..Facts::new(&self.root, self.workspace.dir(), self.metadata.mode)
+        }
+    }
+
+    pub(super) fn prompt(
+        &self,
+        purpose: Purpose,
+        facts: &Facts<'_>,
+    ) -> Result<String, PromptError> {
+        self.prompts.templates.render(purpose, facts)
+    }
+
+    /// How the agent is started with a prompt.
+    pub(super) fn invocation(&self, prompt: &AgentPrompt<'_>) -> Result<Invocation, AgentRunError> {
+        let settings = &self.settings;
+        let arguments = [&settings.args[..], prompt.extra_arguments].concat();
+        let launch = Launch {
+            kind: settings.kind,
+            command: settings.command.as_deref(),
+            args: &arguments,
+            system_prompt: prompt.system,
+            prompt: prompt.user,
+            skip_permissions: self.options.skip_permissions,
+            max_cost_usd: prompt.max_cost_usd,
+        };
+        launch.invocation().ok_or(AgentRunError::NoCommand)
+    }
+
+    /// A run of this task, to be filled in.
+    pub(super) fn request(&self, loop_id: LoopId, command: CommandRequest) -> RunRequest {
+        let position = LoopPosition { kind: LoopKind::Agent, id: loop_id, iteration: 0 };
+        let mut request = RunRequest::new(position, command, self.root.clone());
+        request.label("workspace", self.workspace.name().to_string());
+        request.set_grace(Some(GRACE));
+        for (name, value) in &self.settings.iteration.env_vars {
+            request.environment.set(name.as_str(), value.as_str());
+        }
+        request.environment.set("RETAKE_WORKSPACE", self.workspace.name().as_str());
+        request.environment.set("RETAKE_WORKSPACE_PATH", self.workspace.dir().to_owned());
+        request
+    }
+}
+
+/// What one run of the agent is asked.
+#[derive(Clone, Copy, Default)]
+pub(super) struct AgentPrompt<'a> {
+    pub(super) user: &'a str,
+    pub(super) system: &'a str,
+    pub(super) extra_arguments: &'a [String],
+    pub(super) max_cost_usd: Option<f64>,
+}
+
+/// Gives a text to a child's standard input without a file that anyone else could read.
+pub(super) fn input(text: &str) -> std::io::Result<Input> {
+    let fd = rustix::fs::memfd_create("prompt", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let mut file = std::fs::File::from(fd);
+    file.write_all(text.as_bytes())?;
+    // Opened anew, it is read from its beginning and cannot be written.
+    let read_only = std::fs::File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    Ok(Input::new(read_only.into()))
+}

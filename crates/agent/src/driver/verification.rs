@@ -1,0 +1,190 @@
+//! The gate: completion is accepted only when the user's command passes, and, if asked for, when
+//! the agent's own verification does.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use retake_types::loop_record::agent::AgentEntry;
+use retake_types::request::CommandRequest;
+
+use crate::notify::Notification;
+use crate::plan::IterationOutcome;
+use crate::prompt::Purpose;
+use crate::report::{Judgement, Report};
+use crate::workspace::VerificationState;
+
+use super::AgentLoop;
+use super::event::{AgentEvent, AgentRunError};
+use super::report_run::{ReportQuestion, ReportReply, within};
+use super::session::Session;
+use super::steered_plan::{SteeredPlan, StepReport};
+
+/// How much of the gate's output goes into the next prompt.
+const GATE_OUTPUT: u64 = 16 * 1024;
+
+/// The gate's answer.
+enum GateAnswer {
+    Passed,
+    Refused { output: String },
+    Postponed { outcome: IterationOutcome, why: String },
+}
+
+impl AgentLoop {
+    /// Asks the gate about the last iteration.
+    pub(super) fn verify(
+        &mut self,
+        plan: &mut SteeredPlan,
+        attempt: u32,
+        left: Option<Duration>,
+    ) -> StepReport {
+        let number = plan.number();
+        let deadline = left.map(|left| Instant::now() + left);
+        self.session.display.event(AgentEvent::VerificationStarted);
+        self.note(AgentEntry::VerificationStarted { attempt });
+        let before = plan.spent();
+        let answer = self.ask_gate(plan, number, deadline);
+        let spent = plan.spent().since(before);
+        let unverified = |why: String| AgentEntry::Unverified { number, why, spent };
+        let refusal = match answer {
+            _ if self.session.is_interrupted() => {
+                self.record(&unverified("interrupted".to_owned()));
+                return StepReport::Interrupted;
+            }
+            GateAnswer::Postponed { outcome, why } => {
+                let why = self.session.clean(&why);
+                self.session.display.event(AgentEvent::VerificationPostponed { why: &why });
+                self.log.note(&format!("Verification ended: {why}"));
+                self.record(&unverified(why));
+                return StepReport::Unverified(outcome);
+            }
+            GateAnswer::Refused { .. } if plan.is_time_spent() => {
+                self.record(&unverified("the loop's time is spent".to_owned()));
+                return StepReport::Verified { passed: false };
+            }
+            GateAnswer::Passed => None,
+            GateAnswer::Refused { output } => Some(output),
+        };
+        self.conclude_verification(plan, number, refusal, spent)
+    }
+
+    fn conclude_verification(
+        &mut self,
+        plan: &SteeredPlan,
+        number: u32,
+        refusal: Option<String>,
+        spent: retake_types::loop_record::agent::Spent,
+    ) -> StepReport {
+        let passed = refusal.is_none();
+        let said = refusal.as_deref().map(|text| self.session.clean(text));
+        self.record(&AgentEntry::Verified { number, passed, said, spent });
+        remember(&self.session, if passed { Judgement::Pass } else { Judgement::Fail });
+        self.session.display.event(match passed {
+            true => AgentEvent::VerificationPassed,
+            false => AgentEvent::VerificationFailed,
+        });
+        if self.session.task.settings.verification.notify {
+            let name = self.session.task.workspace.name().as_str();
+            let notification = Notification::verification(name, passed, refusal.as_deref());
+            self.notifier.notify(notification);
+        }
+        self.state.gate_output = refusal;
+        if !passed && plan.continues_after_refusal(plan.now()) {
+            update(&self.session, |state| {
+                state.verify_resume_cycles = state.verify_resume_cycles.saturating_add(1);
+            });
+        }
+        StepReport::Verified { passed }
+    }
+
+    /// The command first, then the agent. When the agent is asked again, the command has answered.
+    fn ask_gate(
+        &mut self,
+        plan: &mut SteeredPlan,
+        number: u32,
+        deadline: Option<Instant>,
+    ) -> GateAnswer {
+        self.record(&AgentEntry::Verifying { number, run_id: None });
+        let verification = self.session.task.settings.verification.clone();
+        if self.state.command_passed != Some(number)
+            && let Some(command) = &verification.command
+        {
+            if let Some(output) = self.ask_command(command, number, deadline) {
+                return GateAnswer::Refused { output };
+            }
+            self.state.command_passed = Some(number);
+        }
+        if !verification.auto_verify {
+            return GateAnswer::Passed;
+        }
+        match self.ask_agent(plan, verification.depth, deadline) {
+            Ok(ReportReply::Written(text)) => match Report::parse(&text).status {
+                Judgement::Pass => GateAnswer::Passed,
+                _ => GateAnswer::Refused { output: text },
+            },
+            Ok(ReportReply::Postponed { outcome, why }) => GateAnswer::Postponed { outcome, why },
+            Err(error) => GateAnswer::Refused { output: error.to_string() },
+        }
+    }
+
+    /// The output of the command if it did not pass.
+    fn ask_command(
+        &mut self,
+        command: &str,
+        number: u32,
+        deadline: Option<Instant>,
+    ) -> Option<String> {
+        let session = &mut self.session;
+        let mut request = session.request(CommandRequest::shell(command));
+        request.set_timeout(Some(within(session.task.settings.verification.timeout, deadline)));
+        request.position.iteration = number.into();
+        request.label("verify", number.to_string());
+        match session.execute(request, None, GATE_OUTPUT, &mut ()) {
+            Ok(finished) if finished.outcome.success() => None,
+            Ok(finished) => {
+                let mut text = format!("$ {command}\n");
+                for bytes in &finished.output {
+                    text.push_str(&String::from_utf8_lossy(bytes));
+                }
+                let outcome = retake_runner::run_text::outcome(&finished.run).0;
+                text.push_str(&format!("\n({outcome})"));
+                self.log.output(&format!("{text}\n"));
+                self.session.display.detail(&format!("{text}\n"));
+                Some(text)
+            }
+            Err(error) => Some(format!("$ {command}\n{error}")),
+        }
+    }
+
+    /// Has the agent itself verify.
+    fn ask_agent(
+        &mut self,
+        plan: &mut SteeredPlan,
+        depth: &str,
+        deadline: Option<Instant>,
+    ) -> Result<ReportReply, AgentRunError> {
+        let (path, number) = (self.session.verification_path(), plan.number());
+        let question =
+            ReportQuestion { purpose: Purpose::Verify, path: &path, depth, deadline, number };
+        let prepared = self.session.prepare_report(&question)?;
+        // Recorded before it starts, so that a runner's death does not lose what the run cost.
+        self.record(&AgentEntry::Verifying { number, run_id: Some(prepared.request.id) });
+        let run = self.session.run_report(prepared)?;
+        plan.charge(run.spent);
+        run.reply
+    }
+}
+
+/// Notes in the workspace how verification went.
+pub(super) fn remember(session: &Session, judgement: Judgement) {
+    update(session, |state| {
+        state.verification_attempts = state.verification_attempts.saturating_add(1);
+        state.last_verification_status = Some(judgement.as_str().to_owned());
+        state.last_verification_time = Some(Timestamp::now());
+    });
+}
+
+fn update(session: &Session, change: impl FnOnce(&mut VerificationState)) {
+    session.update_metadata(|metadata| {
+        change(metadata.verification.get_or_insert_with(VerificationState::default));
+    });
+}

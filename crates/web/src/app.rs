@@ -1,0 +1,47 @@
+//! What every request can use.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use retake_agent::workspace::Places;
+use tokio::sync::Semaphore;
+
+use crate::access_token::AccessTokens;
+use crate::audit::Audit;
+use crate::figures::FiguresCache;
+use crate::store_pool::StorePool;
+
+/// More live pages than anyone reads; each costs a connection and a query now and then.
+pub(crate) const MAX_STREAMS: usize = 64;
+
+pub struct App {
+    pub(crate) store: StorePool,
+    pub(crate) tokens: AccessTokens,
+    pub(crate) port: u16,
+    /// The workspaces of agents, through which their loops are controlled; `None` where the
+    /// configuration does not say where they are.
+    pub(crate) workspaces: Option<Places>,
+    pub(crate) figures: FiguresCache,
+    pub(crate) audit: Audit,
+    /// One permit for each live page.
+    pub(crate) streams: Arc<Semaphore>,
+}
+
+impl App {
+    pub fn new(
+        store: PathBuf,
+        tokens: AccessTokens,
+        port: u16,
+        workspaces: Option<Places>,
+    ) -> Self {
+        Self {
+            store: StorePool::new(store),
+            tokens,
+            port,
+            workspaces,
+            figures: FiguresCache::default(),
+            audit: Audit::default(),
+            streams: Arc::new(Semaphore::new(MAX_STREAMS)),
+        }
+    }
+}

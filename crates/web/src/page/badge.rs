@@ -1,0 +1,90 @@
+//! Badges: a state as a mark and a word, so that colour is never the only carrier of meaning.
+
+use retake_runner::colour::Shade;
+use retake_runner::html::Html;
+use retake_runner::run_text;
+use retake_types::loop_record::agent::IterationStatus;
+use retake_types::{Run, State, StopReason};
+
+use crate::loops::LoopStatus;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    Good,
+    Bad,
+    Running,
+    /// Neither good nor bad.
+    Open,
+}
+
+impl Mark {
+    fn class(self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Bad => "bad",
+            Self::Running => "live",
+            Self::Open => "open",
+        }
+    }
+
+    fn symbol(self) -> &'static str {
+        match self {
+            Self::Good => "✓",
+            Self::Bad => "✗",
+            Self::Running => "●",
+            Self::Open => "◌",
+        }
+    }
+}
+
+fn badge(html: &mut Html, mark: Mark, word: &str) {
+    html.markup("<span class=\"badge ").markup(mark.class());
+    html.markup("\"><span aria-hidden=\"true\">").markup(mark.symbol());
+    html.markup("</span> ").text(word).markup("</span>");
+}
+
+pub(super) fn run_badge(html: &mut Html, run: &Run) {
+    let (word, shade) = run_text::outcome(run);
+    let mark = match shade {
+        _ if run.ending.is_none() && run.state == State::Running => Mark::Running,
+        Shade::Good => Mark::Good,
+        Shade::Bad => Mark::Bad,
+        _ => Mark::Open,
+    };
+    badge(html, mark, &word);
+}
+
+pub(super) fn loop_badge(html: &mut Html, status: &LoopStatus) {
+    let (mark, word) = match status {
+        LoopStatus::Ended(reason) => {
+            let mark = match reason {
+                StopReason::Completed | StopReason::Clean => Mark::Good,
+                StopReason::Failed
+                | StopReason::VerifyFailed
+                | StopReason::Findings
+                | StopReason::CouldNotTest => Mark::Bad,
+                _ => Mark::Open,
+            };
+            (mark, reason.as_str())
+        }
+        LoopStatus::Paused => (Mark::Open, "paused"),
+        LoopStatus::Running => (Mark::Running, "running"),
+        LoopStatus::RunnerDied => (Mark::Bad, "its runner is gone"),
+    };
+    badge(html, mark, &words(word));
+}
+
+pub(super) fn iteration_badge(html: &mut Html, status: IterationStatus) {
+    let mark = match status {
+        IterationStatus::Completed => Mark::Good,
+        IterationStatus::Failed | IterationStatus::TimedOut => Mark::Bad,
+        status if !status.is_final() => Mark::Running,
+        _ => Mark::Open,
+    };
+    badge(html, mark, &words(status.as_str()));
+}
+
+/// An identifier as it is read.
+fn words(identifier: &str) -> String {
+    identifier.replace('_', " ")
+}

@@ -1,0 +1,154 @@
+//! What every page has around its content, and the page of an error.
+
+use axum::response::{IntoResponse, Response};
+use retake_runner::html::Html;
+use retake_types::text;
+
+use crate::access_token::AccessTokens;
+use crate::assets;
+use crate::error::RequestError;
+
+const HELP: [(&str, &str); 8] = [
+    ("/", "search what runs wrote"),
+    ("j, k", "next and previous entry"),
+    ("Enter", "open the entry"),
+    ("o, r, l", "overview, runs, loops"),
+    ("f", "find in the output of a run"),
+    ("n, N", "next and first match"),
+    ("g, G", "beginning and end of the output"),
+    ("?", "this help"),
+];
+
+/// Which entry of the navigation a page belongs to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Section {
+    Overview,
+    Runs,
+    /// One of the runs.
+    Run,
+    Loops,
+    None,
+}
+
+/// A whole page as the answer to a request.
+pub(super) struct HtmlResponse(Html);
+
+impl IntoResponse for HtmlResponse {
+    fn into_response(self) -> Response {
+        axum::response::Html(self.0.into_string()).into_response()
+    }
+}
+
+/// An error answered as a page.
+pub(crate) struct PageError(RequestError);
+
+impl<E: Into<RequestError>> From<E> for PageError {
+    fn from(error: E) -> Self {
+        Self(error.into())
+    }
+}
+
+impl IntoResponse for PageError {
+    fn into_response(self) -> Response {
+        (self.0.status, error_page(&self.0)).into_response()
+    }
+}
+
+/// A page around its content.
+pub(super) fn layout(
+    title: &str,
+    section: Section,
+    tokens: Option<&AccessTokens>,
+    main: &Html,
+) -> HtmlResponse {
+    let [style, script, icon] = assets::addresses();
+    let mut html = Html::new();
+    html.markup("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
+    html.markup("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
+    html.markup("<meta name=\"color-scheme\" content=\"light dark\"><title>").text(title);
+    html.markup(" · retake</title><link rel=\"stylesheet\"").attr("href", &style);
+    html.markup("><link rel=\"icon\" type=\"image/svg+xml\"").attr("href", &icon).markup(">");
+    // Only pages that were requested with the right cookie may change anything.
+    if let Some(tokens) = tokens {
+        html.markup("<meta name=\"retake-page-token\"").attr("content", &tokens.page).markup(">");
+        html.markup("<script defer").attr("src", &script).markup("></script>");
+    }
+    html.markup(
+        "</head>\n<body><a class=\"skip\" href=\"#main\">Skip to the content</a>\n<header>",
+    );
+    html.markup("<a class=\"brand\" href=\"/\">retake</a><nav aria-label=\"Pages\">");
+    for (address, name, own) in [
+        ("/", "Overview", Section::Overview),
+        ("/runs", "Runs", Section::Runs),
+        ("/loops", "Loops", Section::Loops),
+    ] {
+        html.markup("<a").attr("href", address);
+        if own == section || (own == Section::Runs && section == Section::Run) {
+            html.markup(" aria-current=\"page\"");
+        }
+        html.markup(">").markup(name).markup("</a>");
+    }
+    html.markup("</nav>");
+    // The list has a field of its own.
+    if section != Section::Runs {
+        html.markup(
+            "<form class=\"find\" role=\"search\" action=\"/runs\"><input type=\"search\" \
+             name=\"q\" id=\"search\" placeholder=\"Search output  /\" \
+             aria-label=\"Search what runs wrote\"></form>",
+        );
+    }
+    html.markup("</header>\n<main id=\"main\">").append(main).markup("</main>\n");
+    html.markup("<div id=\"notice\" role=\"status\" aria-live=\"polite\"></div>\n");
+    html.markup(
+        "<dialog id=\"help\" aria-labelledby=\"help-title\"><h2 id=\"help-title\">Keys</h2><dl>",
+    );
+    for (key, meaning) in HELP {
+        html.markup("<dt><kbd>")
+            .markup(key)
+            .markup("</kbd></dt><dd>")
+            .markup(meaning)
+            .markup("</dd>");
+    }
+    html.markup(
+        "</dl><form method=\"dialog\"><button>Close</button></form></dialog></body></html>\n",
+    );
+    HtmlResponse(html)
+}
+
+/// Why there is no page, and what to do next.
+fn error_page(error: &RequestError) -> HtmlResponse {
+    let mut main = Html::new();
+    let title = match error.status.as_u16() {
+        401 => "Not let in",
+        403 => "Refused",
+        404 => "Not found",
+        409 => "Not possible now",
+        410 => "Lost",
+        413 => "Too long",
+        503 => "Busy",
+        400 => "Not understood",
+        _ => "Something is wrong",
+    };
+    main.markup("<section class=\"trouble\"><h1>").markup(title).markup("</h1><p>");
+    main.code_spans(&error.message).markup("</p><p>");
+    // A link on our own page sends the cookie, which a link on another site does not.
+    main.markup("<a href=\"\">Try again</a> · <a href=\"/\">Overview</a></p></section>");
+    layout(title, Section::None, None, &main)
+}
+
+/// A longer command may not fit into the heading.
+const SHORT: usize = 120;
+
+/// A command as the heading of its page. One that may be cut there can be expanded.
+pub(super) fn heading(html: &mut Html, command: &str) {
+    html.markup("<h1 class=\"command\">").text(command).markup("</h1>");
+    let lines = command.lines().count();
+    if lines > 1 || command.len() > SHORT {
+        html.markup("<details class=\"whole\" id=\"whole\"><summary>Whole command, ");
+        if lines > 1 {
+            html.text(lines).markup(" lines, ");
+        }
+        html.text(&text::size(command.len() as u64)).markup("</summary><pre>");
+        html.lines(command).markup("</pre></details>");
+    }
+}
