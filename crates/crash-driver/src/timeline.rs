@@ -247,7 +247,8 @@ mod tests {
             Entry::Acknowledgement(b"done".to_vec()),
         ];
         let recording = Recording { root: "/r".into(), initial: Vec::new(), entries };
-        let texts: Vec<_> = rows(&recording).into_iter().map(|row| (row.number, row.text)).collect();
+        let texts: Vec<_> =
+            rows(&recording).into_iter().map(|row| (row.number, row.text)).collect();
         let expected = [
             (Some(1), "create `a.tmp`"),
             (Some(2), "write `a.tmp` bytes 8–12"),

@@ -132,7 +132,8 @@ fn check_share(args: &Args) -> Result<ShareAnswer, CrashFailure> {
 fn processors() -> usize {
     let given =
         std::env::var(PROCESSORS_VARIABLE).ok().and_then(|count| count.parse::<usize>().ok());
-    given.filter(|count| (1..=512).contains(count))
+    given
+        .filter(|count| (1..=512).contains(count))
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 

@@ -31,7 +31,7 @@ pub(super) enum Section {
 }
 
 /// A whole page as the answer to a request.
-pub(super) struct HtmlResponse(Html);
+pub(crate) struct HtmlResponse(Html);
 
 impl IntoResponse for HtmlResponse {
     fn into_response(self) -> Response {
