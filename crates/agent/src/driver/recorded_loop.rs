@@ -10,7 +10,7 @@ use retake_types::loop_record::agent::{
 };
 use retake_types::{Kind, LoopId, RunId, Stream, TestResults};
 
-use crate::adapters::{Kind as AgentKind, Reader, Reading};
+use crate::adapters::{AgentKind, Reader, Reading};
 use crate::lock::WorkspaceLock;
 use crate::plan::AgentStopReason;
 use crate::workspace::{Metadata, Workspace};

@@ -13,7 +13,7 @@ pub use retake_types::config::GivenValue as Value;
 use retake_types::config::{Key, KeyKind, agent_key};
 use retake_types::loop_record::agent::Mode;
 
-use crate::adapters::Kind;
+use crate::adapters::AgentKind;
 use crate::display::Level;
 use crate::hooks::Hook;
 use crate::notify::Events;
@@ -40,7 +40,7 @@ pub struct Settings {
     pub notify_timeout: Duration,
     /// `None` when status changes are not notified.
     pub status_watch: Option<watch::Options>,
-    pub kind: Kind,
+    pub kind: AgentKind,
     /// The agent's program; `None` only for a custom agent without one.
     pub command: Option<String>,
     pub args: Vec<String>,
@@ -196,10 +196,10 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn settings(&mut self) -> Settings {
-        let kind: Kind = self.word("kind").parse().unwrap_or_default();
+        let kind: AgentKind = self.word("kind").parse().unwrap_or_default();
         let own = |reader: &mut Self, general: &str, claude: &str| {
             // Spec'd keys of Claude apply to Claude; the general ones to whichever is chosen.
-            if kind == Kind::Claude && !reader.given.contains_key(general) {
+            if kind == AgentKind::Claude && !reader.given.contains_key(general) {
                 claude.to_owned()
             } else {
                 general.to_owned()

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Metadata, Name, Places, Workspace, WorkspaceError, at, discard, milliseconds, names, pretty,
+    Metadata, Name, WorkspaceDirectories, Workspace, WorkspaceError, at, discard, milliseconds, names, pretty,
     publish, stage_in,
 };
 use crate::files;
@@ -25,7 +25,7 @@ const ABOUT: &str = ".archived.json";
 /// What a loop uses while it runs; means nothing later.
 const PASSING: [&str; 2] = [".lock", ".control"];
 
-impl Places {
+impl WorkspaceDirectories {
     /// Puts a workspace away; with `keep` it stays where it is as well.
     pub fn archive(
         &self,

@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use retake_agent::driver::OfferServer;
 #[cfg(feature = "mcp")]
-use retake_agent::driver::ServerOffer;
+use retake_agent::{adapters::AgentKind, driver::ServerOffer};
 use retake_agent::settings::{Settings, Value};
-use retake_agent::workspace::{Metadata, Name, Places, Workspace};
+use retake_agent::workspace::{Metadata, Name, WorkspaceDirectories, Workspace};
 use retake_engine::KeeperSession;
+#[cfg(feature = "mcp")]
+use retake_mcp::install::Client;
 use retake_runner::config::Config;
 use retake_runner::context::RunContext;
 use retake_runner::project::Project;
@@ -33,7 +35,7 @@ pub(super) struct AgentProject {
     pub(super) project: Project,
     pub(super) config: Config,
     pub(super) settings: Settings,
-    pub(super) places: Places,
+    pub(super) places: WorkspaceDirectories,
 }
 
 impl AgentProject {
@@ -54,7 +56,7 @@ impl AgentProject {
             Some(dir) => here.join(dir),
             None => root.join(configured),
         };
-        let places = Places {
+        let places = WorkspaceDirectories {
             workspaces: pick(&given.workspaces, &settings.workspaces_dir),
             templates: pick(&given.templates, &settings.templates_dir),
             archive: pick(&given.archive, &settings.archive_dir),
@@ -65,7 +67,7 @@ impl AgentProject {
 
     /// Which places are used, for someone who wonders.
     pub(super) fn tell_places(&self) {
-        let Places { workspaces, templates, archive, global_templates } = &self.places;
+        let WorkspaceDirectories { workspaces, templates, archive, global_templates } = &self.places;
         for (what, path) in [
             ("project", Some(&self.root)),
             ("record", Some(&self.project.store)),
@@ -97,8 +99,17 @@ impl AgentProject {
         if self.config.agent.mcp {
             let store = self.project.store.clone();
             return Some(Box::new(move |kind, ids| {
-                let offer = retake_mcp::offer(kind, &store, ids)?;
-                Ok(ServerOffer { arguments: offer.args, variables: offer.set })
+                let client = match kind {
+                    AgentKind::Claude => Client::Claude,
+                    AgentKind::Codex => Client::Codex,
+                    AgentKind::Gemini => Client::Gemini,
+                    AgentKind::Opencode => Client::Opencode,
+                    // How it starts servers is not known.
+                    AgentKind::Custom => return Ok(ServerOffer::default()),
+                };
+                let retake_mcp::ServerOffer { arguments, variables } =
+                    retake_mcp::offer(client, &store, ids)?;
+                Ok(ServerOffer { arguments, variables })
             }));
         }
         None

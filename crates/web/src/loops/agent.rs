@@ -1,13 +1,12 @@
 //! An agent's loop: its iterations, and what happened between them.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_agent::display;
 use retake_store::Store;
 use retake_types::loop_record::agent::{
-    AgentEntry, HookTime, Iteration, IterationStatus, WaitCause,
+    AgentEntry, Iteration, IterationStatus,
 };
 use retake_types::{LoopId, RunId};
 use serde::Serialize;
@@ -136,7 +135,6 @@ fn note(entry: &AgentEntry) -> Option<String> {
         AgentEntry::Attempt { number, why, .. } => {
             format!("iteration {number} is tried again: {why}")
         }
-        AgentEntry::VerificationStarted { attempt } => format!("Verification {attempt}"),
         AgentEntry::Verified { number, passed, .. } => {
             let word = if *passed { "passed" } else { "failed" };
             format!("verification after iteration {number} {word}")
@@ -144,23 +142,7 @@ fn note(entry: &AgentEntry) -> Option<String> {
         AgentEntry::Unverified { number, why, .. } => {
             format!("verification after iteration {number} is asked again: {why}")
         }
-        AgentEntry::Paused => "Paused".to_owned(),
-        AgentEntry::Resumed => "Resumed".to_owned(),
-        AgentEntry::Waiting { cause, remaining_ms } => {
-            let cause = match cause {
-                WaitCause::RateLimit => "The account's limit is reached",
-                WaitCause::Retry => "The request failed for now",
-            };
-            display::countdown(cause, Duration::from_millis(*remaining_ms))
-        }
-        AgentEntry::HookFailed { when, command } => {
-            let when = match when {
-                HookTime::Pre => "pre",
-                HookTime::Post => "post",
-            };
-            format!("The {when} hook failed: {command}")
-        }
-        AgentEntry::Note { text } => text.clone(),
         AgentEntry::Iteration { .. } | AgentEntry::Verifying { .. } => return None,
+        other => return display::note(other),
     })
 }
