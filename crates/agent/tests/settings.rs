@@ -29,12 +29,12 @@ fn words(list: &[&str]) -> Value {
 #[test]
 fn defaults_to_the_letter() {
     let settings = Settings::default();
-    assert_eq!(settings.workspaces_dir.to_str(), Some(".agent/workspaces"));
+    assert_eq!(settings.directories.workspaces.to_str(), Some(".agent/workspaces"));
     assert_eq!(settings.default_delay, Duration::from_secs(2));
     assert_eq!(settings.default_stagnation_threshold, 2);
     assert_eq!(settings.output_level, Level::Progress);
-    assert_eq!(settings.notify_url, None);
-    let watch = settings.status_watch.unwrap();
+    assert_eq!(settings.notifications.url, None);
+    let watch = settings.notifications.status_watch.unwrap();
     assert_eq!((watch.debounce, watch.only_meaningful), (Duration::from_secs(2), true));
     assert_eq!((settings.kind, settings.command.as_deref()), (AgentKind::Claude, Some("claude")));
     assert_eq!(settings.iteration.timeout, Duration::from_secs(1800));

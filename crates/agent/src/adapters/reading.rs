@@ -200,7 +200,7 @@ impl Reading {
         self.result.is_some()
     }
 
-    /// What the attempt came to. `outcome` is how the process ended.
+    /// The result of the attempt. `outcome` is how the process ended.
     pub fn verdict(&self, kind: AgentKind, outcome: &Outcome) -> Verdict {
         if let Outcome::NotStarted(failure) = outcome {
             return Verdict::Failed { why: failure.to_string() };
@@ -221,7 +221,7 @@ impl Reading {
             words.into_iter().flatten().find(|w| !w.trim().is_empty()).cloned().unwrap_or_default()
         };
         if closing.reason.as_deref().is_some_and(|reason| reason.starts_with("aborted")) {
-            // Whoever killed it at the deadline made it say so.
+            // It says so because it was killed at the deadline.
             return match outcome {
                 Outcome::TimedOut => Verdict::TimedOut,
                 _ => Verdict::Interrupted,

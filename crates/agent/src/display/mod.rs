@@ -1,4 +1,4 @@
-//! What is shown of an agent at work. Makes strings; whoever has the terminal prints them.
+//! What is shown of an agent at work. Makes strings; front ends print them.
 //!
 //! Everything an agent says comes from outside, so control characters are made visible.
 
@@ -65,7 +65,7 @@ impl Display {
         }
     }
 
-    /// The same for whoever has decoded a tool's result already.
+    /// The same, with the tool's result already decoded.
     pub fn decoded(&mut self, event: &StreamEvent<'_>, result: &str) -> Option<String> {
         let flowing = std::mem::take(&mut self.flowing);
         let text = match event {

@@ -79,7 +79,7 @@ impl AgentTask {
         let prompts = Prompts {
             instructions: workspace.instructions()?.ok_or(TaskError::NoInstructions)?,
             status_instructions: workspace.status_instructions()?,
-            templates: Templates::new(Some(&root.join(&settings.prompts_dir))),
+            templates: Templates::new(Some(&root.join(&settings.directories.prompts))),
         };
         Ok(Self { root, workspace, metadata, settings, options, offer: None, prompts })
     }

@@ -1,4 +1,4 @@
-//! Archives: workspaces put away under `NAME-<time>`, as directories.
+//! Archives: workspaces kept under `NAME-<time>`, as directories.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ const ABOUT: &str = ".archived.json";
 const PASSING: [&str; 2] = [".lock", ".control"];
 
 impl WorkspaceDirectories {
-    /// Puts a workspace away; with `keep` it stays where it is as well.
+    /// Archives a workspace; with `keep` the workspace stays as well.
     pub fn archive(
         &self,
         workspace: &Workspace,

@@ -79,7 +79,7 @@ pub(super) fn agent(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
         Err(_) if signals::asked().load(Ordering::Relaxed) => {
             Ok(Exit::Signal(signals::received().unwrap_or(libc::SIGINT)))
         }
-        // Whatever is wrong with what was asked for is a 1 here, and 2 elsewhere.
+        // A request that is not valid exits with 1 here, and with 2 in other commands.
         Err(failure @ (Failure::Usage(_) | Failure::Config(_) | Failure::Project(_))) => {
             Err(refused(failure))
         }

@@ -57,10 +57,10 @@ impl AgentProject {
             None => root.join(configured),
         };
         let places = WorkspaceDirectories {
-            workspaces: pick(&given.workspaces, &settings.workspaces_dir),
-            templates: pick(&given.templates, &settings.templates_dir),
-            archive: pick(&given.archive, &settings.archive_dir),
-            global_templates: settings.global_templates_dir.clone().or_else(global_templates),
+            workspaces: pick(&given.workspaces, &settings.directories.workspaces),
+            templates: pick(&given.templates, &settings.directories.templates),
+            archive: pick(&given.archive, &settings.directories.archive),
+            global_templates: settings.directories.global_templates.clone().or_else(global_templates),
         };
         Ok(Self { root, project, config, settings, places })
     }
