@@ -6,10 +6,10 @@
 use std::io::Read;
 use std::time::Instant;
 
-use retake_agent::adapters::{Kind, Reader};
+use retake_agent::adapters::{AgentKind, Reader};
 
 fn main() -> std::io::Result<()> {
-    let mut reader = Reader::new(Kind::Claude);
+    let mut reader = Reader::new(AgentKind::Claude);
     let mut input = std::io::stdin().lock();
     let mut buffer = vec![0; 1 << 16];
     let (mut bytes, mut events, mut reading) = (0u64, 0u64, std::time::Duration::ZERO);

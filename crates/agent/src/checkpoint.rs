@@ -18,7 +18,7 @@ pub fn prefix(workspace: &Name) -> String {
     format!("refs/retake/agent/{workspace}/")
 }
 
-/// Where the checkpoints of a workspace lie that was put away.
+/// Where the checkpoints of an archived workspace are.
 pub fn archive_prefix(archive: &Name) -> String {
     format!("refs/retake/archive/{archive}/")
 }

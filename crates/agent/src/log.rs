@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
-use crate::adapters::Kind;
+use crate::adapters::AgentKind;
 
 /// Written when this much is held, at the end of an iteration, and at the end.
 const BUFFER: usize = 10 * 1024;
@@ -57,7 +57,7 @@ impl std::fmt::Debug for Log {
 
 impl Log {
     /// Creates the file. If that fails, the log is off and [`Log::take_error`] says why.
-    pub fn create(path: &Path, kind: Kind, redact: Redact) -> Self {
+    pub fn create(path: &Path, kind: AgentKind, redact: Redact) -> Self {
         let opened = OpenOptions::new()
             .append(true)
             .create(true)
@@ -70,11 +70,11 @@ impl Log {
             held: Vec::new(),
             line: String::new(),
             agent: match kind {
-                Kind::Claude => "CLAUDE",
-                Kind::Codex => "CODEX",
-                Kind::Gemini => "GEMINI",
-                Kind::Opencode => "OPENCODE",
-                Kind::Custom => "AGENT",
+                AgentKind::Claude => "CLAUDE",
+                AgentKind::Codex => "CODEX",
+                AgentKind::Gemini => "GEMINI",
+                AgentKind::Opencode => "OPENCODE",
+                AgentKind::Custom => "AGENT",
             },
             redact,
             error: None,
@@ -243,7 +243,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(file_name(at(0)));
         let redact = |text: &str| text.replace("hunter2", "[REDACTED]");
-        let mut log = Log::create(&path, Kind::Claude, Box::new(redact));
+        let mut log = Log::create(&path, AgentKind::Claude, Box::new(redact));
         log.head(&HEAD, at(0));
         log.iteration(1, at(5));
         log.output("my password is hun");
@@ -274,7 +274,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.log");
         let size = || std::fs::metadata(&path).unwrap().len();
-        let mut log = Log::create(&path, Kind::Custom, Box::new(str::to_owned));
+        let mut log = Log::create(&path, AgentKind::Custom, Box::new(str::to_owned));
         log.output(&"x\n".repeat(BUFFER / 2));
         assert_eq!(size(), 0);
         log.output("y\n");
@@ -287,15 +287,19 @@ mod tests {
     #[test]
     fn an_error_is_told_once_and_stops_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let mut log =
-            Log::create(&dir.path().join("no/such.log"), Kind::Claude, Box::new(str::to_owned));
+        let mut log = Log::create(
+            &dir.path().join("no/such.log"),
+            AgentKind::Claude,
+            Box::new(str::to_owned),
+        );
         log.head(&HEAD, at(0));
         log.iteration(1, at(1));
         log.output("x");
         assert!(log.take_error().unwrap().contains("no/such.log"));
         assert_eq!(log.take_error(), None);
         // A full disk, in the middle.
-        let mut log = Log::create(Path::new("/dev/full"), Kind::Claude, Box::new(str::to_owned));
+        let mut log =
+            Log::create(Path::new("/dev/full"), AgentKind::Claude, Box::new(str::to_owned));
         assert_eq!(log.take_error(), None);
         log.head(&HEAD, at(0));
         assert!(log.take_error().is_some());

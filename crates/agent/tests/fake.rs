@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use retake_agent::adapters::{Kind, Reader, Verdict};
+use retake_agent::adapters::{AgentKind, Reader, Verdict};
 use retake_agent::status::Status;
 use retake_types::Outcome;
 
@@ -17,7 +17,7 @@ fn invoke(dir: &Path) -> (Reader, i32) {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let mut reader = Reader::new(Kind::Claude);
+    let mut reader = Reader::new(AgentKind::Claude);
     reader.push(&out.stdout, &mut |_| {});
     reader.finish(&mut |_| {});
     (reader, out.status.code().unwrap())
@@ -36,7 +36,10 @@ fn the_agent_does_a_step_per_invocation() {
     )
     .unwrap();
     let (reader, code) = invoke(dir.path());
-    assert_eq!(reader.reading().verdict(Kind::Claude, &Outcome::Exited(code)), Verdict::Completed);
+    assert_eq!(
+        reader.reading().verdict(AgentKind::Claude, &Outcome::Exited(code)),
+        Verdict::Completed
+    );
     assert_eq!(reader.reading().last_text, "hello");
     assert_eq!(
         (reader.reading().cost_usd, reader.reading().context_percent()),
@@ -45,10 +48,10 @@ fn the_agent_does_a_step_per_invocation() {
     assert!(Status::read(&dir.path().join("w/.status.json")).unwrap().complete);
     let (reader, code) = invoke(dir.path());
     let limited = Verdict::RateLimited { resets_at: Some(77) };
-    assert_eq!(reader.reading().verdict(Kind::Claude, &Outcome::Exited(code)), limited);
+    assert_eq!(reader.reading().verdict(AgentKind::Claude, &Outcome::Exited(code)), limited);
     for _ in 0..2 {
         let (reader, code) = invoke(dir.path());
-        let verdict = reader.reading().verdict(Kind::Claude, &Outcome::Exited(code));
+        let verdict = reader.reading().verdict(AgentKind::Claude, &Outcome::Exited(code));
         let why = "Claude exited with code 0 without a result".to_owned();
         assert_eq!(verdict, Verdict::Failed { why });
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use retake_agent::adapters::{Event, Kind, Reader, Reading, Tokens, Verdict};
+use retake_agent::adapters::{AgentKind, Reader, Reading, StreamEvent, Tokens, Verdict};
 use retake_agent::display::Display;
 use retake_types::Outcome;
 
@@ -13,22 +13,22 @@ fn fixture(name: &str) -> Vec<u8> {
 }
 
 /// The events in short, and what they add up to.
-fn read(kind: Kind, bytes: &[u8], chunk: usize) -> (Vec<String>, Reading) {
+fn read(kind: AgentKind, bytes: &[u8], chunk: usize) -> (Vec<String>, Reading) {
     let mut reader = Reader::new(kind);
     let mut seen = Vec::new();
-    let mut each = |event: &Event<'_>| {
+    let mut each = |event: &StreamEvent<'_>| {
         seen.push(match event {
-            Event::Started { session, .. } => format!("started {}", session.is_some()),
-            Event::Text { text, .. } => format!("text {text}"),
-            Event::ToolUse { id, name, .. } => format!("use {name} {id}"),
-            Event::ToolResult { id, is_error, content, .. } => {
+            StreamEvent::Started { session, .. } => format!("started {}", session.is_some()),
+            StreamEvent::Text { text, .. } => format!("text {text}"),
+            StreamEvent::ToolUse { id, name, .. } => format!("use {name} {id}"),
+            StreamEvent::ToolResult { id, is_error, content, .. } => {
                 format!("result {id} {is_error} {}", content.text().lines().next().unwrap_or(""))
             }
-            Event::Denied { tool, .. } => format!("denied {tool}"),
-            Event::Retry { attempt, status, .. } => format!("retry {attempt} {status:?}"),
-            Event::ApiError { status, .. } => format!("api error {status:?}"),
-            Event::Result(ending) => format!("end {}", ending.is_error),
-            Event::Usage(_) => return,
+            StreamEvent::Denied { tool, .. } => format!("denied {tool}"),
+            StreamEvent::Retry { attempt, status, .. } => format!("retry {attempt} {status:?}"),
+            StreamEvent::ApiError { status, .. } => format!("api error {status:?}"),
+            StreamEvent::Result(ending) => format!("end {}", ending.is_error),
+            StreamEvent::Usage(_) => return,
             other => format!("{other:?}"),
         });
     };
@@ -40,11 +40,11 @@ fn read(kind: Kind, bytes: &[u8], chunk: usize) -> (Vec<String>, Reading) {
 }
 
 fn claude(name: &str) -> (Vec<String>, Reading) {
-    read(Kind::Claude, &fixture(&format!("claude/{name}.ndjson")), usize::MAX)
+    read(AgentKind::Claude, &fixture(&format!("claude/{name}.ndjson")), usize::MAX)
 }
 
 fn verdict(name: &str, outcome: &Outcome) -> Verdict {
-    claude(name).1.verdict(Kind::Claude, outcome)
+    claude(name).1.verdict(AgentKind::Claude, outcome)
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn failing_tools_are_known_by_their_flag() {
     assert_eq!(results.len(), 3);
     assert!(results[0].contains("false one") && results[1].contains("true Exit code 7"));
     assert_eq!((reading.tool_uses, reading.tool_errors), (3, 1));
-    assert_eq!(reading.verdict(Kind::Claude, &Outcome::Exited(0)), Verdict::Completed);
+    assert_eq!(reading.verdict(AgentKind::Claude, &Outcome::Exited(0)), Verdict::Completed);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn denied_permissions_are_counted_and_are_no_failure() {
     let (events, reading) = claude("denied-write");
     assert!(events.contains(&"denied Write".to_owned()));
     assert_eq!((reading.denials, &*reading.denied), (1, &["Write".to_owned()][..]));
-    assert_eq!(reading.verdict(Kind::Claude, &Outcome::Exited(0)), Verdict::Completed);
+    assert_eq!(reading.verdict(AgentKind::Claude, &Outcome::Exited(0)), Verdict::Completed);
 }
 
 #[test]
@@ -131,21 +131,21 @@ fn a_rejected_limit_names_its_end() {
 {"type":"rate_limit_event","rate_limit_info":{"status":"rejected","resetsAt":1760000000,"rateLimitType":"five_hour"}}
 {"type":"result","subtype":"success","is_error":true,"terminal_reason":"api_error","api_error_status":429}
 "#;
-    let (_, reading) = read(Kind::Claude, stream, 11);
+    let (_, reading) = read(AgentKind::Claude, stream, 11);
     let limited = Verdict::RateLimited { resets_at: Some(1_760_000_000) };
-    assert_eq!(reading.verdict(Kind::Claude, &Outcome::Exited(1)), limited);
+    assert_eq!(reading.verdict(AgentKind::Claude, &Outcome::Exited(1)), limited);
 }
 
 #[test]
 fn an_exhausted_budget_is_told_apart() {
     let stream = br#"{"type":"result","subtype":"error_max_budget_usd","is_error":true}"#;
-    let (_, reading) = read(Kind::Claude, stream, 9);
-    assert_eq!(reading.verdict(Kind::Claude, &Outcome::Exited(1)), Verdict::OverCost);
+    let (_, reading) = read(AgentKind::Claude, stream, 9);
+    assert_eq!(reading.verdict(AgentKind::Claude, &Outcome::Exited(1)), Verdict::OverCost);
 }
 
 #[test]
 fn codex() {
-    let (events, reading) = read(Kind::Codex, &fixture("codex/bash-fail.ndjson"), 100);
+    let (events, reading) = read(AgentKind::Codex, &fixture("codex/bash-fail.ndjson"), 100);
     assert_eq!(
         events,
         [
@@ -159,51 +159,51 @@ fn codex() {
     );
     assert_eq!(reading.tokens, Tokens { input: 200, output: 40, ..Tokens::default() });
     assert_eq!(reading.cost_usd, None);
-    assert_eq!(reading.verdict(Kind::Codex, &Outcome::Exited(0)), Verdict::Completed);
-    let (_, reading) = read(Kind::Codex, &fixture("codex/error-429.ndjson"), 100);
+    assert_eq!(reading.verdict(AgentKind::Codex, &Outcome::Exited(0)), Verdict::Completed);
+    let (_, reading) = read(AgentKind::Codex, &fixture("codex/error-429.ndjson"), 100);
     for outcome in [Outcome::Exited(0), Outcome::Exited(1)] {
-        let verdict = reading.verdict(Kind::Codex, &outcome);
+        let verdict = reading.verdict(AgentKind::Codex, &outcome);
         assert!(matches!(verdict, Verdict::Transient { status: Some(429), .. }), "{verdict:?}");
     }
 }
 
 #[test]
 fn gemini() {
-    let (events, reading) = read(Kind::Gemini, &fixture("gemini/tools.ndjson"), 100);
+    let (events, reading) = read(AgentKind::Gemini, &fixture("gemini/tools.ndjson"), 100);
     assert_eq!(events.first().unwrap(), "started true");
     assert_eq!(events.last().unwrap(), "end false");
     assert_eq!((reading.tool_uses, reading.tool_errors), (2, 0));
     assert_eq!(reading.last_text, "All done.");
     assert_eq!(reading.tokens.total(), 360);
-    assert_eq!(reading.verdict(Kind::Gemini, &Outcome::Exited(0)), Verdict::Completed);
-    let (_, reading) = read(Kind::Gemini, &fixture("gemini/error-401.ndjson"), 100);
-    let verdict = reading.verdict(Kind::Gemini, &Outcome::Exited(145));
+    assert_eq!(reading.verdict(AgentKind::Gemini, &Outcome::Exited(0)), Verdict::Completed);
+    let (_, reading) = read(AgentKind::Gemini, &fixture("gemini/error-401.ndjson"), 100);
+    let verdict = reading.verdict(AgentKind::Gemini, &Outcome::Exited(145));
     assert!(matches!(&verdict, Verdict::Failed { why } if why.contains("bad key")), "{verdict:?}");
 }
 
 #[test]
 fn opencode() {
-    let (events, reading) = read(Kind::Opencode, &fixture("opencode/bash-fail.ndjson"), 100);
+    let (events, reading) = read(AgentKind::Opencode, &fixture("opencode/bash-fail.ndjson"), 100);
     assert!(events.contains(&"use bash call_0_0".to_owned()));
     assert!(events.contains(&"result call_0_0 true (no output)".to_owned()));
     assert_eq!((reading.tokens.total(), reading.cost_usd), (240, Some(0.0)));
     assert!(reading.session.is_some());
     // Its exit code says nothing, and it may never come.
-    assert_eq!(reading.verdict(Kind::Opencode, &Outcome::Cancelled(9)), Verdict::Completed);
+    assert_eq!(reading.verdict(AgentKind::Opencode, &Outcome::Cancelled(9)), Verdict::Completed);
 }
 
 #[test]
 fn a_custom_agent_is_judged_by_its_exit() {
-    let (events, reading) = read(Kind::Custom, b"one\n{\"is_error\":true}\n\xff", 3);
+    let (events, reading) = read(AgentKind::Custom, b"one\n{\"is_error\":true}\n\xff", 3);
     assert_eq!(events, ["text one", "text {\"is_error\":true}", "text \u{fffd}"]);
-    assert_eq!(reading.verdict(Kind::Custom, &Outcome::Exited(0)), Verdict::Completed);
-    let failed = reading.verdict(Kind::Custom, &Outcome::Exited(3));
+    assert_eq!(reading.verdict(AgentKind::Custom, &Outcome::Exited(0)), Verdict::Completed);
+    let failed = reading.verdict(AgentKind::Custom, &Outcome::Exited(3));
     assert_eq!(failed, Verdict::Failed { why: "exited with code 3".to_owned() });
 }
 
 #[test]
 fn shown_in_full() {
-    let mut reader = Reader::new(Kind::Claude);
+    let mut reader = Reader::new(AgentKind::Claude);
     let mut display = Display::default();
     let mut shown = String::new();
     reader.push(&fixture("claude/edit-not-found.ndjson"), &mut |event| {
@@ -229,10 +229,10 @@ fn shown_in_full() {
 
 #[test]
 fn an_enormous_line_does_not_hide_the_result_behind_it() {
-    let mut reader = Reader::new(Kind::Claude);
+    let mut reader = Reader::new(AgentKind::Claude);
     let mut ids = Vec::new();
-    let mut each = |event: &Event<'_>| {
-        if let Event::ToolResult { id, is_error, content, .. } = event {
+    let mut each = |event: &StreamEvent<'_>| {
+        if let StreamEvent::ToolResult { id, is_error, content, .. } = event {
             ids.push((id.to_string(), *is_error, content.text().len()));
         }
     };
@@ -247,16 +247,19 @@ fn an_enormous_line_does_not_hide_the_result_behind_it() {
     reader.finish(&mut each);
     assert_eq!(ids.len(), 1);
     assert!(ids[0].0 == "big" && ids[0].1 && ids[0].2 < 70_000);
-    assert_eq!(reader.reading().verdict(Kind::Claude, &Outcome::Exited(0)), Verdict::Completed);
+    assert_eq!(
+        reader.reading().verdict(AgentKind::Claude, &Outcome::Exited(0)),
+        Verdict::Completed
+    );
 }
 
-const ALL: [(Kind, &str); 6] = [
-    (Kind::Claude, "claude/parallel-tools.ndjson"),
-    (Kind::Claude, "claude/denied-write.ndjson"),
-    (Kind::Claude, "claude/error-401.ndjson"),
-    (Kind::Codex, "codex/bash-fail.ndjson"),
-    (Kind::Gemini, "gemini/tools.ndjson"),
-    (Kind::Opencode, "opencode/bash-fail.ndjson"),
+const ALL: [(AgentKind, &str); 6] = [
+    (AgentKind::Claude, "claude/parallel-tools.ndjson"),
+    (AgentKind::Claude, "claude/denied-write.ndjson"),
+    (AgentKind::Claude, "claude/error-401.ndjson"),
+    (AgentKind::Codex, "codex/bash-fail.ndjson"),
+    (AgentKind::Gemini, "gemini/tools.ndjson"),
+    (AgentKind::Opencode, "opencode/bash-fail.ndjson"),
 ];
 
 proptest! {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_agent::adapters::Kind;
+use retake_agent::adapters::AgentKind;
 use retake_agent::display::Level;
 use retake_agent::hooks::OnFailure;
 use retake_agent::plan::{Gate, OnLimit};
@@ -29,14 +29,14 @@ fn words(list: &[&str]) -> Value {
 #[test]
 fn defaults_to_the_letter() {
     let settings = Settings::default();
-    assert_eq!(settings.workspaces_dir.to_str(), Some(".agent/workspaces"));
+    assert_eq!(settings.directories.workspaces.to_str(), Some(".agent/workspaces"));
     assert_eq!(settings.default_delay, Duration::from_secs(2));
     assert_eq!(settings.default_stagnation_threshold, 2);
     assert_eq!(settings.output_level, Level::Progress);
-    assert_eq!(settings.notify_url, None);
-    let watch = settings.status_watch.unwrap();
+    assert_eq!(settings.notifications.url, None);
+    let watch = settings.notifications.status_watch.unwrap();
     assert_eq!((watch.debounce, watch.only_meaningful), (Duration::from_secs(2), true));
-    assert_eq!((settings.kind, settings.command.as_deref()), (Kind::Claude, Some("claude")));
+    assert_eq!((settings.kind, settings.command.as_deref()), (AgentKind::Claude, Some("claude")));
     assert_eq!(settings.iteration.timeout, Duration::from_secs(1800));
     assert_eq!(settings.result_grace, Duration::from_secs(60));
     let verification = &settings.verification;
@@ -134,12 +134,12 @@ fn what_an_agent_cannot_measure_is_refused() {
     assert_eq!(refused(std::slice::from_ref(&budget)), []);
     assert_eq!(
         refused(&[budget.clone(), ("kind", "codex".into())]),
-        [UnsupportedSetting::CostNotReported { path: "maxCost", kind: Kind::Codex }]
+        [UnsupportedSetting::CostNotReported { path: "maxCost", kind: AgentKind::Codex }]
     );
     let custom = [("kind", "custom".into()), ("command", "x".into()), ("maxTokens", "5".into())];
     assert_eq!(
         refused(&custom),
-        [UnsupportedSetting::TokensNotReported { path: "maxTokens", kind: Kind::Custom }]
+        [UnsupportedSetting::TokensNotReported { path: "maxTokens", kind: AgentKind::Custom }]
     );
     assert_eq!(refused(&[("kind", "custom".into())]), [UnsupportedSetting::NoCommand]);
     let untracked = [("maxNoProgress", "3".into()), ("track_file_changes", "false".into())];

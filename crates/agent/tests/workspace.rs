@@ -9,7 +9,8 @@ use retake_agent::control::Mailbox;
 use retake_agent::lock::{WorkspaceLock, WorkspaceLockError};
 use retake_agent::status::{Completion, Marks, Source, StatusFiles};
 use retake_agent::workspace::{
-    Metadata, Name, Places, TemplateFile, Workspace, WorkspaceError, WorkspaceStatus, problems,
+    Metadata, Name, TemplateFile, Workspace, WorkspaceDirectories, WorkspaceError, WorkspaceStatus,
+    problems,
 };
 use retake_types::loop_record::agent::Mode;
 
@@ -27,13 +28,13 @@ fn now() -> Timestamp {
 
 struct Project {
     dir: tempfile::TempDir,
-    places: Places,
+    places: WorkspaceDirectories,
 }
 
 impl Project {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let mut places = Places::of_project(dir.path());
+        let mut places = WorkspaceDirectories::of_project(dir.path());
         places.global_templates = Some(dir.path().join("global"));
         Self { dir, places }
     }
@@ -133,7 +134,7 @@ fn listed_by_name_with_broken_ones() {
     let all = project.places.list().unwrap();
     let seen: Vec<_> = all.iter().map(|(w, m)| (w.name().as_str(), m.is_ok())).collect();
     assert_eq!(seen, [("a", true), ("b", false), ("c", true)]);
-    assert!(Places::of_project(Path::new("/nowhere")).list().unwrap().is_empty());
+    assert!(WorkspaceDirectories::of_project(Path::new("/nowhere")).list().unwrap().is_empty());
 }
 
 #[test]

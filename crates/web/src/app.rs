@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use retake_agent::workspace::Places;
+use retake_agent::workspace::WorkspaceDirectories;
 use tokio::sync::Semaphore;
 
 use crate::access_token::AccessTokens;
@@ -20,7 +20,7 @@ pub struct App {
     pub(crate) port: u16,
     /// The workspaces of agents, through which their loops are controlled; `None` where the
     /// configuration does not say where they are.
-    pub(crate) workspaces: Option<Places>,
+    pub(crate) workspaces: Option<WorkspaceDirectories>,
     pub(crate) figures: FiguresCache,
     pub(crate) audit: Audit,
     /// One permit for each live page.
@@ -32,7 +32,7 @@ impl App {
         store: PathBuf,
         tokens: AccessTokens,
         port: u16,
-        workspaces: Option<Places>,
+        workspaces: Option<WorkspaceDirectories>,
     ) -> Self {
         Self {
             store: StorePool::new(store),

@@ -5,7 +5,7 @@
 
 use std::ffi::OsStr;
 
-use super::Kind;
+use super::AgentKind;
 
 /// A system prompt longer than this goes to standard input with the rest; the kernel takes
 /// 128 KiB per argument.
@@ -13,8 +13,8 @@ const LONGEST_ARGUMENT: usize = 64 << 10;
 
 /// What is known when an iteration starts.
 #[derive(Clone, Debug)]
-pub struct Launch<'a> {
-    pub kind: Kind,
+pub struct AgentLaunch<'a> {
+    pub kind: AgentKind,
     /// The program; `None` takes the agent's own name.
     pub command: Option<&'a str>,
     pub args: &'a [String],
@@ -32,7 +32,7 @@ pub struct Invocation {
     pub stdin: String,
 }
 
-impl Launch<'_> {
+impl AgentLaunch<'_> {
     /// `None` when a custom agent has no command.
     pub fn invocation(&self) -> Option<Invocation> {
         let program = self.command.or(self.kind.program())?;
@@ -48,7 +48,7 @@ impl Launch<'_> {
         let mut stdin = String::new();
         // What we need comes after what was configured, so that it holds.
         match self.kind {
-            Kind::Claude => {
+            AgentKind::Claude => {
                 add(&as_str(self.args));
                 if self.skip_permissions && !given(&["--dangerously-skip-permissions"]) {
                     add(&["--dangerously-skip-permissions"]);
@@ -65,7 +65,7 @@ impl Launch<'_> {
                     stdin = format!("{}\n\n", self.system_prompt);
                 }
             }
-            Kind::Codex => {
+            AgentKind::Codex => {
                 add(&["exec", "--json", "--skip-git-repo-check"]);
                 let sandbox = ["-s", "--sandbox", "--full-auto", BYPASS, "--approve-for-me"];
                 if self.skip_permissions && !given(&[BYPASS]) {
@@ -77,7 +77,7 @@ impl Launch<'_> {
                 add(&as_str(self.args));
                 add(&["-"]);
             }
-            Kind::Gemini => {
+            AgentKind::Gemini => {
                 add(&as_str(self.args));
                 if self.skip_permissions {
                     if !given(&["-y", "--yolo"]) {
@@ -91,16 +91,16 @@ impl Launch<'_> {
                 }
                 add(&["--output-format", "stream-json"]);
             }
-            Kind::Opencode => {
+            AgentKind::Opencode => {
                 add(&["run", "--format", "json"]);
                 if self.skip_permissions && !given(&["--auto"]) {
                     add(&["--auto"]);
                 }
                 add(&as_str(self.args));
             }
-            Kind::Custom => add(&as_str(self.args)),
+            AgentKind::Custom => add(&as_str(self.args)),
         }
-        if self.kind != Kind::Claude && !self.system_prompt.is_empty() {
+        if self.kind != AgentKind::Claude && !self.system_prompt.is_empty() {
             stdin = format!("{}\n\n", self.system_prompt);
         }
         stdin.push_str(self.prompt);
@@ -115,15 +115,15 @@ fn as_str(words: &[String]) -> Vec<&str> {
 }
 
 /// Asks whether the agent is there at all. A custom agent is not asked.
-pub fn version(kind: Kind, command: Option<&str>) -> Option<Vec<String>> {
+pub fn version(kind: AgentKind, command: Option<&str>) -> Option<Vec<String>> {
     let program = command.or(kind.program())?;
-    (kind != Kind::Custom).then(|| vec![program.to_owned(), "--version".to_owned()])
+    (kind != AgentKind::Custom).then(|| vec![program.to_owned(), "--version".to_owned()])
 }
 
 /// An interactive session, which has a person at its standard input: it is sent to a file that
 /// holds its prompt.
 pub fn interactive(
-    kind: Kind,
+    kind: AgentKind,
     command: Option<&str>,
     args: &[String],
     prompt_file: &str,
@@ -133,9 +133,9 @@ pub fn interactive(
     argv.extend(args.iter().cloned());
     let please = format!("Read {prompt_file} and follow it.");
     match kind {
-        Kind::Gemini => argv.push("--prompt-interactive".to_owned()),
-        Kind::Opencode => argv.push("--prompt".to_owned()),
-        Kind::Claude | Kind::Codex | Kind::Custom => {}
+        AgentKind::Gemini => argv.push("--prompt-interactive".to_owned()),
+        AgentKind::Opencode => argv.push("--prompt".to_owned()),
+        AgentKind::Claude | AgentKind::Codex | AgentKind::Custom => {}
     }
     argv.push(please);
     Some(argv)
@@ -143,21 +143,21 @@ pub fn interactive(
 
 /// Claude Code refuses `--dangerously-skip-permissions` to root outside a sandbox.
 pub fn refuses_root(
-    kind: Kind,
+    kind: AgentKind,
     skip_permissions: bool,
     user: u32,
     is_sandbox: Option<&OsStr>,
 ) -> bool {
     let sandboxed = is_sandbox.is_some_and(|value| value == "1");
-    kind == Kind::Claude && skip_permissions && user == 0 && !sandboxed
+    kind == AgentKind::Claude && skip_permissions && user == 0 && !sandboxed
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn launch<'a>(kind: Kind, args: &'a [String]) -> Launch<'a> {
-        Launch {
+    fn launch<'a>(kind: AgentKind, args: &'a [String]) -> AgentLaunch<'a> {
+        AgentLaunch {
             kind,
             command: None,
             args,
@@ -170,9 +170,10 @@ mod tests {
 
     #[test]
     fn the_prompt_is_never_an_argument() {
-        for kind in Kind::ALL {
+        for kind in AgentKind::ALL {
             for skip_permissions in [false, true] {
-                let launch = Launch { command: Some("x"), skip_permissions, ..launch(kind, &[]) };
+                let launch =
+                    AgentLaunch { command: Some("x"), skip_permissions, ..launch(kind, &[]) };
                 let made = launch.invocation().unwrap();
                 assert!(!made.argv.iter().any(|arg| arg.contains("$it")), "{kind}");
                 assert!(made.stdin.ends_with("--do $it {{now}}"), "{kind}");
@@ -185,47 +186,47 @@ mod tests {
     #[test]
     fn claude_as_specified() {
         let args = ["--model".to_owned(), "opus".to_owned()];
-        let launch = Launch { max_cost_usd: Some(2.5), ..launch(Kind::Claude, &args) };
+        let launch = AgentLaunch { max_cost_usd: Some(2.5), ..launch(AgentKind::Claude, &args) };
         let words = "claude --model opus --print --output-format stream-json --verbose \
                      --max-budget-usd 2.5 --append-system-prompt SYSTEM";
         assert_eq!(launch.invocation().unwrap().argv.join(" "), words);
         let long = "x".repeat(LONGEST_ARGUMENT + 1);
-        let made = Launch { system_prompt: &long, ..launch }.invocation().unwrap();
+        let made = AgentLaunch { system_prompt: &long, ..launch }.invocation().unwrap();
         assert!(made.argv.iter().all(|arg| arg.len() < 100) && made.stdin.starts_with("xxx"));
     }
 
     #[test]
     fn permissions_are_skipped_only_when_asked() {
         let skips = |kind, skip_permissions, args: &[String]| {
-            let made = Launch { command: Some("x"), skip_permissions, ..launch(kind, args) };
+            let made = AgentLaunch { command: Some("x"), skip_permissions, ..launch(kind, args) };
             made.invocation().unwrap().argv.join(" ")
         };
         for (kind, flag) in [
-            (Kind::Claude, "--dangerously-skip-permissions"),
-            (Kind::Codex, BYPASS),
-            (Kind::Gemini, "--yolo"),
-            (Kind::Opencode, "--auto"),
+            (AgentKind::Claude, "--dangerously-skip-permissions"),
+            (AgentKind::Codex, BYPASS),
+            (AgentKind::Gemini, "--yolo"),
+            (AgentKind::Opencode, "--auto"),
         ] {
             assert!(!skips(kind, false, &[]).contains(flag));
             assert_eq!(skips(kind, true, &[]).matches(flag).count(), 1);
             assert_eq!(skips(kind, true, &[flag.to_owned()]).matches(flag).count(), 1);
         }
-        assert!(skips(Kind::Codex, false, &[]).contains("--sandbox workspace-write"));
+        assert!(skips(AgentKind::Codex, false, &[]).contains("--sandbox workspace-write"));
         let given = ["--sandbox=read-only".to_owned()];
-        assert!(!skips(Kind::Codex, false, &given).contains("workspace-write"));
+        assert!(!skips(AgentKind::Codex, false, &given).contains("workspace-write"));
     }
 
     #[test]
     fn a_custom_agent_needs_a_command() {
-        assert_eq!(launch(Kind::Custom, &[]).invocation(), None);
+        assert_eq!(launch(AgentKind::Custom, &[]).invocation(), None);
     }
 
     #[test]
     fn only_root_outside_a_sandbox_is_refused() {
-        assert!(refuses_root(Kind::Claude, true, 0, None));
-        assert!(!refuses_root(Kind::Claude, true, 0, Some(OsStr::new("1"))));
-        assert!(!refuses_root(Kind::Claude, true, 1000, None));
-        assert!(!refuses_root(Kind::Claude, false, 0, None));
-        assert!(!refuses_root(Kind::Codex, true, 0, None));
+        assert!(refuses_root(AgentKind::Claude, true, 0, None));
+        assert!(!refuses_root(AgentKind::Claude, true, 0, Some(OsStr::new("1"))));
+        assert!(!refuses_root(AgentKind::Claude, true, 1000, None));
+        assert!(!refuses_root(AgentKind::Claude, false, 0, None));
+        assert!(!refuses_root(AgentKind::Codex, true, 0, None));
     }
 }

@@ -2,11 +2,13 @@
 
 use std::borrow::Cow;
 
-use super::event::{Ending, Event, LimitState, Payload, RateLimit, Scope, Tokens, Usage};
+use super::event::{
+    LimitState, Payload, RateLimit, ResultEvent, Scope, StreamEvent, Tokens, UsageEvent,
+};
 use super::json::Object;
 use super::status_code;
 
-pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
+pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
     let Some(kind) = line.str("type") else { return };
     match &*kind {
         "system" => system(line, emit),
@@ -19,18 +21,21 @@ pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
     }
 }
 
-fn system<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
+fn system<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
     match line.str("subtype").as_deref() {
         Some("init") => {
-            emit(Event::Started { session: line.str("session_id"), model: line.str("model") });
+            emit(StreamEvent::Started {
+                session: line.str("session_id"),
+                model: line.str("model"),
+            });
         }
-        Some("api_retry") => emit(Event::Retry {
+        Some("api_retry") => emit(StreamEvent::Retry {
             attempt: line.u64("attempt").unwrap_or(1),
             most: line.u64("max_retries"),
             delay_ms: line.u64("retry_delay_ms"),
             status: line.get("error_status").and_then(status_code),
         }),
-        Some("permission_denied") => emit(Event::Denied {
+        Some("permission_denied") => emit(StreamEvent::Denied {
             tool: line.str("tool_name").unwrap_or_default(),
             id: line.str("tool_use_id"),
             message: line.str("message").unwrap_or_default(),
@@ -39,7 +44,7 @@ fn system<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
     }
 }
 
-fn assistant<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
+fn assistant<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
     let Some(message) = line.object("message") else { return };
     let failed = line.get("is_api_error_message").and_then(|v| v.bool()).unwrap_or(false)
         || line.get("error").is_some();
@@ -52,9 +57,9 @@ fn assistant<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
                 if failed {
                     said.push_str(&text);
                 }
-                emit(Event::Text { text, delta: false });
+                emit(StreamEvent::Text { text, delta: false });
             }
-            Some("tool_use" | "server_tool_use") => emit(Event::ToolUse {
+            Some("tool_use" | "server_tool_use") => emit(StreamEvent::ToolUse {
                 id: block.str("id").unwrap_or_default(),
                 name: block.str("name").unwrap_or_default(),
                 input: Payload::of(block.get("input")),
@@ -64,7 +69,7 @@ fn assistant<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
     }
     if failed {
         let status = line.get("api_error_status").and_then(status_code);
-        emit(Event::ApiError { status, kind: line.str("error"), message: Cow::Owned(said) });
+        emit(StreamEvent::ApiError { status, kind: line.str("error"), message: Cow::Owned(said) });
         return;
     }
     // A subagent has a context of its own.
@@ -73,16 +78,22 @@ fn assistant<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
         let tokens = tokens(&usage);
         let context = main.then_some(tokens.total());
         let scope = Scope::Message(id);
-        emit(Event::Usage(Usage { scope, tokens, cost_usd: None, context, window: None }));
+        emit(StreamEvent::Usage(UsageEvent {
+            scope,
+            tokens,
+            cost_usd: None,
+            context,
+            window: None,
+        }));
     }
 }
 
-fn user<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
+fn user<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
     let Some(message) = line.object("message") else { return };
     for block in message.array("content") {
         let Some(block) = block.object() else { continue };
         if block.is("type", "tool_result") {
-            emit(Event::ToolResult {
+            emit(StreamEvent::ToolResult {
                 id: block.str("tool_use_id").unwrap_or_default(),
                 is_error: block.get("is_error").and_then(|v| v.bool()).unwrap_or(false),
                 exit_code: None,
@@ -92,7 +103,7 @@ fn user<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
     }
 }
 
-fn rate_limit<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
+fn rate_limit<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
     let Some(about) = line.object("rate_limit_info") else { return };
     let state = match about.str("status").as_deref() {
         Some("rejected") => LimitState::Rejected,
@@ -100,19 +111,19 @@ fn rate_limit<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
         Some("allowed") => LimitState::Allowed,
         _ => return,
     };
-    emit(Event::RateLimit(RateLimit {
+    emit(StreamEvent::RateLimit(RateLimit {
         state,
         resets_at: about.get("resetsAt").and_then(|v| v.i64()),
         window: about.str("rateLimitType").map(Cow::into_owned),
     }));
 }
 
-fn result<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
+fn result<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
     if let Some(usage) = line.object("usage") {
         let window = line.object("modelUsage").and_then(|models| {
             models.fields().filter_map(|(_, model)| model.object()?.u64("contextWindow")).max()
         });
-        emit(Event::Usage(Usage {
+        emit(StreamEvent::Usage(UsageEvent {
             scope: Scope::Total,
             tokens: tokens(&usage),
             cost_usd: line.get("total_cost_usd").and_then(|v| v.f64()),
@@ -130,7 +141,7 @@ fn result<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
         .get("is_error")
         .and_then(|v| v.bool())
         .unwrap_or_else(|| line.str("subtype").as_deref() != Some("success"));
-    emit(Event::Result(Ending {
+    emit(StreamEvent::Result(ResultEvent {
         is_error,
         subtype: line.str("subtype"),
         reason: line.str("terminal_reason"),

@@ -5,15 +5,15 @@
 
 use std::borrow::Cow;
 
-use super::event::{Ending, Event, Payload, Scope, Tokens, Usage};
+use super::event::{Payload, ResultEvent, Scope, StreamEvent, Tokens, UsageEvent};
 use super::json::Object;
 use super::status_in_message;
 
-pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
+pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
     let Some(kind) = line.str("type") else { return };
     match &*kind {
         "thread.started" => {
-            emit(Event::Started { session: line.str("thread_id"), model: line.str("model") });
+            emit(StreamEvent::Started { session: line.str("thread_id"), model: line.str("model") });
         }
         "item.started" => item(line, false, emit),
         "item.completed" => item(line, true, emit),
@@ -27,7 +27,7 @@ pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
                     cache_read: cached,
                     cache_write: number("cache_write_input_tokens"),
                 };
-                emit(Event::Usage(Usage {
+                emit(StreamEvent::Usage(UsageEvent {
                     scope: Scope::Total,
                     tokens,
                     cost_usd: None,
@@ -35,36 +35,40 @@ pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
                     window: None,
                 }));
             }
-            emit(Event::Result(Ending::default()));
+            emit(StreamEvent::Result(ResultEvent::default()));
         }
         "turn.failed" => {
             let message = line.object("error").and_then(|e| e.str("message")).unwrap_or_default();
             let status = status_in_message(&message);
             if status.is_some() {
-                emit(Event::ApiError { status, kind: None, message: message.clone() });
+                emit(StreamEvent::ApiError { status, kind: None, message: message.clone() });
             }
-            emit(Event::Result(Ending {
+            emit(StreamEvent::Result(ResultEvent {
                 is_error: true,
                 status,
                 text: Some(message),
-                ..Ending::default()
+                ..ResultEvent::default()
             }));
         }
         "error" => {
             let message = line.str("message").unwrap_or_default();
-            emit(Event::ApiError { status: status_in_message(&message), kind: None, message });
+            emit(StreamEvent::ApiError {
+                status: status_in_message(&message),
+                kind: None,
+                message,
+            });
         }
         _ => {}
     }
 }
 
-fn item<'a>(line: &Object<'a>, done: bool, emit: &mut dyn FnMut(Event<'a>)) {
+fn item<'a>(line: &Object<'a>, done: bool, emit: &mut dyn FnMut(StreamEvent<'a>)) {
     let Some(object) = line.object("item") else { return };
     let id = object.str("id").unwrap_or_default();
     let kind = object.str("type").unwrap_or_default();
     match &*kind {
         "agent_message" if done => {
-            emit(Event::Text { text: object.str("text").unwrap_or_default(), delta: false });
+            emit(StreamEvent::Text { text: object.str("text").unwrap_or_default(), delta: false });
         }
         "command_execution" | "file_change" | "mcp_tool_call" | "web_search" => {
             let name: Cow<'a, str> = match &*kind {
@@ -83,7 +87,7 @@ fn item<'a>(line: &Object<'a>, done: bool, emit: &mut dyn FnMut(Event<'a>)) {
                     "file_change" => Payload::of(object.get("changes")),
                     _ => Payload::of(line.get("item")),
                 };
-                emit(Event::ToolUse { id: id.clone(), name, input });
+                emit(StreamEvent::ToolUse { id: id.clone(), name, input });
             }
             if done {
                 let exit_code = object.get("exit_code").and_then(|v| v.i64()).map(|c| c as i32);
@@ -95,14 +99,14 @@ fn item<'a>(line: &Object<'a>, done: bool, emit: &mut dyn FnMut(Event<'a>)) {
                     .or_else(|| object.get("result"))
                     .or_else(|| object.get("error"));
                 if object.is("status", "declined") {
-                    emit(Event::Denied {
+                    emit(StreamEvent::Denied {
                         tool: kind.clone(),
                         id: Some(id.clone()),
                         message: object.str("command").unwrap_or_default(),
                     });
                 }
                 let content = Payload::of(content);
-                emit(Event::ToolResult { id, is_error, exit_code, content });
+                emit(StreamEvent::ToolResult { id, is_error, exit_code, content });
             }
         }
         _ => {}

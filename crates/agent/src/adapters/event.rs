@@ -6,7 +6,7 @@ use super::json::{Json, Tape, string};
 
 /// One fact from an agent's stream. Borrows from the line that it was read from.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event<'a> {
+pub enum StreamEvent<'a> {
     Started {
         session: Option<Cow<'a, str>>,
         model: Option<Cow<'a, str>>,
@@ -27,7 +27,7 @@ pub enum Event<'a> {
         exit_code: Option<i32>,
         content: Payload<'a>,
     },
-    Usage(Usage<'a>),
+    Usage(UsageEvent<'a>),
     RateLimit(RateLimit),
     /// The agent itself tries a request again.
     Retry {
@@ -47,7 +47,7 @@ pub enum Event<'a> {
         id: Option<Cow<'a, str>>,
         message: Cow<'a, str>,
     },
-    Result(Ending<'a>),
+    Result(ResultEvent<'a>),
     /// A line that is no event: kept out of the reading, shown as it is.
     Noise(Cow<'a, str>),
     /// An event too long to be read.
@@ -56,7 +56,7 @@ pub enum Event<'a> {
 
 /// How an agent says that it is done.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Ending<'a> {
+pub struct ResultEvent<'a> {
     pub is_error: bool,
     pub subtype: Option<Cow<'a, str>>,
     /// Why it ended, in the agent's own words: `completed`, `api_error`, `aborted_tools`, …
@@ -70,7 +70,7 @@ pub struct Ending<'a> {
 
 /// Tokens and money, and what they are the sum of.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Usage<'a> {
+pub struct UsageEvent<'a> {
     pub scope: Scope<'a>,
     pub tokens: Tokens,
     pub cost_usd: Option<f64>,

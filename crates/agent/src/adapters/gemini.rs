@@ -4,21 +4,24 @@
 
 use std::borrow::Cow;
 
-use super::event::{Ending, Event, Payload, Scope, Tokens, Usage};
+use super::event::{Payload, ResultEvent, Scope, StreamEvent, Tokens, UsageEvent};
 use super::json::Object;
 use super::{status_code, status_in_message};
 
-pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
+pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
     let Some(kind) = line.str("type") else { return };
     match &*kind {
         "init" => {
-            emit(Event::Started { session: line.str("session_id"), model: line.str("model") });
+            emit(StreamEvent::Started {
+                session: line.str("session_id"),
+                model: line.str("model"),
+            });
         }
-        "message" if line.is("role", "assistant") => emit(Event::Text {
+        "message" if line.is("role", "assistant") => emit(StreamEvent::Text {
             text: line.str("content").unwrap_or_default(),
             delta: line.get("delta").and_then(|v| v.bool()).unwrap_or(false),
         }),
-        "tool_use" => emit(Event::ToolUse {
+        "tool_use" => emit(StreamEvent::ToolUse {
             id: line.str("tool_id").unwrap_or_default(),
             name: line.str("tool_name").unwrap_or_default(),
             input: Payload::of(line.get("parameters")),
@@ -26,7 +29,7 @@ pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
         "tool_result" => {
             let is_error = line.is("status", "error");
             let content = line.get("error").filter(|_| is_error).or_else(|| line.get("output"));
-            emit(Event::ToolResult {
+            emit(StreamEvent::ToolResult {
                 id: line.str("tool_id").unwrap_or_default(),
                 is_error,
                 exit_code: None,
@@ -37,7 +40,11 @@ pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
             let message = line.str("message").unwrap_or_default();
             // A warning, such as a detected loop, is not the end of anything.
             if !line.is("severity", "warning") {
-                emit(Event::ApiError { status: status_in_message(&message), kind: None, message });
+                emit(StreamEvent::ApiError {
+                    status: status_in_message(&message),
+                    kind: None,
+                    message,
+                });
             }
         }
         "result" => result(line, emit),
@@ -45,7 +52,7 @@ pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
     }
 }
 
-fn result<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
+fn result<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
     if let Some(stats) = line.object("stats") {
         let number = |name| stats.u64(name).unwrap_or(0);
         let cached = number("cached");
@@ -55,7 +62,7 @@ fn result<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
             cache_read: cached,
             cache_write: 0,
         };
-        emit(Event::Usage(Usage {
+        emit(StreamEvent::Usage(UsageEvent {
             scope: Scope::Total,
             tokens,
             cost_usd: None,
@@ -70,11 +77,11 @@ fn result<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
         .and_then(|e| e.get("code").or_else(|| e.get("status")))
         .and_then(status_code)
         .or_else(|| status_in_message(message.as_deref().unwrap_or_default()));
-    emit(Event::Result(Ending {
+    emit(StreamEvent::Result(ResultEvent {
         is_error: !line.is("status", "success"),
         subtype: error.as_ref().and_then(|e| e.str("type")),
         status,
         text: message.map(|m| Cow::Owned(m.into_owned())),
-        ..Ending::default()
+        ..ResultEvent::default()
     }));
 }

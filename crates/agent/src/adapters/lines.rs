@@ -86,14 +86,14 @@ impl Lines {
 struct Shrink {
     kept: Vec<u8>,
     seen: u64,
-    place: Place,
+    state: StringState,
     /// Bytes kept and left out of the string we are in.
     inside: usize,
     left_out: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Place {
+enum StringState {
     #[default]
     Outside,
     /// In a string; `pair` after the first half of a surrogate pair, which must not be parted.
@@ -117,11 +117,11 @@ impl Shrink {
     fn push(&mut self, mut bytes: &[u8]) {
         self.seen += bytes.len() as u64;
         while !bytes.is_empty() && self.kept.len() <= SHRUNK {
-            bytes = match self.place {
-                Place::Outside => self.outside(bytes),
-                Place::Beyond => self.beyond(bytes),
-                Place::BeyondBackslash => {
-                    self.place = Place::Beyond;
+            bytes = match self.state {
+                StringState::Outside => self.outside(bytes),
+                StringState::Beyond => self.beyond(bytes),
+                StringState::BeyondBackslash => {
+                    self.state = StringState::Beyond;
                     self.left_out += 1;
                     &bytes[1..]
                 }
@@ -133,7 +133,7 @@ impl Shrink {
     fn outside<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let end = memchr(b'"', bytes).map_or(bytes.len(), |at| at + 1);
         if bytes[end - 1] == b'"' {
-            (self.place, self.inside, self.left_out) = (Place::Inside { pair: false }, 0, 0);
+            (self.state, self.inside, self.left_out) = (StringState::Inside { pair: false }, 0, 0);
         }
         self.kept.extend_from_slice(&bytes[..end]);
         &bytes[end..]
@@ -142,27 +142,29 @@ impl Shrink {
     fn inside<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let byte = bytes[0];
         let continues = byte & 0xC0 == 0x80;
-        if self.place == (Place::Inside { pair: false })
+        if self.state == (StringState::Inside { pair: false })
             && self.inside >= STRING
             && !continues
             && byte != b'"'
         {
-            self.place = Place::Beyond;
+            self.state = StringState::Beyond;
             return bytes;
         }
         self.kept.push(byte);
         self.inside += 1;
-        self.place = match self.place {
-            Place::Inside { .. } if byte == b'"' => Place::Outside,
-            Place::Inside { pair } if byte == b'\\' => Place::Backslash { pair },
-            Place::Inside { .. } => Place::Inside { pair: false },
-            Place::Backslash { .. } if byte == b'u' => Place::Digits { left: 4, value: 0 },
-            Place::Backslash { .. } => Place::Inside { pair: false },
-            Place::Digits { left, value } => {
+        self.state = match self.state {
+            StringState::Inside { .. } if byte == b'"' => StringState::Outside,
+            StringState::Inside { pair } if byte == b'\\' => StringState::Backslash { pair },
+            StringState::Inside { .. } => StringState::Inside { pair: false },
+            StringState::Backslash { .. } if byte == b'u' => {
+                StringState::Digits { left: 4, value: 0 }
+            }
+            StringState::Backslash { .. } => StringState::Inside { pair: false },
+            StringState::Digits { left, value } => {
                 let value = value << 4 | (byte as char).to_digit(16).unwrap_or(0);
                 match left {
-                    1 => Place::Inside { pair: (0xD800..0xDC00).contains(&value) },
-                    _ => Place::Digits { left: left - 1, value },
+                    1 => StringState::Inside { pair: (0xD800..0xDC00).contains(&value) },
+                    _ => StringState::Digits { left: left - 1, value },
                 }
             }
             other => other,
@@ -178,11 +180,11 @@ impl Shrink {
         self.left_out += end as u64;
         if bytes[end] == b'\\' {
             self.left_out += 1;
-            self.place = Place::BeyondBackslash;
+            self.state = StringState::BeyondBackslash;
         } else {
             let note = format!("… [{} bytes more]\"", self.left_out);
             self.kept.extend_from_slice(note.as_bytes());
-            self.place = Place::Outside;
+            self.state = StringState::Outside;
         }
         &bytes[end + 1..]
     }

@@ -17,8 +17,10 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-pub use argv::{Invocation, Launch, interactive, refuses_root, version};
-pub use event::{Ending, Event, LimitState, Payload, RateLimit, Scope, Tokens, Usage};
+pub use argv::{AgentLaunch, Invocation, interactive, refuses_root, version};
+pub use event::{
+    LimitState, Payload, RateLimit, ResultEvent, Scope, StreamEvent, Tokens, UsageEvent,
+};
 pub use lines::{Line, Lines};
 pub use reading::{ApiError, Closing, Reading, Verdict};
 
@@ -26,7 +28,7 @@ use json::{Json, Tape};
 
 /// Which agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum AgentKind {
     #[default]
     Claude,
     Codex,
@@ -51,7 +53,7 @@ pub struct Capabilities {
     pub session: bool,
 }
 
-impl Kind {
+impl AgentKind {
     pub const ALL: [Self; 5] =
         [Self::Claude, Self::Codex, Self::Gemini, Self::Opencode, Self::Custom];
 
@@ -116,13 +118,13 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for AgentKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
 }
 
-impl FromStr for Kind {
+impl FromStr for AgentKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -135,24 +137,24 @@ impl FromStr for Kind {
 /// Reads one agent's standard output as it arrives.
 #[derive(Debug)]
 pub struct Reader {
-    kind: Kind,
+    kind: AgentKind,
     lines: Lines,
     reading: Reading,
 }
 
 impl Reader {
-    pub fn new(kind: Kind) -> Self {
+    pub fn new(kind: AgentKind) -> Self {
         Self { kind, lines: Lines::default(), reading: Reading::default() }
     }
 
     /// Takes the next bytes and passes on the events that they complete.
-    pub fn push(&mut self, bytes: &[u8], emit: &mut dyn FnMut(&Event<'_>)) {
+    pub fn push(&mut self, bytes: &[u8], emit: &mut dyn FnMut(&StreamEvent<'_>)) {
         let (kind, reading) = (self.kind, &mut self.reading);
         self.lines.push(bytes, &mut |line| read_line(kind, line, reading, emit));
     }
 
     /// Reads a last line that has no line feed.
-    pub fn finish(&mut self, emit: &mut dyn FnMut(&Event<'_>)) {
+    pub fn finish(&mut self, emit: &mut dyn FnMut(&StreamEvent<'_>)) {
         let (kind, reading) = (self.kind, &mut self.reading);
         self.lines.finish(&mut |line| read_line(kind, line, reading, emit));
     }
@@ -166,16 +168,21 @@ impl Reader {
     }
 }
 
-fn read_line(kind: Kind, line: Line<'_>, reading: &mut Reading, emit: &mut dyn FnMut(&Event<'_>)) {
-    let mut each = |event: Event<'_>| {
+fn read_line(
+    kind: AgentKind,
+    line: Line<'_>,
+    reading: &mut Reading,
+    emit: &mut dyn FnMut(&StreamEvent<'_>),
+) {
+    let mut each = |event: StreamEvent<'_>| {
         reading.absorb(&event);
         emit(&event);
     };
     let bytes = match line {
         Line::Text(bytes) => bytes.trim_ascii(),
-        Line::Dropped(length) => return each(Event::Dropped(length)),
+        Line::Dropped(length) => return each(StreamEvent::Dropped(length)),
     };
-    if bytes.is_empty() && kind != Kind::Custom {
+    if bytes.is_empty() && kind != AgentKind::Custom {
         return;
     }
     // Telling that it is text at all is much faster than repairing what is not.
@@ -183,19 +190,19 @@ fn read_line(kind: Kind, line: Line<'_>, reading: &mut Reading, emit: &mut dyn F
         Ok(text) => Cow::Borrowed(text),
         Err(_) => String::from_utf8_lossy(bytes),
     };
-    if kind == Kind::Custom {
-        return each(Event::Text { text, delta: false });
+    if kind == AgentKind::Custom {
+        return each(StreamEvent::Text { text, delta: false });
     }
     let tape = Tape::parse(&text);
     match tape.as_ref().and_then(|tape| tape.root().object()) {
         Some(object) => match kind {
-            Kind::Claude => claude::read(&object, &mut each),
-            Kind::Codex => codex::read(&object, &mut each),
-            Kind::Gemini => gemini::read(&object, &mut each),
-            Kind::Opencode => opencode::read(&object, &mut each),
-            Kind::Custom => {}
+            AgentKind::Claude => claude::read(&object, &mut each),
+            AgentKind::Codex => codex::read(&object, &mut each),
+            AgentKind::Gemini => gemini::read(&object, &mut each),
+            AgentKind::Opencode => opencode::read(&object, &mut each),
+            AgentKind::Custom => {}
         },
-        None => each(Event::Noise(Cow::Borrowed(&text))),
+        None => each(StreamEvent::Noise(Cow::Borrowed(&text))),
     }
 }
 

@@ -4,17 +4,17 @@
 
 use std::borrow::Cow;
 
-use super::event::{Ending, Event, Payload, Scope, Tokens, Usage};
+use super::event::{Payload, ResultEvent, Scope, StreamEvent, Tokens, UsageEvent};
 use super::json::Object;
 use super::{status_code, status_in_message};
 
-pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
+pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
     let Some(kind) = line.str("type") else { return };
     match &*kind {
-        "step_start" => emit(Event::Started { session: line.str("sessionID"), model: None }),
+        "step_start" => emit(StreamEvent::Started { session: line.str("sessionID"), model: None }),
         "text" => {
             if let Some(text) = line.object("part").and_then(|part| part.str("text")) {
-                emit(Event::Text { text, delta: false });
+                emit(StreamEvent::Text { text, delta: false });
             }
         }
         "tool_use" => tool(line, emit),
@@ -25,11 +25,11 @@ pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
 }
 
 /// One event stands for the whole use: what went in, and what came out.
-fn tool<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
+fn tool<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
     let Some(part) = line.object("part") else { return };
     let Some(state) = part.object("state") else { return };
     let id = part.str("callID").or_else(|| part.str("id")).unwrap_or_default();
-    emit(Event::ToolUse {
+    emit(StreamEvent::ToolUse {
         id: id.clone(),
         name: part.str("tool").unwrap_or_default(),
         input: Payload::of(state.get("input")),
@@ -40,7 +40,7 @@ fn tool<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
             .object("metadata")
             .and_then(|about| about.get("exit")?.i64())
             .map(|code| code as i32);
-        emit(Event::ToolResult {
+        emit(StreamEvent::ToolResult {
             id,
             is_error: status == "error" || exit_code.is_some_and(|code| code != 0),
             exit_code,
@@ -49,7 +49,7 @@ fn tool<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
     }
 }
 
-fn step<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
+fn step<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
     let Some(part) = line.object("part") else { return };
     if let Some(tokens) = part.object("tokens") {
         let cache = tokens.object("cache");
@@ -60,7 +60,7 @@ fn step<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
             cache_read: cached("read"),
             cache_write: cached("write"),
         };
-        emit(Event::Usage(Usage {
+        emit(StreamEvent::Usage(UsageEvent {
             scope: Scope::Step,
             tokens,
             cost_usd: part.get("cost").and_then(|v| v.f64()),
@@ -69,11 +69,14 @@ fn step<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
         }));
     }
     if part.is("reason", "stop") {
-        emit(Event::Result(Ending { reason: part.str("reason"), ..Ending::default() }));
+        emit(StreamEvent::Result(ResultEvent {
+            reason: part.str("reason"),
+            ..ResultEvent::default()
+        }));
     }
 }
 
-fn error<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
+fn error<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
     let error = line.object("error");
     let data = error.as_ref().and_then(|e| e.object("data"));
     let message = data
@@ -86,12 +89,12 @@ fn error<'a>(line: &Object<'a>, emit: &mut dyn FnMut(Event<'a>)) {
         .and_then(|d| d.get("statusCode"))
         .and_then(status_code)
         .or_else(|| status_in_message(&message));
-    emit(Event::ApiError { status, kind: None, message: message.clone() });
-    emit(Event::Result(Ending {
+    emit(StreamEvent::ApiError { status, kind: None, message: message.clone() });
+    emit(StreamEvent::Result(ResultEvent {
         is_error: true,
         subtype: error.as_ref().and_then(|e| e.str("name")),
         status,
         text: Some(Cow::Owned(message.into_owned())),
-        ..Ending::default()
+        ..ResultEvent::default()
     }));
 }

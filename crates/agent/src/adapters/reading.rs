@@ -7,8 +7,8 @@
 use retake_types::Outcome;
 use retake_types::loop_record::agent::Spent;
 
-use super::event::{Event, LimitState, RateLimit, Scope, Tokens};
-use super::{Kind, transient_status};
+use super::event::{LimitState, RateLimit, Scope, StreamEvent, Tokens};
+use super::{AgentKind, transient_status};
 use crate::plan::{AgentStopReason, IterationOutcome};
 
 /// How much of the last text and of the result is kept.
@@ -114,27 +114,27 @@ impl Verdict {
 }
 
 impl Reading {
-    pub fn absorb(&mut self, event: &Event<'_>) {
+    pub fn absorb(&mut self, event: &StreamEvent<'_>) {
         let flowing = std::mem::take(&mut self.flowing);
         match event {
-            Event::Noise(_) | Event::Dropped(_) => {
+            StreamEvent::Noise(_) | StreamEvent::Dropped(_) => {
                 self.unread += 1;
                 return;
             }
-            Event::Started { session, model } => {
+            StreamEvent::Started { session, model } => {
                 keep_first(&mut self.session, session.as_deref());
                 keep_first(&mut self.model, model.as_deref());
             }
-            Event::Text { text, delta } => {
+            StreamEvent::Text { text, delta } => {
                 if !(*delta && flowing) {
                     self.last_text.clear();
                 }
                 self.flowing = *delta;
                 push_bounded(&mut self.last_text, text);
             }
-            Event::ToolUse { .. } => self.tool_uses += 1,
-            Event::ToolResult { is_error, .. } => self.tool_errors += u64::from(*is_error),
-            Event::Usage(usage) => {
+            StreamEvent::ToolUse { .. } => self.tool_uses += 1,
+            StreamEvent::ToolResult { is_error, .. } => self.tool_errors += u64::from(*is_error),
+            StreamEvent::Usage(usage) => {
                 match &usage.scope {
                     Scope::Message(id) => {
                         if self.message.as_deref() != Some(&**id) {
@@ -157,19 +157,19 @@ impl Reading {
                 self.context = usage.context.unwrap_or(self.context);
                 self.window = usage.window.or(self.window);
             }
-            Event::RateLimit(limit) => self.rate_limit = Some(limit.clone()),
-            Event::Retry { .. } => {}
-            Event::ApiError { status, kind, message } => {
+            StreamEvent::RateLimit(limit) => self.rate_limit = Some(limit.clone()),
+            StreamEvent::Retry { .. } => {}
+            StreamEvent::ApiError { status, kind, message } => {
                 let (kind, message) = (kind.as_deref().map(bounded), bounded(message));
                 self.api_error = Some(ApiError { status: *status, kind, message });
             }
-            Event::Denied { tool, .. } => {
+            StreamEvent::Denied { tool, .. } => {
                 self.denials += 1;
                 if self.denied.len() < NAMED {
                     self.denied.push(bounded(tool));
                 }
             }
-            Event::Result(ending) => {
+            StreamEvent::Result(ending) => {
                 self.turns = ending.turns.or(self.turns);
                 self.denials = self.denials.max(ending.denials.unwrap_or(0));
                 self.result = Some(Closing {
@@ -200,8 +200,8 @@ impl Reading {
         self.result.is_some()
     }
 
-    /// What the attempt came to. `outcome` is how the process ended.
-    pub fn verdict(&self, kind: Kind, outcome: &Outcome) -> Verdict {
+    /// The result of the attempt. `outcome` is how the process ended.
+    pub fn verdict(&self, kind: AgentKind, outcome: &Outcome) -> Verdict {
         if let Outcome::NotStarted(failure) = outcome {
             return Verdict::Failed { why: failure.to_string() };
         }
@@ -221,7 +221,7 @@ impl Reading {
             words.into_iter().flatten().find(|w| !w.trim().is_empty()).cloned().unwrap_or_default()
         };
         if closing.reason.as_deref().is_some_and(|reason| reason.starts_with("aborted")) {
-            // Whoever killed it at the deadline made it say so.
+            // It says so because it was killed at the deadline.
             return match outcome {
                 Outcome::TimedOut => Verdict::TimedOut,
                 _ => Verdict::Interrupted,
@@ -248,7 +248,7 @@ impl Reading {
         Verdict::Failed { why: why() }
     }
 
-    fn unfinished(&self, kind: Kind, outcome: &Outcome) -> Verdict {
+    fn unfinished(&self, kind: AgentKind, outcome: &Outcome) -> Verdict {
         match outcome {
             Outcome::TimedOut => return Verdict::TimedOut,
             Outcome::Cancelled(_) => return Verdict::Interrupted,

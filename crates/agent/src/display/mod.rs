@@ -1,4 +1,4 @@
-//! What is shown of an agent at work. Makes strings; whoever has the terminal prints them.
+//! What is shown of an agent at work. Makes strings; front ends print them.
 //!
 //! Everything an agent says comes from outside, so control characters are made visible.
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use retake_types::loop_record::agent::{AgentEntry, HookTime, WaitCause};
 
-use crate::adapters::{Event, LimitState};
+use crate::adapters::{LimitState, StreamEvent};
 
 /// Tools that are remembered until their result comes.
 const OPEN: usize = 256;
@@ -58,18 +58,18 @@ pub struct Display {
 impl Display {
     /// How an event looks in full, with its line feeds; `None` for what is not shown. The same
     /// text goes into the log.
-    pub fn event(&mut self, event: &Event<'_>) -> Option<String> {
+    pub fn event(&mut self, event: &StreamEvent<'_>) -> Option<String> {
         match event {
-            Event::ToolResult { content, .. } => self.decoded(event, &content.text()),
+            StreamEvent::ToolResult { content, .. } => self.decoded(event, &content.text()),
             _ => self.decoded(event, ""),
         }
     }
 
-    /// The same for whoever has decoded a tool's result already.
-    pub fn decoded(&mut self, event: &Event<'_>, result: &str) -> Option<String> {
+    /// The same, with the tool's result already decoded.
+    pub fn decoded(&mut self, event: &StreamEvent<'_>, result: &str) -> Option<String> {
         let flowing = std::mem::take(&mut self.flowing);
         let text = match event {
-            Event::Text { text, delta: true } => {
+            StreamEvent::Text { text, delta: true } => {
                 self.flowing = true;
                 return Some(if flowing {
                     visible(text)
@@ -77,16 +77,16 @@ impl Display {
                     format!("📝 {}", visible(text))
                 });
             }
-            Event::Text { text, .. } if text.trim().is_empty() => return None,
-            Event::Text { text, .. } => format!("📝 {}\n\n", visible(text.trim_end())),
-            Event::ToolUse { id, name, input } => {
+            StreamEvent::Text { text, .. } if text.trim().is_empty() => return None,
+            StreamEvent::Text { text, .. } => format!("📝 {}\n\n", visible(text.trim_end())),
+            StreamEvent::ToolUse { id, name, input } => {
                 if self.open.len() >= OPEN {
                     self.open.clear();
                 }
                 self.open.insert(id.to_string(), (name.to_string(), tool::subject(name, input)));
                 format!("{}\n", tool::used(name, input))
             }
-            Event::ToolResult { id, is_error, exit_code, .. } => {
+            StreamEvent::ToolResult { id, is_error, exit_code, .. } => {
                 let (name, subject) = self.open.remove(&**id).unwrap_or_default();
                 let result = Returned {
                     name: &name,
@@ -97,11 +97,11 @@ impl Display {
                 };
                 format!("{}\n", tool::result(&result))
             }
-            Event::Denied { tool, message, .. } => {
+            StreamEvent::Denied { tool, message, .. } => {
                 let message = visible(message.trim_end());
                 format!("⚠️ Permission denied: {}: {message}\n\n", line(tool))
             }
-            Event::Retry { attempt, most, delay_ms, status } => {
+            StreamEvent::Retry { attempt, most, delay_ms, status } => {
                 let most = most.map_or_else(String::new, |most| format!("/{most}"));
                 let status = status.map_or_else(String::new, |s| format!(" after status {s}"));
                 let delay = delay_ms.map_or_else(String::new, |ms| {
@@ -109,18 +109,20 @@ impl Display {
                 });
                 format!("⚠️ Request tried again ({attempt}{most}){status}{delay}\n\n")
             }
-            Event::RateLimit(limit) => match limit.state {
+            StreamEvent::RateLimit(limit) => match limit.state {
                 LimitState::Allowed => return None,
                 LimitState::Warning => "⚠️ The account's limit is near\n\n".to_owned(),
                 LimitState::Rejected => "⚠️ The account's limit is reached\n\n".to_owned(),
             },
-            Event::ApiError { status, message, .. } => {
+            StreamEvent::ApiError { status, message, .. } => {
                 let status = status.map_or_else(String::new, |s| format!(" ({s})"));
                 format!("❌ API error{status}: {}\n\n", visible(message.trim_end()))
             }
-            Event::Noise(text) => format!("{}\n", visible(text)),
-            Event::Dropped(bytes) => format!("⚠️ An event of {bytes} bytes was not read\n\n"),
-            Event::Started { .. } | Event::Usage(_) | Event::Result(_) => return None,
+            StreamEvent::Noise(text) => format!("{}\n", visible(text)),
+            StreamEvent::Dropped(bytes) => format!("⚠️ An event of {bytes} bytes was not read\n\n"),
+            StreamEvent::Started { .. } | StreamEvent::Usage(_) | StreamEvent::Result(_) => {
+                return None;
+            }
         };
         Some(if flowing { format!("\n\n{text}") } else { text })
     }
@@ -276,10 +278,10 @@ mod tests {
         let mut display = Display::default();
         let mut shown = String::new();
         for text in ["one ", "two"] {
-            let event = Event::Text { text: text.into(), delta: true };
+            let event = StreamEvent::Text { text: text.into(), delta: true };
             shown.push_str(&display.event(&event).unwrap());
         }
-        let use_it = Event::ToolUse {
+        let use_it = StreamEvent::ToolUse {
             id: "1".into(),
             name: "Bash".into(),
             input: Payload::json(r#"{"command":"ls"}"#),

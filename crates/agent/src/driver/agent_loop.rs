@@ -273,7 +273,8 @@ impl AgentLoop {
     /// Notifies about changes of the status while the loop runs.
     fn watch_status(&self) -> Option<StatusWatch> {
         let task = &self.session.task;
-        let (options, sender) = (task.settings.status_watch?, self.notifier.sender.clone()?);
+        let (options, sender) =
+            (task.settings.notifications.status_watch?, self.notifier.sender.clone()?);
         let notifier = Notifier {
             sender: Some(sender),
             redactor: self.notifier.redactor.clone(),
@@ -414,7 +415,7 @@ impl Notifier {
 
 /// `None` where nobody is to be notified.
 fn start_sender(settings: &Settings) -> Option<std::io::Result<Sender>> {
-    let url = settings.notify_url.as_deref()?;
-    let events = settings.notify_events.clone();
-    Some(Sender::start(url, events, settings.notify_timeout, NOTIFY_PAUSE))
+    let notifications = &settings.notifications;
+    let (url, events) = (notifications.url.as_deref()?, notifications.events.clone());
+    Some(Sender::start(url, events, notifications.timeout, NOTIFY_PAUSE))
 }

@@ -13,7 +13,7 @@ use retake_runner::effects_watch::{FileWatch, Tail};
 use retake_runner::run::{Observer, Past};
 use retake_types::{Effects, Stream, TestResults};
 
-use crate::adapters::{Event, Kind, Reader, Reading};
+use crate::adapters::{AgentKind, Reader, Reading, StreamEvent};
 use crate::display::{Display, Live, visible};
 use crate::log::Log;
 use crate::plan::{AgentStopReason, Plan};
@@ -64,7 +64,7 @@ pub(super) struct EffectsOfAgent<'a> {
 
 /// Observes one run of the agent.
 pub(super) struct AgentObserver<'a> {
-    kind: Kind,
+    kind: AgentKind,
     reader: Reader,
     shown: Display,
     reporting: Reporting<'a>,
@@ -85,7 +85,11 @@ pub(super) struct ObservedAgent {
 }
 
 impl<'a> AgentObserver<'a> {
-    pub(super) fn new(kind: Kind, reporting: Reporting<'a>, effects: EffectsOfAgent<'a>) -> Self {
+    pub(super) fn new(
+        kind: AgentKind,
+        reporting: Reporting<'a>,
+        effects: EffectsOfAgent<'a>,
+    ) -> Self {
         let events = kind.capabilities().events;
         Self {
             kind,
@@ -139,9 +143,9 @@ impl<'a> AgentObserver<'a> {
 
     fn follow(&mut self, bytes: Option<&[u8]>) {
         let Self { reader, shown, reporting, effects, said, tests, .. } = self;
-        let mut each = |event: &Event<'_>| {
+        let mut each = |event: &StreamEvent<'_>| {
             let result = match event {
-                Event::ToolResult { content, .. } => content.text(),
+                StreamEvent::ToolResult { content, .. } => content.text(),
                 _ => Cow::Borrowed(""),
             };
             if let Some(text) = shown.decoded(event, &result) {
@@ -149,13 +153,13 @@ impl<'a> AgentObserver<'a> {
                 reporting.display.detail(&text);
             }
             match event {
-                Event::Text { text, delta } => {
+                StreamEvent::Text { text, delta } => {
                     said.push(text.as_bytes());
                     if !delta {
                         said.push(b"\n");
                     }
                 }
-                Event::ToolResult { exit_code, is_error, .. } if effects.parse_tests => {
+                StreamEvent::ToolResult { exit_code, is_error, .. } if effects.parse_tests => {
                     // One tool call is one test run; the last of an iteration is how it stands.
                     if !may_hold_tests(&result) {
                         return;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use retake_types::RefusalReason;
 use retake_types::loop_record::agent::{HookTime, WaitCause};
 
-use crate::adapters::Kind;
+use crate::adapters::AgentKind;
 use crate::display::Live;
 use crate::plan::AgentStopReason;
 use crate::status::Completion;
@@ -18,7 +18,7 @@ pub enum AgentEvent<'a> {
     Continued {
         last_iteration: u32,
     },
-    PermissionsSkipped(Kind),
+    PermissionsSkipped(AgentKind),
     IterationStarted {
         number: u32,
     },

@@ -69,7 +69,7 @@ pub fn run(
     context: &Arc<RunContext>,
 ) -> Result<FinishedInteractive, InteractiveError> {
     let InteractiveTask { root, workspace, metadata, settings, purpose, pty } = *task;
-    let templates = Templates::new(Some(&root.join(&settings.prompts_dir)));
+    let templates = Templates::new(Some(&root.join(&settings.directories.prompts)));
     let facts = Facts::new(root, workspace.dir(), metadata.mode);
     let prompt = templates.render(purpose, &facts)?;
     let file = workspace.dir().join(".prompt.md");
@@ -110,8 +110,9 @@ pub fn run(
 
 /// Notifies that the instructions are there; an error stops nothing.
 pub fn notify_setup_complete(settings: &Settings, workspace: &Workspace) {
-    let Some(url) = &settings.notify_url else { return };
-    let (events, timeout) = (settings.notify_events.clone(), settings.notify_timeout);
+    let notifications = &settings.notifications;
+    let Some(url) = &notifications.url else { return };
+    let (events, timeout) = (notifications.events.clone(), notifications.timeout);
     if let Ok(mut sender) = Sender::start(url, events, timeout, Duration::from_secs(1)) {
         sender.notify(Notification::setup_complete(workspace.name().as_str()));
         sender.finish(timeout);

@@ -49,7 +49,7 @@ pub(super) struct PlannedAttempt {
     pub(super) max_cost_usd: Option<f64>,
 }
 
-/// What the agent is told in an iteration, and what the status files said before it.
+/// The prompts of an iteration, and the items that remained before it.
 struct IterationPrompts {
     user: String,
     system: String,

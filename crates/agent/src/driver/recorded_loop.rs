@@ -10,7 +10,7 @@ use retake_types::loop_record::agent::{
 };
 use retake_types::{Kind, LoopId, RunId, Stream, TestResults};
 
-use crate::adapters::{Kind as AgentKind, Reader, Reading};
+use crate::adapters::{AgentKind, Reader, Reading};
 use crate::lock::WorkspaceLock;
 use crate::plan::AgentStopReason;
 use crate::workspace::{Metadata, Workspace};
@@ -190,7 +190,7 @@ fn reread(store: &Store, agent: AgentKind, id: RunId) -> Option<Reading> {
     let mut output = store.read_output(id, Stream::Stdout).ok()?;
     let mut reader = Reader::new(agent);
     let mut buffer = vec![0; 64 << 10];
-    // What cannot be read any more is not known; the loop goes on all the same.
+    // What cannot be read any more is not counted.
     while let Ok(length @ 1..) = output.read(&mut buffer) {
         reader.push(&buffer[..length], &mut |_| {});
     }

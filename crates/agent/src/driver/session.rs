@@ -18,7 +18,7 @@ use retake_store::redact::Redactor;
 use retake_types::request::{CommandRequest, StdinSource};
 use retake_types::{LoopId, RefusalReason, RunRequest};
 
-use crate::adapters::{self, Kind};
+use crate::adapters::{self, AgentKind};
 use crate::control::{ControlError, Mailbox};
 use crate::lock::{WorkspaceLock, WorkspaceLockError};
 use crate::workspace::WorkspaceError;
@@ -41,7 +41,7 @@ pub enum StartError {
     #[error("the agent refuses to skip permissions for root")]
     RootRefused,
     #[error("the agent's program {command} cannot be run")]
-    AgentNotFound { kind: Kind, command: String },
+    AgentNotFound { kind: AgentKind, command: String },
     /// The secrets cannot be searched for.
     #[error(transparent)]
     Redaction(#[from] RefusalReason),

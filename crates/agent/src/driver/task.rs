@@ -10,7 +10,7 @@ use retake_engine::Input;
 use retake_types::request::{CommandRequest, LoopPosition};
 use retake_types::{Kind as LoopKind, LoopId, RunRequest};
 
-use crate::adapters::{Invocation, Kind, Launch};
+use crate::adapters::{AgentKind, AgentLaunch, Invocation};
 use crate::prompt::{Facts, PromptError, Purpose, Templates};
 use crate::settings::Settings;
 use crate::workspace::{Metadata, Workspace, WorkspaceError};
@@ -36,7 +36,7 @@ pub struct ServerOffer {
 }
 
 /// Offers a server to an agent of a kind; the variables tell the server whose commands it runs.
-pub type OfferServer = dyn Fn(Kind, &[(&str, String)]) -> std::io::Result<ServerOffer>;
+pub type OfferServer = dyn Fn(AgentKind, &[(&str, String)]) -> std::io::Result<ServerOffer>;
 
 /// A task for an agent.
 pub struct AgentTask {
@@ -79,7 +79,7 @@ impl AgentTask {
         let prompts = Prompts {
             instructions: workspace.instructions()?.ok_or(TaskError::NoInstructions)?,
             status_instructions: workspace.status_instructions()?,
-            templates: Templates::new(Some(&root.join(&settings.prompts_dir))),
+            templates: Templates::new(Some(&root.join(&settings.directories.prompts))),
         };
         Ok(Self { root, workspace, metadata, settings, options, offer: None, prompts })
     }
@@ -113,7 +113,7 @@ impl AgentTask {
     pub(super) fn invocation(&self, prompt: &AgentPrompt<'_>) -> Result<Invocation, AgentRunError> {
         let settings = &self.settings;
         let arguments = [&settings.args[..], prompt.extra_arguments].concat();
-        let launch = Launch {
+        let launch = AgentLaunch {
             kind: settings.kind,
             command: settings.command.as_deref(),
             args: &arguments,

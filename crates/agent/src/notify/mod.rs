@@ -11,7 +11,7 @@ use crate::watch::Update;
 
 /// Every event that can be notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Event {
+pub enum NotifyEvent {
     SetupComplete,
     ExecutionStart,
     Iteration,
@@ -21,7 +21,7 @@ pub enum Event {
     Error,
 }
 
-impl Event {
+impl NotifyEvent {
     pub const ALL: [Self; 7] = [
         Self::SetupComplete,
         Self::ExecutionStart,
@@ -47,11 +47,11 @@ impl Event {
 
 /// Which events are wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Events(BTreeSet<Event>);
+pub struct Events(BTreeSet<NotifyEvent>);
 
 impl Default for Events {
     fn default() -> Self {
-        Self(Event::ALL.into_iter().collect())
+        Self(NotifyEvent::ALL.into_iter().collect())
     }
 }
 
@@ -63,7 +63,7 @@ pub struct UnknownEvent {
 }
 
 fn all_events() -> String {
-    Event::ALL.map(Event::as_str).join(", ")
+    NotifyEvent::ALL.map(NotifyEvent::as_str).join(", ")
 }
 
 impl Events {
@@ -72,16 +72,16 @@ impl Events {
         let mut wanted = BTreeSet::new();
         for word in words.into_iter().map(str::trim).filter(|word| !word.is_empty()) {
             if word == "all" {
-                wanted.extend(Event::ALL);
+                wanted.extend(NotifyEvent::ALL);
                 continue;
             }
-            let event = Event::ALL.into_iter().find(|event| event.as_str() == word);
+            let event = NotifyEvent::ALL.into_iter().find(|event| event.as_str() == word);
             wanted.insert(event.ok_or_else(|| UnknownEvent { word: word.to_owned() })?);
         }
         Ok(Self(wanted))
     }
 
-    pub fn wants(&self, event: Event) -> bool {
+    pub fn wants(&self, event: NotifyEvent) -> bool {
         self.0.contains(&event)
     }
 }
@@ -108,7 +108,7 @@ impl Priority {
 /// One notification, ready to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notification {
-    pub event: Event,
+    pub event: NotifyEvent,
     pub title: String,
     pub priority: Option<Priority>,
     pub tags: Vec<String>,
@@ -116,7 +116,7 @@ pub struct Notification {
 }
 
 impl Notification {
-    fn new(event: Event, title: impl Into<String>, second_tag: &str, body: String) -> Self {
+    fn new(event: NotifyEvent, title: impl Into<String>, second_tag: &str, body: String) -> Self {
         let tags = vec!["retake".to_owned(), second_tag.to_owned()];
         Self { event, title: title.into(), priority: None, tags, body }
     }
@@ -127,14 +127,14 @@ impl Notification {
 
     pub fn setup_complete(workspace: &str) -> Self {
         let body = headline("SETUP COMPLETE", &[("Workspace", workspace)]);
-        Self::new(Event::SetupComplete, "Setup Complete", "setup", body)
+        Self::new(NotifyEvent::SetupComplete, "Setup Complete", "setup", body)
     }
 
     pub fn execution_start(workspace: &str, mode: &str, max_iterations: u32) -> Self {
         let most = max_iterations.to_string();
         let details = [("Workspace", workspace), ("Mode", mode), ("Max iterations", &most)];
         let body = headline("EXECUTION STARTED", &details);
-        Self::new(Event::ExecutionStart, "Execution Started", "execution", body)
+        Self::new(NotifyEvent::ExecutionStart, "Execution Started", "execution", body)
     }
 
     /// Not for the iteration that completes the task.
@@ -145,7 +145,7 @@ impl Notification {
             details.push(("Remaining", left));
         }
         let body = headline(&format!("ITERATION {number}"), &details);
-        Self::new(Event::Iteration, format!("Iteration {number}"), "iteration", body)
+        Self::new(NotifyEvent::Iteration, format!("Iteration {number}"), "iteration", body)
     }
 
     /// Every ten iterations.
@@ -160,7 +160,7 @@ impl Notification {
             details.push(("Remaining", left));
         }
         let body = headline("MILESTONE REACHED", &details);
-        Some(Self::new(Event::IterationMilestone, "Milestone Reached", "milestone", body))
+        Some(Self::new(NotifyEvent::IterationMilestone, "Milestone Reached", "milestone", body))
     }
 
     pub fn status_update(workspace: &str, iteration: u32, update: &Update) -> Self {
@@ -168,7 +168,8 @@ impl Notification {
         let body = format!("STATUS UPDATE\n\n{}", delta.describe(status));
         let title = format!("[{workspace}] Progress Update (Iteration {iteration})");
         let priority = if status.complete { Priority::High } else { Priority::Default };
-        let mut made = Self::new(Event::StatusUpdate, title, "progress", body).priority(priority);
+        let mut made =
+            Self::new(NotifyEvent::StatusUpdate, title, "progress", body).priority(priority);
         made.tags.push(format!("iteration-{iteration}"));
         made
     }
@@ -186,7 +187,8 @@ impl Notification {
             details.push(("Summary", summary));
         }
         let body = headline("TASK COMPLETE", &details);
-        Self::new(Event::Completion, "Task Complete", "completion", body).priority(Priority::High)
+        Self::new(NotifyEvent::Completion, "Task Complete", "completion", body)
+            .priority(Priority::High)
     }
 
     /// What the gate said of a completion; news of the status, like any other.
@@ -204,7 +206,7 @@ impl Notification {
             true => ("Verification Passed", Priority::Default),
             false => ("Verification Failed", Priority::High),
         };
-        Self::new(Event::StatusUpdate, title, "verification", body).priority(priority)
+        Self::new(NotifyEvent::StatusUpdate, title, "verification", body).priority(priority)
     }
 
     /// The gate refuses for the last time.
@@ -217,7 +219,7 @@ impl Notification {
         let number = iteration.to_string();
         let details = [("Workspace", workspace), ("Iteration", &*number), ("Error", error)];
         let body = headline("EXECUTION ERROR", &details);
-        Self::new(Event::Error, "Execution Error", "error", body).priority(Priority::Urgent)
+        Self::new(NotifyEvent::Error, "Execution Error", "error", body).priority(Priority::Urgent)
     }
 
     /// All texts passed through a function, such as redaction.
@@ -279,7 +281,7 @@ mod tests {
         assert_eq!(all[4].body, "STATUS UPDATE\n\n35/60 items (+5) - S");
         assert_eq!(Notification::status_update("w", 3, &done).priority, Some(Priority::High));
         assert_eq!(Notification::milestone("w", 19, None), None);
-        for event in Event::ALL {
+        for event in NotifyEvent::ALL {
             assert!(all.iter().any(|n| n.event == event));
         }
     }
@@ -288,7 +290,7 @@ mod tests {
     fn only_known_events_are_taken() {
         assert_eq!(Events::parse(["all"]), Ok(Events::default()));
         let few = Events::parse(["error", " completion "]).unwrap();
-        assert!(few.wants(Event::Error) && !few.wants(Event::Iteration));
+        assert!(few.wants(NotifyEvent::Error) && !few.wants(NotifyEvent::Iteration));
         assert!(Events::parse(["eror"]).unwrap_err().to_string().contains("execution_start"));
     }
 }

@@ -1,7 +1,7 @@
 //! The loop as a pure state machine: what comes next, given what came back.
 //!
-//! Holds no process, clock or file. Whoever drives it says what time it is and what happened;
-//! the same story always leads to the same steps.
+//! Holds no process, clock or file. The driver passes the time and what happened; the same input
+//! always leads to the same steps.
 
 mod backoff;
 mod reason;
@@ -72,7 +72,7 @@ impl Plan {
         }
     }
 
-    /// Goes on with a loop whose runner died: its counters, its budgets, its numbers. The
+    /// Continues a loop whose runner died: its counters, its budgets, its numbers. The
     /// iteration that was cut off is in `past` as `interrupted`.
     pub fn resume(
         rules: Rules,
@@ -119,7 +119,7 @@ impl Plan {
         self
     }
 
-    /// A loop broke off at its gate, so that is where it goes on.
+    /// Starts with the gate, where the loop broke off.
     pub fn at_gate(mut self) -> Self {
         if self.rules.verify.is_some() {
             self.state = State::Verifying;
@@ -234,7 +234,7 @@ impl Plan {
         }
     }
 
-    /// Takes in what an iteration came to.
+    /// Takes in the result of an iteration.
     pub fn done(&mut self, report: IterationReport, now: Now) {
         if self.stopped().is_some() {
             return;

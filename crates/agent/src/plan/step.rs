@@ -1,4 +1,4 @@
-//! What a plan is told and what it answers.
+//! Input and output of a plan.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What is known when a prompt is made, and how each fact is told.
+//! What is known when a prompt is made, and how each fact is worded.
 
 use std::borrow::Cow;
 use std::path::Path;

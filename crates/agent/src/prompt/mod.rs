@@ -1,4 +1,4 @@
-//! What the agent is told: templates for each purpose, filled with facts.
+//! Prompts: templates for each purpose, filled with facts.
 //!
 //! A template is filled in one pass: what is put in is never looked at again, so a `$` or a `{{`
 //! in someone's text stays what it is. A token that nobody knows stays too.

@@ -3,7 +3,7 @@
 
 use retake_types::UnitError;
 
-use crate::adapters::Kind;
+use crate::adapters::AgentKind;
 use crate::notify::UnknownEvent;
 
 /// Everything that is wrong with some settings.
@@ -56,9 +56,9 @@ pub enum InvalidSetting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnsupportedSetting {
     /// A budget of money for an agent that does not report its cost.
-    CostNotReported { path: &'static str, kind: Kind },
+    CostNotReported { path: &'static str, kind: AgentKind },
     /// A budget of tokens for an agent that does not report them.
-    TokensNotReported { path: &'static str, kind: Kind },
+    TokensNotReported { path: &'static str, kind: AgentKind },
     /// A limit of iterations without progress, while file changes are not tracked.
     ProgressNotTracked,
     /// A custom agent without a program.

@@ -13,7 +13,7 @@ pub use retake_types::config::GivenValue as Value;
 use retake_types::config::{Key, KeyKind, agent_key};
 use retake_types::loop_record::agent::Mode;
 
-use crate::adapters::Kind;
+use crate::adapters::AgentKind;
 use crate::display::Level;
 use crate::hooks::Hook;
 use crate::notify::Events;
@@ -25,22 +25,14 @@ pub use error::{InvalidSetting, SettingError, SettingsErrors, UnsupportedSetting
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    pub workspaces_dir: PathBuf,
-    pub templates_dir: PathBuf,
-    pub archive_dir: PathBuf,
-    pub prompts_dir: PathBuf,
-    pub global_templates_dir: Option<PathBuf>,
+    pub directories: DirectorySettings,
     pub colors: bool,
     pub default_max_iterations: Option<u32>,
     pub default_delay: Duration,
     pub default_stagnation_threshold: u32,
     pub output_level: Level,
-    pub notify_url: Option<String>,
-    pub notify_events: Events,
-    pub notify_timeout: Duration,
-    /// `None` when status changes are not notified.
-    pub status_watch: Option<watch::Options>,
-    pub kind: Kind,
+    pub notifications: NotificationSettings,
+    pub kind: AgentKind,
     /// The agent's program; `None` only for a custom agent without one.
     pub command: Option<String>,
     pub args: Vec<String>,
@@ -57,6 +49,27 @@ pub struct Settings {
     pub backoff: Backoff,
     pub checkpoint: bool,
     pub fail_incomplete: bool,
+}
+
+/// Where things are, relative to the project.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectorySettings {
+    pub workspaces: PathBuf,
+    pub templates: PathBuf,
+    pub archive: PathBuf,
+    pub prompts: PathBuf,
+    /// Templates of all projects.
+    pub global_templates: Option<PathBuf>,
+}
+
+/// Who is notified of what.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NotificationSettings {
+    pub url: Option<String>,
+    pub events: Events,
+    pub timeout: Duration,
+    /// `None` when status changes are not notified.
+    pub status_watch: Option<watch::Options>,
 }
 
 /// What one invocation sets instead of the workspace's own values.
@@ -196,10 +209,10 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn settings(&mut self) -> Settings {
-        let kind: Kind = self.word("kind").parse().unwrap_or_default();
+        let kind: AgentKind = self.word("kind").parse().unwrap_or_default();
         let own = |reader: &mut Self, general: &str, claude: &str| {
             // Spec'd keys of Claude apply to Claude; the general ones to whichever is chosen.
-            if kind == Kind::Claude && !reader.given.contains_key(general) {
+            if kind == AgentKind::Claude && !reader.given.contains_key(general) {
                 claude.to_owned()
             } else {
                 general.to_owned()
@@ -208,28 +221,19 @@ impl Reader<'_> {
         let command_key = own(self, "command", "claude.command");
         let args_key = own(self, "args", "claude.args");
         Settings {
-            workspaces_dir: self.path("workspacesDir"),
-            templates_dir: self.path("templatesDir"),
-            archive_dir: self.path("archiveDir"),
-            prompts_dir: self.path("promptsDir"),
-            global_templates_dir: self.optional_text("globalTemplatesDir").map(PathBuf::from),
+            directories: DirectorySettings {
+                workspaces: self.path("workspacesDir"),
+                templates: self.path("templatesDir"),
+                archive: self.path("archiveDir"),
+                prompts: self.path("promptsDir"),
+                global_templates: self.optional_text("globalTemplatesDir").map(PathBuf::from),
+            },
             colors: self.truth("colors"),
             default_max_iterations: self.optional_number("defaultMaxIterations").map(|n| n as u32),
             default_delay: self.duration("defaultDelay").unwrap_or_default(),
             default_stagnation_threshold: self.number("defaultStagnationThreshold") as u32,
             output_level: self.word("outputLevel").parse().unwrap_or_default(),
-            notify_url: self.url("notifyUrl"),
-            notify_events: self.events("notifyEvents"),
-            notify_timeout: self.duration("notifyTimeout").unwrap_or_default(),
-            status_watch: {
-                let options = watch::Options {
-                    debounce: Duration::from_millis(
-                        self.number("notification.statusWatch.debounceMs"),
-                    ),
-                    only_meaningful: self.truth("notification.statusWatch.notifyOnlyMeaningful"),
-                };
-                self.truth("notification.statusWatch.enabled").then_some(options)
-            },
+            notifications: self.notifications(),
             kind,
             command: self.optional_text(&command_key).or_else(|| kind.program().map(str::to_owned)),
             args: self.words(&args_key),
@@ -275,6 +279,19 @@ impl Reader<'_> {
             },
             checkpoint: self.truth("checkpoint"),
             fail_incomplete: self.truth("failIncomplete"),
+        }
+    }
+
+    fn notifications(&mut self) -> NotificationSettings {
+        let options = watch::Options {
+            debounce: Duration::from_millis(self.number("notification.statusWatch.debounceMs")),
+            only_meaningful: self.truth("notification.statusWatch.notifyOnlyMeaningful"),
+        };
+        NotificationSettings {
+            url: self.url("notifyUrl"),
+            events: self.events("notifyEvents"),
+            timeout: self.duration("notifyTimeout").unwrap_or_default(),
+            status_watch: self.truth("notification.statusWatch.enabled").then_some(options),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Archives: workspaces put away under `NAME-<time>`, as directories.
+//! Archives: workspaces kept under `NAME-<time>`, as directories.
 
 use std::path::{Path, PathBuf};
 
@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Metadata, Name, Places, Workspace, WorkspaceError, at, discard, milliseconds, names, pretty,
-    publish, stage_in,
+    Metadata, Name, Workspace, WorkspaceDirectories, WorkspaceError, at, discard, milliseconds,
+    names, pretty, publish, stage_in,
 };
 use crate::files;
 
@@ -25,8 +25,8 @@ const ABOUT: &str = ".archived.json";
 /// What a loop uses while it runs; means nothing later.
 const PASSING: [&str; 2] = [".lock", ".control"];
 
-impl Places {
-    /// Puts a workspace away; with `keep` it stays where it is as well.
+impl WorkspaceDirectories {
+    /// Archives a workspace; with `keep` the workspace stays as well.
     pub fn archive(
         &self,
         workspace: &Workspace,

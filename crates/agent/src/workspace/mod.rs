@@ -28,7 +28,7 @@ const TODO: &str = "# TODO\n\nThe agent keeps its list of items here, as check b
 
 /// Where workspaces, templates and archives are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct WorkspaceDirectories {
     pub workspaces: PathBuf,
     pub templates: PathBuf,
     pub global_templates: Option<PathBuf>,
@@ -67,7 +67,7 @@ pub struct Workspace {
     dir: PathBuf,
 }
 
-impl Places {
+impl WorkspaceDirectories {
     /// The usual places in a project.
     pub fn of_project(project: &Path) -> Self {
         let agent = project.join(".agent");

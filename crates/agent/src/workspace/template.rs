@@ -7,8 +7,8 @@ use retake_types::loop_record::agent::Mode;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Metadata, MetadataError, Name, Places, Workspace, WorkspaceError, at, discard, milliseconds,
-    names, pretty, publish, stage_in,
+    Metadata, MetadataError, Name, Workspace, WorkspaceDirectories, WorkspaceError, at, discard,
+    milliseconds, names, pretty, publish, stage_in,
 };
 use crate::files;
 
@@ -43,7 +43,7 @@ pub struct Template {
 const ABOUT: &str = ".template.json";
 const INSTRUCTIONS: &str = "INSTRUCTIONS.md";
 
-impl Places {
+impl WorkspaceDirectories {
     /// Keeps a workspace's instructions as a template. `about` may carry a description, tags and
     /// an estimate; the rest comes from the workspace.
     pub fn save_template(

@@ -1,4 +1,4 @@
-//! Workspaces that were put away.
+//! Archived workspaces.
 
 use jiff::Timestamp;
 

@@ -1,6 +1,6 @@
 //! The words of agent commands; many of them are given word for word by a specification.
 
-use retake_agent::adapters::Kind;
+use retake_agent::adapters::AgentKind;
 use retake_agent::driver::{ReportError, StartError, TaskError};
 use retake_agent::plan::AgentStopReason;
 use retake_agent::settings::{SettingError, SettingsErrors, UnsupportedSetting};
@@ -56,7 +56,7 @@ pub(super) fn unsupported(setting: &UnsupportedSetting) -> String {
 }
 
 /// A budget that the agent cannot be held to.
-fn unmeasurable(path: &str, kind: Kind, what: &str) -> String {
+fn unmeasurable(path: &str, kind: AgentKind, what: &str) -> String {
     let option = flag(path).unwrap_or(path);
     format!("{option} cannot be used with {kind}: it does not report {what}")
 }
@@ -129,10 +129,12 @@ pub(super) fn not_accepted() -> &'static str {
 }
 
 /// The agent's program cannot be found.
-pub(super) fn not_found(kind: Kind, command: &str) -> String {
+pub(super) fn not_found(kind: AgentKind, command: &str) -> String {
     let title = kind.title();
     match kind {
-        Kind::Custom => format!("Agent not found. Make sure '{command}' is installed and in PATH."),
+        AgentKind::Custom => {
+            format!("Agent not found. Make sure '{command}' is installed and in PATH.")
+        }
         _ => format!("{title} CLI not found. Make sure '{command}' is installed and in PATH."),
     }
 }
@@ -180,7 +182,7 @@ pub(super) fn stagnation(iterations: u32) -> String {
     format!("⚠️ Stagnation detected: {iterations} consecutive iterations with no work")
 }
 
-pub(super) fn permissions_skipped(kind: Kind) -> String {
+pub(super) fn permissions_skipped(kind: AgentKind) -> String {
     format!(
         "⚠️ --dangerously-skip-permissions: {} will not ask before it changes files or runs commands",
         kind.title()
@@ -214,7 +216,7 @@ mod tests {
     fn to_the_letter() {
         let name = Name::new("my-task").unwrap();
         assert_eq!(
-            not_found(Kind::Claude, "claude"),
+            not_found(AgentKind::Claude, "claude"),
             "Claude CLI not found. Make sure 'claude' is installed and in PATH."
         );
         assert_eq!(
@@ -241,13 +243,13 @@ mod tests {
 
     #[test]
     fn what_an_agent_cannot_measure_is_refused() {
-        let cost = UnsupportedSetting::CostNotReported { path: "maxCost", kind: Kind::Codex };
+        let cost = UnsupportedSetting::CostNotReported { path: "maxCost", kind: AgentKind::Codex };
         assert_eq!(
             unsupported(&cost),
             "--max-cost cannot be used with codex: it does not report what it costs"
         );
         let tokens =
-            UnsupportedSetting::TokensNotReported { path: "maxTokens", kind: Kind::Custom };
+            UnsupportedSetting::TokensNotReported { path: "maxTokens", kind: AgentKind::Custom };
         assert!(unsupported(&tokens).contains("--max-tokens cannot be used with custom"));
         assert!(unsupported(&UnsupportedSetting::NoCommand).contains("agent.command"));
         assert!(unsupported(&UnsupportedSetting::ProgressNotTracked).contains("--max-no-progress"));

@@ -79,7 +79,7 @@ pub(super) fn agent(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
         Err(_) if signals::asked().load(Ordering::Relaxed) => {
             Ok(Exit::Signal(signals::received().unwrap_or(libc::SIGINT)))
         }
-        // Whatever is wrong with what was asked for is a 1 here, and 2 elsewhere.
+        // A request that is not valid exits with 1 here, and with 2 in other commands.
         Err(failure @ (Failure::Usage(_) | Failure::Config(_) | Failure::Project(_))) => {
             Err(refused(failure))
         }
@@ -104,7 +104,9 @@ pub(super) fn mock(words: &[String]) -> Exit {
 }
 
 /// Where the workspaces of the project are.
-pub(super) fn places(store: Option<&Path>) -> Result<retake_agent::workspace::Places, Failure> {
+pub(super) fn places(
+    store: Option<&Path>,
+) -> Result<retake_agent::workspace::WorkspaceDirectories, Failure> {
     let given =
         project::Given { workspaces: None, templates: None, archive: None, no_colors: false };
     Ok(AgentProject::open(store, &given)?.places)

@@ -4,13 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-#[cfg(feature = "mcp")]
-use retake_agent::adapters::Kind;
 use retake_agent::driver::OfferServer;
-#[cfg(feature = "mcp")]
-use retake_agent::driver::ServerOffer;
 use retake_agent::settings::{Settings, Value};
-use retake_agent::workspace::{Metadata, Name, Places, Workspace};
+use retake_agent::workspace::{Metadata, Name, Workspace, WorkspaceDirectories};
+#[cfg(feature = "mcp")]
+use retake_agent::{adapters::AgentKind, driver::ServerOffer};
 use retake_engine::KeeperSession;
 #[cfg(feature = "mcp")]
 use retake_mcp::install::Client;
@@ -37,7 +35,7 @@ pub(super) struct AgentProject {
     pub(super) project: Project,
     pub(super) config: Config,
     pub(super) settings: Settings,
-    pub(super) places: Places,
+    pub(super) places: WorkspaceDirectories,
 }
 
 impl AgentProject {
@@ -58,18 +56,23 @@ impl AgentProject {
             Some(dir) => here.join(dir),
             None => root.join(configured),
         };
-        let places = Places {
-            workspaces: pick(&given.workspaces, &settings.workspaces_dir),
-            templates: pick(&given.templates, &settings.templates_dir),
-            archive: pick(&given.archive, &settings.archive_dir),
-            global_templates: settings.global_templates_dir.clone().or_else(global_templates),
+        let places = WorkspaceDirectories {
+            workspaces: pick(&given.workspaces, &settings.directories.workspaces),
+            templates: pick(&given.templates, &settings.directories.templates),
+            archive: pick(&given.archive, &settings.directories.archive),
+            global_templates: settings
+                .directories
+                .global_templates
+                .clone()
+                .or_else(global_templates),
         };
         Ok(Self { root, project, config, settings, places })
     }
 
     /// Which places are used, for someone who wonders.
     pub(super) fn tell_places(&self) {
-        let Places { workspaces, templates, archive, global_templates } = &self.places;
+        let WorkspaceDirectories { workspaces, templates, archive, global_templates } =
+            &self.places;
         for (what, path) in [
             ("project", Some(&self.root)),
             ("record", Some(&self.project.store)),
@@ -102,12 +105,12 @@ impl AgentProject {
             let store = self.project.store.clone();
             return Some(Box::new(move |kind, ids| {
                 let client = match kind {
-                    Kind::Claude => Client::Claude,
-                    Kind::Codex => Client::Codex,
-                    Kind::Gemini => Client::Gemini,
-                    Kind::Opencode => Client::Opencode,
+                    AgentKind::Claude => Client::Claude,
+                    AgentKind::Codex => Client::Codex,
+                    AgentKind::Gemini => Client::Gemini,
+                    AgentKind::Opencode => Client::Opencode,
                     // How it starts servers is not known.
-                    Kind::Custom => return Ok(ServerOffer::default()),
+                    AgentKind::Custom => return Ok(ServerOffer::default()),
                 };
                 let given = retake_mcp::agent_configuration(client, &store, ids)?;
                 Ok(ServerOffer { arguments: given.arguments, variables: given.variables })

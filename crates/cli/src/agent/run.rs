@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use retake_agent::adapters::Kind;
+use retake_agent::adapters::AgentKind;
 use retake_agent::display::Level;
 use retake_agent::driver::{self, AgentTask, RunOptions, Session};
 use retake_agent::settings::{RuleOverrides, Value};
@@ -167,7 +167,7 @@ fn flags(args: &Args) -> Result<BTreeMap<String, Value>, Failure> {
     }
     // A dry run speaks Claude's words whatever the agent would be.
     if args.dry_run {
-        flags.insert("kind".to_owned(), Value::Text(Kind::Claude.to_string()));
+        flags.insert("kind".to_owned(), Value::Text(AgentKind::Claude.to_string()));
     }
     Ok(flags)
 }

@@ -1,4 +1,4 @@
-//! Workspaces: made, listed, reset, cleaned away.
+//! Workspaces: created, listed, reset, removed.
 
 use std::io::IsTerminal;
 
@@ -237,7 +237,7 @@ pub(super) fn held(workspace: &Workspace, command: &str) -> Result<WorkspaceLock
     WorkspaceLock::acquire(workspace, command).map_err(refused)
 }
 
-/// Asks at a terminal; elsewhere nobody can answer, so that is refused.
+/// Asks at a terminal; without one nobody can answer, so that is refused.
 pub(super) fn confirmed(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(refused(format!("{question} There is nobody to ask here; use --force")));
@@ -245,7 +245,7 @@ pub(super) fn confirmed(question: &str) -> Result<bool, Failure> {
     answered(question)
 }
 
-/// Asks at a terminal; elsewhere nobody can answer, so nothing is done, and that is said.
+/// Asks at a terminal; without one nobody can answer, so nothing is done, and that is said.
 pub(super) fn agreed(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         term::say(&format!(

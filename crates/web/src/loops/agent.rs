@@ -140,6 +140,7 @@ fn note(entry: &AgentEntry) -> Option<String> {
         AgentEntry::Unverified { number, why, .. } => {
             format!("verification after iteration {number} is asked again: {why}")
         }
-        entry => return display::note(entry),
+        AgentEntry::Iteration { .. } | AgentEntry::Verifying { .. } => return None,
+        other => return display::note(other),
     })
 }

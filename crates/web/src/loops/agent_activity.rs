@@ -2,7 +2,7 @@
 
 use std::io::{Read, Seek, SeekFrom};
 
-use retake_agent::adapters::{Event, Kind as AgentKind, Reader};
+use retake_agent::adapters::{AgentKind, Reader, StreamEvent};
 use retake_agent::display::Display;
 use retake_store::Store;
 use retake_types::loop_record::agent::AgentLoopPlan;
@@ -114,13 +114,13 @@ impl ActivityReader {
         let Self { reader, display } = self;
         reader.push(&with_stand_ins(bytes), &mut |event| {
             let kind = match event {
-                Event::Text { .. } | Event::Noise(_) => ActivityKind::Text,
-                Event::ToolUse { .. } => ActivityKind::Tool,
-                Event::ToolResult { is_error: false, .. } => ActivityKind::Result,
+                StreamEvent::Text { .. } | StreamEvent::Noise(_) => ActivityKind::Text,
+                StreamEvent::ToolUse { .. } => ActivityKind::Tool,
+                StreamEvent::ToolResult { is_error: false, .. } => ActivityKind::Result,
                 _ => ActivityKind::Error,
             };
             let Some(shown) = display.event(event) else { return };
-            let continues = matches!(event, Event::Text { delta: true, .. });
+            let continues = matches!(event, StreamEvent::Text { delta: true, .. });
             let mut text = if continues { shown } else { shown.trim_matches('\n').to_owned() };
             if text.len() > MAX_LENGTH {
                 let end = (0..=MAX_LENGTH).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);

@@ -5,7 +5,7 @@
 use jiff::Timestamp;
 use retake_agent::control::{ControlError, Mailbox};
 use retake_agent::lock::WorkspaceLock;
-use retake_agent::workspace::{Name, Places, Workspace};
+use retake_agent::workspace::{Name, Workspace, WorkspaceDirectories};
 use retake_store::StoredLoop;
 use retake_types::loop_record::agent::AgentLoopPlan;
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,10 @@ pub(crate) struct PendingRequests {
 }
 
 /// The workspace of a loop, unless it was replaced by another one of the same name.
-fn workspace(workspaces: Option<&Places>, plan: &AgentLoopPlan) -> Result<Workspace, RequestError> {
+fn workspace(
+    workspaces: Option<&WorkspaceDirectories>,
+    plan: &AgentLoopPlan,
+) -> Result<Workspace, RequestError> {
     let workspaces = workspaces.ok_or_else(|| {
         RequestError::conflict(
             "the workspaces of this record are not known; start `retake ui` in the project",
@@ -57,11 +60,17 @@ fn workspace(workspaces: Option<&Places>, plan: &AgentLoopPlan) -> Result<Worksp
 }
 
 /// Whether a loop runs in the workspace.
-pub(super) fn is_workspace_locked(workspaces: Option<&Places>, plan: &AgentLoopPlan) -> bool {
+pub(super) fn is_workspace_locked(
+    workspaces: Option<&WorkspaceDirectories>,
+    plan: &AgentLoopPlan,
+) -> bool {
     workspace(workspaces, plan).is_ok_and(|workspace| WorkspaceLock::holder(&workspace).is_some())
 }
 
-pub(crate) fn pending(workspaces: Option<&Places>, plan: &LoopPlan) -> PendingRequests {
+pub(crate) fn pending(
+    workspaces: Option<&WorkspaceDirectories>,
+    plan: &LoopPlan,
+) -> PendingRequests {
     let LoopPlan::Agent(plan) = plan else { return PendingRequests::default() };
     let mailbox = workspace(workspaces, plan).ok().and_then(|workspace| {
         // Opening a mailbox would create it; one that does not exist is empty.
@@ -74,7 +83,7 @@ pub(crate) fn pending(workspaces: Option<&Places>, plan: &LoopPlan) -> PendingRe
 }
 
 pub(crate) fn act(
-    workspaces: Option<&Places>,
+    workspaces: Option<&WorkspaceDirectories>,
     record: &StoredLoop,
     action: &LoopAction,
 ) -> Result<ActionResult, RequestError> {

@@ -7,7 +7,7 @@ pub(crate) mod crash;
 pub(crate) mod matrix;
 
 use jiff::Timestamp;
-use retake_agent::workspace::Places;
+use retake_agent::workspace::WorkspaceDirectories;
 use retake_store::{Liveness, RunFilter, RunStatus, Store, StoredLoop};
 use retake_types::loop_record::agent::AgentLoopPlan;
 use retake_types::loop_record::crash::CrashPlan;
@@ -146,7 +146,7 @@ impl RunningLoops {
         &self,
         store: &Store,
         record: StoredLoop,
-        workspaces: Option<&Places>,
+        workspaces: Option<&WorkspaceDirectories>,
     ) -> Result<LoopSummary, RequestError> {
         let plan = LoopPlan::parse(&record);
         let has_run = self.0.contains(&record.id);
@@ -179,7 +179,7 @@ fn is_alive(
     store: &Store,
     record: &StoredLoop,
     plan: &LoopPlan,
-    workspaces: Option<&Places>,
+    workspaces: Option<&WorkspaceDirectories>,
 ) -> bool {
     match store.loop_liveness(record.id) {
         Liveness::Alive => true,
@@ -228,7 +228,7 @@ impl LoopView {
     fn read(
         store: &Store,
         id: LoopId,
-        workspaces: Option<&Places>,
+        workspaces: Option<&WorkspaceDirectories>,
         query: &LoopQuery,
     ) -> Result<Self, RequestError> {
         let record = store.get_loop(id)?;
