@@ -62,7 +62,7 @@ impl Chart<'_> {
         let y = |value: f64| TOP + height * (1.0 - value / top);
         let x = |at: usize| LEFT + inner * at as f64 / count as f64;
         html.markup("<svg class=\"chart\" role=\"img\"")
-            .attr("viewBox", &format!("0 0 {WIDTH} {HEIGHT}"));
+            .attr("viewBox", format!("0 0 {WIDTH} {HEIGHT}"));
         html.attr("aria-label", self.says).markup(">");
         for part in [0.0, 0.5, 1.0] {
             let value = top * part;
@@ -71,7 +71,7 @@ impl Chart<'_> {
             html.markup("<text class=\"tick\" text-anchor=\"end\"").attr("x", LEFT - 5.0);
             html.attr("y", number(y(value) + 4.0))
                 .markup(">")
-                .text(&(self.unit)(value))
+                .text((self.unit)(value))
                 .markup("</text>");
         }
         match self.shape {

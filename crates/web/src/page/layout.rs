@@ -31,7 +31,7 @@ pub(super) enum Section {
 }
 
 /// A whole page as the answer to a request.
-pub(super) struct HtmlResponse(Html);
+pub(crate) struct HtmlResponse(Html);
 
 impl IntoResponse for HtmlResponse {
     fn into_response(self) -> Response {
@@ -148,7 +148,7 @@ pub(super) fn heading(html: &mut Html, command: &str) {
         if lines > 1 {
             html.text(lines).markup(" lines, ");
         }
-        html.text(&text::size(command.len() as u64)).markup("</summary><pre>");
+        html.text(text::size(command.len() as u64)).markup("</summary><pre>");
         html.lines(command).markup("</pre></details>");
     }
 }
