@@ -1,5 +1,4 @@
-//! Charts as SVG: axes with units, colours by class, and the same in words for whoever does not
-//! see them. Small enough to be ours.
+//! Charts as SVG: axes with units, colours by class, and a description for screen readers.
 
 use std::fmt::Write;
 

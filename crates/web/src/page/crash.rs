@@ -23,7 +23,7 @@ pub(super) struct CrashPage<'a> {
     pub(super) id: LoopId,
 }
 
-/// OutputSource findings an operation has to do with.
+/// The findings that concern each operation.
 #[derive(Default)]
 struct Concerns<'a> {
     lost: BTreeMap<u32, Vec<&'a str>>,
@@ -373,7 +373,7 @@ fn lanes(html: &mut Html, steps: &[Step], window: &[Step], concerns: &Concerns<'
                 at += 1;
                 continue;
             }
-            // One mark for each step where they can be told apart; else one for each range.
+            // One mark for each step where there is space; else one for each stretch.
             let alone = broad >= 6.0;
             let end = if alone { at + 1 } else { (at..).find(|at| !marked(at)).unwrap_or(at + 1) };
             let width = ((end - at) as f64 * broad * if alone { 0.7 } else { 1.0 }).max(1.5);

@@ -179,7 +179,7 @@ fn distributions(html: &mut Html, matrix: &MatrixDetail) {
 fn comparisons(html: &mut Html, comparisons: &[Comparison]) {
     let ends = comparisons.iter().filter_map(|one| one.interval).flatten();
     let reach = ends.map(|end| end.max(1.0 / end.max(1e-9))).fold(1.0, f64::max);
-    html.markup("<section><h2>Comparisons</h2><div class=\"scroll\"><table><thead><tr><th scope=\"col\">Of</th><th scope=\"col\">Against</th><th scope=\"col\">PointVerdict</th><th scope=\"col\" class=\"n\">Difference</th><th scope=\"col\" class=\"n\">Interval</th><th scope=\"col\">Less or more</th><th scope=\"col\" class=\"n\">Samples</th></tr></thead><tbody>");
+    html.markup("<section><h2>Comparisons</h2><div class=\"scroll\"><table><thead><tr><th scope=\"col\">Of</th><th scope=\"col\">Against</th><th scope=\"col\">Verdict</th><th scope=\"col\" class=\"n\">Difference</th><th scope=\"col\" class=\"n\">Interval</th><th scope=\"col\">Less or more</th><th scope=\"col\" class=\"n\">Samples</th></tr></thead><tbody>");
     for one in comparisons {
         let class = match one.verdict {
             stats::Verdict::Faster => "good",
@@ -258,7 +258,7 @@ fn bisect_steps(html: &mut Html, matrix: &MatrixDetail) {
         html.markup("<line class=\"grid\" y1=\"2\"").attr("x1", x(place)).attr("x2", x(place));
         html.attr("y2", bottom).markup("/>");
     }
-    // What is known of a point stands behind its looks, which may have been in earlier loops.
+    // The verdict of a point is drawn behind its runs, which may belong to earlier loops.
     for one in matrix.answer.iter().flat_map(|answer| &answer.steps) {
         let Some(place) = points.iter().position(|point| *point == one.point) else { continue };
         let (word, class, _) = words(one.verdict);
@@ -313,7 +313,7 @@ fn judged_points(html: &mut Html, matrix: &MatrixDetail, answer: &BisectAnswer) 
     let points = matrix.points();
     let mut judged: Vec<_> = answer.steps.iter().collect();
     judged.sort_by_key(|judged| points.iter().position(|point| *point == judged.point));
-    html.markup("<h3>Points</h3><div class=\"scroll tall\"><table><thead><tr><th scope=\"col\">Point</th><th scope=\"col\">PointVerdict</th><th scope=\"col\" class=\"n\">Runs</th></tr></thead><tbody>");
+    html.markup("<h3>Points</h3><div class=\"scroll tall\"><table><thead><tr><th scope=\"col\">Point</th><th scope=\"col\">Verdict</th><th scope=\"col\" class=\"n\">Runs</th></tr></thead><tbody>");
     for one in judged {
         html.markup("<tr><td><code")
             .attr("title", &one.point)
