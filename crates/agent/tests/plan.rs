@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use retake_agent::plan::{
-    Backoff, Budgets, Gate, IterationOutcome, IterationReport, Now, OnLimit, PastIteration, Plan,
-    Requests, Rules, Step, AgentStopReason, WaitReason,
+    AgentStopReason, Backoff, Budgets, Gate, IterationOutcome, IterationReport, Now, OnLimit,
+    PastIteration, Plan, Requests, Rules, Step, WaitReason,
 };
 use retake_types::loop_record::agent::{IterationStatus, Mode, Spent};
 
@@ -155,7 +155,10 @@ fn failure_breaker() {
             play(three, |n| if n == 2 { ok() } else { IterationReport::new(outcome) });
         assert_eq!((reason, steps.len()), (AgentStopReason::Failed, 5));
         let never = Rules { max_failures: 0, ..rules(Mode::Loop) };
-        assert_eq!(play(never, |_| IterationReport::new(outcome)).0, AgentStopReason::MaxIterations);
+        assert_eq!(
+            play(never, |_| IterationReport::new(outcome)).0,
+            AgentStopReason::MaxIterations
+        );
     }
     assert_eq!(
         play(rules(Mode::Loop), |_| IterationReport::new(IterationOutcome::HookStopped)).0,

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use retake_runner::loop_driver::remote::RemoteStatus;
-use retake_runner::notice::Notice;
+use retake_runner::notice::{Notice, RemoteNotice};
 use retake_runner::run::FinishedRun;
 use retake_types::{
     ErrorCode, ErrorDetail, LeftFate, LeftProcess, Outcome, RefusalReason, Run, RunError, text,
@@ -52,7 +52,34 @@ pub(crate) fn notice(notice: &Notice) -> String {
         }
         Notice::ReportPattern(error) => format!("tests.reports: {error}"),
         Notice::ChangesUnknown(error) => format!("changed files are not known: {error}"),
-        Notice::TrackingImpaired(error) | Notice::RemoteNotCollected(error) => error.clone(),
+        Notice::TrackingImpaired(error) => error.clone(),
+        Notice::Remote(notice) => remote_notice(notice),
+    }
+}
+
+/// Something to know about runs on other machines.
+fn remote_notice(notice: &RemoteNotice) -> String {
+    match notice {
+        RemoteNotice::SchedulerFails(error) => format!("{error}; trying again"),
+        RemoteNotice::SchedulerAnswersAgain => "Slurm answers again".to_owned(),
+        RemoteNotice::SubmittedAgain { run, why } => {
+            format!("run {} is submitted again: {why}", run.short())
+        }
+        RemoteNotice::ResultDamaged { path, why } => {
+            format!("{}: the result is damaged: {why}", path.display())
+        }
+        RemoteNotice::OutputNotKept { bytes, why } => {
+            format!("{bytes} bytes of output could not be kept: {why}")
+        }
+        RemoteNotice::NotCollected { batch, why } => {
+            format!("batch {batch} could not be collected: {why}")
+        }
+        RemoteNotice::BatchesUnknown(why) => {
+            format!("batches elsewhere could not be looked for: {why}")
+        }
+        RemoteNotice::NotRemoved(why) => {
+            format!("the shared directory could not be tidied: {why}")
+        }
     }
 }
 
@@ -85,6 +112,15 @@ fn hint(error: &RunError) -> Option<String> {
         }
         (ErrorCode::Cancelled, Some(ErrorDetail::ReaderGone | ErrorDetail::OutputNotWritable)) => {
             "use --quiet to run without passing output on"
+        }
+        (ErrorCode::Timeout, Some(ErrorDetail::SchedulerTimeLimit)) => {
+            "give it longer with --timeout"
+        }
+        (ErrorCode::LimitExceeded, Some(ErrorDetail::SchedulerMemoryLimit)) => {
+            "ask for more with slurm.options, such as --mem=4G"
+        }
+        (ErrorCode::NoResources, Some(ErrorDetail::RunLost)) => {
+            "nothing is known of the command; run it again"
         }
         (ErrorCode::Timeout, _) => {
             "give it longer with --timeout, or look at the output for what it was waiting for"

@@ -3,14 +3,13 @@
 //! escaped.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 
-use retake_runner::xml::escaped;
+use retake_runner::html::Html;
 use retake_types::loop_record::crash::{TimelineRow, TimelineRowKind};
 use retake_types::text;
 
 use crate::report::CrashReport;
-use crate::timeline as recorded_timeline;
+use crate::timeline;
 
 /// A longer timeline is collapsed where no finding is near.
 const WHOLE: usize = 400;
@@ -46,81 +45,68 @@ details{margin:.3rem 0}summary{cursor:pointer;padding:.2rem .5rem;background:var
 .key span{margin-right:1.2rem;white-space:nowrap}\
 @media(max-width:40rem){li{grid-template-columns:2.8rem 1fr}li .c{display:none}}";
 
-/// The page. Writing to a string cannot fail, so the results of `write!` are left unused.
-pub fn render(report: &CrashReport, rows: &[TimelineRow], made: &str) -> String {
-    let title = escaped(&format!("{}: crash states of {}", report.command, report.model.name()));
-    let mut html = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n\
-         <style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
-    );
-    let class = if report.findings.is_empty() { "good" } else { "bad" };
-    let mark = if report.findings.is_empty() { "✓" } else { "✗" };
-    _ = writeln!(html, "<p class=\"{class}\"><b>{mark} {}</b></p>", escaped(&report.verdict()));
-    let notes = report.notes.iter().map(ToString::to_string);
-    for warning in report.incomplete().into_iter().chain(notes) {
-        _ = writeln!(html, "<p>⚠ {}</p>", escaped(&warning));
+/// The page; `version` is the program that made it.
+pub fn render(report: &CrashReport, rows: &[TimelineRow], version: &str) -> String {
+    let mut html = Html::new();
+    let (class, mark) = if report.findings.is_empty() { ("good", "✓") } else { ("bad", "✗") };
+    html.fill("<p class=\"{}\"><b>{} {}</b></p>\n", &[&class, &mark, &report.verdict()]);
+    if let Some(incomplete) = report.incomplete() {
+        html.fill("<p>⚠ {}</p>\n", &[&incomplete]);
     }
-    findings(&mut html, report);
+    for note in &report.notes {
+        html.fill("<p>⚠ {}</p>\n", &[note]);
+    }
+    add_findings(&mut html, report);
     let marks = Marks::of(report);
-    html.push_str("<h2>Timeline</h2>\n");
-    html.push_str(
+    html.markup("<h2>Timeline</h2>\n");
+    html.markup(
         "<p class=\"key\"><span>▏ change</span><span style=\"color:var(--sync)\">▏ sync</span>\
          <span style=\"color:var(--said)\">▏ label or acknowledgement</span>\
          <span class=\"bad\">▏ lost in a finding</span></p>\n",
     );
-    overview(&mut html, rows, &marks);
-    timeline(&mut html, rows, &marks);
+    add_overview(&mut html, rows, &marks);
+    add_timeline(&mut html, rows, &marks);
     for (id, recording) in &report.recoveries {
-        let id = escaped(id);
-        _ = writeln!(html, "<h2>Recovery in <a href=\"#{id}\">{id}</a></h2>");
-        timeline(&mut html, &recorded_timeline::rows(recording), &Marks::of_recovery());
+        html.fill("<h2>Recovery in <a href=\"#{}\">{}</a></h2>\n", &[id, id]);
+        add_timeline(&mut html, &timeline::rows(recording), &Marks::of_recovery());
     }
-    facts(&mut html, report, made);
-    html.push_str("</body>\n</html>\n");
-    html
+    add_facts(&mut html, report, version);
+    let title = format!("{}: crash states of {}", report.command, report.model.name());
+    Html::document(&title, STYLE, &html).into_string()
 }
 
-fn findings(html: &mut String, report: &CrashReport) {
+fn add_findings(html: &mut Html, report: &CrashReport) {
     if report.findings.is_empty() {
         return;
     }
-    html.push_str("<h2>Findings</h2>\n");
+    html.markup("<h2>Findings</h2>\n");
     for finding in &report.findings {
-        let id = escaped(&finding.id);
-        _ = writeln!(
-            html,
-            "<div class=\"finding\" id=\"{id}\"><p class=\"what\"><span class=\"tag\">{id}</span> {}</p>",
-            marked(&finding.sentence)
+        let (id, operation) = (&finding.id, finding.operation);
+        html.fill("<div class=\"finding\" id=\"{}\"><p class=\"what\">", &[id]);
+        html.element("span", "tag", id).markup(" ").code_spans(&finding.sentence);
+        html.fill(
+            "</p>\n<p>{}; the smallest crashes after <a href=\"#op{}\">operation {}</a>",
+            &[&text::count(finding.states, "failing state"), &operation, &operation],
         );
-        let after = finding
-            .label
-            .as_ref()
-            .map_or_else(String::new, |label| format!(", after <code>{}</code>", escaped(label)));
-        _ = write!(
-            html,
-            "<p>{}; the smallest crashes after <a href=\"#op{op}\">operation {op}</a>{after}, \
-             with {} given. The check {}.</p>\n<p>Files: ",
-            text::count(finding.states, "failing state"),
-            text::count(finding.acknowledgements as u64, "acknowledgement"),
-            escaped(&finding.verdict),
-            op = finding.operation
-        );
+        if let Some(label) = &finding.label {
+            html.fill(", after <code>{}</code>", &[label]);
+        }
+        let given = text::count(finding.acknowledgements as u64, "acknowledgement");
+        html.fill(", with {} given. The check {}.</p>\n<p>Files: ", &[&given, &finding.verdict]);
         for file in &finding.files {
-            _ = write!(html, "<code>{}</code> ", escaped(file));
+            html.element("code", "", file).markup(" ");
         }
         if !finding.lost_operations.is_empty() {
-            html.push_str("· lost: ");
+            html.markup("· lost: ");
             for number in &finding.lost_operations {
-                _ = write!(html, "<a href=\"#op{number}\">{number}</a> ");
+                html.fill("<a href=\"#op{}\">{}</a> ", &[number, number]);
             }
         }
-        html.push_str("</p>\n");
+        html.markup("</p>\n");
         if !finding.output.is_empty() {
-            _ = writeln!(html, "<pre>{}</pre>", escaped(&finding.output));
+            html.markup("<pre>").preformatted(&finding.output).markup("</pre>\n");
         }
-        _ = writeln!(html, "<p><code>{}</code></p></div>", escaped(&finding.repro));
+        html.fill("<p><code>{}</code></p></div>\n", &[&finding.repro]);
     }
 }
 
@@ -155,23 +141,23 @@ impl<'a> Marks<'a> {
 }
 
 /// The whole recording in one strip: a column stands for one row, or for several of a long recording.
-fn overview(html: &mut String, rows: &[TimelineRow], marks: &Marks<'_>) {
+fn add_overview(html: &mut Html, rows: &[TimelineRow], marks: &Marks<'_>) {
     if rows.is_empty() {
         return;
     }
     let each = rows.len().div_ceil(COLUMNS);
     let columns = rows.len().div_ceil(each);
-    _ = write!(
-        html,
-        "<svg style=\"max-width:{columns}rem\" viewBox=\"0 0 {columns} 64\" preserveAspectRatio=\"none\" role=\"img\" \
-         aria-label=\"The recording from start to end\">"
+    html.fill(
+        "<svg style=\"max-width:{}rem\" viewBox=\"0 0 {} 64\" preserveAspectRatio=\"none\" role=\"img\" \
+         aria-label=\"The recording from start to end\">",
+        &[&columns, &columns],
     );
     for (x, chunk) in rows.chunks(each).enumerate() {
         let has = |with: fn(TimelineRowKind) -> bool| chunk.iter().any(|row| with(row.kind));
         let mut bar = |class: &str, y: u32, height: u32| {
-            _ = write!(
-                html,
-                "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\".8\" height=\"{height}\"/>"
+            html.fill(
+                "<rect class=\"{}\" x=\"{}\" y=\"{}\" width=\".8\" height=\"{}\"/>",
+                &[&class, &x, &y, &height],
             );
         };
         if has(|kind| matches!(kind, TimelineRowKind::Name | TimelineRowKind::Content)) {
@@ -187,12 +173,12 @@ fn overview(html: &mut String, rows: &[TimelineRow], marks: &Marks<'_>) {
             bar("x", 0, 20);
         }
     }
-    html.push_str("</svg>\n");
+    html.markup("</svg>\n");
 }
 
-fn timeline(html: &mut String, rows: &[TimelineRow], marks: &Marks<'_>) {
+fn add_timeline(html: &mut Html, rows: &[TimelineRow], marks: &Marks<'_>) {
     if rows.is_empty() {
-        html.push_str("<p>The program changed nothing.</p>\n");
+        html.markup("<p>The program changed nothing.</p>\n");
         return;
     }
     let visible = visible_rows(rows, marks);
@@ -201,9 +187,9 @@ fn timeline(html: &mut String, rows: &[TimelineRow], marks: &Marks<'_>) {
         let collapsed = !visible.contains(&at);
         let end = (at..rows.len()).find(|i| visible.contains(i) == collapsed).unwrap_or(rows.len());
         if collapsed {
-            collapsed_rows(html, &rows[at..end], marks);
+            add_collapsed(html, &rows[at..end], marks);
         } else {
-            list(html, &rows[at..end], marks);
+            add_rows(html, &rows[at..end], marks);
         }
         at = end;
     }
@@ -223,25 +209,25 @@ fn visible_rows(rows: &[TimelineRow], marks: &Marks<'_>) -> BTreeSet<usize> {
     visible
 }
 
-fn collapsed_rows(html: &mut String, rows: &[TimelineRow], marks: &Marks<'_>) {
+fn add_collapsed(html: &mut Html, rows: &[TimelineRow], marks: &Marks<'_>) {
     let syncs = rows.iter().filter(|row| row.kind == TimelineRowKind::Sync).count();
-    _ = writeln!(html, "<details><summary>{} more rows, {syncs} syncs</summary>", rows.len());
+    html.fill("<details><summary>{} more rows, {} syncs</summary>\n", &[&rows.len(), &syncs]);
     if rows.len() <= 2 * COLLAPSED {
-        list(html, rows, marks);
+        add_rows(html, rows, marks);
     } else {
-        list(html, &rows[..COLLAPSED], marks);
+        add_rows(html, &rows[..COLLAPSED], marks);
         let left = rows.len() - 2 * COLLAPSED;
-        _ = writeln!(
-            html,
-            "<p class=\"dim\">{left} rows are only in the log: <code>retake crash show LOG</code></p>"
+        html.fill(
+            "<p class=\"dim\">{} rows are only in the log: <code>retake crash show LOG</code></p>\n",
+            &[&left],
         );
-        list(html, &rows[rows.len() - COLLAPSED..], marks);
+        add_rows(html, &rows[rows.len() - COLLAPSED..], marks);
     }
-    html.push_str("</details>\n");
+    html.markup("</details>\n");
 }
 
-fn list(html: &mut String, rows: &[TimelineRow], marks: &Marks<'_>) {
-    html.push_str("<ol>\n");
+fn add_rows(html: &mut Html, rows: &[TimelineRow], marks: &Marks<'_>) {
+    html.markup("<ol>\n");
     let mut crashed = None;
     for (at, row) in rows.iter().enumerate() {
         let lost = row.number.and_then(|number| marks.lost.get(&number));
@@ -252,92 +238,45 @@ fn list(html: &mut String, rows: &[TimelineRow], marks: &Marks<'_>) {
             TimelineRowKind::Name | TimelineRowKind::Content | TimelineRowKind::Close => "",
         };
         let class = if lost.is_some() { format!("{class} lost") } else { class.to_owned() };
-        let anchor = row.number.filter(|_| marks.anchors);
-        let anchor = anchor.map_or_else(String::new, |number| format!(" id=\"op{number}\""));
+        html.fill("<li class=\"{}\"", &[&class.trim()]);
+        if let Some(number) = row.number.filter(|_| marks.anchors) {
+            html.fill(" id=\"op{}\"", &[&number]);
+        }
         let number = row.number.map_or_else(String::new, |number| number.to_string());
         let (call, text) = match row.kind {
             TimelineRowKind::Label => ("label", format!("⚑ {}", row.text)),
             TimelineRowKind::Acknowledgement => ("said", format!("“{}”", row.text)),
             _ => (row.call.as_str(), row.text.clone()),
         };
-        _ = write!(
-            html,
-            "<li class=\"{}\"{anchor}><span class=\"n\">{number}</span><span class=\"c\">{}</span><span>{}",
-            class.trim(),
-            escaped(call),
-            marked(&text)
-        );
+        html.markup(">").fill("<span class=\"n\">{}</span>", &[&number]);
+        html.fill("<span class=\"c\">{}</span><span>", &[&call]).code_spans(&text);
         for id in lost.into_iter().flatten() {
-            let id = escaped(id);
-            _ = write!(html, " <a class=\"tag\" href=\"#{id}\">lost in {id}</a>");
+            html.fill(" <a class=\"tag\" href=\"#{}\">lost in {}</a>", &[id, id]);
         }
-        html.push_str("</span></li>\n");
+        html.markup("</span></li>\n");
         crashed = row.number.or(crashed);
         // What was said after an operation was said before a crash that came after it.
         let last = rows.get(at + 1).is_none_or(|next| next.number.is_some());
         for id in crashed.filter(|_| last).and_then(|n| marks.crash.get(&n)).into_iter().flatten() {
-            let id = escaped(id);
-            _ = writeln!(html, "<li class=\"crash\">⚡ crash of <a href=\"#{id}\">{id}</a></li>");
+            html.fill("<li class=\"crash\">⚡ crash of <a href=\"#{}\">{}</a></li>\n", &[id, id]);
         }
     }
-    html.push_str("</ol>\n");
+    html.markup("</ol>\n");
 }
 
-/// Escaped, with what stands in backticks as code. As in Markdown a name that has backticks stands
-/// in more of them.
-fn marked(text: &str) -> String {
-    let mut html = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find('`') {
-        let (before, quoted) = rest.split_at(at);
-        html.push_str(&escaped(before));
-        let fence = &quoted[..quoted.len() - quoted.trim_start_matches('`').len()];
-        let inside = &quoted[fence.len()..];
-        let Some(end) = closing(inside, fence.len()) else {
-            html.push_str(&escaped(quoted));
-            return html;
-        };
-        let name = &inside[..end];
-        let name = match name.strip_prefix(' ').and_then(|name| name.strip_suffix(' ')) {
-            Some(padded) if padded.starts_with('`') || padded.ends_with('`') => padded,
-            _ => name,
-        };
-        _ = write!(html, "<code>{}</code>", escaped(name));
-        rest = &inside[end + fence.len()..];
-    }
-    html.push_str(&escaped(rest));
-    html
-}
-
-/// Where a run of exactly this many backticks begins.
-fn closing(text: &str, length: usize) -> Option<usize> {
-    let mut at = 0;
-    while let Some(found) = text[at..].find('`') {
-        let begin = at + found;
-        let run = text[begin..].len() - text[begin..].trim_start_matches('`').len();
-        if run == length {
-            return Some(begin);
-        }
-        at = begin + run;
-    }
-    None
-}
-
-fn facts(html: &mut String, report: &CrashReport, made: &str) {
-    html.push_str("<h2>What was explored</h2>\n<dl>\n");
-    let facts = [
-        ("program", report.command.clone()),
-        ("directory", report.root.to_string_lossy().into_owned()),
-        ("check", report.verify.clone()),
-        ("model", report.model.name().to_owned()),
-        ("coverage", report.coverage.to_string()),
-        ("checked", format!("{} of {}", report.verified, report.coverage.distinct_states())),
-        ("made by", made.to_owned()),
-    ];
-    for (name, value) in facts {
-        _ = writeln!(html, "<dt>{name}</dt><dd><code>{}</code></dd>", escaped(&value));
-    }
-    html.push_str("</dl>\n");
+fn add_facts(html: &mut Html, report: &CrashReport, version: &str) {
+    html.markup("<h2>What was explored</h2>\n<dl>\n");
+    let mut fact = |name: &'static str, value: &str| {
+        html.fill("<dt>{}</dt><dd><code>{}</code></dd>\n", &[&name, &value]);
+    };
+    fact("program", &report.command);
+    fact("directory", &report.root.to_string_lossy());
+    fact("check", &report.verify);
+    fact("model", report.model.name());
+    fact("coverage", &report.coverage.to_string());
+    fact("checked", &format!("{} of {}", report.verified, report.coverage.distinct_states()));
+    fact("made by", version);
+    html.markup("</dl>\n");
 }
 
 #[cfg(test)]
@@ -345,17 +284,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_only_ever_text_and_names_are_code() {
-        assert_eq!(
-            marked("write `<b>` & `c`"),
-            "write <code>&lt;b&gt;</code> &amp; <code>c</code>"
-        );
+    fn quoted_names_are_code() {
         let odd = retake_crash::model::quoted_path(std::path::Path::new("`tick`"));
-        assert_eq!(
-            marked(&format!("bytes of {odd} and ``a`b``")),
-            "bytes of <code>`tick`</code> and <code>a`b</code>"
-        );
-        assert_eq!(marked("one ` alone"), "one ` alone");
+        let mut html = Html::new();
+        html.code_spans(&format!("bytes of {odd} and ``a`b``"));
+        let expected = "bytes of <code>`tick`</code> and <code>a`b</code>";
+        assert_eq!(html.into_string(), expected);
     }
 
     fn row(number: u32, kind: TimelineRowKind) -> TimelineRow {
@@ -373,8 +307,9 @@ mod tests {
             lost: BTreeMap::from([(2500, vec!["F1"])]),
             crash: BTreeMap::new(),
         };
-        let mut html = String::new();
-        timeline(&mut html, &rows, &marks);
+        let mut html = Html::new();
+        add_timeline(&mut html, &rows, &marks);
+        let html = html.into_string();
         assert!(html.contains("id=\"op2500\"") && html.contains("lost in F1"));
         let (before, _) = html.split_once("id=\"op2500\"").unwrap();
         assert!(before.rfind("</details>") > before.rfind("<details>"), "it is collapsed");
@@ -393,8 +328,9 @@ mod tests {
             lost: BTreeMap::new(),
             crash: BTreeMap::from([(1, vec!["F1"])]),
         };
-        let mut html = String::new();
-        list(&mut html, &rows, &marks);
+        let mut html = Html::new();
+        add_rows(&mut html, &rows, &marks);
+        let html = html.into_string();
         let at = |text: &str| html.find(text).unwrap();
         assert!(at("⚑") < at("crash of") && at("crash of") < at("row 2"), "{html}");
     }

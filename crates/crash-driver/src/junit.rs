@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use retake_runner::xml::escaped;
+use retake_runner::html::escape_xml;
 
 use crate::report::CrashReport;
 
@@ -16,7 +16,7 @@ pub fn render(report: &CrashReport, took: Duration) -> String {
     let counts = format!(
         "tests=\"{cases}\" failures=\"{failures}\" errors=\"0\" skipped=\"{skipped}\" time=\"{time}\""
     );
-    let name = escaped(&report.command);
+    let name = escape_xml(&report.command);
     let class = format!("retake.crash.{}", report.model.name());
     let mut xml = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"retake crash\" {counts}>\n  \
@@ -34,19 +34,19 @@ pub fn render(report: &CrashReport, took: Duration) -> String {
         ("complete", report.complete.to_string()),
     ];
     for (name, value) in properties {
-        _ = writeln!(xml, "      <property name=\"{name}\" value=\"{}\"/>", escaped(&value));
+        _ = writeln!(xml, "      <property name=\"{name}\" value=\"{}\"/>", escape_xml(&value));
     }
     xml.push_str("    </properties>\n");
     for finding in &report.findings {
-        let sentence = escaped(&finding.sentence);
+        let sentence = escape_xml(&finding.sentence);
         _ = writeln!(
             xml,
             "    <testcase classname=\"{class}\" name=\"{}: {sentence}\" time=\"0.000\">\n      \
              <failure type=\"crash\" message=\"{sentence}\">{}\n{}\n{}</failure>\n    </testcase>",
-            escaped(&finding.id),
-            escaped(&format!("{} states; the check {}", finding.states, finding.verdict)),
-            escaped(&finding.output),
-            escaped(&finding.repro)
+            escape_xml(&finding.id),
+            escape_xml(&format!("{} states; the check {}", finding.states, finding.verdict)),
+            escape_xml(&finding.output),
+            escape_xml(&finding.repro)
         );
     }
     if report.findings.is_empty() {
@@ -56,7 +56,7 @@ pub fn render(report: &CrashReport, took: Duration) -> String {
                 _ = writeln!(
                     xml,
                     ">\n      <skipped message=\"{}\"/>\n    </testcase>",
-                    escaped(&why)
+                    escape_xml(&why)
                 );
             }
             None => xml.push_str("/>\n"),

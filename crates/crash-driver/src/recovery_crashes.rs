@@ -51,7 +51,7 @@ pub struct RecoveredState<'a> {
 }
 
 impl<'a> RecoveredState<'a> {
-    /// A state during the recovery. The check is told of the first crash: after it the program
+    /// A state during the recovery. The check gets the data of the first crash: after it the program
     /// acknowledged nothing.
     fn input(&self, during: &'a CrashState) -> CheckInput<'a> {
         CheckInput {

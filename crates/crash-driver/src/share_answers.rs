@@ -27,12 +27,10 @@ pub struct ShareAnswer {
     /// By number.
     pub failing: Vec<u64>,
     /// States that recover, but not from a crash while they do.
-    #[serde(rename = "relapsing")]
     pub failing_recovery: Vec<u64>,
     /// How many states during recovery were checked.
     pub during_recovery: u64,
     /// Why checks did not see the path that was recorded, if so.
-    #[serde(rename = "elsewhere")]
     pub other_path: Option<String>,
 }
 

@@ -6,12 +6,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read};
-use std::ops::Range;
-use std::sync::LazyLock;
 
-use regex::Regex;
-
-use super::line::{Keep, Line, Shown, Taking};
+use super::error_lines::error_in;
+use super::output_line::{FittedLine, KeptPart, LineReader, OutputLine};
 
 /// Errors are looked for in this much of each end of an output.
 const SEARCHED: u64 = 4 << 20;
@@ -94,7 +91,7 @@ pub(super) fn excerpt(
 #[derive(Clone)]
 struct Entry {
     number: u64,
-    shown: Shown,
+    fitted: FittedLine,
     /// Characters that it takes.
     cost: usize,
 }
@@ -107,7 +104,7 @@ struct Collected {
     /// Everything so far, while it fits.
     whole: Option<String>,
     whole_chars: usize,
-    taking: Taking<'static>,
+    reader: LineReader<'static>,
     /// Lines before the first one here.
     before: u64,
     /// Lines that have ended.
@@ -117,7 +114,7 @@ struct Collected {
     /// Characters of the line that ended last.
     last_chars: u64,
     /// The first line, while there is no other.
-    only: Option<Line>,
+    only: Option<OutputLine>,
     head: Vec<Entry>,
     head_room: usize,
     tail: VecDeque<Entry>,
@@ -131,15 +128,15 @@ struct Collected {
 
 impl Collected {
     fn new(start: Position, budget: usize, errors: bool) -> Self {
-        let mut taking = Taking::new(Keep { from: 0, most: KEPT_LINE.max(budget) }, None);
-        taking.after(start.chars);
+        let mut reader = LineReader::new(KeptPart { from: 0, most: KEPT_LINE.max(budget) }, None);
+        reader.after(start.chars);
         Self {
             budget,
             limit: LONG_LINE.min(budget / 4).max(SHORT_LINE),
             errors,
             whole: Some(String::new()),
             whole_chars: 0,
-            taking,
+            reader,
             before: start.lines,
             lines: start.lines,
             begun: start.chars > 0,
@@ -169,9 +166,9 @@ impl Collected {
     }
 
     fn push(&mut self, text: &[u8]) {
-        let Self { taking, whole, whole_chars, budget, begun, .. } = self;
+        let Self { reader, whole, whole_chars, budget, begun, .. } = self;
         *begun = true;
-        taking.push(text, &mut |piece| keep_whole(whole, whole_chars, *budget, piece));
+        reader.push(text, &mut |piece| keep_whole(whole, whole_chars, *budget, piece));
     }
 
     /// Counts lines and looks only at those that do not lie in one block.
@@ -194,9 +191,9 @@ impl Collected {
     }
 
     fn end_line(&mut self, newline: bool) {
-        let Self { taking, whole, whole_chars, budget, .. } = self;
+        let Self { reader, whole, whole_chars, budget, .. } = self;
         let mut keep = |piece: &str| keep_whole(whole, whole_chars, *budget, piece);
-        let mut line = taking.end(&mut keep);
+        let mut line = reader.end(&mut keep);
         if newline {
             keep("\n");
         }
@@ -211,8 +208,8 @@ impl Collected {
         if let Some(part) = error.filter(|_| long) {
             line.focus(part);
         }
-        let shown = line.shown(self.limit);
-        let entry = Entry { number, cost: shown.text.chars().count() + 1, shown };
+        let fitted = line.fitted(self.limit);
+        let entry = Entry { number, cost: fitted.text.chars().count() + 1, fitted };
         if self.head_room > 0 {
             if entry.cost <= self.head_room {
                 self.head_room -= entry.cost;
@@ -261,7 +258,7 @@ impl Collected {
     }
 
     fn finish(mut self, bytes: u64) -> Excerpt {
-        let held = self.taking.held() as u64;
+        let held = self.reader.held() as u64;
         let mut end = Position { bytes: bytes - held, lines: self.lines, chars: 0 };
         if self.begun {
             self.end_line(false);
@@ -273,9 +270,17 @@ impl Collected {
             return Excerpt { text, lines, end, ..Excerpt::default() };
         }
         if let Some(line) = self.only.take().filter(|_| lines == self.before + 1) {
-            let shown = line.shown(self.budget.max(SHORT_LINE));
-            let missing = shown.cut.map(|cut| Missing::Columns(lines, cut));
-            return Excerpt { text: shown.text + "\n", lines, missing, unsearched: None, end };
+            let fitted = line.fitted(self.budget.max(SHORT_LINE));
+            let missing = fitted.cut.map(|cut| Missing::Columns(lines, cut));
+            return Excerpt {
+                text: fitted.text
+                    + "
+",
+                lines,
+                missing,
+                unsearched: None,
+                end,
+            };
         }
         let mut chosen: BTreeMap<u64, Entry> =
             self.head.into_iter().map(|entry| (entry.number, entry)).collect();
@@ -309,9 +314,9 @@ impl Collected {
             while let Some((from, to)) = left.next_if(|(from, _)| *from < number) {
                 text.push_str(&left_out(from, to));
             }
-            text.push_str(&entry.shown.text);
+            text.push_str(&entry.fitted.text);
             text.push('\n');
-            cut = cut.or(entry.shown.cut.map(|cut| Missing::Columns(number, cut)));
+            cut = cut.or(entry.fitted.cut.map(|cut| Missing::Columns(number, cut)));
         }
         left.for_each(|(from, to)| text.push_str(&left_out(from, to)));
         let missing = missing.first().map(|(from, to)| Missing::Lines(*from, *to)).or(cut);
@@ -348,32 +353,6 @@ pub(super) fn left_out(from: u64, to: u64) -> String {
     match to - from {
         0 => format!("[line {from} left out]\n"),
         _ => format!("[lines {from}-{to} left out]\n"),
-    }
-}
-
-/// The part of a line that looks like it says what went wrong.
-pub(super) fn error_in(line: &str) -> Option<Range<usize>> {
-    static ERROR: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(concat!(
-            r"(?i-u)(\b(error|errors|fatal|panicked|panic|exception|traceback|failed|failure|",
-            r"failures|assertionerror|assertion|unresolved|undefined|segmentation fault|",
-            r"no such file|not found|cannot|denied|killed|refused|aborted|timed out)\b|",
-            r"[a-z](error|exception)\b|^\s*e\s{2,}|^---\s+fail|^not ok\b)"
-        ))
-        .expect("a valid pattern")
-    });
-    static NONE: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(
-            r"(?i-u)\b(0|no) (failed|failures?|errors?)\b|\b(failed|failures?|errors?)[:=] ?0\b",
-        )
-        .expect("a valid pattern")
-    });
-    let found = ERROR.find(line)?;
-    // What says that there is none is blanked out, so that places stay the same.
-    let blank = |none: &regex::Captures<'_>| ".".repeat(none[0].len());
-    match NONE.is_match(line) {
-        false => Some(found.range()),
-        true => Some(ERROR.find(&NONE.replace_all(line, blank))?.range()),
     }
 }
 
@@ -419,22 +398,6 @@ mod tests {
         assert!(shown.text.len() <= 400 && shown.text.ends_with("line 500\n"), "{}", shown.text);
         // What went well has no errors to look for.
         assert!(!of(text.as_bytes(), 400, false).text.contains("E0308"));
-    }
-
-    #[test]
-    fn no_failures_are_no_error() {
-        for line in ["test result: ok. 3 passed; 0 failed", "0 errors", "errors: 0", "all fine"] {
-            assert!(error_in(line).is_none(), "{line}");
-        }
-        for line in [
-            "1 failed, 0 errors",
-            "TypeError: x",
-            "E   assert 1 == 2",
-            "not ok 3",
-            "ld: cannot find -lx",
-        ] {
-            assert!(error_in(line).is_some(), "{line}");
-        }
     }
 
     #[test]

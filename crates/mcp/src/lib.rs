@@ -1,102 +1,124 @@
-//! `retake mcp`: a Model Context Protocol server on stdin and stdout, through which agents run
-//! their commands on the record.
+//! A Model Context Protocol server on stdin and stdout, through which agents run their commands on
+//! the record.
 //!
-//! Theory of operation. Slots are forked first, while the program is small and has one thread. The
+//! Theory of operation. Workers are forked first, while the program is small and has one thread. The
 //! protocol then runs on a current-thread runtime; a run, and every look into the record, has a
 //! thread of the runtime's blocking pool to itself, because engine and store are synchronous. When
 //! the client is gone, or a signal asks for the end, every run is ended and recorded before the
-//! program ends; if the program is killed, the keepers of its slots end what it ran.
+//! program ends; if the program is killed, the keepers of its workers end what it ran.
 //!
-//! Nothing in here prints to stdout but `wire`.
+//! Nothing in here prints to stdout but `stdio_transport`.
 
-mod answer;
+mod agent_configuration;
+mod error_lines;
 mod excerpt;
 pub mod install;
-mod line;
-mod live;
-mod offer;
-mod output;
-pub mod policy;
-mod pool;
+mod output_line;
+mod output_source;
+pub mod policy_words;
 mod resources;
-mod screen;
+mod run_view;
 mod server;
+mod server_runs;
 mod session;
+mod stdio_transport;
+mod terminal_text;
+mod tool_answer;
+mod tool_error;
 mod tools;
-mod view;
-mod wire;
+mod worker_pool;
 
-use retake_types::text;
-use retake_runner::terminal;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use retake_policy::{InvalidRule, Policy};
+use retake_runner::context::RunContext;
+use retake_types::config::PolicyConfig;
 use rmcp::ServiceExt;
 use rmcp::service::ServerInitializeError;
 use tokio::signal::unix::{SignalKind, signal};
 
-use retake::Exit;
-use retake::Failure;
-use retake_runner::config::Config;
-use retake_runner::project::Place;
-use retake_runner::worker::Audit;
-pub use offer::{Offer, offer};
-use policy::Policy;
-use pool::Pool;
+pub use agent_configuration::{AgentConfiguration, agent_configuration};
+
 use server::Server;
 use session::Session;
-use wire::Wire;
+use stdio_transport::StdioTransport;
+use worker_pool::WorkerPool;
 
-/// Runs may need their grace, and some time more, to end.
+/// Time to end runs after their grace has passed.
 const ENDING: Duration = Duration::from_secs(5);
 /// Calls that run and calls that look into the record, at once.
 const THREADS: usize = 400;
 
-/// Serves one client until it is gone.
-pub fn serve(place: Place, config: Config, here: PathBuf) -> Result<Exit, Failure> {
-    let project = place.project.clone().unwrap_or_else(|| here.clone());
-    let policy =
-        Policy::of(&config, &project).map_err(|problems| Failure::Usage(problems.join("\n")))?;
-    let pool = Pool::start(&place, Audit::of(&config)).map_err(|error| {
-        Failure::Refused(format!("no process could be made: {}", text::plain(&error)))
-    })?;
-    let grace = Duration::from_secs(config.number("execution.grace_seconds"));
-    let session = Arc::new(Session::new(place, config, policy, pool, here));
+/// Why the server ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum ServerEnd {
+    ClientGone,
+    /// The client did not speak the protocol.
+    NotServed(String),
+    /// A signal asked for the end.
+    Signal(i32),
+}
+
+/// Why the server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    #[error("{}", .0.iter().map(policy_words::invalid_rule).collect::<Vec<_>>().join("\n"))]
+    Policy(Vec<InvalidRule>),
+    #[error("no process could be made: {}", retake_types::text::plain(.0))]
+    NoWorker(io::Error),
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// Serves one client until it is gone. Commands run in `directory` unless a call names another.
+pub fn serve(
+    context: Arc<RunContext>,
+    policy_config: PolicyConfig,
+    directory: PathBuf,
+) -> Result<ServerEnd, ServerError> {
+    let project = context.project.root.as_deref().unwrap_or(&directory);
+    let allowed = &context.execution.environment_allow;
+    let policy = Policy::new(&policy_config, allowed, project).map_err(ServerError::Policy)?;
+    let workers = WorkerPool::start(&context).map_err(ServerError::NoWorker)?;
+    let session = Arc::new(Session::new(context, policy, policy_config, workers, directory));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(THREADS)
         .build()?;
-    let ended = runtime.block_on(converse(&session, grace));
-    // A thread that waits for a line on stdin would be waited for.
+    let ended = runtime.block_on(converse(&session));
+    // A thread that reads stdin would never end.
     runtime.shutdown_background();
     ended
 }
 
-async fn converse(session: &Arc<Session>, grace: Duration) -> Result<Exit, Failure> {
+async fn converse(session: &Arc<Session>) -> Result<ServerEnd, ServerError> {
     let (input, output) = rmcp::transport::io::stdio_pipes();
-    let wire = Wire::new(input, output);
-    let asked = asked()?;
-    tokio::pin!(asked);
+    let transport = StdioTransport::new(input, output);
+    let ending_signal = ending_signal()?;
+    tokio::pin!(ending_signal);
     let serving = async {
-        match (Server { session: session.clone() }).serve(wire).await {
-            // How it ended does not matter: nobody is there any more.
+        match (Server { session: session.clone() }).serve(transport).await {
+            // How it ended does not matter: no one is there any more.
             Ok(running) => drop(running.waiting().await),
             Err(ServerInitializeError::ConnectionClosed(_)) => {}
-            Err(error) => terminal::say(&format!("the client could not be served: {error}")),
+            Err(error) => return ServerEnd::NotServed(error.to_string()),
         }
+        ServerEnd::ClientGone
     };
-    let exit = tokio::select! {
-        () = serving => Exit::OK,
-        signal = &mut asked => Exit::Signal(signal),
+    let end = tokio::select! {
+        end = serving => end,
+        signal = &mut ending_signal => ServerEnd::Signal(signal),
     };
     session.close();
-    end_all(session, grace).await;
-    Ok(exit)
+    end_all(session).await;
+    Ok(end)
 }
 
 /// The signal that asks for the end.
-fn asked() -> Result<impl Future<Output = i32>, Failure> {
+fn ending_signal() -> io::Result<impl Future<Output = i32>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
@@ -110,19 +132,19 @@ fn asked() -> Result<impl Future<Output = i32>, Failure> {
 }
 
 /// Ends every run and waits until all are recorded.
-async fn end_all(session: &Session, grace: Duration) {
-    let going = session.live.all();
-    for live in &going {
-        live.close_input().await;
-        if live.cancel.requested().is_none() {
-            live.cancel.cancel(libc::SIGTERM);
+async fn end_all(session: &Session) {
+    let running = session.runs.all();
+    for run in &running {
+        run.close_input().await;
+        if run.cancel.requested().is_none() {
+            run.cancel.cancel(libc::SIGTERM);
         }
     }
     let all = async {
-        for live in &going {
-            live.over().await;
+        for run in &running {
+            run.wait_until_over().await;
         }
     };
     // What does not end even then is ended by the keepers, once this program is gone.
-    drop(tokio::time::timeout(grace + ENDING, all).await);
+    drop(tokio::time::timeout(session.context.execution.grace + ENDING, all).await);
 }

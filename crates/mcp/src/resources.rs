@@ -3,6 +3,7 @@
 use std::io::Read as _;
 use std::sync::Arc;
 
+use retake_runner::run_text;
 use retake_store::RunFilter;
 use retake_types::{RunId, Stream};
 use rmcp::model::{
@@ -10,14 +11,13 @@ use rmcp::model::{
     ReadResourceResult, Resource, ResourceContents, ResourceTemplate,
 };
 
-use super::answer::Trouble;
-use super::screen::clean;
+use super::run_view::cut;
 use super::session::Session;
-use super::view::cut;
-use retake_runner::run_text;
+use super::terminal_text::clean;
+use super::tool_error::ToolError;
 
 const SCHEME: &str = "retake://runs/";
-/// So many of the newest runs are listed; any run can be read.
+/// How many of the newest runs are listed; any run can be read.
 const LISTED: usize = 50;
 /// How much of an output a resource holds; `runs_logs` reads all of a larger one.
 const LARGEST: u64 = 1 << 20;
@@ -82,7 +82,7 @@ pub(super) async fn read(
                 let (length, mut bytes) = (output.length(), Vec::new());
                 let read = output.by_ref().take(LARGEST).read_to_end(&mut bytes);
                 read.map_err(|error| {
-                    Trouble::Other(format!("the output cannot be read: {error}"))
+                    ToolError::Other(format!("the output cannot be read: {error}"))
                 })?;
                 let mut text: String = bytes
                     .split_inclusive(|&byte| byte == b'\n')
@@ -99,7 +99,7 @@ pub(super) async fn read(
             }
         })
     });
-    let contents = contents.await.map_err(|trouble| missing(trouble.to_string()))?;
+    let contents = contents.await.map_err(|error| missing(error.to_string()))?;
     Ok(ReadResourceResult::new(vec![contents]).into())
 }
 

@@ -4,28 +4,28 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use retake_policy::{Policy, PolicyRefusal};
+use retake_runner::context::RunContext;
+use retake_runner::worker::Worker;
+use retake_runner::{recovery, run};
 use retake_store::{Error, Store};
+use retake_types::config::PolicyConfig;
 use retake_types::{CorrelationIds, Ending, Intent, Outcome, RunId, StartFailure};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::answer::Trouble;
-use super::live::Registry;
-use super::policy::{Denied, Policy};
-use super::pool::Pool;
-use retake_runner::config::Config;
-use retake_runner::run;
-use retake_runner::project::Place;
-use retake::record;
-use retake_runner::worker::Slot;
+use super::policy_words;
+use super::server_runs::ServerRuns;
+use super::tool_error::{ToolError, store_error};
+use super::worker_pool::WorkerPool;
 
 pub(super) struct Session {
-    pub(super) place: Place,
-    pub(super) config: Config,
+    pub(super) context: Arc<RunContext>,
     pub(super) policy: Policy,
-    pub(super) pool: Pool,
-    pub(super) live: Registry,
-    /// Where commands run unless told.
-    pub(super) here: PathBuf,
+    pub(super) policy_config: PolicyConfig,
+    pub(super) workers: WorkerPool,
+    pub(super) runs: ServerRuns,
+    /// Where commands run unless a call names a directory.
+    pub(super) directory: PathBuf,
     ids: CorrelationIds,
     calls: Arc<Semaphore>,
     background: Arc<Semaphore>,
@@ -33,26 +33,23 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn new(
-        place: Place,
-        config: Config,
+        context: Arc<RunContext>,
         policy: Policy,
-        pool: Pool,
-        here: PathBuf,
+        policy_config: PolicyConfig,
+        workers: WorkerPool,
+        directory: PathBuf,
     ) -> Self {
-        let number = |key| usize::try_from(config.number(key)).unwrap_or(usize::MAX);
-        let calls = Arc::new(Semaphore::new(number("mcp.policy.max_parallel")));
-        let background = Arc::new(Semaphore::new(number("mcp.policy.max_running")));
-        let ids = ids();
+        let permits = |count: usize| Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
         Self {
-            place,
-            config,
+            calls: permits(policy_config.max_parallel),
+            background: permits(policy_config.max_running),
+            context,
             policy,
-            pool,
-            live: Registry::default(),
-            here,
-            ids,
-            calls,
-            background,
+            policy_config,
+            workers,
+            runs: ServerRuns::default(),
+            directory,
+            ids: ids_from_environment(),
         }
     }
 
@@ -61,14 +58,14 @@ impl Session {
         self.ids.clone()
     }
 
-    /// The right to run a command; a call waits for it, what stays in the background does not.
-    pub(super) async fn permit(&self, background: bool) -> Result<OwnedSemaphorePermit, Trouble> {
-        let gone = || Trouble::Other("the server is about to end".to_owned());
+    /// The right to run a command; a call waits for it, a background run does not.
+    pub(super) async fn permit(&self, background: bool) -> Result<OwnedSemaphorePermit, ToolError> {
+        let gone = || ToolError::Other("the server is about to end".to_owned());
         if !background {
             return self.calls.clone().acquire_owned().await.map_err(|_| gone());
         }
         self.background.clone().try_acquire_owned().map_err(|_| {
-            Trouble::Other(match self.config.number("mcp.policy.max_running") {
+            ToolError::Other(match self.policy_config.max_running {
                 0 => "mcp.policy.max_running allows no command to stay in the background; use exec"
                     .to_owned(),
                 1 => "a command runs in the background already, and mcp.policy.max_running allows one; end it with exec_stop".to_owned(),
@@ -85,56 +82,68 @@ impl Session {
         self.background.close();
     }
 
-    /// Looks something up in the record, and afterwards tends it.
+    /// Looks something up in the record, and does the upkeep of the record afterwards.
     pub(super) async fn read<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&Store) -> Result<T, Trouble> + Send + 'static,
-    ) -> Result<T, Trouble> {
-        let path = self.place.store.clone();
-        let unusable = self.live.unusable();
+        look: impl FnOnce(&Store) -> Result<T, ToolError> + Send + 'static,
+    ) -> Result<T, ToolError> {
+        let path = self.context.project.store.clone();
+        let notify = self.context.notify.clone();
+        let unusable = self.runs.unusable();
         let (answer, answered) = tokio::sync::oneshot::channel();
         tokio::task::spawn_blocking(move || {
             let opened = match Store::open_read_only(&path) {
-                Err(Error::NoStore { .. }) => Err(Trouble::Other(match unusable {
+                Err(Error::NoStore { .. }) => Err(ToolError::Other(match unusable {
                     Some(why) => format!("the record cannot be used: {why}"),
                     None => "nothing was recorded here yet".to_owned(),
                 })),
-                opened => opened.map_err(Trouble::from),
+                opened => opened.map_err(ToolError::from),
             };
             let (found, store) = match opened {
                 Ok(store) => (look(&store), Some(store)),
-                Err(trouble) => (Err(trouble), None),
+                Err(error) => (Err(error), None),
             };
-            // A call that was cancelled has nobody to answer.
+            // A call that was cancelled has no one to answer.
             drop(answer.send(found));
             if let Some(store) = store {
-                record::tend(store);
+                recovery::tend(store, &notify);
             }
         });
-        answered.await.map_err(|_| Trouble::Other("the record could not be read".to_owned()))?
+        answered.await.map_err(|_| ToolError::Other("the record could not be read".to_owned()))?
     }
 
-    /// Puts a refusal on the record and says why.
-    pub(super) fn deny(&self, slot: &mut Slot, intent: &Intent, denied: &Denied) -> Trouble {
-        let reasons: Vec<String> =
-            denied.reasons.iter().map(|reason| format!("refused by policy: {reason}")).collect();
-        let written = slot.store().and_then(|store| {
+    /// Puts a refusal on the record.
+    pub(super) fn refuse(
+        &self,
+        worker: &mut Worker,
+        intent: &Intent,
+        refusals: Vec<PolicyRefusal>,
+    ) -> ToolError {
+        let reasons = refusals
+            .iter()
+            .map(|refusal| format!("refused by policy: {}", policy_words::reason(refusal)))
+            .collect();
+        let recorded = worker.store().and_then(|store| {
             let recording = store.begin(intent)?;
-            recording.finish(store, refused(reasons)).map(|_| ())
+            recording.finish(store, refused_ending(reasons)).map(|_| intent.id())
         });
-        Trouble::Policy {
-            reasons: denied.reasons.join("; "),
-            advice: denied.advice.clone(),
-            recorded: match written {
-                Ok(()) => format!(" (on the record as run {})", intent.id().short()),
-                Err(error) => format!(" (this could not be recorded: {error})"),
-            },
-        }
+        ToolError::Policy { refusals, recorded }
+    }
+
+    /// Remembers whether runs can be recorded; if not, gives the reason.
+    pub(super) fn check_record(&self, worker: &mut Worker) -> Option<String> {
+        let problem = if self.context.execution.audit.enabled {
+            worker.store().err().map(|error| store_error(&error))
+        } else {
+            Some("execution.audit.enabled is off".to_owned())
+        };
+        self.runs.set_unusable(problem.clone());
+        problem
     }
 }
 
-/// Those that whoever started us gives; a session of our own if it gives none.
-fn ids() -> CorrelationIds {
+/// The ids that the program that started the server gives; a session of its own if it gives none.
+fn ids_from_environment() -> CorrelationIds {
     let given = |name: &str| std::env::var(name).ok().filter(|id| !id.is_empty());
     CorrelationIds {
         run_id: given("RETAKE_RUN_ID"),
@@ -148,8 +157,8 @@ fn ids() -> CorrelationIds {
 }
 
 /// The ending of a run that was not allowed to begin.
-fn refused(reasons: Vec<String>) -> Ending {
+fn refused_ending(reasons: Vec<String>) -> Ending {
     let failure = StartFailure::Refused(reasons);
-    let error = Some(run::refusal(&failure));
+    let error = Some(run::start_error(&failure));
     Ending { error, ..Ending::bare(&Outcome::NotStarted(failure), Timestamp::now()) }
 }

@@ -135,8 +135,10 @@ pub enum UnreadableLine {
     CommandMissing,
     WordMissing,
     OpenQuote(char),
-    /// A `(`, a `${` or a backtick that is not closed.
-    Open(&'static str),
+    OpenParenthesis,
+    /// A `${` that is not closed.
+    OpenParameter,
+    OpenBacktick,
     OpenHereDocument(String),
     /// A backslash at the end of a line with no blank before it.
     JoinedLines,

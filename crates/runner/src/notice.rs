@@ -49,8 +49,41 @@ pub enum Notice {
     ChangesUnknown(String),
     /// File tracking went on without something it could not use.
     TrackingImpaired(String),
-    /// Results of runs on other machines could not be collected.
-    RemoteNotCollected(String),
+    /// About runs on other machines.
+    Remote(RemoteNotice),
+}
+
+/// What happened to runs on other machines, or to their results.
+#[derive(Debug)]
+pub enum RemoteNotice {
+    /// The scheduler does not do what it is asked to, for the time being. Reported once for as long
+    /// as that lasts.
+    SchedulerFails(String),
+    SchedulerAnswersAgain,
+    /// It was lost, and there may be another try.
+    SubmittedAgain {
+        run: RunId,
+        why: String,
+    },
+    /// A result that cannot be read; it was moved to this path.
+    ResultDamaged {
+        path: PathBuf,
+        why: String,
+    },
+    /// Output of a run that its result will not have.
+    OutputNotKept {
+        bytes: u64,
+        why: String,
+    },
+    /// The results of a batch could not be collected.
+    NotCollected {
+        batch: String,
+        why: String,
+    },
+    /// It is not known whether there are results to collect.
+    BatchesUnknown(String),
+    /// What is no longer needed could not be removed from the shared directory.
+    NotRemoved(String),
 }
 
 /// Receives notices, from any thread.

@@ -1,62 +1,38 @@
-//! Runs on other machines, through a scheduler that people already operate.
+//! Runs on other machines, through Slurm.
 //!
-//! Theory of operation. What is to be run becomes a value ([`order`]) in a directory that every
-//! machine sees ([`batch`]); its intent is committed to the record before the scheduler hears of
-//! it. A machine that gets it runs it with the same engine as everywhere ([`node`]) and links one
-//! complete result into place ([`publish`]): the first that is there counts, later ones are kept
-//! beside it. Whoever submitted, or comes after him, takes results into the record exactly once
-//! ([`collect`]). What the scheduler says ([`slurm`]) decides only how long to wait, and what to say
-//! of a run that will never have a result ([`fold`]): then the submitter publishes one himself, in
-//! the same way as a machine would.
+//! What is to be run is written as a request file ([`request_file`]) into a directory that every
+//! machine sees ([`batch_dir`]); its intent is committed to the record before the scheduler gets it.
+//! The machine that the scheduler chooses executes it with the same engine as everywhere ([`node`])
+//! and links one complete result into place ([`result_file`]): the first one counts, later ones are
+//! kept beside it. The submitter, or a later process, imports results into the record exactly once
+//! ([`batch`], [`abandoned_batches`]). What the scheduler says ([`slurm_commands`]) decides only how
+//! long to wait, and what to record of a run that will never have a result ([`job_state`]): then the
+//! submitter publishes one itself, in the same way as a machine would.
 //!
-//! Nothing here schedules, and no machine but the submitter's touches the record.
+//! A loop uses all of this as [`SlurmExecutor`]. Nothing here schedules, and no machine but the
+//! submitter's touches the record.
 
-pub mod batch;
-pub mod collect;
-pub mod fold;
-pub mod journal;
+pub mod abandoned_batches;
+mod batch;
+mod batch_dir;
+mod batch_entry;
+mod cancellation;
+mod cancelled_by;
+mod error;
+mod executor;
+mod job_state;
 pub mod node;
-pub mod order;
-pub mod publish;
-pub mod settle;
-pub mod shared;
-pub mod slurm;
-pub mod stop;
-pub mod successor;
-pub mod tools;
-pub mod whereabouts;
+pub mod request_file;
+mod result_file;
+mod shared_dir;
+mod slurm_commands;
+mod slurm_programs;
 
-use retake_types::text;
-use std::io;
-use std::path::{Path, PathBuf};
-
-/// What goes wrong between the submitter, the shared directory and the scheduler.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    #[error("cannot {action} {}: {}", path.display(), text::plain(source))]
-    Io { action: &'static str, path: PathBuf, source: io::Error },
-    #[error("{} is not what retake wrote there: {detail}", path.display())]
-    Garbled { path: PathBuf, detail: String },
-    #[error("{0}")]
-    Tool(#[from] tools::ToolError),
-    #[error(transparent)]
-    Store(#[from] retake_store::Error),
-    #[error(
-        "--on slurm needs a directory that this machine and every node see; name it as \
-         slurm.shared_dir in .agent/config.yml, or in $RETAKE_SLURM__SHARED_DIR"
-    )]
-    NoSharedDir,
-    #[error("slurm.shared_dir: {}: {why}", path.display())]
-    SharedDir { path: PathBuf, why: String },
-}
-
-impl Error {
-    fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
-        let path = path.to_owned();
-        move |source| Self::Io { action, path, source }
-    }
-
-    fn garbled(path: &Path, detail: impl ToString) -> Self {
-        Self::Garbled { path: path.to_owned(), detail: detail.to_string() }
-    }
-}
+pub use abandoned_batches::collect_finished;
+pub use batch::CellState;
+pub use error::{Error, RemoteRefusal, SharedDirError};
+pub use executor::SlurmExecutor;
+pub use request_file::{PROCESSORS_VARIABLE, RequestFile};
+pub use shared_dir::SharedDir;
+pub use slurm_commands::SlurmTarget;
+pub use slurm_programs::ProgramError;

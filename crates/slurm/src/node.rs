@@ -1,162 +1,239 @@
-//! Carrying out orders on the machine that got them, and leaving one complete result for each.
+//! Executes request files on the machine that the scheduler chose, and leaves one complete result
+//! for each.
 //!
-//! The record is not touched here. What is told to stop publishes `cancelled` only if whoever
-//! submitted it has said that he wants nothing more of it: a scheduler also stops what it means to
-//! start again elsewhere, and then the later attempt must be able to count.
+//! The record is not touched here. A run that is told to stop has the result `cancelled` only if its
+//! submitter cancelled it: a scheduler also stops what it is going to start again on another machine,
+//! and then the later attempt must be able to count.
 
-use retake_runner::terminal;
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_engine::{Cancel, Keeper, KeeperSession, KeeperSettings};
-use retake_matrix::iteration::Scratch;
-use retake_store::Parcel;
+use retake_runner::metrics::MetricsObserver;
+use retake_runner::notice::{Notice, Notify, RemoteNotice};
+use retake_runner::run::{self, ExecutedRun, Observer, OutputUse};
+use retake_runner::scratch_dir::ScratchDir;
+use retake_runner::{machine, signals};
 use retake_store::ResultFile;
-use retake_types::{Ending, Outcome, RanOn, RefusalReason, StartFailure};
-use retake_types::{Ending, Outcome, RanOn, StartFailure};
+use retake_types::{Ending, Intent, Outcome, RanOn, RefusalReason, StartFailure};
 
-use super::Error;
-use super::batch::Layout;
-use super::order::{Order, PROCESSORS};
-use super::publish;
-use super::stop::{self, By};
-use retake_matrix::driver::iterate::Watch;
-use retake_runner::project;
-use retake_runner::run;
-use retake_runner::run::Observer;
-use retake_runner::run::Performed;
-use retake_runner::signals;
+use crate::batch_dir::{BatchDir, write_new};
+use crate::cancellation;
+use crate::cancelled_by::CancelledBy;
+use crate::error::Error;
+use crate::request_file::{PROCESSORS_VARIABLE, RequestFile};
+use crate::result_file::{self, bare_ending};
 
-/// How often an attempt looks whether it is still wanted.
-const LOOK: Duration = Duration::from_secs(2);
+/// How often an attempt looks whether its result is still wanted.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Carries out orders one after the other; `false` if one of them left no result.
-pub fn carry_out(orders: &[PathBuf]) -> std::io::Result<bool> {
-    let dispositions = signals::original();
+/// The words of the front end.
+pub struct NodeWords<'a> {
+    /// A reason of a refusal, as it is recorded.
+    pub refusal: &'a dyn Fn(&RefusalReason) -> String,
+    /// A request file that has no result because of this error.
+    pub failed: &'a dyn Fn(&Path, &Error),
+    pub notify: Notify,
+}
+
+/// Executes request files one after the other; `false` if one of them has no result.
+pub fn execute(files: &[PathBuf], words: &NodeWords<'_>) -> io::Result<bool> {
     let mut keeper = Keeper::start(KeeperSettings {
         session: KeeperSession::Own,
-        dispositions,
+        dispositions: signals::original(),
         owns_children: true,
         own_mounts: false,
     })?;
     let cancels = signals::install(1)?;
-    stop::listen();
-    let mut whole = true;
-    for order in orders {
-        match one(order, &mut keeper, &cancels[0]) {
-            Ok(Went::On) => {}
-            Ok(Went::ToldToStop) => break,
+    cancellation::watch_for_announcements();
+    let mut all_have_results = true;
+    for file in files {
+        match execute_one(file, &mut keeper, &cancels[0], words) {
+            Ok(Continue::WithNext) => {}
+            Ok(Continue::No) => break,
             Err(error) => {
-                terminal::say(&format!("{}: {error}", order.display()));
-                whole = false;
+                (words.failed)(file, &error);
+                all_have_results = false;
             }
         }
     }
     drop(keeper);
-    Ok(whole)
+    Ok(all_have_results)
 }
 
+/// Whether the next request file is executed.
 #[derive(PartialEq, Eq)]
-enum Went {
-    On,
-    ToldToStop,
+enum Continue {
+    WithNext,
+    /// The scheduler ends this task.
+    No,
 }
 
-fn one(file: &Path, keeper: &mut Keeper, cancel: &Cancel) -> Result<Went, Error> {
-    let file = std::path::absolute(file).map_err(Error::io("find", file))?;
-    let (layout, cell) = Layout::of_order(&file).ok_or_else(|| {
-        Error::garbled(&file, "it does not lie in a batch, as BATCH/order/N.json")
-    })?;
-    // A task that is started again begins with what it has already done.
-    if layout.result(cell).exists() {
-        return Ok(Went::On);
+/// One attempt at a cell.
+struct Attempt {
+    batch_dir: BatchDir,
+    cell: usize,
+    ran_on: RanOn,
+}
+
+impl Attempt {
+    fn name(&self) -> &str {
+        &self.ran_on.attempt
     }
-    let order = layout.read_order(cell)?;
-    let ran_on = ran_on();
-    let attempt = ran_on.attempt.clone();
-    let leave = |result: ResultFile, order: &Order, ending: Ending| {
-        publish::write(&layout, cell, &attempt, result, &order.intent, ending)
+
+    fn new_result(&self) -> ResultFile {
+        ResultFile::new(&self.batch_dir.temporary(self.cell, self.name()))
+    }
+
+    fn write(&self, result: ResultFile, intent: &Intent, ending: Ending) -> Result<(), Error> {
+        result_file::write(&self.batch_dir, self.cell, self.name(), result, intent, ending)
+    }
+
+    fn publish(&self) -> Result<Continue, Error> {
+        result_file::publish(&self.batch_dir, self.cell, self.name())?;
+        Ok(Continue::WithNext)
+    }
+
+    /// A result without any output.
+    fn leave(&self, intent: &Intent, ending: Ending) -> Result<Continue, Error> {
+        self.write(self.new_result(), intent, ending)?;
+        self.publish()
+    }
+
+    /// A directory for this attempt alone: another attempt at the same cell may still be running.
+    fn scratch_dir(&self) -> Result<ScratchDir, Error> {
+        let parent = self.batch_dir.scratch_dirs();
+        let name = format!("{}.{}", self.cell, self.name());
+        ScratchDir::new(&parent, &name).map_err(Error::io("make", &parent))
+    }
+}
+
+fn execute_one(
+    file: &Path,
+    keeper: &mut Keeper,
+    cancel: &Cancel,
+    words: &NodeWords<'_>,
+) -> Result<Continue, Error> {
+    let path = std::path::absolute(file).map_err(Error::io("find", file))?;
+    let (batch_dir, cell) =
+        BatchDir::of_request_file(&path).ok_or_else(|| Error::NotInBatch(path.clone()))?;
+    // A task that is started again has results of its first start.
+    if batch_dir.result(cell).exists() {
+        return Ok(Continue::WithNext);
+    }
+    let attempt = Attempt { batch_dir, cell, ran_on: ran_on() };
+    let file = match attempt.batch_dir.read_request_file(cell) {
+        Err(error @ Error::Version { .. }) => {
+            let ran_on = attempt.ran_on.clone();
+            let intent = attempt.batch_dir.read_intent(cell)?;
+            return attempt.leave(&intent, not_started(vec![error.to_string()], ran_on));
+        }
+        other => other?,
     };
-    let result = ResultFile::new(&layout.temporary(cell, &attempt));
-    if let Some(by) = layout.unwanted_by() {
-        leave(result, &order, cancelled_before(&by, ran_on))?;
-        publish::publish(&layout, cell, &attempt)?;
-        return Ok(Went::On);
+    if let Some(by) = attempt.batch_dir.cancelled_by() {
+        let mut ending = bare_ending(&Outcome::Cancelled(libc::SIGTERM), attempt.ran_on.clone());
+        by.apply(&mut ending);
+        return attempt.leave(&file.intent, ending);
     }
     if cancel.requested().is_some() {
-        return Ok(Went::ToldToStop);
+        return Ok(Continue::No);
     }
-    let scratch = order.measured.map(|_| make_scratch(&layout, cell, &attempt)).transpose()?;
-    let mut own: Vec<(&str, OsString)> = scratch.as_ref().map_or_else(Vec::new, |scratch| {
-        vec![("RETAKE_TMP", scratch.tmp().into()), ("RETAKE_METRICS", scratch.metrics().into())]
-    });
-    if order.processors {
-        own.push((PROCESSORS, std::env::var_os("SLURM_CPUS_ON_NODE").unwrap_or_default()));
-    }
-    let job = match order.job(|name| std::env::var_os(name), &own) {
-        Ok(job) => job,
-        Err(problems) => {
-            leave(result, &order, refused(&problems, ran_on))?;
-            publish::publish(&layout, cell, &attempt)?;
-            return Ok(Went::On);
+    let metrics = file.request.effects.metrics;
+    let scratch = metrics.map(|_| attempt.scratch_dir()).transpose()?;
+    let own = own_variables(&file, scratch.as_ref());
+    let (prepared, context) = match file.prepare(&own, words.notify.clone()) {
+        Ok(ready) => ready,
+        Err(reasons) => {
+            let ending = refused(&reasons, attempt.ran_on.clone(), words);
+            return attempt.leave(&file.intent, ending);
         }
     };
-    let node = ran_on.node.clone().unwrap_or_default();
-    super::batch::jot(&layout.started(cell, &attempt), node.as_bytes())?;
-    let metrics = scratch.as_ref().map(Scratch::metrics);
-    let mut watch = metrics
-        .as_deref()
-        .map(|file| Watch::new(file, order.measured.and_then(|measured| measured.planned)));
+    let node = attempt.ran_on.node.clone().unwrap_or_default();
+    write_new(&attempt.batch_dir.started(cell, attempt.name()), node.as_bytes())?;
+    let metrics_file = scratch.as_ref().map(ScratchDir::metrics);
+    let planned = metrics.and_then(|metrics| metrics.planned);
+    let mut measure = metrics_file.as_deref().map(|file| MetricsObserver::new(file, planned));
     let mut nobody = ();
-    let observer: &mut dyn Observer = match &mut watch {
-        Some(watch) => watch,
+    let observer: &mut dyn Observer = match &mut measure {
+        Some(measure) => measure,
         None => &mut nobody,
     };
-    let mut result = result;
+    let mut result = attempt.new_result();
     let mut keep = |stream, bytes: &[u8]| result.append(stream, bytes);
-    let Performed { mut ending, finished, .. } = while_wanted(&layout, cell, cancel, || {
-        run::perform(job, keeper, cancel, &mut keep, false, observer, None)
+    let parts = (keeper, cancel);
+    let executed = while_wanted(&attempt.batch_dir, cell, cancel, || {
+        run::execute(prepared, &context, parts, &mut keep, OutputUse::NONE, observer, None)
     });
-    // Without a scheduler nobody starts it again: it ended as it ended.
-    let told = stop::told(&finished.outcome, cancel, &layout)
-        .filter(|by| *by != By::SomeoneElse || scheduled());
-    if let Some(by) = &told {
-        by.end(&mut ending);
+    if let Some((bytes, error)) = result.lost_bytes() {
+        let why = error.to_string();
+        (words.notify)(Notice::Remote(RemoteNotice::OutputNotKept { bytes, why }));
+    }
+    let continued = finish(&attempt, &file, result, executed, cancel);
+    drop(scratch);
+    continued
+}
+
+/// Leaves the result of a run that is over.
+fn finish(
+    attempt: &Attempt,
+    file: &RequestFile,
+    written: ResultFile,
+    executed: ExecutedRun,
+    cancel: &Cancel,
+) -> Result<Continue, Error> {
+    let ExecutedRun { mut ending, result, .. } = executed;
+    let Attempt { batch_dir, cell, ran_on } = attempt;
+    // Without a scheduler nobody starts it again: its outcome is final.
+    let cancelled = cancellation::cancelled_by(&result.outcome, cancel, batch_dir)
+        .filter(|by| *by != CancelledBy::SomeoneElse || is_scheduled());
+    if let Some(by) = &cancelled {
+        by.apply(&mut ending);
     }
     // The intent's time is that of the submission.
     ending.end_time = Timestamp::now();
-    ending.ran_on = Some(ran_on);
-    if let Some((lost, problem)) = result.lost_bytes() {
-        term::say(&format!("{lost} bytes of output could not be kept: {problem}"));
-    }
-    leave(result, &order, ending)?;
-    drop(scratch);
-    if told == Some(By::SomeoneElse) {
-        let (from, to) = (layout.temporary(cell, &attempt), layout.stopped(cell, &attempt));
+    ending.ran_on = Some(ran_on.clone());
+    attempt.write(written, &file.intent, ending)?;
+    if cancelled == Some(CancelledBy::SomeoneElse) {
+        let from = batch_dir.temporary(*cell, attempt.name());
+        let to = batch_dir.stopped(*cell, attempt.name());
         std::fs::rename(&from, &to).map_err(Error::io("keep", &to))?;
-        return Ok(Went::ToldToStop);
+        return Ok(Continue::No);
     }
-    publish::publish(&layout, cell, &attempt)?;
-    // What comes after it is unwanted too, and is told so.
-    Ok(Went::On)
+    // If the submitter cancelled it, the next ones are left as cancelled, too.
+    attempt.publish()
 }
 
-/// Whether a scheduler started us, which may have its own reasons to stop us.
-fn scheduled() -> bool {
+/// The variables that only this machine can know.
+fn own_variables<'a>(file: &RequestFile, scratch: Option<&ScratchDir>) -> Vec<(&'a str, OsString)> {
+    let mut own: Vec<(&str, OsString)> = Vec::new();
+    if let Some(scratch) = scratch {
+        own.push(("RETAKE_TMP", scratch.tmp().into()));
+        own.push(("RETAKE_METRICS", scratch.metrics().into()));
+    }
+    if file.processors {
+        let processors = std::env::var_os("SLURM_CPUS_ON_NODE").unwrap_or_default();
+        own.push((PROCESSORS_VARIABLE, processors));
+    }
+    own
+}
+
+/// Whether a scheduler started this process, which may have its own reasons to stop it.
+fn is_scheduled() -> bool {
     std::env::var_os("SLURM_JOB_ID").is_some()
 }
 
-/// Who we are: the machine, what the scheduler calls us, and which attempt this is.
+/// The machine, what the scheduler calls this task, and which attempt it is.
 fn ran_on() -> RanOn {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let job = match (variable("SLURM_ARRAY_JOB_ID"), variable("SLURM_ARRAY_TASK_ID")) {
         (Some(job), Some(task)) => Some(format!("{job}_{task}")),
         _ => variable("SLURM_JOB_ID"),
     };
-    let node = variable("SLURMD_NODENAME").unwrap_or_else(project::host);
+    let node = variable("SLURMD_NODENAME").unwrap_or_else(machine::host);
     let attempt = format!(
         "{}-{}-{}-{}",
         job.as_deref().unwrap_or("0"),
@@ -165,7 +242,7 @@ fn ran_on() -> RanOn {
         std::process::id()
     );
     RanOn {
-        executor: if scheduled() { "slurm" } else { "local" }.to_owned(),
+        executor: if is_scheduled() { "slurm" } else { "local" }.to_owned(),
         node: Some(node),
         job,
         attempt,
@@ -173,25 +250,24 @@ fn ran_on() -> RanOn {
     }
 }
 
-/// An attempt's own: another attempt at the same cell may still be running.
-fn make_scratch(layout: &Layout, cell: usize, attempt: &str) -> Result<Scratch, Error> {
-    let parent = layout.scratches();
-    Scratch::new(&parent, &format!("{cell}.{attempt}")).map_err(Error::io("make", &parent))
-}
-
-/// Does the work, and asks for its end once nobody wants it any more: a scheduler that lost sight
-/// of a machine cannot stop what runs there.
-fn while_wanted<T>(layout: &Layout, cell: usize, cancel: &Cancel, work: impl FnOnce() -> T) -> T {
+/// Does the work, and asks for its end once its result is no longer wanted: a scheduler that lost
+/// sight of a machine cannot stop what runs there.
+fn while_wanted<T>(
+    batch_dir: &BatchDir,
+    cell: usize,
+    cancel: &Cancel,
+    work: impl FnOnce() -> T,
+) -> T {
     let over = (Mutex::new(false), Condvar::new());
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut done = over.0.lock().unwrap_or_else(PoisonError::into_inner);
             while !*done {
-                let waited = over.1.wait_timeout(done, LOOK);
+                let waited = over.1.wait_timeout(done, LOOK_EVERY);
                 done = waited.unwrap_or_else(PoisonError::into_inner).0;
-                let unwanted = layout.cancelled()
-                    || layout.result(cell).exists()
-                    || !layout.results().exists();
+                let unwanted = batch_dir.cancelled()
+                    || batch_dir.result(cell).exists()
+                    || !batch_dir.results().exists();
                 if !*done && unwanted {
                     cancel.cancel(libc::SIGTERM);
                     return;
@@ -205,29 +281,27 @@ fn while_wanted<T>(layout: &Layout, cell: usize, cancel: &Cancel, work: impl FnO
     })
 }
 
-fn cancelled_before(by: &By, ran_on: RanOn) -> Ending {
-    let mut ending = empty(&Outcome::Cancelled(libc::SIGTERM), ran_on);
-    by.end(&mut ending);
-    ending
+fn refused(reasons: &[RefusalReason], ran_on: RanOn, words: &NodeWords<'_>) -> Ending {
+    let texts: Vec<String> = reasons.iter().map(words.refusal).collect();
+    if !reasons.iter().all(RefusalReason::is_directory) {
+        return not_started(texts, ran_on);
+    }
+    let texts = on_node(texts, &ran_on);
+    start_failure(StartFailure::WorkingDirectory(texts.join("; ")), ran_on)
 }
 
-fn refused(problems: &[RefusalReason], ran_on: RanOn) -> Ending {
-    let node = ran_on.node.clone().unwrap_or_default();
-    let texts: Vec<String> = problems
-        .iter()
-        .map(|reason| format!("on {node}: {}", crate::request::with_options(reason)))
-        .collect();
-    let failure = if problems.iter().all(RefusalReason::is_directory) {
-        StartFailure::WorkingDirectory(texts.join("; "))
-    } else {
-        StartFailure::Refused(texts)
-    };
-    let mut ending = empty(&Outcome::NotStarted(failure.clone()), ran_on);
-    ending.error = Some(run::refusal(&failure));
-    ending
+fn not_started(texts: Vec<String>, ran_on: RanOn) -> Ending {
+    let texts = on_node(texts, &ran_on);
+    start_failure(StartFailure::Refused(texts), ran_on)
 }
 
-/// The ending of a run of which there is nothing but how it ended.
-pub fn empty(outcome: &Outcome, ran_on: RanOn) -> Ending {
-    Ending { ran_on: Some(ran_on), ..Ending::bare(outcome, Timestamp::now()) }
+fn on_node(texts: Vec<String>, ran_on: &RanOn) -> Vec<String> {
+    let node = ran_on.node.as_deref().unwrap_or_default();
+    texts.iter().map(|text| format!("on {node}: {text}")).collect()
+}
+
+fn start_failure(failure: StartFailure, ran_on: RanOn) -> Ending {
+    let mut ending = bare_ending(&Outcome::NotStarted(failure.clone()), ran_on);
+    ending.error = Some(run::start_error(&failure));
+    ending
 }

@@ -72,6 +72,12 @@ pub enum ErrorDetail {
     MissingInterpreter,
     /// The kernel does not know the file's format.
     WrongFormat,
+    /// The scheduler ended it at its own time limit.
+    SchedulerTimeLimit,
+    /// The scheduler ended it because it used too much memory.
+    SchedulerMemoryLimit,
+    /// Nothing is known of it: its machine, or the scheduler, failed.
+    RunLost,
 }
 
 /// Why a run did not succeed, for people and programs alike. The message names no option and no

@@ -17,6 +17,8 @@ mod outcome;
 mod refusal;
 pub mod request;
 mod run;
+#[cfg(feature = "test-support")]
+pub mod test_support;
 pub mod text;
 mod units;
 

@@ -9,7 +9,7 @@ use retake_types::loop_record::agent::Spent;
 
 use super::event::{Event, LimitState, RateLimit, Scope, Tokens};
 use super::{Kind, transient_status};
-use crate::plan::{IterationOutcome, AgentStopReason};
+use crate::plan::{AgentStopReason, IterationOutcome};
 
 /// How much of the last text and of the result is kept.
 const KEPT: usize = 64 << 10;

@@ -18,7 +18,7 @@ use crate::display;
 use crate::history::History;
 use crate::log::{Head, Log};
 use crate::notify::{Notification, Sender};
-use crate::plan::{PastIteration, Plan, Rules, Step, AgentStopReason};
+use crate::plan::{AgentStopReason, PastIteration, Plan, Rules, Step};
 use crate::prompt::Purpose;
 use crate::settings::Settings;
 use crate::status::{Marks, Status};

@@ -16,7 +16,7 @@ use retake_types::{Effects, Stream, TestResults};
 use crate::adapters::{Event, Kind, Reader, Reading};
 use crate::display::{Display, Live, visible};
 use crate::log::Log;
-use crate::plan::{Plan, AgentStopReason};
+use crate::plan::{AgentStopReason, Plan};
 
 use super::event::{AgentDisplay, LiveLine};
 

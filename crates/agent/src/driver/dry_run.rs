@@ -60,6 +60,7 @@ pub fn play(argv: &[String], output: &mut impl Write) -> std::io::Result<Option<
         "type": "result", "subtype": "success", "is_error": false, "result": text,
         "num_turns": 1, "total_cost_usd": 0.0, "session_id": session, "permission_denials": [],
     }))?;
+    output.flush()?;
     Ok(log_error)
 }
 

@@ -22,7 +22,7 @@ use crate::adapters::Verdict;
 use crate::display::Live;
 use crate::hooks::Effect;
 use crate::notify::Notification;
-use crate::plan::{IterationOutcome, IterationReport, AgentStopReason};
+use crate::plan::{AgentStopReason, IterationOutcome, IterationReport};
 use crate::prompt::{Facts, Purpose};
 use crate::status::{Completion, Marks, StatusFiles};
 
@@ -93,7 +93,9 @@ impl AgentLoop {
             _ if self.session.is_interrupted() => Some(IterationOutcome::Interrupted),
             Effect::GoOn => None,
             // It was the loop's time that cut the hook off.
-            _ if plan.is_time_spent() => Some(IterationOutcome::OverBudget(AgentStopReason::BudgetTime)),
+            _ if plan.is_time_spent() => {
+                Some(IterationOutcome::OverBudget(AgentStopReason::BudgetTime))
+            }
             Effect::SkipIteration => Some(IterationOutcome::Skipped),
             Effect::StopLoop => Some(IterationOutcome::HookStopped),
         };

@@ -16,6 +16,7 @@ use crate::history::History;
 use crate::plan::{Budgets, IterationOutcome, Plan, Rules, Step};
 use crate::prompt::{Facts, Purpose};
 use crate::report::Report;
+use crate::settings::RuleOverrides;
 
 use super::event::AgentRunError;
 use super::recorded_loop;
@@ -110,6 +111,13 @@ impl Session {
         Ok(VerificationReport { report, path, text })
     }
 
+    /// Only the jitter of retries differs from session to session.
+    fn overrides(&self) -> RuleOverrides {
+        let [.., a, b, c, d, e, f, g, h] = *self.loop_id.as_bytes();
+        let seed = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        RuleOverrides { seed, ..RuleOverrides::default() }
+    }
+
     /// Where the agent's verification goes.
     pub(super) fn verification_path(&self) -> PathBuf {
         let name = &self.task.settings.verification.report_filename;
@@ -127,7 +135,7 @@ impl Session {
         let loops = self.recorded_loops().map_err(StartError::from)?;
         let iterations = recorded_loop::iterations(&loops);
         let last = History::new(&iterations).next_number().saturating_sub(1);
-        let rules = self.task.settings.rules(&self.task.metadata, Default::default());
+        let rules = self.task.settings.rules(&self.task.metadata, self.overrides());
         let plan = Plan::checking(Rules { budgets: Budgets::default(), ..rules }, last);
         let plan = SteeredPlan::new(plan, self.mailbox.clone());
         let mut asking = Asking {

@@ -2,16 +2,12 @@
 
 use jiff::Timestamp;
 
-use super::project::{Project, named};
+use super::project::{AgentProject, named};
 use super::refs::Refs;
 use super::refused;
 use super::workspaces::{agreed, gone, held};
-use crate::Exit;
-use crate::Failure;
-use crate::term;
-use crate::term::Column;
-use crate::term::Palette;
-use crate::term::Table;
+use crate::term::{Column, Palette, Table};
+use crate::{Exit, Failure, term};
 
 /// Put workspaces away, and take them out again
 #[derive(clap::Subcommand)]
@@ -57,7 +53,7 @@ pub(super) enum Command {
     },
 }
 
-pub(super) fn archive(command: Command, project: &Project) -> Result<Exit, Failure> {
+pub(super) fn archive(command: Command, project: &AgentProject) -> Result<Exit, Failure> {
     let places = &project.places;
     match command {
         Command::Save { workspace, keep } => {
@@ -65,7 +61,7 @@ pub(super) fn archive(command: Command, project: &Project) -> Result<Exit, Failu
             let mut refs = Refs::of(project)?;
             let lock = held(&workspace, "archive save")?;
             let archived = places.archive(&workspace, Timestamp::now(), keep).map_err(refused)?;
-            refs.put_away(workspace.name(), &named(&archived.archive_name)?, keep);
+            refs.archived(workspace.name(), &named(&archived.archive_name)?, keep);
             drop(lock);
             term::data(format!("✓ Archived as {}\n", archived.archive_name).as_bytes())?;
         }
@@ -100,7 +96,7 @@ pub(super) fn archive(command: Command, project: &Project) -> Result<Exit, Failu
             let restored = places.restore(&archive, workspace.as_ref()).map_err(refused)?;
             // Under another name its iterations count from 1 again, and would not fit.
             if restored.name().as_str() == archived.original_name {
-                refs.bring_back(&archive, restored.name());
+                refs.restored(&archive, restored.name());
             }
             term::data(format!("✓ Workspace restored: {}\n", restored.name()).as_bytes())?;
         }
@@ -125,7 +121,7 @@ pub(super) fn archive(command: Command, project: &Project) -> Result<Exit, Failu
             if force || agreed(&format!("Remove archive {name} for good?"))? {
                 let mut refs = Refs::of(project)?;
                 places.delete_archive(&name).map_err(refused)?;
-                gone(refs.forget_archive(&name))?;
+                gone(refs.archive_removed(&name))?;
                 term::data(format!("✓ Archive removed: {name}\n").as_bytes())?;
             }
         }

@@ -1,10 +1,135 @@
-//! Every message that a specification gives word for word, in one place.
+//! The words of agent commands; many of them are given word for word by a specification.
 
-use crate::adapters::Kind;
-use crate::workspace::Name;
+use retake_agent::adapters::Kind;
+use retake_agent::driver::{ReportError, StartError, TaskError};
+use retake_agent::plan::AgentStopReason;
+use retake_agent::settings::{SettingError, SettingsErrors, UnsupportedSetting};
+use retake_agent::workspace::{Name, Workspace, WorkspaceProblem};
+
+use crate::words;
+
+/// Settings that `run` has a flag for: the key's path and the flag.
+pub(super) const FLAGS: [(&str, &str); 11] = [
+    ("outputLevel", "--output"),
+    ("kind", "--agent"),
+    ("verification.command", "--verify"),
+    ("maxCost", "--max-cost"),
+    ("maxTokens", "--max-tokens"),
+    ("maxTime", "--max-time"),
+    ("maxIterationCost", "--max-iteration-cost"),
+    ("maxIterationTokens", "--max-iteration-tokens"),
+    ("maxFailures", "--max-failures"),
+    ("maxNoProgress", "--max-no-progress"),
+    ("onLimit", "--on-limit"),
+];
+
+fn flag(path: &str) -> Option<&'static str> {
+    FLAGS.iter().find(|(known, _)| *known == path).map(|(_, flag)| *flag)
+}
+
+/// What is wrong with settings, one line each. A value that a flag gave is named by the flag.
+pub(super) fn settings_errors(errors: &SettingsErrors, by_flag: &dyn Fn(&str) -> bool) -> String {
+    let line = |error: &SettingError| match error {
+        SettingError::Invalid { path, reason } => match flag(path).filter(|_| by_flag(path)) {
+            Some(flag) => format!("{flag}: {reason}"),
+            None => error.to_string(),
+        },
+        SettingError::UnknownKey { .. } => error.to_string(),
+    };
+    errors.0.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// A setting that cannot be kept with the chosen agent.
+pub(super) fn unsupported(setting: &UnsupportedSetting) -> String {
+    match setting {
+        UnsupportedSetting::CostNotReported { path, kind } => {
+            unmeasurable(path, *kind, "what it costs")
+        }
+        UnsupportedSetting::TokensNotReported { path, kind } => {
+            unmeasurable(path, *kind, "the tokens it uses")
+        }
+        UnsupportedSetting::ProgressNotTracked => {
+            "--max-no-progress needs agent.track_file_changes, which is off".to_owned()
+        }
+        UnsupportedSetting::NoCommand => "a custom agent needs agent.command".to_owned(),
+    }
+}
+
+/// A budget that the agent cannot be held to.
+fn unmeasurable(path: &str, kind: Kind, what: &str) -> String {
+    let option = flag(path).unwrap_or(path);
+    format!("{option} cannot be used with {kind}: it does not report {what}")
+}
+
+/// Why a task cannot be opened.
+pub(super) fn task_error(error: &TaskError, name: &Name) -> String {
+    match error {
+        TaskError::NoInstructions => instructions_not_found(name),
+        TaskError::Workspace(error) => error.to_string(),
+    }
+}
+
+/// Why a session cannot start.
+pub(super) fn start_error(error: &StartError) -> String {
+    match error {
+        StartError::NoProcess(error) => words::no_process(error),
+        StartError::RootRefused => root_refused().to_owned(),
+        StartError::AgentNotFound { kind, command } => not_found(*kind, command),
+        error => error.to_string(),
+    }
+}
+
+/// Why there is no report.
+pub(super) fn report_error(error: &ReportError) -> String {
+    match error {
+        ReportError::Start(error) => start_error(error),
+        error => error.to_string(),
+    }
+}
+
+/// What stands in the way of a run.
+pub(super) fn workspace_problem(problem: &WorkspaceProblem, workspace: &Workspace) -> String {
+    match problem {
+        WorkspaceProblem::NoInstructions => instructions_not_found(workspace.name()),
+        problem => problem.to_string(),
+    }
+}
+
+/// Claude Code skips no permissions for root.
+fn root_refused() -> &'static str {
+    "Claude refuses --dangerously-skip-permissions to root. Run as another user, set \
+     IS_SANDBOX=1 if this is a sandbox, or allow tools by name with claude.args: \
+     [--allowedTools, Bash]."
+}
+
+/// Why a loop ended.
+pub(super) fn stop_reason(reason: AgentStopReason) -> &'static str {
+    match reason {
+        AgentStopReason::Completed => "the task is complete",
+        AgentStopReason::MaxIterations => "the maximum of iterations is reached",
+        AgentStopReason::Stagnation => "no work is being done",
+        AgentStopReason::NoProgress => "there is no progress",
+        AgentStopReason::Failed => "an iteration failed",
+        AgentStopReason::BudgetCost => "the budget of money is spent",
+        AgentStopReason::BudgetTokens => "the budget of tokens is spent",
+        AgentStopReason::BudgetTime => "the budget of time is spent",
+        AgentStopReason::RateLimit => "the account's limit is reached",
+        AgentStopReason::VerifyFailed => "verification does not pass",
+        AgentStopReason::Stopped => "asked to stop",
+        AgentStopReason::Interrupted => "interrupted",
+    }
+}
+
+pub(super) fn continued(last_iteration: u32) -> String {
+    format!("Going on with the loop that broke off after iteration {last_iteration}")
+}
+
+pub(super) fn not_accepted() -> &'static str {
+    "Verification does not pass: the task is not accepted as complete"
+}
 
 /// The agent's program cannot be found.
-pub fn not_found(kind: Kind, command: &str) -> String {
+pub(super) fn not_found(kind: Kind, command: &str) -> String {
     let title = kind.title();
     match kind {
         Kind::Custom => format!("Agent not found. Make sure '{command}' is installed and in PATH."),
@@ -12,35 +137,35 @@ pub fn not_found(kind: Kind, command: &str) -> String {
     }
 }
 
-pub fn instructions_not_found(name: &Name) -> String {
+pub(super) fn instructions_not_found(name: &Name) -> String {
     format!("Instructions not found. Run setup first: retake agent setup {name}")
 }
 
-pub fn iteration_failed(number: u32) -> String {
+pub(super) fn iteration_failed(number: u32) -> String {
     format!("Iteration {number} failed")
 }
 
-pub fn running_iteration(number: u32) -> String {
+pub(super) fn running_iteration(number: u32) -> String {
     format!("Running iteration {number}...")
 }
 
-pub fn completed(iterations: u32) -> String {
+pub(super) fn completed(iterations: u32) -> String {
     format!("✓ Task completed successfully after {}", counted(iterations, "iteration"))
 }
 
-pub fn items_remaining(remaining: u64) -> String {
+pub(super) fn items_remaining(remaining: u64) -> String {
     match remaining {
         1 => "(1 item remaining)".to_owned(),
         n => format!("({n} items remaining)"),
     }
 }
 
-pub fn max_iterations(most: u32) -> String {
+pub(super) fn max_iterations(most: u32) -> String {
     format!("⚠️ Reached maximum iterations ({most})")
 }
 
 /// What can be done after the maximum was reached: continue, increase the limit, look.
-pub fn max_iterations_options(name: &Name, most: u32) -> [String; 3] {
+pub(super) fn max_iterations_options(name: &Name, most: u32) -> [String; 3] {
     [
         format!("→ Continue: retake agent run {name}"),
         format!(
@@ -51,34 +176,28 @@ pub fn max_iterations_options(name: &Name, most: u32) -> [String; 3] {
     ]
 }
 
-pub fn stagnation(iterations: u32) -> String {
+pub(super) fn stagnation(iterations: u32) -> String {
     format!("⚠️ Stagnation detected: {iterations} consecutive iterations with no work")
 }
 
-pub fn permissions_skipped(kind: Kind) -> String {
+pub(super) fn permissions_skipped(kind: Kind) -> String {
     format!(
         "⚠️ --dangerously-skip-permissions: {} will not ask before it changes files or runs commands",
         kind.title()
     )
 }
 
-pub fn todo_fallback() -> &'static str {
+pub(super) fn todo_fallback() -> &'static str {
     "⚠️ No valid .status.json: going by the check boxes in TODO.md"
 }
 
-pub fn stale_completion() -> &'static str {
+pub(super) fn stale_completion() -> &'static str {
     "⚠️ .status.json said complete before this run began; that does not count"
 }
 
 /// `--output`, `-v` and `-q` say the same thing in three ways.
-pub fn conflicting_output() -> &'static str {
+pub(super) fn conflicting_output() -> &'static str {
     "--verbose, --quiet and --output cannot be used together"
-}
-
-/// A budget that the agent cannot be held to.
-pub fn unmeasurable(option: &str, kind: Kind) -> String {
-    let what = if option.contains("cost") { "what it costs" } else { "the tokens it uses" };
-    format!("{option} cannot be used with {kind}: it does not report {what}")
 }
 
 fn counted(count: u32, what: &str) -> String {
@@ -87,6 +206,8 @@ fn counted(count: u32, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use retake_agent::settings::{Settings, Value};
+
     use super::*;
 
     #[test]
@@ -106,5 +227,30 @@ mod tests {
         assert_eq!(items_remaining(4), "(4 items remaining)");
         assert_eq!(max_iterations(50), "⚠️ Reached maximum iterations (50)");
         assert_eq!(stagnation(2), "⚠️ Stagnation detected: 2 consecutive iterations with no work");
+    }
+
+    #[test]
+    fn values_are_named_by_the_flag_that_gave_them() {
+        let given = [("maxCost".to_owned(), Value::from("much"))];
+        let errors = Settings::read(&given.into()).unwrap_err();
+        let by_flag = settings_errors(&errors, &|path| path == "maxCost");
+        assert_eq!(by_flag, "--max-cost: \"much\" is not an amount of money above 0");
+        let by_file = settings_errors(&errors, &|_| false);
+        assert_eq!(by_file, "agent.maxCost: \"much\" is not an amount of money above 0");
+    }
+
+    #[test]
+    fn what_an_agent_cannot_measure_is_refused() {
+        let cost = UnsupportedSetting::CostNotReported { path: "maxCost", kind: Kind::Codex };
+        assert_eq!(
+            unsupported(&cost),
+            "--max-cost cannot be used with codex: it does not report what it costs"
+        );
+        let tokens =
+            UnsupportedSetting::TokensNotReported { path: "maxTokens", kind: Kind::Custom };
+        assert!(unsupported(&tokens).contains("--max-tokens cannot be used with custom"));
+        assert!(unsupported(&UnsupportedSetting::NoCommand).contains("agent.command"));
+        assert!(unsupported(&UnsupportedSetting::ProgressNotTracked).contains("--max-no-progress"));
+        assert!(start_error(&StartError::RootRefused).contains("IS_SANDBOX=1"));
     }
 }

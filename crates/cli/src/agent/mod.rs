@@ -1,9 +1,11 @@
 //! `retake agent`: a coding agent in a loop, its workspaces, and how to steer it.
 
 mod archive;
+mod messages;
 mod project;
 mod refs;
 mod run;
+mod screen;
 mod sessions;
 mod settings;
 mod show;
@@ -16,9 +18,11 @@ use std::sync::atomic::Ordering;
 
 use clap::Subcommand;
 
-use super::{Exit, Failure};
-use project::Project;
+use retake_agent::driver::dry_run;
 use retake_runner::signals;
+
+use crate::{Exit, Failure, term};
+use project::AgentProject;
 
 /// A coding agent in a loop: fresh context each time, until the task is done, stuck or out of budget
 #[derive(clap::Args)]
@@ -76,10 +80,26 @@ pub(super) fn agent(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
             Ok(Exit::Signal(signals::received().unwrap_or(libc::SIGINT)))
         }
         // Whatever is wrong with what was asked for is a 1 here, and 2 elsewhere.
-        Err(failure @ (Failure::Usage(_) | Failure::Config(_) | Failure::Place(_))) => {
+        Err(failure @ (Failure::Usage(_) | Failure::Config(_) | Failure::Project(_))) => {
             Err(refused(failure))
         }
         answered => answered,
+    }
+}
+
+/// The agent of a dry run.
+pub(super) fn mock(words: &[String]) -> Exit {
+    match dry_run::play(words, &mut term::writer()) {
+        Ok(log_error) => {
+            if let Some(error) = log_error {
+                term::say(&error.to_string());
+            }
+            Exit::OK
+        }
+        Err(error) => {
+            term::say(&format!("the mock agent failed: {error}"));
+            Exit::FAILED
+        }
     }
 }
 
@@ -87,7 +107,7 @@ pub(super) fn agent(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
 pub(super) fn places(store: Option<&Path>) -> Result<retake_agent::workspace::Places, Failure> {
     let given =
         project::Given { workspaces: None, templates: None, archive: None, no_colors: false };
-    Ok(Project::open(store, &given)?.places)
+    Ok(AgentProject::open(store, &given)?.places)
 }
 
 fn asked(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
@@ -99,24 +119,24 @@ fn asked(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
     };
     if let Command::Init(init) = &args.command {
         project::make_at_git_root()?;
-        let project = Project::open(store, &places)?;
+        let project = AgentProject::open(store, &places)?;
         if args.verbose {
             project.tell_places();
         }
         return workspaces::init(init, &project);
     }
-    let project = Project::open(store, &places)?;
+    let project = AgentProject::open(store, &places)?;
     // These two have more to say than where they look.
     if args.verbose && !matches!(args.command, Command::Run(_) | Command::Verify(_)) {
         project.tell_places();
     }
     match args.command {
         Command::Init(_) => unreachable!("done above"),
-        Command::Setup(args) => sessions::setup(&args, project),
-        Command::Edit(args) => sessions::edit(&args, project),
-        Command::Validate(args) => sessions::validate(&args, project),
-        Command::Run(args) => run::run(*args, project),
-        Command::Verify(args) => sessions::verify(&args, project),
+        Command::Setup(args) => sessions::setup(&args, &project),
+        Command::Edit(args) => sessions::edit(&args, &project),
+        Command::Validate(args) => sessions::validate(&args, &project),
+        Command::Run(args) => run::run(&args, &project),
+        Command::Verify(args) => sessions::verify(&args, &project),
         Command::List(args) => workspaces::list(&args, &project),
         Command::Show(args) => show::show(&args, &project),
         Command::Reset(args) => workspaces::reset(&args, &project),
@@ -129,7 +149,7 @@ fn asked(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
         Command::Resume(args) => steer::resume(&args, &project),
         Command::Tell(args) => steer::tell(&args, &project),
         Command::Watch(args) => steer::watch(&args, &project),
-        Command::Rollback(args) => steer::rollback(&args, project),
+        Command::Rollback(args) => steer::rollback(&args, &project),
     }
 }
 

@@ -1,18 +1,28 @@
 //! The project an agent works in: its configuration, its places, its workspaces.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use retake_agent::settings::{KEYS, Settings, Value};
+#[cfg(feature = "mcp")]
+use retake_agent::adapters::Kind;
+use retake_agent::driver::OfferServer;
+#[cfg(feature = "mcp")]
+use retake_agent::driver::ServerOffer;
+use retake_agent::settings::{Settings, Value};
 use retake_agent::workspace::{Metadata, Name, Places, Workspace};
-
-use super::refused;
-use crate::Failure;
-use crate::init;
-use crate::term;
-use crate::term::Palette;
+use retake_engine::KeeperSession;
+#[cfg(feature = "mcp")]
+use retake_mcp::install::Client;
 use retake_runner::config::Config;
-use retake_runner::project::Place;
+use retake_runner::context::RunContext;
+use retake_runner::project::Project;
+use retake_runner::worker::Worker;
+use retake_types::config::{AgentValue, agent_key};
+
+use super::{messages, refused};
+use crate::term::Palette;
+use crate::{Failure, context, init, term, words};
 
 pub(super) struct Given {
     pub(super) workspaces: Option<PathBuf>,
@@ -21,24 +31,25 @@ pub(super) struct Given {
     pub(super) no_colors: bool,
 }
 
-pub(super) struct Project {
+pub(super) struct AgentProject {
+    /// The directory that agents work in.
     pub(super) root: PathBuf,
-    pub(super) place: Place,
+    pub(super) project: Project,
     pub(super) config: Config,
     pub(super) settings: Settings,
     pub(super) places: Places,
 }
 
-impl Project {
+impl AgentProject {
     pub(super) fn open(store: Option<&Path>, given: &Given) -> Result<Self, Failure> {
         let here = std::env::current_dir().map_err(|source| Failure::File {
             action: "find",
             path: PathBuf::from("."),
             source,
         })?;
-        let place = Place::find(&here, store)?;
-        let root = place.project.clone().unwrap_or_else(|| here.clone());
-        let config = Config::load(place.project.as_deref())?;
+        let project = Project::find(&here, store)?;
+        let root = project.root.clone().unwrap_or_else(|| here.clone());
+        let config = Config::load(project.root.as_deref())?;
         let settings = settings(&config, None, BTreeMap::new())?;
         if !settings.colors || given.no_colors {
             Palette::turn_off();
@@ -53,7 +64,7 @@ impl Project {
             archive: pick(&given.archive, &settings.archive_dir),
             global_templates: settings.global_templates_dir.clone().or_else(global_templates),
         };
-        Ok(Self { root, place, config, settings, places })
+        Ok(Self { root, project, config, settings, places })
     }
 
     /// Which places are used, for someone who wonders.
@@ -61,7 +72,7 @@ impl Project {
         let Places { workspaces, templates, archive, global_templates } = &self.places;
         for (what, path) in [
             ("project", Some(&self.root)),
-            ("record", Some(&self.place.store)),
+            ("record", Some(&self.project.store)),
             ("workspaces", Some(workspaces)),
             ("templates", Some(templates)),
             ("templates of all projects", global_templates.as_ref()),
@@ -71,6 +82,38 @@ impl Project {
                 term::say(&format!("{what}: {}", path.display()));
             }
         }
+    }
+
+    pub(super) fn run_context(&self) -> Arc<RunContext> {
+        context::run_context(&self.project, &self.config)
+    }
+
+    /// A worker for commands besides a loop. To be started while nothing is locked: a process is
+    /// forked.
+    pub(super) fn worker(&self) -> Result<Worker, Failure> {
+        Worker::single(KeeperSession::Own, &self.run_context())
+            .map_err(|error| refused(words::no_process(&error)))
+    }
+
+    /// Offers retake's MCP server to agents, where the configuration says so.
+    pub(super) fn server_offer(&self) -> Option<Box<OfferServer>> {
+        #[cfg(feature = "mcp")]
+        if self.config.agent.mcp {
+            let store = self.project.store.clone();
+            return Some(Box::new(move |kind, ids| {
+                let client = match kind {
+                    Kind::Claude => Client::Claude,
+                    Kind::Codex => Client::Codex,
+                    Kind::Gemini => Client::Gemini,
+                    Kind::Opencode => Client::Opencode,
+                    // How it starts servers is not known.
+                    Kind::Custom => return Ok(ServerOffer::default()),
+                };
+                let given = retake_mcp::agent_configuration(client, &store, ids)?;
+                Ok(ServerOffer { arguments: given.arguments, variables: given.variables })
+            }));
+        }
+        None
     }
 
     pub(super) fn workspace(&self, name: &str) -> Result<Workspace, Failure> {
@@ -89,9 +132,9 @@ pub(super) fn settings(
     flags: BTreeMap<String, Value>,
 ) -> Result<Settings, Failure> {
     let mut given: BTreeMap<String, Value> = BTreeMap::new();
-    let configured = config.of_agents();
+    let configured = &config.agent.values;
     let mut problems = Vec::new();
-    for (path, (value, by_variable)) in &configured {
+    for (path, AgentValue { value, by_variable }) in configured {
         if !by_variable {
             given.insert(path.clone(), value.clone());
         }
@@ -108,16 +151,20 @@ pub(super) fn settings(
             given.insert("notifyEvents".to_owned(), Value::Words(events.clone()));
         }
     }
-    for (path, (value, by_variable)) in configured {
-        if by_variable {
-            given.insert(path, value);
+    for (path, AgentValue { value, by_variable }) in configured {
+        if *by_variable {
+            given.insert(path.clone(), value.clone());
         }
     }
+    let by_flag: BTreeSet<String> = flags.keys().cloned().collect();
     given.extend(flags);
     match Settings::read(&given) {
         Ok(settings) if problems.is_empty() => Ok(settings),
         Ok(_) => Err(refused(problems.join("\n"))),
-        Err(error) => Err(refused(format!("{error}\n{}", problems.join("\n")).trim_end())),
+        Err(errors) => {
+            let errors = messages::settings_errors(&errors, &|path| by_flag.contains(path));
+            Err(refused(format!("{errors}\n{}", problems.join("\n")).trim_end()))
+        }
     }
 }
 
@@ -128,9 +175,9 @@ fn flatten(
     into: &mut BTreeMap<String, Value>,
     problems: &mut Vec<String>,
 ) {
-    let known = KEYS.iter().find(|key| key.path == prefix);
-    if let Some(key) = known.filter(|key| !key.workspace) {
-        problems.push(format!("{} is not for a single workspace", key.path));
+    let known = agent_key(prefix);
+    if known.is_some_and(|key| !key.workspace) {
+        problems.push(format!("{prefix} is not for a single workspace"));
         return;
     }
     let text = |value: &serde_json::Value| match value {
@@ -174,7 +221,7 @@ pub(super) fn make_at_git_root() -> Result<(), Failure> {
         path: PathBuf::from("."),
         source,
     })?;
-    if Place::find(&here, None)?.project.is_some() {
+    if Project::find(&here, None)?.root.is_some() {
         return Ok(());
     }
     let top = here.ancestors().find(|dir| dir.join(".git").exists()).unwrap_or(&here);

@@ -1,61 +1,156 @@
-//! What `agent run` shows, at each level. The messages are the answer and go to stdout; the line
-//! that tells how it goes is only for a terminal.
+//! What `agent run`, `verify` and `validate` show, at each level. Messages are the answer and go to
+//! stdout; errors and the live line go to stderr, the line only to a terminal.
 
-use retake_runner::terminal;
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
 
-use crate::display::Level;
+use retake_agent::display::{self, Level};
+use retake_agent::driver::{AgentDisplay, AgentEvent, LiveLine, StoppedLoop};
+use retake_agent::plan::AgentStopReason;
+use retake_agent::status::{Completion, Source};
 
-pub struct Screen {
+use super::messages;
+use crate::term;
+
+pub(super) struct Screen {
     level: Level,
-    /// Whether a live line may be drawn, and whether one stands there now.
+    /// Whether a live line may be drawn.
     live: bool,
+    /// Whether there is one now.
     drawn: Mutex<bool>,
 }
 
 impl Screen {
-    pub fn new(level: Level) -> Self {
+    pub(super) fn new(level: Level) -> Self {
         let live = level == Level::Progress && std::io::stderr().is_terminal();
         Self { level, live, drawn: Mutex::new(false) }
     }
 
-    pub fn is_verbose(&self) -> bool {
-        self.level == Level::Verbose
-    }
-
-    /// A message of the loop.
-    pub fn message(&self, text: &str) {
+    fn message(&self, text: &str) {
         if self.level >= Level::Progress {
             self.clear();
-            // A reader that went away does not stop the loop: the log has it all.
-            _ = terminal::data(format!("{text}\n").as_bytes());
-        }
-    }
-
-    /// What the agent does, as it does it.
-    pub fn detail(&self, text: &str) {
-        if self.is_verbose() {
-            _ = terminal::data(text.as_bytes());
+            // A reader that is gone does not stop the loop: the log has it all.
+            _ = term::data(format!("{text}\n").as_bytes());
         }
     }
 
     /// What must be seen at every level.
-    pub fn trouble(&self, text: &str) {
+    fn error(&self, text: &str) {
         self.clear();
-        terminal::say(text);
+        term::say(text);
     }
 
-    pub fn draws(&self) -> bool {
+    fn status(&self, completion: &Completion) {
+        match completion.source {
+            Source::Todo => self.message(messages::todo_fallback()),
+            _ if completion.stale => self.message(messages::stale_completion()),
+            _ => {}
+        }
+        if let Some(invalid) = &completion.invalid {
+            self.message(&format!("⚠️ {invalid}"));
+        }
+        if let Some(remaining) = completion.remaining.filter(|_| !completion.complete) {
+            self.message(&messages::items_remaining(remaining));
+        }
+    }
+
+    fn stopped(&self, stopped: &StoppedLoop<'_>) {
+        let max_iterations = stopped.max_iterations;
+        match stopped.reason {
+            AgentStopReason::Completed => self.message(&messages::completed(stopped.iterations)),
+            AgentStopReason::MaxIterations => {
+                self.message(&messages::max_iterations(max_iterations));
+                for option in messages::max_iterations_options(stopped.workspace, max_iterations) {
+                    self.message(&option);
+                }
+            }
+            AgentStopReason::Stagnation => self.message(&messages::stagnation(stopped.idle)),
+            AgentStopReason::Failed => {}
+            AgentStopReason::VerifyFailed => self.error(messages::not_accepted()),
+            other => self.message(&format!("Stopped: {}", messages::stop_reason(other))),
+        }
+    }
+}
+
+impl AgentDisplay for Screen {
+    fn event(&self, event: AgentEvent<'_>) {
+        match event {
+            AgentEvent::Continued { last_iteration } => {
+                self.message(&messages::continued(last_iteration));
+            }
+            AgentEvent::PermissionsSkipped(kind) => {
+                self.error(&messages::permissions_skipped(kind))
+            }
+            AgentEvent::IterationStarted { number } => {
+                self.message(&messages::running_iteration(number));
+            }
+            AgentEvent::IterationFailed { number, why } => {
+                self.error(&format!("{}: {why}", messages::iteration_failed(number)));
+            }
+            AgentEvent::PermissionsDenied { count } => {
+                self.message(&format!("⚠️ {} denied", term::count(count, "permission")));
+            }
+            AgentEvent::Status(completion) => self.status(completion),
+            AgentEvent::Waiting { cause, remaining } => {
+                self.message(&display::countdown(cause, remaining));
+            }
+            AgentEvent::Paused { workspace } => {
+                self.message(&format!("Paused. Go on with: retake agent resume {workspace}"));
+            }
+            AgentEvent::VerificationStarted => self.message("Verifying completion..."),
+            AgentEvent::VerificationPassed => self.message("✓ Verification passed"),
+            AgentEvent::VerificationFailed => {
+                self.message("⚠️ Verification failed: the task is not accepted as complete");
+            }
+            AgentEvent::VerificationPostponed { why } => {
+                self.message(&format!("⚠️ Verification could not be made: {why}"));
+            }
+            AgentEvent::HookFailed { when, command } => {
+                self.error(&display::hook_failed(when, command));
+            }
+            AgentEvent::HookNotRun(error) => self.error(&error.to_string()),
+            AgentEvent::Stopped(stopped) => self.stopped(stopped),
+            AgentEvent::NotRecorded(error) => {
+                self.error(&format!("the history of this loop is not recorded: {error}"));
+            }
+            AgentEvent::NotLogged(error) => self.error(&format!("nothing more is logged: {error}")),
+            AgentEvent::NotNotified(error) => self.error(&format!("nobody is notified: {error}")),
+            AgentEvent::NotificationsLost { count, last_error } => {
+                let what = term::count(count, "notification");
+                let why = last_error.map_or_else(String::new, |error| format!(": {error}"));
+                self.error(&format!("{what} could not be delivered{why}"));
+            }
+            AgentEvent::StatusNotWatched(error) => {
+                self.error(&format!("the status is not watched: {error}"));
+            }
+            AgentEvent::TimeNotKept(error) => self
+                .error(&format!("a restart will not know how much of --max-time is used: {error}")),
+            AgentEvent::NoCheckpoint { number, error } => {
+                self.error(&format!("no checkpoint of iteration {number}: {error}"));
+            }
+            AgentEvent::MetadataNotWritten(error) => self.error(&error.to_string()),
+        }
+    }
+
+    fn detail(&self, text: &str) {
+        if self.level == Level::Verbose {
+            _ = term::data(text.as_bytes());
+        }
+    }
+
+    fn has_live_line(&self) -> bool {
         self.live
     }
 
-    /// Draws the live line over the last one.
-    pub fn live(&self, text: &str) {
+    fn live(&self, line: LiveLine) {
         if !self.live {
             return;
         }
-        let width = terminal::width().unwrap_or(80).saturating_sub(1);
+        let text = match line {
+            LiveLine::Iteration(live) => live.line(),
+            LiveLine::Waiting { cause, remaining } => display::countdown(cause, remaining),
+        };
+        let width = term::width().unwrap_or(80).saturating_sub(1);
         let text: String = text.chars().take(width).collect();
         if let Ok(mut drawn) = self.drawn.lock() {
             _ = write!(std::io::stderr(), "\r\x1b[2K{text}");
@@ -63,8 +158,7 @@ impl Screen {
         }
     }
 
-    /// Takes the live line away.
-    pub fn clear(&self) {
+    fn clear(&self) {
         if let Ok(mut drawn) = self.drawn.lock()
             && std::mem::take(&mut *drawn)
         {

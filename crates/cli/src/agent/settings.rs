@@ -2,17 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use retake_agent::settings::{KEYS, Key, Takes};
+use retake_runner::config::{self, Config, edit};
+use retake_types::config::{Key, KeyKind, agent_key, agent_keys};
 use serde_json::{Map, Value};
 
-use super::project::{self, Project};
+use super::project::{self, AgentProject};
 use super::refused;
-use crate::Exit;
-use crate::Failure;
-use crate::term;
-use retake_runner::config;
-use retake_runner::config::Config;
-use retake_runner::config::edit;
+use crate::{Exit, Failure, term};
 
 /// Show or change the settings of agents
 ///
@@ -52,28 +48,33 @@ pub(super) struct Args {
     unset: bool,
 }
 
-pub(super) fn config(args: &Args, project: &Project) -> Result<Exit, Failure> {
+pub(super) fn config(args: &Args, project: &AgentProject) -> Result<Exit, Failure> {
     if args.keys {
         return keys(args.json);
     }
     let Some(path) = &args.key else { return list(args, project) };
     let path = path.strip_prefix("agent.").unwrap_or(path);
-    let key = KEYS
-        .iter()
-        .find(|key| key.path == path)
+    let key = agent_key(path)
+        .map(|key| NamedKey { path, key })
         .ok_or_else(|| refused(format!("there is no key {path}; --keys lists them")))?;
     let change = match (&args.value, &args.add, &args.remove, args.unset) {
-        (None, None, None, false) => return print(key, args, project),
+        (None, None, None, false) => return print(path, args, project),
         (Some(value), ..) => Change::Set(value.clone()),
         (_, Some(word), ..) => Change::Add(word.clone()),
         (_, _, Some(word), _) => Change::Remove(word.clone()),
         _ => Change::Unset,
     };
     match &args.workspace {
-        Some(name) => in_workspace(key, &change, name, project)?,
-        None => in_file(key, &change, args.global, project)?,
+        Some(name) => in_workspace(&key, &change, name, project)?,
+        None => in_file(&key, &change, args.global, project)?,
     }
     Ok(Exit::OK)
+}
+
+/// A key of agents, by its path below `agent`.
+struct NamedKey<'a> {
+    path: &'a str,
+    key: &'static Key,
 }
 
 enum Change {
@@ -85,11 +86,10 @@ enum Change {
 
 fn keys(json: bool) -> Result<Exit, Failure> {
     if json {
-        let all: Vec<Value> = KEYS
-            .iter()
-            .map(|key| {
+        let all: Vec<Value> = agent_keys()
+            .map(|(path, key)| {
                 serde_json::json!({
-                    "key": key.path, "default": key.default, "about": key.about,
+                    "key": path, "default": key.default, "about": key.about,
                     "workspace": key.workspace,
                 })
             })
@@ -102,20 +102,16 @@ fn keys(json: bool) -> Result<Exit, Failure> {
         term::Column::new("DEFAULT"),
         term::Column::new("FOR"),
     ]);
-    for key in &KEYS {
+    for (path, key) in agent_keys() {
         let default = if key.default.is_empty() { "-" } else { key.default };
-        table.row([
-            key.path.to_owned().into(),
-            default.to_owned().into(),
-            key.about.to_owned().into(),
-        ]);
+        table.row([path.to_owned().into(), default.to_owned().into(), key.about.to_owned().into()]);
     }
     term::page(&table.render(term::width(), term::Palette::of_stdout()))?;
     Ok(Exit::OK)
 }
 
 /// The value of every key, as the layers leave it.
-fn values(args: &Args, project: &Project) -> Result<Map<String, Value>, Failure> {
+fn values(args: &Args, project: &AgentProject) -> Result<Map<String, Value>, Failure> {
     let mut values = Map::new();
     for (path, value, _) in project.config.entries() {
         if let Some(path) = path.strip_prefix("agent.") {
@@ -125,16 +121,16 @@ fn values(args: &Args, project: &Project) -> Result<Map<String, Value>, Failure>
     if let Some(name) = &args.workspace {
         let metadata = project.workspace(name)?.metadata().map_err(refused)?;
         project::settings(&project.config, Some(&metadata), Default::default())?;
-        for key in &KEYS {
-            if let Some(own) = find(metadata.config.as_ref(), key.path) {
-                values.insert(key.path.to_owned(), own.clone());
+        for (path, _) in agent_keys() {
+            if let Some(own) = find(metadata.config.as_ref(), path) {
+                values.insert(path.to_owned(), own.clone());
             }
         }
     }
     Ok(values)
 }
 
-fn list(args: &Args, project: &Project) -> Result<Exit, Failure> {
+fn list(args: &Args, project: &AgentProject) -> Result<Exit, Failure> {
     let values = values(args, project)?;
     if args.json {
         term::document(&values)?;
@@ -146,9 +142,9 @@ fn list(args: &Args, project: &Project) -> Result<Exit, Failure> {
     Ok(Exit::OK)
 }
 
-fn print(key: &Key, args: &Args, project: &Project) -> Result<Exit, Failure> {
+fn print(path: &str, args: &Args, project: &AgentProject) -> Result<Exit, Failure> {
     let values = values(args, project)?;
-    let value = values.get(key.path).cloned().unwrap_or_default();
+    let value = values.get(path).cloned().unwrap_or_default();
     if args.json {
         term::document(&value)?;
     } else {
@@ -166,14 +162,15 @@ fn shown(value: &Value) -> String {
 }
 
 /// What the key will hold; `None` to unset it.
-fn changed(key: &Key, change: &Change, now: &Value) -> Result<Option<Value>, Failure> {
+fn changed(key: &NamedKey<'_>, change: &Change, now: &Value) -> Result<Option<Value>, Failure> {
     let words = || -> Vec<String> {
         now.as_array()
             .map(|all| all.iter().filter_map(|w| w.as_str().map(str::to_owned)).collect())
             .unwrap_or_default()
     };
     let of_words = |words: Vec<String>| Value::from(words);
-    if !matches!(change, Change::Set(_) | Change::Unset) && key.takes != Takes::Words {
+    if !matches!(change, Change::Set(_) | Change::Unset) && !matches!(key.key.kind, KeyKind::Words)
+    {
         return Err(refused(format!("{} is not a list", key.path)));
     }
     Ok(match change {
@@ -192,11 +189,11 @@ fn changed(key: &Key, change: &Change, now: &Value) -> Result<Option<Value>, Fai
             }
             Some(of_words(all))
         }
-        Change::Set(text) => Some(match key.takes {
-            Takes::Words => of_words(
+        Change::Set(text) => Some(match key.key.kind {
+            KeyKind::Words => of_words(
                 text.split(',').map(|w| w.trim().to_owned()).filter(|w| !w.is_empty()).collect(),
             ),
-            Takes::Pairs => Value::Object(
+            KeyKind::Pairs => Value::Object(
                 text.split(',')
                     .map(|pair| match pair.split_once('=') {
                         Some((name, value)) => Ok((name.trim().to_owned(), Value::from(value))),
@@ -204,12 +201,12 @@ fn changed(key: &Key, change: &Change, now: &Value) -> Result<Option<Value>, Fai
                     })
                     .collect::<Result<_, _>>()?,
             ),
-            Takes::Truth => match text.as_str() {
+            KeyKind::Truth => match text.as_str() {
                 "true" => Value::Bool(true),
                 "false" => Value::Bool(false),
                 _ => return Err(refused(format!("{} takes true or false", key.path))),
             },
-            Takes::Number { .. } => text
+            KeyKind::Number { .. } => text
                 .parse::<u64>()
                 .map(Value::from)
                 .map_err(|_| refused(format!("{} takes a whole number, not {text:?}", key.path)))?,
@@ -218,8 +215,13 @@ fn changed(key: &Key, change: &Change, now: &Value) -> Result<Option<Value>, Fai
     })
 }
 
-fn in_workspace(key: &Key, change: &Change, name: &str, project: &Project) -> Result<(), Failure> {
-    if !key.workspace {
+fn in_workspace(
+    key: &NamedKey<'_>,
+    change: &Change,
+    name: &str,
+    project: &AgentProject,
+) -> Result<(), Failure> {
+    if !key.key.workspace {
         return Err(refused(format!("{} is not for a single workspace", key.path)));
     }
     let workspace = project.workspace(name)?;
@@ -235,8 +237,13 @@ fn in_workspace(key: &Key, change: &Change, name: &str, project: &Project) -> Re
     Ok(())
 }
 
-fn in_file(key: &Key, change: &Change, global: bool, project: &Project) -> Result<(), Failure> {
-    let file: PathBuf = match (global, &project.place.project) {
+fn in_file(
+    key: &NamedKey<'_>,
+    change: &Change,
+    global: bool,
+    project: &AgentProject,
+) -> Result<(), Failure> {
+    let file: PathBuf = match (global, &project.project.root) {
         (true, _) => config::user_file()
             .ok_or_else(|| refused("there is no place for the user's configuration"))?,
         (false, Some(root)) => root.join(".agent/config.yml"),

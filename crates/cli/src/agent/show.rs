@@ -3,23 +3,21 @@
 use std::time::Duration;
 
 use retake_agent::display::time;
-use retake_agent::iteration::{History, HistorySummary, Iteration, Shown, chart};
-use retake_agent::lock::Lock;
-use retake_agent::plan::{Mode, StopReason};
+use retake_agent::driver::recorded_loop::{self, RecordedLoop};
+use retake_agent::history::{History, HistorySummary, chart};
+use retake_agent::lock::WorkspaceLock;
+use retake_agent::plan::AgentStopReason;
 use retake_agent::status::Status;
 use retake_agent::workspace::WorkspaceStatus;
 use retake_store::Store;
+use retake_types::StopReason;
+use retake_types::loop_record::agent::{Iteration, IterationRow, IterationStatus, Mode, Spent};
 use serde::Serialize;
 
-use super::project::Project;
-use super::refused;
-use crate::Exit;
-use crate::Failure;
-use crate::term;
-use crate::term::Palette;
-use crate::term::Shade;
-use retake_agent::driver::chronicle;
-use retake_agent::driver::words;
+use super::project::AgentProject;
+use super::{messages, refused};
+use crate::term::{Palette, Shade};
+use crate::{Exit, Failure, term};
 
 /// Show a workspace: its status, its history, what it cost
 #[derive(clap::Args)]
@@ -44,36 +42,36 @@ struct Document<'a> {
     name: &'a str,
     mode: Mode,
     status: WorkspaceStatus,
-    stop_reason: Option<&'a retake_types::StopReason>,
+    stop_reason: Option<&'a StopReason>,
     summary: HistorySummary,
-    iterations: Vec<Shown<'a>>,
+    iterations: Vec<IterationRow<'a>>,
 }
 
-pub(super) fn show(args: &Args, project: &Project) -> Result<Exit, Failure> {
+pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure> {
     let workspace = project.workspace(&args.name)?;
     let metadata = workspace.metadata().map_err(refused)?;
-    let (chapters, alive) = match Store::open_read_only(&project.place.store) {
+    let (loops, alive) = match Store::open_read_only(&project.project.store) {
         Ok(store) => {
-            let chapters = chronicle::read(&store, &workspace, &metadata)?;
-            let alive = chapters
+            let loops = recorded_loop::read(&store, &workspace, &metadata)?;
+            let alive = loops
                 .last()
-                .is_some_and(|last| chronicle::is_alive(&store, last.record.id, &workspace));
-            (chapters, alive)
+                .is_some_and(|last| recorded_loop::is_alive(&store, last.record.id, &workspace));
+            (loops, alive)
         }
         Err(retake_store::Error::NoStore { .. }) => (Vec::new(), false),
         Err(error) => return Err(error.into()),
     };
-    let holder = Lock::holder(&workspace);
-    let mut iterations = chronicle::iterations(&chapters);
+    let holder = WorkspaceLock::holder(&workspace);
+    let mut iterations = recorded_loop::iterations(&loops);
     if !alive {
         // Its runner died, and nobody has gone on with it yet.
         for iteration in iterations.iter_mut().filter(|i| !i.status.is_final()) {
-            iteration.status = retake_agent::iteration::IterationStatus::Interrupted;
+            iteration.status = IterationStatus::Interrupted;
         }
     }
-    let stop_reason = chapters.last().and_then(|chapter| {
-        let died = (!alive).then_some(retake_types::StopReason::Interrupted);
-        chapter.record.stop_reason.clone().or(died)
+    let stop_reason = loops.last().and_then(|recorded| {
+        let died = (!alive).then_some(StopReason::Interrupted);
+        recorded.record.stop_reason.clone().or(died)
     });
     let history = History::new(&iterations);
     let summary = history.summary();
@@ -93,7 +91,7 @@ pub(super) fn show(args: &Args, project: &Project) -> Result<Exit, Failure> {
             status: metadata.status,
             stop_reason: stop_reason.as_ref(),
             summary,
-            iterations: picked.iter().map(Iteration::shown).collect(),
+            iterations: picked.iter().map(Iteration::row).collect(),
         })?;
         return Ok(Exit::OK);
     }
@@ -110,9 +108,9 @@ pub(super) fn show(args: &Args, project: &Project) -> Result<Exit, Failure> {
         text += &format!("running     {holder}\n");
     }
     if let Some(reason) =
-        stop_reason.as_ref().and_then(|word| word.as_str().parse::<StopReason>().ok())
+        stop_reason.as_ref().and_then(|word| word.as_str().parse::<AgentStopReason>().ok())
     {
-        text += &format!("stopped     {reason}: {}\n", words(reason));
+        text += &format!("stopped     {reason}: {}\n", messages::stop_reason(reason));
     }
     match Status::read(&workspace.status_path()) {
         Ok(status) => {
@@ -128,13 +126,9 @@ pub(super) fn show(args: &Args, project: &Project) -> Result<Exit, Failure> {
     }
     text += &totals(&summary, history.failure_streak());
     // Attempts that were no iterations, and verifications, were paid for as well.
-    let besides = |chapter: &chronicle::Chapter| chapter.besides;
-    let cost: f64 = iterations.iter().filter_map(Iteration::cost_usd).sum::<f64>()
-        + chapters.iter().map(besides).map(|spent| spent.cost_usd).sum::<f64>();
-    let tokens: u64 = iterations.iter().filter_map(Iteration::tokens).sum::<u64>()
-        + chapters.iter().map(besides).map(|spent| spent.tokens).sum::<u64>();
+    let Spent { cost_usd, tokens } = spent(&iterations, &loops);
     if tokens > 0 {
-        text += &format!("spent       ${cost:.2}, {tokens} tokens\n");
+        text += &format!("spent       ${cost_usd:.2}, {tokens} tokens\n");
     }
     if !picked.is_empty() {
         text.push('\n');
@@ -142,6 +136,13 @@ pub(super) fn show(args: &Args, project: &Project) -> Result<Exit, Failure> {
     }
     term::page(&text)?;
     Ok(Exit::OK)
+}
+
+fn spent(iterations: &[Iteration], loops: &[RecordedLoop]) -> Spent {
+    let mut total = Spent::default();
+    iterations.iter().for_each(|iteration| total.add(iteration.spent()));
+    loops.iter().for_each(|recorded| total.add(recorded.spent_otherwise));
+    total
 }
 
 /// The summary of a history for people; what there was nothing of is left out.

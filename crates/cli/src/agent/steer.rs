@@ -5,22 +5,18 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_agent::control::Mailbox;
-use retake_agent::lock::Lock;
+use retake_agent::display;
+use retake_agent::driver::git_checkpoints::GitCheckpoints;
+use retake_agent::driver::recorded_loop;
+use retake_agent::lock::WorkspaceLock;
 use retake_agent::workspace::Workspace;
-use retake_engine::KeeperSession;
 use retake_store::Store;
+use retake_types::loop_record::agent::AgentEntry;
 
-use super::project::Project;
+use super::project::AgentProject;
 use super::refused;
 use super::workspaces::held;
-use crate::Exit;
-use crate::Failure;
-use crate::term;
-use retake_agent::driver::checkpoint::Keeping;
-use retake_agent::driver::chronicle;
-use retake_agent::driver::chronicle::Entry;
-use retake_runner::worker::Audit;
-use retake_runner::worker::Slot;
+use crate::{Exit, Failure, term};
 
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -48,28 +44,28 @@ pub(super) struct Resumed {
     name: String,
 }
 
-fn running(name: &str, project: &Project) -> Result<(Workspace, Mailbox), Failure> {
+fn running(name: &str, project: &AgentProject) -> Result<(Workspace, Mailbox), Failure> {
     let workspace = project.workspace(name)?;
-    if Lock::holder(&workspace).is_none() {
+    if WorkspaceLock::holder(&workspace).is_none() {
         return Err(refused(format!("{name} is not running")));
     }
     let mailbox = Mailbox::of(&workspace).map_err(refused)?;
     Ok((workspace, mailbox))
 }
 
-pub(super) fn stop(args: &Named, project: &Project) -> Result<Exit, Failure> {
+pub(super) fn stop(args: &Named, project: &AgentProject) -> Result<Exit, Failure> {
     running(&args.name, project)?.1.stop().map_err(refused)?;
     term::data(format!("✓ {} stops after this iteration\n", args.name).as_bytes())?;
     Ok(Exit::OK)
 }
 
-pub(super) fn pause(args: &Paused, project: &Project) -> Result<Exit, Failure> {
+pub(super) fn pause(args: &Paused, project: &AgentProject) -> Result<Exit, Failure> {
     running(&args.name, project)?.1.pause().map_err(refused)?;
     term::data(format!("✓ {} pauses after this iteration\n", args.name).as_bytes())?;
     Ok(Exit::OK)
 }
 
-pub(super) fn resume(args: &Resumed, project: &Project) -> Result<Exit, Failure> {
+pub(super) fn resume(args: &Resumed, project: &AgentProject) -> Result<Exit, Failure> {
     running(&args.name, project)?.1.resume().map_err(refused)?;
     term::data(format!("✓ {} goes on\n", args.name).as_bytes())?;
     Ok(Exit::OK)
@@ -86,7 +82,7 @@ pub(super) struct Tell {
     message: String,
 }
 
-pub(super) fn tell(args: &Tell, project: &Project) -> Result<Exit, Failure> {
+pub(super) fn tell(args: &Tell, project: &AgentProject) -> Result<Exit, Failure> {
     let workspace = project.workspace(&args.name)?;
     let mailbox = Mailbox::of(&workspace).map_err(refused)?;
     mailbox.tell(&args.message, Timestamp::now().as_nanosecond()).map_err(refused)?;
@@ -102,21 +98,21 @@ pub(super) struct Watch {
     name: String,
 }
 
-pub(super) fn watch(args: &Watch, project: &Project) -> Result<Exit, Failure> {
+pub(super) fn watch(args: &Watch, project: &AgentProject) -> Result<Exit, Failure> {
     let (workspace, _) = running(&args.name, project)?;
     let metadata = workspace.metadata().map_err(refused)?;
-    let store = Store::open_read_only(&project.place.store)?;
-    let chapters = chronicle::read(&store, &workspace, &metadata)?;
-    let Some(chapter) = chapters.last().filter(|last| last.record.stop_reason.is_none()) else {
+    let store = Store::open_read_only(&project.project.store)?;
+    let loops = recorded_loop::read(&store, &workspace, &metadata)?;
+    let Some(open) = loops.last().filter(|last| last.is_open()) else {
         return Err(refused(format!("{} has no loop on the record", args.name)));
     };
-    let id = chapter.record.id;
+    let id = open.record.id;
     let mut after = 0;
     loop {
-        let alive = chronicle::is_alive(&store, id, &workspace);
+        let alive = recorded_loop::is_alive(&store, id, &workspace);
         for event in store.loop_entries(id, after, 1000)? {
             after = event.seq;
-            if let Ok(entry) = serde_json::from_str::<Entry>(&event.body) {
+            if let Some(entry) = AgentEntry::parse(&event.body) {
                 let mut out = term::writer();
                 writeln!(out, "{}  {}", term::moment(event.at), line(&entry))?;
                 out.flush()?;
@@ -134,9 +130,9 @@ pub(super) fn watch(args: &Watch, project: &Project) -> Result<Exit, Failure> {
     }
 }
 
-fn line(entry: &Entry) -> String {
+fn line(entry: &AgentEntry) -> String {
     match entry {
-        Entry::Iteration { iteration } => {
+        AgentEntry::Iteration { iteration } => {
             let mut text = format!("iteration {}: {}", iteration.number, iteration.status);
             if let Some(result) = &iteration.result {
                 let files = result.files_created.len()
@@ -155,20 +151,23 @@ fn line(entry: &Entry) -> String {
             }
             text
         }
-        Entry::Attempt { number, why, .. } => {
+        AgentEntry::Attempt { number, why, .. } => {
             format!("iteration {number} is tried again: {}", term::visible(why))
         }
-        Entry::Verified { passed, .. } => {
+        AgentEntry::Verified { passed, .. } => {
             format!("verification {}", if *passed { "passed" } else { "failed" })
         }
-        Entry::Verifying { number, run_id: None } => {
+        AgentEntry::Verifying { number, run_id: None } => {
             format!("iteration {number} is to be verified")
         }
-        Entry::Verifying { run_id: Some(_), .. } => "the agent verifies".to_owned(),
-        Entry::Unverified { why, .. } => {
+        AgentEntry::Verifying { run_id: Some(_), .. } => "the agent verifies".to_owned(),
+        AgentEntry::Unverified { why, .. } => {
             format!("verification could not be made: {}", term::visible(why))
         }
-        Entry::Note { text } => term::visible(text).into_owned(),
+        entry => {
+            let note = display::note(entry).unwrap_or_default();
+            term::visible(&note).into_owned()
+        }
     }
 }
 
@@ -183,17 +182,14 @@ pub(super) struct Rollback {
     to: u32,
 }
 
-pub(super) fn rollback(args: &Rollback, project: Project) -> Result<Exit, Failure> {
+pub(super) fn rollback(args: &Rollback, project: &AgentProject) -> Result<Exit, Failure> {
     let workspace = project.workspace(&args.name)?;
-    let started = Slot::start(1, KeeperSession::Own, &project.place, Audit::of(&project.config));
-    let mut slot = started
-        .map_err(|error| refused(format!("no process could be made: {}", term::plain(&error))))?
-        .remove(0);
+    let mut worker = project.worker()?;
     let lock = held(&workspace, "rollback")?;
-    let restored = Keeping::new(&mut slot, &project.root, &project.place.store)
+    let restored = GitCheckpoints::new(&mut worker, &project.root, &project.project.store)
         .restore(workspace.name(), args.to);
     drop(lock);
-    drop(slot.end());
+    drop(worker.end());
     let checkpoint = restored.map_err(refused)?;
     let short = &checkpoint.commit[..12];
     term::data(

@@ -1,18 +1,14 @@
 //! Instructions that are kept for further workspaces.
 
 use jiff::Timestamp;
-use retake_agent::plan::Mode;
 use retake_agent::workspace::TemplateFile;
+use retake_types::loop_record::agent::Mode;
 
-use super::project::{Project, named};
+use super::project::{AgentProject, named};
 use super::refused;
 use super::workspaces::agreed;
-use crate::Exit;
-use crate::Failure;
-use crate::term;
-use crate::term::Column;
-use crate::term::Palette;
-use crate::term::Table;
+use crate::term::{Column, Palette, Table};
+use crate::{Exit, Failure, term};
 
 /// Keep instructions as templates for further workspaces
 #[derive(clap::Subcommand)]
@@ -75,7 +71,7 @@ pub(super) enum Command {
     },
 }
 
-pub(super) fn template(command: Command, project: &Project) -> Result<Exit, Failure> {
+pub(super) fn template(command: Command, project: &AgentProject) -> Result<Exit, Failure> {
     let places = &project.places;
     match command {
         Command::Save {

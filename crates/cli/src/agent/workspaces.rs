@@ -3,25 +3,19 @@
 use std::io::IsTerminal;
 
 use jiff::Timestamp;
-use retake_agent::lock::Lock;
+use retake_agent::driver::recorded_loop;
+use retake_agent::lock::WorkspaceLock;
 use retake_agent::notify::Events;
-use retake_agent::plan::Mode;
-use retake_agent::workspace::{Metadata, WorkspaceStatus};
+use retake_agent::workspace::{Metadata, Workspace, WorkspaceStatus};
 use retake_store::Store;
+use retake_types::loop_record::agent::Mode;
 use serde::Serialize;
 
-use super::project::{self, Project, named};
+use super::project::{self, AgentProject, named};
 use super::refs::Refs;
 use super::refused;
-use crate::Exit;
-use crate::Failure;
-use crate::term;
-use crate::term::Cell;
-use crate::term::Column;
-use crate::term::Palette;
-use crate::term::Shade;
-use crate::term::Table;
-use retake_agent::driver::chronicle;
+use crate::term::{Cell, Column, Palette, Shade, Table};
+use crate::{Exit, Failure, term};
 
 /// Make a workspace for a task
 #[derive(clap::Args)]
@@ -52,7 +46,7 @@ pub(super) struct Init {
     json: bool,
 }
 
-pub(super) fn init(args: &Init, project: &Project) -> Result<Exit, Failure> {
+pub(super) fn init(args: &Init, project: &AgentProject) -> Result<Exit, Failure> {
     let name = named(&args.name)?;
     let mode: Mode = args.mode.parse().map_err(refused)?;
     let settings = &project.settings;
@@ -113,7 +107,7 @@ struct Row {
     problem: Option<String>,
 }
 
-pub(super) fn list(args: &List, project: &Project) -> Result<Exit, Failure> {
+pub(super) fn list(args: &List, project: &AgentProject) -> Result<Exit, Failure> {
     let wanted: Option<WorkspaceStatus> =
         args.status.as_deref().map(str::parse).transpose().map_err(refused)?;
     let mut rows = Vec::new();
@@ -127,7 +121,7 @@ pub(super) fn list(args: &List, project: &Project) -> Result<Exit, Failure> {
             name: workspace.name().to_string(),
             mode: metadata.as_ref().map(|m| m.mode),
             status: metadata.as_ref().map(|m| m.status),
-            running: Lock::holder(&workspace).is_some(),
+            running: WorkspaceLock::holder(&workspace).is_some(),
             total_iterations: metadata.as_ref().map(|m| m.total_iterations),
             last_run: metadata.as_ref().and_then(|m| m.last_run),
             problem,
@@ -179,13 +173,13 @@ pub(super) struct Reset {
     name: String,
 }
 
-pub(super) fn reset(args: &Reset, project: &Project) -> Result<Exit, Failure> {
+pub(super) fn reset(args: &Reset, project: &AgentProject) -> Result<Exit, Failure> {
     let workspace = project.workspace(&args.name)?;
     let _lock = held(&workspace, "reset")?;
     let metadata = workspace.metadata().map_err(refused)?;
     // A loop that broke off would go on with its counters.
-    match Store::open(&project.place.store) {
-        Ok(mut store) => chronicle::give_up(&mut store, &workspace, &metadata)?,
+    match Store::open(&project.project.store) {
+        Ok(mut store) => recorded_loop::end_open_loop(&mut store, &workspace, &metadata)?,
         Err(retake_store::Error::NoStore { .. }) => {}
         Err(error) => return Err(error.into()),
     }
@@ -208,7 +202,7 @@ pub(super) struct Clean {
     no_archive: bool,
 }
 
-pub(super) fn clean(args: &Clean, project: &Project) -> Result<Exit, Failure> {
+pub(super) fn clean(args: &Clean, project: &AgentProject) -> Result<Exit, Failure> {
     let workspace = project.workspace(&args.name)?;
     if !args.force && !confirmed(&format!("Remove workspace {}?", args.name))? {
         return Ok(Exit::OK);
@@ -217,11 +211,11 @@ pub(super) fn clean(args: &Clean, project: &Project) -> Result<Exit, Failure> {
     let lock = held(&workspace, "clean")?;
     if args.no_archive {
         project.places.delete(&workspace).map_err(refused)?;
-        gone(refs.forget(workspace.name()))?;
+        gone(refs.removed(workspace.name()))?;
     } else {
         let archived =
             project.places.archive(&workspace, Timestamp::now(), false).map_err(refused)?;
-        refs.put_away(workspace.name(), &named(&archived.archive_name)?, false);
+        refs.archived(workspace.name(), &named(&archived.archive_name)?, false);
         term::data(format!("✓ Archived as {}\n", archived.archive_name).as_bytes())?;
     }
     drop(lock);
@@ -239,12 +233,8 @@ pub(super) fn gone(checkpoints: usize) -> Result<(), Failure> {
 }
 
 /// Nobody else may work on it meanwhile.
-pub(super) fn held(
-    workspace: &retake_agent::workspace::Workspace,
-    command: &str,
-) -> Result<Lock, Failure> {
-    let command = format!("{command} {}", workspace.name());
-    Lock::acquire(workspace, &retake_runner::project::host(), &command).map_err(refused)
+pub(super) fn held(workspace: &Workspace, command: &str) -> Result<WorkspaceLock, Failure> {
+    WorkspaceLock::acquire(workspace, command).map_err(refused)
 }
 
 /// Asks at a terminal; elsewhere nobody can answer, so that is refused.

@@ -3,11 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::options::{Exploring, Setting, read_log};
-use super::{Trouble, session};
-use crate::Exit;
-use retake_crash_driver::untested::Untested;
+use retake_crash_driver::error::CrashTestError;
 use retake_runner::signals;
+
+use super::CrashFailure;
+use super::options::{CrashProject, ExplorationArgs, read_log};
+use super::progress::ScreenObserver;
+use super::session::{Session, Source};
+use crate::Exit;
 
 /// Check every crash state of a recorded program; it is not run again
 #[derive(clap::Args)]
@@ -16,21 +19,21 @@ pub(super) struct Args {
     #[arg(value_name = "LOG")]
     log: PathBuf,
     #[command(flatten)]
-    exploring: Exploring,
+    exploration: ExplorationArgs,
 }
 
-pub(super) fn explore(args: &Args, store: Option<&Path>) -> Result<Exit, Trouble> {
+pub(super) fn explore(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFailure> {
     let begun = Instant::now();
-    let setting = Setting::find(store)?;
-    signals::end_descriptor()
-        .map_err(|error| Untested::Refused(format!("no descriptor is left: {error}")))?;
+    let project = CrashProject::find(store)?;
+    signals::end_descriptor().map_err(CrashTestError::NoDescriptor)?;
     let recording = read_log(&args.log)?;
     let log = std::path::absolute(&args.log).unwrap_or_else(|_| args.log.clone());
-    let source = session::Source::Log { log, root: recording.root.clone() };
-    let mut session = session::Session::begin(&setting, &args.exploring, source, begun)?;
-    session.chronicle.recorded(&recording, None);
+    let source = Source::Log { log, root: recording.root.clone() };
+    let observer = ScreenObserver::new();
+    let mut session = Session::begin(&project, &args.exploration, source, begun, &observer)?;
+    session.recorder.append_workload(&recording, None);
     let explored = session.explore(&recording);
     drop(session);
-    setting.push();
+    project.push();
     explored
 }

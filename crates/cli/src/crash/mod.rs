@@ -2,22 +2,26 @@
 
 mod explore;
 mod options;
+mod output;
+mod progress;
 mod record;
+#[cfg(feature = "slurm")]
+mod remote;
+mod report_text;
 mod repro;
 mod run;
 mod session;
+#[cfg(feature = "slurm")]
 mod share;
 mod show;
-mod tell;
 
 use std::path::Path;
 
 use clap::Subcommand;
-
-use super::{Exit, Failure};
-use crate::term;
-use retake_crash_driver::untested::Untested;
+use retake_crash_driver::error::CrashTestError;
 use retake_runner::signals;
+
+use crate::{Exit, Failure, term, words};
 
 /// Every crash state of a program, power loss included, until one loses data
 ///
@@ -34,7 +38,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    run: run::Testing,
+    run: run::TestArgs,
 }
 
 #[derive(Subcommand)]
@@ -43,16 +47,18 @@ enum Command {
     Explore(explore::Args),
     Repro(repro::Args),
     Show(show::Args),
+    #[cfg(feature = "slurm")]
     #[command(hide = true)]
     Share(share::Args),
 }
 
-pub(super) fn crash(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
+pub(crate) fn crash(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let answered = match args.command {
         Some(Command::Record(args)) => record::record(&args, store),
         Some(Command::Explore(args)) => explore::explore(&args, store),
         Some(Command::Repro(args)) => repro::repro(&args, store),
         Some(Command::Show(args)) => show::show(&args),
+        #[cfg(feature = "slurm")]
         Some(Command::Share(args)) => share::share(&args),
         None => run::run(&args.run, store),
     };
@@ -60,26 +66,48 @@ pub(super) fn crash(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
     if let Some(signal) = signals::received() {
         return Ok(Exit::Signal(signal));
     }
-    answered.or_else(|trouble| match trouble {
-        Trouble::Failure(failure) => Err(failure),
-        Trouble::Untested(untested) => {
-            term::say(&untested.to_string());
+    answered.or_else(|failure| match failure {
+        CrashFailure::Command(failure) => Err(failure),
+        CrashFailure::NotTested(error) => {
+            term::say(&error_text(&error));
+            Ok(Exit::REFUSED)
+        }
+        CrashFailure::Refused(why) => {
+            term::say(&why);
             Ok(Exit::REFUSED)
         }
     })
 }
 
-/// Why there is no answer.
+/// Why a command has no answer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
+pub(super) enum CrashFailure {
     #[error(transparent)]
-    Failure(#[from] Failure),
+    Command(#[from] Failure),
+    /// Nothing could be tested: exits with 125.
     #[error(transparent)]
-    Untested(#[from] Untested),
+    NotTested(#[from] CrashTestError),
+    /// What was asked for does not exist: exits with 125.
+    #[error("{0}")]
+    Refused(String),
 }
 
-impl From<std::io::Error> for Trouble {
+impl From<std::io::Error> for CrashFailure {
     fn from(error: std::io::Error) -> Self {
-        Self::Failure(Failure::Output(error))
+        Self::Command(Failure::Output(error))
+    }
+}
+
+/// Why nothing was tested, with the options and commands that help.
+fn error_text(error: &CrashTestError) -> String {
+    match error {
+        CrashTestError::ProgramFailed { run: Some(run), .. } => {
+            format!("{error}; `retake runs logs {}` shows what it said", run.short())
+        }
+        CrashTestError::NothingWritten(_) => format!("{error}; is --root right?"),
+        CrashTestError::Refused(reasons) => {
+            reasons.iter().map(words::refusal).collect::<Vec<_>>().join("; ")
+        }
+        other => other.to_string(),
     }
 }

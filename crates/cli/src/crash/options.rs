@@ -2,30 +2,26 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use retake_crash::model::Model;
 use retake_crash::operation::Recording;
+use retake_crash_driver::check::Check;
+use retake_crash_driver::error::CrashTestError;
+use retake_runner::config::Config;
+use retake_runner::context::RunContext;
+use retake_runner::project::Project;
+use retake_runner::{prepare, recovery};
 use retake_store::Store;
 use retake_store::redact::Redactor;
-use retake_types::Kind;
 use retake_types::parse_duration;
 
-use super::Trouble;
-use crate::Failure;
-use crate::term;
-use retake_crash_driver::life;
-use retake_crash_driver::station::Check;
-use retake_crash_driver::untested::Untested;
-use retake_runner::config::Config;
-use retake_runner::prepare::Spec;
-use retake_runner::project::Place;
-use retake_runner::recovery;
-use retake_runner::request::Problems;
+use crate::{Failure, context, term};
 
-/// How states are explored and told.
+/// How states are explored and reported.
 #[derive(clap::Args)]
-pub(super) struct Exploring {
+pub(super) struct ExplorationArgs {
     /// The command that checks a state, a line of /bin/sh; anything but exit code 0 is a failure
     // Required unless a subcommand is given, which only clap knows.
     #[arg(long, value_name = "CMD", required = true)]
@@ -62,7 +58,7 @@ pub(super) struct Exploring {
     pub(super) html: Option<PathBuf>,
 }
 
-impl Exploring {
+impl ExplorationArgs {
     pub(super) fn verify(&self) -> &str {
         self.verify.as_deref().unwrap_or_default()
     }
@@ -82,39 +78,40 @@ pub(super) fn some_time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Where the record is and what is configured.
-pub(super) struct Setting {
-    pub(super) place: Place,
+/// The project of a crash test, its configuration, and what its runs share.
+pub(super) struct CrashProject {
+    pub(super) project: Project,
     pub(super) config: Config,
+    pub(super) context: Arc<RunContext>,
     pub(super) here: PathBuf,
 }
 
-impl Setting {
+impl CrashProject {
     pub(super) fn find(store: Option<&Path>) -> Result<Self, Failure> {
         let here = std::env::current_dir().map_err(|source| Failure::File {
             action: "find",
             path: PathBuf::from("."),
             source,
         })?;
-        let place = Place::find(&here, store)?;
-        let config = Config::load(place.project.as_deref())?;
-        Ok(Self { place, config, here })
+        let project = Project::find(&here, store)?;
+        let config = Config::load(project.root.as_deref())?;
+        let context = context::run_context(&project, &config);
+        Ok(Self { project, config, context, here })
     }
 
     /// The record, unless it is switched off. One that must be there and is not is a refusal.
-    pub(super) fn store(&self) -> Result<Option<Store>, Trouble> {
-        if !self.config.truth("execution.audit.enabled") {
+    pub(super) fn store(&self) -> Result<Option<Store>, CrashTestError> {
+        let audit = self.config.execution.audit;
+        if !audit.enabled {
             return Ok(None);
         }
-        match Store::open(&self.place.store) {
+        match Store::open(&self.project.store) {
             Ok(mut store) => {
-                recovery::recover(&mut store);
+                recovery::recover(&mut store, &self.context.notify);
+                (self.context.on_open)(&mut store, &self.context.notify);
                 Ok(Some(store))
             }
-            Err(error) if self.config.truth("execution.audit.required") => Err(Untested::Refused(
-                format!("it cannot be recorded, and execution.audit.required is set: {error}"),
-            )
-            .into()),
+            Err(error) if audit.required => Err(CrashTestError::RecordRequired(error)),
             Err(error) => {
                 term::say(&format!("this crash test is not recorded: {error}"));
                 Ok(None)
@@ -122,49 +119,45 @@ impl Setting {
         }
     }
 
-    pub(super) fn check(&self, command: &str, timeout: Duration) -> Check {
-        let spec = Spec::new(Kind::Crash, command.to_owned(), self.here.clone());
-        Check {
-            command: command.to_owned(),
-            timeout,
-            environment: spec.environment(&self.config, &self.place.store),
-            cwd: self.here.clone(),
-        }
+    pub(super) fn check(&self, command: &str, timeout: Duration) -> Result<Check, CrashTestError> {
+        let request = Check::request(command, self.here.as_path(), timeout);
+        Check::new(request, &self.context).map_err(CrashTestError::Refused)
     }
 
-    /// Knows what must not be written down.
+    /// Removes secrets from what is written down.
     pub(super) fn redactor(&self) -> Redactor {
-        let spec = Spec::new(Kind::Crash, String::new(), self.here.clone());
-        let environment = spec.environment(&self.config, &self.place.store);
-        // What is wrong with a pattern is told when a run begins.
-        spec.redactor(&self.config, &environment, &mut Problems::default())
+        let request = Check::request("", self.here.as_path(), Duration::ZERO);
+        // What is wrong with a pattern is reported when a run begins.
+        let mut reasons = Vec::new();
+        let environment = prepare::environment(&request, &self.context, &mut reasons);
+        prepare::redactor(&request, &self.config.redaction, &environment, &mut reasons)
     }
 
-    /// Lets a database know, if one is to.
+    /// Sends the record to the team's database, if one is configured.
     pub(super) fn push(&self) {
-        if self.config.truth("execution.audit.enabled") && self.config.text("record.push").is_some()
-        {
-            retake_postgres::start_in_background(&self.place.store);
+        if self.config.execution.audit.enabled {
+            context::push(&self.project.store, &self.config);
         }
     }
 
     /// Where the logs of tests with findings are kept.
     pub(super) fn logs(&self) -> PathBuf {
-        self.place.store.join("crash")
+        self.project.store.join("crash")
     }
 }
 
-pub(super) fn read_log(path: &Path) -> Result<Recording, Untested> {
-    let file = File::open(path).map_err(|source| Untested::File {
+pub(super) fn read_log(path: &Path) -> Result<Recording, CrashTestError> {
+    let file = File::open(path).map_err(|source| CrashTestError::File {
         action: "open",
         path: path.to_owned(),
         source,
     })?;
-    retake_crash::log::read(file).map_err(|source| Untested::Log { path: path.to_owned(), source })
+    retake_crash::log::read(file)
+        .map_err(|source| CrashTestError::Log { path: path.to_owned(), source })
 }
 
 /// A log is either complete under its name or not there.
-pub(super) fn write_log(path: &Path, recording: &Recording) -> Result<(), Untested> {
+pub(super) fn write_log(path: &Path, recording: &Recording) -> Result<(), CrashTestError> {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".part");
     let unfinished = PathBuf::from(unfinished);
@@ -174,8 +167,8 @@ pub(super) fn write_log(path: &Path, recording: &Recording) -> Result<(), Untest
         std::fs::rename(&unfinished, path)
     };
     write().map_err(|source| {
-        // What is left of it is of no use; that it could not be written is told.
+        // A part of a log is of no use; that it could not be written is reported.
         drop(std::fs::remove_file(&unfinished));
-        Untested::File { action: "write", path: path.to_owned(), source }
+        CrashTestError::File { action: "write", path: path.to_owned(), source }
     })
 }

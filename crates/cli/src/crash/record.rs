@@ -1,22 +1,23 @@
 //! `retake crash record`: the program once, and the log to explore later.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use retake_types::LoopId;
-
-use super::Trouble;
-use super::options::{Setting, some_time, write_log};
-use crate::Exit;
-use crate::term;
+use retake_crash_driver::error::CrashTestError;
+use retake_crash_driver::exploration::changes_anything;
 use retake_crash_driver::finding::Findings;
 use retake_crash_driver::timeline;
-use retake_crash_driver::timeline::Sort;
-use retake_crash_driver::untested::Untested;
-use retake_crash_driver::untested::changed;
 use retake_crash_driver::workload::Workload;
 use retake_runner::signals;
+use retake_types::loop_record::crash::TimelineRowKind;
+use retake_types::{LoopId, Stream};
+
+use super::options::{CrashProject, some_time, write_log};
+use super::progress::ScreenObserver;
+use super::{CrashFailure, error_text};
+use crate::{Exit, term};
 
 /// Record what a program does to a directory, to explore it later
 #[derive(clap::Args)]
@@ -35,40 +36,47 @@ pub(super) struct Args {
     program: Vec<OsString>,
 }
 
-pub(super) fn record(args: &Args, store: Option<&Path>) -> Result<Exit, Trouble> {
-    let setting = Setting::find(store)?;
-    let cancel = signals::end_descriptor()
-        .map_err(|error| Untested::Refused(format!("no descriptor is left: {error}")))?;
-    let mut store = setting.store()?;
+pub(super) fn record(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFailure> {
+    let project = CrashProject::find(store)?;
+    let cancel = signals::end_descriptor().map_err(CrashTestError::NoDescriptor)?;
+    let mut store = project.store()?;
     let workload = Workload {
         root: args.root.clone(),
-        arguments: args.program.clone(),
-        limit: args.timeout,
-        pass: true,
+        request: Workload::request(&args.program, project.here.as_path(), args.timeout),
+        forward: Some(forward),
     };
-    let place = &setting.place.store;
-    let watched = workload.record(&setting.config, place, store.as_mut(), LoopId::new(), cancel);
+    let observer = ScreenObserver::new();
+    let recorded =
+        workload.record(LoopId::new(), &project.context, store.as_mut(), &observer, cancel);
     drop(store);
-    setting.push();
-    let watched = watched?;
-    write_log(&args.output, &watched.recording)?;
-    Findings::forget(&args.output).map_err(|source| Untested::File {
+    project.push();
+    let recording = recorded?.recording;
+    write_log(&args.output, &recording)?;
+    Findings::remove(&args.output).map_err(|source| CrashTestError::File {
         action: "remove",
         path: Findings::path(&args.output),
         source,
     })?;
-    let rows = timeline::rows(&watched.recording);
-    let count = |sort: fn(Sort) -> bool| rows.iter().filter(|row| sort(row.sort)).count() as u64;
+    let rows = timeline::rows(&recording);
+    let count = |kind: TimelineRowKind| rows.iter().filter(|row| row.kind == kind).count() as u64;
     term::say(&format!(
         "{}: {}, {}, {}, {}",
         args.output.display(),
         term::count(rows.iter().filter(|row| row.number.is_some()).count() as u64, "operation"),
-        term::count(count(|sort| sort == Sort::Sync), "sync"),
-        term::count(count(|sort| sort == Sort::Acknowledgement), "acknowledgement"),
-        term::count(count(|sort| sort == Sort::Label), "label"),
+        term::count(count(TimelineRowKind::Sync), "sync"),
+        term::count(count(TimelineRowKind::Acknowledgement), "acknowledgement"),
+        term::count(count(TimelineRowKind::Label), "label"),
     ));
-    if !changed(&watched.recording) {
-        term::say(&Untested::Nothing(watched.recording.root).to_string());
+    if !changes_anything(&recording) {
+        term::say(&error_text(&CrashTestError::NothingWritten(recording.root)));
     }
     Ok(Exit::OK)
+}
+
+/// Passes on what the program writes. A reader that is gone does not stop the program.
+fn forward(stream: Stream, bytes: &[u8]) {
+    match stream {
+        Stream::Stdout => drop(term::data(bytes)),
+        Stream::Stderr => drop(std::io::stderr().write_all(bytes)),
+    }
 }

@@ -4,20 +4,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use retake_crash::model::{ExploreOptions, Model, StateKey, rebuild};
-
-use super::Trouble;
-use super::options::{Setting, read_log, some_time};
-use crate::Exit;
-use crate::Failure;
-use crate::term;
-use retake_crash_driver::explain::scene;
-use retake_crash_driver::explore::acks;
-use retake_crash_driver::finding::Findings;
-use retake_crash_driver::finding::recovery_log;
-use retake_crash_driver::station::Stations;
-use retake_crash_driver::station::Verdict;
-use retake_crash_driver::untested::Untested;
+use retake_crash_driver::check::CheckOutcome;
+use retake_crash_driver::check_worker::{CheckInput, CheckWorkers};
+use retake_crash_driver::error::CrashTestError;
+use retake_crash_driver::exploration::acks;
+use retake_crash_driver::finding::{Findings, recovery_log};
+use retake_crash_driver::report::ReportNote;
 use retake_runner::signals;
+
+use super::CrashFailure;
+use super::options::{CrashProject, read_log, some_time};
+use crate::{Exit, Failure, term};
 
 /// Check the state of a finding again; exits with 1 if it still fails, 0 if it recovers
 ///
@@ -44,41 +41,57 @@ pub(super) struct Args {
     into: Option<PathBuf>,
 }
 
-pub(super) fn repro(args: &Args, store: Option<&Path>) -> Result<Exit, Trouble> {
-    let setting = Setting::find(store)?;
+pub(super) fn repro(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFailure> {
+    let project = CrashProject::find(store)?;
     let recording = read_log(&args.log)?;
-    let found = Findings::read(&args.log).map_err(|error| Untested::Refused(error.to_string()))?;
+    let found = Findings::read(&args.log).map_err(CrashTestError::Findings)?;
     let finding = found.as_ref().and_then(|found| found.find(&args.finding));
     let name = finding.map_or(args.finding.as_str(), |finding| finding.key.as_str());
     let key: StateKey = name.parse().map_err(|_| unknown(args, found.as_ref()))?;
     let model = match (&found, args.model) {
         (_, Some(model)) => model,
         (Some(found), None) => {
-            found.model.parse().map_err(|error| Untested::Refused(format!("{error}")))?
+            found.model.parse().map_err(|error| CrashFailure::Refused(format!("{error}")))?
         }
         (None, None) => Model::Ext4,
     };
-    // A crash during recovery is one of another recording, with the promises of the first.
-    let relapse = finding.filter(|finding| finding.recovery);
+    // A crash during recovery is one of another recording, with the acknowledgements of the first.
+    let in_recovery = finding.filter(|finding| finding.recovery);
     let inner =
-        relapse.map(|finding| read_log(&recovery_log(&args.log, &finding.id))).transpose()?;
+        in_recovery.map(|finding| read_log(&recovery_log(&args.log, &finding.id))).transpose()?;
     let crashed = inner.as_ref().unwrap_or(&recording);
-    let state =
-        rebuild(crashed, model, &ExploreOptions::default(), &key).map_err(Untested::Glob)?;
-    let Some(state) = state else {
-        return Err(Untested::Refused(format!("the log has no operation for `{key}`")).into());
+    let state = rebuild(crashed, model, &ExploreOptions::default(), &key);
+    let Some(state) = state.map_err(CrashTestError::Glob)? else {
+        return Err(CrashFailure::Refused(format!("the log has no operation for `{key}`")));
     };
     if let Some(finding) = finding {
         term::say(&format!("{}: {}", finding.id, finding.sentence));
     }
     if let Some(into) = &args.into {
-        let put =
+        let written =
             std::fs::create_dir(into).and_then(|()| retake_crash::materialise(&state.tree, into));
-        put.map_err(|source| Failure::File { action: "write", path: into.clone(), source })?;
+        written.map_err(|source| Failure::File { action: "write", path: into.clone(), source })?;
         term::say(&format!("state {key} is in {}", into.display()));
         return Ok(Exit::OK);
     }
-    let verify = match (&args.verify, &found) {
+    let acks = acks(&recording);
+    let mut input = CheckInput::new(&state, &acks);
+    if let Some(finding) = in_recovery {
+        input.operation = finding.operation;
+        input.label = finding.label.as_deref();
+        input.acks = &acks[..finding.acknowledgements.min(acks.len())];
+    }
+    check(args, &project, found.as_ref(), &recording.root, (&key, input))
+}
+
+fn check(
+    args: &Args,
+    project: &CrashProject,
+    found: Option<&Findings>,
+    root: &Path,
+    (key, input): (&StateKey, CheckInput<'_>),
+) -> Result<Exit, CrashFailure> {
+    let verify = match (&args.verify, found) {
         (Some(given), _) => given.clone(),
         (None, Some(found)) => found.verify.clone(),
         (None, None) => {
@@ -90,44 +103,37 @@ pub(super) fn repro(args: &Args, store: Option<&Path>) -> Result<Exit, Trouble> 
         }
     };
     let timeout = args.verify_timeout.unwrap_or_else(|| {
-        Duration::from_millis(found.as_ref().map_or(30_000, |found| found.verify_timeout_ms))
+        Duration::from_millis(found.map_or(30_000, |found| found.verify_timeout_ms))
     });
-    let check = setting.check(&verify, timeout);
-    let mut stations = Stations::start(1, &recording.root, true)
-        .map_err(|error| Untested::Refused(format!("no check can be started: {error}")))?;
-    stations.elsewhere.iter().for_each(|note| term::say(note));
-    let acks = acks(&recording);
-    let mut scene = scene(&state, &acks);
-    if let Some(relapse) = relapse {
-        scene.operation = relapse.operation;
-        scene.label = relapse.label.as_deref();
-        scene.acks = &acks[..relapse.acknowledgements.min(acks.len())];
+    let check = project.check(&verify, timeout)?;
+    let mut workers = CheckWorkers::start(1, root, true).map_err(CrashTestError::NoWorkers)?;
+    if let Some(reason) = workers.other_path.clone() {
+        term::say(&ReportNote::OtherPath(reason).to_string());
     }
-    let verdict =
-        stations.stations[0].check(&check, scene).map_err(|error| Untested::unchecked(&error))?;
-    drop(stations);
+    let checked = workers.workers[0].check(&check, input).map_err(CrashTestError::Check)?;
+    drop(workers);
     signals::uninstall();
-    Ok(match verdict {
-        Verdict::Passed => {
+    Ok(match checked {
+        CheckOutcome::Passed => {
             term::say(&format!("state {key} recovers"));
             Exit::OK
         }
-        Verdict::Failed { how, output } => {
-            if !output.is_empty() {
-                term::data(term::visible_lines(&output).as_bytes())?;
+        CheckOutcome::Failed(failed) => {
+            if !failed.output.is_empty() {
+                term::data(term::visible_lines(&failed.output).as_bytes())?;
             }
-            term::say(&format!("state {key} fails: the check {how}"));
+            term::say(&format!("state {key} fails: the check {}", failed.verdict()));
             Exit::FAILED
         }
-        Verdict::Cancelled => return Err(Untested::Cancelled.into()),
+        CheckOutcome::Cancelled => return Err(CrashTestError::Cancelled.into()),
     })
 }
 
-fn unknown(args: &Args, found: Option<&Findings>) -> Untested {
+fn unknown(args: &Args, found: Option<&Findings>) -> CrashFailure {
     let known: Vec<&str> = found
         .map(|found| found.findings.iter().map(|finding| finding.id.as_str()).collect())
         .unwrap_or_default();
-    Untested::Refused(if known.is_empty() {
+    CrashFailure::Refused(if known.is_empty() {
         format!("{} has no findings, and `{}` names no state", args.log.display(), args.finding)
     } else {
         format!("there is no finding `{}`; there are: {}", args.finding, known.join(", "))

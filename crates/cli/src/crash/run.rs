@@ -1,69 +1,62 @@
-//! `retake crash`: record, explore, tell.
+//! `retake crash`: record, explore, report.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::options::{Exploring, Setting};
-use super::{Trouble, session};
-use crate::Exit;
-use retake_crash_driver::untested::Untested;
+use retake_crash_driver::error::CrashTestError;
 use retake_crash_driver::workload::Workload;
 use retake_runner::signals;
 
+use super::CrashFailure;
+use super::options::{CrashProject, ExplorationArgs};
+use super::progress::ScreenObserver;
+use super::session::{Session, Source};
+use crate::Exit;
+
 #[derive(clap::Args)]
-pub(super) struct Testing {
+pub(super) struct TestArgs {
     /// The directory to watch; what is in it counts as durable
     // Required unless a subcommand is given, which only clap knows.
     #[arg(long, value_name = "DIR", required = true)]
     root: Option<PathBuf>,
     #[command(flatten)]
-    exploring: Exploring,
+    exploration: ExplorationArgs,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
-pub(super) fn run(args: &Testing, store: Option<&Path>) -> Result<Exit, Trouble> {
+pub(super) fn run(args: &TestArgs, store: Option<&Path>) -> Result<Exit, CrashFailure> {
     let begun = Instant::now();
     let root = args.root.clone().unwrap_or_default();
-    let setting = Setting::find(store)?;
-    let cancel = signals::end_descriptor()
-        .map_err(|error| Untested::Refused(format!("no descriptor is left: {error}")))?;
+    let project = CrashProject::find(store)?;
+    let cancel = signals::end_descriptor().map_err(CrashTestError::NoDescriptor)?;
+    let budget = args.exploration.budget;
     let workload = Workload {
         root: root.clone(),
-        arguments: args.program.clone(),
-        limit: args.exploring.budget,
-        pass: false,
+        request: Workload::request(&args.program, project.here.as_path(), budget),
+        forward: None,
     };
-    let mut session = session::Session::begin(
-        &setting,
-        &args.exploring,
-        session::Source::Program { shown: workload.shown(), root },
-        begun,
-    )?;
-    let tested = test(&mut session, &workload, &setting, cancel);
+    let source = Source::Program { command: workload.command_text().to_owned(), root };
+    let observer = ScreenObserver::new();
+    let mut session = Session::begin(&project, &args.exploration, source, begun, &observer)?;
+    let tested = test(&mut session, &workload, &observer, cancel);
     drop(session);
-    setting.push();
+    project.push();
     tested
 }
 
 fn test(
-    session: &mut session::Session<'_>,
+    session: &mut Session<'_>,
     workload: &Workload,
-    setting: &Setting,
+    observer: &ScreenObserver,
     cancel: OwnedFd,
-) -> Result<Exit, Trouble> {
-    let id = session.chronicle.id;
-    let recorded = workload.record(
-        &setting.config,
-        &setting.place.store,
-        session.chronicle.store(),
-        id,
-        cancel,
-    );
-    let watched = session.noted(recorded)?;
-    session.chronicle.recorded(&watched.recording, watched.run);
-    session.explore(&watched.recording)
+) -> Result<Exit, CrashFailure> {
+    let (id, context) = (session.recorder.id(), session.project.context.clone());
+    let recorded = workload.record(id, &context, session.recorder.store(), observer, cancel);
+    let program = session.end_if_failed(recorded)?;
+    session.recorder.append_workload(&program.recording, program.run);
+    session.explore(&program.recording)
 }

@@ -2,167 +2,205 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use retake_crash::operation::Recording;
-use retake_types::StopReason;
-
-use super::Trouble;
-use super::options::{Exploring, Setting, write_log};
-use super::tell::tell;
-use crate::Exit;
-use crate::Failure;
-use crate::term;
-use retake_crash_driver::chronicle::Chronicle;
-use retake_crash_driver::chronicle::Planned;
-use retake_crash_driver::finding::Findings;
-use retake_crash_driver::finding::recovery_log;
-use retake_crash_driver::report::Report;
-use retake_crash_driver::station::Stations;
-use retake_crash_driver::trial::Trial;
-use retake_crash_driver::untested::Untested;
-use retake_crash_driver::untested::changed;
-use retake_runner::screen::Screen;
+use retake_crash_driver::check_worker::CheckWorkers;
+use retake_crash_driver::crash_test::CrashTest;
+use retake_crash_driver::error::CrashTestError;
+use retake_crash_driver::event::CrashObserver;
+use retake_crash_driver::exploration::changes_anything;
+use retake_crash_driver::finding::{Findings, recovery_log};
+use retake_crash_driver::loop_recorder::LoopRecorder;
+use retake_crash_driver::remote_exploration::RemoteExplorer;
+use retake_crash_driver::report::CrashReport;
+use retake_engine::quote;
 use retake_runner::signals;
-use retake_slurm::crash::Elsewhere;
-use retake_slurm::shared::Shared;
-use retake_slurm::slurm::Target;
+use retake_types::StopReason;
+use retake_types::loop_record::crash::{CrashPlan, CrashPurpose};
+use retake_types::request::millis;
+
+use super::CrashFailure;
+use super::options::{CrashProject, ExplorationArgs, write_log};
+use super::output::write_report;
+#[cfg(feature = "slurm")]
+use super::remote::RemoteTarget;
+#[cfg(not(feature = "slurm"))]
+use crate::Failure;
+use crate::{Exit, term};
+
+/// Without Slurm there are no other machines.
+#[cfg(not(feature = "slurm"))]
+enum RemoteTarget {}
+
+#[cfg(not(feature = "slurm"))]
+impl RemoteTarget {
+    fn find(on: &str, _project: &CrashProject) -> Result<Self, Failure> {
+        Err(Failure::Usage(format!("--on {on}: this retake was built without Slurm")))
+    }
+
+    fn explorer<'a>(
+        self,
+        _project: &'a CrashProject,
+        _jobs: Option<u16>,
+    ) -> std::io::Result<Box<dyn RemoteExplorer + 'a>> {
+        match self {}
+    }
+}
 
 /// How many logs of tests with findings are kept.
 const KEPT_LOGS: usize = 20;
 
 /// What is tested.
 pub(super) enum Source {
-    Program { shown: String, root: PathBuf },
+    Program { command: String, root: PathBuf },
     Log { log: PathBuf, root: PathBuf },
 }
 
+impl Source {
+    /// The program, or the log in its stead, as one line.
+    fn text(&self) -> String {
+        match self {
+            Self::Program { command, .. } => command.clone(),
+            Self::Log { log, .. } => log.to_string_lossy().into_owned(),
+        }
+    }
+}
+
 pub(super) struct Session<'a> {
-    setting: &'a Setting,
-    exploring: &'a Exploring,
+    pub(super) project: &'a CrashProject,
+    args: &'a ExplorationArgs,
     source: Source,
-    pub(super) chronicle: Chronicle,
-    screen: Screen,
+    pub(super) recorder: LoopRecorder<'a>,
+    observer: &'a dyn CrashObserver,
     begun: Instant,
     /// Where states are checked, if not here.
-    on: Option<(Shared, Target)>,
+    remote: Option<RemoteTarget>,
 }
 
 impl<'a> Session<'a> {
     pub(super) fn begin(
-        setting: &'a Setting,
-        exploring: &'a Exploring,
+        project: &'a CrashProject,
+        args: &'a ExplorationArgs,
         source: Source,
         begun: Instant,
-    ) -> Result<Self, Trouble> {
-        let on = exploring.on.as_ref().map(|on| elsewhere(on, setting)).transpose()?;
+        observer: &'a dyn CrashObserver,
+    ) -> Result<Self, CrashFailure> {
+        let remote = args.on.as_ref().map(|on| RemoteTarget::find(on, project)).transpose()?;
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let (purpose, root, command, log) = match &source {
-            Source::Program { shown, root } => ("run", root, Some(shown.clone()), None),
-            Source::Log { log, root } => ("explore", root, None, Some(text(log))),
+            Source::Program { command, root } => {
+                (CrashPurpose::Run, root, Some(command.clone()), None)
+            }
+            Source::Log { log, root } => (CrashPurpose::Explore, root, None, Some(text(log))),
         };
-        let planned = Planned {
-            purpose: purpose.to_owned(),
+        let plan = CrashPlan {
+            purpose,
             root: text(root),
             command,
             log,
-            verify: exploring.verify().to_owned(),
-            model: exploring.model.name().to_owned(),
-            jobs: exploring.jobs(),
-            budget_ms: exploring.budget.map(millis),
-            verify_timeout_ms: millis(exploring.verify_timeout),
-            seed: exploring.seed,
-            recovery: exploring.recovery,
-            on: exploring.on.clone(),
+            verify: args.verify().to_owned(),
+            model: args.model.name().to_owned(),
+            jobs: args.jobs(),
+            budget_ms: args.budget.map(millis),
+            verify_timeout_ms: millis(args.verify_timeout),
+            seed: args.seed,
+            recovery: args.recovery,
+            on: args.on.clone(),
         };
-        let chronicle = Chronicle::begin(setting.store()?, &planned, setting.redactor());
-        let screen = Screen::new(false);
-        Ok(Self { setting, exploring, source, chronicle, screen, begun, on })
+        let recorder = LoopRecorder::begin(project.store()?, &plan, project.redactor(), observer);
+        Ok(Self { project, args, source, recorder, observer, begun, remote })
     }
 
     /// Ends the loop if this went wrong.
-    pub(super) fn noted<T>(&mut self, result: Result<T, Untested>) -> Result<T, Trouble> {
+    pub(super) fn end_if_failed<T>(
+        &mut self,
+        result: Result<T, CrashTestError>,
+    ) -> Result<T, CrashFailure> {
         if result.is_err() {
             let stopped = signals::received().is_some();
             let reason = if stopped { StopReason::Interrupted } else { StopReason::CouldNotTest };
-            self.chronicle.end(&reason);
+            self.recorder.finish(&reason);
         }
         Ok(result?)
     }
 
-    /// Where the log is, or goes if there are findings.
+    /// Where the log is, or will be if there are findings.
     fn log(&self) -> PathBuf {
         match &self.source {
             Source::Log { log, .. } => log.clone(),
             Source::Program { .. } => {
-                self.setting.logs().join(format!("{}.log", self.chronicle.id))
+                self.project.logs().join(format!("{}.log", self.recorder.id()))
             }
         }
     }
 
-    pub(super) fn explore(&mut self, recording: &Recording) -> Result<Exit, Trouble> {
-        let exploring = self.exploring;
-        if !changed(recording) {
-            return self.noted(Err(Untested::Nothing(recording.root.clone())));
+    pub(super) fn explore(&mut self, recording: &Recording) -> Result<Exit, CrashFailure> {
+        let args = self.args;
+        if !changes_anything(recording) {
+            let nothing = CrashTestError::NothingWritten(recording.root.clone());
+            return self.end_if_failed(Err(nothing));
         }
         let log = self.log();
-        let check = self.setting.check(exploring.verify(), exploring.verify_timeout);
-        let on = self.on.take();
-        let here = if on.is_some() { 1 } else { exploring.jobs() };
-        let setting = self.setting;
-        let (config, store) = (&setting.config, &setting.place.store);
-        // Keepers are forks, and must not hold on to the record.
-        let started = self.chronicle.aside(|| {
-            let there = |(shared, target)| {
-                Elsewhere::new(shared, target, config, store.clone(), exploring.jobs)
-            };
-            // The scheduler's programs know nothing of what covers the recorded directory.
-            let there = on.map(there).transpose()?;
-            Ok((Stations::start(here, &recording.root, !exploring.recovery)?, there))
-        });
-        let started = started.map_err(|error: std::io::Error| {
-            Untested::Refused(format!("no check can be started: {error}"))
-        });
-        let (mut stations, mut there) = self.noted(started)?;
-        let trial = Trial {
-            recording,
-            model: exploring.model,
-            check: &check,
-            seed: exploring.seed,
-            recovery: exploring.recovery,
-            deadline: exploring.budget.map(|budget| self.begun + budget),
-            command: match &self.source {
-                Source::Program { shown, .. } => shown.clone(),
-                Source::Log { log, .. } => log.to_string_lossy().into_owned(),
-            },
-            log: &log,
-            screen: &self.screen,
-        };
-        let report = trial.run(&mut stations, &mut self.chronicle, there.as_mut());
-        drop((stations, there));
-        let report = self.noted(report)?;
+        let report = self.test(recording, &log);
+        let report = self.end_if_failed(report)?;
         let kept = self.keep(&report, recording, &log);
-        self.noted(kept)?;
-        self.chronicle.end(&match (signals::received(), &report) {
+        self.end_if_failed(kept)?;
+        self.recorder.finish(&match (signals::received(), &report) {
             (Some(_), _) => StopReason::Interrupted,
-            (None, Report { findings, .. }) if !findings.is_empty() => StopReason::Findings,
-            (None, Report { complete: true, .. }) => StopReason::Clean,
-            (None, Report { lost: 1.., .. }) => StopReason::Incomplete,
+            (None, CrashReport { findings, .. }) if !findings.is_empty() => StopReason::Findings,
+            (None, CrashReport { complete: true, .. }) => StopReason::Clean,
+            (None, CrashReport { lost: 1.., .. }) => StopReason::Incomplete,
             (None, _) => StopReason::Budget,
         });
-        tell(exploring, &report, recording, self.begun.elapsed())
+        write_report(args, &report, recording, self.begun.elapsed())
+    }
+
+    /// Starts the workers and checks every state.
+    fn test(&mut self, recording: &Recording, log: &Path) -> Result<CrashReport, CrashTestError> {
+        let (args, project) = (self.args, self.project);
+        let check = project.check(args.verify(), args.verify_timeout)?;
+        let remote = self.remote.take();
+        let here = if remote.is_some() { 1 } else { args.jobs() };
+        // Keepers are forks, and must not keep the record open.
+        let started = self.recorder.while_closed(|| {
+            // The scheduler's programs must not see what covers the recorded directory.
+            let remote = remote.map(|remote| remote.explorer(project, args.jobs)).transpose()?;
+            Ok((CheckWorkers::start(here, &recording.root, !args.recovery)?, remote))
+        });
+        let (mut workers, mut remote) = started.map_err(CrashTestError::NoWorkers)?;
+        let log = log.to_string_lossy();
+        let test = CrashTest {
+            recording,
+            model: args.model,
+            check: &check,
+            deadline: args.budget.map(|budget| self.begun + budget),
+            seed: args.seed,
+            recovery: args.recovery,
+            command: self.source.text(),
+            repro: &|id| quote(["retake", "crash", "repro", &log, id]),
+            observer: self.observer,
+        };
+        let remote = remote.as_mut().map(|remote| &mut **remote as &mut dyn RemoteExplorer);
+        test.run(&mut workers, &mut self.recorder, remote)
     }
 
     /// The log and the findings, for `repro`. A test without findings leaves nothing.
-    fn keep(&self, report: &Report, recording: &Recording, log: &Path) -> Result<(), Untested> {
+    fn keep(
+        &self,
+        report: &CrashReport,
+        recording: &Recording,
+        log: &Path,
+    ) -> Result<(), CrashTestError> {
         if let Source::Program { .. } = self.source {
             if report.findings.is_empty() {
                 return Ok(());
             }
-            let logs = self.setting.logs();
-            let failed = |source| Untested::File { action: "make", path: logs.clone(), source };
+            let logs = self.project.logs();
+            let failed =
+                |source| CrashTestError::File { action: "make", path: logs.clone(), source };
             std::fs::create_dir_all(&logs).map_err(failed)?;
-            forget_old(&logs);
+            remove_old_logs(&logs);
             write_log(log, recording)?;
         }
         for (id, recovery) in &report.recoveries {
@@ -171,10 +209,10 @@ impl<'a> Session<'a> {
         let findings = Findings::new(
             report.model,
             &report.verify,
-            millis(self.exploring.verify_timeout),
+            millis(self.args.verify_timeout),
             report.findings.clone(),
         );
-        findings.write(log).map_err(|source| Untested::File {
+        findings.write(log).map_err(|source| CrashTestError::File {
             action: "write",
             path: Findings::path(log),
             source,
@@ -182,21 +220,9 @@ impl<'a> Session<'a> {
     }
 }
 
-/// What `--on` asks for, if it can be had.
-fn elsewhere(on: &str, setting: &Setting) -> Result<(Shared, Target), Failure> {
-    let target = Target::of(on, &setting.config).map_err(Failure::Usage)?;
-    if !setting.config.truth("execution.audit.enabled") {
-        let why =
-            "what runs elsewhere is collected by the record, and execution.audit.enabled is false";
-        return Err(Failure::Usage(why.to_owned()));
-    }
-    let shared = Shared::of(&setting.config).map_err(|error| Failure::Usage(error.to_string()))?;
-    Ok((shared, target))
-}
-
 /// Removes all but the newest logs with what belongs to them. Their names begin with the id of the
 /// loop, which is in the order of time.
-fn forget_old(logs: &Path) {
+fn remove_old_logs(logs: &Path) {
     let Ok(entries) = std::fs::read_dir(logs) else { return };
     let mut files: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     for entry in entries.flatten() {
@@ -213,10 +239,6 @@ fn forget_old(logs: &Path) {
     }
 }
 
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,7 +252,7 @@ mod tests {
             }
         }
         std::fs::write(dir.path().join("something else"), "").unwrap();
-        forget_old(dir.path());
+        remove_old_logs(dir.path());
         let mut left: Vec<_> =
             std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         left.sort();

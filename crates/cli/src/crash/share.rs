@@ -1,26 +1,25 @@
-//! `retake crash share`: the part of an exploration that a machine was given. For orders of another
-//! retake, not for people.
+//! `retake crash share`: the states that one machine checks of an exploration on several. Started by
+//! another retake, not by people.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use retake_crash::model::{ExploreOptions, Model};
-
-use super::Trouble;
-use super::options::{read_log, some_time};
-use crate::Exit;
-use crate::term;
-use retake_crash_driver::explore::Exploration;
-use retake_crash_driver::relapse::Relapses;
-use retake_crash_driver::share::Answer;
-use retake_crash_driver::share::Share;
-use retake_crash_driver::station::Check;
-use retake_crash_driver::station::Stations;
-use retake_crash_driver::untested::Untested;
-use retake_runner::screen::Screen;
+use retake_crash_driver::check::Check;
+use retake_crash_driver::check_worker::CheckWorkers;
+use retake_crash_driver::error::CrashTestError;
+use retake_crash_driver::exploration::Exploration;
+use retake_crash_driver::recovery_crashes::RecoveryCrashes;
+use retake_crash_driver::remote_exploration::ShareCommand;
+use retake_crash_driver::share_answers::{ShareAnswer, ShareError};
+use retake_crash_driver::state_range::StateRange;
 use retake_runner::signals;
-use retake_slurm::order::PROCESSORS;
+use retake_slurm::PROCESSORS_VARIABLE;
+
+use super::options::{read_log, some_time};
+use super::{CrashFailure, error_text};
+use crate::{Exit, Failure, term};
 
 /// Check some of the crash states of a log, and answer with the numbers of those that fail
 #[derive(clap::Args)]
@@ -30,7 +29,7 @@ pub(super) struct Args {
     log: PathBuf,
     /// Which, by number
     #[arg(long, value_name = "FROM-TO")]
-    states: Share,
+    states: StateRange,
     #[arg(long, value_name = "CMD")]
     verify: String,
     #[arg(long, value_name = "MODEL")]
@@ -49,70 +48,137 @@ pub(super) struct Args {
     jobs: Option<usize>,
 }
 
-pub(super) fn share(args: &Args) -> Result<Exit, Trouble> {
-    let refused =
-        |what: &str, error: &dyn std::fmt::Display| Untested::Refused(format!("{what}: {error}"));
-    signals::end_descriptor().map_err(|error| refused("no descriptor is left", &error))?;
+/// The arguments that ask this program for a share.
+pub(super) fn arguments(command: &ShareCommand<'_>) -> Vec<String> {
+    let ShareCommand { log, range, model, seed, check, recovery, until, jobs } = command;
+    let mut arguments = vec![
+        "crash".to_owned(),
+        "share".to_owned(),
+        format!("--states={range}"),
+        log.display().to_string(),
+        format!("--model={}", model.name()),
+        format!("--seed={seed}"),
+        format!("--verify={}", check.command()),
+        format!("--verify-timeout={}ms", check.timeout().as_millis()),
+    ];
+    if *recovery {
+        arguments.push("--recovery".to_owned());
+    }
+    arguments.extend(until.map(|until| format!("--until={}", until.as_millisecond())));
+    arguments.extend(jobs.map(|jobs| format!("--jobs={jobs}")));
+    arguments
+}
+
+pub(super) fn share(args: &Args) -> Result<Exit, CrashFailure> {
+    let answered = check_share(args);
+    if let Err(CrashFailure::NotTested(error)) = &answered
+        && signals::received().is_none()
+    {
+        // The submitter reads why from the same stream as an answer.
+        term::data(&term::json_line(&ShareError { error: error_text(error) })?)?;
+    }
+    let answer = answered?;
+    term::data(&term::json_line(&answer)?)?;
+    let clean = answer.failing.is_empty() && answer.failing_recovery.is_empty();
+    Ok(if clean { Exit::OK } else { Exit::FAILED })
+}
+
+fn check_share(args: &Args) -> Result<ShareAnswer, CrashFailure> {
+    signals::end_descriptor().map_err(CrashTestError::NoDescriptor)?;
     let recording = read_log(&args.log)?;
-    let cwd = std::env::current_dir().map_err(|error| refused("no directory", &error))?;
-    let check = Check {
-        command: args.verify.clone(),
-        timeout: args.verify_timeout,
-        // Exactly what was sent, but for what only a share is told.
-        environment: std::env::vars_os().filter(|(name, _)| name != PROCESSORS).collect(),
-        cwd,
-    };
+    let cwd = std::env::current_dir().map_err(|source| Failure::File {
+        action: "find",
+        path: PathBuf::from("."),
+        source,
+    })?;
+    // Exactly the variables that were sent, except for what only a share is given.
+    let environment = std::env::vars_os().filter(|(name, _)| name != PROCESSORS_VARIABLE).collect();
+    let request = Check::request(&args.verify, cwd, args.verify_timeout);
+    let check = Check::with(request, environment);
     let options = ExploreOptions { seed: args.seed, ..ExploreOptions::default() };
-    let jobs = args.jobs.unwrap_or_else(given);
-    let mut stations = Stations::start(jobs, &recording.root, !args.recovery)
-        .map_err(|error| refused("no check can be started", &error))?;
-    let relapses = args
-        .recovery
-        .then(|| Relapses::new(&check, &recording.root, args.model, options.clone()))
-        .transpose()
-        .map_err(|error| Untested::unchecked(&error))?;
-    let screen = Screen::new(true);
+    let jobs = args.jobs.unwrap_or_else(processors);
+    let mut workers = CheckWorkers::start(jobs, &recording.root, !args.recovery)
+        .map_err(CrashTestError::NoWorkers)?;
+    let recovery = args.recovery.then(|| RecoveryCrashes::new(&check, args.model, options.clone()));
     let exploration = Exploration {
         recording: &recording,
         model: args.model,
         options,
         check: &check,
         deadline: args.until.map(deadline),
-        relapses: relapses.as_ref(),
-        screen: &screen,
-        share: Some(args.states),
+        recovery: recovery.as_ref(),
+        observer: &(),
+        range: Some(args.states),
     };
     // A check that lacks something on this machine would fail on every state.
-    exploration.check_uncrashed(&mut stations.stations[0])?;
-    let explored = exploration.explore(&mut stations.stations)?;
-    // What was checked until then may be what the same signal did to the checks.
+    exploration.check_uncrashed(&mut workers.workers[0])?;
+    let explored = exploration.explore(&mut workers.workers)?;
+    // The same signal may have ended checks that then count as failed.
     if signals::received().is_some() {
-        return Err(Untested::Cancelled.into());
+        return Err(CrashTestError::Cancelled.into());
     }
-    let answer = Answer {
+    Ok(ShareAnswer {
         distinct: explored.coverage.distinct_states(),
         verified: explored.verified,
         complete: explored.complete,
         failing: explored.numbers,
-        relapsing: relapses.as_ref().map(Relapses::patients).unwrap_or_default(),
-        during_recovery: relapses.as_ref().map_or(0, Relapses::checked),
-        elsewhere: stations.elsewhere.clone(),
-    };
-    drop(stations);
-    term::data(&term::json_line(&answer)?)?;
-    let clean = answer.failing.is_empty() && answer.relapsing.is_empty();
-    Ok(if clean { Exit::OK } else { Exit::FAILED })
+        failing_recovery: recovery.as_ref().map(RecoveryCrashes::failing).unwrap_or_default(),
+        during_recovery: recovery.as_ref().map_or(0, RecoveryCrashes::checked),
+        other_path: workers.other_path.clone(),
+    })
 }
 
-/// How many processors are for us.
-fn given() -> usize {
-    let told = std::env::var(PROCESSORS).ok().and_then(|count| count.parse::<usize>().ok());
-    told.filter(|count| (1..=512).contains(count))
+/// How many processors the scheduler gave us.
+fn processors() -> usize {
+    let given =
+        std::env::var(PROCESSORS_VARIABLE).ok().and_then(|count| count.parse::<usize>().ok());
+    given
+        .filter(|count| (1..=512).contains(count))
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// Clocks of machines differ a little, and so may the end.
+/// Clocks of machines differ a little, and so may the deadline.
 fn deadline(until: i64) -> Instant {
     let left = until.saturating_sub(Timestamp::now().as_millisecond());
     Instant::now() + Duration::from_millis(u64::try_from(left).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn what_is_asked_for_is_what_is_read() {
+        let request = Check::request("test -e a", "/r", Duration::from_millis(1500));
+        let check = Check::with(request, Vec::new());
+        let asked = ShareCommand {
+            log: Path::new("/shared/log"),
+            range: StateRange { from: 17, to: 32 },
+            model: Model::Posix,
+            seed: 7,
+            check: &check,
+            recovery: true,
+            until: Timestamp::from_millisecond(1_700_000_000_123).ok(),
+            jobs: Some(3),
+        };
+        let words = arguments(&asked);
+        assert_eq!(words[..2], ["crash", "share"]);
+        let Command { args } = Command::try_parse_from(&words[1..]).unwrap();
+        assert_eq!(args.log, asked.log);
+        assert_eq!(args.states, asked.range);
+        assert_eq!((args.model, args.seed), (asked.model, asked.seed));
+        assert_eq!((args.verify.as_str(), args.verify_timeout), ("test -e a", check.timeout()));
+        assert_eq!((args.recovery, args.jobs), (true, Some(3)));
+        assert_eq!(args.until, Some(1_700_000_000_123));
+    }
 }

@@ -4,21 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 
+use retake_crash_driver::finding::{Findings, recovery_log};
+use retake_crash_driver::timeline;
+use retake_types::loop_record::crash::{CrashFinding, TimelineRow, TimelineRowKind};
 use serde::Serialize;
 
-use super::Trouble;
+use super::CrashFailure;
 use super::options::read_log;
-use crate::Exit;
-use crate::Failure;
-use crate::term;
-use crate::term::Palette;
-use crate::term::Shade;
-use retake_crash_driver::finding::Finding;
-use retake_crash_driver::finding::Findings;
-use retake_crash_driver::finding::recovery_log;
-use retake_crash_driver::timeline;
-use retake_crash_driver::timeline::Row;
-use retake_crash_driver::timeline::Sort;
+use crate::term::{self, Palette, Shade};
+use crate::{Exit, Failure};
 
 /// Show a log: every operation, sync, label and acknowledgement, and the findings, if any
 #[derive(clap::Args)]
@@ -33,20 +27,20 @@ pub(super) struct Args {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Document<'a> {
+struct LogJson<'a> {
     root: String,
     /// Files and directories that were there before.
     initial: usize,
     operations: usize,
-    entries: &'a [Row],
+    entries: &'a [TimelineRow],
     /// None before the log was explored.
-    findings: Option<&'a [Finding]>,
+    findings: Option<&'a [CrashFinding]>,
     /// By finding: what the check did before the crash that comes during recovery.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    recoveries: BTreeMap<&'a str, Vec<Row>>,
+    recoveries: BTreeMap<&'a str, Vec<TimelineRow>>,
 }
 
-pub(super) fn show(args: &Args) -> Result<Exit, Trouble> {
+pub(super) fn show(args: &Args) -> Result<Exit, CrashFailure> {
     let recording = read_log(&args.log)?;
     let rows = timeline::rows(&recording);
     let found = Findings::read(&args.log).map_err(|error| Failure::Refused(error.to_string()))?;
@@ -57,7 +51,7 @@ pub(super) fn show(args: &Args) -> Result<Exit, Trouble> {
         recoveries.insert(finding.id.as_str(), timeline::rows(&recovery));
     }
     if args.json {
-        term::document(&Document {
+        term::document(&LogJson {
             root: recording.root.to_string_lossy().into_owned(),
             // The root itself was there by definition.
             initial: recording.initial.len().saturating_sub(1),
@@ -79,8 +73,8 @@ pub(super) fn show(args: &Args) -> Result<Exit, Trouble> {
     Ok(Exit::OK)
 }
 
-fn table(text: &mut String, rows: &[Row], findings: &[Finding], palette: Palette) {
-    let mut crashes: BTreeMap<u32, Vec<&Finding>> = BTreeMap::new();
+fn table(text: &mut String, rows: &[TimelineRow], findings: &[CrashFinding], palette: Palette) {
+    let mut crashes: BTreeMap<u32, Vec<&CrashFinding>> = BTreeMap::new();
     for finding in findings {
         crashes.entry(finding.operation).or_default().push(finding);
     }
@@ -88,10 +82,10 @@ fn table(text: &mut String, rows: &[Row], findings: &[Finding], palette: Palette
     for row in rows {
         let number = row.number.map_or_else(String::new, |number| number.to_string());
         let words = term::visible(&row.text);
-        let (call, words) = match row.sort {
-            Sort::Label => ("label", palette.paint(Shade::Heading, &words)),
-            Sort::Acknowledgement => ("said", palette.paint(Shade::Good, &words)),
-            Sort::Sync => (row.call.as_str(), palette.paint(Shade::Match, &words)),
+        let (call, words) = match row.kind {
+            TimelineRowKind::Label => ("label", palette.paint(Shade::Heading, &words)),
+            TimelineRowKind::Acknowledgement => ("said", palette.paint(Shade::Good, &words)),
+            TimelineRowKind::Sync => (row.call.as_str(), palette.paint(Shade::Match, &words)),
             _ => (row.call.as_str(), words.into_owned()),
         };
         // Writing to a string cannot fail.

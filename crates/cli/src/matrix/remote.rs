@@ -2,6 +2,7 @@
 
 use retake_matrix::driver::MatrixProject;
 use retake_runner::config::Config;
+use retake_runner::notice::Notify;
 
 use crate::Failure;
 
@@ -17,20 +18,24 @@ pub(super) fn open(
     on: &str,
     config: &Config,
     project: &mut MatrixProject,
+    notify: Notify,
 ) -> Result<Executor, Failure> {
-    use retake_matrix::driver::SharedDirectories;
-    use retake_slurm::{SharedDir, SlurmTarget};
-
-    let target = SlurmTarget::of(on, config).map_err(Failure::Usage)?;
-    let shared = SharedDir::of(config).map_err(|error| Failure::Usage(error.to_string()))?;
-    project.shared = Some(SharedDirectories {
+    let executor = Executor::new(on, &config.slurm, notify)
+        .map_err(|error| Failure::Usage(error.to_string()))?;
+    let shared = executor.shared_dir();
+    project.shared = Some(retake_matrix::driver::SharedDirectories {
         worktrees: shared.worktrees(&project.agent_directory),
         browsers: shared.browsers(),
     });
-    Ok(Executor::new(shared, target))
+    Ok(executor)
 }
 
 #[cfg(not(feature = "slurm"))]
-pub(super) fn open(on: &str, _: &Config, _: &mut MatrixProject) -> Result<Executor, Failure> {
+pub(super) fn open(
+    on: &str,
+    _config: &Config,
+    _project: &mut MatrixProject,
+    _notify: Notify,
+) -> Result<Executor, Failure> {
     Err(Failure::Usage(format!("--on {on}: this retake was built without slurm")))
 }

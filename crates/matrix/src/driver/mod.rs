@@ -22,7 +22,6 @@ mod samples;
 
 pub use affinity::{allowed_cpus, pin_process};
 pub use bisect_run::{BisectOptions, BisectRun};
-pub use cell_runner::MetricsWatch;
 pub use error::{CellWithoutResult, MatrixError};
 pub use event::{MatrixEvent, MatrixObserver};
 pub use history::{History, ResultRow};

@@ -40,7 +40,7 @@ impl Start {
 }
 
 /// A program that starts MCP servers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
     Claude,
     Codex,
@@ -73,6 +73,8 @@ pub enum Changed {
 }
 
 impl Client {
+    pub const ALL: [Self; 4] = [Self::Claude, Self::Codex, Self::Gemini, Self::Opencode];
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Claude => "claude",

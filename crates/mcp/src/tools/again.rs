@@ -1,23 +1,20 @@
-//! `again`: a recorded command once more, under the policy that holds now.
+//! `again`: a recorded request once more, under the policy that holds now.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use retake_types::{Effects, Run, State};
+use retake_runner::again::{self, AgainComparison, ThenAndNow};
+use retake_types::{RunId, State, text};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::exec::{self, Command, Errand, GivenLimits, Stay};
+use super::run_request::CallRequest;
 use super::runs::find;
-use super::{Answer, Call, Session, Trouble};
-use retake::again::MARK;
-use retake::again::arguments;
-use retake::again::changes;
-use crate::view::RunView;
+use super::{Call, Session, ToolAnswer, ToolError, exec};
+use crate::run_view::RunView;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Again {
+pub(super) struct AgainArguments {
     /// The run: its id, a unique beginning or end of it, or "last"
     run: String,
     /// How many characters of output to show at most. Default: 8000
@@ -28,7 +25,7 @@ pub(super) struct Again {
 /// The new run, and how it compares with the old one.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Repeated {
+pub(super) struct RepeatedRun {
     /// The run that was repeated
     of: String,
     compared: String,
@@ -37,70 +34,49 @@ pub(super) struct Repeated {
 
 pub(super) async fn again(
     session: &Arc<Session>,
-    again: Again,
+    arguments: AgainArguments,
     call: Call,
-) -> Result<Answer, Trouble> {
-    let then = session.read(move |store| find(store, &again.run)).await?;
-    let command = command(&then).map_err(Trouble::Request)?;
-    let errand =
-        Errand { command, ids: call.ids.clone(), stay: Stay::Call, again: Some(then.intent.id()) };
-    let launched = exec::turn(session, errand, &call).await?;
-    let (live, notes) = exec::ended(launched, call).await?;
-    let (view, ended) = exec::look(session, live, notes, exec::budget(again.max_chars)).await?;
+) -> Result<ToolAnswer, ToolError> {
+    let AgainArguments { run, max_chars } = arguments;
+    let (then, request) = session
+        .read(move |store| {
+            let then = find(store, &run)?;
+            let mut request = again::again_request(&then).map_err(ToolError::NotRepeatable)?;
+            request.add_secrets(again::secrets_in_output(store, &then)?);
+            Ok((then, request))
+        })
+        .await?;
+    let from_environment = request.from_environment.clone();
+    let request = CallRequest::from_record(request, call.ids.clone(), &session.policy);
+    let launched = exec::wait_for_turn(session, request, &call).await?;
+    let (run, mut notes) = exec::wait_for_end(launched, call).await?;
+    let taken = |name: &String| format!("{name} comes from the current environment.");
+    notes.extend(from_environment.iter().map(taken));
+    let (view, ended) = exec::view_ended(session, &run, notes, exec::budget(max_chars)).await?;
     let compared = match then.state {
         State::Running => "that one still goes on, so there is nothing to compare with".to_owned(),
-        _ => changes::compared(&then, &ended.run).replace("retake runs diff", "runs_diff"),
+        _ => {
+            let ids = [then.intent.id(), ended.run.intent.id()];
+            comparison_text(&AgainComparison::new(&then, &ended.run), ids)
+        }
     };
-    let text = format!("compared with run {}: {compared}\n{}", then.intent.id().short(), view.text());
-    let repeated = Repeated { of: then.intent.id().to_string(), compared, run: view };
-    Ok(Answer::new(&repeated, text))
+    let of = then.intent.id();
+    let text = format!("compared with run {}: {compared}\n{}", of.short(), view.text());
+    Ok(ToolAnswer::new(&RepeatedRun { of: of.to_string(), compared, run: view }, text))
 }
 
-/// The command of a run as a client would ask for it.
-fn command(run: &Run) -> Result<Command, Vec<String>> {
-    let intent = &run.intent;
-    let mut problems = Vec::new();
-    let hidden = |text: &str| intent.redacted && text.contains(MARK);
-    let mut env = BTreeMap::new();
-    for (name, value) in &intent.request.environment.set {
-        if hidden(value) {
-            problems.push(format!("the variable {name} was redacted in the record; use exec"));
-        }
-        env.insert(name.clone(), Some(value.clone()));
-    }
-    env.extend(intent.request.environment.unset.iter().map(|name| (name.clone(), None)));
-    let words: Option<Vec<String>> = arguments(intent)
-        .and_then(|words| words.into_iter().map(|word| word.into_string().ok()).collect());
-    if words.iter().flatten().any(|word| hidden(word)) {
-        problems
-            .push("an argument was redacted in the record, so it is not known; use exec".into());
-    }
-    if words.is_none() {
-        problems.push("the record has no usable arguments; use exec".into());
-    }
-    if !problems.is_empty() {
-        return Err(problems);
-    }
-    let limits = &intent.request.limits;
-    let effects = run.ending.as_ref().and_then(|ending| ending.effects.as_ref());
-    let observed = effects.and_then(Effects::observations);
-    // A line that a shell read is asked for as one, so that the policy sees it.
-    let line = Some(intent.command().to_owned()).filter(|_| intent.request.command.is_shell());
-    Ok(Command {
-        argv: words.filter(|_| line.is_none()),
-        shell: line.is_some().then_some(true),
-        command: line,
-        cwd: Some(intent.working_directory()),
-        env,
-        timeout_seconds: intent.request.timeout_ms.map(|ms| ms as f64 / 1000.0),
-        limits: GivenLimits {
-            memory_mb: limits.memory_bytes.map(|bytes| bytes.div_ceil(1 << 20)),
-            cpu_seconds: limits.cpu_ms.map(|ms| ms as f64 / 1000.0),
-            processes: limits.procs,
-            open_files: limits.files,
-            file_size_mb: limits.fsize_bytes.map(|bytes| bytes.div_ceil(1 << 20)),
-        },
-        track_changes: observed.is_some_and(|observed| observed.files_tracked),
-        ..Command::default()
-    })
+/// Both runs in one line.
+fn comparison_text(comparison: &AgainComparison, ids: [RunId; 2]) -> String {
+    let pair = |what: &str, pair: ThenAndNow<String>| match pair.is_same() {
+        true => format!("{what} {} as before", pair.now),
+        false => format!("{what} {}, was {}", pair.now, pair.then),
+    };
+    let took = &comparison.duration;
+    let took = ThenAndNow { then: text::duration(took.then), now: text::duration(took.now) };
+    let mut parts = vec![pair("outcome", comparison.outcome.clone()), pair("took", took)];
+    parts.extend(comparison.same_output.map(|same| match same {
+        true => "same output".to_owned(),
+        false => format!("other output: runs_diff {} {}", ids[0].short(), ids[1].short()),
+    }));
+    parts.join("; ")
 }

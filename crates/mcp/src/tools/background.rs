@@ -6,25 +6,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use regex::bytes::Regex;
+use retake_policy::RunMode;
 use retake_store::Store;
 use retake_types::{Run, RunId, State, Stream};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::exec::{self, Command, Errand, Launched, Stay, budget};
-use super::{Answer, Call, Session, Trouble};
+use super::exec::budget;
+use super::launch::{LaunchedRun, launch};
+use super::run_request::{CallRequest, ExecArguments};
+use super::{Call, Session, ToolAnswer, ToolError};
 use crate::excerpt::Position;
-use crate::line;
-use crate::line::Keep;
-use crate::line::Taking;
-use crate::live::Live;
-use crate::output::Output;
-use crate::screen;
-use crate::view::Hints;
-use crate::view::RunView;
+use crate::output_line::{self, KeptPart, LineReader};
+use crate::output_source::OutputSource;
+use crate::run_view::{AdviceContext, RunView};
+use crate::server_runs::ServerRun;
+use crate::terminal_text;
 
 /// A command that cannot work at all usually ends within this time.
-const SETTLING: Duration = Duration::from_millis(300);
+const EARLY_END: Duration = Duration::from_millis(300);
 const USUAL_WAIT: f64 = 30.0;
 const LONGEST_WAIT: f64 = 600.0;
 /// How much unseen output a pattern is looked for in.
@@ -33,18 +33,18 @@ const SEARCHED: u64 = 8 << 20;
 const LINE: u64 = 64 << 10;
 /// How long a run may take from the call to its place in the record.
 const PREPARING: Duration = Duration::from_secs(2);
-/// What was printed is looked at this long after it came, and again after twice that, and so on:
-/// redaction and the record pass it on in their own time.
-const GATHER: Duration = Duration::from_millis(20);
+/// What was printed is looked at after this time, and again after twice that, and so on: redaction
+/// and the record take their time to pass it on.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const LOOKS: u32 = 8;
 
 /// Which command to wait for, and for what.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Wait {
+pub(super) struct WaitArguments {
     /// The run, as exec_start named it
     run: String,
-    /// Wait at most so many seconds. Default: 30; at most 600
+    /// Wait at most this many seconds. Default: 30; at most 600
     #[serde(default)]
     seconds: Option<f64>,
     /// Return as soon as a line of output that exec_wait has not shown yet matches this regular expression; ^ and $ are the ends of the line
@@ -57,7 +57,7 @@ pub(super) struct Wait {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Input {
+pub(super) struct InputArguments {
     /// The run, as exec_start named it
     run: String,
     /// What to write, exactly; most programs want a newline at the end
@@ -68,10 +68,10 @@ pub(super) struct Input {
     close: bool,
 }
 
-/// What became of an input.
+/// What was written to a run.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Written {
+pub(super) struct WrittenInput {
     run_id: String,
     bytes: usize,
     closed: bool,
@@ -79,7 +79,7 @@ pub(super) struct Written {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Stop {
+pub(super) struct StopArguments {
     /// The run, as exec_start named it
     run: String,
     /// Kill it at once instead of asking it to end first
@@ -92,49 +92,51 @@ pub(super) struct Stop {
 
 pub(super) async fn start(
     session: &Arc<Session>,
-    command: Command,
+    arguments: ExecArguments,
     call: Call,
-) -> Result<Answer, Trouble> {
-    let budget = budget(command.max_chars);
-    let errand = Errand { command, ids: call.ids, stay: Stay::Background, again: None };
-    let Launched { live, outcome } = exec::launch(session, errand).await?;
-    let settled = tokio::time::timeout(SETTLING, live.over()).await.is_ok();
-    let notes = if settled {
-        // Why it was refused, or what there is to say of a run that is over already.
-        outcome.await.map_err(|error| Trouble::Other(error.to_string()))??
+) -> Result<ToolAnswer, ToolError> {
+    let budget = budget(arguments.max_chars);
+    let request = CallRequest::from_arguments(&arguments, RunMode::Background, call.ids, session);
+    let LaunchedRun { run, outcome } = launch(session, request).await?;
+    let ended_early = tokio::time::timeout(EARLY_END, run.wait_until_over()).await.is_ok();
+    let notes = if ended_early {
+        // Why it was refused, or what there is to add to a run that is over already.
+        outcome.await.map_err(|error| ToolError::Other(error.to_string()))??
     } else {
-        live.notes.get().cloned().unwrap_or_default()
+        run.notes.get().cloned().unwrap_or_default()
     };
-    let mut view = unseen(session, &live, budget).await?;
+    let mut view = view_unreported(session, &run, budget).await?;
     view.notes.extend(notes);
-    if !settled {
+    if !ended_early {
         // A pattern that is waited for next may be in what was shown here.
-        live.show([Position::default(); 2]);
-        let short = live.id.short();
+        run.set_reported([Position::default(); 2]);
+        let short = run.id.short();
         view.notes.push(format!(
             "It goes on. exec_wait {{\"run\":\"{short}\"}} shows what it prints next, exec_input writes to it, exec_stop ends it."
         ));
     }
-    Ok(Answer::new(&view, view.text()))
+    Ok(ToolAnswer::new(&view, view.text()))
 }
 
 pub(super) async fn wait(
     session: &Arc<Session>,
-    wait: Wait,
+    wait: WaitArguments,
     call: Call,
-) -> Result<Answer, Trouble> {
-    let live = find(session, &wait.run)?;
+) -> Result<ToolAnswer, ToolError> {
+    let run = find(session, &wait.run)?;
     let seconds = wait.seconds.unwrap_or(USUAL_WAIT);
-    let time = Duration::try_from_secs_f64(seconds.min(LONGEST_WAIT))
-        .map_err(|_| Trouble::argument(format!("seconds: {seconds} is not a number of seconds")))?;
+    let time = Duration::try_from_secs_f64(seconds.min(LONGEST_WAIT)).map_err(|_| {
+        ToolError::argument(format!("seconds: {seconds} is not a number of seconds"))
+    })?;
     let until = match &wait.until {
         None => None,
         Some(pattern) => Some(
-            line::pattern(pattern).map_err(|error| Trouble::argument(format!("until: {error}")))?,
+            output_line::compile_pattern(pattern)
+                .map_err(|error| ToolError::argument(format!("until: {error}")))?,
         ),
     };
     let deadline = tokio::time::Instant::now() + time;
-    let mut watched = live.watch();
+    let mut watched = run.watch();
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     ticks.tick().await;
     let mut matched = None;
@@ -143,7 +145,7 @@ pub(super) async fn wait(
     loop {
         let over = watched.borrow_and_update().over;
         if let Some(pattern) = &until {
-            let (pattern, id, from) = (pattern.clone(), live.id, live.shown());
+            let (pattern, id, from) = (pattern.clone(), run.id, run.reported());
             let found = session.read(move |store| matches(store, id, from, &pattern)).await;
             matched = Some(found.unwrap_or(false));
         }
@@ -154,7 +156,7 @@ pub(super) async fn wait(
             () = tokio::time::sleep_until(deadline) => break,
             () = call.context.ct.cancelled() => break,
             _ = ticks.tick(), if call.wants_progress() => {
-                call.report(live.begun.elapsed(), live.progress().sizes).await;
+                call.report(run.begun.elapsed(), run.progress().sizes).await;
             }
             changed = watched.changed() => {
                 if changed.is_err() {
@@ -162,66 +164,72 @@ pub(super) async fn wait(
                 }
                 if until.is_some() {
                     looks = 0;
-                    tokio::time::sleep(GATHER).await;
-                } else if !live.progress().over {
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                } else if !run.progress().over {
                     continue;
                 }
             }
-            () = tokio::time::sleep(GATHER * 2u32.pow(looks)), if looks < LOOKS => looks += 1,
+            () = tokio::time::sleep(LOOK_AGAIN * 2u32.pow(looks)), if looks < LOOKS => looks += 1,
         }
     }
-    let mut view = unseen(session, &live, budget(wait.max_chars)).await?;
-    if let (Some(false), Some(why)) = (matched, live.unrecorded.get()) {
+    let mut view = view_unreported(session, &run, budget(wait.max_chars)).await?;
+    if let (Some(false), Some(why)) = (matched, run.unrecorded.get()) {
         view.notes.push(format!("The pattern could not be looked for without a record ({why})."));
         matched = None;
     }
-    match (matched, view.state.as_str()) {
+    match (matched, view.is_running) {
         (Some(true), _) => view.notes.push("The pattern was found.".to_owned()),
-        (Some(false), "running") => {
+        (Some(false), true) => {
             view.notes.push("The pattern was not found yet; it goes on.".to_owned());
         }
         (Some(false), _) => view.notes.push("It ended and the pattern was not found.".to_owned()),
-        (None, "running") => view.notes.push("It goes on.".to_owned()),
+        (None, true) => view.notes.push("It goes on.".to_owned()),
         _ => {}
     }
-    Ok(Answer::new(&view, view.text()))
+    Ok(ToolAnswer::new(&view, view.text()))
 }
 
-pub(super) async fn input(session: &Arc<Session>, input: Input) -> Result<Answer, Trouble> {
-    let live = find(session, &input.run)?;
-    if live.progress().over {
-        return Err(Trouble::Other("it has ended; runs_show shows how".to_owned()));
+pub(super) async fn input(
+    session: &Arc<Session>,
+    input: InputArguments,
+) -> Result<ToolAnswer, ToolError> {
+    let run = find(session, &input.run)?;
+    if run.progress().over {
+        return Err(ToolError::Other("it has ended; runs_show shows how".to_owned()));
     }
-    live.write(input.text.as_bytes(), input.close).await.map_err(Trouble::Other)?;
+    run.write(input.text.as_bytes(), input.close).await.map_err(ToolError::Other)?;
     let written =
-        Written { run_id: live.id.to_string(), bytes: input.text.len(), closed: input.close };
+        WrittenInput { run_id: run.id.to_string(), bytes: input.text.len(), closed: input.close };
     let closed = if input.close { " and closed its stdin" } else { "" };
     let text = format!("wrote {} bytes{closed}; exec_wait shows what comes of it\n", written.bytes);
-    Ok(Answer::new(&written, text))
+    Ok(ToolAnswer::new(&written, text))
 }
 
-pub(super) async fn stop(session: &Arc<Session>, stop: Stop) -> Result<Answer, Trouble> {
-    let live = find(session, &stop.run)?;
+pub(super) async fn stop(
+    session: &Arc<Session>,
+    stop: StopArguments,
+) -> Result<ToolAnswer, ToolError> {
+    let run = find(session, &stop.run)?;
     if stop.kill {
-        live.cancel.kill(libc::SIGKILL);
-    } else if live.cancel.requested().is_none() {
-        live.cancel.cancel(libc::SIGTERM);
+        run.cancel.kill(libc::SIGKILL);
+    } else if run.cancel.requested().is_none() {
+        run.cancel.cancel(libc::SIGTERM);
     }
-    live.over().await;
-    let view = unseen(session, &live, budget(stop.max_chars)).await?;
-    Ok(Answer::new(&view, view.text()))
+    run.wait_until_over().await;
+    let view = view_unreported(session, &run, budget(stop.max_chars)).await?;
+    Ok(ToolAnswer::new(&view, view.text()))
 }
 
-fn find(session: &Session, run: &str) -> Result<Arc<Live>, Trouble> {
-    session.live.find(run).ok_or_else(|| {
-        let going: Vec<String> = session
-            .live
+fn find(session: &Session, run: &str) -> Result<Arc<ServerRun>, ToolError> {
+    session.runs.find(run).ok_or_else(|| {
+        let running: Vec<String> = session
+            .runs
             .all()
             .iter()
-            .filter(|live| live.background && !live.progress().over)
-            .map(|live| live.id.short())
+            .filter(|run| run.background && !run.progress().over)
+            .map(|run| run.id.short())
             .collect();
-        Trouble::Other(match &going[..] {
+        ToolError::Other(match &running[..] {
             [] => {
                 format!("no started command is named {run:?}; runs_show knows runs that are over")
             }
@@ -230,46 +238,47 @@ fn find(session: &Session, run: &str) -> Result<Arc<Live>, Trouble> {
     })
 }
 
-/// The run with the output that was not shown yet, which then is.
-async fn unseen(
+/// The run with the output that was not reported yet, which then is.
+async fn view_unreported(
     session: &Arc<Session>,
-    live: &Arc<Live>,
+    run: &Arc<ServerRun>,
     budget: usize,
-) -> Result<RunView, Trouble> {
-    let (id, from) = (live.id, live.shown());
-    let hints = Hints::of(&session.config, true);
-    if let Some(ended) = live.progress().ended.filter(|ended| !ended.run.recorded) {
-        let output = Output::Carried { ended: &ended, store: None };
-        return Ok(RunView::new(&ended.run, &output, budget, hints));
+) -> Result<RunView, ToolError> {
+    let (id, from) = (run.id, run.reported());
+    let context = AdviceContext::new(&session.policy_config, RunMode::Background);
+    if let Some(ended) = run.progress().ended.filter(|ended| !ended.run.recorded) {
+        let output = OutputSource::Carried { ended: &ended, store: None };
+        return Ok(RunView::new(&ended.run, &output, budget, context));
     }
     let look = async || {
         session
             .read(move |store| {
                 let run = store.get(id)?;
-                Ok(RunView::new(&run, &Output::Since(store, from), budget, hints))
+                Ok(RunView::new(&run, &OutputSource::Since(store, from), budget, context))
             })
             .await
     };
     let until = tokio::time::Instant::now() + PREPARING;
     loop {
-        if live.unrecorded.get().is_some() && !live.progress().over {
+        if run.unrecorded.get().is_some() && !run.progress().over {
             break;
         }
         match look().await {
             Ok(view) => {
-                live.show(view.ends);
+                run.set_reported(view.ends);
                 return Ok(view);
             }
-            Err(trouble) if live.progress().over => return Err(trouble),
+            Err(error) if run.progress().over => return Err(error),
             // On a busy machine its intent may still be on its way into the record.
-            Err(_) if tokio::time::Instant::now() < until => tokio::time::sleep(GATHER).await,
+            Err(_) if tokio::time::Instant::now() < until => tokio::time::sleep(LOOK_AGAIN).await,
             Err(_) => break,
         }
     }
-    let intent = live.intent.get().cloned();
-    let intent = intent.ok_or_else(|| Trouble::Other("it has not begun yet".to_owned()))?;
+    let intent = run.intent.get().cloned();
+    let intent = intent.ok_or_else(|| ToolError::Other("it has not begun yet".to_owned()))?;
+    let output = OutputSource::SizeOnly(run.progress().sizes);
     let run = Run { intent, state: State::Running, ending: None, recorded: false };
-    Ok(RunView::new(&run, &Output::Unseen(live.progress().sizes), budget, hints))
+    Ok(RunView::new(&run, &output, budget, context))
 }
 
 fn matches(
@@ -277,12 +286,12 @@ fn matches(
     id: RunId,
     from: [Position; 2],
     pattern: &Regex,
-) -> Result<bool, Trouble> {
+) -> Result<bool, ToolError> {
     for stream in Stream::BOTH {
         let mut output = store.read_output(id, stream)?;
         let (length, shown) = (output.length(), from[stream.index()].bytes);
         let start = shown.max(length.saturating_sub(SEARCHED));
-        let mut taking = Taking::new(Keep { from: 0, most: 0 }, Some(pattern));
+        let mut reader = LineReader::new(KeptPart { from: 0, most: 0 }, Some(pattern));
         let found = Cell::new(false);
         let mut look = || -> io::Result<()> {
             // A match may begin in what was shown of the line, but not end there.
@@ -291,10 +300,10 @@ fn matches(
             output.seek(SeekFrom::Start(back))?;
             (&mut output).take(start - back).read_to_end(&mut before)?;
             let begin = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-            taking.behind(&screen::clean(&before[begin..]));
-            line::each(
+            reader.behind(&terminal_text::clean(&before[begin..]));
+            output_line::read_lines(
                 &mut (&mut output).take(length - start),
-                &mut taking,
+                &mut reader,
                 &|_| !found.get(),
                 &mut |_, line| found.set(found.get() || line.matched()),
             )?;

@@ -1,6 +1,5 @@
 //! `runs_logs`: the output of a run, by line numbers or around a pattern.
 
-use retake_types::text;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::{self, Read};
@@ -9,29 +8,22 @@ use std::sync::Arc;
 
 use regex::bytes::Regex;
 use retake_store::Store;
-use retake_types::{RunId, Stream};
+use retake_types::{RunId, State, Stream, text};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::exec::budget;
 use super::runs::find;
-use super::{Answer, Session, Trouble};
-use crate::excerpt::GAP;
-use crate::excerpt::LONG_LINE;
-use crate::excerpt::SHORT_LINE;
-use crate::excerpt::left_out;
-use crate::line;
-use crate::line::Keep;
-use crate::line::Line;
-use crate::line::Taking;
+use super::{Session, ToolAnswer, ToolError};
+use crate::excerpt::{GAP, LONG_LINE, SHORT_LINE, left_out};
+use crate::output_line::{self, KeptPart, LineReader, OutputLine};
 
-
-/// Without a range or a pattern, so many of the last lines.
+/// How many of the last lines are given without a range or a pattern.
 const LAST: u64 = 100;
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Logs {
+pub(super) struct LogsArguments {
     /// The run: its id, a unique beginning or end of it, or "last"
     run: String,
     /// stdout, stderr, or both in the order in which they came. Default: both
@@ -57,7 +49,7 @@ pub(super) struct Logs {
 /// Lines of an output.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Lines {
+pub(super) struct LogLines {
     run_id: String,
     /// Lines of the whole output, as far as it was read
     lines: u64,
@@ -73,28 +65,31 @@ pub(super) struct Lines {
 }
 
 /// Which lines are wanted.
-enum Wanted {
+enum WantedLines {
     /// Characters before the first one wanted, and the last one wanted.
     Range(RangeInclusive<u64>, Option<(u64, u64)>),
     Last(u64),
     Around(Regex, u64, RangeInclusive<u64>),
 }
 
-pub(super) async fn logs(session: &Arc<Session>, logs: Logs) -> Result<Answer, Trouble> {
+pub(super) async fn logs(
+    session: &Arc<Session>,
+    logs: LogsArguments,
+) -> Result<ToolAnswer, ToolError> {
     let stream = match logs.stream.as_deref() {
         None | Some("both") => None,
         Some("stdout") => Some(Stream::Stdout),
         Some("stderr") => Some(Stream::Stderr),
         Some(other) => {
-            return Err(Trouble::argument(format!(
+            return Err(ToolError::argument(format!(
                 "stream takes stdout, stderr or both, not {other}"
             )));
         }
     };
-    let wanted = wanted(&logs).map_err(Trouble::argument)?;
+    let wanted = wanted(&logs).map_err(ToolError::argument)?;
     let first = match &wanted {
-        Wanted::Range(range, _) | Wanted::Around(_, _, range) => *range.start(),
-        Wanted::Last(_) => 1,
+        WantedLines::Range(range, _) | WantedLines::Around(_, _, range) => *range.start(),
+        WantedLines::Last(_) => 1,
     };
     let budget = budget(logs.max_chars);
     let (lines, state) = session
@@ -102,19 +97,19 @@ pub(super) async fn logs(session: &Arc<Session>, logs: Logs) -> Result<Answer, T
             let run = find(store, &logs.run)?;
             let id = run.intent.id();
             let mut lines = read(store, id, stream, &wanted, budget)?;
-            if lines.lines == 1 && matches!(wanted, Wanted::Last(_)) {
+            if lines.lines == 1 && matches!(wanted, WantedLines::Last(_)) {
                 // The only line has all the room.
-                lines = read(store, id, stream, &Wanted::Range(1..=1, None), budget)?;
+                lines = read(store, id, stream, &WantedLines::Range(1..=1, None), budget)?;
             }
             lines.run_id = id.to_string();
             Ok((lines, run.state))
         })
         .await?;
     let name = stream.map_or("output", Stream::as_str);
-    let goes_on = if state == retake_types::State::Running { " so far" } else { "" };
+    let goes_on = if state == State::Running { " so far" } else { "" };
     let mut text = format!("{name}: {}{goes_on}", text::count(lines.lines, "line"));
     if let Some(matches) = lines.matches {
-        _ = write!(text, ", {}", text::count(matches, "match").replace("matchs", "matches"));
+        _ = write!(text, ", {}", match_count(matches));
     }
     text.push('\n');
     if first > lines.lines && first > 1 {
@@ -131,24 +126,28 @@ pub(super) async fn logs(session: &Arc<Session>, logs: Logs) -> Result<Answer, T
         let same = if lines.matches.is_some() { "the same pattern and " } else { "" };
         _ = writeln!(text, "---\nNot everything fitted; go on with {same}{on}.");
     }
-    Ok(Answer::new(&lines, text))
+    Ok(ToolAnswer::new(&lines, text))
+}
+
+fn match_count(matches: u64) -> String {
+    if matches == 1 { "1 match".to_owned() } else { format!("{matches} matches") }
 }
 
 fn read(
     store: &Store,
     id: RunId,
     stream: Option<Stream>,
-    wanted: &Wanted,
+    wanted: &WantedLines,
     budget: usize,
-) -> Result<Lines, Trouble> {
+) -> Result<LogLines, ToolError> {
     let lines = match stream {
         Some(stream) => collect(&mut store.read_output(id, stream)?, wanted, budget),
         None => collect(&mut store.read_interleaved(id)?, wanted, budget),
     };
-    lines.map_err(|error| Trouble::Other(format!("the output cannot be read: {error}")))
+    lines.map_err(|error| ToolError::Other(format!("the output cannot be read: {error}")))
 }
 
-fn wanted(logs: &Logs) -> Result<Wanted, String> {
+fn wanted(logs: &LogsArguments) -> Result<WantedLines, String> {
     let columns = match &logs.columns {
         None => None,
         Some(_) if logs.pattern.is_some() => {
@@ -167,7 +166,8 @@ fn wanted(logs: &Logs) -> Result<Wanted, String> {
     let example = "100-200, 500- or -50";
     match (&logs.pattern, &logs.lines) {
         (Some(pattern), lines) => {
-            let regex = line::pattern(pattern).map_err(|error| format!("pattern: {error}"))?;
+            let regex = output_line::compile_pattern(pattern)
+                .map_err(|error| format!("pattern: {error}"))?;
             let lines =
                 lines.as_ref().map_or(Ok(1..=u64::MAX), |text| match text.strip_prefix('-') {
                     Some(_) => {
@@ -175,16 +175,16 @@ fn wanted(logs: &Logs) -> Result<Wanted, String> {
                     }
                     None => range("lines", text, example),
                 })?;
-            Ok(Wanted::Around(regex, logs.context.unwrap_or(3).min(1000), lines))
+            Ok(WantedLines::Around(regex, logs.context.unwrap_or(3).min(1000), lines))
         }
-        (None, None) => Ok(Wanted::Last(LAST)),
+        (None, None) => Ok(WantedLines::Last(LAST)),
         (None, Some(text)) => match text.strip_prefix('-').map(str::parse) {
             Some(Ok(0)) | Some(Err(_)) => Err(format!("lines: {text:?}: write {example}")),
             Some(Ok(_)) if columns.is_some() => {
                 Err("columns needs lines by number, such as \"7\"".to_owned())
             }
-            Some(Ok(last)) => Ok(Wanted::Last(last)),
-            None => Ok(Wanted::Range(range("lines", text, example)?, columns)),
+            Some(Ok(last)) => Ok(WantedLines::Last(last)),
+            None => Ok(WantedLines::Range(range("lines", text, example)?, columns)),
         },
     }
 }
@@ -238,7 +238,7 @@ impl Page {
     }
 
     /// A line of which all room may be used.
-    fn keep_part(&mut self, number: u64, line: &Line, until: u64) {
+    fn keep_part(&mut self, number: u64, line: &OutputLine, until: u64) {
         // However small the room: who goes on must get somewhere.
         let room = match self.kept.is_empty() {
             true => self.room(number).max(SHORT_LINE),
@@ -279,34 +279,37 @@ impl Page {
 }
 
 /// Reads an output once, from beginning to end, and keeps what is wanted and fits.
-fn collect(input: &mut dyn Read, wanted: &Wanted, budget: usize) -> io::Result<Lines> {
+fn collect(input: &mut dyn Read, wanted: &WantedLines, budget: usize) -> io::Result<LogLines> {
     let mut page = Page { budget, used: 0, kept: VecDeque::new(), full: None, column: None };
     let limit = LONG_LINE.min(budget.saturating_sub(2 * GAP)).max(SHORT_LINE);
     // One line alone may take all there is, as may a part of each.
     let part = match wanted {
-        Wanted::Range(_, Some(columns)) => Some(*columns),
-        Wanted::Range(range, None) if range.start() == range.end() => Some((0, u64::MAX)),
+        WantedLines::Range(_, Some(columns)) => Some(*columns),
+        WantedLines::Range(range, None) if range.start() == range.end() => Some((0, u64::MAX)),
         _ => None,
     };
     let (range, pattern) = match wanted {
-        Wanted::Range(range, _) => (range.clone(), None),
-        Wanted::Last(_) => (1..=u64::MAX, None),
-        Wanted::Around(regex, _, range) => (range.clone(), Some(regex)),
+        WantedLines::Range(range, _) => (range.clone(), None),
+        WantedLines::Last(_) => (1..=u64::MAX, None),
+        WantedLines::Around(regex, _, range) => (range.clone(), Some(regex)),
     };
     let keep = match part {
-        Some((from, _)) => Keep { from, most: budget.max(SHORT_LINE) },
-        None => Keep { from: 0, most: LONG_LINE },
+        Some((from, _)) => KeptPart { from, most: budget.max(SHORT_LINE) },
+        None => KeptPart { from: 0, most: LONG_LINE },
     };
-    let mut taking = Taking::new(keep, pattern);
+    let mut reader = LineReader::new(keep, pattern);
     let mut before: VecDeque<(u64, String)> = VecDeque::new();
     let (mut matches, mut until) = (0, 0);
-    let lines =
-        line::each(input, &mut taking, &|number| range.contains(&number), &mut |number, line| {
+    let lines = output_line::read_lines(
+        input,
+        &mut reader,
+        &|number| range.contains(&number),
+        &mut |number, line| {
             match (wanted, part) {
-                (Wanted::Range(..), Some((_, last))) => page.keep_part(number, &line, last),
-                (Wanted::Range(..), None) => _ = page.keep(number, line.shown(limit).text),
-                (Wanted::Last(count), _) => {
-                    let text = line.shown(limit).text;
+                (WantedLines::Range(..), Some((_, last))) => page.keep_part(number, &line, last),
+                (WantedLines::Range(..), None) => _ = page.keep(number, line.fitted(limit).text),
+                (WantedLines::Last(count), _) => {
+                    let text = line.fitted(limit).text;
                     page.used += text.chars().count() + 1;
                     page.kept.push_back((number, text));
                     while page.kept.len() as u64 > *count
@@ -316,25 +319,26 @@ fn collect(input: &mut dyn Read, wanted: &Wanted, budget: usize) -> io::Result<L
                         page.used -= first.map_or(0, |(_, text)| text.chars().count() + 1);
                     }
                 }
-                (Wanted::Around(_, context, _), _) => {
+                (WantedLines::Around(_, context, _), _) => {
                     if line.matched() {
                         matches += 1;
                         until = number + context;
-                        page.keep_match(number, line.shown(limit).text, &mut before);
+                        page.keep_match(number, line.fitted(limit).text, &mut before);
                     } else if number <= until {
                         // What stands around a match does not keep the next one out.
                         if page.full.is_none() && line.chars < page.room(number) as u64 {
-                            page.keep(number, line.shown(limit).text);
+                            page.keep(number, line.fitted(limit).text);
                         }
                     } else if *context > 0 && page.full.is_none() {
-                        before.push_back((number, line.shown(limit).text));
+                        before.push_back((number, line.fitted(limit).text));
                         if before.len() as u64 > *context {
                             before.pop_front();
                         }
                     }
                 }
             }
-        })?;
+        },
+    )?;
     let end = match *range.end() {
         end if end < lines => end.to_string(),
         _ => String::new(),
@@ -347,7 +351,7 @@ fn collect(input: &mut dyn Read, wanted: &Wanted, budget: usize) -> io::Result<L
     let next_columns = match (page.full, page.column, part) {
         (Some(_), Some(column), Some((_, u64::MAX))) => Some(format!("{column}-")),
         (Some(_), Some(column), Some((_, last))) => Some(format!("{column}-{last}")),
-        (Some(_), None, Some((from, last))) if matches!(wanted, Wanted::Range(_, Some(_))) => {
+        (Some(_), None, Some((from, last))) if matches!(wanted, WantedLines::Range(_, Some(_))) => {
             Some(if last == u64::MAX {
                 format!("{}-", from + 1)
             } else {
@@ -358,7 +362,7 @@ fn collect(input: &mut dyn Read, wanted: &Wanted, budget: usize) -> io::Result<L
     };
     let matches = pattern.map(|_| matches);
     let text = rendered(&page.kept, lines);
-    Ok(Lines { run_id: String::new(), lines, matches, text, next, next_columns })
+    Ok(LogLines { run_id: String::new(), lines, matches, text, next, next_columns })
 }
 
 fn rendered(kept: &VecDeque<(u64, String)>, lines: u64) -> String {
@@ -381,13 +385,13 @@ fn rendered(kept: &VecDeque<(u64, String)>, lines: u64) -> String {
 mod tests {
     use super::*;
 
-    fn of(wanted: &Wanted, budget: usize) -> Lines {
+    fn of(wanted: &WantedLines, budget: usize) -> LogLines {
         let text: String = (1..=100).map(|n| format!("line {n}\n")).collect();
         collect(&mut text.as_bytes(), wanted, budget).unwrap()
     }
 
-    fn range(text: &str) -> Wanted {
-        wanted(&Logs { lines: Some(text.to_owned()), ..Logs::default() }).unwrap()
+    fn range(text: &str) -> WantedLines {
+        wanted(&LogsArguments { lines: Some(text.to_owned()), ..LogsArguments::default() }).unwrap()
     }
 
     #[test]
@@ -413,7 +417,8 @@ mod tests {
         let long: String = (0..5000).map(|n| format!("{n},")).collect();
         let text = format!("short\n{long}\nlast\n");
         for budget in [10, 300, 8000, 100_000] {
-            let mut logs = Logs { lines: Some("2".to_owned()), ..Logs::default() };
+            let mut logs =
+                LogsArguments { lines: Some("2".to_owned()), ..LogsArguments::default() };
             let mut read = String::new();
             loop {
                 let lines = collect(&mut text.as_bytes(), &wanted(&logs).unwrap(), budget).unwrap();
@@ -425,10 +430,10 @@ mod tests {
             }
             assert_eq!(read, long, "{budget}");
         }
-        let logs = Logs {
+        let logs = LogsArguments {
             lines: Some("1-2".to_owned()),
             columns: Some("3-8".to_owned()),
-            ..Logs::default()
+            ..LogsArguments::default()
         };
         let lines = collect(&mut text.as_bytes(), &wanted(&logs).unwrap(), 1000).unwrap();
         assert_eq!(lines.text, "ort\n1,2,3,\n[line 3 left out]\n");
@@ -436,8 +441,11 @@ mod tests {
 
     #[test]
     fn a_search_goes_on_and_shows_its_matches_first() {
-        let mut logs =
-            Logs { pattern: Some("0$".to_owned()), context: Some(50), ..Logs::default() };
+        let mut logs = LogsArguments {
+            pattern: Some("0$".to_owned()),
+            context: Some(50),
+            ..LogsArguments::default()
+        };
         let mut found = Vec::new();
         loop {
             let lines = of(&wanted(&logs).unwrap(), 150);
@@ -453,7 +461,8 @@ mod tests {
     fn ranges_that_are_none_are_refused() {
         for text in ["12-10", "x", "", "-0", "-x", "1-2-3"] {
             assert!(
-                wanted(&Logs { lines: Some(text.to_owned()), ..Logs::default() }).is_err(),
+                wanted(&LogsArguments { lines: Some(text.to_owned()), ..LogsArguments::default() })
+                    .is_err(),
                 "{text}"
             );
         }
@@ -461,7 +470,7 @@ mod tests {
 
     #[test]
     fn matches_come_with_their_surroundings() {
-        let lines = of(&Wanted::Around(Regex::new("0$").unwrap(), 1, 1..=u64::MAX), 1000);
+        let lines = of(&WantedLines::Around(Regex::new("0$").unwrap(), 1, 1..=u64::MAX), 1000);
         assert_eq!(lines.matches, Some(10));
         assert!(
             lines.text.starts_with(
@@ -471,7 +480,7 @@ mod tests {
             lines.text
         );
         assert_eq!(
-            of(&Wanted::Around(Regex::new("nothing").unwrap(), 1, 1..=u64::MAX), 1000).matches,
+            of(&WantedLines::Around(Regex::new("nothing").unwrap(), 1, 1..=u64::MAX), 1000).matches,
             Some(0)
         );
     }

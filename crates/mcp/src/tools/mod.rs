@@ -1,18 +1,19 @@
 //! The tools: what they are called, what they take and give, and who does them.
 
 mod again;
-mod arguments;
+mod argument_check;
 mod background;
 mod exec;
-mod history;
+mod launch;
 mod logs;
+mod run_request;
 mod runs;
+mod test_history;
 
-use retake_types::text;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use retake_types::CorrelationIds;
+use retake_types::{CorrelationIds, text};
 use rmcp::RoleServer;
 use rmcp::model::{
     CallToolResult, ErrorData, JsonObject, ProgressNotificationParam, Tool, ToolAnnotations,
@@ -22,13 +23,13 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::answer::{Answer, Trouble};
-use super::output::Size;
+use super::output_source::StreamSize;
+use super::run_view::RunView;
 use super::session::Session;
-use super::view::RunView;
+use super::tool_answer::ToolAnswer;
+use super::tool_error::ToolError;
 
-
-/// Whose call it is, and how to reach the client while it goes on.
+/// One call: who made it, and how to reach the client before it is answered.
 pub(super) struct Call {
     pub(super) ids: CorrelationIds,
     pub(super) context: RequestContext<RoleServer>,
@@ -55,7 +56,7 @@ impl Call {
 
     /// Tells the client that the run goes on. Its output is not in here: it is redacted only on its
     /// way into the record.
-    async fn report(&self, elapsed: Duration, sizes: [Size; 2]) {
+    async fn report(&self, elapsed: Duration, sizes: [StreamSize; 2]) {
         let took = text::duration(Duration::from_secs(elapsed.as_secs()));
         let size = text::size(sizes[0].bytes + sizes[1].bytes);
         self.tell(&format!("running for {took}, {size} of output")).await;
@@ -85,73 +86,73 @@ pub(super) fn all() -> &'static [Tool] {
         let steers =
             || ToolAnnotations::new().read_only(false).destructive(false).open_world(false);
         vec![
-            tool::<exec::Command, RunView>(
+            tool::<run_request::ExecArguments, RunView>(
                 "exec",
                 "Run a command",
                 "Run a command to its end and get how it ended, its test results, and the output that matters. It cannot hang: there is no terminal, stdin is empty, and it is ended with everything it started when its time is up (default 5 minutes). All of its output is recorded; runs_logs shows what is not in the answer. For servers and watchers use exec_start.",
                 runs(),
             ),
-            tool::<exec::Command, RunView>(
+            tool::<run_request::ExecArguments, RunView>(
                 "exec_start",
                 "Start a command",
                 "Start a command that keeps running, such as a development server or a watcher, and return at once. It goes on until exec_stop, its own end, its time limit, or the end of this connection.",
                 runs(),
             ),
-            tool::<background::Wait, RunView>(
+            tool::<background::WaitArguments, RunView>(
                 "exec_wait",
                 "Wait for a started command",
                 "Wait until a command of exec_start ends, prints something that matches a pattern, or a time has passed. Shows what it has printed since the last look.",
                 reads(),
             ),
-            tool::<background::Input, background::Written>(
+            tool::<background::InputArguments, background::WrittenInput>(
                 "exec_input",
                 "Write to a started command",
                 "Write to the stdin of a command of exec_start.",
                 steers(),
             ),
-            tool::<background::Stop, RunView>(
+            tool::<background::StopArguments, RunView>(
                 "exec_stop",
                 "End a started command",
                 "End a command of exec_start, with everything it has started: TERM, then KILL. Shows its last output.",
                 steers().idempotent(true),
             ),
-            tool::<again::Again, again::Repeated>(
+            tool::<again::AgainArguments, again::RepeatedRun>(
                 "again",
                 "Run again",
                 "Run a recorded command once more in the same way and compare how it went.",
                 runs(),
             ),
-            tool::<runs::List, runs::Listed>(
+            tool::<runs::ListArguments, runs::RunList>(
                 "runs_list",
                 "List runs",
                 "List recorded runs, newest first: what was run, when, and how it ended.",
                 reads(),
             ),
-            tool::<runs::Show, RunView>(
+            tool::<runs::ShowArguments, RunView>(
                 "runs_show",
                 "Show a run",
                 "Show one recorded run: outcome, tests, changed files, and the output that matters.",
                 reads(),
             ),
-            tool::<logs::Logs, logs::Lines>(
+            tool::<logs::LogsArguments, logs::LogLines>(
                 "runs_logs",
                 "Read a run's output",
                 "Read the output of a run by line numbers, or the lines around each match of a regular expression.",
                 reads(),
             ),
-            tool::<runs::Search, runs::Hits>(
+            tool::<runs::SearchArguments, runs::SearchHits>(
                 "runs_search",
                 "Search output",
                 "Find runs by words in their output, newest first.",
                 reads(),
             ),
-            tool::<runs::Diff, runs::Differences>(
+            tool::<runs::DiffArguments, runs::RunDifferences>(
                 "runs_diff",
                 "Compare two runs",
                 "Compare two runs: outcome, duration, environment, and output line by line.",
                 reads(),
             ),
-            tool::<history::Tests, history::Histories>(
+            tool::<test_history::TestsArguments, test_history::TestHistories>(
                 "tests",
                 "History of tests",
                 "How tests went over the recorded runs: since when they fail, how often they flip.",
@@ -213,7 +214,7 @@ pub(super) async fn call(
     let answered = answer(session, tool, arguments.unwrap_or_default(), call).await;
     Ok(match answered {
         Ok(answer) => answer.into_result(),
-        Err(trouble) => trouble.into_result(),
+        Err(error) => error.into_result(),
     })
 }
 
@@ -222,7 +223,7 @@ async fn answer(
     tool: &Tool,
     given: JsonObject,
     call: Call,
-) -> Result<Answer, Trouble> {
+) -> Result<ToolAnswer, ToolError> {
     match tool.name.as_ref() {
         "exec" => exec::exec(session, to_run(tool, given)?, call).await,
         "exec_start" => background::start(session, to_run(tool, given)?, call).await,
@@ -235,24 +236,24 @@ async fn answer(
         "runs_logs" => logs::logs(session, read(tool, given)?).await,
         "runs_search" => runs::search(session, read(tool, given)?).await,
         "runs_diff" => runs::diff(session, read(tool, given)?).await,
-        "tests" => history::tests(session, read(tool, given)?).await,
-        other => Err(Trouble::Other(format!("nobody does {other}"))),
+        "tests" => test_history::tests(session, read(tool, given)?).await,
+        other => Err(ToolError::Other(format!("nobody does {other}"))),
     }
 }
 
-fn read<T: DeserializeOwned>(tool: &Tool, given: JsonObject) -> Result<T, Trouble> {
-    arguments::read(tool, given).map_err(|problems| Trouble::argument(problems.join("; ")))
+fn read<T: DeserializeOwned>(tool: &Tool, given: JsonObject) -> Result<T, ToolError> {
+    argument_check::read(tool, given).map_err(|problems| ToolError::argument(problems.join("; ")))
 }
 
 /// The arguments of a tool that runs something.
-fn to_run<T: DeserializeOwned>(tool: &Tool, given: JsonObject) -> Result<T, Trouble> {
-    arguments::read(tool, given).map_err(Trouble::Request)
+fn to_run<T: DeserializeOwned>(tool: &Tool, given: JsonObject) -> Result<T, ToolError> {
+    argument_check::read(tool, given).map_err(ToolError::RunArguments)
 }
 
 /// How many are wanted.
-fn limit(given: Option<usize>, usual: usize, most: usize) -> Result<usize, Trouble> {
+fn limit(given: Option<usize>, usual: usize, most: usize) -> Result<usize, ToolError> {
     match given {
-        Some(0) => Err(Trouble::argument("limit: 0 shows nothing; give 1 or more")),
+        Some(0) => Err(ToolError::argument("limit: 0 shows nothing; give 1 or more")),
         given => Ok(given.unwrap_or(usual).min(most)),
     }
 }

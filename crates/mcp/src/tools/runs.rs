@@ -1,29 +1,22 @@
 //! `runs_list`, `runs_show`, `runs_search`, `runs_diff`: what the record knows.
 
-use retake_types::text;
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use retake_store::{RunFilter, RunStatus, Store};
-use retake_types::{Run, Stream};
+use retake_policy::RunMode;
+use retake_runner::{point_in_time, run_differences, run_text};
+use retake_store::{Error, RunFilter, RunStatus, Store};
+use retake_types::{Run, Stream, text};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::exec::budget;
-use super::{Answer, Session, Trouble, limit};
-use retake::runs::diff as comparison;
-use retake::runs::differences;
-use retake::runs::when;
-use crate::answer::in_our_words;
-use crate::output::Output;
-use crate::screen::visible;
-use crate::view::Hints;
-use crate::view::RunView;
-use crate::view::cut;
-use retake::record;
-use retake_runner::run_text;
+use super::run_request::directory;
+use super::{Session, ToolAnswer, ToolError, limit};
+use crate::output_source::OutputSource;
+use crate::run_view::{AdviceContext, RunView, cut};
+use crate::terminal_text::visible;
 
 /// What is not indexed is read up to this much.
 const SCAN: u64 = 64 << 20;
@@ -31,11 +24,13 @@ const USUAL: usize = 20;
 const MOST: usize = 200;
 /// How much of a command line a list shows.
 const LINE: usize = 200;
+/// How many of the runs that a text may name are listed.
+const CANDIDATES: usize = 10;
 
 /// Which runs to list.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct List {
+pub(super) struct ListArguments {
     /// How many at most. Default: 20; at most 200
     #[serde(default)]
     limit: Option<usize>,
@@ -67,8 +62,8 @@ pub(super) struct List {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Listed {
-    runs: Vec<Line>,
+pub(super) struct RunList {
+    runs: Vec<RunLine>,
     /// There are older ones
     more: bool,
 }
@@ -76,7 +71,7 @@ pub(super) struct Listed {
 /// A run in one line.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Line {
+struct RunLine {
     run_id: String,
     start_time: String,
     /// ok, exit 1, timed out, running, ...
@@ -88,7 +83,7 @@ struct Line {
     working_directory: String,
 }
 
-impl Line {
+impl RunLine {
     fn of(run: &Run) -> Self {
         Self {
             run_id: run.intent.id().to_string(),
@@ -114,21 +109,24 @@ fn line(run: &Run) -> String {
     )
 }
 
-pub(super) async fn list(session: &Arc<Session>, list: List) -> Result<Answer, Trouble> {
+pub(super) async fn list(
+    session: &Arc<Session>,
+    list: ListArguments,
+) -> Result<ToolAnswer, ToolError> {
     let status = match list.status.as_deref() {
         None => None,
         Some("running") => Some(RunStatus::Running),
         Some("ok") => Some(RunStatus::Ok),
         Some("failed") => Some(RunStatus::Failed),
         Some(other) => {
-            return Err(Trouble::argument(format!(
+            return Err(ToolError::argument(format!(
                 "status takes running, ok or failed, not {other}"
             )));
         }
     };
-    let since = list.since.as_deref().map(when::parse).transpose();
-    let since = since.map_err(|why| Trouble::argument(format!("since: {why}")))?;
-    let at = |path: String| session.here.join(path).components().collect::<PathBuf>();
+    let since = list.since.as_deref().map(point_in_time::parse).transpose();
+    let since = since.map_err(|why| ToolError::argument(format!("since: {why}")))?;
+    let at = |path: String| directory(&session.directory, Some(&path));
     let filter = RunFilter {
         status,
         command: list.command,
@@ -153,13 +151,13 @@ pub(super) async fn list(session: &Arc<Session>, list: List) -> Result<Answer, T
     if more {
         text.push_str("There are older ones; a larger limit or other filters show them.\n");
     }
-    Ok(Answer::new(&Listed { runs: page.runs.iter().map(Line::of).collect(), more }, text))
+    Ok(ToolAnswer::new(&RunList { runs: page.runs.iter().map(RunLine::of).collect(), more }, text))
 }
 
 /// Which run to show.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Show {
+pub(super) struct ShowArguments {
     /// The run: its id, a unique beginning or end of it, or "last"
     run: String,
     /// How many characters of output to show at most. Default: 8000
@@ -167,13 +165,16 @@ pub(super) struct Show {
     max_chars: Option<usize>,
 }
 
-pub(super) async fn show(session: &Arc<Session>, show: Show) -> Result<Answer, Trouble> {
+pub(super) async fn show(
+    session: &Arc<Session>,
+    show: ShowArguments,
+) -> Result<ToolAnswer, ToolError> {
     let budget = budget(show.max_chars);
-    let hints = Hints::of(&session.config, false);
+    let context = AdviceContext::new(&session.policy_config, RunMode::Foreground);
     let view = session
         .read(move |store| {
             let run = find(store, &show.run)?;
-            let mut view = RunView::new(&run, &Output::Recorded(store), budget, hints);
+            let mut view = RunView::new(&run, &OutputSource::Recorded(store), budget, context);
             let children = store.children(run.intent.id())?;
             for child in children.iter().take(USUAL) {
                 view.notes.push(format!("Inside it: {}", line(child)));
@@ -184,17 +185,32 @@ pub(super) async fn show(session: &Arc<Session>, show: Show) -> Result<Answer, T
             Ok(view)
         })
         .await?;
-    Ok(Answer::new(&view, view.text()))
+    Ok(ToolAnswer::new(&view, view.text()))
 }
 
 /// The one run that a text names.
-pub(super) fn find(store: &Store, text: &str) -> Result<Run, Trouble> {
-    record::find(store, text).map_err(|failure| Trouble::Other(in_our_words(&failure)))
+pub(super) fn find(store: &Store, text: &str) -> Result<Run, ToolError> {
+    match store.find(text) {
+        Err(Error::Ambiguous { text, candidates }) => {
+            let mut lines = Vec::new();
+            for id in candidates.iter().take(CANDIDATES) {
+                let run = store.get(*id)?;
+                let ago = text::ago(run.intent.start_time, Timestamp::now());
+                let outcome = run_text::outcome(&run).0;
+                lines.push(format!("{id}  {ago}  {outcome}  {}", run.intent.command()));
+            }
+            if candidates.len() > CANDIDATES {
+                lines.push(format!("and {} more", candidates.len() - CANDIDATES));
+            }
+            Err(ToolError::Ambiguous { text, candidates: lines })
+        }
+        found => Ok(found?),
+    }
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Search {
+pub(super) struct SearchArguments {
     /// Whole words, in this order and any case; a * at the end completes the last one
     text: String,
     /// How many hits at most. Default: 20; at most 200
@@ -204,8 +220,8 @@ pub(super) struct Search {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Hits {
-    hits: Vec<Hit>,
+pub(super) struct SearchHits {
+    hits: Vec<SearchHit>,
     /// There are older ones
     more: bool,
     /// Bytes of output that were not looked at
@@ -214,16 +230,19 @@ pub(super) struct Hits {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Hit {
-    run: Line,
+struct SearchHit {
+    run: RunLine,
     /// stdout or stderr
     stream: String,
     snippet: String,
 }
 
-pub(super) async fn search(session: &Arc<Session>, search: Search) -> Result<Answer, Trouble> {
+pub(super) async fn search(
+    session: &Arc<Session>,
+    search: SearchArguments,
+) -> Result<ToolAnswer, ToolError> {
     if !search.text.contains(char::is_alphanumeric) {
-        return Err(Trouble::argument(
+        return Err(ToolError::argument(
             "there is no word in text; search takes letters and digits, runs_logs with a pattern anything else",
         ));
     }
@@ -234,7 +253,7 @@ pub(super) async fn search(session: &Arc<Session>, search: Search) -> Result<Ans
     for hit in &found.hits {
         let (stream, snippet) = (hit.stream.as_str(), visible(&hit.snippet));
         _ = writeln!(text, "{}\n    {stream}: {snippet}", line(&hit.run));
-        hits.push(Hit { run: Line::of(&hit.run), stream: stream.to_owned(), snippet });
+        hits.push(SearchHit { run: RunLine::of(&hit.run), stream: stream.to_owned(), snippet });
     }
     if hits.is_empty() {
         text.push_str("no recorded output has these words\n");
@@ -249,13 +268,13 @@ pub(super) async fn search(session: &Arc<Session>, search: Search) -> Result<Ans
             text::size(found.skipped_bytes)
         );
     }
-    let hits = Hits { hits, more: found.more, skipped_bytes: found.skipped_bytes };
-    Ok(Answer::new(&hits, text))
+    let hits = SearchHits { hits, more: found.more, skipped_bytes: found.skipped_bytes };
+    Ok(ToolAnswer::new(&hits, text))
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Diff {
+pub(super) struct DiffArguments {
     /// The older run
     a: String,
     /// The newer run
@@ -267,17 +286,17 @@ pub(super) struct Diff {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Differences {
-    a: Line,
-    b: Line,
-    differences: Vec<Difference>,
+pub(super) struct RunDifferences {
+    a: RunLine,
+    b: RunLine,
+    differences: Vec<DifferenceView>,
     stdout: StreamDifference,
     stderr: StreamDifference,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Difference {
+struct DifferenceView {
     what: String,
     a: Option<String>,
     b: Option<String>,
@@ -295,7 +314,10 @@ struct StreamDifference {
     cut: bool,
 }
 
-pub(super) async fn diff(session: &Arc<Session>, diff: Diff) -> Result<Answer, Trouble> {
+pub(super) async fn diff(
+    session: &Arc<Session>,
+    diff: DiffArguments,
+) -> Result<ToolAnswer, ToolError> {
     let most = diff.max_chars.map_or(4000, |chars| budget(Some(chars)));
     let (found, text) = session
         .read(move |store| {
@@ -303,20 +325,24 @@ pub(super) async fn diff(session: &Arc<Session>, diff: Diff) -> Result<Answer, T
             compare(store, &a, &b, most)
         })
         .await?;
-    Ok(Answer::new(&found, text))
+    Ok(ToolAnswer::new(&found, text))
 }
 
-fn compare(store: &Store, a: &Run, b: &Run, most: usize) -> Result<(Differences, String), Trouble> {
+fn compare(
+    store: &Store,
+    a: &Run,
+    b: &Run,
+    most: usize,
+) -> Result<(RunDifferences, String), ToolError> {
     let mut text = format!("--- {}\n+++ {}\n", line(a), line(b));
     let mut listed = Vec::new();
-    for found in differences::between(a, b) {
+    for found in run_differences::differences(a, b) {
         let side = |side: &Option<String>| side.clone().unwrap_or_else(|| "(none)".to_owned());
-        _ = writeln!(text, "{}: {} -> {}", found.what, side(&found.a), side(&found.b));
-        listed.push(Difference { what: found.what, a: found.a, b: found.b });
+        _ = writeln!(text, "{}: {} -> {}", found.part, side(&found.a), side(&found.b));
+        listed.push(DifferenceView { what: found.part.to_string(), a: found.a, b: found.b });
     }
-    let mut of = |stream: Stream| -> Result<StreamDifference, Trouble> {
-        let compared = comparison::compare(store, a, b, stream)
-            .map_err(|failure| Trouble::Other(failure.to_string()))?;
+    let mut of = |stream: Stream| -> Result<StreamDifference, ToolError> {
+        let compared = run_differences::compare_output(store, a, b, stream)?;
         let name = stream.as_str();
         let whole = compared
             .diff
@@ -342,5 +368,14 @@ fn compare(store: &Store, a: &Run, b: &Run, most: usize) -> Result<(Differences,
         })
     };
     let (stdout, stderr) = (of(Stream::Stdout)?, of(Stream::Stderr)?);
-    Ok((Differences { a: Line::of(a), b: Line::of(b), differences: listed, stdout, stderr }, text))
+    Ok((
+        RunDifferences {
+            a: RunLine::of(a),
+            b: RunLine::of(b),
+            differences: listed,
+            stdout,
+            stderr,
+        },
+        text,
+    ))
 }

@@ -130,7 +130,7 @@ impl Reader {
                 Some('"') if !quoted => self.double(&mut inner)?,
                 Some('$') => self.dollar(&mut inner, quoted)?,
                 Some('`') => self.backticks(&mut inner, quoted)?,
-                None => return Err(UnreadableLine::Open("${")),
+                None => return Err(UnreadableLine::OpenParameter),
                 Some('\'' | '"') => {
                     return Err(UnreadableLine::Ambiguous(AmbiguousSyntax::QuoteInParameter));
                 }
@@ -151,7 +151,7 @@ impl Reader {
             let c = self.chars.get(self.at).copied();
             self.at += 1;
             match c {
-                None => return Err(UnreadableLine::Open("`")),
+                None => return Err(UnreadableLine::OpenBacktick),
                 Some('`') => break,
                 Some('\\') => {
                     let next = self.chars.get(self.at).copied();

@@ -251,7 +251,7 @@ impl Reader {
         self.script.items.push(Item::Enter);
         self.list(&[])?;
         if self.peek() != Some(')') {
-            return Err(UnreadableLine::Open("("));
+            return Err(UnreadableLine::OpenParenthesis);
         }
         self.at += 1;
         self.script.items.push(Item::Leave);

@@ -1,0 +1,55 @@
+//! The report of a crash test in every form that was asked for.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::time::Duration;
+
+use retake_crash::operation::Recording;
+use retake_crash_driver::report::CrashReport;
+use retake_crash_driver::{html, junit, timeline};
+
+use super::CrashFailure;
+use super::options::ExplorationArgs;
+use super::report_text::report_text;
+use crate::term::{self, Palette};
+use crate::{Exit, Failure};
+
+pub(super) fn write_report(
+    args: &ExplorationArgs,
+    report: &CrashReport,
+    recording: &Recording,
+    took: Duration,
+) -> Result<Exit, CrashFailure> {
+    if let Some(path) = &args.junit {
+        write(path, &junit::render(report, took))?;
+    }
+    if let Some(path) = &args.html {
+        let version = format!("retake {}", env!("CARGO_PKG_VERSION"));
+        write(path, &html::render(report, &timeline::rows(recording), &version))?;
+    }
+    if args.json {
+        if let Some(incomplete) = report.incomplete() {
+            term::say(&incomplete);
+        }
+        report.notes.iter().for_each(|note| term::say(&note.to_string()));
+        term::document(&report.json())?;
+    } else {
+        // What is read by a program stays on one line each.
+        let width = if std::io::stdout().is_terminal() { term::width() } else { None };
+        term::data(report_text(report, Palette::of_stdout(), width).as_bytes())?;
+    }
+    Ok(match report.findings.is_empty() {
+        false => Exit::FAILED,
+        // Whether those states recover is not known.
+        true if report.lost > 0 => Exit::REFUSED,
+        true => Exit::OK,
+    })
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text).map_err(|source| Failure::File {
+        action: "write",
+        path: path.to_owned(),
+        source,
+    })
+}

@@ -1,0 +1,107 @@
+//! How a crash test goes, on stderr: a live line on a terminal, and notices.
+
+use retake_crash_driver::event::{CrashEvent, CrashObserver, ExplorationProgress};
+use retake_runner::loop_driver::remote::RemoteStatus;
+use retake_runner::screen::{Screen, time_left};
+
+use crate::term;
+
+pub(super) struct ScreenObserver {
+    screen: Screen,
+}
+
+impl ScreenObserver {
+    pub(super) fn new() -> Self {
+        Self { screen: Screen::new(false) }
+    }
+}
+
+impl CrashObserver for ScreenObserver {
+    fn event(&self, event: CrashEvent<'_>) {
+        let screen = &self.screen;
+        match event {
+            CrashEvent::FindingStates => screen.live("looking for states"),
+            CrashEvent::Checking(progress) => {
+                let text = progress_text(&progress, None);
+                screen.progress("", progress.verified, progress.total, &text);
+            }
+            CrashEvent::CheckingRemotely { progress, finished_shares, shares, status } => {
+                let text = progress_text(&progress, Some((finished_shares, shares, status)));
+                screen.progress("", progress.verified, progress.total, &text);
+            }
+            CrashEvent::Explaining { state, states } => {
+                screen.live(&format!("explaining {state} of {states} failing states"));
+            }
+            CrashEvent::PhaseOver => screen.clear(),
+            CrashEvent::TakenOver => screen.notice(
+                "this exploration was begun before and its submitter died; what it has is taken over",
+            ),
+            CrashEvent::LoopNotRecorded(error) => {
+                screen.notice(&format!("this crash test is not recorded: {error}"));
+            }
+            CrashEvent::RestNotRecorded(error) => {
+                screen.notice(&format!("the rest is not recorded: {error}"));
+            }
+            CrashEvent::RunNotRecorded(error) => {
+                screen.notice(&format!("this run is not recorded: {error}"));
+            }
+            CrashEvent::OutcomeNotRecorded(error) => {
+                screen.notice(&format!("the outcome of this run is not recorded: {error}"));
+            }
+        }
+    }
+}
+
+/// Such as `3/9 states, 1/2 shares, 1 failing, 1 queued, 1 running on n1, 5s left`.
+fn progress_text(
+    progress: &ExplorationProgress,
+    remote: Option<(usize, usize, &RemoteStatus)>,
+) -> String {
+    let ExplorationProgress { verified, total, failing, elapsed } = progress;
+    let mut text = format!("{verified}/{total} states");
+    if let Some((finished, shares, _)) = remote {
+        text.push_str(&format!(", {finished}/{shares} shares"));
+    }
+    if *failing > 0 {
+        text.push_str(&format!(", {failing} failing"));
+    }
+    if let Some(status) = remote.and_then(|(_, _, status)| status_text(status)) {
+        text.push_str(&format!(", {status}"));
+    }
+    if let Some(left) = time_left(*elapsed, *verified as usize, *total as usize) {
+        text.push_str(&format!(", {} left", term::duration(left)));
+    }
+    text
+}
+
+/// How many runs wait and how many run, and where; `None` if all are done.
+fn status_text(status: &RemoteStatus) -> Option<String> {
+    let RemoteStatus { queued, running, nodes } = status;
+    let on = match nodes.len() {
+        0 => String::new(),
+        1..=4 => format!(" on {}", nodes.join(" ")),
+        count => format!(" on {count} nodes"),
+    };
+    (queued + running > 0).then(|| format!("{queued} queued, {running} running{on}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn progress_says_what_is_known() {
+        let elapsed = Duration::from_secs(10);
+        let mut progress = ExplorationProgress { verified: 0, total: 9, failing: 0, elapsed };
+        assert_eq!(progress_text(&progress, None), "0/9 states");
+        progress = ExplorationProgress { verified: 3, failing: 1, ..progress };
+        assert_eq!(progress_text(&progress, None), "3/9 states, 1 failing, 20s left");
+        let status = RemoteStatus { queued: 1, running: 1, nodes: vec!["n1".to_owned()] };
+        assert_eq!(
+            progress_text(&progress, Some((1, 3, &status))),
+            "3/9 states, 1/3 shares, 1 failing, 1 queued, 1 running on n1, 20s left"
+        );
+    }
+}

@@ -1,0 +1,94 @@
+//! The report of a crash test for a person at a terminal.
+
+use std::fmt::Write;
+
+use retake_crash_driver::report::CrashReport;
+use retake_types::loop_record::crash::CrashFinding;
+
+use crate::term::{self, Palette, Shade};
+
+/// Indents the lines below the first of a finding.
+const INDENT: &str = "    ";
+
+/// Lines of words are no longer than `width`.
+pub(super) fn report_text(report: &CrashReport, palette: Palette, width: Option<usize>) -> String {
+    let mut text = String::new();
+    let room = width.map(|width| width.saturating_sub(INDENT.len()));
+    for finding in &report.findings {
+        add_finding(&mut text, finding, palette, width, room);
+    }
+    let shade = if report.findings.is_empty() { Shade::Good } else { Shade::Bad };
+    // Writing to a string cannot fail.
+    _ = writeln!(text, "{}", palette.paint(shade, &report.verdict()));
+    _ = writeln!(text, "{}", wrapped(&report.coverage.to_string(), room));
+    if let Some(incomplete) = report.incomplete() {
+        _ = writeln!(text, "{incomplete}");
+    }
+    for note in &report.notes {
+        _ = writeln!(text, "note: {}", term::visible(&note.to_string()));
+    }
+    text
+}
+
+fn add_finding(
+    text: &mut String,
+    finding: &CrashFinding,
+    palette: Palette,
+    width: Option<usize>,
+    room: Option<usize>,
+) {
+    let id = palette.paint(Shade::Bad, &finding.id);
+    // The first line begins after the id, the others are indented.
+    let beside = width.map(|width| width.saturating_sub(finding.id.len().max(2) + 2));
+    let sentence = wrapped(&term::visible(&finding.sentence), beside);
+    _ = writeln!(text, "{id}  {sentence}");
+    let after = finding
+        .label
+        .as_ref()
+        .map_or_else(String::new, |label| format!(" (after `{}`)", term::visible(label)));
+    let smallest = format!(
+        "{}, smallest at operation {}{after}; the check {}",
+        term::count(finding.states, "state"),
+        finding.operation,
+        term::visible(&finding.verdict)
+    );
+    _ = writeln!(text, "{INDENT}{}", wrapped(&smallest, room));
+    for line in finding.output.lines() {
+        _ = writeln!(text, "    | {}", term::visible(line));
+    }
+    _ = writeln!(text, "    {}", term::visible(&finding.repro));
+}
+
+/// Broken at spaces so that no line is longer than `room`, unless a word is; all lines but the first
+/// are indented.
+fn wrapped(text: &str, room: Option<usize>) -> String {
+    let Some(room) = room else { return text.to_owned() };
+    let mut lines = String::new();
+    let mut taken = 0;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if taken > 0 && taken + 1 + length > room {
+            lines.push('\n');
+            lines.push_str(INDENT);
+            taken = 0;
+        } else if taken > 0 {
+            lines.push(' ');
+            taken += 1;
+        }
+        lines.push_str(word);
+        taken += length;
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_broken_at_spaces_only_where_there_is_a_width() {
+        let text = "one two three a-very-long-word four";
+        assert_eq!(wrapped(text, None), text);
+        assert_eq!(wrapped(text, Some(9)), "one two\n    three\n    a-very-long-word\n    four");
+    }
+}

@@ -1,0 +1,123 @@
+//! Where the output of a run is read from, and the part of it that fits a budget.
+
+use std::io::{self, Read};
+
+use retake_store::Store;
+use retake_types::{Run, State, Stream};
+
+use super::excerpt::{self, Excerpt, Missing, Position};
+use super::server_runs::EndedRun;
+
+/// Where the output of a run is read from.
+pub(super) enum OutputSource<'a> {
+    /// What the result carries, and the record for what does not fit in there.
+    Carried {
+        ended: &'a EndedRun,
+        store: Option<&'a Store>,
+    },
+    Recorded(&'a Store),
+    /// Only what came after these positions, of a run that may still be running.
+    Since(&'a Store, [Position; 2]),
+    /// Of a run that is running without a record: only how much there is.
+    SizeOnly([StreamSize; 2]),
+}
+
+/// How large an output is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct StreamSize {
+    pub(super) bytes: u64,
+    pub(super) lines: u64,
+}
+
+/// What was found of one stream.
+pub(super) struct StreamExcerpt {
+    pub(super) bytes: u64,
+    pub(super) excerpt: Excerpt,
+    /// Where it begins.
+    pub(super) start: Position,
+    /// The middle was not kept anywhere.
+    pub(super) lost: bool,
+}
+
+impl OutputSource<'_> {
+    pub(super) fn excerpt(
+        &self,
+        run: &Run,
+        stream: Stream,
+        budget: usize,
+    ) -> io::Result<StreamExcerpt> {
+        let id = run.intent.id();
+        let failed = run.state != State::Running && !run.success();
+        let of = |input: &mut dyn Read, bytes: u64, start: Position| {
+            let excerpt = excerpt::excerpt(input, bytes - start.bytes, start, budget, failed)?;
+            Ok(StreamExcerpt { bytes, excerpt, start, lost: false })
+        };
+        let opened = |store: &Store| store.read_output(id, stream).map_err(io::Error::other);
+        let recorded = |store: &Store| {
+            let mut output = opened(store)?;
+            let length = output.length();
+            of(&mut output, length, Position::default())
+        };
+        let at = stream.index();
+        match self {
+            Self::Carried { ended, store } => {
+                let bytes = &ended.streams[at];
+                match store {
+                    Some(store) if !ended.complete[at] => recorded(store),
+                    _ => match carried_ends(bytes).filter(|_| !ended.complete[at]) {
+                        None => of(&mut &bytes[..], bytes.len() as u64, Position::default()),
+                        Some(ends) => Ok(StreamExcerpt {
+                            bytes: ended.sizes[at].bytes,
+                            excerpt: both_ends(ends, ended.sizes[at], budget, failed)?,
+                            start: Position::default(),
+                            lost: true,
+                        }),
+                    },
+                }
+            }
+            Self::Recorded(store) => recorded(store),
+            Self::Since(store, positions) => {
+                let mut output = opened(store)?;
+                let length = output.length();
+                let start =
+                    if positions[at].bytes <= length { positions[at] } else { Position::default() };
+                io::Seek::seek(&mut output, io::SeekFrom::Start(start.bytes))?;
+                of(&mut output, length, start)
+            }
+            Self::SizeOnly(sizes) => {
+                let StreamSize { bytes, lines } = sizes[at];
+                let missing = (bytes > 0).then_some(Missing::Lines(1, lines.max(1)));
+                let excerpt = Excerpt { lines, missing, ..Excerpt::default() };
+                Ok(StreamExcerpt { bytes, excerpt, start: Position::default(), lost: true })
+            }
+        }
+    }
+}
+
+/// The beginning and the end of an output whose middle the result does not carry.
+fn carried_ends(carried: &[u8]) -> Option<(&[u8], &[u8])> {
+    let from = (carried.len() / 2).saturating_sub(64);
+    let mark = b"\n[retake: ";
+    let at = from + carried[from..].windows(mark.len()).position(|window| window == mark)?;
+    let end = at + 1 + carried[at + 1..].iter().position(|&byte| byte == b'\n')?;
+    Some((&carried[..at], &carried[end + 1..]))
+}
+
+fn both_ends(
+    (head, tail): (&[u8], &[u8]),
+    size: StreamSize,
+    budget: usize,
+    failed: bool,
+) -> io::Result<Excerpt> {
+    let room = budget.saturating_sub(excerpt::GAP) / 2;
+    let of = |mut bytes: &[u8], start| {
+        let length = bytes.len() as u64;
+        excerpt::excerpt(&mut bytes, length, start, room, failed)
+    };
+    let ended = tail.iter().filter(|&&byte| byte == b'\n').count() as u64;
+    let before = Position { lines: size.lines.saturating_sub(ended), ..Position::default() };
+    let (first, last) = (of(head, Position::default())?, of(tail, before)?);
+    let lost = size.bytes - (head.len() + tail.len()) as u64;
+    let text = format!("{}\n[{lost} bytes were not kept]\n{}", first.text.trim_end(), last.text);
+    Ok(Excerpt { text, ..last })
+}

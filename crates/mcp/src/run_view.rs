@@ -1,0 +1,524 @@
+//! One run as a model sees it: how it ended first, then its tests and changes, then as much of its
+//! output as was asked for, and how to get the rest.
+//!
+//! Clients differ in what they hand to their model: Claude Code and Codex give it the structured
+//! content alone, others the text. So each of the two says everything.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use retake_policy::RunMode;
+use retake_types::config::PolicyConfig;
+use retake_types::request::millis;
+use retake_types::{
+    Effects, Ending, ErrorCode, LeftFate, Observations, Run, RunError, State, Stream, TestStatus,
+    Word, text,
+};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::excerpt::{Excerpt, Missing, Position};
+use super::output_line::byte_at;
+use super::output_source::{OutputSource, StreamExcerpt};
+use super::terminal_text::visible;
+
+/// How many failed tests and changed files are listed.
+const LISTED: usize = 20;
+/// How much of a test's message is shown.
+const MESSAGE: usize = 500;
+/// How much of a command.
+const COMMAND: usize = 1000;
+
+/// One run.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RunView {
+    /// How it ended, its tests and its changes, in words
+    // The first key in the alphabet, which is the order in which they are written.
+    pub(super) about: String,
+    /// Names the run in other calls; its last eight digits do as well
+    pub(super) run_id: String,
+    pub(super) command: String,
+    pub(super) working_directory: String,
+    /// running, finished or interrupted
+    pub(super) state: String,
+    /// exited, signaled, timed_out, cancelled, limit_exceeded, not_started or interrupted; null while it runs
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) outcome: Option<String>,
+    pub(super) success: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) signal: Option<String>,
+    pub(super) start_time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) duration_ms: Option<u64>,
+    /// The time limit that was in force
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) timeout_ms: Option<u64>,
+    /// Whether the run is in the record, so that other calls can look at it
+    pub(super) recorded: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<ErrorView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tests: Option<TestsView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) changes: Option<ChangesView>,
+    /// Processes that were still there when the command had ended
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) left_processes: Vec<String>,
+    pub(super) stdout: StreamView,
+    pub(super) stderr: StreamView,
+    /// What else there is to know, such as how to get output that is not shown
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) notes: Vec<String>,
+    #[serde(skip)]
+    pub(super) is_running: bool,
+    /// Up to where the streams were looked at.
+    #[serde(skip)]
+    pub(super) ends: [Position; 2],
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ErrorView {
+    pub(super) code: String,
+    pub(super) message: String,
+}
+
+/// Results of tests that the run printed or wrote reports of.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct TestsView {
+    pub(super) framework: String,
+    pub(super) passed: u64,
+    pub(super) failed: u64,
+    pub(super) skipped: u64,
+    /// More tests would have run
+    pub(super) partial: bool,
+    pub(super) failures: Vec<FailureView>,
+    /// What went wrong outside of any test
+    pub(super) problems: Vec<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct FailureView {
+    pub(super) name: String,
+    pub(super) message: Option<String>,
+}
+
+/// Files that the run changed, relative to the tracked directory.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ChangesView {
+    pub(super) created: Vec<String>,
+    pub(super) modified: Vec<String>,
+    pub(super) deleted: Vec<String>,
+    /// As "from -> to"
+    pub(super) renamed: Vec<String>,
+    /// How many more there are than are listed
+    pub(super) omitted: usize,
+}
+
+/// What is shown of one output stream.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct StreamView {
+    /// Bytes of the whole stream
+    pub(super) bytes: u64,
+    /// Lines of the whole stream
+    pub(super) lines: u64,
+    /// Whether the text below is all of it
+    pub(super) complete: bool,
+    /// The text begins with this line, as what came before it was shown earlier
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) since_line: Option<u64>,
+    pub(super) text: String,
+}
+
+/// What advice depends on besides the run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AdviceContext {
+    shell_allowed: bool,
+    /// The run was started to stay in the background.
+    background: bool,
+    longest_ms: u64,
+}
+
+impl AdviceContext {
+    pub(super) fn new(policy: &PolicyConfig, mode: RunMode) -> Self {
+        let longest = match mode {
+            RunMode::Foreground => policy.max_timeout,
+            RunMode::Background => policy.max_running_time,
+        };
+        Self {
+            shell_allowed: policy.shell,
+            background: mode == RunMode::Background,
+            longest_ms: millis(longest),
+        }
+    }
+}
+
+impl RunView {
+    /// Looks at a run; the output takes at most `budget` characters.
+    pub(super) fn new(
+        run: &Run,
+        output: &OutputSource<'_>,
+        budget: usize,
+        context: AdviceContext,
+    ) -> Self {
+        let (intent, ending) = (&run.intent, run.ending.as_ref());
+        let effects = ending.and_then(|ending| ending.effects.as_ref());
+        let observed = effects.and_then(Effects::observations);
+        let mut view = Self {
+            about: String::new(),
+            run_id: intent.id().to_string(),
+            command: cut(intent.command(), COMMAND),
+            working_directory: intent.working_directory(),
+            state: match run.state {
+                State::Running => "running",
+                State::Finished => "finished",
+                State::Interrupted => "interrupted",
+            }
+            .to_owned(),
+            outcome: ending.map(|ending| ending.outcome.as_str().to_owned()),
+            success: run.success(),
+            exit_code: ending
+                .filter(|ending| ending.outcome == Word::Exited)
+                .and_then(|ending| ending.exit_code),
+            signal: ending.and_then(|ending| ending.signal.clone()),
+            start_time: intent.start_time.to_string(),
+            duration_ms: ending.map(|ending| ending.duration_ms),
+            timeout_ms: intent.request.timeout_ms,
+            recorded: run.recorded,
+            error: ending.and_then(|ending| ending.error.as_ref()).map(|error| ErrorView {
+                code: error.code.as_str().to_owned(),
+                message: error.message.clone(),
+            }),
+            tests: observed.and_then(tests),
+            changes: observed.filter(|observed| observed.files_tracked).map(changes),
+            left_processes: ending.map_or_else(Vec::new, |ending| {
+                let fate = |fate| match fate {
+                    LeftFate::Ended => "ended",
+                    LeftFate::Kept => "kept, as allowed",
+                    LeftFate::Survived => "could not be ended",
+                };
+                let left = ending.left_processes.iter();
+                left.map(|left| format!("{} ({}), {}", left.command, left.pid, fate(left.fate)))
+                    .collect()
+            }),
+            stdout: StreamView::default(),
+            stderr: StreamView::default(),
+            notes: Vec::new(),
+            is_running: run.state == State::Running,
+            ends: [Position::default(); 2],
+        };
+        view.notes.extend(advice(run, context));
+        view.about = view.facts(run);
+        view.streams(run, output, budget);
+        match output {
+            OutputSource::SizeOnly(_) => view.notes.push(
+                "This run is not recorded: its output is shown when it is over, and other tools cannot look at it.".into(),
+            ),
+            _ if run.recorded || run.state == State::Running => {}
+            _ => view.notes.push(
+                match view.stdout.complete && view.stderr.complete {
+                    true => "This run is not in the record, so other tools cannot look at it.",
+                    false => "This run is not in the record, so what is not shown here is lost, and other tools cannot look at it.",
+                }
+                .into(),
+            ),
+        }
+        view
+    }
+
+    fn streams(&mut self, run: &Run, output: &OutputSource<'_>, budget: usize) {
+        let short = run.intent.id().short();
+        let mut left = budget;
+        // What one stream does not need is the other's; stderr comes first, as errors do.
+        let mut looked = [Stream::Stderr, Stream::Stdout].map(|stream| {
+            let half = if stream == Stream::Stderr { budget / 2 } else { left };
+            let found = output.excerpt(run, stream, half);
+            let took = found.as_ref().map_or(0, |found| found.excerpt.text.chars().count());
+            left = left.saturating_sub(took);
+            (stream, found)
+        });
+        if let (_, Ok(found)) = &looked[0]
+            && found.excerpt.missing.is_some()
+            && left > budget / 8
+        {
+            let took = found.excerpt.text.chars().count();
+            let found = output.excerpt(run, Stream::Stderr, took + left);
+            looked[0].1 = found;
+        }
+        for (stream, found) in looked {
+            let name = stream.as_str();
+            let StreamExcerpt { bytes, excerpt, start, lost } = match found {
+                Ok(found) => found,
+                Err(error) => {
+                    self.notes.push(format!("The {name} could not be read: {error}."));
+                    continue;
+                }
+            };
+            self.ends[stream.index()] = excerpt.end;
+            let Excerpt { text, lines, missing, unsearched, .. } = excerpt;
+            if let Some(missing) = missing.filter(|_| !lost) {
+                let rest = match missing {
+                    Missing::Lines(from, to) => format!("\"lines\":\"{from}-{to}\""),
+                    Missing::Columns(line, (from, to)) => {
+                        format!("\"lines\":\"{line}\",\"columns\":\"{from}-{to}\"")
+                    }
+                };
+                self.notes.push(format!(
+                    "Not all of {name} is shown. The rest: runs_logs {{\"run\":\"{short}\",\"stream\":\"{name}\",{rest}}}, or \"pattern\" to search it."
+                ));
+            }
+            if let Some((from, to)) = unsearched.filter(|_| !lost) {
+                self.notes.push(format!(
+                    "{name} is so large that lines {from}-{to} were not searched for errors; runs_logs with \"pattern\" does."
+                ));
+            }
+            let since = (start != Position::default()).then_some(start.lines + 1);
+            let complete = missing.is_none() && since.is_none() && !lost;
+            let view = StreamView { bytes, lines, complete, since_line: since, text };
+            match stream {
+                Stream::Stdout => self.stdout = view,
+                Stream::Stderr => self.stderr = view,
+            }
+        }
+    }
+
+    /// The whole view as text, what matters most first.
+    pub(super) fn text(&self) -> String {
+        let mut text = self.about.clone();
+        for (name, stream) in [("stderr", &self.stderr), ("stdout", &self.stdout)] {
+            if stream.bytes == 0 {
+                continue;
+            }
+            let lines = text::count(stream.lines, "line");
+            _ = write!(text, "--- {name}: {lines}, {}", text::size(stream.bytes));
+            if stream.text.is_empty() {
+                let what = if stream.since_line.is_some() { "nothing new" } else { "not shown" };
+                _ = writeln!(text, "; {what} ---");
+                continue;
+            }
+            if let Some(since) = stream.since_line {
+                _ = write!(text, "; from line {since} on");
+            }
+            text.push_str(" ---\n");
+            text.push_str(&stream.text);
+            if !text.ends_with('\n') {
+                text.push('\n');
+            }
+        }
+        if self.stdout.bytes + self.stderr.bytes == 0 {
+            text.push_str("(no output)\n");
+        }
+        if !self.notes.is_empty() {
+            text.push_str("---\n");
+        }
+        for note in &self.notes {
+            _ = writeln!(text, "{note}");
+        }
+        text
+    }
+
+    /// All but the output.
+    fn facts(&self, run: &Run) -> String {
+        let mut text = self.heading(run);
+        // What the heading says already is not repeated.
+        let in_heading = [ErrorCode::Failed, ErrorCode::Timeout];
+        let error = run.ending.as_ref().and_then(|ending| ending.error.as_ref());
+        if let Some(error) = error.filter(|error| !in_heading.contains(&error.code)) {
+            _ = writeln!(text, "{}", error.message);
+        }
+        if let Some(tests) = &self.tests {
+            tests.write(&mut text);
+        }
+        if let Some(changes) = &self.changes {
+            changes.write(&mut text);
+        }
+        for left in &self.left_processes {
+            _ = writeln!(text, "left behind: {left}");
+        }
+        text
+    }
+
+    /// How it ended, after how long, and what it was.
+    fn heading(&self, run: &Run) -> String {
+        let ended = match &run.ending {
+            Some(ending) => self.how_it_ended(ending),
+            None if run.state == State::Running => "running".to_owned(),
+            None => "interrupted: its runner died".to_owned(),
+        };
+        let of = if self.recorded || self.outcome.is_none() {
+            format!(" [run {}]", run.intent.id().short())
+        } else {
+            " [not recorded]".to_owned()
+        };
+        format!("{ended}{of}\n$ {}\n", visible(&self.command))
+    }
+
+    fn how_it_ended(&self, ending: &Ending) -> String {
+        let took = text::duration(Duration::from_millis(ending.duration_ms));
+        match ending.outcome {
+            Word::Exited if self.success => format!("ok: exit code 0 after {took}"),
+            Word::Exited => {
+                format!("failed: exit code {} after {took}", self.exit_code.unwrap_or(-1))
+            }
+            Word::Signaled => {
+                let signal = self.signal.as_deref().unwrap_or("a signal");
+                format!("failed: ended by {signal} after {took}")
+            }
+            Word::TimedOut => format!(
+                "timed out after {}: it was ended, with everything it had started",
+                text::duration(Duration::from_millis(self.timeout_ms.unwrap_or(0)))
+            ),
+            Word::Cancelled => format!("cancelled after {took}"),
+            Word::LimitExceeded => format!("ended after {took}: it exceeded a limit"),
+            Word::NotStarted => "not started".to_owned(),
+            Word::Interrupted => "interrupted".to_owned(),
+        }
+    }
+}
+
+impl TestsView {
+    fn write(&self, text: &mut String) {
+        let partial = if self.partial { ", cut short" } else { "" };
+        _ = writeln!(
+            text,
+            "tests ({}): {} passed, {} failed, {} skipped{partial}",
+            self.framework, self.passed, self.failed, self.skipped
+        );
+        for problem in &self.problems {
+            _ = writeln!(text, "  {problem}");
+        }
+        for failure in &self.failures {
+            _ = writeln!(text, "  FAILED {}", failure.name);
+            for line in failure.message.iter().flat_map(|message| message.lines()) {
+                _ = writeln!(text, "    {line}");
+            }
+        }
+        let rest = self.failed.saturating_sub(self.failures.len() as u64);
+        if rest > 0 && !self.failures.is_empty() {
+            _ = writeln!(text, "  and {rest} more");
+        }
+    }
+}
+
+impl ChangesView {
+    fn write(&self, text: &mut String) {
+        let lists = [
+            ("created", &self.created),
+            ("modified", &self.modified),
+            ("deleted", &self.deleted),
+            ("renamed", &self.renamed),
+        ];
+        if lists.iter().all(|(_, files)| files.is_empty()) {
+            text.push_str("no files changed\n");
+        }
+        for (did, files) in lists.iter().filter(|(_, files)| !files.is_empty()) {
+            _ = writeln!(text, "{did}: {}", files.join(", "));
+        }
+        if self.omitted > 0 {
+            _ = writeln!(text, "and {} more files", self.omitted);
+        }
+    }
+}
+
+fn tests(effects: &Observations) -> Option<TestsView> {
+    let results = effects.test_results.as_ref()?;
+    let failed = results
+        .details
+        .iter()
+        .filter(|d| matches!(d.status, TestStatus::Failed | TestStatus::Error));
+    Some(TestsView {
+        framework: results.framework.as_str().to_owned(),
+        passed: results.passed,
+        failed: results.failed,
+        skipped: results.skipped,
+        partial: results.partial,
+        failures: failed
+            .take(LISTED)
+            .map(|test| FailureView {
+                name: test.name.clone(),
+                message: test.error.as_deref().map(|text| cut(text, MESSAGE)),
+            })
+            .collect(),
+        problems: results.problems.iter().take(LISTED).map(|text| cut(text, MESSAGE)).collect(),
+    })
+}
+
+fn changes(effects: &Observations) -> ChangesView {
+    let mut omitted = 0;
+    let mut some = |files: Vec<String>| {
+        omitted += files.len().saturating_sub(LISTED);
+        files.into_iter().take(LISTED).collect()
+    };
+    let renamed = effects.files_renamed.iter().map(|pair| format!("{} -> {}", pair.from, pair.to));
+    ChangesView {
+        created: some(effects.files_created.clone()),
+        modified: some(effects.files_modified.clone()),
+        deleted: some(effects.files_deleted.clone()),
+        renamed: some(renamed.collect()),
+        omitted,
+    }
+}
+
+/// What a caller of a tool can do about an error; the hints in the record speak of options.
+fn advice(run: &Run, context: AdviceContext) -> Option<String> {
+    let ending = run.ending.as_ref()?;
+    let RunError { code, .. } = ending.error.as_ref()?;
+    let advice = match code {
+        ErrorCode::NotFound => not_found_advice(run, ending, context),
+        ErrorCode::Timeout => {
+            let timeout = run.intent.request.timeout_ms;
+            let longer = timeout.is_some_and(|timeout| timeout < context.longest_ms);
+            let longer = match (longer, context.background) {
+                (true, true) => " Give it longer with timeout_seconds.",
+                (true, false) => {
+                    " Give it longer with timeout_seconds, or start it with exec_start if it is meant to keep running."
+                }
+                (false, true) => " The policy allows no longer time.",
+                (false, false) => {
+                    " The policy allows a call no longer time; start it with exec_start if it is meant to keep running."
+                }
+            };
+            return Some(format!("Look at the last output for what it waited for.{longer}"));
+        }
+        ErrorCode::LimitExceeded => {
+            "Raise the limit with limits, as far as the policy allows, or make the command use less."
+        }
+        ErrorCode::WorkingDirectory => "Give an existing directory as cwd.",
+        ErrorCode::NoResources => "The system could not start a process; try again later.",
+        _ => return None,
+    };
+    Some(advice.to_owned())
+}
+
+/// A program that is not there, or that cannot be run.
+fn not_found_advice(run: &Run, ending: &Ending, context: AdviceContext) -> &'static str {
+    // The exit codes of a shell: 127 is not found, 126 found and not usable.
+    if ending.exit_code != Some(127) {
+        return "Give a program that this system can run.";
+    }
+    let program = run.intent.request.command.argv().first();
+    let is_path = program.is_some_and(|program| program.as_bytes().contains(&b'/'));
+    match (is_path, context.shell_allowed) {
+        (true, _) => "Check the path; a relative one counts from cwd.",
+        (false, true) => {
+            "Check the spelling and the PATH, or give the program's full path. Shell builtins need \"shell\": true."
+        }
+        (false, false) => "Check the spelling and the PATH, or give the program's full path.",
+    }
+}
+
+/// At most this many characters of a text.
+pub(super) fn cut(text: &str, most: usize) -> String {
+    let end = byte_at(text, most);
+    if end == text.len() {
+        return text.to_owned();
+    }
+    format!("{}… [{} characters more]", &text[..end], text[end..].chars().count())
+}

@@ -1,0 +1,236 @@
+//! Messages on stdin and stdout, one JSON object a line.
+//!
+//! The SDK's own transport drops what it cannot read, and a client that waits for an answer then
+//! waits for ever. This one answers: a line that is no JSON, no message, or too long gets a protocol
+//! error, with the id of the request wherever one can be made out. It never writes anything but
+//! messages.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use rmcp::RoleServer;
+use rmcp::model::{ClientJsonRpcMessage, ErrorCode, ErrorData, RequestId, ServerJsonRpcMessage};
+use rmcp::transport::Transport;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Mutex;
+
+/// A message longer than this is refused. Arguments of a command take at most 6 MiB.
+const LONGEST: usize = 16 << 20;
+/// How much of a message that is too long is looked at for its id.
+const GLIMPSE: usize = 4 << 10;
+/// How many messages one line may hold.
+const BATCH: usize = 100;
+const BLOCK: usize = 64 << 10;
+
+pub(super) struct StdioTransport<R, W> {
+    input: R,
+    /// Bytes of a line that has not ended.
+    line: Vec<u8>,
+    /// Bytes that were read and not looked at.
+    unread: Vec<u8>,
+    /// The line is too long and is skipped to its end.
+    skipping: bool,
+    /// A request was seen: before that notifications mean nothing.
+    begun: bool,
+    ready: VecDeque<ClientJsonRpcMessage>,
+    output: Arc<Mutex<Option<W>>>,
+}
+
+impl<R, W> StdioTransport<R, W>
+where
+    R: tokio::io::AsyncRead + Unpin + Send,
+    W: tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    pub(super) fn new(input: R, output: W) -> Self {
+        Self {
+            input,
+            line: Vec::new(),
+            unread: Vec::new(),
+            skipping: false,
+            begun: false,
+            ready: VecDeque::new(),
+            output: Arc::new(Mutex::new(Some(output))),
+        }
+    }
+
+    /// The next line without its end; `None` when there is no more. May be dropped half-way: what
+    /// was read so far is kept.
+    async fn line(&mut self) -> Option<Vec<u8>> {
+        loop {
+            if let Some(end) = self.unread.iter().position(|&byte| byte == b'\n') {
+                let rest = self.unread.split_off(end + 1);
+                let piece = std::mem::replace(&mut self.unread, rest);
+                self.take(&piece[..end]);
+                let line = std::mem::take(&mut self.line);
+                if std::mem::take(&mut self.skipping) {
+                    self.refuse(ErrorData::invalid_request(too_long(), None), glimpsed(&line));
+                    continue;
+                }
+                return Some(line);
+            }
+            let piece = std::mem::take(&mut self.unread);
+            self.take(&piece);
+            let mut block = vec![0; BLOCK];
+            let read = self.input.read(&mut block).await.ok().filter(|read| *read > 0)?;
+            block.truncate(read);
+            self.unread = block;
+        }
+    }
+
+    fn take(&mut self, piece: &[u8]) {
+        if self.skipping {
+            return;
+        }
+        self.line.extend_from_slice(piece);
+        if self.line.len() > LONGEST {
+            self.skipping = true;
+            self.line.truncate(GLIMPSE);
+            self.line.shrink_to_fit();
+        }
+    }
+
+    /// Takes one line apart; answers what is no message.
+    fn read(&mut self, line: &[u8]) {
+        let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line).trim_ascii();
+        if line.is_empty() {
+            return;
+        }
+        // Most lines are one message, which need not be parsed twice.
+        if let Ok(message) = serde_json::from_slice::<ClientJsonRpcMessage>(line) {
+            return self.accept(message);
+        }
+        let value: Value = match serde_json::from_slice(line) {
+            Ok(value) => value,
+            Err(error) => {
+                let why = format!("the message is not JSON: {error}");
+                return self.refuse(ErrorData::parse_error(why, None), None);
+            }
+        };
+        match value {
+            Value::Array(messages) if (1..=BATCH).contains(&messages.len()) => {
+                messages.into_iter().for_each(|message| self.one(message));
+            }
+            other => self.one(other),
+        }
+    }
+
+    fn one(&mut self, value: Value) {
+        let id = value.get("id").and_then(request_id);
+        // A notification that is not understood is not answered: nobody waits for it.
+        let notification = value.get("method").is_some() && value.get("id").is_none();
+        match serde_json::from_value(value) {
+            Ok(message) => self.accept(message),
+            Err(_) if notification => {}
+            Err(error) => {
+                let why = format!("this is no message of the Model Context Protocol: {error}");
+                self.refuse(ErrorData::invalid_request(why, None), id);
+            }
+        }
+    }
+
+    fn accept(&mut self, message: ClientJsonRpcMessage) {
+        self.begun |= matches!(message, ClientJsonRpcMessage::Request(_));
+        if self.begun {
+            self.ready.push_back(message);
+        }
+    }
+
+    /// Answers with a protocol error, in a task of its own: waiting for the next message may be
+    /// cancelled at any moment, and half a line on stdout would spoil everything after it.
+    fn refuse(&self, error: ErrorData, id: Option<RequestId>) {
+        let output = self.output.clone();
+        let message = ServerJsonRpcMessage::error(error, id);
+        // A client that does not read any more misses nothing.
+        tokio::spawn(async move { write(&output, message).await.ok() });
+    }
+}
+
+/// Of a method that is not there the SDK gives the name alone.
+fn in_words(mut message: ServerJsonRpcMessage) -> ServerJsonRpcMessage {
+    if let ServerJsonRpcMessage::Error(answer) = &mut message
+        && answer.error.code == ErrorCode::METHOD_NOT_FOUND
+        && !answer.error.message.contains(' ')
+    {
+        answer.error.message = format!("there is no method {}", answer.error.message).into();
+    }
+    message
+}
+
+fn too_long() -> String {
+    format!("the message is longer than {LONGEST} bytes")
+}
+
+fn request_id(value: &Value) -> Option<RequestId> {
+    serde_json::from_value(value.clone()).ok()
+}
+
+/// The id in the beginning of a message that was not kept whole, if it stands before the parameters.
+fn glimpsed(line: &[u8]) -> Option<RequestId> {
+    let text = String::from_utf8_lossy(line);
+    let head = text.split("\"params\"").next()?;
+    let value = head.split("\"id\"").nth(1)?.trim_start().strip_prefix(':')?.trim_start();
+    let value = match value.strip_prefix('"') {
+        Some(text) => Value::from(text.split('"').next()?),
+        None => value.split([',', '}', ' ']).next()?.parse::<i64>().ok()?.into(),
+    };
+    request_id(&value)
+}
+
+async fn write<W: tokio::io::AsyncWrite + Unpin>(
+    output: &Mutex<Option<W>>,
+    message: ServerJsonRpcMessage,
+) -> io::Result<()> {
+    let mut line = serde_json::to_vec(&message)?;
+    line.push(b'\n');
+    let mut output = output.lock().await;
+    let output = output.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+    output.write_all(&line).await?;
+    output.flush().await
+}
+
+impl<R, W> Transport<RoleServer> for StdioTransport<R, W>
+where
+    R: tokio::io::AsyncRead + Unpin + Send,
+    W: tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    type Error = io::Error;
+
+    fn send(
+        &mut self,
+        message: ServerJsonRpcMessage,
+    ) -> impl Future<Output = io::Result<()>> + Send + 'static {
+        let output = self.output.clone();
+        async move { write(&output, in_words(message)).await }
+    }
+
+    async fn receive(&mut self) -> Option<ClientJsonRpcMessage> {
+        loop {
+            if let Some(message) = self.ready.pop_front() {
+                return Some(message);
+            }
+            let line = self.line().await?;
+            self.read(&line);
+        }
+    }
+
+    async fn close(&mut self) -> io::Result<()> {
+        drop(self.output.lock().await.take());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_of_a_long_message_is_found_before_its_parameters() {
+        let id = |text: &str| glimpsed(text.as_bytes()).map(|id| id.to_string());
+        assert_eq!(id(r#"{"jsonrpc":"2.0","id":7,"method":"x","params":{"#).as_deref(), Some("7"));
+        assert_eq!(id(r#"{"id" : "a b","params":{"#).as_deref(), Some("a b"));
+        assert_eq!(id(r#"{"params":{"id":7"#), None);
+        assert_eq!(id(r#"{"method":"#), None);
+    }
+}

@@ -1,0 +1,164 @@
+//! How a run of this server takes place: request, caps of the policy, preparation, judgement of the
+//! policy, and then the run on a worker of its own.
+
+use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
+
+use retake_engine::{Cancel, Input};
+use retake_policy::{PolicyRefusal, ProposedCommand, RunMode};
+use retake_runner::effects_watch::EffectsWatch;
+use retake_runner::prepare::{PreparedRun, Provided};
+use retake_runner::run::OutputUse;
+use retake_runner::worker::Worker;
+use retake_types::RunRequest;
+
+use super::run_request::CallRequest;
+use super::{Session, ToolError};
+use crate::policy_words;
+use crate::server_runs::{EndedRun, ProgressObserver, ServerRun};
+
+/// How much of each stream is available without a look at the record.
+const CARRIED: u64 = 128 << 10;
+
+/// A run that was started.
+pub(super) struct LaunchedRun {
+    pub(super) run: Arc<ServerRun>,
+    /// Why it was not run, or what there is to add to its result.
+    pub(super) outcome: tokio::task::JoinHandle<Result<Vec<String>, ToolError>>,
+}
+
+/// A run that may take place, and what the policy changed of it.
+struct PermittedRun {
+    prepared: PreparedRun,
+    notes: Vec<String>,
+}
+
+/// Starts a run on a worker of its own.
+pub(super) async fn launch(
+    session: &Arc<Session>,
+    call: CallRequest,
+) -> Result<LaunchedRun, ToolError> {
+    let background = call.mode == RunMode::Background;
+    let permit = session.permit(background).await?;
+    let cancel = Cancel::new().map_err(ToolError::NoProcess)?;
+    let run = ServerRun::new(call.request.id, cancel, background);
+    let mut input = None;
+    if background {
+        let (read, write) = std::io::pipe().map_err(ToolError::NoProcess)?;
+        run.connect_input(write.into()).await.map_err(ToolError::NoProcess)?;
+        input = Some(Input::new(read.into()));
+    }
+    session.runs.add(&run);
+    let (session, ours) = (session.clone(), run.clone());
+    let outcome = tokio::task::spawn_blocking(move || {
+        let taken = session.workers.take().map_err(ToolError::NoProcess);
+        let result = taken.and_then(|mut worker| {
+            let result = run_on(&session, &mut worker, &ours, call, input);
+            session.workers.give_back(worker);
+            result
+        });
+        if result.is_err() {
+            ours.end(None);
+        }
+        session.runs.retire(&ours);
+        drop(permit);
+        result
+    });
+    Ok(LaunchedRun { run, outcome })
+}
+
+fn run_on(
+    session: &Session,
+    worker: &mut Worker,
+    run: &ServerRun,
+    call: CallRequest,
+    input: Option<Input>,
+) -> Result<Vec<String>, ToolError> {
+    let PermittedRun { prepared, notes } = permit(session, worker, call, input)?;
+    // The call that starts it is answered before it ends.
+    run.notes.get_or_init(|| notes.clone());
+    let effects = &prepared.request.effects;
+    let watch = effects
+        .watches()
+        .then(|| EffectsWatch::begin(effects, prepared.request.cwd.as_path(), &session.context));
+    let mut observer = ProgressObserver { run, watch, tracks: effects.track.is_some() };
+    worker.arm(run.cancel.clone());
+    run.intent.get_or_init(|| prepared.intent.clone());
+    // A call that waits for it need not look for it in the record.
+    if let Some(problem) = session.check_record(worker) {
+        run.unrecorded.get_or_init(|| problem);
+    }
+    let finished = worker
+        .run(prepared, OutputUse::excerpt(CARRIED), &mut observer)
+        .map_err(|unrecorded| ToolError::NotRecordable(unrecorded.error))?;
+    let ending = finished.run.ending.as_ref();
+    let bytes = ending.map_or([0; 2], |ending| [ending.stdout_bytes, ending.stderr_bytes]);
+    let mut sizes = run.progress().sizes;
+    sizes.iter_mut().zip(bytes).for_each(|(size, bytes)| size.bytes = bytes);
+    run.end(Some(EndedRun {
+        run: finished.run,
+        streams: finished.output,
+        complete: bytes.map(|bytes| bytes <= CARRIED),
+        sizes,
+    }));
+    Ok(notes)
+}
+
+/// Brings a request within the caps of the policy, prepares it and has it judged. The policy comes
+/// first: a request that it refuses is recorded as refused, whatever else is wrong with it.
+fn permit(
+    session: &Session,
+    worker: &mut Worker,
+    mut call: CallRequest,
+    input: Option<Input>,
+) -> Result<PermittedRun, ToolError> {
+    call.find_checkout();
+    let CallRequest { mut request, reasons, mode } = call;
+    let caps = session.policy.apply_caps(&mut request, mode);
+    let provided = Provided { input, reasons };
+    match PreparedRun::with(request, &session.context, provided) {
+        Ok(prepared) => {
+            let environment = &prepared.command.launch().environment;
+            let path = environment.iter().find(|(name, _)| name == "PATH");
+            let path = path.map(|(_, value)| value.as_os_str());
+            if let Err(refusals) = judge(session, &prepared.request, path) {
+                return Err(session.refuse(worker, &prepared.intent, refusals));
+            }
+            let notes = caps.iter().map(policy_words::applied_cap).collect();
+            Ok(PermittedRun { prepared, notes })
+        }
+        Err(refused) => {
+            let own = std::env::var_os("PATH");
+            match judge(session, &refused.intent.request, own.as_deref()) {
+                Err(refusals) => Err(session.refuse(worker, &refused.intent, refusals)),
+                Ok(()) => Err(ToolError::InvalidRequest(refused.reasons)),
+            }
+        }
+    }
+}
+
+/// What the policy says of a request whose command line was read.
+fn judge(
+    session: &Session,
+    request: &RunRequest,
+    path: Option<&OsStr>,
+) -> Result<(), Vec<PolicyRefusal>> {
+    let arguments: Vec<OsString> =
+        request.command.argv().iter().map(|argument| argument.as_os_str().to_owned()).collect();
+    // What a shell reads is the argument, whatever the text for people says.
+    let line = match &arguments[..] {
+        [_, option, line] if request.command.is_shell() && option == "-c" => line.to_str(),
+        _ => None,
+    };
+    let set = request.environment.set.iter();
+    let set: Vec<(OsString, OsString)> = set
+        .map(|(name, value)| (name.as_os_str().to_owned(), value.as_os_str().to_owned()))
+        .collect();
+    session.policy.judge(&ProposedCommand {
+        arguments: &arguments,
+        line,
+        cwd: request.cwd.as_path(),
+        set: &set,
+        path,
+    })
+}

@@ -1,0 +1,217 @@
+//! From the arguments of a call, or from a recorded run, to the request of a run.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use retake_engine::{check_variable, quote};
+use retake_policy::{Policy, RunMode};
+use retake_runner::again::AgainRequest;
+use retake_runner::checkout;
+use retake_types::request::{CommandRequest, LoopPosition, StdinSource, millis};
+use retake_types::{CorrelationIds, Limits, RefusalReason, RunRequest, ShellMode};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::Session;
+
+/// The label that tells runs of this server from others.
+const VIA_LABEL: (&str, &str) = ("via", "mcp");
+
+/// A command to run.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::tools) struct ExecArguments {
+    /// The command as one line, such as "cargo test --all". Give this or argv
+    #[serde(default)]
+    command: Option<String>,
+    /// The program and its arguments, passed on exactly as they are
+    #[serde(default)]
+    argv: Option<Vec<String>>,
+    /// Where to run it; relative to the project. Default: the project's directory
+    #[serde(default)]
+    cwd: Option<String>,
+    /// Variables to set; null removes one
+    #[serde(default)]
+    env: BTreeMap<String, Option<String>>,
+    /// End it after this many seconds
+    #[serde(default)]
+    timeout_seconds: Option<f64>,
+    #[serde(default)]
+    limits: LimitArguments,
+    /// true: the line goes through a shell. false: never. Default: only if it needs one and the policy allows it
+    #[serde(default)]
+    shell: Option<bool>,
+    /// Report which files the run changed below cwd
+    #[serde(default)]
+    track_changes: bool,
+    /// Report test results found in the output or in report files. Default: true
+    #[serde(default)]
+    parse_tests: Option<bool>,
+    /// How many characters of output to show at most. Default: 8000
+    #[serde(default)]
+    pub(super) max_chars: Option<usize>,
+    /// The task this belongs to, in your own terms
+    #[serde(default)]
+    task_id: Option<String>,
+    /// The step of the task
+    #[serde(default)]
+    step_id: Option<String>,
+}
+
+/// Limits for the whole process tree; without a number a resource is unlimited.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct LimitArguments {
+    memory_mb: Option<u64>,
+    cpu_seconds: Option<f64>,
+    processes: Option<u64>,
+    /// Open files of each process
+    open_files: Option<u64>,
+    /// Size of any file a process writes
+    file_size_mb: Option<u64>,
+}
+
+/// What a call wants to run, and what is wrong with how it says so.
+pub(super) struct CallRequest {
+    pub(super) request: RunRequest,
+    pub(super) reasons: Vec<RefusalReason>,
+    pub(super) mode: RunMode,
+}
+
+impl CallRequest {
+    /// The run that the arguments of `exec` and `exec_start` ask for.
+    pub(super) fn from_arguments(
+        arguments: &ExecArguments,
+        mode: RunMode,
+        ids: CorrelationIds,
+        session: &Session,
+    ) -> Self {
+        let mut reasons = Vec::new();
+        let cwd = directory(&session.directory, arguments.cwd.as_deref());
+        let command = command(arguments, &mut reasons);
+        let mut request = RunRequest::new(LoopPosition::exec(), command, cwd.as_os_str());
+        request.environment.mode = session.policy.environment_mode();
+        for (name, value) in &arguments.env {
+            match value {
+                Some(value) => request.environment.set(name, value),
+                None => {
+                    reasons.extend(check_variable(OsStr::new(name), OsStr::new("")));
+                    request.environment.unset.push(name.into());
+                }
+            }
+        }
+        if mode == RunMode::Background {
+            request.stdin = StdinSource::Provided;
+        }
+        let asked = timeout(arguments.timeout_seconds, &mut reasons);
+        let usual = session.context.execution.default_timeout;
+        let usual = || session.policy.default_timeout(mode, usual);
+        request.set_timeout(Some(asked.unwrap_or_else(usual)));
+        request.limits = limits(&arguments.limits, &mut reasons);
+        request.effects.track = arguments.track_changes.then(|| cwd.as_os_str().into());
+        request.effects.tests = arguments.parse_tests.unwrap_or(true);
+        request.label(VIA_LABEL.0, VIA_LABEL.1);
+        request.correlation_ids = ids;
+        let ids = &mut request.correlation_ids;
+        ids.task_id = arguments.task_id.clone().or(ids.task_id.take());
+        ids.step_id = arguments.step_id.clone().or(ids.step_id.take());
+        Self { request, reasons, mode }
+    }
+
+    /// A recorded run once more, as it was recorded, except for what a client may not have: the
+    /// environment starts from no more than the policy passes on, secrets are always redacted, and
+    /// stdin, which is the client's, is not read.
+    pub(super) fn from_record(again: AgainRequest, ids: CorrelationIds, policy: &Policy) -> Self {
+        let mut request = again.request;
+        let environment = &mut request.environment;
+        environment.mode = policy.stricter_environment_mode(environment.mode);
+        request.redaction.enabled = true;
+        if request.stdin == StdinSource::Inherit {
+            request.stdin = StdinSource::Null;
+        }
+        request.label(VIA_LABEL.0, VIA_LABEL.1);
+        request.correlation_ids = ids;
+        Self { request, reasons: Vec::new(), mode: RunMode::Foreground }
+    }
+
+    /// Notes which commit it runs on, where the client did not say. Reads files.
+    pub(super) fn find_checkout(&mut self) {
+        let cwd = self.request.directory();
+        let ids = &mut self.request.correlation_ids;
+        if ids.repo_sha.is_none() || ids.worktree_id.is_none() {
+            let found = checkout::checkout(&cwd);
+            ids.repo_sha = ids.repo_sha.take().or(found.sha);
+            ids.worktree_id = ids.worktree_id.take().or(found.worktree);
+        }
+    }
+}
+
+/// Without `.` and doubled slashes, so that the record can be asked for the directory.
+pub(super) fn directory(from: &Path, given: Option<&str>) -> PathBuf {
+    given.map_or_else(|| from.to_owned(), |given| from.join(given)).components().collect()
+}
+
+fn command(arguments: &ExecArguments, reasons: &mut Vec<RefusalReason>) -> CommandRequest {
+    let mut refuse = |why: &str| reasons.push(RefusalReason::Other(why.to_owned()));
+    match (&arguments.command, &arguments.argv) {
+        (Some(line), None) => {
+            let mode = match arguments.shell {
+                None => ShellMode::Auto,
+                Some(true) => ShellMode::Always,
+                Some(false) => ShellMode::Never,
+            };
+            return CommandRequest::line(line, mode);
+        }
+        (None, Some(argv)) => {
+            if arguments.shell == Some(true) {
+                refuse("argv never goes through a shell; give the line as command instead");
+            }
+            let text = quote(argv.iter().map(String::as_str));
+            return CommandRequest::arguments(text, argv.iter().map(String::as_str));
+        }
+        (Some(_), Some(_)) => refuse("give command or argv, not both"),
+        (None, None) => refuse("there is nothing to run; give command or argv"),
+    }
+    CommandRequest::arguments("", [""; 0])
+}
+
+fn timeout(seconds: Option<f64>, reasons: &mut Vec<RefusalReason>) -> Option<Duration> {
+    let seconds = seconds?;
+    let timeout = Duration::try_from_secs_f64(seconds);
+    if timeout.is_err() {
+        let why = format!("timeout_seconds: {seconds} is not a number of seconds");
+        reasons.push(RefusalReason::Other(why));
+    }
+    timeout.ok()
+}
+
+fn limits(given: &LimitArguments, reasons: &mut Vec<RefusalReason>) -> Limits {
+    let mut refuse = |name: &str, value: &dyn std::fmt::Display| {
+        let why = format!("limits.{name}: {value} is no usable limit");
+        reasons.push(RefusalReason::Other(why));
+    };
+    let mut whole = |name: &str, value: Option<u64>, unit: u64| {
+        let value = value?;
+        let scaled = value.checked_mul(unit).filter(|scaled| *scaled > 0);
+        if scaled.is_none() {
+            refuse(name, &value);
+        }
+        scaled
+    };
+    let mut limits = Limits {
+        memory_bytes: whole("memory_mb", given.memory_mb, 1 << 20),
+        procs: whole("processes", given.processes, 1),
+        files: whole("open_files", given.open_files, 1),
+        fsize_bytes: whole("file_size_mb", given.file_size_mb, 1 << 20),
+        cpu_ms: None,
+    };
+    if let Some(seconds) = given.cpu_seconds {
+        match Duration::try_from_secs_f64(seconds) {
+            Ok(time) if !time.is_zero() => limits.cpu_ms = Some(millis(time).max(1)),
+            _ => refuse("cpu_seconds", &seconds),
+        }
+    }
+    limits
+}

@@ -1,0 +1,280 @@
+//! What a run measured: wall time, CPU time and memory, and whatever the command itself reports.
+//!
+//! A command reports by writing JSON to the file named in `RETAKE_METRICS`, or by lines
+//! `metric: NAME=VALUE UNIT` on stdout. What cannot be read is noted and never fails a run; what
+//! is read is bounded, whatever the command writes.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+use std::time::Duration;
+
+use retake_engine::ProcessResult;
+use retake_types::{Better, Effects, Measurements, Metric, Metrics, Stream, Usage};
+
+use crate::run::{Observer, Past};
+
+/// Longer lines are no metric.
+const LONGEST_LINE: usize = 1024;
+const LARGEST_FILE: u64 = 1 << 20;
+const MOST: usize = 1000;
+const BUILT_IN: [&str; 3] = ["wall", "cpu", "rss"];
+
+/// The three every run has: milliseconds, milliseconds, kilobytes. Less is better for each.
+pub fn built_in(wall: Duration, usage: &Usage) -> Metrics {
+    let metric = |value: f64, unit: &str| Metric {
+        value,
+        unit: Some(unit.to_owned()),
+        better: Some(Better::Lower),
+    };
+    BTreeMap::from([
+        ("wall".to_owned(), metric(wall.as_secs_f64() * 1000.0, "ms")),
+        ("cpu".to_owned(), metric((usage.user_cpu_ms + usage.system_cpu_ms) as f64, "ms")),
+        ("rss".to_owned(), metric(usage.max_rss_kb as f64, "KB")),
+    ])
+}
+
+/// Collects the metrics of a run: what the command reports while it runs, and what every run has.
+pub struct MetricsObserver<'a> {
+    reported: ReportedMetrics,
+    file: &'a Path,
+    planned: Option<u64>,
+    /// What was measured, once the run is over.
+    pub metrics: Metrics,
+    /// What could not be read.
+    pub notes: Vec<String>,
+}
+
+impl<'a> MetricsObserver<'a> {
+    /// `file` is where the command may write its metrics; `planned` is how many runs of its cell were
+    /// planned with it.
+    pub fn new(file: &'a Path, planned: Option<u64>) -> Self {
+        let reported = ReportedMetrics::default();
+        Self { reported, file, planned, metrics: Metrics::new(), notes: Vec::new() }
+    }
+}
+
+impl Observer for MetricsObserver<'_> {
+    fn output(&mut self, stream: Stream, bytes: &[u8]) {
+        if stream == Stream::Stdout {
+            self.reported.push(bytes);
+        }
+    }
+
+    fn effects(&mut self, result: &ProcessResult, _past: Past<'_>) -> Option<Effects> {
+        let mut reported = std::mem::take(&mut self.reported);
+        reported.read_file(self.file);
+        let (mut metrics, notes) = reported.finish();
+        metrics.extend(built_in(result.duration, &result.usage));
+        self.metrics.clone_from(&metrics);
+        self.notes.clone_from(&notes);
+        Some(Measurements { metrics, planned: self.planned, notes }.into())
+    }
+}
+
+/// What a command reports while it runs.
+#[derive(Clone, Debug, Default)]
+pub struct ReportedMetrics {
+    metrics: Metrics,
+    notes: Vec<String>,
+    line: Vec<u8>,
+    too_long: bool,
+}
+
+impl ReportedMetrics {
+    /// Takes a piece of stdout as it arrives; lines may be split anywhere.
+    pub fn push(&mut self, mut bytes: &[u8]) {
+        while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
+            self.extend(&bytes[..end]);
+            self.end_line();
+            bytes = &bytes[end + 1..];
+        }
+        self.extend(bytes);
+    }
+
+    fn extend(&mut self, bytes: &[u8]) {
+        if self.line.len() + bytes.len() > LONGEST_LINE {
+            self.too_long = true;
+            self.line.clear();
+        } else if !self.too_long {
+            self.line.extend_from_slice(bytes);
+        }
+    }
+
+    fn end_line(&mut self) {
+        let line = std::mem::take(&mut self.line);
+        if std::mem::take(&mut self.too_long) {
+            return;
+        }
+        let Ok(text) = std::str::from_utf8(&line) else { return };
+        let Some(rest) = text.trim().strip_prefix("metric:") else { return };
+        match parse_line(rest) {
+            Some((name, metric)) => self.add(name, metric),
+            None => self.note(format!("{text:?} is no metric; write metric: NAME=VALUE UNIT")),
+        }
+    }
+
+    fn add(&mut self, name: &str, metric: Metric) {
+        if BUILT_IN.contains(&name) {
+            self.note(format!("{name} is measured by retake; report yours under another name"));
+        } else if self.metrics.len() >= MOST && !self.metrics.contains_key(name) {
+            self.note(format!("more than {MOST} metrics; the rest is left out"));
+        } else {
+            self.metrics.insert(name.to_owned(), metric);
+        }
+    }
+
+    fn note(&mut self, note: String) {
+        if self.notes.len() < 20 && !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// Reads the file of `RETAKE_METRICS`; that there is none is usual. A value in the file wins
+    /// over one on a line.
+    pub fn read_file(&mut self, path: &Path) {
+        let shown = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut text = String::new();
+        // A FIFO in its place would hold us up for ever.
+        match std::fs::symlink_metadata(path) {
+            Ok(meta) if meta.is_file() => {}
+            Ok(_) => return self.note(format!("{shown}: is not a file")),
+            Err(_) => return,
+        }
+        let read = std::fs::File::open(path)
+            .and_then(|file| file.take(LARGEST_FILE + 1).read_to_string(&mut text));
+        if let Err(error) = read {
+            return self.note(format!("{shown}: {error}"));
+        }
+        if text.len() as u64 > LARGEST_FILE {
+            return self.note(format!("{shown}: is larger than {LARGEST_FILE} bytes"));
+        }
+        if text.trim().is_empty() {
+            return;
+        }
+        let entries = match serde_json::from_str(&text) {
+            Ok(serde_json::Value::Object(entries)) => entries,
+            Ok(_) => return self.note(format!("{shown}: takes an object, {{\"name\": 12.3}}")),
+            Err(error) => return self.note(format!("{shown}: {error}")),
+        };
+        for (name, value) in entries {
+            let metric = match value.as_f64() {
+                Some(value) => Ok(Metric { value, unit: None, better: None }),
+                None => serde_json::from_value::<Metric>(value),
+            };
+            match metric {
+                _ if !is_name(&name) => self.note(format!(
+                    "{shown}: {name:?} is no name; use letters, digits and . _ - / :"
+                )),
+                Ok(metric) => self.add(&name, metric),
+                Err(error) => self.note(format!("{shown}: {name}: {error}")),
+            }
+        }
+    }
+
+    /// What was reported, and what could not be read.
+    pub fn finish(mut self) -> (Metrics, Vec<String>) {
+        if !self.line.is_empty() {
+            self.end_line();
+        }
+        (self.metrics, self.notes)
+    }
+}
+
+fn parse_line(rest: &str) -> Option<(&str, Metric)> {
+    let (name, rest) = rest.trim().split_once('=')?;
+    let mut words = rest.split_whitespace();
+    let value: f64 = words.next()?.parse().ok()?;
+    let unit = words.next().map(str::to_owned);
+    let name = name.trim();
+    (value.is_finite() && is_name(name) && words.next().is_none())
+        .then_some((name, Metric { value, unit, better: None }))
+}
+
+/// Whether a metric may be called so.
+pub fn is_name(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._-/:".contains(c);
+    (1..=100).contains(&name.len()) && name.chars().all(fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(metrics: &Metrics, name: &str) -> f64 {
+        metrics[name].value
+    }
+
+    #[test]
+    fn lines_are_found_however_they_are_split() {
+        let text =
+            b"start\nmetric: load=12.5 ms\r\n  metric: fps = 60\nmetric: nothing\nmetric:x=1";
+        for size in 1..text.len() {
+            let mut reported = ReportedMetrics::default();
+            text.chunks(size).for_each(|piece| reported.push(piece));
+            let (metrics, notes) = reported.finish();
+            assert_eq!(metrics.len(), 3, "{size} {metrics:?}");
+            assert_eq!(metrics["load"].unit.as_deref(), Some("ms"));
+            assert_eq!((value(&metrics, "fps"), value(&metrics, "x")), (60.0, 1.0));
+            assert_eq!(notes.len(), 1, "{notes:?}");
+        }
+    }
+
+    #[test]
+    fn endless_lines_binary_and_floods_take_no_memory() {
+        let mut reported = ReportedMetrics::default();
+        for _ in 0..1000 {
+            reported.push(&[b'x'; 4096]);
+            assert!(reported.line.len() <= LONGEST_LINE);
+        }
+        reported.push(b" metric: late=1\n\xff\xfe\nmetric: good=2\n");
+        for i in 0..2 * MOST {
+            reported.push(format!("metric: m{i}=1\nmetric: bad{i}=x\n").as_bytes());
+        }
+        let (metrics, notes) = reported.finish();
+        assert!(!metrics.contains_key("late"));
+        assert_eq!(value(&metrics, "good"), 2.0);
+        assert_eq!(metrics.len(), MOST);
+        assert!(notes.len() <= 20);
+    }
+
+    #[test]
+    fn both_forms_in_the_file_and_it_wins_over_a_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.json");
+        std::fs::write(
+            &path,
+            r#"{"a": 12.3, "b": {"value": 5, "unit": "ms", "better": "higher"}, "c": "x",
+                "wall": 1, "bad name": 1, "d": {"unit": "ms"}}"#,
+        )
+        .unwrap();
+        let mut reported = ReportedMetrics::default();
+        reported.push(b"metric: a=1\n");
+        reported.read_file(&path);
+        let (metrics, notes) = reported.finish();
+        assert_eq!(value(&metrics, "a"), 12.3);
+        assert_eq!(metrics["b"].better, Some(Better::Higher));
+        assert_eq!(metrics.len(), 2);
+        assert_eq!(notes.len(), 4, "{notes:?}");
+    }
+
+    #[test]
+    fn a_bad_file_is_a_note() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.json");
+        for text in ["{", "[1]", "{\"a\": 1e999}", "\u{0}"] {
+            std::fs::write(&path, text).unwrap();
+            let mut reported = ReportedMetrics::default();
+            reported.read_file(&path);
+            assert_eq!(reported.finish().1.len(), 1, "{text}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        let mut reported = ReportedMetrics::default();
+        reported.read_file(&path);
+        assert_eq!(reported.finish().1.len(), 0);
+        std::fs::create_dir(&path).unwrap();
+        let mut reported = ReportedMetrics::default();
+        reported.read_file(&path);
+        assert_eq!(reported.finish().1, ["metrics.json: is not a file"]);
+    }
+}

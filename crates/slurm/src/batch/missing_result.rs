@@ -1,0 +1,112 @@
+//! The result of a cell that no machine will give one: made by the submitter, and published in the
+//! same way, so that the result of a machine that is first after all still counts.
+
+use std::time::Duration;
+
+use retake_runner::run;
+use retake_store::ResultFile;
+use retake_types::{ErrorCode, ErrorDetail, LimitKind, Outcome, RanOn, RunError, StartFailure};
+
+use super::Batch;
+use crate::cancelled_by::CancelledBy;
+use crate::error::Error;
+use crate::job_state::Resolution;
+use crate::result_file::{self, bare_ending};
+use crate::slurm_commands::TaskRow;
+
+/// Publishes what was decided. The next look for results finds it.
+pub(super) fn publish(
+    batch: &Batch,
+    cell: usize,
+    resolution: &Resolution,
+    row: Option<&TaskRow>,
+) -> Result<(), Error> {
+    if matches!(resolution, Resolution::Cancelled | Resolution::CancelledOutside) {
+        // An attempt that was told to stop has left more than is known here.
+        let stopped = batch.batch_dir.attempts("stopped")?;
+        if let Some((_, path)) = stopped.iter().find(|(its, _)| *its == cell) {
+            result_file::link_first(path, &batch.batch_dir.result(cell))?;
+            return Ok(());
+        }
+    }
+    let error = |code, detail, message: String| RunError {
+        code,
+        detail: Some(detail),
+        message,
+        hint: None,
+        problems: Vec::new(),
+    };
+    let (outcome, error) = match resolution {
+        Resolution::SubmitAgain { .. } => return Ok(()),
+        Resolution::Cancelled => {
+            let by = batch.batch_dir.cancelled_by().unwrap_or(CancelledBy::Submitter(None));
+            (Outcome::Cancelled(by.signal()), by.error())
+        }
+        Resolution::CancelledOutside => (
+            Outcome::Cancelled(CancelledBy::SomeoneElse.signal()),
+            CancelledBy::SomeoneElse.error(),
+        ),
+        Resolution::TimedOut => (
+            Outcome::TimedOut,
+            error(
+                ErrorCode::Timeout,
+                ErrorDetail::SchedulerTimeLimit,
+                "Slurm ended it at its time limit".to_owned(),
+            ),
+        ),
+        Resolution::OutOfMemory => (
+            Outcome::LimitExceeded(LimitKind::Memory, libc::SIGKILL),
+            error(
+                ErrorCode::LimitExceeded,
+                ErrorDetail::SchedulerMemoryLimit,
+                "Slurm ended it because it used too much memory".to_owned(),
+            ),
+        ),
+        Resolution::Lost { why, tries } => {
+            let times = if *tries == 1 { "once" } else { &format!("{tries} times") };
+            let message = format!("the run was lost: {why}; tried {times}");
+            let error = error(ErrorCode::NoResources, ErrorDetail::RunLost, message);
+            (Outcome::Interrupted, error)
+        }
+    };
+    leave(batch, cell, &outcome, error, row)
+}
+
+/// Publishes that it was never started, and why.
+pub(super) fn publish_refused(batch: &Batch, cell: usize, why: &str) -> Result<(), Error> {
+    let failure = StartFailure::Refused(vec![why.to_owned()]);
+    let error = run::start_error(&failure);
+    leave(batch, cell, &Outcome::NotStarted(failure), error, None)
+}
+
+fn leave(
+    batch: &Batch,
+    cell: usize,
+    outcome: &Outcome,
+    error: RunError,
+    row: Option<&TaskRow>,
+) -> Result<(), Error> {
+    let task = batch.cells[cell].task;
+    let attempt = format!("submitter-{}", std::process::id());
+    let ran_on = RanOn {
+        executor: "slurm".to_owned(),
+        node: row.and_then(|row| row.node.clone()),
+        job: row.zip(task).map(|(row, (_, task))| format!("{}_{task}", row.job)),
+        attempt: attempt.clone(),
+        start_time: None,
+    };
+    let intent = batch.batch_dir.read_intent(cell)?;
+    let mut ending = bare_ending(outcome, ran_on);
+    ending.error = Some(error);
+    // The time in the queue does not count.
+    let elapsed = batch.batch_dir.first_start(cell)?.and_then(|start| start.elapsed().ok());
+    let elapsed = elapsed.unwrap_or(Duration::ZERO);
+    ending.duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+    let temporary = batch.batch_dir.temporary(cell, &attempt);
+    // Left by an earlier try that failed half way.
+    _ = std::fs::remove_file(&temporary);
+    let result = ResultFile::new(&temporary);
+    result_file::write(&batch.batch_dir, cell, &attempt, result, &intent, ending)?;
+    result_file::publish(&batch.batch_dir, cell, &attempt)?;
+    Ok(())
+}

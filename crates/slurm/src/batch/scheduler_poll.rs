@@ -1,0 +1,200 @@
+//! What the scheduler is asked, how often, and what is done about a cell that has no result.
+
+use std::time::{Duration, Instant};
+
+use retake_runner::notice::RemoteNotice;
+
+use super::submission::Submission;
+use super::{Batch, Cell, CellState, missing_result};
+use crate::error::Error;
+use crate::job_state::{self, CellHistory, JobEnd, JobState, Resolution};
+use crate::slurm_commands::{self, TaskRow, TaskRows};
+use crate::slurm_programs::{ProgramError, SlurmPrograms};
+
+/// A task is over before others see what it wrote: a network file system takes its time.
+const GRACE: Duration = Duration::from_secs(3);
+/// How long the scheduler may say nothing of a task that it was given.
+const SILENCE: Duration = Duration::from_secs(10);
+/// How long a task may wait for what will not happen.
+const NEVER_RUNS_AFTER: Duration = Duration::from_secs(20);
+/// How long a task may take to end once its last result is there.
+const ENDING_TIME: Duration = Duration::from_secs(2);
+/// The time between questions to the scheduler: at least this, and this many times what one takes.
+pub(crate) const ASK_EVERY: Duration = Duration::from_secs(1);
+const ASK_AT_MOST: Duration = Duration::from_secs(15);
+const ASK_COST: u32 = 40;
+
+/// How long the scheduler may not know a task until that is an answer. A task that waited when it was
+/// taken from the queue is gone at once; one that had started by then would still be known.
+fn allowed_silence(cell: &Cell, withdrawn: bool) -> Duration {
+    if withdrawn && cell.seen_queued && !cell.started { Duration::ZERO } else { SILENCE }
+}
+
+impl Batch {
+    /// Reports that the scheduler fails, once for as long as that lasts.
+    pub(super) fn note_scheduler_error(&mut self, error: &ProgramError) {
+        if !self.scheduler_fails {
+            self.notices.push(RemoteNotice::SchedulerFails(error.to_string()));
+        }
+        self.scheduler_fails = true;
+    }
+
+    /// Asks the scheduler, and decides about every cell that has no result.
+    pub(super) fn ask(&mut self, programs: &mut SlurmPrograms<'_>) -> Result<(), Error> {
+        let submissions: Vec<usize> = (0..self.submissions.len()).collect();
+        if self.cancelled && !self.cancel_sent {
+            // What waits now is not known to the scheduler afterwards.
+            if let Ok(rows) =
+                slurm_commands::query_tasks(programs, &self.manifest.key, &submissions)
+            {
+                for cell in self.cells.iter_mut().filter(|cell| cell.state != CellState::Done) {
+                    let row = cell.task.and_then(|task| rows.get(&task));
+                    cell.seen_queued |= row.is_some_and(TaskRow::is_pending);
+                }
+            }
+            match slurm_commands::cancel(programs, &self.manifest.key, &submissions) {
+                Ok(()) => self.cancel_sent = true,
+                Err(error @ ProgramError::NotStarted { .. }) => return Err(error.into()),
+                Err(error) => self.note_scheduler_error(&error),
+            }
+        }
+        let rows = match slurm_commands::query_tasks(programs, &self.manifest.key, &submissions) {
+            Ok(rows) => rows,
+            Err(error @ ProgramError::NotStarted { .. }) => return Err(error.into()),
+            // A question changes nothing, so it is asked again whatever went wrong.
+            Err(error) => {
+                self.note_scheduler_error(&error);
+                self.ask_at = Instant::now() + ASK_AT_MOST.min(self.ask_pause * 2);
+                return Ok(());
+            }
+        };
+        if std::mem::take(&mut self.scheduler_fails) {
+            self.notices.push(RemoteNotice::SchedulerAnswersAgain);
+        }
+        let soonest = ASK_EVERY.max(programs.last_duration * ASK_COST);
+        self.ask_pause = (self.ask_pause * 5 / 4).clamp(soonest, ASK_AT_MOST.max(soonest));
+        self.ask_at = Instant::now() + self.ask_pause;
+        self.look_for_unconfirmed(&rows)?;
+        self.look_for_starts()?;
+        let mut again = Vec::new();
+        for cell in 0..self.cells.len() {
+            if self.cells[cell].state != CellState::Done && self.decide(cell, &rows, programs)? {
+                again.push(cell);
+            }
+        }
+        self.list_for_submission(again)
+    }
+
+    /// Decides about a cell without a result; `true` if it is to be submitted again.
+    fn decide(
+        &mut self,
+        at: usize,
+        rows: &TaskRows,
+        programs: &mut SlurmPrograms<'_>,
+    ) -> Result<bool, Error> {
+        let Some(task) = self.cells[at].task else { return Ok(false) };
+        let sent = self.submissions.get(task.0).is_some_and(Submission::is_received);
+        if !sent {
+            if self.cancelled {
+                missing_result::publish(self, at, &Resolution::Cancelled, None)?;
+            }
+            return Ok(false);
+        }
+        let row = rows.get(&task);
+        let state = JobState::of(row);
+        let cell = &mut self.cells[at];
+        let waited = |since: &mut Option<Instant>| since.get_or_insert_with(Instant::now).elapsed();
+        let end: Option<JobEnd> = match state {
+            JobState::Queued => {
+                (cell.state, cell.since, cell.seen_queued) = (CellState::Queued, None, true);
+                return Ok(false);
+            }
+            JobState::Running { node } => {
+                (cell.state, cell.since) = (CellState::Running { node }, None);
+                return Ok(false);
+            }
+            JobState::Held if cell.releases + 1 < job_state::MAX_TRIES => {
+                cell.releases += 1;
+                if let Some(row) = row {
+                    // One that cannot be released is found held again.
+                    _ = slurm_commands::release(programs, &row.job, task.1);
+                }
+                return Ok(false);
+            }
+            JobState::NeverRuns { reason } => {
+                if waited(&mut cell.since) < NEVER_RUNS_AFTER {
+                    return Ok(false);
+                }
+                if let Some(row) = row {
+                    let name = slurm_commands::job_name(&self.manifest.key, task.0);
+                    _ = slurm_commands::cancel_task(programs, &row.job, task.1, &name);
+                }
+                let why = format!("Slurm will never start this as it is asked for: {reason}");
+                missing_result::publish_refused(self, at, &why)?;
+                return Ok(false);
+            }
+            JobState::Held => {
+                if let Some(row) = row {
+                    let name = slurm_commands::job_name(&self.manifest.key, task.0);
+                    _ = slurm_commands::cancel_task(programs, &row.job, task.1, &name);
+                }
+                Some(JobEnd::Lost { why: "it could not be launched".to_owned() })
+            }
+            JobState::Over(end) if waited(&mut cell.since) >= GRACE => Some(end),
+            JobState::Unknown
+                if waited(&mut cell.since) >= allowed_silence(cell, self.cancel_sent) =>
+            {
+                None
+            }
+            JobState::Over(_) | JobState::Unknown => {
+                self.ask_at = self.ask_at.min(Instant::now() + ASK_EVERY);
+                return Ok(false);
+            }
+        };
+        let siblings = rows.keys().any(|(submission, _)| *submission == task.0);
+        let history = CellHistory {
+            started: cell.started,
+            vanished_from_queue: cell.seen_queued && siblings,
+            cancelled: self.cancelled,
+            repeatable: self.manifest.repeatable,
+            losses: cell.losses,
+        };
+        let resolution = job_state::resolve(end.as_ref(), history);
+        if let Resolution::SubmitAgain { why } = &resolution {
+            cell.losses += 1;
+            cell.releases = 0;
+            self.notices.push(RemoteNotice::SubmittedAgain { run: cell.run, why: why.clone() });
+            return Ok(true);
+        }
+        missing_result::publish(self, at, &resolution, row)?;
+        Ok(false)
+    }
+
+    /// Whether a task is still there although all its cells have had their results for a while. One
+    /// that has just left its last result is about to end.
+    pub(super) fn lingers(&self, task: (usize, usize), row: &TaskRow) -> bool {
+        let its = |cell: &&Cell| cell.task == Some(task);
+        let recent = |cell: &Cell| cell.done_at.is_some_and(|at| at.elapsed() < ENDING_TIME);
+        match JobState::of(Some(row)) {
+            JobState::Over(_) | JobState::Unknown => false,
+            JobState::Running { .. } => !self.cells.iter().filter(its).any(recent),
+            JobState::Queued | JobState::Held | JobState::NeverRuns { .. } => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_taken_from_the_queue_is_not_waited_for() {
+        let mut cell = Cell::new(retake_types::RunId::new());
+        assert_eq!(allowed_silence(&cell, true), SILENCE);
+        cell.seen_queued = true;
+        assert_eq!(allowed_silence(&cell, false), SILENCE);
+        assert_eq!(allowed_silence(&cell, true), Duration::ZERO);
+        cell.started = true;
+        assert_eq!(allowed_silence(&cell, true), SILENCE);
+    }
+}

@@ -1,0 +1,153 @@
+//! What the scheduler gets: lists of cells, each submitted once, and submitted again only when it is
+//! known that the scheduler never received it.
+
+use std::fs;
+use std::time::Instant;
+
+use super::scheduler_poll::ASK_EVERY;
+use super::{Batch, Cell, CellState, missing_result};
+use crate::batch_dir;
+use crate::error::Error;
+use crate::slurm_commands::{self, TaskRows};
+use crate::slurm_programs::SlurmPrograms;
+
+/// One submission.
+pub(super) struct Submission {
+    tasks: usize,
+    sent: Sent,
+}
+
+/// What is known of a submission.
+#[derive(PartialEq, Eq)]
+enum Sent {
+    Not,
+    /// The process that sent it died before the answer, or the answer was lost.
+    Perhaps {
+        asked: u32,
+    },
+    Yes,
+}
+
+impl Submission {
+    /// Whether the scheduler has it, as far as is known.
+    pub(super) fn is_received(&self) -> bool {
+        self.sent == Sent::Yes
+    }
+}
+
+impl Batch {
+    /// Whether the scheduler has, as far as is known, everything that it is to have.
+    pub(crate) fn submitted(&self) -> bool {
+        self.cancelled || self.submissions.iter().all(Submission::is_received)
+    }
+
+    /// What an earlier process listed and submitted.
+    pub(super) fn read_submissions(&mut self) -> Result<(), Error> {
+        for submission in self.batch_dir.begun_submissions()? {
+            let path = self.batch_dir.list(submission);
+            let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+            let listed = text.lines().filter_map(|line| {
+                line.strip_prefix("order/")?.strip_suffix(".json")?.parse::<usize>().ok()
+            });
+            let mut count = 0;
+            for (position, cell) in listed.enumerate() {
+                count = position + 1;
+                if let Some(cell) = self.cells.get_mut(cell) {
+                    cell.losses += u32::from(cell.task.is_some());
+                    cell.task = Some((submission, position / self.manifest.pack));
+                }
+            }
+            let sent = match self.batch_dir.job(submission).exists() {
+                true => Sent::Yes,
+                false => Sent::Perhaps { asked: 0 },
+            };
+            self.submissions.resize_with(submission, || Submission { tasks: 0, sent: Sent::Yes });
+            self.submissions.push(Submission { tasks: count.div_ceil(self.manifest.pack), sent });
+        }
+        let missing = |(at, cell): (usize, &Cell)| {
+            (cell.task.is_none() && cell.state != CellState::Done).then_some(at)
+        };
+        let missing: Vec<usize> = self.cells.iter().enumerate().filter_map(missing).collect();
+        self.list_for_submission(missing)
+    }
+
+    /// Lists cells for submission, as many in one as the site allows.
+    pub(super) fn list_for_submission(&mut self, cells: Vec<usize>) -> Result<(), Error> {
+        let pack = self.manifest.pack;
+        for part in cells.chunks(self.site.array.saturating_mul(pack)) {
+            let submission = self.submissions.len();
+            let list: String = part.iter().map(|cell| format!("order/{cell}.json\n")).collect();
+            batch_dir::write(&self.batch_dir.list(submission), list.as_bytes())?;
+            for (position, cell) in part.iter().enumerate() {
+                self.cells[*cell].task = Some((submission, position / pack));
+                self.cells[*cell].since = None;
+                self.cells[*cell].seen_queued = false;
+            }
+            self.submissions.push(Submission { tasks: part.len().div_ceil(pack), sent: Sent::Not });
+        }
+        Ok(())
+    }
+
+    /// Submits what was listed and is not submitted yet.
+    pub(super) fn submit_listed(&mut self, programs: &mut SlurmPrograms<'_>) -> Result<(), Error> {
+        for submission in 0..self.submissions.len() {
+            if self.submissions[submission].sent != Sent::Not {
+                continue;
+            }
+            let tasks = self.submissions[submission].tasks;
+            match slurm_commands::submit(
+                programs,
+                &self.batch_dir,
+                &self.manifest,
+                submission,
+                tasks,
+            ) {
+                Ok(job) => {
+                    self.submissions[submission].sent = Sent::Yes;
+                    batch_dir::write(&self.batch_dir.job(submission), job.as_bytes())?;
+                    self.ask_at = Instant::now() + self.ask_pause;
+                }
+                Err(error) if error.is_temporary() => {
+                    // It may have been received although the answer did not arrive.
+                    self.submissions[submission].sent = Sent::Perhaps { asked: 0 };
+                    self.ask_at = Instant::now() + ASK_EVERY;
+                    self.note_scheduler_error(&error);
+                }
+                Err(error) => {
+                    let why = error.to_string();
+                    let of_submission = |cell: &&usize| {
+                        self.cells[**cell].task.is_some_and(|(its, _)| its == submission)
+                    };
+                    let all: Vec<usize> = (0..self.cells.len()).collect();
+                    let refused: Vec<usize> = all.iter().filter(of_submission).copied().collect();
+                    self.submissions[submission].sent = Sent::Yes;
+                    for cell in refused {
+                        missing_result::publish_refused(self, cell, &why)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for submissions of which it is not known whether the scheduler received them.
+    pub(super) fn look_for_unconfirmed(&mut self, rows: &TaskRows) -> Result<(), Error> {
+        for submission in 0..self.submissions.len() {
+            let Sent::Perhaps { asked } = self.submissions[submission].sent else { continue };
+            let found = rows.iter().find(|((its, _), _)| *its == submission);
+            self.submissions[submission].sent = match found {
+                Some((_, row)) => {
+                    batch_dir::write(&self.batch_dir.job(submission), row.job.as_bytes())?;
+                    Sent::Yes
+                }
+                // What was under way at the first look has arrived by the second.
+                None if asked > 0 => Sent::Not,
+                None => Sent::Perhaps { asked: asked + 1 },
+            };
+            if self.submissions[submission].sent != Sent::Yes {
+                self.ask_at = Instant::now() + ASK_EVERY;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,329 @@
+//! The directory of a batch: what is in it and under which name. Every machine sees it.
+//!
+//! ```text
+//! batch.json          what is run and how; complete before anything is submitted
+//! script              what the scheduler starts
+//! input               what all cells read, if they do
+//! order/N.json        the request file of cell N
+//! list/R, job/R       the cells of submission R; what the scheduler calls it
+//! started/N.ATTEMPT   cell N began, and on which machine
+//! result/N            the one result of cell N
+//! late/N.ATTEMPT      results that came after it
+//! stopped/N.ATTEMPT   what an attempt had when someone told it to stop
+//! cancel              nothing of this batch is wanted any more, and because of which signal
+//! scratch/N.ATTEMPT   what the command of an attempt may use as it likes
+//! tmp/                what is being written
+//! log/                what runners had to say
+//! ```
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use retake_types::{Intent, Kind, RunId};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::cancelled_by::CancelledBy;
+use crate::error::Error;
+use crate::request_file::RequestFile;
+
+const VERSION: u32 = 1;
+
+/// What is in `batch.json`: all that a later process needs to know to collect the results.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BatchManifest {
+    pub version: u32,
+    /// Names the batch wherever it is asked for.
+    pub key: String,
+    pub kind: Kind,
+    /// The run of each cell.
+    pub runs: Vec<RunId>,
+    /// Cells of one task.
+    pub pack: usize,
+    /// Tasks at once; 0 for no limit.
+    pub at_once: usize,
+    /// Whether a cell may be run again when a machine was lost under it.
+    pub repeatable: bool,
+    /// The scheduler's own limit for a task, in minutes.
+    pub minutes: Option<u64>,
+    pub options: Vec<String>,
+}
+
+impl BatchManifest {
+    pub fn new(key: String, kind: Kind, runs: Vec<RunId>) -> Self {
+        Self {
+            version: VERSION,
+            key,
+            kind,
+            runs,
+            pack: 1,
+            at_once: 0,
+            repeatable: false,
+            minutes: None,
+            options: Vec::new(),
+        }
+    }
+}
+
+/// The paths of one batch.
+#[derive(Clone, Debug)]
+pub struct BatchDir {
+    dir: PathBuf,
+}
+
+const PARTS: [&str; 10] =
+    ["order", "list", "job", "started", "result", "late", "stopped", "tmp", "log", "scratch"];
+
+impl BatchDir {
+    pub fn at(dir: &Path) -> Self {
+        Self { dir: dir.to_owned() }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The batch that a request file belongs to, and which cell it is.
+    pub fn of_request_file(file: &Path) -> Option<(Self, usize)> {
+        let cell = file.file_name()?.to_str()?.strip_suffix(".json")?.parse().ok()?;
+        let dir = file.parent().filter(|dir| dir.ends_with("order"))?.parent()?;
+        Some((Self::at(dir), cell))
+    }
+
+    /// Makes the directory and all parts of it, for this user only.
+    pub fn create(&self) -> Result<(), Error> {
+        let make = |path: &Path| {
+            DirBuilder::new().mode(0o700).create(path).map_err(Error::io("make", path))
+        };
+        make(&self.dir)?;
+        PARTS.iter().try_for_each(|part| make(&self.dir.join(part)))
+    }
+
+    pub fn manifest(&self) -> PathBuf {
+        self.dir.join("batch.json")
+    }
+
+    pub fn script(&self) -> PathBuf {
+        self.dir.join("script")
+    }
+
+    pub fn input(&self) -> PathBuf {
+        self.dir.join("input")
+    }
+
+    pub fn request_file(&self, cell: usize) -> PathBuf {
+        self.dir.join(format!("order/{cell}.json"))
+    }
+
+    pub fn list(&self, submission: usize) -> PathBuf {
+        self.dir.join(format!("list/{submission}"))
+    }
+
+    pub fn job(&self, submission: usize) -> PathBuf {
+        self.dir.join(format!("job/{submission}"))
+    }
+
+    pub fn started(&self, cell: usize, attempt: &str) -> PathBuf {
+        self.dir.join(format!("started/{cell}.{attempt}"))
+    }
+
+    pub fn results(&self) -> PathBuf {
+        self.dir.join("result")
+    }
+
+    pub fn result(&self, cell: usize) -> PathBuf {
+        self.dir.join(format!("result/{cell}"))
+    }
+
+    pub fn late(&self, cell: usize, attempt: &str) -> PathBuf {
+        self.dir.join(format!("late/{cell}.{attempt}"))
+    }
+
+    pub fn stopped(&self, cell: usize, attempt: &str) -> PathBuf {
+        self.dir.join(format!("stopped/{cell}.{attempt}"))
+    }
+
+    pub fn temporary(&self, cell: usize, attempt: &str) -> PathBuf {
+        self.dir.join(format!("tmp/{cell}.{attempt}"))
+    }
+
+    /// Where each attempt has a directory of its own.
+    pub fn scratch_dirs(&self) -> PathBuf {
+        self.dir.join("scratch")
+    }
+
+    fn cancel(&self) -> PathBuf {
+        self.dir.join("cancel")
+    }
+
+    pub fn cancelled(&self) -> bool {
+        self.cancel().exists()
+    }
+
+    /// Writes down that the submitter cancelled the batch, and because of which signal, if one was
+    /// received.
+    pub fn mark_cancelled(&self, signal: Option<i32>) -> Result<(), Error> {
+        let text = signal.map_or(String::new(), |signal| signal.to_string());
+        write(&self.cancel(), text.as_bytes())
+    }
+
+    /// Who cancelled it, if someone did.
+    pub fn cancelled_by(&self) -> Option<CancelledBy> {
+        let text = fs::read_to_string(self.cancel());
+        match text {
+            Ok(text) => Some(CancelledBy::Submitter(text.trim().parse().ok())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            // Its contents are not needed to know that it exists.
+            Err(_) => self.cancelled().then_some(CancelledBy::Submitter(None)),
+        }
+    }
+
+    /// When the first attempt at a cell began, if one did.
+    pub fn first_start(&self, cell: usize) -> Result<Option<SystemTime>, Error> {
+        let its = self.attempts("started")?.into_iter().filter(|(its, _)| *its == cell);
+        Ok(its.filter_map(|(_, path)| fs::metadata(path).ok()?.modified().ok()).min())
+    }
+
+    /// Reads the manifest.
+    pub fn read_manifest(&self) -> Result<BatchManifest, Error> {
+        let path = self.manifest();
+        let manifest: BatchManifest = read_json(&path)?;
+        if manifest.version != VERSION {
+            return Err(Error::Version { path, found: manifest.version, known: VERSION });
+        }
+        Ok(manifest)
+    }
+
+    pub fn read_request_file(&self, cell: usize) -> Result<RequestFile, Error> {
+        let path = self.request_file(cell);
+        let text = fs::read(&path).map_err(Error::io("read", &path))?;
+        RequestFile::read(&path, &text)
+    }
+
+    /// The intent of a cell, whatever the version of its request file.
+    pub fn read_intent(&self, cell: usize) -> Result<Intent, Error> {
+        #[derive(Deserialize)]
+        struct WithIntent {
+            intent: Intent,
+        }
+        let WithIntent { intent } = read_json(&self.request_file(cell))?;
+        Ok(intent)
+    }
+
+    /// The cells that have a result.
+    pub fn finished(&self) -> Result<Vec<usize>, Error> {
+        let path = self.results();
+        numbers(&path).map_err(Error::io("read", &path))
+    }
+
+    /// The submissions that were at least begun, in order.
+    pub fn begun_submissions(&self) -> Result<Vec<usize>, Error> {
+        let path = self.dir.join("list");
+        let mut submissions = numbers(&path).map_err(Error::io("read", &path))?;
+        submissions.sort_unstable();
+        Ok(submissions)
+    }
+
+    /// The attempts that left something of a cell in one of the parts, with what it is.
+    pub fn attempts(&self, part: &str) -> Result<Vec<(usize, PathBuf)>, Error> {
+        let path = self.dir.join(part);
+        let failed = |error| Error::io("read", &path)(error);
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&path).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            let cell = name.to_str().and_then(|name| name.split('.').next()?.parse().ok());
+            found.extend(cell.map(|cell| (cell, entry.path())));
+        }
+        Ok(found)
+    }
+}
+
+/// The names in a directory that are numbers.
+fn numbers(path: &Path) -> io::Result<Vec<usize>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path)? {
+        found.extend(entry?.file_name().to_str().and_then(|name| name.parse::<usize>().ok()));
+    }
+    Ok(found)
+}
+
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
+    let text = fs::read(path).map_err(Error::io("read", path))?;
+    serde_json::from_slice(&text).map_err(|error| Error::damaged(path, error))
+}
+
+/// Writes a file that is complete and lasts once this returns.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let written = || -> io::Result<()> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".new");
+        let aside = PathBuf::from(name);
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&aside, path)?;
+        sync(path.parent().unwrap_or(Path::new("/")))
+    };
+    written().map_err(Error::io("write", path))
+}
+
+/// Writes a new file that is not used before a later one says that it is complete.
+pub(crate) fn write_new(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .and_then(|mut file| file.write_all(bytes))
+        .map_err(Error::io("write", path))
+}
+
+/// Makes the names in a directory durable.
+pub(crate) fn sync(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+pub(crate) fn to_json(value: &impl Serialize, path: &Path) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(value).map_err(|error| Error::damaged(path, error))
+}
+
+#[cfg(test)]
+impl BatchDir {
+    pub(crate) fn for_test() -> (tempfile::TempDir, Self) {
+        let dir = tempfile::tempdir().unwrap();
+        let batch_dir = Self::at(&dir.path().join("k"));
+        batch_dir.create().unwrap();
+        (dir, batch_dir)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_file_tells_its_batch_and_cell() {
+        let (batch_dir, cell) =
+            BatchDir::of_request_file(Path::new("/s/batches/k/order/17.json")).unwrap();
+        assert_eq!((batch_dir.path(), cell), (Path::new("/s/batches/k"), 17));
+        for wrong in ["/s/k/order/x.json", "/s/k/other/1.json", "order.json", "/s/k/order/1"] {
+            assert!(BatchDir::of_request_file(Path::new(wrong)).is_none(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_half_written_is_no_result() {
+        let (_dir, batch_dir) = BatchDir::for_test();
+        fs::write(batch_dir.result(3), "x").unwrap();
+        fs::write(batch_dir.results().join("4.new"), "x").unwrap();
+        fs::write(batch_dir.temporary(5, "a"), "x").unwrap();
+        assert_eq!(batch_dir.finished().unwrap(), [3]);
+        write(&batch_dir.job(0), b"17").unwrap();
+        assert_eq!(fs::read(batch_dir.job(0)).unwrap(), b"17");
+    }
+}

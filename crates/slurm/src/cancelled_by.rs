@@ -1,0 +1,62 @@
+//! Who cancelled a run on another machine, and how that is recorded.
+
+use retake_types::{Ending, ErrorCode, RunError, Word, signal_name};
+
+/// Who asked for the end of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CancelledBy {
+    /// The submitter; because of this signal, if it received one.
+    Submitter(Option<i32>),
+    SomeoneElse,
+}
+
+impl CancelledBy {
+    fn message(&self) -> String {
+        match self {
+            Self::Submitter(Some(signal)) => {
+                format!("cancelled by its submitter ({})", signal_name(*signal))
+            }
+            Self::Submitter(None) => "cancelled by its submitter".to_owned(),
+            Self::SomeoneElse => "cancelled in Slurm by someone else".to_owned(),
+        }
+    }
+
+    pub fn error(&self) -> RunError {
+        RunError {
+            code: ErrorCode::Cancelled,
+            detail: None,
+            message: self.message(),
+            hint: None,
+            problems: Vec::new(),
+        }
+    }
+
+    /// The signal that ended it, or would have.
+    pub fn signal(&self) -> i32 {
+        match self {
+            Self::Submitter(Some(signal)) => *signal,
+            Self::Submitter(None) | Self::SomeoneElse => libc::SIGTERM,
+        }
+    }
+
+    /// Makes it the ending of a run that was cancelled.
+    pub fn apply(&self, ending: &mut Ending) {
+        let signal = self.signal();
+        ending.outcome = Word::Cancelled;
+        ending.exit_code = Some(128 + signal);
+        ending.signal = Some(signal_name(signal));
+        ending.error = Some(self.error());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_message_names_the_signal() {
+        let by = CancelledBy::Submitter(Some(libc::SIGINT));
+        assert_eq!(by.error().message, "cancelled by its submitter (SIGINT)");
+        assert_eq!(by.signal(), libc::SIGINT);
+    }
+}

@@ -1,0 +1,302 @@
+//! Runs of a loop, or one run alone, on the machines of a Slurm cluster.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use retake_runner::loop_driver::remote::{
+    EarlierRuns, Question, RemoteExecutor, RemoteStatus, ResumableExecutor,
+};
+use retake_runner::notice::{Notice, Notify, RemoteNotice};
+use retake_runner::prepare::PreparedRun;
+use retake_runner::signals;
+use retake_runner::worker::Worker;
+use retake_types::config::SlurmConfig;
+use retake_types::{Kind, LoopId, Run};
+
+use crate::batch::{Attached, Batch, BatchRequest, CellState, new_key};
+use crate::batch_entry::{self, OwnedBatch};
+use crate::error::Error;
+use crate::request_file::RequestFile;
+use crate::shared_dir::SharedDir;
+use crate::slurm_commands::SlurmTarget;
+use crate::slurm_programs::SlurmPrograms;
+
+/// Runs in one batch: its directory has a few files for each.
+const LARGEST_BATCH: usize = 10_000;
+/// The pause while no batch is under way.
+const IDLE: Duration = Duration::from_millis(10);
+
+/// Submits runs in batches, and imports their results.
+pub struct SlurmExecutor {
+    shared: SharedDir,
+    target: SlurmTarget,
+    notify: Notify,
+    repeatable: bool,
+    processors: bool,
+    /// What the next submission belongs to.
+    asked: Option<Asked>,
+    batches: Vec<SubmittedBatch>,
+    /// The entries of batches whose results may still be asked for again.
+    collected: Vec<OwnedBatch>,
+}
+
+struct Asked {
+    question: Question,
+    /// The key of the batch that will have the input.
+    key: String,
+    input: Vec<u8>,
+}
+
+struct SubmittedBatch {
+    batch: Batch,
+    /// The caller's number of each cell; empty for a batch that was taken over.
+    numbers: Vec<usize>,
+}
+
+impl SlurmExecutor {
+    /// `target` is what a person names: `slurm`, or `slurm:PARTITION`.
+    pub fn new(target: &str, config: &SlurmConfig, notify: Notify) -> Result<Self, Error> {
+        Ok(Self {
+            target: SlurmTarget::parse(target, config)?,
+            shared: SharedDir::new(config.shared_dir.as_deref())?,
+            notify,
+            repeatable: true,
+            processors: false,
+            asked: None,
+            batches: Vec::new(),
+            collected: Vec::new(),
+        })
+    }
+
+    /// A run that has started is not started again when its machine is lost.
+    #[must_use]
+    pub fn not_repeatable(mut self) -> Self {
+        self.repeatable = false;
+        self
+    }
+
+    /// Each run is a task of its own, asks for this many processors and gets to know how many it
+    /// has, in [`PROCESSORS_VARIABLE`](crate::request_file::PROCESSORS_VARIABLE).
+    #[must_use]
+    pub fn with_processors(mut self, count: Option<u16>) -> Self {
+        self.target.pack = 1;
+        let option = count.map(|count| format!("--cpus-per-task={count}"));
+        self.target.options.splice(0..0, option);
+        self.processors = true;
+        self
+    }
+
+    pub fn shared_dir(&self) -> &SharedDir {
+        &self.shared
+    }
+
+    pub fn target(&self) -> &SlurmTarget {
+        &self.target
+    }
+
+    /// Where the one run is that is under way.
+    pub fn state(&self) -> Option<&CellState> {
+        self.batches.first().and_then(|submitted| submitted.batch.states().next())
+    }
+
+    fn request_files(
+        &self,
+        worker: &Worker,
+        runs: &[(usize, PreparedRun)],
+    ) -> Result<Vec<RequestFile>, Error> {
+        runs.iter()
+            .map(|(_, prepared)| {
+                let file = RequestFile::new(prepared, worker.context()).map_err(Error::Refused)?;
+                Ok(RequestFile { processors: self.processors, ..file })
+            })
+            .collect()
+    }
+}
+
+impl RemoteExecutor for SlurmExecutor {
+    type Error = Error;
+
+    fn capacity(&self) -> usize {
+        // The input of a question lies in one batch.
+        if self.asked.is_some() { usize::MAX } else { LARGEST_BATCH }
+    }
+
+    fn submit(
+        &mut self,
+        worker: &mut Worker,
+        runs: Vec<(usize, PreparedRun)>,
+    ) -> Result<(), Error> {
+        let Some(kind) = runs.first().map(|(_, prepared)| prepared.intent.kind()) else {
+            return Ok(());
+        };
+        let files = self.request_files(worker, &runs)?;
+        let (key, question, input) = match self.asked.take() {
+            Some(Asked { question, key, input }) => (key, Some(question.into()), Some(input)),
+            None => (new_key(), None, None),
+        };
+        let target = self.target.clone();
+        let request =
+            BatchRequest { key, kind, files, repeatable: self.repeatable, target, question, input };
+        let (keeper, store) = worker.keeper_and_store()?;
+        let mut programs = SlurmPrograms::new(keeper);
+        let batch = Batch::prepare(&mut programs, &self.shared, store, request)?;
+        let numbers = runs.iter().map(|(number, _)| *number).collect();
+        self.batches.push(SubmittedBatch { batch, numbers });
+        Ok(())
+    }
+
+    fn poll(&mut self, worker: &mut Worker) -> Result<Vec<(usize, Run)>, Error> {
+        let (keeper, store) = worker.keeper_and_store()?;
+        let mut programs = SlurmPrograms::new(keeper);
+        let mut finished = Vec::new();
+        for SubmittedBatch { batch, numbers } in &mut self.batches {
+            let stepped = batch.step(&mut programs, store);
+            for notice in batch.take_notices() {
+                (self.notify)(Notice::Remote(notice));
+            }
+            for cell in stepped? {
+                if let Some(number) = numbers.get(cell) {
+                    finished.push((*number, store.get(batch.runs()[cell])?));
+                }
+            }
+        }
+        for SubmittedBatch { batch, .. } in
+            self.batches.extract_if(.., |submitted| submitted.batch.done())
+        {
+            if batch.has_question() {
+                self.collected.push(batch.close(&mut programs)?);
+            } else if let Err(error) = batch.finish(&mut programs) {
+                (self.notify)(Notice::Remote(RemoteNotice::NotRemoved(error.to_string())));
+            }
+        }
+        Ok(finished)
+    }
+
+    fn cancel(&mut self) -> Result<(), Error> {
+        self.batches.iter_mut().try_for_each(|submitted| submitted.batch.cancel())
+    }
+
+    fn refresh_status(&mut self) {
+        self.batches.iter_mut().for_each(|submitted| submitted.batch.ask_now());
+    }
+
+    fn pause(&self) -> Duration {
+        self.batches.iter().map(|submitted| submitted.batch.pause()).min().unwrap_or(IDLE)
+    }
+
+    fn status(&self) -> RemoteStatus {
+        status(self.batches.iter().flat_map(|submitted| submitted.batch.states()))
+    }
+
+    fn finish(&mut self, _worker: &mut Worker) -> Result<(), Error> {
+        self.collected.drain(..).try_for_each(OwnedBatch::remove)
+    }
+
+    fn lock_shared(&self) -> Result<Option<File>, Error> {
+        self.shared.lock().map(Some)
+    }
+
+    fn collect_earlier(
+        worker: &mut Worker,
+        kind: Kind,
+        progress: &mut dyn FnMut(EarlierRuns),
+    ) -> Result<(), Error> {
+        let notify = worker.context().notify.clone();
+        let (keeper, store) = worker.keeper_and_store()?;
+        let mut programs = SlurmPrograms::new(keeper);
+        let abandoned = batch_entry::take_abandoned(store.path())?;
+        for owned in abandoned.into_iter().filter(|owned| owned.entry.kind == kind) {
+            let mut batch = match Batch::attach(&mut programs, store, owned)? {
+                Attached::Batch(batch) => batch,
+                Attached::Nothing(owned) => {
+                    owned.remove()?;
+                    continue;
+                }
+            };
+            progress(EarlierRuns::Found);
+            while !batch.done() {
+                signals::stop_if_asked();
+                if signals::received().is_some() {
+                    batch.cancel()?;
+                }
+                batch.step(&mut programs, store)?;
+                for notice in batch.take_notices() {
+                    notify(Notice::Remote(notice));
+                }
+                let left = batch.states().filter(|state| **state != CellState::Done).count();
+                progress(EarlierRuns::Left(left));
+                if !batch.done() {
+                    std::thread::sleep(batch.pause());
+                }
+            }
+            progress(EarlierRuns::Collected);
+            batch.finish(&mut programs)?;
+        }
+        Ok(())
+    }
+}
+
+impl ResumableExecutor for SlurmExecutor {
+    fn program(&self) -> Result<PathBuf, Error> {
+        self.shared.program()
+    }
+
+    fn ask(&mut self, question: Question, input: Vec<u8>) -> Result<PathBuf, Error> {
+        let key = new_key();
+        let path = self.shared.batch(&key).input();
+        self.asked = Some(Asked { question, key, input });
+        Ok(path)
+    }
+
+    fn take_over(&mut self, worker: &mut Worker, hash: &str) -> Result<Vec<LoopId>, Error> {
+        let (keeper, store) = worker.keeper_and_store()?;
+        let mut programs = SlurmPrograms::new(keeper);
+        let mut loops = Vec::new();
+        for owned in batch_entry::take_abandoned(store.path())? {
+            let question = owned.entry.question.as_ref().filter(|known| known.hash == hash);
+            let Some(loop_id) = question.map(|question| question.loop_id) else { continue };
+            match Batch::attach(&mut programs, store, owned)? {
+                Attached::Batch(batch) => {
+                    self.batches.push(SubmittedBatch { batch: *batch, numbers: Vec::new() });
+                }
+                Attached::Nothing(owned) => self.collected.push(owned),
+            }
+            loops.push(loop_id);
+        }
+        Ok(loops)
+    }
+}
+
+fn status<'a>(states: impl Iterator<Item = &'a CellState>) -> RemoteStatus {
+    let mut status = RemoteStatus::default();
+    let mut nodes = BTreeSet::new();
+    for state in states {
+        match state {
+            CellState::Queued => status.queued += 1,
+            CellState::Running { node } => {
+                status.running += 1;
+                nodes.extend(node.as_deref());
+            }
+            CellState::Done => {}
+        }
+    }
+    status.nodes = nodes.into_iter().map(str::to_owned).collect();
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_node_is_named_once_and_what_is_done_is_nowhere() {
+        let running = |node: &str| CellState::Running { node: Some(node.to_owned()) };
+        assert_eq!(status([CellState::Done].iter()), RemoteStatus::default());
+        let states =
+            [CellState::Queued, CellState::Done, running("n2"), running("n1"), running("n2")];
+        let nodes = vec!["n1".to_owned(), "n2".to_owned()];
+        assert_eq!(status(states.iter()), RemoteStatus { queued: 1, running: 3, nodes });
+    }
+}

@@ -1,0 +1,246 @@
+//! The state of a cell that has no result, by what the scheduler says of its task, and what to do
+//! about one that will have none.
+//!
+//! Pure: no process, clock or file. The result of a cell is its result file; this only decides
+//! whether one can still be expected.
+
+use crate::slurm_commands::{NO_SHARED_DIR, TaskRow};
+
+/// What the scheduler's row means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum JobState {
+    Queued,
+    Running {
+        node: Option<String>,
+    },
+    /// It will not run unless it is released.
+    Held,
+    /// It waits for something that will not happen.
+    NeverRuns {
+        reason: String,
+    },
+    /// Its task is over. A result may still be on its way.
+    Over(JobEnd),
+    /// The scheduler says nothing of it.
+    Unknown,
+}
+
+/// How a task ended that left no result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum JobEnd {
+    Cancelled,
+    /// The scheduler's own limit, which is later than ours.
+    TimedOut,
+    OutOfMemory,
+    /// The machine, the scheduler or the runner failed: nothing is known of the command.
+    Lost {
+        why: String,
+    },
+}
+
+/// Reasons to wait that no other job's end removes.
+const NEVER_RUNS: [&str; 12] = [
+    "PartitionConfig",
+    "PartitionNodeLimit",
+    "PartitionTimeLimit",
+    "BadConstraints",
+    "InvalidAccount",
+    "InvalidQOS",
+    "AccountNotAllowed",
+    "QOSNotAllowed",
+    "AssocMaxCpuPerJobLimit",
+    "AssocMaxMemPerJob",
+    "QOSMaxCpuPerJobLimit",
+    "DependencyNeverSatisfied",
+];
+
+impl JobState {
+    pub(crate) fn of(row: Option<&TaskRow>) -> Self {
+        row.map_or(Self::Unknown, job_state)
+    }
+}
+
+fn job_state(row: &TaskRow) -> JobState {
+    // A state can have remarks: `CANCELLED by 0`.
+    let state = row.state.split([' ', '+']).next().unwrap_or_default();
+    let on = || row.node.as_ref().map_or(String::new(), |node| format!(" on {node}"));
+    let lost = |why: String| JobState::Over(JobEnd::Lost { why });
+    match state {
+        "PENDING" | "REQUEUED" | "REQUEUE_HOLD" | "SPECIAL_EXIT" => {
+            let held = row.reason.to_lowercase();
+            if held.contains("held") && !held.contains("user") && !held.contains("admin") {
+                JobState::Held
+            } else if NEVER_RUNS.contains(&row.reason.as_str()) {
+                JobState::NeverRuns { reason: row.reason.clone() }
+            } else {
+                JobState::Queued
+            }
+        }
+        "CONFIGURING" | "RUNNING" | "COMPLETING" | "SUSPENDED" | "STOPPED" | "SIGNALING"
+        | "STAGE_OUT" | "RESIZING" => JobState::Running { node: row.node.clone() },
+        "CANCELLED" | "REVOKED" => JobState::Over(JobEnd::Cancelled),
+        "TIMEOUT" | "DEADLINE" => JobState::Over(JobEnd::TimedOut),
+        "OUT_OF_MEMORY" => JobState::Over(JobEnd::OutOfMemory),
+        "FAILED" if row.status == NO_SHARED_DIR << 8 => {
+            lost(format!("the shared directory cannot be seen{}", on()))
+        }
+        "COMPLETED" => lost(format!("the task ended{} without leaving a result", on())),
+        "FAILED" => lost(format!("the runner failed{} ({})", on(), status(row.status))),
+        "NODE_FAIL" | "BOOT_FAIL" | "LAUNCH_FAILED" => lost(format!("the node failed{}", on())),
+        "PREEMPTED" => lost(format!("it had to make way for another job{}", on())),
+        // A state of a later release of Slurm: not known to be over.
+        _ => JobState::Queued,
+    }
+}
+
+fn status(raw: i32) -> String {
+    match (raw >> 8, raw & 0x7f) {
+        (0, signal @ 1..=64) => retake_types::signal_name(signal),
+        (code, _) => format!("exit {code}"),
+    }
+}
+
+/// What is known of a cell beside its row.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CellHistory {
+    /// A machine has started it.
+    pub started: bool,
+    /// It was seen in the queue, and others of its submission are still known.
+    pub vanished_from_queue: bool,
+    /// The submitter cancelled it.
+    pub cancelled: bool,
+    /// It may be run once more although it has begun.
+    pub repeatable: bool,
+    /// How often it was lost before.
+    pub losses: u32,
+}
+
+/// What to do about a cell whose task is over, or unknown, and whose result did not come in time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Resolution {
+    SubmitAgain {
+        why: String,
+    },
+    /// By the submitter.
+    Cancelled,
+    /// By someone else.
+    CancelledOutside,
+    TimedOut,
+    OutOfMemory,
+    Lost {
+        why: String,
+        tries: u32,
+    },
+}
+
+/// How often a cell is submitted at most.
+pub(crate) const MAX_TRIES: u32 = 3;
+
+pub(crate) fn resolve(end: Option<&JobEnd>, history: CellHistory) -> Resolution {
+    let lost = |why: &str| {
+        if history.cancelled {
+            Resolution::Cancelled
+        } else if history.losses + 1 < MAX_TRIES && (history.repeatable || !history.started) {
+            Resolution::SubmitAgain { why: why.to_owned() }
+        } else {
+            Resolution::Lost { why: why.to_owned(), tries: history.losses + 1 }
+        }
+    };
+    match end {
+        Some(JobEnd::Cancelled) if history.cancelled => Resolution::Cancelled,
+        Some(JobEnd::Cancelled) => Resolution::CancelledOutside,
+        Some(JobEnd::TimedOut) => Resolution::TimedOut,
+        Some(JobEnd::OutOfMemory) => Resolution::OutOfMemory,
+        Some(JobEnd::Lost { why }) => lost(why),
+        // Tasks that are cancelled before they begin leave no trace.
+        None if history.vanished_from_queue && !history.started && !history.cancelled => {
+            Resolution::CancelledOutside
+        }
+        None => lost("the scheduler knows nothing of it"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(state: &str, reason: &str, status: i32) -> TaskRow {
+        TaskRow {
+            job: "1".into(),
+            state: state.into(),
+            reason: reason.into(),
+            node: Some("n1".into()),
+            status,
+        }
+    }
+
+    fn of(state: &str, reason: &str, status: i32) -> JobState {
+        JobState::of(Some(&row(state, reason, status)))
+    }
+
+    #[test]
+    fn every_state_has_its_meaning() {
+        let running = JobState::Running { node: Some("n1".into()) };
+        assert_eq!(of("PENDING", "Resources", 0), JobState::Queued);
+        assert_eq!(of("PENDING", "JobHeldUser", 0), JobState::Queued);
+        assert_eq!(of("PENDING", "launch failed requeued held", 0), JobState::Held);
+        assert_eq!(
+            of("PENDING", "PartitionConfig", 0),
+            JobState::NeverRuns { reason: "PartitionConfig".into() }
+        );
+        assert_eq!(of("RUNNING", "None", 0), running);
+        assert_eq!(of("COMPLETING", "None", 0), running);
+        assert_eq!(of("CANCELLED by 0", "None", 15), JobState::Over(JobEnd::Cancelled));
+        assert_eq!(of("TIMEOUT", "TimeLimit", 15), JobState::Over(JobEnd::TimedOut));
+        assert_eq!(of("OUT_OF_MEMORY", "None", 0), JobState::Over(JobEnd::OutOfMemory));
+        assert_eq!(of("SOMETHING_NEW", "None", 0), JobState::Queued);
+        assert_eq!(JobState::of(None), JobState::Unknown);
+        let why = |state, status| match of(state, "None", status) {
+            JobState::Over(JobEnd::Lost { why }) => why,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(why("COMPLETED", 0), "the task ended on n1 without leaving a result");
+        assert_eq!(why("FAILED", 1792), "the runner failed on n1 (exit 7)");
+        assert_eq!(why("FAILED", 11), "the runner failed on n1 (SIGSEGV)");
+        assert_eq!(why("FAILED", 97 << 8), "the shared directory cannot be seen on n1");
+        assert_eq!(why("NODE_FAIL", 0), "the node failed on n1");
+        assert_eq!(why("PREEMPTED", 0), "it had to make way for another job on n1");
+    }
+
+    #[test]
+    fn what_failed_beneath_a_command_is_tried_again_within_a_cap() {
+        let end = JobEnd::Lost { why: "x".into() };
+        let known = |started, repeatable, losses| CellHistory {
+            started,
+            repeatable,
+            losses,
+            ..CellHistory::default()
+        };
+        let again = Resolution::SubmitAgain { why: "x".into() };
+        let lost = |tries| Resolution::Lost { why: "x".into(), tries };
+        assert_eq!(resolve(Some(&end), known(true, true, 0)), again);
+        assert_eq!(resolve(Some(&end), known(true, true, 1)), again);
+        assert_eq!(resolve(Some(&end), known(true, true, 2)), lost(3));
+        // What may not be repeated is repeated only if it never began.
+        assert_eq!(resolve(Some(&end), known(false, false, 0)), again);
+        assert_eq!(resolve(Some(&end), known(true, false, 0)), lost(1));
+    }
+
+    #[test]
+    fn who_cancelled_is_told_apart() {
+        let cancelled = CellHistory { cancelled: true, ..CellHistory::default() };
+        assert_eq!(resolve(Some(&JobEnd::Cancelled), cancelled), Resolution::Cancelled);
+        assert_eq!(
+            resolve(Some(&JobEnd::Cancelled), CellHistory::default()),
+            Resolution::CancelledOutside
+        );
+        assert_eq!(resolve(None, cancelled), Resolution::Cancelled);
+        assert_eq!(
+            resolve(Some(&JobEnd::Lost { why: "x".into() }), cancelled),
+            Resolution::Cancelled
+        );
+        let vanished = CellHistory { vanished_from_queue: true, ..CellHistory::default() };
+        assert_eq!(resolve(None, vanished), Resolution::CancelledOutside);
+        assert!(matches!(resolve(None, CellHistory::default()), Resolution::SubmitAgain { .. }));
+    }
+}

@@ -1,0 +1,307 @@
+//! A request as a file that another machine executes.
+//!
+//! Secrets are in it by name only: the machine that executes it takes their values from its own
+//! environment, or refuses. The configuration that shapes the run is in it, since the other machine
+//! may have another one.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use retake_runner::context::RunContext;
+use retake_runner::notice::Notify;
+use retake_runner::prepare::{PreparedRun, STORE_VARIABLE, is_secret};
+use retake_runner::project::Project;
+use retake_types::config::{ExecutionConfig, RedactionConfig};
+use retake_types::request::StdinSource;
+use retake_types::{Intent, OsText, RefusalReason, RunRequest};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, RemoteRefusal};
+
+/// Raised when another release of retake could misread a file. Version 1 was not a [`RunRequest`].
+const VERSION: u32 = 2;
+
+/// Tells a run that may use all of them how many processors the scheduler gave it.
+pub const PROCESSORS_VARIABLE: &str = "RETAKE_PROCESSORS";
+
+/// Everything that a machine needs to execute one run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RequestFile {
+    pub version: u32,
+    /// As it is in the record, without secrets.
+    pub intent: Intent,
+    /// The request with the environment of the machine that wrote it, and secrets by name.
+    pub request: RunRequest,
+    pub execution: ExecutionConfig,
+    pub redaction: RedactionConfig,
+    /// Replacements already made in the intent.
+    pub redactions: u64,
+    /// The run gets the number of its processors in [`PROCESSORS_VARIABLE`].
+    #[serde(default)]
+    pub processors: bool,
+}
+
+impl RequestFile {
+    /// The file for a run, or every reason why another machine cannot execute it.
+    pub fn new(prepared: &PreparedRun, context: &RunContext) -> Result<Self, Vec<RemoteRefusal>> {
+        let mut refusals = Vec::new();
+        let leaks = |text: &OsStr| prepared.redactor.redact_bytes(text.as_bytes()).1 > 0;
+        if prepared.request.command.argv().iter().any(|argument| leaks(argument.as_os_str())) {
+            refusals.push(RemoteRefusal::SecretInArgument);
+        }
+        if prepared.request.stdin == StdinSource::Inherit {
+            refusals.push(RemoteRefusal::InheritedStdin);
+        }
+        if !refusals.is_empty() {
+            return Err(refusals);
+        }
+        // Even where the record may hold a secret, the shared directory may not.
+        let secret = |name: &OsStr, value: &OsStr| {
+            is_secret(&name.to_string_lossy(), &prepared.request, &context.redaction)
+                || leaks(value)
+        };
+        // The recorded request has its exact arguments: none of them is a secret.
+        let mut request = prepared.intent.request.clone();
+        let environment = &mut request.environment;
+        environment.set = prepared.request.environment.set.clone();
+        environment.set.retain(|(name, value)| {
+            name.as_os_str() != STORE_VARIABLE && !secret(name.as_os_str(), value.as_os_str())
+        });
+        environment.from_host.clear();
+        let mut base = Vec::new();
+        for (name, value) in &prepared.command.launch().environment {
+            if name == STORE_VARIABLE {
+                continue;
+            }
+            if secret(name, value) {
+                environment.from_host.push(name.to_string_lossy().into_owned());
+            } else {
+                base.push((OsText::from(name.as_os_str()), OsText::from(value.as_os_str())));
+            }
+        }
+        environment.base = Some(base);
+        // The other machine need not have a secret that the command does not get.
+        let sent = &environment.from_host;
+        request.redaction.secrets.retain(|name| sent.contains(name));
+        Ok(Self {
+            version: VERSION,
+            intent: prepared.intent.clone(),
+            request,
+            execution: context.execution.clone(),
+            redaction: context.redaction.clone(),
+            redactions: prepared.redactions,
+            processors: false,
+        })
+    }
+
+    /// Reads the contents of a file; `path` is for the error.
+    pub fn read(path: &Path, text: &[u8]) -> Result<Self, Error> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u32,
+        }
+        let damaged = |error: serde_json::Error| Error::damaged(path, error);
+        let Versioned { version: found } = serde_json::from_slice(text).map_err(damaged)?;
+        if found != VERSION {
+            return Err(Error::Version { path: path.to_owned(), found, known: VERSION });
+        }
+        serde_json::from_slice(text).map_err(damaged)
+    }
+
+    /// How long the run may take with everything around it; `None` for one without a timeout.
+    pub fn longest(&self) -> Option<Duration> {
+        let grace = self.request.grace_ms.map_or(self.execution.grace, Duration::from_millis);
+        Some(self.request.timeout()?.saturating_add(grace))
+    }
+
+    /// The run as this machine can execute it, and its context. `own` are variables that only this
+    /// machine can know.
+    pub fn prepare(
+        &self,
+        own: &[(&str, OsString)],
+        notify: Notify,
+    ) -> Result<(PreparedRun, RunContext), Vec<RefusalReason>> {
+        let mut request = self.request.clone();
+        for (name, value) in own {
+            request.environment.set(*name, value.clone());
+        }
+        let context = RunContext {
+            project: Project { root: None, store: PathBuf::new() },
+            execution: self.execution.clone(),
+            redaction: self.redaction.clone(),
+            tracking_ignore: Vec::new(),
+            test_reports: Vec::new(),
+            notify,
+            on_open: |_, _| {},
+        };
+        let mut prepared =
+            PreparedRun::new(request, &context).map_err(|refused| refused.reasons)?;
+        prepared.intent = self.intent.clone();
+        prepared.redactions = self.redactions;
+        Ok((prepared, context))
+    }
+}
+
+/// The scheduler's own limit, in minutes: never before that of retake.
+pub(crate) fn task_minutes(files: &[RequestFile], pack: usize) -> Option<u64> {
+    let mut longest = Duration::ZERO;
+    for task in files.chunks(pack) {
+        let mut sum = Duration::ZERO;
+        for file in task {
+            sum = sum.saturating_add(file.longest()?);
+        }
+        longest = longest.max(sum);
+    }
+    Some(longest.as_secs() / 60 + 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use retake_runner::config::Config;
+    use retake_runner::notice;
+    use retake_runner::prepare::bare_intent;
+    use retake_types::EnvMode;
+    use retake_types::request::{CommandRequest, LoopPosition};
+
+    use super::*;
+
+    fn context() -> RunContext {
+        let config = Config::load(None).unwrap();
+        let project = Project { root: None, store: PathBuf::from("/nowhere") };
+        RunContext::clone(&RunContext::new(&project, &config, notice::ignore(), |_, _| {}))
+    }
+
+    fn request() -> RunRequest {
+        let arguments = [OsText::from("/bin/echo"), OsText::from_bytes(vec![b'a', 0xff])];
+        let command = CommandRequest::arguments("x", arguments);
+        let mut request = RunRequest::new(LoopPosition::exec(), command, "/");
+        request.environment.mode = EnvMode::Replace;
+        request.environment.set("PLAIN", "value");
+        request
+    }
+
+    fn file(change: impl FnOnce(&mut RunRequest)) -> Result<RequestFile, Vec<RemoteRefusal>> {
+        let mut request = request();
+        change(&mut request);
+        let context = context();
+        let Ok(prepared) = PreparedRun::new(request, &context) else { panic!("refused") };
+        RequestFile::new(&prepared, &context)
+    }
+
+    fn prepare(file: &RequestFile) -> Result<PreparedRun, Vec<RefusalReason>> {
+        file.prepare(&[], notice::ignore()).map(|(prepared, _)| prepared)
+    }
+
+    fn read_back(file: &RequestFile) -> RequestFile {
+        RequestFile::read(Path::new("f"), &serde_json::to_vec(file).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_request_is_executed_with_the_same_bytes() {
+        let file = file(|request| request.set_timeout(Some(Duration::from_millis(1500)))).unwrap();
+        let back = read_back(&file);
+        assert_eq!(back, file);
+        let prepared = prepare(&back).unwrap();
+        let launch = prepared.command.launch();
+        assert_eq!(launch.arguments[1].as_bytes(), [b'a', 0xff]);
+        assert_eq!(launch.environment, [("PLAIN".into(), "value".into())]);
+        assert_eq!(launch.timeout, Some(Duration::from_millis(1500)));
+        assert_eq!(prepared.intent, file.intent);
+    }
+
+    #[test]
+    fn only_the_environment_of_the_request_changes() {
+        let file = file(|request| request.environment.mode = EnvMode::Inherit).unwrap();
+        let mut request = file.request.clone();
+        assert!(request.environment.base.is_some());
+        request.environment = file.intent.request.environment.clone();
+        assert_eq!(request, file.intent.request);
+        let launch = prepare(&file).unwrap();
+        let mut names = launch.command.launch().environment.iter().map(|(name, _)| name);
+        assert!(names.all(|name| name != STORE_VARIABLE));
+    }
+
+    #[test]
+    fn a_secret_is_sent_by_name_and_taken_from_the_machine_or_missed() {
+        let file = file(|request| request.environment.set("MY_TOKEN", "hunter2hunter2")).unwrap();
+        let text = serde_json::to_string(&file).unwrap();
+        assert!(text.contains("MY_TOKEN") && !text.contains("hunter2"), "{text}");
+        let missing = RefusalReason::HostSecretMissing { name: "MY_TOKEN".to_owned() };
+        assert_eq!(prepare(&file).unwrap_err(), [missing]);
+    }
+
+    #[test]
+    fn the_value_of_a_secret_is_that_of_the_machine() {
+        let mut file = file(|request| {
+            request.environment.set("HOME", "/another/home/than/here");
+            request.redaction.secrets.push("HOME".to_owned());
+        })
+        .unwrap();
+        assert_eq!(file.request.environment.from_host, ["HOME"]);
+        let Some(home) = std::env::var_os("HOME") else { return };
+        let prepared = prepare(&file).unwrap();
+        assert!(prepared.command.launch().environment.contains(&("HOME".into(), home)));
+        // A secret that the command does not get is not asked of the machine.
+        file = self::file(|request| {
+            request.environment.unset.push("HOME".into());
+            request.redaction.secrets.push("HOME".to_owned());
+        })
+        .unwrap();
+        assert_eq!(file.request.redaction.secrets, [""; 0]);
+    }
+
+    #[test]
+    fn a_secret_among_the_arguments_and_an_inherited_stdin_are_refused() {
+        let refusals = file(|request| {
+            request.environment.set("MY_TOKEN", "hunter2hunter2");
+            request.command =
+                CommandRequest::arguments("x", ["/bin/echo", "--token=hunter2hunter2"]);
+            request.stdin = StdinSource::Inherit;
+        })
+        .unwrap_err();
+        assert_eq!(refusals, [RemoteRefusal::SecretInArgument, RemoteRefusal::InheritedStdin]);
+    }
+
+    #[test]
+    fn a_directory_that_is_missing_there_is_found_before_anything_runs() {
+        let mut file = file(|_| {}).unwrap();
+        file.request.cwd = "/nowhere/at/all".into();
+        let reasons = prepare(&file).unwrap_err();
+        assert!(reasons.iter().all(RefusalReason::is_directory));
+    }
+
+    #[test]
+    fn a_file_of_another_version_is_told_from_a_damaged_one() {
+        let read = |text: &str| RequestFile::read(Path::new("f"), text.as_bytes()).unwrap_err();
+        let error = read(r#"{"version": 1, "arguments": []}"#);
+        assert!(matches!(error, Error::Version { found: 1, known: VERSION, .. }), "{error}");
+        assert!(matches!(read(r#"{"version": 2}"#), Error::Damaged { .. }));
+        assert!(matches!(read("{"), Error::Damaged { .. }));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+        #[test]
+        fn every_field_of_a_request_is_read_back(
+            request in retake_types::test_support::request(),
+            redactions in any::<u64>(),
+            processors in any::<bool>(),
+        ) {
+            let context = context();
+            let file = RequestFile {
+                version: VERSION,
+                intent: bare_intent(request.clone()),
+                request,
+                execution: context.execution.clone(),
+                redaction: context.redaction.clone(),
+                redactions,
+                processors,
+            };
+            prop_assert_eq!(read_back(&file), file);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The directory that every machine sees: where batches live, and the program that runs them.
+//!
+//! The program is put there once for each build, so that a machine without retake has it and an
+//! upgrade in the middle of a batch changes nothing.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use retake_types::text;
+
+use crate::batch_dir::BatchDir;
+use crate::error::{Error, SharedDirError};
+
+#[derive(Clone, Debug)]
+pub struct SharedDir {
+    dir: PathBuf,
+}
+
+impl SharedDir {
+    /// The configured directory. It must be there: one that is not may be a file system that is not
+    /// mounted, and what is made in its place would be seen by nobody else.
+    pub fn new(configured: Option<&str>) -> Result<Self, Error> {
+        let dir = PathBuf::from(configured.ok_or(Error::NoSharedDir)?);
+        let wrong = |why| Error::SharedDir { path: dir.clone(), why };
+        let system = |error: &io::Error| wrong(SharedDirError::System(text::plain(error)));
+        if !dir.is_absolute() {
+            return Err(wrong(SharedDirError::Relative));
+        }
+        if dir.as_os_str().as_encoded_bytes().iter().any(u8::is_ascii_whitespace) {
+            return Err(wrong(SharedDirError::WhiteSpace));
+        }
+        match fs::metadata(&dir) {
+            Ok(about) if about.is_dir() => {}
+            Ok(_) => return Err(wrong(SharedDirError::NotADirectory)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(wrong(SharedDirError::Missing));
+            }
+            Err(error) => return Err(system(&error)),
+        }
+        let shared = Self { dir: dir.clone() };
+        for path in [&shared.batches(), &shared.dir.join("bin")] {
+            match DirBuilder::new().mode(0o700).create(path) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+                Err(error) => return Err(system(&error)),
+            }
+        }
+        let owner = fs::metadata(&dir).map_err(Error::io("look at", &dir))?.uid();
+        if owner != rustix::process::geteuid().as_raw() {
+            return Err(wrong(SharedDirError::OtherOwner));
+        }
+        Ok(shared)
+    }
+
+    pub fn batches(&self) -> PathBuf {
+        self.dir.join("batches")
+    }
+
+    pub fn batch(&self, key: &str) -> BatchDir {
+        BatchDir::at(&self.batches().join(key))
+    }
+
+    /// Where the worktrees of a project are on every machine.
+    pub fn worktrees(&self, project: &Path) -> PathBuf {
+        let name = blake3::hash(project.as_os_str().as_encoded_bytes()).to_hex();
+        self.dir.join("worktrees").join(&name[..16])
+    }
+
+    pub fn browsers(&self) -> PathBuf {
+        self.dir.join("browsers")
+    }
+
+    /// A copy of this program that every machine sees.
+    pub fn program(&self) -> Result<PathBuf, Error> {
+        let own = Path::new("/proc/self/exe");
+        let failed = |error| Error::io("look at", own)(error);
+        let own = fs::canonicalize(own).map_err(failed)?;
+        let meta = fs::metadata(&own).map_err(Error::io("look at", &own))?;
+        let name = format!(
+            "retake-{}-{:x}-{:x}",
+            env!("CARGO_PKG_VERSION"),
+            meta.len(),
+            meta.mtime_nsec() ^ meta.mtime()
+        );
+        let there = self.dir.join("bin").join(name);
+        if fs::metadata(&there).is_ok_and(|known| known.len() == meta.len()) {
+            return Ok(there);
+        }
+        let _lock = self.lock()?;
+        if fs::metadata(&there).is_ok_and(|known| known.len() == meta.len()) {
+            return Ok(there);
+        }
+        let aside = there.with_extension("new");
+        let copied = || -> io::Result<()> {
+            fs::copy(&own, &aside)?;
+            fs::set_permissions(&aside, fs::Permissions::from_mode(0o700))?;
+            File::open(&aside)?.sync_all()?;
+            fs::rename(&aside, &there)
+        };
+        copied().map_err(Error::io("put the program at", &there))?;
+        Ok(there)
+    }
+
+    /// The exclusive right to make something in here, until dropped. `flock` is enough: since Linux
+    /// 2.6.12 an NFS client passes it on to the server as a lock on the whole file, so it holds
+    /// between machines too.
+    pub fn lock(&self) -> Result<File, Error> {
+        let path = self.dir.join("lock");
+        let failed = |error| Error::io("lock", &path)(error);
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(failed)?;
+        loop {
+            match file.lock() {
+                Ok(()) => return Ok(file),
+                // A signal that asks for the end ends the waiting, too.
+                Err(error)
+                    if error.kind() == io::ErrorKind::Interrupted
+                        && retake_runner::signals::received().is_none() => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_is_put_there_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = SharedDir { dir: dir.path().to_owned() };
+        fs::create_dir(dir.path().join("bin")).unwrap();
+        let program = shared.program().unwrap();
+        let made = fs::metadata(&program).unwrap();
+        assert_eq!(made.permissions().mode() & 0o777, 0o700);
+        assert_eq!(shared.program().unwrap(), program);
+        assert_eq!(fs::metadata(&program).unwrap().ino(), made.ino());
+        assert_eq!(fs::read_dir(dir.path().join("bin")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn one_holder_of_the_lock_follows_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = SharedDir { dir: dir.path().to_owned() };
+        let first = shared.lock().unwrap();
+        let (told, tell) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _lock = shared.lock().unwrap();
+                told.send("second").unwrap();
+            });
+            assert!(tell.try_recv().is_err());
+            drop(first);
+            assert_eq!(tell.recv().unwrap(), "second");
+        });
+    }
+}
