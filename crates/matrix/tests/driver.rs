@@ -10,7 +10,7 @@ use std::time::Duration;
 use retake_matrix::config::Config as MatrixConfig;
 use retake_matrix::driver::{
     BisectOptions, BisectRun, Iterations, MatrixError, MatrixEvent, MatrixObserver, MatrixProject,
-    MatrixRun, MatrixRunOptions, MatrixRunResult, read_loops,
+    MatrixRun, MatrixRunError, MatrixRunOptions, MatrixRunResult, read_loops,
 };
 use retake_matrix::plan::{Matrix, ScheduleMode};
 use retake_runner::config::Config;
@@ -272,7 +272,7 @@ fn run_remotely(
     project: &MatrixProject,
     lost: &'static str,
     iterations: Iterations,
-) -> (Result<MatrixRunResult, MatrixError>, FakeExecutor) {
+) -> (Result<MatrixRunResult, MatrixRunError<std::io::Error>>, FakeExecutor) {
     let options = options(iterations);
     let run = MatrixRun { project, options: &options, observer: &() };
     let mut workers = [Worker::independent(&project.context).unwrap()];
@@ -297,7 +297,8 @@ fn a_cell_without_a_result_is_named_and_is_no_failure_of_the_command() {
     let config = "command: 'true'\niterations: 2\naxes: {n: [1, 2]}\n";
     let project = project(directory.path(), config);
     let fixed = Iterations::Fixed(ScheduleMode::Pending);
-    let Err(MatrixError::WithoutResult(cells)) = run_remotely(&project, "2", fixed).0 else {
+    let failed = run_remotely(&project, "2", fixed).0;
+    let Err(MatrixRunError::Matrix(MatrixError::WithoutResult(cells))) = failed else {
         panic!("two runs have no result")
     };
     let mut named: Vec<_> = cells.iter().map(|cell| (cell.name.as_str(), cell.iteration)).collect();

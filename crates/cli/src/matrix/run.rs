@@ -139,7 +139,7 @@ pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     }
     let exit = run
         .run(&mut workers, matrix, executor.as_mut())
-        .map_err(Failure::from)
+        .map_err(remote::failure)
         .and_then(|result| args.show(&result, &screen));
     let stopped = signals::received();
     if let Some(ended) = workers.into_iter().map(Worker::end).last() {

@@ -6,7 +6,7 @@ use crate::stats::summarise;
 
 const WIDTH: f64 = 360.0;
 const HEIGHT: f64 = 28.0;
-/// More dots than this cannot be told apart.
+/// More dots than this cannot be distinguished.
 const MOST: usize = 400;
 
 /// The least and the largest value of all cells, so that their drawings can be compared.
