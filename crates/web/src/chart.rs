@@ -77,10 +77,9 @@ impl Chart<'_> {
             Shape::Stacked => self.bars(html, x, y, inner / count as f64),
             Shape::Lines => self.lines(html, |at| x(at) + inner / count as f64 / 2.0, y),
         }
-        for (place, anchor, text) in
-            [(LEFT, "start", self.ends.0), (WIDTH - RIGHT, "end", self.ends.1)]
+        for (x, anchor, text) in [(LEFT, "start", self.ends.0), (WIDTH - RIGHT, "end", self.ends.1)]
         {
-            html.markup("<text class=\"tick\"").attr("x", place).attr("y", HEIGHT - 5.0);
+            html.markup("<text class=\"tick\"").attr("x", x).attr("y", HEIGHT - 5.0);
             html.attr("text-anchor", anchor).markup(">").text(text).markup("</text>");
         }
         html.markup("</svg>");

@@ -81,8 +81,8 @@ fn heat_map(html: &mut Html, matrix: &MatrixDetail) {
     let Some(down) = matrix.axes.first() else { return };
     let mut columns: Vec<&[usize]> = Vec::new();
     for cell in &matrix.cells {
-        if !columns.contains(&&cell.place[1..]) {
-            columns.push(&cell.place[1..]);
+        if !columns.contains(&&cell.indices[1..]) {
+            columns.push(&cell.indices[1..]);
         }
     }
     html.markup("<section><h2>Medians of ")
@@ -111,12 +111,12 @@ fn heat_map(html: &mut Html, matrix: &MatrixDetail) {
     let base = |column: &&[usize]| in_column(matrix, column).find_map(|cell| cell.median);
     let bases: Vec<_> = columns.iter().map(|column| base(column).filter(|b| *b > 0.0)).collect();
     for (row, value) in down.values.iter().enumerate() {
-        if !matrix.cells.iter().any(|cell| cell.place[0] == row) {
+        if !matrix.cells.iter().any(|cell| cell.indices[0] == row) {
             continue;
         }
         html.markup("<tr><th scope=\"row\">").text(shorten_commits(value)).markup("</th>");
         for (column, base) in columns.iter().zip(&bases) {
-            let cell = in_column(matrix, column).find(|cell| cell.place[0] == row);
+            let cell = in_column(matrix, column).find(|cell| cell.indices[0] == row);
             heat_cell(html, cell, *base);
         }
         html.markup("</tr>");
@@ -126,7 +126,7 @@ fn heat_map(html: &mut Html, matrix: &MatrixDetail) {
 
 /// The cells that differ in the first axis only.
 fn in_column<'a>(matrix: &'a MatrixDetail, column: &'a [usize]) -> impl Iterator<Item = &'a Cell> {
-    matrix.cells.iter().filter(move |cell| cell.place[1..] == *column)
+    matrix.cells.iter().filter(move |cell| cell.indices[1..] == *column)
 }
 
 fn heat_cell(html: &mut Html, cell: Option<&Cell>, base: Option<f64>) {
@@ -253,26 +253,26 @@ fn bisect_steps(html: &mut Html, matrix: &MatrixDetail) {
     html.markup("<svg class=\"bisect\" role=\"img\"")
         .attr("viewBox", format!("0 0 480 {}", bottom + 20));
     html.attr("aria-label", format!("{} looks at {count} points", matrix.steps.len())).markup(">");
-    let x = |place: usize| format!("{:.1}", LEFT + place as f64 / (count - 1) as f64 * WIDTH);
-    for place in (0..count).step_by(count.div_ceil(60)) {
-        html.markup("<line class=\"grid\" y1=\"2\"").attr("x1", x(place)).attr("x2", x(place));
+    let x = |index: usize| format!("{:.1}", LEFT + index as f64 / (count - 1) as f64 * WIDTH);
+    for index in (0..count).step_by(count.div_ceil(60)) {
+        html.markup("<line class=\"grid\" y1=\"2\"").attr("x1", x(index)).attr("x2", x(index));
         html.attr("y2", bottom).markup("/>");
     }
     // The verdict of a point is drawn behind its runs, which may belong to earlier loops.
     for one in matrix.answer.iter().flat_map(|answer| &answer.steps) {
-        let Some(place) = points.iter().position(|point| *point == one.point) else { continue };
+        let Some(index) = points.iter().position(|point| *point == one.point) else { continue };
         let (word, class, _) = words(one.verdict);
         html.markup("<rect y=\"2\" width=\"3\"").attr("class", class).attr("height", bottom - 2);
-        html.attr("x", format!("{:.1}", LEFT + place as f64 / (count - 1) as f64 * WIDTH - 1.5));
+        html.attr("x", format!("{:.1}", LEFT + index as f64 / (count - 1) as f64 * WIDTH - 1.5));
         html.markup("><title>").text(shorten_commits(&one.point)).markup(": ").markup(word);
         html.markup("</title></rect>");
     }
     for (at, step) in matrix.steps.iter().enumerate().take(MAX_DRAWN_STEPS) {
-        let Some(place) = step.place else { continue };
+        let Some(index) = step.index else { continue };
         let (word, class, _) = words(verdict(matrix, step));
         html.markup("<circle r=\"4\"")
             .attr("class", class)
-            .attr("cx", x(place))
+            .attr("cx", x(index))
             .attr("cy", 10 + at * 12);
         html.markup("><title>")
             .text(step_title(step))
@@ -293,8 +293,8 @@ fn bisect_steps(html: &mut Html, matrix: &MatrixDetail) {
             .link(&format!("/runs/{}", step.run), (at + 1).to_string());
         html.markup("</td><td><code").attr("title", &step.point).markup(">");
         html.text(shorten_commits(&step.point)).markup("</code></td><td class=\"n\">");
-        if let Some(place) = step.place {
-            html.text(format_args!("{} of {count}", place + 1));
+        if let Some(index) = step.index {
+            html.text(format_args!("{} of {count}", index + 1));
         }
         html.markup("</td><td>");
         let (word, class) = if step.ok {

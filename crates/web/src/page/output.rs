@@ -125,9 +125,9 @@ impl OutputSection {
             Some(searched) if searched.found => _ = html.markup("found"),
             Some(searched) if !searched.unfinished.is_empty() => {
                 html.markup("not so far; ");
-                let workspaces: Vec<_> =
+                let offsets: Vec<_> =
                     searched.unfinished.iter().map(|(name, at)| (*name, at.to_string())).collect();
-                let changes: Vec<_> = workspaces.iter().map(|(name, at)| (*name, &**at)).collect();
+                let changes: Vec<_> = offsets.iter().map(|(name, at)| (*name, &**at)).collect();
                 html.link(&format!("{}#{MATCH}", params.with(&path, &changes)), "look further");
             }
             Some(_) => _ = html.markup("not found"),
