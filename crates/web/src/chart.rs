@@ -1,5 +1,4 @@
-//! Charts as SVG: axes with units, colours by class, and the same in words for whoever does not
-//! see them. Small enough to be ours.
+//! Charts as SVG: axes with units, colours by class, and a description for screen readers.
 
 use std::fmt::Write;
 
@@ -62,7 +61,7 @@ impl Chart<'_> {
         let y = |value: f64| TOP + height * (1.0 - value / top);
         let x = |at: usize| LEFT + inner * at as f64 / count as f64;
         html.markup("<svg class=\"chart\" role=\"img\"")
-            .attr("viewBox", &format!("0 0 {WIDTH} {HEIGHT}"));
+            .attr("viewBox", format!("0 0 {WIDTH} {HEIGHT}"));
         html.attr("aria-label", self.says).markup(">");
         for part in [0.0, 0.5, 1.0] {
             let value = top * part;
@@ -71,17 +70,16 @@ impl Chart<'_> {
             html.markup("<text class=\"tick\" text-anchor=\"end\"").attr("x", LEFT - 5.0);
             html.attr("y", number(y(value) + 4.0))
                 .markup(">")
-                .text(&(self.unit)(value))
+                .text((self.unit)(value))
                 .markup("</text>");
         }
         match self.shape {
             Shape::Stacked => self.bars(html, x, y, inner / count as f64),
             Shape::Lines => self.lines(html, |at| x(at) + inner / count as f64 / 2.0, y),
         }
-        for (place, anchor, text) in
-            [(LEFT, "start", self.ends.0), (WIDTH - RIGHT, "end", self.ends.1)]
+        for (x, anchor, text) in [(LEFT, "start", self.ends.0), (WIDTH - RIGHT, "end", self.ends.1)]
         {
-            html.markup("<text class=\"tick\"").attr("x", place).attr("y", HEIGHT - 5.0);
+            html.markup("<text class=\"tick\"").attr("x", x).attr("y", HEIGHT - 5.0);
             html.attr("text-anchor", anchor).markup(">").text(text).markup("</text>");
         }
         html.markup("</svg>");

@@ -13,13 +13,13 @@ use crate::ansi::{self, Span, Style};
 use crate::error::RequestError;
 use crate::params::Params;
 
-/// Bytes of a window, unless told otherwise, and at most.
+/// Bytes of a window by default, and at most.
 const WINDOW: usize = 64 << 10;
 const MAX_WINDOW: usize = 256 << 10;
 /// The beginning of a window is moved to a line's if one begins this soon.
 const NEAR: usize = 16 << 10;
 
-/// OutputSource output.
+/// Which output of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutputSource {
     One(Stream),

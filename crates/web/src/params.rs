@@ -116,7 +116,7 @@ impl Params {
         })
     }
 
-    /// Whether any filter is asked for, beside words to search and a place in a list.
+    /// Whether there is any filter, besides the words to search and the cursor.
     pub(crate) fn filters(&self) -> bool {
         self.pairs.iter().any(|(name, _)| !matches!(name.as_str(), "q" | "cursor" | "limit"))
     }

@@ -90,7 +90,7 @@ pub(crate) fn act(
     if record.stop_reason.is_some() {
         return Err(RequestError::conflict("this loop has ended"));
     }
-    let LoopPlan::Agent(plan) = LoopPlan::parse(record) else {
+    let LoopPlan::Agent(plan) = LoopPlan::parse(record.kind, &record.plan) else {
         return Err(RequestError::conflict("only loops of agents can be steered"));
     };
     let workspace = workspace(workspaces, &plan)?;

@@ -51,7 +51,8 @@ pub(crate) struct MatrixDetail {
 pub(crate) struct Cell {
     pub(crate) name: String,
     /// The index of its value in each axis.
-    pub(crate) place: Vec<usize>,
+    #[serde(rename = "place")]
+    pub(crate) indices: Vec<usize>,
     pub(crate) values: Vec<f64>,
     pub(crate) median: Option<f64>,
     pub(crate) mad: Option<f64>,
@@ -67,7 +68,8 @@ pub(crate) struct BisectStep {
     pub(crate) run: RunId,
     /// The value of the searched axis, and its index among all.
     pub(crate) point: String,
-    pub(crate) place: Option<usize>,
+    #[serde(rename = "place")]
+    pub(crate) index: Option<usize>,
     pub(crate) ok: bool,
     pub(crate) exit_code: i32,
     pub(crate) value: Option<f64>,
@@ -222,11 +224,11 @@ struct Cells {
 
 impl Cells {
     fn gather(axes: &[Axis], results: &[CellResult], metric: &str) -> Self {
-        let mut workspaces: BTreeMap<Vec<usize>, (Measured, Option<RunId>)> = BTreeMap::new();
+        let mut by_indices: BTreeMap<Vec<usize>, (Measured, Option<RunId>)> = BTreeMap::new();
         let (mut adaptive, mut blocked) = (false, false);
         for CellResult { row, values } in results {
             let Some(place) = indices(axes, values) else { continue };
-            let (cell, run) = workspaces.entry(place.clone()).or_default();
+            let (cell, run) = by_indices.entry(place.clone()).or_default();
             cell.place = place;
             *run = Some(row.id);
             adaptive |= row.adaptive;
@@ -239,7 +241,7 @@ impl Cells {
                 _ => cell.failed += usize::from(!row.ok),
             }
         }
-        let (cells, runs) = workspaces.into_values().unzip();
+        let (cells, runs) = by_indices.into_values().unzip();
         let table = Table { metric: metric.to_owned(), axes: axes.to_vec(), cells };
         Self { table, runs, adaptive, blocked }
     }
@@ -297,7 +299,7 @@ impl Cells {
                 let summary = summarise(&cell.values);
                 Cell {
                     name,
-                    place: cell.place,
+                    indices: cell.place,
                     median: summary.as_ref().map(|summary| summary.median),
                     mad: summary.as_ref().map(|summary| summary.mad),
                     values: cell.values,
@@ -322,7 +324,7 @@ fn bisect_steps(axis: &Axis, results: &[CellResult], metric: &str) -> Vec<Bisect
         let point = result.values.get(&axis.name).cloned().unwrap_or_default();
         BisectStep {
             run: result.row.id,
-            place: axis.values.iter().position(|value| *value == point),
+            index: axis.values.iter().position(|value| *value == point),
             point,
             ok: result.row.ok,
             exit_code: result.row.exit_code,

@@ -148,7 +148,7 @@ pub(super) fn heading(html: &mut Html, command: &str) {
         if lines > 1 {
             html.text(lines).markup(" lines, ");
         }
-        html.text(&text::size(command.len() as u64)).markup("</summary><pre>");
+        html.text(text::size(command.len() as u64)).markup("</summary><pre>");
         html.lines(command).markup("</pre></details>");
     }
 }

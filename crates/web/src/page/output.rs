@@ -93,7 +93,7 @@ impl OutputSection {
 
     pub(super) fn write(&self, html: &mut Html, id: RunId, params: &Params, running: bool) {
         let path = format!("/runs/{id}");
-        html.markup("<section id=\"output\" class=\"output\"").attr("data-run", &id.to_string());
+        html.markup("<section id=\"output\" class=\"output\"").attr("data-run", id);
         html.attr(
             "data-view",
             if self.layout == Layout::Interleaved { "merged" } else { "beside" },
@@ -107,14 +107,14 @@ impl OutputSection {
             ("Merged by time", "merged", Layout::Interleaved),
         ] {
             let changes = [&offsets[..], &[("view", value)]].concat();
-            html.markup("<a").attr("href", &format!("{}#output", params.with(&path, &changes)));
+            html.markup("<a").attr("href", format!("{}#output", params.with(&path, &changes)));
             if layout == self.layout {
                 html.markup(" aria-current=\"true\"");
             }
             html.markup(">").markup(name).markup("</a>");
         }
         html.markup("</nav><form class=\"inside\" id=\"inside\" role=\"search\"");
-        html.attr("action", &format!("{path}#{MATCH}"));
+        html.attr("action", format!("{path}#{MATCH}"));
         html.markup("><input type=\"search\" name=\"find\" aria-label=\"Find in this output\" placeholder=\"Find in this output  f\"");
         html.attr("value", params.get("find").unwrap_or_default()).markup(">");
         if self.layout == Layout::Interleaved {
@@ -125,9 +125,9 @@ impl OutputSection {
             Some(searched) if searched.found => _ = html.markup("found"),
             Some(searched) if !searched.unfinished.is_empty() => {
                 html.markup("not so far; ");
-                let workspaces: Vec<_> =
+                let offsets: Vec<_> =
                     searched.unfinished.iter().map(|(name, at)| (*name, at.to_string())).collect();
-                let changes: Vec<_> = workspaces.iter().map(|(name, at)| (*name, &**at)).collect();
+                let changes: Vec<_> = offsets.iter().map(|(name, at)| (*name, &**at)).collect();
                 html.link(&format!("{}#{MATCH}", params.with(&path, &changes)), "look further");
             }
             Some(_) => _ = html.markup("not found"),
@@ -160,11 +160,11 @@ impl OutputSection {
         html.attr("data-stream", window.stream.as_str());
         html.attr("data-start", window.offset).attr("data-end", window.end);
         html.attr("data-length", window.length);
-        html.attr("data-offsets", &format!("{}.{}", window.offsets[0], window.offsets[1]));
+        html.attr("data-offsets", format!("{}.{}", window.offsets[0], window.offsets[1]));
         html.markup("><div class=\"bar-top\"><h3>")
             .markup(name)
             .markup("</h3><span class=\"faint extent\">");
-        html.text(&extent(window)).markup("</span><span class=\"moves\">");
+        html.text(extent(window)).markup("</span><span class=\"moves\">");
         let to = |offset: u64| {
             format!("{}#output", params.with(path, &[(key, &offset.to_string()), ("find", "")]))
         };
@@ -187,7 +187,7 @@ impl OutputSection {
             if interleaved {
                 html.markup("<span class=\"piece ").markup(piece.stream.as_str()).markup("\"");
                 if let Some(ms) = piece.at_ms {
-                    html.attr("title", &format!("{} after {ms} ms", piece.stream.as_str()));
+                    html.attr("title", format!("{} after {ms} ms", piece.stream.as_str()));
                 }
                 html.markup(">");
             }

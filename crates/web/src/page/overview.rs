@@ -35,7 +35,7 @@ pub(crate) async fn overview(
     tiles(&mut main, &overview);
     main.markup("<section class=\"charts\"><div class=\"tools\"><h2>Over time</h2><nav class=\"switch\" aria-label=\"How far back\">");
     for range in TimeRange::ALL {
-        main.markup("<a").attr("href", &params.with("/", &[("range", range.as_str())]));
+        main.markup("<a").attr("href", params.with("/", &[("range", range.as_str())]));
         if range == figures.range {
             main.markup(" aria-current=\"true\"");
         }
@@ -82,7 +82,7 @@ pub(super) fn loops(html: &mut Html, loops: &[LoopSummary], now: Timestamp) {
         let title = if title.is_empty() { "loop" } else { &title };
         html.link(&format!("/loops/{id}"), title).markup("</td><td class=\"when\">");
         html.time(summary.start_time, now).markup("</td><td class=\"id\"><code>");
-        html.text(&summary.id.short()).markup("</code></td></tr>");
+        html.text(summary.id.short()).markup("</code></td></tr>");
     }
     html.markup("</tbody></table>");
 }
@@ -149,10 +149,7 @@ fn audit(html: &mut Html, overview: &Overview) {
         .markup("\"><h2>Audit</h2><p class=\"big\">")
         .text(value);
     html.markup("</p><p class=\"faint\">").text(&below).markup("</p><p class=\"faint\"");
-    html.attr("title", &head.to_string())
-        .markup(">")
-        .text(&grouped(head.count))
-        .markup(" entries ");
+    html.attr("title", head).markup(">").text(grouped(head.count)).markup(" entries ");
     html.markup(
         "<button class=\"small\" data-post=\"/api/v1/audit\" hidden>Verify</button></p></div>",
     );

@@ -59,17 +59,17 @@ pub(crate) async fn run(
 fn head(html: &mut Html, run: &Run) {
     let intent = &run.intent;
     html.markup("<div id=\"head\" data-live class=\"head\"><p class=\"crumbs\"><a href=\"/runs\">Runs</a> / <code>");
-    html.text(&intent.id().to_string()).markup("</code></p>");
+    html.text(intent.id()).markup("</code></p>");
     heading(html, intent.command());
     html.markup("<p class=\"summary\">");
     run_badge(html, run);
-    html.markup(" <span>").text(&run_text::duration(run)).markup("</span> <span>started ");
+    html.markup(" <span>").text(run_text::duration(run)).markup("</span> <span>started ");
     html.time(intent.start_time, Timestamp::now()).markup("</span>");
     if intent.kind() != Kind::Exec {
         html.markup(" <span>iteration ").text(intent.iteration()).markup(" of ");
         html.link(
             &format!("/loops/{}", intent.loop_id()),
-            &format!("{} loop", intent.kind().as_str()),
+            format!("{} loop", intent.kind().as_str()),
         );
         html.markup("</span>");
     }
@@ -144,7 +144,7 @@ fn correlation(html: &mut Html, intent: &Intent) {
     html.definition("commit", ids.repo_sha.as_deref().unwrap_or_default());
     if let Some(parent) = intent.parent_id {
         html.markup("<dt>inside</dt><dd>")
-            .link(&format!("/runs/{parent}"), &parent.short())
+            .link(&format!("/runs/{parent}"), parent.short())
             .markup("</dd>");
     }
 }

@@ -73,9 +73,9 @@ fn form(html: &mut Html, params: &Params) {
     let value = |name: &str| params.get(name).unwrap_or_default().to_owned();
     html.markup("<form class=\"filters\" id=\"filters\" action=\"/runs\" role=\"search\">");
     html.markup("<label class=\"wide\">Search output<input type=\"search\" name=\"q\" id=\"search\" placeholder=\"words that runs wrote  /\" autocomplete=\"off\"");
-    html.attr("value", &value("q")).markup("></label>");
+    html.attr("value", value("q")).markup("></label>");
     html.markup("<label>Command has<input type=\"search\" name=\"command\" autocomplete=\"off\" placeholder=\"cargo test\"");
-    html.attr("value", &value("command")).markup("></label>");
+    html.attr("value", value("command")).markup("></label>");
     let mut statuses: Vec<(&str, &str)> =
         vec![("", "any"), ("running", "running"), ("ok", "ok"), ("failed", "failed")];
     statuses.extend(Word::ALL.map(|word| (word.as_str(), word.as_str())));
@@ -109,7 +109,7 @@ fn choice(
         if *value == chosen {
             html.markup(" selected");
         }
-        html.markup(">").text(&text.replace('_', " ")).markup("</option>");
+        html.markup(">").text(text.replace('_', " ")).markup("</option>");
     }
     html.markup("</select></label>");
 }
@@ -133,7 +133,7 @@ fn pages(html: &mut Html, params: &Params, next: Option<String>, older: &'static
     }
     if let Some(next) = next {
         html.markup(" <a class=\"next\" rel=\"next\" id=\"next\"");
-        html.attr("href", &params.with("/runs", &[("cursor", &next)]))
+        html.attr("href", params.with("/runs", &[("cursor", &next)]))
             .markup(">")
             .markup(older)
             .markup("</a>");
@@ -156,7 +156,7 @@ fn hits(html: &mut Html, found: &SearchResults, params: &Params) {
     for hit in &found.hits {
         let intent = &hit.run.intent;
         let address = format!("/runs/{}", intent.id());
-        html.markup("<li").attr("data-id", &intent.id().to_string()).markup("><div class=\"hit\">");
+        html.markup("<li").attr("data-id", intent.id()).markup("><div class=\"hit\">");
         run_badge(html, &hit.run);
         html.markup(" ").link(&address, intent.command()).markup(" <span class=\"faint\">");
         html.markup(hit.stream.as_str()).markup(", ").time(intent.start_time, now);
@@ -168,11 +168,11 @@ fn hits(html: &mut Html, found: &SearchResults, params: &Params) {
     if found.cut_short {
         html.markup("<p class=\"empty\" id=\"so-far\">");
         html.markup(if found.hits.is_empty() { "None so far: " } else { "Not all yet: " });
-        html.text(&text::count(SEARCH_EFFORT.sifted as u64, "output"));
+        html.text(text::count(SEARCH_EFFORT.sifted as u64, "output"));
         html.markup(" with these words were held against the filters; there are older ones.</p>");
     }
     if found.skipped_bytes > 0 {
-        html.markup("<p class=\"faint\">").text(&text::size(found.skipped_bytes));
+        html.markup("<p class=\"faint\">").text(text::size(found.skipped_bytes));
         html.markup(" of output are not indexed yet and were not looked at; <code>retake runs search --all</code> reads them.</p>");
     }
     let older = if found.cut_short { "Look further" } else { "Older" };
