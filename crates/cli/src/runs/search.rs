@@ -108,7 +108,7 @@ fn entry(hit: &SearchHit, now: Timestamp, palette: Palette) -> String {
         hit.run.intent.id().short(),
         term::ago(hit.run.intent.start_time, now),
         palette.paint(shade, &outcome),
-        visible(&hit.run.intent.command()),
+        visible(hit.run.intent.command()),
         hit.stream.as_str(),
         marked(hit, palette)
     )

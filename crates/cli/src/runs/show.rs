@@ -213,7 +213,7 @@ fn branches(tree: &StoredRunTree, indent: &str, palette: Palette, text: &mut Str
             child.run.intent.id().short(),
             palette.paint(shade, &outcome),
             run_text::duration(&child.run),
-            visible(&child.run.intent.command())
+            visible(child.run.intent.command())
         );
         _ = writeln!(text, "{indent}{} {line}", if last { "└─" } else { "├─" });
         let below = if last { "   " } else { "│  " };
