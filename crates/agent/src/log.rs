@@ -287,15 +287,19 @@ mod tests {
     #[test]
     fn an_error_is_told_once_and_stops_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let mut log =
-            Log::create(&dir.path().join("no/such.log"), AgentKind::Claude, Box::new(str::to_owned));
+        let mut log = Log::create(
+            &dir.path().join("no/such.log"),
+            AgentKind::Claude,
+            Box::new(str::to_owned),
+        );
         log.head(&HEAD, at(0));
         log.iteration(1, at(1));
         log.output("x");
         assert!(log.take_error().unwrap().contains("no/such.log"));
         assert_eq!(log.take_error(), None);
         // A full disk, in the middle.
-        let mut log = Log::create(Path::new("/dev/full"), AgentKind::Claude, Box::new(str::to_owned));
+        let mut log =
+            Log::create(Path::new("/dev/full"), AgentKind::Claude, Box::new(str::to_owned));
         assert_eq!(log.take_error(), None);
         log.head(&HEAD, at(0));
         assert!(log.take_error().is_some());

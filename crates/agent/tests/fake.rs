@@ -36,7 +36,10 @@ fn the_agent_does_a_step_per_invocation() {
     )
     .unwrap();
     let (reader, code) = invoke(dir.path());
-    assert_eq!(reader.reading().verdict(AgentKind::Claude, &Outcome::Exited(code)), Verdict::Completed);
+    assert_eq!(
+        reader.reading().verdict(AgentKind::Claude, &Outcome::Exited(code)),
+        Verdict::Completed
+    );
     assert_eq!(reader.reading().last_text, "hello");
     assert_eq!(
         (reader.reading().cost_usd, reader.reading().context_percent()),

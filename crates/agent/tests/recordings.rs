@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use retake_agent::adapters::{StreamEvent, AgentKind, Reader, Reading, Tokens, Verdict};
+use retake_agent::adapters::{AgentKind, Reader, Reading, StreamEvent, Tokens, Verdict};
 use retake_agent::display::Display;
 use retake_types::Outcome;
 
@@ -247,7 +247,10 @@ fn an_enormous_line_does_not_hide_the_result_behind_it() {
     reader.finish(&mut each);
     assert_eq!(ids.len(), 1);
     assert!(ids[0].0 == "big" && ids[0].1 && ids[0].2 < 70_000);
-    assert_eq!(reader.reading().verdict(AgentKind::Claude, &Outcome::Exited(0)), Verdict::Completed);
+    assert_eq!(
+        reader.reading().verdict(AgentKind::Claude, &Outcome::Exited(0)),
+        Verdict::Completed
+    );
 }
 
 const ALL: [(AgentKind, &str); 6] = [

@@ -9,7 +9,8 @@ use retake_agent::control::Mailbox;
 use retake_agent::lock::{WorkspaceLock, WorkspaceLockError};
 use retake_agent::status::{Completion, Marks, Source, StatusFiles};
 use retake_agent::workspace::{
-    Metadata, Name, WorkspaceDirectories, TemplateFile, Workspace, WorkspaceError, WorkspaceStatus, problems,
+    Metadata, Name, TemplateFile, Workspace, WorkspaceDirectories, WorkspaceError, WorkspaceStatus,
+    problems,
 };
 use retake_types::loop_record::agent::Mode;
 

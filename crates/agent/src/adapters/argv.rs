@@ -172,7 +172,8 @@ mod tests {
     fn the_prompt_is_never_an_argument() {
         for kind in AgentKind::ALL {
             for skip_permissions in [false, true] {
-                let launch = AgentLaunch { command: Some("x"), skip_permissions, ..launch(kind, &[]) };
+                let launch =
+                    AgentLaunch { command: Some("x"), skip_permissions, ..launch(kind, &[]) };
                 let made = launch.invocation().unwrap();
                 assert!(!made.argv.iter().any(|arg| arg.contains("$it")), "{kind}");
                 assert!(made.stdin.ends_with("--do $it {{now}}"), "{kind}");

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::event::{ResultEvent, StreamEvent, LimitState, Payload, RateLimit, Scope, Tokens, UsageEvent};
+use super::event::{
+    LimitState, Payload, RateLimit, ResultEvent, Scope, StreamEvent, Tokens, UsageEvent,
+};
 use super::json::Object;
 use super::status_code;
 
@@ -22,7 +24,10 @@ pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>))
 fn system<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
     match line.str("subtype").as_deref() {
         Some("init") => {
-            emit(StreamEvent::Started { session: line.str("session_id"), model: line.str("model") });
+            emit(StreamEvent::Started {
+                session: line.str("session_id"),
+                model: line.str("model"),
+            });
         }
         Some("api_retry") => emit(StreamEvent::Retry {
             attempt: line.u64("attempt").unwrap_or(1),
@@ -73,7 +78,13 @@ fn assistant<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
         let tokens = tokens(&usage);
         let context = main.then_some(tokens.total());
         let scope = Scope::Message(id);
-        emit(StreamEvent::Usage(UsageEvent { scope, tokens, cost_usd: None, context, window: None }));
+        emit(StreamEvent::Usage(UsageEvent {
+            scope,
+            tokens,
+            cost_usd: None,
+            context,
+            window: None,
+        }));
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use super::event::{ResultEvent, StreamEvent, Payload, Scope, Tokens, UsageEvent};
+use super::event::{Payload, ResultEvent, Scope, StreamEvent, Tokens, UsageEvent};
 use super::json::Object;
 use super::status_in_message;
 
@@ -52,7 +52,11 @@ pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>))
         }
         "error" => {
             let message = line.str("message").unwrap_or_default();
-            emit(StreamEvent::ApiError { status: status_in_message(&message), kind: None, message });
+            emit(StreamEvent::ApiError {
+                status: status_in_message(&message),
+                kind: None,
+                message,
+            });
         }
         _ => {}
     }

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use super::event::{ResultEvent, StreamEvent, Payload, Scope, Tokens, UsageEvent};
+use super::event::{Payload, ResultEvent, Scope, StreamEvent, Tokens, UsageEvent};
 use super::json::Object;
 use super::{status_code, status_in_message};
 
@@ -12,7 +12,10 @@ pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>))
     let Some(kind) = line.str("type") else { return };
     match &*kind {
         "init" => {
-            emit(StreamEvent::Started { session: line.str("session_id"), model: line.str("model") });
+            emit(StreamEvent::Started {
+                session: line.str("session_id"),
+                model: line.str("model"),
+            });
         }
         "message" if line.is("role", "assistant") => emit(StreamEvent::Text {
             text: line.str("content").unwrap_or_default(),
@@ -37,7 +40,11 @@ pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>))
             let message = line.str("message").unwrap_or_default();
             // A warning, such as a detected loop, is not the end of anything.
             if !line.is("severity", "warning") {
-                emit(StreamEvent::ApiError { status: status_in_message(&message), kind: None, message });
+                emit(StreamEvent::ApiError {
+                    status: status_in_message(&message),
+                    kind: None,
+                    message,
+                });
             }
         }
         "result" => result(line, emit),

@@ -156,7 +156,9 @@ impl Shrink {
             StringState::Inside { .. } if byte == b'"' => StringState::Outside,
             StringState::Inside { pair } if byte == b'\\' => StringState::Backslash { pair },
             StringState::Inside { .. } => StringState::Inside { pair: false },
-            StringState::Backslash { .. } if byte == b'u' => StringState::Digits { left: 4, value: 0 },
+            StringState::Backslash { .. } if byte == b'u' => {
+                StringState::Digits { left: 4, value: 0 }
+            }
             StringState::Backslash { .. } => StringState::Inside { pair: false },
             StringState::Digits { left, value } => {
                 let value = value << 4 | (byte as char).to_digit(16).unwrap_or(0);

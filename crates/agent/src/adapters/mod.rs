@@ -17,8 +17,10 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-pub use argv::{Invocation, AgentLaunch, interactive, refuses_root, version};
-pub use event::{ResultEvent, StreamEvent, LimitState, Payload, RateLimit, Scope, Tokens, UsageEvent};
+pub use argv::{AgentLaunch, Invocation, interactive, refuses_root, version};
+pub use event::{
+    LimitState, Payload, RateLimit, ResultEvent, Scope, StreamEvent, Tokens, UsageEvent,
+};
 pub use lines::{Line, Lines};
 pub use reading::{ApiError, Closing, Reading, Verdict};
 
@@ -166,7 +168,12 @@ impl Reader {
     }
 }
 
-fn read_line(kind: AgentKind, line: Line<'_>, reading: &mut Reading, emit: &mut dyn FnMut(&StreamEvent<'_>)) {
+fn read_line(
+    kind: AgentKind,
+    line: Line<'_>,
+    reading: &mut Reading,
+    emit: &mut dyn FnMut(&StreamEvent<'_>),
+) {
     let mut each = |event: StreamEvent<'_>| {
         reading.absorb(&event);
         emit(&event);

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use super::event::{ResultEvent, StreamEvent, Payload, Scope, Tokens, UsageEvent};
+use super::event::{Payload, ResultEvent, Scope, StreamEvent, Tokens, UsageEvent};
 use super::json::Object;
 use super::{status_code, status_in_message};
 
@@ -69,7 +69,10 @@ fn step<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
         }));
     }
     if part.is("reason", "stop") {
-        emit(StreamEvent::Result(ResultEvent { reason: part.str("reason"), ..ResultEvent::default() }));
+        emit(StreamEvent::Result(ResultEvent {
+            reason: part.str("reason"),
+            ..ResultEvent::default()
+        }));
     }
 }
 

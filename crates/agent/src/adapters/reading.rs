@@ -7,7 +7,7 @@
 use retake_types::Outcome;
 use retake_types::loop_record::agent::Spent;
 
-use super::event::{StreamEvent, LimitState, RateLimit, Scope, Tokens};
+use super::event::{LimitState, RateLimit, Scope, StreamEvent, Tokens};
 use super::{AgentKind, transient_status};
 use crate::plan::{AgentStopReason, IterationOutcome};
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use retake_types::loop_record::agent::{AgentEntry, HookTime, WaitCause};
 
-use crate::adapters::{StreamEvent, LimitState};
+use crate::adapters::{LimitState, StreamEvent};
 
 /// Tools that are remembered until their result comes.
 const OPEN: usize = 256;
@@ -120,7 +120,9 @@ impl Display {
             }
             StreamEvent::Noise(text) => format!("{}\n", visible(text)),
             StreamEvent::Dropped(bytes) => format!("⚠️ An event of {bytes} bytes was not read\n\n"),
-            StreamEvent::Started { .. } | StreamEvent::Usage(_) | StreamEvent::Result(_) => return None,
+            StreamEvent::Started { .. } | StreamEvent::Usage(_) | StreamEvent::Result(_) => {
+                return None;
+            }
         };
         Some(if flowing { format!("\n\n{text}") } else { text })
     }

@@ -273,7 +273,8 @@ impl AgentLoop {
     /// Notifies about changes of the status while the loop runs.
     fn watch_status(&self) -> Option<StatusWatch> {
         let task = &self.session.task;
-        let (options, sender) = (task.settings.notifications.status_watch?, self.notifier.sender.clone()?);
+        let (options, sender) =
+            (task.settings.notifications.status_watch?, self.notifier.sender.clone()?);
         let notifier = Notifier {
             sender: Some(sender),
             redactor: self.notifier.redactor.clone(),

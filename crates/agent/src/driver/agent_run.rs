@@ -13,7 +13,7 @@ use retake_runner::effects_watch::{FileWatch, Tail};
 use retake_runner::run::{Observer, Past};
 use retake_types::{Effects, Stream, TestResults};
 
-use crate::adapters::{StreamEvent, AgentKind, Reader, Reading};
+use crate::adapters::{AgentKind, Reader, Reading, StreamEvent};
 use crate::display::{Display, Live, visible};
 use crate::log::Log;
 use crate::plan::{AgentStopReason, Plan};
@@ -85,7 +85,11 @@ pub(super) struct ObservedAgent {
 }
 
 impl<'a> AgentObserver<'a> {
-    pub(super) fn new(kind: AgentKind, reporting: Reporting<'a>, effects: EffectsOfAgent<'a>) -> Self {
+    pub(super) fn new(
+        kind: AgentKind,
+        reporting: Reporting<'a>,
+        effects: EffectsOfAgent<'a>,
+    ) -> Self {
         let events = kind.capabilities().events;
         Self {
             kind,

@@ -10,7 +10,7 @@ use retake_engine::Input;
 use retake_types::request::{CommandRequest, LoopPosition};
 use retake_types::{Kind as LoopKind, LoopId, RunRequest};
 
-use crate::adapters::{Invocation, AgentKind, AgentLaunch};
+use crate::adapters::{AgentKind, AgentLaunch, Invocation};
 use crate::prompt::{Facts, PromptError, Purpose, Templates};
 use crate::settings::Settings;
 use crate::workspace::{Metadata, Workspace, WorkspaceError};

@@ -168,7 +168,8 @@ impl Notification {
         let body = format!("STATUS UPDATE\n\n{}", delta.describe(status));
         let title = format!("[{workspace}] Progress Update (Iteration {iteration})");
         let priority = if status.complete { Priority::High } else { Priority::Default };
-        let mut made = Self::new(NotifyEvent::StatusUpdate, title, "progress", body).priority(priority);
+        let mut made =
+            Self::new(NotifyEvent::StatusUpdate, title, "progress", body).priority(priority);
         made.tags.push(format!("iteration-{iteration}"));
         made
     }
@@ -186,7 +187,8 @@ impl Notification {
             details.push(("Summary", summary));
         }
         let body = headline("TASK COMPLETE", &details);
-        Self::new(NotifyEvent::Completion, "Task Complete", "completion", body).priority(Priority::High)
+        Self::new(NotifyEvent::Completion, "Task Complete", "completion", body)
+            .priority(Priority::High)
     }
 
     /// What the gate said of a completion; news of the status, like any other.

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Metadata, Name, WorkspaceDirectories, Workspace, WorkspaceError, at, discard, milliseconds, names, pretty,
-    publish, stage_in,
+    Metadata, Name, Workspace, WorkspaceDirectories, WorkspaceError, at, discard, milliseconds,
+    names, pretty, publish, stage_in,
 };
 use crate::files;
 

@@ -7,8 +7,8 @@ use retake_types::loop_record::agent::Mode;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Metadata, MetadataError, Name, WorkspaceDirectories, Workspace, WorkspaceError, at, discard, milliseconds,
-    names, pretty, publish, stage_in,
+    Metadata, MetadataError, Name, Workspace, WorkspaceDirectories, WorkspaceError, at, discard,
+    milliseconds, names, pretty, publish, stage_in,
 };
 use crate::files;
 

@@ -132,7 +132,9 @@ pub(super) fn not_accepted() -> &'static str {
 pub(super) fn not_found(kind: AgentKind, command: &str) -> String {
     let title = kind.title();
     match kind {
-        AgentKind::Custom => format!("Agent not found. Make sure '{command}' is installed and in PATH."),
+        AgentKind::Custom => {
+            format!("Agent not found. Make sure '{command}' is installed and in PATH.")
+        }
         _ => format!("{title} CLI not found. Make sure '{command}' is installed and in PATH."),
     }
 }

@@ -104,7 +104,9 @@ pub(super) fn mock(words: &[String]) -> Exit {
 }
 
 /// Where the workspaces of the project are.
-pub(super) fn places(store: Option<&Path>) -> Result<retake_agent::workspace::WorkspaceDirectories, Failure> {
+pub(super) fn places(
+    store: Option<&Path>,
+) -> Result<retake_agent::workspace::WorkspaceDirectories, Failure> {
     let given =
         project::Given { workspaces: None, templates: None, archive: None, no_colors: false };
     Ok(AgentProject::open(store, &given)?.places)

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use retake_agent::driver::OfferServer;
+use retake_agent::settings::{Settings, Value};
+use retake_agent::workspace::{Metadata, Name, Workspace, WorkspaceDirectories};
 #[cfg(feature = "mcp")]
 use retake_agent::{adapters::AgentKind, driver::ServerOffer};
-use retake_agent::settings::{Settings, Value};
-use retake_agent::workspace::{Metadata, Name, WorkspaceDirectories, Workspace};
 use retake_engine::KeeperSession;
 #[cfg(feature = "mcp")]
 use retake_mcp::install::Client;
@@ -60,14 +60,19 @@ impl AgentProject {
             workspaces: pick(&given.workspaces, &settings.directories.workspaces),
             templates: pick(&given.templates, &settings.directories.templates),
             archive: pick(&given.archive, &settings.directories.archive),
-            global_templates: settings.directories.global_templates.clone().or_else(global_templates),
+            global_templates: settings
+                .directories
+                .global_templates
+                .clone()
+                .or_else(global_templates),
         };
         Ok(Self { root, project, config, settings, places })
     }
 
     /// Which places are used, for someone who wonders.
     pub(super) fn tell_places(&self) {
-        let WorkspaceDirectories { workspaces, templates, archive, global_templates } = &self.places;
+        let WorkspaceDirectories { workspaces, templates, archive, global_templates } =
+            &self.places;
         for (what, path) in [
             ("project", Some(&self.root)),
             ("record", Some(&self.project.store)),
