@@ -31,7 +31,7 @@ pub(super) fn ui(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     // What was named must be there; what was not may come with the first recorded run.
     drop(record.read_if_any()?);
     let Place { project, store: path } = record.place;
-    let places = project.as_deref().and_then(|_| super::agent::places(store).ok());
+    let places = project.as_deref().and_then(|_| super::agent::workspace_directories(store).ok());
     let refused = |error: retake_web::ServerError| Failure::Refused(error.to_string());
     let server = Server::bind(args.port).map_err(refused)?;
     let keys = Keys::of(&path).map_err(|source| Failure::File {
