@@ -3,9 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
-use retake_runner::run_differences::OutputError;
 use retake_runner::config::ConfigErrors;
 use retake_runner::project::ProjectError;
+use retake_runner::run_differences::OutputError;
 
 use crate::Exit;
 use crate::term;

@@ -24,6 +24,8 @@ mod record;
 #[cfg(feature = "slurm")]
 mod run_one;
 mod runs;
+#[cfg(feature = "slurm")]
+mod slurm_words;
 mod term;
 mod test_history;
 mod tour;

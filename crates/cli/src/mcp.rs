@@ -1,24 +1,15 @@
-//! `retake mcp`: the server for agents, its policy, and its place in their configuration.
+//! `retake mcp`: the server for agents, its policy, and its entry in their configuration.
 
-use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use retake_engine::{ShellMode, interpret, which};
-
-use super::{Exit, Failure};
-use retake_mcp::install;
-use retake_mcp::install::Changed;
-use retake_mcp::install::Client;
-use retake_mcp::install::Scope;
-use retake_mcp::install::Start;
-use retake_policy::Asked;
+use retake_mcp::install::{self, Client, EntryChange, Scope, ServerCommand};
+use retake_mcp::{ServerEnd, ServerError, policy_words};
 use retake_policy::Policy;
 use retake_runner::config::Config;
+use retake_runner::project::Project;
 
-use retake_runner::project;
-
-use crate::term;
+use crate::{Exit, Failure, context, term};
 
 /// Serve agents over the Model Context Protocol: their commands run on the record
 ///
@@ -42,7 +33,7 @@ enum Command {
     /// Enter the server into the configuration of a client
     Install {
         #[command(flatten)]
-        place: Place,
+        entry: Entry,
         /// Print what would be entered, and where, and change nothing
         #[arg(long)]
         print: bool,
@@ -50,60 +41,93 @@ enum Command {
     /// Take the server out of the configuration of a client
     Uninstall {
         #[command(flatten)]
-        place: Place,
+        entry: Entry,
     },
 }
 
 /// Whose configuration.
 #[derive(clap::Args)]
-struct Place {
-    client: Client,
+struct Entry {
+    client: ClientName,
     /// For all projects of this user instead of this project
     #[arg(long)]
     user: bool,
 }
 
-pub(super) fn mcp(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
-    let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
-    let place = project::Place::find(&here, store)?;
-    let project = place.project.as_deref().unwrap_or(&here);
-    match &args.command {
-        Some(Command::Install { place: client, print }) => {
-            let store = store.map(|_| place.store.as_path());
-            return install(client, project, store, *print);
-        }
-        Some(Command::Uninstall { place }) => return uninstall(place, project),
-        None => {}
-    }
-    let config = Config::load(place.project.as_deref())?;
-    match args.check {
-        Some(line) => check(&line, &here.join(args.cwd.unwrap_or_default()), project, &config),
-        None => {
-            if std::io::stdin().is_terminal() {
-                term::say(
-                    "waiting for a client to speak the Model Context Protocol here; `retake mcp install CLIENT` has one start it (Ctrl-C ends it)",
-                );
-            }
-            let pushes =
-                config.truth("execution.audit.enabled") && config.text("record.push").is_some();
-            let store = place.store.clone();
-            let served = retake_mcp::serve(place, config, here);
-            if pushes {
-                retake_postgres::start_in_background(&store);
-            }
-            served
+/// A client by the name of its command.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum ClientName {
+    Claude,
+    Codex,
+    Gemini,
+    Opencode,
+}
+
+impl From<ClientName> for Client {
+    fn from(name: ClientName) -> Self {
+        match name {
+            ClientName::Claude => Self::Claude,
+            ClientName::Codex => Self::Codex,
+            ClientName::Gemini => Self::Gemini,
+            ClientName::Opencode => Self::Opencode,
         }
     }
 }
 
+pub(super) fn mcp(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    let here = context::here();
+    let project = Project::find(&here, store)?;
+    let root = project.root.as_deref().unwrap_or(&here);
+    match &args.command {
+        Some(Command::Install { entry, print }) => {
+            let store = store.map(|_| project.store.as_path());
+            return install(entry, root, store, *print);
+        }
+        Some(Command::Uninstall { entry }) => return uninstall(entry, root),
+        None => {}
+    }
+    let config = Config::load(project.root.as_deref())?;
+    match args.check {
+        Some(line) => check(&line, &here.join(args.cwd.unwrap_or_default()), root, &config),
+        None => serve(&project, config, here),
+    }
+}
+
+/// Serves the client on stdin and stdout until it is gone.
+fn serve(project: &Project, config: Config, here: PathBuf) -> Result<Exit, Failure> {
+    if std::io::stdin().is_terminal() {
+        term::say(
+            "waiting for a client to speak the Model Context Protocol here; `retake mcp install CLIENT` has one start it (Ctrl-C ends it)",
+        );
+    }
+    let run_context = context::run_context(project, &config);
+    let served = retake_mcp::serve(run_context, config.policy.clone(), here);
+    if config.execution.audit.enabled {
+        context::push(&project.store, &config);
+    }
+    let ended = served.map_err(|error| match error {
+        ServerError::Policy(_) => Failure::Usage(error.to_string()),
+        ServerError::NoWorker(_) => Failure::Refused(error.to_string()),
+        ServerError::System(error) => Failure::Output(error),
+    })?;
+    Ok(match ended {
+        ServerEnd::ClientGone => Exit::OK,
+        ServerEnd::NotServed(why) => {
+            term::say(&format!("the client could not be served: {why}"));
+            Exit::OK
+        }
+        ServerEnd::Signal(signal) => Exit::Signal(signal),
+    })
+}
+
 fn install(
-    place: &Place,
+    entry: &Entry,
     project: &Path,
     store: Option<&Path>,
     print: bool,
 ) -> Result<Exit, Failure> {
-    let (client, file) = (place.client, place.file(project)?);
-    let start = Start::new(install::program()?, store);
+    let (client, file) = (entry.client(), entry.file(project)?);
+    let start = ServerCommand::new(install::program()?, store);
     if print {
         term::say(&format!("this goes into {}", file.display()));
         term::data(client.snippet(&start).as_bytes())?;
@@ -113,28 +137,31 @@ fn install(
         client.install(&file, &start).map_err(|error| Failure::Refused(error.to_string()))?;
     let (name, file, line) = (client.name(), file.display(), start.line());
     term::say(&match changed {
-        Changed::Written => format!("{name} starts `{line}` from now on ({file})"),
-        Changed::AsItWas => format!("{name} starts `{line}` already ({file})"),
+        EntryChange::Written => format!("{name} starts `{line}` from now on ({file})"),
+        EntryChange::Unchanged => format!("{name} starts `{line}` already ({file})"),
     });
     Ok(Exit::OK)
 }
 
-fn uninstall(place: &Place, project: &Path) -> Result<Exit, Failure> {
-    let file = place.file(project)?;
-    let changed =
-        place.client.uninstall(&file).map_err(|error| Failure::Refused(error.to_string()))?;
-    let (name, file) = (place.client.name(), file.display());
+fn uninstall(entry: &Entry, project: &Path) -> Result<Exit, Failure> {
+    let (client, file) = (entry.client(), entry.file(project)?);
+    let changed = client.uninstall(&file).map_err(|error| Failure::Refused(error.to_string()))?;
+    let (name, file) = (client.name(), file.display());
     term::say(&match changed {
-        Changed::Written => format!("{name} does not start retake any more ({file})"),
-        Changed::AsItWas => format!("{name} was not told to start retake ({file})"),
+        EntryChange::Written => format!("{name} does not start retake any more ({file})"),
+        EntryChange::Unchanged => format!("{name} was not told to start retake ({file})"),
     });
     Ok(Exit::OK)
 }
 
-impl Place {
+impl Entry {
+    fn client(&self) -> Client {
+        self.client.into()
+    }
+
     fn file(&self, project: &Path) -> Result<PathBuf, Failure> {
         let scope = if self.user { Scope::User } else { Scope::Project };
-        self.client.file(scope, project).map_err(|error| Failure::Refused(error.to_string()))
+        self.client().file(scope, project).map_err(|error| Failure::Refused(error.to_string()))
     }
 }
 
@@ -142,33 +169,21 @@ fn check(line: &str, cwd: &Path, project: &Path, config: &Config) -> Result<Exit
     if line.trim().is_empty() {
         return Err(Failure::Usage("--check: there is nothing to run".to_owned()));
     }
-    let policy =
-        Policy::of(config, project).map_err(|problems| Failure::Usage(problems.join("\n")))?;
+    let policy = Policy::new(&config.policy, &config.execution.environment_allow, project);
+    let policy = policy.map_err(|invalid| {
+        let lines: Vec<String> = invalid.iter().map(policy_words::invalid_rule).collect();
+        Failure::Usage(lines.join("\n"))
+    })?;
     let path = std::env::var_os("PATH");
-    let found = |name: &str| which(OsStr::new(name), path.as_deref(), cwd).is_some();
-    let meant = interpret(line, ShellMode::Auto, found)
-        .map_err(|needed| Failure::Usage(needed.to_string()))?;
-    let arguments: Vec<OsString> = meant.arguments.into_iter().map(OsString::from).collect();
-    let verdict = policy.judge(&Asked {
-        arguments: &arguments,
-        line: Some(line).filter(|_| meant.shell),
-        cwd,
-        set: &[],
-        path: path.as_deref(),
-    });
-    match verdict {
-        Ok(()) => {
-            term::data(b"allowed\n")?;
-            Ok(Exit::OK)
-        }
-        Err(denied) => {
-            let mut text = String::from("refused\n");
-            for reason in &denied.reasons {
-                text.push_str(&format!("  {}\n", term::visible(reason)));
-            }
-            term::data(text.as_bytes())?;
-            term::say(&denied.advice);
-            Ok(Exit::FAILED)
-        }
+    let Err(refusals) = policy.judge_line(line, cwd, path.as_deref()) else {
+        term::data(b"allowed\n")?;
+        return Ok(Exit::OK);
+    };
+    let mut text = String::from("refused\n");
+    for refusal in &refusals {
+        text.push_str(&format!("  {}\n", term::visible(&policy_words::reason(refusal))));
     }
+    term::data(text.as_bytes())?;
+    term::say(&policy_words::advice(&refusals));
+    Ok(Exit::FAILED)
 }

@@ -1,28 +1,35 @@
-//! `retake __run-one`: carries out orders that another retake wrote, on the machine that a scheduler
-//! chose. For schedulers' scripts, not for people.
+//! `retake __run-one`: executes request files that another retake wrote, on the machine that a
+//! scheduler chose. For schedulers' scripts, not for people.
 
 use std::path::PathBuf;
 
-use super::Exit;
-use crate::term;
-use retake_slurm::node;
+use retake_slurm::node::{self, NodeWords};
 
-/// Carry out orders of a batch and leave one result for each
+use crate::{Exit, context, slurm_words, term, words};
+
+/// Execute request files of a batch and leave one result for each
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The orders, as BATCH/order/N.json
+    /// The request files, as BATCH/order/N.json
     #[arg(value_name = "FILE", required = true)]
-    orders: Vec<PathBuf>,
+    files: Vec<PathBuf>,
 }
 
-/// Succeeds once every order has a result, whatever became of the commands: a failure means that
-/// the runner itself failed.
+/// Succeeds once every request file has a result, whatever the outcomes of the commands: a failure
+/// means that the runner itself failed.
 pub(super) fn run_one(args: &Args) -> Exit {
-    match node::carry_out(&args.orders) {
+    let node_words = NodeWords {
+        refusal: &words::refusal,
+        failed: &|file, error| {
+            term::say(&format!("{}: {}", file.display(), slurm_words::sentence(error)));
+        },
+        notify: context::notify(),
+    };
+    match node::execute(&args.files, &node_words) {
         Ok(true) => Exit::OK,
         Ok(false) => Exit::FAILED,
         Err(error) => {
-            term::say(&format!("no process could be made: {}", term::plain(&error)));
+            term::say(&words::no_process(&error));
             Exit::FAILED
         }
     }

@@ -2,15 +2,11 @@
 
 use std::path::Path;
 
-use crate::Exit;
-use crate::Failure;
-use crate::record::Record;
-use crate::term;
-use retake_runner::project::Place;
 use retake_runner::signals;
-use retake_web::App;
-use retake_web::Keys;
-use retake_web::Server;
+use retake_web::{AccessTokens, App, Server, ServerError};
+
+use crate::record::Record;
+use crate::{Exit, Failure, term};
 
 /// Look at runs and loops in a browser
 ///
@@ -28,28 +24,34 @@ pub(crate) struct Args {
 
 pub(super) fn ui(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let record = Record::find(store)?;
-    // What was named must be there; what was not may come with the first recorded run.
+    // A store that was named must exist; otherwise it may be created by the first recorded run.
     drop(record.read_if_any()?);
-    let Place { project, store: path } = record.place;
-    let places = project.as_deref().and_then(|_| super::agent::workspace_directories(store).ok());
-    let refused = |error: retake_web::ServerError| Failure::Refused(error.to_string());
+    let project = record.project;
+    let workspaces = project.root.as_deref().and_then(|_| super::agent::workspace_directories(store).ok());
     let server = Server::bind(args.port).map_err(refused)?;
-    let keys = Keys::of(&path).map_err(|source| Failure::File {
+    let tokens = AccessTokens::load_or_create(&project.store).map_err(|source| Failure::File {
         action: "read",
         path: "/dev/urandom".into(),
         source,
     })?;
-    let address = format!("http://127.0.0.1:{}/?token={}", server.port(), keys.address_token());
+    let port = server.port();
+    let address = format!("http://127.0.0.1:{port}/?token={}", tokens.address_token());
     term::data(format!("{address}\n").as_bytes())?;
     if args.open {
         open(&address);
     }
-    let port = server.port();
-    server.serve(App::new(path, keys, port, places)).map_err(refused)?;
+    server.serve(App::new(project.store, tokens, port, workspaces)).map_err(refused)?;
     Ok(signals::received().map_or(Exit::OK, Exit::Signal))
 }
 
-/// The address is printed already, so a browser that cannot be opened is told of and no failure.
+fn refused(error: ServerError) -> Failure {
+    Failure::Refused(match error {
+        ServerError::Listen { .. } => format!("{error}; --port 0 takes a free one"),
+        ServerError::Start(_) => error.to_string(),
+    })
+}
+
+/// The address is printed already, so a browser that cannot be opened is only mentioned.
 fn open(address: &str) {
     if let Err(error) = term::browse(address) {
         term::say(&format!("no browser could be opened ({error}); open the address yourself"));

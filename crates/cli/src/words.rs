@@ -1,8 +1,6 @@
 //! The sentences of the command line for what the crates below report as values: notices, reasons
 //! of a refusal, and what to do about an error.
 
-use std::path::Path;
-
 use retake_runner::loop_driver::remote::RemoteStatus;
 use retake_runner::notice::{Notice, RemoteNotice};
 use retake_runner::run::FinishedRun;
@@ -198,11 +196,6 @@ pub(crate) fn say_outcome(finished: &FinishedRun) {
 /// Why no process could be started at all.
 pub(crate) fn no_process(error: &std::io::Error) -> String {
     format!("no process could be made: {}", text::plain(error))
-}
-
-/// A path for people.
-pub(crate) fn shown_path(path: &Path) -> String {
-    text::visible(&path.to_string_lossy()).into_owned()
 }
 
 /// How many runs on other machines wait and how many run, and where; `None` if all have ended.

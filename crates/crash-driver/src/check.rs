@@ -15,6 +15,9 @@ use retake_types::{
     Kind, LoopId, OsText, Outcome, RefusalReason, RunRequest, StartFailure, signal_name, text,
 };
 
+/// The verdict of a check that passes when its state is checked again.
+pub(crate) const FLAKY: &str = "fails only sometimes";
+
 /// The user's command, run on every state. Its runs are not recorded one by one.
 #[derive(Clone, Debug)]
 pub struct Check {

@@ -10,7 +10,7 @@ use retake_types::{RefusalReason, RunId, signal_name};
 
 use crate::check::{CheckError, FailedCheck};
 use crate::finding::FindingsError;
-use crate::share_answers::ShareFailure;
+use crate::share_failure::ShareFailure;
 use crate::state_range::StateRange;
 
 #[derive(Debug, thiserror::Error)]

@@ -37,7 +37,7 @@ pub enum CrashEvent<'a> {
     LoopNotRecorded(&'a retake_store::Error),
     /// The record could not be opened again.
     RestNotRecorded(&'a retake_store::Error),
-    /// The run of the program takes place, but is not recorded.
+    /// The program runs, but is not recorded.
     RunNotRecorded(&'a retake_store::Error),
     /// The outcome of the program could not be recorded.
     OutcomeNotRecorded(&'a retake_store::Error),

@@ -7,14 +7,11 @@ use retake_crash::model::{CrashState, Explainer, path_text, rebuild};
 use retake_runner::signals;
 use retake_types::loop_record::crash::CrashFinding;
 
-use crate::check::CheckOutcome;
+use crate::check::{CheckOutcome, FLAKY};
 use crate::check_worker::{CheckInput, CheckWorker};
 use crate::error::CrashTestError;
 use crate::event::CrashEvent;
 use crate::exploration::{Exploration, acks};
-
-/// The verdict of a check that passes when its state is checked again.
-pub(crate) const FLAKY: &str = "fails only sometimes";
 
 /// The findings of failing states, in their order. After a signal that asks for the end these are
 /// the ones found until then.

@@ -14,7 +14,7 @@ use crate::error::CrashTestError;
 use crate::event::{CrashEvent, CrashObserver, ExplorationProgress};
 use crate::exploration_plan::{ExplorationPlan, NumberedState, StateReport};
 use crate::recovery_crashes::{RecoveredState, RecoveryCrashes};
-use crate::share_answers::ShareFailure;
+use crate::share_failure::ShareFailure;
 use crate::state_range::StateRange;
 
 /// How long after a process of ours the signal that ended it may reach us.

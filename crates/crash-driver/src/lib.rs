@@ -23,6 +23,7 @@ pub mod remote_exploration;
 pub mod report;
 mod scratch;
 pub mod share_answers;
+pub mod share_failure;
 pub mod state_range;
 pub mod timeline;
 pub mod workload;

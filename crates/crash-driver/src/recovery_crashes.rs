@@ -12,9 +12,8 @@ use retake_crash::operation::{Entry, Recording};
 use retake_runner::signals;
 use retake_types::loop_record::crash::CrashFinding;
 
-use crate::check::{Check, CheckError, CheckOutcome};
+use crate::check::{Check, CheckError, CheckOutcome, FLAKY};
 use crate::check_worker::{CheckInput, CheckWorker};
-use crate::explain::FLAKY;
 
 /// Tests recoveries, from any worker, and keeps what it finds.
 pub struct RecoveryCrashes<'a> {
@@ -51,7 +50,7 @@ pub struct RecoveredState<'a> {
 }
 
 impl<'a> RecoveredState<'a> {
-    /// A state during the recovery. The check is told of the first crash: after it the program
+    /// A state during the recovery. The check gets the data of the first crash: after it the program
     /// acknowledged nothing.
     fn input(&self, during: &'a CrashState) -> CheckInput<'a> {
         CheckInput {

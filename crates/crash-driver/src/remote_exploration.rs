@@ -30,9 +30,8 @@ use crate::event::{CrashEvent, ExplorationProgress};
 use crate::exploration::{Exploration, Explored, acks};
 use crate::exploration_plan::without_tree;
 use crate::recovery_crashes::RecoveredState;
-use crate::share_answers::{
-    SHARE_LABEL, ShareAnswer, ShareAnswers, ShareFailure, read_answer, was_cancelled,
-};
+use crate::share_answers::{SHARE_LABEL, ShareAnswer, ShareAnswers, read_answer, was_cancelled};
+use crate::share_failure::ShareFailure;
 use crate::state_range::{self, StateRange};
 
 /// How much later than its last check a share may end.

@@ -10,7 +10,7 @@ use retake_types::loop_record::crash::CrashFinding;
 use retake_types::text;
 use serde::Serialize;
 
-use crate::share_answers::ShareFailure;
+use crate::share_failure::ShareFailure;
 use crate::state_range::StateRange;
 
 /// The result of an exploration.

@@ -247,7 +247,8 @@ mod tests {
             Entry::Acknowledgement(b"done".to_vec()),
         ];
         let recording = Recording { root: "/r".into(), initial: Vec::new(), entries };
-        let told: Vec<_> = rows(&recording).into_iter().map(|row| (row.number, row.text)).collect();
+        let texts: Vec<_> =
+            rows(&recording).into_iter().map(|row| (row.number, row.text)).collect();
         let expected = [
             (Some(1), "create `a.tmp`"),
             (Some(2), "write `a.tmp` bytes 8–12"),
@@ -258,6 +259,6 @@ mod tests {
             (Some(6), "write `a` bytes 8–9"),
             (None, "done"),
         ];
-        assert_eq!(told, expected.map(|(number, text)| (number, text.to_owned())));
+        assert_eq!(texts, expected.map(|(number, text)| (number, text.to_owned())));
     }
 }

@@ -1,9 +1,9 @@
 //! A command over versions, refs and iterations, until the numbers are sure.
 //!
 //! [`config`] reads what is wanted, [`git`] and [`browsers`] provide code and browsers, [`plan`] and
-//! [`bisect`] say what to run next, [`iteration`] what the command sees, [`metrics`] what it
-//! measured; [`stats`] and [`explain`] draw conclusions, [`report`] shows them, and [`exchange`] reads
-//! and writes chrome-ranger's format. All of them work without a record and without running the
+//! [`bisect`] say what to run next, [`iteration`] what the command sees; [`stats`] and
+//! [`explain`] draw conclusions, [`report`] shows them, and [`exchange`] reads and writes
+//! chrome-ranger's format. All of them work without a record and without running the
 //! user's command; [`driver`] alone brings them together with both.
 //!
 //! Nothing here prints.
@@ -16,7 +16,6 @@ pub mod exchange;
 pub mod explain;
 pub mod git;
 pub mod iteration;
-pub mod metrics;
 pub mod plan;
 pub mod random;
 pub mod report;

@@ -25,7 +25,7 @@ const AFTER: u64 = 6;
 pub(super) const GAP: usize = 40;
 const BLOCK: usize = 64 << 10;
 
-/// A place in an output: where reading begins, or where it ended.
+/// A position in an output: where reading begins, or where it ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) bytes: u64,

@@ -9,6 +9,7 @@
 //!
 //! Nothing in here prints to stdout but `stdio_transport`.
 
+mod agent_configuration;
 mod error_lines;
 mod excerpt;
 pub mod install;
@@ -18,7 +19,6 @@ pub mod policy_words;
 mod resources;
 mod run_view;
 mod server;
-mod server_offer;
 mod server_runs;
 mod session;
 mod stdio_transport;
@@ -40,7 +40,7 @@ use rmcp::ServiceExt;
 use rmcp::service::ServerInitializeError;
 use tokio::signal::unix::{SignalKind, signal};
 
-pub use server_offer::{ServerOffer, offer};
+pub use agent_configuration::{AgentConfiguration, agent_configuration};
 
 use server::Server;
 use session::Session;

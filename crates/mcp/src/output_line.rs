@@ -266,7 +266,7 @@ impl<'a> LineReader<'a> {
         Self { terminal: TerminalText::default(), line, keep, window }
     }
 
-    /// So many characters of the first line were there before.
+    /// How many characters of the first line were read before.
     pub(super) fn after(&mut self, chars: u64) {
         (self.line.from, self.line.chars) = (chars, chars);
     }

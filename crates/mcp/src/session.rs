@@ -127,7 +127,7 @@ impl Session {
             let recording = store.begin(intent)?;
             recording.finish(store, refused_ending(reasons)).map(|_| intent.id())
         });
-        ToolError::Policy { refusals, recorded }
+        ToolError::Policy { refusals, recorded: recorded.map_err(Box::new) }
     }
 
     /// Remembers whether runs can be recorded; if not, gives the reason.

@@ -5,7 +5,7 @@ use super::error_lines::error_in;
 
 /// Text that the next carriage return may take back. Longer than any progress bar.
 const SEGMENT: usize = 4 << 10;
-/// So many parts that were written over are kept in a line.
+/// How many overwritten parts are kept in a line.
 const OVERWRITTEN: usize = 20;
 /// Stands where a line went back to its beginning.
 const RETURN: &str = "\u{240d}";
@@ -174,7 +174,7 @@ impl TerminalText {
         }
     }
 
-    /// The line goes on at its beginning.
+    /// What follows is written over the line from its beginning.
     fn carriage_return(&mut self, out: &mut dyn FnMut(&str)) {
         if std::mem::take(&mut self.committed) || self.segment.trim().is_empty() {
             return self.segment.clear();
@@ -185,7 +185,7 @@ impl TerminalText {
         self.pending = Some(std::mem::take(&mut self.segment));
     }
 
-    /// Keeps what was written over, unless it was a step of a progress that goes on.
+    /// Keeps what was written over, unless it was a step of a progress bar.
     fn keep_overwritten(&mut self, before: &str, out: &mut dyn FnMut(&str)) {
         if !matters(before, &self.segment) {
             return;

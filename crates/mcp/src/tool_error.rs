@@ -29,7 +29,7 @@ pub(super) enum ToolError {
     /// The project's policy says no. The refusal is on the record under this run, if it could be.
     Policy {
         refusals: Vec<PolicyRefusal>,
-        recorded: Result<RunId, retake_store::Error>,
+        recorded: Result<RunId, Box<retake_store::Error>>,
     },
     Store(retake_store::Error),
     /// The text names several runs; each of them in one line.

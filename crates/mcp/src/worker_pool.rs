@@ -1,4 +1,4 @@
-//! Workers for runs: some started at the beginning, more when more runs take place at once.
+//! Workers for runs: some started at the beginning, more when there are more runs at once.
 //!
 //! A worker is a process, so beyond a few those that are not needed any more are ended. How many
 //! may be in use is the session's to say.

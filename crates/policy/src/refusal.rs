@@ -173,7 +173,7 @@ pub enum AmbiguousSyntax {
     Array,
 }
 
-/// A limit of the policy that took the place of what was asked for.
+/// A limit of the policy that holds instead of what was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppliedCap {
     Timeout(Duration),

@@ -1,6 +1,6 @@
 //! A word of a command, as far as it is known before the command runs.
 //!
-//! What a shell, `xargs` or `find` puts in its place later is kept as a gap. Rules that deny ask
+//! What a shell, `xargs` or `find` fills in later is kept as a gap. Rules that deny ask
 //! what the word could become, rules that allow what it is bound to be.
 
 use std::ffi::{OsStr, OsString};

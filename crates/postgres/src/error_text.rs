@@ -19,7 +19,7 @@ pub(super) fn in_full(error: &postgres::Error) -> String {
     text
 }
 
-/// No connection came about: nobody answered, or whoever did said no.
+/// There is no connection: the server did not answer, or refused it.
 pub(super) fn not_connected(error: &postgres::Error) -> String {
     const PASSWORD: &str = "the password comes from $PGPASSWORD or ~/.pgpass (mode 600)";
     let text = in_full(error);

@@ -108,7 +108,7 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// How far we are. Whoever else pushes this record waits for us.
+    /// How much was sent already. Other pushes of this record wait for this transaction.
     fn position(&self, transaction: &mut Transaction<'_>) -> Result<(u64, Option<String>), Error> {
         let row = transaction.query_one(
             "SELECT pushed, head FROM retake.records WHERE id = $1::text::uuid FOR UPDATE",

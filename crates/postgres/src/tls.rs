@@ -20,7 +20,7 @@ use super::address::unusable;
 /// Whom we talk to. Certificates are those of a file, or the system's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// Encrypted, but with whoever answers.
+    /// Encrypted, but any server is accepted.
     Anyone,
     /// With someone whose certificate was signed by one of these.
     Signer(Option<PathBuf>),

@@ -24,7 +24,7 @@ pub struct Palette {
 }
 
 impl Palette {
-    #[cfg(test)]
+    /// Without colours.
     pub const PLAIN: Self = Self { on: false };
 
     /// Turns colours off for the rest of this program.

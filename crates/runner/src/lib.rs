@@ -32,4 +32,3 @@ pub mod signals;
 pub mod terminal;
 pub mod unified_diff;
 pub mod worker;
-pub mod xml;

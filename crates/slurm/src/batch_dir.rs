@@ -1,18 +1,20 @@
 //! The directory of a batch: what is in it and under which name. Every machine sees it.
 //!
-//!     batch.json          what is run and how; complete before anything is submitted
-//!     script              what the scheduler starts
-//!     input               what all cells read, if they do
-//!     order/N.json        the request file of cell N
-//!     list/R, job/R       the cells of submission R; what the scheduler calls it
-//!     started/N.ATTEMPT   cell N began, and on which machine
-//!     result/N            the one result of cell N
-//!     late/N.ATTEMPT      results that came after it
-//!     stopped/N.ATTEMPT   what an attempt had when someone told it to stop
-//!     cancel              nothing of this batch is wanted any more, and because of which signal
-//!     scratch/N.ATTEMPT   what the command of an attempt may use as it likes
-//!     tmp/                what is being written
-//!     log/                what runners had to say
+//! ```text
+//! batch.json          what is run and how; complete before anything is submitted
+//! script              what the scheduler starts
+//! input               what all cells read, if they do
+//! order/N.json        the request file of cell N
+//! list/R, job/R       the cells of submission R; what the scheduler calls it
+//! started/N.ATTEMPT   cell N began, and on which machine
+//! result/N            the one result of cell N
+//! late/N.ATTEMPT      results that came after it
+//! stopped/N.ATTEMPT   what an attempt had when someone told it to stop
+//! cancel              nothing of this batch is wanted any more, and because of which signal
+//! scratch/N.ATTEMPT   what the command of an attempt may use as it likes
+//! tmp/                what is being written
+//! log/                what runners had to say
+//! ```
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};

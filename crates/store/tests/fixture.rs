@@ -127,7 +127,7 @@ fn a_database_with_every_option_and_every_kind_of_loop_is_read_back() {
     for word in ["TOKEN", "input.txt", "\"nice\":5", "\"capture\":\"stdout\"", "sess-456"] {
         assert!(request.contains(word), "{word} in {request}");
     }
-    assert!(runs.iter().any(|run| run.intent.terms.pty));
+    assert!(runs.iter().any(|run| run.intent.request.pty));
 
     let loops = test.store.list_loops(None, 99).unwrap();
     let shown: Vec<Value> = loops.iter().map(|stored| shown(&test.store, stored)).collect();

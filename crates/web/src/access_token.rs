@@ -32,7 +32,7 @@ pub struct AccessTokens {
 impl AccessTokens {
     /// The tokens of a store. A key is created where there is none that can be used; one that cannot
     /// be stored is for this server only.
-    pub fn of(store: &Path) -> io::Result<Self> {
+    pub fn load_or_create(store: &Path) -> io::Result<Self> {
         let path = store.join(FILE);
         if let Some(key) = load(&path) {
             return Ok(Self::from(&key));
@@ -129,6 +129,9 @@ mod tests {
     #[test]
     fn without_a_directory_to_store_it_there_is_still_a_key() {
         let gone = Path::new("/nonexistent");
-        assert_ne!(AccessTokens::load_or_create(gone).unwrap().address, AccessTokens::load_or_create(gone).unwrap().address);
+        assert_ne!(
+            AccessTokens::load_or_create(gone).unwrap().address,
+            AccessTokens::load_or_create(gone).unwrap().address
+        );
     }
 }

@@ -6,9 +6,10 @@
 
 use std::fmt::Write;
 
+use retake_types::text;
 use serde::Serialize;
 
-/// How text is shown at one place.
+/// How text is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Style {
     foreground: Option<u8>,
@@ -151,7 +152,7 @@ pub(super) fn spans(bytes: &[u8], style: &mut Style) -> Vec<Span> {
         match first {
             '\u{1b}' => length = painter.escape(steering),
             '\r' if steering[1..].starts_with('\n') => {}
-            // A line that is written over: every state of it is shown.
+            // A line that is overwritten: all of its versions are shown.
             '\r' => painter.pending.push('\n'),
             '\u{8}' | '\u{7}' => {}
             other => painter.visible(other),
@@ -207,8 +208,7 @@ impl Painter<'_> {
 }
 
 fn steers(c: char) -> bool {
-    (c.is_control() && c != '\n' && c != '\t')
-        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    text::steers(c) && c != '\n' && c != '\t'
 }
 
 /// How long the escape sequence at the beginning is; `None` where it is cut off or none.

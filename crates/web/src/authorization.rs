@@ -31,7 +31,11 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 pub(crate) const PAGE_TOKEN: &str = "x-retake-page-token";
 
 /// Checks a request, passes it on, and sets the security headers of the answer.
-pub(crate) async fn authorize(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub(crate) async fn authorize(
+    State(app): State<Arc<App>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let is_api = request.uri().path().starts_with("/api/");
     let busy = Connection::of(&request).map(|connection| connection.busy());
     let response = match admit(&app, &request) {
@@ -131,8 +135,11 @@ fn exchange_token(app: &App, request: &Request) -> Result<Option<Response>, Requ
             "this token is not, or no longer, the server's; take the address it printed last",
         ));
     }
-    let cookie =
-        format!("{}={}; Path=/; HttpOnly; SameSite=Strict", cookie_name(app.port), app.tokens.cookie);
+    let cookie = format!(
+        "{}={}; Path=/; HttpOnly; SameSite=Strict",
+        cookie_name(app.port),
+        app.tokens.cookie
+    );
     let cookie = HeaderValue::from_str(&cookie)
         .map_err(|_| RequestError::internal("the cookie could not be made"))?;
     let headers = [(SET_COOKIE, cookie), (LOCATION, HeaderValue::from_static("/"))];

@@ -1,5 +1,4 @@
-//! Charts as SVG: axes with units, colours by class, and the same in words for whoever does not
-//! see them. Small enough to be ours.
+//! Charts as SVG: axes with units, colours by class, and a description for screen readers.
 
 use std::fmt::Write;
 
@@ -62,23 +61,25 @@ impl Chart<'_> {
         let y = |value: f64| TOP + height * (1.0 - value / top);
         let x = |at: usize| LEFT + inner * at as f64 / count as f64;
         html.markup("<svg class=\"chart\" role=\"img\"")
-            .attr("viewBox", &format!("0 0 {WIDTH} {HEIGHT}"));
+            .attr("viewBox", format!("0 0 {WIDTH} {HEIGHT}"));
         html.attr("aria-label", self.says).markup(">");
         for part in [0.0, 0.5, 1.0] {
             let value = top * part;
             html.markup("<line class=\"grid\"").attr("x1", LEFT).attr("x2", WIDTH - RIGHT);
             html.attr("y1", number(y(value))).attr("y2", number(y(value))).markup("/>");
             html.markup("<text class=\"tick\" text-anchor=\"end\"").attr("x", LEFT - 5.0);
-            html.attr("y", number(y(value) + 4.0)).markup(">").text(&(self.unit)(value)).markup("</text>");
+            html.attr("y", number(y(value) + 4.0))
+                .markup(">")
+                .text((self.unit)(value))
+                .markup("</text>");
         }
         match self.shape {
             Shape::Stacked => self.bars(html, x, y, inner / count as f64),
             Shape::Lines => self.lines(html, |at| x(at) + inner / count as f64 / 2.0, y),
         }
-        for (place, anchor, text) in
-            [(LEFT, "start", self.ends.0), (WIDTH - RIGHT, "end", self.ends.1)]
+        for (x, anchor, text) in [(LEFT, "start", self.ends.0), (WIDTH - RIGHT, "end", self.ends.1)]
         {
-            html.markup("<text class=\"tick\"").attr("x", place).attr("y", HEIGHT - 5.0);
+            html.markup("<text class=\"tick\"").attr("x", x).attr("y", HEIGHT - 5.0);
             html.attr("text-anchor", anchor).markup(">").text(text).markup("</text>");
         }
         html.markup("</svg>");
@@ -127,7 +128,8 @@ impl Chart<'_> {
                 let Some(value) = value else { continue };
                 html.markup("<circle").attr("class", series.class).attr("cx", number(x(at)));
                 html.attr("cy", number(y(*value))).markup(" r=\"2\"><title>");
-                html.text(self.titles.get(at).map_or("", String::as_str)).markup("</title></circle>");
+                html.text(self.titles.get(at).map_or("", String::as_str))
+                    .markup("</title></circle>");
             }
         }
     }
@@ -167,9 +169,14 @@ pub(super) fn strip(
     for (at, value) in values.iter().enumerate().step_by(values.len().div_ceil(most).max(1)) {
         // Spread over the height so that equal values do not hide each other.
         let y = 5.0 + (at as f64 * 0.618_034).fract() * 14.0;
-        html.markup("<circle r=\"2.2\"").attr("cx", number(x(*value))).attr("cy", number(y)).markup("/>");
+        html.markup("<circle r=\"2.2\"")
+            .attr("cx", number(x(*value)))
+            .attr("cy", number(y))
+            .markup("/>");
     }
-    html.markup("<line y1=\"1\" y2=\"23\"").attr("x1", number(x(median))).attr("x2", number(x(median)));
+    html.markup("<line y1=\"1\" y2=\"23\"")
+        .attr("x1", number(x(median)))
+        .attr("x2", number(x(median)));
     html.markup("/></svg>");
 }
 

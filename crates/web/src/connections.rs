@@ -56,7 +56,13 @@ pub(crate) struct Connection(Arc<Mutex<ConnectionState>>);
 impl Connection {
     fn new() -> Self {
         let idle_since = Instant::now();
-        let state = ConnectionState { requests: 0, requested: false, idle_since, ended: false, waker: None };
+        let state = ConnectionState {
+            requests: 0,
+            requested: false,
+            idle_since,
+            ended: false,
+            waker: None,
+        };
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -108,8 +114,9 @@ impl Busy {
         if kind.is_none_or(|kind| kind != "text/event-stream") {
             return response;
         }
-        response
-            .map(|body| Body::from_stream(EventStream { stream: body.into_data_stream(), _busy: self }))
+        response.map(|body| {
+            Body::from_stream(EventStream { stream: body.into_data_stream(), _busy: self })
+        })
     }
 }
 
@@ -162,7 +169,8 @@ impl Connections {
                 return Some(permit);
             }
             make_room(&self.open);
-            let permit = tokio::time::timeout(PERMIT_INTERVAL, self.permits.clone().acquire_owned()).await;
+            let permit =
+                tokio::time::timeout(PERMIT_INTERVAL, self.permits.clone().acquire_owned()).await;
             if let Ok(permit) = permit {
                 return permit.ok();
             }

@@ -60,7 +60,8 @@ impl RequestError {
 
     /// The answer under `/api`.
     pub(crate) fn as_json(&self) -> Response {
-        let document = ErrorDocument { error: ErrorBody { code: self.code, message: &self.message } };
+        let document =
+            ErrorDocument { error: ErrorBody { code: self.code, message: &self.message } };
         (self.status, axum::Json(document)).into_response()
     }
 }

@@ -155,8 +155,7 @@ impl FiguresCache {
         // From here on no end of a count is missed.
         let mut done = self.done.subscribe();
         let wait = self.renew(store, range)?;
-        let counting =
-            || lock(&self.counted).get(&range).is_some_and(|counted| counted.counting);
+        let counting = || lock(&self.counted).get(&range).is_some_and(|counted| counted.counting);
         let counted = async { while counting() && done.changed().await.is_ok() {} };
         if !wait.is_zero() {
             // A count that is not ready in time serves the next request.

@@ -11,8 +11,8 @@ use serde::Serialize;
 use crate::error::RequestError;
 use crate::output_window::{OutputSource, read};
 
-/// What is read for one search about where a text is.
-const SCANNED: u64 = 64 << 20;
+/// Bytes that one search reads.
+const MAX_SCANNED: u64 = 64 << 20;
 const BLOCK: usize = 1 << 20;
 const MAX_NEEDLE: usize = 200;
 /// A match may continue in the next block, with this much between its letters.
@@ -112,7 +112,8 @@ fn find_in(
     search: &TextSearch,
 ) -> Result<SearchResult, RequestError> {
     let needle = Needle::of(&search.text)?;
-    let lost = |error: io::Error| RequestError::not_found(format!("the output cannot be read: {error}"));
+    let lost =
+        |error: io::Error| RequestError::not_found(format!("the output cannot be read: {error}"));
     let mut at = search.from.min(length);
     let limit = at.saturating_add(MAX_SCANNED).min(length);
     while at < limit {
@@ -145,7 +146,7 @@ fn find_in(
 mod tests {
     use std::io::Cursor;
 
-    use crate::*;
+    use super::*;
 
     fn ask(output: &[u8], text: &str, from: u64, since: Option<u64>) -> SearchResult {
         let search = TextSearch { text: text.to_owned(), from, since };

@@ -13,13 +13,13 @@ use crate::ansi::{self, Span, Style};
 use crate::error::RequestError;
 use crate::params::Params;
 
-/// Bytes of a window, unless told otherwise, and at most.
+/// Bytes of a window by default, and at most.
 const WINDOW: usize = 64 << 10;
 const MAX_WINDOW: usize = 256 << 10;
 /// The beginning of a window is moved to a line's if one begins this soon.
 const NEAR: usize = 16 << 10;
 
-/// OutputSource output.
+/// Which output of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutputSource {
     One(Stream),
@@ -176,7 +176,12 @@ impl WindowRequest {
         }
     }
 
-    fn one(self, stream: Stream, output: &mut OutputReader, length: u64) -> io::Result<OutputWindow> {
+    fn one(
+        self,
+        stream: Stream,
+        output: &mut OutputReader,
+        length: u64,
+    ) -> io::Result<OutputWindow> {
         let (start, bytes) = cut(output, length, self.at, self.size)?;
         let end = start + bytes.len() as u64;
         let mut offsets = [0, 0];

@@ -66,7 +66,9 @@ impl Params {
         match self.get(name) {
             None | Some("0" | "false") => Ok(false),
             Some("1" | "true") => Ok(true),
-            Some(other) => Err(RequestError::bad_request(format!("{name}={other} is neither 1 nor 0"))),
+            Some(other) => {
+                Err(RequestError::bad_request(format!("{name}={other} is neither 1 nor 0")))
+            }
         }
     }
 
@@ -114,7 +116,7 @@ impl Params {
         })
     }
 
-    /// Whether any filter is asked for, beside words to search and a place in a list.
+    /// Whether there is any filter, besides the words to search and the cursor.
     pub(crate) fn filters(&self) -> bool {
         self.pairs.iter().any(|(name, _)| !matches!(name.as_str(), "q" | "cursor" | "limit"))
     }

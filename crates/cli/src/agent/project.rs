@@ -112,9 +112,8 @@ impl AgentProject {
                     // How it starts servers is not known.
                     AgentKind::Custom => return Ok(ServerOffer::default()),
                 };
-                let retake_mcp::ServerOffer { arguments, variables } =
-                    retake_mcp::offer(client, &store, ids)?;
-                Ok(ServerOffer { arguments, variables })
+                let given = retake_mcp::agent_configuration(client, &store, ids)?;
+                Ok(ServerOffer { arguments: given.arguments, variables: given.variables })
             }));
         }
         None

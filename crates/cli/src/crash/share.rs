@@ -15,9 +15,9 @@ use retake_crash_driver::remote_exploration::ShareCommand;
 use retake_crash_driver::share_answers::{ShareAnswer, ShareError};
 use retake_crash_driver::state_range::StateRange;
 use retake_runner::signals;
+use retake_slurm::PROCESSORS_VARIABLE;
 
 use super::options::{read_log, some_time};
-use super::remote::PROCESSORS;
 use super::{CrashFailure, error_text};
 use crate::{Exit, Failure, term};
 
@@ -92,7 +92,7 @@ fn check_share(args: &Args) -> Result<ShareAnswer, CrashFailure> {
         source,
     })?;
     // Exactly the variables that were sent, except for what only a share is given.
-    let environment = std::env::vars_os().filter(|(name, _)| name != PROCESSORS).collect();
+    let environment = std::env::vars_os().filter(|(name, _)| name != PROCESSORS_VARIABLE).collect();
     let request = Check::request(&args.verify, cwd, args.verify_timeout);
     let check = Check::with(request, environment);
     let options = ExploreOptions { seed: args.seed, ..ExploreOptions::default() };
@@ -130,8 +130,10 @@ fn check_share(args: &Args) -> Result<ShareAnswer, CrashFailure> {
 
 /// How many processors the scheduler gave us.
 fn processors() -> usize {
-    let told = std::env::var(PROCESSORS).ok().and_then(|count| count.parse::<usize>().ok());
-    told.filter(|count| (1..=512).contains(count))
+    let given =
+        std::env::var(PROCESSORS_VARIABLE).ok().and_then(|count| count.parse::<usize>().ok());
+    given
+        .filter(|count| (1..=512).contains(count))
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 

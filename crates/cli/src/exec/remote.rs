@@ -1,139 +1,143 @@
 //! `retake exec --on slurm`: the same run, recorded in the same way, on another machine.
 
 use std::io::{self, Read, Write};
+use std::sync::Arc;
 
 use retake_engine::KeeperSession;
-use retake_store::Store;
-use retake_types::{Kind, Outcome, StartFailure, Stream};
-
-use super::{Document, Exit, Prepared, Refused};
-use crate::term;
-use retake_runner::head_tail::Inline;
-use retake_runner::run;
-use retake_runner::run::Done;
+use retake_runner::head_tail::HeadTail;
+use retake_runner::loop_driver::remote::RemoteExecutor;
+use retake_runner::notice::Notify;
+use retake_runner::run::FinishedRun;
 use retake_runner::screen::Screen;
 use retake_runner::signals;
-use retake_runner::worker::Slot;
-use retake_slurm::collect::Batch;
-use retake_slurm::collect::Plan;
-use retake_slurm::collect::State;
-use retake_slurm::order::Order;
-use retake_slurm::settle;
-use retake_slurm::shared::Shared;
-use retake_slurm::slurm::Target;
-use retake_slurm::successor;
-use retake_slurm::tools::Tools;
+use retake_runner::worker::{EndedWorker, Worker};
+use retake_slurm::{CellState, Error, RequestFile, SlurmExecutor, abandoned_batches};
+use retake_store::Store;
+use retake_types::{Ending, Outcome, Run, RunId, StartFailure, Stream, Word};
 
-/// Runs what was prepared there, and answers here.
-pub(super) fn carry_out(prepared: Prepared, target: Target) -> Exit {
-    let json = prepared.json;
-    match perform(prepared, target) {
-        Ok(Ok(done)) => finish(&done, json),
-        Ok(Err(unfollowed)) => {
-            term::say(&unfollowed);
+use super::{Display, Document, Prepared, Refused};
+use crate::{Exit, slurm_words, term, words};
+
+/// Why there is no result.
+enum RemoteError {
+    /// Nothing was submitted.
+    Refused(Refused),
+    /// It was submitted; a later process collects its result.
+    NotFollowed(String),
+}
+
+/// Runs what was prepared on the machines that `on` names, and prints the result here.
+pub(super) fn run_and_show(prepared: Prepared, on: &str) -> Exit {
+    let display = prepared.display;
+    match execute(prepared, on) {
+        Ok((finished, ended)) => {
+            let exit = show(finished, display.json);
+            ended.retain();
+            exit
+        }
+        Err(RemoteError::NotFollowed(text)) => {
+            term::say(&text);
             Exit::REFUSED
         }
-        Err(refused) => refused.tell(json),
+        Err(RemoteError::Refused(refused)) => refused.show(display.json),
     }
 }
 
-/// What became of it, or why that is not known yet.
-fn perform(prepared: Prepared, target: Target) -> Result<Result<Done, String>, Refused> {
-    let Prepared { job, place, audit, json, config, .. } = prepared;
-    let id = job.intent.id();
-    let intent = Box::new(job.intent.clone());
-    let refuse = |problems: Vec<String>| Refused {
-        intent: intent.clone(),
-        failure: StartFailure::Refused(problems),
+fn execute(prepared: Prepared, on: &str) -> Result<(FinishedRun, EndedWorker), RemoteError> {
+    let Prepared { run, context, config, display } = prepared;
+    let intent = Box::new(run.intent.clone());
+    let id = intent.id();
+    let refuse = |reasons: Vec<String>| {
+        let failure = StartFailure::Refused(reasons);
+        RemoteError::Refused(Refused { intent: intent.clone(), failure })
     };
-    let failed = |error: &dyn std::fmt::Display| refuse(vec![error.to_string()]);
-    if !config.truth("execution.audit.enabled") {
+    let failed = |error: Error| refuse(slurm_words::reasons(&error));
+    if !config.execution.audit.enabled {
         return Err(refuse(vec![
             "a run elsewhere is collected by the record, and execution.audit.enabled is false"
                 .to_owned(),
         ]));
     }
-    let order = Order::of(&job, &config).map_err(&refuse)?;
-    let shared = Shared::of(&config).map_err(|error| failed(&error))?;
-    let slots = Slot::start(1, KeeperSession::Own, &place, audit);
-    let mut slot = slots.map_err(|error| failed(&error))?.remove(0);
-    let (keeper, store) = slot.tools_and_store().map_err(|error| failed(&error))?;
-    let mut tools = Tools::new(keeper);
-    successor::catch_up(&mut tools, store);
-    let plan = Plan::of(Kind::Exec, vec![order], false, target);
-    let mut batch =
-        Batch::prepare(&mut tools, &shared, store, plan).map_err(|error| failed(&error))?;
-    let screen = Screen::new(json);
-    while !batch.done() {
+    let limit = run.request.output.max_bytes.unwrap_or(config.execution.max_output_bytes);
+    let screen = Arc::new(Screen::new(display.json));
+    let notify: Notify = {
+        let screen = screen.clone();
+        Arc::new(move |notice| screen.notice(&words::notice(&notice)))
+    };
+    // Refused before the record is opened, and again where it is submitted.
+    RequestFile::new(&run, &context).map_err(|refusals| failed(Error::Refused(refusals)))?;
+    let executor = SlurmExecutor::new(on, &config.slurm, notify.clone()).map_err(failed)?;
+    let mut executor = executor.not_repeatable();
+    let mut worker = Worker::single(KeeperSession::Own, &context)
+        .map_err(|error| refuse(vec![words::no_process(&error)]))?;
+    abandoned_batches::collect_and_ask(&mut worker, &notify).map_err(failed)?;
+    executor.submit(&mut worker, vec![(0, run)]).map_err(failed)?;
+    let run = wait(&mut executor, &mut worker, &screen).map_err(|error| {
+        RemoteError::NotFollowed(format!(
+            "run {id} goes on and cannot be followed: {}; the next --on slurm collects it",
+            slurm_words::sentence(&error)
+        ))
+    })?;
+    screen.clear();
+    let store = worker.store().map_err(|error| failed(error.into()))?;
+    let output = pass_on(store, id, display, usize::try_from(limit).unwrap_or(usize::MAX));
+    let outcome = run.ending.as_ref().map_or(Outcome::Interrupted, recorded_outcome);
+    let finished = FinishedRun { run, outcome, output, reader_gone: false, unread_bytes: 0 };
+    Ok((finished, worker.end()))
+}
+
+/// Waits until the run is in the record.
+fn wait(executor: &mut SlurmExecutor, worker: &mut Worker, screen: &Screen) -> Result<Run, Error> {
+    loop {
         signals::stop_if_asked();
         if signals::received().is_some() {
-            batch.cancel().map_err(|error| failed(&error))?;
+            executor.cancel()?;
         }
-        let stepped = batch.step(&mut tools, store);
-        batch.notices().iter().for_each(|notice| screen.notice(notice));
-        if let Err(error) = stepped {
-            return Ok(Err(format!(
-                "run {id} goes on and cannot be followed: {error}; the next --on slurm collects it"
-            )));
+        if let Some((_, run)) = executor.poll(worker)?.pop() {
+            return Ok(run);
         }
-        match batch.states().next() {
-            Some(State::Queued) => screen.live("queued"),
-            Some(State::Running { node: Some(node) }) => screen.live(&format!("running on {node}")),
-            Some(State::Running { node: None }) => screen.live("running"),
-            Some(State::Done) | None => {}
+        match executor.state() {
+            Some(CellState::Queued) => screen.live("queued"),
+            Some(CellState::Running { node: Some(node) }) => {
+                screen.live(&format!("running on {node}"));
+            }
+            Some(CellState::Running { node: None }) => screen.live("running"),
+            Some(CellState::Done) | None => {}
         }
-        if !batch.done() {
-            std::thread::sleep(batch.pause());
-        }
+        std::thread::sleep(executor.pause());
     }
-    screen.clear();
-    if let Err(error) = batch.finish(&mut tools) {
-        term::say(&format!("the shared directory could not be tidied: {error}"));
-    }
-    let run = store.get(id).map_err(|error| failed(&error))?;
-    let limit = usize::try_from(job.inline_bytes).unwrap_or(usize::MAX);
+}
+
+/// Gives the recorded output to whoever waits for it; what the result carries is returned.
+fn pass_on(store: &Store, id: RunId, display: Display, limit: usize) -> [Vec<u8>; 2] {
     let mut output = [Vec::new(), Vec::new()];
     for stream in Stream::BOTH {
-        let given = match (json, job.pass) {
-            (true, _) => {
-                carried(store, id, stream, limit).map(|kept| output[stream.index()] = kept)
-            }
-            (false, true) => pass(store, id, stream),
-            (false, false) => Ok(()),
+        let passed = if display.json {
+            let mut carried = HeadTail::new(limit);
+            let read = read(store, id, stream, |bytes| {
+                carried.push(bytes);
+                Ok(())
+            });
+            output[stream.index()] = carried.finish();
+            read
+        } else if display.quiet {
+            Ok(())
+        } else {
+            read(store, id, stream, |bytes| match stream {
+                Stream::Stdout => term::data(bytes),
+                Stream::Stderr => io::stderr().write_all(bytes),
+            })
         };
-        if let Err(why) = given {
+        if let Err(why) = passed {
             term::say(&format!("the {} could not be passed on: {why}", stream.as_str()));
         }
     }
-    let outcome = run.ending.as_ref().map_or(Outcome::Interrupted, settle::outcome);
-    slot.end().retain();
-    Ok(Ok(Done { run, outcome, output, unread: false, untaken: 0 }))
-}
-
-fn carried(
-    store: &Store,
-    id: retake_types::RunId,
-    stream: Stream,
-    limit: usize,
-) -> Result<Vec<u8>, String> {
-    let mut inline = Inline::new(limit);
-    read(store, id, stream, |bytes| {
-        inline.push(bytes);
-        Ok(())
-    })?;
-    Ok(inline.finish())
-}
-
-fn pass(store: &Store, id: retake_types::RunId, stream: Stream) -> Result<(), String> {
-    read(store, id, stream, |bytes| match stream {
-        Stream::Stdout => term::data(bytes),
-        Stream::Stderr => io::stderr().write_all(bytes),
-    })
+    output
 }
 
 fn read(
     store: &Store,
-    id: retake_types::RunId,
+    id: RunId,
     stream: Stream,
     mut take: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(), String> {
@@ -149,16 +153,28 @@ fn read(
     }
 }
 
-fn finish(done: &Done, json: bool) -> Exit {
-    run::report(done);
-    let document = || Document::new(&done.run, done.output.clone());
-    if json && let Err(error) = term::document(&document()) {
+/// The outcome of a recorded run, as far as its ending tells.
+fn recorded_outcome(ending: &Ending) -> Outcome {
+    let code = ending.exit_code.unwrap_or(125);
+    match ending.outcome {
+        Word::Exited => Outcome::Exited(code),
+        Word::Signaled => Outcome::Signaled(code - 128),
+        Word::TimedOut => Outcome::TimedOut,
+        Word::Cancelled => Outcome::Cancelled(code - 128),
+        Word::LimitExceeded | Word::NotStarted | Word::Interrupted => Outcome::Interrupted,
+    }
+}
+
+fn show(mut finished: FinishedRun, json: bool) -> Exit {
+    finished.run = words::with_hint(finished.run);
+    words::say_outcome(&finished);
+    if json && let Err(error) = term::document(&Document::new(&finished.run, finished.output)) {
         term::say(&format!("the result could not be printed: {}", term::plain(&error)));
         return Exit::REFUSED;
     }
     if let Some(signal) = signals::received() {
         return Exit::Signal(signal);
     }
-    let code = done.run.ending.as_ref().and_then(|ending| ending.exit_code).unwrap_or(125);
+    let code = finished.run.ending.as_ref().and_then(|ending| ending.exit_code).unwrap_or(125);
     Exit::Code(code.clamp(0, 255) as u8)
 }

@@ -1,5 +1,6 @@
 //! The sentences and lines of `retake matrix` for what its driver reports.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use retake_matrix::bisect::{BisectError, BisectStep, Observation};
@@ -10,6 +11,7 @@ use retake_matrix::driver::{
 use retake_matrix::plan::{CellResult, CellStep, CellStepKind, MatrixProgress, PlanKind};
 use retake_runner::file_lock::LockError;
 use retake_runner::loop_driver::remote::{EarlierRuns, RemoteStatus};
+use retake_runner::notice::Notify;
 use retake_runner::screen::{Screen, time_left};
 
 use crate::{Failure, term, words};
@@ -19,16 +21,22 @@ const MOST_NAMED: usize = 20;
 
 /// Shows events on stderr: lines that stay, and a live line below them.
 pub(super) struct EventScreen {
-    screen: Screen,
+    screen: Arc<Screen>,
 }
 
 impl EventScreen {
     pub(super) fn new(quiet: bool) -> Self {
-        Self { screen: Screen::new(quiet) }
+        Self { screen: Arc::new(Screen::new(quiet)) }
     }
 
     pub(super) fn screen(&self) -> &Screen {
         &self.screen
+    }
+
+    /// Shows notices above the live line.
+    pub(super) fn notify(&self) -> Notify {
+        let screen = self.screen.clone();
+        Arc::new(move |notice| screen.notice(&words::notice(&notice)))
     }
 
     fn step_finished(
@@ -44,12 +52,7 @@ impl EventScreen {
         }
     }
 
-    fn progress(
-        &self,
-        progress: MatrixProgress,
-        started: Instant,
-        remote: Option<&RemoteStatus>,
-    ) {
+    fn progress(&self, progress: MatrixProgress, started: Instant, remote: Option<&RemoteStatus>) {
         let finished = progress.ok + progress.failed;
         let failed = match progress.failed {
             0 => String::new(),

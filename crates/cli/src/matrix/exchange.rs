@@ -216,10 +216,7 @@ fn intent(
     request.environment.unset.clear();
     let known = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
     let labels = CellLabels {
-        axes: axes
-            .iter()
-            .filter_map(|(name, value)| Some((name.clone(), known(value)?)))
-            .collect(),
+        axes: axes.iter().filter_map(|(name, value)| Some((name.clone(), known(value)?))).collect(),
         chrome: known(&line.chrome),
         sha: known(&line.sha),
         imported: Some("chrome-ranger".to_owned()),

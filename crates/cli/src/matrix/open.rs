@@ -128,9 +128,7 @@ pub(super) fn project(
 /// What is wrong with a configuration file, and what to do about one that is missing.
 pub(super) fn config_failure(error: &ConfigError) -> Failure {
     match error {
-        ConfigError::Missing => {
-            Failure::Usage(format!("{error}; `retake matrix init` writes one"))
-        }
+        ConfigError::Missing => Failure::Usage(format!("{error}; `retake matrix init` writes one")),
         error => Failure::Usage(error.to_string()),
     }
 }

@@ -1,9 +1,13 @@
 //! Where the cells of `retake matrix run --on` run.
 
-use retake_matrix::driver::MatrixProject;
+use retake_matrix::driver::{MatrixProject, MatrixRunError};
 use retake_runner::config::Config;
+use retake_runner::loop_driver::remote::RemoteExecutor;
+use retake_runner::notice::Notify;
 
 use crate::Failure;
+#[cfg(feature = "slurm")]
+use crate::slurm_words;
 
 #[cfg(feature = "slurm")]
 pub(super) use retake_slurm::SlurmExecutor as Executor;
@@ -17,20 +21,35 @@ pub(super) fn open(
     on: &str,
     config: &Config,
     project: &mut MatrixProject,
+    notify: Notify,
 ) -> Result<Executor, Failure> {
-    use retake_matrix::driver::SharedDirectories;
-    use retake_slurm::{SharedDir, SlurmTarget};
-
-    let target = SlurmTarget::of(on, config).map_err(Failure::Usage)?;
-    let shared = SharedDir::of(config).map_err(|error| Failure::Usage(error.to_string()))?;
-    project.shared = Some(SharedDirectories {
+    let executor = Executor::new(on, &config.slurm, notify)
+        .map_err(|error| Failure::Usage(slurm_words::sentence(&error)))?;
+    let shared = executor.shared_dir();
+    project.shared = Some(retake_matrix::driver::SharedDirectories {
         worktrees: shared.worktrees(&project.agent_directory),
         browsers: shared.browsers(),
     });
-    Ok(Executor::new(shared, target))
+    Ok(executor)
 }
 
 #[cfg(not(feature = "slurm"))]
-pub(super) fn open(on: &str, _: &Config, _: &mut MatrixProject) -> Result<Executor, Failure> {
+pub(super) fn open(
+    on: &str,
+    _config: &Config,
+    _project: &mut MatrixProject,
+    _notify: Notify,
+) -> Result<Executor, Failure> {
     Err(Failure::Usage(format!("--on {on}: this retake was built without slurm")))
+}
+
+/// Why a run ended early, in the words of the command line.
+pub(super) fn failure(error: MatrixRunError<<Executor as RemoteExecutor>::Error>) -> Failure {
+    match error {
+        MatrixRunError::Matrix(error) => error.into(),
+        #[cfg(feature = "slurm")]
+        MatrixRunError::Executor(error) => Failure::Refused(slurm_words::sentence(&error)),
+        #[cfg(not(feature = "slurm"))]
+        MatrixRunError::Executor(error) => match error {},
+    }
 }

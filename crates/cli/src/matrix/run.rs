@@ -117,8 +117,9 @@ const UNDECIDED: usize = 32;
 
 pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let (mut project, config) = open::project(&args.common, store, IfMissing::Create)?;
+    let screen = EventScreen::new(args.quiet);
     let mut executor = match &args.on {
-        Some(on) => Some(remote::open(on, &config, &mut project)?),
+        Some(on) => Some(remote::open(on, &config, &mut project, screen.notify())?),
         None => None,
     };
     let matrix = open::cells(&project, &args.filters.pairs()?)?;
@@ -127,7 +128,6 @@ pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
         _ => UNDECIDED,
     };
     let options = args.options(&project, undecided_limit);
-    let screen = EventScreen::new(args.quiet);
     let run = MatrixRun { project: &project, options: &options, observer: &screen };
     run.check(&matrix)?;
     let count = if args.on.is_some() { 1 } else { options.workers };
@@ -139,7 +139,7 @@ pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     }
     let exit = run
         .run(&mut workers, matrix, executor.as_mut())
-        .map_err(Failure::from)
+        .map_err(remote::failure)
         .and_then(|result| args.show(&result, &screen));
     let stopped = signals::received();
     if let Some(ended) = workers.into_iter().map(Worker::end).last() {

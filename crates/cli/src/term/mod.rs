@@ -9,9 +9,7 @@ pub(crate) use pager::page;
 pub(crate) use retake_runner::colour::{Palette, Shade};
 pub(crate) use table::{Cell, Column, Table};
 
-pub(crate) use retake_runner::terminal::{
-    data, document, height, json_line, say, stderr_width, width, writer,
-};
+pub(crate) use retake_runner::terminal::{data, document, height, json_line, say, width, writer};
 pub(crate) use retake_types::text::{
     ago, count, duration, moment, plain, size, visible, visible_lines,
 };

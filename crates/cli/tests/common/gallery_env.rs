@@ -1,12 +1,10 @@
 //! A record with something of everything, to be looked at.
 
-use std::collections::BTreeMap;
-
 use jiff::{SignedDuration, Timestamp};
 use retake_store::Store;
+use retake_types::request::{CommandRequest, LoopPosition, RunRequest};
 use retake_types::{
-    CorrelationIds, Ending, EnvPolicy, Intent, Kind, Limits, LoopId, Outcome, RunId, StopReason,
-    Stream, Terms, Usage,
+    Ending, Intent, Kind, LoopId, Outcome, Redacted, RunId, StopReason, Stream, Usage,
 };
 use serde_json::json;
 
@@ -33,31 +31,23 @@ impl Sandbox {
 pub(crate) fn add(store: &mut Store, shown: &Shown<'_>) -> RunId {
     let begun = Timestamp::now() - SignedDuration::from_mins(shown.ago_minutes);
     let (kind, loop_id, iteration) = shown.of.unwrap_or((Kind::Exec, LoopId::new(), 0));
+    let position = LoopPosition { kind, id: loop_id, iteration };
+    let command = CommandRequest::arguments(shown.command, shown.command.split(' '));
+    let mut request = RunRequest::new(position, command, "/home/ada/engine");
+    request.environment.set("RUST_BACKTRACE", "1");
+    request.timeout_ms = Some(600_000);
+    request.limits.memory_bytes = Some(4 << 30);
+    request.labels = shown.labels.iter().cloned().collect();
     let intent = Intent {
-        id: RunId::new(),
-        kind,
-        loop_id,
-        iteration,
+        request,
+        redacted: Redacted::default(),
         parent_id: None,
-        command: shown.command.to_owned(),
-        arguments: shown.command.split(' ').map(str::to_owned).collect(),
-        arguments_base64: None,
-        shell: false,
-        working_directory: "/home/ada/engine".to_owned(),
-        environment: EnvPolicy {
-            set: BTreeMap::from([("RUST_BACKTRACE".to_owned(), "1".to_owned())]),
-            ..EnvPolicy::default()
-        },
-        timeout_ms: Some(600_000),
-        limits: Limits { memory_bytes: Some(4 << 30), ..Limits::default() },
-        correlation_ids: CorrelationIds::default(),
-        labels: shown.labels.iter().cloned().collect(),
         start_time: begun,
         host: "analytical".to_owned(),
         user: "ada".to_owned(),
         version: "0.1.0".to_owned(),
-        redacted: true,
-        terms: Terms::default(),
+        program: None,
+        variables: None,
     };
     let mut recording = store.begin(&intent).expect("begun");
     recording.append(Stream::Stdout, shown.output.as_bytes());

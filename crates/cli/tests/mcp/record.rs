@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::client::{Client, run_id, text};
-use crate::common::{RETAKE, Sandbox, alive, called, eventually};
+use crate::common::{RETAKE, Sandbox, alive, called, eventually, on_disk};
 
 #[test]
 fn runs_carry_whose_they_are() {
@@ -124,6 +124,78 @@ fn runs_are_found_shown_compared_and_repeated() {
     ] {
         assert_eq!(client.tool(tool, wrong.clone())["isError"], true, "{tool} {wrong}");
     }
+}
+
+#[test]
+fn a_secret_stays_one_when_its_run_is_repeated() {
+    let sandbox = Sandbox::new();
+    sandbox.file("print", "echo \"$PLAIN_NAME\" \"$DEPLOY_TOKEN\"\n");
+    let then = [("PLAIN_NAME", "correcthorsebattery")];
+    let options = ["--secret", "PLAIN_NAME", "--env", "DEPLOY_TOKEN=hunter2hunter2"];
+    sandbox.retake_with(&then, &[&["exec", "-q"], &options[..], &["--", "sh", "print"]].concat());
+    let now = [("PLAIN_NAME", "staplestaplestaple"), ("DEPLOY_TOKEN", "anothersecret")];
+    let mut client = Client::with(&sandbox, |command| {
+        command.envs(now);
+    });
+    let again = client.tool("again", json!({"run": "last"}));
+    assert_eq!(
+        again["structuredContent"]["run"]["stdout"]["text"],
+        "[redacted:PLAIN_NAME] [redacted:DEPLOY_TOKEN]\n"
+    );
+    assert!(text(&again).contains("DEPLOY_TOKEN comes from the current environment"), "{again}");
+    assert_eq!(client.leave(), 0);
+    for secret in ["correcthorsebattery", "hunter2hunter2", "staplestaplestaple", "anothersecret"] {
+        assert!(!again.to_string().contains(secret), "{again}");
+        assert!(!on_disk(&sandbox.store(), secret.as_bytes()), "{secret}");
+    }
+    // Without its value the run cannot be what it was.
+    let mut client = Client::new(&sandbox);
+    let refused = client.text("again", json!({"run": "last"}));
+    assert!(refused.contains("DEPLOY_TOKEN was redacted in the record"), "{refused}");
+}
+
+#[test]
+fn a_run_is_repeated_with_everything_that_was_asked_for() {
+    let sandbox = Sandbox::new();
+    sandbox.file("input", "from a file\n");
+    sandbox.file("work", "cat; nice; echo \"$PLAIN\"; echo noise >&2\n");
+    let options = [
+        "--stdin",
+        "input",
+        "--nice",
+        "7",
+        "--capture",
+        "stdout",
+        "--label",
+        "suite=unit",
+        "--env-mode",
+        "merge",
+        "--env",
+        "PLAIN=yes",
+        "--limit",
+        "files=100",
+        "--limit",
+        "memory=512M",
+        "--timeout",
+        "20s",
+        "--grace",
+        "3s",
+    ];
+    sandbox.retake(&[&["exec", "-q"], &options[..], &["--", "sh", "work"]].concat());
+    let first = sandbox.retake(&["runs", "show", "last", "--json"]).json();
+    let mut client = Client::new(&sandbox);
+    let again = client.tool("again", json!({"run": "last"}));
+    let view = &again["structuredContent"]["run"];
+    assert_eq!(view["stdout"]["text"], "from a file\n7\nyes\n", "{again}");
+    assert_eq!(view["stderr"]["bytes"], 0, "{again}");
+    let run = view["runId"].as_str().unwrap();
+    let second = sandbox.retake(&["runs", "show", run, "--json"]).json();
+    for same in ["command", "arguments", "workingDirectory", "environment", "timeoutMs", "limits"] {
+        assert_eq!(first[same], second[same], "{same}");
+    }
+    let labels = json!({"again": first["id"], "suite": "unit", "via": "mcp"});
+    assert_eq!(second["labels"], labels);
+    assert_ne!(first["loopId"], second["loopId"]);
 }
 
 #[test]

@@ -564,7 +564,7 @@ fn the_api_is_what_its_description_says() {
         seen += 1;
     }
     // Every route of the server is described.
-    let routes = include_str!("../src/web/server.rs");
+    let routes = include_str!("../../../web/src/server.rs");
     let described: BTreeSet<String> =
         described().into_iter().map(|(_, path, _)| path.replace("ID", "{id}")).collect();
     let served: BTreeSet<String> = routes

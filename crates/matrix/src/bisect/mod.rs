@@ -1,9 +1,9 @@
 //! Since when? A search for the point where a property changes, over runs that may lie.
 //!
-//! A pure planner: it says which point to run next and is told what came back. It keeps, for every
-//! place where the change may be, how well that place explains all runs so far, with unknown rates
-//! of failure before and after it; it asks where an answer tells most, and stops when one place is
-//! likely enough. A property that never lies costs little more than halving; one that fails every
+//! A pure planner: it says which point to run next and takes the observation. It keeps, for every
+//! position of the change, how well that position explains all runs so far, with unknown rates of
+//! failure before and after it; it asks where an answer is most informative, and stops when one
+//! position is likely enough. A property that never lies costs little more than halving; one that fails every
 //! third time costs more runs, and the answer says how sure it is.
 
 mod plan;
@@ -14,7 +14,7 @@ use crate::stats::ln_beta;
 
 pub use plan::{BisectPlan, BisectStep};
 
-/// What came back from one run at a point.
+/// The observation of one run at a point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Observation {
     /// The exit code: 0 is good, 125 means that this point cannot be judged, all else is bad.
@@ -98,7 +98,7 @@ pub struct Bisect {
     cut: Option<f64>,
     ends_differ: bool,
     checks_left: usize,
-    /// No further run would tell anything.
+    /// No further run would be informative.
     nothing_to_ask: bool,
 }
 
@@ -120,10 +120,10 @@ impl Bisect {
         bad: &str,
         settings: BisectSettings,
     ) -> Result<Self, BisectError> {
-        let place = |name: &str| {
+        let index = |name: &str| {
             points.iter().position(|p| p == name).ok_or_else(|| BisectError::Unknown(name.into()))
         };
-        let (from, to) = (place(good)?, place(bad)?);
+        let (from, to) = (index(good)?, index(bad)?);
         if from == to {
             return Err(BisectError::Same(good.into()));
         }
@@ -150,15 +150,15 @@ impl Bisect {
         &self.names
     }
 
-    /// Tells what a run brought: one asked for, or one from the record.
+    /// Takes the observation of a run: one asked for, or one from the record.
     pub fn observe(&mut self, point: &str, observation: Observation) {
-        let Some(place) = self.names.iter().position(|name| name == point) else { return };
-        if !self.points[place].visited {
-            self.points[place].visited = true;
-            self.visits.push(place);
+        let Some(index) = self.names.iter().position(|name| name == point) else { return };
+        if !self.points[index].visited {
+            self.points[index].visited = true;
+            self.visits.push(index);
         }
         let by_metric = matches!(self.settings.judge, Judge::Metric { .. });
-        let state = &mut self.points[place];
+        let state = &mut self.points[index];
         match observation {
             Observation::Unavailable | Observation::Exit(125) => state.skipped = true,
             Observation::TimedOut => state.timeouts += 1,
@@ -206,20 +206,20 @@ impl Bisect {
     /// The point to run next; `None` when the search is over.
     pub fn next_point(&mut self) -> Option<&str> {
         loop {
-            let place = match self.phase {
+            let index = match self.phase {
                 Phase::Ends => self.next_end(),
                 Phase::Search => self.next_search(),
                 Phase::Check => self.next_check(),
                 Phase::Done => return None,
             };
-            if let Some(place) = place {
-                return Some(&self.names[place]);
+            if let Some(index) = index {
+                return Some(&self.names[index]);
             }
         }
     }
 
-    fn runs_at(&self, place: usize) -> usize {
-        let point = &self.points[place];
+    fn runs_at(&self, index: usize) -> usize {
+        let point = &self.points[index];
         match self.settings.judge {
             Judge::ExitCode => point.samples(),
             Judge::Metric { .. } => point.values.len() + point.timeouts,
@@ -268,13 +268,13 @@ impl Bisect {
         apart - together.max(evidence([1.0, 1.0], fails, passes))
     }
 
-    /// For each place k, how likely it is that the points before k are good and the others bad;
+    /// For each position k, how likely it is that the points before k are good and the others bad;
     /// with the rates of failure on both sides that this would mean. The first entry stands for k = 1.
     fn posterior(&self) -> Vec<(f64, f64, f64)> {
         let total_bad: usize = self.points.iter().map(|p| p.bad).sum();
         let total_good: usize = self.points.iter().map(|p| p.good).sum();
         let (mut fails, mut passes) = (0, 0);
-        let mut places = Vec::with_capacity(self.points.len());
+        let mut positions = Vec::with_capacity(self.points.len());
         for point in &self.points[..self.points.len() - 1] {
             fails += point.bad;
             passes += point.good;
@@ -284,20 +284,20 @@ impl Bisect {
             let rate = |prior: [f64; 2], fails: usize, passes: usize| {
                 (prior[0] + fails as f64) / (prior[0] + prior[1] + (fails + passes) as f64)
             };
-            places.push((
+            positions.push((
                 log,
                 rate(GOOD_PRIOR, fails, passes),
                 rate(BAD_PRIOR, later_fails, later_passes),
             ));
         }
-        let most = places.iter().map(|p| p.0).fold(f64::NEG_INFINITY, f64::max);
-        let sum: f64 = places.iter().map(|p| (p.0 - most).exp()).sum();
-        places.iter_mut().for_each(|p| p.0 = (p.0 - most).exp() / sum);
-        places
+        let most = positions.iter().map(|p| p.0).fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = positions.iter().map(|p| (p.0 - most).exp()).sum();
+        positions.iter_mut().for_each(|p| p.0 = (p.0 - most).exp() / sum);
+        positions
     }
 
-    /// The likeliest place, as (last good, first bad, probability). Skipped points between the two
-    /// share their probability, for no run can tell them apart.
+    /// The likeliest position, as (last good, first bad, probability). Skipped points between the two
+    /// share their probability, since no run can distinguish them.
     fn likeliest(&self) -> (usize, usize, f64) {
         let posterior = self.posterior();
         let mut best = (0, 1, f64::NEG_INFINITY);
@@ -317,8 +317,8 @@ impl Bisect {
         best
     }
 
-    fn exhausted(&self, place: usize) -> bool {
-        self.points[place].skipped || self.runs_at(place) >= self.settings.most_samples
+    fn exhausted(&self, index: usize) -> bool {
+        self.points[index].skipped || self.runs_at(index) >= self.settings.most_samples
     }
 
     fn next_search(&mut self) -> Option<usize> {
@@ -327,32 +327,32 @@ impl Bisect {
             return None;
         }
         let posterior = self.posterior();
-        // What an answer at each point would tell, summed from the left.
+        // The information of an answer at each point, summed from the left.
         let n = self.points.len();
         let (mut bad_weight, mut bad_rate, mut bad_entropy) = (0.0, 0.0, 0.0);
         let mut good_rate: f64 = posterior.iter().map(|(p, good, _)| p * good).sum();
         let mut good_entropy: f64 = posterior.iter().map(|(p, good, _)| p * entropy(*good)).sum();
         let mut best: Option<(usize, f64)> = None;
-        for place in 0..n {
+        for index in 0..n {
             // The change lies at or before this point in the hypotheses seen so far.
-            if place > 0 {
-                let (p, good, bad) = posterior[place - 1];
+            if index > 0 {
+                let (p, good, bad) = posterior[index - 1];
                 bad_weight += p;
                 bad_rate += p * bad;
                 bad_entropy += p * entropy(bad);
                 good_rate -= p * good;
                 good_entropy -= p * entropy(good);
             }
-            if self.exhausted(place) || bad_weight <= 0.0 && place > 0 {
+            if self.exhausted(index) || bad_weight <= 0.0 && index > 0 {
                 continue;
             }
-            let told = entropy(bad_rate + good_rate) - bad_entropy - good_entropy;
-            if best.is_none_or(|(_, most)| told > most + 1e-12) {
-                best = Some((place, told));
+            let information = entropy(bad_rate + good_rate) - bad_entropy - good_entropy;
+            if best.is_none_or(|(_, most)| information > most + 1e-12) {
+                best = Some((index, information));
             }
         }
         match best {
-            Some((place, told)) if told > 1e-9 => Some(place),
+            Some((index, information)) if information > 1e-9 => Some(index),
             _ => {
                 self.nothing_to_ask = true;
                 self.phase = Phase::Check;
@@ -364,31 +364,31 @@ impl Bisect {
     /// A search never sees a second change by itself, so a few points it passed over are looked at.
     fn next_check(&mut self) -> Option<usize> {
         let (good, bad, _) = self.likeliest();
-        let unsettled = |place: usize| {
-            // One odd answer is noise or a second change: ask again until it is settled.
-            let point = &self.points[place];
-            let expected_bad = place >= bad;
+        let doubtful = |index: usize| {
+            // One odd answer is noise or a second change: ask again until it is clear.
+            let point = &self.points[index];
+            let expected_bad = index >= bad;
             let (with, against) =
                 if expected_bad { (point.bad, point.good) } else { (point.good, point.bad) };
-            against > 0 && against >= with && against < 4 && !self.exhausted(place)
+            against > 0 && against >= with && against < 4 && !self.exhausted(index)
         };
-        if let Some(place) = (0..self.points.len()).find(|&place| unsettled(place)) {
-            return Some(place);
+        if let Some(index) = (0..self.points.len()).find(|&index| doubtful(index)) {
+            return Some(index);
         }
         if self.checks_left > 0 {
             let unseen =
-                |place: &usize| self.points[*place].samples() == 0 && !self.points[*place].skipped;
+                |index: &usize| self.points[*index].samples() == 0 && !self.points[*index].skipped;
             // The middle of the widest stretch not looked at.
             let mut widest: Option<(usize, usize)> = None;
             let mut start = None;
-            for place in 0..=self.points.len() {
+            for index in 0..=self.points.len() {
                 let open =
-                    place < self.points.len() && unseen(&place) && !(place > good && place < bad);
+                    index < self.points.len() && unseen(&index) && !(index > good && index < bad);
                 match (open, start) {
-                    (true, None) => start = Some(place),
+                    (true, None) => start = Some(index),
                     (false, Some(from)) => {
-                        if widest.is_none_or(|(a, b)| place - from > b - a) {
-                            widest = Some((from, place));
+                        if widest.is_none_or(|(a, b)| index - from > b - a) {
+                            widest = Some((from, index));
                         }
                         start = None;
                     }
@@ -401,24 +401,24 @@ impl Bisect {
             }
         }
         // The checks may have made the answer doubtful; then it is searched on.
-        let settled = self.likeliest().2 >= self.settings.confidence || !self.monotone();
-        self.phase = if settled || self.nothing_to_ask { Phase::Done } else { Phase::Search };
+        let decided = self.likeliest().2 >= self.settings.confidence || !self.monotone();
+        self.phase = if decided || self.nothing_to_ask { Phase::Done } else { Phase::Search };
         None
     }
 
     /// Whether some point clearly contradicts the answer.
     fn monotone(&self) -> bool {
         let (_, bad, _) = self.likeliest();
-        self.points.iter().enumerate().all(|(place, point)| {
+        self.points.iter().enumerate().all(|(index, point)| {
             let (with, against) =
-                if place >= bad { (point.bad, point.good) } else { (point.good, point.bad) };
+                if index >= bad { (point.bad, point.good) } else { (point.good, point.bad) };
             // Twice as likely to be on the other side, after four answers or unanimously.
             !(against >= 2 && against > with && (against >= 4 || with == 0))
         })
     }
 
-    fn verdict(&self, place: usize) -> PointVerdict {
-        let point = &self.points[place];
+    fn verdict(&self, index: usize) -> PointVerdict {
+        let point = &self.points[index];
         if point.skipped || point.samples() == 0 {
             return PointVerdict::Skip;
         }
@@ -439,10 +439,10 @@ impl Bisect {
         let steps: Vec<JudgedPoint> = self
             .visits
             .iter()
-            .map(|&place| JudgedPoint {
-                point: self.names[place].clone(),
-                verdict: self.verdict(place),
-                samples: self.runs_at(place),
+            .map(|&index| JudgedPoint {
+                point: self.names[index].clone(),
+                verdict: self.verdict(index),
+                samples: self.runs_at(index),
             })
             .collect();
         let mut answer = BisectAnswer {

@@ -205,7 +205,7 @@ impl Index {
         Ok(urls)
     }
 
-    /// The versions next to one that there is not; none where the index cannot be had.
+    /// The versions next to one that there is not; none where the index cannot be read.
     pub(super) fn near(&self, version: &str) -> Vec<String> {
         let Ok(wanted) = version.parse::<Version>() else { return Vec::new() };
         let Ok(known) = self.known_good() else { return Vec::new() };

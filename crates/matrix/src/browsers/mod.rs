@@ -21,7 +21,7 @@ pub use index::{Addresses, Index, Listed};
 pub use unpack::{Limits, UnpackError};
 pub use version::{BrowserRequest, Channel, Since, SinceError, Version, VersionError};
 
-/// What is going on while a browser is had; `Break` as an answer ends it.
+/// How far installing a browser is; `Break` as an answer ends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// Someone else is installing the same version.
@@ -89,7 +89,7 @@ pub enum Origin {
     Downloaded,
 }
 
-/// Where browsers are looked for and had from.
+/// Where browsers are looked for and downloaded from.
 #[derive(Clone, Debug)]
 pub struct Browsers {
     cache: Cache,
@@ -175,7 +175,7 @@ impl Browsers {
     }
 }
 
-/// What a file holds, which its path does not tell.
+/// What a file contains, as opposed to where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
     pub blake3: String,

@@ -1,7 +1,7 @@
 //! A zip archive from the network, unpacked without trusting it.
 //!
 //! Nothing is written outside of the directory given, no link leads out of it, and no more is
-//! written than the limits allow. The directory is the caller's to throw away on any error.
+//! written than the limits allow. On any error the caller removes the directory.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -51,7 +51,7 @@ pub enum UnpackError {
     Io { path: PathBuf, error: io::Error },
 }
 
-/// Unpacks an archive into an empty directory. `report` is told the bytes done and in all.
+/// Unpacks an archive into an empty directory. `report` gets the bytes done and in all.
 pub(super) fn unpack(
     archive: &Path,
     directory: &Path,
@@ -201,12 +201,12 @@ fn make_links(directory: &Path, links: &[(PathBuf, String)]) -> Result<(), Unpac
     let io = |path: &Path, error: io::Error| UnpackError::Io { path: path.to_owned(), error };
     let root = directory.canonicalize().map_err(|error| io(directory, error))?;
     for (link, target) in links {
-        let shown = || link.strip_prefix(directory).unwrap_or(link).display().to_string();
+        let name = || link.strip_prefix(directory).unwrap_or(link).display().to_string();
         if Path::new(target).is_absolute() || target.contains('\0') {
-            return Err(UnpackError::LinkEscapes { link: shown(), target: target.clone() });
+            return Err(UnpackError::LinkEscapes { link: name(), target: target.clone() });
         }
         symlink(target, link).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => UnpackError::Conflict(shown()),
+            io::ErrorKind::AlreadyExists => UnpackError::Conflict(name()),
             _ => io(link, error),
         })?;
     }

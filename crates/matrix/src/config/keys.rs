@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use retake_engine::check_variable;
+use retake_runner::metrics::is_name;
 use retake_types::parse_duration;
 use saphyr::LoadableYamlNode;
 
@@ -13,7 +14,6 @@ use super::nodes::{Node, Nodes};
 use super::{CHROME, CODE, ChromeConfig, CodeConfig, Config, MetricConfig, Order};
 use crate::browsers::BrowserRequest;
 use crate::iteration::axis_variable;
-use crate::metrics::is_name;
 use crate::table::Axis;
 use retake_types::Better;
 

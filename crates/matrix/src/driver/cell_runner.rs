@@ -2,59 +2,23 @@
 
 use std::path::Path;
 
-use retake_engine::ProcessResult;
 use retake_runner::loop_driver::{LoopObserver, StepError, StepRunner};
+use retake_runner::metrics::MetricsObserver;
 use retake_runner::prepare::PreparedRun;
-use retake_runner::run::{Observer, OutputUse, Past};
+use retake_runner::run::OutputUse;
+use retake_runner::scratch_dir::ScratchDir;
 use retake_runner::worker::Worker;
 use retake_types::loop_record::matrix::{CellKey, CellLabels, CellRole};
 use retake_types::request::{LoopPosition, MetricsRequest};
-use retake_types::{Effects, Kind, LoopId, Measurements, Metrics, Outcome, Stream};
+use retake_types::{Kind, LoopId, Outcome};
 
 use super::error::MatrixError;
 use super::event::{MatrixEvent, MatrixObserver};
 use super::project::MatrixProject;
 use super::resources::{Resources, short_sha};
 use crate::config::{CHROME, CODE};
-use crate::iteration::{Iteration, Scratch};
-use crate::metrics::{Reported, built_in};
+use crate::iteration::Iteration;
 use crate::plan::{CellResult, CellStep, CellStepKind, Matrix, MatrixPlan};
-
-/// Collects what a command reports while it runs.
-pub struct MetricsWatch<'a> {
-    reported: Reported,
-    file: &'a Path,
-    planned: Option<u64>,
-    metrics: Metrics,
-    notes: Vec<String>,
-}
-
-impl<'a> MetricsWatch<'a> {
-    /// `file` is where the command may write its metrics; `planned` is how many iterations of its
-    /// cell are planned.
-    pub fn new(file: &'a Path, planned: Option<u64>) -> Self {
-        let reported = Reported::default();
-        Self { reported, file, planned, metrics: Metrics::new(), notes: Vec::new() }
-    }
-}
-
-impl Observer for MetricsWatch<'_> {
-    fn output(&mut self, stream: Stream, bytes: &[u8]) {
-        if stream == Stream::Stdout {
-            self.reported.push(bytes);
-        }
-    }
-
-    fn effects(&mut self, result: &ProcessResult, _past: Past<'_>) -> Option<Effects> {
-        let mut reported = std::mem::take(&mut self.reported);
-        reported.read_file(self.file);
-        let (mut metrics, notes) = reported.finish();
-        metrics.extend(built_in(result.duration, &result.usage));
-        self.metrics.clone_from(&metrics);
-        self.notes.clone_from(&notes);
-        Some(Measurements { metrics, planned: self.planned, notes }.into())
-    }
-}
 
 /// Runs the cells of a loop: everything that all of its runs share.
 pub(super) struct CellRunner<'a> {
@@ -75,7 +39,7 @@ pub(super) struct CellRunner<'a> {
 /// A worker with a directory for what its commands leave.
 pub(super) struct CellWorker<'a> {
     pub(super) worker: &'a mut Worker,
-    pub(super) scratch: Scratch,
+    pub(super) scratch: ScratchDir,
 }
 
 impl<'a> CellWorker<'a> {
@@ -85,7 +49,7 @@ impl<'a> CellWorker<'a> {
         project: &MatrixProject,
     ) -> Result<Self, MatrixError> {
         let parent = project.scratch();
-        let scratch = Scratch::new(&parent, &format!("w{number}"))
+        let scratch = ScratchDir::new(&parent, &format!("w{number}"))
             .map_err(|error| MatrixError::Scratch { path: parent, error })?;
         Ok(Self { worker, scratch })
     }
@@ -105,9 +69,9 @@ impl CellRunner<'_> {
             .renew()
             .map_err(|error| failed(MatrixError::Scratch { path: tmp.clone(), error }))?;
         let prepared = self.prepare(&tmp, &metrics, step).map_err(failed)?;
-        let mut watch = MetricsWatch::new(&metrics, self.planned(step));
+        let mut observer = MetricsObserver::new(&metrics, self.planned(step));
         let finished = worker
-            .run(prepared, OutputUse::NONE, &mut watch)
+            .run(prepared, OutputUse::NONE, &mut observer)
             .map_err(|unrecorded| failed(unrecorded.into()))?;
         if !finished.run.recorded {
             return Err(failed(MatrixError::NotRecorded));
@@ -123,8 +87,8 @@ impl CellRunner<'_> {
             timed_out: matches!(finished.outcome, Outcome::TimedOut),
             exit_code: ending.and_then(|ending| ending.exit_code).unwrap_or(1),
             duration_ms: ending.map_or(0, |ending| ending.duration_ms),
-            metrics: watch.metrics,
-            notes: watch.notes,
+            metrics: observer.metrics,
+            notes: observer.notes,
             node: None,
         })
     }

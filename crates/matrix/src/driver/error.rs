@@ -43,9 +43,6 @@ pub enum MatrixError {
     /// Runs on other machines that ended without a result of their own.
     #[error("{} cells have no result", .0.len())]
     WithoutResult(Vec<CellWithoutResult>),
-    /// What runs cells on other machines failed, in its own words.
-    #[error("{0}")]
-    Remote(String),
     #[error("{0}")]
     Filter(#[from] FilterError),
     #[error("{0}")]
@@ -61,6 +58,22 @@ pub enum MatrixError {
     /// No two cells differ in one value only.
     #[error("there are no two cells that differ in one value")]
     NothingToCompare,
+}
+
+/// Why a run of a matrix ended early: the matrix itself, or what executes its cells on other machines.
+#[derive(Debug)]
+pub enum MatrixRunError<E> {
+    Matrix(MatrixError),
+    Executor(E),
+}
+
+impl<E, T> From<T> for MatrixRunError<E>
+where
+    MatrixError: From<T>,
+{
+    fn from(error: T) -> Self {
+        Self::Matrix(error.into())
+    }
 }
 
 /// A cell whose run on another machine was cancelled, lost or refused there: neither a success nor a

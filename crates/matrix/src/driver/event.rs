@@ -38,7 +38,7 @@ pub enum MatrixEvent<'a> {
         version: &'a str,
         progress: Progress,
     },
-    /// A browser is there, or is not to be had.
+    /// A browser is installed, or not available.
     BrowserEnded,
     WorktreeRecreated {
         name: &'a str,

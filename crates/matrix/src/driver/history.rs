@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use retake_runner::metrics::built_in;
 use retake_store::{RunFilter, Store};
 use retake_types::loop_record::matrix::{CellKey, CellLabels};
 use retake_types::{Effects, Kind, Metrics, Run, RunId, Word};
 
 use crate::config::{CHROME, CODE};
-use crate::metrics::built_in;
 use crate::plan::PastRun;
 use crate::report::RunRow;
 

@@ -1,6 +1,7 @@
 //! `matrix run` from the lock to the verdict: provides what the cells need, runs the plan on workers
 //! here or on other machines, and compares.
 
+use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use retake_types::loop_record::matrix::{CellKey, MatrixLoopPlan, MatrixPurpose};
 use retake_types::{Kind, LoopId, StopReason};
 
 use super::cell_runner::{CellRunner, CellWorker, ProgressEvents, remove_scratch_parent};
-use super::error::MatrixError;
+use super::error::{MatrixError, MatrixRunError};
 use super::event::{MatrixEvent, MatrixObserver};
 use super::history::History;
 use super::project::MatrixProject;
@@ -123,11 +124,10 @@ impl MatrixRun<'_> {
         &self,
         workers: &mut [Worker],
         mut matrix: Matrix,
-        mut executor: Option<&mut X>,
-    ) -> Result<MatrixRunResult, MatrixError>
+        executor: Option<&mut X>,
+    ) -> Result<MatrixRunResult, MatrixRunError<X::Error>>
     where
         X: RemoteExecutor,
-        X::Error: std::fmt::Display,
     {
         let Self { project, observer, .. } = self;
         let _lock = project.lock("retake matrix run")?;
@@ -135,7 +135,7 @@ impl MatrixRun<'_> {
         X::collect_earlier(worker, Kind::Matrix, &mut |earlier| {
             observer.event(MatrixEvent::EarlierRuns(earlier));
         })
-        .map_err(remote_error)?;
+        .map_err(MatrixRunError::Executor)?;
         let lock = project.lock_path();
         let mut interrupted = record::mark_dead_loops(worker.store()?, Some(&lock))?;
         // Opening the record may have ended some already.
@@ -166,9 +166,8 @@ impl MatrixRun<'_> {
         let provided = lock_shared(executor.as_deref()).and_then(|_shared| {
             Ok(provisioner.all_code(&mut resources, worker, &mut matrix, loop_id)?)
         });
-        let ended = provided.and_then(|()| {
-            self.run_cells(workers, matrix, resources, &begun, executor.as_deref_mut())
-        });
+        let ended =
+            provided.and_then(|()| self.run_cells(workers, matrix, resources, &begun, executor));
         let reason = match (&ended, signals::received()) {
             (_, Some(_)) => StopReason::Interrupted,
             (Ok(result), None) if result.is_complete(&self.options.gates) => StopReason::Completed,
@@ -218,10 +217,9 @@ impl MatrixRun<'_> {
         resources: Resources,
         begun: &Begun,
         executor: Option<&mut X>,
-    ) -> Result<MatrixRunResult, MatrixError>
+    ) -> Result<MatrixRunResult, MatrixRunError<X::Error>>
     where
         X: RemoteExecutor,
-        X::Error: std::fmt::Display,
     {
         let keys = resources.identity.keys(&matrix);
         let history = History::read(workers[0].store()?, &keys)?;
@@ -242,7 +240,10 @@ impl MatrixRun<'_> {
                 let limit = self.options.undecided_limit;
                 remote_cells::drive(plan, &mut workers[0], executor, &runner, limit)
             }
-            None => drive_here(plan, workers, &runner)?,
+            None => {
+                let Driven { plan, failure, cancelled } = drive_here(plan, workers, &runner)?;
+                Driven { plan, failure: failure.map(MatrixRunError::Matrix), cancelled }
+            }
         };
         self.observer.event(MatrixEvent::Idle);
         let Driven { plan, failure, cancelled } = driven;
@@ -250,7 +251,7 @@ impl MatrixRun<'_> {
             return Err(failure);
         }
         if cancelled {
-            return Err(MatrixError::Interrupted);
+            return Err(MatrixError::Interrupted.into());
         }
         let comparisons = self.comparisons(&mut workers[0], &matrix, &keys, &resources, &plan)?;
         Ok(self.result(begun, matrix, resources, &plan, comparisons))
@@ -355,17 +356,11 @@ fn drive_here(
     Ok(driven)
 }
 
-fn remote_error(error: impl std::fmt::Display) -> MatrixError {
-    MatrixError::Remote(error.to_string())
-}
-
 /// Excludes others from making something in the directory that other machines see.
-fn lock_shared<X>(executor: Option<&X>) -> Result<Option<std::fs::File>, MatrixError>
-where
-    X: RemoteExecutor,
-    X::Error: std::fmt::Display,
-{
-    executor.map_or(Ok(None), |executor| executor.lock_shared().map_err(remote_error))
+fn lock_shared<X: RemoteExecutor>(
+    executor: Option<&X>,
+) -> Result<Option<File>, MatrixRunError<X::Error>> {
+    executor.map_or(Ok(None), |executor| executor.lock_shared().map_err(MatrixRunError::Executor))
 }
 
 /// Pairs of cells that are really two: cells with one key are run once, as the first of them.

@@ -22,8 +22,7 @@ mod samples;
 
 pub use affinity::{allowed_cpus, pin_process};
 pub use bisect_run::{BisectOptions, BisectRun};
-pub use cell_runner::MetricsWatch;
-pub use error::{CellWithoutResult, MatrixError};
+pub use error::{CellWithoutResult, MatrixError, MatrixRunError};
 pub use event::{MatrixEvent, MatrixObserver};
 pub use history::{History, ResultRow};
 pub use matrix_run::{Iterations, MatrixRun, MatrixRunOptions, MatrixRunResult};

@@ -83,7 +83,7 @@ impl MatrixProject {
         self.agent_directory.join("matrix.lock")
     }
 
-    /// `purpose` is shown to those who find it locked. Keepers must be forked before.
+    /// `purpose` names the holder for those who find it locked. Keepers must be forked before.
     pub fn lock(&self, purpose: &str) -> Result<FileLock, LockError> {
         FileLock::acquire(&self.lock_path(), purpose)
     }

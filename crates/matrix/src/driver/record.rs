@@ -57,7 +57,7 @@ pub(super) fn begin(
 }
 
 /// The loops whose runner died, with their configurations. `ours` is a lock that this process holds:
-/// it tells of loops that an earlier release recorded without a live file.
+/// it decides for loops that an earlier release recorded without a live file.
 fn dead_loops(store: &Store, ours: Option<&Path>) -> retake_store::Result<Vec<(LoopId, String)>> {
     let dead = |record: &StoredLoop| {
         let plan = plan_of(record)?;

@@ -12,7 +12,7 @@ use retake_runner::worker::Worker;
 use retake_types::{Effects, Measurements, Run, Word};
 
 use super::cell_runner::CellRunner;
-use super::error::{CellWithoutResult, MatrixError};
+use super::error::{CellWithoutResult, MatrixError, MatrixRunError};
 use super::event::MatrixEvent;
 use crate::plan::{CellResult, CellStep, MatrixPlan};
 
@@ -28,26 +28,24 @@ struct RemoteCells<'a> {
     without_result: Vec<CellWithoutResult>,
 }
 
-/// Why driving ended early: the executor, or the loop itself.
-enum RemoteFailure<E> {
-    Executor(E),
-    Matrix(MatrixError),
-}
+/// What the loop driver collects failures in: it converts those of the executor by `From`.
+struct DriveFailure<E>(MatrixRunError<E>);
 
-impl<E> From<E> for RemoteFailure<E> {
+impl<E> From<E> for DriveFailure<E> {
     fn from(error: E) -> Self {
-        Self::Executor(error)
+        Self(MatrixRunError::Executor(error))
     }
 }
 
-impl<E> RemoteSteps<MatrixPlan, RemoteFailure<E>> for RemoteCells<'_> {
+impl<E> RemoteSteps<MatrixPlan, DriveFailure<E>> for RemoteCells<'_> {
     fn prepare(
         &mut self,
         _plan: &MatrixPlan,
         step: &CellStep,
-    ) -> Result<PreparedRun, RemoteFailure<E>> {
+    ) -> Result<PreparedRun, DriveFailure<E>> {
         let there = Path::new(MADE_THERE);
-        self.runner.prepare(there, there, step).map_err(RemoteFailure::Matrix)
+        let prepared = self.runner.prepare(there, there, step);
+        prepared.map_err(|error| DriveFailure(error.into()))
     }
 
     fn report(&mut self, _worker: &mut Worker, step: &CellStep, run: &Run) -> Option<CellResult> {
@@ -107,20 +105,17 @@ pub(super) fn drive<X>(
     executor: &mut X,
     runner: &CellRunner<'_>,
     undecided_limit: usize,
-) -> Driven<MatrixPlan, MatrixError>
+) -> Driven<MatrixPlan, MatrixRunError<X::Error>>
 where
     X: RemoteExecutor,
-    X::Error: std::fmt::Display,
 {
     let started = Instant::now();
     let mut cells = RemoteCells { runner, started, undecided_limit, without_result: Vec::new() };
     let Driven { plan, failure, cancelled } =
         remote::drive(plan, worker, executor, &mut cells, &());
-    let failure = failure.map(|failure| match failure {
-        RemoteFailure::Executor(error) => MatrixError::Remote(error.to_string()),
-        RemoteFailure::Matrix(error) => error,
-    });
+    let failure = failure.map(|DriveFailure(failure)| failure);
     let without = cells.without_result;
     let without = (!without.is_empty() && !cancelled).then_some(without);
-    Driven { plan, failure: failure.or(without.map(MatrixError::WithoutResult)), cancelled }
+    let without = without.map(|cells| MatrixError::WithoutResult(cells).into());
+    Driven { plan, failure: failure.or(without), cancelled }
 }

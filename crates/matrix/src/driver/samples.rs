@@ -158,7 +158,7 @@ impl<'a> Samples<'a> {
         pairs
             .iter()
             .enumerate()
-            .map(|(place, &(a, b))| {
+            .map(|(at, &(a, b))| {
                 let (a_name, b_name) = (name(a), name(b));
                 let blocks = self.interleaved(&[a, b]);
                 let sides = (self.side(a, &a_name, blocks), self.side(b, &b_name, blocks));
@@ -167,7 +167,7 @@ impl<'a> Samples<'a> {
                     return Comparison::of_one(sides.0, sides.1, &self.metric, &what);
                 }
                 if self.sequential(&[a, b]) {
-                    return sequences[place].clone();
+                    return sequences[at].clone();
                 }
                 compare(sides.0, sides.1, &self.metric, &self.shared(criteria, &[a, b]))
             })
@@ -231,13 +231,13 @@ impl<'a> Samples<'a> {
     /// A sampler that knows what is stored.
     pub fn sampler(&self, pairs: &[(usize, usize)], criteria: Criteria, seed: u64) -> Sampler {
         let mut sampler = Sampler::new(pairs, criteria, seed);
-        for (place, cell) in self.cells.iter().enumerate() {
+        for (index, cell) in self.cells.iter().enumerate() {
             for (&block, &value) in cell.blocks.iter().zip(&cell.values) {
                 let value = Some(value).filter(|value| *value > 0.0);
-                sampler.stored(Shot { cell: place, block }, value);
+                sampler.stored(Shot { cell: index, block }, value);
             }
             for &block in &cell.failed {
-                sampler.stored(Shot { cell: place, block }, None);
+                sampler.stored(Shot { cell: index, block }, None);
             }
         }
         sampler.begin();

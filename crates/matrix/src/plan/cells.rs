@@ -110,7 +110,7 @@ impl Matrix {
         if self.cells.is_empty() { Err(FilterError::Empty) } else { Ok(()) }
     }
 
-    /// Takes out every cell with this value: its browser or its code cannot be had.
+    /// Removes every cell with this value: its browser or its code is not available.
     pub fn remove(&mut self, axis: &str, value: &str) {
         let Some(axis) = self.axis(axis) else { return };
         let values = &self.axes[axis].values;

@@ -1,7 +1,7 @@
 //! The plan of a matrix: which cells there are, what is still to run, and in which order.
 //!
-//! Pure: no process, no clock, no database. The driver asks for a step, runs it, and tells the
-//! outcome.
+//! Pure: no process, no clock, no database. The driver asks for a step, runs it, and reports the
+//! result.
 
 mod cells;
 mod matrix_plan;

@@ -86,7 +86,7 @@ impl Sampler {
         }
         self.block = self.first;
         self.count();
-        // What was stored tells nothing of whether a cell works now.
+        // Stored results say nothing about whether a cell works now.
         for pair in self.pairs.iter_mut().filter(|pair| pair.sequence.blocks() == 0) {
             pair.open = true;
         }
@@ -120,12 +120,12 @@ impl Sampler {
         Random::for_part(self.seed, self.block).shuffle(&mut self.queue);
     }
 
-    /// Tells the value of a run; `None` if it failed.
+    /// Takes the value of a run; `None` if it failed.
     pub fn done(&mut self, shot: Shot, value: Option<f64>) {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.results.insert((shot.block, shot.cell), value);
         self.count();
-        // Cells nobody needs any more are not run for the rest of the block.
+        // Cells whose comparisons are all decided are not run for the rest of the block.
         let needed: BTreeSet<usize> =
             self.pairs.iter().filter(|p| p.open).flat_map(|p| [p.a, p.b]).collect();
         self.queue.retain(|cell| needed.contains(cell));

@@ -47,7 +47,7 @@ pub enum CellStepKind {
 /// One thing to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellStep {
-    /// The place of the cell in the list the plan was made of.
+    /// The index of the cell in the list the plan was made of.
     pub cell: usize,
     pub kind: CellStepKind,
     /// 0 in a warmup.
@@ -89,27 +89,27 @@ pub struct CellSchedule {
 impl CellSchedule {
     /// Two cells with one key are one cell: only the first is planned.
     pub fn new(cells: &[CellKey], past: &[PastRun], options: &ScheduleOptions) -> Self {
-        let mut places: HashMap<CellKey, usize> = HashMap::with_capacity(cells.len());
+        let mut indices: HashMap<CellKey, usize> = HashMap::with_capacity(cells.len());
         let mut first = vec![false; cells.len()];
-        for (place, key) in cells.iter().enumerate() {
-            first[place] = !places.contains_key(key);
-            places.entry(*key).or_insert(place);
+        for (index, key) in cells.iter().enumerate() {
+            first[index] = !indices.contains_key(key);
+            indices.entry(*key).or_insert(index);
         }
         let mut done: Vec<Vec<u64>> = vec![Vec::new(); cells.len()];
         let mut after = vec![0u64; cells.len()];
         let mut replaced: HashMap<(usize, u64), Vec<RunId>> = HashMap::new();
         let mut surplus: HashMap<usize, Vec<RunId>> = HashMap::new();
         for run in past {
-            let Some(&place) = places.get(&run.key) else { continue };
-            after[place] = after[place].max(run.iteration + 1);
+            let Some(&index) = indices.get(&run.key) else { continue };
+            after[index] = after[index].max(run.iteration + 1);
             if run.ok {
-                done[place].push(run.iteration);
+                done[index].push(run.iteration);
             }
             if options.mode == ScheduleMode::Replace {
                 if run.iteration < options.iterations {
-                    replaced.entry((place, run.iteration)).or_default().push(run.id);
+                    replaced.entry((index, run.iteration)).or_default().push(run.id);
                 } else {
-                    surplus.entry(place).or_default().push(run.id);
+                    surplus.entry(index).or_default().push(run.id);
                 }
             }
         }
@@ -122,19 +122,19 @@ impl CellSchedule {
             ScheduleMode::Append(more) => after.iter().map(|after| after + more).collect(),
             ScheduleMode::Pending | ScheduleMode::Replace => vec![options.iterations; cells.len()],
         };
-        let slot = |place: usize, round: u64| match options.mode {
-            ScheduleMode::Append(_) => Some(after[place] + round),
+        let slot = |index: usize, round: u64| match options.mode {
+            ScheduleMode::Append(_) => Some(after[index] + round),
             ScheduleMode::Replace => Some(round),
-            ScheduleMode::Pending => done[place].binary_search(&round).is_err().then_some(round),
+            ScheduleMode::Pending => done[index].binary_search(&round).is_err().then_some(round),
         };
-        let planned: Vec<usize> = (0..cells.len()).filter(|&place| first[place]).collect();
-        let narrow = |place: usize| u32::try_from(place).unwrap_or(u32::MAX);
+        let planned: Vec<usize> = (0..cells.len()).filter(|&index| first[index]).collect();
+        let narrow = |index: usize| u32::try_from(index).unwrap_or(u32::MAX);
         let mut slots = Vec::new();
         match options.order {
             Order::Blocked => {
-                for &place in &planned {
+                for &index in &planned {
                     slots
-                        .extend((0..rounds).filter_map(|r| Some((narrow(place), slot(place, r)?))));
+                        .extend((0..rounds).filter_map(|r| Some((narrow(index), slot(index, r)?))));
                 }
             }
             Order::Interleaved => {
@@ -151,7 +151,7 @@ impl CellSchedule {
                 CellState { warmups_left: 0, open: 0, ok_this_time: 0, skipped: false };
                 cells.len()
             ];
-        slots.iter().for_each(|(place, _)| states[*place as usize].open += 1);
+        slots.iter().for_each(|(index, _)| states[*index as usize].open += 1);
         let mut warmups = Vec::new();
         for round in 0..options.warmup {
             let start = warmups.len();
@@ -160,7 +160,7 @@ impl CellSchedule {
                 Random::for_part(options.seed, u64::MAX - round).shuffle(&mut warmups[start..]);
             }
         }
-        warmups.iter().for_each(|place| states[*place as usize].warmups_left += 1);
+        warmups.iter().for_each(|index| states[*index as usize].warmups_left += 1);
         Self {
             cells: states,
             warmups,
@@ -187,9 +187,9 @@ impl CellSchedule {
 
     /// The next thing for a worker that is free.
     pub fn next_step(&mut self) -> Next<CellStep> {
-        while let Some(&place) = self.warmups.get(self.next_warmup) {
+        while let Some(&index) = self.warmups.get(self.next_warmup) {
             self.next_warmup += 1;
-            let cell = place as usize;
+            let cell = index as usize;
             if !self.cells[cell].skipped {
                 self.warmups_in_flight += 1;
                 return Next::Run(CellStep {
@@ -203,9 +203,9 @@ impl CellSchedule {
         if self.warmups_in_flight > 0 {
             return Next::Wait;
         }
-        while let Some(&(place, iteration)) = self.slots.get(self.next_slot) {
+        while let Some(&(index, iteration)) = self.slots.get(self.next_slot) {
             self.next_slot += 1;
-            let cell = place as usize;
+            let cell = index as usize;
             if !self.cells[cell].skipped {
                 self.slots_in_flight += 1;
                 self.handed_out += 1;
@@ -221,7 +221,7 @@ impl CellSchedule {
         if self.slots_in_flight > 0 { Next::Wait } else { Next::Done }
     }
 
-    /// Tells how a step went; returns the runs it has replaced, which may go now.
+    /// Takes the outcome of a step; returns the runs it has replaced, which can be erased now.
     pub fn done(&mut self, step: &CellStep, ok: bool) -> Vec<RunId> {
         match step.kind {
             CellStepKind::Warmup => {
@@ -265,7 +265,7 @@ impl CellSchedule {
         }
     }
 
-    /// Takes a cell out: its warmup failed, or what it needs cannot be had.
+    /// Removes a cell: its warmup failed, or what it needs is not available.
     pub fn skip(&mut self, cell: usize) {
         let state = &mut self.cells[cell];
         if !state.skipped {
@@ -276,7 +276,7 @@ impl CellSchedule {
     }
 
     pub fn skipped(&self) -> impl Iterator<Item = usize> {
-        self.cells.iter().enumerate().filter(|(_, cell)| cell.skipped).map(|(place, _)| place)
+        self.cells.iter().enumerate().filter(|(_, cell)| cell.skipped).map(|(index, _)| index)
     }
 
     /// Iterations to run in all, without skipped cells: the N of k/N.

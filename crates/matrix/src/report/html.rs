@@ -1,12 +1,13 @@
-//! One HTML file that needs nothing else: no script, no request, every text escaped.
+//! One HTML file that needs nothing else: no script, no request.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+
+use retake_runner::html::Html;
 
 use super::svg;
 use crate::explain::Explanation;
 use crate::stats::{Comparison, Verdict, summarise};
-use crate::table::Table;
+use crate::table::{Measured, Table};
 
 /// What the page shows.
 #[derive(Clone, Debug, Default)]
@@ -22,7 +23,7 @@ pub struct Page {
     pub explanations: Vec<Explanation>,
     /// Name and value: host, kernel, command, seed and so on.
     pub environment: Vec<(String, String)>,
-    /// What could not be had, and other notes.
+    /// What is not available, and other notes.
     pub notes: Vec<String>,
 }
 
@@ -41,29 +42,11 @@ svg .d{fill:currentColor;opacity:.45}svg .o{fill:none;stroke:currentColor}\
 svg .m{stroke:#d9480f;stroke-width:2}\
 code{white-space:pre-wrap;overflow-wrap:anywhere}small{opacity:.75}";
 
-/// Text that is only ever text.
-pub(super) fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            // Not allowed in HTML at all.
-            c if c.is_control() && c != '\n' && c != '\t' => escaped.push('\u{fffd}'),
-            c => escaped.push(c),
-        }
-    }
-    escaped
-}
-
 fn percent(ratio: f64) -> String {
     format!("{:+.1} %", (ratio - 1.0) * 100.0)
 }
 
-/// A number with as many digits as tell something.
+/// A number with as many digits as are meaningful.
 fn number(value: f64) -> String {
     let digits = match value.abs() {
         x if x >= 1000.0 => 0,
@@ -74,108 +57,104 @@ fn number(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// The page. Writing to a string cannot fail, so the results of `write!` are left unused.
+/// The page.
 pub fn render(page: &Page) -> String {
-    let title = escape(&page.title);
-    let mut html = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n\
-         <style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n<p><small>{}</small></p>\n",
-        escape(&page.made)
-    );
+    let mut body = Html::new();
+    body.fill("<p><small>{}</small></p>\n", &[&page.made]);
     if !page.explanations.is_empty() {
-        html += "<h2>In short</h2>\n";
+        body.markup("<h2>In short</h2>\n");
         for explanation in &page.explanations {
-            let _ = writeln!(html, "<p>{}.</p>", escape(&explanation.sentence));
+            body.fill("<p>{}.</p>\n", &[&explanation.sentence]);
         }
     }
     for note in &page.notes {
-        let _ = writeln!(html, "<p>⚠ {}</p>", escape(note));
+        body.markup("<p>⚠ ").preformatted(note).markup("</p>\n");
     }
     for table in &page.tables {
-        let unit =
-            page.units.get(&table.metric).map(|unit| format!(" <small>{}</small>", escape(unit)));
-        let _ = writeln!(html, "<h2>{}{}</h2>", escape(&table.metric), unit.unwrap_or_default());
-        heat_map(&mut html, table);
-        comparisons(&mut html, &table.metric, &page.comparisons);
-        distributions(&mut html, table);
-    }
-    effects(&mut html, &page.explanations);
-    if !page.environment.is_empty() {
-        html += "<h2>Environment</h2>\n<div class=\"t\"><table>\n";
-        for (name, value) in &page.environment {
-            let _ = writeln!(
-                html,
-                "<tr><th>{}</th><td><code>{}</code></td></tr>",
-                escape(name),
-                escape(value)
-            );
+        body.markup("<h2>").text(&table.metric);
+        if let Some(unit) = page.units.get(&table.metric) {
+            body.fill(" <small>{}</small>", &[unit]);
         }
-        html += "</table></div>\n";
+        body.markup("</h2>\n");
+        heat_map(&mut body, table);
+        comparisons(&mut body, &table.metric, &page.comparisons);
+        distributions(&mut body, table);
     }
-    html + "</body>\n</html>\n"
+    effects(&mut body, &page.explanations);
+    if !page.environment.is_empty() {
+        body.markup("<h2>Environment</h2>\n").markup(TABLE);
+        for (name, value) in &page.environment {
+            body.fill("<tr><th>{}</th><td><code>", &[name]);
+            body.preformatted(value).markup("</code></td></tr>\n");
+        }
+        body.markup(END_OF_TABLE);
+    }
+    Html::document(&page.title, STYLE, &body).into_string()
 }
 
-/// With more comparisons than this, those that found no difference are folded away.
+/// A table that scrolls by itself where it is wider than the page.
+const TABLE: &str = "<div class=\"t\"><table>\n";
+const END_OF_TABLE: &str = "</table></div>\n";
+
+/// With more comparisons than this, those that found no difference are collapsed.
 const MANY: usize = 12;
 
-fn comparisons(html: &mut String, metric: &str, comparisons: &[Comparison]) {
+fn comparisons(html: &mut Html, metric: &str, comparisons: &[Comparison]) {
     let ours = comparisons.iter().filter(|comparison| comparison.metric == metric);
-    let (mut told, mut folded): (Vec<_>, Vec<_>) =
+    let (mut listed, mut collapsed): (Vec<_>, Vec<_>) =
         ours.partition(|c| matches!(c.verdict, Verdict::Faster | Verdict::Slower));
-    if told.len() + folded.len() <= MANY {
-        told.append(&mut folded);
+    if listed.len() + collapsed.len() <= MANY {
+        listed.append(&mut collapsed);
     }
-    if told.is_empty() && folded.is_empty() {
+    if listed.is_empty() && collapsed.is_empty() {
         return;
     }
-    *html += "<h3>Comparisons</h3>\n";
-    rows(html, &told);
-    if !folded.is_empty() {
-        let same = folded.iter().filter(|c| c.verdict == Verdict::Same).count();
-        let _ = writeln!(
-            html,
-            "<details><summary>{same} are the same, {} are not sure</summary>",
-            folded.len() - same
+    html.markup("<h3>Comparisons</h3>\n");
+    rows(html, &listed);
+    if !collapsed.is_empty() {
+        let same = collapsed.iter().filter(|c| c.verdict == Verdict::Same).count();
+        html.fill(
+            "<details><summary>{} are the same, {} are not sure</summary>\n",
+            &[&same, &(collapsed.len() - same)],
         );
-        rows(html, &folded);
-        *html += "</details>\n";
+        rows(html, &collapsed);
+        html.markup("</details>\n");
     }
 }
 
-fn rows(html: &mut String, comparisons: &[&Comparison]) {
+fn rows(html: &mut Html, comparisons: &[&Comparison]) {
     if comparisons.is_empty() {
         return;
     }
-    *html += "<div class=\"t\"><table>\n<tr><th>of</th><th>against</th><th>verdict</th><th>difference</th><th>interval</th><th>samples</th><th>failed</th></tr>\n";
+    html.markup(TABLE).markup(
+        "<tr><th>of</th><th>against</th><th>verdict</th><th>difference</th><th>interval</th>\
+         <th>samples</th><th>failed</th></tr>\n",
+    );
     for c in comparisons {
         let class = match c.verdict {
-            Verdict::Faster => " class=\"faster\"",
-            Verdict::Slower => " class=\"slower\"",
+            Verdict::Faster => "faster",
+            Verdict::Slower => "slower",
             Verdict::Same | Verdict::NotSure => "",
         };
         let interval = c.interval.map_or_else(String::new, |[low, high]| {
             format!("{} to {}", percent(low), percent(high))
         });
-        let _ = writeln!(
-            html,
-            "<tr><td>{}</td><td>{}</td><td{class}>{}</td><td class=\"n\">{}</td><td class=\"n\">{interval}</td><td class=\"n\">{} / {}</td><td class=\"n\">{} / {}</td></tr>",
-            escape(&c.b),
-            escape(&c.a),
-            c.verdict.as_str(),
-            c.ratio.map(percent).unwrap_or_default(),
-            c.samples.b,
-            c.samples.a,
-            c.failed.b,
-            c.failed.a
+        html.fill("<tr><td>{}</td><td>{}</td>", &[&c.b, &c.a]);
+        html.element("td", class, c.verdict.as_str());
+        html.fill(
+            "<td class=\"n\">{}</td><td class=\"n\">{}</td>",
+            &[&c.ratio.map(percent).unwrap_or_default(), &interval],
+        );
+        html.fill(
+            "<td class=\"n\">{} / {}</td><td class=\"n\">{} / {}</td></tr>\n",
+            &[&c.samples.b, &c.samples.a, &c.failed.b, &c.failed.a],
         );
     }
-    *html += "</table></div>\n";
+    html.markup(END_OF_TABLE);
 }
 
 /// Medians, coloured by how far they are from the first cell: blue below, orange above.
-fn heat_map(html: &mut String, table: &Table) {
+fn heat_map(html: &mut Html, table: &Table) {
     let Some(down) = table.axes.first() else { return };
     let across = &table.axes[1..];
     let mut columns: Vec<&[usize]> = Vec::new();
@@ -184,105 +163,104 @@ fn heat_map(html: &mut String, table: &Table) {
             columns.push(&cell.place[1..]);
         }
     }
-    let median = |row: usize, column: &[usize]| {
-        let cell = table.cells.iter().find(|c| c.place[0] == row && &c.place[1..] == column)?;
-        Some((summarise(&cell.values), cell.failed))
-    };
     let base = table.cells.iter().find_map(|cell| summarise(&cell.values)).map(|s| s.median);
-    let _ = write!(html, "<div class=\"t\"><table>\n<tr><th>{}</th>", escape(&down.name));
+    html.markup(TABLE).fill("<tr><th>{}</th>", &[&down.name]);
     for column in &columns {
         let labels = across.iter().zip(*column).map(|(axis, &at)| axis.values[at].as_str());
-        let _ = write!(html, "<th>{}</th>", escape(&labels.collect::<Vec<_>>().join(" ")));
+        html.element("th", "", labels.collect::<Vec<_>>().join(" "));
     }
-    *html += "</tr>\n";
+    html.markup("</tr>\n");
     for (row, value) in down.values.iter().enumerate() {
         if !table.cells.iter().any(|cell| cell.place[0] == row) {
             continue;
         }
-        let _ = write!(html, "<tr><th>{}</th>", escape(value));
+        html.fill("<tr><th>{}</th>", &[value]);
         for column in &columns {
-            match median(row, column) {
-                Some((Some(summary), failed)) => {
-                    let ratio = base.filter(|b| *b > 0.0).map_or(1.0, |base| summary.median / base);
-                    let strength = (ratio.max(1e-9).ln().abs() / 0.5).min(1.0) * 0.75 + 0.1;
-                    let colour = if ratio > 1.0 { "240,140,60" } else { "90,160,240" };
-                    let failed =
-                        if failed > 0 { format!(", {failed} failed") } else { String::new() };
-                    let _ = write!(
-                        html,
-                        "<td class=\"h\" style=\"background:rgb({})\">{}<br><small>{}, n={}{failed}</small></td>",
-                        blend(colour, strength),
-                        number(summary.median),
-                        percent(ratio),
-                        summary.samples
-                    );
-                }
-                Some((None, failed)) => {
-                    let _ = write!(html, "<td>✗ {failed} failed</td>");
-                }
-                None => *html += "<td>-</td>",
-            }
+            let cell = table.cells.iter().find(|c| c.place[0] == row && &c.place[1..] == *column);
+            heat_map_cell(html, cell, base);
         }
-        *html += "</tr>\n";
+        html.markup("</tr>\n");
     }
-    *html += "</table></div>\n";
+    html.markup(END_OF_TABLE);
+}
+
+fn heat_map_cell(html: &mut Html, cell: Option<&Measured>, base: Option<f64>) {
+    let Some(cell) = cell else {
+        html.markup("<td>-</td>");
+        return;
+    };
+    let Some(summary) = summarise(&cell.values) else {
+        html.fill("<td>✗ {} failed</td>", &[&cell.failed]);
+        return;
+    };
+    let ratio = base.filter(|b| *b > 0.0).map_or(1.0, |base| summary.median / base);
+    let strength = (ratio.max(1e-9).ln().abs() / 0.5).min(1.0) * 0.75 + 0.1;
+    let colour = if ratio > 1.0 { [240.0, 140.0, 60.0] } else { [90.0, 160.0, 240.0] };
+    html.fill(
+        "<td class=\"h\" style=\"background:rgb({})\">{}<br><small>{}, n={}",
+        &[&blend(colour, strength), &number(summary.median), &percent(ratio), &summary.samples],
+    );
+    if cell.failed > 0 {
+        html.fill(", {} failed", &[&cell.failed]);
+    }
+    html.markup("</small></td>");
 }
 
 /// A colour over white, so that black text is legible on it in the dark as well.
-fn blend(colour: &str, strength: f64) -> String {
-    let parts = colour.split(',').filter_map(|part| part.parse::<f64>().ok());
-    let parts = parts.map(|part| format!("{:.0}", 255.0 + (part - 255.0) * strength));
-    parts.collect::<Vec<_>>().join(",")
+fn blend(colour: [f64; 3], strength: f64) -> String {
+    colour.map(|part| format!("{:.0}", 255.0 + (part - 255.0) * strength)).join(",")
 }
 
-fn distributions(html: &mut String, table: &Table) {
+fn distributions(html: &mut Html, table: &Table) {
     let range = svg::range(table.cells.iter().flat_map(|cell| &cell.values));
-    *html += "<h3>Samples</h3>\n<div class=\"t\"><table>\n<tr><th>cell</th><th>samples</th><th>median</th><th>MAD</th><th>outliers</th></tr>\n";
+    html.markup("<h3>Samples</h3>\n").markup(TABLE).markup(
+        "<tr><th>cell</th><th>samples</th><th>median</th><th>MAD</th><th>outliers</th></tr>\n",
+    );
     for cell in &table.cells {
         let Some(summary) = summarise(&cell.values) else { continue };
-        let _ = writeln!(
-            html,
-            "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
-            escape(&table.name(&cell.place)),
-            svg::strip(&cell.values, range),
-            number(summary.median),
-            number(summary.mad),
-            summary.outliers.len()
+        html.fill("<tr><td>{}</td><td>", &[&table.name(&cell.place)]);
+        svg::strip(html, &cell.values, range);
+        html.markup("</td>");
+        html.fill(
+            "<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
+            &[&number(summary.median), &number(summary.mad), &summary.outliers.len()],
         );
     }
     if range.0 <= range.1 {
-        let _ = writeln!(
-            html,
-            "<tr><td></td><td><small>{} … {}</small></td></tr>",
-            number(range.0),
-            number(range.1)
+        html.fill(
+            "<tr><td></td><td><small>{} … {}</small></td></tr>\n",
+            &[&number(range.0), &number(range.1)],
         );
     }
-    *html += "</table></div>\n";
+    html.markup(END_OF_TABLE);
 }
 
-fn effects(html: &mut String, explanations: &[Explanation]) {
+fn effects(html: &mut Html, explanations: &[Explanation]) {
     if explanations.iter().all(|e| e.effects.is_empty()) {
         return;
     }
-    *html += "<h2>Effects</h2>\n<div class=\"t\"><table>\n<tr><th>metric</th><th>axis</th><th>value</th><th>against</th><th>effect</th><th>interval</th><th></th></tr>\n";
+    html.markup("<h2>Effects</h2>\n").markup(TABLE).markup(
+        "<tr><th>metric</th><th>axis</th><th>value</th><th>against</th><th>effect</th>\
+         <th>interval</th><th></th></tr>\n",
+    );
     for explanation in explanations {
         for e in &explanation.effects {
-            let _ = writeln!(
-                html,
-                "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{} to {}</td><td>{}</td></tr>",
-                escape(&explanation.metric),
-                escape(&e.axis),
-                escape(&e.value),
-                escape(&e.baseline),
-                percent(e.ratio),
-                percent(e.interval[0]),
-                percent(e.interval[1]),
-                if e.sure { "sure" } else { "" }
+            html.fill(
+                "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td>",
+                &[&explanation.metric, &e.axis, &e.value, &e.baseline],
+            );
+            html.fill(
+                "<td class=\"n\">{}</td><td class=\"n\">{} to {}</td><td>{}</td></tr>\n",
+                &[
+                    &percent(e.ratio),
+                    &percent(e.interval[0]),
+                    &percent(e.interval[1]),
+                    &if e.sure { "sure" } else { "" },
+                ],
             );
         }
     }
-    *html += "</table></div>\n";
+    html.markup(END_OF_TABLE);
 }
 
 #[cfg(test)]
@@ -290,7 +268,7 @@ mod tests {
     use super::*;
     use crate::explain::explain;
     use crate::stats::{Criteria, Side, compare};
-    use crate::table::{Axis, Measured};
+    use crate::table::Axis;
 
     fn page(nasty: &str) -> String {
         let axis = |name: &str| Axis { name: name.into(), values: vec![nasty.into(), "b".into()] };

@@ -1,4 +1,4 @@
-//! What is shown of a matrix: the grid of its state, and one HTML page with everything.
+//! Reports about a matrix: the grid of its state, and one HTML page with everything.
 //!
 //! Text is returned, never printed.
 

@@ -103,7 +103,7 @@ pub struct Status {
     pub cells: Vec<StatusCell>,
     pub seed: Option<u64>,
     pub order: String,
-    /// What could not be had, and why.
+    /// Values that are not available, and why.
     pub unavailable: Vec<String>,
 }
 

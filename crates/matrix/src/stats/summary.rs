@@ -40,7 +40,7 @@ pub fn summarise(samples: &[f64]) -> Option<Summary> {
     let median = median_of_sorted(&values);
     let distances = sorted(&values.iter().map(|x| (x - median).abs()).collect::<Vec<_>>());
     let mad = median_of_sorted(&distances);
-    // With more than half of the samples equal the MAD is 0 and tells nothing of the rest.
+    // With more than half of the samples equal the MAD is 0 and says nothing about the rest.
     let scale = if mad > 0.0 {
         mad / 0.674_5
     } else {

@@ -3,9 +3,9 @@
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstInputValue, CstObject, CstObjectProp, CstRootNode};
 
-use super::{Client, NAME, PATIENCE_SECONDS, Start};
+use super::{Client, NAME, PATIENCE_SECONDS, ServerCommand};
 
-pub(super) fn with(client: Client, text: &str, start: &Start) -> Result<String, String> {
+pub(super) fn with(client: Client, text: &str, start: &ServerCommand) -> Result<String, String> {
     let empty = text.trim().is_empty();
     let root = parse(if empty { "{}\n" } else { text })?;
     let object = root.object_value().ok_or("it is not a JSON object")?;
@@ -86,7 +86,7 @@ fn named(servers: &CstObject) -> Vec<CstObjectProp> {
 }
 
 /// The keys that say how we are started, in the order in which they are written.
-fn started(client: Client, start: &Start) -> Vec<(&'static str, CstInputValue)> {
+fn started(client: Client, start: &ServerCommand) -> Vec<(&'static str, CstInputValue)> {
     let words = |words: Vec<&String>| {
         CstInputValue::Array(words.into_iter().map(|word| word.as_str().into()).collect())
     };
@@ -102,7 +102,7 @@ fn started(client: Client, start: &Start) -> Vec<(&'static str, CstInputValue)> 
     }
 }
 
-fn entry(client: Client, start: &Start, second: bool) -> CstInputValue {
+fn entry(client: Client, start: &ServerCommand, second: bool) -> CstInputValue {
     let patience = || CstInputValue::from(PATIENCE_SECONDS * 1000);
     let (first, last) = match client {
         Client::Opencode if second => (
@@ -121,7 +121,7 @@ fn entry(client: Client, start: &Start, second: bool) -> CstInputValue {
 }
 
 /// Sets how we are started and leaves everything else.
-fn renew(client: Client, entry: &CstObject, start: &Start) {
+fn renew(client: Client, entry: &CstObject, start: &ServerCommand) {
     for (name, value) in started(client, start) {
         match entry.get(name) {
             Some(there) => there.set_value(value),
@@ -131,7 +131,7 @@ fn renew(client: Client, entry: &CstObject, start: &Start) {
 }
 
 /// Whether an entry starts this program in this way.
-fn started_the_same(client: Client, entry: &CstObjectProp, start: &Start) -> bool {
+fn started_the_same(client: Client, entry: &CstObjectProp, start: &ServerCommand) -> bool {
     let Some(entry) = entry.value().and_then(|entry| entry.to_serde_value()) else { return false };
     let all: Vec<&String> = std::iter::once(&start.program).chain(&start.args).collect();
     match client {

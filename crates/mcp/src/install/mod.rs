@@ -1,4 +1,4 @@
-//! The server's place in the configuration of the clients that start it.
+//! The server's entry in the configuration of the clients that start it.
 //!
 //! Each client has a file and a format of its own. Whatever else is in the file stays as it is,
 //! comments and order included; a file that cannot be read is left alone.
@@ -18,13 +18,13 @@ pub const PATIENCE_SECONDS: u64 = 3700;
 
 /// How a client starts the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Start {
+pub struct ServerCommand {
     pub program: String,
     pub args: Vec<String>,
 }
 
-impl Start {
-    /// With the record where it is by itself, or at this place.
+impl ServerCommand {
+    /// With the record where the project has it, or in this directory.
     pub fn new(program: String, store: Option<&Path>) -> Self {
         let mut args = vec!["mcp".to_owned()];
         if let Some(store) = store {
@@ -65,11 +65,11 @@ pub enum InstallError {
     NoHome,
 }
 
-/// What became of the file.
+/// Whether a file was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Changed {
+pub enum EntryChange {
     Written,
-    AsItWas,
+    Unchanged,
 }
 
 impl Client {
@@ -118,7 +118,7 @@ impl Client {
     }
 
     /// The text of the client's file with the server in it.
-    pub(super) fn with(self, text: &str, start: &Start) -> Result<String, String> {
+    pub(super) fn with(self, text: &str, start: &ServerCommand) -> Result<String, String> {
         match self {
             Self::Codex => toml::with(text, start),
             json => json::with(json, text, start),
@@ -133,11 +133,11 @@ impl Client {
     }
 
     /// What the client's file must have, and nothing else.
-    pub fn snippet(self, start: &Start) -> String {
+    pub fn snippet(self, start: &ServerCommand) -> String {
         self.with("", start).unwrap_or_default()
     }
 
-    pub fn install(self, file: &Path, start: &Start) -> Result<Changed, InstallError> {
+    pub fn install(self, file: &Path, start: &ServerCommand) -> Result<EntryChange, InstallError> {
         let before = read(file)?.unwrap_or_default();
         let after = self.with(&before, start).map_err(|why| InstallError::Unreadable {
             path: file.to_owned(),
@@ -147,8 +147,8 @@ impl Client {
         write(file, &before, &after)
     }
 
-    pub fn uninstall(self, file: &Path) -> Result<Changed, InstallError> {
-        let Some(before) = read(file)? else { return Ok(Changed::AsItWas) };
+    pub fn uninstall(self, file: &Path) -> Result<EntryChange, InstallError> {
+        let Some(before) = read(file)? else { return Ok(EntryChange::Unchanged) };
         let after = self.without(&before).map_err(|why| InstallError::Unreadable {
             path: file.to_owned(),
             why,
@@ -180,9 +180,9 @@ fn read(file: &Path) -> Result<Option<String>, InstallError> {
 }
 
 /// Replaces the file as a whole, with the same permissions; a link stays one.
-fn write(file: &Path, before: &str, after: &str) -> Result<Changed, InstallError> {
+fn write(file: &Path, before: &str, after: &str) -> Result<EntryChange, InstallError> {
     if before == after {
-        return Ok(Changed::AsItWas);
+        return Ok(EntryChange::Unchanged);
     }
     let failed = |source| InstallError::File { action: "write", path: file.to_owned(), source };
     let target = file.canonicalize().unwrap_or_else(|_| file.to_owned());
@@ -208,7 +208,7 @@ fn write(file: &Path, before: &str, after: &str) -> Result<Changed, InstallError
         _ = fs::remove_file(&staged);
         failed(error)
     })?;
-    Ok(Changed::Written)
+    Ok(EntryChange::Written)
 }
 
 #[cfg(test)]

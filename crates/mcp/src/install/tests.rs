@@ -1,7 +1,7 @@
 use super::*;
 
-fn by(program: &str) -> Start {
-    Start::new(program.to_owned(), None)
+fn by(program: &str) -> ServerCommand {
+    ServerCommand::new(program.to_owned(), None)
 }
 
 const CLAUDE: &str = r#"{
@@ -86,7 +86,7 @@ fn an_entry_that_starts_otherwise_keeps_what_is_not_ours() {
 
 #[test]
 fn a_record_elsewhere_is_in_the_entry() {
-    let start = Start::new("retake".to_owned(), Some(Path::new("/else/where")));
+    let start = ServerCommand::new("retake".to_owned(), Some(Path::new("/else/where")));
     for client in [Client::Claude, Client::Codex, Client::Gemini, Client::Opencode] {
         let text = client.with("", &start).unwrap();
         let args = text.find("\"--store\"").unwrap();
@@ -148,11 +148,11 @@ fn permissions_and_links_stay() {
     fs::write(&file, CLAUDE).unwrap();
     fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
     std::os::unix::fs::symlink(&file, &link).unwrap();
-    assert_eq!(Client::Claude.install(&link, &by("retake")).unwrap(), Changed::Written);
-    assert_eq!(Client::Claude.install(&link, &by("retake")).unwrap(), Changed::AsItWas);
+    assert_eq!(Client::Claude.install(&link, &by("retake")).unwrap(), EntryChange::Written);
+    assert_eq!(Client::Claude.install(&link, &by("retake")).unwrap(), EntryChange::Unchanged);
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(Client::Claude.uninstall(&link).unwrap(), Changed::Written);
+    assert_eq!(Client::Claude.uninstall(&link).unwrap(), EntryChange::Written);
     assert_eq!(fs::read_to_string(&file).unwrap(), CLAUDE);
-    assert_eq!(Client::Claude.uninstall(&dir.path().join("none")).unwrap(), Changed::AsItWas);
+    assert_eq!(Client::Claude.uninstall(&dir.path().join("none")).unwrap(), EntryChange::Unchanged);
 }

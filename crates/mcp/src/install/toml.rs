@@ -2,11 +2,11 @@
 
 use toml_edit::{Array, DocumentMut, Item, Table, Value, value};
 
-use super::{NAME, PATIENCE_SECONDS, Start};
+use super::{NAME, PATIENCE_SECONDS, ServerCommand};
 
 const SERVERS: &str = "mcp_servers";
 
-pub(super) fn with(text: &str, start: &Start) -> Result<String, String> {
+pub(super) fn with(text: &str, start: &ServerCommand) -> Result<String, String> {
     let mut document: DocumentMut = parse(text)?;
     let servers = document.entry(SERVERS).or_insert_with(|| {
         let mut table = Table::new();
@@ -41,7 +41,7 @@ pub(super) fn without(text: &str) -> Result<String, String> {
 }
 
 /// Whether an entry starts this program in this way.
-fn started_the_same(entry: &Item, start: &Start) -> bool {
+fn started_the_same(entry: &Item, start: &ServerCommand) -> bool {
     let args = entry.get("args").and_then(Item::as_array);
     let args = args.map(|args| args.iter().filter_map(Value::as_str).collect::<Vec<_>>());
     entry.get("command").and_then(Item::as_str) == Some(&start.program)

@@ -31,7 +31,7 @@ const LONGEST_WAIT: f64 = 600.0;
 const SEARCHED: u64 = 8 << 20;
 /// How far back the beginning of a line is looked for.
 const LINE: u64 = 64 << 10;
-/// How long a run may take from the call to its place in the record.
+/// How long a run may take from the call to its entry in the record.
 const PREPARING: Duration = Duration::from_secs(2);
 /// What was printed is looked at after this time, and again after twice that, and so on: redaction
 /// and the record take their time to pass it on.

@@ -1,4 +1,4 @@
-//! How a run of this server takes place: request, caps of the policy, preparation, judgement of the
+//! How a run of this server is made: request, caps of the policy, preparation, judgement of the
 //! policy, and then the run on a worker of its own.
 
 use std::ffi::{OsStr, OsString};
@@ -27,7 +27,7 @@ pub(super) struct LaunchedRun {
     pub(super) outcome: tokio::task::JoinHandle<Result<Vec<String>, ToolError>>,
 }
 
-/// A run that may take place, and what the policy changed of it.
+/// A run that the policy permits, and what the policy changed of it.
 struct PermittedRun {
     prepared: PreparedRun,
     notes: Vec<String>,

@@ -239,7 +239,7 @@ impl Page {
 
     /// A line of which all room may be used.
     fn keep_part(&mut self, number: u64, line: &OutputLine, until: u64) {
-        // However small the room: who goes on must get somewhere.
+        // However small the room: each further call must get further.
         let room = match self.kept.is_empty() {
             true => self.room(number).max(SHORT_LINE),
             false => self.room(number),

@@ -54,7 +54,7 @@ impl Call {
         self.context.meta.get_progress_token().is_some()
     }
 
-    /// Tells the client that the run goes on. Its output is not in here: it is redacted only on its
+    /// Tells the client that the run is still running. Its output is not in here: it is redacted only on its
     /// way into the record.
     async fn report(&self, elapsed: Duration, sizes: [StreamSize; 2]) {
         let took = text::duration(Duration::from_secs(elapsed.as_secs()));

@@ -170,9 +170,8 @@ impl Reader {
             match c {
                 '\\' => {
                     let escaped = self.chars.get(self.at).copied();
-                    draft.quote(escaped.ok_or_else(|| {
-                        UnreadableLine::Ambiguous(AmbiguousSyntax::BackslashAtEnd)
-                    })?);
+                    let at_end = UnreadableLine::Ambiguous(AmbiguousSyntax::BackslashAtEnd);
+                    draft.quote(escaped.ok_or(at_end)?);
                     self.at += 1;
                 }
                 '\'' => {

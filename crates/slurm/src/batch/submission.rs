@@ -115,11 +115,11 @@ impl Batch {
                 }
                 Err(error) => {
                     let why = error.to_string();
-                    let of_round = |cell: &&usize| {
+                    let of_submission = |cell: &&usize| {
                         self.cells[**cell].task.is_some_and(|(its, _)| its == submission)
                     };
                     let all: Vec<usize> = (0..self.cells.len()).collect();
-                    let refused: Vec<usize> = all.iter().filter(of_round).copied().collect();
+                    let refused: Vec<usize> = all.iter().filter(of_submission).copied().collect();
                     self.submissions[submission].sent = Sent::Yes;
                     for cell in refused {
                         missing_result::publish_refused(self, cell, &why)?;

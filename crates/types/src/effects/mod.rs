@@ -26,7 +26,7 @@ pub struct Effects {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Content {
-    Observed(Observations),
+    Observed(Box<Observations>),
     Measured(Measurements),
     /// Written by a version of retake that says it in a way this one cannot read.
     Unknown(Value),
@@ -66,7 +66,7 @@ impl Effects {
 
 impl From<Observations> for Effects {
     fn from(observations: Observations) -> Self {
-        Self { content: Content::Observed(observations), stored: None }
+        Self { content: Content::Observed(Box::new(observations)), stored: None }
     }
 }
 
@@ -99,7 +99,7 @@ impl<'de> Deserialize<'de> for Effects {
         let content = if value.get("metrics").is_some() {
             Measurements::deserialize(&value).map(Content::Measured)
         } else {
-            Observations::deserialize(&value).map(Content::Observed)
+            Observations::deserialize(&value).map(|observed| Content::Observed(Box::new(observed)))
         };
         Ok(match content {
             Ok(content) => Self { content, stored: Some(value) },

@@ -188,9 +188,9 @@ mod tests {
             files: vec!["a".into()],
             text: "write `a` bytes 0–4".into(),
         };
-        let told = json!({"event": "operation", "number": 3, "sort": "content", "call": "write",
+        let written = json!({"event": "operation", "number": 3, "sort": "content", "call": "write",
             "task": 1, "files": ["a"], "text": "write `a` bytes 0–4"});
-        round_trip(&row.clone().into(), told);
+        round_trip(&row.clone().into(), written);
         let label = TimelineRow {
             number: None,
             kind: TimelineRowKind::Label,
@@ -199,23 +199,23 @@ mod tests {
             files: Vec::new(),
             text: "saved".into(),
         };
-        let told = json!({"event": "label", "sort": "label", "task": 0, "text": "saved"});
-        round_trip(&label.into(), told);
+        let written = json!({"event": "label", "sort": "label", "task": 0, "text": "saved"});
+        round_trip(&label.into(), written);
         let finished = FinishedExploration { verified: 7, complete: true };
-        let told = json!({"event": "finished", "verified": 7, "complete": true});
-        round_trip(&CrashEntry::Finished(finished), told);
+        let written = json!({"event": "finished", "verified": 7, "complete": true});
+        round_trip(&CrashEntry::Finished(finished), written);
         let states = ExploredStates { points: 1, states: 2, distinct: 2, coverage: "all".into() };
-        let told = json!({"event": "states", "points": 1, "states": 2, "distinct": 2,
+        let written = json!({"event": "states", "points": 1, "states": 2, "distinct": 2,
             "coverage": "all"});
-        round_trip(&CrashEntry::States(states), told);
+        round_trip(&CrashEntry::States(states), written);
         let recorded = RecordedWorkload {
             operations: 2,
             calls: BTreeMap::from([("write".into(), 2)]),
             ..RecordedWorkload::default()
         };
-        let told = json!({"event": "recorded", "run": null, "operations": 2, "calls": {"write": 2},
+        let written = json!({"event": "recorded", "run": null, "operations": 2, "calls": {"write": 2},
             "acknowledgements": 0, "labels": {}, "labelsLeftOut": 0, "stepsLeftOut": 0});
-        round_trip(&CrashEntry::Recorded(recorded), told);
+        round_trip(&CrashEntry::Recorded(recorded), written);
     }
 
     #[test]

@@ -7,13 +7,13 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 
+use super::run_id;
 use crate::app::App;
 use crate::error::{ApiError, RequestError};
 use crate::live::{self, Listener, RunSubscription};
 use crate::output_search::{self, SearchResult, TextSearch};
-use crate::output_window::{WindowRequest, OutputSource, OutputWindow};
+use crate::output_window::{OutputSource, OutputWindow, WindowRequest};
 use crate::params::Params;
-use super::run_id;
 
 pub(crate) async fn logs(
     State(app): State<Arc<App>>,
@@ -40,9 +40,9 @@ pub(crate) async fn find(
     let (from, since) = (params.number("offset")?.unwrap_or(0), params.number("since")?);
     let search = TextSearch { text, from, since };
     // Reads up to 64 MiB: one at a time.
-    let found = app
-        .store
-        .read_large(move |store| output_search::find_text(store, run_id(store, &id)?, source, &search));
+    let found = app.store.read_large(move |store| {
+        output_search::find_text(store, run_id(store, &id)?, source, &search)
+    });
     Ok(Json(found.await?))
 }
 
@@ -54,7 +54,8 @@ pub(crate) async fn run_events(
 ) -> Result<Response, ApiError> {
     let params = Params::from_uri(&uri);
     let from = live::offsets(live::resume_position(&headers, &params).as_deref())?;
-    let subscription = RunSubscription { from, spans: params.flag("spans")?, latest: params.flag("latest")? };
+    let subscription =
+        RunSubscription { from, spans: params.flag("spans")?, latest: params.flag("latest")? };
     let id = app
         .store
         .read(move |store| {

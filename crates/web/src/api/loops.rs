@@ -10,13 +10,13 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::Response;
 use serde::Serialize;
 
+use super::loop_id;
 use crate::app::App;
 use crate::error::{ApiError, RequestError};
 use crate::live::{self, Listener};
 use crate::loops::control::{self, ActionResult, LoopAction};
-use crate::loops::{LoopQuery, RunningLoops, LoopSummary, LoopView};
+use crate::loops::{LoopQuery, LoopSummary, LoopView, RunningLoops};
 use crate::params::Params;
-use super::loop_id;
 
 /// The longest body: a message to an agent, with room to spare.
 pub(crate) const MAX_BODY: usize = 128 << 10;
@@ -39,7 +39,11 @@ impl App {
                 let summary = |record| running_loops.summary(store, record, workspaces.as_ref());
                 Ok(LoopList {
                     next: page.next.map(|next| next.to_string()),
-                    loops: page.loops.into_iter().map(summary).collect::<Result<_, RequestError>>()?,
+                    loops: page
+                        .loops
+                        .into_iter()
+                        .map(summary)
+                        .collect::<Result<_, RequestError>>()?,
                 })
             })
             .await
@@ -74,7 +78,9 @@ pub(crate) async fn loop_events(
     uri: Uri,
 ) -> Result<Response, ApiError> {
     let id = loop_id(&id)?;
-    let from = live::LoopPosition::parse(live::resume_position(&headers, &Params::from_uri(&uri)).as_deref())?;
+    let from = live::LoopPosition::parse(
+        live::resume_position(&headers, &Params::from_uri(&uri)).as_deref(),
+    )?;
     app.store.read(move |store| Ok(store.get_loop(id)?)).await?;
     let (response, listener) = Listener::open(&app)?;
     tokio::spawn(live::follow_loop(app, id, from, listener));
@@ -100,7 +106,8 @@ pub(crate) async fn act(
         ))
     })?;
     let workspaces = app.workspaces.clone();
-    let done =
-        app.store.read(move |store| control::act(workspaces.as_ref(), &store.get_loop(id)?, &action));
+    let done = app
+        .store
+        .read(move |store| control::act(workspaces.as_ref(), &store.get_loop(id)?, &action));
     Ok(Json(done.await?))
 }

@@ -14,7 +14,7 @@ use crate::app::App;
 use crate::audit::AuditState;
 use crate::error::{ApiError, RequestError};
 use crate::figures::{Figures, TimeRange};
-use crate::loops::{RunningLoops, LoopSummary};
+use crate::loops::{LoopSummary, RunningLoops};
 use crate::params::Params;
 
 /// How many of each are listed.
@@ -40,8 +40,9 @@ impl App {
             let of = |status| RunFilter { status: Some(status), ..RunFilter::default() };
             let running_loops = RunningLoops::read(store)?;
             let loops = store.page_loops(None, None, LOOPS)?.loops;
-            let loops =
-                loops.into_iter().map(|record| running_loops.summary(store, record, workspaces.as_ref()));
+            let loops = loops
+                .into_iter()
+                .map(|record| running_loops.summary(store, record, workspaces.as_ref()));
             Ok((
                 store.list(&of(RunStatus::Running), None, RUNNING)?.runs,
                 store.list(&of(RunStatus::Failed), None, FAILURES)?.runs,
@@ -131,7 +132,9 @@ impl AuditDocument {
             AuditState::NotVerified => ("not_verified", None, None),
             AuditState::Verifying { since } => ("verifying", Some(*since), None),
             AuditState::Failed { at, why } => ("failed", Some(*at), Some(why.clone())),
-            AuditState::Verified { at, found: Verification::Intact(_) } => ("intact", Some(*at), None),
+            AuditState::Verified { at, found: Verification::Intact(_) } => {
+                ("intact", Some(*at), None)
+            }
             AuditState::Verified { at, found: Verification::Broken(found) } => {
                 ("broken", Some(*at), Some(found.to_string()))
             }

@@ -9,10 +9,10 @@ use retake_store::{SearchEffort, SearchResults, Store, StoredRunTree};
 use retake_types::{Run, Stream};
 use serde::Serialize;
 
+use super::run_id;
 use crate::app::App;
 use crate::error::{ApiError, RequestError};
 use crate::params::Params;
-use super::run_id;
 
 const DEFAULT_LIMIT: usize = 50;
 const MAX_LIMIT: usize = 500;
@@ -26,12 +26,10 @@ pub(crate) struct RunList {
     next: Option<String>,
 }
 
-pub(crate) async fn runs(
-    State(app): State<Arc<App>>,
-    uri: Uri,
-) -> Result<Json<RunList>, ApiError> {
+pub(crate) async fn runs(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<RunList>, ApiError> {
     let params = Params::from_uri(&uri);
-    let (filter, cursor, limit) = (params.filter()?, params.cursor()?, params.limit(DEFAULT_LIMIT, MAX_LIMIT)?);
+    let (filter, cursor, limit) =
+        (params.filter()?, params.cursor()?, params.limit(DEFAULT_LIMIT, MAX_LIMIT)?);
     let page = app.store.read(move |store| Ok(store.list(&filter, cursor, limit)?)).await?;
     Ok(Json(RunList { runs: page.runs, next: page.next.map(|next| next.to_string()) }))
 }
@@ -104,6 +102,7 @@ pub(crate) async fn search(
     }
     let (filter, from, limit) =
         (params.filter()?, params.number("cursor")?, params.limit(20, 100)?);
-    let query = move |store: &Store| Ok(store.search_from(&text, &filter, from, limit, SEARCH_EFFORT)?);
+    let query =
+        move |store: &Store| Ok(store.search_from(&text, &filter, from, limit, SEARCH_EFFORT)?);
     Ok(Json(HitList::of(app.store.read(query).await?)))
 }

@@ -9,11 +9,11 @@ use retake_types::{LoopId, RunId, State};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::{Heartbeat, Listener, ListenerGone};
 use crate::app::App;
 use crate::error::RequestError;
 use crate::loops::agent_activity::{self, ActivityLine, ActivityReader};
 use crate::loops::{LoopPlan, LoopSummary, RunningLoops};
-use super::{ListenerGone, Listener, Heartbeat};
 
 /// How often the record is queried.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -31,8 +31,9 @@ impl LoopPosition {
     /// `SEQ`, or `SEQ.RUN.OFFSET`.
     pub(crate) fn parse(text: Option<&str>) -> Result<Self, RequestError> {
         let Some(text) = text else { return Ok(Self::default()) };
-        let bad =
-            || RequestError::bad_request(format!("{text} is no place; write the number of an event"));
+        let bad = || {
+            RequestError::bad_request(format!("{text} is no place; write the number of an event"))
+        };
         let mut parts = text.split('.');
         let seq = parts.next().and_then(|seq| seq.parse().ok()).ok_or_else(bad)?;
         let run = match (parts.next(), parts.next(), parts.next()) {
@@ -123,10 +124,8 @@ pub(crate) async fn follow_loop(
     let mut sent = None;
     loop {
         let (shared, previous) = (app.clone(), reader.take());
-        let changes = app
-            .store
-            .read(move |store| read_changes(store, &shared, id, position, previous))
-            .await;
+        let changes =
+            app.store.read(move |store| read_changes(store, &shared, id, position, previous)).await;
         let changes = match changes {
             Ok(changes) => changes,
             Err(error) => {

@@ -108,7 +108,11 @@ impl Heartbeat {
     }
 
     /// Sends the first error of a series and waits; one that lasts ends the stream.
-    pub(super) async fn error(&mut self, to: &Listener, error: &RequestError) -> Result<(), ListenerGone> {
+    pub(super) async fn error(
+        &mut self,
+        to: &Listener,
+        error: &RequestError,
+    ) -> Result<(), ListenerGone> {
         self.errors += 1;
         if self.errors == 1 || !error.is_store_usable() {
             to.send_event("trouble", None, &ErrorEvent { message: &error.message }).await?;
@@ -179,7 +183,12 @@ enum RunChanges {
     Behind([u64; 2]),
 }
 
-fn read_changes(store: &Store, id: RunId, from: [u64; 2], latest: bool) -> Result<RunChanges, RequestError> {
+fn read_changes(
+    store: &Store,
+    id: RunId,
+    from: [u64; 2],
+    latest: bool,
+) -> Result<RunChanges, RequestError> {
     if latest {
         let length = |stream| Ok::<_, RequestError>(store.read_output(id, stream)?.length());
         let lengths = [length(Stream::Stdout)?, length(Stream::Stderr)?];
@@ -201,16 +210,17 @@ pub(super) async fn follow_run(
     let mut heartbeat = Heartbeat::default();
     let mut styles = [Style::default(); 2];
     loop {
-        let mut new_output = match app.store.read(move |store| read_changes(store, id, from, latest)).await {
-            Ok(RunChanges::NewOutput(new_output)) => new_output,
-            Ok(RunChanges::Behind(lengths)) => {
-                return to.send_event("behind", None, &BehindEvent { lengths }).await;
-            }
-            Err(error) => {
-                heartbeat.error(&to, &error).await?;
-                continue;
-            }
-        };
+        let mut new_output =
+            match app.store.read(move |store| read_changes(store, id, from, latest)).await {
+                Ok(RunChanges::NewOutput(new_output)) => new_output,
+                Ok(RunChanges::Behind(lengths)) => {
+                    return to.send_event("behind", None, &BehindEvent { lengths }).await;
+                }
+                Err(error) => {
+                    heartbeat.error(&to, &error).await?;
+                    continue;
+                }
+            };
         if !new_output.over && !new_output.more {
             hold_back(&mut new_output.parts);
         }
@@ -231,7 +241,9 @@ pub(super) async fn follow_run(
         if new_output.over {
             match app.store.read(move |store| Ok(store.get(id)?)).await {
                 Ok(run) => to.send_event("end", None, &run).await?,
-                Err(error) => to.send_event("gone", None, &ErrorEvent { message: &error.message }).await?,
+                Err(error) => {
+                    to.send_event("gone", None, &ErrorEvent { message: &error.message }).await?
+                }
             }
             return Ok(());
         }

@@ -5,15 +5,13 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use retake_agent::display;
 use retake_store::Store;
-use retake_types::loop_record::agent::{
-    AgentEntry, Iteration, IterationStatus,
-};
+use retake_types::loop_record::agent::{AgentEntry, Iteration, IterationStatus};
 use retake_types::{LoopId, RunId};
 use serde::Serialize;
 
-use crate::error::RequestError;
 use super::agent_activity::{self, ActivityLine};
 use super::{LoopPlan, LoopSummary};
+use crate::error::RequestError;
 
 /// Entries contain whole prompts and outputs, so few are in memory at once.
 const PAGE: usize = 32;

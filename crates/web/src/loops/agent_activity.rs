@@ -2,7 +2,7 @@
 
 use std::io::{Read, Seek, SeekFrom};
 
-use retake_agent::adapters::{StreamEvent, AgentKind, Reader};
+use retake_agent::adapters::{AgentKind, Reader, StreamEvent};
 use retake_agent::display::Display;
 use retake_store::Store;
 use retake_types::loop_record::agent::AgentLoopPlan;

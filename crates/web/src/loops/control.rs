@@ -5,13 +5,13 @@
 use jiff::Timestamp;
 use retake_agent::control::{ControlError, Mailbox};
 use retake_agent::lock::WorkspaceLock;
-use retake_agent::workspace::{Name, WorkspaceDirectories, Workspace};
+use retake_agent::workspace::{Name, Workspace, WorkspaceDirectories};
 use retake_store::StoredLoop;
 use retake_types::loop_record::agent::AgentLoopPlan;
 use serde::{Deserialize, Serialize};
 
-use crate::error::RequestError;
 use super::LoopPlan;
+use crate::error::RequestError;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
@@ -36,7 +36,10 @@ pub(crate) struct PendingRequests {
 }
 
 /// The workspace of a loop, unless it was replaced by another one of the same name.
-fn workspace(workspaces: Option<&WorkspaceDirectories>, plan: &AgentLoopPlan) -> Result<Workspace, RequestError> {
+fn workspace(
+    workspaces: Option<&WorkspaceDirectories>,
+    plan: &AgentLoopPlan,
+) -> Result<Workspace, RequestError> {
     let workspaces = workspaces.ok_or_else(|| {
         RequestError::conflict(
             "the workspaces of this record are not known; start `retake ui` in the project",
@@ -57,12 +60,17 @@ fn workspace(workspaces: Option<&WorkspaceDirectories>, plan: &AgentLoopPlan) ->
 }
 
 /// Whether a loop runs in the workspace.
-pub(super) fn is_workspace_locked(workspaces: Option<&WorkspaceDirectories>, plan: &AgentLoopPlan) -> bool {
-    workspace(workspaces, plan)
-        .is_ok_and(|workspace| WorkspaceLock::holder(&workspace).is_some())
+pub(super) fn is_workspace_locked(
+    workspaces: Option<&WorkspaceDirectories>,
+    plan: &AgentLoopPlan,
+) -> bool {
+    workspace(workspaces, plan).is_ok_and(|workspace| WorkspaceLock::holder(&workspace).is_some())
 }
 
-pub(crate) fn pending(workspaces: Option<&WorkspaceDirectories>, plan: &LoopPlan) -> PendingRequests {
+pub(crate) fn pending(
+    workspaces: Option<&WorkspaceDirectories>,
+    plan: &LoopPlan,
+) -> PendingRequests {
     let LoopPlan::Agent(plan) = plan else { return PendingRequests::default() };
     let mailbox = workspace(workspaces, plan).ok().and_then(|workspace| {
         // Opening a mailbox would create it; one that does not exist is empty.
@@ -82,7 +90,7 @@ pub(crate) fn act(
     if record.stop_reason.is_some() {
         return Err(RequestError::conflict("this loop has ended"));
     }
-    let LoopPlan::Agent(plan) = LoopPlan::parse(record) else {
+    let LoopPlan::Agent(plan) = LoopPlan::parse(record.kind, &record.plan) else {
         return Err(RequestError::conflict("only loops of agents can be steered"));
     };
     let workspace = workspace(workspaces, &plan)?;

@@ -7,8 +7,8 @@ use retake_types::loop_record::crash::{
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
-use crate::error::RequestError;
 use super::{LoopQuery, LoopSummary};
+use crate::error::RequestError;
 
 /// Steps of the timeline that are shown at once.
 pub(crate) const WINDOW: usize = 300;
@@ -140,5 +140,29 @@ impl CrashDetail {
     /// An operation on the timeline, if the record has it.
     pub(crate) fn operation(&self, number: u32) -> Option<&Step> {
         self.steps.iter().find(|step| step.number == Some(number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_become_counts_findings_and_a_timeline() {
+        let entries = [
+            json!({"event": "recorded", "operations": 2, "labels": {"saved": 1}, "labelsLeftOut": 2}),
+            json!({"event": "operation", "number": 1, "sort": "content", "call": "write", "text": "a"}),
+            json!({"event": "sync", "number": 2, "sort": "sync", "call": "fsync"}),
+            json!({"event": "finding", "id": "F1", "operation": 1}),
+        ];
+        let mut detail = CrashDetail::default();
+        for (seq, entry) in (1..).zip(entries) {
+            detail.add(seq, serde_json::from_value(entry).unwrap());
+        }
+        assert_eq!((detail.counts.operations, detail.counts.syncs), (2, 1));
+        assert_eq!(detail.counts.labels, 3);
+        assert_eq!(detail.operation(2).map(|step| step.kind), Some(StepKind::Sync));
+        let document = serde_json::to_value(&detail).unwrap();
+        assert_eq!(document["findings"][0]["recovery"], false);
     }
 }

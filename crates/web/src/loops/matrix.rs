@@ -11,14 +11,12 @@ use retake_matrix::table::{Axis, Measured, Table};
 use retake_runner::file_lock::FileLock;
 use retake_runner::machine;
 use retake_store::{RunFilter, Store};
-use retake_types::loop_record::matrix::{
-    BisectAnswer, CellLabels, MatrixEntry, MatrixLoopPlan,
-};
+use retake_types::loop_record::matrix::{BisectAnswer, CellLabels, MatrixEntry, MatrixLoopPlan};
 use retake_types::{Better, RunId};
 use serde::Serialize;
 
-use crate::error::RequestError;
 use super::{LoopPlan, LoopQuery, LoopSummary};
+use crate::error::RequestError;
 
 /// The newest runs that are read.
 const MAX_RUNS: usize = 20_000;
@@ -53,7 +51,8 @@ pub(crate) struct MatrixDetail {
 pub(crate) struct Cell {
     pub(crate) name: String,
     /// The index of its value in each axis.
-    pub(crate) place: Vec<usize>,
+    #[serde(rename = "place")]
+    pub(crate) indices: Vec<usize>,
     pub(crate) values: Vec<f64>,
     pub(crate) median: Option<f64>,
     pub(crate) mad: Option<f64>,
@@ -69,7 +68,8 @@ pub(crate) struct BisectStep {
     pub(crate) run: RunId,
     /// The value of the searched axis, and its index among all.
     pub(crate) point: String,
-    pub(crate) place: Option<usize>,
+    #[serde(rename = "place")]
+    pub(crate) index: Option<usize>,
     pub(crate) ok: bool,
     pub(crate) exit_code: i32,
     pub(crate) value: Option<f64>,
@@ -129,7 +129,11 @@ impl Results {
 }
 
 impl MatrixDetail {
-    pub(super) fn read(store: &Store, summary: &LoopSummary, query: &LoopQuery) -> Result<Self, RequestError> {
+    pub(super) fn read(
+        store: &Store,
+        summary: &LoopSummary,
+        query: &LoopQuery,
+    ) -> Result<Self, RequestError> {
         let results = Results::read(store, summary)?;
         let unknown = MatrixLoopPlan::default();
         let plan = match &summary.plan {
@@ -160,7 +164,8 @@ impl MatrixDetail {
         let cells = Cells::gather(&axes, &results.all, &metric);
         let searched = plan.purpose.searched_axis().map(str::to_owned);
         let searching = searched.as_ref().and_then(|name| axes.iter().find(|a| a.name == *name));
-        let steps = searching.map(|axis| bisect_steps(axis, &results.all, &metric)).unwrap_or_default();
+        let steps =
+            searching.map(|axis| bisect_steps(axis, &results.all, &metric)).unwrap_or_default();
         let (comparisons, answer) = match &searched {
             Some(_) => (Vec::new(), read_answer(store, summary)?),
             None => (cells.compare(&metric, better), None),
@@ -219,11 +224,11 @@ struct Cells {
 
 impl Cells {
     fn gather(axes: &[Axis], results: &[CellResult], metric: &str) -> Self {
-        let mut workspaces: BTreeMap<Vec<usize>, (Measured, Option<RunId>)> = BTreeMap::new();
+        let mut by_indices: BTreeMap<Vec<usize>, (Measured, Option<RunId>)> = BTreeMap::new();
         let (mut adaptive, mut blocked) = (false, false);
         for CellResult { row, values } in results {
             let Some(place) = indices(axes, values) else { continue };
-            let (cell, run) = workspaces.entry(place.clone()).or_default();
+            let (cell, run) = by_indices.entry(place.clone()).or_default();
             cell.place = place;
             *run = Some(row.id);
             adaptive |= row.adaptive;
@@ -236,7 +241,7 @@ impl Cells {
                 _ => cell.failed += usize::from(!row.ok),
             }
         }
-        let (cells, runs) = workspaces.into_values().unzip();
+        let (cells, runs) = by_indices.into_values().unzip();
         let table = Table { metric: metric.to_owned(), axes: axes.to_vec(), cells };
         Self { table, runs, adaptive, blocked }
     }
@@ -294,7 +299,7 @@ impl Cells {
                 let summary = summarise(&cell.values);
                 Cell {
                     name,
-                    place: cell.place,
+                    indices: cell.place,
                     median: summary.as_ref().map(|summary| summary.median),
                     mad: summary.as_ref().map(|summary| summary.mad),
                     values: cell.values,
@@ -319,7 +324,7 @@ fn bisect_steps(axis: &Axis, results: &[CellResult], metric: &str) -> Vec<Bisect
         let point = result.values.get(&axis.name).cloned().unwrap_or_default();
         BisectStep {
             run: result.row.id,
-            place: axis.values.iter().position(|value| *value == point),
+            index: axis.values.iter().position(|value| *value == point),
             point,
             ok: result.row.ok,
             exit_code: result.row.exit_code,

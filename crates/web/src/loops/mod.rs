@@ -33,9 +33,8 @@ pub(crate) enum LoopPlan {
 }
 
 impl LoopPlan {
-    fn parse(record: &StoredLoop) -> Self {
-        let plan = &record.plan;
-        let parsed = match record.kind {
+    fn parse(kind: Kind, plan: &str) -> Self {
+        let parsed = match kind {
             Kind::Agent => serde_json::from_str(plan).map(Self::Agent),
             Kind::Matrix => serde_json::from_str(plan).map(Self::Matrix),
             Kind::Crash => serde_json::from_str(plan).map(Self::Crash),
@@ -52,7 +51,7 @@ impl LoopPlan {
                 let purpose = match &plan.purpose {
                     MatrixPurpose::Run => String::new(),
                     MatrixPurpose::RunUntilSure { margin } => {
-                        format!("run --until-sure {}%", margin * 100.0)
+                        format!("run --until-sure {}%", (margin * 1e6).round() / 1e4)
                     }
                     MatrixPurpose::Bisect { axis } => format!("bisect {axis}"),
                 };
@@ -148,11 +147,11 @@ impl RunningLoops {
         record: StoredLoop,
         workspaces: Option<&WorkspaceDirectories>,
     ) -> Result<LoopSummary, RequestError> {
-        let plan = LoopPlan::parse(&record);
+        let plan = LoopPlan::parse(record.kind, &record.plan);
         let has_run = self.0.contains(&record.id);
         // Between two runs a loop has none, but its runner lives.
-        let running =
-            record.stop_reason.is_none() && (has_run || is_alive(store, &record, &plan, workspaces));
+        let running = record.stop_reason.is_none()
+            && (has_run || is_alive(store, &record, &plan, workspaces));
         let paused = running
             && !has_run
             && record.kind == Kind::Agent
@@ -253,8 +252,39 @@ impl App {
         query: LoopQuery,
     ) -> Result<LoopView, RequestError> {
         let workspaces = self.workspaces.clone();
-        self.store
-            .read(move |store| LoopView::read(store, id, workspaces.as_ref(), &query))
-            .await
+        self.store.read(move |store| LoopView::read(store, id, workspaces.as_ref(), &query)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn title(kind: Kind, plan: &Value) -> String {
+        LoopPlan::parse(kind, &plan.to_string()).title()
+    }
+
+    #[test]
+    fn a_title_says_what_a_loop_is_about_whichever_release_recorded_it() {
+        let matrix = |purpose: Value| {
+            title(Kind::Matrix, &serde_json::json!({"purpose": purpose, "command": "make bench\n"}))
+        };
+        assert_eq!(matrix("run".into()), "make bench");
+        assert_eq!(matrix("run --until-sure 7%".into()), "run --until-sure 7%: make bench");
+        assert_eq!(matrix("bisect code".into()), "bisect code: make bench");
+        let typed = serde_json::to_value(MatrixPurpose::Bisect { axis: "code".into() }).unwrap();
+        assert_eq!(matrix(typed), "bisect code: make bench");
+        let agent = serde_json::json!({"workspace": "w", "created": "2026-01-01T00:00:00Z",
+            "mode": "loop", "agent": "claude", "maxIterations": 5});
+        assert_eq!(title(Kind::Agent, &agent), "w: claude");
+        assert_eq!(title(Kind::Crash, &serde_json::json!({"later": 1})), "");
+        assert_eq!(title(Kind::Exec, &Value::Null), "");
+    }
+
+    #[test]
+    fn a_paused_loop_is_named_so_in_the_api() {
+        let json = |state: CurrentState| serde_json::to_string(&state).unwrap();
+        assert_eq!(json(CurrentState::Paused), "\"paused\"");
+        assert_eq!(json(CurrentState::Recorded(LoopState::Running)), "\"running\"");
     }
 }

@@ -7,11 +7,11 @@ use retake_runner::html::Html;
 use retake_types::loop_record::agent::IterationStatus;
 use retake_types::text;
 
+use super::badge::iteration_badge;
 use crate::chart::{Chart, Series, Shape};
 use crate::loops::agent::{AgentDetail, IterationSummary};
 use crate::loops::control::PendingRequests;
 use crate::loops::{LoopPlan, LoopSummary};
-use super::badge::iteration_badge;
 
 /// The newest iterations, which have a row and are in the charts.
 const MAX_ITERATIONS: usize = 200;
@@ -20,7 +20,7 @@ const MAX_ITERATIONS: usize = 200;
 pub(super) fn buttons(html: &mut Html, pending: PendingRequests, summary: &LoopSummary) {
     let (id, running) = (summary.id, summary.running);
     html.markup("<div class=\"actions\" id=\"actions\" data-live hidden")
-        .attr("data-actions", &format!("/api/v1/loops/{id}/actions"));
+        .attr("data-actions", format!("/api/v1/loops/{id}/actions"));
     html.markup(">");
     if running {
         let paused = summary.is_paused();
@@ -65,7 +65,11 @@ pub(super) fn write(html: &mut Html, agent: &AgentDetail, summary: &LoopSummary)
     if !agent.notes.is_empty() {
         html.markup("<section><h2>Notes</h2><ol class=\"notes\">");
         for note in agent.notes.iter().rev() {
-            html.markup("<li>").time(note.at, Timestamp::now()).markup(" ").text(&note.text).markup("</li>");
+            html.markup("<li>")
+                .time(note.at, Timestamp::now())
+                .markup(" ")
+                .text(&note.text)
+                .markup("</li>");
         }
         html.markup("</ol></section>");
     }
@@ -176,7 +180,7 @@ fn table(html: &mut Html, steps: &[IterationSummary], all: usize) {
     for step in steps.iter().rev() {
         html.markup("<tr><td class=\"n\">");
         match &step.run_id {
-            Some(run) => html.link(&format!("/runs/{run}"), &step.number.to_string()),
+            Some(run) => html.link(&format!("/runs/{run}"), step.number),
             None => html.text(step.number),
         };
         html.markup("</td><td>");
@@ -192,17 +196,17 @@ fn table(html: &mut Html, steps: &[IterationSummary], all: usize) {
             ("−", "bad", step.files_deleted),
         ] {
             if count > 0 {
-                html.element("span", class, &format!("{mark}{count}")).markup(" ");
+                html.element("span", class, format!("{mark}{count}")).markup(" ");
             }
         }
         html.markup("</td><td class=\"n\">");
-        html.text(&step.cost_usd.map(|cost| format!("${cost:.2}")).unwrap_or_default());
-        html.markup("</td><td class=\"n\">").text(&step.tokens.map(amount).unwrap_or_default());
+        html.text(step.cost_usd.map(|cost| format!("${cost:.2}")).unwrap_or_default());
+        html.markup("</td><td class=\"n\">").text(step.tokens.map(amount).unwrap_or_default());
         html.markup("</td><td class=\"n\">");
-        html.text(&step.context_percent.map(|part| format!("{part} %")).unwrap_or_default());
+        html.text(step.context_percent.map(|part| format!("{part} %")).unwrap_or_default());
         html.markup("</td><td class=\"n\">");
         let took = step.duration_ms.map(|ms| text::duration(Duration::from_millis(ms)));
-        html.text(&took.unwrap_or_default()).markup("</td><td class=\"what\">");
+        html.text(took.unwrap_or_default()).markup("</td><td class=\"what\">");
         let summary = step.summary.as_deref().unwrap_or_default();
         html.text(summary.lines().next().unwrap_or_default()).markup("</td></tr>");
     }

@@ -23,7 +23,7 @@ pub(super) struct CrashPage<'a> {
     pub(super) id: LoopId,
 }
 
-/// OutputSource findings an operation has to do with.
+/// The findings that concern each operation.
 #[derive(Default)]
 struct Concerns<'a> {
     lost: BTreeMap<u32, Vec<&'a str>>,
@@ -108,8 +108,11 @@ impl CrashPage<'_> {
 
     fn finding(&self, html: &mut Html, finding: &CrashFinding) {
         html.markup("<article class=\"finding\"").attr("id", &finding.id).markup("><h3>");
-        html.element("span", "ref", &finding.id).markup(" ").code_spans(&finding.sentence).markup("</h3><p>");
-        html.text(&text::count(finding.states, "state")).markup(if finding.states == 1 {
+        html.element("span", "ref", &finding.id)
+            .markup(" ")
+            .code_spans(&finding.sentence)
+            .markup("</h3><p>");
+        html.text(text::count(finding.states, "state")).markup(if finding.states == 1 {
             " fails. The crash comes "
         } else {
             " fail because of it. In the smallest the crash comes "
@@ -118,12 +121,17 @@ impl CrashPage<'_> {
             html.markup("while the check recovers, after its operation ").text(finding.operation);
         } else {
             html.markup("after ");
-            self.operation_link(html, finding.operation, &format!("operation {}", finding.operation));
+            self.operation_link(
+                html,
+                finding.operation,
+                &format!("operation {}", finding.operation),
+            );
         }
         if let Some(label) = &finding.label {
             html.markup(", after the label ").element("code", "", label);
         }
-        html.markup(", with ").text(&text::count(finding.acknowledgements as u64, "acknowledgement"));
+        html.markup(", with ")
+            .text(text::count(finding.acknowledgements as u64, "acknowledgement"));
         html.markup(" given. The check ").text(&finding.verdict).markup(".</p>");
         if !finding.lost_operations.is_empty() {
             html.markup("<h4>Lost operations</h4><ol class=\"plain lost\">");
@@ -221,16 +229,18 @@ impl CrashPage<'_> {
             let before = if before == 0 { String::new() } else { before.to_string() };
             html.link(
                 &self.params.with(&path, &[("after", &before)]),
-                &format!("{earlier} earlier"),
+                format!("{earlier} earlier"),
             );
         }
         if let Some(last) = last.filter(|_| later > 0) {
             let after = last.seq.to_string();
-            html.link(&self.params.with(&path, &[("after", &after)]), &format!("{later} later"));
+            html.link(&self.params.with(&path, &[("after", &after)]), format!("{later} later"));
         }
         if counts.steps_left_out > 0 {
-            html.markup("<span class=\"faint\">").text(&text::count(counts.steps_left_out, "step"));
-            html.markup(" after these are in the log only: <code>retake crash show LOG</code></span>");
+            html.markup("<span class=\"faint\">").text(text::count(counts.steps_left_out, "step"));
+            html.markup(
+                " after these are in the log only: <code>retake crash show LOG</code></span>",
+            );
         }
         html.markup("</p>");
     }
@@ -277,7 +287,7 @@ fn row(html: &mut Html, step: &Step, lost: Option<&[&str]>) {
     let class = class(step.kind);
     html.markup("<tr class=\"").markup(class).markup(if lost.is_some() { " lost\"" } else { "\"" });
     if let Some(number) = step.number {
-        html.attr("id", &format!("op{number}"));
+        html.attr("id", format!("op{number}"));
     }
     html.markup("><td class=\"n\">");
     if let Some(number) = step.number {
@@ -290,11 +300,14 @@ fn row(html: &mut Html, step: &Step, lost: Option<&[&str]>) {
     });
     html.markup("</td><td>");
     match step.kind {
-        StepKind::Label | StepKind::Acknowledgement => html.text(&format!("“{}”", step.text)),
+        StepKind::Label | StepKind::Acknowledgement => html.text(format!("“{}”", step.text)),
         StepKind::Operation | StepKind::Sync => html.code_spans(&step.text),
     };
     for id in lost.into_iter().flatten() {
-        html.markup(" <a class=\"ref\"").attr("href", &format!("#{id}")).markup(">lost in ").text(id);
+        html.markup(" <a class=\"ref\"")
+            .attr("href", format!("#{id}"))
+            .markup(">lost in ")
+            .text(id);
         html.markup("</a>");
     }
     html.markup("</td></tr>\n");
@@ -340,8 +353,15 @@ fn lanes(html: &mut Html, steps: &[Step], window: &[Step], concerns: &Concerns<'
     }
     for (lane, (class, name)) in LANES.iter().enumerate() {
         let y = 15 + lane * 20;
-        html.markup("<text class=\"tick\" x=\"0\"").attr("y", y + 4).markup(">").markup(name).markup("</text>");
-        html.markup("<line class=\"grid\" x1=\"90\" x2=\"716\"").attr("y1", y).attr("y2", y).markup("/>");
+        html.markup("<text class=\"tick\" x=\"0\"")
+            .attr("y", y + 4)
+            .markup(">")
+            .markup(name)
+            .markup("</text>");
+        html.markup("<line class=\"grid\" x1=\"90\" x2=\"716\"")
+            .attr("y1", y)
+            .attr("y2", y)
+            .markup("/>");
         let is = |step: &Step| match *class {
             "lost" => concerns.lost(step).is_some(),
             class => self::class(step.kind) == class,
@@ -353,7 +373,7 @@ fn lanes(html: &mut Html, steps: &[Step], window: &[Step], concerns: &Concerns<'
                 at += 1;
                 continue;
             }
-            // One mark for each step where they can be told apart; else one for each range.
+            // One mark for each step where there is space; else one for each stretch.
             let alone = broad >= 6.0;
             let end = if alone { at + 1 } else { (at..).find(|at| !marked(at)).unwrap_or(at + 1) };
             let width = ((end - at) as f64 * broad * if alone { 0.7 } else { 1.0 }).max(1.5);
@@ -362,7 +382,7 @@ fn lanes(html: &mut Html, steps: &[Step], window: &[Step], concerns: &Concerns<'
             html.attr("y", 9 + lane * 20).markup("><title>");
             let named = columns[at].iter().find(|step| is(step));
             if let Some(step) = named {
-                html.text(&step.number.map(|number| format!("{number}: ")).unwrap_or_default());
+                html.text(step.number.map(|number| format!("{number}: ")).unwrap_or_default());
                 html.text(&step.text);
             }
             html.markup("</title></rect>");

@@ -31,7 +31,7 @@ pub(super) enum Section {
 }
 
 /// A whole page as the answer to a request.
-pub(super) struct HtmlResponse(Html);
+pub(crate) struct HtmlResponse(Html);
 
 impl IntoResponse for HtmlResponse {
     fn into_response(self) -> Response {
@@ -55,7 +55,12 @@ impl IntoResponse for PageError {
 }
 
 /// A page around its content.
-pub(super) fn layout(title: &str, section: Section, tokens: Option<&AccessTokens>, main: &Html) -> HtmlResponse {
+pub(super) fn layout(
+    title: &str,
+    section: Section,
+    tokens: Option<&AccessTokens>,
+    main: &Html,
+) -> HtmlResponse {
     let [style, script, icon] = assets::addresses();
     let mut html = Html::new();
     html.markup("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
@@ -68,7 +73,9 @@ pub(super) fn layout(title: &str, section: Section, tokens: Option<&AccessTokens
         html.markup("<meta name=\"retake-page-token\"").attr("content", &tokens.page).markup(">");
         html.markup("<script defer").attr("src", &script).markup("></script>");
     }
-    html.markup("</head>\n<body><a class=\"skip\" href=\"#main\">Skip to the content</a>\n<header>");
+    html.markup(
+        "</head>\n<body><a class=\"skip\" href=\"#main\">Skip to the content</a>\n<header>",
+    );
     html.markup("<a class=\"brand\" href=\"/\">retake</a><nav aria-label=\"Pages\">");
     for (address, name, own) in [
         ("/", "Overview", Section::Overview),
@@ -96,9 +103,15 @@ pub(super) fn layout(title: &str, section: Section, tokens: Option<&AccessTokens
         "<dialog id=\"help\" aria-labelledby=\"help-title\"><h2 id=\"help-title\">Keys</h2><dl>",
     );
     for (key, meaning) in HELP {
-        html.markup("<dt><kbd>").markup(key).markup("</kbd></dt><dd>").markup(meaning).markup("</dd>");
+        html.markup("<dt><kbd>")
+            .markup(key)
+            .markup("</kbd></dt><dd>")
+            .markup(meaning)
+            .markup("</dd>");
     }
-    html.markup("</dl><form method=\"dialog\"><button>Close</button></form></dialog></body></html>\n");
+    html.markup(
+        "</dl><form method=\"dialog\"><button>Close</button></form></dialog></body></html>\n",
+    );
     HtmlResponse(html)
 }
 
@@ -135,7 +148,7 @@ pub(super) fn heading(html: &mut Html, command: &str) {
         if lines > 1 {
             html.text(lines).markup(" lines, ");
         }
-        html.text(&text::size(command.len() as u64)).markup("</summary><pre>");
+        html.text(text::size(command.len() as u64)).markup("</summary><pre>");
         html.lines(command).markup("</pre></details>");
     }
 }

@@ -10,20 +10,23 @@ use retake_store::RunFilter;
 use retake_types::Kind;
 use retake_types::text;
 
+use super::badge::loop_badge;
+use super::layout::{HtmlResponse, PageError, Section, heading, layout};
+use super::run_table::{RUN_TABLE_HEAD, run_rows};
+use super::{agent, crash, matrix, overview};
 use crate::api::{loop_id, loop_query};
 use crate::app::App;
 use crate::loops::control;
 use crate::loops::{LoopDetail, LoopView};
 use crate::params::Params;
-use super::badge::loop_badge;
-use super::layout::{HtmlResponse, PageError, Section, heading, layout};
-use super::run_table::{RUN_TABLE_HEAD, run_rows};
-use super::{agent, crash, matrix, overview};
 
 /// The runs of a loop that are listed on its page.
 const RUNS: usize = 30;
 
-pub(crate) async fn loops(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlResponse, PageError> {
+pub(crate) async fn loops(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+) -> Result<HtmlResponse, PageError> {
     let params = Params::from_uri(&uri);
     let list = app.loops(&params).await?;
     let mut main = Html::new();
@@ -32,7 +35,7 @@ pub(crate) async fn loops(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlR
     for kind in kinds {
         let name = kind.map_or("all", Kind::as_str);
         let value = kind.map_or("", Kind::as_str);
-        main.markup("<a").attr("href", &params.with("/loops", &[("kind", value), ("cursor", "")]));
+        main.markup("<a").attr("href", params.with("/loops", &[("kind", value), ("cursor", "")]));
         if params.get("kind").unwrap_or_default() == value {
             main.markup(" aria-current=\"true\"");
         }
@@ -42,7 +45,7 @@ pub(crate) async fn loops(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlR
     overview::loops(&mut main, &list.loops, Timestamp::now());
     if let Some(next) = list.next {
         main.markup("<p class=\"pages\"><a rel=\"next\"");
-        main.attr("href", &params.with("/loops", &[("cursor", &next)])).markup(">Older</a></p>");
+        main.attr("href", params.with("/loops", &[("cursor", &next)])).markup(">Older</a></p>");
     }
     main.markup("</div>");
     Ok(layout("Loops", Section::Loops, Some(&app.tokens), &main))
@@ -66,7 +69,7 @@ pub(crate) async fn one_loop(
         })
         .await?;
     let mut main = Html::new();
-    main.markup("<div id=\"loop\"").attr("data-loop", &id.to_string());
+    main.markup("<div id=\"loop\"").attr("data-loop", id);
     main.attr("data-kind", view.summary.kind.as_str());
     main.attr("data-ended", if view.summary.stop_reason.is_some() { "1" } else { "" });
     main.attr("data-last", view.last_event).markup(">");
@@ -79,7 +82,8 @@ pub(crate) async fn one_loop(
         LoopDetail::Agent(detail) => agent::write(&mut main, detail, &view.summary),
         LoopDetail::Matrix(detail) => matrix::write(&mut main, detail, &params, id),
         LoopDetail::Crash(crash) => {
-            crash::CrashPage { crash, summary: &view.summary, params: &params, id }.write(&mut main);
+            crash::CrashPage { crash, summary: &view.summary, params: &params, id }
+                .write(&mut main);
         }
         LoopDetail::Exec {} => {}
     }
@@ -109,7 +113,7 @@ fn head(html: &mut Html, view: &LoopView) {
     let summary = &view.summary;
     let now = Timestamp::now();
     html.markup("<div id=\"head\" data-live class=\"head\"><p class=\"crumbs\"><a href=\"/loops\">Loops</a> / ");
-    html.markup(summary.kind.as_str()).markup(" / <code>").text(&summary.id.to_string());
+    html.markup(summary.kind.as_str()).markup(" / <code>").text(summary.id);
     html.markup("</code></p>");
     let title = summary.title();
     heading(html, if title.is_empty() { "Loop" } else { &title });
@@ -119,7 +123,7 @@ fn head(html: &mut Html, view: &LoopView) {
     if let Some(end) = summary.end_time {
         let ms = end.duration_since(summary.start_time).as_millis();
         let took = std::time::Duration::from_millis(u64::try_from(ms).unwrap_or(0));
-        html.markup(" <span>took ").text(&text::duration(took)).markup("</span>");
+        html.markup(" <span>took ").text(text::duration(took)).markup("</span>");
     }
     html.markup("</p></div>");
 }

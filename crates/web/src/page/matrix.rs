@@ -20,7 +20,7 @@ const MAX_DOTS: usize = 1500;
 
 pub(super) fn write(html: &mut Html, matrix: &MatrixDetail, params: &Params, id: LoopId) {
     html.markup("<div class=\"tools\"><p class=\"faint\">")
-        .text(&text::count(matrix.runs as u64, "run"));
+        .text(text::count(matrix.runs as u64, "run"));
     if matrix.running > 0 {
         html.markup(", ").text(matrix.running).markup(" under way");
     }
@@ -29,7 +29,7 @@ pub(super) fn write(html: &mut Html, matrix: &MatrixDetail, params: &Params, id:
     }
     html.markup("</p><nav class=\"switch\" aria-label=\"Metric\">");
     for metric in &matrix.metrics {
-        html.markup("<a").attr("href", &params.with(&format!("/loops/{id}"), &[("metric", metric)]));
+        html.markup("<a").attr("href", params.with(&format!("/loops/{id}"), &[("metric", metric)]));
         if *metric == matrix.metric {
             html.markup(" aria-current=\"true\"");
         }
@@ -81,8 +81,8 @@ fn heat_map(html: &mut Html, matrix: &MatrixDetail) {
     let Some(down) = matrix.axes.first() else { return };
     let mut columns: Vec<&[usize]> = Vec::new();
     for cell in &matrix.cells {
-        if !columns.contains(&&cell.place[1..]) {
-            columns.push(&cell.place[1..]);
+        if !columns.contains(&&cell.indices[1..]) {
+            columns.push(&cell.indices[1..]);
         }
     }
     html.markup("<section><h2>Medians of ")
@@ -96,24 +96,27 @@ fn heat_map(html: &mut Html, matrix: &MatrixDetail) {
     let across: Vec<&str> = matrix.axes[1..].iter().map(|axis| axis.name.as_str()).collect();
     if !across.is_empty() {
         html.markup("<tr><td></td><th scope=\"colgroup\" class=\"axis\"");
-        html.attr("colspan", columns.len()).markup(">").text(&across.join(", ")).markup("</th></tr>");
+        html.attr("colspan", columns.len())
+            .markup(">")
+            .text(across.join(", "))
+            .markup("</th></tr>");
     }
     html.markup("<tr><th scope=\"col\">").text(&down.name).markup("</th>");
     for column in &columns {
         let labels = matrix.axes[1..].iter().zip(*column);
         let label: Vec<&str> = labels.map(|(axis, &at)| axis.values[at].as_str()).collect();
-        html.element("th", "", &shorten_commits(&label.join(" ")));
+        html.element("th", "", shorten_commits(&label.join(" ")));
     }
     html.markup("</tr></thead><tbody>");
     let base = |column: &&[usize]| in_column(matrix, column).find_map(|cell| cell.median);
     let bases: Vec<_> = columns.iter().map(|column| base(column).filter(|b| *b > 0.0)).collect();
     for (row, value) in down.values.iter().enumerate() {
-        if !matrix.cells.iter().any(|cell| cell.place[0] == row) {
+        if !matrix.cells.iter().any(|cell| cell.indices[0] == row) {
             continue;
         }
-        html.markup("<tr><th scope=\"row\">").text(&shorten_commits(value)).markup("</th>");
+        html.markup("<tr><th scope=\"row\">").text(shorten_commits(value)).markup("</th>");
         for (column, base) in columns.iter().zip(&bases) {
-            let cell = in_column(matrix, column).find(|cell| cell.place[0] == row);
+            let cell = in_column(matrix, column).find(|cell| cell.indices[0] == row);
             heat_cell(html, cell, *base);
         }
         html.markup("</tr>");
@@ -123,7 +126,7 @@ fn heat_map(html: &mut Html, matrix: &MatrixDetail) {
 
 /// The cells that differ in the first axis only.
 fn in_column<'a>(matrix: &'a MatrixDetail, column: &'a [usize]) -> impl Iterator<Item = &'a Cell> {
-    matrix.cells.iter().filter(move |cell| cell.place[1..] == *column)
+    matrix.cells.iter().filter(move |cell| cell.indices[1..] == *column)
 }
 
 fn heat_cell(html: &mut Html, cell: Option<&Cell>, base: Option<f64>) {
@@ -137,9 +140,9 @@ fn heat_cell(html: &mut Html, cell: Option<&Cell>, base: Option<f64>) {
     };
     let ratio = base.map_or(1.0, |base| median / base);
     html.markup("<td class=\"hot ").markup(heat(ratio)).markup("\"><a");
-    html.attr("href", &cell.run.map_or_else(|| "#".to_owned(), |run| format!("/runs/{run}")))
+    html.attr("href", cell.run.map_or_else(|| "#".to_owned(), |run| format!("/runs/{run}")))
         .markup(">");
-    html.text(&number(median)).markup("</a><br><small>").text(&percent(ratio)).markup(", n=");
+    html.text(number(median)).markup("</a><br><small>").text(percent(ratio)).markup(", n=");
     html.text(cell.values.len());
     if cell.failed > 0 {
         html.markup(", ").text(cell.failed).markup(" failed");
@@ -154,18 +157,18 @@ fn distributions(html: &mut Html, matrix: &MatrixDetail) {
     });
     html.markup("<section><h2>Samples</h2><div class=\"scroll\"><table class=\"samples\"><thead><tr><th scope=\"col\">Cell</th><th scope=\"col\">");
     if range.0 <= range.1 {
-        html.text(&format!("{} … {} {}", number(range.0), number(range.1), matrix.unit));
+        html.text(format!("{} … {} {}", number(range.0), number(range.1), matrix.unit));
     }
     html.markup("</th><th scope=\"col\">Median</th><th scope=\"col\">MAD</th><th scope=\"col\">n</th></tr></thead><tbody>");
     let most = (MAX_DOTS / matrix.cells.len().max(1)).clamp(12, 300);
     for cell in &matrix.cells {
         let (Some(median), Some(mad)) = (cell.median, cell.mad) else { continue };
-        html.markup("<tr><th scope=\"row\">").text(&shorten_commits(&cell.name)).markup("</th><td>");
+        html.markup("<tr><th scope=\"row\">").text(shorten_commits(&cell.name)).markup("</th><td>");
         let says =
             format!("{} samples of {}, median {}", cell.values.len(), cell.name, number(median));
         chart::strip(html, &cell.values, median, range, most, &says);
-        html.markup("</td><td class=\"n\">").text(&number(median)).markup("</td><td class=\"n\">");
-        html.text(&number(mad))
+        html.markup("</td><td class=\"n\">").text(number(median)).markup("</td><td class=\"n\">");
+        html.text(number(mad))
             .markup("</td><td class=\"n\">")
             .text(cell.values.len())
             .markup("</td></tr>");
@@ -176,19 +179,22 @@ fn distributions(html: &mut Html, matrix: &MatrixDetail) {
 fn comparisons(html: &mut Html, comparisons: &[Comparison]) {
     let ends = comparisons.iter().filter_map(|one| one.interval).flatten();
     let reach = ends.map(|end| end.max(1.0 / end.max(1e-9))).fold(1.0, f64::max);
-    html.markup("<section><h2>Comparisons</h2><div class=\"scroll\"><table><thead><tr><th scope=\"col\">Of</th><th scope=\"col\">Against</th><th scope=\"col\">PointVerdict</th><th scope=\"col\" class=\"n\">Difference</th><th scope=\"col\" class=\"n\">Interval</th><th scope=\"col\">Less or more</th><th scope=\"col\" class=\"n\">Samples</th></tr></thead><tbody>");
+    html.markup("<section><h2>Comparisons</h2><div class=\"scroll\"><table><thead><tr><th scope=\"col\">Of</th><th scope=\"col\">Against</th><th scope=\"col\">Verdict</th><th scope=\"col\" class=\"n\">Difference</th><th scope=\"col\" class=\"n\">Interval</th><th scope=\"col\">Less or more</th><th scope=\"col\" class=\"n\">Samples</th></tr></thead><tbody>");
     for one in comparisons {
         let class = match one.verdict {
             stats::Verdict::Faster => "good",
             stats::Verdict::Slower => "bad",
             stats::Verdict::Same | stats::Verdict::NotSure => "",
         };
-        html.markup("<tr><td>").text(&shorten_commits(&one.b)).markup("</td><td>").text(&shorten_commits(&one.a));
+        html.markup("<tr><td>")
+            .text(shorten_commits(&one.b))
+            .markup("</td><td>")
+            .text(shorten_commits(&one.a));
         html.markup("</td><td>").element("span", class, one.verdict.as_str());
-        html.markup("</td><td class=\"n\">").text(&one.ratio.map(percent).unwrap_or_default());
+        html.markup("</td><td class=\"n\">").text(one.ratio.map(percent).unwrap_or_default());
         html.markup("</td><td class=\"n\">");
         if let Some([low, high]) = one.interval {
-            html.text(&format!("{} to {}", percent(low), percent(high)));
+            html.text(format!("{} to {}", percent(low), percent(high)));
         }
         html.markup("</td><td>");
         if let (Some(ratio), Some(interval)) = (one.ratio, one.interval) {
@@ -206,7 +212,7 @@ fn bisection(html: &mut Html, matrix: &MatrixDetail) {
     html.markup("</h2>");
     if let Some(answer) = &matrix.answer {
         let class = if answer.first_bad.is_some() { "answer" } else { "answer bad" };
-        html.element("p", class, &shorten_commits(&answer.sentence));
+        html.element("p", class, shorten_commits(&answer.sentence));
     }
     if matrix.steps.is_empty() {
         html.markup("<p class=\"empty\">").markup(match matrix.answer {
@@ -245,43 +251,50 @@ fn bisect_steps(html: &mut Html, matrix: &MatrixDetail) {
     let rows = matrix.steps.len().min(MAX_DRAWN_STEPS);
     let bottom = 14 + rows * 12;
     html.markup("<svg class=\"bisect\" role=\"img\"")
-        .attr("viewBox", &format!("0 0 480 {}", bottom + 20));
-    html.attr("aria-label", &format!("{} looks at {count} points", matrix.steps.len())).markup(">");
-    let x = |place: usize| format!("{:.1}", LEFT + place as f64 / (count - 1) as f64 * WIDTH);
-    for place in (0..count).step_by(count.div_ceil(60)) {
-        html.markup("<line class=\"grid\" y1=\"2\"").attr("x1", x(place)).attr("x2", x(place));
+        .attr("viewBox", format!("0 0 480 {}", bottom + 20));
+    html.attr("aria-label", format!("{} looks at {count} points", matrix.steps.len())).markup(">");
+    let x = |index: usize| format!("{:.1}", LEFT + index as f64 / (count - 1) as f64 * WIDTH);
+    for index in (0..count).step_by(count.div_ceil(60)) {
+        html.markup("<line class=\"grid\" y1=\"2\"").attr("x1", x(index)).attr("x2", x(index));
         html.attr("y2", bottom).markup("/>");
     }
-    // What is known of a point stands behind its looks, which may have been in earlier loops.
+    // The verdict of a point is drawn behind its runs, which may belong to earlier loops.
     for one in matrix.answer.iter().flat_map(|answer| &answer.steps) {
-        let Some(place) = points.iter().position(|point| *point == one.point) else { continue };
+        let Some(index) = points.iter().position(|point| *point == one.point) else { continue };
         let (word, class, _) = words(one.verdict);
         html.markup("<rect y=\"2\" width=\"3\"").attr("class", class).attr("height", bottom - 2);
-        html.attr("x", format!("{:.1}", LEFT + place as f64 / (count - 1) as f64 * WIDTH - 1.5));
-        html.markup("><title>").text(&shorten_commits(&one.point)).markup(": ").markup(word);
+        html.attr("x", format!("{:.1}", LEFT + index as f64 / (count - 1) as f64 * WIDTH - 1.5));
+        html.markup("><title>").text(shorten_commits(&one.point)).markup(": ").markup(word);
         html.markup("</title></rect>");
     }
     for (at, step) in matrix.steps.iter().enumerate().take(MAX_DRAWN_STEPS) {
-        let Some(place) = step.place else { continue };
+        let Some(index) = step.index else { continue };
         let (word, class, _) = words(verdict(matrix, step));
-        html.markup("<circle r=\"4\"").attr("class", class).attr("cx", x(place)).attr("cy", 10 + at * 12);
-        html.markup("><title>").text(&step_title(step)).markup(": ").markup(word).markup("</title></circle>");
+        html.markup("<circle r=\"4\"")
+            .attr("class", class)
+            .attr("cx", x(index))
+            .attr("cy", 10 + at * 12);
+        html.markup("><title>")
+            .text(step_title(step))
+            .markup(": ")
+            .markup(word)
+            .markup("</title></circle>");
     }
     let ends = [(points.first(), "start", LEFT), (points.last(), "end", LEFT + WIDTH)];
     for (point, anchor, x) in ends {
         html.markup("<text class=\"tick\"").attr("text-anchor", anchor).attr("x", x);
         html.attr("y", bottom + 14).markup(">");
-        html.text(&point.map(|point| shorten_commits(point)).unwrap_or_default()).markup("</text>");
+        html.text(point.map(|point| shorten_commits(point)).unwrap_or_default()).markup("</text>");
     }
     html.markup("</svg><h3>Looks</h3><div class=\"scroll tall\"><table><thead><tr><th scope=\"col\" class=\"n\">#</th><th scope=\"col\">Point</th><th scope=\"col\" class=\"n\">Place</th><th scope=\"col\">Run</th><th scope=\"col\" class=\"n\">");
-    html.text(&metric_with_unit(matrix)).markup("</th></tr></thead><tbody>");
+    html.text(metric_with_unit(matrix)).markup("</th></tr></thead><tbody>");
     for (at, step) in matrix.steps.iter().enumerate() {
         html.markup("<tr><td class=\"n\">")
-            .link(&format!("/runs/{}", step.run), &(at + 1).to_string());
+            .link(&format!("/runs/{}", step.run), (at + 1).to_string());
         html.markup("</td><td><code").attr("title", &step.point).markup(">");
-        html.text(&shorten_commits(&step.point)).markup("</code></td><td class=\"n\">");
-        if let Some(place) = step.place {
-            html.text(format_args!("{} of {count}", place + 1));
+        html.text(shorten_commits(&step.point)).markup("</code></td><td class=\"n\">");
+        if let Some(index) = step.index {
+            html.text(format_args!("{} of {count}", index + 1));
         }
         html.markup("</td><td>");
         let (word, class) = if step.ok {
@@ -290,7 +303,7 @@ fn bisect_steps(html: &mut Html, matrix: &MatrixDetail) {
             (format!("exit {}", step.exit_code), "bad")
         };
         html.element("span", class, &word).markup("</td><td class=\"n\">");
-        html.text(&step.value.map(number).unwrap_or_default()).markup("</td></tr>");
+        html.text(step.value.map(number).unwrap_or_default()).markup("</td></tr>");
     }
     html.markup("</tbody></table></div>");
 }
@@ -300,9 +313,12 @@ fn judged_points(html: &mut Html, matrix: &MatrixDetail, answer: &BisectAnswer) 
     let points = matrix.points();
     let mut judged: Vec<_> = answer.steps.iter().collect();
     judged.sort_by_key(|judged| points.iter().position(|point| *point == judged.point));
-    html.markup("<h3>Points</h3><div class=\"scroll tall\"><table><thead><tr><th scope=\"col\">Point</th><th scope=\"col\">PointVerdict</th><th scope=\"col\" class=\"n\">Runs</th></tr></thead><tbody>");
+    html.markup("<h3>Points</h3><div class=\"scroll tall\"><table><thead><tr><th scope=\"col\">Point</th><th scope=\"col\">Verdict</th><th scope=\"col\" class=\"n\">Runs</th></tr></thead><tbody>");
     for one in judged {
-        html.markup("<tr><td><code").attr("title", &one.point).markup(">").text(&shorten_commits(&one.point));
+        html.markup("<tr><td><code")
+            .attr("title", &one.point)
+            .markup(">")
+            .text(shorten_commits(&one.point));
         html.markup("</code>");
         for (end, name) in [(&answer.last_good, "last good"), (&answer.first_bad, "first bad")] {
             if end.as_ref() == Some(&one.point) {

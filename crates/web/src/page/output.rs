@@ -56,14 +56,18 @@ impl OutputSection {
     pub(super) fn read(store: &Store, id: RunId, params: &Params) -> Result<Self, RequestError> {
         let layout = Self::layout(params);
         let wanted: &[(OutputSource, &'static str)] = match layout {
-            Layout::SideBySide => {
-                &[(OutputSource::One(Stream::Stdout), "out"), (OutputSource::One(Stream::Stderr), "err")]
-            }
+            Layout::SideBySide => &[
+                (OutputSource::One(Stream::Stdout), "out"),
+                (OutputSource::One(Stream::Stderr), "err"),
+            ],
             Layout::Interleaved => &[(OutputSource::Interleaved, "all")],
         };
         let text = params.get("find").filter(|text| !text.is_empty());
-        let mut searched =
-            text.map(|text| SearchedText { text: text.to_owned(), found: false, unfinished: Vec::new() });
+        let mut searched = text.map(|text| SearchedText {
+            text: text.to_owned(),
+            found: false,
+            unfinished: Vec::new(),
+        });
         let mut windows = Vec::new();
         for (source, name) in wanted {
             let mut at = match params.number(name)? {
@@ -89,24 +93,28 @@ impl OutputSection {
 
     pub(super) fn write(&self, html: &mut Html, id: RunId, params: &Params, running: bool) {
         let path = format!("/runs/{id}");
-        html.markup("<section id=\"output\" class=\"output\"").attr("data-run", &id.to_string());
-        html.attr("data-view", if self.layout == Layout::Interleaved { "merged" } else { "beside" });
+        html.markup("<section id=\"output\" class=\"output\"").attr("data-run", id);
+        html.attr(
+            "data-view",
+            if self.layout == Layout::Interleaved { "merged" } else { "beside" },
+        );
         html.attr("data-running", if running { "1" } else { "" })
             .markup("><div class=\"tools\"><h2>Output</h2>");
         html.markup("<nav aria-label=\"Layout of the output\" class=\"switch\">");
         let offsets = [("out", ""), ("err", ""), ("all", ""), ("find", "")];
-        for (name, value, layout) in
-            [("Side by side", "", Layout::SideBySide), ("Merged by time", "merged", Layout::Interleaved)]
-        {
+        for (name, value, layout) in [
+            ("Side by side", "", Layout::SideBySide),
+            ("Merged by time", "merged", Layout::Interleaved),
+        ] {
             let changes = [&offsets[..], &[("view", value)]].concat();
-            html.markup("<a").attr("href", &format!("{}#output", params.with(&path, &changes)));
+            html.markup("<a").attr("href", format!("{}#output", params.with(&path, &changes)));
             if layout == self.layout {
                 html.markup(" aria-current=\"true\"");
             }
             html.markup(">").markup(name).markup("</a>");
         }
         html.markup("</nav><form class=\"inside\" id=\"inside\" role=\"search\"");
-        html.attr("action", &format!("{path}#{MATCH}"));
+        html.attr("action", format!("{path}#{MATCH}"));
         html.markup("><input type=\"search\" name=\"find\" aria-label=\"Find in this output\" placeholder=\"Find in this output  f\"");
         html.attr("value", params.get("find").unwrap_or_default()).markup(">");
         if self.layout == Layout::Interleaved {
@@ -117,9 +125,9 @@ impl OutputSection {
             Some(searched) if searched.found => _ = html.markup("found"),
             Some(searched) if !searched.unfinished.is_empty() => {
                 html.markup("not so far; ");
-                let workspaces: Vec<_> =
+                let offsets: Vec<_> =
                     searched.unfinished.iter().map(|(name, at)| (*name, at.to_string())).collect();
-                let changes: Vec<_> = workspaces.iter().map(|(name, at)| (*name, &**at)).collect();
+                let changes: Vec<_> = offsets.iter().map(|(name, at)| (*name, &**at)).collect();
                 html.link(&format!("{}#{MATCH}", params.with(&path, &changes)), "look further");
             }
             Some(_) => _ = html.markup("not found"),
@@ -152,11 +160,11 @@ impl OutputSection {
         html.attr("data-stream", window.stream.as_str());
         html.attr("data-start", window.offset).attr("data-end", window.end);
         html.attr("data-length", window.length);
-        html.attr("data-offsets", &format!("{}.{}", window.offsets[0], window.offsets[1]));
+        html.attr("data-offsets", format!("{}.{}", window.offsets[0], window.offsets[1]));
         html.markup("><div class=\"bar-top\"><h3>")
             .markup(name)
             .markup("</h3><span class=\"faint extent\">");
-        html.text(&extent(window)).markup("</span><span class=\"moves\">");
+        html.text(extent(window)).markup("</span><span class=\"moves\">");
         let to = |offset: u64| {
             format!("{}#output", params.with(path, &[(key, &offset.to_string()), ("find", "")]))
         };
@@ -179,7 +187,7 @@ impl OutputSection {
             if interleaved {
                 html.markup("<span class=\"piece ").markup(piece.stream.as_str()).markup("\"");
                 if let Some(ms) = piece.at_ms {
-                    html.attr("title", &format!("{} after {ms} ms", piece.stream.as_str()));
+                    html.attr("title", format!("{} after {ms} ms", piece.stream.as_str()));
                 }
                 html.markup(">");
             }

@@ -10,6 +10,9 @@ use retake_runner::html::Html;
 use retake_store::Verification;
 use retake_types::text;
 
+use super::badge::loop_badge;
+use super::layout::{HtmlResponse, PageError, Section, layout};
+use super::run_table::{RUN_TABLE_HEAD, run_rows};
 use crate::api::Overview;
 use crate::app::App;
 use crate::audit::AuditState;
@@ -17,20 +20,22 @@ use crate::chart::{Chart, Series, Shape};
 use crate::figures::{Figures, TimeRange};
 use crate::loops::LoopSummary;
 use crate::params::Params;
-use super::badge::loop_badge;
-use super::layout::{HtmlResponse, PageError, Section, layout};
-use super::run_table::{RUN_TABLE_HEAD, run_rows};
 
-pub(crate) async fn overview(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlResponse, PageError> {
+pub(crate) async fn overview(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+) -> Result<HtmlResponse, PageError> {
     let params = Params::from_uri(&uri);
     let overview = app.overview(&params).await?;
     let mut main = Html::new();
-    main.markup("<h1 class=\"hidden\">Overview</h1><div id=\"overview\" data-live data-every=\"5\">");
+    main.markup(
+        "<h1 class=\"hidden\">Overview</h1><div id=\"overview\" data-live data-every=\"5\">",
+    );
     let figures = &overview.figures;
     tiles(&mut main, &overview);
     main.markup("<section class=\"charts\"><div class=\"tools\"><h2>Over time</h2><nav class=\"switch\" aria-label=\"How far back\">");
     for range in TimeRange::ALL {
-        main.markup("<a").attr("href", &params.with("/", &[("range", range.as_str())]));
+        main.markup("<a").attr("href", params.with("/", &[("range", range.as_str())]));
         if range == figures.range {
             main.markup(" aria-current=\"true\"");
         }
@@ -77,7 +82,7 @@ pub(super) fn loops(html: &mut Html, loops: &[LoopSummary], now: Timestamp) {
         let title = if title.is_empty() { "loop" } else { &title };
         html.link(&format!("/loops/{id}"), title).markup("</td><td class=\"when\">");
         html.time(summary.start_time, now).markup("</td><td class=\"id\"><code>");
-        html.text(&summary.id.short()).markup("</code></td></tr>");
+        html.text(summary.id.short()).markup("</code></td></tr>");
     }
     html.markup("</tbody></table>");
 }
@@ -139,9 +144,12 @@ fn audit(html: &mut Html, overview: &Overview) {
             ("broken", found.to_string(), "bad")
         }
     };
-    html.markup("<div class=\"tile ").markup(class).markup("\"><h2>Audit</h2><p class=\"big\">").text(value);
+    html.markup("<div class=\"tile ")
+        .markup(class)
+        .markup("\"><h2>Audit</h2><p class=\"big\">")
+        .text(value);
     html.markup("</p><p class=\"faint\">").text(&below).markup("</p><p class=\"faint\"");
-    html.attr("title", &head.to_string()).markup(">").text(&grouped(head.count)).markup(" entries ");
+    html.attr("title", head).markup(">").text(grouped(head.count)).markup(" entries ");
     html.markup(
         "<button class=\"small\" data-post=\"/api/v1/audit\" hidden>Verify</button></p></div>",
     );

@@ -16,12 +16,12 @@ use retake_types::{
     TestStatus,
 };
 
-use crate::api::run_id;
-use crate::app::App;
-use crate::params::Params;
 use super::badge::run_badge;
 use super::layout::{HtmlResponse, PageError, Section, heading, layout};
 use super::output::{Layout, OutputSection};
+use crate::api::run_id;
+use crate::app::App;
+use crate::params::Params;
 
 /// How many files, and how many failed tests, are listed.
 const LISTED: usize = 200;
@@ -59,17 +59,17 @@ pub(crate) async fn run(
 fn head(html: &mut Html, run: &Run) {
     let intent = &run.intent;
     html.markup("<div id=\"head\" data-live class=\"head\"><p class=\"crumbs\"><a href=\"/runs\">Runs</a> / <code>");
-    html.text(&intent.id().to_string()).markup("</code></p>");
+    html.text(intent.id()).markup("</code></p>");
     heading(html, intent.command());
     html.markup("<p class=\"summary\">");
     run_badge(html, run);
-    html.markup(" <span>").text(&run_text::duration(run)).markup("</span> <span>started ");
+    html.markup(" <span>").text(run_text::duration(run)).markup("</span> <span>started ");
     html.time(intent.start_time, Timestamp::now()).markup("</span>");
     if intent.kind() != Kind::Exec {
         html.markup(" <span>iteration ").text(intent.iteration()).markup(" of ");
         html.link(
             &format!("/loops/{}", intent.loop_id()),
-            &format!("{} loop", intent.kind().as_str()),
+            format!("{} loop", intent.kind().as_str()),
         );
         html.markup("</span>");
     }
@@ -110,7 +110,10 @@ fn facts(html: &mut Html, tree: &StoredRunTree) {
         }
         html.definition("directory", &intent.working_directory());
         html.definition("shell", if intent.request.command.is_shell() { "yes" } else { "" });
-        html.definition("by", &format!("{}@{}, retake {}", intent.user, intent.host, intent.version));
+        html.definition(
+            "by",
+            &format!("{}@{}, retake {}", intent.user, intent.host, intent.version),
+        );
         for (key, value) in &intent.request.labels {
             html.definition("label", &format!("{key}={value}"));
         }
@@ -141,7 +144,7 @@ fn correlation(html: &mut Html, intent: &Intent) {
     html.definition("commit", ids.repo_sha.as_deref().unwrap_or_default());
     if let Some(parent) = intent.parent_id {
         html.markup("<dt>inside</dt><dd>")
-            .link(&format!("/runs/{parent}"), &parent.short())
+            .link(&format!("/runs/{parent}"), parent.short())
             .markup("</dd>");
     }
 }
@@ -193,14 +196,15 @@ fn conditions(html: &mut Html, intent: &Intent) {
         html.definition("set", &format!("{name}={value}"));
     }
     for name in &intent.request.environment.unset {
-        html.definition("without", name);
+        html.definition("without", &name.to_string_lossy());
     }
     let timeout = time(intent.request.timeout_ms);
     html.definition("timeout", if timeout.is_empty() { "none" } else { &timeout });
     html.definition("memory", &bytes(limits.memory_bytes)).definition("cpu", &time(limits.cpu_ms));
-    html.definition("processes", &number(limits.procs)).definition("open files", &number(limits.files));
+    html.definition("processes", &number(limits.procs))
+        .definition("open files", &number(limits.files));
     html.definition("file size", &bytes(limits.fsize_bytes));
-    html.definition("redaction", if intent.redacted { "on" } else { "off" });
+    html.definition("redaction", if intent.request.redaction.enabled { "on" } else { "off" });
     html.markup("</dl>");
 }
 
@@ -208,7 +212,11 @@ fn done(html: &mut Html, effects: &Observations) {
     if let Some(tests) = &effects.test_results {
         card(html, "Tests", |html| {
             let class = if tests.all_passed() { "good" } else { "bad" };
-            html.markup("<p class=\"").markup(class).markup("\">").text(tests.passed).markup(" passed, ");
+            html.markup("<p class=\"")
+                .markup(class)
+                .markup("\">")
+                .text(tests.passed)
+                .markup(" passed, ");
             html.text(tests.failed).markup(" failed, ").text(tests.skipped).markup(" skipped (");
             html.text(tests.framework.as_str()).markup(")</p>");
             let failed = tests
@@ -217,7 +225,9 @@ fn done(html: &mut Html, effects: &Observations) {
                 .filter(|test| matches!(test.status, TestStatus::Failed | TestStatus::Error));
             html.markup("<ul class=\"plain\">");
             for test in failed.take(LISTED) {
-                html.markup("<li><span class=\"bad\">✗</span> <code>").text(&test.name).markup("</code>");
+                html.markup("<li><span class=\"bad\">✗</span> <code>")
+                    .text(&test.name)
+                    .markup("</code>");
                 if let Some(error) = &test.error {
                     html.markup("<pre class=\"snippet\">").lines(error).markup("</pre>");
                 }
@@ -270,7 +280,7 @@ fn files(html: &mut Html, effects: &Observations) {
 fn branch(html: &mut Html, tree: &StoredRunTree) {
     let intent = &tree.run.intent;
     html.markup("<li>");
-    badge(html, &tree.run);
+    run_badge(html, &tree.run);
     html.markup(" ").link(&format!("/runs/{}", intent.id()), intent.command());
     if !tree.children.is_empty() {
         html.markup("<ul>");

@@ -18,9 +18,9 @@ pub(super) fn run_rows(html: &mut Html, runs: &[Run], now: Timestamp) {
     let longest = runs.iter().filter_map(|run| Some(run.ending.as_ref()?.duration_ms)).max();
     for run in runs {
         let intent = &run.intent;
-        html.markup("<tr").attr("data-id", &intent.id().to_string()).markup("><td class=\"how\">");
+        html.markup("<tr").attr("data-id", intent.id()).markup("><td class=\"how\">");
         run_badge(html, run);
-        html.markup("</td><td class=\"what\"><a").attr("href", &format!("/runs/{}", intent.id()));
+        html.markup("</td><td class=\"what\"><a").attr("href", format!("/runs/{}", intent.id()));
         html.attr("title", intent.command()).markup(">").text(intent.command()).markup("</a>");
         // The command of a matrix is the same in all of its cells.
         for (axis, value) in CellLabels::axes(&intent.request.labels) {
@@ -29,13 +29,13 @@ pub(super) fn run_rows(html: &mut Html, runs: &[Run], now: Timestamp) {
         }
         html.markup("</td><td class=\"when\">");
         html.time(intent.start_time, now).markup("</td><td class=\"took\">");
-        html.text(&run_text::duration(run));
+        html.text(run_text::duration(run));
         if let (Some(ending), Some(longest)) = (&run.ending, longest) {
             bar(html, ending.duration_ms, longest);
         }
         html.markup("</td><td class=\"kind\">").markup(intent.kind().as_str());
         html.markup("</td><td class=\"id\"><code>")
-            .text(&intent.id().short())
+            .text(intent.id().short())
             .markup("</code></td></tr>\n");
     }
 }

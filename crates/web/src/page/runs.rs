@@ -10,13 +10,13 @@ use retake_store::{RunPage, SearchHit, SearchResults, Store};
 use retake_types::text;
 use retake_types::{Kind, Word};
 
+use super::badge::run_badge;
+use super::layout::{HtmlResponse, PageError, Section, layout};
+use super::run_table::{RUN_TABLE_HEAD, run_rows};
 use crate::api::SEARCH_EFFORT;
 use crate::app::App;
 use crate::error::RequestError;
 use crate::params::Params;
-use super::badge::run_badge;
-use super::layout::{HtmlResponse, PageError, Section, layout};
-use super::run_table::{RUN_TABLE_HEAD, run_rows};
 
 const PAGE: usize = 50;
 const HITS: usize = 30;
@@ -46,8 +46,9 @@ pub(crate) async fn runs(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlRe
     match params.get("q").filter(|text| text.contains(char::is_alphanumeric)) {
         Some(text) => {
             let (text, from) = (words(text), params.number("cursor")?);
-            let look =
-                move |store: &Store| Ok(store.search_from(&text, &filter, from, HITS, SEARCH_EFFORT)?);
+            let look = move |store: &Store| {
+                Ok(store.search_from(&text, &filter, from, HITS, SEARCH_EFFORT)?)
+            };
             hits(&mut main, &app.store.read(look).await?, &params);
         }
         None => {
@@ -72,9 +73,9 @@ fn form(html: &mut Html, params: &Params) {
     let value = |name: &str| params.get(name).unwrap_or_default().to_owned();
     html.markup("<form class=\"filters\" id=\"filters\" action=\"/runs\" role=\"search\">");
     html.markup("<label class=\"wide\">Search output<input type=\"search\" name=\"q\" id=\"search\" placeholder=\"words that runs wrote  /\" autocomplete=\"off\"");
-    html.attr("value", &value("q")).markup("></label>");
+    html.attr("value", value("q")).markup("></label>");
     html.markup("<label>Command has<input type=\"search\" name=\"command\" autocomplete=\"off\" placeholder=\"cargo test\"");
-    html.attr("value", &value("command")).markup("></label>");
+    html.attr("value", value("command")).markup("></label>");
     let mut statuses: Vec<(&str, &str)> =
         vec![("", "any"), ("running", "running"), ("ok", "ok"), ("failed", "failed")];
     statuses.extend(Word::ALL.map(|word| (word.as_str(), word.as_str())));
@@ -84,7 +85,11 @@ fn form(html: &mut Html, params: &Params) {
     choice(html, "Kind", "kind", &kinds, &value("kind"));
     for kept in KEPT {
         for value in params.all(kept) {
-            html.markup("<label>").markup(kept).markup("<input").attr("name", kept).attr("value", value);
+            html.markup("<label>")
+                .markup(kept)
+                .markup("<input")
+                .attr("name", kept)
+                .attr("value", value);
             html.markup("></label>");
         }
     }
@@ -104,7 +109,7 @@ fn choice(
         if *value == chosen {
             html.markup(" selected");
         }
-        html.markup(">").text(&text.replace('_', " ")).markup("</option>");
+        html.markup(">").text(text.replace('_', " ")).markup("</option>");
     }
     html.markup("</select></label>");
 }
@@ -128,7 +133,7 @@ fn pages(html: &mut Html, params: &Params, next: Option<String>, older: &'static
     }
     if let Some(next) = next {
         html.markup(" <a class=\"next\" rel=\"next\" id=\"next\"");
-        html.attr("href", &params.with("/runs", &[("cursor", &next)]))
+        html.attr("href", params.with("/runs", &[("cursor", &next)]))
             .markup(">")
             .markup(older)
             .markup("</a>");
@@ -151,7 +156,7 @@ fn hits(html: &mut Html, found: &SearchResults, params: &Params) {
     for hit in &found.hits {
         let intent = &hit.run.intent;
         let address = format!("/runs/{}", intent.id());
-        html.markup("<li").attr("data-id", &intent.id().to_string()).markup("><div class=\"hit\">");
+        html.markup("<li").attr("data-id", intent.id()).markup("><div class=\"hit\">");
         run_badge(html, &hit.run);
         html.markup(" ").link(&address, intent.command()).markup(" <span class=\"faint\">");
         html.markup(hit.stream.as_str()).markup(", ").time(intent.start_time, now);
@@ -163,11 +168,11 @@ fn hits(html: &mut Html, found: &SearchResults, params: &Params) {
     if found.cut_short {
         html.markup("<p class=\"empty\" id=\"so-far\">");
         html.markup(if found.hits.is_empty() { "None so far: " } else { "Not all yet: " });
-        html.text(&text::count(SEARCH_EFFORT.sifted as u64, "output"));
+        html.text(text::count(SEARCH_EFFORT.sifted as u64, "output"));
         html.markup(" with these words were held against the filters; there are older ones.</p>");
     }
     if found.skipped_bytes > 0 {
-        html.markup("<p class=\"faint\">").text(&text::size(found.skipped_bytes));
+        html.markup("<p class=\"faint\">").text(text::size(found.skipped_bytes));
         html.markup(" of output are not indexed yet and were not looked at; <code>retake runs search --all</code> reads them.</p>");
     }
     let older = if found.cut_short { "Look further" } else { "Older" };

@@ -1,5 +1,5 @@
-//! The server offered to an agent that retake itself starts (`agent.mcp`), without a trace in the
-//! agent's own configuration.
+//! How an agent that retake itself starts (`agent.mcp`) is told of the server, without a change to
+//! the agent's own configuration.
 //!
 //! Commands that the agent then runs through it are recorded inside its iteration: the server is
 //! told which run that is. Not every agent hands its own variables on to a server, so they are
@@ -11,20 +11,24 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::install::{self, Client, PATIENCE_SECONDS, Start};
+use super::install::{self, Client, PATIENCE_SECONDS, ServerCommand};
 
 /// Below the record, for the one agent that wants a file.
 const FILE: &str = "mcp/gemini.json";
 
 /// What an agent is given besides what it gets anyway.
 #[derive(Debug, Default)]
-pub struct ServerOffer {
+pub struct AgentConfiguration {
     pub arguments: Vec<String>,
     pub variables: Vec<(OsString, OsString)>,
 }
 
 /// `ids` are the variables by which the server knows whose commands it runs.
-pub fn offer(client: Client, store: &Path, ids: &[(&str, String)]) -> io::Result<ServerOffer> {
+pub fn agent_configuration(
+    client: Client,
+    store: &Path,
+    ids: &[(&str, String)],
+) -> io::Result<AgentConfiguration> {
     let program = install::program()?;
     let env: Value = ids.iter().map(|(name, value)| (*name, value.clone())).collect();
     let set = |name: &str, value: String| vec![(OsString::from(name), OsString::from(value))];
@@ -34,7 +38,10 @@ pub fn offer(client: Client, store: &Path, ids: &[(&str, String)]) -> io::Result
             let config = json!({"mcpServers": {"retake": server}});
             // What it may do is for the project's policy to say.
             let args = ["--mcp-config", &config.to_string(), "--allowedTools", "mcp__retake"];
-            ServerOffer { arguments: args.map(str::to_owned).to_vec(), variables: Vec::new() }
+            AgentConfiguration {
+                arguments: args.map(str::to_owned).to_vec(),
+                variables: Vec::new(),
+            }
         }
         Client::Codex => {
             // JSON strings and arrays are TOML's too; a table is not.
@@ -49,7 +56,7 @@ pub fn offer(client: Client, store: &Path, ids: &[(&str, String)]) -> io::Result
             ];
             let values = values.map(|(key, value)| format!("mcp_servers.retake.{key}={value}"));
             let arguments = values.into_iter().flat_map(|value| ["-c".to_owned(), value]).collect();
-            ServerOffer { arguments, variables: Vec::new() }
+            AgentConfiguration { arguments, variables: Vec::new() }
         }
         Client::Gemini => {
             let server = json!({
@@ -65,7 +72,7 @@ pub fn offer(client: Client, store: &Path, ids: &[(&str, String)]) -> io::Result
             }
             std::fs::write(&file, json!({"mcpServers": {"retake": server}}).to_string())?;
             let file = file.to_string_lossy().into_owned();
-            ServerOffer {
+            AgentConfiguration {
                 arguments: Vec::new(),
                 variables: set("GEMINI_CLI_SYSTEM_DEFAULTS_PATH", file),
             }
@@ -73,13 +80,13 @@ pub fn offer(client: Client, store: &Path, ids: &[(&str, String)]) -> io::Result
         Client::Opencode => {
             // It hands its own variables on.
             let given = std::env::var("OPENCODE_CONFIG_CONTENT").unwrap_or_default();
-            let start = Start::new(program, None);
+            let start = ServerCommand::new(program, None);
             let text = Client::Opencode.with(&given, &start).map_err(|why| {
                 io::Error::other(format!("OPENCODE_CONFIG_CONTENT cannot be read: {why}"))
             })?;
             let mut variables = set("OPENCODE_CONFIG_CONTENT", text);
             variables.extend(ids.iter().map(|(name, value)| (name.into(), value.into())));
-            ServerOffer { arguments: Vec::new(), variables }
+            AgentConfiguration { arguments: Vec::new(), variables }
         }
     })
 }
@@ -88,10 +95,10 @@ pub fn offer(client: Client, store: &Path, ids: &[(&str, String)]) -> io::Result
 mod tests {
     use super::*;
 
-    fn of(client: Client) -> (ServerOffer, tempfile::TempDir) {
+    fn of(client: Client) -> (AgentConfiguration, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let ids = [("RETAKE_PARENT_ID", "p".to_owned()), ("RETAKE_TASK_ID", "a \"b\"".to_owned())];
-        (offer(client, dir.path(), &ids).unwrap(), dir)
+        (agent_configuration(client, dir.path(), &ids).unwrap(), dir)
     }
 
     #[test]

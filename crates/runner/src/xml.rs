@@ -1,3 +1,0 @@
-//! Text as XML takes it.
-
-pub use crate::html::escape_xml as escaped;
