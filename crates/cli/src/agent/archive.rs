@@ -54,19 +54,20 @@ pub(super) enum Command {
 }
 
 pub(super) fn archive(command: Command, project: &AgentProject) -> Result<Exit, Failure> {
-    let places = &project.places;
+    let directories = &project.directories;
     match command {
         Command::Save { workspace, keep } => {
             let workspace = project.workspace(&workspace)?;
             let mut refs = Refs::of(project)?;
             let lock = held(&workspace, "archive save")?;
-            let archived = places.archive(&workspace, Timestamp::now(), keep).map_err(refused)?;
+            let archived =
+                directories.archive(&workspace, Timestamp::now(), keep).map_err(refused)?;
             refs.archived(workspace.name(), &named(&archived.archive_name)?, keep);
             drop(lock);
             term::data(format!("✓ Archived as {}\n", archived.archive_name).as_bytes())?;
         }
         Command::List { json } => {
-            let all = places.archives().map_err(refused)?;
+            let all = directories.archives().map_err(refused)?;
             if json {
                 term::document(&all)?;
             } else if all.is_empty() {
@@ -92,8 +93,8 @@ pub(super) fn archive(command: Command, project: &AgentProject) -> Result<Exit, 
             let archive = named(&archive)?;
             let workspace = workspace.as_deref().map(named).transpose()?;
             let mut refs = Refs::of(project)?;
-            let archived = places.archived(&archive).map_err(refused)?;
-            let restored = places.restore(&archive, workspace.as_ref()).map_err(refused)?;
+            let archived = directories.archived(&archive).map_err(refused)?;
+            let restored = directories.restore(&archive, workspace.as_ref()).map_err(refused)?;
             // Under another name its iterations count from 1 again, and would not fit.
             if restored.name().as_str() == archived.original_name {
                 refs.restored(&archive, restored.name());
@@ -101,7 +102,7 @@ pub(super) fn archive(command: Command, project: &AgentProject) -> Result<Exit, 
             term::data(format!("✓ Workspace restored: {}\n", restored.name()).as_bytes())?;
         }
         Command::Show { archive, json } => {
-            let archived = places.archived(&named(&archive)?).map_err(refused)?;
+            let archived = directories.archived(&named(&archive)?).map_err(refused)?;
             if json {
                 term::document(&archived)?;
             } else {
@@ -117,10 +118,10 @@ pub(super) fn archive(command: Command, project: &AgentProject) -> Result<Exit, 
         }
         Command::Delete { archive, force } => {
             let name = named(&archive)?;
-            places.archived(&name).map_err(refused)?;
+            directories.archived(&name).map_err(refused)?;
             if force || agreed(&format!("Remove archive {name} for good?"))? {
                 let mut refs = Refs::of(project)?;
-                places.delete_archive(&name).map_err(refused)?;
+                directories.delete_archive(&name).map_err(refused)?;
                 gone(refs.archive_removed(&name))?;
                 term::data(format!("✓ Archive removed: {name}\n").as_bytes())?;
             }

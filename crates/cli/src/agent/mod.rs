@@ -104,16 +104,17 @@ pub(super) fn mock(words: &[String]) -> Exit {
 }
 
 /// Where the workspaces of the project are.
-pub(super) fn places(
+#[cfg(feature = "web")]
+pub(super) fn workspace_directories(
     store: Option<&Path>,
 ) -> Result<retake_agent::workspace::WorkspaceDirectories, Failure> {
     let given =
         project::Given { workspaces: None, templates: None, archive: None, no_colors: false };
-    Ok(AgentProject::open(store, &given)?.places)
+    Ok(AgentProject::open(store, &given)?.directories)
 }
 
 fn asked(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
-    let places = project::Given {
+    let given = project::Given {
         workspaces: args.workspaces_dir,
         templates: args.templates_dir,
         archive: args.archive_dir,
@@ -121,16 +122,16 @@ fn asked(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
     };
     if let Command::Init(init) = &args.command {
         project::make_at_git_root()?;
-        let project = AgentProject::open(store, &places)?;
+        let project = AgentProject::open(store, &given)?;
         if args.verbose {
-            project.tell_places();
+            project.tell_directories();
         }
         return workspaces::init(init, &project);
     }
-    let project = AgentProject::open(store, &places)?;
+    let project = AgentProject::open(store, &given)?;
     // These two have more to say than where they look.
     if args.verbose && !matches!(args.command, Command::Run(_) | Command::Verify(_)) {
-        project.tell_places();
+        project.tell_directories();
     }
     match args.command {
         Command::Init(_) => unreachable!("done above"),

@@ -1,4 +1,4 @@
-//! The project an agent works in: its configuration, its places, its workspaces.
+//! The project an agent works in: its configuration, its directories, its workspaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ pub(super) struct AgentProject {
     pub(super) project: Project,
     pub(super) config: Config,
     pub(super) settings: Settings,
-    pub(super) places: WorkspaceDirectories,
+    pub(super) directories: WorkspaceDirectories,
 }
 
 impl AgentProject {
@@ -56,7 +56,7 @@ impl AgentProject {
             Some(dir) => here.join(dir),
             None => root.join(configured),
         };
-        let places = WorkspaceDirectories {
+        let directories = WorkspaceDirectories {
             workspaces: pick(&given.workspaces, &settings.directories.workspaces),
             templates: pick(&given.templates, &settings.directories.templates),
             archive: pick(&given.archive, &settings.directories.archive),
@@ -66,13 +66,13 @@ impl AgentProject {
                 .clone()
                 .or_else(global_templates),
         };
-        Ok(Self { root, project, config, settings, places })
+        Ok(Self { root, project, config, settings, directories })
     }
 
-    /// Which places are used, for someone who wonders.
-    pub(super) fn tell_places(&self) {
+    /// Says which directories are used.
+    pub(super) fn tell_directories(&self) {
         let WorkspaceDirectories { workspaces, templates, archive, global_templates } =
-            &self.places;
+            &self.directories;
         for (what, path) in [
             ("project", Some(&self.root)),
             ("record", Some(&self.project.store)),
@@ -120,7 +120,7 @@ impl AgentProject {
     }
 
     pub(super) fn workspace(&self, name: &str) -> Result<Workspace, Failure> {
-        self.places.open(&named(name)?).map_err(refused)
+        self.directories.open(&named(name)?).map_err(refused)
     }
 }
 

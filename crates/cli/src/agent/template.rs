@@ -72,7 +72,7 @@ pub(super) enum Command {
 }
 
 pub(super) fn template(command: Command, project: &AgentProject) -> Result<Exit, Failure> {
-    let places = &project.places;
+    let directories = &project.directories;
     match command {
         Command::Save {
             workspace,
@@ -95,16 +95,17 @@ pub(super) fn template(command: Command, project: &AgentProject) -> Result<Exit,
                 max_iterations: None,
                 delay: None,
             };
-            places.save_template(&workspace, about, global, force).map_err(refused)?;
+            directories.save_template(&workspace, about, global, force).map_err(refused)?;
             term::data(format!("✓ Template saved: {name}\n").as_bytes())?;
         }
         Command::Use { template, workspace } => {
             let (template, name) = (named(&template)?, named(&workspace)?);
-            let made = places.use_template(&template, &name, Timestamp::now()).map_err(refused)?;
+            let made =
+                directories.use_template(&template, &name, Timestamp::now()).map_err(refused)?;
             term::data(format!("✓ Workspace created: {}\n", made.dir().display()).as_bytes())?;
         }
         Command::List { json } => {
-            let all = places.templates().map_err(refused)?;
+            let all = directories.templates().map_err(refused)?;
             if json {
                 term::document(&all.iter().map(|template| &template.about).collect::<Vec<_>>())?;
             } else if all.is_empty() {
@@ -130,7 +131,7 @@ pub(super) fn template(command: Command, project: &AgentProject) -> Result<Exit,
             }
         }
         Command::Show { template, json } => {
-            let template = places.template(&named(&template)?).map_err(refused)?;
+            let template = directories.template(&named(&template)?).map_err(refused)?;
             if json {
                 term::document(&template.about)?;
             } else {
@@ -142,9 +143,9 @@ pub(super) fn template(command: Command, project: &AgentProject) -> Result<Exit,
         }
         Command::Delete { template, global, force } => {
             let name = named(&template)?;
-            places.template(&name).map_err(refused)?;
+            directories.template(&name).map_err(refused)?;
             if force || agreed(&format!("Remove template {name}?"))? {
-                places.delete_template(&name, global).map_err(refused)?;
+                directories.delete_template(&name, global).map_err(refused)?;
                 term::data(format!("✓ Template removed: {name}\n").as_bytes())?;
             }
         }

@@ -71,7 +71,7 @@ pub(super) fn init(args: &Init, project: &AgentProject) -> Result<Exit, Failure>
         Events::parse(args.notify_events.iter().map(String::as_str)).map_err(refused)?;
         metadata.notify_events = Some(args.notify_events.clone());
     }
-    let workspace = project.places.create(&name, &metadata).map_err(refused)?;
+    let workspace = project.directories.create(&name, &metadata).map_err(refused)?;
     if args.json {
         term::document(&metadata)?;
     } else {
@@ -111,7 +111,7 @@ pub(super) fn list(args: &List, project: &AgentProject) -> Result<Exit, Failure>
     let wanted: Option<WorkspaceStatus> =
         args.status.as_deref().map(str::parse).transpose().map_err(refused)?;
     let mut rows = Vec::new();
-    for (workspace, metadata) in project.places.list().map_err(refused)? {
+    for (workspace, metadata) in project.directories.list().map_err(refused)? {
         let problem = metadata.as_ref().err().map(ToString::to_string);
         let metadata = metadata.ok();
         if wanted.is_some() && wanted != metadata.as_ref().map(|m| m.status) {
@@ -210,11 +210,11 @@ pub(super) fn clean(args: &Clean, project: &AgentProject) -> Result<Exit, Failur
     let mut refs = Refs::of(project)?;
     let lock = held(&workspace, "clean")?;
     if args.no_archive {
-        project.places.delete(&workspace).map_err(refused)?;
+        project.directories.delete(&workspace).map_err(refused)?;
         gone(refs.removed(workspace.name()))?;
     } else {
         let archived =
-            project.places.archive(&workspace, Timestamp::now(), false).map_err(refused)?;
+            project.directories.archive(&workspace, Timestamp::now(), false).map_err(refused)?;
         refs.archived(workspace.name(), &named(&archived.archive_name)?, false);
         term::data(format!("✓ Archived as {}\n", archived.archive_name).as_bytes())?;
     }
