@@ -27,7 +27,8 @@ pub(super) fn ui(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     // A store that was named must exist; otherwise it may be created by the first recorded run.
     drop(record.read_if_any()?);
     let project = record.project;
-    let workspaces = project.root.as_deref().and_then(|_| super::agent::workspace_directories(store).ok());
+    let workspaces =
+        project.root.as_deref().and_then(|_| super::agent::workspace_directories(store).ok());
     let server = Server::bind(args.port).map_err(refused)?;
     let tokens = AccessTokens::load_or_create(&project.store).map_err(|source| Failure::File {
         action: "read",
