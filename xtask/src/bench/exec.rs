@@ -8,7 +8,8 @@ use std::time::Instant;
 use retake_engine::{Cancel, Keeper, KeeperSettings, Launch, LiveOutput, ProcessEvent};
 use retake_store::Store;
 use retake_store::redact::Redactor;
-use retake_types::{CorrelationIds, EnvPolicy, Intent, Kind, Limits, LoopId, RunId};
+use retake_types::request::{CommandRequest, LoopPosition, RunRequest};
+use retake_types::{Intent, Redacted, Stream};
 
 use super::median;
 use crate::page::Page;
@@ -455,9 +456,9 @@ fn spin_capture(redacted: bool, chunk: &str, store: &str) -> Result<(), String> 
                 .push(bytes, &mut |clean: &[u8]| recording.append(stream, clean));
         }
     });
-    let digests = recording.digests();
+    let stored = recording.stored_bytes(Stream::Stdout);
     let wall = start.elapsed().as_secs_f64() * 1e6;
-    if finished.bytes[0] != GIB as u64 || digests[0].is_none() {
+    if finished.bytes[0] != GIB as u64 || stored != GIB as u64 {
         return Err(format!("captured {:?}", finished.bytes));
     }
     // SAFETY: zero is a valid rusage, filled by the call.
@@ -471,28 +472,17 @@ fn spin_capture(redacted: bool, chunk: &str, store: &str) -> Result<(), String> 
 }
 
 pub(super) fn intent() -> Intent {
+    let command = CommandRequest::arguments("bench", ["bench"]);
     Intent {
-        id: RunId::new(),
-        kind: Kind::Exec,
-        loop_id: LoopId::new(),
-        iteration: 0,
+        request: RunRequest::new(LoopPosition::exec(), command, "/"),
+        redacted: Redacted::default(),
         parent_id: None,
-        command: "bench".into(),
-        arguments: vec!["bench".into()],
-        arguments_base64: None,
-        shell: false,
-        working_directory: "/".into(),
-        environment: EnvPolicy::default(),
-        timeout_ms: None,
-        limits: Limits::default(),
-        correlation_ids: CorrelationIds::default(),
-        labels: Default::default(),
         start_time: jiff::Timestamp::now(),
         host: "bench".into(),
         user: "bench".into(),
         version: env!("CARGO_PKG_VERSION").into(),
-        redacted: true,
-        terms: retake_types::Terms::default(),
+        program: None,
+        variables: None,
     }
 }
 

@@ -7,7 +7,10 @@ use std::time::Instant;
 use retake_engine::{Cancel, Keeper, KeeperSettings, Launch, LiveOutput};
 use retake_matrix::config::{Config, Order};
 use retake_matrix::explain::explain;
-use retake_matrix::plan::{Identity, Matrix, Mode, Next, Options, Plan, baselines};
+use retake_matrix::plan::{
+    CellSchedule, Identity, Matrix, ScheduleMode, ScheduleOptions, baselines,
+};
+use retake_runner::loop_driver::Next;
 use retake_matrix::random::Random;
 use retake_matrix::stats::{Criteria, Side, compare};
 use retake_matrix::table::{Measured, Table};
@@ -165,9 +168,9 @@ fn planning(page: &mut Page) -> Result<(), String> {
         let start = Instant::now();
         let matrix = Matrix::of(&config);
         let keys = Identity::new(&config.command, &config.env).keys(&matrix);
-        let (mode, order) = (Mode::Pending, Order::Interleaved);
-        let options = Options { iterations: 1, warmup: 0, mode, order, seed: 1 };
-        let mut plan = Plan::new(&keys, &[], &options);
+        let (mode, order) = (ScheduleMode::Pending, Order::Interleaved);
+        let options = ScheduleOptions { iterations: 1, warmup: 0, mode, order, seed: 1 };
+        let mut plan = CellSchedule::new(&keys, &[], &options);
         while let Next::Run(step) = plan.next_step() {
             plan.done(&step, true);
         }

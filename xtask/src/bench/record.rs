@@ -248,10 +248,10 @@ pub(super) fn fill(root: &Path) -> Result<(), String> {
     let mut lines = String::new();
     for n in 0..RUNS {
         let mut intent = intent();
-        intent.command = format!("cargo test case_{}", n % 500);
-        intent.correlation_ids.session_id = Some(format!("session-{}", n / 100));
+        intent.request.command.text = format!("cargo test case_{}", n % 500);
+        intent.request.correlation_ids.session_id = Some(format!("session-{}", n / 100));
         if n % 50 == 0 {
-            intent.labels.insert("nightly".into(), "yes".into());
+            intent.request.labels.insert("nightly".into(), "yes".into());
         }
         let output = format!("case {n} finished, result needle{n}, worker {} of 16\n", n % 16);
         let output = if n % WITH_OUTPUT == 0 { output.as_bytes() } else { b"" };
@@ -260,7 +260,7 @@ pub(super) fn fill(root: &Path) -> Result<(), String> {
         lines.push_str(&format!("{run}\n"));
         if !output.is_empty() {
             let base64 = BASE64_STANDARD.encode(output);
-            let part = serde_json::json!({"output": {"run": intent.id, "stream": "stdout", "offset": 0, "base64": base64}});
+            let part = serde_json::json!({"output": {"run": intent.id(), "stream": "stdout", "offset": 0, "base64": base64}});
             lines.push_str(&format!("{part}\n"));
         }
         if n % 5000 == 4999 || n == RUNS - 1 {

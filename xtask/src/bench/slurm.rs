@@ -6,7 +6,6 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use retake_store::Store;
-use retake_types::Intent;
 
 use super::exec::{intent, scratch};
 use super::median;
@@ -188,9 +187,10 @@ fn fill(path: &Path) -> Result<(), String> {
     let mut store = Store::open(path).map_err(text)?;
     let mut lines = Vec::new();
     for number in 0..RUNS {
-        let command = format!("cargo test case_{}", number % 100);
+        let mut intent = intent();
+        intent.request.command.text = format!("cargo test case_{}", number % 100);
         let run = serde_json::json!({"run": {
-            "intent": Intent { command, ..intent() },
+            "intent": intent,
             "ending": ending(i32::from(number % 10 == 0), b""),
             "chunks": "",
         }});

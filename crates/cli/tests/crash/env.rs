@@ -68,7 +68,7 @@ impl Env {
     }
 
     /// What the record says of the only loop: its stop reason, and its events.
-    pub(crate) fn chronicle(&self) -> (Option<String>, Vec<Value>) {
+    pub(crate) fn loop_record(&self) -> (Option<String>, Vec<Value>) {
         let database = self.sandbox.project().join(".agent/data/retake.db");
         let record = rusqlite::Connection::open(database).unwrap();
         let (id, reason): (Vec<u8>, Option<String>) = record

@@ -13,7 +13,7 @@ fn a_missing_program_is_named() {
     let env = Env::new();
     let why = refused(&env, &["--root", "root", "--verify", "true", "--", "no-such-program"]);
     assert!(why.contains("no-such-program"), "{why}");
-    assert_eq!(env.chronicle().0.as_deref(), Some("could not test"));
+    assert_eq!(env.loop_record().0.as_deref(), Some("could not test"));
 }
 
 #[test]

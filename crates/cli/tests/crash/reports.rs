@@ -107,7 +107,7 @@ fn junit_and_html_say_what_the_findings_say() {
 fn a_test_is_one_loop_and_one_run_of_the_record() {
     let env = Env::new();
     env.save(1, "file", &[]);
-    let (reason, events) = env.chronicle();
+    let (reason, events) = env.loop_record();
     assert_eq!(reason.as_deref(), Some("findings"));
     let names: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
     let save = ["operation", "operation", "sync", "operation", "operation", "acknowledgement"];
@@ -146,6 +146,6 @@ fn names_that_are_no_text_are_told_apart() {
 fn a_clean_test_leaves_no_log() {
     let env = Env::new();
     env.save(0, "both", &[]);
-    assert_eq!(env.chronicle().0.as_deref(), Some("clean"));
+    assert_eq!(env.loop_record().0.as_deref(), Some("clean"));
     assert!(!env.sandbox.project().join(".agent/data/crash").exists());
 }

@@ -25,7 +25,7 @@ fn a_spent_budget_is_told() {
     assert_eq!(json["complete"], false, "{}", answer.snapshot());
     assert!(json["verified"].as_u64().unwrap() < json["distinct"].as_u64().unwrap());
     assert!(answer.stderr.contains("not complete: "), "{}", answer.stderr);
-    assert_eq!(env.chronicle().0.as_deref(), Some("budget"));
+    assert_eq!(env.loop_record().0.as_deref(), Some("budget"));
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn ctrl_c_ends_the_check_tells_the_rest_and_ends_us() {
     assert!(!alive(check));
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(told.contains("not complete: 2 of 2 states were not checked"), "{told}");
-    assert_eq!(env.chronicle().0.as_deref(), Some("interrupted"));
+    assert_eq!(env.loop_record().0.as_deref(), Some("interrupted"));
 }
 
 #[test]
@@ -122,15 +122,15 @@ fn a_killed_test_is_ended_on_the_record_by_whoever_comes_next() {
     let (mut test, check) = stuck(&env);
     // Whoever comes while it lives leaves it alone.
     let listed = list();
-    assert_eq!((listed.code, env.chronicle().0, live()), (0, None, 1), "{}", listed.snapshot());
+    assert_eq!((listed.code, env.loop_record().0, live()), (0, None, 1), "{}", listed.snapshot());
     test.kill().unwrap();
     test.wait().unwrap();
     eventually("the check is gone", || !alive(check));
     eventually("somebody notices", || {
         list();
-        env.chronicle().0.is_some()
+        env.loop_record().0.is_some()
     });
-    assert_eq!(env.chronicle().0.as_deref(), Some("interrupted"));
+    assert_eq!(env.loop_record().0.as_deref(), Some("interrupted"));
     assert_eq!(live(), 0);
 }
 
@@ -150,7 +150,7 @@ fn ctrl_c_while_the_program_runs_ends_the_program() {
     let output = test.wait_with_output().unwrap();
     assert_eq!(output.status.signal(), Some(libc::SIGTERM));
     assert!(!alive(child));
-    assert_eq!(env.chronicle().0.as_deref(), Some("interrupted"));
+    assert_eq!(env.loop_record().0.as_deref(), Some("interrupted"));
     let listed =
         called(env.sandbox.command(crate::common::RETAKE).args(["runs", "list", "--json"]));
     assert_eq!(listed.json()[0]["outcome"], "cancelled", "{}", listed.snapshot());

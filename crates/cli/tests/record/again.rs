@@ -191,3 +191,71 @@ fn again_takes_redacted_variables_from_now_and_refuses_redacted_arguments() {
     assert!(missing.stderr.starts_with("retake: no run matches `nonsense`"), "{}", missing.stderr);
     assert_eq!(sandbox.retake(&["again"]).code, 125);
 }
+
+#[test]
+fn everything_that_was_asked_is_asked_again_and_the_secret_stays_one() {
+    let sandbox = Sandbox::new();
+    sandbox.file("input", "from the file\n");
+    let secret = [("DEPLOY_PHRASE", "correct-horse-battery")];
+    let first = sandbox.retake_with(
+        &secret,
+        &[
+            "exec",
+            "--secret",
+            "DEPLOY_PHRASE",
+            "--label",
+            "suite=unit",
+            "--nice",
+            "7",
+            "--capture",
+            "stdout",
+            "--stdin",
+            "input",
+            "--env-mode",
+            "merge",
+            "--env",
+            "A=x y",
+            "--unset",
+            "LANG",
+            "--limit",
+            "files=64",
+            "--limit",
+            "procs=200",
+            "--timeout",
+            "90s",
+            "--grace",
+            "2s",
+            "--max-output-kb",
+            "8",
+            "--track",
+            "--tests",
+            "--",
+            "sh",
+            "-c",
+            "cat; echo \"$A\"; echo \"$DEPLOY_PHRASE\"; nice",
+        ],
+    );
+    assert_eq!(first.code, 0, "{}", first.snapshot());
+    let pty = sandbox.retake(&["exec", "--pty", "--detach-ok", "-q", "--", "tty"]);
+    assert_eq!(pty.code, 0, "{}", pty.snapshot());
+    for (run, name) in [("suite=unit", "files"), ("", "pty")] {
+        let id = match run {
+            "" => sandbox.retake(&["runs", "show", "last", "--json"]).json()["id"].clone(),
+            label => sandbox.retake(&["runs", "list", "--json", "--label", label]).json()[0]["id"]
+                .clone(),
+        };
+        let id = id.as_str().unwrap().to_owned();
+        let again = sandbox.retake_with(&secret, &["again", &id, "--json"]);
+        assert_eq!(again.code, 0, "{name}: {}", again.snapshot());
+        let store = retake_store::Store::open_read_only(&sandbox.store()).unwrap();
+        let mut then = store.find(&id).unwrap().intent.request;
+        let mut now = store.find("last").unwrap().intent.request;
+        assert_eq!(now.labels.remove("again").as_ref(), Some(&id));
+        assert_ne!(then.id, now.id);
+        (then.id, then.position) = (now.id, now.position);
+        then.correlation_ids = now.correlation_ids.clone();
+        assert_eq!(then, now, "{name}");
+        assert!(!again.stdout.contains("battery"), "{}", again.stdout);
+    }
+    assert!(!on_disk(&sandbox.store(), b"correct-horse-battery"));
+}
