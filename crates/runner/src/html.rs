@@ -153,16 +153,19 @@ impl Html {
 
     fn escape(&mut self, line_breaks: LineBreaks, text: impl Display) -> &mut Self {
         // Writing to a string cannot fail; a `Display` that fails on its own has nothing to add.
-        _ = write!(Escaper { into: &mut self.0, line_breaks }, "{text}");
+        _ = write!(Escaper { into: &mut self.0, line_breaks, apostrophes: true }, "{text}");
         self
     }
 }
 
 /// Text for XML, elements and attributes alike. Line breaks are kept.
 pub fn escape_xml(text: &str) -> String {
-    let mut html = Html(String::with_capacity(text.len()));
-    html.preformatted(text);
-    html.0
+    let mut into = String::with_capacity(text.len());
+    // Attributes are written in double quotes, so single ones stay readable.
+    let mut escaper =
+        Escaper { into: &mut into, line_breaks: LineBreaks::Kept, apostrophes: false };
+    _ = escaper.write_str(text);
+    into
 }
 
 /// Where a run of exactly `length` backticks begins.
@@ -190,6 +193,8 @@ enum LineBreaks {
 struct Escaper<'a> {
     into: &'a mut String,
     line_breaks: LineBreaks,
+    /// Whether `'` is escaped as well.
+    apostrophes: bool,
 }
 
 impl Write for Escaper<'_> {
@@ -200,7 +205,7 @@ impl Write for Escaper<'_> {
                 '<' => self.into.push_str("&lt;"),
                 '>' => self.into.push_str("&gt;"),
                 '"' => self.into.push_str("&quot;"),
-                '\'' => self.into.push_str("&#39;"),
+                '\'' if self.apostrophes => self.into.push_str("&#39;"),
                 '\t' => self.into.push('\t'),
                 '\n' if self.line_breaks == LineBreaks::Kept => self.into.push('\n'),
                 '\u{fffe}' | '\u{ffff}' => self.into.push('\u{fffd}'),

@@ -10,10 +10,10 @@ use retake_matrix::explain::explain;
 use retake_matrix::plan::{
     CellSchedule, Identity, Matrix, ScheduleMode, ScheduleOptions, baselines,
 };
-use retake_runner::loop_driver::Next;
 use retake_matrix::random::Random;
 use retake_matrix::stats::{Criteria, Side, compare};
 use retake_matrix::table::{Measured, Table};
+use retake_runner::loop_driver::Next;
 use retake_store::Store;
 
 use super::exec::{intent, timed};

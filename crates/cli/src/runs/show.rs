@@ -1,5 +1,6 @@
 //! `retake runs show`: everything that is known of one run, and what was run inside it.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -119,7 +120,10 @@ impl Facts {
         self.add("timeout", timeout.as_deref().unwrap_or("none"));
         self.add("limits", &limits(&intent.request.limits));
         self.add("environment", intent.request.environment.mode.as_str());
-        for (name, value) in &intent.request.environment.set {
+        // By name, and only what the command got where a name was given twice.
+        let set: BTreeMap<_, _> =
+            intent.request.environment.set.iter().map(|(name, value)| (name, value)).collect();
+        for (name, value) in set {
             self.add("", &format!("{name}={value}"));
         }
         for name in &intent.request.environment.unset {

@@ -1,6 +1,5 @@
 //! The record as its users meet it: listing, reading, repeating, proving, maintaining.
 
-
 #[path = "../common/mod.rs"]
 mod common;
 
