@@ -234,6 +234,6 @@ fn leftovers(store: &Store) -> Vec<Leftover> {
 /// Whether a run was allowed to leave processes. What those start later carries the same mark, so
 /// one that was kept excuses all.
 fn left_some_on_purpose(run: &Run) -> bool {
-    let left = run.ending.as_ref().map_or(&[][..], |ending| &ending.left_processes);
+    let left = run.outcome.as_ref().map_or(&[][..], |outcome| &outcome.left_processes);
     left.iter().any(|process| process.fate == LeftFate::Kept)
 }

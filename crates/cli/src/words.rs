@@ -144,7 +144,7 @@ fn hint(error: &RunError) -> Option<String> {
 
 /// The run with a hint beside its error, for people and `--json`.
 pub(crate) fn with_hint(mut run: Run) -> Run {
-    if let Some(error) = run.ending.as_mut().and_then(|ending| ending.error.as_mut())
+    if let Some(error) = run.outcome.as_mut().and_then(|outcome| outcome.error.as_mut())
         && error.hint.is_none()
     {
         error.hint = hint(error);
@@ -163,11 +163,11 @@ fn left_process(process: &LeftProcess) -> String {
 
 /// Says what a person at the terminal should know about how a run ended.
 pub(crate) fn say_outcome(finished: &FinishedRun) {
-    let Some(ending) = &finished.run.ending else { return };
-    for process in &ending.left_processes {
+    let Some(outcome) = &finished.run.outcome else { return };
+    for process in &outcome.left_processes {
         term::say(&left_process(process));
     }
-    if ending.leaked && ending.left_processes.is_empty() {
+    if outcome.leaked && outcome.left_processes.is_empty() {
         term::say(
             "the output was still held open by a process outside this run; the rest of it is not captured",
         );
@@ -181,7 +181,7 @@ pub(crate) fn say_outcome(finished: &FinishedRun) {
     }
     // A plain failure has said what it had to say itself, and where nobody reads nobody is told.
     let spoke = matches!(finished.outcome, Outcome::Exited(_)) || finished.reader_gone;
-    if let Some(error) = ending.error.as_ref().filter(|_| !spoke) {
+    if let Some(error) = outcome.error.as_ref().filter(|_| !spoke) {
         if error.problems.len() > 1 {
             error.problems.iter().for_each(|problem| term::say(problem));
         } else {

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use retake_runner::signals;
 use retake_store::Store;
-use retake_types::{Run, RunId, Stream, Word, text};
+use retake_types::{OutcomeKind, Run, RunId, Stream, text};
 use serde::{Deserialize, Serialize};
 
 use crate::error::CrashTestError;
@@ -103,7 +103,7 @@ impl ShareAnswers {
 
 /// Whether someone asked for the end of a run.
 pub(crate) fn was_cancelled(run: &Run) -> bool {
-    run.ending.as_ref().is_some_and(|ending| ending.outcome == Word::Cancelled)
+    run.outcome.as_ref().is_some_and(|outcome| outcome.kind == OutcomeKind::Cancelled)
 }
 
 /// What a run in the record answers about its share.
@@ -112,9 +112,9 @@ pub(crate) fn read_answer(
     run: &Run,
     total: u64,
 ) -> Result<ShareAnswer, ShareFailure> {
-    let Some(ending) = &run.ending else { return Err(ShareFailure::NotEnded) };
-    if ending.outcome != Word::Exited {
-        let reasons = ending.error.as_ref().map(|error| match &error.problems[..] {
+    let Some(outcome) = &run.outcome else { return Err(ShareFailure::NotEnded) };
+    if outcome.kind != OutcomeKind::Exited {
+        let reasons = outcome.error.as_ref().map(|error| match &error.problems[..] {
             [] => vec![error.message.clone()],
             problems => problems.to_vec(),
         });
@@ -122,10 +122,10 @@ pub(crate) fn read_answer(
     }
     let id = run.intent.id();
     let output = read_output(store, id);
-    if !matches!(ending.exit_code, Some(0 | 1)) {
+    if !matches!(outcome.exit_code, Some(0 | 1)) {
         let error = output.ok().and_then(|output| serde_json::from_slice(&output).ok());
         return Err(ShareFailure::CouldNotTest {
-            node: ending.ran_on.as_ref().and_then(|ran_on| ran_on.node.clone()),
+            node: outcome.ran_on.as_ref().and_then(|ran_on| ran_on.node.clone()),
             error: error.map(|ShareError { error }| error),
             run: id,
         });

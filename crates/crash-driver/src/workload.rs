@@ -21,7 +21,7 @@ use retake_store::redact::{Redactor, StreamRedactor};
 use retake_store::{Recording as RunRecording, Store};
 use retake_types::request::{CommandRequest, LoopPosition};
 use retake_types::{
-    Ending, ErrorCode, Intent, Kind, LoopId, OsText, Outcome, RunError, RunId, RunRequest,
+    ErrorCode, Intent, Kind, LoopId, OsText, Outcome, RunError, RunId, RunOutcome, RunRequest,
     StartFailure, Stream, signal_name,
 };
 
@@ -220,7 +220,7 @@ impl Capture {
         let Some(recording) = self.recording.take() else { return Ok(()) };
         let redactions = redactions + self.streams.iter().map(StreamRedactor::count).sum::<u64>();
         let ended = intent.start_time.checked_add(took).unwrap_or(intent.start_time);
-        let ending = Ending {
+        let outcome = RunOutcome {
             exit_code: Some(outcome.exit_code().unwrap_or(125)),
             duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX).max(1),
             stdout_bytes: self.kept[0],
@@ -229,9 +229,9 @@ impl Capture {
             stderr_raw_bytes: self.raw[1],
             error: error(outcome),
             redactions,
-            ..Ending::bare(outcome, ended)
+            ..RunOutcome::bare(outcome, ended)
         };
-        recording.finish(store, ending).map(drop)
+        recording.finish(store, outcome).map(drop)
     }
 }
 

@@ -29,7 +29,7 @@ use retake_runner::notice;
 use retake_runner::prepare::PreparedRun;
 use retake_runner::project::Project;
 use retake_runner::worker::Worker;
-use retake_types::{Ending, Kind, LoopId, Outcome, Run, StopReason, Stream};
+use retake_types::{Kind, LoopId, Outcome, Run, RunOutcome, StopReason, Stream};
 
 /// Shares are at least this large.
 const SHARE: u64 = 16;
@@ -82,8 +82,8 @@ impl ScriptedExecutor {
         let store = worker.store().unwrap();
         let mut recording = store.begin(&prepared.intent).unwrap();
         recording.append(Stream::Stdout, &output.unwrap());
-        let ending = Ending::bare(&outcome, Timestamp::now());
-        recording.finish(store, ending).unwrap();
+        let outcome = RunOutcome::bare(&outcome, Timestamp::now());
+        recording.finish(store, outcome).unwrap();
         store.get(prepared.intent.id()).unwrap()
     }
 }

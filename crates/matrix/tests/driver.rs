@@ -26,7 +26,7 @@ use retake_runner::run::OutputUse;
 use retake_runner::worker::Worker;
 use retake_store::{RunFilter, Store};
 use retake_types::loop_record::matrix::{CellLabels, CellRole, MatrixEntry, MatrixPurpose};
-use retake_types::{Ending, Kind, Outcome, Run, StopReason};
+use retake_types::{Kind, Outcome, Run, RunOutcome, StopReason};
 
 fn project(directory: &Path, config: &str) -> MatrixProject {
     std::fs::create_dir_all(directory.join(".agent")).unwrap();
@@ -107,7 +107,7 @@ fn a_run_records_its_loop_its_cells_and_what_they_measured() {
         assert!(["1", "2"].contains(&labels.axes["n"].as_str()));
         assert!(!labels.adaptive && !labels.blocked);
         assert_eq!(run.intent.loop_id(), result.loop_id);
-        let measured = run.ending.as_ref().unwrap().effects.as_ref().unwrap();
+        let measured = run.outcome.as_ref().unwrap().effects.as_ref().unwrap();
         let measured = measured.measurements().unwrap();
         assert!(measured.metrics.contains_key("wall"));
         assert_eq!(measured.planned, Some(2));
@@ -235,7 +235,7 @@ impl RemoteExecutor for FakeExecutor {
             let mut run = finished.run;
             if lost {
                 let end = run.intent.start_time;
-                run.ending = Some(Ending::bare(&Outcome::Interrupted, end));
+                run.outcome = Some(RunOutcome::bare(&Outcome::Interrupted, end));
             }
             back.push((number, run));
         }

@@ -11,8 +11,8 @@ use retake_policy::RunMode;
 use retake_types::config::PolicyConfig;
 use retake_types::request::millis;
 use retake_types::{
-    Effects, Ending, ErrorCode, LeftFate, Observations, Run, RunError, State, Stream, TestStatus,
-    Word, text,
+    Effects, ErrorCode, LeftFate, Observations, OutcomeKind, Run, RunError, RunOutcome, State,
+    Stream, TestStatus, text,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -168,8 +168,8 @@ impl RunView {
         budget: usize,
         context: AdviceContext,
     ) -> Self {
-        let (intent, ending) = (&run.intent, run.ending.as_ref());
-        let effects = ending.and_then(|ending| ending.effects.as_ref());
+        let (intent, outcome) = (&run.intent, run.outcome.as_ref());
+        let effects = outcome.and_then(|outcome| outcome.effects.as_ref());
         let observed = effects.and_then(Effects::observations);
         let mut view = Self {
             about: String::new(),
@@ -182,29 +182,29 @@ impl RunView {
                 State::Interrupted => "interrupted",
             }
             .to_owned(),
-            outcome: ending.map(|ending| ending.outcome.as_str().to_owned()),
+            outcome: outcome.map(|outcome| outcome.kind.as_str().to_owned()),
             success: run.success(),
-            exit_code: ending
-                .filter(|ending| ending.outcome == Word::Exited)
-                .and_then(|ending| ending.exit_code),
-            signal: ending.and_then(|ending| ending.signal.clone()),
+            exit_code: outcome
+                .filter(|outcome| outcome.kind == OutcomeKind::Exited)
+                .and_then(|outcome| outcome.exit_code),
+            signal: outcome.and_then(|outcome| outcome.signal.clone()),
             start_time: intent.start_time.to_string(),
-            duration_ms: ending.map(|ending| ending.duration_ms),
+            duration_ms: outcome.map(|outcome| outcome.duration_ms),
             timeout_ms: intent.request.timeout_ms,
             recorded: run.recorded,
-            error: ending.and_then(|ending| ending.error.as_ref()).map(|error| ErrorView {
+            error: outcome.and_then(|outcome| outcome.error.as_ref()).map(|error| ErrorView {
                 code: error.code.as_str().to_owned(),
                 message: error.message.clone(),
             }),
             tests: observed.and_then(tests),
             changes: observed.filter(|observed| observed.files_tracked).map(changes),
-            left_processes: ending.map_or_else(Vec::new, |ending| {
+            left_processes: outcome.map_or_else(Vec::new, |outcome| {
                 let fate = |fate| match fate {
                     LeftFate::Ended => "ended",
                     LeftFate::Kept => "kept, as allowed",
                     LeftFate::Survived => "could not be ended",
                 };
-                let left = ending.left_processes.iter();
+                let left = outcome.left_processes.iter();
                 left.map(|left| format!("{} ({}), {}", left.command, left.pid, fate(left.fate)))
                     .collect()
             }),
@@ -329,7 +329,7 @@ impl RunView {
         let mut text = self.heading(run);
         // What the heading says already is not repeated.
         let in_heading = [ErrorCode::Failed, ErrorCode::Timeout];
-        let error = run.ending.as_ref().and_then(|ending| ending.error.as_ref());
+        let error = run.outcome.as_ref().and_then(|outcome| outcome.error.as_ref());
         if let Some(error) = error.filter(|error| !in_heading.contains(&error.code)) {
             _ = writeln!(text, "{}", error.message);
         }
@@ -347,8 +347,8 @@ impl RunView {
 
     /// How it ended, after how long, and what it was.
     fn heading(&self, run: &Run) -> String {
-        let ended = match &run.ending {
-            Some(ending) => self.how_it_ended(ending),
+        let ended = match &run.outcome {
+            Some(outcome) => self.how_it_ended(outcome),
             None if run.state == State::Running => "running".to_owned(),
             None => "interrupted: its runner died".to_owned(),
         };
@@ -360,25 +360,25 @@ impl RunView {
         format!("{ended}{of}\n$ {}\n", visible(&self.command))
     }
 
-    fn how_it_ended(&self, ending: &Ending) -> String {
-        let took = text::duration(Duration::from_millis(ending.duration_ms));
-        match ending.outcome {
-            Word::Exited if self.success => format!("ok: exit code 0 after {took}"),
-            Word::Exited => {
+    fn how_it_ended(&self, outcome: &RunOutcome) -> String {
+        let took = text::duration(Duration::from_millis(outcome.duration_ms));
+        match outcome.kind {
+            OutcomeKind::Exited if self.success => format!("ok: exit code 0 after {took}"),
+            OutcomeKind::Exited => {
                 format!("failed: exit code {} after {took}", self.exit_code.unwrap_or(-1))
             }
-            Word::Signaled => {
+            OutcomeKind::Signaled => {
                 let signal = self.signal.as_deref().unwrap_or("a signal");
                 format!("failed: ended by {signal} after {took}")
             }
-            Word::TimedOut => format!(
+            OutcomeKind::TimedOut => format!(
                 "timed out after {}: it was ended, with everything it had started",
                 text::duration(Duration::from_millis(self.timeout_ms.unwrap_or(0)))
             ),
-            Word::Cancelled => format!("cancelled after {took}"),
-            Word::LimitExceeded => format!("ended after {took}: it exceeded a limit"),
-            Word::NotStarted => "not started".to_owned(),
-            Word::Interrupted => "interrupted".to_owned(),
+            OutcomeKind::Cancelled => format!("cancelled after {took}"),
+            OutcomeKind::LimitExceeded => format!("ended after {took}: it exceeded a limit"),
+            OutcomeKind::NotStarted => "not started".to_owned(),
+            OutcomeKind::Interrupted => "interrupted".to_owned(),
         }
     }
 }
@@ -468,10 +468,10 @@ fn changes(effects: &Observations) -> ChangesView {
 
 /// What a caller of a tool can do about an error; the hints in the record speak of options.
 fn advice(run: &Run, context: AdviceContext) -> Option<String> {
-    let ending = run.ending.as_ref()?;
-    let RunError { code, .. } = ending.error.as_ref()?;
+    let outcome = run.outcome.as_ref()?;
+    let RunError { code, .. } = outcome.error.as_ref()?;
     let advice = match code {
-        ErrorCode::NotFound => not_found_advice(run, ending, context),
+        ErrorCode::NotFound => not_found_advice(run, outcome, context),
         ErrorCode::Timeout => {
             let timeout = run.intent.request.timeout_ms;
             let longer = timeout.is_some_and(|timeout| timeout < context.longest_ms);
@@ -498,9 +498,9 @@ fn advice(run: &Run, context: AdviceContext) -> Option<String> {
 }
 
 /// A program that is not there, or that cannot be run.
-fn not_found_advice(run: &Run, ending: &Ending, context: AdviceContext) -> &'static str {
+fn not_found_advice(run: &Run, outcome: &RunOutcome, context: AdviceContext) -> &'static str {
     // The exit codes of a shell: 127 is not found, 126 found and not usable.
-    if ending.exit_code != Some(127) {
+    if outcome.exit_code != Some(127) {
         return "Give a program that this system can run.";
     }
     let program = run.intent.request.command.argv().first();

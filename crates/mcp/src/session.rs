@@ -10,7 +10,7 @@ use retake_runner::worker::Worker;
 use retake_runner::{recovery, run};
 use retake_store::{Error, Store};
 use retake_types::config::PolicyConfig;
-use retake_types::{CorrelationIds, Ending, Intent, Outcome, RunId, StartFailure};
+use retake_types::{CorrelationIds, Intent, Outcome, RunId, RunOutcome, StartFailure};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::policy_words;
@@ -157,8 +157,8 @@ fn ids_from_environment() -> CorrelationIds {
 }
 
 /// The ending of a run that was not allowed to begin.
-fn refused_ending(reasons: Vec<String>) -> Ending {
+fn refused_ending(reasons: Vec<String>) -> RunOutcome {
     let failure = StartFailure::Refused(reasons);
     let error = Some(run::start_error(&failure));
-    Ending { error, ..Ending::bare(&Outcome::NotStarted(failure), Timestamp::now()) }
+    RunOutcome { error, ..RunOutcome::bare(&Outcome::NotStarted(failure), Timestamp::now()) }
 }

@@ -36,7 +36,7 @@ impl WorkerPool {
         if ready.len() < READY {
             ready.push(worker);
         } else {
-            // Ending its process takes a moment, which no other run needs to wait for.
+            // RunOutcome its process takes a moment, which no other run needs to wait for.
             drop(ready);
             drop(worker);
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use retake_store::{LedgerContent, LedgerRow};
-use retake_types::{Ending, Intent, RunId};
+use retake_types::{Intent, RunId, RunOutcome};
 
 use super::copy_rows::CopyRows;
 
@@ -27,7 +27,7 @@ impl LedgerRows {
     pub(super) fn of(record: RunId, entries: &[LedgerRow]) -> Self {
         let mut sorted = Self::default();
         let mut begun: BTreeMap<RunId, (&Intent, u64)> = BTreeMap::new();
-        let mut ended: BTreeMap<RunId, &Ending> = BTreeMap::new();
+        let mut ended: BTreeMap<RunId, &RunOutcome> = BTreeMap::new();
         for entry in entries {
             sorted
                 .ledger
@@ -39,7 +39,7 @@ impl LedgerRows {
                 .end();
             match &entry.content {
                 LedgerContent::Intent(intent) => _ = begun.insert(intent.id(), (intent, entry.seq)),
-                LedgerContent::Outcome { run, ending } => _ = ended.insert(*run, ending),
+                LedgerContent::Outcome { run, outcome } => _ = ended.insert(*run, outcome),
                 LedgerContent::Deleted(ranges) => sorted.deleted.extend(ranges),
                 LedgerContent::Nothing => {}
             }
@@ -48,16 +48,22 @@ impl LedgerRows {
         for (id, (intent, seq)) in begun {
             run(&mut sorted.runs, record, seq, intent, ended.remove(&id));
         }
-        for (id, ending) in ended {
+        for (id, outcome) in ended {
             sorted.endings.show(Some(id));
-            fields(&mut sorted.endings, Some(ending));
+            fields(&mut sorted.endings, Some(outcome));
             sorted.endings.end();
         }
         sorted
     }
 }
 
-fn run(rows: &mut CopyRows, record: RunId, seq: u64, intent: &Intent, ending: Option<&Ending>) {
+fn run(
+    rows: &mut CopyRows,
+    record: RunId,
+    seq: u64,
+    intent: &Intent,
+    outcome: Option<&RunOutcome>,
+) {
     rows.show(Some(intent.id()))
         .show(Some(record))
         .show(Some(seq))
@@ -75,28 +81,28 @@ fn run(rows: &mut CopyRows, record: RunId, seq: u64, intent: &Intent, ending: Op
         .show(intent.request.timeout_ms.map(fitting))
         .json(&intent.request.labels)
         .json(&intent.request.correlation_ids);
-    fields(rows, ending);
+    fields(rows, outcome);
     rows.end();
 }
 
-fn fields(rows: &mut CopyRows, ending: Option<&Ending>) {
-    let number = |of: fn(&Ending) -> u64| ending.map(|ending| fitting(of(ending)));
-    let error = ending.and_then(|ending| ending.error.as_ref());
-    let node = ending.and_then(|ending| ending.ran_on.as_ref()?.node.as_deref());
-    rows.field(ending.map(|ending| ending.outcome.as_str()))
-        .show(ending.and_then(|ending| ending.exit_code))
-        .field(ending.and_then(|ending| ending.signal.as_deref()))
-        .show(ending.map(|ending| ending.end_time))
-        .show(number(|ending| ending.duration_ms))
-        .show(number(|ending| ending.usage.user_cpu_ms))
-        .show(number(|ending| ending.usage.system_cpu_ms))
-        .show(number(|ending| ending.usage.max_rss_kb))
-        .show(number(|ending| ending.stdout_bytes))
-        .show(number(|ending| ending.stderr_bytes))
+fn fields(rows: &mut CopyRows, outcome: Option<&RunOutcome>) {
+    let number = |of: fn(&RunOutcome) -> u64| outcome.map(|outcome| fitting(of(outcome)));
+    let error = outcome.and_then(|outcome| outcome.error.as_ref());
+    let node = outcome.and_then(|outcome| outcome.ran_on.as_ref()?.node.as_deref());
+    rows.field(outcome.map(|outcome| outcome.kind.as_str()))
+        .show(outcome.and_then(|outcome| outcome.exit_code))
+        .field(outcome.and_then(|outcome| outcome.signal.as_deref()))
+        .show(outcome.map(|outcome| outcome.end_time))
+        .show(number(|outcome| outcome.duration_ms))
+        .show(number(|outcome| outcome.usage.user_cpu_ms))
+        .show(number(|outcome| outcome.usage.system_cpu_ms))
+        .show(number(|outcome| outcome.usage.max_rss_kb))
+        .show(number(|outcome| outcome.stdout_bytes))
+        .show(number(|outcome| outcome.stderr_bytes))
         .show(error.map(|error| error.code))
         .field(error.map(|error| error.message.as_str()))
         .field(node);
-    match ending.and_then(|ending| ending.effects.as_ref()) {
+    match outcome.and_then(|outcome| outcome.effects.as_ref()) {
         Some(effects) => rows.json(effects),
         None => rows.field(None),
     };

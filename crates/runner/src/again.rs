@@ -13,8 +13,8 @@ use std::time::Duration;
 use retake_store::Store;
 use retake_types::request::{LoopPosition, StdinSource};
 use retake_types::{
-    CorrelationIds, Ending, Intent, OsText, ProgramFile, REDACTION_MARK, Run, RunId, RunRequest,
-    Stream,
+    CorrelationIds, Intent, OsText, ProgramFile, REDACTION_MARK, Run, RunId, RunOutcome,
+    RunRequest, Stream,
 };
 
 use crate::checkout::checkout;
@@ -118,7 +118,7 @@ pub fn secrets_in_output(store: &Store, run: &Run) -> Result<BTreeSet<String>, O
     let id = run.intent.id();
     let mut names = BTreeSet::new();
     let redacts = run.intent.request.redaction.enabled;
-    if redacts && run.ending.as_ref().is_none_or(|ending| ending.redactions > 0) {
+    if redacts && run.outcome.as_ref().is_none_or(|outcome| outcome.redactions > 0) {
         for stream in Stream::BOTH {
             let mut output = store.read_output(id, stream)?;
             collect_names(&mut output, &mut names)
@@ -259,10 +259,11 @@ pub struct AgainComparison {
 impl AgainComparison {
     pub fn new(then: &Run, now: &Run) -> Self {
         let took = |run: &Run| {
-            Duration::from_millis(run.ending.as_ref().map_or(0, |ending| ending.duration_ms))
+            Duration::from_millis(run.outcome.as_ref().map_or(0, |outcome| outcome.duration_ms))
         };
-        let hashes = |ending: &Ending| [ending.stdout_blake3.clone(), ending.stderr_blake3.clone()];
-        let endings = then.ending.as_ref().zip(now.ending.as_ref()).filter(|_| now.recorded);
+        let hashes =
+            |outcome: &RunOutcome| [outcome.stdout_blake3.clone(), outcome.stderr_blake3.clone()];
+        let endings = then.outcome.as_ref().zip(now.outcome.as_ref()).filter(|_| now.recorded);
         Self {
             outcome: ThenAndNow { then: run_text::outcome(then).0, now: run_text::outcome(now).0 },
             duration: ThenAndNow { then: took(then), now: took(now) },

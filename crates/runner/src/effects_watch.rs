@@ -106,7 +106,7 @@ fn history(past: Past<'_>) -> PastResults {
     // Without a past there is nothing to compare with, which is what is said then.
     let Ok(page) = store.list(&filter, None, COMPARED) else { return history };
     for run in page.runs.iter().rev().filter(|run| run.intent.command() == intent.command()) {
-        let effects = run.ending.as_ref().and_then(|ending| ending.effects.as_ref());
+        let effects = run.outcome.as_ref().and_then(|outcome| outcome.effects.as_ref());
         let observed = effects.and_then(Effects::observations);
         if let Some(results) = observed.and_then(|observed| observed.test_results.as_ref()) {
             history.push(results);

@@ -8,8 +8,8 @@ use retake_engine::{Cancel, Keeper, LiveOutput, ProcessEvent, ProcessResult};
 use retake_store::redact::StreamRedactor;
 use retake_store::{Recording, Store};
 use retake_types::{
-    Effects, Ending, ErrorCode, ErrorDetail, Intent, Outcome, Run, RunError, StartFailure, State,
-    Stream, signal_name, text,
+    Effects, ErrorCode, ErrorDetail, Intent, Outcome, Run, RunError, RunOutcome, StartFailure,
+    State, Stream, signal_name, text,
 };
 
 use crate::context::RunContext;
@@ -90,7 +90,7 @@ struct CapturedStream {
 /// A run that is over and not yet recorded.
 pub struct ExecutedRun {
     pub intent: Intent,
-    pub ending: Ending,
+    pub outcome: RunOutcome,
     pub result: ProcessResult,
     output: [Vec<u8>; 2],
     /// Bytes of each stream after redaction, for a run that is not recorded.
@@ -116,14 +116,14 @@ pub fn run(
         }
     };
     let past = store.as_deref();
-    let ExecutedRun { intent, mut ending, result, output, kept } =
+    let ExecutedRun { intent, mut outcome, result, output, kept } =
         execute(prepared, context, (keeper, cancel), &mut keep, output_use, observer, past);
     let record = store.as_mut().zip(recording);
-    let stored = record.map(|(store, recording)| recording.finish(store, ending.clone()));
+    let stored = record.map(|(store, recording)| recording.finish(store, outcome.clone()));
     let recorded = matches!(stored, Some(Ok(_)));
     match stored {
         Some(Ok(stored)) => {
-            ending = stored.ending;
+            outcome = stored.outcome;
             if let Some(error) = stored.error {
                 let bytes = stored.lost[0] + stored.lost[1];
                 (context.notify)(Notice::OutputLost { bytes, error });
@@ -131,11 +131,11 @@ pub fn run(
         }
         Some(Err(error)) => {
             (context.notify)(Notice::OutcomeNotRecorded(error));
-            ending.set_stored(kept.map(|bytes| (bytes, None)));
+            outcome.set_stored(kept.map(|bytes| (bytes, None)));
         }
-        None => ending.set_stored(kept.map(|bytes| (bytes, None))),
+        None => outcome.set_stored(kept.map(|bytes| (bytes, None))),
     }
-    let run = Run { intent, state: State::Finished, ending: Some(ending), recorded };
+    let run = Run { intent, state: State::Finished, outcome: Some(outcome), recorded };
     FinishedRun {
         run,
         reader_gone: result.relay_error == Some(libc::EPIPE),
@@ -196,16 +196,16 @@ pub fn execute(
     }
     let larger = output_use.carry == Carry::Requested;
     let over = captured.iter().any(|c| c.over || (larger && c.kept > limit));
-    let mut ending = ending(&result, &prepared, over, &captured, redactions);
-    ending.error = explain(&result, &prepared, over.then_some(limit));
+    let mut outcome = outcome(&result, &prepared, over, &captured, redactions);
+    outcome.error = explain(&result, &prepared, over.then_some(limit));
     let past = Past { intent: &prepared.intent, store };
-    ending.effects = observer.effects(&result, past);
-    if let Some(effects) = &mut ending.effects {
+    outcome.effects = observer.effects(&result, past);
+    if let Some(effects) = &mut outcome.effects {
         effects.map_strings(|text| prepared.redactor.redact_str(text).0.into_owned());
     }
     let kept = [captured[0].kept, captured[1].kept];
     let output = captured.map(|c| c.carried.finish());
-    ExecutedRun { intent: prepared.intent, ending, result, output, kept }
+    ExecutedRun { intent: prepared.intent, outcome, result, output, kept }
 }
 
 impl CapturedStream {
@@ -228,17 +228,17 @@ impl CapturedStream {
 }
 
 /// What the runner knows; what is stored of each stream is known only afterwards.
-fn ending(
+fn outcome(
     result: &ProcessResult,
     prepared: &PreparedRun,
     over: bool,
     captured: &[CapturedStream; 2],
     redactions: u64,
-) -> Ending {
+) -> RunOutcome {
     let start = prepared.intent.start_time;
     let duration_ms =
         u64::try_from(result.duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
-    Ending {
+    RunOutcome {
         exit_code: Some(exit_code(result)),
         duration_ms,
         stdout_raw_bytes: captured[0].raw,
@@ -248,7 +248,7 @@ fn ending(
         left_processes: result.left.clone(),
         usage: result.usage,
         redactions,
-        ..Ending::bare(&result.outcome, end_time(start, result.duration))
+        ..RunOutcome::bare(&result.outcome, end_time(start, result.duration))
     }
 }
 
@@ -348,7 +348,7 @@ pub fn start_error(failure: &StartFailure) -> RunError {
 pub fn not_started(intent: Intent, failure: StartFailure) -> FinishedRun {
     let error = Some(start_error(&failure));
     let outcome = Outcome::NotStarted(failure);
-    let ending = Ending { error, ..Ending::bare(&outcome, Timestamp::now()) };
-    let run = Run { intent, state: State::Finished, ending: Some(ending), recorded: false };
+    let shown = RunOutcome { error, ..RunOutcome::bare(&outcome, Timestamp::now()) };
+    let run = Run { intent, state: State::Finished, outcome: Some(shown), recorded: false };
     FinishedRun { run, outcome, output: Default::default(), reader_gone: false, unread_bytes: 0 }
 }

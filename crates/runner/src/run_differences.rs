@@ -190,10 +190,10 @@ pub fn compare_output(
 }
 
 fn hash(run: &Run, stream: Stream) -> Option<&str> {
-    let ending = run.ending.as_ref()?;
+    let outcome = run.outcome.as_ref()?;
     match stream {
-        Stream::Stdout => ending.stdout_blake3.as_deref(),
-        Stream::Stderr => ending.stderr_blake3.as_deref(),
+        Stream::Stdout => outcome.stdout_blake3.as_deref(),
+        Stream::Stderr => outcome.stderr_blake3.as_deref(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Who cancelled a run on another machine, and how that is recorded.
 
-use retake_types::{Ending, ErrorCode, RunError, Word, signal_name};
+use retake_types::{ErrorCode, OutcomeKind, RunError, RunOutcome, signal_name};
 
 /// Who asked for the end of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,12 +40,12 @@ impl CancelledBy {
     }
 
     /// Makes it the ending of a run that was cancelled.
-    pub fn apply(&self, ending: &mut Ending) {
+    pub fn apply(&self, outcome: &mut RunOutcome) {
         let signal = self.signal();
-        ending.outcome = Word::Cancelled;
-        ending.exit_code = Some(128 + signal);
-        ending.signal = Some(signal_name(signal));
-        ending.error = Some(self.error());
+        outcome.kind = OutcomeKind::Cancelled;
+        outcome.exit_code = Some(128 + signal);
+        outcome.signal = Some(signal_name(signal));
+        outcome.error = Some(self.error());
     }
 }
 

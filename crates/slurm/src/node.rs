@@ -19,7 +19,7 @@ use retake_runner::run::{self, ExecutedRun, Observer, OutputUse};
 use retake_runner::scratch_dir::ScratchDir;
 use retake_runner::{machine, signals};
 use retake_store::ResultFile;
-use retake_types::{Ending, Intent, Outcome, RanOn, RefusalReason, StartFailure};
+use retake_types::{Intent, Outcome, RanOn, RefusalReason, RunOutcome, StartFailure};
 
 use crate::batch_dir::{BatchDir, write_new};
 use crate::cancellation;
@@ -89,8 +89,8 @@ impl Attempt {
         ResultFile::new(&self.batch_dir.temporary(self.cell, self.name()))
     }
 
-    fn write(&self, result: ResultFile, intent: &Intent, ending: Ending) -> Result<(), Error> {
-        result_file::write(&self.batch_dir, self.cell, self.name(), result, intent, ending)
+    fn write(&self, result: ResultFile, intent: &Intent, outcome: RunOutcome) -> Result<(), Error> {
+        result_file::write(&self.batch_dir, self.cell, self.name(), result, intent, outcome)
     }
 
     fn publish(&self) -> Result<Continue, Error> {
@@ -99,8 +99,8 @@ impl Attempt {
     }
 
     /// A result without any output.
-    fn leave(&self, intent: &Intent, ending: Ending) -> Result<Continue, Error> {
-        self.write(self.new_result(), intent, ending)?;
+    fn leave(&self, intent: &Intent, outcome: RunOutcome) -> Result<Continue, Error> {
+        self.write(self.new_result(), intent, outcome)?;
         self.publish()
     }
 
@@ -135,9 +135,9 @@ fn execute_one(
         other => other?,
     };
     if let Some(by) = attempt.batch_dir.cancelled_by() {
-        let mut ending = bare_ending(&Outcome::Cancelled(libc::SIGTERM), attempt.ran_on.clone());
-        by.apply(&mut ending);
-        return attempt.leave(&file.intent, ending);
+        let mut outcome = bare_ending(&Outcome::Cancelled(libc::SIGTERM), attempt.ran_on.clone());
+        by.apply(&mut outcome);
+        return attempt.leave(&file.intent, outcome);
     }
     if cancel.requested().is_some() {
         return Ok(Continue::No);
@@ -148,8 +148,8 @@ fn execute_one(
     let (prepared, context) = match file.prepare(&own, words.notify.clone()) {
         Ok(ready) => ready,
         Err(reasons) => {
-            let ending = refused(&reasons, attempt.ran_on.clone(), words);
-            return attempt.leave(&file.intent, ending);
+            let outcome = refused(&reasons, attempt.ran_on.clone(), words);
+            return attempt.leave(&file.intent, outcome);
         }
     };
     let node = attempt.ran_on.node.clone().unwrap_or_default();
@@ -185,18 +185,18 @@ fn finish(
     executed: ExecutedRun,
     cancel: &Cancel,
 ) -> Result<Continue, Error> {
-    let ExecutedRun { mut ending, result, .. } = executed;
+    let ExecutedRun { mut outcome, result, .. } = executed;
     let Attempt { batch_dir, cell, ran_on } = attempt;
     // Without a scheduler nobody starts it again: its outcome is final.
     let cancelled = cancellation::cancelled_by(&result.outcome, cancel, batch_dir)
         .filter(|by| *by != CancelledBy::SomeoneElse || is_scheduled());
     if let Some(by) = &cancelled {
-        by.apply(&mut ending);
+        by.apply(&mut outcome);
     }
     // The intent's time is that of the submission.
-    ending.end_time = Timestamp::now();
-    ending.ran_on = Some(ran_on.clone());
-    attempt.write(written, &file.intent, ending)?;
+    outcome.end_time = Timestamp::now();
+    outcome.ran_on = Some(ran_on.clone());
+    attempt.write(written, &file.intent, outcome)?;
     if cancelled == Some(CancelledBy::SomeoneElse) {
         let from = batch_dir.temporary(*cell, attempt.name());
         let to = batch_dir.stopped(*cell, attempt.name());
@@ -281,7 +281,7 @@ fn while_wanted<T>(
     })
 }
 
-fn refused(reasons: &[RefusalReason], ran_on: RanOn, words: &NodeWords<'_>) -> Ending {
+fn refused(reasons: &[RefusalReason], ran_on: RanOn, words: &NodeWords<'_>) -> RunOutcome {
     let texts: Vec<String> = reasons.iter().map(words.refusal).collect();
     if !reasons.iter().all(RefusalReason::is_directory) {
         return not_started(texts, ran_on);
@@ -290,7 +290,7 @@ fn refused(reasons: &[RefusalReason], ran_on: RanOn, words: &NodeWords<'_>) -> E
     start_failure(StartFailure::WorkingDirectory(texts.join("; ")), ran_on)
 }
 
-fn not_started(texts: Vec<String>, ran_on: RanOn) -> Ending {
+fn not_started(texts: Vec<String>, ran_on: RanOn) -> RunOutcome {
     let texts = on_node(texts, &ran_on);
     start_failure(StartFailure::Refused(texts), ran_on)
 }
@@ -300,8 +300,8 @@ fn on_node(texts: Vec<String>, ran_on: &RanOn) -> Vec<String> {
     texts.iter().map(|text| format!("on {node}: {text}")).collect()
 }
 
-fn start_failure(failure: StartFailure, ran_on: RanOn) -> Ending {
-    let mut ending = bare_ending(&Outcome::NotStarted(failure.clone()), ran_on);
-    ending.error = Some(run::start_error(&failure));
-    ending
+fn start_failure(failure: StartFailure, ran_on: RanOn) -> RunOutcome {
+    let mut outcome = bare_ending(&Outcome::NotStarted(failure.clone()), ran_on);
+    outcome.error = Some(run::start_error(&failure));
+    outcome
 }

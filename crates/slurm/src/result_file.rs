@@ -10,7 +10,7 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use retake_store::ResultFile;
-use retake_types::{Ending, Intent, Outcome, RanOn};
+use retake_types::{Intent, Outcome, RanOn, RunOutcome};
 
 use crate::batch_dir::{BatchDir, sync};
 use crate::error::Error;
@@ -29,14 +29,14 @@ pub(crate) fn write(
     attempt: &str,
     result: ResultFile,
     intent: &Intent,
-    ending: Ending,
+    outcome: RunOutcome,
 ) -> Result<(), Error> {
     let path = batch_dir.temporary(cell, attempt);
     let failed = |error| Error::io("write", &path)(error);
     let file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
     let mut to = BufWriter::new(file);
-    result.finish(intent, ending, &mut to)?;
+    result.finish(intent, outcome, &mut to)?;
     to.flush().map_err(failed)?;
     to.get_ref().sync_all().map_err(failed)
 }
@@ -82,8 +82,8 @@ fn examine_link(from: &Path, to: &Path, error: io::Error) -> Result<Published, E
 }
 
 /// The ending of a run of which nothing but its outcome is known.
-pub(crate) fn bare_ending(outcome: &Outcome, ran_on: RanOn) -> Ending {
-    Ending { ran_on: Some(ran_on), ..Ending::bare(outcome, Timestamp::now()) }
+pub(crate) fn bare_ending(outcome: &Outcome, ran_on: RanOn) -> RunOutcome {
+    RunOutcome { ran_on: Some(ran_on), ..RunOutcome::bare(outcome, Timestamp::now()) }
 }
 
 #[cfg(test)]

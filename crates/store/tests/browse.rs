@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{ending, intent};
+use common::{intent, outcome};
 use jiff::{SignedDuration, Timestamp};
 use retake_store::{
     Error, LoopCursor, OutputPart, RunCursor, RunFilter, RunStatus, SearchEffort, Store,
@@ -20,8 +20,8 @@ fn run(store: &mut Store, at: Timestamp, ms: u64, code: i32, output: &[u8]) -> R
     let intent = retake_types::Intent { start_time: at, ..intent("x") };
     let mut recording = store.begin(&intent).unwrap();
     recording.append(Stream::Stdout, output);
-    let ending = retake_types::Ending { duration_ms: ms, ..ending(code) };
-    recording.finish(store, ending).unwrap();
+    let outcome = retake_types::RunOutcome { duration_ms: ms, ..outcome(code) };
+    recording.finish(store, outcome).unwrap();
     intent.id()
 }
 
@@ -134,7 +134,7 @@ fn output_is_told_in_order_and_in_portions() {
         }
     }
     assert_eq!(text, b"one two three");
-    recording.finish(&mut store, ending(0)).unwrap();
+    recording.finish(&mut store, outcome(0)).unwrap();
     let new = store.output_after(intent.id(), [9, 0], 100).unwrap();
     assert_eq!((&new.parts[..], new.over), (&[part(Stream::Stderr, 0, b"two ")][..], true));
     let gone = store.output_after(RunId::new(), [0, 0], 100);
@@ -202,7 +202,7 @@ fn a_search_heeds_every_filter_of_a_list() {
     let mut recording = store.begin(&intent).unwrap();
     recording.append(Stream::Stderr, b"a needle\n");
     recording.append(Stream::Stdout, b"a needle\n");
-    recording.finish(&mut store, ending(0)).unwrap();
+    recording.finish(&mut store, outcome(0)).unwrap();
     let failed = RunFilter { status: Some(RunStatus::Failed), ..RunFilter::default() };
     for limit in [1, 2, 5] {
         assert_eq!(found(&store, &failed, limit, EFFORT), (vec![late, early], 0));

@@ -11,9 +11,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{assert_intact, ending, intent};
+use common::{assert_intact, intent, outcome};
 use retake_store::{RunFilter, RunStatus, Store};
-use retake_types::{RunId, State, Stream, Word};
+use retake_types::{OutcomeKind, RunId, State, Stream};
 
 const TASK: &str = "RETAKE_STORE_TEST_TASK";
 const ROOT: &str = "RETAKE_STORE_TEST_ROOT";
@@ -78,7 +78,7 @@ fn record_fifty(root: &Path) {
         let intent = intent(&format!("fifty {i}"));
         let mut recording = store.begin(&intent).unwrap();
         recording.append(Stream::Stdout, format!("output {i}\n").as_bytes());
-        recording.finish(&mut store, ending(0)).unwrap();
+        recording.finish(&mut store, outcome(0)).unwrap();
         acknowledge(&intent.id());
     }
 }
@@ -94,7 +94,7 @@ fn record_forever(root: &Path) {
         if i % 4 == 1 {
             recording.append(Stream::Stdout, &b"0123456789abcdef\n".repeat(8_000));
         }
-        recording.finish(&mut store, ending(0)).unwrap();
+        recording.finish(&mut store, outcome(0)).unwrap();
         acknowledge(&intent.id());
         if i % 3 == 2 {
             store.compact(Duration::from_secs(1)).unwrap();
@@ -189,8 +189,10 @@ fn a_killed_runner_reads_interrupted_with_its_output() {
     // Before any recovery, and without writing.
     assert_eq!(reader.get(id).unwrap().state, State::Interrupted);
     assert!(reader.list(&running, None, 9).unwrap().runs.is_empty());
-    let interrupted =
-        RunFilter { status: Some(RunStatus::Outcome(Word::Interrupted)), ..RunFilter::default() };
+    let interrupted = RunFilter {
+        status: Some(RunStatus::Outcome(OutcomeKind::Interrupted)),
+        ..RunFilter::default()
+    };
     assert_eq!(reader.list(&interrupted, None, 9).unwrap().runs.len(), 1);
     let output = |store: &Store, stream| {
         let mut bytes = Vec::new();
@@ -204,9 +206,9 @@ fn a_killed_runner_reads_interrupted_with_its_output() {
     assert_eq!(recovered.len(), 1);
     let run = store.get(id).unwrap();
     assert_eq!(recovered[0], run);
-    let ending = run.ending.unwrap();
-    assert_eq!((ending.outcome, ending.exit_code), (Word::Interrupted, None));
-    assert_eq!((ending.stdout_bytes, ending.stderr_bytes), (15, 300_000));
+    let outcome = run.outcome.unwrap();
+    assert_eq!((outcome.kind, outcome.exit_code), (OutcomeKind::Interrupted, None));
+    assert_eq!((outcome.stdout_bytes, outcome.stderr_bytes), (15, 300_000));
     assert_eq!(output(&store, Stream::Stdout), b"before the end\n");
     assert!(output(&store, Stream::Stderr) == b"large\n".repeat(50_000));
     assert_eq!(store.list(&interrupted, None, 9).unwrap().runs.len(), 1);
@@ -258,9 +260,9 @@ fn check(root: &Path, known: &[RunId]) {
     for &id in known {
         let run = store.get(id).unwrap();
         assert_eq!(run.state, State::Finished, "{id}");
-        let ending = run.ending.unwrap();
+        let outcome = run.outcome.unwrap();
         for (stream, hash) in
-            [(Stream::Stdout, ending.stdout_blake3), (Stream::Stderr, ending.stderr_blake3)]
+            [(Stream::Stdout, outcome.stdout_blake3), (Stream::Stderr, outcome.stderr_blake3)]
         {
             let mut hasher = blake3::Hasher::new();
             std::io::copy(&mut store.read_output(id, stream).unwrap(), &mut hasher).unwrap();

@@ -5,7 +5,7 @@ mod common;
 
 use std::path::PathBuf;
 
-use common::{TestStore, ending, files_with, intent};
+use common::{TestStore, files_with, intent, outcome};
 use retake_store::{BreakKind, RunFilter, Store, Verification};
 use retake_types::{RunId, TestStatus};
 use serde_json::{Value, json};
@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 fn record(test: &mut TestStore, effects: Value) -> RunId {
     let intent = intent("make");
     let recording = test.store.begin(&intent).unwrap();
-    let mut ending = ending(0);
-    ending.effects = Some(serde_json::from_value(effects).unwrap());
-    recording.finish(&mut test.store, ending).unwrap();
+    let mut outcome = outcome(0);
+    outcome.effects = Some(serde_json::from_value(effects).unwrap());
+    recording.finish(&mut test.store, outcome).unwrap();
     intent.id()
 }
 
@@ -147,6 +147,6 @@ fn effects_of_a_later_release_are_kept_although_not_understood() {
     let effects = json!({"filesCreated": {"by": "someone else"}});
     let id = record(&mut test, effects.clone());
     test.assert_intact();
-    let read = test.store.get(id).unwrap().ending.unwrap().effects;
+    let read = test.store.get(id).unwrap().outcome.unwrap().effects;
     assert_eq!(serde_json::to_value(read).unwrap(), effects);
 }

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use common::{assert_intact, ending, intent};
+use common::{assert_intact, intent, outcome};
 use retake_store::Store;
 use retake_types::{RunId, State, Stream};
 
@@ -31,7 +31,7 @@ fn a_recording_survives_a_crash_at_every_step() {
                 recording.append(Stream::Stdout, &vec![b'a'; bytes]);
                 recording.append(Stream::Stderr, b"warning\n");
                 recording.append(Stream::Stdout, b"end\n");
-                recording.finish(&mut store, ending(0)).unwrap();
+                recording.finish(&mut store, outcome(0)).unwrap();
                 acknowledge(&env.path("acknowledged"), id);
                 if command == "doomed" {
                     store.compact(Duration::from_secs(60)).unwrap();
@@ -62,7 +62,7 @@ fn a_recording_survives_a_crash_at_every_step() {
                 let mut output = Vec::new();
                 let mut reader = store.read_output(run.intent.id(), Stream::Stdout).unwrap();
                 std::io::Read::read_to_end(&mut reader, &mut output).unwrap();
-                assert_eq!(output.len() as u64, run.ending.unwrap().stdout_bytes);
+                assert_eq!(output.len() as u64, run.outcome.unwrap().stdout_bytes);
                 assert!(output.ends_with(b"end\n"));
             }
         });

@@ -9,7 +9,7 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
-use common::{TestStore, ending, intent};
+use common::{TestStore, intent, outcome};
 use retake_store::{BreakKind, Defect, Error, RunFilter, Store, Verification, repair};
 use retake_types::{State, Stream};
 
@@ -186,7 +186,7 @@ fn a_store_that_vanishes_costs_the_record_and_not_the_run() {
     let (lost, problem) = recording.lost_bytes().unwrap();
     assert_eq!(lost, 4);
     assert!(problem.to_string().contains("spool"), "{problem}");
-    let error = recording.finish(&mut test.store, ending(0)).unwrap_err();
+    let error = recording.finish(&mut test.store, outcome(0)).unwrap_err();
     assert!(matches!(error, Error::Vanished { .. }), "{error}");
     assert!(matches!(
         test.store.begin(&intent("b")),
@@ -217,7 +217,7 @@ fn a_full_disk_costs_output_and_not_the_run() {
     assert!(lost > 0 && matches!(problem, Error::DiskFull { .. }), "{problem}");
     let stored = recording.stored_bytes(Stream::Stdout);
     assert_eq!(stored + lost, 64 * 256 * 1024);
-    let error = recording.finish(&mut store, ending(0)).unwrap_err();
+    let error = recording.finish(&mut store, outcome(0)).unwrap_err();
     assert!(matches!(error, Error::DiskFull { .. }), "{error}");
     assert!(error.to_string().contains("free some space"), "{error}");
 
@@ -226,7 +226,7 @@ fn a_full_disk_costs_output_and_not_the_run() {
     let mut store = Store::open(&root).unwrap();
     assert_eq!(store.recover().unwrap().runs.len(), 1);
     let run = store.get(full.id()).unwrap();
-    assert_eq!((run.state, run.ending.unwrap().stdout_bytes), (State::Interrupted, stored));
+    assert_eq!((run.state, run.outcome.unwrap().stdout_bytes), (State::Interrupted, stored));
     common::assert_intact(&store);
 }
 
@@ -402,7 +402,7 @@ fn a_damaged_database_is_kept_and_what_can_be_read_recovered() {
     let mut store = store;
     let new = intent("after the repair");
     let recording = store.begin(&new).unwrap();
-    recording.finish(&mut store, ending(0)).unwrap();
+    recording.finish(&mut store, outcome(0)).unwrap();
     assert_eq!(store.find("last").unwrap().intent.id(), new.id());
     let sound = store.examine(false).unwrap().defects;
     assert!(!sound.iter().any(|problem| matches!(problem, Defect::Integrity(_))), "{sound:?}");

@@ -10,9 +10,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use common::{TestStore, ending, intent};
+use common::{TestStore, intent, outcome};
 use retake_store::{Head, Liveness, RunFilter, SCHEMA_VERSION, Store, StoredLoop, Verification};
-use retake_types::{Kind, LoopId, RunId, State, StopReason, Stream, Word};
+use retake_types::{Kind, LoopId, OutcomeKind, RunId, State, StopReason, Stream};
 use serde_json::{Value, json};
 
 fn fixture(name: &str) -> PathBuf {
@@ -176,7 +176,7 @@ fn make_the_fixture_of_version_2() {
     let mut test = TestStore::new();
     let intent = intent("make test");
     let recording = test.store.begin(&intent).unwrap();
-    let mut ending = ending(1);
+    let mut outcome = outcome(1);
     let effects = json!({
         "filesCreated": [], "filesModified": ["src/lib.rs"], "filesDeleted": [],
         "filesRenamed": [{"from": "a", "to": "b"}],
@@ -191,8 +191,8 @@ fn make_the_fixture_of_version_2() {
         "progress": {"detected": true, "reasons": ["files_changed"]},
         "summary": null,
     });
-    ending.effects = Some(serde_json::from_value(effects).unwrap());
-    recording.finish(&mut test.store, ending).unwrap();
+    outcome.effects = Some(serde_json::from_value(effects).unwrap());
+    recording.finish(&mut test.store, outcome).unwrap();
     test.compact();
     let expected = json!({
         "head": test.store.head().unwrap().to_string(),
@@ -251,11 +251,11 @@ fn make_the_fixture_of_version_1() {
     dead.append(Stream::Stdout, b"still here\n");
     drop(dead);
     assert_eq!(
-        test.store.recover().unwrap().runs[0].ending.as_ref().unwrap().outcome,
-        Word::Interrupted
+        test.store.recover().unwrap().runs[0].outcome.as_ref().unwrap().kind,
+        OutcomeKind::Interrupted
     );
-    let mut timed_out = ending(124);
-    timed_out.outcome = Word::TimedOut;
+    let mut timed_out = outcome(124);
+    timed_out.kind = OutcomeKind::TimedOut;
     let recording = test.store.begin(&intent("sleep 10")).unwrap();
     recording.finish(&mut test.store, timed_out).unwrap();
     test.compact();

@@ -6,7 +6,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use common::{TestStore, ending, intent};
+use common::{TestStore, intent, outcome};
 use jiff::Timestamp;
 use proptest::prelude::*;
 use retake_store::{
@@ -14,8 +14,8 @@ use retake_store::{
 };
 use retake_types::request::{CommandRequest, LoopPosition};
 use retake_types::{
-    CorrelationIds, ErrorCode, Kind, LeftFate, LeftProcess, LoopId, LoopState, OsText, RunError,
-    RunId, State, StopReason, Stream, Usage, Word,
+    CorrelationIds, ErrorCode, Kind, LeftFate, LeftProcess, LoopId, LoopState, OsText, OutcomeKind,
+    RunError, RunId, State, StopReason, Stream, Usage,
 };
 
 use Stream::{Stderr, Stdout};
@@ -28,12 +28,12 @@ fn a_run_reads_back_as_it_was_recorded() {
     intent.request.command = CommandRequest::arguments("x", [OsText::from_bytes(vec![0xff])]);
     let mut recording = test.store.begin(&intent).unwrap();
     let running = test.store.get(intent.id()).unwrap();
-    assert_eq!((running.state, running.ending), (State::Running, None));
+    assert_eq!((running.state, running.outcome), (State::Running, None));
 
     recording.append(Stdout, b"hello ");
     recording.append(Stderr, b"oops\n");
     recording.append(Stdout, b"world\n");
-    let mut given = ending(3);
+    let mut given = outcome(3);
     given.error = Some(RunError {
         detail: None,
         code: ErrorCode::Failed,
@@ -48,11 +48,14 @@ fn a_run_reads_back_as_it_was_recorded() {
     given.stderr_bytes = 5;
     given.stdout_blake3 = Some(blake3::hash(b"hello world\n").to_hex().to_string());
     given.stderr_blake3 = Some(blake3::hash(b"oops\n").to_hex().to_string());
-    assert_eq!(finished.ending, given);
+    assert_eq!(finished.outcome, given);
 
     test.reopen();
     let run = test.store.get(intent.id()).unwrap();
-    assert_eq!((run.intent, run.ending, run.state), (intent.clone(), Some(given), State::Finished));
+    assert_eq!(
+        (run.intent, run.outcome, run.state),
+        (intent.clone(), Some(given), State::Finished)
+    );
     assert_eq!(test.output(intent.id(), Stdout), b"hello world\n");
     assert_eq!(test.output(intent.id(), Stderr), b"oops\n");
     assert_eq!(test.interleaved(intent.id()), b"hello oops\nworld\n");
@@ -91,7 +94,7 @@ fn an_id_is_recorded_once() {
     let running = common::intent("b");
     let recording = test.store.begin(&running).unwrap();
     assert!(matches!(test.store.begin(&running), Err(Error::Duplicate { .. })));
-    recording.finish(&mut test.store, ending(0)).unwrap();
+    recording.finish(&mut test.store, outcome(0)).unwrap();
     assert!(test.store.recover().unwrap().is_empty());
     assert_eq!(test.assert_intact().runs, 2);
 }
@@ -157,7 +160,7 @@ fn output_can_be_followed_while_it_is_written() {
     look("1234", false);
     recording.append(Stderr, b"5");
     recording.append(Stdout, b"6");
-    recording.finish(&mut test.store, ending(0)).unwrap();
+    recording.finish(&mut test.store, outcome(0)).unwrap();
     look("123456", true);
     look("123456", true);
     let mut late = reader.follow(intent.id(), Some(Stderr)).from_offsets([0, 1]);
@@ -251,10 +254,12 @@ fn every_filter_finds_its_runs_in_pages() {
     assert_eq!(all(&RunFilter::default()).len(), 40);
     assert_eq!(all(&RunFilter { status: Some(RunStatus::Ok), ..RunFilter::default() }).len(), 30);
     let exited =
-        RunFilter { status: Some(RunStatus::Outcome(Word::Exited)), ..RunFilter::default() };
+        RunFilter { status: Some(RunStatus::Outcome(OutcomeKind::Exited)), ..RunFilter::default() };
     assert_eq!(all(&exited).len(), 40);
-    let timed_out =
-        RunFilter { status: Some(RunStatus::Outcome(Word::TimedOut)), ..RunFilter::default() };
+    let timed_out = RunFilter {
+        status: Some(RunStatus::Outcome(OutcomeKind::TimedOut)),
+        ..RunFilter::default()
+    };
     assert_eq!(all(&timed_out).len(), 0);
     let both = RunFilter { labels: vec![label("k", "v"), label("n", "4")], ..RunFilter::default() };
     assert_eq!(all(&both).len(), 5);
@@ -473,14 +478,14 @@ proptest! {
         intent.start_time = Timestamp::from_microsecond(start_us).unwrap();
         let pieces: Vec<(Stream, &[u8])> =
             output.iter().map(|(err, bytes)| (Stream::BOTH[usize::from(*err)], &bytes[..])).collect();
-        let ending = test.record(&intent, exit_code, &pieces);
+        let outcome = test.record(&intent, exit_code, &pieces);
         if compact {
             test.compact();
         }
         test.reopen();
         let run = test.store.get(intent.id()).unwrap();
         prop_assert_eq!(&run.intent, &intent);
-        prop_assert_eq!(run.ending, Some(ending));
+        prop_assert_eq!(run.outcome, Some(outcome));
         for stream in Stream::BOTH {
             let expected: Vec<u8> = pieces
                 .iter()

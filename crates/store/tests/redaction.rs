@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{TestStore, ending, files_with, intent};
+use common::{TestStore, files_with, intent, outcome};
 use proptest::prelude::*;
 use retake_store::redact::Redactor;
 use retake_types::Stream;
@@ -19,7 +19,7 @@ proptest! {
         compact in any::<bool>(),
     ) {
         // A secret that is only spaces, or part of what retake itself writes, cannot be told apart.
-        let known = serde_json::to_string(&(intent("a"), ending(0))).unwrap().to_lowercase();
+        let known = serde_json::to_string(&(intent("a"), outcome(0))).unwrap().to_lowercase();
         let secrets: Vec<String> = secrets
             .into_iter()
             .map(|secret| secret.trim().to_owned())
@@ -71,7 +71,7 @@ proptest! {
             streams[stream.index()].finish(&mut |bytes| recording.append(stream, bytes));
         }
         prop_assert_eq!(leaked(&test), None);
-        recording.finish(&mut test.store, ending(0)).unwrap();
+        recording.finish(&mut test.store, outcome(0)).unwrap();
         prop_assert_eq!(leaked(&test), None);
         if compact {
             test.compact();

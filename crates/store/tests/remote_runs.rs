@@ -2,16 +2,16 @@
 
 mod common;
 
-use common::{TestStore, ending, intent};
+use common::{TestStore, intent, outcome};
 use retake_store::{ResultFile, Verification};
-use retake_types::{Ending, Intent, RanOn, State, Stream, Word};
+use retake_types::{Intent, OutcomeKind, RanOn, RunOutcome, State, Stream};
 
-fn result_file(intent: &Intent, ending: Ending, output: &[(Stream, &[u8])]) -> Vec<u8> {
+fn result_file(intent: &Intent, outcome: RunOutcome, output: &[(Stream, &[u8])]) -> Vec<u8> {
     let dir = tempfile::tempdir().expect("a directory");
     let mut result = ResultFile::new(&dir.path().join("p"));
     output.iter().for_each(|(stream, bytes)| result.append(*stream, bytes));
     let mut bytes = Vec::new();
-    result.finish(intent, ending, &mut bytes).expect("written");
+    result.finish(intent, outcome, &mut bytes).expect("written");
     bytes
 }
 
@@ -45,22 +45,22 @@ fn what_comes_back_completes_it_exactly_once() {
     let sent = intent("far");
     it.store.begin_remote_runs(std::slice::from_ref(&sent)).unwrap();
     let large = vec![b'z'; 200 * 1024];
-    let mut first = ending(3);
+    let mut first = outcome(3);
     first.ran_on = Some(RanOn { node: Some("n1".into()), attempt: "a".into(), ..RanOn::default() });
     let output: [(Stream, &[u8]); 3] =
         [(Stream::Stdout, b"out\n"), (Stream::Stderr, &large), (Stream::Stdout, b"more\n")];
     let bytes = result_file(&sent, first, &output);
     let taken = it.store.import(&mut &bytes[..]).unwrap();
     assert_eq!((taken.imported, taken.known), (vec![sent.id()], 0));
-    let late = result_file(&sent, ending(0), &[(Stream::Stdout, b"another")]);
+    let late = result_file(&sent, outcome(0), &[(Stream::Stdout, b"another")]);
     let taken = it.store.import(&mut &late[..]).unwrap();
     assert_eq!((taken.imported.len(), taken.known), (0, 1));
 
     let run = it.store.get(sent.id()).unwrap();
-    let ended = run.ending.unwrap();
+    let ended = run.outcome.unwrap();
     assert_eq!(
-        (run.state, ended.outcome, ended.exit_code),
-        (State::Finished, Word::Exited, Some(3))
+        (run.state, ended.kind, ended.exit_code),
+        (State::Finished, OutcomeKind::Exited, Some(3))
     );
     assert_eq!(ended.ran_on.unwrap().node.as_deref(), Some("n1"));
     let mut stdout = String::new();
@@ -82,7 +82,7 @@ fn a_run_that_died_here_is_not_completed_by_what_someone_imports() {
     let mut it = TestStore::new();
     let died = intent("here");
     drop(it.store.begin(&died).unwrap());
-    let bytes = result_file(&died, ending(0), &[]);
+    let bytes = result_file(&died, outcome(0), &[]);
     let taken = it.store.import(&mut &bytes[..]).unwrap();
     assert_eq!((taken.imported.len(), taken.known), (0, 1));
     assert_eq!(it.store.get(died.id()).unwrap().state, State::Interrupted);
@@ -93,7 +93,7 @@ fn a_damaged_result_is_refused_and_the_run_stays_away() {
     let mut it = TestStore::new();
     let sent = intent("far");
     it.store.begin_remote_runs(std::slice::from_ref(&sent)).unwrap();
-    let bytes = result_file(&sent, ending(0), &[(Stream::Stdout, b"all of it")]);
+    let bytes = result_file(&sent, outcome(0), &[(Stream::Stdout, b"all of it")]);
     let cut = bytes.iter().position(|&b| b == b'\n').unwrap() + 1;
     assert!(it.store.import(&mut &bytes[..cut]).is_err());
     assert_eq!(it.store.remote_runs().unwrap(), [sent.id()]);

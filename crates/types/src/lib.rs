@@ -32,11 +32,11 @@ pub use id::{CorrelationIds, LoopId, RunId};
 pub use intent::{Intent, ProgramFile, REDACTION_MARK, Redacted};
 pub use loop_state::{LoopState, StopReason};
 pub use os_text::OsText;
-pub use outcome::{LimitKind, Outcome, StartFailure, Word, signal_name};
+pub use outcome::{LimitKind, Outcome, OutcomeKind, StartFailure, signal_name};
 pub use refusal::{RefusalReason, RequestField, RequestString};
 pub use request::RunRequest;
 pub use run::{
-    Ending, EnvMode, Kind, LeftFate, LeftProcess, Limits, RanOn, Run, ShellMode, State, Stream,
+    EnvMode, Kind, LeftFate, LeftProcess, Limits, RanOn, Run, RunOutcome, ShellMode, State, Stream,
     Usage,
 };
 pub use units::{UnitError, parse_duration, parse_size};

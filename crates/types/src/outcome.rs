@@ -26,7 +26,7 @@ pub enum Outcome {
 /// The one word for an outcome in JSON and in the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Word {
+pub enum OutcomeKind {
     Exited,
     Signaled,
     TimedOut,
@@ -65,15 +65,15 @@ pub enum StartFailure {
 }
 
 impl Outcome {
-    pub fn word(&self) -> Word {
+    pub fn kind(&self) -> OutcomeKind {
         match self {
-            Self::Exited(_) => Word::Exited,
-            Self::Signaled(_) => Word::Signaled,
-            Self::TimedOut => Word::TimedOut,
-            Self::Cancelled(_) => Word::Cancelled,
-            Self::LimitExceeded(..) => Word::LimitExceeded,
-            Self::NotStarted(_) => Word::NotStarted,
-            Self::Interrupted => Word::Interrupted,
+            Self::Exited(_) => OutcomeKind::Exited,
+            Self::Signaled(_) => OutcomeKind::Signaled,
+            Self::TimedOut => OutcomeKind::TimedOut,
+            Self::Cancelled(_) => OutcomeKind::Cancelled,
+            Self::LimitExceeded(..) => OutcomeKind::LimitExceeded,
+            Self::NotStarted(_) => OutcomeKind::NotStarted,
+            Self::Interrupted => OutcomeKind::Interrupted,
         }
     }
 
@@ -129,7 +129,7 @@ impl fmt::Display for StartFailure {
     }
 }
 
-impl Word {
+impl OutcomeKind {
     pub const ALL: [Self; 7] = [
         Self::Exited,
         Self::Signaled,
@@ -153,7 +153,7 @@ impl Word {
     }
 }
 
-impl fmt::Display for Word {
+impl fmt::Display for OutcomeKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn words_are_what_serde_writes() {
-        for word in Word::ALL {
+        for word in OutcomeKind::ALL {
             assert_eq!(serde_json::to_value(word).unwrap(), word.as_str());
         }
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::outcome::{Outcome, signal_name};
 use crate::request::EnvironmentRequest;
-use crate::{CorrelationIds, Effects, Intent, LoopId, OsText, RunError, RunId, Word};
+use crate::{CorrelationIds, Effects, Intent, LoopId, OsText, OutcomeKind, RunError, RunId};
 
 /// One of the child's two output streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -181,8 +181,9 @@ impl EnvPolicy {
 /// Everything known of a run once it is over. Committed before the result is printed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Ending {
-    pub outcome: Word,
+pub struct RunOutcome {
+    #[serde(rename = "outcome")]
+    pub kind: OutcomeKind,
     pub exit_code: Option<i32>,
     pub signal: Option<String>,
     pub end_time: Timestamp,
@@ -212,11 +213,11 @@ pub struct Ending {
     pub ran_on: Option<RanOn>,
 }
 
-impl Ending {
+impl RunOutcome {
     /// How a run ended and nothing else of it, for runs that left nothing, and to begin with.
     pub fn bare(outcome: &Outcome, end_time: Timestamp) -> Self {
         Self {
-            outcome: outcome.word(),
+            kind: outcome.kind(),
             exit_code: outcome.exit_code(),
             signal: outcome.signal().map(signal_name),
             end_time,
@@ -278,15 +279,15 @@ pub enum State {
 pub struct Run {
     pub intent: Intent,
     pub state: State,
-    pub ending: Option<Ending>,
+    pub outcome: Option<RunOutcome>,
     pub recorded: bool,
 }
 
 impl Run {
     pub fn success(&self) -> bool {
-        self.ending
-            .as_ref()
-            .is_some_and(|ending| ending.outcome == Word::Exited && ending.exit_code == Some(0))
+        self.outcome.as_ref().is_some_and(|outcome| {
+            outcome.kind == OutcomeKind::Exited && outcome.exit_code == Some(0)
+        })
     }
 }
 
@@ -302,7 +303,7 @@ struct RunDocument<'a> {
     shell: bool,
     working_directory: String,
     state: State,
-    outcome: Option<Word>,
+    outcome: Option<OutcomeKind>,
     exit_code: Option<i32>,
     signal: Option<&'a str>,
     success: bool,
@@ -344,7 +345,7 @@ struct RunDocument<'a> {
 
 impl Serialize for Run {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (intent, ending) = (&self.intent, self.ending.as_ref());
+        let (intent, outcome) = (&self.intent, self.outcome.as_ref());
         let request = &intent.request;
         RunDocument {
             id: request.id,
@@ -354,33 +355,33 @@ impl Serialize for Run {
             shell: request.command.is_shell(),
             working_directory: intent.working_directory(),
             state: self.state,
-            outcome: match (ending, self.state) {
-                (Some(ending), _) => Some(ending.outcome),
-                (None, State::Interrupted) => Some(Word::Interrupted),
+            outcome: match (outcome, self.state) {
+                (Some(outcome), _) => Some(outcome.kind),
+                (None, State::Interrupted) => Some(OutcomeKind::Interrupted),
                 (None, _) => None,
             },
-            exit_code: ending.and_then(|e| e.exit_code),
-            signal: ending.and_then(|e| e.signal.as_deref()),
+            exit_code: outcome.and_then(|e| e.exit_code),
+            signal: outcome.and_then(|e| e.signal.as_deref()),
             success: self.success(),
-            timed_out: ending.is_some_and(|e| e.outcome == Word::TimedOut),
-            error: ending.and_then(|e| e.error.as_ref()),
+            timed_out: outcome.is_some_and(|e| e.kind == OutcomeKind::TimedOut),
+            error: outcome.and_then(|e| e.error.as_ref()),
             start_time: intent.start_time,
-            end_time: ending.map(|e| e.end_time),
-            duration_ms: ending.map(|e| e.duration_ms),
-            stdout_bytes: ending.map(|e| e.stdout_bytes),
-            stderr_bytes: ending.map(|e| e.stderr_bytes),
-            stdout_raw_bytes: ending.map(|e| e.stdout_raw_bytes),
-            stderr_raw_bytes: ending.map(|e| e.stderr_raw_bytes),
-            stdout_blake3: ending.and_then(|e| e.stdout_blake3.as_deref()),
-            stderr_blake3: ending.and_then(|e| e.stderr_blake3.as_deref()),
-            truncated: ending.is_some_and(|e| e.truncated),
-            redactions: ending.map(|e| e.redactions),
+            end_time: outcome.map(|e| e.end_time),
+            duration_ms: outcome.map(|e| e.duration_ms),
+            stdout_bytes: outcome.map(|e| e.stdout_bytes),
+            stderr_bytes: outcome.map(|e| e.stderr_bytes),
+            stdout_raw_bytes: outcome.map(|e| e.stdout_raw_bytes),
+            stderr_raw_bytes: outcome.map(|e| e.stderr_raw_bytes),
+            stdout_blake3: outcome.and_then(|e| e.stdout_blake3.as_deref()),
+            stderr_blake3: outcome.and_then(|e| e.stderr_blake3.as_deref()),
+            truncated: outcome.is_some_and(|e| e.truncated),
+            redactions: outcome.map(|e| e.redactions),
             redacted: request.redaction.enabled,
-            leaked: ending.is_some_and(|e| e.leaked),
-            left_processes: ending.map_or(&[], |e| &e.left_processes),
-            usage: ending.map(|e| &e.usage),
-            effects: ending.and_then(|e| e.effects.as_ref()),
-            ran_on: ending.and_then(|e| e.ran_on.as_ref()),
+            leaked: outcome.is_some_and(|e| e.leaked),
+            left_processes: outcome.map_or(&[], |e| &e.left_processes),
+            usage: outcome.map(|e| &e.usage),
+            effects: outcome.and_then(|e| e.effects.as_ref()),
+            ran_on: outcome.and_then(|e| e.ran_on.as_ref()),
             timeout_ms: request.timeout_ms,
             limits: &request.limits,
             environment: EnvPolicy::of(&request.environment),

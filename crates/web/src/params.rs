@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use axum::http::Uri;
 use jiff::Timestamp;
 use retake_store::{RunCursor, RunFilter, RunStatus};
-use retake_types::{Kind, Word};
+use retake_types::{Kind, OutcomeKind};
 
 use crate::error::RequestError;
 
@@ -123,14 +123,14 @@ impl Params {
 
     fn status(&self) -> Result<Option<RunStatus>, RequestError> {
         let Some(text) = self.get("status") else { return Ok(None) };
-        let outcome = Word::ALL.into_iter().find(|word| word.as_str() == text);
+        let outcome = OutcomeKind::ALL.into_iter().find(|word| word.as_str() == text);
         Ok(Some(match (text, outcome) {
             ("running", _) => RunStatus::Running,
             ("ok", _) => RunStatus::Ok,
             ("failed", _) => RunStatus::Failed,
             (_, Some(word)) => RunStatus::Outcome(word),
             _ => {
-                let words = Word::ALL.map(Word::as_str).join(", ");
+                let words = OutcomeKind::ALL.map(OutcomeKind::as_str).join(", ");
                 return Err(RequestError::bad_request(format!(
                     "status={text} is none of running, ok, failed, {words}"
                 )));

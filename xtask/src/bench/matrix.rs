@@ -18,7 +18,7 @@ use retake_store::Store;
 
 use super::exec::{intent, timed};
 use super::median;
-use super::record::ending;
+use super::record::outcome;
 use crate::page::Page;
 
 const ROUNDS: usize = 9;
@@ -148,7 +148,7 @@ pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
         let recording = store.begin(&intent()).map_err(text)?;
         let finished = keeper.run(&command, &cancel, LiveOutput::default(), &mut |_| {});
         let code = finished.outcome.exit_code().ok_or("the keeper was killed")?;
-        recording.finish(&mut store, ending(code, b"")).map_err(text)?;
+        recording.finish(&mut store, outcome(code, b"")).map_err(text)?;
     }
     Ok(())
 }

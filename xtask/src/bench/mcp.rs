@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::exec::{intent, scratch};
 use super::median;
-use super::record::ending;
+use super::record::outcome;
 use crate::page::Page;
 
 const ROUNDS: usize = 500;
@@ -140,7 +140,7 @@ fn latency(page: &mut Page, retake: &Path, place: &Path) -> Result<(), String> {
         let start = Instant::now();
         let recording = store.begin(&intent()).map_err(text)?;
         keeper.run(&command, &cancel, LiveOutput::default(), &mut |_| {});
-        recording.finish(&mut store, ending(0, b"")).map_err(text)?;
+        recording.finish(&mut store, outcome(0, b"")).map_err(text)?;
         engine.push(start.elapsed().as_secs_f64() * 1e6);
         let start = Instant::now();
         client.exec(&json!({"argv": ["true"]}))?;

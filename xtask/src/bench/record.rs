@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use retake_engine::{Cancel, Keeper, KeeperSettings, Launch, LiveOutput};
 use retake_store::Store;
-use retake_types::{Ending, Outcome};
+use retake_types::{Outcome, RunOutcome};
 
 use super::exec::{installed, intent, scratch, timed};
 use super::median;
@@ -35,14 +35,14 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-pub(super) fn ending(code: i32, output: &[u8]) -> Ending {
+pub(super) fn outcome(code: i32, output: &[u8]) -> RunOutcome {
     let bytes = output.len() as u64;
-    Ending {
+    RunOutcome {
         duration_ms: 5,
         stdout_bytes: bytes,
         stdout_raw_bytes: bytes,
         stdout_blake3: (bytes > 0).then(|| blake3::hash(output).to_hex().to_string()),
-        ..Ending::bare(&Outcome::Exited(code), jiff::Timestamp::now())
+        ..RunOutcome::bare(&Outcome::Exited(code), jiff::Timestamp::now())
     }
 }
 
@@ -86,11 +86,11 @@ fn write(page: &mut Page) -> Result<(), String> {
         timed(2, &mut || {
             let recording = store.begin(&intent()).map_err(text)?;
             run()?;
-            recording.finish(&mut store, ending(0, b"")).map_err(text).map(drop)
+            recording.finish(&mut store, outcome(0, b"")).map_err(text).map(drop)
         })?;
         timed(3, &mut || {
             let recording = store.begin(&intent()).map_err(text)?;
-            recording.finish(&mut store, ending(0, b"")).map_err(text).map(drop)
+            recording.finish(&mut store, outcome(0, b"")).map_err(text).map(drop)
         })?;
         timed(4, &mut || {
             raw.execute(
@@ -255,8 +255,8 @@ pub(super) fn fill(root: &Path) -> Result<(), String> {
         }
         let output = format!("case {n} finished, result needle{n}, worker {} of 16\n", n % 16);
         let output = if n % WITH_OUTPUT == 0 { output.as_bytes() } else { b"" };
-        let ending = ending(i32::from(n % 20 == 0), output);
-        let run = serde_json::json!({"run": {"intent": intent, "ending": ending, "chunks": ""}});
+        let outcome = outcome(i32::from(n % 20 == 0), output);
+        let run = serde_json::json!({"run": {"intent": intent, "ending": outcome, "chunks": ""}});
         lines.push_str(&format!("{run}\n"));
         if !output.is_empty() {
             let base64 = BASE64_STANDARD.encode(output);

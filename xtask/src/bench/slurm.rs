@@ -9,7 +9,7 @@ use retake_store::Store;
 
 use super::exec::{intent, scratch};
 use super::median;
-use super::record::ending;
+use super::record::outcome;
 use crate::cluster::{Postgres, Slurm};
 use crate::page::Page;
 
@@ -191,7 +191,7 @@ fn fill(path: &Path) -> Result<(), String> {
         intent.request.command.text = format!("cargo test case_{}", number % 100);
         let run = serde_json::json!({"run": {
             "intent": intent,
-            "ending": ending(i32::from(number % 10 == 0), b""),
+            "ending": outcome(i32::from(number % 10 == 0), b""),
             "chunks": "",
         }});
         serde_json::to_writer(&mut lines, &run).map_err(text)?;

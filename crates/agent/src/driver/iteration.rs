@@ -323,15 +323,15 @@ impl AgentLoop {
         observed: &ObservedAgent,
         status_summary: Option<&str>,
     ) {
-        let ending = finished.run.ending.as_ref();
-        let effects = ending.and_then(|ending| ending.effects.as_ref());
+        let outcome = finished.run.outcome.as_ref();
+        let effects = outcome.and_then(|outcome| outcome.effects.as_ref());
         let seen = effects.and_then(Effects::observations);
         let paths = |paths: &[String]| paths.iter().map(std::path::PathBuf::from).collect();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let reading = &observed.reading;
         let summary = seen.and_then(|seen| seen.summary.as_deref()).or(status_summary);
         iteration.result = Some(IterationResult {
-            exit_code: ending.and_then(|ending| ending.exit_code).unwrap_or(125),
+            exit_code: outcome.and_then(|outcome| outcome.exit_code).unwrap_or(125),
             stdout: text(&finished.output[0]),
             stderr: text(&finished.output[1]),
             files_modified: seen.map(|seen| paths(&seen.files_modified)).unwrap_or_default(),
@@ -344,7 +344,7 @@ impl AgentLoop {
                 .filter(|seen| seen.files_tracked || seen.test_results.is_some())
                 .map(|seen| seen.progress.detected),
             summary: summary.map(|summary| self.session.clean(summary)),
-            duration_ms: ending.map_or(1, |ending| ending.duration_ms),
+            duration_ms: outcome.map_or(1, |outcome| outcome.duration_ms),
         });
         let facts = &mut iteration.facts;
         facts.run_id = Some(finished.run.intent.id());

@@ -174,7 +174,7 @@ pub fn end_open_loop(
 fn end_interrupted(store: &Store, agent: AgentKind, iteration: &mut Iteration) {
     let id = iteration.facts.run_id;
     let run = id.and_then(|id| store.get(id).ok());
-    let ended = run.and_then(|run| run.ending).map_or(iteration.started_at, |e| e.end_time);
+    let ended = run.and_then(|run| run.outcome).map_or(iteration.started_at, |e| e.end_time);
     // There is a result where only what follows the agent was cut off.
     let result = iteration.result.take();
     iteration.end(IterationStatus::Interrupted, ended.max(iteration.started_at), result);

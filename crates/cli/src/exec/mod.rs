@@ -197,7 +197,7 @@ fn show(mut finished: FinishedRun, json: bool, had_terminal: bool) -> Exit {
         term::say(&format!("the result could not be printed: {}", term::plain(&error)));
         return Exit::REFUSED;
     }
-    let code = finished.run.ending.as_ref().and_then(|ending| ending.exit_code).unwrap_or(125);
+    let code = finished.run.outcome.as_ref().and_then(|outcome| outcome.exit_code).unwrap_or(125);
     match finished.outcome {
         Outcome::Cancelled(signal) if code == 128 + signal => Exit::Signal(signal),
         // The terminal sent it to the command alone; a shell loop around us should stop as well.

@@ -13,7 +13,7 @@ use retake_runner::signals;
 use retake_runner::worker::{EndedWorker, Worker};
 use retake_slurm::{CellState, Error, RequestFile, SlurmExecutor, abandoned_batches};
 use retake_store::Store;
-use retake_types::{Ending, Outcome, Run, RunId, StartFailure, Stream, Word};
+use retake_types::{Outcome, OutcomeKind, Run, RunId, RunOutcome, StartFailure, Stream};
 
 use super::{Display, Document, Prepared, Refused};
 use crate::{Exit, slurm_words, term, words};
@@ -81,7 +81,7 @@ fn execute(prepared: Prepared, on: &str) -> Result<(FinishedRun, EndedWorker), R
     screen.clear();
     let store = worker.store().map_err(|error| failed(error.into()))?;
     let output = pass_on(store, id, display, usize::try_from(limit).unwrap_or(usize::MAX));
-    let outcome = run.ending.as_ref().map_or(Outcome::Interrupted, recorded_outcome);
+    let outcome = run.outcome.as_ref().map_or(Outcome::Interrupted, recorded_outcome);
     let finished = FinishedRun { run, outcome, output, reader_gone: false, unread_bytes: 0 };
     Ok((finished, worker.end()))
 }
@@ -154,14 +154,16 @@ fn read(
 }
 
 /// The outcome of a recorded run, as far as its ending tells.
-fn recorded_outcome(ending: &Ending) -> Outcome {
-    let code = ending.exit_code.unwrap_or(125);
-    match ending.outcome {
-        Word::Exited => Outcome::Exited(code),
-        Word::Signaled => Outcome::Signaled(code - 128),
-        Word::TimedOut => Outcome::TimedOut,
-        Word::Cancelled => Outcome::Cancelled(code - 128),
-        Word::LimitExceeded | Word::NotStarted | Word::Interrupted => Outcome::Interrupted,
+fn recorded_outcome(outcome: &RunOutcome) -> Outcome {
+    let code = outcome.exit_code.unwrap_or(125);
+    match outcome.kind {
+        OutcomeKind::Exited => Outcome::Exited(code),
+        OutcomeKind::Signaled => Outcome::Signaled(code - 128),
+        OutcomeKind::TimedOut => Outcome::TimedOut,
+        OutcomeKind::Cancelled => Outcome::Cancelled(code - 128),
+        OutcomeKind::LimitExceeded | OutcomeKind::NotStarted | OutcomeKind::Interrupted => {
+            Outcome::Interrupted
+        }
     }
 }
 
@@ -175,6 +177,6 @@ fn show(mut finished: FinishedRun, json: bool) -> Exit {
     if let Some(signal) = signals::received() {
         return Exit::Signal(signal);
     }
-    let code = finished.run.ending.as_ref().and_then(|ending| ending.exit_code).unwrap_or(125);
+    let code = finished.run.outcome.as_ref().and_then(|outcome| outcome.exit_code).unwrap_or(125);
     Exit::Code(code.clamp(0, 255) as u8)
 }

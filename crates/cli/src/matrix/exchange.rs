@@ -15,7 +15,7 @@ use retake_store::{Error, Store};
 use retake_types::loop_record::matrix::{CellKey, CellLabels, CellRole};
 use retake_types::request::LoopPosition;
 use retake_types::{
-    Better, Ending, Intent, Kind, LoopId, Measurements, Metric, Outcome, RunId, Stream,
+    Better, Intent, Kind, LoopId, Measurements, Metric, Outcome, RunId, RunOutcome, Stream,
 };
 use serde::Serialize;
 
@@ -277,15 +277,15 @@ fn import_run(
         planned: Some(planned),
         notes: Vec::new(),
     };
-    let ending = Ending {
+    let outcome = RunOutcome {
         duration_ms: line.duration_ms.max(1),
         stdout_raw_bytes: size(run.stdout.as_deref()),
         stderr_raw_bytes: size(run.stderr.as_deref()),
         redactions,
         effects: Some(measured.into()),
-        ..Ending::bare(&Outcome::Exited(line.exit_code), ended)
+        ..RunOutcome::bare(&Outcome::Exited(line.exit_code), ended)
     };
-    recording.finish(store, ending).map(|_| true).map_err(|error| error.to_string())
+    recording.finish(store, outcome).map(|_| true).map_err(|error| error.to_string())
 }
 
 fn size(path: Option<&Path>) -> u64 {

@@ -6,7 +6,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use jiff::Timestamp;
 use retake_runner::point_in_time;
 use retake_store::{RunFilter, RunStatus};
-use retake_types::{Kind, LoopId, Word};
+use retake_types::{Kind, LoopId, OutcomeKind};
 
 #[derive(clap::Args)]
 #[command(next_help_heading = "Which runs")]
@@ -83,13 +83,13 @@ fn absolute(path: &Path) -> PathBuf {
 
 fn statuses() -> impl TypedValueParser<Value = RunStatus> {
     let words = ["running", "ok", "failed"];
-    let words = words.into_iter().chain(Word::ALL.map(Word::as_str));
+    let words = words.into_iter().chain(OutcomeKind::ALL.map(OutcomeKind::as_str));
     PossibleValuesParser::new(words).map(|text| match text.as_str() {
         "running" => RunStatus::Running,
         "ok" => RunStatus::Ok,
         "failed" => RunStatus::Failed,
         outcome => {
-            let word = Word::ALL.into_iter().find(|word| word.as_str() == outcome);
+            let word = OutcomeKind::ALL.into_iter().find(|word| word.as_str() == outcome);
             RunStatus::Outcome(word.expect("one of the possible values"))
         }
     })

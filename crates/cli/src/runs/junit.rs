@@ -5,7 +5,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use retake_runner::html::escape_xml;
 use retake_runner::run_text;
 use retake_store::{Error, Store};
-use retake_types::{Run, RunId, State, Word};
+use retake_types::{OutcomeKind, Run, RunId, State};
 
 use crate::Failure;
 
@@ -34,9 +34,9 @@ enum Verdict {
 
 impl Verdict {
     fn of(run: &Run) -> Self {
-        match run.ending.as_ref().map(|ending| ending.outcome) {
+        match run.outcome.as_ref().map(|outcome| outcome.kind) {
             _ if run.success() => Self::Passed,
-            Some(Word::NotStarted | Word::Interrupted) => Self::Error,
+            Some(OutcomeKind::NotStarted | OutcomeKind::Interrupted) => Self::Error,
             Some(_) => Self::Failed,
             None if run.state == State::Interrupted => Self::Error,
             None => Self::Skipped,
@@ -53,7 +53,7 @@ pub(super) fn report(
     let mut totals = Totals::default();
     each(store, ids, |_, run| {
         totals.tests += 1;
-        totals.ms += run.ending.as_ref().map_or(0, |ending| ending.duration_ms);
+        totals.ms += run.outcome.as_ref().map_or(0, |outcome| outcome.duration_ms);
         match Verdict::of(run) {
             Verdict::Passed => {}
             Verdict::Failed => totals.failures += 1,
@@ -92,7 +92,7 @@ fn each(
 }
 
 fn case(store: &Store, run: &Run, out: &mut impl Write) -> Result<(), Failure> {
-    let ms = run.ending.as_ref().map_or(0, |ending| ending.duration_ms);
+    let ms = run.outcome.as_ref().map_or(0, |outcome| outcome.duration_ms);
     write!(
         out,
         "    <testcase classname=\"retake.{}\" name=\"{}\" time=\"{}\" timestamp=\"{}\">",
@@ -107,7 +107,7 @@ fn case(store: &Store, run: &Run, out: &mut impl Write) -> Result<(), Failure> {
         run.intent.id()
     )?;
     let outcome = escape_xml(&run_text::outcome(run).0);
-    let error = run.ending.as_ref().and_then(|ending| ending.error.as_ref());
+    let error = run.outcome.as_ref().and_then(|outcome| outcome.error.as_ref());
     let message = error.map_or_else(|| outcome.clone(), |error| escape_xml(&error.message));
     match Verdict::of(run) {
         Verdict::Passed => {}

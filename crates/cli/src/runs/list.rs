@@ -93,5 +93,5 @@ fn table(runs: &[Run], terminal: bool) -> Table {
 
 /// The machine it ran on, if it was sent to one.
 fn node(run: &Run) -> Option<&str> {
-    run.ending.as_ref()?.ran_on.as_ref()?.node.as_deref()
+    run.outcome.as_ref()?.ran_on.as_ref()?.node.as_deref()
 }

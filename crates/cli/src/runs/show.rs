@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use retake_engine::quote;
 use retake_runner::run_text;
 use retake_store::{Store, StoredRunTree};
-use retake_types::{Ending, Intent, LeftFate, Limits, Run};
+use retake_types::{Intent, LeftFate, Limits, Run, RunOutcome};
 use serde::Serialize;
 
 use super::effects;
@@ -83,20 +83,20 @@ impl Facts {
         );
     }
 
-    fn ending(&mut self, run: &Run, ending: &Ending) {
-        if let Some(error) = &ending.error {
+    fn measured(&mut self, run: &Run, outcome: &RunOutcome) {
+        if let Some(error) = &outcome.error {
             self.add("error", &format!("{} {}", error.code, error.message));
             self.add("", error.hint.as_deref().unwrap_or_default());
         }
-        self.add("ended", &ending.end_time.to_string());
+        self.add("ended", &outcome.end_time.to_string());
         self.add("took", &run_text::duration(run));
-        self.add("stdout", &stream(ending.stdout_bytes, ending.stdout_raw_bytes));
-        self.add("stderr", &stream(ending.stderr_bytes, ending.stderr_raw_bytes));
-        let usage = &ending.usage;
+        self.add("stdout", &stream(outcome.stdout_bytes, outcome.stdout_raw_bytes));
+        self.add("stderr", &stream(outcome.stderr_bytes, outcome.stderr_raw_bytes));
+        let usage = &outcome.usage;
         let cpu = Duration::from_millis(usage.user_cpu_ms + usage.system_cpu_ms);
         let memory = term::size(usage.max_rss_kb << 10);
         self.add("used", &format!("{} cpu, {memory} memory", term::duration(cpu)));
-        for left in &ending.left_processes {
+        for left in &outcome.left_processes {
             let fate = match left.fate {
                 LeftFate::Ended => "ended",
                 LeftFate::Kept => "kept",
@@ -104,11 +104,11 @@ impl Facts {
             };
             self.add("left", &format!("{} ({}), {fate}", left.command, left.pid));
         }
-        if ending.leaked {
+        if outcome.leaked {
             self.add("leaked", "the output was still held open at the end");
         }
-        if ending.redactions > 0 {
-            self.add("redacted", &term::count(ending.redactions, "secret"));
+        if outcome.redactions > 0 {
+            self.add("redacted", &term::count(outcome.redactions, "secret"));
         }
     }
 
@@ -173,15 +173,15 @@ fn facts(run: &Run, store: &Store, palette: Palette) -> String {
     facts.outcome(run);
     let ago = term::ago(intent.start_time, Timestamp::now());
     facts.add("started", &format!("{} ({ago})", intent.start_time));
-    if let Some(ending) = &run.ending {
-        facts.ending(run, ending);
-        if let Some(ran_on) = &ending.ran_on {
+    if let Some(outcome) = &run.outcome {
+        facts.measured(run, outcome);
+        if let Some(ran_on) = &outcome.ran_on {
             let job = ran_on.job.as_ref().map_or_else(String::new, |job| format!(" job {job}"));
             let node = ran_on.node.as_deref().unwrap_or("no machine");
             facts.add("ran on", &format!("{node} ({}{job})", ran_on.executor));
         }
     }
-    let effects = run.ending.as_ref().and_then(|ending| ending.effects.as_ref());
+    let effects = run.outcome.as_ref().and_then(|outcome| outcome.effects.as_ref());
     facts.text.push_str(&effects::lines(effects, palette));
     facts.conditions(intent);
     facts.origin(intent, store);

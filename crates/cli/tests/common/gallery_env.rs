@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use retake_store::Store;
 use retake_types::request::{CommandRequest, LoopPosition, RunRequest};
 use retake_types::{
-    Ending, Intent, Kind, LoopId, Outcome, Redacted, RunId, StopReason, Stream, Usage,
+    Intent, Kind, LoopId, Outcome, Redacted, RunId, RunOutcome, StopReason, Stream, Usage,
 };
 use serde_json::json;
 
@@ -52,16 +52,16 @@ pub(crate) fn add(store: &mut Store, shown: &Shown<'_>) -> RunId {
     let mut recording = store.begin(&intent).expect("begun");
     recording.append(Stream::Stdout, shown.output.as_bytes());
     let ended = begun + SignedDuration::from_millis(shown.ms as i64);
-    let ending = Ending {
+    let outcome = RunOutcome {
         duration_ms: shown.ms,
         stdout_raw_bytes: shown.output.len() as u64,
         usage: Usage { user_cpu_ms: shown.ms / 2, max_rss_kb: 210_000, ..Usage::default() },
         effects: shown.metrics.as_ref().map(|metrics| {
             serde_json::from_value(json!({"metrics": metrics})).expect("metrics are effects")
         }),
-        ..Ending::bare(&Outcome::Exited(shown.code), ended)
+        ..RunOutcome::bare(&Outcome::Exited(shown.code), ended)
     };
-    recording.finish(store, ending).expect("finished");
+    recording.finish(store, outcome).expect("finished");
     intent.id()
 }
 

@@ -126,7 +126,7 @@ pub(super) enum Event {
     NewTask,
     Executed,
     /// The task is about to end; it still has its descriptors.
-    Ending,
+    RunOutcome,
     /// A new task's first stop, or the end of a group stop.
     Resumed,
     /// The whole process was stopped by a signal.
@@ -166,7 +166,7 @@ fn event(status: c_int) -> Event {
             Event::NewTask
         }
         libc::PTRACE_EVENT_EXEC => Event::Executed,
-        libc::PTRACE_EVENT_EXIT => Event::Ending,
+        libc::PTRACE_EVENT_EXIT => Event::RunOutcome,
         libc::PTRACE_EVENT_SECCOMP => Event::CallBegins,
         // PTRACE_EVENT_STOP.
         128 if matches!(signal, libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) => {

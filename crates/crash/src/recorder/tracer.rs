@@ -199,8 +199,8 @@ impl Tracer {
                 self.executed(pid)?;
                 ptrace::resume(pid, 0).map_err(system)
             }
-            Event::Ending => {
-                self.ending(pid)?;
+            Event::RunOutcome => {
+                self.outcome(pid)?;
                 ptrace::resume(pid, 0).map_err(system)
             }
             Event::Resumed => {
@@ -503,7 +503,7 @@ impl Tracer {
     }
 
     /// The last thread of a process ends, and with it all its descriptors.
-    fn ending(&mut self, pid: pid_t) -> Result<(), RecordError> {
+    fn outcome(&mut self, pid: pid_t) -> Result<(), RecordError> {
         let process = self.process(pid);
         let threads = self.tasks.values().filter(|task| task.process == process).count();
         if threads > 1 {

@@ -80,13 +80,13 @@ impl CellRunner<'_> {
             // Ended by the signal that ends the loop: no result.
             return Err(StepError::Cancelled);
         }
-        let ending = finished.run.ending.as_ref();
+        let outcome = finished.run.outcome.as_ref();
         Ok(CellResult {
             id: finished.run.intent.id(),
             ok: finished.outcome.success(),
             timed_out: matches!(finished.outcome, Outcome::TimedOut),
-            exit_code: ending.and_then(|ending| ending.exit_code).unwrap_or(1),
-            duration_ms: ending.map_or(0, |ending| ending.duration_ms),
+            exit_code: outcome.and_then(|outcome| outcome.exit_code).unwrap_or(1),
+            duration_ms: outcome.map_or(0, |outcome| outcome.duration_ms),
             metrics: observer.metrics,
             notes: observer.notes,
             node: None,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use retake_runner::file_lock::LockError;
 use retake_runner::prepare::RefusedRun;
 use retake_runner::worker::Unrecorded;
-use retake_types::{Ending, RefusalReason};
+use retake_types::{RefusalReason, RunOutcome};
 
 use super::resources::{ProvisionError, Unavailable};
 use crate::bisect::BisectError;
@@ -87,8 +87,8 @@ pub struct CellWithoutResult {
 }
 
 impl CellWithoutResult {
-    pub(super) fn new(name: String, iteration: u64, ending: &Ending) -> Self {
-        let why = ending.error.as_ref().map(|error| match &error.problems[..] {
+    pub(super) fn new(name: String, iteration: u64, outcome: &RunOutcome) -> Self {
+        let why = outcome.error.as_ref().map(|error| match &error.problems[..] {
             [] => error.message.clone(),
             problems => problems.join("; "),
         });

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use retake_runner::metrics::built_in;
 use retake_store::{RunFilter, Store};
 use retake_types::loop_record::matrix::{CellKey, CellLabels};
-use retake_types::{Effects, Kind, Metrics, Run, RunId, Word};
+use retake_types::{Effects, Kind, Metrics, OutcomeKind, Run, RunId};
 
 use crate::config::{CHROME, CODE};
 use crate::plan::PastRun;
@@ -44,22 +44,22 @@ impl ResultRow {
     pub fn of(run: &Run) -> Option<(CellKey, Self)> {
         let labels = CellLabels::from_labels(&run.intent.request.labels)?;
         let key = labels.iteration_of()?;
-        let ending = run.ending.as_ref()?;
+        let outcome = run.outcome.as_ref()?;
         // On another machine it is the machine or the scheduler that refuses, not the command that
         // fails.
-        let refused = ending.outcome == Word::NotStarted && ending.ran_on.is_some();
-        if refused || matches!(ending.outcome, Word::Cancelled | Word::Interrupted) {
+        let refused = outcome.kind == OutcomeKind::NotStarted && outcome.ran_on.is_some();
+        if refused || matches!(outcome.kind, OutcomeKind::Cancelled | OutcomeKind::Interrupted) {
             return None;
         }
-        let measured = ending.effects.as_ref().and_then(Effects::measurements);
+        let measured = outcome.effects.as_ref().and_then(Effects::measurements);
         let row = Self {
             id: run.intent.id(),
             iteration: run.intent.iteration(),
             ok: run.success(),
-            timed_out: ending.outcome == Word::TimedOut,
-            exit_code: ending.exit_code.unwrap_or(1),
+            timed_out: outcome.kind == OutcomeKind::TimedOut,
+            exit_code: outcome.exit_code.unwrap_or(1),
             started: run.intent.start_time,
-            duration_ms: ending.duration_ms,
+            duration_ms: outcome.duration_ms,
             chrome: labels.chrome,
             reference: labels.axes.get(CODE).cloned(),
             sha: labels.sha,
@@ -69,8 +69,8 @@ impl ResultRow {
                 .filter(|(name, _)| name != CHROME && name != CODE)
                 .collect(),
             metrics: measured.map(|measured| measured.metrics.clone()).unwrap_or_else(|| {
-                let wall = Duration::from_millis(ending.duration_ms);
-                built_in(wall, &ending.usage)
+                let wall = Duration::from_millis(outcome.duration_ms);
+                built_in(wall, &outcome.usage)
             }),
             adaptive: labels.adaptive,
             planned: measured.and_then(|measured| measured.planned),

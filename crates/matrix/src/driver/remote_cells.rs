@@ -9,7 +9,7 @@ use retake_runner::loop_driver::Driven;
 use retake_runner::loop_driver::remote::{self, RemoteExecutor, RemoteStatus, RemoteSteps};
 use retake_runner::prepare::PreparedRun;
 use retake_runner::worker::Worker;
-use retake_types::{Effects, Measurements, Run, Word};
+use retake_types::{Effects, Measurements, OutcomeKind, Run};
 
 use super::cell_runner::CellRunner;
 use super::error::{CellWithoutResult, MatrixError, MatrixRunError};
@@ -51,10 +51,10 @@ impl<E> RemoteSteps<MatrixPlan, DriveFailure<E>> for RemoteCells<'_> {
     fn report(&mut self, _worker: &mut Worker, step: &CellStep, run: &Run) -> Option<CellResult> {
         let result = cell_result(run);
         if result.is_none()
-            && let Some(ending) = &run.ending
+            && let Some(outcome) = &run.outcome
         {
             let name = self.runner.name(step.cell);
-            self.without_result.push(CellWithoutResult::new(name, step.iteration, ending));
+            self.without_result.push(CellWithoutResult::new(name, step.iteration, outcome));
         }
         result
     }
@@ -79,22 +79,25 @@ impl<E> RemoteSteps<MatrixPlan, DriveFailure<E>> for RemoteCells<'_> {
 
 /// The result of a run on another machine; `None` for a run without one.
 fn cell_result(run: &Run) -> Option<CellResult> {
-    let ending = run.ending.as_ref()?;
-    if matches!(ending.outcome, Word::Cancelled | Word::Interrupted | Word::NotStarted) {
+    let outcome = run.outcome.as_ref()?;
+    if matches!(
+        outcome.kind,
+        OutcomeKind::Cancelled | OutcomeKind::Interrupted | OutcomeKind::NotStarted
+    ) {
         return None;
     }
     // Effects that another release wrote in an unknown form measured nothing.
-    let measured = ending.effects.as_ref().and_then(Effects::measurements);
+    let measured = outcome.effects.as_ref().and_then(Effects::measurements);
     let Measurements { metrics, notes, planned: _ } = measured.cloned().unwrap_or_default();
     Some(CellResult {
         id: run.intent.id(),
         ok: run.success(),
-        timed_out: ending.outcome == Word::TimedOut,
-        exit_code: ending.exit_code.unwrap_or(1),
-        duration_ms: ending.duration_ms,
+        timed_out: outcome.kind == OutcomeKind::TimedOut,
+        exit_code: outcome.exit_code.unwrap_or(1),
+        duration_ms: outcome.duration_ms,
         metrics,
         notes,
-        node: ending.ran_on.as_ref().and_then(|ran_on| ran_on.node.clone()),
+        node: outcome.ran_on.as_ref().and_then(|ran_on| ran_on.node.clone()),
     })
 }
 

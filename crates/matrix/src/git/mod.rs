@@ -143,7 +143,7 @@ impl<'k> Git<'k> {
             Outcome::NotStarted(StartFailure::NotFound(_)) => Err(GitError::NotInstalled),
             Outcome::NotStarted(failure) => Err(failed(failure.to_string())),
             Outcome::Cancelled(_) => Err(GitError::Cancelled(what)),
-            other => Err(failed(format!("it ended as {}", other.word()))),
+            other => Err(failed(format!("it ended as {}", other.kind()))),
         }
     }
 

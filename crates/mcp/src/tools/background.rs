@@ -277,7 +277,7 @@ async fn view_unreported(
     let intent = run.intent.get().cloned();
     let intent = intent.ok_or_else(|| ToolError::Other("it has not begun yet".to_owned()))?;
     let output = OutputSource::SizeOnly(run.progress().sizes);
-    let run = Run { intent, state: State::Running, ending: None, recorded: false };
+    let run = Run { intent, state: State::Running, outcome: None, recorded: false };
     Ok(RunView::new(&run, &output, budget, context))
 }
 

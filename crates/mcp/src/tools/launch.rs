@@ -91,8 +91,8 @@ fn run_on(
     let finished = worker
         .run(prepared, OutputUse::excerpt(CARRIED), &mut observer)
         .map_err(|unrecorded| ToolError::NotRecordable(unrecorded.error))?;
-    let ending = finished.run.ending.as_ref();
-    let bytes = ending.map_or([0; 2], |ending| [ending.stdout_bytes, ending.stderr_bytes]);
+    let outcome = finished.run.outcome.as_ref();
+    let bytes = outcome.map_or([0; 2], |outcome| [outcome.stdout_bytes, outcome.stderr_bytes]);
     let mut sizes = run.progress().sizes;
     sizes.iter_mut().zip(bytes).for_each(|(size, bytes)| size.bytes = bytes);
     run.end(Some(EndedRun {

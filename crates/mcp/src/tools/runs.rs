@@ -89,7 +89,7 @@ impl RunLine {
             run_id: run.intent.id().to_string(),
             start_time: text::moment(run.intent.start_time),
             outcome: run_text::outcome(run).0,
-            duration_ms: run.ending.as_ref().map(|ending| ending.duration_ms),
+            duration_ms: run.outcome.as_ref().map(|outcome| outcome.duration_ms),
             kind: run.intent.kind().as_str().to_owned(),
             command: cut(run.intent.command(), LINE),
             working_directory: run.intent.working_directory(),

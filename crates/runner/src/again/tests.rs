@@ -54,7 +54,7 @@ fn full_request() -> RunRequest {
 
 fn recorded(request: RunRequest, redacted: Redacted) -> Run {
     let intent = Intent { redacted, ..bare_intent(request) };
-    Run { intent, state: State::Finished, ending: None, recorded: true }
+    Run { intent, state: State::Finished, outcome: None, recorded: true }
 }
 
 fn variables(name: &str) -> Option<OsString> {
@@ -131,7 +131,7 @@ fn a_secret_by_name_stays_one() {
     request.redaction.secrets.push("PLAIN_NAME".to_owned());
     let first = PreparedRun::new(request, &context).unwrap();
     assert_eq!(first.intent.redacted.variables, ["PLAIN_NAME"]);
-    let run = Run { intent: first.intent, state: State::Finished, ending: None, recorded: true };
+    let run = Run { intent: first.intent, state: State::Finished, outcome: None, recorded: true };
     let now = |name: &str| (name == "PLAIN_NAME").then(|| OsString::from(format!("y{secret}")));
     let again = again_request_in(&run, now).unwrap();
     let prepared = PreparedRun::new(again.request, &context).unwrap();

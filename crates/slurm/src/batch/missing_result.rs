@@ -96,17 +96,17 @@ fn leave(
         start_time: None,
     };
     let intent = batch.batch_dir.read_intent(cell)?;
-    let mut ending = bare_ending(outcome, ran_on);
-    ending.error = Some(error);
+    let mut outcome = bare_ending(outcome, ran_on);
+    outcome.error = Some(error);
     // The time in the queue does not count.
     let elapsed = batch.batch_dir.first_start(cell)?.and_then(|start| start.elapsed().ok());
     let elapsed = elapsed.unwrap_or(Duration::ZERO);
-    ending.duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+    outcome.duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
     let temporary = batch.batch_dir.temporary(cell, &attempt);
     // Left by an earlier try that failed half way.
     _ = std::fs::remove_file(&temporary);
     let result = ResultFile::new(&temporary);
-    result_file::write(&batch.batch_dir, cell, &attempt, result, &intent, ending)?;
+    result_file::write(&batch.batch_dir, cell, &attempt, result, &intent, outcome)?;
     result_file::publish(&batch.batch_dir, cell, &attempt)?;
     Ok(())
 }

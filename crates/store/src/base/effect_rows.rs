@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use retake_types::{Ending, Observations, TestStatus};
+use retake_types::{Observations, RunOutcome, TestStatus};
 use rusqlite::Connection;
 
 /// The status that a number in the `tests` table stands for.
@@ -25,10 +25,10 @@ pub(crate) struct EffectRows {
 
 impl EffectRows {
     /// `None` for a run whose effects were not looked at.
-    pub(crate) fn of(ending: &Ending) -> Option<Self> {
+    pub(crate) fn of(outcome: &RunOutcome) -> Option<Self> {
         // A later retake may say it in a way this one cannot read; then it is not found by it.
         let nothing = Observations::default();
-        let observed = ending.effects.as_ref()?.observations().unwrap_or(&nothing);
+        let observed = outcome.effects.as_ref()?.observations().unwrap_or(&nothing);
         let root = observed.root.as_deref().unwrap_or_default();
         let renamed = observed.files_renamed.iter().flat_map(|pair| [&pair.from, &pair.to]);
         let mut paths: Vec<String> = observed

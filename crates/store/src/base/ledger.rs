@@ -8,7 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use jiff::Timestamp;
-use retake_types::{Ending, Intent, RunId};
+use retake_types::{Intent, RunId, RunOutcome};
 use rusqlite::{Connection, OptionalExtension};
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,11 @@ use crate::{Error, Result};
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Entry {
     Intent(Box<Intent>),
-    Outcome { run: RunId, ending: Box<Ending> },
+    Outcome {
+        run: RunId,
+        #[serde(rename = "ending")]
+        outcome: Box<RunOutcome>,
+    },
     Marker(Marker),
     Repair(Repair),
 }
@@ -141,9 +145,9 @@ pub(crate) fn parse_intent(seq: i64, body: Option<&[u8]>) -> Result<Intent> {
     }
 }
 
-pub(crate) fn parse_ending(seq: i64, body: Option<&[u8]>) -> Result<Ending> {
+pub(crate) fn parse_ending(seq: i64, body: Option<&[u8]>) -> Result<RunOutcome> {
     match parse(seq, body.unwrap_or_default())? {
-        Entry::Outcome { ending, .. } => Ok(*ending),
+        Entry::Outcome { outcome, .. } => Ok(*outcome),
         _ => Err(Error::BadEntry { seq, detail: "it is not an outcome".to_owned() }),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Everything here is derived. `verify` derives it again and compares; a repair rebuilds it.
 
-use retake_types::{CorrelationIds, Ending, Intent, Kind, RunId, Word};
+use retake_types::{CorrelationIds, Intent, Kind, OutcomeKind, RunId, RunOutcome};
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::base::effect_rows::EffectRows;
@@ -34,16 +34,16 @@ pub(crate) struct End {
 pub(crate) const OK: i64 = 0;
 pub(crate) const INTERRUPTED: i64 = 7;
 
-pub(crate) fn status(outcome: Word, exit_code: Option<i32>) -> i64 {
+pub(crate) fn status(outcome: OutcomeKind, exit_code: Option<i32>) -> i64 {
     match outcome {
-        Word::Exited if exit_code == Some(0) => OK,
-        Word::Exited => 1,
-        Word::Signaled => 2,
-        Word::TimedOut => 3,
-        Word::Cancelled => 4,
-        Word::LimitExceeded => 5,
-        Word::NotStarted => 6,
-        Word::Interrupted => INTERRUPTED,
+        OutcomeKind::Exited if exit_code == Some(0) => OK,
+        OutcomeKind::Exited => 1,
+        OutcomeKind::Signaled => 2,
+        OutcomeKind::TimedOut => 3,
+        OutcomeKind::Cancelled => 4,
+        OutcomeKind::LimitExceeded => 5,
+        OutcomeKind::NotStarted => 6,
+        OutcomeKind::Interrupted => INTERRUPTED,
     }
 }
 
@@ -152,12 +152,12 @@ impl Row {
 }
 
 impl End {
-    pub(crate) fn of(outcome_seq: i64, ending: &Ending) -> Self {
+    pub(crate) fn of(outcome_seq: i64, outcome: &RunOutcome) -> Self {
         Self {
             outcome_seq,
-            status: status(ending.outcome, ending.exit_code),
-            exit_code: ending.exit_code,
-            duration_ms: i64::try_from(ending.duration_ms).unwrap_or(i64::MAX),
+            status: status(outcome.kind, outcome.exit_code),
+            exit_code: outcome.exit_code,
+            duration_ms: i64::try_from(outcome.duration_ms).unwrap_or(i64::MAX),
         }
     }
 
@@ -182,13 +182,13 @@ impl End {
 pub(crate) fn complete(
     connection: &Connection,
     seq: i64,
-    (outcome_seq, ending): (i64, &Ending),
+    (outcome_seq, outcome): (i64, &RunOutcome),
     chunks: Option<&[u8]>,
 ) -> rusqlite::Result<bool> {
-    if End::of(outcome_seq, ending).update(connection, seq, chunks)? == 0 {
+    if End::of(outcome_seq, outcome).update(connection, seq, chunks)? == 0 {
         return Ok(false);
     }
-    if let Some(footprint) = EffectRows::of(ending) {
+    if let Some(footprint) = EffectRows::of(outcome) {
         footprint.insert(connection, seq)?;
     }
     Ok(true)

@@ -211,7 +211,7 @@ impl Store {
 }
 
 fn output_bytes(run: &Run) -> u64 {
-    run.ending.as_ref().map_or(0, |ending| ending.stdout_bytes + ending.stderr_bytes)
+    run.outcome.as_ref().map_or(0, |outcome| outcome.stdout_bytes + outcome.stderr_bytes)
 }
 
 fn marker(reason: Reason, doomed: &[Doomed]) -> Marker {
@@ -250,7 +250,7 @@ impl Doomed {
             )
             .map_err(failed)?;
         }
-        if let Some(footprint) = self.run.ending.as_ref().and_then(EffectRows::of) {
+        if let Some(footprint) = self.run.outcome.as_ref().and_then(EffectRows::of) {
             footprint.remove(tx, self.seq).map_err(failed)?;
         }
         tx.execute("DELETE FROM runs WHERE seq = ?1", [self.seq]).map_err(failed)?;

@@ -8,7 +8,9 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use jiff::Timestamp;
-use retake_types::{Ending, Intent, Kind, LoopId, Outcome, Run, RunId, State, StopReason, Stream};
+use retake_types::{
+    Intent, Kind, LoopId, Outcome, Run, RunId, RunOutcome, State, StopReason, Stream,
+};
 
 use crate::base::dir::{StoreDir, remove, sync_dir};
 use crate::base::live_file::{self, LiveFile, Liveness};
@@ -115,7 +117,7 @@ impl Store {
         if contents.iter().any(|left| left.small.is_none()) {
             sync_dir(&self.dir.spool_dir())?;
         }
-        let ending = interrupted(&self.dir, &intent, &contents);
+        let outcome = interrupted(&self.dir, &intent, &contents);
         let chunks = match fs::read(self.dir.chunks(id)) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -123,10 +125,10 @@ impl Store {
         };
         let streams: Vec<StreamContent<'_>> = contents.iter().map(SpoolContent::content).collect();
         self.write(Durability::Power, "record the interruption", |tx, dir| {
-            insert_outcome(tx, dir, (id, seq), &ending, &streams, Some(&chunks))
+            insert_outcome(tx, dir, (id, seq), &outcome, &streams, Some(&chunks))
         })?;
         self.remove_spool_files(id, seq)?;
-        Ok(Run { intent, state: State::Interrupted, ending: Some(ending), recorded: true })
+        Ok(Run { intent, state: State::Interrupted, outcome: Some(outcome), recorded: true })
     }
 
     /// Removes the spool files that nothing refers to any more.
@@ -142,7 +144,7 @@ impl Store {
     }
 }
 
-fn interrupted(dir: &StoreDir, intent: &Intent, contents: &[SpoolContent]) -> Ending {
+fn interrupted(dir: &StoreDir, intent: &Intent, contents: &[SpoolContent]) -> RunOutcome {
     // The last change of one of its files: nobody wrote down the moment of death itself.
     let last_change = Stream::BOTH
         .into_iter()
@@ -156,14 +158,14 @@ fn interrupted(dir: &StoreDir, intent: &Intent, contents: &[SpoolContent]) -> En
     let of = |stream| contents.iter().find(|left| left.stream == stream);
     let bytes = |stream| of(stream).map_or(0, |left| left.bytes);
     let hash = |stream| of(stream).map(|left| left.hash.to_hex().to_string());
-    let mut ending = Ending {
+    let mut outcome = RunOutcome {
         duration_ms: u64::try_from(lived).unwrap_or(0).max(1),
         stdout_raw_bytes: bytes(Stream::Stdout),
         stderr_raw_bytes: bytes(Stream::Stderr),
-        ..Ending::bare(&Outcome::Interrupted, last_change)
+        ..RunOutcome::bare(&Outcome::Interrupted, last_change)
     };
-    ending.set_stored(Stream::BOTH.map(|stream| (bytes(stream), hash(stream))));
-    ending
+    outcome.set_stored(Stream::BOTH.map(|stream| (bytes(stream), hash(stream))));
+    outcome
 }
 
 /// `None` for a file that is gone or has no usable time; another file decides then.

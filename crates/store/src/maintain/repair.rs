@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use retake_types::{Ending, RunId, Stream};
+use retake_types::{RunId, RunOutcome, Stream};
 use rusqlite::Connection;
 
 use crate::base::dir::{StoreDir, sync_dir};
@@ -132,9 +132,9 @@ impl Store {
                         Row::of(seq, &intent).insert(tx).map_err(failed)?;
                         insert_labels(tx, seq, &intent).map_err(failed)?;
                     }
-                    Entry::Outcome { run, ending } => {
+                    Entry::Outcome { run, outcome } => {
                         if let Some(intent_seq) = seq_of(tx, run).map_err(failed)? {
-                            complete(tx, intent_seq, (seq, &ending), None).map_err(failed)?;
+                            complete(tx, intent_seq, (seq, &outcome), None).map_err(failed)?;
                         }
                     }
                     Entry::Marker(_) | Entry::Repair(_) => {}
@@ -262,11 +262,11 @@ fn restore_verbatim(
                 Row::of(entry.seq, &intent).insert(tx).map_err(failed)?;
                 insert_labels(tx, entry.seq, &intent).map_err(failed)?;
             }
-            Entry::Outcome { run, ending } => {
+            Entry::Outcome { run, outcome } => {
                 let Some(seq) = seq_of(tx, run).map_err(failed)? else { continue };
                 let chunks = old_chunks(old, seq);
-                complete(tx, seq, (entry.seq, &ending), chunks.as_deref()).map_err(failed)?;
-                restore_outputs(tx, dir, (old, seq), (run, seq), &ending)?;
+                complete(tx, seq, (entry.seq, &outcome), chunks.as_deref()).map_err(failed)?;
+                restore_outputs(tx, dir, (old, seq), (run, seq), &outcome)?;
             }
             Entry::Marker(_) | Entry::Repair(_) => {}
         }
@@ -300,11 +300,11 @@ fn restore_anew(
                 Err(Error::Duplicate { .. }) => {}
                 Err(error) => return Err(error),
             },
-            Ok(Entry::Outcome { run, ending }) => {
+            Ok(Entry::Outcome { run, outcome }) => {
                 let Some((old_seq, seq)) = numbers.remove(&run) else { continue };
                 let chunks = old_chunks(old, old_seq);
-                insert_outcome(tx, dir, (run, seq), &ending, &[], chunks.as_deref())?;
-                restore_outputs(tx, dir, (old, old_seq), (run, seq), &ending)?;
+                insert_outcome(tx, dir, (run, seq), &outcome, &[], chunks.as_deref())?;
+                restore_outputs(tx, dir, (old, old_seq), (run, seq), &outcome)?;
             }
             Ok(Entry::Marker(_) | Entry::Repair(_)) | Err(_) => {} // about numbers that are gone
         }
@@ -324,12 +324,12 @@ fn restore_outputs(
     dir: &StoreDir,
     (old, old_seq): (&Connection, i64),
     (run, seq): (RunId, i64),
-    ending: &Ending,
+    outcome: &RunOutcome,
 ) -> Result<()> {
     let failed = |error| Error::sqlite("restore output", dir.database(), error);
     let recorded = [
-        (Stream::Stdout, ending.stdout_bytes, &ending.stdout_blake3),
-        (Stream::Stderr, ending.stderr_bytes, &ending.stderr_blake3),
+        (Stream::Stdout, outcome.stdout_bytes, &outcome.stdout_blake3),
+        (Stream::Stderr, outcome.stderr_bytes, &outcome.stderr_blake3),
     ];
     for (stream, bytes, hash) in recorded {
         let Some(hash) = hash.as_ref().and_then(|hex| blake3::Hash::from_hex(hex).ok()) else {

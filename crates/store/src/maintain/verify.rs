@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use retake_types::{Ending, Intent, RunId, Stream};
+use retake_types::{Intent, RunId, RunOutcome, Stream};
 use rusqlite::Connection;
 
 use crate::base::effect_rows::EffectRows;
@@ -194,7 +194,7 @@ impl Walk {
     fn entry(&mut self, connection: &Connection, seq: i64, entry: &Entry) -> Result<(), Stop> {
         match entry {
             Entry::Intent(intent) => self.intent(connection, seq, intent),
-            Entry::Outcome { run, ending } => self.outcome(connection, seq, *run, ending),
+            Entry::Outcome { run, outcome } => self.outcome(connection, seq, *run, outcome),
             Entry::Marker(marker) => {
                 self.marked.extend_from_slice(&marker.erased);
                 Ok(())
@@ -234,17 +234,17 @@ impl Walk {
         connection: &Connection,
         seq: i64,
         run: RunId,
-        ending: &Ending,
+        outcome: &RunOutcome,
     ) -> Result<(), Stop> {
         let differs = |what| broken(seq, Some(run), BreakKind::Projection(what));
         let Some(intent_seq) = seq_of(connection, run)? else {
             return differs("an outcome whose run is missing from the list");
         };
         match Row::load(connection, intent_seq)? {
-            Some((_, Some(end))) if end == End::of(seq, ending) => self.endings += 1,
+            Some((_, Some(end))) if end == End::of(seq, outcome) => self.endings += 1,
             _ => return differs("what the list says of the outcome"),
         }
-        if let Some(footprint) = EffectRows::of(ending) {
+        if let Some(footprint) = EffectRows::of(outcome) {
             if !footprint.is_stored(connection, intent_seq)? {
                 return differs("what the list says of the run's effects");
             }
@@ -254,8 +254,8 @@ impl Walk {
             self.tests += tests;
         }
         let recorded = [
-            (Stream::Stdout, ending.stdout_bytes, &ending.stdout_blake3),
-            (Stream::Stderr, ending.stderr_bytes, &ending.stderr_blake3),
+            (Stream::Stdout, outcome.stdout_bytes, &outcome.stdout_blake3),
+            (Stream::Stderr, outcome.stderr_bytes, &outcome.stderr_blake3),
         ];
         for (stream, bytes, hash) in recorded {
             let stored = output::load(connection, output_key(intent_seq, stream))?;

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use retake_types::{Kind, LoopId, Run, RunId, State, Word};
+use retake_types::{Kind, LoopId, OutcomeKind, Run, RunId, State};
 use rusqlite::types::Value;
 
 use crate::base::ledger::{parse_ending, parse_intent};
@@ -49,7 +49,7 @@ pub enum RunStatus {
     Ok,
     /// Every outcome but success.
     Failed,
-    Outcome(Word),
+    Outcome(OutcomeKind),
 }
 
 /// Where a page ended: the start and number of its last run.
@@ -183,11 +183,11 @@ impl RunFilter {
             // Few, and known from their live files: an index would cost every run two pages.
             Some(RunStatus::Running) => clauses.conditions.push("r.status IS NULL".to_owned()),
             // Also those whose runner died and that no start has marked yet.
-            Some(RunStatus::Outcome(Word::Interrupted)) => {
+            Some(RunStatus::Outcome(OutcomeKind::Interrupted)) => {
                 clauses.conditions.push(format!("(r.status = {INTERRUPTED} OR r.status IS NULL)"));
             }
             // Nearly every run exited, whatever its code: the order by start serves best.
-            Some(RunStatus::Outcome(Word::Exited)) => {
+            Some(RunStatus::Outcome(OutcomeKind::Exited)) => {
                 clauses.conditions.push("r.status IN (0, 1)".to_owned());
             }
             Some(RunStatus::Outcome(word)) => {
@@ -304,7 +304,7 @@ impl RunFilter {
     fn admits(&self, run: &Run) -> bool {
         match self.status {
             Some(RunStatus::Running) => run.state == State::Running,
-            Some(RunStatus::Outcome(Word::Interrupted)) => run.state == State::Interrupted,
+            Some(RunStatus::Outcome(OutcomeKind::Interrupted)) => run.state == State::Interrupted,
             _ => true,
         }
     }
@@ -387,8 +387,10 @@ impl<'a> Sieve<'a> {
                 .map_err(|error| self.store.failed("search", error))?;
             for (number, id) in found {
                 // How a run without an outcome stands is not in its row.
-                let unsure =
-                    matches!(self.filter.status, Some(RunStatus::Outcome(Word::Interrupted)));
+                let unsure = matches!(
+                    self.filter.status,
+                    Some(RunStatus::Outcome(OutcomeKind::Interrupted))
+                );
                 if !unsure || self.filter.admits(&self.store.get(RunId::from_bytes(id))?) {
                     passed.insert(number);
                 }
@@ -454,16 +456,16 @@ impl Store {
 
     pub(crate) fn assemble(&self, found: FoundRun) -> Result<Run> {
         let intent = parse_intent(found.seq, found.intent.as_deref())?;
-        let ending = match found.outcome {
+        let outcome = match found.outcome {
             Some((seq, body)) => Some(parse_ending(seq, body.as_deref())?),
             None => None,
         };
-        let state = match &ending {
-            Some(ending) if ending.outcome == Word::Interrupted => State::Interrupted,
+        let state = match &outcome {
+            Some(outcome) if outcome.kind == OutcomeKind::Interrupted => State::Interrupted,
             Some(_) => State::Finished,
             None => self.unfinished_state(&intent)?,
         };
-        Ok(Run { intent, state, ending, recorded: true })
+        Ok(Run { intent, state, outcome, recorded: true })
     }
 
     fn unfinished_state(&self, intent: &retake_types::Intent) -> Result<State> {

@@ -36,8 +36,8 @@ impl AuditRecord {
             worktree_id: ids.worktree_id,
             repo_sha: ids.repo_sha,
             command: run.intent.command().to_owned(),
-            exit_code: run.ending.as_ref().and_then(|ending| ending.exit_code),
-            duration_ms: run.ending.as_ref().map(|ending| ending.duration_ms),
+            exit_code: run.outcome.as_ref().and_then(|outcome| outcome.exit_code),
+            duration_ms: run.outcome.as_ref().map(|outcome| outcome.duration_ms),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use retake_types::{Ending, Intent, Run, RunId, Stream};
+use retake_types::{Intent, Run, RunId, RunOutcome, Stream};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result, Store};
@@ -20,7 +20,8 @@ pub(crate) const PART: usize = 768 * 1024;
 pub(crate) enum ExportLine {
     Run {
         intent: Box<Intent>,
-        ending: Box<Ending>,
+        #[serde(rename = "ending")]
+        outcome: Box<RunOutcome>,
         /// The order of arrival, in base64.
         chunks: String,
     },
@@ -36,7 +37,7 @@ impl Store {
     /// Writes one finished run with all of its output as JSON lines; `false` for a run that has
     /// no outcome yet, of which nothing is written.
     pub fn export(&self, run: &Run, to: &mut impl Write) -> Result<bool> {
-        let Some(ending) = &run.ending else { return Ok(false) };
+        let Some(outcome) = &run.outcome else { return Ok(false) };
         let id = run.intent.id();
         let chunks: Option<Vec<u8>> = self
             .connection
@@ -44,7 +45,7 @@ impl Store {
             .map_err(|error| self.failed("export a run", error))?;
         let line = ExportLine::Run {
             intent: Box::new(run.intent.clone()),
-            ending: Box::new(ending.clone()),
+            outcome: Box::new(outcome.clone()),
             chunks: BASE64.encode(chunks.unwrap_or_default()),
         };
         write_line(to, &line)?;

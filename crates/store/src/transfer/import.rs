@@ -5,7 +5,7 @@ use std::io::{BufRead, Write};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use retake_types::{Ending, Intent, RunId, Stream};
+use retake_types::{Intent, RunId, RunOutcome, Stream};
 
 use super::export::ExportLine;
 use crate::base::dir::{StoreDir, remove, sync_dir};
@@ -74,11 +74,11 @@ impl Store {
                             self.commit_imported(complete, result)?;
                         }
                     }
-                    let Some(ExportLine::Run { intent, ending, chunks }) = next else {
+                    let Some(ExportLine::Run { intent, outcome, chunks }) = next else {
                         return Ok(());
                     };
                     let chunks = BASE64.decode(chunks).map_err(|error| bad(error.to_string()))?;
-                    arriving = Some(ArrivingRun::new(*intent, *ending, chunks));
+                    arriving = Some(ArrivingRun::new(*intent, *outcome, chunks));
                 }
             }
         }
@@ -109,7 +109,14 @@ impl Store {
                 };
                 arriving.move_into_spool(dir)?;
                 let chunks = Some(&arriving.chunks[..]);
-                insert_outcome(tx, dir, (id, seq), &arriving.ending, &arriving.contents(), chunks)?;
+                insert_outcome(
+                    tx,
+                    dir,
+                    (id, seq),
+                    &arriving.outcome,
+                    &arriving.contents(),
+                    chunks,
+                )?;
                 imported.push(id);
             }
             Ok(imported)
@@ -127,7 +134,7 @@ impl Store {
 /// A run that is being imported. Large output waits in a file of its own.
 struct ArrivingRun {
     intent: Intent,
-    ending: Ending,
+    outcome: RunOutcome,
     chunks: Vec<u8>,
     streams: [ArrivingStream; 2],
 }
@@ -141,8 +148,8 @@ struct ArrivingStream {
 }
 
 impl ArrivingRun {
-    fn new(intent: Intent, ending: Ending, chunks: Vec<u8>) -> Self {
-        Self { intent, ending, chunks, streams: Default::default() }
+    fn new(intent: Intent, outcome: RunOutcome, chunks: Vec<u8>) -> Self {
+        Self { intent, outcome, chunks, streams: Default::default() }
     }
 
     fn take(
@@ -184,8 +191,8 @@ impl ArrivingRun {
     /// The output must be the one that the ending names.
     fn check(&self, bad: &dyn Fn(String) -> Error) -> Result<()> {
         let recorded = [
-            (Stream::Stdout, self.ending.stdout_bytes, &self.ending.stdout_blake3),
-            (Stream::Stderr, self.ending.stderr_bytes, &self.ending.stderr_blake3),
+            (Stream::Stdout, self.outcome.stdout_bytes, &self.outcome.stdout_blake3),
+            (Stream::Stderr, self.outcome.stderr_bytes, &self.outcome.stderr_blake3),
         ];
         for (stream, bytes, hash) in recorded {
             let part = &self.streams[stream.index()];

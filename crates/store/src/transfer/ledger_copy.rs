@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use retake_types::{Ending, Intent, LoopId, RunId};
+use retake_types::{Intent, LoopId, RunId, RunOutcome};
 use rusqlite::OptionalExtension;
 
 use crate::base::ledger::{Entry, Reason, hash_column, parse};
@@ -29,7 +29,7 @@ pub enum LedgerContent {
     Intent(Box<Intent>),
     Outcome {
         run: RunId,
-        ending: Box<Ending>,
+        outcome: Box<RunOutcome>,
     },
     /// Someone erased these entries, inclusive ranges, because they were not to exist any more.
     Deleted(Vec<(u64, u64)>),
@@ -130,7 +130,7 @@ impl Store {
 fn content(entry: Entry) -> LedgerContent {
     match entry {
         Entry::Intent(intent) => LedgerContent::Intent(intent),
-        Entry::Outcome { run, ending } => LedgerContent::Outcome { run, ending },
+        Entry::Outcome { run, outcome } => LedgerContent::Outcome { run, outcome },
         Entry::Marker(marker) if marker.reason == Reason::Delete => {
             let range = |(from, to): (i64, i64)| (from.unsigned_abs(), to.unsigned_abs());
             LedgerContent::Deleted(marker.erased.into_iter().map(range).collect())

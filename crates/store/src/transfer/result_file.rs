@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use retake_types::{Ending, Intent, Stream};
+use retake_types::{Intent, RunOutcome, Stream};
 
 use crate::base::arrival_order::ChunkLog;
 use crate::read::output::INLINE_LIMIT;
@@ -90,18 +90,18 @@ impl ResultFile {
     pub fn finish(
         mut self,
         intent: &Intent,
-        mut ending: Ending,
+        mut outcome: RunOutcome,
         to: &mut impl Write,
     ) -> Result<()> {
         let hash = |waiting: &PendingStream| {
             (waiting.bytes > 0).then(|| waiting.hasher.finalize().to_hex().to_string())
         };
         let [stdout, stderr] = &self.streams;
-        ending.set_stored([(stdout.bytes, hash(stdout)), (stderr.bytes, hash(stderr))]);
-        ending.truncated |= self.streams.iter().any(|waiting| waiting.lost > 0);
+        outcome.set_stored([(stdout.bytes, hash(stdout)), (stderr.bytes, hash(stderr))]);
+        outcome.truncated |= self.streams.iter().any(|waiting| waiting.lost > 0);
         let run = ExportLine::Run {
             intent: Box::new(intent.clone()),
-            ending: Box::new(ending),
+            outcome: Box::new(outcome),
             chunks: BASE64.encode(self.chunks.bytes()),
         };
         write_line(to, &run)?;

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::time::Instant;
 
-use retake_types::{Ending, Intent, RunId, Stream};
+use retake_types::{Intent, RunId, RunOutcome, Stream};
 
 use super::run_entries::{StreamContent, insert_intent, insert_outcome};
 use crate::base::arrival_order::ChunkLog;
@@ -38,7 +38,7 @@ pub struct Recording {
 #[derive(Debug)]
 pub struct FinishedRecording {
     /// The ending as committed: byte counts and hashes are those of the stored bytes.
-    pub ending: Ending,
+    pub outcome: RunOutcome,
     /// Bytes of each stream that could not be stored.
     pub lost: [u64; 2],
     /// The first error that kept bytes from being stored.
@@ -172,16 +172,20 @@ impl Recording {
     /// Syncs large output, then commits the outcome to disk. The caller gives what only the runner
     /// knows; what was stored of each stream is filled in here. On an error the run stays in the
     /// record without an outcome and reads `interrupted`.
-    pub fn finish(mut self, store: &mut Store, mut ending: Ending) -> Result<FinishedRecording> {
+    pub fn finish(
+        mut self,
+        store: &mut Store,
+        mut outcome: RunOutcome,
+    ) -> Result<FinishedRecording> {
         self.sync_large_output();
         crash_point("output synced");
         let hashes = self.hashes();
-        ending.set_stored([0, 1].map(|index: usize| {
+        outcome.set_stored([0, 1].map(|index: usize| {
             let hash = hashes[index].map(|hash| hash.to_hex().to_string());
             (self.streams[index].bytes, hash)
         }));
         let lost = [self.streams[0].lost, self.streams[1].lost];
-        ending.truncated |= lost != [0, 0];
+        outcome.truncated |= lost != [0, 0];
 
         let mut contents = Vec::with_capacity(2);
         for stream in Stream::BOTH {
@@ -193,11 +197,11 @@ impl Recording {
         }
         let chunks = (!contents.is_empty()).then_some(self.chunks.bytes());
         store.write(Durability::Power, "record the outcome", |tx, dir| {
-            insert_outcome(tx, dir, (self.id, self.seq), &ending, &contents, chunks)
+            insert_outcome(tx, dir, (self.id, self.seq), &outcome, &contents, chunks)
         })?;
         let error = self.error.take();
         let removed = self.remove_files();
-        Ok(FinishedRecording { ending, lost, error: error.or(removed.err()) })
+        Ok(FinishedRecording { outcome, lost, error: error.or(removed.err()) })
     }
 
     fn sync_large_output(&mut self) {

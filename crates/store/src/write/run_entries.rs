@@ -1,7 +1,7 @@
 //! The entries of a run, written inside the caller's transaction: its intent, its outcome and its
 //! output, in the ledger and in the tables derived from it.
 
-use retake_types::{Ending, Intent, RunId, Stream};
+use retake_types::{Intent, RunId, RunOutcome, Stream};
 use rusqlite::Connection;
 
 use crate::base::dir::StoreDir;
@@ -41,14 +41,14 @@ pub(crate) fn insert_outcome(
     connection: &Connection,
     dir: &StoreDir,
     (id, seq): (RunId, i64),
-    ending: &Ending,
+    outcome: &RunOutcome,
     streams: &[StreamContent<'_>],
     chunks: Option<&[u8]>,
 ) -> Result<()> {
     let failed = |error| Error::sqlite("record the outcome", dir.database(), error);
-    let entry = Entry::Outcome { run: id, ending: Box::new(ending.clone()) };
+    let entry = Entry::Outcome { run: id, outcome: Box::new(outcome.clone()) };
     let outcome_seq = ledger::append(connection, &entry).map_err(failed)?;
-    if !complete(connection, seq, (outcome_seq, ending), chunks).map_err(failed)? {
+    if !complete(connection, seq, (outcome_seq, outcome), chunks).map_err(failed)? {
         return Err(Error::NotFound { text: id.to_string() });
     }
     for stream in streams {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use retake_store::{Intact, Store, Verification};
 use retake_types::request::{CommandRequest, LoopPosition, RunRequest};
-use retake_types::{Ending, Intent, Kind, LoopId, Outcome, Redacted, RunId, Stream};
+use retake_types::{Intent, Kind, LoopId, Outcome, Redacted, RunId, RunOutcome, Stream};
 
 pub(crate) fn intent(command: &str) -> Intent {
     let position = LoopPosition { kind: Kind::Exec, id: LoopId::new(), iteration: 1 };
@@ -29,8 +29,8 @@ pub(crate) fn intent(command: &str) -> Intent {
     }
 }
 
-pub(crate) fn ending(exit_code: i32) -> Ending {
-    Ending { duration_ms: 5, ..Ending::bare(&Outcome::Exited(exit_code), Timestamp::now()) }
+pub(crate) fn outcome(exit_code: i32) -> RunOutcome {
+    RunOutcome { duration_ms: 5, ..RunOutcome::bare(&Outcome::Exited(exit_code), Timestamp::now()) }
 }
 
 /// A store in a directory that goes with it.
@@ -60,15 +60,15 @@ impl TestStore {
         intent: &Intent,
         exit_code: i32,
         output: &[(Stream, &[u8])],
-    ) -> Ending {
+    ) -> RunOutcome {
         let mut recording = self.store.begin(intent).unwrap();
         for (stream, bytes) in output {
             recording.append(*stream, bytes);
         }
-        let finished = recording.finish(&mut self.store, ending(exit_code)).unwrap();
+        let finished = recording.finish(&mut self.store, outcome(exit_code)).unwrap();
         assert!(finished.error.is_none(), "{:?}", finished.error);
         assert_eq!(finished.lost, [0, 0]);
-        finished.ending
+        finished.outcome
     }
 
     pub(crate) fn run(&mut self, command: &str, exit_code: i32) -> RunId {

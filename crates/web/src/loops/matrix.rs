@@ -112,7 +112,7 @@ impl Results {
             let page = store.list(&filter, cursor, PAGE)?;
             for run in &page.runs {
                 results.runs += 1;
-                results.running += usize::from(run.ending.is_none());
+                results.running += usize::from(run.outcome.is_none());
                 let values = CellLabels::axes(&run.intent.request.labels)
                     .map(|(axis, value)| (axis.to_owned(), value.to_owned()))
                     .collect();

@@ -46,7 +46,7 @@ fn badge(html: &mut Html, mark: Mark, word: &str) {
 pub(super) fn run_badge(html: &mut Html, run: &Run) {
     let (word, shade) = run_text::outcome(run);
     let mark = match shade {
-        _ if run.ending.is_none() && run.state == State::Running => Mark::Running,
+        _ if run.outcome.is_none() && run.state == State::Running => Mark::Running,
         Shade::Good => Mark::Good,
         Shade::Bad => Mark::Bad,
         _ => Mark::Open,

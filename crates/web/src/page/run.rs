@@ -12,7 +12,7 @@ use retake_runner::run_text;
 use retake_store::StoredRunTree;
 use retake_types::text;
 use retake_types::{
-    Effects, Ending, ErrorCode, Intent, Kind, LeftFate, Observations, Run, State as RunState,
+    Effects, ErrorCode, Intent, Kind, LeftFate, Observations, Run, RunOutcome, State as RunState,
     TestStatus,
 };
 
@@ -75,7 +75,7 @@ fn head(html: &mut Html, run: &Run) {
     }
     html.markup("</p>");
     // What a printed result did not carry is on this page.
-    let error = run.ending.as_ref().and_then(|ending| ending.error.as_ref());
+    let error = run.outcome.as_ref().and_then(|outcome| outcome.error.as_ref());
     if let Some(error) = error.filter(|error| error.code != ErrorCode::OutputTooLarge) {
         // A run that succeeded may still have something to say.
         html.markup(if run.success() { "<p class=\"note\">" } else { "<p class=\"note bad\">" });
@@ -97,8 +97,8 @@ fn card(html: &mut Html, title: &'static str, fill: impl FnOnce(&mut Html)) {
 fn facts(html: &mut Html, tree: &StoredRunTree) {
     let run = &tree.run;
     let intent = &run.intent;
-    let ending = run.ending.as_ref();
-    let effects = ending.and_then(|ending| ending.effects.as_ref());
+    let outcome = run.outcome.as_ref();
+    let effects = outcome.and_then(|outcome| outcome.effects.as_ref());
     if let Some(observed) = effects.and_then(Effects::observations) {
         done(html, observed);
     }
@@ -120,8 +120,8 @@ fn facts(html: &mut Html, tree: &StoredRunTree) {
         correlation(html, intent);
         html.markup("</dl>");
     });
-    if let Some(ending) = ending {
-        card(html, "Usage", |html| usage(html, ending));
+    if let Some(outcome) = outcome {
+        card(html, "Usage", |html| usage(html, outcome));
     }
     card(html, "Environment and limits", |html| conditions(html, intent));
     if !tree.children.is_empty() {
@@ -149,10 +149,10 @@ fn correlation(html: &mut Html, intent: &Intent) {
     }
 }
 
-fn usage(html: &mut Html, ending: &Ending) {
-    let usage = &ending.usage;
+fn usage(html: &mut Html, outcome: &RunOutcome) {
+    let usage = &outcome.usage;
     let time = |ms: u64| text::duration(Duration::from_millis(ms));
-    html.markup("<dl>").definition("wall time", &time(ending.duration_ms));
+    html.markup("<dl>").definition("wall time", &time(outcome.duration_ms));
     let (user, system) = (time(usage.user_cpu_ms), time(usage.system_cpu_ms));
     html.definition("cpu time", &format!("{user} user, {system} system"));
     html.definition("largest process", &text::size(usage.max_rss_kb << 10));
@@ -165,15 +165,15 @@ fn usage(html: &mut Html, ending: &Ending) {
         "switches",
         &format!("{} voluntary, {} not", usage.voluntary_switches, usage.involuntary_switches),
     );
-    html.definition("ended", &text::moment(ending.end_time));
-    if ending.redactions > 0 {
-        html.definition("redacted", &text::count(ending.redactions, "secret"));
+    html.definition("ended", &text::moment(outcome.end_time));
+    if outcome.redactions > 0 {
+        html.definition("redacted", &text::count(outcome.redactions, "secret"));
     }
     html.definition(
         "leaked",
-        if ending.leaked { "the output was still held open at the end" } else { "" },
+        if outcome.leaked { "the output was still held open at the end" } else { "" },
     );
-    for left in &ending.left_processes {
+    for left in &outcome.left_processes {
         let fate = match left.fate {
             LeftFate::Ended => "ended",
             LeftFate::Kept => "kept",

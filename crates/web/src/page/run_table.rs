@@ -15,7 +15,7 @@ pub(super) const RUN_TABLE_HEAD: &str = "<thead><tr><th scope=\"col\">Outcome</t
 
 /// Rows of runs: how, what, when, how long.
 pub(super) fn run_rows(html: &mut Html, runs: &[Run], now: Timestamp) {
-    let longest = runs.iter().filter_map(|run| Some(run.ending.as_ref()?.duration_ms)).max();
+    let longest = runs.iter().filter_map(|run| Some(run.outcome.as_ref()?.duration_ms)).max();
     for run in runs {
         let intent = &run.intent;
         html.markup("<tr").attr("data-id", intent.id()).markup("><td class=\"how\">");
@@ -30,8 +30,8 @@ pub(super) fn run_rows(html: &mut Html, runs: &[Run], now: Timestamp) {
         html.markup("</td><td class=\"when\">");
         html.time(intent.start_time, now).markup("</td><td class=\"took\">");
         html.text(run_text::duration(run));
-        if let (Some(ending), Some(longest)) = (&run.ending, longest) {
-            bar(html, ending.duration_ms, longest);
+        if let (Some(outcome), Some(longest)) = (&run.outcome, longest) {
+            bar(html, outcome.duration_ms, longest);
         }
         html.markup("</td><td class=\"kind\">").markup(intent.kind().as_str());
         html.markup("</td><td class=\"id\"><code>")

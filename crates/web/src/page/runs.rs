@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use retake_runner::html::Html;
 use retake_store::{RunPage, SearchHit, SearchResults, Store};
 use retake_types::text;
-use retake_types::{Kind, Word};
+use retake_types::{Kind, OutcomeKind};
 
 use super::badge::run_badge;
 use super::layout::{HtmlResponse, PageError, Section, layout};
@@ -78,7 +78,7 @@ fn form(html: &mut Html, params: &Params) {
     html.attr("value", value("command")).markup("></label>");
     let mut statuses: Vec<(&str, &str)> =
         vec![("", "any"), ("running", "running"), ("ok", "ok"), ("failed", "failed")];
-    statuses.extend(Word::ALL.map(|word| (word.as_str(), word.as_str())));
+    statuses.extend(OutcomeKind::ALL.map(|word| (word.as_str(), word.as_str())));
     choice(html, "Outcome", "status", &statuses, &value("status"));
     let mut kinds = vec![("", "any")];
     kinds.extend(Kind::ALL.map(|kind| (kind.as_str(), kind.as_str())));
