@@ -8,7 +8,7 @@ use retake_runner::{recovery, run_text};
 use retake_store::{Error, Store};
 use retake_types::Run;
 
-use crate::{Failure, context, term};
+use crate::{Failure, context, term, words};
 
 /// How many candidates an ambiguous id is answered with.
 const SHOWN: usize = 10;
@@ -77,7 +77,7 @@ pub(crate) fn find(store: &Store, text: &str) -> Result<Run, Failure> {
             }
             Err(Failure::Ambiguous { text, candidates: lines })
         }
-        found => Ok(found?),
+        found => Ok(words::with_hint(found?)),
     }
 }
 

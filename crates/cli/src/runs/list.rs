@@ -9,7 +9,7 @@ use retake_types::{Kind, Run};
 use super::filter::FilterArgs;
 use crate::record::Record;
 use crate::term::{Cell, Column, Palette, Table};
-use crate::{Exit, Failure, record, term};
+use crate::{Exit, Failure, record, term, words};
 
 /// List runs, newest first
 ///
@@ -29,19 +29,20 @@ pub(crate) struct Args {
 
 pub(super) fn list(args: &Args, record: &Record) -> Result<Exit, Failure> {
     let store = record.read_if_any()?;
-    let page = match &store {
-        Some(store) => Some(store.list(&args.filter.filter(), None, args.limit)?),
-        None => None,
+    let page = store.as_ref().map(|store| store.list(&args.filter.filter(), None, args.limit));
+    let (runs, older) = match page.transpose()? {
+        Some(page) => (page.runs, page.next.is_some()),
+        None => (Vec::new(), false),
     };
-    let runs = page.as_ref().map_or(&[][..], |page| &page.runs);
+    let runs: Vec<Run> = runs.into_iter().map(words::with_hint).collect();
     if args.json {
         term::document(&runs)?;
     } else if runs.is_empty() {
         term::say(if store.is_some() { "no run matches" } else { "nothing was recorded here yet" });
     } else {
         let terminal = std::io::stdout().is_terminal();
-        term::page(&table(runs, terminal).render(term::width(), Palette::of_stdout()))?;
-        if page.is_some_and(|page| page.next.is_some()) {
+        term::page(&table(&runs, terminal).render(term::width(), Palette::of_stdout()))?;
+        if older {
             term::say(&format!("there are older runs; --limit shows more than {}", args.limit));
         }
     }

@@ -12,8 +12,8 @@ use retake_runner::run_text;
 use retake_store::StoredRunTree;
 use retake_types::text;
 use retake_types::{
-    Effects, ErrorCode, Intent, Kind, LeftFate, Observations, Run, RunOutcome, State as RunState,
-    TestStatus,
+    Effects, ErrorCode, ErrorDetail, Intent, Kind, LeftFate, Observations, Run, RunError,
+    RunOutcome, State as RunState, TestStatus,
 };
 
 use super::badge::run_badge;
@@ -80,12 +80,27 @@ fn head(html: &mut Html, run: &Run) {
         // A run that succeeded may still have something to say.
         html.markup(if run.success() { "<p class=\"note\">" } else { "<p class=\"note bad\">" });
         html.text(&error.message);
-        if let Some(hint) = &error.hint {
+        if let Some(hint) = error.hint.as_deref().or_else(|| hint(error)) {
             html.markup("; ").text(hint);
         }
         html.markup("</p>");
     }
     html.markup("</div>");
+}
+
+/// What a reader of the page can do about an error. Records of earlier releases bring their own.
+fn hint(error: &RunError) -> Option<&'static str> {
+    Some(match (error.code, error.detail) {
+        (ErrorCode::Timeout, _) => {
+            "give it more time, or look at the output for what it was waiting for"
+        }
+        (ErrorCode::LimitExceeded, _) => "raise the limit, or make the command use less",
+        (ErrorCode::NotFound, Some(ErrorDetail::MissingInterpreter)) => {
+            "install the interpreter, or correct the first line of the script"
+        }
+        (ErrorCode::NotFound, None) => "check the spelling and PATH, or give its full path",
+        _ => return None,
+    })
 }
 
 fn card(html: &mut Html, title: &'static str, fill: impl FnOnce(&mut Html)) {
