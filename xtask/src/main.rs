@@ -13,6 +13,7 @@ mod chromiums;
 mod cluster;
 mod page;
 mod test;
+mod test_programs;
 
 use std::process::{Command, ExitCode};
 

@@ -1,10 +1,9 @@
 //! Everything a change must pass: formatting, lints, tests.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{aarch64, chromiums};
+use crate::{aarch64, chromiums, test_programs};
 
 /// Programs that tests run for real, and files they need, with the Debian packages they come in.
 const NEEDED: [(&str, &str); 28] = [
@@ -92,27 +91,10 @@ pub(crate) fn run() -> Result<(), String> {
     // Downloads wait for the network, compilers do not.
     let tools = std::thread::spawn(tools);
     let lints = lints_while_compiling()?;
-    // Programs, too: tests of one package run those of another.
-    cargo(&["test", WORKSPACE, BENCH, "--quiet", "--no-run"], &lints)?;
+    let programs = test_programs::build(&[WORKSPACE, BENCH], &lints)?;
     let mut variables = tools.join().map_err(|_| "a thread panicked")??;
     variables.extend(lints);
-    // All of the workspace in each, so that nothing is compiled again with other features.
-    both(
-        &["test", WORKSPACE, BENCH, "--quiet", "--no-fail-fast", "--test", "[a-l]*"],
-        &[
-            "test",
-            WORKSPACE,
-            BENCH,
-            "--quiet",
-            "--no-fail-fast",
-            "--lib",
-            "--bin",
-            "xtask",
-            "--test",
-            "[!a-l]*",
-        ],
-        &variables,
-    )?;
+    test_programs::run(programs, &variables)?;
     cargo(&["test", "-p", "retake-first", "--quiet", "--doc"], &variables)
 }
 
@@ -138,6 +120,7 @@ fn tools() -> Result<Vec<(&'static str, PathBuf)>, String> {
         // The same random inputs each time, so that it is the change that is judged; `cargo test`
         // alone draws new ones.
         ("PROPTEST_RNG_SEED", PathBuf::from("20261116")),
+        ("FIRST_REAL_EXT4_START", PathBuf::from("20261116")),
     ];
     for agent in &AGENTS {
         variables.push((agent.variable, agent.install()?));
@@ -145,30 +128,6 @@ fn tools() -> Result<Vec<(&'static str, PathBuf)>, String> {
     variables.extend(chromiums::install(&target())?.map(|cache| (chromiums::VARIABLE, cache)));
     aarch64::check(&target())?;
     Ok(variables)
-}
-
-/// Two halves at once, since most tests wait: the first is watched, the second is told when both
-/// are over.
-fn both(
-    shown: &[&str],
-    aside: &[&str],
-    variables: &[(&'static str, PathBuf)],
-) -> Result<(), String> {
-    let other = std::thread::spawn({
-        let mut command = cargo_command(aside, variables);
-        move || command.output()
-    });
-    let first = cargo(shown, variables);
-    let output = other.join().map_err(|_| "a thread panicked")?.map_err(|e| e.to_string())?;
-    println!("cargo {}", aside.join(" "));
-    for (bytes, mut stream) in [
-        (&output.stdout, Box::new(std::io::stdout()) as Box<dyn Write>),
-        (&output.stderr, Box::new(std::io::stderr())),
-    ] {
-        stream.write_all(bytes).map_err(|error| error.to_string())?;
-    }
-    first?;
-    if output.status.success() { Ok(()) } else { Err(format!("{aside:?}: {}", output.status)) }
 }
 
 impl Agent {
@@ -243,7 +202,7 @@ fn cargo(arguments: &[&str], variables: &[(&str, PathBuf)]) -> Result<(), String
     succeed(&mut cargo_command(arguments, variables))
 }
 
-fn cargo_command(arguments: &[&str], variables: &[(&str, PathBuf)]) -> Command {
+pub(crate) fn cargo_command(arguments: &[&str], variables: &[(&str, PathBuf)]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(arguments).envs(variables.iter().cloned());

@@ -61,6 +61,8 @@ impl Browser {
             Self { driver, port: port.expect("a port"), session: String::new(), _profile: profile };
         let session = browser.call("POST", "/session", &capabilities);
         browser.session = session["sessionId"].as_str().expect("a session").to_owned();
+        // A page without script is loaded when it is loaded; an element is waited for.
+        browser.post("/timeouts", &json!({"implicit": 10_000}));
         Some(browser)
     }
 

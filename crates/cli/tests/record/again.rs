@@ -236,7 +236,7 @@ fn everything_that_was_asked_is_asked_again_and_the_secret_stays_one() {
         ],
     );
     assert_eq!(first.code, 0, "{}", first.snapshot());
-    let pty = sandbox.retake(&["exec", "--pty", "--detach-ok", "-q", "--", "tty"]);
+    let pty = sandbox.retake(&["exec", "--pty", "--detach-ok", "-q", "--", "test", "-t", "1"]);
     assert_eq!(pty.code, 0, "{}", pty.snapshot());
     for (run, name) in [("suite=unit", "files"), ("", "pty")] {
         let id = match run {

@@ -145,9 +145,13 @@ fn a_share_that_someone_cancels_is_stated_and_is_no_finding() {
     let Some(site) = Site::start(1, "") else { return };
     let verify = site.record("both");
     let child = site.held(&verify, "sbatch", "exec $REAL \"$@\"");
-    eventually("shares run", || site.running() > 1);
+    let waiting = || site.checks().into_iter().filter(|pid| alive(*pid)).count();
+    eventually("shares run", || site.running() > 1 && waiting() > 1);
+    let before = waiting();
     let jobs = site.slurm.ask("squeue", &["-h", "-r", "--me", "-t", "RUNNING", "-o", "%i"]);
     site.slurm.ask("scancel", &[jobs.lines().next().unwrap()]);
+    // Otherwise the share could end well before it hears of that.
+    eventually("a check is ended", || waiting() < before);
     site.go();
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -3,7 +3,7 @@
 //!
 //! It needs root and loop devices; where they cannot be had it says so and passes.
 //! `FIRST_REAL_EXT4=200` is how many crashes to try, `FIRST_REAL_EXT4_SECONDS=60` for how long;
-//! `FIRST_REAL_EXT4_SEED` repeats one.
+//! `FIRST_REAL_EXT4_SEED` repeats one, `FIRST_REAL_EXT4_START` the whole sequence that begins there.
 
 mod disk;
 mod workload;
@@ -35,7 +35,8 @@ fn what_a_real_crash_leaves_is_allowed() {
         None => u64::MAX,
         Some(seconds) => seconds,
     };
-    let start = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+    let now = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+    let start = number("FIRST_REAL_EXT4_START").unwrap_or_else(now);
     let mut disk = match Disk::new() {
         Ok(disk) => disk,
         Err(why) => return say(&format!("no ext4 can be mounted here, none is crashed: {why}")),

@@ -1,0 +1,118 @@
+//! Test programs, run several at a time: most tests wait, and a program that takes minutes must not
+//! begin last.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::test::{cargo_command, root};
+
+/// How many programs run at once, each with as many threads as there are processors.
+const AT_ONCE: usize = 3;
+
+/// The programs that take longest, longest first.
+const LONG: [&str; 8] =
+    ["real_tools", "slurm", "real_ext4", "agent", "crash", "ui", "behaviour", "mcp"];
+
+/// One test program, as cargo built it.
+pub(crate) struct TestProgram {
+    name: String,
+    executable: PathBuf,
+    /// The package's directory, in which its tests run.
+    directory: PathBuf,
+}
+
+/// Builds all test programs, and the programs that they run.
+pub(crate) fn build(
+    arguments: &[&str],
+    variables: &[(&'static str, PathBuf)],
+) -> Result<Vec<TestProgram>, String> {
+    let all = [&["test", "--no-run", "--message-format=json-render-diagnostics"], arguments];
+    let all = all.concat();
+    println!("cargo {}", all.join(" "));
+    let output = cargo_command(&all, variables)
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| error.to_string())?;
+    if !output.status.success() {
+        return Err(format!("cargo {}: {}", all.join(" "), output.status));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut programs: Vec<_> = text.lines().filter_map(test_program).collect();
+    let rank = |name: &str| LONG.iter().position(|long| *long == name).unwrap_or(LONG.len());
+    programs.sort_by_cached_key(|program| (rank(&program.name), program.name.clone()));
+    Ok(programs)
+}
+
+/// The test program that one of cargo's messages tells of.
+fn test_program(message: &str) -> Option<TestProgram> {
+    let message: Value = serde_json::from_str(message).ok()?;
+    let tests = message["profile"]["test"].as_bool()?;
+    let manifest = Path::new(message["manifest_path"].as_str()?);
+    tests.then(|| {
+        Some(TestProgram {
+            name: message["target"]["name"].as_str()?.to_owned(),
+            executable: message["executable"].as_str()?.into(),
+            directory: manifest.parent()?.to_owned(),
+        })
+    })?
+}
+
+/// Runs all of them, says how each went, and fails if one of them did.
+pub(crate) fn run(
+    programs: Vec<TestProgram>,
+    variables: &[(&'static str, PathBuf)],
+) -> Result<(), String> {
+    let left = Mutex::new(programs.into_iter());
+    let failed = Mutex::new(Vec::new());
+    let next = || left.lock().ok()?.next();
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some(program) = next() {
+                    let begun = Instant::now();
+                    let output = program.run(variables);
+                    let good = output.as_ref().is_ok_and(|output| output.status.success());
+                    // One report at a time, whole.
+                    let Ok(mut failed) = failed.lock() else { return };
+                    program.report(&output, begun.elapsed());
+                    if !good {
+                        failed.push(program.name);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().map_err(|_| "a thread panicked")?;
+    if failed.is_empty() { Ok(()) } else { Err(format!("tests failed in {}", failed.join(", "))) }
+}
+
+impl TestProgram {
+    fn run(&self, variables: &[(&'static str, PathBuf)]) -> std::io::Result<Output> {
+        Command::new(&self.executable)
+            .arg("--quiet")
+            .current_dir(&self.directory)
+            .envs(variables.iter().cloned())
+            .env("CARGO_MANIFEST_DIR", &self.directory)
+            .stdin(Stdio::null())
+            .output()
+    }
+
+    fn report(&self, output: &std::io::Result<Output>, took: Duration) {
+        let directory = self.directory.strip_prefix(root()).unwrap_or(&self.directory);
+        println!("{} in {}, {} s", self.name, directory.display(), took.as_secs());
+        match output {
+            Ok(output) => {
+                for bytes in [&output.stdout, &output.stderr] {
+                    // A report that cannot be printed is not the test's failure.
+                    _ = std::io::stdout().write_all(bytes);
+                }
+            }
+            Err(error) => println!("{}: {error}", self.executable.display()),
+        }
+    }
+}
