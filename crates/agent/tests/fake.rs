@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use retake_agent::adapters::{AgentKind, Reader, Verdict};
+use retake_agent::adapters::{AgentKind, AttemptVerdict, Reader};
 use retake_agent::status::Status;
 use retake_types::Outcome;
 
@@ -38,7 +38,7 @@ fn the_agent_does_a_step_per_invocation() {
     let (reader, code) = invoke(dir.path());
     assert_eq!(
         reader.reading().verdict(AgentKind::Claude, &Outcome::Exited(code)),
-        Verdict::Completed
+        AttemptVerdict::Completed
     );
     assert_eq!(reader.reading().last_text, "hello");
     assert_eq!(
@@ -47,13 +47,13 @@ fn the_agent_does_a_step_per_invocation() {
     );
     assert!(Status::read(&dir.path().join("w/.status.json")).unwrap().complete);
     let (reader, code) = invoke(dir.path());
-    let limited = Verdict::RateLimited { resets_at: Some(77) };
+    let limited = AttemptVerdict::RateLimited { resets_at: Some(77) };
     assert_eq!(reader.reading().verdict(AgentKind::Claude, &Outcome::Exited(code)), limited);
     for _ in 0..2 {
         let (reader, code) = invoke(dir.path());
         let verdict = reader.reading().verdict(AgentKind::Claude, &Outcome::Exited(code));
         let why = "Claude exited with code 0 without a result".to_owned();
-        assert_eq!(verdict, Verdict::Failed { why });
+        assert_eq!(verdict, AttemptVerdict::Failed { why });
     }
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use retake_agent::plan::{
-    AgentStopReason, Backoff, Budgets, Gate, IterationOutcome, IterationReport, Now, OnLimit,
-    PastIteration, Plan, Requests, Rules, Step, WaitReason,
+    AgentPlan, AgentStopReason, Backoff, Budgets, Gate, IterationOutcome, IterationReport, Now,
+    OnLimit, PastIteration, Requests, Rules, Step, WaitReason,
 };
 use retake_types::loop_record::agent::{IterationStatus, Mode, Spent};
 
@@ -34,13 +34,13 @@ fn complete() -> IterationReport {
 
 /// Plays a loop in which every step takes a second; returns its steps in short and the reason.
 struct Story {
-    plan: Plan,
+    plan: AgentPlan,
     clock: u64,
     steps: Vec<String>,
 }
 
 impl Story {
-    fn new(plan: Plan) -> Self {
+    fn new(plan: AgentPlan) -> Self {
         Self { plan, clock: 0, steps: Vec::new() }
     }
 
@@ -48,7 +48,7 @@ impl Story {
         mut self,
         mut reports: impl FnMut(u32) -> IterationReport,
         mut gate: impl FnMut(u32) -> bool,
-    ) -> (AgentStopReason, Vec<String>, Plan) {
+    ) -> (AgentStopReason, Vec<String>, AgentPlan) {
         loop {
             match self.plan.next(at(self.clock), NONE) {
                 Step::Iterate { number, attempt, .. } => {
@@ -79,8 +79,8 @@ impl Story {
 fn play(
     rules: Rules,
     reports: impl FnMut(u32) -> IterationReport,
-) -> (AgentStopReason, Vec<String>, Plan) {
-    Story::new(Plan::new(rules, 0)).play(reports, |_| true)
+) -> (AgentStopReason, Vec<String>, AgentPlan) {
+    Story::new(AgentPlan::new(rules, 0)).play(reports, |_| true)
 }
 
 #[test]
@@ -201,8 +201,8 @@ fn a_running_iteration_is_held_to_both_budgets() {
         iteration_tokens: Some(50),
         ..Budgets::default()
     };
-    let mut plan = Plan::new(Rules { budgets, ..rules(Mode::Loop) }, 0);
-    let cap = |plan: &mut Plan| match plan.next(at(0), NONE) {
+    let mut plan = AgentPlan::new(Rules { budgets, ..rules(Mode::Loop) }, 0);
+    let cap = |plan: &mut AgentPlan| match plan.next(at(0), NONE) {
         Step::Iterate { max_cost_usd, .. } => max_cost_usd,
         other => panic!("{other:?}"),
     };
@@ -218,7 +218,7 @@ fn a_running_iteration_is_held_to_both_budgets() {
 #[test]
 fn a_timeout_by_the_time_budget_is_no_failure() {
     let budgets = Budgets { time: Some(secs(10)), ..Budgets::default() };
-    let mut plan = Plan::new(Rules { budgets, ..rules(Mode::Loop) }, 0);
+    let mut plan = AgentPlan::new(Rules { budgets, ..rules(Mode::Loop) }, 0);
     let Step::Iterate { timeout, .. } = plan.next(at(4), NONE) else { panic!() };
     assert_eq!(timeout, secs(6));
     plan.done(IterationReport::new(IterationOutcome::TimedOut), at(10));
@@ -301,7 +301,7 @@ fn each_iteration_has_tries_of_its_own() {
 #[test]
 fn the_gate_must_pass() {
     let gate = Some(Gate { max_attempts: 2, resume_on_fail: true });
-    let gated = || Plan::new(Rules { verify: gate, ..rules(Mode::Loop) }, 0);
+    let gated = || AgentPlan::new(Rules { verify: gate, ..rules(Mode::Loop) }, 0);
     let (reason, steps, _) = Story::new(gated()).play(|_| complete(), |attempt| attempt == 2);
     assert_eq!(reason, AgentStopReason::Completed);
     assert_eq!(steps, ["1.1", "verify 1", "2.1", "verify 2"]);
@@ -310,17 +310,17 @@ fn the_gate_must_pass() {
     assert_eq!(reason, AgentStopReason::VerifyFailed);
     assert_eq!(steps, ["1.1", "verify 1", "2.1", "verify 2", "3.1", "verify 3"]);
     let once = Some(Gate { max_attempts: 2, resume_on_fail: false });
-    let plan = Plan::new(Rules { verify: once, ..rules(Mode::Loop) }, 0);
+    let plan = AgentPlan::new(Rules { verify: once, ..rules(Mode::Loop) }, 0);
     let (reason, steps, _) = Story::new(plan).play(|_| complete(), |_| false);
     assert_eq!((reason, steps.len()), (AgentStopReason::VerifyFailed, 2));
     let few = Rules { verify: gate, max_iterations: 1, ..rules(Mode::Loop) };
-    let (reason, _, _) = Story::new(Plan::new(few, 0)).play(|_| complete(), |_| false);
+    let (reason, _, _) = Story::new(AgentPlan::new(few, 0)).play(|_| complete(), |_| false);
     assert_eq!(reason, AgentStopReason::MaxIterations);
 }
 
 #[test]
 fn stop_pause_and_interrupt() {
-    let mut plan = Plan::new(Rules::new(Mode::Loop), 0);
+    let mut plan = AgentPlan::new(Rules::new(Mode::Loop), 0);
     plan.done(ok(), at(1));
     let pause = Requests { pause: true, ..NONE };
     assert!(
@@ -341,11 +341,11 @@ fn stop_pause_and_interrupt() {
     assert_eq!(plan.next(at(6), STOP), Step::Stop(AgentStopReason::Stopped));
     assert_eq!(plan.next(at(6), NONE), Step::Stop(AgentStopReason::Stopped));
 
-    let mut plan = Plan::new(Rules::new(Mode::Loop), 7);
+    let mut plan = AgentPlan::new(Rules::new(Mode::Loop), 7);
     plan.done(IterationReport::new(IterationOutcome::Interrupted), at(1));
     assert_eq!((plan.stopped(), plan.number()), (Some(AgentStopReason::Interrupted), 8));
     // What the agent finished while a stop was asked for is finished.
-    let mut plan = Plan::new(Rules::new(Mode::Loop), 0);
+    let mut plan = AgentPlan::new(Rules::new(Mode::Loop), 0);
     plan.done(complete(), at(1));
     assert_eq!(plan.next(at(1), STOP), Step::Stop(AgentStopReason::Completed));
 }
@@ -365,7 +365,7 @@ fn a_broken_loop_goes_on_with_its_counters() {
         [past(5, Completed, Some(false)), past(6, Failed, Some(false)), past(7, Interrupted, None)];
     let budgets = Budgets { time: Some(secs(100)), ..Budgets::default() };
     let rules = Rules { max_failures: 2, budgets, max_iterations: 2, ..rules(Mode::Iterative) };
-    let mut plan = Plan::resume(rules, 4, &history, 1);
+    let mut plan = AgentPlan::resume(rules, 4, &history, 1);
     assert_eq!((plan.number(), plan.failures(), plan.idle(), plan.no_progress()), (7, 1, 2, 2));
     assert_eq!(plan.spent(), Spent { cost_usd: 0.75, tokens: 30 });
     assert_eq!(plan.time_left(at(0)), Some(secs(10)));
@@ -415,7 +415,7 @@ proptest! {
             verify: gate.map(|max_attempts| Gate { max_attempts, resume_on_fail: true }),
             ..Rules::new(if iterative { Mode::Iterative } else { Mode::Loop })
         };
-        let mut plan = Plan::new(rules.clone(), last);
+        let mut plan = AgentPlan::new(rules.clone(), last);
         let mut clock = 0;
         let mut counted = 0;
         for report in reports {
@@ -477,8 +477,8 @@ fn gated(max_attempts: u32) -> Rules {
     Rules { verify: Some(gate), ..rules(Mode::Loop) }
 }
 
-fn at_its_gate(rules: Rules) -> Plan {
-    let mut plan = Plan::new(rules, 0);
+fn at_its_gate(rules: Rules) -> AgentPlan {
+    let mut plan = AgentPlan::new(rules, 0);
     plan.done(complete(), at(1));
     assert!(matches!(plan.next(at(1), NONE), Step::Verify { attempt: 1, .. }));
     plan
@@ -536,32 +536,32 @@ fn time_bounds_the_gate_and_is_no_refusal() {
 
 #[test]
 fn a_broken_loop_goes_on_where_it_was() {
-    let plan = Plan::resume(gated(3), 4, &[], 1).having_used(secs(7)).having_tried(2);
+    let plan = AgentPlan::resume(gated(3), 4, &[], 1).having_used(secs(7)).having_tried(2);
     assert_eq!(plan.time_used(at(1)), secs(8));
     let (mut tried, mut at_gate) = (plan.clone(), plan.at_gate());
     assert!(matches!(tried.next(at(0), NONE), Step::Iterate { number: 5, attempt: 3, .. }));
     assert!(matches!(at_gate.next(at(0), NONE), Step::Verify { attempt: 2, .. }));
     // Without a gate there is nowhere else to go.
-    let mut plain = Plan::resume(rules(Mode::Loop), 4, &[], 1).at_gate();
+    let mut plain = AgentPlan::resume(rules(Mode::Loop), 4, &[], 1).at_gate();
     assert!(matches!(plain.next(at(0), NONE), Step::Iterate { number: 5, .. }));
 }
 
 #[test]
 fn what_is_no_iteration() {
-    let plan = Plan::new(rules(Mode::Loop), 0);
+    let plan = AgentPlan::new(rules(Mode::Loop), 0);
     assert!(plan.postpones(IterationOutcome::Transient));
     assert!(plan.postpones(IterationOutcome::RateLimited { resets_at: None }));
     assert!(
         !plan.postpones(IterationOutcome::Failed) && !plan.postpones(IterationOutcome::Completed)
     );
     let none = Backoff { tries: 0, ..Backoff::default() };
-    let plan = Plan::new(Rules { backoff: none, ..rules(Mode::Loop) }, 0);
+    let plan = AgentPlan::new(Rules { backoff: none, ..rules(Mode::Loop) }, 0);
     assert!(!plan.postpones(IterationOutcome::Transient));
 }
 
 #[test]
 fn a_check_alone_is_asked_until_it_answers() {
-    let mut plan = Plan::checking(rules(Mode::Loop), 3);
+    let mut plan = AgentPlan::checking(rules(Mode::Loop), 3);
     assert!(matches!(plan.next(at(0), NONE), Step::Verify { .. }));
     plan.unverified(IterationOutcome::Transient, at(0));
     assert!(matches!(plan.next(at(0), NONE), Step::Wait { .. }));

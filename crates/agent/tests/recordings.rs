@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use retake_agent::adapters::{AgentKind, Reader, Reading, StreamEvent, Tokens, Verdict};
+use retake_agent::adapters::{AgentKind, AttemptVerdict, Reader, Reading, StreamEvent, Tokens};
 use retake_agent::display::Display;
 use retake_types::Outcome;
 
@@ -43,7 +43,7 @@ fn claude(name: &str) -> (Vec<String>, Reading) {
     read(AgentKind::Claude, &fixture(&format!("claude/{name}.ndjson")), usize::MAX)
 }
 
-fn verdict(name: &str, outcome: &Outcome) -> Verdict {
+fn verdict(name: &str, outcome: &Outcome) -> AttemptVerdict {
     claude(name).1.verdict(AgentKind::Claude, outcome)
 }
 
@@ -76,25 +76,25 @@ fn failing_tools_are_known_by_their_flag() {
     assert_eq!(results.len(), 3);
     assert!(results[0].contains("false one") && results[1].contains("true Exit code 7"));
     assert_eq!((reading.tool_uses, reading.tool_errors), (3, 1));
-    assert_eq!(reading.verdict(AgentKind::Claude, &Outcome::Exited(0)), Verdict::Completed);
+    assert_eq!(reading.verdict(AgentKind::Claude, &Outcome::Exited(0)), AttemptVerdict::Completed);
 }
 
 #[test]
 fn verdicts_come_from_the_stream() {
     use Outcome::{Cancelled, Exited, TimedOut};
     for name in ["bash-fail", "bash-ok", "edit-not-found", "error-429-once", "plain-text", "read"] {
-        assert_eq!(verdict(name, &Exited(0)), Verdict::Completed, "{name}");
+        assert_eq!(verdict(name, &Exited(0)), AttemptVerdict::Completed, "{name}");
         // Done but not gone: the result it gave counts.
-        assert_eq!(verdict(name, &Cancelled(15)), Verdict::Completed, "{name}");
+        assert_eq!(verdict(name, &Cancelled(15)), AttemptVerdict::Completed, "{name}");
     }
-    assert_eq!(verdict("sig-INT-in-bash", &Exited(0)), Verdict::Interrupted);
-    assert_eq!(verdict("sig-INT-in-bash", &TimedOut), Verdict::TimedOut);
+    assert_eq!(verdict("sig-INT-in-bash", &Exited(0)), AttemptVerdict::Interrupted);
+    assert_eq!(verdict("sig-INT-in-bash", &TimedOut), AttemptVerdict::TimedOut);
     let why = "Claude exited with code 143 without a result".to_owned();
-    assert_eq!(verdict("sig-TERM-in-bash", &Exited(143)), Verdict::Failed { why });
-    assert_eq!(verdict("sig-TERM-in-bash", &Cancelled(15)), Verdict::Interrupted);
-    assert_eq!(verdict("sig-TERM-in-bash", &TimedOut), Verdict::TimedOut);
+    assert_eq!(verdict("sig-TERM-in-bash", &Exited(143)), AttemptVerdict::Failed { why });
+    assert_eq!(verdict("sig-TERM-in-bash", &Cancelled(15)), AttemptVerdict::Interrupted);
+    assert_eq!(verdict("sig-TERM-in-bash", &TimedOut), AttemptVerdict::TimedOut);
     let failed = |name| match verdict(name, &Exited(1)) {
-        Verdict::Failed { why } => why,
+        AttemptVerdict::Failed { why } => why,
         other => panic!("{name}: {other:?}"),
     };
     assert_eq!(failed("max-turns"), "Reached maximum number of turns (3)");
@@ -104,7 +104,7 @@ fn verdicts_come_from_the_stream() {
         [("error-529", Some(529)), ("error-429", Some(429)), ("error-refused", None)]
     {
         match verdict(name, &Exited(1)) {
-            Verdict::Transient { status, .. } => assert_eq!(status, expected, "{name}"),
+            AttemptVerdict::Transient { status, .. } => assert_eq!(status, expected, "{name}"),
             other => panic!("{name}: {other:?}"),
         }
     }
@@ -122,7 +122,7 @@ fn denied_permissions_are_counted_and_are_no_failure() {
     let (events, reading) = claude("denied-write");
     assert!(events.contains(&"denied Write".to_owned()));
     assert_eq!((reading.denials, &*reading.denied), (1, &["Write".to_owned()][..]));
-    assert_eq!(reading.verdict(AgentKind::Claude, &Outcome::Exited(0)), Verdict::Completed);
+    assert_eq!(reading.verdict(AgentKind::Claude, &Outcome::Exited(0)), AttemptVerdict::Completed);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_rejected_limit_names_its_end() {
 {"type":"result","subtype":"success","is_error":true,"terminal_reason":"api_error","api_error_status":429}
 "#;
     let (_, reading) = read(AgentKind::Claude, stream, 11);
-    let limited = Verdict::RateLimited { resets_at: Some(1_760_000_000) };
+    let limited = AttemptVerdict::RateLimited { resets_at: Some(1_760_000_000) };
     assert_eq!(reading.verdict(AgentKind::Claude, &Outcome::Exited(1)), limited);
 }
 
@@ -140,7 +140,7 @@ fn a_rejected_limit_names_its_end() {
 fn an_exhausted_budget_is_told_apart() {
     let stream = br#"{"type":"result","subtype":"error_max_budget_usd","is_error":true}"#;
     let (_, reading) = read(AgentKind::Claude, stream, 9);
-    assert_eq!(reading.verdict(AgentKind::Claude, &Outcome::Exited(1)), Verdict::OverCost);
+    assert_eq!(reading.verdict(AgentKind::Claude, &Outcome::Exited(1)), AttemptVerdict::OverCost);
 }
 
 #[test]
@@ -159,11 +159,14 @@ fn codex() {
     );
     assert_eq!(reading.tokens, Tokens { input: 200, output: 40, ..Tokens::default() });
     assert_eq!(reading.cost_usd, None);
-    assert_eq!(reading.verdict(AgentKind::Codex, &Outcome::Exited(0)), Verdict::Completed);
+    assert_eq!(reading.verdict(AgentKind::Codex, &Outcome::Exited(0)), AttemptVerdict::Completed);
     let (_, reading) = read(AgentKind::Codex, &fixture("codex/error-429.ndjson"), 100);
     for outcome in [Outcome::Exited(0), Outcome::Exited(1)] {
         let verdict = reading.verdict(AgentKind::Codex, &outcome);
-        assert!(matches!(verdict, Verdict::Transient { status: Some(429), .. }), "{verdict:?}");
+        assert!(
+            matches!(verdict, AttemptVerdict::Transient { status: Some(429), .. }),
+            "{verdict:?}"
+        );
     }
 }
 
@@ -175,10 +178,13 @@ fn gemini() {
     assert_eq!((reading.tool_uses, reading.tool_errors), (2, 0));
     assert_eq!(reading.last_text, "All done.");
     assert_eq!(reading.tokens.total(), 360);
-    assert_eq!(reading.verdict(AgentKind::Gemini, &Outcome::Exited(0)), Verdict::Completed);
+    assert_eq!(reading.verdict(AgentKind::Gemini, &Outcome::Exited(0)), AttemptVerdict::Completed);
     let (_, reading) = read(AgentKind::Gemini, &fixture("gemini/error-401.ndjson"), 100);
     let verdict = reading.verdict(AgentKind::Gemini, &Outcome::Exited(145));
-    assert!(matches!(&verdict, Verdict::Failed { why } if why.contains("bad key")), "{verdict:?}");
+    assert!(
+        matches!(&verdict, AttemptVerdict::Failed { why } if why.contains("bad key")),
+        "{verdict:?}"
+    );
 }
 
 #[test]
@@ -189,16 +195,19 @@ fn opencode() {
     assert_eq!((reading.tokens.total(), reading.cost_usd), (240, Some(0.0)));
     assert!(reading.session.is_some());
     // Its exit code says nothing, and it may never come.
-    assert_eq!(reading.verdict(AgentKind::Opencode, &Outcome::Cancelled(9)), Verdict::Completed);
+    assert_eq!(
+        reading.verdict(AgentKind::Opencode, &Outcome::Cancelled(9)),
+        AttemptVerdict::Completed
+    );
 }
 
 #[test]
 fn a_custom_agent_is_judged_by_its_exit() {
     let (events, reading) = read(AgentKind::Custom, b"one\n{\"is_error\":true}\n\xff", 3);
     assert_eq!(events, ["text one", "text {\"is_error\":true}", "text \u{fffd}"]);
-    assert_eq!(reading.verdict(AgentKind::Custom, &Outcome::Exited(0)), Verdict::Completed);
+    assert_eq!(reading.verdict(AgentKind::Custom, &Outcome::Exited(0)), AttemptVerdict::Completed);
     let failed = reading.verdict(AgentKind::Custom, &Outcome::Exited(3));
-    assert_eq!(failed, Verdict::Failed { why: "exited with code 3".to_owned() });
+    assert_eq!(failed, AttemptVerdict::Failed { why: "exited with code 3".to_owned() });
 }
 
 #[test]
@@ -249,7 +258,7 @@ fn an_enormous_line_does_not_hide_the_result_behind_it() {
     assert!(ids[0].0 == "big" && ids[0].1 && ids[0].2 < 70_000);
     assert_eq!(
         reader.reading().verdict(AgentKind::Claude, &Outcome::Exited(0)),
-        Verdict::Completed
+        AttemptVerdict::Completed
     );
 }
 

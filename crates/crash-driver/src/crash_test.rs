@@ -12,7 +12,7 @@ use crate::error::CrashTestError;
 use crate::event::CrashObserver;
 use crate::explain;
 use crate::exploration::Exploration;
-use crate::loop_recorder::LoopRecorder;
+use crate::loop_recorder::CrashRecorder;
 use crate::recovery_crashes::{RecoveryCrashes, RecoveryFinding};
 use crate::remote_exploration::RemoteExplorer;
 use crate::report::{CrashReport, ReportNote};
@@ -38,7 +38,7 @@ impl CrashTest<'_> {
     pub fn run(
         &self,
         workers: &mut CheckWorkers,
-        recorder: &mut LoopRecorder<'_>,
+        recorder: &mut CrashRecorder<'_>,
         remote: Option<&mut dyn RemoteExplorer>,
     ) -> Result<CrashReport, CrashTestError> {
         let options = ExploreOptions { seed: self.seed, ..ExploreOptions::default() };

@@ -22,7 +22,7 @@ const MOST_LABELS: usize = 1000;
 const MOST_ROWS: usize = 5000;
 
 /// Records the loop for as long as its record can be written to.
-pub struct LoopRecorder<'a> {
+pub struct CrashRecorder<'a> {
     store: Option<Store>,
     id: LoopId,
     redactor: Redactor,
@@ -31,7 +31,7 @@ pub struct LoopRecorder<'a> {
     observer: &'a dyn CrashObserver,
 }
 
-impl<'a> LoopRecorder<'a> {
+impl<'a> CrashRecorder<'a> {
     /// Begins the loop; without a store nothing is recorded.
     pub fn begin(
         store: Option<Store>,

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use case::Recorded;
 use proptest::prelude::*;
 use retake_effects::test_results::TestOutputParser;
-use retake_effects::test_results::reports::Report;
+use retake_effects::test_results::reports::TestReport;
 use retake_types::{Stream, TestResults};
 
 /// Counts what is allocated, to prove bounds.
@@ -263,7 +263,7 @@ proptest! {
         exit in any::<Option<i32>>(),
     ) {
         sound(parse(&stdout, &stderr, exit).as_ref());
-        let _either_way = Report::parse("x", &stdout);
+        let _either_way = TestReport::parse("x", &stdout);
     }
 
     #[test]
@@ -282,7 +282,7 @@ proptest! {
     fn mutated_fixtures(text in mutated()) {
         sound(parse(&text, b"", Some(0)).as_ref());
         sound(parse(b"", &text, None).as_ref());
-        if let Ok(report) = Report::parse("x", &text) {
+        if let Ok(report) = TestReport::parse("x", &text) {
             sound(parse(&text, b"", Some(1)).as_ref());
             sound(Some(&report.results()));
         }

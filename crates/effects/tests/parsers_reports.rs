@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use case::Recorded;
 use retake_effects::test_results::TestOutputParser;
-use retake_effects::test_results::reports::{self, Report, ReportError};
+use retake_effects::test_results::reports::{self, ReportError, TestReport};
 use retake_types::{Framework, ResultsSource, Stream, TestStatus};
 
 const TWO: &str = r#"<testsuite name="s"><testcase classname="c" name="a" time="0.5"/><testcase classname="c" name="b"><failure message="boom">trace</failure></testcase></testsuite>"#;
@@ -24,12 +24,13 @@ fn found(root: &Path, since: SystemTime, extra: &[&str]) -> Vec<String> {
     let extra: Vec<_> = extra.iter().map(|glob| (*glob).to_owned()).collect();
     let found = reports::find(root, since, &extra).unwrap();
     assert!(found.unusable.is_empty(), "{:?}", found.unusable);
-    let relative = |report: &Report| report.path.strip_prefix(root).unwrap().display().to_string();
+    let relative =
+        |report: &TestReport| report.path.strip_prefix(root).unwrap().display().to_string();
     found.reports.iter().map(relative).collect()
 }
 
-fn parse(text: &str) -> Report {
-    Report::parse("report.xml", text.as_bytes()).unwrap()
+fn parse(text: &str) -> TestReport {
+    TestReport::parse("report.xml", text.as_bytes()).unwrap()
 }
 
 /// What the tools wrote says what their oracles say, save where a tool's report leaves tests out.
@@ -40,7 +41,7 @@ fn real_reports_are_read() {
     for recorded in Recorded::all() {
         let Some(report) = &recorded.report else { continue };
         let name = format!("{}/{}", recorded.framework, recorded.name);
-        let report = Report::parse("report.xml", report).unwrap();
+        let report = TestReport::parse("report.xml", report).unwrap();
         let framework = report.framework().as_str();
         let results = report.results();
         let mut expected =
@@ -166,7 +167,7 @@ fn other_xml_is_nobodys_mistake_and_broken_reports_are_named() {
     assert!(why[0].contains("cut.xml") && why[0].contains("ends before"), "{why:?}");
 }
 
-fn with_reports(stdout: &str, exit: i32, reports: Vec<Report>) -> retake_types::TestResults {
+fn with_reports(stdout: &str, exit: i32, reports: Vec<TestReport>) -> retake_types::TestResults {
     let mut parser = TestOutputParser::new();
     parser.push(Stream::Stdout, stdout.as_bytes());
     parser.finish(Some(exit), reports).unwrap()
@@ -177,7 +178,7 @@ fn a_report_and_the_text_of_one_run_are_one() {
     let text = "running 2 tests\n.F\n\nfailures:\n\nfailures:\n    c.b\n\ntest result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out\n";
     let results = with_reports(text, 101, vec![parse(TWO)]);
     assert_eq!((results.framework, results.total), (Framework::Cargo, 2));
-    assert_eq!(results.source, ResultsSource::Report);
+    assert_eq!(results.source, ResultsSource::TestReport);
     assert_eq!(results.details[0].duration_ms, Some(500));
     assert_eq!(results.details[1].error.as_deref(), Some("boom\ntrace"));
 }
@@ -189,7 +190,7 @@ fn text_that_counts_more_stays_and_learns_from_the_report() {
         recorded.iter().find(|r| r.framework == "nextest" && r.name == "failing").unwrap();
     let mut parser = TestOutputParser::new();
     parser.push(Stream::Stderr, &nextest.stderr);
-    let report = Report::parse("junit.xml", nextest.report.as_ref().unwrap()).unwrap();
+    let report = TestReport::parse("junit.xml", nextest.report.as_ref().unwrap()).unwrap();
     let results = parser.finish(Some(100), vec![report]).unwrap();
     assert_eq!((results.passed, results.failed, results.skipped), (5, 3, 2));
     assert_eq!(results.source, ResultsSource::Output);
@@ -263,7 +264,7 @@ fn trx_is_read() {
 #[test]
 fn hostile_xml_is_refused_or_harmless() {
     let deep = "<testsuite>".repeat(10_000);
-    assert!(matches!(Report::parse("x", deep.as_bytes()), Err(ReportError::TooDeep(_))));
+    assert!(matches!(TestReport::parse("x", deep.as_bytes()), Err(ReportError::TooDeep(_))));
     let bomb = r#"<?xml version="1.0"?><!DOCTYPE b [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;"><!ENTITY c "&b;&b;&b;&b;&b;&b;&b;&b;&b;&b;"><!ENTITY f SYSTEM "file:///etc/passwd">]>
         <testsuite><testcase name="n&c;"><failure message="m&f;">&c;&f;&#33;</failure></testcase></testsuite>"#;
     let results = parse(bomb).results();
@@ -283,8 +284,8 @@ fn hostile_xml_is_refused_or_harmless() {
     let results = parse(&many).results();
     assert_eq!((results.total, results.details.len()), (50_000, 10_000));
     assert_eq!(results.details_omitted, 40_000);
-    assert!(matches!(Report::parse("x", b""), Err(ReportError::UnknownKind)));
-    assert!(matches!(Report::parse("x", &[0; 100]), Err(ReportError::UnknownKind)));
+    assert!(matches!(TestReport::parse("x", b""), Err(ReportError::UnknownKind)));
+    assert!(matches!(TestReport::parse("x", &[0; 100]), Err(ReportError::UnknownKind)));
     let invalid = b"<testsuite><testcase name='\xff\xfe'/></testsuite>";
-    assert_eq!(Report::parse("x", invalid).unwrap().results().total, 1);
+    assert_eq!(TestReport::parse("x", invalid).unwrap().results().total, 1);
 }

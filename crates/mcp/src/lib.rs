@@ -43,7 +43,7 @@ use tokio::signal::unix::{SignalKind, signal};
 pub use agent_configuration::{AgentConfiguration, agent_configuration};
 
 use server::Server;
-use session::Session;
+use session::ClientSession;
 use stdio_transport::StdioTransport;
 use worker_pool::WorkerPool;
 
@@ -83,7 +83,7 @@ pub fn serve(
     let allowed = &context.execution.environment_allow;
     let policy = Policy::new(&policy_config, allowed, project).map_err(ServerError::Policy)?;
     let workers = WorkerPool::start(&context).map_err(ServerError::NoWorker)?;
-    let session = Arc::new(Session::new(context, policy, policy_config, workers, directory));
+    let session = Arc::new(ClientSession::new(context, policy, policy_config, workers, directory));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(THREADS)
@@ -94,7 +94,7 @@ pub fn serve(
     ended
 }
 
-async fn converse(session: &Arc<Session>) -> Result<ServerEnd, ServerError> {
+async fn converse(session: &Arc<ClientSession>) -> Result<ServerEnd, ServerError> {
     let (input, output) = rmcp::transport::io::stdio_pipes();
     let transport = StdioTransport::new(input, output);
     let ending_signal = ending_signal()?;
@@ -132,7 +132,7 @@ fn ending_signal() -> io::Result<impl Future<Output = i32>> {
 }
 
 /// Ends every run and waits until all are recorded.
-async fn end_all(session: &Session) {
+async fn end_all(session: &ClientSession) {
     let running = session.runs.all();
     for run in &running {
         run.close_input().await;

@@ -12,7 +12,7 @@ use rmcp::model::{
 };
 
 use super::run_view::cut;
-use super::session::Session;
+use super::session::ClientSession;
 use super::terminal_text::clean;
 use super::tool_error::ToolError;
 
@@ -28,7 +28,7 @@ enum Part {
     Output(Stream),
 }
 
-pub(super) async fn list(session: &Arc<Session>) -> Result<ListResourcesResult, ErrorData> {
+pub(super) async fn list(session: &Arc<ClientSession>) -> Result<ListResourcesResult, ErrorData> {
     let page = session.read(|store| Ok(store.list(&RunFilter::default(), None, LISTED)?)).await;
     // Where nothing was recorded yet there are none.
     let runs = page.map_or_else(|_| Vec::new(), |page| page.runs);
@@ -60,7 +60,7 @@ pub(super) fn templates() -> ListResourceTemplatesResult {
 }
 
 pub(super) async fn read(
-    session: &Arc<Session>,
+    session: &Arc<ClientSession>,
     uri: String,
 ) -> Result<ReadResourceResponse, ErrorData> {
     let missing = |why: String| ErrorData::resource_not_found(why, None);

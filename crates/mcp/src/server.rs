@@ -12,7 +12,7 @@ use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler};
 
 use super::resources;
-use super::session::Session;
+use super::session::ClientSession;
 use super::tools::{self, Call};
 
 const INSTRUCTIONS: &str = "\
@@ -24,7 +24,7 @@ or tail. Use exec_start for what keeps running. runs_list, runs_search and tests
 before and how it went.";
 
 pub(super) struct Server {
-    pub(super) session: Arc<Session>,
+    pub(super) session: Arc<ClientSession>,
 }
 
 impl ServerHandler for Server {

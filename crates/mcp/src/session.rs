@@ -18,7 +18,7 @@ use super::server_runs::ServerRuns;
 use super::tool_error::{ToolError, store_error};
 use super::worker_pool::WorkerPool;
 
-pub(super) struct Session {
+pub(super) struct ClientSession {
     pub(super) context: Arc<RunContext>,
     pub(super) policy: Policy,
     pub(super) policy_config: PolicyConfig,
@@ -31,7 +31,7 @@ pub(super) struct Session {
     background: Arc<Semaphore>,
 }
 
-impl Session {
+impl ClientSession {
     pub(super) fn new(
         context: Arc<RunContext>,
         policy: Policy,

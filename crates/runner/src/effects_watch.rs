@@ -7,7 +7,7 @@ use std::sync::Arc;
 use retake_effects::files::{Changes, Snapshot, Tracker, TrackingRules, cache_name};
 use retake_effects::progress_detection::{self, PastResults};
 use retake_effects::test_results::TestOutputParser;
-use retake_effects::test_results::reports::{self, Report};
+use retake_effects::test_results::reports::{self, TestReport};
 use retake_effects::{agent_summary, observations};
 use retake_engine::ProcessResult;
 use retake_store::RunFilter;
@@ -76,7 +76,7 @@ impl EffectsWatch {
     }
 
     /// The report files that the run wrote.
-    fn reports(&self) -> Vec<Report> {
+    fn reports(&self) -> Vec<TestReport> {
         match reports::find(&self.directory, self.started, &self.report_patterns) {
             Ok(found) => {
                 for (path, error) in &found.unusable {

@@ -22,7 +22,7 @@ pub use event::{
     LimitState, Payload, RateLimit, ResultEvent, Scope, StreamEvent, Tokens, UsageEvent,
 };
 pub use lines::{Line, Lines};
-pub use reading::{ApiError, Closing, Reading, Verdict};
+pub use reading::{ApiError, AttemptVerdict, Closing, Reading};
 
 use json::{Json, Tape};
 

@@ -64,7 +64,7 @@ pub struct Closing {
 
 /// What became of one attempt.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
+pub enum AttemptVerdict {
     Completed,
     Failed {
         why: String,
@@ -85,7 +85,7 @@ pub enum Verdict {
     OverCost,
 }
 
-impl Verdict {
+impl AttemptVerdict {
     /// The same, for the plan.
     pub fn outcome(&self) -> IterationOutcome {
         match self {
@@ -201,21 +201,21 @@ impl Reading {
     }
 
     /// The result of the attempt. `outcome` is how the process ended.
-    pub fn verdict(&self, kind: AgentKind, outcome: &Outcome) -> Verdict {
+    pub fn verdict(&self, kind: AgentKind, outcome: &Outcome) -> AttemptVerdict {
         if let Outcome::NotStarted(failure) = outcome {
-            return Verdict::Failed { why: failure.to_string() };
+            return AttemptVerdict::Failed { why: failure.to_string() };
         }
         if !kind.capabilities().events {
             return by_exit(outcome);
         }
         match &self.result {
-            Some(closing) if !closing.is_error => Verdict::Completed,
+            Some(closing) if !closing.is_error => AttemptVerdict::Completed,
             Some(closing) => self.failure(closing, outcome),
             None => self.unfinished(kind, outcome),
         }
     }
 
-    fn failure(&self, closing: &Closing, outcome: &Outcome) -> Verdict {
+    fn failure(&self, closing: &Closing, outcome: &Outcome) -> AttemptVerdict {
         let why = || {
             let words = [&closing.text, &closing.subtype, &closing.reason];
             words.into_iter().flatten().find(|w| !w.trim().is_empty()).cloned().unwrap_or_default()
@@ -223,12 +223,12 @@ impl Reading {
         if closing.reason.as_deref().is_some_and(|reason| reason.starts_with("aborted")) {
             // It says so because it was killed at the deadline.
             return match outcome {
-                Outcome::TimedOut => Verdict::TimedOut,
-                _ => Verdict::Interrupted,
+                Outcome::TimedOut => AttemptVerdict::TimedOut,
+                _ => AttemptVerdict::Interrupted,
             };
         }
         if closing.subtype.as_deref() == Some("error_max_budget_usd") {
-            return Verdict::OverCost;
+            return AttemptVerdict::OverCost;
         }
         if let Some(limited) = self.limited() {
             return limited;
@@ -243,15 +243,15 @@ impl Reading {
                 None | Some("server_error" | "rate_limit" | "overloaded" | "unknown")
             );
         if status.is_some_and(transient_status) || lost {
-            return Verdict::Transient { status, why: why() };
+            return AttemptVerdict::Transient { status, why: why() };
         }
-        Verdict::Failed { why: why() }
+        AttemptVerdict::Failed { why: why() }
     }
 
-    fn unfinished(&self, kind: AgentKind, outcome: &Outcome) -> Verdict {
+    fn unfinished(&self, kind: AgentKind, outcome: &Outcome) -> AttemptVerdict {
         match outcome {
-            Outcome::TimedOut => return Verdict::TimedOut,
-            Outcome::Cancelled(_) => return Verdict::Interrupted,
+            Outcome::TimedOut => return AttemptVerdict::TimedOut,
+            Outcome::Cancelled(_) => return AttemptVerdict::Interrupted,
             _ => {}
         }
         if let Some(limited) = self.limited() {
@@ -259,10 +259,10 @@ impl Reading {
         }
         match &self.api_error {
             Some(ApiError { status, message, .. }) if status.is_some_and(transient_status) => {
-                Verdict::Transient { status: *status, why: message.clone() }
+                AttemptVerdict::Transient { status: *status, why: message.clone() }
             }
             Some(ApiError { message, .. }) if !message.is_empty() => {
-                Verdict::Failed { why: message.clone() }
+                AttemptVerdict::Failed { why: message.clone() }
             }
             _ => {
                 let name = kind.title();
@@ -271,24 +271,24 @@ impl Reading {
                     0 => format!("{name} said nothing that could be read and {how}"),
                     _ => format!("{name} {how} without a result"),
                 };
-                Verdict::Failed { why }
+                AttemptVerdict::Failed { why }
             }
         }
     }
 
-    fn limited(&self) -> Option<Verdict> {
+    fn limited(&self) -> Option<AttemptVerdict> {
         let limit = self.rate_limit.as_ref()?;
         let rejected = limit.state == LimitState::Rejected;
-        rejected.then_some(Verdict::RateLimited { resets_at: limit.resets_at })
+        rejected.then_some(AttemptVerdict::RateLimited { resets_at: limit.resets_at })
     }
 }
 
-fn by_exit(outcome: &Outcome) -> Verdict {
+fn by_exit(outcome: &Outcome) -> AttemptVerdict {
     match outcome {
-        Outcome::Exited(0) => Verdict::Completed,
-        Outcome::TimedOut => Verdict::TimedOut,
-        Outcome::Cancelled(_) => Verdict::Interrupted,
-        other => Verdict::Failed { why: ended(other) },
+        Outcome::Exited(0) => AttemptVerdict::Completed,
+        Outcome::TimedOut => AttemptVerdict::TimedOut,
+        Outcome::Cancelled(_) => AttemptVerdict::Interrupted,
+        other => AttemptVerdict::Failed { why: ended(other) },
     }
 }
 

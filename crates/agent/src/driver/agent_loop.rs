@@ -18,7 +18,7 @@ use crate::display;
 use crate::history::History;
 use crate::log::{Head, Log};
 use crate::notify::{Notification, Sender};
-use crate::plan::{AgentStopReason, PastIteration, Plan, Rules, Step};
+use crate::plan::{AgentPlan, AgentStopReason, PastIteration, Rules, Step};
 use crate::prompt::Purpose;
 use crate::settings::Settings;
 use crate::status::{Marks, Status};
@@ -27,8 +27,8 @@ use crate::workspace::{Metadata, WorkspaceStatus};
 
 use super::event::{AgentDisplay, AgentEvent, StoppedLoop};
 use super::iteration::PlannedAttempt;
-use super::recorded_loop::{self, LoopRecorder, RecordedLoop};
-use super::session::{Session, StartError};
+use super::recorded_loop::{self, AgentRecorder, RecordedLoop};
+use super::session::{AgentSession, StartError};
 use super::steered_plan::{SteeredPlan, StepReport, WaitDisplay};
 
 /// How long the end of a loop waits for its notifications.
@@ -40,17 +40,17 @@ const NOTIFY_PAUSE: Duration = Duration::from_secs(1);
 
 /// A loop at work.
 pub(super) struct AgentLoop {
-    pub(super) session: Session,
+    pub(super) session: AgentSession,
     pub(super) log: Log,
     pub(super) notifier: Notifier,
-    pub(super) state: LoopState,
-    recorder: LoopRecorder,
+    pub(super) state: AgentLoopState,
+    recorder: AgentRecorder,
     /// An error of the record was reported; it is the same for every entry.
     record_error_reported: bool,
 }
 
 /// What changes from iteration to iteration.
-pub(super) struct LoopState {
+pub(super) struct AgentLoopState {
     /// Iterations before this invocation and in it.
     pub(super) history: Vec<Iteration>,
     /// The status files when the loop began: what they said before does not count.
@@ -79,7 +79,7 @@ pub struct FinishedLoop {
 }
 
 /// Runs a loop to its end, or continues the one whose runner died.
-pub fn run(mut session: Session, rules: Rules) -> Result<FinishedLoop, StartError> {
+pub fn run(mut session: AgentSession, rules: Rules) -> Result<FinishedLoop, StartError> {
     let mut loops = session.recorded_loops()?;
     let (recorder, broken_off) = open_record(&mut session, &mut loops, rules.max_iterations)?;
     if let Some(id) = recorder.id() {
@@ -99,12 +99,12 @@ pub fn run(mut session: Session, rules: Rules) -> Result<FinishedLoop, StartErro
             session.display.event(AgentEvent::Continued { last_iteration: last });
             broken_off.plan(rules, last)
         }
-        None => Plan::new(rules, last),
+        None => AgentPlan::new(rules, last),
     };
     if session.task.options.skip_permissions {
         session.display.event(AgentEvent::PermissionsSkipped(session.task.settings.kind));
     }
-    let state = LoopState {
+    let state = AgentLoopState {
         history,
         since: Marks::take(&session.task.workspace.status_paths()),
         gate_output: loops.last_mut().and_then(|last| last.gate_output.take()),
@@ -127,9 +127,9 @@ struct BrokenOffLoop {
 }
 
 impl BrokenOffLoop {
-    fn plan(&self, rules: Rules, last: u32) -> Plan {
+    fn plan(&self, rules: Rules, last: u32) -> AgentPlan {
         let recorded = &self.recorded;
-        let mut plan = Plan::resume(rules, last, &self.past, recorded.refusals)
+        let mut plan = AgentPlan::resume(rules, last, &self.past, recorded.refusals)
             .having_used(self.time_used)
             .having_tried(recorded.attempts);
         plan.charge(recorded.spent_otherwise);
@@ -139,16 +139,16 @@ impl BrokenOffLoop {
 
 /// Begins a record, or continues that of a runner that died.
 fn open_record(
-    session: &mut Session,
+    session: &mut AgentSession,
     loops: &mut [RecordedLoop],
     max_iterations: u32,
-) -> Result<(LoopRecorder, Option<BrokenOffLoop>), StartError> {
-    let Session { task, worker, mailbox, .. } = session;
+) -> Result<(AgentRecorder, Option<BrokenOffLoop>), StartError> {
+    let AgentSession { task, worker, mailbox, .. } = session;
     // Why it could not be opened was reported when it was read.
-    let Ok(store) = worker.store() else { return Ok((LoopRecorder::unrecorded(), None)) };
+    let Ok(store) = worker.store() else { return Ok((AgentRecorder::unrecorded(), None)) };
     // An open loop, while we hold the workspace: its runner died.
     if let Some(open) = loops.last_mut().filter(|last| last.is_open()) {
-        let recorder = LoopRecorder::resume(store, open)?;
+        let recorder = AgentRecorder::resume(store, open)?;
         // A death between the record and the counter must not leave them apart.
         let iterations = u32::try_from(open.iterations.len()).unwrap_or(u32::MAX);
         let counted = open.plan().map_or(0, |plan| plan.counted).saturating_add(iterations);
@@ -171,7 +171,7 @@ fn open_record(
         max_iterations,
         counted: task.metadata.execution_iterations,
     };
-    Ok((LoopRecorder::begin(store, &plan)?, None))
+    Ok((AgentRecorder::begin(store, &plan)?, None))
 }
 
 fn time_used(mailbox: &Mailbox, open: &RecordedLoop) -> Duration {
@@ -355,7 +355,7 @@ impl AgentLoop {
         // What cannot be removed is removed when the next loop begins.
         drop(self.session.mailbox.end());
         let interrupted = self.session.is_interrupted();
-        let Session { worker, display, _lock, .. } = self.session;
+        let AgentSession { worker, display, _lock, .. } = self.session;
         // All is recorded: from here on a signal ends the process.
         let worker = worker.end();
         self.notifier.finish(interrupted, &*display);
@@ -363,7 +363,7 @@ impl AgentLoop {
     }
 }
 
-impl Session {
+impl AgentSession {
     /// An error of the workspace's file is shown; the record has it all.
     pub(super) fn update_metadata(&self, change: impl FnOnce(&mut Metadata)) {
         if let Err(error) = self.task.workspace.update(change) {
@@ -373,7 +373,7 @@ impl Session {
 }
 
 impl Notifier {
-    fn start(session: &Session, iteration: u32) -> Self {
+    fn start(session: &AgentSession, iteration: u32) -> Self {
         let sender = start_sender(&session.task.settings);
         let sender = sender.transpose().unwrap_or_else(|error| {
             session.display.event(AgentEvent::NotNotified(&error.to_string()));

@@ -16,7 +16,7 @@ use retake_types::{Effects, Stream, TestResults};
 use crate::adapters::{AgentKind, Reader, Reading, StreamEvent};
 use crate::display::{Display, Live, visible};
 use crate::log::Log;
-use crate::plan::{AgentStopReason, Plan};
+use crate::plan::{AgentPlan, AgentStopReason};
 
 use super::event::{AgentDisplay, LiveLine};
 
@@ -48,7 +48,7 @@ pub(super) struct Reporting<'a> {
     pub(super) display: &'a dyn AgentDisplay,
     pub(super) log: &'a mut Log,
     /// Knows the budgets.
-    pub(super) plan: &'a Plan,
+    pub(super) plan: &'a AgentPlan,
     pub(super) cancel: Cancel,
 }
 

@@ -18,7 +18,7 @@ use retake_types::loop_record::agent::{
 use retake_types::request::CommandRequest;
 use retake_types::{Effects, RunId, RunRequest, TestResults};
 
-use crate::adapters::Verdict;
+use crate::adapters::AttemptVerdict;
 use crate::display::Live;
 use crate::hooks::Effect;
 use crate::notify::Notification;
@@ -60,7 +60,7 @@ struct IterationPrompts {
 struct FinishedAttempt {
     finished: FinishedRun,
     observed: ObservedAgent,
-    verdict: Verdict,
+    verdict: AttemptVerdict,
     /// The status files before it began.
     before: Marks,
 }
@@ -250,7 +250,7 @@ impl AgentLoop {
         }
         let finished = run.map_err(Unrecorded)?;
         let verdict = match observed.ended_by_us {
-            Some(EndedByUs::Budget(_)) => Verdict::OverCost,
+            Some(EndedByUs::Budget(_)) => AttemptVerdict::OverCost,
             _ => observed.reading.verdict(kind, &finished.outcome),
         };
         Ok(FinishedAttempt { finished, observed, verdict, before })
@@ -289,12 +289,14 @@ impl AgentLoop {
         iteration.facts.worked = worked;
         iteration.facts.error = why.clone();
         let status = match verdict {
-            Verdict::Completed => IterationStatus::Completed,
-            Verdict::Failed { .. } | Verdict::Transient { .. } => IterationStatus::Failed,
-            Verdict::TimedOut => IterationStatus::TimedOut,
-            Verdict::Interrupted | Verdict::RateLimited { .. } | Verdict::OverCost => {
-                IterationStatus::Interrupted
+            AttemptVerdict::Completed => IterationStatus::Completed,
+            AttemptVerdict::Failed { .. } | AttemptVerdict::Transient { .. } => {
+                IterationStatus::Failed
             }
+            AttemptVerdict::TimedOut => IterationStatus::TimedOut,
+            AttemptVerdict::Interrupted
+            | AttemptVerdict::RateLimited { .. }
+            | AttemptVerdict::OverCost => IterationStatus::Interrupted,
         };
         let effect = self.run_hook_of(plan, HookTime::Post, &mut iteration, Some(status));
         if effect == Effect::StopLoop && !self.session.is_interrupted() {

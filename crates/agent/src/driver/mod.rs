@@ -1,6 +1,6 @@
 //! Runs an agent in a loop, on the record.
 //!
-//! An [`AgentTask`] is what stays the same; a [`Session`] holds its workspace and runs commands for
+//! An [`AgentTask`] is what stays the same; a [`AgentSession`] holds its workspace and runs commands for
 //! it; [`run`] adds a loop to a session: the plan's steps on the runner's loop driver. What an agent
 //! says is never trusted further than its own flags; what it starts does not outlive it; what it
 //! costs is counted while it works.
@@ -23,7 +23,7 @@ mod verification;
 pub use agent_loop::{FinishedLoop, run};
 pub use event::{AgentDisplay, AgentEvent, AgentRunError, LiveLine, StoppedLoop, Unrecorded};
 pub use report_run::{ReportError, VerificationReport};
-pub use session::{Session, StartError};
+pub use session::{AgentSession, StartError};
 pub use task::{AgentTask, OfferServer, RunOptions, ServerOffer, TaskError};
 
 use agent_loop::AgentLoop;

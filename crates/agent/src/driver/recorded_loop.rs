@@ -165,7 +165,7 @@ pub fn end_open_loop(
     let Some(last) = loops.last_mut().filter(|last| last.is_open()) else {
         return Ok(());
     };
-    let mut recorder = LoopRecorder::resume(store, last)?;
+    let mut recorder = AgentRecorder::resume(store, last)?;
     recorder.end(store, AgentStopReason::Interrupted)
 }
 
@@ -199,14 +199,14 @@ fn reread(store: &Store, agent: AgentKind, id: RunId) -> Option<Reading> {
 }
 
 /// Writes the record of the loop that runs.
-pub struct LoopRecorder {
+pub struct AgentRecorder {
     /// `None` where there is no record.
     id: Option<LoopId>,
     /// `None` once the loop has ended.
     recording: Option<LoopRecording>,
 }
 
-impl LoopRecorder {
+impl AgentRecorder {
     pub fn begin(store: &mut Store, plan: &AgentLoopPlan) -> retake_store::Result<Self> {
         Ok(Self::new(store.begin_loop(Kind::Agent, &plan.to_json())?))
     }

@@ -11,16 +11,16 @@ use retake_types::loop_record::agent::Spent;
 use retake_types::request::CommandRequest;
 use retake_types::{RunRequest, Stream};
 
-use crate::adapters::{Reader, Verdict};
+use crate::adapters::{AttemptVerdict, Reader};
 use crate::history::History;
-use crate::plan::{Budgets, IterationOutcome, Plan, Rules, Step};
+use crate::plan::{AgentPlan, Budgets, IterationOutcome, Rules, Step};
 use crate::prompt::{Facts, Purpose};
 use crate::report::Report;
 use crate::settings::RuleOverrides;
 
 use super::event::AgentRunError;
 use super::recorded_loop;
-use super::session::{Session, StartError};
+use super::session::{AgentSession, StartError};
 use super::steered_plan::{SteeredPlan, StepReport, WaitDisplay};
 use super::task::{AgentPrompt, input};
 use super::verification;
@@ -89,7 +89,7 @@ impl Observer for SpendingObserver {
     }
 }
 
-impl Session {
+impl AgentSession {
     /// Has the agent judge whether it can work by the instructions. Gives its report.
     pub fn validate(&mut self, path: &Path) -> Result<String, ReportError> {
         let depth = self.task.settings.verification.depth;
@@ -136,7 +136,7 @@ impl Session {
         let iterations = recorded_loop::iterations(&loops);
         let last = History::new(&iterations).next_number().saturating_sub(1);
         let rules = self.task.settings.rules(&self.task.metadata, self.overrides());
-        let plan = Plan::checking(Rules { budgets: Budgets::default(), ..rules }, last);
+        let plan = AgentPlan::checking(Rules { budgets: Budgets::default(), ..rules }, last);
         let plan = SteeredPlan::new(plan, self.mailbox.clone());
         let mut asking = Asking {
             session: self,
@@ -215,7 +215,10 @@ impl Session {
         let reading = observer.0.reading();
         let verdict = reading.verdict(kind, &finished.outcome);
         let why = verdict.why().unwrap_or_default();
-        let reply = if matches!(verdict, Verdict::RateLimited { .. } | Verdict::Transient { .. }) {
+        let reply = if matches!(
+            verdict,
+            AttemptVerdict::RateLimited { .. } | AttemptVerdict::Transient { .. }
+        ) {
             // What it may have written is not what it would have said.
             Ok(ReportReply::Postponed { outcome: verdict.outcome(), why: why.to_owned() })
         } else {
@@ -234,7 +237,7 @@ impl Session {
 
 /// What is known while an answer is waited for.
 struct Asking<'a> {
-    session: &'a mut Session,
+    session: &'a mut AgentSession,
     wait: WaitDisplay,
     answer: Option<String>,
     /// Why the last attempt gave none.

@@ -54,7 +54,7 @@ pub enum StartError {
 }
 
 /// A task that is being worked on.
-pub struct Session {
+pub struct AgentSession {
     pub(super) task: AgentTask,
     pub(super) worker: Worker,
     pub(super) display: Arc<dyn AgentDisplay>,
@@ -66,7 +66,7 @@ pub struct Session {
     pub(super) _lock: WorkspaceLock,
 }
 
-impl Session {
+impl AgentSession {
     /// Starts a keeper, takes the workspace, and sees that the agent can be started. `command` is
     /// what others are told who want the workspace, such as `run`.
     pub fn start(

@@ -11,7 +11,7 @@ use retake_runner::signals;
 use retake_types::loop_record::agent::{AgentEntry, WaitCause};
 
 use crate::control::Mailbox;
-use crate::plan::{IterationOutcome, IterationReport, Now, Plan, Requests, Step, WaitReason};
+use crate::plan::{AgentPlan, IterationOutcome, IterationReport, Now, Requests, Step, WaitReason};
 use crate::workspace::Name;
 
 use super::event::{AgentDisplay, AgentEvent, LiveLine};
@@ -31,7 +31,7 @@ pub(super) enum Wait {
 
 /// A plan with the clock and the mailbox of one invocation.
 pub(super) struct SteeredPlan {
-    plan: Plan,
+    plan: AgentPlan,
     begun: Instant,
     mailbox: Mailbox,
     wait: Option<Wait>,
@@ -51,7 +51,7 @@ pub(super) enum StepReport {
 }
 
 impl SteeredPlan {
-    pub(super) fn new(plan: Plan, mailbox: Mailbox) -> Self {
+    pub(super) fn new(plan: AgentPlan, mailbox: Mailbox) -> Self {
         Self { plan, begun: Instant::now(), mailbox, wait: None }
     }
 
@@ -75,15 +75,15 @@ impl SteeredPlan {
 }
 
 impl Deref for SteeredPlan {
-    type Target = Plan;
+    type Target = AgentPlan;
 
-    fn deref(&self) -> &Plan {
+    fn deref(&self) -> &AgentPlan {
         &self.plan
     }
 }
 
 impl DerefMut for SteeredPlan {
-    fn deref_mut(&mut self) -> &mut Plan {
+    fn deref_mut(&mut self) -> &mut AgentPlan {
         &mut self.plan
     }
 }

@@ -16,7 +16,7 @@ use crate::workspace::VerificationState;
 use super::AgentLoop;
 use super::event::{AgentEvent, AgentRunError};
 use super::report_run::{ReportQuestion, ReportReply, within};
-use super::session::Session;
+use super::session::AgentSession;
 use super::steered_plan::{SteeredPlan, StepReport};
 
 /// How much of the gate's output goes into the next prompt.
@@ -175,7 +175,7 @@ impl AgentLoop {
 }
 
 /// Notes in the workspace how verification went.
-pub(super) fn remember(session: &Session, judgement: Judgement) {
+pub(super) fn remember(session: &AgentSession, judgement: Judgement) {
     update(session, |state| {
         state.verification_attempts = state.verification_attempts.saturating_add(1);
         state.last_verification_status = Some(judgement.as_str().to_owned());
@@ -183,7 +183,7 @@ pub(super) fn remember(session: &Session, judgement: Judgement) {
     });
 }
 
-fn update(session: &Session, change: impl FnOnce(&mut VerificationState)) {
+fn update(session: &AgentSession, change: impl FnOnce(&mut VerificationState)) {
     session.update_metadata(|metadata| {
         change(metadata.verification.get_or_insert_with(VerificationState::default));
     });

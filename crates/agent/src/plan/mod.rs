@@ -34,7 +34,7 @@ enum Then {
 
 /// Where a loop stands.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub struct AgentPlan {
     rules: Rules,
     state: State,
     /// The last iteration that has a number.
@@ -53,7 +53,7 @@ pub struct Plan {
     before: Duration,
 }
 
-impl Plan {
+impl AgentPlan {
     /// A new loop. `last_number` is the workspace's last iteration, 0 when there is none.
     pub fn new(rules: Rules, last_number: u32) -> Self {
         Self {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use retake_agent::adapters::AgentKind;
 use retake_agent::display::Level;
-use retake_agent::driver::{self, AgentTask, RunOptions, Session};
+use retake_agent::driver::{self, AgentSession, AgentTask, RunOptions};
 use retake_agent::settings::{RuleOverrides, Value};
 use retake_runner::signals;
 use retake_types::RunId;
@@ -15,7 +15,7 @@ use retake_types::RunId;
 use super::messages;
 use super::project::{self, AgentProject};
 use super::refused;
-use super::screen::Screen;
+use super::screen::AgentScreen;
 use crate::{Exit, Failure, context};
 
 /// Run the agent again and again until the task is complete, or something says stop
@@ -110,8 +110,8 @@ pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> 
         return Err(refused(lines.join("\n")));
     }
     task.offer = project.server_offer();
-    let screen = Arc::new(Screen::new(level));
-    let finished = Session::start(task, "run", &project.run_context(), screen)
+    let screen = Arc::new(AgentScreen::new(level));
+    let finished = AgentSession::start(task, "run", &project.run_context(), screen)
         .and_then(|session| driver::run(session, rules))
         .map_err(|error| refused(messages::start_error(&error)))?;
     context::finish(finished.worker, &project.config);

@@ -12,7 +12,7 @@ use retake_agent::status::{Completion, Source};
 use super::messages;
 use crate::term;
 
-pub(super) struct Screen {
+pub(super) struct AgentScreen {
     level: Level,
     /// Whether a live line may be drawn.
     live: bool,
@@ -20,7 +20,7 @@ pub(super) struct Screen {
     drawn: Mutex<bool>,
 }
 
-impl Screen {
+impl AgentScreen {
     pub(super) fn new(level: Level) -> Self {
         let live = level == Level::Progress && std::io::stderr().is_terminal();
         Self { level, live, drawn: Mutex::new(false) }
@@ -72,7 +72,7 @@ impl Screen {
     }
 }
 
-impl AgentDisplay for Screen {
+impl AgentDisplay for AgentScreen {
     fn event(&self, event: AgentEvent<'_>) {
         match event {
             AgentEvent::Continued { last_iteration } => {

@@ -8,7 +8,7 @@ use retake_agent::display::Level;
 use retake_agent::driver::interactive::{
     self, FinishedInteractive, InteractiveError, InteractiveTask,
 };
-use retake_agent::driver::{AgentTask, RunOptions, Session};
+use retake_agent::driver::{AgentSession, AgentTask, RunOptions};
 use retake_agent::prompt::Purpose;
 use retake_agent::report::{Judgement, Report};
 use retake_agent::workspace::problems;
@@ -16,7 +16,7 @@ use retake_types::Outcome;
 use serde::Serialize;
 
 use super::project::{self, AgentProject};
-use super::screen::Screen;
+use super::screen::AgentScreen;
 use super::{messages, refused};
 use crate::{Exit, Failure, context, term, words};
 
@@ -182,7 +182,7 @@ fn start(
     skip_permissions: bool,
     quiet: bool,
     project: &AgentProject,
-) -> Result<Session, Failure> {
+) -> Result<AgentSession, Failure> {
     let workspace = project.workspace(name)?;
     let metadata = workspace.metadata().map_err(refused)?;
     let settings = project::settings(&project.config, Some(&metadata), Default::default())?;
@@ -191,7 +191,7 @@ fn start(
     let name = workspace.name().clone();
     let task = AgentTask::open(project.root.clone(), workspace, metadata, settings, options)
         .map_err(|error| refused(messages::task_error(&error, &name)))?;
-    Session::start(task, command, &project.run_context(), Arc::new(Screen::new(level)))
+    AgentSession::start(task, command, &project.run_context(), Arc::new(AgentScreen::new(level)))
         .map_err(|error| refused(messages::start_error(&error)))
 }
 

@@ -9,7 +9,7 @@ use retake_runner::signals;
 use super::CrashFailure;
 use super::options::{CrashProject, ExplorationArgs, read_log};
 use super::progress::ScreenObserver;
-use super::session::{Session, Source};
+use super::session::{CrashSession, Source};
 use crate::Exit;
 
 /// Check every crash state of a recorded program; it is not run again
@@ -30,7 +30,7 @@ pub(super) fn explore(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFa
     let log = std::path::absolute(&args.log).unwrap_or_else(|_| args.log.clone());
     let source = Source::Log { log, root: recording.root.clone() };
     let observer = ScreenObserver::new();
-    let mut session = Session::begin(&project, &args.exploration, source, begun, &observer)?;
+    let mut session = CrashSession::begin(&project, &args.exploration, source, begun, &observer)?;
     session.recorder.append_workload(&recording, None);
     let explored = session.explore(&recording);
     drop(session);

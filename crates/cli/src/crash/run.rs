@@ -12,7 +12,7 @@ use retake_runner::signals;
 use super::CrashFailure;
 use super::options::{CrashProject, ExplorationArgs};
 use super::progress::ScreenObserver;
-use super::session::{Session, Source};
+use super::session::{CrashSession, Source};
 use crate::Exit;
 
 #[derive(clap::Args)]
@@ -41,7 +41,7 @@ pub(super) fn run(args: &TestArgs, store: Option<&Path>) -> Result<Exit, CrashFa
     };
     let source = Source::Program { command: workload.command_text().to_owned(), root };
     let observer = ScreenObserver::new();
-    let mut session = Session::begin(&project, &args.exploration, source, begun, &observer)?;
+    let mut session = CrashSession::begin(&project, &args.exploration, source, begun, &observer)?;
     let tested = test(&mut session, &workload, &observer, cancel);
     drop(session);
     project.push();
@@ -49,7 +49,7 @@ pub(super) fn run(args: &TestArgs, store: Option<&Path>) -> Result<Exit, CrashFa
 }
 
 fn test(
-    session: &mut Session<'_>,
+    session: &mut CrashSession<'_>,
     workload: &Workload,
     observer: &ScreenObserver,
     cancel: OwnedFd,

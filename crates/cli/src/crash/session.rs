@@ -11,7 +11,7 @@ use retake_crash_driver::error::CrashTestError;
 use retake_crash_driver::event::CrashObserver;
 use retake_crash_driver::exploration::changes_anything;
 use retake_crash_driver::finding::{Findings, recovery_log};
-use retake_crash_driver::loop_recorder::LoopRecorder;
+use retake_crash_driver::loop_recorder::CrashRecorder;
 use retake_crash_driver::remote_exploration::RemoteExplorer;
 use retake_crash_driver::report::CrashReport;
 use retake_engine::quote;
@@ -67,18 +67,18 @@ impl Source {
     }
 }
 
-pub(super) struct Session<'a> {
+pub(super) struct CrashSession<'a> {
     pub(super) project: &'a CrashProject,
     args: &'a ExplorationArgs,
     source: Source,
-    pub(super) recorder: LoopRecorder<'a>,
+    pub(super) recorder: CrashRecorder<'a>,
     observer: &'a dyn CrashObserver,
     begun: Instant,
     /// Where states are checked, if not here.
     remote: Option<RemoteTarget>,
 }
 
-impl<'a> Session<'a> {
+impl<'a> CrashSession<'a> {
     pub(super) fn begin(
         project: &'a CrashProject,
         args: &'a ExplorationArgs,
@@ -108,7 +108,7 @@ impl<'a> Session<'a> {
             recovery: args.recovery,
             on: args.on.clone(),
         };
-        let recorder = LoopRecorder::begin(project.store()?, &plan, project.redactor(), observer);
+        let recorder = CrashRecorder::begin(project.store()?, &plan, project.redactor(), observer);
         Ok(Self { project, args, source, recorder, observer, begun, remote })
     }
 

@@ -236,26 +236,24 @@ fn everything_that_was_asked_is_asked_again_and_the_secret_stays_one() {
         ],
     );
     assert_eq!(first.code, 0, "{}", first.snapshot());
+    asked_again(&sandbox, &secret);
     let pty = sandbox.retake(&["exec", "--pty", "--detach-ok", "-q", "--", "test", "-t", "1"]);
     assert_eq!(pty.code, 0, "{}", pty.snapshot());
-    for (run, name) in [("suite=unit", "files"), ("", "pty")] {
-        let id = match run {
-            "" => sandbox.retake(&["runs", "show", "last", "--json"]).json()["id"].clone(),
-            label => sandbox.retake(&["runs", "list", "--json", "--label", label]).json()[0]["id"]
-                .clone(),
-        };
-        let id = id.as_str().unwrap().to_owned();
-        let again = sandbox.retake_with(&secret, &["again", &id, "--json"]);
-        assert_eq!(again.code, 0, "{name}: {}", again.snapshot());
-        let store = retake_store::Store::open_read_only(&sandbox.store()).unwrap();
-        let mut then = store.find(&id).unwrap().intent.request;
-        let mut now = store.find("last").unwrap().intent.request;
-        assert_eq!(now.labels.remove("again").as_ref(), Some(&id));
-        assert_ne!(then.id, now.id);
-        (then.id, then.position) = (now.id, now.position);
-        then.correlation_ids = now.correlation_ids.clone();
-        assert_eq!(then, now, "{name}");
-        assert!(!again.stdout.contains("battery"), "{}", again.stdout);
-    }
+    asked_again(&sandbox, &secret);
     assert!(!on_disk(&sandbox.store(), b"correct-horse-battery"));
+}
+
+/// Repeats the last run and compares what was asked of both.
+fn asked_again(sandbox: &Sandbox, variables: &[(&str, &str)]) {
+    let store = || retake_store::Store::open_read_only(&sandbox.store()).expect("a store");
+    let mut then = store().find("last").expect("a run").intent.request;
+    let again = sandbox.retake_with(variables, &["again", "last", "--json"]);
+    assert_eq!(again.code, 0, "{}", again.snapshot());
+    let mut now = store().find("last").expect("a run").intent.request;
+    assert_eq!(now.labels.remove("again"), Some(then.id.to_string()));
+    assert_ne!(then.id, now.id);
+    (then.id, then.position) = (now.id, now.position);
+    then.correlation_ids = now.correlation_ids.clone();
+    assert_eq!(then, now);
+    assert!(!again.stdout.contains("battery"), "{}", again.stdout);
 }

@@ -11,12 +11,12 @@
 use std::collections::HashSet;
 
 use super::framework_results::{FrameworkResults, add_problem};
-use super::reports::Report;
+use super::reports::TestReport;
 use retake_types::{Confidence, CountedUnit, Framework, ResultsSource, TestResults};
 
 pub(super) fn combine_results(
     mut text: Vec<FrameworkResults>,
-    reports: Vec<Report>,
+    reports: Vec<TestReport>,
     exit: Option<i32>,
 ) -> Option<TestResults> {
     let reported = by_framework(without_repetitions(reports));
@@ -71,11 +71,11 @@ fn names(found: &FrameworkResults) -> HashSet<&str> {
     found.details.list.iter().map(|detail| detail.name.as_str()).collect()
 }
 
-fn without_repetitions(mut reports: Vec<Report>) -> Vec<FrameworkResults> {
+fn without_repetitions(mut reports: Vec<TestReport>) -> Vec<FrameworkResults> {
     reports.sort_by_key(|report| std::cmp::Reverse(report.found.counts.total()));
     let mut kept: Vec<FrameworkResults> = Vec::new();
     let mut known: HashSet<String> = HashSet::new();
-    for Report { found, .. } in reports {
+    for TestReport { found, .. } in reports {
         let new = names(&found).iter().any(|name| !known.contains(*name));
         if new || found.details.list.is_empty() {
             known.extend(found.details.list.iter().map(|detail| detail.name.clone()));
@@ -102,7 +102,7 @@ fn by_framework(reports: Vec<FrameworkResults>) -> Vec<FrameworkResults> {
 
 /// Whether the text and the report tell of the same tests.
 fn same_run(text: &FrameworkResults, report: &FrameworkResults) -> bool {
-    if text.source == ResultsSource::Report {
+    if text.source == ResultsSource::TestReport {
         return false;
     }
     if text.framework == report.framework {
@@ -120,7 +120,7 @@ fn merge_report(text: &mut FrameworkResults, report: FrameworkResults) {
     if report.counts.total() >= text.counts.total() {
         text.counts = report.counts;
         text.details = report.details;
-        text.source = ResultsSource::Report;
+        text.source = ResultsSource::TestReport;
         text.confidence = Confidence::High;
         text.unit = CountedUnit::Tests;
         return;

@@ -11,7 +11,7 @@ use super::frameworks;
 use super::indented_titles::IndentedTitles;
 use super::line_splitter::{LineSplitter, strip_escapes};
 use super::recogniser::{Attention, Line, Recogniser};
-use super::reports::Report;
+use super::reports::TestReport;
 use retake_types::{Stream, TestResults};
 
 /// Finds test results in what a run prints, while it prints it.
@@ -84,7 +84,11 @@ impl TestOutputParser {
     /// Ends the run. `exit_code` is `None` if it did not exit by itself.
     ///
     /// `None`: nothing showed that tests ran.
-    pub fn finish(mut self, exit_code: Option<i32>, reports: Vec<Report>) -> Option<TestResults> {
+    pub fn finish(
+        mut self,
+        exit_code: Option<i32>,
+        reports: Vec<TestReport>,
+    ) -> Option<TestResults> {
         let dispatch = &mut self.dispatch;
         self.lines[0].flush(|line| dispatch.line(Stream::Stdout, line));
         self.lines[1].flush(|line| dispatch.line(Stream::Stderr, line));

@@ -132,7 +132,7 @@ pub struct Keeper {
 }
 
 /// What the keeper says, in the runner's terms.
-pub(crate) enum Report {
+pub(crate) enum KeeperReport {
     Started {
         pid: i32,
         pidfd: Option<OwnedFd>,
@@ -287,28 +287,30 @@ impl Keeper {
     }
 
     /// The next report, if one has come. A lost keeper is reported once.
-    pub(crate) fn report(&mut self) -> Option<Report> {
+    pub(crate) fn report(&mut self) -> Option<KeeperReport> {
         let socket = self.socket.as_ref()?.as_raw_fd();
         match syscalls::receive::<protocol::RawReport>(socket) {
             Received::Nothing => None,
             Received::Closed => {
                 self.end_and_reap();
-                Some(Report::Lost)
+                Some(KeeperReport::Lost)
             }
             Received::Message(report, fds) => Some(match report {
                 protocol::RawReport::Started { pid } => {
                     // None arrives when this program has no descriptor to spare.
                     // SAFETY: came with the message; ours alone.
                     let pidfd = (fds[0] >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fds[0]) });
-                    Report::Started { pid, pidfd }
+                    KeeperReport::Started { pid, pidfd }
                 }
-                protocol::RawReport::Failed { stage, errno } => Report::Failed { stage, errno },
+                protocol::RawReport::Failed { stage, errno } => {
+                    KeeperReport::Failed { stage, errno }
+                }
                 protocol::RawReport::Exited { status, usage, alone } => {
-                    Report::Exited { status, usage: usage.into(), alone }
+                    KeeperReport::Exited { status, usage: usage.into(), alone }
                 }
-                protocol::RawReport::Stopped(signal) => Report::Stopped(signal),
-                protocol::RawReport::Empty { usage } => Report::Empty { usage: usage.into() },
-                protocol::RawReport::Stuck => Report::Stuck,
+                protocol::RawReport::Stopped(signal) => KeeperReport::Stopped(signal),
+                protocol::RawReport::Empty { usage } => KeeperReport::Empty { usage: usage.into() },
+                protocol::RawReport::Stuck => KeeperReport::Stuck,
             }),
         }
     }

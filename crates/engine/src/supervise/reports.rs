@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use super::phase::{Phase, ReportDue};
 use super::{Exit, ProcessEvent, Supervision};
-use crate::keeper::Report;
+use crate::keeper::KeeperReport;
 use crate::leftovers;
 
 /// How long the keeper may be silent when it owes a report.
@@ -18,7 +18,7 @@ impl Supervision<'_> {
         while let Some(report) = self.keeper.report() {
             self.timers.report_due = None;
             match report {
-                Report::Started { pid, pidfd } => {
+                KeeperReport::Started { pid, pidfd } => {
                     self.child.pid = Some(pid);
                     self.child.pidfd = pidfd;
                     if self.phase == Phase::Starting {
@@ -26,11 +26,11 @@ impl Supervision<'_> {
                     }
                     (self.observer)(ProcessEvent::Started { pid });
                 }
-                Report::Failed { stage, errno } => {
+                KeeperReport::Failed { stage, errno } => {
                     self.child.start_failure = Some(self.explain(stage, errno));
                     self.not_started();
                 }
-                Report::Exited { status, usage, alone } => {
+                KeeperReport::Exited { status, usage, alone } => {
                     let after = self.clock.elapsed();
                     self.child.exit = Some(Exit { wait_status: status, after });
                     self.child.pidfd = None;
@@ -45,24 +45,24 @@ impl Supervision<'_> {
                     }
                     return;
                 }
-                Report::Empty { usage } => {
+                KeeperReport::Empty { usage } => {
                     self.child.usage.add(&usage);
                     self.tree_ended();
                     return;
                 }
-                Report::Stopped(signal) => {
+                KeeperReport::Stopped(signal) => {
                     let by_terminal = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
                     if self.terminals.in_use() && by_terminal.contains(&signal) {
                         self.suspend(true);
                     }
                 }
-                Report::Stuck => {
+                KeeperReport::Stuck => {
                     for process in self.keeper.processes() {
                         self.note_left(process, LeftFate::Survived);
                     }
                     self.stop_waiting_for_tree();
                 }
-                Report::Lost => self.replace_lost_keeper(),
+                KeeperReport::Lost => self.replace_lost_keeper(),
             }
         }
     }

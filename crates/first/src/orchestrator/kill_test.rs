@@ -16,7 +16,7 @@ use super::child_process::{ChildCommand, RunningChildren};
 use super::directory_digest::DirectoryHasher;
 use super::events::{CrashPoint, Events, Summary};
 use super::plan::{Executed, FailedPhase, Finish, Goal, Line, Plan, Step};
-use super::plan_driver::{self, ChildRunner, Outcome};
+use super::plan_driver::{self, ChildRunner, PointOutcome};
 use super::point_trace::PointTrace;
 use super::recorded_workload::RecordedWorkload;
 use super::report::{FailureReport, say};
@@ -185,10 +185,10 @@ struct StepRunner<'a> {
 }
 
 impl StepRunner<'_> {
-    fn run(&self, step: &Step) -> Outcome {
+    fn run(&self, step: &Step) -> PointOutcome {
         match step {
-            Step::Execute { target } => Outcome::Executed(self.execute(*target)),
-            Step::Verify { target, label } => Outcome::Checked(self.verify(*target, label)),
+            Step::Execute { target } => PointOutcome::Executed(self.execute(*target)),
+            Step::Verify { target, label } => PointOutcome::Checked(self.verify(*target, label)),
         }
     }
 

@@ -12,7 +12,7 @@ use super::plan::{Executed, Finish, Line, Plan, Step};
 use super::verdict::Check;
 
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum PointOutcome {
     Executed(Executed),
     Checked(Check),
 }
@@ -20,7 +20,7 @@ pub(crate) enum Outcome {
 /// What the loop asks for.
 pub(crate) struct ChildRunner<'a> {
     /// Runs one child to its end. Called on several threads at once.
-    pub(crate) run: &'a (dyn Fn(&Step) -> Outcome + Sync),
+    pub(crate) run: &'a (dyn Fn(&Step) -> PointOutcome + Sync),
     /// Ends the children of all targets beyond this one, now and in future.
     pub(crate) end_beyond: &'a dyn Fn(usize),
 }
@@ -80,8 +80,8 @@ pub(crate) fn drive(
             busy -= 1;
             *took.entry(target).or_default() += duration;
             match outcome {
-                Ok(Outcome::Executed(executed)) => plan.executed(target, executed),
-                Ok(Outcome::Checked(check)) => plan.checked(target, check),
+                Ok(PointOutcome::Executed(executed)) => plan.executed(target, executed),
+                Ok(PointOutcome::Checked(check)) => plan.checked(target, check),
                 Err(panic) => {
                     (children.end_beyond)(0);
                     drop(to_do);

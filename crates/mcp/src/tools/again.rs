@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::run_request::CallRequest;
 use super::runs::find;
-use super::{Call, Session, ToolAnswer, ToolError, exec};
+use super::{Call, ClientSession, ToolAnswer, ToolError, exec};
 use crate::run_view::RunView;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -33,7 +33,7 @@ pub(super) struct RepeatedRun {
 }
 
 pub(super) async fn again(
-    session: &Arc<Session>,
+    session: &Arc<ClientSession>,
     arguments: AgainArguments,
     call: Call,
 ) -> Result<ToolAnswer, ToolError> {

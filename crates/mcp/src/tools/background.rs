@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::exec::budget;
 use super::launch::{LaunchedRun, launch};
 use super::run_request::{CallRequest, ExecArguments};
-use super::{Call, Session, ToolAnswer, ToolError};
+use super::{Call, ClientSession, ToolAnswer, ToolError};
 use crate::excerpt::Position;
 use crate::output_line::{self, KeptPart, LineReader};
 use crate::output_source::OutputSource;
@@ -91,7 +91,7 @@ pub(super) struct StopArguments {
 }
 
 pub(super) async fn start(
-    session: &Arc<Session>,
+    session: &Arc<ClientSession>,
     arguments: ExecArguments,
     call: Call,
 ) -> Result<ToolAnswer, ToolError> {
@@ -119,7 +119,7 @@ pub(super) async fn start(
 }
 
 pub(super) async fn wait(
-    session: &Arc<Session>,
+    session: &Arc<ClientSession>,
     wait: WaitArguments,
     call: Call,
 ) -> Result<ToolAnswer, ToolError> {
@@ -190,7 +190,7 @@ pub(super) async fn wait(
 }
 
 pub(super) async fn input(
-    session: &Arc<Session>,
+    session: &Arc<ClientSession>,
     input: InputArguments,
 ) -> Result<ToolAnswer, ToolError> {
     let run = find(session, &input.run)?;
@@ -206,7 +206,7 @@ pub(super) async fn input(
 }
 
 pub(super) async fn stop(
-    session: &Arc<Session>,
+    session: &Arc<ClientSession>,
     stop: StopArguments,
 ) -> Result<ToolAnswer, ToolError> {
     let run = find(session, &stop.run)?;
@@ -220,7 +220,7 @@ pub(super) async fn stop(
     Ok(ToolAnswer::new(&view, view.text()))
 }
 
-fn find(session: &Session, run: &str) -> Result<Arc<ServerRun>, ToolError> {
+fn find(session: &ClientSession, run: &str) -> Result<Arc<ServerRun>, ToolError> {
     session.runs.find(run).ok_or_else(|| {
         let running: Vec<String> = session
             .runs
@@ -240,7 +240,7 @@ fn find(session: &Session, run: &str) -> Result<Arc<ServerRun>, ToolError> {
 
 /// The run with the output that was not reported yet, which then is.
 async fn view_unreported(
-    session: &Arc<Session>,
+    session: &Arc<ClientSession>,
     run: &Arc<ServerRun>,
     budget: usize,
 ) -> Result<RunView, ToolError> {

@@ -8,7 +8,7 @@ use retake_store::Store;
 
 use super::launch::{LaunchedRun, launch};
 use super::run_request::{CallRequest, ExecArguments};
-use super::{Call, Session, ToolAnswer, ToolError};
+use super::{Call, ClientSession, ToolAnswer, ToolError};
 use crate::output_source::OutputSource;
 use crate::run_view::{AdviceContext, RunView};
 use crate::server_runs::{EndedRun, ServerRun};
@@ -22,7 +22,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs a command to its end; cancelling the call ends it.
 pub(super) async fn exec(
-    session: &Arc<Session>,
+    session: &Arc<ClientSession>,
     arguments: ExecArguments,
     call: Call,
 ) -> Result<ToolAnswer, ToolError> {
@@ -37,7 +37,7 @@ pub(super) async fn exec(
 
 /// Starts a command once it is its turn. Clients that hear nothing give up, so they are told.
 pub(super) async fn wait_for_turn(
-    session: &Arc<Session>,
+    session: &Arc<ClientSession>,
     request: CallRequest,
     call: &Call,
 ) -> Result<LaunchedRun, ToolError> {
@@ -90,7 +90,7 @@ fn progress_ticks() -> tokio::time::Interval {
 
 /// The view of a run of this server that is over.
 pub(super) async fn view_ended(
-    session: &Arc<Session>,
+    session: &Arc<ClientSession>,
     run: &ServerRun,
     notes: Vec<String>,
     budget: usize,

@@ -13,7 +13,7 @@ use retake_runner::worker::Worker;
 use retake_types::RunRequest;
 
 use super::run_request::CallRequest;
-use super::{Session, ToolError};
+use super::{ClientSession, ToolError};
 use crate::policy_words;
 use crate::server_runs::{EndedRun, ProgressObserver, ServerRun};
 
@@ -35,7 +35,7 @@ struct PermittedRun {
 
 /// Starts a run on a worker of its own.
 pub(super) async fn launch(
-    session: &Arc<Session>,
+    session: &Arc<ClientSession>,
     call: CallRequest,
 ) -> Result<LaunchedRun, ToolError> {
     let background = call.mode == RunMode::Background;
@@ -68,7 +68,7 @@ pub(super) async fn launch(
 }
 
 fn run_on(
-    session: &Session,
+    session: &ClientSession,
     worker: &mut Worker,
     run: &ServerRun,
     call: CallRequest,
@@ -107,7 +107,7 @@ fn run_on(
 /// Brings a request within the caps of the policy, prepares it and has it judged. The policy comes
 /// first: a request that it refuses is recorded as refused, whatever else is wrong with it.
 fn permit(
-    session: &Session,
+    session: &ClientSession,
     worker: &mut Worker,
     mut call: CallRequest,
     input: Option<Input>,
@@ -139,7 +139,7 @@ fn permit(
 
 /// What the policy says of a request whose command line was read.
 fn judge(
-    session: &Session,
+    session: &ClientSession,
     request: &RunRequest,
     path: Option<&OsStr>,
 ) -> Result<(), Vec<PolicyRefusal>> {

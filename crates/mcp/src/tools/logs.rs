@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::exec::budget;
 use super::runs::find;
-use super::{Session, ToolAnswer, ToolError};
+use super::{ClientSession, ToolAnswer, ToolError};
 use crate::excerpt::{GAP, LONG_LINE, SHORT_LINE, left_out};
 use crate::output_line::{self, KeptPart, LineReader, OutputLine};
 
@@ -73,7 +73,7 @@ enum WantedLines {
 }
 
 pub(super) async fn logs(
-    session: &Arc<Session>,
+    session: &Arc<ClientSession>,
     logs: LogsArguments,
 ) -> Result<ToolAnswer, ToolError> {
     let stream = match logs.stream.as_deref() {

@@ -25,7 +25,7 @@ use serde_json::Value;
 
 use super::output_source::StreamSize;
 use super::run_view::RunView;
-use super::session::Session;
+use super::session::ClientSession;
 use super::tool_answer::ToolAnswer;
 use super::tool_error::ToolError;
 
@@ -38,7 +38,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    pub(super) fn new(session: &Session, context: RequestContext<RoleServer>) -> Self {
+    pub(super) fn new(session: &ClientSession, context: RequestContext<RoleServer>) -> Self {
         let mut ids = session.ids();
         let meta = serde_json::to_value(&context.meta).unwrap_or_default();
         let given = |names: &[&str]| said(&meta, names);
@@ -201,7 +201,7 @@ fn without_widths(schema: &mut Value) {
 /// Does what a call asks for. What the caller can do something about is an answer, wrong arguments
 /// included (so says the protocol: models do not see its errors); a tool that is not there is not.
 pub(super) async fn call(
-    session: &Arc<Session>,
+    session: &Arc<ClientSession>,
     name: &str,
     arguments: Option<JsonObject>,
     call: Call,
@@ -219,7 +219,7 @@ pub(super) async fn call(
 }
 
 async fn answer(
-    session: &Arc<Session>,
+    session: &Arc<ClientSession>,
     tool: &Tool,
     given: JsonObject,
     call: Call,

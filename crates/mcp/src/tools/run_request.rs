@@ -14,7 +14,7 @@ use retake_types::{CorrelationIds, Limits, RefusalReason, RunRequest, ShellMode}
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::Session;
+use super::ClientSession;
 
 /// The label that tells runs of this server from others.
 const VIA_LABEL: (&str, &str) = ("via", "mcp");
@@ -86,7 +86,7 @@ impl CallRequest {
         arguments: &ExecArguments,
         mode: RunMode,
         ids: CorrelationIds,
-        session: &Session,
+        session: &ClientSession,
     ) -> Self {
         let mut reasons = Vec::new();
         let cwd = directory(&session.directory, arguments.cwd.as_deref());

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::exec::budget;
 use super::run_request::directory;
-use super::{Session, ToolAnswer, ToolError, limit};
+use super::{ClientSession, ToolAnswer, ToolError, limit};
 use crate::output_source::OutputSource;
 use crate::run_view::{AdviceContext, RunView, cut};
 use crate::terminal_text::visible;
@@ -110,7 +110,7 @@ fn line(run: &Run) -> String {
 }
 
 pub(super) async fn list(
-    session: &Arc<Session>,
+    session: &Arc<ClientSession>,
     list: ListArguments,
 ) -> Result<ToolAnswer, ToolError> {
     let status = match list.status.as_deref() {
@@ -166,7 +166,7 @@ pub(super) struct ShowArguments {
 }
 
 pub(super) async fn show(
-    session: &Arc<Session>,
+    session: &Arc<ClientSession>,
     show: ShowArguments,
 ) -> Result<ToolAnswer, ToolError> {
     let budget = budget(show.max_chars);
@@ -238,7 +238,7 @@ struct SearchHit {
 }
 
 pub(super) async fn search(
-    session: &Arc<Session>,
+    session: &Arc<ClientSession>,
     search: SearchArguments,
 ) -> Result<ToolAnswer, ToolError> {
     if !search.text.contains(char::is_alphanumeric) {
@@ -315,7 +315,7 @@ struct StreamDifference {
 }
 
 pub(super) async fn diff(
-    session: &Arc<Session>,
+    session: &Arc<ClientSession>,
     diff: DiffArguments,
 ) -> Result<ToolAnswer, ToolError> {
     let most = diff.max_chars.map_or(4000, |chars| budget(Some(chars)));

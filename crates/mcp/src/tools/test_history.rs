@@ -9,7 +9,7 @@ use retake_types::{TestStatus, text};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Session, ToolAnswer, ToolError, limit};
+use super::{ClientSession, ToolAnswer, ToolError, limit};
 
 const USUAL: usize = 50;
 const MOST: usize = 500;
@@ -58,7 +58,7 @@ struct TestHistoryView {
 }
 
 pub(super) async fn tests(
-    session: &Arc<Session>,
+    session: &Arc<ClientSession>,
     asked: TestsArguments,
 ) -> Result<ToolAnswer, ToolError> {
     let limit = limit(asked.limit, USUAL, MOST)?;

@@ -23,13 +23,13 @@ use value::{default, from_node, from_text};
 
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ValueSource {
     Default,
     File { path: PathBuf, line: usize },
     Variable(String),
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for ValueSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
@@ -59,7 +59,7 @@ pub struct Config {
 /// Every value with its source, while the layers are read and for `config --explain`.
 #[derive(Debug, Default)]
 struct Layers {
-    values: BTreeMap<&'static str, (Value, Source)>,
+    values: BTreeMap<&'static str, (Value, ValueSource)>,
 }
 
 /// Everything that is wrong with the configuration.
@@ -91,7 +91,7 @@ impl Config {
                 .and_then(|t| from_text(key.kind, t))
             {
                 Ok(value) => {
-                    layers.values.insert(key.path, (value, Source::Variable(name)));
+                    layers.values.insert(key.path, (value, ValueSource::Variable(name)));
                 }
                 Err(why) => errors.push(format!("${name}: {why}")),
             }
@@ -100,7 +100,7 @@ impl Config {
     }
 
     /// Every key with its value and where that comes from.
-    pub fn entries(&self) -> impl Iterator<Item = (&'static str, &Value, &Source)> {
+    pub fn entries(&self) -> impl Iterator<Item = (&'static str, &Value, &ValueSource)> {
         self.layers.values.iter().map(|(path, (value, source))| (*path, value, source))
     }
 
@@ -127,7 +127,9 @@ struct Theirs {
 
 impl Layers {
     fn defaults() -> Self {
-        Self { values: keys().map(|key| (key.path, (default(key), Source::Default))).collect() }
+        Self {
+            values: keys().map(|key| (key.path, (default(key), ValueSource::Default))).collect(),
+        }
     }
 
     fn read(&mut self, file: &Path, text: &str, errors: &mut Vec<String>) {
@@ -202,7 +204,7 @@ impl Layers {
                 Ok(key) => match from_node(key.kind, key.default.is_empty(), value) {
                     Ok(value) => {
                         let line = name.span.start.line();
-                        let source = Source::File { path: file.to_owned(), line };
+                        let source = ValueSource::File { path: file.to_owned(), line };
                         self.values.insert(key.path, (value, source));
                     }
                     Err(why) => errors.push(format!("{}: {path}: {why}", place(value))),
@@ -294,7 +296,7 @@ impl Layers {
     }
 
     fn agent(&self) -> AgentConfig {
-        let set = self.values.iter().filter(|(_, (_, source))| *source != Source::Default);
+        let set = self.values.iter().filter(|(_, (_, source))| *source != ValueSource::Default);
         let values = set.filter_map(|(path, (value, source))| {
             let path = path.strip_prefix("agent.").filter(|path| *path != "mcp")?;
             let value = match value {
@@ -306,7 +308,7 @@ impl Layers {
                 Value::Pairs(pairs) => GivenValue::Pairs(pairs.clone()),
                 Value::Unset => return None,
             };
-            let by_variable = matches!(source, Source::Variable(_));
+            let by_variable = matches!(source, ValueSource::Variable(_));
             Some((path.to_owned(), AgentValue { value, by_variable }))
         });
         AgentConfig { mcp: self.truth("agent.mcp"), values: values.collect() }

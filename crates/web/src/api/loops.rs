@@ -78,7 +78,7 @@ pub(crate) async fn loop_events(
     uri: Uri,
 ) -> Result<Response, ApiError> {
     let id = loop_id(&id)?;
-    let from = live::LoopPosition::parse(
+    let from = live::EntryPosition::parse(
         live::resume_position(&headers, &Params::from_uri(&uri)).as_deref(),
     )?;
     app.store.read(move |store| Ok(store.get_loop(id)?)).await?;

@@ -13,7 +13,7 @@ use super::{Heartbeat, Listener, ListenerGone};
 use crate::app::App;
 use crate::error::RequestError;
 use crate::loops::agent_activity::{self, ActivityLine, ActivityReader};
-use crate::loops::{LoopPlan, LoopSummary, RunningLoops};
+use crate::loops::{LoopSummary, RecordedPlan, RunningLoops};
 
 /// How often the record is queried.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -22,12 +22,12 @@ const MAX_ENTRIES: usize = 20;
 
 /// What a listener has received: entries up to a number, and an agent's output up to an offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LoopPosition {
+pub(crate) struct EntryPosition {
     seq: u64,
     run: Option<(RunId, u64)>,
 }
 
-impl LoopPosition {
+impl EntryPosition {
     /// `SEQ`, or `SEQ.RUN.OFFSET`.
     pub(crate) fn parse(text: Option<&str>) -> Result<Self, RequestError> {
         let Some(text) = text else { return Ok(Self::default()) };
@@ -83,7 +83,7 @@ fn read_changes(
     store: &Store,
     app: &App,
     id: LoopId,
-    position: LoopPosition,
+    position: EntryPosition,
     mut reader: Option<ActivityReader>,
 ) -> Result<LoopChanges, RequestError> {
     let entries = store.loop_entries(id, position.seq, MAX_ENTRIES)?;
@@ -93,7 +93,7 @@ fn read_changes(
     let runs = store.list(&filter, None, 1)?.runs;
     let newest = runs.first().map(|run| (run.intent.id(), run.state));
     let mut activity = None;
-    if let LoopPlan::Agent(plan) = &summary.plan
+    if let RecordedPlan::Agent(plan) = &summary.plan
         && let Some((run, state)) = newest
     {
         let from = match position.run {
@@ -116,7 +116,7 @@ fn read_changes(
 pub(crate) async fn follow_loop(
     app: Arc<App>,
     id: LoopId,
-    mut position: LoopPosition,
+    mut position: EntryPosition,
     to: Listener,
 ) -> Result<(), ListenerGone> {
     let mut heartbeat = Heartbeat::default();
@@ -171,11 +171,14 @@ mod tests {
     #[test]
     fn a_position_reads_back() {
         let run = RunId::new();
-        let position = LoopPosition { seq: 7, run: Some((run, 99)) };
-        assert_eq!(LoopPosition::parse(Some(&position.id())).ok(), Some(position));
-        assert_eq!(LoopPosition::parse(Some("12")).ok(), Some(LoopPosition { seq: 12, run: None }));
+        let position = EntryPosition { seq: 7, run: Some((run, 99)) };
+        assert_eq!(EntryPosition::parse(Some(&position.id())).ok(), Some(position));
+        assert_eq!(
+            EntryPosition::parse(Some("12")).ok(),
+            Some(EntryPosition { seq: 12, run: None })
+        );
         for bad in ["", "x", "1.2", "1.x.3", "1..", "-1"] {
-            assert!(LoopPosition::parse(Some(bad)).is_err(), "{bad}");
+            assert!(EntryPosition::parse(Some(bad)).is_err(), "{bad}");
         }
     }
 }

@@ -5,7 +5,7 @@
 
 mod loops;
 
-pub(super) use loops::{LoopPosition, follow_loop};
+pub(super) use loops::{EntryPosition, follow_loop};
 
 use std::convert::Infallible;
 use std::pin::Pin;

@@ -10,7 +10,7 @@ use retake_types::{LoopId, RunId};
 use serde::Serialize;
 
 use super::agent_activity::{self, ActivityLine};
-use super::{LoopPlan, LoopSummary};
+use super::{LoopSummary, RecordedPlan};
 use crate::error::RequestError;
 
 /// Entries contain whole prompts and outputs, so few are in memory at once.
@@ -120,7 +120,7 @@ impl AgentDetail {
         let iterations: Vec<IterationSummary> = iterations.into_values().collect();
         let current = iterations.last().and_then(|iteration| iteration.run_id);
         let activity = match (&summary.plan, current) {
-            (LoopPlan::Agent(plan), Some(id)) => agent_activity::recent(store, id, plan),
+            (RecordedPlan::Agent(plan), Some(id)) => agent_activity::recent(store, id, plan),
             _ => Vec::new(),
         };
         Ok(Self { iterations, notes, activity })

@@ -10,7 +10,7 @@ use retake_store::StoredLoop;
 use retake_types::loop_record::agent::AgentLoopPlan;
 use serde::{Deserialize, Serialize};
 
-use super::LoopPlan;
+use super::RecordedPlan;
 use crate::error::RequestError;
 
 #[derive(Clone, Debug, Deserialize)]
@@ -69,9 +69,9 @@ pub(super) fn is_workspace_locked(
 
 pub(crate) fn pending(
     workspaces: Option<&WorkspaceDirectories>,
-    plan: &LoopPlan,
+    plan: &RecordedPlan,
 ) -> PendingRequests {
-    let LoopPlan::Agent(plan) = plan else { return PendingRequests::default() };
+    let RecordedPlan::Agent(plan) = plan else { return PendingRequests::default() };
     let mailbox = workspace(workspaces, plan).ok().and_then(|workspace| {
         // Opening a mailbox would create it; one that does not exist is empty.
         workspace.dir().join(".control").is_dir().then(|| Mailbox::of(&workspace).ok())?
@@ -90,7 +90,7 @@ pub(crate) fn act(
     if record.stop_reason.is_some() {
         return Err(RequestError::conflict("this loop has ended"));
     }
-    let LoopPlan::Agent(plan) = LoopPlan::parse(record.kind, &record.plan) else {
+    let RecordedPlan::Agent(plan) = RecordedPlan::parse(record.kind, &record.plan) else {
         return Err(RequestError::conflict("only loops of agents can be steered"));
     };
     let workspace = workspace(workspaces, &plan)?;

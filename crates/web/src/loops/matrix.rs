@@ -15,7 +15,7 @@ use retake_types::loop_record::matrix::{BisectAnswer, CellLabels, MatrixEntry, M
 use retake_types::{Better, RunId};
 use serde::Serialize;
 
-use super::{LoopPlan, LoopQuery, LoopSummary};
+use super::{LoopQuery, LoopSummary, RecordedPlan};
 use crate::error::RequestError;
 
 /// The newest runs that are read.
@@ -137,7 +137,7 @@ impl MatrixDetail {
         let results = Results::read(store, summary)?;
         let unknown = MatrixLoopPlan::default();
         let plan = match &summary.plan {
-            LoopPlan::Matrix(plan) => plan,
+            RecordedPlan::Matrix(plan) => plan,
             _ => &unknown,
         };
         let axes = axes_of(plan, &results.all);

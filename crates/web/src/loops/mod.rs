@@ -24,7 +24,7 @@ const MAX_RUNNING: usize = 1000;
 
 /// The plan of a loop, by its kind.
 #[derive(Clone, Debug)]
-pub(crate) enum LoopPlan {
+pub(crate) enum RecordedPlan {
     Agent(AgentLoopPlan),
     Matrix(Box<MatrixLoopPlan>),
     Crash(Box<CrashPlan>),
@@ -32,7 +32,7 @@ pub(crate) enum LoopPlan {
     Unknown,
 }
 
-impl LoopPlan {
+impl RecordedPlan {
     fn parse(kind: Kind, plan: &str) -> Self {
         let parsed = match kind {
             Kind::Agent => serde_json::from_str(plan).map(Self::Agent),
@@ -102,7 +102,7 @@ pub(crate) struct LoopSummary {
     #[serde(rename = "plan")]
     recorded_plan: Value,
     #[serde(skip)]
-    pub(crate) plan: LoopPlan,
+    pub(crate) plan: RecordedPlan,
     pub(crate) state: CurrentState,
     pub(crate) stop_reason: Option<StopReason>,
     /// Its runner is alive.
@@ -147,7 +147,7 @@ impl RunningLoops {
         record: StoredLoop,
         workspaces: Option<&WorkspaceDirectories>,
     ) -> Result<LoopSummary, RequestError> {
-        let plan = LoopPlan::parse(record.kind, &record.plan);
+        let plan = RecordedPlan::parse(record.kind, &record.plan);
         let has_run = self.0.contains(&record.id);
         // Between two runs a loop has none, but its runner lives.
         let running = record.stop_reason.is_none()
@@ -177,7 +177,7 @@ impl RunningLoops {
 fn is_alive(
     store: &Store,
     record: &StoredLoop,
-    plan: &LoopPlan,
+    plan: &RecordedPlan,
     workspaces: Option<&WorkspaceDirectories>,
 ) -> bool {
     match store.loop_liveness(record.id) {
@@ -185,11 +185,11 @@ fn is_alive(
         Liveness::Dead => false,
         // Recorded by a release whose loops had no live file.
         Liveness::Unknown => match plan {
-            LoopPlan::Agent(plan) => control::is_workspace_locked(workspaces, plan),
-            LoopPlan::Matrix(plan) => matrix::is_locked(plan),
+            RecordedPlan::Agent(plan) => control::is_workspace_locked(workspaces, plan),
+            RecordedPlan::Matrix(plan) => matrix::is_locked(plan),
             // Its checks are no runs, so there is nothing else to tell by.
-            LoopPlan::Crash(_) => true,
-            LoopPlan::Unknown => record.kind == Kind::Crash,
+            RecordedPlan::Crash(_) => true,
+            RecordedPlan::Unknown => record.kind == Kind::Crash,
         },
     }
 }
@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     fn title(kind: Kind, plan: &Value) -> String {
-        LoopPlan::parse(kind, &plan.to_string()).title()
+        RecordedPlan::parse(kind, &plan.to_string()).title()
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::badge::iteration_badge;
 use crate::chart::{Chart, Series, Shape};
 use crate::loops::agent::{AgentDetail, IterationSummary};
 use crate::loops::control::PendingRequests;
-use crate::loops::{LoopPlan, LoopSummary};
+use crate::loops::{LoopSummary, RecordedPlan};
 
 /// The newest iterations, which have a row and are in the charts.
 const MAX_ITERATIONS: usize = 200;
@@ -48,7 +48,7 @@ pub(super) fn buttons(html: &mut Html, pending: PendingRequests, summary: &LoopS
 pub(super) fn write(html: &mut Html, agent: &AgentDetail, summary: &LoopSummary) {
     let steps = &agent.iterations[agent.iterations.len().saturating_sub(MAX_ITERATIONS)..];
     let limit = match &summary.plan {
-        LoopPlan::Agent(plan) => Some(u64::from(plan.max_iterations)),
+        RecordedPlan::Agent(plan) => Some(u64::from(plan.max_iterations)),
         _ => None,
     };
     totals(html, agent, limit);

@@ -8,7 +8,7 @@ use retake_types::text;
 use retake_types::{LoopId, StopReason};
 
 use crate::loops::crash::{CrashDetail, Step, StepKind, WINDOW};
-use crate::loops::{LoopPlan, LoopSummary};
+use crate::loops::{LoopSummary, RecordedPlan};
 use crate::params::Params;
 
 /// Entries of a list within a finding.
@@ -247,7 +247,7 @@ impl CrashPage<'_> {
 
     fn facts(&self, html: &mut Html) {
         html.markup("<section class=\"card apart\"><h2>What is explored</h2><dl>");
-        if let LoopPlan::Crash(plan) = &self.summary.plan {
+        if let RecordedPlan::Crash(plan) = &self.summary.plan {
             html.definition("program", plan.command.as_deref().unwrap_or_default());
             html.definition("log", plan.log.as_deref().unwrap_or_default());
             html.definition("directory", &plan.root).definition("check", &plan.verify);

@@ -225,7 +225,7 @@ impl Junit {
             }
         }
         FrameworkResults {
-            source: ResultsSource::Report,
+            source: ResultsSource::TestReport,
             details,
             problems: self.problems,
             ..FrameworkResults::new(framework, Confidence::High, self.node_totals.unwrap_or(counts))

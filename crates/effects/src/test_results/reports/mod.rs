@@ -29,7 +29,7 @@ pub const MAX_REPORTS: usize = 2_000;
 const CLOCK_LAG: Duration = Duration::from_millis(20);
 
 /// One report file, read.
-pub struct Report {
+pub struct TestReport {
     pub path: PathBuf,
     pub(super) found: FrameworkResults,
 }
@@ -37,7 +37,7 @@ pub struct Report {
 /// What was found, and what could not be used.
 #[derive(Default)]
 pub struct Reports {
-    pub reports: Vec<Report>,
+    pub reports: Vec<TestReport>,
     pub unusable: Vec<(PathBuf, ReportError)>,
 }
 
@@ -71,7 +71,7 @@ pub fn find(root: &Path, started_at: SystemTime, extra: &[String]) -> Result<Rep
     let mut left = MAX_REPORTS_SIZE;
     for path in report_paths::find_files(root, extra, |path| written_since(path, since))? {
         match read(&path, &mut left) {
-            Ok(found) => all.reports.push(Report { path, found }),
+            Ok(found) => all.reports.push(TestReport { path, found }),
             // Default paths hold other XML too; that is no mistake.
             Err(ReportError::UnknownKind) => {}
             Err(error) => all.unusable.push((path, error)),
@@ -80,7 +80,7 @@ pub fn find(root: &Path, started_at: SystemTime, extra: &[String]) -> Result<Rep
     Ok(all)
 }
 
-impl Report {
+impl TestReport {
     /// A report given as bytes.
     pub fn parse(path: impl Into<PathBuf>, bytes: &[u8]) -> Result<Self, ReportError> {
         Ok(Self { path: path.into(), found: parse(bytes)? })

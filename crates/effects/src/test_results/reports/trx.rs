@@ -65,7 +65,7 @@ impl Trx {
 
     pub(super) fn finish(self) -> FrameworkResults {
         FrameworkResults {
-            source: ResultsSource::Report,
+            source: ResultsSource::TestReport,
             details: self.details,
             problems: self.problems,
             ..FrameworkResults::new(Framework::Dotnet, Confidence::High, self.counts)

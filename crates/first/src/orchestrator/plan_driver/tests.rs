@@ -21,7 +21,7 @@ struct Script {
 }
 
 impl Script {
-    fn outcome(&self, step: &Step) -> Outcome {
+    fn outcome(&self, step: &Step) -> PointOutcome {
         let labels: Vec<String> = (1..=self.states.len()).map(|n| format!("p{n}")).collect();
         let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
         match step {
@@ -35,13 +35,13 @@ impl Script {
                     Execution::Crashed { label: labels[passed - 1].into() }
                 };
                 let state = self.states.get(target - 1).map(|state| DirectoryDigest(*state, 0));
-                Outcome::Executed(Executed {
+                PointOutcome::Executed(Executed {
                     result,
                     trace: PointTrace::scripted(&labels[..passed]),
                     state,
                 })
             }
-            Step::Verify { target, .. } => Outcome::Checked(self.checks[target - 1].clone()),
+            Step::Verify { target, .. } => PointOutcome::Checked(self.checks[target - 1].clone()),
         }
     }
 
