@@ -178,7 +178,7 @@ fn a_report_and_the_text_of_one_run_are_one() {
     let text = "running 2 tests\n.F\n\nfailures:\n\nfailures:\n    c.b\n\ntest result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out\n";
     let results = with_reports(text, 101, vec![parse(TWO)]);
     assert_eq!((results.framework, results.total), (Framework::Cargo, 2));
-    assert_eq!(results.source, ResultsSource::TestReport);
+    assert_eq!(results.source, ResultsSource::Report);
     assert_eq!(results.details[0].duration_ms, Some(500));
     assert_eq!(results.details[1].error.as_deref(), Some("boom\ntrace"));
 }

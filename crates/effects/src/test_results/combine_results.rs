@@ -102,7 +102,7 @@ fn by_framework(reports: Vec<FrameworkResults>) -> Vec<FrameworkResults> {
 
 /// Whether the text and the report tell of the same tests.
 fn same_run(text: &FrameworkResults, report: &FrameworkResults) -> bool {
-    if text.source == ResultsSource::TestReport {
+    if text.source == ResultsSource::Report {
         return false;
     }
     if text.framework == report.framework {
@@ -120,7 +120,7 @@ fn merge_report(text: &mut FrameworkResults, report: FrameworkResults) {
     if report.counts.total() >= text.counts.total() {
         text.counts = report.counts;
         text.details = report.details;
-        text.source = ResultsSource::TestReport;
+        text.source = ResultsSource::Report;
         text.confidence = Confidence::High;
         text.unit = CountedUnit::Tests;
         return;

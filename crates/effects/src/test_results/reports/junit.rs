@@ -225,7 +225,7 @@ impl Junit {
             }
         }
         FrameworkResults {
-            source: ResultsSource::TestReport,
+            source: ResultsSource::Report,
             details,
             problems: self.problems,
             ..FrameworkResults::new(framework, Confidence::High, self.node_totals.unwrap_or(counts))

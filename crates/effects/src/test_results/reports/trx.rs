@@ -65,7 +65,7 @@ impl Trx {
 
     pub(super) fn finish(self) -> FrameworkResults {
         FrameworkResults {
-            source: ResultsSource::TestReport,
+            source: ResultsSource::Report,
             details: self.details,
             problems: self.problems,
             ..FrameworkResults::new(Framework::Dotnet, Confidence::High, self.counts)
