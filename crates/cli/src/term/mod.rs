@@ -1,9 +1,11 @@
 //! What a person at the terminal sees: tables, colours, a pager, a browser.
 
+#[cfg(feature = "web")]
 mod browser;
 mod pager;
 mod table;
 
+#[cfg(feature = "web")]
 pub(crate) use browser::browse;
 pub(crate) use pager::page;
 pub(crate) use retake_runner::colour::{Palette, Shade};
