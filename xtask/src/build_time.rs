@@ -93,5 +93,6 @@ fn cargo(directory: &Path, arguments: &[&str]) -> Result<(), String> {
 fn timed(work: impl FnOnce() -> Result<(), String>) -> Result<Duration, String> {
     let begun = Instant::now();
     work()?;
+    println!("took {} s", begun.elapsed().as_secs());
     Ok(begun.elapsed())
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use retake_store::{Break, BreakKind, Head, Intact, Verification};
+use retake_store::{BadHead, Break, BreakKind, Head, Intact, Verification};
 use retake_types::RunId;
 use serde::Serialize;
 
@@ -27,7 +27,7 @@ enum Command {
     /// that, and against a tail that was cut off, only a head that was kept elsewhere helps.
     Verify {
         /// A head that `audit head` printed earlier; it must still be part of the chain
-        #[arg(long, value_name = "HEAD")]
+        #[arg(long, value_name = "HEAD", value_parser = head)]
         expect: Option<Head>,
         /// Print the result as JSON
         #[arg(long)]
@@ -66,6 +66,10 @@ struct BrokenDocument {
 struct HeadDocument {
     head: String,
     entries: u64,
+}
+
+fn head(text: &str) -> Result<Head, String> {
+    text.parse().map_err(|error: BadHead| format!("{error}; `retake audit head` prints one"))
 }
 
 pub(super) fn audit(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
@@ -149,5 +153,15 @@ fn word(kind: &BreakKind) -> &'static str {
         BreakKind::Output(_) => "output",
         BreakKind::CutTail { .. } => "cut_tail",
         BreakKind::Rewritten => "rewritten",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_head_says_where_to_get_one() {
+        assert!(head("7:zz").unwrap_err().contains("`retake audit head` prints one"));
     }
 }

@@ -70,7 +70,7 @@ pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         Err(Failure::Store(error))
             if error.is_damage() || matches!(error, Error::NotARecord { .. }) =>
         {
-            document.problems.push(error.to_string());
+            document.problems.push(words::store_error(&error));
         }
         Err(failure) => return Err(failure),
     }
@@ -102,7 +102,7 @@ impl Document {
     fn examined(&mut self, store: &Store, deep: bool) -> Result<(), Failure> {
         let found: Examination = match store.examine(deep) {
             Err(error) if error.is_damage() => {
-                self.problems.push(error.to_string());
+                self.problems.push(words::store_error(&error));
                 return Ok(());
             }
             found => found?,
@@ -116,7 +116,7 @@ impl Document {
         self.output_bytes = found.output_bytes;
         self.spool_bytes = found.spool_bytes;
         self.free_bytes = Some(found.free_bytes);
-        self.problems = found.defects.iter().map(ToString::to_string).collect();
+        self.problems = found.defects.iter().map(words::defect).collect();
         for leftover in leftovers(store) {
             self.problems.push(format!(
                 "{} ({}) is left over from run {}, which is over; `retake doctor --repair` ends it",

@@ -8,7 +8,7 @@ use retake_runner::project::ProjectError;
 use retake_runner::run_differences::OutputError;
 
 use crate::Exit;
-use crate::term;
+use crate::{term, words};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -16,9 +16,9 @@ pub(crate) enum Failure {
     Usage(String),
     #[error(transparent)]
     Config(#[from] ConfigErrors),
-    #[error(transparent)]
+    #[error("{}", project_error(.0))]
     Project(#[from] ProjectError),
-    #[error(transparent)]
+    #[error("{}", words::store_error(.0))]
     Store(#[from] retake_store::Error),
     #[error("`{text}` names several runs; give more digits of one of these:\n{}", candidates.join("\n"))]
     Ambiguous { text: String, candidates: Vec<String> },
@@ -63,7 +63,14 @@ impl Failure {
 
 fn output_error(error: &OutputError) -> String {
     match error {
-        OutputError::Store(error) => error.to_string(),
+        OutputError::Store(error) => words::store_error(error),
         OutputError::Read { .. } => format!("{error}; `retake doctor` tells what is damaged"),
+    }
+}
+
+fn project_error(error: &ProjectError) -> String {
+    match error {
+        ProjectError::NoHome => format!("{error}; name one with --store"),
+        ProjectError::Foreign { .. } => error.to_string(),
     }
 }

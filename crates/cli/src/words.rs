@@ -4,21 +4,56 @@
 use retake_runner::loop_driver::remote::RemoteStatus;
 use retake_runner::notice::{Notice, RemoteNotice};
 use retake_runner::run::FinishedRun;
+use retake_store::Defect;
 use retake_types::{
     ErrorCode, ErrorDetail, LeftFate, LeftProcess, Outcome, RefusalReason, Run, RunError, text,
 };
 
 use crate::term;
 
+/// What is wrong with the record, and what to do about it.
+pub(crate) fn store_error(error: &retake_store::Error) -> String {
+    use retake_store::Error;
+    let advice = match error {
+        Error::NoStore { .. } => "; `retake init` makes one, and the first recorded run too",
+        Error::NotWritable { .. } => "; check its permissions, or name another with --store",
+        Error::ForeignOwner { .. } => "; use a store of your own with --store",
+        Error::NetworkFilesystem { .. } => {
+            "; put the store on a local disk with --store or RETAKE_STORE"
+        }
+        Error::NotARecord { .. } => ". Move it away or name another store with --store",
+        Error::Corrupt { .. } => {
+            ". `retake doctor --repair` keeps a copy and recovers what can be read"
+        }
+        Error::DiskFull { .. } => "; free some space (`retake runs prune` helps) and run again",
+        Error::BadEntry { .. } => "; `retake audit verify` shows the place",
+        Error::NotFound { .. } => "; `retake runs list` shows what there is",
+        _ => "",
+    };
+    format!("{error}{advice}")
+}
+
+/// A defect that `doctor` found, and what mends it.
+pub(crate) fn defect(defect: &Defect) -> String {
+    let advice = match defect {
+        Defect::Integrity(_) => "; `retake doctor --repair` recovers what can be read",
+        Defect::Orphan(_) => "; `retake doctor --repair` sets it aside",
+        _ => "",
+    };
+    format!("{defect}{advice}")
+}
+
 /// Something to know besides the result.
 pub(crate) fn notice(notice: &Notice) -> String {
     match notice {
-        Notice::NotRecorded(error) => format!("this run is not recorded: {error}"),
+        Notice::NotRecorded(error) => {
+            format!("this run is not recorded: {}", store_error(error))
+        }
         Notice::OutcomeNotRecorded(error) => {
-            format!("the outcome of this run is not recorded: {error}")
+            format!("the outcome of this run is not recorded: {}", store_error(error))
         }
         Notice::OutputLost { bytes, error } => {
-            format!("{bytes} bytes of output are not in the record: {error}")
+            format!("{bytes} bytes of output are not in the record: {}", store_error(error))
         }
         Notice::RunnerDied(run) => format!(
             "run {} was interrupted, its runner died: {}",
@@ -33,7 +68,7 @@ pub(crate) fn notice(notice: &Notice) -> String {
             format!("{what} {} was interrupted, its runner died", id.short())
         }
         Notice::DeadRunsNotMarked(error) => {
-            format!("runs whose runner died could not be marked: {error}")
+            format!("runs whose runner died could not be marked: {}", store_error(error))
         }
         Notice::Leftover { pid, run, command, killed } => {
             let did = if *killed { "was ended" } else { "could not be ended" };
@@ -44,7 +79,7 @@ pub(crate) fn notice(notice: &Notice) -> String {
             text::count(*runs, "run"),
             text::count((*days).into(), "day"),
         ),
-        Notice::NotErased(error) => format!("old runs could not be erased: {error}"),
+        Notice::NotErased(error) => format!("old runs could not be erased: {}", store_error(error)),
         Notice::ReportUnreadable { path, error } => {
             format!("the test report {} is left out: {error}", path.display())
         }

@@ -7,14 +7,16 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use super::install::{self, Client, PATIENCE_SECONDS, ServerCommand};
 
-/// Below the record, for the one agent that wants a file.
-const FILE: &str = "mcp/gemini.json";
+/// The file for the one agent that wants one.
+const FILE: &str = "gemini.json";
 
 /// What an agent is given besides what it gets anyway.
 #[derive(Debug, Default)]
@@ -66,10 +68,7 @@ pub fn agent_configuration(
                 "timeout": PATIENCE_SECONDS * 1000,
                 "trust": true,
             });
-            let file = store.join(FILE);
-            if let Some(directory) = file.parent() {
-                std::fs::create_dir_all(directory)?;
-            }
+            let file = settings_directory(store)?.join(FILE);
             std::fs::write(&file, json!({"mcpServers": {"retake": server}}).to_string())?;
             let file = file.to_string_lossy().into_owned();
             AgentConfiguration {
@@ -91,6 +90,43 @@ pub fn agent_configuration(
     })
 }
 
+/// Where Gemini accepts a settings file: no directory above it may be writable by others. Below the
+/// record where that holds, else in a private directory of the user's own for this record.
+fn settings_directory(store: &Path) -> io::Result<PathBuf> {
+    let beside = store.join("mcp");
+    let absolute =
+        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let own = format!("retake/mcp/{}", &blake3::hash(store.as_os_str().as_bytes()).to_hex()[..16]);
+    let homes = [absolute("HOME"), home_of_user()].into_iter().flatten();
+    let candidates = [Some(beside.clone()), absolute("XDG_RUNTIME_DIR").map(|dir| dir.join(&own))]
+        .into_iter()
+        .flatten()
+        .chain(homes.map(|home| home.join(".local/state").join(&own)));
+    let directory = candidates.into_iter().find(|dir| is_private(dir)).unwrap_or(beside);
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+    Ok(directory)
+}
+
+/// Whether nobody but this user and root can change any directory that leads there.
+fn is_private(directory: &Path) -> bool {
+    let user = rustix::process::geteuid().as_raw();
+    directory
+        .ancestors()
+        .filter_map(|dir| dir.metadata().ok())
+        .all(|meta| (meta.uid() == user || meta.uid() == 0) && meta.mode() & 0o022 == 0)
+}
+
+/// The home directory that the password database gives.
+fn home_of_user() -> Option<PathBuf> {
+    let user = rustix::process::geteuid().as_raw().to_string();
+    let known = std::fs::read_to_string("/etc/passwd").ok()?;
+    let home = known.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        (*fields.get(2)? == user).then(|| PathBuf::from(fields[5]))
+    });
+    home.filter(|home| home.is_absolute())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,6 +135,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let ids = [("RETAKE_PARENT_ID", "p".to_owned()), ("RETAKE_TASK_ID", "a \"b\"".to_owned())];
         (agent_configuration(client, dir.path(), &ids).unwrap(), dir)
+    }
+
+    #[test]
+    fn a_file_below_a_directory_that_others_can_write_is_not_private() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let open = dir.path().join("open");
+        std::fs::create_dir(&open).unwrap();
+        std::fs::set_permissions(&open, PermissionsExt::from_mode(0o777)).unwrap();
+        assert!(!is_private(&open.join("store/mcp")));
+        assert!(is_private(Path::new("/usr/no-such-directory")));
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub enum ProjectError {
     )]
     Foreign { path: PathBuf, owner: u32 },
     #[error(
-        "there is no place for the record: neither $XDG_DATA_HOME nor $HOME is an absolute path; name one with --store"
+        "there is no place for the record: neither $XDG_DATA_HOME nor $HOME is an absolute path"
     )]
     NoHome,
 }

@@ -10,7 +10,7 @@ use retake_agent::plan::AgentStopReason;
 use retake_agent::status::{Completion, Source};
 
 use super::messages;
-use crate::term;
+use crate::{term, words};
 
 pub(super) struct AgentScreen {
     level: Level,
@@ -111,7 +111,10 @@ impl AgentDisplay for AgentScreen {
             AgentEvent::HookNotRun(error) => self.error(&error.to_string()),
             AgentEvent::Stopped(stopped) => self.stopped(stopped),
             AgentEvent::NotRecorded(error) => {
-                self.error(&format!("the history of this loop is not recorded: {error}"));
+                self.error(&format!(
+                    "the history of this loop is not recorded: {}",
+                    words::store_error(error)
+                ));
             }
             AgentEvent::NotLogged(error) => self.error(&format!("nothing more is logged: {error}")),
             AgentEvent::NotNotified(error) => self.error(&format!("nobody is notified: {error}")),

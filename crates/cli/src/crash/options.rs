@@ -17,7 +17,7 @@ use retake_store::Store;
 use retake_store::redact::Redactor;
 use retake_types::parse_duration;
 
-use crate::{Failure, context, term};
+use crate::{Failure, context, term, words};
 
 /// How states are explored and reported.
 #[derive(clap::Args)]
@@ -113,7 +113,10 @@ impl CrashProject {
             }
             Err(error) if audit.required => Err(CrashTestError::RecordRequired(error)),
             Err(error) => {
-                term::say(&format!("this crash test is not recorded: {error}"));
+                term::say(&format!(
+                    "this crash test is not recorded: {}",
+                    words::store_error(&error)
+                ));
                 Ok(None)
             }
         }

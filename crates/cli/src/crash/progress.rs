@@ -4,7 +4,7 @@ use retake_crash_driver::event::{CrashEvent, CrashObserver, ExplorationProgress}
 use retake_runner::loop_driver::remote::RemoteStatus;
 use retake_runner::screen::{Screen, time_left};
 
-use crate::term;
+use crate::{term, words};
 
 pub(super) struct ScreenObserver {
     screen: Screen,
@@ -37,16 +37,16 @@ impl CrashObserver for ScreenObserver {
                 "this exploration was begun before and its submitter died; what it has is taken over",
             ),
             CrashEvent::LoopNotRecorded(error) => {
-                screen.notice(&format!("this crash test is not recorded: {error}"));
+                screen.notice(&format!("this crash test is not recorded: {}", words::store_error(error)));
             }
             CrashEvent::RestNotRecorded(error) => {
-                screen.notice(&format!("the rest is not recorded: {error}"));
+                screen.notice(&format!("the rest is not recorded: {}", words::store_error(error)));
             }
             CrashEvent::RunNotRecorded(error) => {
-                screen.notice(&format!("this run is not recorded: {error}"));
+                screen.notice(&format!("this run is not recorded: {}", words::store_error(error)));
             }
             CrashEvent::OutcomeNotRecorded(error) => {
-                screen.notice(&format!("the outcome of this run is not recorded: {error}"));
+                screen.notice(&format!("the outcome of this run is not recorded: {}", words::store_error(error)));
             }
         }
     }

@@ -184,7 +184,10 @@ fn perform(
     };
     let finished =
         worker.run(prepared, display.output_use(), observer).map_err(|unrecorded| Refused {
-            failure: StartFailure::Refused(vec![unrecorded.to_string()]),
+            failure: StartFailure::Refused(vec![format!(
+                "it cannot be recorded, and execution.audit.required is set: {}",
+                words::store_error(&unrecorded.error)
+            )]),
             intent: unrecorded.intent,
         })?;
     Ok((finished, had_terminal, worker.end()))

@@ -1,4 +1,5 @@
-//! What can go wrong with the record: what happened, to which path, and what to do next.
+//! What can go wrong with the record: what happened, and to which path. What to do next is for the
+//! front end to say.
 //!
 //! SQLite's codes are sorted here once, so that no caller ever looks inside a database error.
 
@@ -12,17 +13,13 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error(
-        "there is no record at {path}; `retake init` makes one, and the first recorded run too"
-    )]
+    #[error("there is no record at {path}")]
     NoStore { path: PathBuf },
 
     #[error("cannot {action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
 
-    #[error(
-        "the store {path} cannot be written ({source}); check its permissions, or name another with --store"
-    )]
+    #[error("the store {path} cannot be written ({source})")]
     NotWritable { path: PathBuf, source: io::Error },
 
     #[error(
@@ -33,14 +30,10 @@ pub enum Error {
     #[error("the store {path} was opened for reading only, so it cannot {action}")]
     ReadOnly { path: PathBuf, action: &'static str },
 
-    #[error(
-        "{path} belongs to user id {owner}, not to you ({user}); use a store of your own with --store"
-    )]
+    #[error("{path} belongs to user id {owner}, not to you ({user})")]
     ForeignOwner { path: PathBuf, owner: u32, user: u32 },
 
-    #[error(
-        "{path} is on a network file system ({kind}), where SQLite's WAL loses data; put the store on a local disk with --store or RETAKE_STORE"
-    )]
+    #[error("{path} is on a network file system ({kind}), where SQLite's WAL loses data")]
     NetworkFilesystem { path: PathBuf, kind: &'static str },
 
     #[error(
@@ -48,19 +41,13 @@ pub enum Error {
     )]
     Newer { path: PathBuf, found: i64, known: i64 },
 
-    #[error(
-        "{path} is not a retake record: {detail}; nothing was changed. Move it away or name another store with --store"
-    )]
+    #[error("{path} is not a retake record: {detail}; nothing was changed")]
     NotARecord { path: PathBuf, detail: String },
 
-    #[error(
-        "{path} is damaged ({detail}); nothing was overwritten. `retake doctor --repair` keeps a copy and recovers what can be read"
-    )]
+    #[error("{path} is damaged ({detail}); nothing was overwritten")]
     Corrupt { path: PathBuf, detail: String },
 
-    #[error(
-        "the disk of {path} is full; free some space (`retake runs prune` helps) and run again"
-    )]
+    #[error("the disk of {path} is full")]
     DiskFull { path: PathBuf },
 
     #[error(
@@ -72,10 +59,10 @@ pub enum Error {
     #[error("cannot {action} in {path}: {source}")]
     Sqlite { action: &'static str, path: PathBuf, source: rusqlite::Error },
 
-    #[error("ledger entry {seq} cannot be read: {detail}; `retake audit verify` shows the place")]
+    #[error("ledger entry {seq} cannot be read: {detail}")]
     BadEntry { seq: i64, detail: String },
 
-    #[error("no run matches `{text}`; `retake runs list` shows what there is")]
+    #[error("no run matches `{text}`")]
     NotFound { text: String },
 
     #[error(

@@ -78,7 +78,7 @@ impl fmt::Display for Head {
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a head; `retake audit head` prints one, as COUNT:HASH")]
+#[error("`{0}` is not a head, which is COUNT:HASH")]
 pub struct BadHead(String);
 
 impl FromStr for Head {
@@ -161,7 +161,7 @@ mod tests {
         let head = Head { count: 7, hash: blake3::hash(b"x") };
         assert_eq!(head.to_string().parse::<Head>().unwrap(), head);
         for bad in ["", "7", "7:", "x:00", "7:zz"] {
-            assert!(bad.parse::<Head>().unwrap_err().to_string().contains("audit head"));
+            assert!(bad.parse::<Head>().unwrap_err().to_string().contains("COUNT:HASH"));
         }
     }
 

@@ -67,10 +67,7 @@ impl fmt::Display for Defect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Integrity(detail) => {
-                write!(
-                    f,
-                    "the database is damaged: {detail}; `retake doctor --repair` recovers what can be read"
-                )
+                write!(f, "the database is damaged: {detail}")
             }
             Self::Chain(found) => write!(f, "the record does not verify: {found}"),
             Self::Interrupted(id) => {
@@ -80,11 +77,7 @@ impl fmt::Display for Defect {
                 write!(f, "the {} of run {id} is lost: {detail}", stream.as_str())
             }
             Self::Orphan(path) => {
-                write!(
-                    f,
-                    "{} belongs to no run; `retake doctor --repair` sets it aside",
-                    path.display()
-                )
+                write!(f, "{} belongs to no run", path.display())
             }
             Self::Exposed { path, mode } => {
                 write!(
