@@ -260,3 +260,17 @@ mod tests {
         assert_eq!(status(0, 5, &many).unwrap(), "0 queued, 5 running on 5 nodes");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_record_says_what_to_do() {
+        use retake_store::Error;
+        let path = std::path::PathBuf::from("/x");
+        let corrupt = Error::Corrupt { path: path.clone(), detail: "y".to_owned() };
+        assert!(store_error(&corrupt).contains("doctor --repair"));
+        assert!(store_error(&Error::DiskFull { path }).contains("runs prune"));
+    }
+}
