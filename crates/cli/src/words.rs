@@ -259,11 +259,6 @@ mod tests {
         let many = ["n0", "n1", "n2", "n3", "n4"];
         assert_eq!(status(0, 5, &many).unwrap(), "0 queued, 5 running on 5 nodes");
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     #[test]
     fn an_error_of_the_record_says_what_to_do() {
