@@ -65,24 +65,13 @@ fn progress_text(
     if *failing > 0 {
         text.push_str(&format!(", {failing} failing"));
     }
-    if let Some(status) = remote.and_then(|(_, _, status)| status_text(status)) {
+    if let Some(status) = remote.and_then(|(_, _, status)| words::remote_status(status)) {
         text.push_str(&format!(", {status}"));
     }
     if let Some(left) = time_left(*elapsed, *verified as usize, *total as usize) {
         text.push_str(&format!(", {} left", term::duration(left)));
     }
     text
-}
-
-/// How many runs wait and how many run, and where; `None` if all are done.
-fn status_text(status: &RemoteStatus) -> Option<String> {
-    let RemoteStatus { queued, running, nodes } = status;
-    let on = match nodes.len() {
-        0 => String::new(),
-        1..=4 => format!(" on {}", nodes.join(" ")),
-        count => format!(" on {count} nodes"),
-    };
-    (queued + running > 0).then(|| format!("{queued} queued, {running} running{on}"))
 }
 
 #[cfg(test)]
