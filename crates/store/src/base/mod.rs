@@ -9,6 +9,7 @@ pub(crate) mod file_lock;
 pub(crate) mod ledger;
 pub(crate) mod live_file;
 pub(crate) mod projection;
+pub(crate) mod reserve;
 pub(crate) mod schema;
 pub(crate) mod store;
 pub(crate) mod write_lock;

@@ -14,6 +14,7 @@ use super::schema;
 use crate::base::crash_points::crash_point;
 use crate::base::dir::{StoreDir, not_writable};
 use crate::base::ledger::{self, Head};
+use crate::base::reserve::{self, Claim};
 use crate::base::write_lock::{PATIENCE, WriteTurn};
 use crate::{Error, Result};
 
@@ -27,6 +28,7 @@ pub struct Store {
     pub(crate) connection: Connection,
     access: Access,
     synchronous: Option<Durability>,
+    claim: Claim,
     /// Device and inode of the database: SQLite would go on writing to a deleted file.
     identity: Option<(u64, u64)>,
 }
@@ -49,6 +51,15 @@ pub(crate) enum Durability {
     Process,
     /// A power loss: the commit is synced.
     Power,
+}
+
+/// What becomes of the WAL's file once its content is in the database.
+#[derive(Clone, Copy)]
+enum Checkpoint {
+    /// It is empty, and its blocks are free.
+    Truncate,
+    /// It keeps its blocks; the next writer starts at its beginning.
+    Restart,
 }
 
 impl Store {
@@ -172,13 +183,18 @@ impl Store {
                 .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
                 .map_err(failed)?;
             // secure_delete on every writer, not only on those that erase: a row that grows is
-            // moved, and its old place would keep the text.
+            // moved, and its old place would keep the text. temp_store: a full disk may be that of
+            // the temporary files too.
             connection
-                .execute_batch("PRAGMA wal_autocheckpoint = 0; PRAGMA secure_delete = ON")
+                .execute_batch(
+                    "PRAGMA wal_autocheckpoint = 0; PRAGMA secure_delete = ON;
+                     PRAGMA temp_store = MEMORY",
+                )
                 .map_err(failed)?;
+            reserve::grow_in_chunks(&connection);
         }
         let identity = identity(&dir);
-        Ok(Self { dir, connection, access, synchronous: None, identity })
+        Ok(Self { dir, connection, access, synchronous: None, claim: Claim::Continue, identity })
     }
 
     pub fn path(&self) -> &Path {
@@ -224,6 +240,7 @@ impl Store {
         if identity(&self.dir) != self.identity {
             return Err(Error::Vanished { path: self.dir.root().to_owned() });
         }
+        self.keep_room()?;
         self.set_durability(durability)?;
         let Self { dir, connection, .. } = self;
         let failed = |error| Error::sqlite(action, dir.database(), error);
@@ -257,13 +274,56 @@ impl Store {
         Ok(())
     }
 
+    /// Runs `work` with another claim on the reserve.
+    pub(crate) fn claiming<T>(&mut self, claim: Claim, work: impl FnOnce(&mut Self) -> T) -> T {
+        let before = std::mem::replace(&mut self.claim, claim);
+        let value = work(self);
+        self.claim = before;
+        value
+    }
+
+    /// Before a write: allocates the WAL's room, and on a full disk keeps what is left of it for
+    /// those with a better claim.
+    fn keep_room(&self) -> Result<()> {
+        reserve::keep_wal_room(&self.dir);
+        if self.claim == Claim::Erase || !reserve::disk_is_almost_full(&self.dir) {
+            return Ok(());
+        }
+        let full = || Err(Error::DiskFull { path: self.dir.database().to_owned() });
+        if self.room_in_database()? < self.claim.database_room() {
+            return full();
+        }
+        let length = self.dir.wal().metadata().map_or(0, |wal| wal.len()); // none yet: empty
+        if length > self.claim.wal_limit()
+            && !self.checkpoint(Checkpoint::Restart, Duration::ZERO)?
+        {
+            return full();
+        }
+        Ok(())
+    }
+
+    /// What the database can take before its file has to grow; without a limit unless the disk is
+    /// almost full.
+    pub(crate) fn room_in_database(&self) -> Result<u64> {
+        if !reserve::disk_is_almost_full(&self.dir) {
+            return Ok(u64::MAX);
+        }
+        reserve::database_room(&self.connection, &self.dir)
+            .map_err(|error| self.failed("look for room", error))
+    }
+
     pub(crate) fn fold_wal(&self) -> Result<()> {
         let size = match self.dir.wal().metadata() {
             Ok(metadata) => metadata.len(),
             Err(_) => return Ok(()), // no WAL to fold; a vanished store shows at the next commit
         };
         if size > WAL_LIMIT {
-            self.truncate_wal(Duration::ZERO)?;
+            // On a full disk the next writer may not get back the blocks that a shorter WAL frees.
+            let full = reserve::disk_is_almost_full(&self.dir);
+            let checkpoint = if full { Checkpoint::Restart } else { Checkpoint::Truncate };
+            self.checkpoint(checkpoint, Duration::ZERO)?;
+            reserve::keep_wal_room(&self.dir);
+            reserve::keep_database_room(&self.connection, &self.dir);
         }
         Ok(())
     }
@@ -271,12 +331,18 @@ impl Store {
     /// Folds the WAL into the database and empties it; `false` when a reader was in the way for
     /// longer than `patience`. What could be folded is folded either way.
     pub(crate) fn truncate_wal(&self, patience: Duration) -> Result<bool> {
+        self.checkpoint(Checkpoint::Truncate, patience)
+    }
+
+    fn checkpoint(&self, checkpoint: Checkpoint, patience: Duration) -> Result<bool> {
         let failed = |error| self.failed("checkpoint", error);
         self.connection.busy_timeout(patience).map_err(failed)?;
-        let busy = self
-            .connection
-            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0))
-            .map(|busy| busy != 0);
+        let sql = match checkpoint {
+            Checkpoint::Truncate => "PRAGMA wal_checkpoint(TRUNCATE)",
+            Checkpoint::Restart => "PRAGMA wal_checkpoint(RESTART)",
+        };
+        let busy =
+            self.connection.query_row(sql, [], |row| row.get::<_, i64>(0)).map(|busy| busy != 0);
         self.connection.busy_timeout(PATIENCE).map_err(failed)?;
         match busy {
             Ok(busy) => Ok(!busy),

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_types::{RunId, RunOutcome, Stream};
@@ -16,12 +17,16 @@ use rusqlite::Connection;
 use crate::base::dir::{StoreDir, sync_dir};
 use crate::base::ledger::{self, Entry, Repair};
 use crate::base::projection::{Row, complete, insert_labels, seq_of};
+use crate::base::reserve::{self, Claim};
 use crate::base::store::Durability;
 use crate::base::write_lock::WriteTurn;
 use crate::maintain::verify::{Break, BreakKind, Verification};
 use crate::read::output::{self, Storage, output_key};
 use crate::write::run_entries::{StreamContent, insert_intent, insert_outcome, insert_output};
 use crate::{Error, Result, Store};
+
+/// How long a repair compresses output, to make room on a full disk.
+const COMPRESSING: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repaired {
@@ -69,10 +74,16 @@ pub fn repair(root: &Path) -> Result<Repaired> {
         store.rebuild_projection()?;
         repaired.projection_rebuilt = true;
     }
-    repaired.interrupted = store.recover()?.runs.iter().map(|run| run.intent.id()).collect();
+    let recovered = store.claiming(Claim::Erase, Store::recover)?;
+    repaired.interrupted = recovered.runs.iter().map(|run| run.intent.id()).collect();
     for orphan in store.orphans()? {
-        repaired.set_aside.push(set_aside(root, &orphan)?);
+        match set_aside(root, &orphan) {
+            // It stays where it is, and the next examination names it.
+            Err(Error::DiskFull { .. }) => break,
+            moved => repaired.set_aside.push(moved?),
+        }
     }
+    store.claiming(Claim::Erase, Store::give_space_back);
     Ok(repaired)
 }
 
@@ -110,6 +121,18 @@ fn set_aside(root: &Path, orphan: &Path) -> Result<PathBuf> {
 }
 
 impl Store {
+    /// On a disk that is almost full, compresses what waits for it. The WAL's room is lent to the
+    /// compressed file; where even that is too little, the output stays as it is.
+    fn give_space_back(&mut self) {
+        if !reserve::disk_is_almost_full(&self.dir) {
+            return;
+        }
+        // What fails here leaves everything as it was, and is tried again by the next command.
+        drop(self.truncate_wal(Duration::ZERO));
+        drop(self.compact(COMPRESSING));
+        reserve::keep_wal_room(&self.dir);
+    }
+
     /// Derives the projection from the ledger again. The order of arrival is in `runs` alone
     /// and is carried over.
     fn rebuild_projection(&mut self) -> Result<()> {
@@ -183,7 +206,7 @@ fn salvage(root: &Path, repaired: &mut Repaired) -> Result<()> {
         }
     })?;
     fresh.write(Durability::Power, "restore the loops", |tx, _| copy_loops(tx, &dir, &old))?;
-    fresh.truncate_wal(std::time::Duration::from_secs(5))?;
+    fresh.truncate_wal(Duration::from_secs(5))?;
     drop(fresh);
     drop(old);
     // A WAL or index of the old database must not be taken for one of the new.
