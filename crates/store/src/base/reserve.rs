@@ -17,6 +17,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use rusqlite::Connection;
 
 use super::dir::{StoreDir, free_bytes};
+use super::error::file_size_limit;
+use crate::{Error, Result};
 
 /// Allocated for the WAL. A run without output takes 50 KiB of it until the next checkpoint.
 pub(crate) const WAL_ROOM: u64 = 512 * 1024;
@@ -127,6 +129,16 @@ const PAGE: i64 = 4096;
 
 fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
     connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0))
+}
+
+/// Refuses to begin what the process's own limit would keep from being completed.
+pub(crate) fn check_file_size_limit(dir: &StoreDir) -> Result<()> {
+    let Some(limit) = file_size_limit() else { return Ok(()) };
+    let length = dir.database().metadata().map_or(0, |database| database.len());
+    if limit < WAL_ROOM || limit < length + DATABASE_CHUNK.unsigned_abs() as u64 {
+        return Err(Error::FileSizeLimit { path: dir.database().to_owned() });
+    }
+    Ok(())
 }
 
 pub(crate) fn disk_is_almost_full(dir: &StoreDir) -> bool {

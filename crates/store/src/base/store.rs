@@ -3,6 +3,7 @@
 //! Opening is lazy and cheap, because every cold `retake exec` pays for it: one pragma tells
 //! whether the schema is current, and nothing is checkpointed on close.
 
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 use super::schema;
 use crate::base::crash_points::crash_point;
-use crate::base::dir::{StoreDir, not_writable};
+use crate::base::dir::{StoreDir, not_writable, remove, sync_dir};
 use crate::base::ledger::{self, Head};
 use crate::base::reserve::{self, Claim};
 use crate::base::write_lock::{PATIENCE, WriteTurn};
@@ -109,10 +110,7 @@ impl Store {
         // One of an earlier release is read as it is; one without any tables has nothing to read.
         schema::check(&store.connection, &store.dir)?;
         if schema::version(&store.connection, &store.dir)? == 0 {
-            return Err(Error::NotARecord {
-                path: store.dir.database().to_owned(),
-                detail: "its schema is not set up yet; any recorded run does that".to_owned(),
-            });
+            return Err(Error::NoStore { path: root.to_owned() });
         }
         Ok(store)
     }
@@ -123,18 +121,59 @@ impl Store {
         Ok(self)
     }
 
+    /// Makes the database under another name and gives it its own once it is complete, so that a
+    /// reader finds a whole record or none, whenever it looks and whenever we are killed.
     fn create(dir: StoreDir) -> Result<Self> {
         dir.prepare()?;
         let turn = WriteTurn::take(&dir)?;
+        // Another process may have had the turn before us.
+        if !dir.database().exists() {
+            Self::build(&dir)?;
+        }
+        drop(turn);
+        let store = Self::connect(dir, Access::Write)?;
+        schema::check(&store.connection, &store.dir)?;
+        Ok(store)
+    }
+
+    /// The caller has the write turn, so what is found of an unfinished database is of a process
+    /// that died.
+    fn build(dir: &StoreDir) -> Result<()> {
+        reserve::check_file_size_limit(dir)?;
+        let new = dir.unfinished();
+        for suffix in ["", "-wal", "-shm", "-journal"] {
+            remove(&new.beside_database(suffix))?;
+        }
         // SQLite gives the WAL the database's mode, so making the file first settles both.
-        dir.create_private(dir.database()).map_err(|error| match error {
+        let file = dir.create_private(new.database()).map_err(|error| match error {
             Error::Io { path, source, .. } => not_writable(&path, source),
             other => other,
         })?;
-        let mut store = Self::connect(dir, Access::Write)?;
-        store.set_up()?;
-        drop(turn);
-        Ok(store)
+        let mut store = Self::connect(new, Access::Write)?;
+        let failed = |error| Error::sqlite("make the record", dir.database(), error);
+        // One sync at the end is enough: until then nothing is lost with it.
+        store
+            .connection
+            .execute_batch("PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY")
+            .map_err(failed)?;
+        schema::migrate(&mut store.connection, &store.dir)?;
+        crash_point("new database built");
+        store.connection.pragma_update(None, "journal_mode", "wal").map_err(failed)?;
+        // Closing then removes the WAL, so that the database is one file.
+        let config = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
+        store.connection.set_db_config(config, false).map_err(failed)?;
+        let Self { dir: new, connection, .. } = store;
+        connection.close().map_err(|(_, error)| failed(error))?;
+        file.sync_all().map_err(|error| Error::io("sync", new.database(), error))?;
+        for suffix in ["-wal", "-shm"] {
+            remove(&new.beside_database(suffix))?;
+            // Left over from a database that is gone: they must not be taken for those of this one.
+            remove(&dir.beside_database(suffix))?;
+        }
+        fs::rename(new.database(), dir.database())
+            .map_err(|error| Error::io("name", dir.database(), error))?;
+        crash_point("new database named");
+        sync_dir(dir.root())
     }
 
     fn set_up(&mut self) -> Result<()> {
@@ -285,6 +324,9 @@ impl Store {
     /// Before a write: allocates the WAL's room, and on a full disk keeps what is left of it for
     /// those with a better claim.
     fn keep_room(&self) -> Result<()> {
+        if self.claim == Claim::Begin {
+            reserve::check_file_size_limit(&self.dir)?;
+        }
         reserve::keep_wal_room(&self.dir);
         if self.claim == Claim::Erase || !reserve::disk_is_almost_full(&self.dir) {
             return Ok(());
