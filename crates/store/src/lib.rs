@@ -35,7 +35,7 @@ pub use base::crash_points::watch_crash_points;
 pub use base::error::{Error, Result};
 pub use base::ledger::{BadHead, Head};
 pub use base::live_file::Liveness;
-pub use base::schema::SCHEMA_VERSION;
+pub use base::schema::{SCHEMA_VERSION, SchemaFault};
 pub use base::store::Store;
 pub use maintain::compact::Compacted;
 pub use maintain::disk_use::DiskUse;
