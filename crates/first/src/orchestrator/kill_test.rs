@@ -116,7 +116,7 @@ impl Supervisor<'_> {
             }
             Finish::PastTheEnd { points } => say(&format!(
                 "the workload has {}; there is no crash point {}",
-                count(points as u64, "crash point"),
+                count(*points as u64, "crash point"),
                 session.variables.only.unwrap_or_default()
             )),
             Finish::Failed => return Err(failures.join("\n")),
