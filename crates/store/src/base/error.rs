@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use retake_types::{LoopId, RunId};
+use retake_types::{LoopId, RunId, text};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -15,6 +15,17 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     #[error("there is no record at {path}")]
     NoStore { path: PathBuf },
+
+    #[error(
+        "there is no place for the record: neither $XDG_DATA_HOME nor $HOME is an absolute path, and the password database has no home for you"
+    )]
+    NoPlace,
+
+    #[error("the store {path} is in use ({running} running, {remote} on other machines)")]
+    InUse { path: PathBuf, running: usize, remote: usize },
+
+    #[error("{path} exists and is not empty; nothing was moved")]
+    Occupied { path: PathBuf },
 
     #[error("cannot {action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
@@ -69,8 +80,8 @@ pub enum Error {
     NotFound { text: String },
 
     #[error(
-        "`{text}` matches {} runs; give more digits, or one of: {}",
-        candidates.len(),
+        "`{text}` matches {}; give more digits, or one of: {}",
+        text::count(candidates.len() as u64, "run"),
         joined(candidates)
     )]
     Ambiguous { text: String, candidates: Vec<RunId> },

@@ -8,6 +8,7 @@ pub(crate) mod error;
 pub(crate) mod file_lock;
 pub(crate) mod ledger;
 pub(crate) mod live_file;
+pub(crate) mod moved_store;
 pub(crate) mod projection;
 pub(crate) mod reserve;
 pub(crate) mod schema;
