@@ -62,6 +62,7 @@ pub use read::search::{SearchEffort, SearchHit, SearchResults};
 pub use read::stats::{CommandStats, Stats};
 pub use read::test_history::{TestHistory, TestResult};
 pub use transfer::audit_record::AuditRecord;
+pub use transfer::export::Exported;
 pub use transfer::import::Imported;
 pub use transfer::ledger_copy::{LedgerContent, LedgerRow};
 pub use transfer::result_file::ResultFile;

@@ -10,7 +10,7 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use common::{TestStore, intent, outcome};
-use retake_store::{BreakKind, Defect, Error, RunFilter, Store, Verification, repair};
+use retake_store::{BreakKind, Defect, Error, Exported, RunFilter, Store, Verification, repair};
 use retake_types::Stream;
 
 #[test]
@@ -339,4 +339,27 @@ fn a_damaged_database_is_kept_and_what_can_be_read_recovered() {
     assert_eq!(store.find("last").unwrap().intent.id(), new.id());
     let sound = store.examine(false).unwrap().defects;
     assert!(!sound.iter().any(|problem| matches!(problem, Defect::Integrity(_))), "{sound:?}");
+}
+
+#[test]
+fn a_lost_output_file_costs_an_export_that_output_alone() {
+    let mut test = TestStore::new();
+    let (first, second) = (intent("a"), intent("b"));
+    let large = b"abc".repeat(100_000);
+    test.record(&first, 5, &[(Stream::Stdout, &large), (Stream::Stderr, b"kept")]);
+    test.record(&second, 0, &[(Stream::Stdout, b"whole")]);
+    fs::remove_file(test.root().join(format!("spool/{}.stdout", first.id()))).unwrap();
+    let mut lines = Vec::new();
+    let mut export = |id| test.store.export(&test.store.get(id).unwrap(), &mut lines).unwrap();
+    let Exported::Written { lost } = export(first.id()) else { panic!("it is finished") };
+    assert!(matches!(&lost[..], [(Stream::Stdout, why)] if why.contains("spool")), "{lost:?}");
+    assert_eq!(export(second.id()), Exported::Written { lost: Vec::new() });
+
+    // The other record says exactly what it has.
+    let mut other = TestStore::new();
+    assert_eq!(other.store.import(&mut &lines[..]).unwrap().imported.len(), 2);
+    let outcome = other.store.get(first.id()).unwrap().outcome.unwrap();
+    assert_eq!((outcome.stdout_bytes, outcome.stderr_bytes, outcome.truncated), (0, 4, true));
+    assert_eq!(other.output(first.id(), Stream::Stderr), b"kept");
+    other.assert_intact();
 }
