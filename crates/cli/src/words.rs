@@ -4,10 +4,9 @@
 use retake_runner::loop_driver::remote::RemoteStatus;
 use retake_runner::notice::{Notice, RemoteNotice};
 use retake_runner::run::FinishedRun;
+use retake_runner::run_text;
 use retake_store::Defect;
-use retake_types::{
-    ErrorCode, ErrorDetail, LeftFate, LeftProcess, Outcome, RefusalReason, Run, RunError, text,
-};
+use retake_types::{ErrorCode, ErrorDetail, LeftFate, Outcome, RefusalReason, Run, RunError, text};
 
 use crate::term;
 
@@ -59,11 +58,15 @@ pub(crate) fn notice(notice: &Notice) -> String {
                 store_error(error)
             )
         }
-        Notice::RunnerDied(run) => format!(
-            "run {} was interrupted, its runner died: {}",
-            run.intent.id(),
-            run.intent.command()
-        ),
+        Notice::RunnerDied(run) => {
+            let left = run.outcome.as_ref().map_or(0, |outcome| outcome.left_counts().ended);
+            let left = match left {
+                0 => String::new(),
+                count => format!(" ({} left over, now ended)", text::count(count, "process")),
+            };
+            let (id, command) = (run.intent.id(), run.intent.command());
+            format!("run {id} was interrupted, its runner died: {command}{left}")
+        }
         Notice::LoopRunnerDied { kind, id } => {
             let what = match kind {
                 retake_types::Kind::Crash => "crash test",
@@ -191,20 +194,20 @@ pub(crate) fn with_hint(mut run: Run) -> Run {
     run
 }
 
-fn left_process(process: &LeftProcess) -> String {
-    let did = match process.fate {
-        LeftFate::Ended => "was still running after the command had ended, and was ended",
-        LeftFate::Kept => "is still running, as allowed",
-        LeftFate::Survived => "is still running and could not be ended",
-    };
-    format!("{} ({}) {did}", process.command, process.pid)
+/// What became of what a run has left behind.
+pub(crate) fn left_fate(fate: LeftFate) -> &'static str {
+    match fate {
+        LeftFate::Ended => "still running after the command had ended, and now ended",
+        LeftFate::Kept => "still running, as allowed",
+        LeftFate::Survived => "still running, and could not be ended",
+    }
 }
 
 /// Says what a person at the terminal should know about how a run ended.
 pub(crate) fn say_outcome(finished: &FinishedRun) {
     let Some(outcome) = &finished.run.outcome else { return };
-    for process in &outcome.left_processes {
-        term::say(&left_process(process));
+    for (fate, left) in run_text::left_processes(outcome) {
+        term::say(&format!("{}: {left}", left_fate(fate)));
     }
     if outcome.leaked && outcome.left_processes.is_empty() {
         term::say(
@@ -222,9 +225,11 @@ pub(crate) fn say_outcome(finished: &FinishedRun) {
     let spoke = matches!(finished.outcome, Outcome::Exited(_)) || finished.reader_gone;
     if let Some(error) = outcome.error.as_ref().filter(|_| !spoke) {
         if error.problems.len() > 1 {
-            error.problems.iter().for_each(|problem| term::say(problem));
+            for problem in &error.problems {
+                term::say(&format!("{} {problem}", error.code));
+            }
         } else {
-            term::say(&error.message);
+            term::say(&format!("{} {}", error.code, error.message));
         }
         if let Some(hint) = &error.hint {
             term::say(&format!("hint: {hint}"));

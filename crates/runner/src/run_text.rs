@@ -3,7 +3,7 @@
 use retake_types::text;
 use std::time::Duration;
 
-use retake_types::{OutcomeKind, Run, State};
+use retake_types::{LeftFate, LeftProcess, OutcomeKind, Run, RunOutcome, State};
 
 use crate::colour::Shade;
 
@@ -25,8 +25,41 @@ pub fn outcome(run: &Run) -> (String, Shade) {
     (text, Shade::Bad)
 }
 
-/// How long a run took; empty while it goes on.
+/// Processes that are named one by one; of more only their number is told, and a few.
+const LEFT_NAMED: usize = 5;
+const LEFT_EXAMPLES: usize = 3;
+
+/// What a run has left behind, in a line each: single processes, or many of the same fate.
+pub fn left_processes(outcome: &RunOutcome) -> Vec<(LeftFate, String)> {
+    let name = |left: &LeftProcess| format!("{} ({})", left.command, left.pid);
+    let counts = outcome.left_counts();
+    if counts.total() <= LEFT_NAMED as u64 {
+        return outcome.left_processes.iter().map(|left| (left.fate, name(left))).collect();
+    }
+    let mut lines = Vec::new();
+    for fate in LeftFate::ALL {
+        let count = counts.with_fate(fate);
+        if count == 0 {
+            continue;
+        }
+        let listed = outcome.left_processes.iter().filter(|left| left.fate == fate);
+        let examples: Vec<_> = listed.take(LEFT_EXAMPLES).map(name).collect();
+        let more = if count > examples.len() as u64 { ", …" } else { "" };
+        let named = match examples.is_empty() {
+            true => String::new(),
+            false => format!(": {}{more}", examples.join(", ")),
+        };
+        lines.push((fate, format!("{}{named}", text::count(count, "process"))));
+    }
+    lines
+}
+
+/// How long a run took; empty while it goes on. A lower bound is marked as one.
 pub fn duration(run: &Run) -> String {
-    let known = run.outcome.as_ref().map(|outcome| outcome.duration_ms);
-    known.map_or_else(String::new, |ms| text::duration(Duration::from_millis(ms)))
+    let Some(outcome) = &run.outcome else { return String::new() };
+    let took = text::duration(Duration::from_millis(outcome.duration_ms));
+    match outcome.duration_is_exact() {
+        true => took,
+        false => format!("≥{took}"),
+    }
 }

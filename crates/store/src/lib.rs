@@ -41,7 +41,7 @@ pub use maintain::compact::Compacted;
 pub use maintain::disk_use::DiskUse;
 pub use maintain::doctor::{Defect, Examination};
 pub use maintain::erase::{Erased, Prune};
-pub use maintain::recover::Recovered;
+pub use maintain::recover::{EndLeftovers, Recovered};
 pub use maintain::repair::{Repaired, repair};
 pub use maintain::verify::{Break, BreakKind, Intact, Verification};
 pub use read::follow_output::OutputFollower;
