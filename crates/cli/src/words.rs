@@ -4,7 +4,7 @@
 use retake_runner::loop_driver::remote::RemoteStatus;
 use retake_runner::notice::{Notice, RemoteNotice};
 use retake_runner::run::FinishedRun;
-use retake_runner::run_text;
+use retake_runner::run_text::{self, LeftGroup};
 use retake_store::Defect;
 use retake_types::{ErrorCode, ErrorDetail, LeftFate, Outcome, RefusalReason, Run, RunError, text};
 
@@ -194,20 +194,27 @@ pub(crate) fn with_hint(mut run: Run) -> Run {
     run
 }
 
-/// What became of what a run has left behind.
-pub(crate) fn left_fate(fate: LeftFate) -> &'static str {
-    match fate {
-        LeftFate::Ended => "still running after the command had ended, and now ended",
-        LeftFate::Kept => "still running, as allowed",
-        LeftFate::Survived => "still running, and could not be ended",
+fn left_group(group: &LeftGroup) -> String {
+    let (is, was, had) = match group.count {
+        1 => ("is", "was", "and was ended"),
+        _ => ("are", "were", "and were ended"),
+    };
+    let did = match group.fate {
+        LeftFate::Ended => format!("{was} still running after the command had ended, {had}"),
+        LeftFate::Kept => format!("{is} still running, as allowed"),
+        LeftFate::Survived => format!("{is} still running and could not be ended"),
+    };
+    match group.count {
+        1 => format!("{} {did}", group.named),
+        count => format!("{} {did}: {}", text::count(count, "process"), group.named),
     }
 }
 
 /// Says what a person at the terminal should know about how a run ended.
 pub(crate) fn say_outcome(finished: &FinishedRun) {
     let Some(outcome) = &finished.run.outcome else { return };
-    for (fate, left) in run_text::left_processes(outcome) {
-        term::say(&format!("{}: {left}", left_fate(fate)));
+    for group in run_text::left_processes(outcome) {
+        term::say(&left_group(&group));
     }
     if outcome.leaked && outcome.left_processes.is_empty() {
         term::say(

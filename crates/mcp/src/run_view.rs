@@ -206,7 +206,7 @@ impl RunView {
                     LeftFate::Survived => "could not be ended",
                 };
                 let left = run_text::left_processes(outcome).into_iter();
-                left.map(|(fate_of, left)| format!("{}: {left}", fate(fate_of))).collect()
+                left.map(|left| left.line(fate(left.fate))).collect()
             }),
             stdout: StreamView::default(),
             stderr: StreamView::default(),

@@ -29,29 +29,46 @@ pub fn outcome(run: &Run) -> (String, Shade) {
 const LEFT_NAMED: usize = 5;
 const LEFT_EXAMPLES: usize = 3;
 
-/// What a run has left behind, in a line each: single processes, or many of the same fate.
-pub fn left_processes(outcome: &RunOutcome) -> Vec<(LeftFate, String)> {
+/// Processes of one fate that a run has left behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftGroup {
+    pub fate: LeftFate,
+    pub count: u64,
+    /// The process, or a few of them.
+    pub named: String,
+}
+
+impl LeftGroup {
+    /// In one line, with the word for its fate.
+    pub fn line(&self, fate: &str) -> String {
+        match self.count {
+            1 => format!("{}, {fate}", self.named),
+            count => format!("{}, {fate}: {}", text::count(count, "process"), self.named),
+        }
+    }
+}
+
+/// What a run has left behind: single processes, or many of the same fate.
+pub fn left_processes(outcome: &RunOutcome) -> Vec<LeftGroup> {
     let name = |left: &LeftProcess| format!("{} ({})", left.command, left.pid);
     let counts = outcome.left_counts();
     if counts.total() <= LEFT_NAMED as u64 {
-        return outcome.left_processes.iter().map(|left| (left.fate, name(left))).collect();
+        let single =
+            |left: &LeftProcess| LeftGroup { fate: left.fate, count: 1, named: name(left) };
+        return outcome.left_processes.iter().map(single).collect();
     }
-    let mut lines = Vec::new();
+    let mut groups = Vec::new();
     for fate in LeftFate::ALL {
         let count = counts.with_fate(fate);
-        if count == 0 {
-            continue;
-        }
         let listed = outcome.left_processes.iter().filter(|left| left.fate == fate);
-        let examples: Vec<_> = listed.take(LEFT_EXAMPLES).map(name).collect();
-        let more = if count > examples.len() as u64 { ", …" } else { "" };
-        let named = match examples.is_empty() {
-            true => String::new(),
-            false => format!(": {}{more}", examples.join(", ")),
-        };
-        lines.push((fate, format!("{}{named}", text::count(count, "process"))));
+        let mut named: Vec<_> = listed.take(LEFT_EXAMPLES).map(name).collect();
+        if count > named.len() as u64 {
+            named.push("…".to_owned());
+        }
+        groups.push(LeftGroup { fate, count, named: named.join(", ") });
     }
-    lines
+    groups.retain(|group| group.count > 0);
+    groups
 }
 
 /// How long a run took; empty while it goes on. A lower bound is marked as one.

@@ -99,13 +99,13 @@ impl Facts {
         let cpu = Duration::from_millis(usage.user_cpu_ms + usage.system_cpu_ms);
         let memory = term::size(usage.max_rss_kb << 10);
         self.add("used", &format!("{} cpu, {memory} memory", term::duration(cpu)));
-        for (fate, left) in run_text::left_processes(outcome) {
-            let fate = match fate {
+        for left in run_text::left_processes(outcome) {
+            let fate = match left.fate {
                 LeftFate::Ended => "ended",
                 LeftFate::Kept => "kept",
                 LeftFate::Survived => "survived",
             };
-            self.add("left", &format!("{fate}: {left}"));
+            self.add("left", &left.line(fate));
         }
         if outcome.leaked {
             self.add("leaked", "the output was still held open at the end");

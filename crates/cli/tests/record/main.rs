@@ -6,3 +6,4 @@ mod common;
 mod again;
 mod maintaining;
 mod reading;
+mod trust;

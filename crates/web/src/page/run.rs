@@ -188,13 +188,13 @@ fn usage(html: &mut Html, outcome: &RunOutcome) {
         "leaked",
         if outcome.leaked { "the output was still held open at the end" } else { "" },
     );
-    for (fate, left) in run_text::left_processes(outcome) {
-        let fate = match fate {
+    for left in run_text::left_processes(outcome) {
+        let fate = match left.fate {
             LeftFate::Ended => "ended",
             LeftFate::Kept => "kept",
             LeftFate::Survived => "survived",
         };
-        html.definition("left over", &format!("{fate}: {left}"));
+        html.definition("left over", &left.line(fate));
     }
     html.markup("</dl>");
 }
