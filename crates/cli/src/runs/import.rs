@@ -29,7 +29,8 @@ struct Document<'a> {
     imported: &'a [RunId],
     known: u64,
     /// Runs older than the retention, and until when they are kept all the same.
-    older_than_retention: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    older_than_retention: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     kept_until: Option<Timestamp>,
 }
@@ -60,7 +61,7 @@ pub(super) fn import(args: &Args, record: &Record) -> Result<Exit, Failure> {
         term::document(&Document {
             imported: &result.imported,
             known: result.known,
-            older_than_retention: old,
+            older_than_retention: kept_until.map(|_| old),
             kept_until,
         })?;
     } else {

@@ -61,7 +61,7 @@ fn a_refusal_names_all_reasons_and_no_secret() {
 fn what_is_not_a_request_is_not_recorded() {
     let sandbox = Sandbox::new();
     sandbox.recorded("true");
-    assert_eq!(sandbox.retake(&["exec", "--no-such-option", "--", "true"]).code, 2);
+    assert_eq!(sandbox.retake(&["exec", "--no-such-option", "--", "true"]).code, 125);
     assert_eq!(sandbox.retake(&["again", "no-such-run"]).code, 125);
     only_run(&sandbox);
     sandbox.file(".agent/config.yml", "execution:\n  audit:\n    enabled: false\n");
@@ -79,7 +79,7 @@ fn a_run_is_found_by_the_id_its_caller_gave() {
     assert_eq!(sandbox.retake(&["runs", "show", "build-7", "--json"]).json()["id"], *id);
     assert_eq!(sandbox.retake(&["runs", "logs", "build-7"]).stdout, "seven\n");
     assert_eq!(sandbox.retake(&["again", "build-7"]).stdout, "seven\n");
-    assert_eq!(sandbox.retake(&["runs", "diff", "build-7", &other]).code, 1);
+    assert!(sandbox.retake(&["runs", "diff", "build-7", &other]).stdout.contains("-seven\n"));
     let several = sandbox.retake(&["runs", "show", "twice"]);
     assert_eq!(several.code, 1);
     assert!(several.stderr.contains("`twice` names several runs"), "{}", several.stderr);
@@ -141,8 +141,9 @@ fn without_a_witness_the_duration_is_a_lower_bound() {
     // As after a power failure, which nobody sees.
     std::fs::File::options().write(true).open(file()).unwrap().set_len(0).unwrap();
     let listed = sandbox.retake(&["runs", "list"]);
-    assert!(listed.stdout.contains('≥'), "{}", listed.stdout);
     assert!(listed.stderr.contains("its runner died"), "said to who looks: {}", listed.stderr);
+    let listed = sandbox.retake(&["runs", "list"]);
+    assert!(listed.stdout.contains('≥'), "{}", listed.stdout);
     let run = only_run(&sandbox);
     assert_eq!(run["durationIsLowerBound"], true);
 }
@@ -185,7 +186,7 @@ fn imported_runs_are_kept_for_one_retention_period() {
     let imported = sandbox.retake(&["runs", "import", "old.jsonl"]);
     assert_eq!(imported.code, 0, "{}", imported.snapshot());
     assert!(imported.stderr.contains("2 runs imported, 0 already here"), "{}", imported.stderr);
-    assert!(imported.stderr.contains("2 of them older than 90 days"), "{}", imported.stderr);
+    assert!(imported.stderr.contains("2 of them older than 30 days"), "{}", imported.stderr);
     assert!(imported.stderr.contains("kept until 2"), "{}", imported.stderr);
     let due = || sandbox.tamper("DELETE FROM settings WHERE name = 'retention_checked_us'");
     due();
@@ -203,7 +204,7 @@ fn imported_runs_are_kept_for_one_retention_period() {
     sandbox.tamper("UPDATE settings SET value = '1 ' || substr(value, instr(value, ' ') + 1) WHERE name LIKE 'import:%'");
     due();
     let erased = sandbox.retake(&["exec", "--", "true"]);
-    assert!(erased.stderr.contains("2 runs older than 90 days erased"), "{}", erased.stderr);
+    assert!(erased.stderr.contains("2 runs older than 30 days erased"), "{}", erased.stderr);
     assert_eq!(sandbox.listed(&[]).len(), 3);
 }
 
