@@ -12,6 +12,7 @@ pub mod context;
 pub mod effects_watch;
 pub mod file_lock;
 pub mod fingerprint;
+pub mod git_dir;
 pub mod head_tail;
 pub mod html;
 pub mod leftovers;

@@ -16,6 +16,17 @@ pub enum Error {
     #[error("there is no record at {path}")]
     NoStore { path: PathBuf },
 
+    #[error(
+        "there is no place for the record: neither $XDG_DATA_HOME nor $HOME is an absolute path, and the password database has no home for you"
+    )]
+    NoPlace,
+
+    #[error("the store {path} is in use ({running} running, {remote} on other machines)")]
+    InUse { path: PathBuf, running: usize, remote: usize },
+
+    #[error("{path} exists and is not empty; nothing was moved")]
+    Occupied { path: PathBuf },
+
     #[error("cannot {action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
 

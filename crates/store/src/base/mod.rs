@@ -9,6 +9,7 @@ pub(crate) mod file_lock;
 pub(crate) mod imports;
 pub(crate) mod ledger;
 pub(crate) mod live_file;
+pub(crate) mod moved_store;
 pub(crate) mod projection;
 pub(crate) mod schema;
 pub(crate) mod store;

@@ -54,8 +54,8 @@ pub(crate) enum Durability {
 impl Store {
     /// Opens the store for recording, making it (0700, database 0600) when it is missing.
     pub fn open(root: &Path) -> Result<Self> {
-        let dir = StoreDir::new(root);
-        if !dir.database().exists() {
+        let dir = StoreDir::followed(root);
+        if !dir.has_database()? {
             return Self::create(dir);
         }
         dir.check_filesystem()?;
@@ -77,8 +77,8 @@ impl Store {
     /// Like `open_read_only`; neither this nor any later read waits longer for a database that
     /// another program keeps locked.
     pub fn open_read_only_within(root: &Path, patience: Duration) -> Result<Self> {
-        let dir = StoreDir::new(root);
-        if !dir.database().exists() {
+        let dir = StoreDir::followed(root);
+        if !dir.has_database()? {
             return Err(Error::NoStore { path: root.to_owned() });
         }
         dir.check_owner()?;
