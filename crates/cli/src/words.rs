@@ -25,6 +25,7 @@ pub(crate) fn store_error(error: &retake_store::Error) -> String {
             ". `retake doctor --repair` keeps a copy and recovers what can be read"
         }
         Error::DiskFull { .. } => "; free some space (`retake runs prune` helps) and run again",
+        Error::FileSizeLimit { .. } => "; raise that limit, or start retake without it",
         Error::BadEntry { .. } => "; `retake audit verify` shows the place",
         Error::NotFound { .. } => "; `retake runs list` shows what there is",
         _ => "",
@@ -35,7 +36,9 @@ pub(crate) fn store_error(error: &retake_store::Error) -> String {
 /// A defect that `doctor` found, and what mends it.
 pub(crate) fn defect(defect: &Defect) -> String {
     let advice = match defect {
-        Defect::Integrity(_) => "; `retake doctor --repair` recovers what can be read",
+        Defect::Integrity(_) | Defect::Schema(_) => {
+            "; `retake doctor --repair` recovers what can be read"
+        }
         Defect::Orphan(_) => "; `retake doctor --repair` sets it aside",
         _ => "",
     };

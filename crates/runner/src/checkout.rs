@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use crate::git_dir::{Repository, read_regular, read_regular_whole};
+use crate::git_dir::{Repository, read_small};
+use crate::regular_file;
 
 /// The commit checked out, and the name of the worktree (`main` for the first).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,7 +27,7 @@ pub fn checkout(directory: &Path) -> Checkout {
 }
 
 fn head(git_dir: &Path, common: &Path) -> Option<String> {
-    let mut text = read_regular(&git_dir.join("HEAD")).ok()?;
+    let mut text = read_small(&git_dir.join("HEAD")).ok()?;
     // A symbolic reference may name another one; git itself stops at five.
     for _ in 0..5 {
         let Some(name) = text.strip_prefix("ref: ") else { break };
@@ -34,8 +35,8 @@ fn head(git_dir: &Path, common: &Path) -> Option<String> {
         if Path::new(&name).components().any(|part| part.as_os_str() == "..") {
             return None;
         }
-        text = read_regular(&git_dir.join(&name))
-            .or_else(|_| read_regular(&common.join(&name)))
+        text = read_small(&git_dir.join(&name))
+            .or_else(|_| read_small(&common.join(&name)))
             .ok()
             .or_else(|| packed(common, &name))?;
     }
@@ -45,7 +46,7 @@ fn head(git_dir: &Path, common: &Path) -> Option<String> {
 }
 
 fn packed(common: &Path, name: &str) -> Option<String> {
-    let text = read_regular_whole(&common.join("packed-refs")).ok()?;
+    let text = regular_file::read_text(&common.join("packed-refs")).ok()?;
     text.lines().find_map(|line| {
         let (sha, reference) = line.split_once(' ')?;
         (reference == name).then(|| sha.to_owned())

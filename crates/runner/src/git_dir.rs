@@ -3,10 +3,11 @@
 //!
 //! Only regular files are read. A named pipe in the place of one would block forever.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Component, Path, PathBuf};
+
+use crate::regular_file;
 
 /// More than any file that is read here has.
 const LONGEST: u64 = 4096;
@@ -38,7 +39,7 @@ impl Repository {
         let git_dir = if kind.is_dir() {
             dot_git
         } else if kind.is_file() {
-            let text = read_regular(&dot_git).ok()?;
+            let text = read_small(&dot_git).ok()?;
             top.join(text.strip_prefix("gitdir:")?.trim())
         } else {
             return None;
@@ -104,7 +105,9 @@ impl Repository {
 
 /// Whether `.gitmodules` has a submodule at this path.
 fn names_submodule(top: &Path, path: &Path) -> bool {
-    let Ok(text) = read_regular_up_to(&top.join(".gitmodules"), 1 << 20) else { return false };
+    let Ok(text) = regular_file::read_text_start(&top.join(".gitmodules"), 1 << 20) else {
+        return false;
+    };
     text.lines().any(|line| {
         let value = line.trim().strip_prefix("path").map(str::trim_start);
         value
@@ -124,7 +127,7 @@ fn is_git_dir(dir: &Path) -> bool {
 
 /// A linked work tree names the directory that it shares with the others.
 fn common_dir(git_dir: &Path) -> PathBuf {
-    match read_regular(&git_dir.join("commondir")) {
+    match read_small(&git_dir.join("commondir")) {
         Ok(text) => normal(&git_dir.join(text.trim_end())),
         Err(_) => git_dir.to_owned(),
     }
@@ -139,30 +142,9 @@ fn normal(path: &Path) -> PathBuf {
     path.to_owned()
 }
 
-/// The text of a small regular file; anything else is an error at once.
-pub fn read_regular(path: &Path) -> io::Result<String> {
-    read_regular_up_to(path, LONGEST)
-}
-
-/// The same for one of any length.
-pub fn read_regular_whole(path: &Path) -> io::Result<String> {
-    read_regular_up_to(path, u64::MAX)
-}
-
-fn read_regular_up_to(path: &Path, most: u64) -> io::Result<String> {
-    let not_regular = || io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
-    // Looked at first: to open a device can have effects of its own.
-    if !fs::metadata(path)?.is_file() {
-        return Err(not_regular());
-    }
-    let file =
-        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(not_regular());
-    }
-    let mut text = String::new();
-    file.take(most).read_to_string(&mut text)?;
-    Ok(text)
+/// The text of a small file.
+pub(crate) fn read_small(path: &Path) -> io::Result<String> {
+    regular_file::read_text_start(path, LONGEST)
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ pub mod point_in_time;
 pub mod prepare;
 pub mod project;
 pub mod recovery;
+pub mod regular_file;
 pub mod run;
 pub mod run_differences;
 pub mod run_text;

@@ -5,5 +5,6 @@ mod common;
 
 mod again;
 mod maintaining;
+mod never_wedged;
 mod reading;
 mod trust;

@@ -42,11 +42,12 @@ pub enum KeeperSession {
     Shared,
 }
 
-/// The signal mask and ignored signals that children start with.
+/// The signal mask and ignored signals that children start with, and the limit that SIGXFSZ is about.
 #[derive(Clone, Copy)]
 pub struct SignalDispositions {
     mask: libc::sigset_t,
     ignored: u64,
+    file_size: libc::rlimit,
 }
 
 impl SignalDispositions {
@@ -54,8 +55,11 @@ impl SignalDispositions {
     pub fn current() -> Self {
         let mut mask = syscalls::signal_set(false);
         let mut ignored = 0;
+        let mut file_size =
+            libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
         // SAFETY: queries only; zero is a valid sigaction to be filled.
         unsafe {
+            libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut file_size);
             libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), &raw mut mask);
             for signal in 1..=64 {
                 let mut action: libc::sigaction = std::mem::zeroed();
@@ -65,7 +69,7 @@ impl SignalDispositions {
                 }
             }
         }
-        Self { mask, ignored }
+        Self { mask, ignored, file_size }
     }
 
     /// The same with SIGPIPE at its default. Rust's runtime ignores SIGPIPE before `main`, which

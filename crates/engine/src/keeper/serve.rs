@@ -162,6 +162,8 @@ fn set_up(socket: RawFd, null: RawFd, original: &SignalDispositions, session: Ke
             }
             libc::sigaction(signal, &raw const action, std::ptr::null_mut());
         }
+        // The runner may have raised its own; a keeper writes no files.
+        libc::setrlimit(libc::RLIMIT_FSIZE, &raw const original.file_size);
         for fd in 0..3 {
             libc::dup2(null, fd);
         }

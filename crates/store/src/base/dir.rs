@@ -36,8 +36,19 @@ impl StoreDir {
         &self.database
     }
 
+    /// The same store with its database under the name it has until it is complete.
+    pub(crate) fn unfinished(&self) -> Self {
+        Self { root: self.root.clone(), database: self.root.join("new.db") }
+    }
+
     pub(crate) fn wal(&self) -> PathBuf {
-        self.root.join("retake.db-wal")
+        self.beside_database("-wal")
+    }
+
+    pub(crate) fn beside_database(&self, suffix: &str) -> PathBuf {
+        let mut name = self.database.clone().into_os_string();
+        name.push(suffix);
+        name.into()
     }
 
     pub(crate) fn write_lock(&self) -> PathBuf {

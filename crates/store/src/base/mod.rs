@@ -11,6 +11,7 @@ pub(crate) mod ledger;
 pub(crate) mod live_file;
 pub(crate) mod moved_store;
 pub(crate) mod projection;
+pub(crate) mod reserve;
 pub(crate) mod schema;
 pub(crate) mod store;
 pub(crate) mod write_lock;

@@ -71,6 +71,10 @@ impl Store {
                     }
                     _ => return Err(bad(format!("output of run {run} without the run"))),
                 },
+                Some(ExportLine::Lost { run, stream }) => match &mut arriving {
+                    Some(arriving) if arriving.intent.id() == run => arriving.cut(stream),
+                    _ => return Err(bad(format!("output of run {run} without the run"))),
+                },
                 next => {
                     if let Some(done) = arriving.take() {
                         done.check(&bad)?;
@@ -166,6 +170,13 @@ struct ArrivingStream {
     file: Option<(File, std::path::PathBuf)>,
 }
 
+impl ArrivingStream {
+    /// As an outcome names it: none for a stream without bytes.
+    fn hash(&self) -> Option<String> {
+        (self.bytes > 0).then(|| self.hasher.finalize().to_hex().to_string())
+    }
+}
+
 impl ArrivingRun {
     fn new(intent: Intent, outcome: RunOutcome, chunks: Vec<u8>) -> Self {
         Self { intent, outcome, chunks, streams: Default::default() }
@@ -207,6 +218,18 @@ impl ArrivingRun {
         }
     }
 
+    /// Notes that the rest of a stream is lost: the outcome names what came of it.
+    fn cut(&mut self, stream: Stream) {
+        let part = &self.streams[stream.index()];
+        let mut stored = [
+            (self.outcome.stdout_bytes, self.outcome.stdout_blake3.clone()),
+            (self.outcome.stderr_bytes, self.outcome.stderr_blake3.clone()),
+        ];
+        stored[stream.index()] = (part.bytes, part.hash());
+        self.outcome.set_stored(stored);
+        self.outcome.truncated = true;
+    }
+
     /// The output must be the one that the ending names.
     fn check(&self, bad: &dyn Fn(String) -> Error) -> Result<()> {
         let recorded = [
@@ -215,8 +238,7 @@ impl ArrivingRun {
         ];
         for (stream, bytes, hash) in recorded {
             let part = &self.streams[stream.index()];
-            let hashed = (part.bytes > 0).then(|| part.hasher.finalize().to_hex().to_string());
-            if part.bytes != bytes || hashed != *hash {
+            if part.bytes != bytes || part.hash() != *hash {
                 return Err(bad(format!(
                     "the {} of run {} is not complete or not the recorded one",
                     stream.as_str(),
