@@ -169,7 +169,7 @@ impl Worker {
     /// The record, opened on first use.
     pub fn store(&mut self) -> retake_store::Result<&mut Store> {
         if self.store.is_none() {
-            let mut store = Store::open(&self.context.project.store)?;
+            let mut store = self.context.project.open_store(&self.context.notify)?;
             let loops = recovery::recover(&mut store, &self.context.notify);
             self.recovered_loops.extend(loops);
             (self.context.on_open)(&mut store, &self.context.notify);
