@@ -94,8 +94,15 @@ pub(crate) fn main() -> Exit {
         Ok(cli) => cli,
         Err(error) => return usage(error, &typed),
     };
-    // An empty variable names nothing, and counts as unset.
+    // An empty variable names nothing, and counts as unset; an empty option is a mistake.
     let store = cli.store.as_deref().filter(|store| !store.as_os_str().is_empty());
+    let unset = std::env::var_os("RETAKE_STORE").is_some_and(|value| value.is_empty());
+    if cli.store.is_some() && store.is_none() && !unset {
+        return usage(
+            Cli::command().error(ErrorKind::InvalidValue, "--store: name a directory"),
+            &typed,
+        );
+    }
     let answered = match cli.command {
         Command::Exec(args) => return exec::exec(*args, store),
         Command::Again(args) => return again::again(&args, store),

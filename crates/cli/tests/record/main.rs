@@ -5,4 +5,5 @@ mod common;
 
 mod again;
 mod maintaining;
+mod place;
 mod reading;
