@@ -126,6 +126,7 @@ fn a_move_to_another_file_system_that_was_interrupted_is_completed() {
     // As far as a move came that was killed while it copied.
     let incoming = git_dir.join("retake.incoming");
     std::fs::create_dir(&incoming).unwrap();
+    std::fs::set_permissions(&incoming, PermissionsExt::from_mode(0o700)).unwrap();
     std::fs::write(incoming.join("moved-from"), sandbox.store().to_str().unwrap()).unwrap();
     std::fs::write(incoming.join("retake.db"), "half").unwrap();
     let interrupted = sandbox.settled_call(&["doctor"]);
