@@ -1,5 +1,6 @@
 //! Reading and replacing small files that others read and write at the same moment.
 
+use retake_types::text;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -64,7 +65,7 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     file.take(most + 1).read_to_end(&mut content)?;
     if content.len() as u64 > most {
-        return refuse(format!("it is larger than {most} bytes"));
+        return refuse(format!("it is larger than {}", text::count(most, "byte")));
     }
     Ok(content)
 }

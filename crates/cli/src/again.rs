@@ -139,7 +139,7 @@ fn program_file(then: &ProgramFile, now: &ProgramFile) -> String {
     let ago = term::ago(now.modified, Timestamp::now());
     let size = match then.bytes == now.bytes {
         true => String::new(),
-        false => format!(", {} bytes instead of {}", now.bytes, then.bytes),
+        false => format!(", {} instead of {}", term::count(now.bytes, "byte"), then.bytes),
     };
     format!("the program {} is another file now (changed {ago}{size})", now.path)
 }

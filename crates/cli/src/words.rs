@@ -107,7 +107,11 @@ pub(crate) fn notice(notice: &Notice) -> String {
             format!("the outcome of this run is not recorded: {}", store_error(error))
         }
         Notice::OutputLost { bytes, error } => {
-            format!("{bytes} bytes of output are not in the record: {}", store_error(error))
+            format!(
+                "{} of output not in the record: {}",
+                text::count(*bytes, "byte"),
+                store_error(error)
+            )
         }
         Notice::RunnerDied(run) => format!(
             "run {} was interrupted, its runner died: {}",
@@ -156,7 +160,7 @@ fn remote_notice(notice: &RemoteNotice) -> String {
             format!("{}: the result is damaged: {why}", path.display())
         }
         RemoteNotice::OutputNotKept { bytes, why } => {
-            format!("{bytes} bytes of output could not be kept: {why}")
+            format!("{} of output could not be kept: {why}", text::count(*bytes, "byte"))
         }
         RemoteNotice::NotCollected { batch, why } => {
             format!("batch {batch} could not be collected: {why}")
@@ -264,8 +268,8 @@ pub(crate) fn say_outcome(finished: &FinishedRun) {
     if finished.unread_bytes > 0 && finished.outcome == Outcome::TimedOut {
         let kept = if finished.run.recorded { "; the record has them" } else { "" };
         term::say(&format!(
-            "{} bytes of output were not taken by their reader in time{kept}",
-            finished.unread_bytes
+            "{} of output not taken by the reader in time{kept}",
+            text::count(finished.unread_bytes, "byte")
         ));
     }
     // A plain failure has said what it had to say itself, and where nobody reads nobody is told.
@@ -293,7 +297,7 @@ pub(crate) fn remote_status(status: &RemoteStatus) -> Option<String> {
     let on = match nodes.len() {
         0 => String::new(),
         1..=4 => format!(" on {}", nodes.join(" ")),
-        count => format!(" on {count} nodes"),
+        count => format!(" on {}", text::count(count as u64, "node")),
     };
     (queued + running > 0).then(|| format!("{queued} queued, {running} running{on}"))
 }

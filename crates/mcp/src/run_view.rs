@@ -422,7 +422,7 @@ impl ChangesView {
             _ = writeln!(text, "{did}: {}", files.join(", "));
         }
         if self.omitted > 0 {
-            _ = writeln!(text, "and {} more files", self.omitted);
+            _ = writeln!(text, "and {}", text::count(self.omitted as u64, "more file"));
         }
     }
 }
@@ -520,5 +520,8 @@ pub(super) fn cut(text: &str, most: usize) -> String {
     if end == text.len() {
         return text.to_owned();
     }
-    format!("{}… [{} characters more]", &text[..end], text[end..].chars().count())
+    {
+        let more = text[end..].chars().count() as u64;
+        format!("{}… [{} more]", &text[..end], text::count(more, "character"))
+    }
 }

@@ -6,6 +6,7 @@ use retake_agent::plan::AgentStopReason;
 use retake_agent::settings::{SettingError, SettingsErrors, UnsupportedSetting};
 use retake_agent::workspace::{Name, Workspace, WorkspaceProblem};
 
+use crate::term;
 use crate::words;
 
 /// Settings that `run` has a flag for: the key's path and the flag.
@@ -152,14 +153,11 @@ pub(super) fn running_iteration(number: u32) -> String {
 }
 
 pub(super) fn completed(iterations: u32) -> String {
-    format!("✓ Task completed successfully after {}", counted(iterations, "iteration"))
+    format!("✓ Task completed successfully after {}", term::count(iterations.into(), "iteration"))
 }
 
 pub(super) fn items_remaining(remaining: u64) -> String {
-    match remaining {
-        1 => "(1 item remaining)".to_owned(),
-        n => format!("({n} items remaining)"),
-    }
+    format!("({} remaining)", term::count(remaining, "item"))
 }
 
 pub(super) fn max_iterations(most: u32) -> String {
@@ -179,7 +177,10 @@ pub(super) fn max_iterations_options(name: &Name, most: u32) -> [String; 3] {
 }
 
 pub(super) fn stagnation(iterations: u32) -> String {
-    format!("⚠️ Stagnation detected: {iterations} consecutive iterations with no work")
+    format!(
+        "⚠️ Stagnation detected: {} with no work",
+        term::count(iterations.into(), "consecutive iteration")
+    )
 }
 
 pub(super) fn permissions_skipped(kind: AgentKind) -> String {
@@ -200,10 +201,6 @@ pub(super) fn stale_completion() -> &'static str {
 /// `--output`, `-v` and `-q` say the same thing in three ways.
 pub(super) fn conflicting_output() -> &'static str {
     "--verbose, --quiet and --output cannot be used together"
-}
-
-fn counted(count: u32, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use retake_types::{LoopId, RunId};
+use retake_types::{LoopId, RunId, text};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -77,8 +77,8 @@ pub enum Error {
     NotFound { text: String },
 
     #[error(
-        "`{text}` matches {} runs; give more digits, or one of: {}",
-        candidates.len(),
+        "`{text}` matches {}; give more digits, or one of: {}",
+        text::count(candidates.len() as u64, "run"),
         joined(candidates)
     )]
     Ambiguous { text: String, candidates: Vec<RunId> },

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use retake_types::{Intent, Run, RunId, RunOutcome, Stream};
+use retake_types::{Intent, Run, RunId, RunOutcome, Stream, text};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result, Store};
@@ -62,7 +62,8 @@ impl Store {
                     },
                 )?;
                 if part.is_empty() {
-                    let detail = format!("{length} bytes were recorded, {offset} are there");
+                    let detail =
+                        format!("{} recorded, {offset} there", text::count(length, "byte"));
                     return Err(Error::OutputLost { id, stream: stream.as_str(), detail });
                 }
                 let base64 = BASE64.encode(&part);
