@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use retake_policy::RunMode;
+use retake_runner::run_text;
 use retake_types::config::PolicyConfig;
 use retake_types::request::millis;
 use retake_types::{
@@ -204,9 +205,8 @@ impl RunView {
                     LeftFate::Kept => "kept, as allowed",
                     LeftFate::Survived => "could not be ended",
                 };
-                let left = outcome.left_processes.iter();
-                left.map(|left| format!("{} ({}), {}", left.command, left.pid, fate(left.fate)))
-                    .collect()
+                let left = run_text::left_processes(outcome).into_iter();
+                left.map(|left| left.line(fate(left.fate))).collect()
             }),
             stdout: StreamView::default(),
             stderr: StreamView::default(),

@@ -42,7 +42,7 @@ pub use maintain::compact::Compacted;
 pub use maintain::disk_use::DiskUse;
 pub use maintain::doctor::{Defect, Examination};
 pub use maintain::erase::{Erased, Prune};
-pub use maintain::recover::Recovered;
+pub use maintain::recover::{EndLeftovers, Recovered};
 #[doc(hidden)]
 pub use maintain::relocate::relocate_by_copying;
 pub use maintain::relocate::{Moved, interrupted_move, relocate};

@@ -1,13 +1,14 @@
 //! The words of agent commands; many of them are given word for word by a specification.
 
 use retake_agent::adapters::AgentKind;
+use retake_agent::checkpoint::RollbackError;
+use retake_agent::driver::git_checkpoints::CheckpointError;
 use retake_agent::driver::{ReportError, StartError, TaskError};
 use retake_agent::plan::AgentStopReason;
 use retake_agent::settings::{SettingError, SettingsErrors, UnsupportedSetting};
 use retake_agent::workspace::{Name, Workspace, WorkspaceProblem};
 
-use crate::term;
-use crate::words;
+use crate::{term, words};
 
 /// Settings that `run` has a flag for: the key's path and the flag.
 pub(super) const FLAGS: [(&str, &str); 11] = [
@@ -174,6 +175,16 @@ pub(super) fn max_iterations_options(name: &Name, most: u32) -> [String; 3] {
         ),
         format!("→ Check progress: retake agent show {name}"),
     ]
+}
+
+/// Why files could not be brought back.
+pub(super) fn checkpoint_error(error: &CheckpointError) -> String {
+    match error {
+        CheckpointError::Rollback(RollbackError::None(_)) => {
+            format!("{error}; run it with --checkpoint")
+        }
+        other => other.to_string(),
+    }
 }
 
 pub(super) fn stagnation(iterations: u32) -> String {

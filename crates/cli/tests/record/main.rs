@@ -6,4 +6,6 @@ mod common;
 mod again;
 mod maintaining;
 mod never_wedged;
+mod place;
 mod reading;
+mod trust;

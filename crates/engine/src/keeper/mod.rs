@@ -133,6 +133,8 @@ pub struct Keeper {
     settings: KeeperSettings,
     /// Processes of earlier runs that were allowed to stay.
     kept: Vec<i32>,
+    /// For the next run.
+    death_mark: Option<OwnedFd>,
 }
 
 /// What the keeper says, in the runner's terms.
@@ -217,12 +219,19 @@ impl Keeper {
         scratch.release();
         syscalls::check(pid)?;
         leftovers::register(pid);
-        Ok(Self { pid, socket: Some(socket), block, settings, kept: Vec::new() })
+        Ok(Self { pid, socket: Some(socket), block, settings, kept: Vec::new(), death_mark: None })
     }
 
     /// The keeper's process id: everything it runs is below this process.
     pub fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// A file, open for writing and empty, for the next run. Should this program die before the run
+    /// after that begins, the keeper gives the file a length of 1: its modification time is then the
+    /// moment of death.
+    pub fn mark_death_in(&mut self, file: Option<OwnedFd>) {
+        self.death_mark = file;
     }
 
     pub(crate) fn owns_children(&self) -> bool {
@@ -255,10 +264,14 @@ impl Keeper {
         head.cgroup_files = spawn.cgroup_files.len();
         head.has_stdin = spawn.stdin.is_some();
         head.terminal = spawn.terminal.map(|(_, lent)| lent);
+        // Closed here once it is sent: the keeper has its own.
+        let death_mark = self.death_mark.take();
+        head.has_death_mark = death_mark.is_some();
         let mut fds = [-1; MAX_FDS];
         let list = [spawn.directory, spawn.stdout, spawn.stderr].into_iter();
         let list = list.chain(spawn.stdin).chain(spawn.terminal.map(|(fd, _)| fd));
         let list = list.chain(spawn.cgroup_files.iter().copied());
+        let list = list.chain(death_mark.as_ref().map(AsRawFd::as_raw_fd));
         let mut count = 0;
         for (place, fd) in fds.iter_mut().zip(list) {
             *place = fd;

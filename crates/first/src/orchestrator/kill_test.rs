@@ -104,14 +104,12 @@ impl Supervisor<'_> {
         );
         dirs.remove_if_empty();
         match finish {
-            Finish::Exhausted => {
-                say(&format!("all {} passed", count(passed as u64, "crash point")))
-            }
+            Finish::Exhausted => say(&format!("all {} passed", count(passed, "crash point"))),
             Finish::Limited if session.variables.only.is_some() => {}
             Finish::Limited => {
                 say(&format!(
                     "the first {} passed; there may be more",
-                    count(passed as u64, "crash point")
+                    count(passed, "crash point")
                 ));
             }
             Finish::PastTheEnd { points } => say(&format!(

@@ -8,6 +8,7 @@ use rusqlite::{Connection, Transaction};
 
 use crate::base::dir::{StoreDir, remove};
 use crate::base::effect_rows::EffectRows;
+use crate::base::imports;
 use crate::base::ledger::{self, Entry, Marker, Reason};
 use crate::base::live_file;
 use crate::base::reserve::{self, Claim};
@@ -71,6 +72,11 @@ impl Store {
 
     /// Erases old runs.
     pub fn prune(&mut self, prune: &Prune) -> Result<Erased> {
+        self.prune_except(prune, &[])
+    }
+
+    /// The same, without runs whose intent is among these entries.
+    fn prune_except(&mut self, prune: &Prune, kept: &[(i64, i64)]) -> Result<Erased> {
         let kinds = if prune.kinds.is_empty() { &[Kind::Exec][..] } else { &prune.kinds[..] };
         let mut erased = Erased::default();
         for &kind in kinds {
@@ -83,12 +89,13 @@ impl Store {
             let mut cursor = None;
             loop {
                 let page = self.list(&filter, cursor, BATCH)?;
-                let ids: Vec<RunId> = page
-                    .runs
-                    .iter()
-                    .filter(|run| run.state != State::Running)
-                    .map(|run| run.intent.id())
-                    .collect();
+                let mut ids = Vec::new();
+                for run in page.runs.iter().filter(|run| run.state != State::Running) {
+                    let id = run.intent.id();
+                    if kept.is_empty() || !self.is_among(id, kept)? {
+                        ids.push(id);
+                    }
+                }
                 if prune.dry_run {
                     erased.output_bytes += page.runs.iter().map(output_bytes).sum::<u64>();
                     erased.runs.extend(ids);
@@ -107,7 +114,18 @@ impl Store {
         Ok(erased)
     }
 
+    /// Whether the intent of a run is one of these entries.
+    fn is_among(&self, id: RunId, entries: &[(i64, i64)]) -> Result<bool> {
+        match self.seq_and_finished(id) {
+            Ok((seq, _)) => Ok(entries.iter().any(|(first, last)| (*first..=*last).contains(&seq))),
+            // Someone else erased it since it was listed.
+            Err(Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Prunes exec runs older than `days`, looking at most once a day. `None` when it was not due.
+    /// Imported runs are kept for as many days from their import.
     pub fn retain(&mut self, days: u32, now: Timestamp) -> Result<Option<Erased>> {
         let failed = |store: &Self, error| store.failed("check the retention", error);
         let checked: Option<i64> = self
@@ -118,20 +136,24 @@ impl Store {
         if checked.is_some_and(|checked| (0..day).contains(&(now.as_microsecond() - checked))) {
             return Ok(None);
         }
+        // An age before the beginning of time means that nothing is old enough.
+        let before = now.checked_sub((i64::from(days) * 24).hours()).ok();
         self.write(Durability::Process, "note the retention check", |tx, dir| {
+            let noted = |error| Error::sqlite("note the retention check", dir.database(), error);
+            if let Some(before) = before {
+                imports::forget_before(tx, before).map_err(noted)?;
+            }
             tx.execute(
                 "INSERT INTO settings (name, value) VALUES (?1, ?2)
                  ON CONFLICT (name) DO UPDATE SET value = excluded.value",
                 (RETENTION_CHECKED, now.as_microsecond().to_string()),
             )
-            .map_err(|error| Error::sqlite("note the retention check", dir.database(), error))
+            .map_err(noted)
         })?;
-        // An age before the beginning of time means that nothing is old enough.
-        let Ok(before) = now.checked_sub((i64::from(days) * 24).hours()) else {
-            return Ok(Some(Erased::default()));
-        };
+        let Some(before) = before else { return Ok(Some(Erased::default())) };
         let prune = Prune { before, keep_failed: false, kinds: Vec::new(), dry_run: false };
-        self.prune(&prune).map(Some)
+        let kept = imports::since(&self.connection, before).map_err(|error| failed(self, error))?;
+        self.prune_except(&prune, &kept).map(Some)
     }
 
     fn setting(&self, name: &str) -> rusqlite::Result<Option<String>> {

@@ -15,7 +15,8 @@ use retake_types::{RunId, RunOutcome, Stream};
 use rusqlite::Connection;
 
 use crate::base::dir::{StoreDir, sync_dir};
-use crate::base::ledger::{self, Entry, Repair};
+use crate::base::imports;
+use crate::base::ledger::{self, Entry, Import, Repair};
 use crate::base::projection::{Row, complete, insert_labels, seq_of};
 use crate::base::reserve::{self, Claim};
 use crate::base::schema;
@@ -163,6 +164,7 @@ impl Store {
                             complete(tx, intent_seq, (seq, &outcome), None).map_err(failed)?;
                         }
                     }
+                    Entry::Import(import) => imports::note(tx, seq, &import).map_err(failed)?,
                     Entry::Marker(_) | Entry::Repair(_) => {}
                 }
             }
@@ -298,6 +300,7 @@ fn restore_verbatim(
                 complete(tx, seq, (entry.seq, &outcome), chunks.as_deref()).map_err(failed)?;
                 restore_outputs(tx, dir, (old, seq), (run, seq), &outcome)?;
             }
+            Entry::Import(import) => imports::note(tx, entry.seq, &import).map_err(failed)?,
             Entry::Marker(_) | Entry::Repair(_) => {}
         }
     }
@@ -320,12 +323,14 @@ fn restore_anew(
     ledger::append(tx, &Entry::Repair(note)).map_err(failed)?;
     // Old and new number of each run whose outcome has not come yet.
     let mut numbers = HashMap::new();
+    let mut renumbered = Vec::new();
     for entry in entries {
         let Some(body) = &entry.body else { continue };
         match ledger::parse(entry.seq, body) {
             Ok(Entry::Intent(intent)) => match insert_intent(tx, dir, &intent) {
                 Ok(seq) => {
                     numbers.insert(intent.id(), (entry.seq, seq));
+                    renumbered.push((entry.seq, seq));
                 }
                 Err(Error::Duplicate { .. }) => {}
                 Err(error) => return Err(error),
@@ -335,6 +340,15 @@ fn restore_anew(
                 let chunks = old_chunks(old, old_seq);
                 insert_outcome(tx, dir, (run, seq), &outcome, &[], chunks.as_deref())?;
                 restore_outputs(tx, dir, (old, old_seq), (run, seq), &outcome)?;
+            }
+            Ok(Entry::Import(import)) => {
+                let (first, last) = import.entries;
+                let those = renumbered.iter().filter(|(old, _)| (first..=last).contains(old));
+                let numbers = || those.clone().map(|(_, new)| *new);
+                if let (Some(first), Some(last)) = (numbers().min(), numbers().max()) {
+                    imports::append(tx, Import { entries: (first, last), ..import })
+                        .map_err(failed)?;
+                }
             }
             Ok(Entry::Marker(_) | Entry::Repair(_)) | Err(_) => {} // about numbers that are gone
         }

@@ -105,6 +105,12 @@ impl Recording {
         self.id
     }
 
+    /// A file that a witness of this runner's death gives a length of 1, which keeps the moment.
+    /// `None` where it cannot be opened: the moment is then not known.
+    pub fn death_mark(&self) -> Option<File> {
+        self.live.death_mark().ok()
+    }
+
     /// Stores bytes of a stream. Never fails: what cannot be stored is counted as lost.
     pub fn append(&mut self, stream: Stream, bytes: &[u8]) {
         if bytes.is_empty() {
