@@ -82,7 +82,7 @@ fn a_finished_run_without_large_output_leaves_no_file() {
         .map(|(path, _)| path.file_name().unwrap().to_str().unwrap().to_owned())
         .collect();
     names.sort();
-    assert_eq!(names, ["retake.db", "retake.db-shm", "retake.db-wal", "write.lock"]);
+    assert_eq!(names, [".gitignore", "retake.db", "retake.db-shm", "retake.db-wal", "write.lock"]);
 }
 
 #[test]

@@ -332,7 +332,9 @@ impl Store {
             return Ok(());
         }
         let full = || Err(Error::DiskFull { path: self.dir.database().to_owned() });
-        if self.room_in_database()? < self.claim.database_room() {
+        let room = reserve::database_room(&self.connection, &self.dir)
+            .map_err(|error| self.failed("look for room", error))?;
+        if room < self.claim.database_room() {
             return full();
         }
         let length = self.dir.wal().metadata().map_or(0, |wal| wal.len()); // none yet: empty
@@ -342,16 +344,6 @@ impl Store {
             return full();
         }
         Ok(())
-    }
-
-    /// What the database can take before its file has to grow; without a limit unless the disk is
-    /// almost full.
-    pub(crate) fn room_in_database(&self) -> Result<u64> {
-        if !reserve::disk_is_almost_full(&self.dir) {
-            return Ok(u64::MAX);
-        }
-        reserve::database_room(&self.connection, &self.dir)
-            .map_err(|error| self.failed("look for room", error))
     }
 
     pub(crate) fn fold_wal(&self) -> Result<()> {

@@ -20,9 +20,6 @@ use crate::base::store::Durability;
 use crate::read::output::INLINE_LIMIT;
 use crate::{Error, Result, Store};
 
-/// What an outcome takes in the database beside the output, at most.
-const ROOM_BESIDE_OUTPUT: u64 = 32 * 1024;
-
 /// A run whose intent is committed and whose outcome is not.
 #[derive(Debug)]
 pub struct Recording {
@@ -228,11 +225,11 @@ impl Recording {
         let chunks = (!contents.is_empty()).then_some(self.chunks.bytes());
         let inline: usize =
             contents.iter().filter_map(|content| content.inline).map(<[u8]>::len).sum();
-        if inline > 0 && store.room_in_database()? < inline as u64 + ROOM_BESIDE_OUTPUT {
-            return Err(Error::DiskFull { path: store.database_path().to_owned() });
-        }
-        store.write(Durability::Power, "record the outcome", |tx, dir| {
-            insert_outcome(tx, dir, (self.id, self.seq), &outcome, &contents, chunks)
+        let claim = if inline > 0 { Claim::Output(inline as u64) } else { Claim::Continue };
+        store.claiming(claim, |store| {
+            store.write(Durability::Power, "record the outcome", |tx, dir| {
+                insert_outcome(tx, dir, (self.id, self.seq), &outcome, &contents, chunks)
+            })
         })?;
         Ok((outcome, lost))
     }
