@@ -36,7 +36,7 @@ pub struct Worker {
 #[derive(Debug)]
 pub struct Unrecorded {
     pub intent: Box<Intent>,
-    pub error: retake_store::Error,
+    pub error: Error,
 }
 
 impl std::fmt::Display for Unrecorded {
