@@ -235,3 +235,15 @@ fn runs_are_resources() {
     let templates = client.request("resources/templates/list", json!({}));
     assert_eq!(templates["result"]["resourceTemplates"].as_array().unwrap().len(), 3);
 }
+
+#[test]
+fn a_record_that_is_moved_meanwhile_is_followed() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    client.text("exec", json!({"argv": ["echo", "before"]}));
+    assert_eq!(sandbox.sh("git init -q . && retake doctor --move").code, 0);
+    client.text("exec", json!({"argv": ["echo", "after"]}));
+    assert_eq!(sandbox.listed(&[]), ["echo after", "echo before"]);
+    assert!(client.text("runs_list", json!({})).contains("echo after"));
+    assert!(!sandbox.store().join("retake.db").exists(), "there is one record");
+}
