@@ -164,11 +164,12 @@ fn a_later_git_init_hides_nothing() {
 #[test]
 fn a_submodule_is_recorded_with_its_superproject() {
     let sandbox = bare_sandbox();
+    run_in(&sandbox, &sandbox.project(), "before");
     git(&sandbox, "git init -q . && git init -q ../lib");
     git(&sandbox, "git -C ../lib commit -q --allow-empty -m one");
     git(&sandbox, "git submodule --quiet add ../lib lib");
     run_in(&sandbox, &sandbox.project().join("lib"), "below");
-    assert_eq!(sandbox.listed(&[]), ["echo below"]);
+    assert_eq!(sandbox.listed(&[]), ["echo below", "echo before"]);
     assert!(sandbox.project().join(".git/retake/retake.db").exists());
 }
 
