@@ -58,6 +58,15 @@ impl ChunkLog {
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
+
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+/// What an outcome names an order by.
+pub(crate) fn order_hash(order: &[u8]) -> String {
+    blake3::hash(order).to_hex().to_string()
 }
 
 fn put(bytes: &mut Vec<u8>, mut value: u64) {

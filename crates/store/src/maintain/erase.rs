@@ -277,10 +277,10 @@ impl Doomed {
                 row.get(0)
             })
             .map_err(failed)?;
-        let (hash, storage) = (stored.hash, stored.storage);
+        let (hash, storage) = (stored.output.hash, stored.storage);
         if !pending {
-            match stored.open(dir, id, stream).map(|mut output| search_index::text_of(&mut output))
-            {
+            let opened = output::open(tx, dir, (id, self.seq), stream);
+            match opened.map(|mut output| search_index::text_of(&mut output)) {
                 Ok(Ok(text)) => {
                     search_index::remove(tx, output_key, &text).map_err(failed)?;
                     words.add(&text).map_err(failed)?;

@@ -39,10 +39,7 @@ impl Store {
     pub fn export(&self, run: &Run, to: &mut impl Write) -> Result<bool> {
         let Some(outcome) = &run.outcome else { return Ok(false) };
         let id = run.intent.id();
-        let chunks: Option<Vec<u8>> = self
-            .connection
-            .query_row("SELECT chunks FROM runs WHERE id = ?1", [id.as_bytes()], |row| row.get(0))
-            .map_err(|error| self.failed("export a run", error))?;
+        let chunks = self.order_of(id)?;
         let line = ExportLine::Run {
             intent: Box::new(run.intent.clone()),
             outcome: Box::new(outcome.clone()),
@@ -54,17 +51,10 @@ impl Store {
             let (mut offset, length) = (0, output.length());
             while offset < length {
                 let mut part = Vec::new();
-                Read::by_ref(&mut output).take(PART as u64).read_to_end(&mut part).map_err(
-                    |error| Error::OutputLost {
-                        id,
-                        stream: stream.as_str(),
-                        detail: error.to_string(),
-                    },
-                )?;
-                if part.is_empty() {
-                    let detail = format!("{length} bytes were recorded, {offset} are there");
-                    return Err(Error::OutputLost { id, stream: stream.as_str(), detail });
-                }
+                Read::by_ref(&mut output)
+                    .take(PART as u64)
+                    .read_to_end(&mut part)
+                    .map_err(|error| Error::reading(id, error))?;
                 let base64 = BASE64.encode(&part);
                 write_line(to, &ExportLine::Output { run: id, stream, offset, base64 })?;
                 offset += part.len() as u64;

@@ -8,9 +8,10 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use retake_types::{Intent, RunId, RunOutcome, Stream};
 
 use super::export::ExportLine;
+use crate::base::block_hashes::OutputHasher;
 use crate::base::dir::{StoreDir, remove, sync_dir};
 use crate::base::store::Durability;
-use crate::read::output::INLINE_LIMIT;
+use crate::read::output::{INLINE_LIMIT, is_recorded_order};
 use crate::write::remote_runs::open_remote_run;
 use crate::write::run_entries::{StreamContent, insert_intent, insert_outcome};
 use crate::{Error, Result, Store};
@@ -108,7 +109,7 @@ impl Store {
                     },
                 };
                 arriving.move_into_spool(dir)?;
-                let chunks = Some(&arriving.chunks[..]);
+                let chunks = arriving.order();
                 insert_outcome(
                     tx,
                     dir,
@@ -142,7 +143,7 @@ struct ArrivingRun {
 #[derive(Default)]
 struct ArrivingStream {
     bytes: u64,
-    hasher: blake3::Hasher,
+    hasher: OutputHasher,
     small: Vec<u8>,
     file: Option<(File, std::path::PathBuf)>,
 }
@@ -196,7 +197,7 @@ impl ArrivingRun {
         ];
         for (stream, bytes, hash) in recorded {
             let part = &self.streams[stream.index()];
-            let hashed = (part.bytes > 0).then(|| part.hasher.finalize().to_hex().to_string());
+            let hashed = (part.bytes > 0).then(|| part.hasher.finish().hash.to_hex().to_string());
             if part.bytes != bytes || hashed != *hash {
                 return Err(bad(format!(
                     "the {} of run {} is not complete or not the recorded one",
@@ -205,7 +206,19 @@ impl ArrivingRun {
                 )));
             }
         }
+        if !is_recorded_order(&self.outcome, self.order()) {
+            let id = self.intent.id();
+            return Err(bad(format!(
+                "the order of the output of run {id} is not the recorded one"
+            )));
+        }
         Ok(())
+    }
+
+    /// The order of arrival; `None` where the record that it comes from had lost it.
+    fn order(&self) -> Option<&[u8]> {
+        let lost = self.chunks.is_empty() && !is_recorded_order(&self.outcome, Some(&[]));
+        (!lost).then_some(&self.chunks)
     }
 
     /// Gives large output its final name, synced, before anything refers to it.
@@ -226,12 +239,7 @@ impl ArrivingRun {
         let content = |stream: Stream| {
             let part = &self.streams[stream.index()];
             let inline = part.file.is_none().then_some(&part.small[..]);
-            (part.bytes > 0).then(|| StreamContent {
-                stream,
-                bytes: part.bytes,
-                hash: part.hasher.finalize(),
-                inline,
-            })
+            (part.bytes > 0).then(|| StreamContent { stream, output: part.hasher.finish(), inline })
         };
         Stream::BOTH.into_iter().filter_map(content).collect()
     }
