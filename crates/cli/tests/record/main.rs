@@ -4,5 +4,6 @@
 mod common;
 
 mod again;
+mod altered_output;
 mod maintaining;
 mod reading;
