@@ -30,8 +30,17 @@ pub(crate) fn notify() -> Notify {
     Arc::new(|notice: Notice| term::say(&words::notice(&notice)))
 }
 
+/// The same for a command that runs something: it says nothing about other runs.
+pub(crate) fn notify_of_own_runs() -> Notify {
+    Arc::new(|notice: Notice| {
+        if !notice.is_about_other_runs() {
+            term::say(&words::notice(&notice));
+        }
+    })
+}
+
 pub(crate) fn run_context(project: &Project, config: &Config) -> Arc<RunContext> {
-    RunContext::new(project, config, notify(), collect_remote)
+    RunContext::new(project, config, notify_of_own_runs(), collect_remote)
 }
 
 /// Takes in what came of runs on other machines whose submitter is gone.

@@ -192,7 +192,10 @@ fn done(repaired: &Repaired) -> Vec<String> {
     if let Some(backup) = &repaired.backup {
         done.push(format!("the database as it was is kept in {}", backup.display()));
     }
-    if repaired.entries_read + repaired.entries_lost > 0 {
+    if repaired.entries_lost == 0 && repaired.entries_read > 0 {
+        let entries = term::count(repaired.entries_read, "entry");
+        done.push(format!("{entries} of the ledger recovered, none lost"));
+    } else if repaired.entries_lost > 0 {
         done.push(format!(
             "{} of the ledger recovered, {} lost; they begin a new chain",
             repaired.entries_read, repaired.entries_lost

@@ -53,6 +53,15 @@ pub enum Notice {
     Remote(RemoteNotice),
 }
 
+impl Notice {
+    /// Whether it is about runs that have nothing to do with what the user asked for: who starts a
+    /// command is not told about the end of another. The record has it, and the commands that show
+    /// the record tell it.
+    pub fn is_about_other_runs(&self) -> bool {
+        matches!(self, Self::RunnerDied(_) | Self::LoopRunnerDied { .. } | Self::Leftover { .. })
+    }
+}
+
 /// What happened to runs on other machines, or to their results.
 #[derive(Debug)]
 pub enum RemoteNotice {

@@ -128,7 +128,7 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
     // Attempts that were no iterations, and verifications, were paid for as well.
     let Spent { cost_usd, tokens } = spent(&iterations, &loops);
     if tokens > 0 {
-        text += &format!("spent       ${cost_usd:.2}, {tokens} tokens\n");
+        text += &format!("spent       ${cost_usd:.2}, {}\n", term::count(tokens, "token"));
     }
     if !picked.is_empty() {
         text.push('\n');

@@ -14,8 +14,8 @@ use retake_store::Store;
 use retake_types::loop_record::agent::AgentEntry;
 
 use super::project::AgentProject;
-use super::refused;
 use super::workspaces::held;
+use super::{messages, refused};
 use crate::{Exit, Failure, term};
 
 const LOOK: Duration = Duration::from_millis(250);
@@ -190,7 +190,7 @@ pub(super) fn rollback(args: &Rollback, project: &AgentProject) -> Result<Exit, 
         .restore(workspace.name(), args.to);
     drop(lock);
     drop(worker.end());
-    let checkpoint = restored.map_err(refused)?;
+    let checkpoint = restored.map_err(|error| refused(messages::checkpoint_error(&error)))?;
     let short = &checkpoint.commit[..12];
     term::data(
         format!("✓ Files are as after iteration {} ({short})\n", checkpoint.iteration).as_bytes(),

@@ -12,7 +12,7 @@ use retake_crash_driver::error::CrashTestError;
 use retake_runner::config::Config;
 use retake_runner::context::RunContext;
 use retake_runner::project::Project;
-use retake_runner::{prepare, recovery};
+use retake_runner::{prepare, recovery, regular_file};
 use retake_store::Store;
 use retake_store::redact::Redactor;
 use retake_types::parse_duration;
@@ -150,7 +150,7 @@ impl CrashProject {
 }
 
 pub(super) fn read_log(path: &Path) -> Result<Recording, CrashTestError> {
-    let file = File::open(path).map_err(|source| CrashTestError::File {
+    let file = regular_file::open(path).map_err(|source| CrashTestError::File {
         action: "open",
         path: path.to_owned(),
         source,

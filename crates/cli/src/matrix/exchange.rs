@@ -1,7 +1,6 @@
 //! `retake matrix export` and `import`: results in chrome-ranger's own layout.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +8,7 @@ use retake_matrix::config::{CHROME, CODE};
 use retake_matrix::driver::{MatrixProject, Resources};
 use retake_matrix::exchange::{self, Export as Written, Imported, RunLine};
 use retake_matrix::plan::{Cell, FilterError, Matrix};
-use retake_runner::prepare;
+use retake_runner::{prepare, regular_file};
 use retake_store::redact::Redactor;
 use retake_store::{Error, Store};
 use retake_types::loop_record::matrix::{CellKey, CellLabels, CellRole};
@@ -250,7 +249,7 @@ fn import_run(
     for (stream, path) in [(Stream::Stdout, &run.stdout), (Stream::Stderr, &run.stderr)] {
         let Some(path) = path else { continue };
         let mut clean = redactor.stream();
-        let mut file = File::open(path).map_err(|error| error.to_string())?;
+        let mut file = regular_file::open(path).map_err(|error| error.to_string())?;
         let mut buffer = vec![0; 64 << 10];
         loop {
             match file.read(&mut buffer).map_err(|error| error.to_string())? {

@@ -6,4 +6,6 @@ mod common;
 mod again;
 mod altered_output;
 mod maintaining;
+mod never_wedged;
 mod reading;
+mod trust;

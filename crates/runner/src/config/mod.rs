@@ -18,6 +18,8 @@ use retake_types::config::{
 use retake_types::{EnvMode, ShellMode, text};
 use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
 
+use crate::regular_file;
+
 pub use value::Value;
 use value::{default, from_node, from_text};
 
@@ -74,7 +76,7 @@ impl Config {
         let mut layers = Layers::defaults();
         let files = [user_file(), project.map(|dir| dir.join(".agent/config.yml"))];
         for file in files.into_iter().flatten() {
-            match std::fs::read_to_string(&file) {
+            match regular_file::read_text(&file) {
                 Ok(text) => layers.read(&file, &text, &mut errors),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => {

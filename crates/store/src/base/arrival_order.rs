@@ -58,10 +58,6 @@ impl ChunkLog {
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
-
-    pub(crate) fn into_bytes(self) -> Vec<u8> {
-        self.bytes
-    }
 }
 
 /// What an outcome names an order by.

@@ -365,7 +365,7 @@ impl<'a> Walk<'a> {
                 self.marked.extend_from_slice(&marker.erased);
                 Ok(())
             }
-            Entry::Repair(_) => Ok(()),
+            Entry::Repair(_) | Entry::Import(_) => Ok(()),
         }
     }
 
