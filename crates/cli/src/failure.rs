@@ -15,7 +15,7 @@ pub(crate) enum Failure {
     Usage(String),
     #[error(transparent)]
     Config(#[from] ConfigErrors),
-    #[error("{}", project_error(.0))]
+    #[error(transparent)]
     Project(#[from] ProjectError),
     #[error("{}", words::store_error(.0))]
     Store(#[from] retake_store::Error),
@@ -51,12 +51,5 @@ impl Failure {
             Self::Usage(_) | Self::Config(_) | Self::Project(_) => Exit::USAGE,
             _ => Exit::FAILED,
         }
-    }
-}
-
-fn project_error(error: &ProjectError) -> String {
-    match error {
-        ProjectError::NoHome => format!("{error}; name one with --store"),
-        ProjectError::Foreign { .. } => error.to_string(),
     }
 }

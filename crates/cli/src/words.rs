@@ -2,7 +2,9 @@
 //! of a refusal, and what to do about an error.
 
 use retake_runner::loop_driver::remote::RemoteStatus;
+use retake_runner::machine;
 use retake_runner::notice::{Notice, RemoteNotice};
+use retake_runner::project::PlaceReason;
 use retake_runner::run::FinishedRun;
 use retake_runner::run_text::{self, LeftGroup};
 use retake_store::Defect;
@@ -14,6 +16,9 @@ use crate::term;
 pub(crate) fn store_error(error: &retake_store::Error) -> String {
     use retake_store::Error;
     let advice = match error {
+        Error::NoPlace => "; name one with --store",
+        Error::InUse { .. } => "; wait for its runs or end them, and move it then",
+        Error::Occupied { .. } => "; move what is there away, or leave the record where it is",
         Error::NoStore { .. } => "; `retake init` makes one, and the first recorded run too",
         Error::NotWritable { .. } => "; check its permissions, or name another with --store",
         Error::ForeignOwner { .. } => "; use a store of your own with --store",
@@ -33,7 +38,36 @@ pub(crate) fn store_error(error: &retake_store::Error) -> String {
         Error::NotFound { .. } => "; `retake runs list` shows what there is",
         _ => "",
     };
-    format!("{error}{advice}")
+    match error {
+        Error::ForeignOwner { path, owner, .. } => format!(
+            "{} belongs to {}, not to you{advice}",
+            path.display(),
+            machine::user_by_id(*owner)
+        ),
+        error => format!("{error}{advice}"),
+    }
+}
+
+/// Why the record is where it is.
+pub(crate) fn place(reason: &PlaceReason) -> String {
+    match reason {
+        PlaceReason::Given => "named with --store or RETAKE_STORE".to_owned(),
+        PlaceReason::Project { root } => format!("the record of the project {}", root.display()),
+        PlaceReason::GitDirectory(common) => {
+            format!("in the git directory {}, for all of its work trees", common.display())
+        }
+        PlaceReason::NoProject => {
+            "your data directory, since this is neither a project nor a git repository".to_owned()
+        }
+        PlaceReason::ForeignGitDirectory { git_dir, owner } => format!(
+            "your data directory, since {} belongs to {}",
+            git_dir.display(),
+            machine::user_by_id(*owner)
+        ),
+        PlaceReason::ReadOnlyGitDirectory(git_dir) => {
+            format!("your data directory, since {} cannot be written", git_dir.display())
+        }
+    }
 }
 
 /// A defect that `doctor` found, and what mends it.
@@ -54,6 +88,26 @@ pub(crate) fn notice(notice: &Notice) -> String {
         Notice::NotRecorded(error) => {
             format!("this run is not recorded: {}", store_error(error))
         }
+        Notice::RecordElsewhere(found) => {
+            format!("the record is {}: {}", found.store.display(), place(&found.reason))
+        }
+        Notice::TakenOver { runs, left, from, store } => {
+            let mut text = format!(
+                "{} recorded here before, in {}, {} now in {} too",
+                text::count(*runs, "run"),
+                from.display(),
+                if *runs == 1 { "is" } else { "are" },
+                store.display()
+            );
+            if *left > 0 {
+                text.push_str(&format!("; {left} that are running or have lost output stay there"));
+            }
+            text
+        }
+        Notice::NotTakenOver(error) => format!(
+            "runs that were recorded here before could not be taken over: {}",
+            store_error(error)
+        ),
         Notice::OutcomeNotRecorded(error) => {
             format!("the outcome of this run is not recorded: {}", store_error(error))
         }

@@ -87,12 +87,12 @@ impl ClientSession {
         &self,
         look: impl FnOnce(&Store) -> Result<T, ToolError> + Send + 'static,
     ) -> Result<T, ToolError> {
-        let path = self.context.project.store.clone();
+        let project = self.context.project.clone();
         let notify = self.context.notify.clone();
         let unusable = self.runs.unusable();
         let (answer, answered) = tokio::sync::oneshot::channel();
         tokio::task::spawn_blocking(move || {
-            let opened = match Store::open_read_only(&path) {
+            let opened = match project.read_store() {
                 Err(Error::NoStore { .. }) => Err(ToolError::Other(match unusable {
                     Some(why) => format!("the record cannot be used: {why}"),
                     None => "nothing was recorded here yet".to_owned(),

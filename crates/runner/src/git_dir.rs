@@ -53,7 +53,7 @@ impl Repository {
     }
 
     fn bare(dir: &Path) -> Option<Self> {
-        let bare = is_git_dir(dir) && dir.join("refs").is_dir();
+        let bare = dir.join("HEAD").exists() && dir.join("refs").is_dir() && is_git_dir(dir);
         bare.then(|| Self { top: None, git_dir: dir.to_owned(), common: common_dir(dir) })
     }
 
@@ -77,7 +77,7 @@ impl Repository {
     }
 
     fn superproject(&self) -> Option<Self> {
-        let above = || Self::find(self.top.as_deref()?.parent()?);
+        let above = || self.top.as_deref()?.ancestors().skip(1).find_map(Self::with_top);
         // git keeps submodules in `modules/` of the git directory of the superproject.
         for dir in self.common.ancestors().skip(1) {
             if dir.file_name().is_some_and(|name| name == "modules")

@@ -277,8 +277,10 @@ pub fn environment(
         environment.retain(|(name, _)| name != PARENT_VARIABLE && name != STORE_VARIABLE);
         environment.push((PARENT_VARIABLE.into(), request.id.to_string().into()));
         // On another machine the record is not where it is here.
-        if asked.base.is_none() {
-            environment.push((STORE_VARIABLE.into(), context.project.store.clone().into()));
+        if asked.base.is_none()
+            && let Ok(store) = context.project.store()
+        {
+            environment.push((STORE_VARIABLE.into(), store.into()));
         }
     }
     environment

@@ -46,7 +46,7 @@ impl FinishedRun {
         if !context.execution.audit.enabled {
             return;
         }
-        let opened = Store::open(&context.project.store);
+        let opened = context.project.open_store(&context.notify);
         if let Err(error) = opened.and_then(|mut store| self.record_not_started(&mut store)) {
             (context.notify)(Notice::NotRecorded(error));
         }

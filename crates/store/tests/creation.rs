@@ -1,7 +1,5 @@
 //! A store appears complete or not at all, whoever looks and whoever is killed meanwhile.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
-
 mod common;
 
 use std::fs;

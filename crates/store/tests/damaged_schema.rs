@@ -1,8 +1,6 @@
 //! A schema that was changed behind the store's back: every command says so in one short sentence, the
 //! doctor sees it, and a repair brings back everything that the ledger holds.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
-
 mod common;
 
 use common::{TestStore, intent, outcome};

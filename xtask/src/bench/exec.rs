@@ -486,6 +486,7 @@ pub(super) fn intent() -> Intent {
         version: env!("CARGO_PKG_VERSION").into(),
         program: None,
         variables: None,
+        inherited_secrets: Vec::new(),
     }
 }
 

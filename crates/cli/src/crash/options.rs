@@ -105,7 +105,7 @@ impl CrashProject {
         if !audit.enabled {
             return Ok(None);
         }
-        match Store::open(&self.project.store) {
+        match self.project.open_store(&self.context.notify) {
             Ok(mut store) => {
                 recovery::recover(&mut store, &self.context.notify);
                 (self.context.on_open)(&mut store, &self.context.notify);
@@ -138,14 +138,20 @@ impl CrashProject {
 
     /// Sends the record to the team's database, if one is configured.
     pub(super) fn push(&self) {
-        if self.config.execution.audit.enabled {
-            context::push(&self.project.store, &self.config);
+        if self.config.execution.audit.enabled
+            && let Ok(store) = self.project.store()
+        {
+            context::push(store, &self.config);
         }
     }
 
     /// Where the logs of tests with findings are kept.
     pub(super) fn logs(&self) -> PathBuf {
-        self.project.store.join("crash")
+        match self.project.store() {
+            Ok(store) => store.join("crash"),
+            // Without a record they are of use until the next start of the machine.
+            Err(_) => std::env::temp_dir().join("retake-crash"),
+        }
     }
 }
 

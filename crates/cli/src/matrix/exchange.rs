@@ -115,7 +115,7 @@ pub(super) fn import(args: &Import, store: Option<&Path>) -> Result<Exit, Failur
     let versions = project.config.chrome.as_ref().map(|chrome| chrome.versions.clone());
     resources.identify_programs(&mut worker, &project, &versions.unwrap_or_default());
     drop(worker.end());
-    let mut store = Store::open(&project.context.project.store)?;
+    let mut store = project.context.project.open_store(&project.context.notify)?;
     let redactor = project.redactor();
     let (mut imported, mut known) = (0, 0);
     let given = open::assignments(&args.axis)?;

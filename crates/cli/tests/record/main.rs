@@ -7,5 +7,6 @@ mod again;
 mod altered_output;
 mod maintaining;
 mod never_wedged;
+mod place;
 mod reading;
 mod trust;

@@ -299,6 +299,7 @@ fn doctor_finds_problems_and_repairs_what_it_can() {
         fresh,
         "exit 0\n\
          stdout: store  PROJECT/.agent/data\n\
+         stdout: place  the record of the project PROJECT\n\
          stdout: retake  0.1.0\n\
          stdout: runs  nothing was recorded here yet\n\
          stdout: result  no problems\n"
@@ -434,7 +435,7 @@ fn init_makes_a_project_and_overwrites_nothing() {
     let committed =
         sandbox.sh("cd new && git init -q . && retake exec -q true && git add -A && git ls-files");
     assert_eq!(committed.stdout, ".agent/.gitignore\n.agent/config.yml\n");
-    assert!(place.join(".agent/data/retake.db").exists());
+    assert!(place.join(".git/retake/retake.db").exists());
 }
 
 #[test]

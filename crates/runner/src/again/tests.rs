@@ -118,7 +118,7 @@ fn input_that_a_caller_wrote_is_not_repeated() {
 }
 
 fn context(directory: &Path) -> Arc<RunContext> {
-    let project = Project { root: None, store: directory.join("store") };
+    let project = Project::with_store(None, directory.join("store"));
     RunContext::new(&project, &Config::load(None).unwrap(), notice::ignore(), |_, _| {})
 }
 
