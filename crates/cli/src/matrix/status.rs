@@ -105,7 +105,7 @@ fn last_lines(view: &View, id: &str) -> Result<Vec<String>, Failure> {
         length
             .and_then(|length| output.seek(SeekFrom::Start(length.saturating_sub(BYTES))))
             .and_then(|_| output.take(BYTES).read_to_end(&mut bytes))
-            .map_err(|source| Failure::Reading { id, source })?;
+            .map_err(|error| Failure::from(retake_store::Error::reading(id, error)))?;
         let text = String::from_utf8_lossy(&bytes);
         let lines: Vec<&str> = text.trim_end().lines().collect();
         if !lines.is_empty() {

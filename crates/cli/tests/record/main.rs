@@ -4,6 +4,7 @@
 mod common;
 
 mod again;
+mod altered_output;
 mod maintaining;
 mod never_wedged;
 mod place;

@@ -238,6 +238,17 @@ impl StoreDir {
     }
 }
 
+/// Opens a regular file for reading. Anything else in its place, such as a FIFO that nobody writes
+/// to, is an error and not a wait.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"));
+    }
+    Ok(file)
+}
+
 /// Removes a file that may already be gone.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     match fs::remove_file(path) {

@@ -11,7 +11,8 @@ use std::time::Instant;
 use retake_types::{Intent, RunId, RunOutcome, Stream};
 
 use super::run_entries::{StreamContent, insert_intent, insert_outcome};
-use crate::base::arrival_order::ChunkLog;
+use crate::base::arrival_order::{ChunkLog, order_hash};
+use crate::base::block_hashes::{OutputHash, OutputHasher};
 use crate::base::crash_points::crash_point;
 use crate::base::dir::{StoreDir, remove, sync_dir};
 use crate::base::live_file::LiveFile;
@@ -49,7 +50,7 @@ pub struct FinishedRecording {
 #[derive(Debug, Default)]
 struct Spool {
     file: Option<File>,
-    hasher: Option<Box<blake3::Hasher>>,
+    hasher: Option<OutputHasher>,
     bytes: u64,
     lost: u64,
     /// The whole stream while it is small enough to be kept in the database.
@@ -173,9 +174,9 @@ impl Recording {
         self.spool_error.as_ref().filter(|_| lost > 0).map(|error| (lost, error))
     }
 
-    /// The hash of each stream that has bytes.
-    fn hashes(&self) -> [Option<blake3::Hash>; 2] {
-        [0, 1].map(|index: usize| self.streams[index].hasher.as_ref().map(|h| h.finalize()))
+    /// What was stored of each stream that has bytes.
+    fn hashes(&self) -> [Option<OutputHash>; 2] {
+        [0, 1].map(|index: usize| self.streams[index].hasher.as_ref().map(OutputHasher::finish))
     }
 
     /// Syncs large output, then commits the outcome to disk. The caller gives what only the runner
@@ -207,22 +208,23 @@ impl Recording {
     /// are lost of each stream.
     fn commit(&self, store: &mut Store, mut outcome: RunOutcome) -> Result<(RunOutcome, [u64; 2])> {
         let hashes = self.hashes();
-        outcome.set_stored([0, 1].map(|index: usize| {
-            let hash = hashes[index].map(|hash| hash.to_hex().to_string());
-            (self.streams[index].bytes, hash)
-        }));
+        let chunks = hashes.iter().any(Option::is_some).then_some(self.chunks.bytes());
+        let stored = hashes.each_ref().map(|stored| match stored {
+            Some(stored) => (stored.bytes, Some(stored.hash.to_hex().to_string())),
+            None => (0, None),
+        });
+        outcome.set_stored(stored, chunks.map(order_hash));
         let lost = [self.streams[0].lost, self.streams[1].lost];
         outcome.truncated |= lost != [0, 0];
 
         let mut contents = Vec::with_capacity(2);
-        for stream in Stream::BOTH {
-            if let Some(hash) = hashes[stream.index()] {
+        for (stream, output) in Stream::BOTH.into_iter().zip(hashes) {
+            if let Some(output) = output {
                 let spool = &self.streams[stream.index()];
                 let inline = (spool.bytes <= INLINE_LIMIT).then_some(&spool.small[..]);
-                contents.push(StreamContent { stream, bytes: spool.bytes, hash, inline });
+                contents.push(StreamContent { stream, output, inline });
             }
         }
-        let chunks = (!contents.is_empty()).then_some(self.chunks.bytes());
         let inline: usize =
             contents.iter().filter_map(|content| content.inline).map(<[u8]>::len).sum();
         let claim = if inline > 0 { Claim::Output(inline as u64) } else { Claim::Continue };
@@ -309,7 +311,7 @@ impl Spool {
             return;
         }
         self.bytes += stored.len() as u64;
-        self.hasher.get_or_insert_with(|| Box::new(blake3::Hasher::new())).update(stored);
+        self.hasher.get_or_insert_default().update(stored);
         if self.bytes <= INLINE_LIMIT {
             self.small.extend_from_slice(stored);
         } else {
