@@ -453,6 +453,8 @@ impl Bisect {
             monotone: true,
             steps,
             skipped: Vec::new(),
+            subject: None,
+            drift: None,
             sentence: String::new(),
         };
         let last = self.points.len() - 1;

@@ -338,7 +338,8 @@ impl Stage<'_> {
         let name = runner.name(step.point);
         observer.event(MatrixEvent::PointStarted { name: &name, step });
         let BisectStep { point, iteration, number } = *step;
-        let cell = CellStep { cell: point, kind: CellStepKind::Iteration, iteration, number };
+        let kind = CellStepKind::Iteration;
+        let cell = CellStep { cell: point, kind, iteration, block: iteration, number };
         let result = runner.execute(worker, &cell)?;
         let observation = self.run.observe(&result);
         observer.event(MatrixEvent::PointFinished {

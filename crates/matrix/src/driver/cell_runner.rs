@@ -146,6 +146,7 @@ impl CellRunner<'_> {
             sha: code.map(|code| code.of.sha.clone()),
             adaptive: self.adaptive,
             blocked: self.blocked,
+            block: (step.block != step.iteration).then_some(step.block),
             ..CellLabels::new(role)
         };
         labels.write_to(&mut request.labels);

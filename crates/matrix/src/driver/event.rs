@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use retake_runner::loop_driver::remote::{EarlierRuns, RemoteStatus};
 use retake_types::RunId;
+use retake_types::loop_record::matrix::Disturbance;
 
 use super::resources::Unavailable;
 use crate::bisect::{BisectStep, Observation};
@@ -27,6 +28,8 @@ pub enum MatrixEvent<'a> {
     EarlierRuns(EarlierRuns),
     /// An earlier loop of this configuration was interrupted; this one continues it.
     Continued,
+    /// What disturbs a measurement on this machine before anything runs; mostly nothing.
+    Disturbed(&'a [Disturbance]),
     /// Several refs are one commit and share their runs.
     SameCommit {
         sha: &'a str,
