@@ -7,7 +7,7 @@ use retake_types::RunId;
 use retake_types::loop_record::matrix::Disturbance;
 
 use super::resources::Unavailable;
-use crate::bisect::{BisectStep, Observation};
+use crate::bisect::{BisectStep, PointResult};
 use crate::browsers::{BrowserError, Progress};
 use crate::plan::{CellResult, CellStep, MatrixProgress};
 
@@ -89,7 +89,7 @@ pub enum MatrixEvent<'a> {
         name: &'a str,
         step: &'a BisectStep,
         result: &'a CellResult,
-        observation: Observation,
+        point_result: PointResult,
         metric: Option<&'a str>,
     },
     /// Nothing can be run at a point.

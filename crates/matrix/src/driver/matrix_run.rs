@@ -83,6 +83,8 @@ pub struct MatrixRunResult {
     pub comparisons: Vec<Comparison>,
     /// Every cell with its numbers.
     pub rows: Vec<CellRow>,
+    /// The unit of the metric that is compared.
+    pub unit: Option<String>,
     /// What disturbed the measurement, as far as the machine shows it.
     pub disturbances: Vec<Disturbance>,
     /// What the runs of this loop used.
@@ -117,6 +119,13 @@ impl MatrixRunResult {
 
 /// The margin of gates where the run itself has none.
 const MARGIN: f64 = 0.02;
+
+/// What the record knows once everything has run.
+struct Numbers {
+    comparisons: Vec<Comparison>,
+    rows: Vec<CellRow>,
+    unit: Option<String>,
+}
 
 /// What the loop was begun with.
 struct Begun {
@@ -336,7 +345,7 @@ impl MatrixRun<'_> {
         matrix: &Matrix,
         keys: &[CellKey],
         resources: &Resources,
-    ) -> Result<(Vec<Comparison>, Vec<CellRow>), MatrixError> {
+    ) -> Result<Numbers, MatrixError> {
         let margin = match self.options.iterations {
             Iterations::UntilSure { margin, .. } => margin,
             Iterations::Fixed(_) => MARGIN,
@@ -347,7 +356,7 @@ impl MatrixRun<'_> {
         let pairs = baselines(matrix);
         let comparisons = samples.compare(&pairs, margin, resources);
         let rows = samples.rows(&pairs, &comparisons);
-        Ok((comparisons, rows))
+        Ok(Numbers { comparisons, rows, unit: samples.unit })
     }
 
     fn result(
@@ -356,7 +365,7 @@ impl MatrixRun<'_> {
         matrix: Matrix,
         resources: Resources,
         plan: &MatrixPlan,
-        (comparisons, rows): (Vec<Comparison>, Vec<CellRow>),
+        Numbers { comparisons, rows, unit }: Numbers,
     ) -> MatrixRunResult {
         let progress = plan.progress();
         let untried = |row: &CellRow| row.summary.is_none() && row.failed == 0;
@@ -375,6 +384,7 @@ impl MatrixRun<'_> {
             spent: spent.map(|sampling| sampling.sampler().progress()),
             comparisons,
             rows,
+            unit,
             disturbances: Vec::new(),
             cpu_time: plan.cpu_time(),
             matrix,

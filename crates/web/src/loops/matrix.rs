@@ -244,7 +244,8 @@ impl Cells {
             }
         }
         let (cells, runs) = by_indices.into_values().unzip();
-        let table = Table { metric: metric.to_owned(), axes: axes.to_vec(), cells };
+        let table =
+            Table { metric: metric.to_owned(), axes: axes.to_vec(), cells, looked_at: adaptive };
         Self { table, runs, adaptive, blocked }
     }
 
