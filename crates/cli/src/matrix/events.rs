@@ -24,6 +24,7 @@ const MOST_NAMED: usize = 20;
 /// Shows events on stderr: lines that stay, and a live line below them.
 pub(super) struct EventScreen {
     screen: Arc<Screen>,
+    quiet: bool,
     /// Iterations that have ended, and of how many, if that is known.
     finished: AtomicUsize,
     planned: AtomicUsize,
@@ -32,7 +33,7 @@ pub(super) struct EventScreen {
 impl EventScreen {
     pub(super) fn new(quiet: bool) -> Self {
         let (finished, planned) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { screen: Arc::new(Screen::new(quiet)), finished, planned }
+        Self { screen: Arc::new(Screen::new(quiet)), quiet, finished, planned }
     }
 
     pub(super) fn screen(&self) -> &Screen {
@@ -138,7 +139,7 @@ impl MatrixObserver for EventScreen {
                 screen.notice("an earlier run was interrupted; this one goes on where it was");
             }
             MatrixEvent::Disturbed(disturbances) => {
-                for disturbance in disturbances {
+                for disturbance in disturbances.iter().filter(|_| !self.quiet) {
                     screen.notice(&matrix_words::disturbance(disturbance));
                 }
             }

@@ -107,7 +107,6 @@ pub struct Bisect {
     ends_differ: bool,
     /// What the good end measured, in order.
     beside: Vec<f64>,
-    checks_left: usize,
     /// No further run would be informative.
     nothing_to_ask: bool,
 }
@@ -121,6 +120,8 @@ const END_RUNS: usize = 2;
 const END_VALUES: usize = 3;
 /// Points that are looked at after the answer is found, for a second change.
 const CHECKS: usize = 2;
+/// How much likelier an answer by metric is wrong than its votes say.
+const DOUBT: f64 = 1.5;
 /// How likely a second change is before anything is known.
 const SECOND_CHANGE: f64 = 0.05;
 /// Runs at each end before they are found not to differ.
@@ -154,7 +155,6 @@ impl Bisect {
             cut: None,
             ends_differ: settings.quick,
             beside: Vec::new(),
-            checks_left: CHECKS,
             nothing_to_ask: false,
         })
     }
@@ -397,6 +397,9 @@ impl Bisect {
             }
             start = end;
         }
+        // Votes of a metric are less alike than those of a coin: simulated, this is what holds.
+        let doubt = if self.needs_pairs() { DOUBT } else { 1.0 };
+        best.2 = (1.0 - doubt * (1.0 - best.2)).max(0.0);
         best
     }
 
@@ -458,7 +461,7 @@ impl Bisect {
         if let Some(index) = (0..self.points.len()).find(|&index| doubtful(index)) {
             return Some(index);
         }
-        if self.checks_left > 0 {
+        if self.visits.len() < self.points.len().ilog2() as usize + 2 + CHECKS {
             let unseen =
                 |index: &usize| self.points[*index].samples() == 0 && !self.exhausted(*index);
             // The middle of the widest stretch not looked at.
@@ -479,7 +482,6 @@ impl Bisect {
                 }
             }
             if let Some((from, to)) = widest {
-                self.checks_left -= 1;
                 return Some(from + (to - from) / 2);
             }
         }
