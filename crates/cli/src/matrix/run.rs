@@ -42,7 +42,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "PERCENT", value_parser = margin,
         conflicts_with_all = ["append", "replace"])]
     until_sure: Option<f64>,
-    /// With --until-sure: end after this time, such as 10m; `none` goes on until it is sure
+    /// With --until-sure: begin nothing after this time, such as 10m, and let no run take longer than
+    /// it; `none` goes on until all is sure
     /// [default: 1h]
     #[arg(long, value_name = "TIME", requires = "until_sure")]
     budget: Option<Budget>,

@@ -392,6 +392,13 @@ fn a_gate_measures_the_baseline_beside_what_is_new() {
 }
 
 #[test]
+fn a_budget_ends_a_command_that_does_not() {
+    let env = Env::bare();
+    env.config("command: sleep 3600\niterations: 1\naxes: {n: [1, 2]}\n");
+    env.expect(1, &["run", "-q", "--until-sure", "2%", "--budget", "1s"]);
+}
+
+#[test]
 fn a_margin_of_nothing_is_refused() {
     let env = Env::bare();
     env.config("command: 'true'\niterations: 1\naxes: {n: [1, 2]}\n");

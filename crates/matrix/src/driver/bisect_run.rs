@@ -370,6 +370,7 @@ impl Stage<'_> {
             adaptive: self.run.options.metric.is_some(),
             sizes: Vec::new(),
             blocked: false,
+            longest: None,
         };
         let name = runner.name(step.point);
         observer.event(MatrixEvent::PointStarted { name: &name, step });

@@ -1,6 +1,7 @@
 //! One run of a cell on the record: its variables, its directory, its labels, what it measured.
 
 use std::path::Path;
+use std::time::Duration;
 
 use retake_runner::loop_driver::{LoopObserver, StepError, StepRunner};
 use retake_runner::metrics::MetricsObserver;
@@ -34,6 +35,8 @@ pub(super) struct CellRunner<'a> {
     pub(super) sizes: Vec<u64>,
     /// The cells are not interleaved.
     pub(super) blocked: bool,
+    /// No run takes longer: a command that hangs does not outlast the budget.
+    pub(super) longest: Option<Duration>,
 }
 
 /// A worker with a directory for what its commands leave.
@@ -130,7 +133,8 @@ impl CellRunner<'_> {
         for (name, value) in iteration.variables() {
             request.environment.set(name, value);
         }
-        request.set_timeout(project.config.timeout);
+        let limits = project.config.timeout.into_iter().chain(self.longest);
+        request.set_timeout(limits.min());
         request.effects.metrics = Some(MetricsRequest { planned: self.planned(step) });
         let key = self.keys[step.cell];
         let role = match step.kind {

@@ -278,6 +278,10 @@ impl MatrixRun<'_> {
             adaptive: plan.sampling().is_some(),
             sizes: plan.sizes(),
             blocked: begun.order == Order::Blocked,
+            longest: match self.options.iterations {
+                Iterations::UntilSure { budget, .. } => budget,
+                Iterations::Fixed(_) => None,
+            },
         };
         let driven = match executor {
             Some(executor) => {
