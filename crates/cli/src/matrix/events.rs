@@ -8,11 +8,14 @@ use retake_matrix::browsers::Progress;
 use retake_matrix::driver::{
     CellWithoutResult, MatrixError, MatrixEvent, MatrixObserver, Unavailable, short_sha,
 };
-use retake_matrix::plan::{CellResult, CellStep, CellStepKind, MatrixProgress, PlanKind};
+use retake_matrix::plan::{
+    CellResult, CellStep, CellStepKind, FailedHook, MatrixProgress, PlanKind,
+};
 use retake_runner::file_lock::LockError;
 use retake_runner::loop_driver::remote::{EarlierRuns, RemoteStatus};
 use retake_runner::notice::Notify;
 use retake_runner::screen::{Screen, time_left};
+use retake_types::loop_record::matrix::CellHook;
 
 use crate::{Failure, term, words};
 
@@ -46,7 +49,12 @@ impl EventScreen {
         total: Option<usize>,
         result: &CellResult,
     ) {
-        self.screen.line(&step_line(name, step, total, result));
+        if result.failed_hook.is_none_or(|failed| failed.hook != CellHook::Prepare) {
+            self.screen.line(&step_line(name, step, total, result));
+        }
+        if let Some(failed) = &result.failed_hook {
+            self.screen.notice(&format!("{name}: {}; this cell is skipped", failed_hook(failed)));
+        }
         for note in &result.notes {
             self.screen.notice(&format!("{name} #{}: {note}", step.iteration));
         }
@@ -127,10 +135,6 @@ impl MatrixObserver for EventScreen {
             MatrixEvent::WorktreeRecreated { name, why } => {
                 screen.notice(&format!("the worktree of {name} is made anew: {why}"));
             }
-            MatrixEvent::WorktreeReset { name, files } => screen.notice(&format!(
-                "the worktree of {name} had changes, which are gone: {}",
-                files.join(", ")
-            )),
             MatrixEvent::SetupStarted { name } => screen.live(&format!("  [setup] {name}")),
             MatrixEvent::SetupEnded { name, exit_code } => {
                 screen.clear();
@@ -138,6 +142,9 @@ impl MatrixObserver for EventScreen {
                     None => format!("  [setup] {name}  ✓"),
                     Some(code) => format!("  [setup] {name}  ✗  exit:{code}"),
                 });
+            }
+            MatrixEvent::CleanupFailed { name, failed } => {
+                screen.notice(&format!("{name}: {}", failed_hook(&failed)));
             }
             MatrixEvent::StepFinished { name, step, total, result } => {
                 self.step_finished(name, step, total, result);
@@ -184,6 +191,13 @@ fn step_line(name: &str, step: &CellStep, total: Option<usize>, result: &CellRes
     )
 }
 
+/// What failed around an iteration, and where to look.
+fn failed_hook(failed: &FailedHook) -> String {
+    let FailedHook { hook, exit_code, run } = failed;
+    let hook = hook.as_str();
+    format!("its {hook} failed with exit code {exit_code}, see `retake runs logs {}`", run.short())
+}
+
 /// One run of a bisection.
 fn point_line(
     name: &str,
@@ -217,6 +231,9 @@ pub(super) fn unavailable(unavailable: &Unavailable) -> String {
         Unavailable::Setup { run, .. } => {
             format!("{unavailable}; see `retake runs logs {}`", run.short())
         }
+        Unavailable::LfsPointers { .. } => format!(
+            "{unavailable}; install git-lfs, run `git lfs fetch --all` in the repository, and run again"
+        ),
         other => other.to_string(),
     }
 }

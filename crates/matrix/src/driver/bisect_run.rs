@@ -1,13 +1,15 @@
 //! `matrix bisect` from the lock to the answer: finds the points, asks the plan where to look next,
 //! provides what is needed there, and runs one iteration. Results in the record count from the start.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Mutex;
 
+use retake_engine::Cancel;
 use retake_runner::loop_driver::{Driven, StepError, drive_here};
 use retake_runner::signals;
 use retake_runner::worker::Worker;
 use retake_types::loop_record::matrix::{
-    BisectAnswer, CellKey, MatrixEntry, MatrixLoopPlan, MatrixPurpose,
+    BisectAnswer, CellHook, CellKey, MatrixEntry, MatrixLoopPlan, MatrixPurpose,
 };
 use retake_types::{LoopId, StopReason};
 
@@ -22,7 +24,7 @@ use super::resources::{ProvisionError, Provisioner, Resources};
 use crate::bisect::{Bisect, BisectPlan, BisectSettings, BisectStep, Judge, Observation};
 use crate::browsers::BrowserRequest;
 use crate::config::{CHROME, CODE};
-use crate::git::Git;
+use crate::git::{Git, WorktreeName};
 use crate::plan::{Cell, CellResult, CellStep, CellStepKind, FilterError, Matrix};
 
 /// Everything that can be asked of a bisection.
@@ -64,6 +66,8 @@ struct Stage<'a> {
     loop_id: LoopId,
     /// Points that are provided.
     provided: HashSet<usize>,
+    /// Points at which something was run.
+    ran: BTreeSet<usize>,
 }
 
 impl<'a> BisectRun<'a> {
@@ -236,8 +240,15 @@ impl<'a> BisectRun<'a> {
                 bisect.observe(point, self.observe_row(row));
             }
         }
-        let mut stage =
-            Stage { run: self, resources, matrix, keys, loop_id, provided: HashSet::new() };
+        let mut stage = Stage {
+            run: self,
+            resources,
+            matrix,
+            keys,
+            loop_id,
+            provided: HashSet::new(),
+            ran: BTreeSet::new(),
+        };
         let mut worker = CellWorker::new(worker, 0, &self.project)?;
         let Driven { plan, failure, cancelled } = drive_here(
             BisectPlan::new(bisect, next_iterations),
@@ -245,15 +256,46 @@ impl<'a> BisectRun<'a> {
             |worker, _plan, step| stage.run_step(worker, step),
             |_, _, _| {},
         );
-        drop(worker);
+        let cleaned = match cancelled || failure.is_some() {
+            true => Ok(()),
+            false => stage.runner(stage.ran.clone()).clean_up(&mut worker),
+        };
+        let CellWorker { worker, scratch, .. } = worker;
+        drop(scratch);
+        let created = std::mem::take(&mut stage.resources.created);
+        drop(stage);
+        let removed = self.remove_worktrees(worker, &created);
         if let Some(failure) = failure {
             return Err(failure);
         }
+        cleaned.and(removed)?;
         if cancelled {
             return Err(MatrixError::Interrupted);
         }
         remove_scratch_parent(&self.project);
         Ok(plan.bisect().answer(&self.options.axis))
+    }
+
+    /// Removes the worktrees that the search has made: there may be many, and what was run in them is
+    /// on the record.
+    fn remove_worktrees(
+        &self,
+        worker: &mut Worker,
+        created: &[WorktreeName],
+    ) -> Result<(), MatrixError> {
+        let Some(repo) = self.project.repo().filter(|_| !created.is_empty()) else {
+            return Ok(());
+        };
+        // The signal that ended the search does not end this.
+        let path = |error| MatrixError::Scratch { path: repo.to_owned(), error };
+        let cancel = Cancel::new().map_err(path)?;
+        let (keeper, _) = worker.parts();
+        let mut git = Git::open(keeper, &cancel, repo, std::env::vars_os())?;
+        let worktrees = self.project.worktrees();
+        for name in created {
+            worktrees.remove(&mut git, &name.to_string())?;
+        }
+        Ok(())
     }
 
     /// What the values stand for. The points of a search over code are commits already.
@@ -293,6 +335,9 @@ impl<'a> BisectRun<'a> {
     }
 
     fn observe(&self, result: &CellResult) -> Observation {
+        if result.failed_hook.is_some_and(|failed| failed.hook == CellHook::Prepare) {
+            return Observation::Unavailable;
+        }
         if result.timed_out {
             return Observation::TimedOut;
         }
@@ -324,17 +369,8 @@ impl Stage<'_> {
                 }
             }
         }
-        let runner = CellRunner {
-            project: &self.run.project,
-            resources: &self.resources,
-            matrix: &self.matrix,
-            keys: &self.keys,
-            loop_id: self.loop_id,
-            observer,
-            adaptive: self.run.options.metric.is_some(),
-            sizes: Vec::new(),
-            blocked: false,
-        };
+        self.ran.insert(step.point);
+        let runner = self.runner(BTreeSet::new());
         let name = runner.name(step.point);
         observer.event(MatrixEvent::PointStarted { name: &name, step });
         let BisectStep { point, iteration, number } = *step;
@@ -351,9 +387,26 @@ impl Stage<'_> {
         Ok(observation)
     }
 
+    /// What runs cells of this stage.
+    fn runner(&self, ran: BTreeSet<usize>) -> CellRunner<'_> {
+        CellRunner {
+            project: &self.run.project,
+            resources: &self.resources,
+            matrix: &self.matrix,
+            keys: &self.keys,
+            loop_id: self.loop_id,
+            observer: self.run.observer,
+            adaptive: self.run.options.metric.is_some(),
+            sizes: Vec::new(),
+            blocked: false,
+            ran: Mutex::new(ran),
+        }
+    }
+
     /// What the iterations at a point need.
     fn provide(&mut self, worker: &mut Worker, point: usize) -> Result<(), ProvisionError> {
-        let provisioner = Provisioner { project: &self.run.project, observer: self.run.observer };
+        let provisioner =
+            Provisioner { project: &self.run.project, observer: self.run.observer, workers: 1 };
         let cell = &self.matrix.cells[point];
         let value = |name: &str| {
             self.matrix.axis(name).map(|axis| self.matrix.value(cell, axis).to_owned())
@@ -367,7 +420,7 @@ impl Stage<'_> {
         }
         match value(CHROME) {
             Some(version) if !self.resources.has_browser(&version) => {
-                provisioner.browser(&mut self.resources, &version)
+                provisioner.browser(&mut self.resources, worker, &version)
             }
             _ => Ok(()),
         }

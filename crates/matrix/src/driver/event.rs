@@ -8,7 +8,7 @@ use retake_types::RunId;
 use super::resources::Unavailable;
 use crate::bisect::{BisectStep, Observation};
 use crate::browsers::{BrowserError, Progress};
-use crate::plan::{CellResult, CellStep, MatrixProgress};
+use crate::plan::{CellResult, CellStep, FailedHook, MatrixProgress};
 
 /// Receives events, from any thread.
 pub trait MatrixObserver: Sync {
@@ -44,11 +44,6 @@ pub enum MatrixEvent<'a> {
         name: &'a str,
         why: &'a str,
     },
-    /// Files in a worktree had been changed, and are as committed again.
-    WorktreeReset {
-        name: &'a str,
-        files: &'a [String],
-    },
     SetupStarted {
         name: &'a str,
     },
@@ -59,6 +54,11 @@ pub enum MatrixEvent<'a> {
     },
     /// A setup was ended by the signal that ends the loop.
     SetupCancelled,
+    /// The cleanup of a cell failed; its results stand.
+    CleanupFailed {
+        name: &'a str,
+        failed: FailedHook,
+    },
     StepFinished {
         name: &'a str,
         step: &'a CellStep,

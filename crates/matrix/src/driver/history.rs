@@ -8,8 +8,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use retake_runner::metrics::{BUILT_IN, built_in};
 use retake_store::{RunFilter, Store};
-use retake_types::loop_record::matrix::{CellKey, CellLabels};
-use retake_types::{Effects, Kind, Metrics, OutcomeKind, Run, RunId};
+use retake_types::loop_record::matrix::{CellKey, CellLabels, CellRole};
+use retake_types::{Effects, Kind, LoopId, Metrics, OutcomeKind, Run, RunId};
 
 use crate::config::{CHROME, CODE};
 use crate::plan::PastRun;
@@ -63,7 +63,13 @@ impl ResultRow {
             exit_code: outcome.exit_code.unwrap_or(1),
             started: run.intent.start_time,
             duration_ms: outcome.duration_ms,
-            chrome: labels.chrome,
+            // One that is given by its path is that one, whatever version it reports.
+            chrome: labels
+                .axes
+                .get(CHROME)
+                .filter(|value| value.contains('/'))
+                .cloned()
+                .or(labels.chrome),
             reference: labels.axes.get(CODE).cloned(),
             sha: labels.sha,
             axes: labels
@@ -164,6 +170,40 @@ impl History {
         let mut names: Vec<String> = more.into_iter().cloned().collect();
         names.sort_unstable_by_key(|name| (order(name), name.clone()));
         if names.is_empty() { ALWAYS.map(str::to_owned).to_vec() } else { names }
+    }
+}
+
+/// Something that failed besides iterations: a setup, a warmup, or what runs around iterations.
+#[derive(Clone, Debug)]
+pub struct PhaseFailure {
+    pub role: CellRole,
+    pub id: RunId,
+    pub exit_code: i32,
+}
+
+impl PhaseFailure {
+    /// Those of a loop, oldest first.
+    pub fn of_loop(store: &Store, loop_id: LoopId) -> retake_store::Result<Vec<Self>> {
+        let filter = RunFilter { loop_id: Some(loop_id), ..RunFilter::default() };
+        let (mut failures, mut cursor) = (Vec::new(), None);
+        loop {
+            let page = store.list(&filter, cursor, PAGE)?;
+            failures.extend(page.runs.iter().filter_map(Self::of));
+            cursor = page.next;
+            if cursor.is_none() {
+                failures.reverse();
+                return Ok(failures);
+            }
+        }
+    }
+
+    fn of(run: &Run) -> Option<Self> {
+        let labels = CellLabels::from_labels(&run.intent.request.labels)?;
+        let outcome = run.outcome.as_ref()?;
+        let ended = !matches!(outcome.kind, OutcomeKind::Cancelled | OutcomeKind::Interrupted);
+        let exit_code = outcome.exit_code.unwrap_or(1);
+        let failed = ended && !run.success() && labels.iteration_of().is_none();
+        failed.then_some(Self { role: labels.role, id: run.intent.id(), exit_code })
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use retake_runner::loop_driver::remote::RemoteExecutor;
@@ -72,8 +73,10 @@ pub struct MatrixRunResult {
     pub total: Option<usize>,
     pub ok: usize,
     pub failed: usize,
-    /// Cells that were given up because their warmup failed.
+    /// Cells that were given up because their warmup failed, or a hook.
     pub skipped: Vec<usize>,
+    /// There are hooks around iterations.
+    pub hooks: bool,
     pub unavailable: Vec<Unavailable>,
     pub comparisons: Vec<Comparison>,
     /// The budget is spent: comparisons that are decided, of how many.
@@ -131,6 +134,8 @@ impl MatrixRun<'_> {
     {
         let Self { project, observer, .. } = self;
         let _lock = project.lock("retake matrix run")?;
+        // Other machines share the tree of a ref.
+        let worker_count = if executor.is_some() { 1 } else { workers.len() };
         let worker = &mut workers[0];
         X::collect_earlier(worker, Kind::Matrix, &mut |earlier| {
             observer.event(MatrixEvent::EarlierRuns(earlier));
@@ -149,10 +154,10 @@ impl MatrixRun<'_> {
         for (sha, refs) in resources.same_commits() {
             observer.event(MatrixEvent::SameCommit { sha: &sha, refs: &refs });
         }
-        let provisioner = Provisioner { project, observer: *observer };
+        let provisioner = Provisioner { project, observer: *observer, workers: worker_count };
         {
             let _shared = lock_shared(executor.as_deref())?;
-            provisioner.all_browsers(&mut resources, &mut matrix)?;
+            provisioner.all_browsers(&mut resources, worker, &mut matrix)?;
         }
         let order = match self.options.iterations {
             Iterations::UntilSure { .. } => Order::Interleaved,
@@ -234,6 +239,7 @@ impl MatrixRun<'_> {
             adaptive: plan.sampling().is_some(),
             sizes: plan.sizes(),
             blocked: begun.order == Order::Blocked,
+            ran: Mutex::default(),
         };
         let driven = match executor {
             Some(executor) => {
@@ -330,6 +336,7 @@ impl MatrixRun<'_> {
             ok: progress.ok,
             failed: progress.failed,
             skipped: plan.skipped(),
+            hooks: self.project.config.hooks().next().is_some(),
             unavailable: resources.unavailable,
             untried: sampling.is_some() && !comparisons.iter().all(tried),
             spent: spent.map(|sampling| sampling.sampler().progress()),
@@ -351,6 +358,9 @@ fn drive_here(
         .collect::<Result<_, _>>()?;
     let progress = ProgressEvents { observer: runner.observer, started: Instant::now() };
     let driven = drive_steps(plan, &mut workers, &progress, runner);
+    if !driven.cancelled && driven.failure.is_none() {
+        runner.clean_up(&mut workers[0])?;
+    }
     drop(workers);
     remove_scratch_parent(runner.project);
     Ok(driven)
