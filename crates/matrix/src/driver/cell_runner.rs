@@ -84,7 +84,9 @@ impl CellRunner<'_> {
             return Ok(not_run(hook));
         }
         let prepared = self.prepare(cell_worker.number, &tmp, &metrics, step).map_err(failed)?;
-        let mut observer = MetricsObserver::new(&metrics, self.planned(step));
+        // Where they may not be read there is a word at the start of the loop.
+        let counters = cell_worker.worker.counters().ok();
+        let mut observer = MetricsObserver::new(&metrics, self.planned(step)).counting(counters);
         let finished = run_recorded(cell_worker.worker, prepared, &mut observer)?;
         let failed_hook = self.run_hook(cell_worker, step, CellHook::Conclude)?;
         let outcome = finished.run.outcome.as_ref();
@@ -145,7 +147,8 @@ impl CellRunner<'_> {
         }
         let ran = std::mem::take(&mut *self.ran.lock().unwrap_or_else(PoisonError::into_inner));
         for cell in ran {
-            let step = CellStep { cell, kind: CellStepKind::Iteration, iteration: 0, number: 0 };
+            let kind = CellStepKind::Iteration;
+            let step = CellStep { cell, kind, iteration: 0, block: 0, number: 0 };
             match self.run_hook(worker, &step, CellHook::Cleanup) {
                 Ok(None) => {}
                 Ok(Some(failed)) => {
@@ -242,6 +245,7 @@ impl CellRunner<'_> {
             sha: code.map(|code| code.of.sha.clone()),
             adaptive: self.adaptive,
             blocked: self.blocked,
+            block: (step.block != step.iteration).then_some(step.block),
             ..CellLabels::new(role)
         };
         labels.write_to(&mut request.labels);

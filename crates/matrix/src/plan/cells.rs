@@ -150,6 +150,57 @@ impl Matrix {
     }
 }
 
+/// What two cells are called when they are compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PairNames {
+    pub a: String,
+    pub b: String,
+    /// The values of other axes that both have, of axes with several values.
+    pub at: Option<String>,
+}
+
+impl Matrix {
+    /// The axes of which the cells have several values.
+    pub fn varying_axes(&self) -> Vec<usize> {
+        let several = |axis: &usize| {
+            let mut values = self.cells.iter().map(|cell| cell.0[*axis]);
+            let first = values.next();
+            values.any(|value| Some(value) != first)
+        };
+        (0..self.axes.len()).filter(several).collect()
+    }
+
+    fn named(&self, cell: &Cell, axes: &[usize]) -> String {
+        let part = |&axis: &usize| format!("{}={}", self.axes[axis].name, self.value(cell, axis));
+        match axes {
+            [axis] => self.value(cell, *axis).to_owned(),
+            axes => axes.iter().map(part).collect::<Vec<_>>().join(" "),
+        }
+    }
+
+    /// Two cells by what distinguishes them. `varying` are the axes with several values.
+    pub fn pair_names(&self, a: usize, b: usize, varying: &[usize]) -> PairNames {
+        let (of_a, of_b) = (&self.cells[a], &self.cells[b]);
+        let (differing, shared): (Vec<usize>, Vec<usize>) =
+            varying.iter().partition(|&&axis| of_a.0[axis] != of_b.0[axis]);
+        let part = |axis: usize| format!("{}={}", self.axes[axis].name, self.value(of_a, axis));
+        let at: Vec<String> = shared.into_iter().map(part).collect();
+        PairNames {
+            a: self.named(of_a, &differing),
+            b: self.named(of_b, &differing),
+            at: (!at.is_empty()).then(|| at.join(" ")),
+        }
+    }
+
+    /// A cell by the axes that have several values.
+    pub fn varying_name(&self, cell: usize, varying: &[usize]) -> String {
+        match varying {
+            [] => self.name(&self.cells[cell]),
+            axes => self.named(&self.cells[cell], axes),
+        }
+    }
+}
+
 /// Turns cells into keys: everything they have in common, and what values were resolved to.
 #[derive(Clone, Debug)]
 pub struct Identity {

@@ -2,7 +2,7 @@
 //! need to be sure.
 
 use std::collections::HashSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use retake_runner::loop_driver::{LoopPlan, Next};
 use retake_types::loop_record::matrix::CellHook;
@@ -71,6 +71,8 @@ pub enum PlanKind {
 pub struct MatrixPlan {
     source: StepSource,
     finished: Option<FinishedStep>,
+    /// What the runs used, in milliseconds.
+    cpu_ms: f64,
 }
 
 enum StepSource {
@@ -134,7 +136,7 @@ impl SamplingPlan {
         if let Some(cell) = self.warmups.pop() {
             self.warmups_under_way += 1;
             let kind = CellStepKind::Warmup;
-            return Next::Run(CellStep { cell, kind, iteration: 0, number: 0 });
+            return Next::Run(CellStep { cell, kind, iteration: 0, block: 0, number: 0 });
         }
         if self.warmups_under_way > 0 {
             return Next::Wait;
@@ -147,7 +149,7 @@ impl SamplingPlan {
             self.iterations_under_way += 1;
             self.handed_out += 1;
             let (kind, number) = (CellStepKind::Iteration, self.handed_out);
-            return Next::Run(CellStep { cell, kind, iteration: block, number });
+            return Next::Run(CellStep { cell, kind, iteration: block, block, number });
         }
         if self.iterations_under_way > 0 { Next::Wait } else { Next::Done }
     }
@@ -170,18 +172,23 @@ impl SamplingPlan {
             self.skipped.insert(step.cell);
         }
         let value = result.metrics.get(&self.metric).map(|metric| metric.value);
-        let value = value.filter(|value| result.ok && *value > 0.0);
+        let value = value.filter(|value| result.ok && value.is_finite());
         self.sampler.done(Shot { cell: step.cell, block: step.iteration }, value);
     }
 }
 
 impl MatrixPlan {
     pub fn fixed(schedule: CellSchedule) -> Self {
-        Self { source: StepSource::Fixed(Box::new(schedule)), finished: None }
+        Self { source: StepSource::Fixed(Box::new(schedule)), finished: None, cpu_ms: 0.0 }
     }
 
     pub fn until_sure(sampling: SamplingPlan) -> Self {
-        Self { source: StepSource::UntilSure(Box::new(sampling)), finished: None }
+        Self { source: StepSource::UntilSure(Box::new(sampling)), finished: None, cpu_ms: 0.0 }
+    }
+
+    /// The CPU time that the runs have used.
+    pub fn cpu_time(&self) -> Duration {
+        Duration::from_secs_f64(self.cpu_ms / 1000.0)
     }
 
     /// The step that was reported last, once.
@@ -257,6 +264,7 @@ impl LoopPlan for MatrixPlan {
     }
 
     fn report(&mut self, step: &CellStep, result: CellResult) {
+        self.cpu_ms += result.metrics.get("cpu").map_or(0.0, |cpu| cpu.value.max(0.0));
         let total = self.total();
         let replaced = match &mut self.source {
             StepSource::Fixed(schedule) => {
@@ -277,10 +285,8 @@ impl LoopPlan for MatrixPlan {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use retake_types::Metric;
     use retake_types::loop_record::matrix::CellKey;
+    use retake_types::{LoopId, Metric};
 
     use super::*;
     use crate::config::Order;
@@ -304,7 +310,7 @@ mod tests {
 
     fn sampling(deadline: Option<Instant>, warmups: Vec<usize>) -> MatrixPlan {
         let mut sampler = Sampler::new(&[(0, 1)], Criteria::default(), 1);
-        sampler.begin();
+        sampler.begin(0);
         MatrixPlan::until_sure(SamplingPlan::new(sampler, "wall".to_owned(), deadline, warmups))
     }
 
@@ -363,7 +369,7 @@ mod tests {
     #[test]
     fn a_result_names_the_runs_it_replaces_and_its_place_among_all() {
         let key = CellKey::from_bytes([1; 16]);
-        let old = PastRun { key, iteration: 0, id: RunId::new(), ok: true };
+        let old = PastRun { key, iteration: 0, id: RunId::new(), session: LoopId::new(), ok: true };
         let options = ScheduleOptions {
             iterations: 1,
             warmup: 0,
@@ -371,7 +377,7 @@ mod tests {
             order: Order::Interleaved,
             seed: 1,
         };
-        let mut plan = MatrixPlan::fixed(CellSchedule::new(&[key], &[old], &options));
+        let mut plan = MatrixPlan::fixed(CellSchedule::new(&[key], &[old], &[], &options));
         assert_eq!(plan.sizes(), [1]);
         let steps = drain(&mut plan, |_| result(true, 1.0));
         let finished = plan.take_finished().unwrap();

@@ -9,7 +9,7 @@ mod pairs;
 mod sampler;
 mod schedule;
 
-pub use cells::{Cell, FilterError, Identity, Matrix};
+pub use cells::{Cell, FilterError, Identity, Matrix, PairNames};
 pub use matrix_plan::{
     CellResult, FailedHook, FinishedStep, MatrixPlan, MatrixProgress, PlanKind, SamplingPlan,
 };
