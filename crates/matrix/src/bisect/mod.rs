@@ -120,7 +120,7 @@ const BAD_PRIOR: [f64; 2] = [1.0, 0.3];
 const END_RUNS: usize = 2;
 const END_VALUES: usize = 3;
 /// Points that are looked at after the answer is found, for a second change.
-const CHECKS: usize = 3;
+const CHECKS: usize = 2;
 /// How likely a second change is before anything is known.
 const SECOND_CHANGE: f64 = 0.05;
 /// Runs at each end before they are found not to differ.
@@ -196,6 +196,9 @@ impl Bisect {
                     state.skipped = false;
                     state.ratios.push(ratio);
                     self.beside.push(beside);
+                    if !std::mem::replace(&mut self.points[0].visited, true) {
+                        self.visits.push(0);
+                    }
                 }
             }
             Observation::Value { .. } => {}
@@ -229,6 +232,13 @@ impl Bisect {
             point.good = point.ratios.len() - bad;
             point.bad = bad + point.timeouts;
         }
+        // The good end is not measured against itself. What noise does to a ratio is seen at the bad
+        // end, around its middle.
+        let middle = middle.unwrap_or(0.0);
+        let noise = self.points[last].ratios.iter().map(|ratio| ratio - middle);
+        let bad = noise.filter(|x| (*x > cut) == upwards && *x != cut).count();
+        let runs = self.points[last].ratios.len();
+        (self.points[0].good, self.points[0].bad) = (runs - bad, bad);
     }
 
     /// The point to run next; `None` when the search is over.
@@ -251,6 +261,7 @@ impl Bisect {
         let point = &self.points[index];
         match self.settings.judge {
             Judge::ExitCode => point.samples(),
+            Judge::Metric { .. } if index == 0 => self.beside.len() + point.timeouts,
             Judge::Metric { .. } => point.ratios.len() + point.timeouts,
         }
     }
@@ -390,7 +401,10 @@ impl Bisect {
     }
 
     fn exhausted(&self, index: usize) -> bool {
-        self.points[index].skipped || self.runs_at(index) >= self.settings.most_samples
+        // Beside itself the good end says nothing.
+        self.needs_pairs() && index == 0
+            || self.points[index].skipped
+            || self.runs_at(index) >= self.settings.most_samples
     }
 
     fn next_search(&mut self) -> Option<usize> {
@@ -446,7 +460,7 @@ impl Bisect {
         }
         if self.checks_left > 0 {
             let unseen =
-                |index: &usize| self.points[*index].samples() == 0 && !self.points[*index].skipped;
+                |index: &usize| self.points[*index].samples() == 0 && !self.exhausted(*index);
             // The middle of the widest stretch not looked at.
             let mut widest: Option<(usize, usize)> = None;
             let mut start = None;
