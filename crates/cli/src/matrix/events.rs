@@ -1,5 +1,6 @@
 //! The sentences and lines of `retake matrix` for what its driver reports.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -9,11 +10,14 @@ use retake_matrix::browsers::Progress;
 use retake_matrix::driver::{
     CellWithoutResult, MatrixError, MatrixEvent, MatrixObserver, Unavailable, short_sha,
 };
-use retake_matrix::plan::{CellResult, CellStep, CellStepKind, MatrixProgress, PlanKind};
+use retake_matrix::plan::{
+    CellResult, CellStep, CellStepKind, FailedHook, MatrixProgress, PlanKind,
+};
 use retake_runner::file_lock::LockError;
 use retake_runner::loop_driver::remote::{EarlierRuns, RemoteStatus};
 use retake_runner::notice::Notify;
 use retake_runner::screen::{Screen, time_left};
+use retake_types::loop_record::matrix::CellHook;
 
 use super::words as matrix_words;
 use crate::{Failure, term, words};
@@ -65,7 +69,12 @@ impl EventScreen {
         total: Option<usize>,
         result: &CellResult,
     ) {
-        self.screen.line(&step_line(name, step, total, result));
+        if result.failed_hook.is_none_or(|failed| failed.hook != CellHook::Prepare) {
+            self.screen.line(&step_line(name, step, total, result));
+        }
+        if let Some(failed) = &result.failed_hook {
+            self.screen.notice(&format!("{name}: {}; this cell is skipped", failed_hook(failed)));
+        }
         for note in &result.notes {
             self.screen.notice(&format!("{name} #{}: {note}", step.iteration));
         }
@@ -153,10 +162,6 @@ impl MatrixObserver for EventScreen {
             MatrixEvent::WorktreeRecreated { name, why } => {
                 screen.notice(&format!("the worktree of {name} is made anew: {why}"));
             }
-            MatrixEvent::WorktreeReset { name, files } => screen.notice(&format!(
-                "the worktree of {name} had changes, which are gone: {}",
-                files.join(", ")
-            )),
             MatrixEvent::SetupStarted { name } => screen.live(&format!("  [setup] {name}")),
             MatrixEvent::SetupEnded { name, exit_code } => {
                 screen.clear();
@@ -164,6 +169,12 @@ impl MatrixObserver for EventScreen {
                     None => format!("  [setup] {name}  ✓"),
                     Some(code) => format!("  [setup] {name}  ✗  exit:{code}"),
                 });
+            }
+            MatrixEvent::CountersUnavailable { metric, error } => {
+                screen.notice(&no_counters(metric, error));
+            }
+            MatrixEvent::CleanupFailed { name, failed } => {
+                screen.notice(&format!("{name}: {}", failed_hook(&failed)));
             }
             MatrixEvent::StepFinished { name, step, total, result } => {
                 self.step_finished(name, step, total, result);
@@ -211,6 +222,27 @@ fn step_line(name: &str, step: &CellStep, total: Option<usize>, result: &CellRes
     )
 }
 
+/// Why the processor's counters cannot be read, and what is left.
+fn no_counters(metric: &str, error: &io::Error) -> String {
+    let why = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "reading them is not permitted; set kernel.perf_event_paranoid to 2 or less".to_owned()
+        }
+        io::ErrorKind::NotFound => {
+            "this machine has none, as most virtual machines; cpu is measured".to_owned()
+        }
+        _ => term::plain(error),
+    };
+    format!("{metric} needs counters of the processor: {why}")
+}
+
+/// What failed around an iteration, and where to look.
+fn failed_hook(failed: &FailedHook) -> String {
+    let FailedHook { hook, exit_code, run } = failed;
+    let hook = hook.as_str();
+    format!("its {hook} failed with exit code {exit_code}, see `retake runs logs {}`", run.short())
+}
+
 /// One run of a bisection.
 fn point_line(
     name: &str,
@@ -244,6 +276,9 @@ pub(super) fn unavailable(unavailable: &Unavailable) -> String {
         Unavailable::Setup { run, .. } => {
             format!("{unavailable}; see `retake runs logs {}`", run.short())
         }
+        Unavailable::LfsPointers { .. } => format!(
+            "{unavailable}; install git-lfs, run `git lfs fetch --all` in the repository, and run again"
+        ),
         other => other.to_string(),
     }
 }

@@ -19,7 +19,7 @@ pub(super) struct Args {
     /// Where to; - is stdout
     #[arg(short, long, value_name = "FILE", default_value = "matrix-report.html")]
     output: PathBuf,
-    /// Only these metrics [default: those of the configuration, or all]
+    /// Only these metrics [default: those of the configuration, or wall, cpu, rss and all that is reported]
     #[arg(long, value_name = "NAME")]
     metric: Vec<String>,
     /// Differences up to this are none worth naming
@@ -43,7 +43,7 @@ pub(super) fn report(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     let configured: Vec<String> =
         view.project.config.metrics.iter().map(|metric| metric.name.clone()).collect();
     let metrics = match (&args.metric[..], &configured[..]) {
-        ([], []) => view.history.metrics(),
+        ([], []) => view.history.usual_metrics(),
         ([], configured) => configured.to_vec(),
         (given, _) => given.to_vec(),
     };

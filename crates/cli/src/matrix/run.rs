@@ -142,6 +142,13 @@ pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
         Some(on) => Some(remote::open(on, &config, &mut project, screen.notify())?),
         None => None,
     };
+    if args.on.is_some()
+        && let Some(hook) = project.config.hooks().next()
+    {
+        return Err(Failure::Usage(format!(
+            "--on: {hook} runs on this machine only; leave it out of the configuration"
+        )));
+    }
     let matrix = open::cells(&project, &args.filters.pairs()?)?;
     let undecided_limit = match usize::try_from(config.slurm.max_in_flight) {
         Ok(limit @ 1..) => limit,
@@ -209,7 +216,11 @@ impl Args {
             term::say(&format!("not run: {problem}"));
         }
         for cell in &skipped {
-            term::say(&format!("not run: {cell}: its warmup failed"));
+            let hooks = match result.hooks {
+                true => "its warmup, prepare or conclude failed",
+                false => "its warmup failed",
+            };
+            term::say(&format!("not run: {cell}: {hooks}"));
         }
         let missing = !unavailable.is_empty() || !skipped.is_empty();
         if ok + failed == 0 && !missing && result.spent.is_none() {

@@ -93,7 +93,7 @@ impl Facts {
         self.add("stdout", &stream(outcome.stdout_bytes, outcome.stdout_raw_bytes));
         self.add("stderr", &stream(outcome.stderr_bytes, outcome.stderr_raw_bytes));
         let usage = &outcome.usage;
-        let cpu = Duration::from_millis(usage.user_cpu_ms + usage.system_cpu_ms);
+        let cpu = usage.cpu();
         let memory = term::size(usage.max_rss_kb << 10);
         self.add("used", &format!("{} cpu, {memory} memory", term::duration(cpu)));
         for left in &outcome.left_processes {

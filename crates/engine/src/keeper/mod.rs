@@ -356,8 +356,8 @@ impl Drop for Keeper {
 impl From<RawUsage> for Usage {
     fn from(raw: RawUsage) -> Self {
         Self {
-            user_cpu_ms: raw.user_us.div_ceil(1000),
-            system_cpu_ms: raw.system_us.div_ceil(1000),
+            user_cpu_us: raw.user_us,
+            system_cpu_us: raw.system_us,
             max_rss_kb: raw.max_rss_kb,
             minor_faults: raw.minor_faults,
             major_faults: raw.major_faults,

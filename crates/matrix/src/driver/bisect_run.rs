@@ -1,13 +1,15 @@
 //! `matrix bisect` from the lock to the answer: finds the points, asks the plan where to look next,
 //! provides what is needed there, and runs one iteration. Results in the record count from the start.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Mutex;
 
+use retake_engine::Cancel;
 use retake_runner::loop_driver::{Driven, StepError, drive_here};
 use retake_runner::signals;
 use retake_runner::worker::Worker;
 use retake_types::loop_record::matrix::{
-    BisectAnswer, CellKey, MatrixEntry, MatrixLoopPlan, MatrixPurpose,
+    BisectAnswer, CellHook, CellKey, MatrixEntry, MatrixLoopPlan, MatrixPurpose,
 };
 use retake_types::{LoopId, StopReason};
 
@@ -24,7 +26,7 @@ use crate::bisect::{
 };
 use crate::browsers::BrowserRequest;
 use crate::config::{CHROME, CODE};
-use crate::git::Git;
+use crate::git::{Git, WorktreeName};
 use crate::plan::{Cell, CellResult, CellStep, CellStepKind, FilterError, Matrix};
 
 /// Of the order within a probe; which of the two comes first says nothing about them.
@@ -71,6 +73,8 @@ struct Stage<'a> {
     loop_id: LoopId,
     /// Points that are provided.
     provided: HashSet<usize>,
+    /// Points at which something was run.
+    ran: BTreeSet<usize>,
 }
 
 impl<'a> BisectRun<'a> {
@@ -243,8 +247,15 @@ impl<'a> BisectRun<'a> {
         let history = History::read(worker.store()?, &keys)?;
         let next_iterations = keys.iter().map(|key| history.next_iteration(*key)).collect();
         self.observe_stored(&mut bisect, &keys, &history);
-        let mut stage =
-            Stage { run: self, resources, matrix, keys, loop_id, provided: HashSet::new() };
+        let mut stage = Stage {
+            run: self,
+            resources,
+            matrix,
+            keys,
+            loop_id,
+            provided: HashSet::new(),
+            ran: BTreeSet::new(),
+        };
         let mut worker = CellWorker::new(worker, 0, &self.project)?;
         let Driven { plan, failure, cancelled } = drive_here(
             BisectPlan::new(bisect, next_iterations, SEED),
@@ -252,15 +263,46 @@ impl<'a> BisectRun<'a> {
             |worker, _plan, step| stage.run_step(worker, step),
             |_, _, _| {},
         );
-        drop(worker);
+        let cleaned = match cancelled || failure.is_some() {
+            true => Ok(()),
+            false => stage.runner(stage.ran.clone()).clean_up(&mut worker),
+        };
+        let CellWorker { worker, scratch, .. } = worker;
+        drop(scratch);
+        let created = std::mem::take(&mut stage.resources.created);
+        drop(stage);
+        let removed = self.remove_worktrees(worker, &created);
         if let Some(failure) = failure {
             return Err(failure);
         }
+        cleaned.and(removed)?;
         if cancelled {
             return Err(MatrixError::Interrupted);
         }
         remove_scratch_parent(&self.project);
         Ok(plan.bisect().answer(&self.options.axis))
+    }
+
+    /// Removes the worktrees that the search has made: there may be many, and what was run in them is
+    /// on the record.
+    fn remove_worktrees(
+        &self,
+        worker: &mut Worker,
+        created: &[WorktreeName],
+    ) -> Result<(), MatrixError> {
+        let Some(repo) = self.project.repo().filter(|_| !created.is_empty()) else {
+            return Ok(());
+        };
+        // The signal that ended the search does not end this.
+        let path = |error| MatrixError::Scratch { path: repo.to_owned(), error };
+        let cancel = Cancel::new().map_err(path)?;
+        let (keeper, _) = worker.parts();
+        let mut git = Git::open(keeper, &cancel, repo, std::env::vars_os())?;
+        let worktrees = self.project.worktrees();
+        for name in created {
+            worktrees.remove(&mut git, &name.to_string())?;
+        }
+        Ok(())
     }
 
     /// What the values stand for. The points of a search over code are commits already.
@@ -319,6 +361,9 @@ impl<'a> BisectRun<'a> {
     }
 
     fn result(&self, result: &CellResult) -> PointResult {
+        if result.failed_hook.is_some_and(|failed| failed.hook == CellHook::Prepare) {
+            return PointResult::Unavailable;
+        }
         if result.timed_out {
             return PointResult::TimedOut;
         }
@@ -360,18 +405,8 @@ impl Stage<'_> {
                 }
             }
         }
-        let runner = CellRunner {
-            project: &self.run.project,
-            resources: &self.resources,
-            matrix: &self.matrix,
-            keys: &self.keys,
-            loop_id: self.loop_id,
-            observer,
-            adaptive: self.run.options.metric.is_some(),
-            sizes: Vec::new(),
-            blocked: false,
-            longest: None,
-        };
+        self.ran.insert(step.point);
+        let runner = self.runner(BTreeSet::new());
         let name = runner.name(step.point);
         observer.event(MatrixEvent::PointStarted { name: &name, step });
         let BisectStep { point, iteration, block, number } = *step;
@@ -389,9 +424,27 @@ impl Stage<'_> {
         Ok(point_result)
     }
 
+    /// What runs cells of this stage.
+    fn runner(&self, ran: BTreeSet<usize>) -> CellRunner<'_> {
+        CellRunner {
+            project: &self.run.project,
+            resources: &self.resources,
+            matrix: &self.matrix,
+            keys: &self.keys,
+            loop_id: self.loop_id,
+            observer: self.run.observer,
+            adaptive: self.run.options.metric.is_some(),
+            sizes: Vec::new(),
+            blocked: false,
+            longest: None,
+            ran: Mutex::new(ran),
+        }
+    }
+
     /// What the iterations at a point need.
     fn provide(&mut self, worker: &mut Worker, point: usize) -> Result<(), ProvisionError> {
-        let provisioner = Provisioner { project: &self.run.project, observer: self.run.observer };
+        let provisioner =
+            Provisioner { project: &self.run.project, observer: self.run.observer, workers: 1 };
         let cell = &self.matrix.cells[point];
         let value = |name: &str| {
             self.matrix.axis(name).map(|axis| self.matrix.value(cell, axis).to_owned())
@@ -405,7 +458,7 @@ impl Stage<'_> {
         }
         match value(CHROME) {
             Some(version) if !self.resources.has_browser(&version) => {
-                provisioner.browser(&mut self.resources, &version)
+                provisioner.browser(&mut self.resources, worker, &version)
             }
             _ => Ok(()),
         }

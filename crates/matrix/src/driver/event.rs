@@ -1,5 +1,6 @@
 //! What a front end may show while a matrix is driven.
 
+use std::io;
 use std::time::Instant;
 
 use retake_runner::loop_driver::remote::{EarlierRuns, RemoteStatus};
@@ -9,7 +10,7 @@ use retake_types::loop_record::matrix::Disturbance;
 use super::resources::Unavailable;
 use crate::bisect::{BisectStep, PointResult};
 use crate::browsers::{BrowserError, Progress};
-use crate::plan::{CellResult, CellStep, MatrixProgress};
+use crate::plan::{CellResult, CellStep, FailedHook, MatrixProgress};
 
 /// Receives events, from any thread.
 pub trait MatrixObserver: Sync {
@@ -47,11 +48,6 @@ pub enum MatrixEvent<'a> {
         name: &'a str,
         why: &'a str,
     },
-    /// Files in a worktree had been changed, and are as committed again.
-    WorktreeReset {
-        name: &'a str,
-        files: &'a [String],
-    },
     SetupStarted {
         name: &'a str,
     },
@@ -62,6 +58,16 @@ pub enum MatrixEvent<'a> {
     },
     /// A setup was ended by the signal that ends the loop.
     SetupCancelled,
+    /// A metric is asked for that the processor counts, and its counters cannot be read.
+    CountersUnavailable {
+        metric: &'a str,
+        error: &'a io::Error,
+    },
+    /// The cleanup of a cell failed; its results stand.
+    CleanupFailed {
+        name: &'a str,
+        failed: FailedHook,
+    },
     StepFinished {
         name: &'a str,
         step: &'a CellStep,

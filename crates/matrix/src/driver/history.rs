@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_runner::metrics::built_in;
+use retake_runner::metrics::{BUILT_IN, built_in};
 use retake_store::{RunFilter, Store};
-use retake_types::loop_record::matrix::{CellKey, CellLabels, MatrixLoopPlan};
+use retake_types::loop_record::matrix::{CellKey, CellLabels, CellRole, MatrixLoopPlan};
 use retake_types::{Effects, Kind, LoopId, Metrics, OutcomeKind, Run, RunId};
 
 use crate::config::{CHROME, CODE};
@@ -18,6 +18,9 @@ use crate::report::RunRow;
 /// More cells than this are looked for in all runs at once instead of one by one.
 const ONE_BY_ONE: usize = 100;
 const PAGE: usize = 2000;
+
+/// What is shown of every run, and what every run will have where there is none yet.
+const ALWAYS: [&str; 3] = ["wall", "cpu", "rss"];
 
 /// One result of a cell.
 #[derive(Clone, Debug)]
@@ -69,7 +72,13 @@ impl ResultRow {
             exit_code: outcome.exit_code.unwrap_or(1),
             started: run.intent.start_time,
             duration_ms: outcome.duration_ms,
-            chrome: labels.chrome,
+            // One that is given by its path is that one, whatever version it reports.
+            chrome: labels
+                .axes
+                .get(CHROME)
+                .filter(|value| value.contains('/'))
+                .cloned()
+                .or(labels.chrome),
             reference: labels.axes.get(CODE).cloned(),
             sha: labels.sha,
             axes: labels
@@ -192,16 +201,59 @@ impl History {
         self.of(key).iter().map(|row| row.iteration + 1).max().unwrap_or(0)
     }
 
-    /// Every metric that some run has.
+    /// The metrics that are shown unless others are asked for: the three that say most, and what the
+    /// commands report.
+    pub fn usual_metrics(&self) -> Vec<String> {
+        let further = &BUILT_IN[ALWAYS.len()..];
+        let usual = |name: &String| !further.contains(&name.as_str());
+        self.metrics().into_iter().filter(usual).collect()
+    }
+
+    /// Every metric that some run has: what retake measures first, then the others by name.
     pub fn metrics(&self) -> Vec<String> {
-        let mut names: Vec<String> = ["wall", "cpu", "rss"].map(str::to_owned).to_vec();
         let mut more: HashSet<&String> = HashSet::new();
         more.extend(self.rows.values().flatten().flat_map(|row| row.metrics.keys()));
-        let mut more: Vec<String> =
-            more.into_iter().filter(|name| !names.contains(name)).cloned().collect();
-        more.sort_unstable();
-        names.extend(more);
-        names
+        let order = |name: &str| {
+            let place = BUILT_IN.iter().position(|known| *known == name);
+            place.unwrap_or(BUILT_IN.len())
+        };
+        let mut names: Vec<String> = more.into_iter().cloned().collect();
+        names.sort_unstable_by_key(|name| (order(name), name.clone()));
+        if names.is_empty() { ALWAYS.map(str::to_owned).to_vec() } else { names }
+    }
+}
+
+/// Something that failed besides iterations: a setup, a warmup, or what runs around iterations.
+#[derive(Clone, Debug)]
+pub struct PhaseFailure {
+    pub role: CellRole,
+    pub id: RunId,
+    pub exit_code: i32,
+}
+
+impl PhaseFailure {
+    /// Those of a loop, oldest first.
+    pub fn of_loop(store: &Store, loop_id: LoopId) -> retake_store::Result<Vec<Self>> {
+        let filter = RunFilter { loop_id: Some(loop_id), ..RunFilter::default() };
+        let (mut failures, mut cursor) = (Vec::new(), None);
+        loop {
+            let page = store.list(&filter, cursor, PAGE)?;
+            failures.extend(page.runs.iter().filter_map(Self::of));
+            cursor = page.next;
+            if cursor.is_none() {
+                failures.reverse();
+                return Ok(failures);
+            }
+        }
+    }
+
+    fn of(run: &Run) -> Option<Self> {
+        let labels = CellLabels::from_labels(&run.intent.request.labels)?;
+        let outcome = run.outcome.as_ref()?;
+        let ended = !matches!(outcome.kind, OutcomeKind::Cancelled | OutcomeKind::Interrupted);
+        let exit_code = outcome.exit_code.unwrap_or(1);
+        let failed = ended && !run.success() && labels.iteration_of().is_none();
+        failed.then_some(Self { role: labels.role, id: run.intent.id(), exit_code })
     }
 }
 

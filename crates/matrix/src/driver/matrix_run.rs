@@ -3,12 +3,13 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use retake_runner::loop_driver::remote::RemoteExecutor;
 use retake_runner::loop_driver::{Driven, drive_steps};
-use retake_runner::signals;
 use retake_runner::worker::Worker;
+use retake_runner::{metrics, signals};
 use retake_types::loop_record::matrix::{
     CellKey, Disturbance, MatrixEntry, MatrixLoopPlan, MatrixPurpose,
 };
@@ -77,8 +78,10 @@ pub struct MatrixRunResult {
     pub total: Option<usize>,
     pub ok: usize,
     pub failed: usize,
-    /// Cells that were given up because their warmup failed.
+    /// Cells that were given up because their warmup failed, or a hook.
     pub skipped: Vec<usize>,
+    /// There are hooks around iterations.
+    pub hooks: bool,
     pub unavailable: Vec<Unavailable>,
     pub comparisons: Vec<Comparison>,
     /// Every cell with its numbers.
@@ -156,6 +159,8 @@ impl MatrixRun<'_> {
     {
         let Self { project, observer, .. } = self;
         let _lock = project.lock("retake matrix run")?;
+        // Other machines share the tree of a ref.
+        let worker_count = if executor.is_some() { 1 } else { workers.len() };
         let worker = &mut workers[0];
         X::collect_earlier(worker, Kind::Matrix, &mut |earlier| {
             observer.event(MatrixEvent::EarlierRuns(earlier));
@@ -174,10 +179,10 @@ impl MatrixRun<'_> {
         for (sha, refs) in resources.same_commits() {
             observer.event(MatrixEvent::SameCommit { sha: &sha, refs: &refs });
         }
-        let provisioner = Provisioner { project, observer: *observer };
+        let provisioner = Provisioner { project, observer: *observer, workers: worker_count };
         {
             let _shared = lock_shared(executor.as_deref())?;
-            provisioner.all_browsers(&mut resources, &mut matrix)?;
+            provisioner.all_browsers(&mut resources, worker, &mut matrix)?;
         }
         let order = match self.options.iterations {
             Iterations::UntilSure { .. } => Order::Interleaved,
@@ -219,6 +224,18 @@ impl MatrixRun<'_> {
         };
         recording.finish(workers[0].store()?, &reason)?;
         ended
+    }
+
+    /// Says so if a metric is asked for that cannot be had here.
+    fn check_counters(&self, worker: &mut Worker) {
+        let configured = self.project.config.metrics.iter().map(|metric| metric.name.as_str());
+        let mut asked = configured.chain([self.options.metric.as_str()]);
+        if let Some(metric) = asked.find(|name| metrics::COUNTED.contains(name))
+            && let Err(error) = worker.counters()
+        {
+            let error = &error;
+            self.observer.event(MatrixEvent::CountersUnavailable { metric, error });
+        }
     }
 
     fn loop_plan(
@@ -265,6 +282,7 @@ impl MatrixRun<'_> {
     where
         X: RemoteExecutor,
     {
+        self.check_counters(&mut workers[0]);
         let keys = resources.identity.keys(&matrix);
         let history = History::read(workers[0].store()?, &keys)?;
         let plan = self.plan(&matrix, &keys, &history, begun);
@@ -282,6 +300,7 @@ impl MatrixRun<'_> {
                 Iterations::UntilSure { budget, .. } => budget,
                 Iterations::Fixed(_) => None,
             },
+            ran: Mutex::default(),
         };
         let driven = match executor {
             Some(executor) => {
@@ -383,6 +402,7 @@ impl MatrixRun<'_> {
             ok: progress.ok,
             failed: progress.failed,
             skipped: plan.skipped(),
+            hooks: self.project.config.hooks().next().is_some(),
             unavailable: resources.unavailable,
             untried: sampling.is_some() && rows.iter().any(untried),
             spent: spent.map(|sampling| sampling.sampler().progress()),
@@ -408,6 +428,9 @@ fn drive_here(
         .collect::<Result<_, _>>()?;
     let progress = ProgressEvents { observer: runner.observer, started: Instant::now() };
     let driven = drive_steps(plan, &mut workers, &progress, runner);
+    if !driven.cancelled && driven.failure.is_none() {
+        runner.clean_up(&mut workers[0])?;
+    }
     drop(workers);
     remove_scratch_parent(runner.project);
     Ok(driven)

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use retake_runner::loop_driver::{LoopPlan, Next};
+use retake_types::loop_record::matrix::CellHook;
 use retake_types::{Metrics, RunId};
 
 use super::{CellSchedule, CellStep, CellStepKind, Sampler, Shot};
@@ -22,6 +23,16 @@ pub struct CellResult {
     pub notes: Vec<String>,
     /// The machine, if it was another one.
     pub node: Option<String>,
+    /// What failed around the command. Without it no further iteration means anything. If it is what
+    /// comes before, the command was not run, and this is its result instead.
+    pub failed_hook: Option<FailedHook>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailedHook {
+    pub hook: CellHook,
+    pub exit_code: i32,
+    pub run: RunId,
 }
 
 /// A step whose result the plan has taken.
@@ -157,6 +168,9 @@ impl SamplingPlan {
         } else {
             self.failed += 1;
         }
+        if result.failed_hook.is_some() {
+            self.skipped.insert(step.cell);
+        }
         let value = result.metrics.get(&self.metric).map(|metric| metric.value);
         let value = value.filter(|value| result.ok && value.is_finite());
         self.sampler.done(Shot { cell: step.cell, block: step.iteration }, value);
@@ -253,7 +267,13 @@ impl LoopPlan for MatrixPlan {
         self.cpu_ms += result.metrics.get("cpu").map_or(0.0, |cpu| cpu.value.max(0.0));
         let total = self.total();
         let replaced = match &mut self.source {
-            StepSource::Fixed(schedule) => schedule.done(step, result.ok),
+            StepSource::Fixed(schedule) => {
+                let replaced = schedule.done(step, result.ok);
+                if result.failed_hook.is_some() {
+                    schedule.skip(step.cell);
+                }
+                replaced
+            }
             StepSource::UntilSure(sampling) => {
                 sampling.done(step, &result);
                 Vec::new()
@@ -284,6 +304,7 @@ mod tests {
             metrics: [("wall".to_owned(), metric)].into(),
             notes: Vec::new(),
             node: None,
+            failed_hook: None,
         }
     }
 

@@ -277,6 +277,40 @@ pub enum CellRole {
     Warmup(CellKey),
     /// The setup of a worktree, named for people.
     Setup(String),
+    /// What runs around the iterations of a cell.
+    Hook(CellHook, CellKey),
+}
+
+/// What runs around the iterations of a cell, and is not measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CellHook {
+    /// Before each iteration.
+    Prepare,
+    /// After each iteration.
+    Conclude,
+    /// After the last iteration.
+    Cleanup,
+}
+
+impl CellHook {
+    const ALL: [Self; 3] = [Self::Prepare, Self::Conclude, Self::Cleanup];
+
+    /// As the configuration calls it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Prepare => "prepare",
+            Self::Conclude => "conclude",
+            Self::Cleanup => "cleanup",
+        }
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Prepare => "matrix.prepare",
+            Self::Conclude => "matrix.conclude",
+            Self::Cleanup => "matrix.cleanup",
+        }
+    }
 }
 
 /// Everything that the labels of a run say about its place in a matrix. Labels can be filtered by,
@@ -334,7 +368,12 @@ impl CellLabels {
         let role = key(KEY)
             .map(CellRole::Iteration)
             .or_else(|| key(WARMUP).map(CellRole::Warmup))
-            .or_else(|| labels.get(SETUP).cloned().map(CellRole::Setup))?;
+            .or_else(|| labels.get(SETUP).cloned().map(CellRole::Setup))
+            .or_else(|| {
+                CellHook::ALL
+                    .into_iter()
+                    .find_map(|hook| Some(CellRole::Hook(hook, key(hook.label())?)))
+            })?;
         Some(Self {
             role,
             axes: Self::axes(labels)
@@ -356,6 +395,7 @@ impl CellLabels {
             CellRole::Iteration(key) => put(KEY, &key.to_string()),
             CellRole::Warmup(key) => put(WARMUP, &key.to_string()),
             CellRole::Setup(name) => put(SETUP, name),
+            CellRole::Hook(hook, key) => put(hook.label(), &key.to_string()),
         };
         for (name, value) in &self.axes {
             put(&format!("{AXIS}{name}"), value);
@@ -381,7 +421,7 @@ impl CellLabels {
     pub fn iteration_of(&self) -> Option<CellKey> {
         match self.role {
             CellRole::Iteration(key) => Some(key),
-            CellRole::Warmup(_) | CellRole::Setup(_) => None,
+            CellRole::Warmup(_) | CellRole::Setup(_) | CellRole::Hook(..) => None,
         }
     }
 
@@ -415,8 +455,14 @@ mod tests {
     #[test]
     fn labels_say_everything_back() {
         let key = CellKey::from_bytes([0xab; 16]);
-        let roles =
-            [CellRole::Iteration(key), CellRole::Warmup(key), CellRole::Setup("main".to_owned())];
+        let roles = [
+            CellRole::Iteration(key),
+            CellRole::Warmup(key),
+            CellRole::Setup("main".to_owned()),
+            CellRole::Hook(CellHook::Prepare, key),
+            CellRole::Hook(CellHook::Conclude, key),
+            CellRole::Hook(CellHook::Cleanup, key),
+        ];
         for role in roles {
             let labels = CellLabels {
                 axes: [("code".to_owned(), "main".to_owned())].into(),

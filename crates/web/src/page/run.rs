@@ -168,7 +168,7 @@ fn usage(html: &mut Html, outcome: &RunOutcome) {
     let usage = &outcome.usage;
     let time = |ms: u64| text::duration(Duration::from_millis(ms));
     html.markup("<dl>").definition("wall time", &time(outcome.duration_ms));
-    let (user, system) = (time(usage.user_cpu_ms), time(usage.system_cpu_ms));
+    let (user, system) = (time(usage.user_cpu_ms()), time(usage.system_cpu_ms()));
     html.definition("cpu time", &format!("{user} user, {system} system"));
     html.definition("largest process", &text::size(usage.max_rss_kb << 10));
     html.definition(
