@@ -305,7 +305,7 @@ fn results_go_to_chrome_ranger_and_come_back_exactly_once() {
     let id = ids.first().unwrap();
     let stdout = std::fs::read(env.outside("out").join(format!("output/{id}.stdout"))).unwrap();
     assert_eq!(stdout, b"a\0b");
-    std::fs::remove_dir_all(env.sandbox.project().join(".agent/data")).unwrap();
+    std::fs::remove_dir_all(env.sandbox.store()).unwrap();
     assert_eq!(env.counts(), [(0, 0, 2)]);
     assert_eq!(env.expect(0, &["import", &out, "--json"]).json()["imported"], 2);
     assert_eq!(env.expect(0, &["import", &out, "--json"]).json()["known"], 2);
@@ -323,7 +323,7 @@ fn further_axes_go_out_and_come_back_and_can_be_given() {
     env.expect(0, &["run", "-q"]);
     let (ids, out) = (env.ids(), env.outside("out").display().to_string());
     env.expect(0, &["export", &out]);
-    let forget = || std::fs::remove_dir_all(env.sandbox.project().join(".agent/data")).unwrap();
+    let forget = || std::fs::remove_dir_all(env.sandbox.store()).unwrap();
     forget();
     assert_eq!(env.expect(0, &["import", &out, "--json"]).json()["imported"], 4);
     assert_eq!((env.ids(), env.counts()), (ids, vec![(2, 0, 0), (2, 0, 0)]));

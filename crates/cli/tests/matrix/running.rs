@@ -318,8 +318,8 @@ fn secrets_of_the_command_are_not_in_the_record() {
     assert_eq!(env.counts(), [(1, 0, 0)]);
     let id = env.ids().into_iter().next().unwrap();
     assert!(!env.sandbox.retake(&["runs", "logs", &id]).stdout.contains("hunter2222"));
-    let database = std::fs::read(env.sandbox.project().join(".agent/data/retake.db")).unwrap();
-    let wal = std::fs::read(env.sandbox.project().join(".agent/data/retake.db-wal"));
+    let database = std::fs::read(env.sandbox.store().join("retake.db")).unwrap();
+    let wal = std::fs::read(env.sandbox.store().join("retake.db-wal"));
     let all = [database, wal.unwrap_or_default()].concat();
     assert!(!all.windows(10).any(|window| window == b"hunter2222"));
 }

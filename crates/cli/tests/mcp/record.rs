@@ -282,5 +282,6 @@ fn a_record_that_is_moved_meanwhile_is_followed() {
     client.text("exec", json!({"argv": ["echo", "after"]}));
     assert_eq!(sandbox.listed(&[]), ["echo after", "echo before"]);
     assert!(client.text("runs_list", json!({})).contains("echo after"));
-    assert!(!sandbox.store().join("retake.db").exists(), "there is one record");
+    let old = sandbox.project().join(".agent/data/retake.db");
+    assert!(!old.exists(), "there is one record");
 }

@@ -52,7 +52,7 @@ fn a_full_disk_does_not_cost_an_outcome_and_can_be_left_again() {
     let list = &done.stdout[done.stdout.find('[').unwrap()..after_list];
     let runs: serde_json::Value = serde_json::from_str(list).unwrap();
     assert_eq!(runs[0]["stdoutBytes"], 6, "{}", done.snapshot());
-    assert_eq!(runs[1]["status"], "exited");
+    assert_eq!(runs[1]["outcome"], "exited");
     assert_eq!((&runs[1]["exitCode"], &runs[1]["truncated"]), (&3.into(), &true.into()));
     assert_eq!(runs[1]["stdoutRawBytes"], 20_000_000);
     let stored = runs[1]["stdoutBytes"].as_u64().unwrap();
