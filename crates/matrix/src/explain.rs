@@ -15,6 +15,7 @@ use crate::stats::{
     signed_rank_test, student_point,
 };
 use crate::table::Table;
+use retake_types::text;
 
 /// How often medians are drawn where blocks cannot be used.
 const DRAWS: usize = 2000;
@@ -77,9 +78,9 @@ pub fn explain(
         && cell.values.len() < FEWEST
     {
         return not_sure(format!(
-            "{} has {} samples; at least {FEWEST} of every cell are needed",
+            "{} has {}; at least {FEWEST} of every cell are needed",
             table.name(&cell.place),
-            cell.values.len()
+            text::count(cell.values.len() as u64, "sample")
         ));
     }
     let alpha = 1.0 - confidence;

@@ -4,7 +4,6 @@
 //! `metric: NAME=VALUE UNIT` on stdout. What cannot be read is noted and never fails a run; what
 //! is read is bounded, whatever the command writes.
 
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use std::time::Duration;
 use retake_engine::{Counter, CounterReading, Counters, ProcessResult};
 use retake_types::{Better, Effects, Measurements, Metric, Metrics, Stream, Usage};
 
+use crate::regular_file;
 use crate::run::{Observer, Past};
 
 /// Longer lines are no metric.
@@ -192,18 +192,15 @@ impl ReportedMetrics {
     /// over one on a line.
     pub fn read_file(&mut self, path: &Path) {
         let shown = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let mut text = String::new();
-        // A FIFO in its place would hold us up for ever.
         match std::fs::symlink_metadata(path) {
             Ok(meta) if meta.is_file() => {}
             Ok(_) => return self.note(format!("{shown}: is not a file")),
             Err(_) => return,
         }
-        let read = std::fs::File::open(path)
-            .and_then(|file| file.take(LARGEST_FILE + 1).read_to_string(&mut text));
-        if let Err(error) = read {
-            return self.note(format!("{shown}: {error}"));
-        }
+        let text = match regular_file::read_text_start(path, LARGEST_FILE + 1) {
+            Ok(text) => text,
+            Err(error) => return self.note(format!("{shown}: {error}")),
+        };
         if text.len() as u64 > LARGEST_FILE {
             return self.note(format!("{shown}: is larger than {LARGEST_FILE} bytes"));
         }

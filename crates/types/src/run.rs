@@ -168,6 +168,47 @@ pub enum LeftFate {
     Survived,
 }
 
+/// How many processes had which fate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LeftCounts {
+    pub ended: u64,
+    pub kept: u64,
+    pub survived: u64,
+}
+
+impl LeftCounts {
+    pub fn of(left: &[LeftProcess]) -> Self {
+        let count = |fate| left.iter().filter(|left| left.fate == fate).count() as u64;
+        Self {
+            ended: count(LeftFate::Ended),
+            kept: count(LeftFate::Kept),
+            survived: count(LeftFate::Survived),
+        }
+    }
+
+    pub fn total(self) -> u64 {
+        self.ended + self.kept + self.survived
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.total() == 0
+    }
+
+    /// Those of one fate.
+    pub fn with_fate(self, fate: LeftFate) -> u64 {
+        match fate {
+            LeftFate::Ended => self.ended,
+            LeftFate::Kept => self.kept,
+            LeftFate::Survived => self.survived,
+        }
+    }
+}
+
+impl LeftFate {
+    pub const ALL: [Self; 3] = [Self::Ended, Self::Kept, Self::Survived];
+}
+
 /// What kind of loop a run belongs to; `exec` is a loop of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -255,8 +296,12 @@ pub struct RunOutcome {
     pub exit_code: Option<i32>,
     pub signal: Option<String>,
     pub end_time: Timestamp,
-    /// Monotonic, rounded up, never 0.
+    /// Monotonic, rounded up, never 0. For an interrupted run only a lower bound, as is the end,
+    /// unless its end is known.
     pub duration_ms: u64,
+    /// Set for an interrupted run whose end was seen: its times are exact.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub end_known: bool,
     /// Bytes as stored, after redaction.
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
@@ -268,7 +313,11 @@ pub struct RunOutcome {
     pub stderr_blake3: Option<String>,
     pub truncated: bool,
     pub leaked: bool,
+    /// Those that are listed, at most [`RunOutcome::LEFT_LISTED`].
     pub left_processes: Vec<LeftProcess>,
+    /// Those that are not listed, because there were so many.
+    #[serde(default, skip_serializing_if = "LeftCounts::is_empty")]
+    pub left_unlisted: LeftCounts,
     pub error: Option<RunError>,
     pub usage: Usage,
     /// How many secrets were replaced, in arguments, environment and output together.
@@ -282,6 +331,32 @@ pub struct RunOutcome {
 }
 
 impl RunOutcome {
+    /// How many processes are listed that a run left behind; the others are only counted.
+    pub const LEFT_LISTED: usize = 20;
+
+    /// Lists what was left behind as far as there is room, and counts the rest.
+    pub fn set_left(&mut self, mut left: Vec<LeftProcess>) {
+        let unlisted = left.split_off(left.len().min(Self::LEFT_LISTED));
+        self.left_unlisted = LeftCounts::of(&unlisted);
+        self.left_processes = left;
+    }
+
+    /// How many processes were left behind, listed or not.
+    pub fn left_counts(&self) -> LeftCounts {
+        let LeftCounts { ended, kept, survived } = LeftCounts::of(&self.left_processes);
+        let more = self.left_unlisted;
+        LeftCounts {
+            ended: ended + more.ended,
+            kept: kept + more.kept,
+            survived: survived + more.survived,
+        }
+    }
+
+    /// Whether `duration_ms` is how long it took, and not only a lower bound.
+    pub fn duration_is_exact(&self) -> bool {
+        self.kind != OutcomeKind::Interrupted || self.end_known
+    }
+
     /// How a run ended and nothing else of it, for runs that left nothing, and to begin with.
     pub fn bare(outcome: &Outcome, end_time: Timestamp) -> Self {
         Self {
@@ -290,6 +365,7 @@ impl RunOutcome {
             signal: outcome.signal().map(signal_name),
             end_time,
             duration_ms: 1,
+            end_known: false,
             stdout_bytes: 0,
             stderr_bytes: 0,
             stdout_raw_bytes: 0,
@@ -299,6 +375,7 @@ impl RunOutcome {
             truncated: false,
             leaked: false,
             left_processes: Vec::new(),
+            left_unlisted: LeftCounts::default(),
             error: None,
             usage: Usage::default(),
             redactions: 0,
@@ -380,6 +457,8 @@ struct RunDocument<'a> {
     start_time: Timestamp,
     end_time: Option<Timestamp>,
     duration_ms: Option<u64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    duration_is_lower_bound: bool,
     stdout_bytes: Option<u64>,
     stderr_bytes: Option<u64>,
     stdout_raw_bytes: Option<u64>,
@@ -391,6 +470,8 @@ struct RunDocument<'a> {
     redacted: bool,
     leaked: bool,
     left_processes: &'a [LeftProcess],
+    #[serde(skip_serializing_if = "LeftCounts::is_empty")]
+    left_unlisted: LeftCounts,
     usage: Option<&'a Usage>,
     #[serde(skip_serializing_if = "Option::is_none")]
     effects: Option<&'a Effects>,
@@ -436,6 +517,7 @@ impl Serialize for Run {
             start_time: intent.start_time,
             end_time: outcome.map(|e| e.end_time),
             duration_ms: outcome.map(|e| e.duration_ms),
+            duration_is_lower_bound: outcome.is_some_and(|e| !e.duration_is_exact()),
             stdout_bytes: outcome.map(|e| e.stdout_bytes),
             stderr_bytes: outcome.map(|e| e.stderr_bytes),
             stdout_raw_bytes: outcome.map(|e| e.stdout_raw_bytes),
@@ -447,6 +529,7 @@ impl Serialize for Run {
             redacted: request.redaction.enabled,
             leaked: outcome.is_some_and(|e| e.leaked),
             left_processes: outcome.map_or(&[], |e| &e.left_processes),
+            left_unlisted: outcome.map_or_else(LeftCounts::default, |e| e.left_unlisted),
             usage: outcome.map(|e| &e.usage),
             effects: outcome.and_then(|e| e.effects.as_ref()),
             ran_on: outcome.and_then(|e| e.ran_on.as_ref()),

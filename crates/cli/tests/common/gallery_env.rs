@@ -48,6 +48,7 @@ pub(crate) fn add(store: &mut Store, shown: &Shown<'_>) -> RunId {
         version: "0.1.0".to_owned(),
         program: None,
         variables: None,
+        inherited_secrets: Vec::new(),
     };
     let mut recording = store.begin(&intent).expect("begun");
     recording.append(Stream::Stdout, shown.output.as_bytes());

@@ -5,4 +5,7 @@ mod common;
 
 mod again;
 mod maintaining;
+mod never_wedged;
+mod place;
 mod reading;
+mod trust;

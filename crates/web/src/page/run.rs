@@ -188,13 +188,13 @@ fn usage(html: &mut Html, outcome: &RunOutcome) {
         "leaked",
         if outcome.leaked { "the output was still held open at the end" } else { "" },
     );
-    for left in &outcome.left_processes {
+    for left in run_text::left_processes(outcome) {
         let fate = match left.fate {
             LeftFate::Ended => "ended",
             LeftFate::Kept => "kept",
             LeftFate::Survived => "survived",
         };
-        html.definition("left over", &format!("{} ({}), {fate}", left.command, left.pid));
+        html.definition("left over", &left.line(fate));
     }
     html.markup("</dl>");
 }
