@@ -310,10 +310,10 @@ pub(crate) fn free_bytes(path: &Path) -> Result<u64> {
 /// Whether to share a WAL index could end in SIGBUS. SQLite maps it after allocating one block of each
 /// page; where blocks are smaller than pages the rest is allocated when it is touched.
 pub(crate) fn cannot_map_wal_index(path: &Path) -> bool {
-    const PAGE: i64 = 4096;
+    const PAGE: u64 = 4096;
     const INDEX: u64 = 96 * 1024;
     statfs(path).is_ok_and(|stats| {
-        let small = i64::try_from(stats.f_bsize).is_ok_and(|block| block < PAGE);
+        let small = u64::try_from(stats.f_bsize).is_ok_and(|block| block < PAGE);
         small && free_bytes(path).is_ok_and(|free| free < INDEX)
     })
 }
