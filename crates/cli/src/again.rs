@@ -4,11 +4,10 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use retake_runner::again::{
-    AgainComparison, AgainRefusal, AgainRequest, ChangedCondition, ThenAndNow, again_request,
-    changed_conditions, secrets_in_output,
+    AgainComparison, AgainRefusal, AgainRequest, ChangedCondition, RequestPart, ThenAndNow,
+    again_request, changed_conditions, secrets_in_output,
 };
 use retake_runner::checkout::checkout;
-use retake_runner::prepare::bare_intent;
 use retake_types::request::{CommandRequest, LoopPosition};
 use retake_types::{OsText, ProgramFile, Run, RunId, RunRequest, StartFailure};
 
@@ -82,7 +81,7 @@ fn refuse(request: RunRequest, problems: Vec<String>) -> Refused {
     let failure = StartFailure::Refused(problems);
     // What is shown of the old run is shown as a run of its own that did not start.
     let request = RunRequest { id: RunId::new(), ..request };
-    Refused { intent: Box::new(bare_intent(request)), failure }
+    Refused::without_configuration(request, failure)
 }
 
 fn refusal(refusal: &AgainRefusal) -> String {
@@ -90,6 +89,16 @@ fn refusal(refusal: &AgainRefusal) -> String {
         AgainRefusal::VariableNotSet { name } => format!(
             "the variable {name} was redacted in the record and is not set now; set it and try again"
         ),
+        AgainRefusal::RedactedPart(part) => {
+            let part = match part {
+                RequestPart::WorkingDirectory => "the working directory",
+                RequestPart::InputFile => "the input file",
+                RequestPart::TrackedDirectory => "the tracked directory",
+            };
+            format!(
+                "{part} was redacted in the record, so it is not known; give the whole command to `retake exec`"
+            )
+        }
         AgainRefusal::RedactedArgument { position, text } => format!(
             "argument {position} ({text}) was redacted in the record, so it is not known; give the whole command to `retake exec`"
         ),

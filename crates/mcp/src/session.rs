@@ -8,9 +8,10 @@ use retake_policy::{Policy, PolicyRefusal};
 use retake_runner::context::RunContext;
 use retake_runner::worker::Worker;
 use retake_runner::{recovery, run};
+use retake_store::redact::Redactor;
 use retake_store::{Error, Store};
 use retake_types::config::PolicyConfig;
-use retake_types::{CorrelationIds, Intent, Outcome, RunId, RunOutcome, StartFailure};
+use retake_types::{CorrelationIds, Intent, Outcome, Redacted, RunId, RunOutcome, StartFailure};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::policy_words;
@@ -116,7 +117,7 @@ impl ClientSession {
     pub(super) fn refuse(
         &self,
         worker: &mut Worker,
-        intent: &Intent,
+        (intent, redactor): (&Redacted<Intent>, &Redactor),
         refusals: Vec<PolicyRefusal>,
     ) -> ToolError {
         let reasons = refusals
@@ -125,7 +126,8 @@ impl ClientSession {
             .collect();
         let recorded = worker.store().and_then(|store| {
             let recording = store.begin(intent)?;
-            recording.finish(store, refused_ending(reasons)).map(|_| intent.id())
+            let outcome = Redacted::new(refused_ending(reasons), &mut redactor.clone());
+            recording.finish(store, outcome).map(|_| intent.id())
         });
         ToolError::Policy { refusals, recorded: recorded.map_err(Box::new) }
     }

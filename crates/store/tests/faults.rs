@@ -5,6 +5,7 @@
 
 mod common;
 
+use common::{FinishPlain as _, PlainRecording as _, PlainStore as _};
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -51,7 +52,7 @@ fn a_half_migrated_database_cannot_exist_but_a_half_deleted_one_is_named() {
     test.run("a", 0);
     test.tamper("DROP TABLE runs");
     test.reopen();
-    let error = test.store.begin(&intent("b")).unwrap_err();
+    let error = test.store.begin_plain(&intent("b")).unwrap_err();
     assert!(error.is_damage(), "{error}");
     assert!(error.to_string().contains("nothing was overwritten"), "{error}");
     let repaired = repair(&test.root()).unwrap();
@@ -104,11 +105,11 @@ fn a_reader_needs_no_right_to_write() {
         assert_eq!(text, "text");
         assert_eq!(store.list(&RunFilter::default(), None, 5).unwrap().runs.len(), 1);
         let mut store = store;
-        let error = store.begin(&common::intent("b")).unwrap_err();
+        let error = store.begin_plain(&common::intent("b")).unwrap_err();
         assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
         if locked.enforced {
             let refused = Store::open(&locked.path)
-                .and_then(|mut store| store.begin(&common::intent("c")).map(drop));
+                .and_then(|mut store| store.begin_plain(&common::intent("c")).map(drop));
             let error = refused.unwrap_err();
             assert!(matches!(error, Error::NotWritable { .. } | Error::Io { .. }), "{error:?}");
         }
@@ -178,24 +179,24 @@ impl Drop for ReadOnly {
 #[test]
 fn a_store_that_vanishes_costs_the_record_and_not_the_run() {
     let mut test = TestStore::new();
-    let mut recording = test.store.begin(&intent("a")).unwrap();
-    recording.append(Stream::Stdout, b"before");
+    let mut recording = test.store.begin_plain(&intent("a")).unwrap();
+    recording.append_plain(Stream::Stdout, b"before");
     fs::remove_dir_all(test.root()).unwrap();
-    recording.append(Stream::Stdout, b"after");
-    recording.append(Stream::Stderr, b"lost");
+    recording.append_plain(Stream::Stdout, b"after");
+    recording.append_plain(Stream::Stderr, b"lost");
     let (lost, problem) = recording.lost_bytes().unwrap();
     assert_eq!(lost, 4);
     assert!(problem.to_string().contains("spool"), "{problem}");
-    let error = recording.finish(&mut test.store, outcome(0)).unwrap_err();
+    let error = recording.finish_plain(&mut test.store, outcome(0)).unwrap_err();
     assert!(matches!(error, Error::Vanished { .. }), "{error}");
     assert!(matches!(
-        test.store.begin(&intent("b")),
+        test.store.begin_plain(&intent("b")),
         Err(Error::Io { .. } | Error::Vanished { .. })
     ));
 
     // Someone made a new one meanwhile: the old connection must not pretend to write to it.
     let fresh = Store::open(&test.root()).unwrap();
-    assert!(matches!(test.store.begin(&intent("c")), Err(Error::Vanished { .. })));
+    assert!(matches!(test.store.begin_plain(&intent("c")), Err(Error::Vanished { .. })));
     assert_eq!(common::assert_intact(&fresh).runs, 0);
 }
 
@@ -208,16 +209,16 @@ fn a_full_disk_costs_output_and_not_the_run() {
     let root = disk.path.join("store");
     let mut store = Store::open(&root).unwrap();
     let full = intent("full");
-    let mut recording = store.begin(&full).unwrap();
+    let mut recording = store.begin_plain(&full).unwrap();
     let block = vec![b'x'; 256 * 1024];
     for _ in 0..64 {
-        recording.append(Stream::Stdout, &block);
+        recording.append_plain(Stream::Stdout, &block);
     }
     let (lost, problem) = recording.lost_bytes().unwrap();
     assert!(lost > 0 && matches!(problem, Error::DiskFull { .. }), "{problem}");
     let stored = recording.stored_bytes(Stream::Stdout);
     assert_eq!(stored + lost, 64 * 256 * 1024);
-    let error = recording.finish(&mut store, outcome(0)).unwrap_err();
+    let error = recording.finish_plain(&mut store, outcome(0)).unwrap_err();
     assert!(matches!(error, Error::DiskFull { .. }), "{error}");
     assert!(error.to_string().contains("is full"), "{error}");
 
@@ -272,10 +273,10 @@ impl Drop for SmallDisk {
 fn a_torn_spool_is_read_as_far_as_it_goes() {
     let mut test = TestStore::new();
     let intent = intent("a");
-    let mut recording = test.store.begin(&intent).unwrap();
-    recording.append(Stream::Stdout, b"one\n");
-    recording.append(Stream::Stderr, b"two\n");
-    recording.append(Stream::Stdout, b"three\n");
+    let mut recording = test.store.begin_plain(&intent).unwrap();
+    recording.append_plain(Stream::Stdout, b"one\n");
+    recording.append_plain(Stream::Stderr, b"two\n");
+    recording.append_plain(Stream::Stdout, b"three\n");
     drop(recording);
     let spool = |name: &str| test.root().join(format!("spool/{}.{name}", intent.id()));
     let cut = |path: &std::path::Path, by: u64| {
@@ -401,8 +402,8 @@ fn a_damaged_database_is_kept_and_what_can_be_read_recovered() {
     assert!(ids.contains(&runs[0].intent.id()));
     let mut store = store;
     let new = intent("after the repair");
-    let recording = store.begin(&new).unwrap();
-    recording.finish(&mut store, outcome(0)).unwrap();
+    let recording = store.begin_plain(&new).unwrap();
+    recording.finish_plain(&mut store, outcome(0)).unwrap();
     assert_eq!(store.find("last").unwrap().intent.id(), new.id());
     let sound = store.examine(false).unwrap().defects;
     assert!(!sound.iter().any(|problem| matches!(problem, Defect::Integrity(_))), "{sound:?}");

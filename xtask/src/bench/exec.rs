@@ -9,7 +9,7 @@ use retake_engine::{Cancel, Keeper, KeeperSettings, Launch, LiveOutput, ProcessE
 use retake_store::Store;
 use retake_store::redact::Redactor;
 use retake_types::request::{CommandRequest, LoopPosition, RunRequest};
-use retake_types::{Intent, Redacted, Stream};
+use retake_types::{Intent, Redacted, RedactedParts, Stream};
 
 use super::median;
 use crate::page::Page;
@@ -452,8 +452,7 @@ fn spin_capture(redacted: bool, chunk: &str, store: &str) -> Result<(), String> 
     let start = Instant::now();
     let finished = keeper.run(&command, &cancel, LiveOutput::default(), &mut |event| {
         if let ProcessEvent::Output { stream, bytes } = event {
-            streams[stream.index()]
-                .push(bytes, &mut |clean: &[u8]| recording.append(stream, clean));
+            streams[stream.index()].push(bytes, &mut |clean| recording.append(stream, clean));
         }
     });
     let stored = recording.stored_bytes(Stream::Stdout);
@@ -471,11 +470,11 @@ fn spin_capture(redacted: bool, chunk: &str, store: &str) -> Result<(), String> 
     Ok(())
 }
 
-pub(super) fn intent() -> Intent {
+pub(super) fn intent() -> Redacted<Intent> {
     let command = CommandRequest::arguments("bench", ["bench"]);
-    Intent {
+    let intent = Intent {
         request: RunRequest::new(LoopPosition::exec(), command, "/"),
-        redacted: Redacted::default(),
+        redacted: RedactedParts::default(),
         parent_id: None,
         start_time: jiff::Timestamp::now(),
         host: "bench".into(),
@@ -483,7 +482,8 @@ pub(super) fn intent() -> Intent {
         version: env!("CARGO_PKG_VERSION").into(),
         program: None,
         variables: None,
-    }
+    };
+    Redacted::new(intent, &mut Redactor::off())
 }
 
 fn clear(directory: &Path) -> Result<(), String> {

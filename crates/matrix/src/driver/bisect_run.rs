@@ -123,7 +123,7 @@ impl<'a> BisectRun<'a> {
         let bisect = self.bisect(first, &points.good, &points.bad)?;
         self.matrix.axes[self.axis].values.clone_from(&points.points);
         let plan = self.loop_plan(&pins);
-        let mut recording = record::begin(worker.store()?, &plan)?;
+        let mut recording = record::begin(worker.store()?, &plan, &self.project.redactor())?;
         let found = self.search(worker, recording.id(), &pins, &points, bisect);
         self.observer.event(MatrixEvent::Idle);
         let reason = match &found {
@@ -133,7 +133,8 @@ impl<'a> BisectRun<'a> {
         };
         if let Ok(answer) = &found {
             let answer = answer.clone();
-            recording.append(worker.store()?, &[MatrixEntry::Answer { answer }])?;
+            let mut redactor = self.project.redactor();
+            recording.append(worker.store()?, &[MatrixEntry::Answer { answer }], &mut redactor)?;
         }
         recording.finish(worker.store()?, &reason)?;
         found
@@ -146,7 +147,7 @@ impl<'a> BisectRun<'a> {
             config: self.project.file.to_string_lossy().into_owned(),
             lock: self.project.lock_path(),
             order: config.order.as_str().to_owned(),
-            command: self.project.redactor().redact_str(&config.command).0.into_owned(),
+            command: config.command.clone(),
             workers: 1,
             axes: record::axes_of(&self.matrix.axes),
             pins: pins.clone(),

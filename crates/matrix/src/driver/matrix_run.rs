@@ -160,7 +160,7 @@ impl MatrixRun<'_> {
         };
         let seed = self.options.seed.unwrap_or_else(random_seed);
         let plan = self.loop_plan(&matrix, &resources, seed, order);
-        let recording = record::begin(worker.store()?, &plan)?;
+        let recording = record::begin(worker.store()?, &plan, &self.project.redactor())?;
         let loop_id = recording.id();
         let begun = Begun { loop_id, seed, order };
         let provided = lock_shared(executor.as_deref()).and_then(|_shared| {
@@ -186,8 +186,6 @@ impl MatrixRun<'_> {
         order: Order,
     ) -> MatrixLoopPlan {
         let config = &self.project.config;
-        let redactor = self.project.redactor();
-        let clean = |text: &str| redactor.redact_str(text).0.into_owned();
         MatrixLoopPlan {
             purpose: match self.options.iterations {
                 Iterations::UntilSure { margin, .. } => MatrixPurpose::RunUntilSure { margin },
@@ -197,8 +195,8 @@ impl MatrixRun<'_> {
             lock: self.project.lock_path(),
             seed,
             order: order.as_str().to_owned(),
-            command: clean(&config.command),
-            setup: config.setup.as_deref().map(clean),
+            command: config.command.clone(),
+            setup: config.setup.clone(),
             iterations: config.iterations,
             workers: self.options.workers,
             axes: record::axes_of(&matrix.axes),

@@ -37,6 +37,8 @@ pub struct MatrixProject {
     pub shared: Option<SharedDirectories>,
     /// Variables that no command gets.
     pub unset: Vec<OsString>,
+    /// Whether secrets are replaced in what is recorded.
+    pub redact: bool,
 }
 
 impl MatrixProject {
@@ -91,6 +93,7 @@ impl MatrixProject {
     /// A run of this matrix, to be filled in.
     pub fn request(&self, command: &str, directory: &Path, position: LoopPosition) -> RunRequest {
         let mut request = RunRequest::new(position, CommandRequest::shell(command), directory);
+        request.redaction.enabled = self.redact;
         request.environment.unset =
             self.unset.iter().map(|name| OsText::from(name.as_os_str())).collect();
         request

@@ -9,13 +9,14 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use retake_types::{
-    Intent, Kind, LoopId, Outcome, Run, RunId, RunOutcome, State, StopReason, Stream,
+    Intent, Kind, LoopId, Outcome, Redacted, Run, RunId, RunOutcome, State, StopReason, Stream,
 };
 
 use crate::base::dir::{StoreDir, remove, sync_dir};
 use crate::base::live_file::{self, LiveFile, Liveness};
 use crate::base::store::Durability;
 use crate::read::output::{self, INLINE_LIMIT, Storage, output_key};
+use crate::redact::Redactor;
 use crate::write::run_entries::{StreamContent, insert_outcome};
 use crate::{Error, Result, Store, StoredLoop};
 
@@ -144,7 +145,7 @@ impl Store {
     }
 }
 
-fn interrupted(dir: &StoreDir, intent: &Intent, contents: &[SpoolContent]) -> RunOutcome {
+fn interrupted(dir: &StoreDir, intent: &Intent, contents: &[SpoolContent]) -> Redacted<RunOutcome> {
     // The last change of one of its files: nobody wrote down the moment of death itself.
     let last_change = Stream::BOTH
         .into_iter()
@@ -165,7 +166,8 @@ fn interrupted(dir: &StoreDir, intent: &Intent, contents: &[SpoolContent]) -> Ru
         ..RunOutcome::bare(&Outcome::Interrupted, last_change)
     };
     outcome.set_stored(Stream::BOTH.map(|stream| (bytes(stream), hash(stream))));
-    outcome
+    // Numbers and times: nothing in it comes from the run itself.
+    Redacted::new(outcome, &mut Redactor::off())
 }
 
 /// `None` for a file that is gone or has no usable time; another file decides then.

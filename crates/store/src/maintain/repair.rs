@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use retake_types::{RunId, RunOutcome, Stream};
+use retake_types::{Redacted, RunId, RunOutcome, Stream};
 use rusqlite::Connection;
 
 use crate::base::dir::{StoreDir, sync_dir};
@@ -324,7 +324,7 @@ fn restore_outputs(
     dir: &StoreDir,
     (old, old_seq): (&Connection, i64),
     (run, seq): (RunId, i64),
-    outcome: &RunOutcome,
+    outcome: &Redacted<RunOutcome>,
 ) -> Result<()> {
     let failed = |error| Error::sqlite("restore output", dir.database(), error);
     let recorded = [

@@ -4,6 +4,8 @@
 //! patterns; a [`StreamRedactor`] applies it to a stream that arrives in pieces. Usable without a
 //! store. Values under six characters are left alone: replacing them would shred the output.
 
+mod arguments;
+mod door;
 mod finder;
 mod names;
 mod patterns;
@@ -12,7 +14,6 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::{Error, Result};
@@ -20,6 +21,8 @@ use finder::Finder;
 use patterns::Patterns;
 use shapes::{SHAPES, Verdict, url_before};
 
+pub use arguments::argument_secrets;
+pub use door::{CountingRedactor, RedactedBytes};
 pub use names::is_secret_name;
 pub use stream::StreamRedactor;
 
@@ -41,14 +44,27 @@ pub struct Redactor {
 #[derive(Debug)]
 struct Rules {
     literals: Vec<Literal>,
-    markers: Vec<Vec<u8>>,
-    shape_markers: Vec<Vec<u8>>,
+    /// What secrets are called: those of values first, then those of shapes.
+    markers: Vec<Marker>,
+    shape_markers: usize,
     shapes: bool,
     /// For each first byte, what begins with it: a candidate is checked against few.
     by_first: Vec<Vec<Rule>>,
     finders: Vec<Finder>,
     longest_anchor: usize,
     patterns: Option<Patterns>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Marker {
+    name: String,
+    text: Vec<u8>,
+}
+
+impl Marker {
+    fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), text: marker_of(name) }
+    }
 }
 
 #[derive(Debug)]
@@ -113,7 +129,7 @@ impl Builder {
                 continue;
             }
             let marker = markers.len();
-            markers.push(marker_of(name));
+            markers.push(Marker::new(name));
             let mut add = |value: &[u8]| {
                 if !literals.iter().any(|literal| literal.value == value) {
                     // A line break may be printed in several ways, so it cannot be searched for.
@@ -158,7 +174,8 @@ impl Builder {
         if shapes {
             finders.extend(Finder::shapes()?);
         }
-        let shape_markers = SHAPES.iter().map(|shape| marker_of(shape.name)).collect();
+        let shape_markers = markers.len();
+        markers.extend(SHAPES.iter().map(|shape| Marker::new(shape.name)));
         Ok(Redactor {
             rules: Some(Arc::new(Rules {
                 literals,
@@ -180,15 +197,15 @@ fn marker_of(name: &str) -> Vec<u8> {
 }
 
 /// A verdict together with what the secret is called.
-struct Judged<'a> {
+struct Judged {
     verdict: Verdict,
-    marker: &'a [u8],
+    marker: usize,
 }
 
 impl Rules {
     /// Whether a secret begins at `at`: the longest one that is there, or could still come.
-    fn judge(&self, bytes: &[u8], at: usize, before: Option<u8>, last: bool) -> Judged<'_> {
-        let mut best = Judged { verdict: Verdict::No, marker: &[] };
+    fn judge(&self, bytes: &[u8], at: usize, before: Option<u8>, last: bool) -> Judged {
+        let mut best = Judged { verdict: Verdict::No, marker: 0 };
         let mut consider = |verdict: Verdict, marker| match (verdict, best.verdict) {
             (Verdict::No, _) => {}
             // A longer secret may still turn out to begin here: its rest must not slip through.
@@ -211,10 +228,10 @@ impl Rules {
                 RuleKind::Literal => {
                     let literal = &self.literals[index];
                     let verdict = compare(&literal.value, bytes, at, last);
-                    consider(verdict, &self.markers[literal.marker][..]);
+                    consider(verdict, literal.marker);
                 }
                 RuleKind::Shape => {
-                    let (shape, marker) = (&SHAPES[index], &self.shape_markers[index][..]);
+                    let (shape, marker) = (&SHAPES[index], self.shape_markers + index);
                     if rest.starts_with(shape.prefix) {
                         consider(shape.judge(bytes, at, before, last), marker);
                     } else if !last && shape.prefix.starts_with(rest) {
@@ -298,42 +315,17 @@ impl Redactor {
         Self { rules: None }
     }
 
+    /// Knows no values, only shapes: for texts that come from no particular run.
+    pub fn shapes() -> Self {
+        // Without values and patterns nothing can be wrong with the rules.
+        Self::builder().build().unwrap_or_else(|_| Self::off())
+    }
+
     pub fn is_off(&self) -> bool {
         self.rules.is_none()
     }
 
     pub fn stream(&self) -> StreamRedactor {
         StreamRedactor::new(self.rules.clone())
-    }
-
-    /// Redacts a whole value; the number says how many secrets it had.
-    pub fn redact_bytes<'a>(&self, bytes: &'a [u8]) -> (Cow<'a, [u8]>, u64) {
-        let mut stream = self.stream();
-        let mut redacted = Vec::new();
-        stream.push(bytes, &mut |piece| redacted.extend_from_slice(piece));
-        stream.finish(&mut |piece| redacted.extend_from_slice(piece));
-        match stream.count() {
-            0 => (Cow::Borrowed(bytes), 0),
-            count => (Cow::Owned(redacted), count),
-        }
-    }
-
-    pub fn redact_str<'a>(&self, text: &'a str) -> (Cow<'a, str>, u64) {
-        match self.redact_bytes(text.as_bytes()) {
-            (Cow::Borrowed(_), count) => (Cow::Borrowed(text), count),
-            (Cow::Owned(bytes), count) => {
-                (Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()), count)
-            }
-        }
-    }
-
-    /// Redacts the value of a variable: all of it when the name says that it is secret.
-    pub fn redact_variable<'a>(&self, name: &str, value: &'a str) -> (Cow<'a, str>, u64) {
-        let whole = !self.is_off() && is_secret_name(name) && value.len() >= SHORTEST;
-        if whole {
-            let marker = String::from_utf8_lossy(&marker_of(name)).into_owned();
-            return (Cow::Owned(marker), 1);
-        }
-        self.redact_str(value)
     }
 }

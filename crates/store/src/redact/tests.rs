@@ -14,9 +14,9 @@ fn in_pieces(redactor: &Redactor, text: &[u8], size: usize) -> (Vec<u8>, u64) {
     let mut stream = redactor.stream();
     let mut out = Vec::new();
     for piece in text.chunks(size.max(1)) {
-        stream.push(piece, &mut |bytes| out.extend_from_slice(bytes));
+        stream.push(piece, &mut |bytes| out.extend_from_slice(&bytes));
     }
-    stream.finish(&mut |bytes| out.extend_from_slice(bytes));
+    stream.finish(&mut |bytes| out.extend_from_slice(&bytes));
     assert_eq!(stream.held(), 0);
     (out, stream.count())
 }
@@ -154,12 +154,31 @@ fn configured_patterns_see_lines() {
 
 #[test]
 fn variables_are_judged_by_name_and_by_value() {
-    let redactor = redactor(&[("DB_PASSWORD", "correct-horse")]);
-    assert_eq!(redactor.redact_variable("MY_TOKEN", "whatever1").0, "[redacted:MY_TOKEN]");
-    assert_eq!(redactor.redact_variable("MY_TOKEN", "abc").0, "abc");
-    assert_eq!(redactor.redact_variable("URL", "x=correct-horse").0, "x=[redacted:DB_PASSWORD]");
-    assert_eq!(Redactor::off().redact_variable("MY_TOKEN", "whatever1").0, "whatever1");
-    assert_eq!(redactor.redact_str("nothing here"), (Cow::Borrowed("nothing here"), 0));
+    use retake_types::TextRedactor;
+    let mut redactor = redactor(&[("DB_PASSWORD", "correct-horse")]);
+    let clean = |redactor: &mut Redactor, name: &str, value: &str| {
+        let clean = redactor.redact_variable(name, value.as_bytes());
+        clean.map(|clean| String::from_utf8(clean).unwrap())
+    };
+    assert_eq!(clean(&mut redactor, "MY_TOKEN", "whatever1").unwrap(), "[redacted:MY_TOKEN]");
+    assert_eq!(clean(&mut redactor, "MY_TOKEN", "abc"), None);
+    assert_eq!(clean(&mut redactor, "URL", "x=correct-horse").unwrap(), "x=[redacted:DB_PASSWORD]");
+    assert_eq!(clean(&mut Redactor::off(), "MY_TOKEN", "whatever1"), None);
+    assert_eq!(redactor.redact_str("nothing here").1, 0);
+}
+
+#[test]
+fn each_replacement_is_counted_by_name() {
+    let mut builder = Redactor::builder();
+    builder.secret("API_KEY", b"hunter2-very-secret".as_slice()).pattern("ticket", r"TCK-\d{4,}");
+    let mut stream = builder.build().unwrap().stream();
+    let text = "hunter2-very-secret TCK-12345 AKIAIOSFODNN7EXAMPLE hunter2-very-secret\n";
+    stream.push(text.as_bytes(), &mut |_| {});
+    stream.finish(&mut |_| {});
+    let by_name = stream.redactions();
+    let by_name: Vec<_> = by_name.iter().collect();
+    assert_eq!(by_name, [("API_KEY", 2), ("aws-access-key", 1), ("ticket", 1)]);
+    assert_eq!(stream.count(), 4);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::io::{BufRead, Write};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use retake_types::{Intent, RunId, RunOutcome, Stream};
+use retake_types::{Intent, Redacted, RunId, RunOutcome, Stream};
 
 use super::export::ExportLine;
 use crate::base::dir::{StoreDir, remove, sync_dir};
@@ -133,8 +133,8 @@ impl Store {
 
 /// A run that is being imported. Large output waits in a file of its own.
 struct ArrivingRun {
-    intent: Intent,
-    outcome: RunOutcome,
+    intent: Redacted<Intent>,
+    outcome: Redacted<RunOutcome>,
     chunks: Vec<u8>,
     streams: [ArrivingStream; 2],
 }
@@ -148,7 +148,7 @@ struct ArrivingStream {
 }
 
 impl ArrivingRun {
-    fn new(intent: Intent, outcome: RunOutcome, chunks: Vec<u8>) -> Self {
+    fn new(intent: Redacted<Intent>, outcome: Redacted<RunOutcome>, chunks: Vec<u8>) -> Self {
         Self { intent, outcome, chunks, streams: Default::default() }
     }
 

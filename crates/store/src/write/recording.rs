@@ -1,6 +1,6 @@
 //! One run being recorded: intent first, output as it arrives, outcome last.
 //!
-//! Bytes given to a recording are already redacted. They reach the spool file at once, so that
+//! Bytes reach the spool file at once, so that
 //! another process can follow them and a killed runner leaves them readable. What a failing disk
 //! does to the spool is remembered and reported by `finish`; it never ends the run.
 
@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::time::Instant;
 
-use retake_types::{Intent, RunId, RunOutcome, Stream};
+use retake_types::{Intent, Redacted, RunId, RunOutcome, Stream};
 
 use super::run_entries::{StreamContent, insert_intent, insert_outcome};
 use crate::base::arrival_order::ChunkLog;
@@ -17,6 +17,7 @@ use crate::base::dir::{StoreDir, remove, sync_dir};
 use crate::base::live_file::LiveFile;
 use crate::base::store::Durability;
 use crate::read::output::INLINE_LIMIT;
+use crate::redact::RedactedBytes;
 use crate::{Error, Result, Store};
 
 /// A run whose intent is committed and whose outcome is not.
@@ -38,7 +39,7 @@ pub struct Recording {
 #[derive(Debug)]
 pub struct FinishedRecording {
     /// The ending as committed: byte counts and hashes are those of the stored bytes.
-    pub outcome: RunOutcome,
+    pub outcome: Redacted<RunOutcome>,
     /// Bytes of each stream that could not be stored.
     pub lost: [u64; 2],
     /// The first error that kept bytes from being stored.
@@ -58,7 +59,7 @@ struct Spool {
 
 impl Store {
     /// Commits the intent, then hands out what the run is recorded with.
-    pub fn begin(&mut self, intent: &Intent) -> Result<Recording> {
+    pub fn begin(&mut self, intent: &Redacted<Intent>) -> Result<Recording> {
         if self.is_read_only() {
             return Err(Error::ReadOnly { path: self.path().to_owned(), action: "record a run" });
         }
@@ -99,7 +100,7 @@ impl Recording {
     }
 
     /// Stores bytes of a stream. Never fails: what cannot be stored is counted as lost.
-    pub fn append(&mut self, stream: Stream, bytes: &[u8]) {
+    pub fn append(&mut self, stream: Stream, bytes: RedactedBytes<'_>) {
         let spool = &self.streams[stream.index()];
         if bytes.is_empty() {
             return;
@@ -108,7 +109,7 @@ impl Recording {
             self.streams[stream.index()].lost += bytes.len() as u64;
             return;
         }
-        if let Err(error) = self.try_append(stream, bytes) {
+        if let Err(error) = self.try_append(stream, &bytes) {
             self.streams[stream.index()].broken = true;
             self.error.get_or_insert(error);
         }
@@ -175,7 +176,7 @@ impl Recording {
     pub fn finish(
         mut self,
         store: &mut Store,
-        mut outcome: RunOutcome,
+        mut outcome: Redacted<RunOutcome>,
     ) -> Result<FinishedRecording> {
         self.sync_large_output();
         crash_point("output synced");
@@ -185,7 +186,9 @@ impl Recording {
             (self.streams[index].bytes, hash)
         }));
         let lost = [self.streams[0].lost, self.streams[1].lost];
-        outcome.truncated |= lost != [0, 0];
+        if lost != [0, 0] {
+            outcome.set_truncated();
+        }
 
         let mut contents = Vec::with_capacity(2);
         for stream in Stream::BOTH {
