@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{TestStore, files_with, intent, outcome};
+use common::{TestStore, files_with, intent, outcome, plain};
 use proptest::prelude::*;
 use retake_store::redact::Redactor;
 use retake_types::{LeftFate, LeftProcess, Redacted, Stream};
@@ -19,7 +19,7 @@ proptest! {
         compact in any::<bool>(),
     ) {
         // A secret that is only spaces, or part of what retake itself writes, cannot be told apart.
-        let known = serde_json::to_string(&(intent("a"), outcome(0))).unwrap().to_lowercase();
+        let known = serde_json::to_string(&(plain(intent("a")), plain(outcome(0)))).unwrap().to_lowercase();
         let secrets: Vec<String> = secrets
             .into_iter()
             .map(|secret| secret.trim().to_owned())

@@ -9,6 +9,7 @@ mod door;
 mod finder;
 mod names;
 mod patterns;
+mod shape_filter;
 mod shapes;
 mod stream;
 #[cfg(test)]
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use crate::{Error, Result};
 use finder::Finder;
 use patterns::Patterns;
-use shapes::{SHAPES, Verdict, url_before};
+use shapes::{SHAPES, Verdict};
 
 pub use arguments::argument_secrets;
 pub use door::{CountingRedactor, RedactedBytes};
@@ -47,7 +48,6 @@ struct Rules {
     /// What secrets are called: those of values first, then those of shapes.
     markers: Vec<Marker>,
     shape_markers: usize,
-    shapes: bool,
     /// For each first byte, what begins with it: a candidate is checked against few.
     by_first: Vec<Vec<Rule>>,
     finders: Vec<Finder>,
@@ -172,7 +172,7 @@ impl Builder {
         let mut finders = Vec::new();
         finders.extend(Finder::any(literals.iter().map(|l| &l.value[..l.anchor]).collect())?);
         if shapes {
-            finders.extend(Finder::shapes()?);
+            finders.push(Finder::Shapes);
         }
         let shape_markers = markers.len();
         markers.extend(SHAPES.iter().map(|shape| Marker::new(shape.name)));
@@ -181,7 +181,6 @@ impl Builder {
                 literals,
                 markers,
                 shape_markers,
-                shapes,
                 by_first,
                 finders,
                 longest_anchor,
@@ -246,7 +245,7 @@ impl Rules {
     /// Where an anchor may have begun that the end of `bytes` cuts off.
     fn cut_anchor(&self, bytes: &[u8]) -> Option<usize> {
         let start = bytes.len().saturating_sub(self.longest_anchor.saturating_sub(1));
-        let cut = (start..bytes.len()).find(|&at| {
+        (start..bytes.len()).find(|&at| {
             let rest = &bytes[at..];
             self.by_first[usize::from(rest[0])].iter().any(|rule| {
                 let index = usize::from(rule.index);
@@ -258,13 +257,7 @@ impl Rules {
                     RuleKind::Shape => SHAPES[index].prefix.starts_with(rest),
                 }
             })
-        });
-        // A URL whose user information may still turn out to have a password.
-        let url = if self.shapes { url_before(bytes, bytes.len()) } else { None };
-        match (cut, url) {
-            (Some(cut), Some(url)) => Some(cut.min(url)),
-            (cut, url) => cut.or(url),
-        }
+        })
     }
 }
 

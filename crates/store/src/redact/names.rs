@@ -50,19 +50,19 @@ pub fn is_secret_name(name: &str) -> bool {
     if words.iter().any(|word| ANYWHERE.contains(word)) {
         return true;
     }
-    // `API_KEY_2` and `DB_PASS2` are as secret as `API_KEY` and `DB_PASS`.
+    // `API_KEY_2`, `DB_PASS2` and `ACCESS_TOKENS` are as secret as `API_KEY`, `DB_PASS` and
+    // `ACCESS_TOKEN`.
     let numbered = |word: &&str| word.bytes().all(|byte| byte.is_ascii_digit());
-    let named = words.iter().rev().find(|word| !numbered(word));
-    let Some(last) = named.map(|word| word.trim_end_matches(|c: char| c.is_ascii_digit())) else {
-        return false;
-    };
-    let is_ending = |word: &str| {
+    let Some(at) = words.iter().rposition(|word| !numbered(word)) else { return false };
+    let last = words[at].trim_end_matches(|letter: char| letter.is_ascii_digit());
+    let one = last.strip_suffix('S').unwrap_or(last);
+    let is_secret = |last: &str| {
+        let name = [&words[..at], &[last]].concat().join("_");
         // `PGPASSWORD`, `GHTOKEN`
-        ENDINGS.contains(&word) || GLUED.iter().any(|ending| word.ends_with(ending))
+        let ends = ENDINGS.contains(&last) || GLUED.iter().any(|ending| last.ends_with(ending));
+        ends && !HARMLESS.contains(&name.as_str())
     };
-    let single =
-        words.len() == 1 && named.is_some_and(|word| HARMLESS.contains(&last) && *word != last);
-    !single && (is_ending(last) || last.strip_suffix('S').is_some_and(is_ending))
+    is_secret(last) || is_secret(one)
 }
 
 /// Whether the value of a command's option of this name, without its dashes, is secret. Stricter than
