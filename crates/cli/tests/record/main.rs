@@ -4,5 +4,6 @@
 mod common;
 
 mod again;
+mod leaks;
 mod maintaining;
 mod reading;
