@@ -142,7 +142,9 @@ fn read_word(word: &[u8]) -> Word {
         [b':', b' ', ..] => end + 2,
         _ => return Word::Other,
     };
-    if value < length && is_secret_name(name) && is_value(&word[value..]) {
+    // `make PASS=1` says nothing secret.
+    let long_enough = length - value.min(length) >= super::SHORTEST;
+    if long_enough && is_secret_name(name) && is_value(&word[value..]) {
         return Word::Value { name: name.to_owned(), value: value..length };
     }
     Word::Other
@@ -213,12 +215,12 @@ mod tests {
             found(&["x", "--token=abc=def", "--api-key", "k1"]),
             ["--token abc=def", "--api-key k1"]
         );
-        assert_eq!(found(&["env", "API_KEY=abc", "x"]), ["API_KEY abc"]);
+        assert_eq!(found(&["env", "API_KEY=abcdef", "x"]), ["API_KEY abcdef"]);
         assert_eq!(found(&["curl", "-H", "X-Api-Key: abc def"]), ["X-Api-Key abc def"]);
-        let line = "cd x && API_KEY='a b' mysql --password=\"p w\" --db-password  'q'; true";
+        let line = "cd x && API_KEY='ab cdef' mysql --password=\"p w\" --db-password  'q'; true";
         assert_eq!(
             found(&["sh", "-c", line]),
-            ["API_KEY a b", "--password p w", "--db-password q"]
+            ["API_KEY ab cdef", "--password p w", "--db-password q"]
         );
     }
 
@@ -227,6 +229,7 @@ mod tests {
         for arguments in [
             &["docker", "login", "--password-stdin", "registry.example.org"][..],
             &["x", "--password", "--verbose"],
+            &["make", "PASS=1", "TOKEN=2"],
             &["x", "--token-file", "path", "--no-password", "y", "--sort-key", "name"],
             &["x", "--password=$PASSWORD", "--token", "$TOKEN"],
             &["sh", "-c", "mysql --password=\"$PASSWORD\" --token \"$TOKEN\""],
