@@ -15,12 +15,15 @@ const ANCHOR: usize = 4;
 /// Anchors are put into as many groups as a byte has bits.
 const GROUPS: usize = 8;
 const SLOTS: usize = 1024;
+/// Places that are tested at once.
+const WIDTH: usize = 32;
 
 #[derive(Debug)]
 pub(crate) struct ShapeFilter {
-    /// For each byte of an anchor: the groups that have a byte with this low, and this high half.
-    low: [[u8; 16]; ANCHOR],
-    high: [[u8; 16]; ANCHOR],
+    /// For each byte of an anchor: the groups that have a byte with this low, and this high half. Twice,
+    /// since a lookup stays within each half of a vector.
+    low: [[u8; WIDTH]; ANCHOR],
+    high: [[u8; WIDTH]; ANCHOR],
     /// The groups whose last byte may be anything.
     open: u8,
     /// The shapes with an anchor of this hash; most slots are empty.
@@ -39,8 +42,8 @@ fn slot(anchor: [u8; ANCHOR]) -> usize {
 impl ShapeFilter {
     fn new() -> Self {
         let mut filter = Self {
-            low: [[0; 16]; ANCHOR],
-            high: [[0; 16]; ANCHOR],
+            low: [[0; WIDTH]; ANCHOR],
+            high: [[0; WIDTH]; ANCHOR],
             open: 0,
             slots: vec![Vec::new(); SLOTS],
             open_shapes: Vec::new(),
@@ -55,8 +58,10 @@ impl ShapeFilter {
             for place in 0..ANCHOR {
                 match anchor.get(place) {
                     Some(byte) => {
-                        filter.low[place][usize::from(byte & 15)] |= group;
-                        filter.high[place][usize::from(byte >> 4)] |= group;
+                        for half in [0, WIDTH / 2] {
+                            filter.low[place][half + usize::from(byte & 15)] |= group;
+                            filter.high[place][half + usize::from(byte >> 4)] |= group;
+                        }
                     }
                     None => {
                         filter.low[place].iter_mut().for_each(|groups| *groups |= group);
@@ -132,19 +137,19 @@ impl ShapeFilter {
     #[target_feature(enable = "avx2")]
     fn find_vectors(&self, bytes: &[u8], from: usize) -> Result<Candidate, usize> {
         use std::arch::x86_64::{
-            __m128i, __m256i, _mm_loadu_si128, _mm256_and_si256, _mm256_broadcastsi128_si256,
-            _mm256_cmpeq_epi8, _mm256_loadu_si256, _mm256_movemask_epi8, _mm256_set1_epi8,
-            _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_srli_epi16, _mm256_testz_si256,
+            __m256i, _mm256_and_si256, _mm256_cmpeq_epi8, _mm256_loadu_si256, _mm256_movemask_epi8,
+            _mm256_set1_epi8, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_srli_epi16,
+            _mm256_testz_si256,
         };
-        const WIDTH: usize = 32;
-        let table = |table: &[u8; 16]| {
-            // SAFETY: the table has the 16 bytes that are read.
-            _mm256_broadcastsi128_si256(unsafe {
-                _mm_loadu_si128(table.as_ptr().cast::<__m128i>())
-            })
-        };
-        let low: [__m256i; ANCHOR] = std::array::from_fn(|place| table(&self.low[place]));
-        let high: [__m256i; ANCHOR] = std::array::from_fn(|place| table(&self.high[place]));
+        let (mut low, mut high) =
+            ([_mm256_setzero_si256(); ANCHOR], [_mm256_setzero_si256(); ANCHOR]);
+        for place in 0..ANCHOR {
+            // SAFETY: each table has the 32 bytes that are read.
+            unsafe {
+                low[place] = _mm256_loadu_si256(self.low[place].as_ptr().cast::<__m256i>());
+                high[place] = _mm256_loadu_si256(self.high[place].as_ptr().cast::<__m256i>());
+            }
+        }
         let half = _mm256_set1_epi8(15);
         let mut at = from;
         while at + WIDTH + ANCHOR <= bytes.len() {
