@@ -9,7 +9,7 @@ use retake_runner::again::{
 };
 use retake_runner::checkout::checkout;
 use retake_types::request::{CommandRequest, LoopPosition};
-use retake_types::{OsText, ProgramFile, Run, RunId, RunRequest, StartFailure};
+use retake_types::{OsText, ProgramFile, RedactedParts, Run, RunId, RunRequest, StartFailure};
 
 use crate::exec::{self, Display, Refused};
 use crate::record::{self, Record};
@@ -46,14 +46,14 @@ fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Refused> {
         let line = format!("again {}", args.id);
         let command = CommandRequest::arguments(line, Vec::<OsText>::new());
         let request = RunRequest::new(LoopPosition::exec(), command, context::here());
-        refuse(request, failure.problems())
+        refuse(request, RedactedParts::default(), failure.problems())
     })?;
     let AgainRequest { mut request, secrets_not_set, .. } = again.map_err(|refusals| {
-        let mut refused =
-            refuse(then.intent.request.clone(), refusals.iter().map(refusal).collect());
-        refused.intent.request.label(AGAIN_LABEL, then.intent.id().to_string());
+        let mut request = then.intent.request.clone();
+        request.label(AGAIN_LABEL, then.intent.id().to_string());
         // What was redacted then is still not what was asked for.
-        refused.intent.redacted = then.intent.redacted.clone();
+        let redacted = then.intent.redacted.clone();
+        let mut refused = refuse(request, redacted, refusals.iter().map(refusal).collect());
         refused.context = context::open(store)
             .ok()
             .map(|(project, config)| context::run_context(&project, &config));
@@ -87,11 +87,11 @@ fn look_up(id: &str, given: Option<&Path>) -> Result<(Run, Again), Failure> {
     Ok((run, again))
 }
 
-fn refuse(request: RunRequest, problems: Vec<String>) -> Refused {
+fn refuse(request: RunRequest, redacted: RedactedParts, problems: Vec<String>) -> Refused {
     let failure = StartFailure::Refused(problems);
     // What is shown of the old run is shown as a run of its own that did not start.
     let request = RunRequest { id: RunId::new(), ..request };
-    Refused::without_configuration(request, failure)
+    Refused::without_configuration(request, redacted, failure)
 }
 
 fn refusal(refusal: &AgainRefusal) -> String {

@@ -326,11 +326,15 @@ pub fn redactor(
 
 /// The intent of a request that is refused before the configuration is known, and the redactor that
 /// made it: it knows retake's own variables and the usual shapes.
-pub fn refused_intent(request: RunRequest) -> (Box<Redacted<Intent>>, Redactor) {
+pub fn refused_intent(
+    request: RunRequest,
+    redacted: RedactedParts,
+) -> (Box<Redacted<Intent>>, Redactor) {
     // Without configuration there are no patterns, and a secret that is not known has no value.
     let mut reasons = Vec::new();
     let mut redactor = redactor(&request, &RedactionConfig::default(), &[], &mut reasons);
-    (Box::new(Redacted::new(bare_intent(request), &mut redactor)), redactor)
+    let intent = Intent { redacted, ..bare_intent(request) };
+    (Box::new(Redacted::new(intent, &mut redactor)), redactor)
 }
 
 /// Whether the value of a variable of this name is a secret.

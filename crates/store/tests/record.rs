@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{FinishPlain as _, PlainLoop as _, PlainRecording as _, PlainStore as _};
+use common::{FinishPlain as _, PlainLoop as _, PlainRecording as _, PlainStore as _, plain};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -49,13 +49,13 @@ fn a_run_reads_back_as_it_was_recorded() {
     given.stderr_bytes = 5;
     given.stdout_blake3 = Some(blake3::hash(b"hello world\n").to_hex().to_string());
     given.stderr_blake3 = Some(blake3::hash(b"oops\n").to_hex().to_string());
-    assert_eq!(finished.outcome, given);
+    assert_eq!(*finished.outcome, given);
 
     test.reopen();
     let run = test.store.get(intent.id()).unwrap();
     assert_eq!(
         (run.intent, run.outcome, run.state),
-        (intent.clone(), Some(given), State::Finished)
+        (plain(intent.clone()), Some(plain(given)), State::Finished)
     );
     assert_eq!(test.output(intent.id(), Stdout), b"hello world\n");
     assert_eq!(test.output(intent.id(), Stderr), b"oops\n");
@@ -491,7 +491,7 @@ proptest! {
         }
         test.reopen();
         let run = test.store.get(intent.id()).unwrap();
-        prop_assert_eq!(&run.intent, &intent);
+        prop_assert_eq!(&*run.intent, &intent);
         prop_assert_eq!(run.outcome, Some(outcome));
         for stream in Stream::BOTH {
             let expected: Vec<u8> = pieces

@@ -23,7 +23,9 @@ use retake_runner::run::{self, Carry, FinishedRun, Observer, OutputUse};
 use retake_runner::worker::{EndedWorker, Worker};
 use retake_store::redact::Redactor;
 use retake_types::request::{CommandRequest, LoopPosition, StdinSource};
-use retake_types::{Intent, Outcome, Redacted, RefusalReason, Run, RunRequest, StartFailure};
+use retake_types::{
+    Intent, Outcome, Redacted, RedactedParts, RefusalReason, Run, RunRequest, StartFailure,
+};
 use serde::Serialize;
 
 use crate::{Exit, context, term, words};
@@ -146,7 +148,8 @@ pub(crate) fn prepare_request(
 
 fn open(request: &RunRequest, store: Option<&Path>) -> Result<(Project, Config), Refused> {
     context::open(store).map_err(|failure| {
-        Refused::without_configuration(request.clone(), StartFailure::Refused(failure.problems()))
+        let failure = StartFailure::Refused(failure.problems());
+        Refused::without_configuration(request.clone(), RedactedParts::default(), failure)
     })
 }
 
@@ -240,8 +243,13 @@ impl Refused {
     }
 
     /// A request for which no project could be opened.
-    pub(crate) fn without_configuration(request: RunRequest, failure: StartFailure) -> Self {
-        let (intent, redactor) = refused_intent(request);
+    /// `redacted` are the parts that were replaced before.
+    pub(crate) fn without_configuration(
+        request: RunRequest,
+        redacted: RedactedParts,
+        failure: StartFailure,
+    ) -> Self {
+        let (intent, redactor) = refused_intent(request, redacted);
         Self { intent, failure, redactor, context: None }
     }
 
@@ -262,5 +270,5 @@ pub(crate) fn refuse_usage(message: &str, typed: &[OsString]) -> Exit {
     let command = CommandRequest::arguments(line, Vec::<OsString>::new());
     let request = RunRequest::new(LoopPosition::exec(), command, context::here());
     let failure = StartFailure::Refused(vec![message.to_owned()]);
-    Refused::without_configuration(request, failure).show(true)
+    Refused::without_configuration(request, RedactedParts::default(), failure).show(true)
 }
