@@ -4,12 +4,12 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use retake_runner::again::{
-    AgainComparison, AgainRefusal, AgainRequest, ChangedCondition, RequestPart, ThenAndNow,
-    again_request, changed_conditions, secrets_in_output,
+    AGAIN_LABEL, AgainComparison, AgainRefusal, AgainRequest, ChangedCondition, RequestPart,
+    ThenAndNow, again_request, changed_conditions, secrets_in_output,
 };
 use retake_runner::checkout::checkout;
 use retake_types::request::{CommandRequest, LoopPosition};
-use retake_types::{OsText, ProgramFile, Run, RunId, RunRequest, StartFailure};
+use retake_types::{OsText, ProgramFile, RedactedParts, Run, RunId, RunRequest, StartFailure};
 
 use crate::exec::{self, Display, Refused};
 use crate::record::{self, Record};
@@ -46,12 +46,19 @@ fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Refused> {
         let line = format!("again {}", args.id);
         let command = CommandRequest::arguments(line, Vec::<OsText>::new());
         let request = RunRequest::new(LoopPosition::exec(), command, context::here());
-        refuse(request, failure.problems())
+        refuse(request, RedactedParts::default(), failure.problems())
     })?;
-    let again = again.map_err(|refusals| {
-        refuse(then.intent.request.clone(), refusals.iter().map(refusal).collect())
+    let AgainRequest { mut request, secrets_not_set, .. } = again.map_err(|refusals| {
+        let mut request = then.intent.request.clone();
+        request.label(AGAIN_LABEL, then.intent.id().to_string());
+        // What was redacted then is still not what was asked for.
+        let redacted = then.intent.redacted.clone();
+        let mut refused = refuse(request, redacted, refusals.iter().map(refusal).collect());
+        refused.context = context::open(store)
+            .ok()
+            .map(|(project, config)| context::run_context(&project, &config));
+        refused
     })?;
-    let mut request = again.request;
     let found = checkout(request.cwd.as_path());
     request.correlation_ids.repo_sha = found.sha;
     request.correlation_ids.worktree_id = found.worktree;
@@ -60,6 +67,9 @@ fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Refused> {
     let environment = &prepared.run.command.launch().environment;
     for changed in changed_conditions(&then, &prepared.run.intent, environment) {
         term::say(&condition(&changed));
+    }
+    for name in &secrets_not_set {
+        term::say(&format!("the secret variable {name} was set then and is not set now"));
     }
     Ok(exec::run_and_show(prepared, |now| term::say(&compared(&then, now))))
 }
@@ -77,11 +87,11 @@ fn look_up(id: &str, given: Option<&Path>) -> Result<(Run, Again), Failure> {
     Ok((run, again))
 }
 
-fn refuse(request: RunRequest, problems: Vec<String>) -> Refused {
+fn refuse(request: RunRequest, redacted: RedactedParts, problems: Vec<String>) -> Refused {
     let failure = StartFailure::Refused(problems);
     // What is shown of the old run is shown as a run of its own that did not start.
     let request = RunRequest { id: RunId::new(), ..request };
-    Refused::without_configuration(request, failure)
+    Refused::without_configuration(request, redacted, failure)
 }
 
 fn refusal(refusal: &AgainRefusal) -> String {
@@ -148,7 +158,7 @@ fn program_file(then: &ProgramFile, now: &ProgramFile) -> String {
     let ago = term::ago(now.modified, Timestamp::now());
     let size = match then.bytes == now.bytes {
         true => String::new(),
-        false => format!(", {} bytes instead of {}", now.bytes, then.bytes),
+        false => format!(", {} instead of {}", term::count(now.bytes, "byte"), then.bytes),
     };
     format!("the program {} is another file now (changed {ago}{size})", now.path)
 }

@@ -16,7 +16,7 @@ pub(crate) enum Failure {
     Usage(String),
     #[error(transparent)]
     Config(#[from] ConfigErrors),
-    #[error("{}", project_error(.0))]
+    #[error(transparent)]
     Project(#[from] ProjectError),
     #[error("{}", words::store_error(.0))]
     Store(#[from] retake_store::Error),
@@ -65,12 +65,5 @@ fn output_error(error: &OutputError) -> String {
     match error {
         OutputError::Store(error) => words::store_error(error),
         OutputError::Read { .. } => format!("{error}; `retake doctor` tells what is damaged"),
-    }
-}
-
-fn project_error(error: &ProjectError) -> String {
-    match error {
-        ProjectError::NoHome => format!("{error}; name one with --store"),
-        ProjectError::Foreign { .. } => error.to_string(),
     }
 }

@@ -75,7 +75,7 @@ const LONGEST: u64 = 1 << 20;
 /// All runs of a directory, and a note for every line that is none.
 pub fn read(directory: &Path) -> Result<(Vec<Imported>, Vec<String>), ExchangeError> {
     let path = directory.join("runs.jsonl");
-    let file = File::open(&path).map_err(|error| match error.kind() {
+    let file = retake_runner::regular_file::open(&path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => ExchangeError::Missing(directory.to_owned()),
         _ => ExchangeError::io(&path)(error),
     })?;

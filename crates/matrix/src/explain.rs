@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::random::Random;
 use crate::stats::{FEWEST, Medians, enough_blocks, normal_point, signed_rank_test, student_point};
 use crate::table::Table;
+use retake_types::text;
 
 /// How often medians are drawn where blocks cannot be used.
 const DRAWS: usize = 2000;
@@ -66,9 +67,9 @@ pub fn explain(table: &Table, margin: f64, confidence: f64, seed: u64) -> Explan
         && cell.values.len() < FEWEST
     {
         return not_sure(format!(
-            "{} has {} samples; at least {FEWEST} of every cell are needed",
+            "{} has {}; at least {FEWEST} of every cell are needed",
             table.name(&cell.place),
-            cell.values.len()
+            text::count(cell.values.len() as u64, "sample")
         ));
     }
     let alpha = 1.0 - confidence;

@@ -33,7 +33,7 @@ fn project(directory: &Path, config: &str) -> MatrixProject {
     std::fs::create_dir_all(directory.join(".agent")).unwrap();
     let file = directory.join("matrix.yml");
     std::fs::write(&file, config).unwrap();
-    let root = Project { root: Some(directory.to_owned()), store: directory.join("data") };
+    let root = Project::with_store(Some(directory.to_owned()), directory.join("data"));
     let context = RunContext::new(&root, &Config::load(None).unwrap(), notice::ignore(), |_, _| {});
     MatrixProject {
         config: MatrixConfig::load(&file).unwrap(),
@@ -84,7 +84,7 @@ fn run(
 }
 
 fn store(project: &MatrixProject) -> Store {
-    Store::open(&project.context.project.store).unwrap()
+    Store::open(project.context.project.store().unwrap()).unwrap()
 }
 
 fn runs(project: &MatrixProject) -> Vec<Run> {
@@ -167,7 +167,7 @@ fn a_bisection_finds_the_first_bad_value_and_records_its_answer() {
     let config = "command: test $AXIS_N -lt 5\niterations: 1\naxes: {n: [1, 2, 3, 4, 5, 6, 7]}\n";
     let project = project(directory.path(), config);
     let context = project.context.clone();
-    let (store_path, file) = (context.project.store.clone(), project.file.clone());
+    let (store_path, file) = (context.project.store().unwrap().to_owned(), project.file.clone());
     let options = BisectOptions {
         axis: "n".to_owned(),
         good: "1".to_owned(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use retake_runner::run_text;
 use retake_store::RunFilter;
-use retake_types::{RunId, Stream};
+use retake_types::{RunId, Stream, text};
 use rmcp::model::{
     ErrorData, ListResourceTemplatesResult, ListResourcesResult, ReadResourceResponse,
     ReadResourceResult, Resource, ResourceContents, ResourceTemplate,
@@ -92,8 +92,8 @@ pub(super) async fn read(
                     })
                     .collect();
                 if length > LARGEST {
-                    let rest = length - LARGEST;
-                    text.push_str(&format!("\n[{rest} bytes left out; runs_logs reads them]\n"));
+                    let rest = text::count(length - LARGEST, "byte");
+                    text.push_str(&format!("\n[{rest} left out; runs_logs reads the rest]\n"));
                 }
                 ResourceContents::text(text, named)
             }

@@ -20,8 +20,12 @@ pub(super) enum ToolError {
     RunArguments(Vec<String>),
     /// An argument of a tool that runs nothing is wrong.
     Argument(String),
-    /// The request is not valid.
-    InvalidRequest(Vec<RefusalReason>),
+    /// The request is not valid; every reason in words. On the record under this run, if runs are
+    /// recorded and it could be.
+    InvalidRequest {
+        reasons: Vec<String>,
+        recorded: Option<Result<RunId, Box<retake_store::Error>>>,
+    },
     /// A recorded run cannot be run again.
     NotRepeatable(Vec<AgainRefusal>),
     /// The run could not be recorded, and the configuration demands that.
@@ -74,9 +78,9 @@ impl fmt::Display for ToolError {
         match self {
             Self::RunArguments(problems) => write!(f, "not run: {}", problems.join("; ")),
             Self::Argument(problem) => f.write_str(problem),
-            Self::InvalidRequest(reasons) => {
-                let reasons: Vec<String> = reasons.iter().map(refusal_reason).collect();
-                write!(f, "not run: {}", reasons.join("; "))
+            Self::InvalidRequest { reasons, recorded } => {
+                write!(f, "not run: {}", reasons.join("; "))?;
+                recorded.as_ref().map_or(Ok(()), |recorded| write_recorded(f, recorded))
             }
             Self::NotRepeatable(refusals) => {
                 let refusals: Vec<String> = refusals.iter().map(again_refusal).collect();
@@ -92,12 +96,7 @@ impl fmt::Display for ToolError {
                 let reasons = reasons.join("; ");
                 let advice = policy_words::advice(refusals);
                 write!(f, "refused by this project's policy: {reasons}. {advice}")?;
-                match recorded {
-                    Ok(id) => write!(f, " (on the record as run {})", id.short()),
-                    Err(error) => {
-                        write!(f, " (this could not be recorded: {})", store_error(error))
-                    }
-                }
+                write_recorded(f, recorded)
             }
             Self::Store(error) => f.write_str(&store_error(error)),
             Self::Ambiguous { text, candidates } => write!(
@@ -116,8 +115,19 @@ impl fmt::Display for ToolError {
     }
 }
 
+/// Where a refusal is on the record.
+fn write_recorded(
+    f: &mut fmt::Formatter<'_>,
+    recorded: &Result<RunId, Box<retake_store::Error>>,
+) -> fmt::Result {
+    match recorded {
+        Ok(id) => write!(f, " (on the record as run {})", id.short()),
+        Err(error) => write!(f, " (this could not be recorded: {})", store_error(error)),
+    }
+}
+
 /// What is wrong with a request.
-fn refusal_reason(reason: &RefusalReason) -> String {
+pub(super) fn refusal_reason(reason: &RefusalReason) -> String {
     match reason {
         RefusalReason::DirectoryMissing(path) => format!(
             "working directory {}: there is no such directory; create it or correct cwd",
@@ -180,13 +190,17 @@ mod tests {
             ToolError::from(missing).to_string(),
             "no run matches `abc`; runs_list shows what there is"
         );
-        let reasons = vec![
+        let reasons = [
             RefusalReason::DirectoryMissing("/x".into()),
             RefusalReason::StringsTooLong { bytes: 9, limit: 8 },
             RefusalReason::ShellNeeded("`|` is a shell operator".to_owned()),
         ];
         assert_eq!(
-            ToolError::InvalidRequest(reasons).to_string(),
+            ToolError::InvalidRequest {
+                reasons: reasons.iter().map(refusal_reason).collect(),
+                recorded: None
+            }
+            .to_string(),
             "not run: working directory /x: there is no such directory; create it or correct cwd; \
              the arguments and variables are 9 bytes together and the kernel takes 8 here; pass \
              data in a file, or raise `ulimit -s`; `|` is a shell operator, which needs a shell, \

@@ -32,6 +32,8 @@ pub struct AgainRequest {
     pub request: RunRequest,
     /// Variables that were redacted and have the values of the current environment.
     pub from_environment: Vec<String>,
+    /// Secret variables that the recorded run had and that are not set now.
+    pub secrets_not_set: Vec<String>,
 }
 
 /// Why a recorded run cannot be run again.
@@ -96,7 +98,11 @@ fn again_request_in(
     }
     // A secret that nothing sets any more has no value to hide.
     let set = |name: &str| environment.set.iter().any(|(n, _)| n.as_str() == Some(name));
-    secrets.retain(|name| variable(name).is_some() || set(name));
+    let available = |name: &String| variable(name).is_some() || set(name);
+    let mut had: BTreeSet<String> = secrets.clone();
+    had.extend(run.intent.inherited_secrets.iter().cloned());
+    let secrets_not_set = had.into_iter().filter(|name| !available(name)).collect();
+    secrets.retain(available);
     request.redaction.secrets = secrets.into_iter().collect();
     let arguments = request.command.argv();
     for &position in &redacted.arguments {
@@ -114,7 +120,10 @@ fn again_request_in(
     if arguments.is_empty() {
         refusals.push(AgainRefusal::NoArguments);
     }
-    if refusals.is_empty() { Ok(AgainRequest { request, from_environment }) } else { Err(refusals) }
+    if !refusals.is_empty() {
+        return Err(refusals);
+    }
+    Ok(AgainRequest { request, from_environment, secrets_not_set })
 }
 
 impl AgainRequest {

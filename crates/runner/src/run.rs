@@ -31,6 +31,28 @@ pub struct FinishedRun {
     pub unread_bytes: u64,
 }
 
+impl FinishedRun {
+    /// Puts a run that did not start on the record, with the reasons.
+    pub fn record_not_started(&mut self, store: &mut Store) -> retake_store::Result<()> {
+        let Some(outcome) = &self.run.outcome else { return Ok(()) };
+        store.begin(&self.run.intent)?.finish(store, outcome.clone())?;
+        self.run.recorded = true;
+        Ok(())
+    }
+
+    /// The same in the record of this context, if runs are recorded there. A failure is a notice:
+    /// nothing was run that the record must have.
+    pub fn record_refusal(&mut self, context: &RunContext) {
+        if !context.execution.audit.enabled {
+            return;
+        }
+        let opened = context.project.open_store(&context.notify);
+        if let Err(error) = opened.and_then(|mut store| self.record_not_started(&mut store)) {
+            (context.notify)(Notice::NotRecorded(error));
+        }
+    }
+}
+
 /// How much of the output the caller wants back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carry {
@@ -125,6 +147,8 @@ pub fn run(
         Some((store, recording)) => (Some(store), Some(recording)),
         None => (None, None),
     };
+    let death_mark = recording.as_ref().and_then(Recording::death_mark);
+    keeper.mark_death_in(death_mark.map(Into::into));
     let mut keep = |stream, bytes: RedactedBytes<'_>| {
         if let Some(recording) = &mut recording {
             recording.append(stream, bytes);
@@ -257,17 +281,19 @@ fn outcome(
     let start = prepared.intent.start_time;
     let duration_ms =
         u64::try_from(result.duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
-    RunOutcome {
+    let mut outcome = RunOutcome {
         exit_code: Some(exit_code(result)),
         duration_ms,
         stdout_raw_bytes: captured[0].raw,
         stderr_raw_bytes: captured[1].raw,
         truncated: over,
         leaked: result.leaked,
-        left_processes: result.left.clone(),
+        end_known: result.outcome == Outcome::Interrupted,
         usage: result.usage,
         ..RunOutcome::bare(&result.outcome, end_time(start, result.duration))
-    }
+    };
+    outcome.set_left(result.left.clone());
+    outcome
 }
 
 fn end_time(start: Timestamp, duration: Duration) -> Timestamp {

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use retake_engine::{
     Cancel, Command, Keeper, KeeperSession, KeeperSettings, Launch, LiveOutput, ProcessEvent,
 };
-use retake_store::{Recording, Store, StoredLoop};
+use retake_store::{Error, Recording, Store, StoredLoop};
 use retake_types::{Intent, Outcome, Redacted, RefusalReason};
 
 use crate::context::RunContext;
@@ -36,7 +36,7 @@ pub struct Worker {
 #[derive(Debug)]
 pub struct Unrecorded {
     pub prepared: Box<PreparedRun>,
-    pub error: retake_store::Error,
+    pub error: Error,
 }
 
 impl std::fmt::Display for Unrecorded {
@@ -163,13 +163,20 @@ impl Worker {
 
     /// Opens the record if need be, sees to runs whose runner died, and commits the intent.
     fn begin(&mut self, intent: &Redacted<Intent>) -> retake_store::Result<Recording> {
-        self.store()?.begin(intent)
+        match self.store()?.begin(intent) {
+            // It was moved while we had it open; opened again, it is followed.
+            Err(Error::Vanished { path }) if retake_store::moved_to(&path).is_some() => {
+                self.store = None;
+                self.store()?.begin(intent)
+            }
+            begun => begun,
+        }
     }
 
     /// The record, opened on first use.
     pub fn store(&mut self) -> retake_store::Result<&mut Store> {
         if self.store.is_none() {
-            let mut store = Store::open(&self.context.project.store)?;
+            let mut store = self.context.project.open_store(&self.context.notify)?;
             let loops = recovery::recover(&mut store, &self.context.notify);
             self.recovered_loops.extend(loops);
             (self.context.on_open)(&mut store, &self.context.notify);

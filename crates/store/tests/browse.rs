@@ -22,7 +22,7 @@ fn run(store: &mut Store, at: Timestamp, ms: u64, code: i32, output: &[u8]) -> R
     let mut recording = store.begin_plain(&intent).unwrap();
     recording.append_plain(Stream::Stdout, output);
     let outcome = retake_types::RunOutcome { duration_ms: ms, ..outcome(code) };
-    recording.finish(store, outcome).unwrap();
+    recording.finish_plain(store, outcome).unwrap();
     intent.id()
 }
 

@@ -262,9 +262,10 @@ fn check(root: &Path, known: &[RunId]) {
         let run = store.get(id).unwrap();
         assert_eq!(run.state, State::Finished, "{id}");
         let outcome = run.outcome.unwrap();
-        for (stream, hash) in
-            [(Stream::Stdout, outcome.stdout_blake3), (Stream::Stderr, outcome.stderr_blake3)]
-        {
+        for (stream, hash) in [
+            (Stream::Stdout, outcome.stdout_blake3.clone()),
+            (Stream::Stderr, outcome.stderr_blake3.clone()),
+        ] {
             let mut hasher = blake3::Hasher::new();
             std::io::copy(&mut store.read_output(id, stream).unwrap(), &mut hasher).unwrap();
             assert_eq!(Some(hasher.finalize().to_hex().to_string()), hash);

@@ -148,6 +148,6 @@ fn effects_of_a_later_release_are_kept_although_not_understood() {
     let effects = json!({"filesCreated": {"by": "someone else"}});
     let id = record(&mut test, effects.clone());
     test.assert_intact();
-    let read = test.store.get(id).unwrap().outcome.unwrap().effects;
+    let read = test.store.get(id).unwrap().outcome.unwrap().effects.clone();
     assert_eq!(serde_json::to_value(read).unwrap(), effects);
 }

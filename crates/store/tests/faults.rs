@@ -11,8 +11,8 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use common::{TestStore, intent, outcome};
-use retake_store::{BreakKind, Defect, Error, RunFilter, Store, Verification, repair};
-use retake_types::{State, Stream};
+use retake_store::{BreakKind, Defect, Error, Exported, RunFilter, Store, Verification, repair};
+use retake_types::Stream;
 
 #[test]
 fn a_newer_database_is_refused_and_left_alone() {
@@ -184,8 +184,10 @@ fn a_store_that_vanishes_costs_the_record_and_not_the_run() {
     fs::remove_dir_all(test.root()).unwrap();
     recording.append_plain(Stream::Stdout, b"after");
     recording.append_plain(Stream::Stderr, b"lost");
+    let large = vec![b'x'; 100_000];
+    recording.append_plain(Stream::Stderr, &large);
     let (lost, problem) = recording.lost_bytes().unwrap();
-    assert_eq!(lost, 4);
+    assert_eq!(lost, 100_000 + 4 - 64 * 1024);
     assert!(problem.to_string().contains("spool"), "{problem}");
     let error = recording.finish_plain(&mut test.store, outcome(0)).unwrap_err();
     assert!(matches!(error, Error::Vanished { .. }), "{error}");
@@ -198,75 +200,6 @@ fn a_store_that_vanishes_costs_the_record_and_not_the_run() {
     let fresh = Store::open(&test.root()).unwrap();
     assert!(matches!(test.store.begin_plain(&intent("c")), Err(Error::Vanished { .. })));
     assert_eq!(common::assert_intact(&fresh).runs, 0);
-}
-
-#[test]
-fn a_full_disk_costs_output_and_not_the_run() {
-    let Some(disk) = SmallDisk::mount() else {
-        assert!(std::env::var_os("CI").is_none(), "this needs the right to mount");
-        return;
-    };
-    let root = disk.path.join("store");
-    let mut store = Store::open(&root).unwrap();
-    let full = intent("full");
-    let mut recording = store.begin_plain(&full).unwrap();
-    let block = vec![b'x'; 256 * 1024];
-    for _ in 0..64 {
-        recording.append_plain(Stream::Stdout, &block);
-    }
-    let (lost, problem) = recording.lost_bytes().unwrap();
-    assert!(lost > 0 && matches!(problem, Error::DiskFull { .. }), "{problem}");
-    let stored = recording.stored_bytes(Stream::Stdout);
-    assert_eq!(stored + lost, 64 * 256 * 1024);
-    let error = recording.finish_plain(&mut store, outcome(0)).unwrap_err();
-    assert!(matches!(error, Error::DiskFull { .. }), "{error}");
-    assert!(error.to_string().contains("is full"), "{error}");
-
-    // Room is made: the record is sound, and the run is there with what was stored of it.
-    fs::remove_file(disk.path.join("ballast")).unwrap();
-    let mut store = Store::open(&root).unwrap();
-    assert_eq!(store.recover().unwrap().runs.len(), 1);
-    let run = store.get(full.id()).unwrap();
-    assert_eq!((run.state, run.outcome.unwrap().stdout_bytes), (State::Interrupted, stored));
-    common::assert_intact(&store);
-}
-
-/// A file system of a few megabytes, of which some can be given back.
-struct SmallDisk {
-    path: std::path::PathBuf,
-    _temp: tempfile::TempDir,
-}
-
-impl SmallDisk {
-    fn mount() -> Option<Self> {
-        let temp = tempfile::tempdir().unwrap();
-        let path = temp.path().join("disk");
-        fs::create_dir(&path).unwrap();
-        let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-        // SAFETY: all strings are NUL-terminated literals or `name`, which outlives the call.
-        let mounted = unsafe {
-            libc::mount(
-                c"tmpfs".as_ptr(),
-                name.as_ptr(),
-                c"tmpfs".as_ptr(),
-                0,
-                c"size=8m".as_ptr().cast(),
-            )
-        } == 0;
-        if !mounted {
-            return None;
-        }
-        fs::write(path.join("ballast"), vec![0; 4 << 20]).unwrap();
-        Some(Self { path, _temp: temp })
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let name = std::ffi::CString::new(self.path.to_str().unwrap()).unwrap();
-        // SAFETY: the name is NUL-terminated.
-        unsafe { libc::umount2(name.as_ptr(), libc::MNT_DETACH) };
-    }
 }
 
 #[test]
@@ -407,4 +340,27 @@ fn a_damaged_database_is_kept_and_what_can_be_read_recovered() {
     assert_eq!(store.find("last").unwrap().intent.id(), new.id());
     let sound = store.examine(false).unwrap().defects;
     assert!(!sound.iter().any(|problem| matches!(problem, Defect::Integrity(_))), "{sound:?}");
+}
+
+#[test]
+fn a_lost_output_file_costs_an_export_that_output_alone() {
+    let mut test = TestStore::new();
+    let (first, second) = (intent("a"), intent("b"));
+    let large = b"abc".repeat(100_000);
+    test.record(&first, 5, &[(Stream::Stdout, &large), (Stream::Stderr, b"kept")]);
+    test.record(&second, 0, &[(Stream::Stdout, b"whole")]);
+    fs::remove_file(test.root().join(format!("spool/{}.stdout", first.id()))).unwrap();
+    let mut lines = Vec::new();
+    let mut export = |id| test.store.export(&test.store.get(id).unwrap(), &mut lines).unwrap();
+    let Exported::Written { lost } = export(first.id()) else { panic!("it is finished") };
+    assert!(matches!(&lost[..], [(Stream::Stdout, why)] if why.contains("spool")), "{lost:?}");
+    assert_eq!(export(second.id()), Exported::Written { lost: Vec::new() });
+
+    // The other record says exactly what it has.
+    let mut other = TestStore::new();
+    assert_eq!(other.store.import(&mut &lines[..]).unwrap().imported.len(), 2);
+    let outcome = other.store.get(first.id()).unwrap().outcome.unwrap();
+    assert_eq!((outcome.stdout_bytes, outcome.stderr_bytes, outcome.truncated), (0, 4, true));
+    assert_eq!(other.output(first.id(), Stream::Stderr), b"kept");
+    other.assert_intact();
 }

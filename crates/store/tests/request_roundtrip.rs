@@ -19,13 +19,13 @@ proptest! {
             let mut intent = intent("x");
             intent.request = request;
             let recording = test.store.begin_plain(&intent).unwrap();
-            prop_assert_eq!(&test.store.get(intent.id()).unwrap().intent, &intent);
+            prop_assert_eq!(&*test.store.get(intent.id()).unwrap().intent, &intent);
             drop(recording);
             intents.push(intent);
         }
         test.reopen();
         for intent in intents {
-            prop_assert_eq!(test.store.get(intent.id()).unwrap().intent, intent);
+            prop_assert_eq!(&*test.store.get(intent.id()).unwrap().intent, &intent);
         }
     }
 }

@@ -31,6 +31,8 @@ pub struct Intent {
     /// A short hash of each variable's name and of its value, secrets left out: enough to name what
     /// changed, not to tell a value.
     pub variables: Option<String>,
+    /// Names of the secret variables that the command inherited.
+    pub inherited_secrets: Vec<String>,
 }
 
 /// The JSON form of a redacted intent.
@@ -50,6 +52,8 @@ struct IntentDocument<'a> {
     program: Option<&'a ProgramFile>,
     #[serde(skip_serializing_if = "Option::is_none")]
     variables: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    inherited_secrets: &'a [String],
 }
 
 impl Serialize for Redacted<Intent> {
@@ -64,6 +68,7 @@ impl Serialize for Redacted<Intent> {
             version: &self.version,
             program: self.program.as_ref(),
             variables: self.variables.as_deref(),
+            inherited_secrets: &self.inherited_secrets,
         }
         .serialize(serializer)
     }
@@ -185,6 +190,8 @@ struct StoredIntent {
     version: String,
     program: Option<ProgramFile>,
     variables: Option<String>,
+    #[serde(default)]
+    inherited_secrets: Vec<String>,
 
     id: Option<RunId>,
     kind: Option<Kind>,
@@ -264,6 +271,7 @@ impl From<StoredIntent> for Intent {
             version: std::mem::take(&mut stored.version),
             program: stored.program.take().or_else(|| stored.terms.program.take()),
             variables: stored.variables.take().or_else(|| stored.terms.variables.take()),
+            inherited_secrets: std::mem::take(&mut stored.inherited_secrets),
             request: stored.request.take().unwrap_or_else(|| stored.old_request(enabled)),
         }
     }

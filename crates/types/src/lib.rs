@@ -38,7 +38,7 @@ pub use redacted::{Redact, Redacted, Redactions, TextRedactor};
 pub use refusal::{RefusalReason, RequestField, RequestString};
 pub use request::RunRequest;
 pub use run::{
-    EnvMode, Kind, LeftFate, LeftProcess, Limits, RanOn, Run, RunOutcome, ShellMode, State, Stream,
-    Usage,
+    EnvMode, Kind, LeftCounts, LeftFate, LeftProcess, Limits, RanOn, Run, RunOutcome, ShellMode,
+    State, Stream, Usage,
 };
 pub use units::{UnitError, parse_duration, parse_size};

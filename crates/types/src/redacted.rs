@@ -217,6 +217,7 @@ impl Redact for Intent {
             version: _,
             program,
             variables: _,
+            inherited_secrets: _,
         } = self;
         redacted.add(redact_request(request, redactor));
         host.redact(redactor);
@@ -325,6 +326,7 @@ impl Redact for RunOutcome {
             signal: _,
             end_time: _,
             duration_ms: _,
+            end_known: _,
             stdout_bytes: _,
             stderr_bytes: _,
             stdout_raw_bytes: _,
@@ -334,6 +336,7 @@ impl Redact for RunOutcome {
             truncated: _,
             leaked: _,
             left_processes,
+            left_unlisted: _,
             error,
             usage: _,
             redactions: _,

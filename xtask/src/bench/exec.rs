@@ -455,6 +455,9 @@ fn spin_capture(redacted: bool, chunk: &str, store: &str) -> Result<(), String> 
             streams[stream.index()].push(bytes, &mut |clean| recording.append(stream, clean));
         }
     });
+    for stream in [Stream::Stdout, Stream::Stderr] {
+        streams[stream.index()].finish(&mut |clean| recording.append(stream, clean));
+    }
     let stored = recording.stored_bytes(Stream::Stdout);
     let wall = start.elapsed().as_secs_f64() * 1e6;
     if finished.bytes[0] != GIB as u64 || stored != GIB as u64 {
@@ -482,6 +485,7 @@ pub(super) fn intent() -> Redacted<Intent> {
         version: env!("CARGO_PKG_VERSION").into(),
         program: None,
         variables: None,
+        inherited_secrets: Vec::new(),
     };
     Redacted::new(intent, &mut Redactor::off())
 }

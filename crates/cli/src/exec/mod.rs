@@ -23,7 +23,9 @@ use retake_runner::run::{self, Carry, FinishedRun, Observer, OutputUse};
 use retake_runner::worker::{EndedWorker, Worker};
 use retake_store::redact::Redactor;
 use retake_types::request::{CommandRequest, LoopPosition, StdinSource};
-use retake_types::{Intent, Outcome, Redacted, RefusalReason, Run, RunRequest, StartFailure};
+use retake_types::{
+    Intent, Outcome, Redacted, RedactedParts, RefusalReason, Run, RunRequest, StartFailure,
+};
 use serde::Serialize;
 
 use crate::{Exit, context, term, words};
@@ -88,6 +90,9 @@ pub(crate) struct Refused {
     pub(crate) failure: StartFailure,
     /// Knows the secrets that the failure may name.
     pub(crate) redactor: Redactor,
+    /// Where it is recorded; `None` for what cannot be: there is no request that could be read, or
+    /// no record.
+    pub(crate) context: Option<Arc<RunContext>>,
 }
 
 pub(crate) fn exec(args: Args, store: Option<&Path>) -> Exit {
@@ -112,7 +117,8 @@ fn run_remotely(prepared: Prepared, on: &str) -> Exit {
 fn run_remotely(prepared: Prepared, on: &str) -> Exit {
     let failure = StartFailure::Refused(vec![format!("--on {on}: built without Slurm")]);
     let json = prepared.display.json;
-    Refused { intent: Box::new(prepared.run.intent), failure }.show(json)
+    let context = Some(prepared.context);
+    Refused { intent: Box::new(prepared.run.intent), failure, context }.show(json)
 }
 
 /// Opens the project and checks the request.
@@ -122,7 +128,8 @@ fn prepare(typed: Typed, store: Option<&Path>) -> Result<Prepared, Refused> {
     configured.apply(&mut request, &config);
     let context = context::run_context(&project, &config);
     let provided = Provided { reasons, input: None };
-    let run = PreparedRun::with(request, &context, provided).map_err(Refused::from)?;
+    let run = PreparedRun::with(request, &context, provided)
+        .map_err(|refused| Refused::new(refused, &context))?;
     Ok(Prepared { run, context, config, display })
 }
 
@@ -134,13 +141,15 @@ pub(crate) fn prepare_request(
 ) -> Result<Prepared, Refused> {
     let (project, config) = open(&request, store)?;
     let context = context::run_context(&project, &config);
-    let run = PreparedRun::new(request, &context).map_err(Refused::from)?;
+    let run =
+        PreparedRun::new(request, &context).map_err(|refused| Refused::new(refused, &context))?;
     Ok(Prepared { run, context, config, display })
 }
 
 fn open(request: &RunRequest, store: Option<&Path>) -> Result<(Project, Config), Refused> {
     context::open(store).map_err(|failure| {
-        Refused::without_configuration(request.clone(), StartFailure::Refused(failure.problems()))
+        let failure = StartFailure::Refused(failure.problems());
+        Refused::without_configuration(request.clone(), RedactedParts::default(), failure)
     })
 }
 
@@ -176,6 +185,7 @@ fn perform(
         intent: Box::new(prepared.intent.clone()),
         redactor: prepared.redactor.clone(),
         failure: StartFailure::NoResources(words::no_process(&error)),
+        context: Some(context.clone()),
     })?;
     let watches = request.effects.watches();
     let mut watch = watches.then(|| {
@@ -194,6 +204,7 @@ fn perform(
             )]),
             intent: Box::new(unrecorded.prepared.intent),
             redactor: unrecorded.prepared.redactor,
+            context: None,
         })?;
     Ok((finished, had_terminal, worker.end()))
 }
@@ -216,27 +227,39 @@ fn show(mut finished: FinishedRun, json: bool, had_terminal: bool) -> Exit {
     }
 }
 
-impl From<RefusedRun> for Refused {
-    fn from(refused: RefusedRun) -> Self {
-        let texts: Vec<_> = refused.reasons.iter().map(words::refusal).collect();
+impl Refused {
+    fn new(refused: RefusedRun, context: &Arc<RunContext>) -> Self {
+        let text = |reason: &RefusalReason| {
+            refused.redactor.redact_str(&words::refusal(reason)).0.into_owned()
+        };
+        let texts: Vec<_> = refused.reasons.iter().map(text).collect();
         let failure = if refused.reasons.iter().all(RefusalReason::is_directory) {
             StartFailure::WorkingDirectory(texts.join("; "))
         } else {
             StartFailure::Refused(texts)
         };
-        Self { intent: refused.intent, failure, redactor: refused.redactor }
+        let context = refused.recordable.then(|| context.clone());
+        Self { intent: refused.intent, failure, redactor: refused.redactor, context }
     }
-}
 
-impl Refused {
     /// A request for which no project could be opened.
-    pub(crate) fn without_configuration(request: RunRequest, failure: StartFailure) -> Self {
-        let (intent, redactor) = refused_intent(request);
-        Self { intent, failure, redactor }
+    /// `redacted` are the parts that were replaced before.
+    pub(crate) fn without_configuration(
+        request: RunRequest,
+        redacted: RedactedParts,
+        failure: StartFailure,
+    ) -> Self {
+        let (intent, redactor) = refused_intent(request, redacted);
+        Self { intent, failure, redactor, context: None }
     }
 
+    /// Puts the refusal on the record and prints it.
     pub(crate) fn show(self, json: bool) -> Exit {
-        show(run::not_started(*self.intent, self.failure, &self.redactor), json, false)
+        let mut refused = run::not_started(*self.intent, self.failure, &self.redactor);
+        if let Some(context) = &self.context {
+            refused.record_refusal(context);
+        }
+        show(refused, json, false)
     }
 }
 
@@ -247,5 +270,5 @@ pub(crate) fn refuse_usage(message: &str, typed: &[OsString]) -> Exit {
     let command = CommandRequest::arguments(line, Vec::<OsString>::new());
     let request = RunRequest::new(LoopPosition::exec(), command, context::here());
     let failure = StartFailure::Refused(vec![message.to_owned()]);
-    Refused::without_configuration(request, failure).show(true)
+    Refused::without_configuration(request, RedactedParts::default(), failure).show(true)
 }

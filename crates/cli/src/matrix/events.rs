@@ -74,7 +74,8 @@ impl EventScreen {
                     format!("  {} left", term::duration(Duration::from_secs(left)))
                 });
                 let text = format!(
-                    "{decided}/{comparisons} decided, {finished} runs{failed}{left}{remote}"
+                    "{decided}/{comparisons} decided, {}{failed}{left}{remote}",
+                    term::count(finished as u64, "run")
                 );
                 self.screen.progress("", decided as u64, comparisons as u64, &text);
             }

@@ -181,7 +181,7 @@ impl View {
         let (project, _) = project(common, store, IfMissing::Ignore)?;
         let mut matrix = cells(&project, &filters.pairs()?)?;
         let mut worker = workers(&project, 1)?.remove(0);
-        let opened = match Store::open_read_only(&project.context.project.store) {
+        let opened = match project.context.project.read_store() {
             Err(Error::NoStore { .. }) => None,
             opened => Some(opened?),
         };

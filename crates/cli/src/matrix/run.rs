@@ -241,8 +241,9 @@ fn cpus(workers: usize) -> Result<Vec<usize>, Failure> {
         .map_err(|error| Failure::Refused(format!("--pin: {}", term::plain(&error))))?;
     if cpus.len() < workers {
         return Err(Failure::Usage(format!(
-            "--pin: {workers} workers need as many CPUs, and there are {}",
-            cpus.len()
+            "--pin: {} for {}; every worker needs one of its own",
+            term::count(cpus.len() as u64, "CPU"),
+            term::count(workers as u64, "worker")
         )));
     }
     Ok(cpus)

@@ -83,7 +83,7 @@ pub(super) fn search(args: &Args, record: &Record) -> Result<Exit, Failure> {
         let hits: String = found.hits.iter().map(|hit| entry(hit, now, palette)).collect();
         term::page(&hits)?;
         if found.hits.is_empty() {
-            term::say(&format!("no recorded output has `{text}`"));
+            record.say_empty(&format!("no recorded output has `{text}`"), store.as_ref());
         }
         if found.more {
             term::say(&format!("there are older hits; --limit shows more than {}", args.limit));

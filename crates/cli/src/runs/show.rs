@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use retake_engine::quote;
 use retake_runner::run_text;
 use retake_store::{Store, StoredRunTree};
-use retake_types::{Intent, LeftFate, Limits, Run, RunOutcome};
+use retake_types::{Intent, LeftFate, Limits, Run, RunOutcome, State};
 use serde::Serialize;
 
 use super::effects;
@@ -75,11 +75,14 @@ impl Facts {
 
     fn outcome(&mut self, run: &Run) {
         let (outcome, shade) = run_text::outcome(run);
+        let died = run.state == State::Interrupted
+            && run.outcome.as_ref().is_none_or(|outcome| outcome.error.is_none());
         _ = writeln!(
             self.text,
-            "{:<12}{}",
+            "{:<12}{}{}",
             "outcome",
-            self.palette.paint(shade, &visible(&outcome))
+            self.palette.paint(shade, &visible(&outcome)),
+            if died { ", its runner died" } else { "" }
         );
     }
 
@@ -93,22 +96,28 @@ impl Facts {
         self.add("stdout", &stream(outcome.stdout_bytes, outcome.stdout_raw_bytes));
         self.add("stderr", &stream(outcome.stderr_bytes, outcome.stderr_raw_bytes));
         let usage = &outcome.usage;
-        let cpu = Duration::from_millis(usage.user_cpu_ms + usage.system_cpu_ms);
+        let cpu = usage.cpu();
         let memory = term::size(usage.max_rss_kb << 10);
         self.add("used", &format!("{} cpu, {memory} memory", term::duration(cpu)));
-        for left in &outcome.left_processes {
+        for left in run_text::left_processes(outcome) {
             let fate = match left.fate {
                 LeftFate::Ended => "ended",
                 LeftFate::Kept => "kept",
                 LeftFate::Survived => "survived",
             };
-            self.add("left", &format!("{} ({}), {fate}", left.command, left.pid));
+            self.add("left", &left.line(fate));
         }
         if outcome.leaked {
             self.add("leaked", "the output was still held open at the end");
         }
         if outcome.redactions > 0 {
-            self.add("redacted", &term::count(outcome.redactions, "secret"));
+            let by_name = outcome.redactions_by_name.iter();
+            let by_name: Vec<_> = by_name.map(|(name, count)| format!("{name} {count}")).collect();
+            let mut text = term::count(outcome.redactions, "secret");
+            if !by_name.is_empty() {
+                text = format!("{text}: {}", by_name.join(", "));
+            }
+            self.add("redacted", &text);
         }
     }
 

@@ -291,7 +291,11 @@ fn workers_can_be_tied_to_cpus() {
     let list = output.split_whitespace().last().unwrap();
     assert!(list.parse::<u32>().is_ok(), "one CPU: {output}");
     let refused = env.expect(2, &["run", "--pin", "--workers", "500"]);
-    assert!(refused.stderr.contains("500 workers need as many CPUs"), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("for 500 workers; every worker needs one of its own"),
+        "{}",
+        refused.stderr
+    );
 }
 
 #[test]

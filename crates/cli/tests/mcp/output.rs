@@ -206,10 +206,7 @@ fn without_a_record_it_runs_and_is_told_truly() {
         !told.contains("runs_logs") && told.contains("what is not shown here is lost"),
         "{told}"
     );
-    assert!(
-        told.contains("bytes were not kept]\n") && told.contains("\n99999\n100000\n"),
-        "{told}"
-    );
+    assert!(told.contains("bytes not kept]\n") && told.contains("\n99999\n100000\n"), "{told}");
     let listed = client.text("runs_list", json!({}));
     assert!(listed.starts_with("the record cannot be used"), "{listed}");
 }

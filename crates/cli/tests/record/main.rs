@@ -6,4 +6,7 @@ mod common;
 mod again;
 mod leaks;
 mod maintaining;
+mod never_wedged;
+mod place;
 mod reading;
+mod trust;

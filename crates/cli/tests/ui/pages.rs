@@ -469,8 +469,9 @@ fn a_record_that_is_locked_or_gone_is_told_of_and_found_again() {
     let ui = sandbox.ui();
     let database = sandbox.project().join(".agent/data/retake.db");
     let lock = rusqlite::Connection::open(&database).unwrap();
-    lock.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; SELECT * FROM runs")
-        .unwrap();
+    // The page may be reading at this moment, and SQLite does not wait for readers here.
+    let exclusive = "PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; SELECT * FROM runs";
+    eventually("the exclusive lock", || lock.execute_batch(exclusive).is_ok());
     let answer = ui.get("/runs");
     assert_eq!(answer.status, 503);
     assert!(answer.text().contains("locked by another program"), "{}", answer.text());

@@ -105,7 +105,7 @@ impl Config {
     }
 
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(file)
+        let text = retake_runner::regular_file::read_text(file)
             .map_err(|error| ConfigError::Unreadable { path: file.to_owned(), error })?;
         Self::read(file, &text)
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use retake_runner::file_lock::LockError;
 use retake_runner::prepare::RefusedRun;
 use retake_runner::worker::Unrecorded;
-use retake_types::{RefusalReason, RunOutcome};
+use retake_types::{RefusalReason, RunOutcome, text};
 
 use super::resources::{ProvisionError, Unavailable};
 use crate::bisect::BisectError;
@@ -41,7 +41,7 @@ pub enum MatrixError {
     #[error("{}: {error}", path.display())]
     Scratch { path: PathBuf, error: io::Error },
     /// Runs on other machines that ended without a result of their own.
-    #[error("{} cells have no result", .0.len())]
+    #[error("{} without a result", text::count(.0.len() as u64, "cell"))]
     WithoutResult(Vec<CellWithoutResult>),
     #[error("{0}")]
     Filter(#[from] FilterError),

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_runner::metrics::built_in;
+use retake_runner::metrics::{BUILT_IN, built_in};
 use retake_store::{RunFilter, Store};
 use retake_types::loop_record::matrix::{CellKey, CellLabels};
 use retake_types::{Effects, Kind, Metrics, OutcomeKind, Run, RunId};
@@ -18,6 +18,9 @@ use crate::report::RunRow;
 /// More cells than this are looked for in all runs at once instead of one by one.
 const ONE_BY_ONE: usize = 100;
 const PAGE: usize = 2000;
+
+/// What every run will have, where there is none yet.
+const ALWAYS: [&str; 3] = ["wall", "cpu", "rss"];
 
 /// One result of a cell.
 #[derive(Clone, Debug)]
@@ -150,16 +153,17 @@ impl History {
         self.of(key).iter().map(|row| row.iteration + 1).max().unwrap_or(0)
     }
 
-    /// Every metric that some run has.
+    /// Every metric that some run has: what retake measures first, then the others by name.
     pub fn metrics(&self) -> Vec<String> {
-        let mut names: Vec<String> = ["wall", "cpu", "rss"].map(str::to_owned).to_vec();
         let mut more: HashSet<&String> = HashSet::new();
         more.extend(self.rows.values().flatten().flat_map(|row| row.metrics.keys()));
-        let mut more: Vec<String> =
-            more.into_iter().filter(|name| !names.contains(name)).cloned().collect();
-        more.sort_unstable();
-        names.extend(more);
-        names
+        let order = |name: &str| {
+            let place = BUILT_IN.iter().position(|known| *known == name);
+            place.unwrap_or(BUILT_IN.len())
+        };
+        let mut names: Vec<String> = more.into_iter().cloned().collect();
+        names.sort_unstable_by_key(|name| (order(name), name.clone()));
+        if names.is_empty() { ALWAYS.map(str::to_owned).to_vec() } else { names }
     }
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::rank::smallest_p;
 use super::{FEWEST, Medians, Sequence, rank_test, signed_rank_test};
-use retake_types::Better;
+use retake_types::{Better, text};
 
 /// What decides a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -160,17 +160,18 @@ pub fn compare(a: Side<'_>, b: Side<'_>, metric: &str, criteria: &Criteria) -> C
         attainable = smallest_p(a.values.len(), b.values.len());
     }
     comparison.confidence = 1.0 - alpha.max(attainable).min(1.0);
+    let samples = text::count(fewest as u64, "sample");
     if fewest < FEWEST {
         comparison.reason =
-            Some(format!("{fewest} samples of a side are too few; at least {FEWEST} are needed"));
+            Some(format!("{samples} of a side are too few; at least {FEWEST} are needed"));
     } else if attainable > alpha {
         let mut n = fewest + 1;
         while smallest_p(n, n) > alpha {
             n += 1;
         }
         comparison.reason = Some(format!(
-            "{fewest} samples of a side are too few for {} comparisons at once; {n} would do",
-            criteria.comparisons
+            "{samples} of a side are too few for {} at once; {n} would do",
+            text::count(criteria.comparisons as u64, "comparison")
         ));
     } else if let (Some(interval), Some(p)) = (comparison.interval, comparison.p) {
         comparison.decide(interval, p <= alpha, criteria);
@@ -230,7 +231,10 @@ impl Comparison {
         } else if let Some(interval) = sequence.interval().filter(|_| blocks >= FEWEST) {
             comparison.decide(interval, true, criteria);
         } else {
-            comparison.reason = Some(format!("{blocks} blocks are too few to say anything"));
+            comparison.reason = Some(format!(
+                "{} are too few to say anything",
+                text::count(blocks as u64, "block")
+            ));
         }
         comparison
     }

@@ -136,7 +136,7 @@ fn permit(
                     let intent = (&*refused.intent, &refused.redactor);
                     Err(session.refuse(worker, intent, refusals))
                 }
-                Ok(()) => Err(ToolError::InvalidRequest(refused.reasons)),
+                Ok(()) => Err(session.refuse_invalid(worker, &refused)),
             }
         }
     }

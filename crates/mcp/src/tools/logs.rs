@@ -130,7 +130,7 @@ pub(super) async fn logs(
 }
 
 fn match_count(matches: u64) -> String {
-    if matches == 1 { "1 match".to_owned() } else { format!("{matches} matches") }
+    text::count(matches, "match")
 }
 
 fn read(

@@ -74,9 +74,15 @@ fn every_field_of_the_recorded_request_is_asked_for_again() {
     let recorded_request = full_request();
     let redacted =
         RedactedParts { variables: vec!["TOKEN".to_owned()], ..RedactedParts::default() };
-    let run = recorded(recorded_request.clone(), redacted);
-    let AgainRequest { request, from_environment } = again_request_in(&run, variables).unwrap();
+    let inherited = vec!["NAMED".to_owned(), "UNSET_KEY".to_owned()];
+    let intent =
+        Intent { redacted, inherited_secrets: inherited, ..bare_intent(recorded_request.clone()) };
+    let intent = Redacted::new(intent, &mut Redactor::off());
+    let run = Run { intent, state: State::Finished, outcome: None, recorded: true };
+    let AgainRequest { request, from_environment, secrets_not_set } =
+        again_request_in(&run, variables).unwrap();
     assert_eq!(from_environment, ["TOKEN"]);
+    assert_eq!(secrets_not_set, ["FORGOTTEN", "UNSET_KEY"]);
     assert_ne!(request.id, recorded_request.id);
     assert_ne!(request.position.id, recorded_request.position.id);
     let mut expected = recorded_request.clone();
@@ -123,7 +129,7 @@ fn input_that_a_caller_wrote_is_not_repeated() {
 }
 
 fn context(directory: &Path) -> Arc<RunContext> {
-    let project = Project { root: None, store: directory.join("store") };
+    let project = Project::with_store(None, directory.join("store"));
     RunContext::new(&project, &Config::load(None).unwrap(), notice::ignore(), |_, _| {})
 }
 

@@ -26,6 +26,7 @@ pub(crate) enum Entry {
     },
     Marker(Marker),
     Repair(Repair),
+    Import(Import),
 }
 
 /// LedgerContent which bodies were erased, so that a missing body without a marker is a break.
@@ -44,6 +45,16 @@ pub(crate) struct Marker {
 pub(crate) enum Reason {
     Delete,
     Prune,
+}
+
+/// Says that the runs of these entries came from another record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Import {
+    pub(crate) at: Timestamp,
+    pub(crate) runs: u64,
+    /// First and last entry.
+    pub(crate) entries: (i64, i64),
 }
 
 /// Begins the chain of a record that was put together from a damaged one.

@@ -14,7 +14,7 @@ use retake_types::{RunId, Stream};
 
 use crate::base::dir::free_bytes;
 use crate::base::live_file;
-use crate::base::schema;
+use crate::base::schema::{self, SchemaFault};
 use crate::maintain::verify::{Break, Verification};
 use crate::read::output::{self, Storage, output_key, run_and_stream};
 use crate::{Error, Result, Store};
@@ -43,6 +43,8 @@ pub struct Examination {
 pub enum Defect {
     /// SQLite finds the file damaged.
     Integrity(String),
+    /// A table or index is not as retake makes it.
+    Schema(SchemaFault),
     /// The chain or the projection is broken.
     Chain(Break),
     /// A run whose runner died; the next recorded run marks it.
@@ -69,6 +71,7 @@ impl fmt::Display for Defect {
             Self::Integrity(detail) => {
                 write!(f, "the database is damaged: {detail}")
             }
+            Self::Schema(fault) => write!(f, "the database is damaged: {fault}"),
             Self::Chain(found) => write!(f, "the record does not verify: {found}"),
             Self::Interrupted(id) => {
                 write!(f, "run {id} was interrupted; the next recorded run marks it")
@@ -95,24 +98,18 @@ impl fmt::Display for Defect {
 impl Store {
     /// Examines everything. `deep` also reads every stored output and compares its hash.
     pub fn examine(&self, deep: bool) -> Result<Examination> {
-        let mut defects = Vec::new();
-        defects.extend(self.integrity()?.into_iter().map(Defect::Integrity));
-        if defects.is_empty()
-            && let Verification::Broken(found) = self.verify(None)?
-        {
-            defects.push(Defect::Chain(found));
-        }
         let failed = |error| self.failed("examine the record", error);
-        let mut running = Vec::new();
-        for id in self.unfinished().map_err(failed)? {
-            if live_file::run_is_alive(&self.dir, id) {
-                running.push(id);
-            } else {
-                defects.push(Defect::Interrupted(id));
-            }
+        let mut defects: Vec<Defect> =
+            self.integrity()?.into_iter().map(Defect::Integrity).collect();
+        if defects.is_empty() {
+            let faults = schema::faults(&self.connection).map_err(failed)?;
+            defects.extend(faults.into_iter().map(Defect::Schema));
         }
-        self.check_outputs(deep, &mut defects)?;
-        defects.extend(self.orphans()?.into_iter().map(Defect::Orphan));
+        // What asks tables that are not there would only say the same once more.
+        let (mut runs, mut running) = (0, Vec::new());
+        if !defects.iter().any(|defect| matches!(defect, Defect::Schema(_))) {
+            runs = self.examine_content(deep, &mut defects, &mut running)?;
+        }
         for path in [self.dir.root().to_owned(), self.dir.database().to_owned(), self.dir.wal()] {
             if let Ok(metadata) = path.metadata() // a missing WAL exposes nothing
                 && metadata.mode() & 0o077 != 0
@@ -124,15 +121,11 @@ impl Store {
         if free < LOW_DISK {
             defects.push(Defect::LowDisk(free));
         }
-        let runs: i64 = self
-            .connection
-            .query_row("SELECT count(*) FROM runs", [], |row| row.get(0))
-            .map_err(failed)?;
         Ok(Examination {
             path: self.dir.root().to_owned(),
             schema_version: schema::version(&self.connection, &self.dir)?,
             sqlite_version: rusqlite::version(),
-            runs: runs.unsigned_abs(),
+            runs,
             running,
             database_bytes: size(self.dir.database()),
             wal_bytes: size(&self.dir.wal()),
@@ -141,6 +134,35 @@ impl Store {
             free_bytes: free,
             defects,
         })
+    }
+
+    /// Examines what the tables hold, and the files they name. Gives the number of runs.
+    fn examine_content(
+        &self,
+        deep: bool,
+        defects: &mut Vec<Defect>,
+        running: &mut Vec<RunId>,
+    ) -> Result<u64> {
+        let failed = |error| self.failed("examine the record", error);
+        if defects.is_empty()
+            && let Verification::Broken(found) = self.verify(None)?
+        {
+            defects.push(Defect::Chain(found));
+        }
+        for id in self.unfinished().map_err(failed)? {
+            if live_file::run_is_alive(&self.dir, id) {
+                running.push(id);
+            } else {
+                defects.push(Defect::Interrupted(id));
+            }
+        }
+        self.check_outputs(deep, defects)?;
+        defects.extend(self.orphans()?.into_iter().map(Defect::Orphan));
+        let runs: i64 = self
+            .connection
+            .query_row("SELECT count(*) FROM runs", [], |row| row.get(0))
+            .map_err(failed)?;
+        Ok(runs.unsigned_abs())
     }
 
     /// What SQLite's own check finds; empty when the file is sound.

@@ -9,7 +9,8 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use retake_types::{
-    Intent, Kind, LoopId, Outcome, Redacted, Run, RunId, RunOutcome, State, StopReason, Stream,
+    Intent, Kind, LeftProcess, LoopId, Outcome, Redacted, Run, RunId, RunOutcome, State,
+    StopReason, Stream,
 };
 
 use crate::base::dir::{StoreDir, remove, sync_dir};
@@ -35,6 +36,9 @@ pub struct Recovered {
     pub loops: Vec<StoredLoop>,
 }
 
+/// Ends the processes that a run has left behind and says what they were.
+pub type EndLeftovers<'a> = dyn FnMut(&Intent) -> Vec<LeftProcess> + 'a;
+
 impl Recovered {
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty() && self.loops.is_empty()
@@ -42,18 +46,23 @@ impl Recovered {
 }
 
 impl Store {
-    /// Marks every run whose runner died as interrupted, so that the caller can look for processes
-    /// they left behind, and ends the loops whose runner died.
+    /// Marks every run whose runner died as interrupted, and ends the loops whose runner died.
     ///
     /// A loop of an agent stays open and keeps its live file, because the next start of the agent
     /// continues it ([`Store::adopt_loop`]); until then it reads as not alive. Loops of all other
     /// kinds end with the reason `interrupted`. An open loop without a live file, which an earlier
     /// release recorded, is left alone.
     pub fn recover(&mut self) -> Result<Recovered> {
+        self.recover_ending(&mut |_| Vec::new())
+    }
+
+    /// The same. `end_leftovers` ends the processes that a run has left behind, before its outcome
+    /// is recorded, and what it gives is recorded with it.
+    pub fn recover_ending(&mut self, end_leftovers: &mut EndLeftovers<'_>) -> Result<Recovered> {
         let mut recovered = Recovered::default();
         for id in live_file::live_runs(&self.dir)? {
             let Some(live) = LiveFile::adopt(&self.dir, id)? else { continue };
-            recovered.runs.extend(self.recover_run(id)?);
+            recovered.runs.extend(self.recover_run(id, end_leftovers)?);
             live.release()?;
         }
         for id in self.recoverable_loops()? {
@@ -100,17 +109,28 @@ impl Store {
     }
 
     /// Completes one run of a dead runner, or removes its files. The caller holds its live file.
-    pub(crate) fn recover_run(&mut self, id: RunId) -> Result<Option<Run>> {
+    fn recover_run(
+        &mut self,
+        id: RunId,
+        end_leftovers: &mut EndLeftovers<'_>,
+    ) -> Result<Option<Run>> {
         match self.seq_and_finished(id) {
             Err(Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
             Ok((seq, true)) => self.remove_spool_files(id, seq).map(|()| None),
-            Ok((seq, false)) => self.interrupt_run(id, seq).map(Some),
+            Ok((seq, false)) => self.interrupt_run(id, seq, end_leftovers).map(Some),
         }
     }
 
-    fn interrupt_run(&mut self, id: RunId, seq: i64) -> Result<Run> {
+    fn interrupt_run(
+        &mut self,
+        id: RunId,
+        seq: i64,
+        end_leftovers: &mut EndLeftovers<'_>,
+    ) -> Result<Run> {
         let intent = self.get(id)?.intent;
+        // First of all: what is still running may still write.
+        let left = end_leftovers(&intent);
         let mut contents = Vec::new();
         for stream in Stream::BOTH {
             contents.extend(SpoolContent::read(&self.dir, id, stream)?);
@@ -118,7 +138,7 @@ impl Store {
         if contents.iter().any(|left| left.small.is_none()) {
             sync_dir(&self.dir.spool_dir())?;
         }
-        let outcome = interrupted(&self.dir, &intent, &contents);
+        let outcome = interrupted(&self.dir, &intent, &contents, left);
         let chunks = match fs::read(self.dir.chunks(id)) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -145,17 +165,22 @@ impl Store {
     }
 }
 
-fn interrupted(dir: &StoreDir, intent: &Intent, contents: &[SpoolContent]) -> Redacted<RunOutcome> {
-    // The last change of one of its files: nobody wrote down the moment of death itself.
+fn interrupted(
+    dir: &StoreDir,
+    intent: &Intent,
+    contents: &[SpoolContent],
+    left: Vec<LeftProcess>,
+) -> Redacted<RunOutcome> {
+    let death = time_of_death(&dir.live(intent.id()));
+    // Without a witness the last change of one of its files: it lived at least until then.
     let last_change = Stream::BOTH
         .into_iter()
         .map(|stream| dir.spool(intent.id(), stream))
         .chain([dir.live(intent.id())])
         .filter_map(|path| modified(&path))
-        .max()
-        .unwrap_or(intent.start_time)
-        .max(intent.start_time);
-    let lived = last_change.duration_since(intent.start_time).as_millis();
+        .max();
+    let end = death.or(last_change).unwrap_or(intent.start_time).max(intent.start_time);
+    let lived = end.duration_since(intent.start_time).as_millis();
     let of = |stream| contents.iter().find(|left| left.stream == stream);
     let bytes = |stream| of(stream).map_or(0, |left| left.bytes);
     let hash = |stream| of(stream).map(|left| left.hash.to_hex().to_string());
@@ -163,11 +188,19 @@ fn interrupted(dir: &StoreDir, intent: &Intent, contents: &[SpoolContent]) -> Re
         duration_ms: u64::try_from(lived).unwrap_or(0).max(1),
         stdout_raw_bytes: bytes(Stream::Stdout),
         stderr_raw_bytes: bytes(Stream::Stderr),
-        ..RunOutcome::bare(&Outcome::Interrupted, last_change)
+        end_known: death.is_some(),
+        ..RunOutcome::bare(&Outcome::Interrupted, end)
     };
     outcome.set_stored(Stream::BOTH.map(|stream| (bytes(stream), hash(stream))));
-    // Numbers and times: nothing in it comes from the run itself.
-    Redacted::new(outcome, &mut Redactor::off())
+    outcome.set_left(left);
+    // The values that the run's own redactor knew are gone with its runner.
+    Redacted::new(outcome, &mut Redactor::shapes())
+}
+
+/// When the runner died, if that was seen and marked in its live file.
+fn time_of_death(live: &Path) -> Option<Timestamp> {
+    let marked = live.metadata().is_ok_and(|metadata| metadata.len() > 0);
+    modified(live).filter(|_| marked)
 }
 
 /// `None` for a file that is gone or has no usable time; another file decides then.

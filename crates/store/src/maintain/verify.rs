@@ -199,7 +199,7 @@ impl Walk {
                 self.marked.extend_from_slice(&marker.erased);
                 Ok(())
             }
-            Entry::Repair(_) => Ok(()),
+            Entry::Repair(_) | Entry::Import(_) => Ok(()),
         }
     }
 

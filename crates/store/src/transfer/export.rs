@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use retake_types::{Intent, Redacted, Run, RunId, RunOutcome, Stream};
+use retake_types::{Intent, Redacted, Run, RunId, RunOutcome, Stream, text};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result, Store};
@@ -31,13 +31,27 @@ pub(crate) enum ExportLine {
         offset: u64,
         base64: String,
     },
+    /// The rest of this output is lost: the record it comes from does not have it any more.
+    Lost {
+        run: RunId,
+        stream: Stream,
+    },
+}
+
+/// What became of a run that was to be exported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Exported {
+    /// It has no outcome yet, and nothing of it was written.
+    Unfinished,
+    /// It was written, except for the rest of these outputs, and why that is lost.
+    Written { lost: Vec<(Stream, String)> },
 }
 
 impl Store {
-    /// Writes one finished run with all of its output as JSON lines; `false` for a run that has
-    /// no outcome yet, of which nothing is written.
-    pub fn export(&self, run: &Run, to: &mut impl Write) -> Result<bool> {
-        let Some(outcome) = &run.outcome else { return Ok(false) };
+    /// Writes one finished run with all of its output as JSON lines. Output that cannot be read does
+    /// not keep the rest from being written.
+    pub fn export(&self, run: &Run, to: &mut impl Write) -> Result<Exported> {
+        let Some(outcome) = &run.outcome else { return Ok(Exported::Unfinished) };
         let id = run.intent.id();
         let chunks: Option<Vec<u8>> = self
             .connection
@@ -49,28 +63,38 @@ impl Store {
             chunks: BASE64.encode(chunks.unwrap_or_default()),
         };
         write_line(to, &line)?;
+        let mut lost = Vec::new();
         for stream in Stream::BOTH {
-            let mut output = self.read_output(id, stream)?;
-            let (mut offset, length) = (0, output.length());
-            while offset < length {
-                let mut part = Vec::new();
-                Read::by_ref(&mut output).take(PART as u64).read_to_end(&mut part).map_err(
-                    |error| Error::OutputLost {
-                        id,
-                        stream: stream.as_str(),
-                        detail: error.to_string(),
-                    },
-                )?;
-                if part.is_empty() {
-                    let detail = format!("{length} bytes were recorded, {offset} are there");
-                    return Err(Error::OutputLost { id, stream: stream.as_str(), detail });
+            match self.export_output(id, stream, to) {
+                Err(Error::OutputLost { detail, .. }) => {
+                    write_line(to, &ExportLine::Lost { run: id, stream })?;
+                    lost.push((stream, detail));
                 }
-                let base64 = BASE64.encode(&part);
-                write_line(to, &ExportLine::Output { run: id, stream, offset, base64 })?;
-                offset += part.len() as u64;
+                written => written?,
             }
         }
-        Ok(true)
+        Ok(Exported::Written { lost })
+    }
+
+    fn export_output(&self, id: RunId, stream: Stream, to: &mut impl Write) -> Result<()> {
+        let lost = |detail| Error::OutputLost { id, stream: stream.as_str(), detail };
+        let mut output = self.read_output(id, stream)?;
+        let (mut offset, length) = (0, output.length());
+        while offset < length {
+            let mut part = Vec::new();
+            Read::by_ref(&mut output)
+                .take(PART as u64)
+                .read_to_end(&mut part)
+                .map_err(|error| lost(error.to_string()))?;
+            if part.is_empty() {
+                let recorded = text::count(length, "byte");
+                return Err(lost(format!("{recorded} recorded, {offset} there")));
+            }
+            let base64 = BASE64.encode(&part);
+            write_line(to, &ExportLine::Output { run: id, stream, offset, base64 })?;
+            offset += part.len() as u64;
+        }
+        Ok(())
     }
 }
 

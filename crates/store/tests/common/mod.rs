@@ -32,6 +32,7 @@ pub(crate) fn intent(command: &str) -> Intent {
         version: "0.1.0".to_owned(),
         program: None,
         variables: None,
+        inherited_secrets: Vec::new(),
     }
 }
 

@@ -10,6 +10,7 @@ use retake_matrix::stats::{Comparison, Criteria, Side, compare, summarise};
 use retake_matrix::table::{Axis, Measured, Table};
 use retake_runner::file_lock::FileLock;
 use retake_runner::machine;
+use retake_runner::metrics::BUILT_IN;
 use retake_store::{RunFilter, Store};
 use retake_types::loop_record::matrix::{BisectAnswer, CellLabels, MatrixEntry, MatrixLoopPlan};
 use retake_types::{Better, RunId};
@@ -155,7 +156,11 @@ impl MatrixDetail {
                     metrics.join(", ")
                 )));
             }
-            None => metrics.get(3).unwrap_or(&metrics[0]).clone(),
+            // What the command reports is what it is run for.
+            None => {
+                let mut reported = metrics.iter().filter(|name| !BUILT_IN.contains(&name.as_str()));
+                reported.next().unwrap_or(&metrics[0]).clone()
+            }
         };
         let found = |result: &CellResult| result.row.metrics.get(&metric).cloned();
         let newest = results.all.iter().rev().find_map(found);
