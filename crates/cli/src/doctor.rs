@@ -5,10 +5,11 @@ use std::path::Path;
 
 use retake_runner::leftovers::{self, Leftover};
 use retake_runner::project::{PlaceReason, Project, RecordPlace};
-use retake_store::{Error, Examination, Repaired, Store, repair};
+use retake_store::{Error, Examination, Repaired, Store, VerifyDepth, repair};
 use retake_types::{LeftFate, Run, State};
 use serde::Serialize;
 
+use crate::audit::ReadingProgress;
 use crate::record::Record;
 use crate::{Exit, Failure, context, term, words};
 
@@ -21,8 +22,11 @@ pub(crate) struct Args {
     /// Recover what can be, mark interrupted runs, set orphaned files aside, end what is left over
     #[arg(long)]
     repair: bool,
-    /// Also read every stored output and compare its hash
+    /// Do not read what is in the outputs, only see that they are there
     #[arg(long)]
+    quick: bool,
+    /// Read every stored output, as is done without --quick
+    #[arg(long, hide = true, conflicts_with = "quick")]
     deep: bool,
     /// Move the record to where it would be made today: in a git repository, its git directory
     #[arg(long = "move")]
@@ -83,7 +87,7 @@ pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         document.repaired.extend(end_leftovers(&record)?);
     }
     match record.read_if_any() {
-        Ok(Some(store)) => document.examined(&store, args.deep)?,
+        Ok(Some(store)) => document.examined(&store, args)?,
         Ok(None) => {}
         Err(Failure::Store(error))
             if error.is_damage() || matches!(error, Error::NotARecord { .. }) =>
@@ -155,8 +159,12 @@ fn missing(error: &Error) -> bool {
 }
 
 impl Document {
-    fn examined(&mut self, store: &Store, deep: bool) -> Result<(), Failure> {
-        let found: Examination = match store.examine(deep) {
+    fn examined(&mut self, store: &Store, args: &Args) -> Result<(), Failure> {
+        let depth = if args.quick { VerifyDepth::Quick } else { VerifyDepth::Full };
+        let progress = ReadingProgress::new();
+        let examined = store.examine(depth, &mut |at| progress.show(at));
+        progress.end();
+        let found: Examination = match examined {
             Err(error) if error.is_damage() => {
                 self.problems.push(words::store_error(&error));
                 return Ok(());

@@ -34,6 +34,9 @@ pub(crate) fn store_error(error: &retake_store::Error) -> String {
         Error::DiskFull { .. } => "; free some space (`retake runs prune` helps) and run again",
         Error::FileSizeLimit { .. } => "; raise that limit, or start retake without it",
         Error::BadEntry { .. } => "; `retake audit verify` shows the place",
+        Error::OutputDamaged { .. } | Error::OrderAltered { .. } | Error::Reading { .. } => {
+            "; `retake audit verify` finds everything that is damaged"
+        }
         Error::NotFound { .. } => "; `retake runs list` shows what there is",
         _ => "",
     };

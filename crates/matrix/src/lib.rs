@@ -10,6 +10,7 @@
 
 pub mod bisect;
 pub mod browsers;
+pub mod build;
 pub mod config;
 pub mod driver;
 pub mod exchange;
@@ -19,6 +20,7 @@ pub mod iteration;
 pub mod plan;
 pub mod random;
 pub mod report;
+mod shell_free;
 pub mod stats;
 pub mod table;
 pub mod tree;

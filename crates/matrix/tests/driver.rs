@@ -51,6 +51,7 @@ fn options(iterations: Iterations) -> MatrixRunOptions {
         iterations,
         metric: "wall".to_owned(),
         gates: Vec::new(),
+        baseline_again: false,
         seed: Some(1),
         workers: 1,
         undecided_limit: 4,
@@ -174,6 +175,7 @@ fn a_bisection_finds_the_first_bad_value_and_records_its_answer() {
         bad: "7".to_owned(),
         metric: None,
         threshold: None,
+        quick: false,
         filters: Vec::new(),
     };
     let bisect = BisectRun::new(project, options, &()).unwrap();
@@ -200,6 +202,7 @@ fn a_filter_of_the_searched_axis_is_refused() {
         bad: "2".to_owned(),
         metric: None,
         threshold: None,
+        quick: false,
         filters: vec![("n".to_owned(), "1".to_owned())],
     };
     let refused = BisectRun::new(project, options, &()).err();

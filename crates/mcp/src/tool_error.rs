@@ -6,7 +6,6 @@ use std::io;
 
 use retake_policy::PolicyRefusal;
 use retake_runner::again::AgainRefusal;
-use retake_runner::run_differences::OutputError;
 use retake_types::{RefusalReason, RunId, text};
 use rmcp::model::{CallToolResult, ContentBlock};
 
@@ -41,7 +40,6 @@ pub(super) enum ToolError {
         text: String,
         candidates: Vec<String>,
     },
-    Output(OutputError),
     /// No process could be made.
     NoProcess(io::Error),
     /// What this server itself has to say.
@@ -61,15 +59,6 @@ impl ToolError {
 impl From<retake_store::Error> for ToolError {
     fn from(error: retake_store::Error) -> Self {
         Self::Store(error)
-    }
-}
-
-impl From<OutputError> for ToolError {
-    fn from(error: OutputError) -> Self {
-        match error {
-            OutputError::Store(error) => Self::Store(error),
-            error @ OutputError::Read { .. } => Self::Output(error),
-        }
     }
 }
 
@@ -104,9 +93,6 @@ impl fmt::Display for ToolError {
                 "`{text}` names several runs; give more digits of one of these:\n{}",
                 candidates.join("\n")
             ),
-            Self::Output(error) => {
-                write!(f, "{error}; for the user: `retake doctor` tells what is damaged")
-            }
             Self::NoProcess(error) => {
                 write!(f, "no process could be made: {}", text::plain(error))
             }
@@ -175,6 +161,9 @@ pub(super) fn store_error(error: &retake_store::Error) -> String {
         Error::BadEntry { seq, detail } => format!(
             "ledger entry {seq} cannot be read: {detail}; for the user: `retake audit verify` shows the place"
         ),
+        Error::OutputDamaged { .. } | Error::OrderAltered { .. } | Error::Reading { .. } => {
+            format!("{error}; for the user: `retake audit verify` finds everything that is damaged")
+        }
         other => other.to_string(),
     }
 }

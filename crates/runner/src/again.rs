@@ -18,7 +18,6 @@ use retake_types::{
 };
 
 use crate::checkout::checkout;
-use crate::run_differences::OutputError;
 use crate::{fingerprint, machine, run_text};
 
 /// The label by which the new run names the old one.
@@ -140,7 +139,7 @@ impl AgainRequest {
 
 /// The names of the secrets that were replaced in the output of a run: a variable that was a secret
 /// then is still one.
-pub fn secrets_in_output(store: &Store, run: &Run) -> Result<BTreeSet<String>, OutputError> {
+pub fn secrets_in_output(store: &Store, run: &Run) -> retake_store::Result<BTreeSet<String>> {
     let id = run.intent.id();
     let mut names = BTreeSet::new();
     let redacts = run.intent.request.redaction.enabled;
@@ -148,7 +147,7 @@ pub fn secrets_in_output(store: &Store, run: &Run) -> Result<BTreeSet<String>, O
         for stream in Stream::BOTH {
             let mut output = store.read_output(id, stream)?;
             collect_names(&mut output, &mut names)
-                .map_err(|source| OutputError::Read { id, source })?;
+                .map_err(|error| retake_store::Error::reading(id, error))?;
         }
     }
     Ok(names)

@@ -5,9 +5,10 @@
 //! is read is bounded, whatever the command writes.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use retake_engine::ProcessResult;
+use retake_engine::{Counter, CounterReading, Counters, ProcessResult};
 use retake_types::{Better, Effects, Measurements, Metric, Metrics, Stream, Usage};
 
 use crate::regular_file;
@@ -32,6 +33,9 @@ pub const BUILT_IN: [&str; 10] = [
     "cycles",
     "cache-misses",
 ];
+
+/// Those of them that the processor counts.
+pub const COUNTED: [&str; 3] = ["instructions", "cycles", "cache-misses"];
 
 /// How many of these every run has.
 const ALWAYS: usize = 7;
@@ -59,11 +63,28 @@ pub fn built_in(wall: Duration, usage: &Usage) -> Metrics {
     metrics.map(|(name, metric)| (name.to_owned(), metric)).into()
 }
 
+/// What the processor has counted.
+fn counted(counts: &[(Counter, u64)]) -> Metrics {
+    let metric = |&(counter, count): &(Counter, u64)| {
+        let name = match counter {
+            Counter::Instructions => "instructions",
+            Counter::Cycles => "cycles",
+            Counter::CacheMisses => "cache-misses",
+            Counter::TaskClock => return None,
+        };
+        let metric = Metric { value: count as f64, unit: None, better: Some(Better::Lower) };
+        Some((name.to_owned(), metric))
+    };
+    counts.iter().filter_map(metric).collect()
+}
+
 /// Collects the metrics of a run: what the command reports while it runs, and what every run has.
 pub struct MetricsObserver<'a> {
     reported: ReportedMetrics,
     file: &'a Path,
     planned: Option<u64>,
+    /// The counters of the processor, and what they were at the start.
+    counters: Option<(Arc<Counters>, CounterReading)>,
     /// What was measured, once the run is over.
     pub metrics: Metrics,
     /// What could not be read.
@@ -75,7 +96,15 @@ impl<'a> MetricsObserver<'a> {
     /// planned with it.
     pub fn new(file: &'a Path, planned: Option<u64>) -> Self {
         let reported = ReportedMetrics::default();
-        Self { reported, file, planned, metrics: Metrics::new(), notes: Vec::new() }
+        let (metrics, notes) = (Metrics::new(), Vec::new());
+        Self { reported, file, planned, counters: None, metrics, notes }
+    }
+
+    /// Counts from now on, too.
+    #[must_use]
+    pub fn counting(mut self, counters: Option<Arc<Counters>>) -> Self {
+        self.counters = counters.map(|counters| (counters.clone(), counters.read()));
+        self
     }
 }
 
@@ -91,6 +120,9 @@ impl Observer for MetricsObserver<'_> {
         reported.read_file(self.file);
         let (mut metrics, notes) = reported.finish();
         metrics.extend(built_in(result.duration, &result.usage));
+        if let Some((counters, start)) = &self.counters {
+            metrics.extend(counted(&counters.read().since(start)));
+        }
         self.metrics.clone_from(&metrics);
         self.notes.clone_from(&notes);
         Some(Measurements { metrics, planned: self.planned, notes }.into())

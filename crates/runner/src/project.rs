@@ -200,7 +200,9 @@ impl RecordPlace {
         let mut directories: Vec<PathBuf> = match (&self.reason, repository) {
             (PlaceReason::Project { root }, _) => vec![root.clone()],
             (PlaceReason::GitDirectory(_), Some(repository)) => {
-                let tops = [repository.top.as_deref(), repository.main_top()];
+                let outermost = repository.outermost();
+                let tops =
+                    [outermost.top.as_deref(), outermost.main_top(), repository.top.as_deref()];
                 tops.into_iter().flatten().map(Path::to_owned).collect()
             }
             _ => return None,
@@ -290,7 +292,10 @@ fn in_repository(from: &Path, repository: &Repository) -> Option<RecordPlace> {
 /// The record of a git directory, unless that cannot or must not be written to.
 fn git_place(common: &Path) -> Option<RecordPlace> {
     use rustix::fs::{Access, AtFlags, CWD, accessat};
-    match std::fs::metadata(common).map(|meta| meta.uid()) {
+    let store = common.join("retake");
+    // A record that exists is what counts: the rest of the directory is git's to write to.
+    let written_to = if exists(&store) { store.as_path() } else { common };
+    match std::fs::metadata(written_to).map(|meta| meta.uid()) {
         Ok(owner) if owner != user() => {
             return RecordPlace::in_user_data(PlaceReason::ForeignGitDirectory {
                 git_dir: common.to_owned(),
@@ -299,12 +304,12 @@ fn git_place(common: &Path) -> Option<RecordPlace> {
         }
         _ => {}
     }
-    let may_write = accessat(CWD, common, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
+    let may_write = accessat(CWD, written_to, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
     if may_write.is_err() {
         return RecordPlace::in_user_data(PlaceReason::ReadOnlyGitDirectory(common.to_owned()));
     }
     let reason = PlaceReason::GitDirectory(common.to_owned());
-    Some(RecordPlace::new(common.join("retake"), reason))
+    Some(RecordPlace::new(store, reason))
 }
 
 /// The record of everything that is in no project.

@@ -172,9 +172,9 @@ pub fn run(
         }
         Some(Err(error)) => {
             (context.notify)(Notice::OutcomeNotRecorded(error));
-            outcome.set_stored(kept.map(|bytes| (bytes, None)));
+            outcome.set_stored(kept.map(|bytes| (bytes, None)), None);
         }
-        None => outcome.set_stored(kept.map(|bytes| (bytes, None))),
+        None => outcome.set_stored(kept.map(|bytes| (bytes, None)), None),
     }
     let run = Run { intent, state: State::Finished, outcome: Some(outcome), recorded };
     FinishedRun {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use retake_engine::{
-    Cancel, Command, Keeper, KeeperSession, KeeperSettings, Launch, LiveOutput, ProcessEvent,
+    Cancel, Command, Counter, Counters, Keeper, KeeperSession, KeeperSettings, Launch, LiveOutput,
+    ProcessEvent,
 };
 use retake_store::{Error, Recording, Store, StoredLoop};
 use retake_types::{Intent, Outcome, Redacted, RefusalReason};
@@ -29,6 +30,8 @@ pub struct Worker {
     store: Option<Store>,
     /// The loops that were ended when the record was opened, because their runner had died.
     recovered_loops: Vec<StoredLoop>,
+    /// Counters of the processor for what this worker runs, once they were asked for.
+    counters: Option<Arc<Counters>>,
 }
 
 /// A run that may not take place, because it could not be recorded and the configuration demands
@@ -61,6 +64,7 @@ impl Worker {
             context: context.clone(),
             store: None,
             recovered_loops: Vec::new(),
+            counters: None,
         });
         Ok(workers.collect())
     }
@@ -81,6 +85,7 @@ impl Worker {
             context: context.clone(),
             store: None,
             recovered_loops: Vec::new(),
+            counters: None,
         })
     }
 
@@ -122,6 +127,18 @@ impl Worker {
 
     pub fn cancel(&self) -> &Cancel {
         &self.cancel
+    }
+
+    /// The counters of the processor for what this worker runs, where they may be read.
+    pub fn counters(&mut self) -> io::Result<Arc<Counters>> {
+        match &self.counters {
+            Some(counters) if counters.belong_to(&self.keeper) => Ok(counters.clone()),
+            _ => {
+                let counters = Arc::new(Counters::open(&self.keeper, &Counter::HARDWARE)?);
+                self.counters = Some(counters.clone());
+                Ok(counters)
+            }
+        }
     }
 
     /// The process that spawns this worker's commands.

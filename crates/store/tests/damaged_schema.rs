@@ -5,7 +5,7 @@ mod common;
 
 use common::{FinishPlain as _, PlainStore as _};
 use common::{TestStore, intent, outcome};
-use retake_store::{Defect, Error, RunFilter, Store, repair};
+use retake_store::{Defect, Error, RunFilter, Store, VerifyDepth, repair};
 use retake_types::{Kind, Stream};
 
 const DAMAGE: [&str; 13] = [
@@ -63,7 +63,9 @@ fn damage_is_seen_named_and_repaired() {
             }
             Err(error) => assert_short(&error),
         }
-        match Store::open_read_only(&root).and_then(|store| store.examine(false)) {
+        match Store::open_read_only(&root)
+            .and_then(|store| store.examine(VerifyDepth::Quick, &mut |_| {}))
+        {
             Ok(found) => {
                 let seen = found.defects.iter().any(|defect| matches!(defect, Defect::Schema(_)));
                 assert!(seen, "{damage}: {:?}", found.defects);
@@ -75,7 +77,7 @@ fn damage_is_seen_named_and_repaired() {
         assert!(repaired.backup.is_some(), "{damage}");
         assert_eq!(repaired.entries_lost, 0, "{damage}");
         let store = Store::open(&root).unwrap();
-        let found = store.examine(true).unwrap().defects;
+        let found = store.examine(VerifyDepth::Full, &mut |_| {}).unwrap().defects;
         assert!(found.is_empty(), "{damage}: {found:?}");
         for id in [labelled.id(), large.id()] {
             assert!(store.get(id).unwrap().outcome.is_some(), "{damage}");

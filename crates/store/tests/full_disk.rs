@@ -202,3 +202,32 @@ fn a_record_without_a_reserve_is_erased_too() {
     assert!(disk.free() > 1_000_000, "{} are free", disk.free());
     common::assert_intact(&store);
 }
+
+#[test]
+fn runs_beside_each_other_on_a_full_disk_are_all_recorded_and_erased() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let root = disk.store();
+    drop(Store::open(&root).unwrap());
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut store = Store::open(&root).unwrap();
+                let mut recording = store.begin_plain(&intent("full")).unwrap();
+                for _ in 0..80 {
+                    recording.append_plain(Stream::Stdout, &[b'x'; 50_000]);
+                    std::thread::yield_now();
+                }
+                let finished = recording.finish_plain(&mut store, outcome(0)).unwrap();
+                assert_eq!(finished.outcome.stdout_bytes + finished.lost[0], 4_000_000);
+            });
+        }
+    });
+    disk.fill();
+    let mut store = Store::open(&root).unwrap();
+    assert_eq!(common::assert_intact(&store).runs, 8);
+    let all =
+        Prune { before: Timestamp::now(), keep_failed: false, kinds: Vec::new(), dry_run: false };
+    assert_eq!(store.prune(&all).unwrap().runs.len(), 8);
+    assert!(disk.free() > 100_000, "{} are free", disk.free());
+    common::assert_intact(&store);
+}

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use common::{assert_intact, intent, outcome};
 use retake_store::{
-    EarlierRecord, Error, RunFilter, Store, interrupted_move, moved_to, relocate,
+    EarlierRecord, Error, RunFilter, Store, VerifyDepth, interrupted_move, moved_to, relocate,
     relocate_by_copying,
 };
 
@@ -30,7 +30,7 @@ fn record(store: &mut Store, directory: &str, bytes: usize) -> RunId {
 fn assert_has(root: &Path, runs: &[RunId]) {
     let store = Store::open(root).unwrap();
     assert_intact(&store);
-    let defects = store.examine(true).unwrap().defects;
+    let defects = store.examine(VerifyDepth::Full, &mut |_| {}).unwrap().defects;
     assert!(defects.is_empty(), "{defects:?}");
     let page = store.list(&RunFilter::default(), None, 100).unwrap();
     let mut found: Vec<RunId> = page.runs.iter().map(|run| run.intent.id()).collect();

@@ -76,9 +76,10 @@ impl Redacted<Intent> {
 }
 
 impl Redacted<RunOutcome> {
-    /// Sets what was stored of stdout and stderr: how many bytes, and their hash in hex.
-    pub fn set_stored(&mut self, stored: [(u64, Option<String>); 2]) {
-        self.0.set_stored(stored);
+    /// Sets what was stored of stdout and stderr: how many bytes, and their hash in hex; and the hash
+    /// of the order in which they arrived.
+    pub fn set_stored(&mut self, stored: [(u64, Option<String>); 2], order: Option<String>) {
+        self.0.set_stored(stored, order);
     }
 
     /// Part of the output is missing.
@@ -333,6 +334,7 @@ impl Redact for RunOutcome {
             stderr_raw_bytes: _,
             stdout_blake3: _,
             stderr_blake3: _,
+            order_blake3: _,
             truncated: _,
             leaked: _,
             left_processes,

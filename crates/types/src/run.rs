@@ -315,6 +315,10 @@ pub struct RunOutcome {
     /// BLAKE3 of each stream as stored, in hex; `None` where nothing was captured.
     pub stdout_blake3: Option<String>,
     pub stderr_blake3: Option<String>,
+    /// BLAKE3 of the order in which both streams arrived, in hex; `None` where nothing was captured,
+    /// and in records of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order_blake3: Option<String>,
     pub truncated: bool,
     pub leaked: bool,
     /// Those that are listed, at most [`RunOutcome::LEFT_LISTED`].
@@ -379,6 +383,7 @@ impl RunOutcome {
             stderr_raw_bytes: 0,
             stdout_blake3: None,
             stderr_blake3: None,
+            order_blake3: None,
             truncated: false,
             leaked: false,
             left_processes: Vec::new(),
@@ -392,10 +397,16 @@ impl RunOutcome {
         }
     }
 
-    /// Sets what was stored of stdout and stderr: how many bytes, and their hash in hex.
-    pub fn set_stored(&mut self, [stdout, stderr]: [(u64, Option<String>); 2]) {
+    /// Sets what was stored of stdout and stderr: how many bytes, and their hash in hex; and the hash
+    /// of the order in which they arrived.
+    pub fn set_stored(
+        &mut self,
+        [stdout, stderr]: [(u64, Option<String>); 2],
+        order: Option<String>,
+    ) {
         (self.stdout_bytes, self.stdout_blake3) = stdout;
         (self.stderr_bytes, self.stderr_blake3) = stderr;
+        self.order_blake3 = order;
     }
 
     pub fn set_redactions(&mut self, redactions: Redactions) {

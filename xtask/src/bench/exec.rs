@@ -9,7 +9,7 @@ use retake_engine::{Cancel, Keeper, KeeperSettings, Launch, LiveOutput, ProcessE
 use retake_store::Store;
 use retake_store::redact::Redactor;
 use retake_types::request::{CommandRequest, LoopPosition, RunRequest};
-use retake_types::{Intent, Redacted, RedactedParts, Stream};
+use retake_types::{Intent, Redact, Redacted, RedactedParts, Stream};
 
 use super::median;
 use crate::page::Page;
@@ -448,7 +448,7 @@ fn spin_capture(redacted: bool, chunk: &str, store: &str) -> Result<(), String> 
     let redactor = if redacted { builder.build().map_err(|e| text(&e))? } else { Redactor::off() };
     let mut streams = [redactor.stream(), redactor.stream()];
     let mut store = Store::open(Path::new(store)).map_err(|e| text(&e))?;
-    let mut recording = store.begin(&intent()).map_err(|e| text(&e))?;
+    let mut recording = store.begin(&plain(intent())).map_err(|e| text(&e))?;
     let start = Instant::now();
     let finished = keeper.run(&command, &cancel, LiveOutput::default(), &mut |event| {
         if let ProcessEvent::Output { stream, bytes } = event {
@@ -473,9 +473,14 @@ fn spin_capture(redacted: bool, chunk: &str, store: &str) -> Result<(), String> 
     Ok(())
 }
 
-pub(super) fn intent() -> Redacted<Intent> {
+/// A value of a benchmark, which has no secrets.
+pub(super) fn plain<T: Redact>(value: T) -> Redacted<T> {
+    Redacted::new(value, &mut Redactor::off())
+}
+
+pub(super) fn intent() -> Intent {
     let command = CommandRequest::arguments("bench", ["bench"]);
-    let intent = Intent {
+    Intent {
         request: RunRequest::new(LoopPosition::exec(), command, "/"),
         redacted: RedactedParts::default(),
         parent_id: None,
@@ -486,8 +491,7 @@ pub(super) fn intent() -> Redacted<Intent> {
         program: None,
         variables: None,
         inherited_secrets: Vec::new(),
-    };
-    Redacted::new(intent, &mut Redactor::off())
+    }
 }
 
 fn clear(directory: &Path) -> Result<(), String> {

@@ -16,7 +16,7 @@ use retake_matrix::table::{Measured, Table};
 use retake_runner::loop_driver::Next;
 use retake_store::Store;
 
-use super::exec::{intent, timed};
+use super::exec::{intent, plain, timed};
 use super::median;
 use super::record::outcome;
 use crate::page::Page;
@@ -145,10 +145,10 @@ pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
         retake_engine::Command::new(request).map_err(|problems| format!("{problems:?}"))?;
     let mut store = Store::open(Path::new(store)).map_err(text)?;
     for _ in 0..CELLS {
-        let recording = store.begin(&intent()).map_err(text)?;
+        let recording = store.begin(&plain(intent())).map_err(text)?;
         let finished = keeper.run(&command, &cancel, LiveOutput::default(), &mut |_| {});
         let code = finished.outcome.exit_code().ok_or("the keeper was killed")?;
-        recording.finish(&mut store, outcome(code, b"")).map_err(text)?;
+        recording.finish(&mut store, plain(outcome(code, b""))).map_err(text)?;
     }
     Ok(())
 }
@@ -170,7 +170,7 @@ fn planning(page: &mut Page) -> Result<(), String> {
         let keys = Identity::new(&config.command, &config.env).keys(&matrix);
         let (mode, order) = (ScheduleMode::Pending, Order::Interleaved);
         let options = ScheduleOptions { iterations: 1, warmup: 0, mode, order, seed: 1 };
-        let mut plan = CellSchedule::new(&keys, &[], &options);
+        let mut plan = CellSchedule::new(&keys, &[], &[], &options);
         while let Next::Run(step) = plan.next_step() {
             plan.done(&step, true);
         }
@@ -217,10 +217,14 @@ fn statistics(page: &mut Page) -> Result<(), String> {
             blocks: blocks.clone(),
             failed: 0,
         });
-        let table =
-            Table { metric: "wall".into(), axes: matrix.axes.clone(), cells: cells.collect() };
+        let table = Table {
+            metric: "wall".into(),
+            axes: matrix.axes.clone(),
+            cells: cells.collect(),
+            looked_at: false,
+        };
         let start = Instant::now();
-        std::hint::black_box(explain(&table, 0.02, 0.95, 1));
+        std::hint::black_box(explain(&table, &[], 0.02, 0.95, 1));
         explained.push(start.elapsed().as_secs_f64());
     }
     let rows = [

@@ -83,6 +83,7 @@ pub(super) fn export(args: &Export, store: Option<&Path>) -> Result<Exit, Failur
                 reference: row.reference.clone().unwrap_or_default(),
                 sha: row.sha.clone().unwrap_or_default(),
                 axes: row.axes.clone(),
+                metrics: row.metrics.clone(),
                 iteration: row.iteration,
                 timestamp: row.started,
                 duration_ms: row.duration_ms,
@@ -264,17 +265,15 @@ fn import_run(
     }
     let took = std::time::Duration::from_millis(line.duration_ms);
     let ended = line.timestamp.checked_add(took).unwrap_or(line.timestamp);
-    // CPU time and memory were not measured: only the wall time is known.
+    // Of a run of chrome-ranger only the wall time is known.
     let wall = Metric {
         value: line.duration_ms as f64,
         unit: Some("ms".to_owned()),
         better: Some(Better::Lower),
     };
-    let measured = Measurements {
-        metrics: [("wall".to_owned(), wall)].into(),
-        planned: Some(planned),
-        notes: Vec::new(),
-    };
+    let mut metrics = line.metrics.clone();
+    metrics.entry("wall".to_owned()).or_insert(wall);
+    let measured = Measurements { metrics, planned: Some(planned), notes: Vec::new() };
     let outcome = RunOutcome {
         duration_ms: line.duration_ms.max(1),
         stdout_raw_bytes: size(run.stdout.as_deref()),

@@ -18,7 +18,7 @@ const PAGE: usize = 1000;
 ///
 /// jsonl is complete, output included, and is what `runs import` reads; audit is one audit record
 /// per line; junit is a report for continuous integration. Runs that go on are left out of jsonl.
-/// Output that is lost is left out too, listed on stderr, and makes the exit code 1.
+/// Output that is lost or was altered is left out too, listed on stderr, and makes the exit code 1.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// What to write
@@ -48,7 +48,7 @@ pub(super) fn export(args: &Args, record: &Record) -> Result<Exit, Failure> {
         None => Vec::new(),
     };
     let mut out = Lines { to: term::writer(), array: args.json, any: false, begun: false };
-    let (mut unfinished, mut lost) = (0, Vec::new());
+    let (mut unfinished, mut damaged) = (0, Vec::new());
     if args.format == Format::Junit {
         junit::report(store.as_ref(), &ids, &mut out)?;
     } else if let Some(store) = &store {
@@ -64,8 +64,14 @@ pub(super) fn export(args: &Args, record: &Record) -> Result<Exit, Failure> {
             }
             match store.export(&run, &mut out).map_err(unwritten)? {
                 Exported::Unfinished => unfinished += 1,
-                Exported::Written { lost: of_run } => {
-                    lost.extend(of_run.into_iter().map(|(stream, why)| (*id, stream, why)));
+                Exported::Written { lost, order_altered } => {
+                    let id = *id;
+                    damaged.extend(lost.into_iter().map(|(stream, damage)| Error::OutputDamaged {
+                        id,
+                        stream,
+                        damage,
+                    }));
+                    damaged.extend(order_altered.then_some(Error::OrderAltered { id }));
                 }
             }
         }
@@ -74,13 +80,13 @@ pub(super) fn export(args: &Args, record: &Record) -> Result<Exit, Failure> {
     if unfinished > 0 {
         term::say(&format!("{} without an outcome left out", term::count(unfinished, "run")));
     }
-    for (id, stream, why) in &lost {
-        term::say(&format!("the {} of run {id} is lost: {why}", stream.as_str()));
+    for error in &damaged {
+        term::say(&error.to_string());
     }
     if let Some(store) = store {
         record::tend(store);
     }
-    Ok(if lost.is_empty() { Exit::OK } else { Exit::FAILED })
+    Ok(if damaged.is_empty() { Exit::OK } else { Exit::FAILED })
 }
 
 /// Lines as they are, or as the elements of one array. A line has no line break inside.

@@ -8,13 +8,13 @@ use jiff::Timestamp;
 use retake_engine::quote;
 use retake_runner::run_text;
 use retake_store::{Store, StoredRunTree};
-use retake_types::{Intent, LeftFate, Limits, Run, RunOutcome, State};
+use retake_types::{Intent, LeftFate, Limits, Run, RunOutcome, State, Stream};
 use serde::Serialize;
 
 use super::effects;
 use crate::record::Record;
 use crate::term::{Palette, visible};
-use crate::{Exit, Failure, record, term};
+use crate::{Exit, Failure, record, term, words};
 
 /// Show one run and the tree of runs inside it
 #[derive(clap::Args)]
@@ -86,7 +86,7 @@ impl Facts {
         );
     }
 
-    fn measured(&mut self, run: &Run, outcome: &RunOutcome) {
+    fn measured(&mut self, run: &Run, outcome: &RunOutcome, store: &Store) {
         if let Some(error) = &outcome.error {
             self.add("error", &format!("{} {}", error.code, error.message));
             self.add("", error.hint.as_deref().unwrap_or_default());
@@ -95,6 +95,14 @@ impl Facts {
         self.add("took", &run_text::duration(run));
         self.add("stdout", &stream(outcome.stdout_bytes, outcome.stdout_raw_bytes));
         self.add("stderr", &stream(outcome.stderr_bytes, outcome.stderr_raw_bytes));
+        if outcome.truncated {
+            self.add("cut", "the record does not have all that the command wrote");
+        }
+        for stream in Stream::BOTH {
+            if let Err(error) = store.read_output(run.intent.id(), stream) {
+                self.add("damaged", &words::store_error(&error));
+            }
+        }
         let usage = &outcome.usage;
         let cpu = usage.cpu();
         let memory = term::size(usage.max_rss_kb << 10);
@@ -183,7 +191,7 @@ fn facts(run: &Run, store: &Store, palette: Palette) -> String {
     let ago = term::ago(intent.start_time, Timestamp::now());
     facts.add("started", &format!("{} ({ago})", intent.start_time));
     if let Some(outcome) = &run.outcome {
-        facts.measured(run, outcome);
+        facts.measured(run, outcome, store);
         if let Some(ran_on) = &outcome.ran_on {
             let job = ran_on.job.as_ref().map_or_else(String::new, |job| format!(" job {job}"));
             let node = ran_on.node.as_deref().unwrap_or("no machine");

@@ -291,3 +291,16 @@ fn a_run_that_had_a_terminal_gets_one_again() {
     assert_eq!(again["structuredContent"]["run"]["stdout"]["text"], "terminal\n", "{again}");
     assert!(text(&again).contains("same output"), "{again}");
 }
+
+#[test]
+fn a_record_that_is_moved_meanwhile_is_followed() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    client.text("exec", json!({"argv": ["echo", "before"]}));
+    assert_eq!(sandbox.sh("git init -q . && retake doctor --move").code, 0);
+    client.text("exec", json!({"argv": ["echo", "after"]}));
+    assert_eq!(sandbox.listed(&[]), ["echo after", "echo before"]);
+    assert!(client.text("runs_list", json!({})).contains("echo after"));
+    let old = sandbox.project().join(".agent/data/retake.db");
+    assert!(!old.exists(), "there is one record");
+}

@@ -17,7 +17,7 @@ fn an_untouched_record_verifies_and_a_touched_one_does_not() {
         sandbox.settled_call(&["audit", "verify"]),
         "exit 0\n\
          stdout: OK 4:HASH\n\
-         stderr: retake: 2 runs in 4 entries\n\
+         stderr: retake: 2 runs in 4 entries; 8 B of output read\n\
          stderr: retake: keep this head elsewhere: `retake audit verify --expect HEAD` then also finds a cut-off or rewritten chain\n"
     );
     let json = sandbox.retake(&["audit", "verify", "--json", "--expect", &head]).json();
@@ -254,7 +254,9 @@ fn what_is_erased_is_gone_and_the_rest_still_verifies() {
     let verified = sandbox.retake(&["audit", "verify"]);
     assert_eq!(verified.code, 0);
     assert!(
-        verified.stderr.starts_with("retake: 1 run in 8 entries, 4 of them of erased runs\n"),
+        verified.stderr.starts_with(
+            "retake: 1 run in 8 entries, 4 of them of erased runs; 0 B of output read\n"
+        ),
         "{}",
         verified.stderr
     );

@@ -11,7 +11,7 @@ use crate::common::{Called, RETAKE, Sandbox, called};
 /// Runs a script in a mount namespace of its own, where `disk` is a file system of 3 MiB, filled by
 /// hand where the test says so. `None` where mounting is not allowed.
 fn on_small_disk(sandbox: &Sandbox, disk: &Path, script: &str) -> Option<Called> {
-    fs::create_dir_all(disk).unwrap();
+    fs::create_dir_all(disk).expect("a directory to mount on");
     let script = format!(
         "mount -t tmpfs -o size=3m tmpfs {disk} || exit 99\ncd {disk}\n\
          export RETAKE_STORE={disk}/store\nfill() {{ cat /dev/zero >> {disk}/ballast 2>/dev/null; }}\n\
@@ -31,7 +31,7 @@ fn a_full_disk_does_not_cost_an_outcome_and_can_be_left_again() {
         retake exec -- sh -c 'head -c 20000000 /dev/zero; exit 3' > /dev/null; echo code $?
         fill
         retake exec -- echo later; echo code $?
-        retake runs list --json
+        retake runs list --json; echo
         retake doctor --repair > /dev/null 2>&1
         retake exec -- head -c 20000000 /dev/urandom > /dev/null
         fill
@@ -48,18 +48,18 @@ fn a_full_disk_does_not_cost_an_outcome_and_can_be_left_again() {
     };
     let lines: Vec<&str> = done.stdout.lines().collect();
     assert_eq!(lines[..3], ["code 3", "later", "code 0"], "{}", done.snapshot());
-    let json = &done.stdout[done.stdout.find('[').unwrap()..=done.stdout.find("\n]").unwrap() + 1];
-    let runs: serde_json::Value = serde_json::from_str(json).unwrap();
+    let after_list = done.stdout.rfind(']').unwrap() + 1;
+    let list = &done.stdout[done.stdout.find('[').unwrap()..after_list];
+    let runs: serde_json::Value = serde_json::from_str(list).unwrap();
     assert_eq!(runs[0]["stdoutBytes"], 6, "{}", done.snapshot());
-    assert_eq!(runs[1]["status"], "exited");
+    assert_eq!(runs[1]["outcome"], "exited");
     assert_eq!((&runs[1]["exitCode"], &runs[1]["truncated"]), (&3.into(), &true.into()));
     assert_eq!(runs[1]["stdoutRawBytes"], 20_000_000);
     let stored = runs[1]["stdoutBytes"].as_u64().unwrap();
     let notice = format!("{} bytes of output not in the record", 20_000_000 - stored);
     assert!(stored > 1_000_000 && done.stderr.contains(&notice), "{}", done.snapshot());
     assert!(!done.stderr.contains("its runner died"), "{}", done.snapshot());
-    let rest: Vec<&str> =
-        done.stdout[done.stdout.find("\n]").unwrap() + 2..].split_whitespace().collect();
+    let rest: Vec<&str> = done.stdout[after_list..].split_whitespace().collect();
     assert_eq!(rest[..4], ["code", "0", "code", "0"], "{}", done.snapshot());
     assert!(rest[4].parse::<u64>().unwrap() > 1000, "space is given back: {}", done.snapshot());
     assert_eq!(rest[5..], ["after", "code", "0", "code", "0"], "{}", done.snapshot());
@@ -196,7 +196,7 @@ fn a_pipe_in_the_place_of_a_file_is_not_waited_for() {
         assert!(done.stderr.contains("not a regular file"), "{}", done.snapshot());
     }
     fifo(&project.join(".agent/config.yml"));
-    let done = sandbox.retake(&["runs", "list"]);
+    let done = sandbox.retake(&["config"]);
     assert_ne!(done.code, 0);
     assert!(done.stderr.contains("not a regular file"), "{}", done.snapshot());
 }

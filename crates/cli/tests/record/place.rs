@@ -13,6 +13,11 @@ fn bare_sandbox() -> Sandbox {
     sandbox
 }
 
+/// The place of a record outside of a repository.
+fn project_data(sandbox: &Sandbox) -> PathBuf {
+    sandbox.project().join(".agent/data")
+}
+
 fn git(sandbox: &Sandbox, line: &str) -> String {
     let settings = "-c user.name=t -c user.email=t@t -c protocol.file.allow=always";
     let done = sandbox.sh(&format!("git() {{ command git {settings} \"$@\"; }}; {line}"));
@@ -79,7 +84,7 @@ fn an_existing_record_stays_until_it_is_moved() {
     assert_eq!(git(&sandbox, "git status --short"), "", "it ignores itself");
     let found = doctor(&sandbox, &linked);
     let to = sandbox.project().join(".git/retake");
-    assert_eq!(found["store"], sandbox.store().to_str().unwrap());
+    assert_eq!(found["store"], project_data(&sandbox).to_str().unwrap());
     assert_eq!(found["belongsAt"], to.to_str().unwrap());
 
     let mut running = sandbox.command(RETAKE);
@@ -98,13 +103,13 @@ fn an_existing_record_stays_until_it_is_moved() {
     let moved = sandbox.settled_call(&["doctor", "--move"]);
     assert!(moved.starts_with("exit 0\nstdout: store  PROJECT/.git/retake\n"), "{moved}");
     assert!(moved.contains("moved  from PROJECT/.agent/data to PROJECT/.git/retake\n"), "{moved}");
-    assert!(!sandbox.store().join("retake.db").exists());
+    assert!(!project_data(&sandbox).join("retake.db").exists());
     for directory in [&linked, &sandbox.project()] {
         assert_eq!(listed_in(&sandbox, directory).len(), 3);
         assert_eq!(store_of(&sandbox, directory), to);
     }
     // Whoever knows only the old place, such as a server that runs, finds the one record.
-    let store = sandbox.store();
+    let store = project_data(&sandbox);
     let old = sandbox.retake(&["--store", store.to_str().unwrap(), "runs", "list", "--json"]);
     assert_eq!(old.json().as_array().unwrap().len(), 3);
     let again = sandbox.settled_call(&["doctor", "--move"]);
@@ -127,7 +132,7 @@ fn a_move_to_another_file_system_that_was_interrupted_is_completed() {
     let incoming = git_dir.join("retake.incoming");
     std::fs::create_dir(&incoming).unwrap();
     std::fs::set_permissions(&incoming, PermissionsExt::from_mode(0o700)).unwrap();
-    std::fs::write(incoming.join("moved-from"), sandbox.store().to_str().unwrap()).unwrap();
+    std::fs::write(incoming.join("moved-from"), project_data(&sandbox).to_str().unwrap()).unwrap();
     std::fs::write(incoming.join("retake.db"), "half").unwrap();
     let interrupted = sandbox.settled_call(&["doctor"]);
     assert!(interrupted.starts_with("exit 1\n"), "{interrupted}");
@@ -137,7 +142,7 @@ fn a_move_to_another_file_system_that_was_interrupted_is_completed() {
     assert!(moved.stdout.contains("continuing a move that was interrupted"), "{}", moved.stdout);
     assert_eq!(sandbox.listed(&[]), ["echo before"]);
     assert_eq!(store_of(&sandbox, &sandbox.project()), git_dir.join("retake"));
-    assert!(!incoming.exists() && !sandbox.store().join("retake.db").exists());
+    assert!(!incoming.exists() && !project_data(&sandbox).join("retake.db").exists());
 }
 
 #[test]
@@ -164,11 +169,12 @@ fn a_later_git_init_hides_nothing() {
 #[test]
 fn a_submodule_is_recorded_with_its_superproject() {
     let sandbox = bare_sandbox();
+    run_in(&sandbox, &sandbox.project(), "before");
     git(&sandbox, "git init -q . && git init -q ../lib");
     git(&sandbox, "git -C ../lib commit -q --allow-empty -m one");
     git(&sandbox, "git submodule --quiet add ../lib lib");
     run_in(&sandbox, &sandbox.project().join("lib"), "below");
-    assert_eq!(sandbox.listed(&[]), ["echo below"]);
+    assert_eq!(sandbox.listed(&[]), ["echo below", "echo before"]);
     assert!(sandbox.project().join(".git/retake/retake.db").exists());
 }
 
@@ -179,7 +185,7 @@ fn init_and_whatever_else_makes_a_project_takes_over_earlier_runs() {
     let init = sandbox.retake(&["init"]);
     assert!(init.stderr.contains("1 run recorded here before"), "{}", init.stderr);
     assert_eq!(sandbox.listed(&[]), ["echo before"]);
-    assert_eq!(store_of(&sandbox, &sandbox.project()), sandbox.store());
+    assert_eq!(store_of(&sandbox, &sandbox.project()), project_data(&sandbox));
 
     let sandbox = bare_sandbox();
     run_in(&sandbox, &sandbox.project(), "before");
@@ -319,7 +325,9 @@ fn an_empty_list_on_a_terminal_names_the_record() {
     let mut command = sandbox.command(RETAKE);
     command.args(["runs", "list"]);
     let (code, shown) = Screen::of(command, 300).end();
-    let expected =
-        format!("nothing was recorded here yet (in the record {})", sandbox.store().display());
+    let expected = format!(
+        "nothing was recorded here yet (in the record {})",
+        project_data(&sandbox).display()
+    );
     assert!(code == 0 && shown.contains(&expected), "{shown}");
 }

@@ -13,6 +13,7 @@ use crate::bisect::BisectError;
 use crate::browsers::{BrowserError, VersionError};
 use crate::git::GitError;
 use crate::plan::FilterError;
+use crate::tree::TreeError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum MatrixError {
@@ -38,6 +39,9 @@ pub enum MatrixError {
     /// A run took place and is not in the record.
     #[error("a run could not be recorded, so nothing more is run")]
     NotRecorded,
+    /// A tree could not be made what its setup had left.
+    #[error("the worktree cannot be reset: {0}")]
+    Reset(#[from] TreeError),
     #[error("{}: {error}", path.display())]
     Scratch { path: PathBuf, error: io::Error },
     /// Runs on other machines that ended without a result of their own.

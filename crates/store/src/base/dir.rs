@@ -238,6 +238,17 @@ impl StoreDir {
     }
 }
 
+/// Opens a regular file for reading. Anything else in its place, such as a FIFO that nobody writes
+/// to, is an error and not a wait.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"));
+    }
+    Ok(file)
+}
+
 /// Removes a file that may already be gone.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
@@ -294,6 +305,17 @@ fn statfs(path: &Path) -> Result<libc::statfs> {
 pub(crate) fn free_bytes(path: &Path) -> Result<u64> {
     let stats = statfs(path)?;
     Ok(stats.f_bavail.saturating_mul(u64::try_from(stats.f_bsize).unwrap_or(0)))
+}
+
+/// Whether to share a WAL index could end in SIGBUS. SQLite maps it after allocating one block of each
+/// page; where blocks are smaller than pages the rest is allocated when it is touched.
+pub(crate) fn cannot_map_wal_index(path: &Path) -> bool {
+    const PAGE: u64 = 4096;
+    const INDEX: u64 = 96 * 1024;
+    statfs(path).is_ok_and(|stats| {
+        let small = u64::try_from(stats.f_bsize).is_ok_and(|block| block < PAGE);
+        small && free_bytes(path).is_ok_and(|free| free < INDEX)
+    })
 }
 
 /// WAL needs shared memory between all readers, which these cannot give across machines.

@@ -7,7 +7,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use retake_types::{LoopId, RunId, text};
+use retake_types::{LoopId, RunId, Stream, text};
+
+use super::output_damage::OutputDamage;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -104,8 +106,16 @@ pub enum Error {
     #[error("run {id} is still running; end it first, then delete it")]
     StillRunning { id: RunId },
 
-    #[error("the {stream} of run {id} is lost: {detail}")]
-    OutputLost { id: RunId, stream: &'static str, detail: String },
+    #[error("the {} of run {id} {damage}", stream.as_str())]
+    OutputDamaged { id: RunId, stream: Stream, damage: OutputDamage },
+
+    #[error("the output of run {id} cannot be read: {source}")]
+    Reading { id: RunId, source: io::Error },
+
+    #[error(
+        "the order in which the output of run {id} arrived is not the recorded one; stdout and stderr can be read by themselves"
+    )]
+    OrderAltered { id: RunId },
 
     #[error("line {line} of the import is not usable: {detail}; nothing of that run was imported")]
     BadImport { line: u64, detail: String },
@@ -211,8 +221,20 @@ impl Error {
         }
     }
 
+    /// What reading the output of a run failed with. An error of a reader carries one of these.
+    pub fn reading(id: RunId, error: io::Error) -> Self {
+        error.downcast().unwrap_or_else(|source| Self::Reading { id, source })
+    }
+
     /// Whether the record itself is damaged, as opposed to unreachable or badly asked.
     pub fn is_damage(&self) -> bool {
-        matches!(self, Self::Corrupt { .. } | Self::BadEntry { .. } | Self::OutputLost { .. })
+        matches!(
+            self,
+            Self::Corrupt { .. }
+                | Self::BadEntry { .. }
+                | Self::OutputDamaged { .. }
+                | Self::OrderAltered { .. }
+                | Self::Reading { .. }
+        )
     }
 }

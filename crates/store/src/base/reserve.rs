@@ -39,6 +39,8 @@ pub(crate) enum Claim {
     Begin,
     /// What belongs to a run or loop that has begun.
     Continue,
+    /// The same with this many bytes of output, which can be given up.
+    Output(u64),
     /// What gives space back.
     Erase,
 }
@@ -48,7 +50,7 @@ impl Claim {
     pub(crate) fn wal_limit(self) -> u64 {
         match self {
             Self::Begin => WAL_ROOM / 2,
-            Self::Continue => WAL_ROOM * 3 / 4,
+            Self::Continue | Self::Output(_) => WAL_ROOM * 3 / 4,
             Self::Erase => u64::MAX,
         }
     }
@@ -57,6 +59,7 @@ impl Claim {
     pub(crate) fn database_room(self) -> u64 {
         match self {
             Self::Begin => ROOM_TO_BEGIN,
+            Self::Output(bytes) => ROOM_TO_BEGIN + bytes,
             Self::Continue | Self::Erase => 0,
         }
     }

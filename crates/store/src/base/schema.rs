@@ -13,9 +13,15 @@ use crate::{Error, Result};
 /// "rtak", so that tools such as file(1) can tell the database from any other.
 const APPLICATION_ID: i64 = 0x7274_616B;
 
-const MIGRATIONS: [&str; 2] = [include_str!("schema/001.sql"), include_str!("schema/002.sql")];
+const MIGRATIONS: [&str; 3] = [
+    include_str!("schema/001.sql"),
+    include_str!("schema/002.sql"),
+    include_str!("schema/003.sql"),
+];
 /// The first version that has the tables of [`EffectRows`](crate::base::effect_rows::EffectRows).
 pub(crate) const WITH_EFFECTS: i64 = 2;
+/// The first version that keeps the block hashes of outputs.
+pub(crate) const WITH_BLOCKS: i64 = 3;
 
 pub const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
 

@@ -13,7 +13,7 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 use super::schema;
 use crate::base::crash_points::crash_point;
-use crate::base::dir::{StoreDir, not_writable, remove, sync_dir};
+use crate::base::dir::{StoreDir, cannot_map_wal_index, not_writable, remove, sync_dir};
 use crate::base::ledger::{self, Head};
 use crate::base::reserve::{self, Claim};
 use crate::base::write_lock::{PATIENCE, WriteTurn};
@@ -215,6 +215,9 @@ impl Store {
     ) -> Result<Self> {
         let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
         let failed = |error| Error::sqlite("open the record", dir.database(), error);
+        if cannot_map_wal_index(dir.root()) {
+            return Err(Error::DiskFull { path: dir.database().to_owned() });
+        }
         let connection = Connection::open_with_flags(name, flags).map_err(failed)?;
         connection.busy_timeout(PATIENCE).map_err(failed)?;
         if access == Access::Write {
@@ -332,7 +335,9 @@ impl Store {
             return Ok(());
         }
         let full = || Err(Error::DiskFull { path: self.dir.database().to_owned() });
-        if self.room_in_database()? < self.claim.database_room() {
+        let room = reserve::database_room(&self.connection, &self.dir)
+            .map_err(|error| self.failed("look for room", error))?;
+        if room < self.claim.database_room() {
             return full();
         }
         let length = self.dir.wal().metadata().map_or(0, |wal| wal.len()); // none yet: empty
@@ -342,16 +347,6 @@ impl Store {
             return full();
         }
         Ok(())
-    }
-
-    /// What the database can take before its file has to grow; without a limit unless the disk is
-    /// almost full.
-    pub(crate) fn room_in_database(&self) -> Result<u64> {
-        if !reserve::disk_is_almost_full(&self.dir) {
-            return Ok(u64::MAX);
-        }
-        reserve::database_room(&self.connection, &self.dir)
-            .map_err(|error| self.failed("look for room", error))
     }
 
     pub(crate) fn fold_wal(&self) -> Result<()> {

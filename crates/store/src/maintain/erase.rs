@@ -230,14 +230,14 @@ impl Store {
                 Storage::Inline => continue,
                 Storage::Raw => self.dir.spool(id, stream),
                 Storage::Compressed
-                    if is_shared(&self.connection, key, &stored.hash).map_err(failed)? =>
+                    if is_shared(&self.connection, key, &stored.output.hash).map_err(failed)? =>
                 {
                     continue;
                 }
-                Storage::Compressed => self.dir.output(&stored.hash),
+                Storage::Compressed => self.dir.output(&stored.output.hash),
             };
-            doomed.texts[stream.index()] = stored
-                .open(&self.dir, id, stream)
+            let run = (id, doomed.seq);
+            doomed.texts[stream.index()] = output::open(&self.connection, &self.dir, run, stream)
                 .ok() // unreadable: then its words cannot be taken out one by one either
                 .and_then(|mut output| search_index::text_of(&mut output).ok());
             remove(&file)?;
@@ -371,10 +371,10 @@ impl Doomed {
                 row.get(0)
             })
             .map_err(failed)?;
-        let (hash, storage) = (stored.hash, stored.storage);
+        let (hash, storage) = (stored.output.hash, stored.storage);
         if !pending {
             let text = self.texts[stream.index()].clone().or_else(|| {
-                let mut output = stored.open(dir, id, stream).ok()?;
+                let mut output = output::open(tx, dir, (id, self.seq), stream).ok()?;
                 search_index::text_of(&mut output).ok()
             });
             match text {

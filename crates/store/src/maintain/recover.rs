@@ -13,6 +13,8 @@ use retake_types::{
     StopReason, Stream,
 };
 
+use crate::base::arrival_order::order_hash;
+use crate::base::block_hashes::{OutputHash, OutputHasher};
 use crate::base::dir::{StoreDir, remove, sync_dir};
 use crate::base::live_file::{self, LiveFile, Liveness};
 use crate::base::store::Durability;
@@ -24,8 +26,7 @@ use crate::{Error, Result, Store, StoredLoop};
 /// What the spool holds of one stream of a dead runner.
 struct SpoolContent {
     stream: Stream,
-    bytes: u64,
-    hash: blake3::Hash,
+    output: OutputHash,
     small: Option<Vec<u8>>,
 }
 
@@ -138,12 +139,12 @@ impl Store {
         if contents.iter().any(|left| left.small.is_none()) {
             sync_dir(&self.dir.spool_dir())?;
         }
-        let outcome = interrupted(&self.dir, &intent, &contents, left);
         let chunks = match fs::read(self.dir.chunks(id)) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(Error::io("read", &self.dir.chunks(id), error)),
         };
+        let outcome = interrupted(&self.dir, &intent, &contents, &chunks, left);
         let streams: Vec<StreamContent<'_>> = contents.iter().map(SpoolContent::content).collect();
         self.write(Durability::Power, "record the interruption", |tx, dir| {
             insert_outcome(tx, dir, (id, seq), &outcome, &streams, Some(&chunks))
@@ -169,6 +170,7 @@ fn interrupted(
     dir: &StoreDir,
     intent: &Intent,
     contents: &[SpoolContent],
+    chunks: &[u8],
     left: Vec<LeftProcess>,
 ) -> Redacted<RunOutcome> {
     let death = time_of_death(&dir.live(intent.id()));
@@ -182,8 +184,8 @@ fn interrupted(
     let end = death.or(last_change).unwrap_or(intent.start_time).max(intent.start_time);
     let lived = end.duration_since(intent.start_time).as_millis();
     let of = |stream| contents.iter().find(|left| left.stream == stream);
-    let bytes = |stream| of(stream).map_or(0, |left| left.bytes);
-    let hash = |stream| of(stream).map(|left| left.hash.to_hex().to_string());
+    let bytes = |stream| of(stream).map_or(0, |left| left.output.bytes);
+    let hash = |stream| of(stream).map(|left| left.output.hash.to_hex().to_string());
     let mut outcome = RunOutcome {
         duration_ms: u64::try_from(lived).unwrap_or(0).max(1),
         stdout_raw_bytes: bytes(Stream::Stdout),
@@ -191,7 +193,8 @@ fn interrupted(
         end_known: death.is_some(),
         ..RunOutcome::bare(&Outcome::Interrupted, end)
     };
-    outcome.set_stored(Stream::BOTH.map(|stream| (bytes(stream), hash(stream))));
+    let order = (!contents.is_empty()).then(|| order_hash(chunks));
+    outcome.set_stored(Stream::BOTH.map(|stream| (bytes(stream), hash(stream))), order);
     outcome.set_left(left);
     // The values that the run's own redactor knew are gone with its runner.
     Redacted::new(outcome, &mut Redactor::shapes())
@@ -218,7 +221,7 @@ impl SpoolContent {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
-        let (mut hasher, mut bytes, mut small) = (blake3::Hasher::new(), 0, Some(Vec::new()));
+        let (mut hasher, mut bytes, mut small) = (OutputHasher::default(), 0, Some(Vec::new()));
         let mut buffer = vec![0; 256 * 1024];
         loop {
             let read = match file.read(&mut buffer) {
@@ -241,14 +244,13 @@ impl SpoolContent {
         if small.is_none() {
             file.sync_data().map_err(failed)?;
         }
-        Ok(Some(Self { stream, bytes, hash: hasher.finalize(), small }))
+        Ok(Some(Self { stream, output: hasher.finish(), small }))
     }
 
     fn content(&self) -> StreamContent<'_> {
         StreamContent {
             stream: self.stream,
-            bytes: self.bytes,
-            hash: self.hash,
+            output: self.output.clone(),
             inline: self.small.as_deref(),
         }
     }

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use retake_types::{Redacted, RunId, RunOutcome, Stream};
 use rusqlite::Connection;
 
+use crate::base::block_hashes::{BlockHashes, OutputHash};
 use crate::base::dir::{StoreDir, sync_dir};
 use crate::base::imports;
 use crate::base::ledger::{self, Entry, Import, Repair};
@@ -22,8 +23,9 @@ use crate::base::reserve::{self, Claim};
 use crate::base::schema;
 use crate::base::store::Durability;
 use crate::base::write_lock::WriteTurn;
-use crate::maintain::verify::{Break, BreakKind, Verification};
-use crate::read::output::{Storage, output_key};
+use crate::maintain::verify::{BreakKind, Verification, VerifyDepth};
+use crate::read::output::{self, Storage, Stored, output_key};
+use crate::read::output_reader::RecordedOutput;
 use crate::write::run_entries::{StreamContent, insert_intent, insert_outcome, insert_output};
 use crate::{Error, Result, Store};
 
@@ -61,9 +63,11 @@ pub fn repair(root: &Path) -> Result<Repaired> {
             Store::open(root)?
         }
     };
-    let rebuild = match store.verify(None)? {
+    let rebuild = match store.verify_with(None, VerifyDepth::Quick, &mut |_| {})? {
         Verification::Intact(_) => false,
-        Verification::Broken(Break { kind, .. }) => matches!(kind, BreakKind::Projection(_)),
+        Verification::Broken(found) => {
+            found.iter().any(|found| matches!(found.kind, BreakKind::Projection(_)))
+        }
     };
     if rebuild {
         let backup = backup_dir(root)?;
@@ -93,7 +97,7 @@ pub fn repair(root: &Path) -> Result<Repaired> {
 fn is_sound(store: &Store) -> bool {
     store.integrity().is_ok_and(|found| found.is_empty())
         && schema::faults(&store.connection).is_ok_and(|faults| faults.is_empty())
-        && store.verify(None).is_ok()
+        && store.verify_with(None, VerifyDepth::Quick, &mut |_| {}).is_ok()
 }
 
 fn backup_dir(root: &Path) -> Result<PathBuf> {
@@ -168,6 +172,7 @@ impl Store {
                     Entry::Marker(_) | Entry::Repair(_) => {}
                 }
             }
+            remove_wrong_lists(tx).map_err(failed)?;
             tx.execute_batch(
                 "UPDATE runs SET chunks = (SELECT chunks FROM temp.kept k WHERE k.seq = runs.seq);
                  DROP TABLE temp.kept;",
@@ -175,6 +180,23 @@ impl Store {
             .map_err(failed)
         })
     }
+}
+
+/// Takes away lists of block hashes that are not those of their outputs; maintenance makes them anew.
+fn remove_wrong_lists(tx: &Connection) -> rusqlite::Result<()> {
+    let mut statement = tx.prepare("SELECT place FROM outputs WHERE length(blocks) > 0")?;
+    let keys: Vec<i64> = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    for key in keys {
+        let Some(Stored { output: RecordedOutput { bytes, hash }, .. }) = output::load(tx, key)?
+        else {
+            continue;
+        };
+        let list = output::load_blocks(tx, key)?.unwrap_or_default();
+        if BlockHashes::of_output(&list, bytes, &hash).is_none() {
+            tx.execute("UPDATE outputs SET blocks = NULL WHERE place = ?1", [key])?;
+        }
+    }
+    Ok(())
 }
 
 /// One ledger row as it was found.
@@ -371,27 +393,22 @@ fn restore_outputs(
     outcome: &Redacted<RunOutcome>,
 ) -> Result<()> {
     let failed = |error| Error::sqlite("restore output", dir.database(), error);
-    let recorded = [
-        (Stream::Stdout, outcome.stdout_bytes, &outcome.stdout_blake3),
-        (Stream::Stderr, outcome.stderr_bytes, &outcome.stderr_blake3),
-    ];
-    for (stream, bytes, hash) in recorded {
-        let Some(hash) = hash.as_ref().and_then(|hex| blake3::Hash::from_hex(hex).ok()) else {
-            continue;
-        };
-        let inline = old
-            .query_row(
-                "SELECT content FROM outputs WHERE place = ?1",
-                [output_key(old_seq, stream)],
-                |row| row.get::<_, Option<Vec<u8>>>(0),
-            )
+    for stream in Stream::BOTH {
+        let Some(recorded) = output::recorded_output(outcome, stream) else { continue };
+        let RecordedOutput { bytes, hash } = recorded;
+        let old_key = output_key(old_seq, stream);
+        let inline = output::load_content(old, old_key)
             .ok() // unreadable: a file may still have it
-            .flatten()
             .filter(|content| blake3::hash(content) == hash);
+        let blocks = output::load_blocks(old, old_key)
+            .ok() // unreadable: the list can be made again
+            .flatten()
+            .and_then(|blocks| BlockHashes::of_output(&blocks, bytes, &hash));
         let compressed = dir.output(&hash).exists();
         let raw = dir.spool(run, stream).metadata().is_ok_and(|file| file.len() == bytes);
         if inline.is_some() || compressed || raw {
-            let kept = StreamContent { stream, bytes, hash, inline: inline.as_deref() };
+            let output = OutputHash { bytes, hash, blocks };
+            let kept = StreamContent { stream, output, inline: inline.as_deref() };
             insert_output(tx, seq, &kept).map_err(failed)?;
             if inline.is_none() && compressed {
                 let storage = Storage::Compressed.number();

@@ -7,9 +7,10 @@ use std::io::{Read, Write};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use retake_types::{Intent, Redacted, Run, RunId, RunOutcome, Stream, text};
+use retake_types::{Intent, Redacted, Run, RunId, RunOutcome, Stream};
 use serde::{Deserialize, Serialize};
 
+use crate::base::output_damage::OutputDamage;
 use crate::{Error, Result, Store};
 
 /// Output bytes in one line.
@@ -43,8 +44,12 @@ pub(crate) enum ExportLine {
 pub enum Exported {
     /// It has no outcome yet, and nothing of it was written.
     Unfinished,
-    /// It was written, except for the rest of these outputs, and why that is lost.
-    Written { lost: Vec<(Stream, String)> },
+    /// It was written, except for the rest of these outputs, which are lost or were altered.
+    Written {
+        lost: Vec<(Stream, OutputDamage)>,
+        /// The order of arrival was altered, and is left out.
+        order_altered: bool,
+    },
 }
 
 impl Store {
@@ -53,10 +58,10 @@ impl Store {
     pub fn export(&self, run: &Run, to: &mut impl Write) -> Result<Exported> {
         let Some(outcome) = &run.outcome else { return Ok(Exported::Unfinished) };
         let id = run.intent.id();
-        let chunks: Option<Vec<u8>> = self
-            .connection
-            .query_row("SELECT chunks FROM runs WHERE id = ?1", [id.as_bytes()], |row| row.get(0))
-            .map_err(|error| self.failed("export a run", error))?;
+        let (chunks, order_altered) = match self.order_of(id) {
+            Err(Error::OrderAltered { .. }) => (None, true),
+            order => (order?, false),
+        };
         let line = ExportLine::Run {
             intent: Box::new(run.intent.clone()),
             outcome: Box::new(outcome.clone()),
@@ -66,18 +71,17 @@ impl Store {
         let mut lost = Vec::new();
         for stream in Stream::BOTH {
             match self.export_output(id, stream, to) {
-                Err(Error::OutputLost { detail, .. }) => {
+                Err(Error::OutputDamaged { damage, .. }) => {
                     write_line(to, &ExportLine::Lost { run: id, stream })?;
-                    lost.push((stream, detail));
+                    lost.push((stream, damage));
                 }
                 written => written?,
             }
         }
-        Ok(Exported::Written { lost })
+        Ok(Exported::Written { lost, order_altered })
     }
 
     fn export_output(&self, id: RunId, stream: Stream, to: &mut impl Write) -> Result<()> {
-        let lost = |detail| Error::OutputLost { id, stream: stream.as_str(), detail };
         let mut output = self.read_output(id, stream)?;
         let (mut offset, length) = (0, output.length());
         while offset < length {
@@ -85,11 +89,7 @@ impl Store {
             Read::by_ref(&mut output)
                 .take(PART as u64)
                 .read_to_end(&mut part)
-                .map_err(|error| lost(error.to_string()))?;
-            if part.is_empty() {
-                let recorded = text::count(length, "byte");
-                return Err(lost(format!("{recorded} recorded, {offset} there")));
-            }
+                .map_err(|error| Error::reading(id, error))?;
             let base64 = BASE64.encode(&part);
             write_line(to, &ExportLine::Output { run: id, stream, offset, base64 })?;
             offset += part.len() as u64;

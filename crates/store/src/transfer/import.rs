@@ -9,11 +9,12 @@ use jiff::Timestamp;
 use retake_types::{Intent, Kind, Redacted, RunId, RunOutcome, Stream};
 
 use super::export::ExportLine;
+use crate::base::block_hashes::OutputHasher;
 use crate::base::dir::{StoreDir, remove, sync_dir};
 use crate::base::imports;
 use crate::base::ledger::Import;
 use crate::base::store::Durability;
-use crate::read::output::INLINE_LIMIT;
+use crate::read::output::{INLINE_LIMIT, is_recorded_order};
 use crate::write::remote_runs::open_remote_run;
 use crate::write::run_entries::{StreamContent, insert_intent, insert_outcome};
 use crate::{Error, Result, Store};
@@ -122,7 +123,7 @@ impl Store {
                     },
                 };
                 arriving.move_into_spool(dir)?;
-                let chunks = Some(&arriving.chunks[..]);
+                let chunks = arriving.order();
                 insert_outcome(
                     tx,
                     dir,
@@ -165,7 +166,7 @@ struct ArrivingRun {
 #[derive(Default)]
 struct ArrivingStream {
     bytes: u64,
-    hasher: blake3::Hasher,
+    hasher: OutputHasher,
     small: Vec<u8>,
     file: Option<(File, std::path::PathBuf)>,
 }
@@ -173,7 +174,7 @@ struct ArrivingStream {
 impl ArrivingStream {
     /// As an outcome names it: none for a stream without bytes.
     fn hash(&self) -> Option<String> {
-        (self.bytes > 0).then(|| self.hasher.finalize().to_hex().to_string())
+        (self.bytes > 0).then(|| self.hasher.finish().hash.to_hex().to_string())
     }
 }
 
@@ -226,7 +227,8 @@ impl ArrivingRun {
             (self.outcome.stderr_bytes, self.outcome.stderr_blake3.clone()),
         ];
         stored[stream.index()] = (part.bytes, part.hash());
-        self.outcome.set_stored(stored);
+        let order = self.outcome.order_blake3.clone();
+        self.outcome.set_stored(stored, order);
         self.outcome.set_truncated();
     }
 
@@ -246,7 +248,19 @@ impl ArrivingRun {
                 )));
             }
         }
+        if !is_recorded_order(&self.outcome, self.order()) {
+            let id = self.intent.id();
+            return Err(bad(format!(
+                "the order of the output of run {id} is not the recorded one"
+            )));
+        }
         Ok(())
+    }
+
+    /// The order of arrival; `None` where the record that it comes from had lost it.
+    fn order(&self) -> Option<&[u8]> {
+        let lost = self.chunks.is_empty() && !is_recorded_order(&self.outcome, Some(&[]));
+        (!lost).then_some(&self.chunks)
     }
 
     /// Gives large output its final name, synced, before anything refers to it.
@@ -267,12 +281,7 @@ impl ArrivingRun {
         let content = |stream: Stream| {
             let part = &self.streams[stream.index()];
             let inline = part.file.is_none().then_some(&part.small[..]);
-            (part.bytes > 0).then(|| StreamContent {
-                stream,
-                bytes: part.bytes,
-                hash: part.hasher.finalize(),
-                inline,
-            })
+            (part.bytes > 0).then(|| StreamContent { stream, output: part.hasher.finish(), inline })
         };
         Stream::BOTH.into_iter().filter_map(content).collect()
     }

@@ -15,7 +15,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use retake_types::{Intent, Redacted, RunOutcome, Stream};
 
-use crate::base::arrival_order::ChunkLog;
+use crate::base::arrival_order::{ChunkLog, order_hash};
 use crate::read::output::INLINE_LIMIT;
 use crate::redact::RedactedBytes;
 use crate::transfer::export::{ExportLine, PART, write_line};
@@ -98,7 +98,11 @@ impl ResultFile {
             (waiting.bytes > 0).then(|| waiting.hasher.finalize().to_hex().to_string())
         };
         let [stdout, stderr] = &self.streams;
-        outcome.set_stored([(stdout.bytes, hash(stdout)), (stderr.bytes, hash(stderr))]);
+        let captured = stdout.bytes + stderr.bytes > 0;
+        outcome.set_stored(
+            [(stdout.bytes, hash(stdout)), (stderr.bytes, hash(stderr))],
+            captured.then(|| order_hash(self.chunks.bytes())),
+        );
         if self.streams.iter().any(|waiting| waiting.lost > 0) {
             outcome.set_truncated();
         }

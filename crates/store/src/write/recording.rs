@@ -11,7 +11,8 @@ use std::time::Instant;
 use retake_types::{Intent, Redacted, RunId, RunOutcome, Stream};
 
 use super::run_entries::{StreamContent, insert_intent, insert_outcome};
-use crate::base::arrival_order::ChunkLog;
+use crate::base::arrival_order::{ChunkLog, order_hash};
+use crate::base::block_hashes::{OutputHash, OutputHasher};
 use crate::base::crash_points::crash_point;
 use crate::base::dir::{StoreDir, remove, sync_dir};
 use crate::base::live_file::LiveFile;
@@ -20,9 +21,6 @@ use crate::base::store::Durability;
 use crate::read::output::INLINE_LIMIT;
 use crate::redact::RedactedBytes;
 use crate::{Error, Result, Store};
-
-/// What an outcome takes in the database beside the output, at most.
-const ROOM_BESIDE_OUTPUT: u64 = 32 * 1024;
 
 /// A run whose intent is committed and whose outcome is not.
 #[derive(Debug)]
@@ -53,7 +51,7 @@ pub struct FinishedRecording {
 #[derive(Debug, Default)]
 struct Spool {
     file: Option<File>,
-    hasher: Option<Box<blake3::Hasher>>,
+    hasher: Option<OutputHasher>,
     bytes: u64,
     lost: u64,
     /// The whole stream while it is small enough to be kept in the database.
@@ -177,9 +175,9 @@ impl Recording {
         self.spool_error.as_ref().filter(|_| lost > 0).map(|error| (lost, error))
     }
 
-    /// The hash of each stream that has bytes.
-    fn hashes(&self) -> [Option<blake3::Hash>; 2] {
-        [0, 1].map(|index: usize| self.streams[index].hasher.as_ref().map(|h| h.finalize()))
+    /// What was stored of each stream that has bytes.
+    fn hashes(&self) -> [Option<OutputHash>; 2] {
+        [0, 1].map(|index: usize| self.streams[index].hasher.as_ref().map(OutputHasher::finish))
     }
 
     /// Syncs large output, then commits the outcome to disk. The caller gives what only the runner
@@ -219,31 +217,32 @@ impl Recording {
         mut outcome: Redacted<RunOutcome>,
     ) -> Result<(Redacted<RunOutcome>, [u64; 2])> {
         let hashes = self.hashes();
-        outcome.set_stored([0, 1].map(|index: usize| {
-            let hash = hashes[index].map(|hash| hash.to_hex().to_string());
-            (self.streams[index].bytes, hash)
-        }));
+        let chunks = hashes.iter().any(Option::is_some).then_some(self.chunks.bytes());
+        let stored = hashes.each_ref().map(|stored| match stored {
+            Some(stored) => (stored.bytes, Some(stored.hash.to_hex().to_string())),
+            None => (0, None),
+        });
+        outcome.set_stored(stored, chunks.map(order_hash));
         let lost = [self.streams[0].lost, self.streams[1].lost];
         if lost != [0, 0] {
             outcome.set_truncated();
         }
 
         let mut contents = Vec::with_capacity(2);
-        for stream in Stream::BOTH {
-            if let Some(hash) = hashes[stream.index()] {
+        for (stream, output) in Stream::BOTH.into_iter().zip(hashes) {
+            if let Some(output) = output {
                 let spool = &self.streams[stream.index()];
                 let inline = (spool.bytes <= INLINE_LIMIT).then_some(&spool.small[..]);
-                contents.push(StreamContent { stream, bytes: spool.bytes, hash, inline });
+                contents.push(StreamContent { stream, output, inline });
             }
         }
-        let chunks = (!contents.is_empty()).then_some(self.chunks.bytes());
         let inline: usize =
             contents.iter().filter_map(|content| content.inline).map(<[u8]>::len).sum();
-        if inline > 0 && store.room_in_database()? < inline as u64 + ROOM_BESIDE_OUTPUT {
-            return Err(Error::DiskFull { path: store.database_path().to_owned() });
-        }
-        store.write(Durability::Power, "record the outcome", |tx, dir| {
-            insert_outcome(tx, dir, (self.id, self.seq), &outcome, &contents, chunks)
+        let claim = if inline > 0 { Claim::Output(inline as u64) } else { Claim::Continue };
+        store.claiming(claim, |store| {
+            store.write(Durability::Power, "record the outcome", |tx, dir| {
+                insert_outcome(tx, dir, (self.id, self.seq), &outcome, &contents, chunks)
+            })
         })?;
         Ok((outcome, lost))
     }
@@ -323,7 +322,7 @@ impl Spool {
             return;
         }
         self.bytes += stored.len() as u64;
-        self.hasher.get_or_insert_with(|| Box::new(blake3::Hasher::new())).update(stored);
+        self.hasher.get_or_insert_default().update(stored);
         if self.bytes <= INLINE_LIMIT {
             self.small.extend_from_slice(stored);
         } else {

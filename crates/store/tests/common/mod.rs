@@ -189,7 +189,7 @@ impl TestStore {
 pub(crate) fn assert_intact(store: &Store) -> Intact {
     match store.verify(None).unwrap() {
         Verification::Intact(intact) => intact,
-        Verification::Broken(found) => panic!("{found}"),
+        Verification::Broken(found) => panic!("{found:?}"),
     }
 }
 
