@@ -11,7 +11,7 @@ use retake_runner::worker::Worker;
 use retake_types::loop_record::matrix::{
     BisectAnswer, CellHook, CellKey, MatrixEntry, MatrixLoopPlan, MatrixPurpose,
 };
-use retake_types::{LoopId, StopReason};
+use retake_types::{LoopId, Redact as _, StopReason};
 
 use super::browser_range::{self, SearchPoints};
 use super::cell_runner::{CellRunner, CellWorker, remove_scratch_parent};
@@ -134,10 +134,12 @@ impl<'a> BisectRun<'a> {
         let bisect = self.bisect(first, &points.good, &points.bad)?;
         self.matrix.axes[self.axis].values.clone_from(&points.points);
         let plan = self.loop_plan(&pins);
-        let mut recording = record::begin(worker.store()?, &plan, &self.project.redactor())?;
+        let mut redactor = self.project.redactor();
+        let mut recording = record::begin(worker.store()?, &plan, &redactor)?;
         let mut found = self.search(worker, recording.id(), &pins, &points, bisect);
         if let Ok(answer) = &mut found {
             answer.subject = self.subject(worker, answer);
+            answer.subject.redact(&mut redactor);
         }
         self.observer.event(MatrixEvent::Idle);
         let reason = match &found {
@@ -147,7 +149,6 @@ impl<'a> BisectRun<'a> {
         };
         if let Ok(answer) = &found {
             let answer = answer.clone();
-            let mut redactor = self.project.redactor();
             recording.append(worker.store()?, &[MatrixEntry::Answer { answer }], &mut redactor)?;
         }
         recording.finish(worker.store()?, &reason)?;
