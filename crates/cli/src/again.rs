@@ -4,13 +4,12 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use retake_runner::again::{
-    AGAIN_LABEL, AgainComparison, AgainRefusal, AgainRequest, ChangedCondition, ThenAndNow,
-    again_request, changed_conditions, secrets_in_output,
+    AGAIN_LABEL, AgainComparison, AgainRefusal, AgainRequest, ChangedCondition, RequestPart,
+    ThenAndNow, again_request, changed_conditions, secrets_in_output,
 };
 use retake_runner::checkout::checkout;
-use retake_runner::prepare::bare_intent;
 use retake_types::request::{CommandRequest, LoopPosition};
-use retake_types::{OsText, ProgramFile, Run, RunId, RunRequest, StartFailure};
+use retake_types::{OsText, ProgramFile, RedactedParts, Run, RunId, RunRequest, StartFailure};
 
 use crate::exec::{self, Display, Refused};
 use crate::record::{self, Record};
@@ -47,14 +46,14 @@ fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Refused> {
         let line = format!("again {}", args.id);
         let command = CommandRequest::arguments(line, Vec::<OsText>::new());
         let request = RunRequest::new(LoopPosition::exec(), command, context::here());
-        refuse(request, failure.problems())
+        refuse(request, RedactedParts::default(), failure.problems())
     })?;
     let AgainRequest { mut request, secrets_not_set, .. } = again.map_err(|refusals| {
-        let mut refused =
-            refuse(then.intent.request.clone(), refusals.iter().map(refusal).collect());
-        refused.intent.request.label(AGAIN_LABEL, then.intent.id().to_string());
+        let mut request = then.intent.request.clone();
+        request.label(AGAIN_LABEL, then.intent.id().to_string());
         // What was redacted then is still not what was asked for.
-        refused.intent.redacted = then.intent.redacted.clone();
+        let redacted = then.intent.redacted.clone();
+        let mut refused = refuse(request, redacted, refusals.iter().map(refusal).collect());
         refused.context = context::open(store)
             .ok()
             .map(|(project, config)| context::run_context(&project, &config));
@@ -88,11 +87,11 @@ fn look_up(id: &str, given: Option<&Path>) -> Result<(Run, Again), Failure> {
     Ok((run, again))
 }
 
-fn refuse(request: RunRequest, problems: Vec<String>) -> Refused {
+fn refuse(request: RunRequest, redacted: RedactedParts, problems: Vec<String>) -> Refused {
     let failure = StartFailure::Refused(problems);
     // What is shown of the old run is shown as a run of its own that did not start.
     let request = RunRequest { id: RunId::new(), ..request };
-    Refused { intent: Box::new(bare_intent(request)), failure, context: None }
+    Refused::without_configuration(request, redacted, failure)
 }
 
 fn refusal(refusal: &AgainRefusal) -> String {
@@ -100,6 +99,16 @@ fn refusal(refusal: &AgainRefusal) -> String {
         AgainRefusal::VariableNotSet { name } => format!(
             "the variable {name} was redacted in the record and is not set now; set it and try again"
         ),
+        AgainRefusal::RedactedPart(part) => {
+            let part = match part {
+                RequestPart::WorkingDirectory => "the working directory",
+                RequestPart::InputFile => "the input file",
+                RequestPart::TrackedDirectory => "the tracked directory",
+            };
+            format!(
+                "{part} was redacted in the record, so it is not known; give the whole command to `retake exec`"
+            )
+        }
         AgainRefusal::RedactedArgument { position, text } => format!(
             "argument {position} ({text}) was redacted in the record, so it is not known; give the whole command to `retake exec`"
         ),

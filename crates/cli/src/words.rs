@@ -8,7 +8,9 @@ use retake_runner::record_place::PlaceReason;
 use retake_runner::run::FinishedRun;
 use retake_runner::run_text::{self, LeftGroup};
 use retake_store::Defect;
-use retake_types::{ErrorCode, ErrorDetail, LeftFate, Outcome, RefusalReason, Run, RunError, text};
+use retake_types::{
+    ErrorCode, ErrorDetail, LeftFate, LimitKind, Outcome, RefusalReason, Run, RunError, text,
+};
 
 use crate::term;
 
@@ -205,11 +207,15 @@ pub(crate) fn refusal(reason: &RefusalReason) -> String {
 }
 
 /// What to do about the error of a run.
-fn hint(error: &RunError) -> Option<String> {
+fn hint(error: &RunError) -> Option<&'static str> {
     let text = match (error.code, error.detail) {
-        (ErrorCode::LimitExceeded, Some(ErrorDetail::Limit(limit))) => {
-            return Some(format!("raise it with --limit {limit}=…, or make the command use less"));
-        }
+        (ErrorCode::LimitExceeded, Some(ErrorDetail::Limit(limit))) => match limit {
+            LimitKind::Memory => "raise it with --limit memory=…, or make the command use less",
+            LimitKind::Cpu => "raise it with --limit cpu=…, or make the command use less",
+            LimitKind::Procs => "raise it with --limit procs=…, or make the command use less",
+            LimitKind::Files => "raise it with --limit files=…, or make the command use less",
+            LimitKind::Fsize => "raise it with --limit fsize=…, or make the command use less",
+        },
         (ErrorCode::Cancelled, Some(ErrorDetail::ReaderGone | ErrorDetail::OutputNotWritable)) => {
             "use --quiet to run without passing output on"
         }
@@ -241,15 +247,17 @@ fn hint(error: &RunError) -> Option<String> {
         (ErrorCode::NoResources, _) => "see the limits of this session with ulimit -a",
         _ => return None,
     };
-    Some(text.to_owned())
+    Some(text)
 }
 
 /// The run with a hint beside its error, for people and `--json`.
 pub(crate) fn with_hint(mut run: Run) -> Run {
-    if let Some(error) = run.outcome.as_mut().and_then(|outcome| outcome.error.as_mut())
+    if let Some(outcome) = &mut run.outcome
+        && let Some(error) = &outcome.error
         && error.hint.is_none()
+        && let Some(hint) = hint(error)
     {
-        error.hint = hint(error);
+        outcome.set_hint(hint);
     }
     run
 }

@@ -9,9 +9,7 @@ use retake_store::{LoopRecording, Store};
 use retake_types::loop_record::crash::{
     CrashEntry, CrashFinding, CrashPlan, ExploredStates, FinishedExploration, RecordedWorkload,
 };
-use retake_types::{Kind, LoopId, RunId, StopReason};
-use serde::Serialize;
-use serde_json::Value;
+use retake_types::{Kind, LoopId, Redacted, RunId, StopReason};
 
 use crate::event::{CrashEvent, CrashObserver};
 use crate::timeline;
@@ -36,10 +34,10 @@ impl<'a> CrashRecorder<'a> {
     pub fn begin(
         store: Option<Store>,
         plan: &CrashPlan,
-        redactor: Redactor,
+        mut redactor: Redactor,
         observer: &'a dyn CrashObserver,
     ) -> Self {
-        let plan = without_secrets(plan, &redactor).to_string();
+        let plan = Redacted::json(plan, &mut redactor).expect("plain data");
         let id = LoopId::new();
         let mut recorder = Self { store, id, redactor, recording: None, observer };
         recorder.write(|store, recording| {
@@ -88,10 +86,9 @@ impl<'a> CrashRecorder<'a> {
     }
 
     fn append(&mut self, entries: &[CrashEntry]) {
-        let entries: Vec<_> =
-            entries.iter().map(|entry| without_secrets(entry, &self.redactor)).collect();
+        let mut redactor = self.redactor.clone();
         self.write(|store, recording| match recording {
-            Some(recording) => recording.append(store, &entries).map(drop),
+            Some(recording) => recording.append(store, entries, &mut redactor).map(drop),
             None => Ok(()),
         });
     }
@@ -149,23 +146,4 @@ impl<'a> CrashRecorder<'a> {
             None => Ok(()),
         });
     }
-}
-
-/// Names and messages can hold secrets as well as output can.
-fn without_secrets(value: &impl Serialize, redactor: &Redactor) -> Value {
-    fn redacted(value: Value, redactor: &Redactor) -> Value {
-        let text = |text: &str| redactor.redact_str(text).0.into_owned();
-        match value {
-            Value::String(string) => Value::String(text(&string)),
-            Value::Array(values) => {
-                values.into_iter().map(|value| redacted(value, redactor)).collect()
-            }
-            Value::Object(members) => members
-                .into_iter()
-                .map(|(key, value)| (text(&key), redacted(value, redactor)))
-                .collect(),
-            other => other,
-        }
-    }
-    redacted(serde_json::to_value(value).expect("plain data"), redactor)
 }

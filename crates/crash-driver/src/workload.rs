@@ -17,12 +17,12 @@ use retake_runner::context::RunContext;
 use retake_runner::prepare::PreparedRun;
 use retake_runner::run::start_error;
 use retake_runner::signals;
-use retake_store::redact::{Redactor, StreamRedactor};
+use retake_store::redact::{CountingRedactor, RedactedBytes, Redactor, StreamRedactor};
 use retake_store::{Recording as RunRecording, Store};
 use retake_types::request::{CommandRequest, LoopPosition};
 use retake_types::{
-    ErrorCode, Intent, Kind, LoopId, OsText, Outcome, RunError, RunId, RunOutcome, RunRequest,
-    StartFailure, Stream, signal_name,
+    ErrorCode, Kind, LoopId, OsText, Outcome, Redacted, Redactions, RunError, RunId, RunOutcome,
+    RunRequest, StartFailure, Stream, signal_name,
 };
 
 use crate::error::{CrashTestError, outcome_text};
@@ -80,7 +80,7 @@ impl Workload {
         request.position.id = loop_id;
         let mut prepared = PreparedRun::new(request, context)
             .map_err(|refused| CrashTestError::Refused(refused.reasons))?;
-        prepared.intent.start_time = Timestamp::now();
+        prepared.intent.set_start_time(Timestamp::now());
         let recording = match store.as_mut().map(|store| store.begin(&prepared.intent)) {
             Some(Ok(recording)) => Some(recording),
             Some(Err(error)) => {
@@ -97,8 +97,7 @@ impl Workload {
         let took = begun.elapsed();
         if let Some(store) = store {
             let outcome = self.outcome(&recorded);
-            let finished =
-                lock(&capture).finish(store, &prepared.intent, &outcome, took, prepared.redactions);
+            let finished = lock(&capture).finish(store, &prepared, &outcome, took);
             if let Err(error) = finished {
                 observer.event(CrashEvent::OutcomeNotRecorded(&error));
             }
@@ -192,7 +191,7 @@ impl Capture {
     fn take(&mut self, stream: Stream, bytes: Option<&[u8]>) {
         let at = stream.index();
         let Self { streams, raw, kept, recording, .. } = self;
-        let mut keep = |clean: &[u8]| {
+        let mut keep = |clean: RedactedBytes<'_>| {
             kept[at] += clean.len() as u64;
             if let Some(recording) = recording {
                 recording.append(stream, clean);
@@ -210,16 +209,17 @@ impl Capture {
     fn finish(
         &mut self,
         store: &mut Store,
-        intent: &Intent,
+        prepared: &PreparedRun,
         outcome: &Outcome,
         took: Duration,
-        redactions: u64,
     ) -> retake_store::Result<()> {
         self.take(Stream::Stdout, None);
         self.take(Stream::Stderr, None);
         let Some(recording) = self.recording.take() else { return Ok(()) };
-        let redactions = redactions + self.streams.iter().map(StreamRedactor::count).sum::<u64>();
-        let ended = intent.start_time.checked_add(took).unwrap_or(intent.start_time);
+        let mut redactions: Redactions = prepared.redactions.clone();
+        self.streams.iter().for_each(|stream| redactions.add_all(&stream.redactions()));
+        let start = prepared.intent.start_time;
+        let ended = start.checked_add(took).unwrap_or(start);
         let outcome = RunOutcome {
             exit_code: Some(outcome.exit_code().unwrap_or(125)),
             duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX).max(1),
@@ -228,9 +228,12 @@ impl Capture {
             stdout_raw_bytes: self.raw[0],
             stderr_raw_bytes: self.raw[1],
             error: error(outcome),
-            redactions,
             ..RunOutcome::bare(outcome, ended)
         };
+        let mut redactor = CountingRedactor::new(prepared.redactor.clone());
+        let mut outcome = Redacted::new(outcome, &mut redactor);
+        redactions.add_all(redactor.redactions());
+        outcome.set_redactions(redactions);
         recording.finish(store, outcome).map(drop)
     }
 }

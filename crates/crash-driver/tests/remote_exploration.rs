@@ -29,7 +29,8 @@ use retake_runner::notice;
 use retake_runner::prepare::PreparedRun;
 use retake_runner::project::Project;
 use retake_runner::worker::Worker;
-use retake_types::{Kind, LoopId, Outcome, Run, RunOutcome, StopReason, Stream};
+use retake_store::redact::{RedactedBytes, Redactor};
+use retake_types::{Kind, LoopId, Outcome, Redacted, Run, RunOutcome, StopReason, Stream};
 
 /// Shares are at least this large.
 const SHARE: u64 = 16;
@@ -81,8 +82,13 @@ impl ScriptedExecutor {
         };
         let store = worker.store().unwrap();
         let mut recording = store.begin(&prepared.intent).unwrap();
-        recording.append(Stream::Stdout, &output.unwrap());
+        let mut redactor = prepared.redactor.clone();
+        let mut output_stream = redactor.stream();
+        let mut keep = |bytes: RedactedBytes<'_>| recording.append(Stream::Stdout, bytes);
+        output_stream.push(&output.unwrap(), &mut keep);
+        output_stream.finish(&mut keep);
         let outcome = RunOutcome::bare(&outcome, Timestamp::now());
+        let outcome = Redacted::new(outcome, &mut redactor);
         recording.finish(store, outcome).unwrap();
         store.get(prepared.intent.id()).unwrap()
     }
@@ -266,7 +272,8 @@ fn nothing_answered_is_an_error() {
 fn what_a_dead_submitter_asked_for_is_not_asked_for_again() {
     let site = Site::new();
     let mut worker = Worker::independent(&site.context).unwrap();
-    let dead = worker.store().unwrap().begin_loop(Kind::Crash, "{}").unwrap().id();
+    let plan = Redacted::json(&(), &mut Redactor::off()).unwrap();
+    let dead = worker.store().unwrap().begin_loop(Kind::Crash, &plan).unwrap().id();
     // Of the first submission one share has no answer.
     let mut executor = ScriptedExecutor::new(site.total);
     executor.script = BTreeMap::from([(17, Machine::IsCancelled)]);

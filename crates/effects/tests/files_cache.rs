@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
 mod files_support;
+mod no_secrets;
 
+use no_secrets::NoSecrets;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -13,7 +15,7 @@ use retake_effects::files::{Error, Tracker, TrackingRules, cache_name, clear_cac
 fn keep(place: &Place) {
     let mut tracker = place.cached();
     tracker.snapshot().unwrap();
-    tracker.save().unwrap();
+    tracker.save(&mut NoSecrets).unwrap();
 }
 
 fn named(place: &Place, start: &str) -> Vec<PathBuf> {
@@ -148,7 +150,7 @@ fn lines_that_are_lost_or_damaged_are_unknown_and_nothing_else() {
     let changes = before.changes(&tracker.snapshot().unwrap());
     assert_eq!((shown(&changes), lines(&changes, "a")), (vec!["~a".to_owned()], None));
     // From here on they are known again.
-    tracker.save().unwrap();
+    tracker.save(&mut NoSecrets).unwrap();
     place.put("a", "1\n2\n3\n");
     let before = tracker.last().unwrap();
     assert_eq!(lines(&before.changes(&tracker.snapshot().unwrap()), "a"), Some((2, 0)));
@@ -159,11 +161,11 @@ fn lines_that_someone_removed_while_they_were_in_use_are_written_again() {
     let place = Place::with(&[("a", "1\n2\n")]);
     let mut tracker = place.cached();
     tracker.snapshot().unwrap();
-    tracker.save().unwrap();
+    tracker.save(&mut NoSecrets).unwrap();
     std::fs::remove_file(only(&place, "lines-")).unwrap();
     place.put("b", "3\n");
     tracker.snapshot().unwrap();
-    tracker.save().unwrap();
+    tracker.save(&mut NoSecrets).unwrap();
     drop(tracker);
     let mut tracker = place.cached();
     let before = tracker.last().unwrap();
@@ -176,7 +178,7 @@ fn dead_lines_are_tidied_away_and_the_living_stay() {
     let place = Place::with(&[("stays", "a\nb\n")]);
     let mut tracker = place.cached();
     tracker.snapshot().unwrap();
-    tracker.save().unwrap();
+    tracker.save(&mut NoSecrets).unwrap();
     for round in 0..6 {
         for file in 0..400 {
             place.put(&format!("changes/{file}"), format!("{round} {file}\n"));
@@ -184,7 +186,7 @@ fn dead_lines_are_tidied_away_and_the_living_stay() {
         tracker.snapshot().unwrap();
     }
     let before = named(&place, "lines-");
-    tracker.save().unwrap();
+    tracker.save(&mut NoSecrets).unwrap();
     assert_ne!(named(&place, "lines-"), before);
     let size = || std::fs::metadata(only(&place, "lines-")).unwrap().len();
     assert!(size() < 30_000 + 8 * 1024, "{}", size());
@@ -217,7 +219,7 @@ fn two_at_once_do_each_other_no_harm() {
                     assert!(changes.modified.contains(&own.clone().into()), "{changes:?}");
                     let count = lines(&changes, &own);
                     assert!(matches!(count, Some((1 | 2, 1))), "{count:?}");
-                    tracker.save().unwrap();
+                    tracker.save(&mut NoSecrets).unwrap();
                     before = after;
                     // Now and then as a new process.
                     if round % 5 == 4 {
@@ -232,11 +234,11 @@ fn two_at_once_do_each_other_no_harm() {
     let after = tracker.snapshot().unwrap();
     assert_eq!(shown(&place.tracker().snapshot().unwrap().changes(&after)), [""; 0]);
     assert!(kept.len() == 6, "{:?}", kept.paths());
-    tracker.save().unwrap();
+    tracker.save(&mut NoSecrets).unwrap();
     // Whatever the others left behind goes with the next change.
     place.put("a", "3\n");
     tracker.snapshot().unwrap();
-    tracker.save().unwrap();
+    tracker.save(&mut NoSecrets).unwrap();
     let segments = named(&place, "lines-").len();
     assert!(segments <= 8, "{segments}");
 }
@@ -262,7 +264,7 @@ fn a_cache_that_cannot_be_written_only_costs_time() {
     place.put("a", "2\n3\n");
     let changes = before.changes(&tracker.snapshot().unwrap());
     assert_eq!(lines(&changes, "a"), Some((2, 1)));
-    assert!(matches!(tracker.save(), Err(Error::Cache { .. })));
+    assert!(matches!(tracker.save(&mut NoSecrets), Err(Error::Cache { .. })));
 }
 
 #[test]
@@ -285,6 +287,6 @@ fn a_cache_within_the_tree_is_not_part_of_it() {
     for _ in 0..2 {
         let mut tracker = place.tracker().with_cache(&cache);
         assert_eq!(paths(&tracker.snapshot().unwrap()), ["a"]);
-        tracker.save().unwrap();
+        tracker.save(&mut NoSecrets).unwrap();
     }
 }

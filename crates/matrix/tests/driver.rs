@@ -24,9 +24,10 @@ use retake_runner::prepare::PreparedRun;
 use retake_runner::project::Project;
 use retake_runner::run::OutputUse;
 use retake_runner::worker::Worker;
+use retake_store::redact::Redactor;
 use retake_store::{RunFilter, Store};
 use retake_types::loop_record::matrix::{CellLabels, CellRole, MatrixEntry, MatrixPurpose};
-use retake_types::{Kind, Outcome, Run, RunOutcome, StopReason};
+use retake_types::{Kind, Outcome, Redacted, Run, RunOutcome, StopReason};
 
 fn project(directory: &Path, config: &str) -> MatrixProject {
     std::fs::create_dir_all(directory.join(".agent")).unwrap();
@@ -41,6 +42,7 @@ fn project(directory: &Path, config: &str) -> MatrixProject {
         agent_directory: directory.join(".agent"),
         shared: None,
         unset: Vec::new(),
+        redact: true,
     }
 }
 
@@ -238,7 +240,8 @@ impl RemoteExecutor for FakeExecutor {
             let mut run = finished.run;
             if lost {
                 let end = run.intent.start_time;
-                run.outcome = Some(RunOutcome::bare(&Outcome::Interrupted, end));
+                let lost = RunOutcome::bare(&Outcome::Interrupted, end);
+                run.outcome = Some(Redacted::new(lost, &mut Redactor::off()));
             }
             back.push((number, run));
         }

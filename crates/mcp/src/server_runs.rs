@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use retake_engine::{Cancel, ProcessResult};
 use retake_runner::effects_watch::EffectsWatch;
 use retake_runner::run::{Observer, Past};
-use retake_types::{Effects, Intent, Run, RunId, Stream, text};
+use retake_types::{Effects, Intent, Redacted, Run, RunId, Stream, text};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
@@ -52,7 +52,7 @@ pub(super) struct ServerRun {
     /// How much of each stream `exec_wait` has reported.
     reported: Mutex<[Position; 2]>,
     /// What was started, once that is known.
-    pub(super) intent: OnceLock<Intent>,
+    pub(super) intent: OnceLock<Redacted<Intent>>,
     /// Why it is not on the record, if it is known not to be.
     pub(super) unrecorded: OnceLock<String>,
     /// What the policy changed, once that is known.

@@ -8,9 +8,10 @@ use retake_runner::context::RunContext;
 use retake_runner::prepare::RefusedRun;
 use retake_runner::worker::Worker;
 use retake_runner::{recovery, run};
+use retake_store::redact::Redactor;
 use retake_store::{Error, Store};
 use retake_types::config::PolicyConfig;
-use retake_types::{CorrelationIds, Intent, RefusalReason, RunId, StartFailure};
+use retake_types::{CorrelationIds, Intent, Redacted, RefusalReason, RunId, StartFailure};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::policy_words;
@@ -116,14 +117,15 @@ impl ClientSession {
     pub(super) fn refuse(
         &self,
         worker: &mut Worker,
-        intent: &Intent,
+        (intent, redactor): (&Redacted<Intent>, &Redactor),
         refusals: Vec<PolicyRefusal>,
     ) -> ToolError {
         let reasons = refusals
             .iter()
             .map(|refusal| format!("refused by policy: {}", policy_words::reason(refusal)))
             .collect();
-        let recorded = record_refusal(worker, intent, StartFailure::Refused(reasons));
+        let failure = StartFailure::Refused(reasons);
+        let recorded = record_refusal(worker, (intent, redactor), failure);
         ToolError::Policy { refusals, recorded: recorded.map_err(Box::new) }
     }
 
@@ -139,7 +141,8 @@ impl ClientSession {
                 true => StartFailure::WorkingDirectory(reasons.join("; ")),
                 false => StartFailure::Refused(reasons.clone()),
             };
-            record_refusal(worker, &refused.intent, failure).map_err(Box::new)
+            let intent = (&*refused.intent, &refused.redactor);
+            record_refusal(worker, intent, failure).map_err(Box::new)
         });
         ToolError::InvalidRequest { reasons, recorded }
     }
@@ -173,10 +176,10 @@ fn ids_from_environment() -> CorrelationIds {
 /// Puts a run that does not begin on the record.
 fn record_refusal(
     worker: &mut Worker,
-    intent: &Intent,
+    (intent, redactor): (&Redacted<Intent>, &Redactor),
     failure: StartFailure,
 ) -> Result<RunId, Error> {
-    let mut refused = run::not_started(intent.clone(), failure);
+    let mut refused = run::not_started(intent.clone(), failure, redactor);
     refused.record_not_started(worker.store()?)?;
     Ok(intent.id())
 }

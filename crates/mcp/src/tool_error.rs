@@ -140,6 +140,9 @@ fn again_refusal(refusal: &AgainRefusal) -> String {
         AgainRefusal::RedactedArgument { .. } => {
             "an argument was redacted in the record, so it is not known; use exec".to_owned()
         }
+        AgainRefusal::RedactedPart(_) => {
+            "a path was redacted in the record, so it is not known; use exec".to_owned()
+        }
         AgainRefusal::NoArguments => "the record has no usable arguments; use exec".to_owned(),
     }
 }

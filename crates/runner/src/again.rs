@@ -42,8 +42,18 @@ pub enum AgainRefusal {
     VariableNotSet { name: String },
     /// The argument was redacted in the record, so it is not known.
     RedactedArgument { position: usize, text: String },
+    /// The part was redacted in the record, so it is not known.
+    RedactedPart(RequestPart),
     /// The record has no arguments: the run was refused before its command line was read.
     NoArguments,
+}
+
+/// A part of a request that is a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestPart {
+    WorkingDirectory,
+    InputFile,
+    TrackedDirectory,
 }
 
 /// The recorded request once more, or every reason why that is not possible.
@@ -56,7 +66,7 @@ fn again_request_in(
     run: &Run,
     variable: impl Fn(&str) -> Option<OsString>,
 ) -> Result<AgainRequest, Vec<AgainRefusal>> {
-    let Intent { request: recorded, redacted, .. } = &run.intent;
+    let Intent { request: recorded, redacted, .. } = &*run.intent;
     let mut refusals = Vec::new();
     let mut request = recorded.clone();
     request.id = RunId::new();
@@ -99,6 +109,13 @@ fn again_request_in(
         let text = text.unwrap_or_default();
         refusals.push(AgainRefusal::RedactedArgument { position, text });
     }
+    let parts = [
+        (redacted.cwd, RequestPart::WorkingDirectory),
+        (redacted.stdin, RequestPart::InputFile),
+        (redacted.track, RequestPart::TrackedDirectory),
+    ];
+    let unknown = parts.into_iter().filter(|(redacted, _)| *redacted);
+    refusals.extend(unknown.map(|(_, part)| AgainRefusal::RedactedPart(part)));
     if arguments.is_empty() {
         refusals.push(AgainRefusal::NoArguments);
     }
@@ -271,7 +288,7 @@ impl AgainComparison {
         };
         let hashes =
             |outcome: &RunOutcome| [outcome.stdout_blake3.clone(), outcome.stderr_blake3.clone()];
-        let endings = then.outcome.as_ref().zip(now.outcome.as_ref()).filter(|_| now.recorded);
+        let endings = then.outcome.as_deref().zip(now.outcome.as_deref()).filter(|_| now.recorded);
         Self {
             outcome: ThenAndNow { then: run_text::outcome(then).0, now: run_text::outcome(now).0 },
             duration: ThenAndNow { then: took(then), now: took(now) },

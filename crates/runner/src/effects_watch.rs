@@ -11,6 +11,7 @@ use retake_effects::test_results::reports::{self, TestReport};
 use retake_effects::{agent_summary, observations};
 use retake_engine::ProcessResult;
 use retake_store::RunFilter;
+use retake_store::redact::Redactor;
 use retake_types::request::EffectsRequest;
 use retake_types::{Effects, OsText, Outcome, Stream, TestResults};
 
@@ -37,10 +38,15 @@ pub struct EffectsWatch {
 }
 
 impl EffectsWatch {
-    pub fn begin(wanted: &EffectsRequest, cwd: &Path, context: &Arc<RunContext>) -> Self {
+    pub fn begin(
+        wanted: &EffectsRequest,
+        cwd: &Path,
+        redactor: &Redactor,
+        context: &Arc<RunContext>,
+    ) -> Self {
         let track = wanted.track.as_ref().map(OsText::as_path);
         Self {
-            files: track.and_then(|root| FileWatch::begin(root, wanted.exact, context)),
+            files: track.and_then(|root| FileWatch::begin(root, wanted.exact, redactor, context)),
             parser: wanted.tests.then(TestOutputParser::new),
             printed: Tail::default(),
             directory: cwd.to_owned(),
@@ -139,14 +145,21 @@ impl Tail {
 pub struct FileWatch {
     tracker: Tracker,
     before: Snapshot,
+    /// Knows which names must not be kept.
+    redactor: Redactor,
     context: Arc<RunContext>,
 }
 
 impl FileWatch {
     /// Takes the first snapshot. What cannot be tracked is said and left out: the run is what
     /// matters.
-    pub fn begin(root: &Path, exact: bool, context: &Arc<RunContext>) -> Option<Self> {
-        snapshot(root, exact, context)
+    pub fn begin(
+        root: &Path,
+        exact: bool,
+        redactor: &Redactor,
+        context: &Arc<RunContext>,
+    ) -> Option<Self> {
+        snapshot(root, exact, redactor, context)
             .map_err(|error| (context.notify)(Notice::ChangesUnknown(error.to_string())))
             .ok()
     }
@@ -163,7 +176,7 @@ impl FileWatch {
         if let Some(problem) = self.tracker.problem() {
             (self.context.notify)(Notice::TrackingImpaired(problem.to_string()));
         }
-        if let Err(error) = self.tracker.save() {
+        if let Err(error) = self.tracker.save(&mut self.redactor) {
             (self.context.notify)(Notice::TrackingImpaired(error.to_string()));
         }
         Some(changes)
@@ -189,6 +202,7 @@ impl Observer for EffectsWatch {
 fn snapshot(
     root: &Path,
     exact: bool,
+    redactor: &Redactor,
     context: &Arc<RunContext>,
 ) -> Result<FileWatch, retake_effects::files::Error> {
     let mut rules = TrackingRules::new().ignore(&context.tracking_ignore)?;
@@ -204,7 +218,7 @@ fn snapshot(
     }
     let mut tracker = tracker.stop_on(signals::asked());
     let before = tracker.snapshot()?;
-    Ok(FileWatch { tracker, before, context: context.clone() })
+    Ok(FileWatch { tracker, before, redactor: redactor.clone(), context: context.clone() })
 }
 
 fn real(path: &Path) -> PathBuf {

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,11 +13,12 @@ use retake_engine::{
     Command, Detach, EnvironmentRules, Input, Launch, PARENT_VARIABLE, Stdin, check_variable,
     interpret, locate, which,
 };
-use retake_store::redact::{Redactor, is_secret_name};
+use retake_store::redact::{CountingRedactor, Redactor, argument_secrets, is_secret_name};
 use retake_types::config::RedactionConfig;
 use retake_types::request::{CommandForm, StdinSource};
 use retake_types::{
-    EnvMode, Intent, OsText, Redacted, RefusalReason, RequestString, RunRequest, ShellMode,
+    EnvMode, Intent, OsText, Redacted, RedactedParts, Redactions, RefusalReason, RequestString,
+    RunRequest, ShellMode,
 };
 
 use crate::context::RunContext;
@@ -35,17 +36,17 @@ pub struct PreparedRun {
     /// As asked, with the arguments that its command line means. Holds secrets.
     pub request: RunRequest,
     /// The same without secrets.
-    pub intent: Intent,
+    pub intent: Redacted<Intent>,
     pub command: Command,
     pub redactor: Redactor,
     /// Replacements already made in the intent.
-    pub redactions: u64,
+    pub redactions: Redactions,
 }
 
 /// A request that is refused: the intent it would have had, and every reason.
 #[derive(Debug)]
 pub struct RefusedRun {
-    pub intent: Box<Intent>,
+    pub intent: Box<Redacted<Intent>>,
     pub reasons: Vec<RefusalReason>,
     /// For the words that the reasons are told in: they may quote the request.
     pub redactor: Redactor,
@@ -287,7 +288,7 @@ pub fn environment(
 }
 
 /// Knows the values that must not be written down: those of variables that look secret or are named
-/// so, as the command gets them.
+/// so, as the command gets them and as retake itself has them, and those that the arguments name.
 pub fn redactor(
     request: &RunRequest,
     config: &RedactionConfig,
@@ -298,12 +299,19 @@ pub fn redactor(
         return Redactor::off();
     }
     let mut secrets: Vec<(String, OsString)> = Vec::new();
-    for (name, value) in environment {
+    // What the command does not inherit it may still find, in a file or in a process of ours.
+    let own = std::env::vars_os();
+    for (name, value) in environment.iter().cloned().chain(own) {
         if let Some(name) = name.to_str()
             && is_secret(name, request, config)
+            && !secrets.iter().any(|(known, its)| known == name && *its == value)
         {
-            secrets.push((name.to_owned(), value.clone()));
+            secrets.push((name.to_owned(), value));
         }
+    }
+    let arguments: Vec<&[u8]> = request.command.argv().iter().map(OsText::as_bytes).collect();
+    for (name, value) in argument_secrets(&arguments) {
+        secrets.push((name, OsString::from_vec(value.to_vec())));
     }
     for name in &request.redaction.secrets {
         // A secret that the command does not get may still be printed by it.
@@ -316,6 +324,19 @@ pub fn redactor(
     redactor_of(secrets, &config.patterns, reasons)
 }
 
+/// The intent of a request that is refused before the configuration is known, and the redactor that
+/// made it: it knows retake's own variables and the usual shapes.
+pub fn refused_intent(
+    request: RunRequest,
+    redacted: RedactedParts,
+) -> (Box<Redacted<Intent>>, Redactor) {
+    // Without configuration there are no patterns, and a secret that is not known has no value.
+    let mut reasons = Vec::new();
+    let mut redactor = redactor(&request, &RedactionConfig::default(), &[], &mut reasons);
+    let intent = Intent { redacted, ..bare_intent(request) };
+    (Box::new(Redacted::new(intent, &mut redactor)), redactor)
+}
+
 /// Whether the value of a variable of this name is a secret.
 pub fn is_secret(name: &str, request: &RunRequest, config: &RedactionConfig) -> bool {
     let listed = |names: &[String]| names.iter().any(|listed| listed == name);
@@ -325,16 +346,15 @@ pub fn is_secret(name: &str, request: &RunRequest, config: &RedactionConfig) -> 
         || is_secret_name(name) && !listed(&config.allow)
 }
 
-/// What is written down before the run, without secrets, and how many there were.
+/// What is written down before the run, without secrets, and which there were.
 fn intent(
     request: &RunRequest,
     context: &RunContext,
     environment: &[(OsString, OsString)],
     file: Option<&Path>,
     redactor: &Redactor,
-) -> (Intent, u64) {
-    let (clean, redacted, count) = without_secrets(request, redactor);
-    let mut intent = bare_intent(clean);
+) -> (Redacted<Intent>, Redactions) {
+    let mut intent = bare_intent(request.clone());
     // A variable that the configuration of that day names as a secret stays one.
     let configured = context.redaction.secrets.iter().filter(|name| {
         environment.iter().any(|(n, _)| n == name.as_str())
@@ -343,11 +363,11 @@ fn intent(
     if request.redaction.enabled {
         intent.request.redaction.secrets.extend(configured.cloned());
     }
-    intent.redacted = redacted;
     intent.program = file.and_then(|file| fingerprint::program(file, request.cwd.as_path()));
     intent.variables = Some(fingerprint::variables(environment, &intent.request.redaction.secrets));
     intent.inherited_secrets = inherited_secrets(request, &context.redaction, environment);
-    (intent, count)
+    let mut redactor = CountingRedactor::new(redactor.clone());
+    (Redacted::new(intent, &mut redactor), redactor.into_redactions())
 }
 
 /// The names of the secret variables that the command gets and the request does not set.
@@ -367,49 +387,11 @@ fn inherited_secrets(
     names
 }
 
-/// The request with a mark in place of every secret, which parts those are, and how many.
-fn without_secrets(request: &RunRequest, redactor: &Redactor) -> (RunRequest, Redacted, u64) {
-    let mut clean = request.clone();
-    let (mut redacted, mut count) = (Redacted::default(), 0);
-    // Its secrets stand in the arguments too, and are counted there.
-    clean.command.text = redactor.redact_str(&request.command.text).0.into_owned();
-    if let CommandForm::Arguments(arguments) | CommandForm::ShellArguments(arguments) =
-        &mut clean.command.form
-    {
-        for (at, argument) in arguments.iter_mut().enumerate() {
-            let (bytes, found) = redactor.redact_bytes(argument.as_bytes());
-            if found > 0 {
-                redacted.arguments.push(at);
-                count += found;
-                *argument = OsText::from_bytes(bytes.into_owned());
-            }
-        }
-    }
-    for (name, value) in &mut clean.environment.set {
-        let name = name.to_string_lossy();
-        let text = value.to_string_lossy();
-        let (text, found) = redactor.redact_variable(&name, &text);
-        if found > 0 {
-            redacted.variables.push(name.into_owned());
-            count += found;
-            *value = OsText::from(text.into_owned());
-        }
-    }
-    for value in clean.labels.values_mut() {
-        let (text, found) = redactor.redact_str(value);
-        if found > 0 {
-            count += found;
-            *value = text.into_owned();
-        }
-    }
-    (clean, redacted, count)
-}
-
 /// An intent that says only what was asked for, and where and when.
 pub fn bare_intent(request: RunRequest) -> Intent {
     Intent {
         request,
-        redacted: Redacted::default(),
+        redacted: RedactedParts::default(),
         parent_id: std::env::var(PARENT_VARIABLE).ok().and_then(|id| id.parse().ok()),
         start_time: Timestamp::now(),
         host: machine::host(),

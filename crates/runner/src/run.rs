@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_engine::{Cancel, Keeper, LiveOutput, ProcessEvent, ProcessResult};
-use retake_store::redact::StreamRedactor;
+use retake_store::redact::{CountingRedactor, RedactedBytes, Redactor, StreamRedactor};
 use retake_store::{Recording, Store};
 use retake_types::{
-    Effects, ErrorCode, ErrorDetail, Intent, Outcome, Run, RunError, RunOutcome, StartFailure,
-    State, Stream, signal_name, text,
+    Effects, ErrorCode, ErrorDetail, Intent, Outcome, Redacted, Redactions, Run, RunError,
+    RunOutcome, StartFailure, State, Stream, signal_name, text,
 };
 
 use crate::context::RunContext;
@@ -111,12 +111,27 @@ struct CapturedStream {
 
 /// A run that is over and not yet recorded.
 pub struct ExecutedRun {
-    pub intent: Intent,
+    pub intent: Redacted<Intent>,
+    /// With its secrets, for who has more to add.
     pub outcome: RunOutcome,
     pub result: ProcessResult,
+    redactor: Redactor,
+    redactions: Redactions,
     output: [Vec<u8>; 2],
     /// Bytes of each stream after redaction, for a run that is not recorded.
     kept: [u64; 2],
+}
+
+impl ExecutedRun {
+    /// The outcome without secrets, those in it counted.
+    pub fn redacted_outcome(&self) -> Redacted<RunOutcome> {
+        let mut redactor = CountingRedactor::new(self.redactor.clone());
+        let mut outcome = Redacted::new(self.outcome.clone(), &mut redactor);
+        let mut redactions = self.redactions.clone();
+        redactions.add_all(redactor.redactions());
+        outcome.set_redactions(redactions);
+        outcome
+    }
 }
 
 /// Runs it. With a recording its intent is already committed.
@@ -134,14 +149,16 @@ pub fn run(
     };
     let death_mark = recording.as_ref().and_then(Recording::death_mark);
     keeper.mark_death_in(death_mark.map(Into::into));
-    let mut keep = |stream, bytes: &[u8]| {
+    let mut keep = |stream, bytes: RedactedBytes<'_>| {
         if let Some(recording) = &mut recording {
             recording.append(stream, bytes);
         }
     };
     let past = store.as_deref();
-    let ExecutedRun { intent, mut outcome, result, output, kept } =
+    let executed =
         execute(prepared, context, (keeper, cancel), &mut keep, output_use, observer, past);
+    let mut outcome = executed.redacted_outcome();
+    let ExecutedRun { intent, result, output, kept, .. } = executed;
     let record = store.as_mut().zip(recording);
     let stored = record.map(|(store, recording)| recording.finish(store, outcome.clone()));
     let recorded = matches!(stored, Some(Ok(_)));
@@ -174,7 +191,7 @@ pub fn execute(
     prepared: PreparedRun,
     context: &RunContext,
     (keeper, cancel): (&mut Keeper, &Cancel),
-    keep: &mut dyn FnMut(Stream, &[u8]),
+    keep: &mut dyn FnMut(Stream, RedactedBytes<'_>),
     output_use: OutputUse,
     observer: &mut dyn Observer,
     store: Option<&Store>,
@@ -212,37 +229,40 @@ pub fn execute(
         ProcessEvent::Suspended { by_child } => signals::stop(by_child),
         ProcessEvent::Started { .. } | ProcessEvent::Finished(_) => {}
     });
-    let mut redactions = prepared.redactions;
+    let mut redactions = prepared.redactions.clone();
     for stream in Stream::BOTH {
         let captured = &mut captured[stream.index()];
         captured.take(stream, None, keep);
-        redactions += captured.redactor.count();
+        redactions.add_all(&captured.redactor.redactions());
     }
     let larger = output_use.carry == Carry::Requested;
     let over = captured.iter().any(|c| c.over || (larger && c.kept > limit));
-    let mut outcome = outcome(&result, &prepared, over, &captured, redactions);
+    let mut outcome = outcome(&result, &prepared, over, &captured);
     outcome.error = explain(&result, &prepared, over.then_some(limit));
     let past = Past { intent: &prepared.intent, store };
     outcome.effects = observer.effects(&result, past);
-    if let Some(effects) = &mut outcome.effects {
-        effects.map_strings(|text| prepared.redactor.redact_str(text).0.into_owned());
-    }
     let kept = [captured[0].kept, captured[1].kept];
     let output = captured.map(|c| c.carried.finish());
-    ExecutedRun { intent: prepared.intent, outcome, result, output, kept }
+    let PreparedRun { intent, redactor, .. } = prepared;
+    ExecutedRun { intent, outcome, result, redactor, redactions, output, kept }
 }
 
 impl CapturedStream {
     /// Redacts and keeps bytes; `None` ends the stream.
-    fn take(&mut self, stream: Stream, bytes: Option<&[u8]>, to: &mut dyn FnMut(Stream, &[u8])) {
+    fn take(
+        &mut self,
+        stream: Stream,
+        bytes: Option<&[u8]>,
+        to: &mut dyn FnMut(Stream, RedactedBytes<'_>),
+    ) {
         let Self { redactor, carried, kept, room, over, .. } = self;
-        let mut keep = |clean: &[u8]| {
+        let mut keep = |clean: RedactedBytes<'_>| {
             *kept += clean.len() as u64;
-            carried.push(clean);
+            carried.push(&clean);
             let fits = usize::try_from(*room).unwrap_or(usize::MAX).min(clean.len());
             *over |= fits < clean.len();
             *room -= fits as u64;
-            to(stream, &clean[..fits]);
+            to(stream, clean.first(fits));
         };
         match bytes {
             Some(bytes) => redactor.push(bytes, &mut keep),
@@ -257,7 +277,6 @@ fn outcome(
     prepared: &PreparedRun,
     over: bool,
     captured: &[CapturedStream; 2],
-    redactions: u64,
 ) -> RunOutcome {
     let start = prepared.intent.start_time;
     let duration_ms =
@@ -271,7 +290,6 @@ fn outcome(
         leaked: result.leaked,
         end_known: result.outcome == Outcome::Interrupted,
         usage: result.usage,
-        redactions,
         ..RunOutcome::bare(&result.outcome, end_time(start, result.duration))
     };
     outcome.set_left(result.left.clone());
@@ -371,10 +389,15 @@ pub fn start_error(failure: &StartFailure) -> RunError {
 }
 
 /// A run that did not start, as its result shows it.
-pub fn not_started(intent: Intent, failure: StartFailure) -> FinishedRun {
+pub fn not_started(
+    intent: Redacted<Intent>,
+    failure: StartFailure,
+    redactor: &Redactor,
+) -> FinishedRun {
     let error = Some(start_error(&failure));
     let outcome = Outcome::NotStarted(failure);
     let shown = RunOutcome { error, ..RunOutcome::bare(&outcome, Timestamp::now()) };
+    let shown = Redacted::new(shown, &mut redactor.clone());
     let run = Run { intent, state: State::Finished, outcome: Some(shown), recorded: false };
     FinishedRun { run, outcome, output: Default::default(), reader_gone: false, unread_bytes: 0 }
 }

@@ -12,7 +12,7 @@ use retake_engine::{
     ProcessEvent,
 };
 use retake_store::{Error, Recording, Store, StoredLoop};
-use retake_types::{Intent, Outcome, RefusalReason};
+use retake_types::{Intent, Outcome, Redacted, RefusalReason};
 
 use crate::context::RunContext;
 use crate::notice::Notice;
@@ -38,7 +38,7 @@ pub struct Worker {
 /// that.
 #[derive(Debug)]
 pub struct Unrecorded {
-    pub intent: Box<Intent>,
+    pub prepared: Box<PreparedRun>,
     pub error: Error,
 }
 
@@ -105,12 +105,12 @@ impl Worker {
         output_use: OutputUse,
         observer: &mut dyn Observer,
     ) -> Result<FinishedRun, Unrecorded> {
-        prepared.intent.start_time = Timestamp::now();
+        prepared.intent.set_start_time(Timestamp::now());
         let audit = self.context.execution.audit;
         let recording = match audit.enabled.then(|| self.begin(&prepared.intent)) {
             Some(Ok(recording)) => Some(recording),
             Some(Err(error)) if audit.required => {
-                return Err(Unrecorded { intent: Box::new(prepared.intent), error });
+                return Err(Unrecorded { prepared: Box::new(prepared), error });
             }
             Some(Err(error)) => {
                 (self.context.notify)(Notice::NotRecorded(error));
@@ -179,7 +179,7 @@ impl Worker {
     }
 
     /// Opens the record if need be, sees to runs whose runner died, and commits the intent.
-    fn begin(&mut self, intent: &Intent) -> retake_store::Result<Recording> {
+    fn begin(&mut self, intent: &Redacted<Intent>) -> retake_store::Result<Recording> {
         match self.store()?.begin(intent) {
             // It was moved while we had it open; opened again, it is followed.
             Err(Error::Vanished { path }) if retake_store::moved_to(&path).is_some() => {

@@ -22,7 +22,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use retake_types::{Intent, Kind, RunId};
+use retake_types::{Intent, Kind, Redacted, RunId};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::cancelled_by::CancelledBy;
@@ -204,10 +204,10 @@ impl BatchDir {
     }
 
     /// The intent of a cell, whatever the version of its request file.
-    pub fn read_intent(&self, cell: usize) -> Result<Intent, Error> {
+    pub fn read_intent(&self, cell: usize) -> Result<Redacted<Intent>, Error> {
         #[derive(Deserialize)]
         struct WithIntent {
-            intent: Intent,
+            intent: Redacted<Intent>,
         }
         let WithIntent { intent } = read_json(&self.request_file(cell))?;
         Ok(intent)

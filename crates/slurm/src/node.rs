@@ -19,7 +19,8 @@ use retake_runner::run::{self, ExecutedRun, Observer, OutputUse};
 use retake_runner::scratch_dir::ScratchDir;
 use retake_runner::{machine, signals};
 use retake_store::ResultFile;
-use retake_types::{Intent, Outcome, RanOn, RefusalReason, RunOutcome, StartFailure};
+use retake_store::redact::{RedactedBytes, Redactor};
+use retake_types::{Intent, Outcome, RanOn, Redacted, RefusalReason, RunOutcome, StartFailure};
 
 use crate::batch_dir::{BatchDir, write_new};
 use crate::cancellation;
@@ -89,7 +90,12 @@ impl Attempt {
         ResultFile::new(&self.batch_dir.temporary(self.cell, self.name()))
     }
 
-    fn write(&self, result: ResultFile, intent: &Intent, outcome: RunOutcome) -> Result<(), Error> {
+    fn write(
+        &self,
+        result: ResultFile,
+        intent: &Redacted<Intent>,
+        outcome: Redacted<RunOutcome>,
+    ) -> Result<(), Error> {
         result_file::write(&self.batch_dir, self.cell, self.name(), result, intent, outcome)
     }
 
@@ -99,7 +105,9 @@ impl Attempt {
     }
 
     /// A result without any output.
-    fn leave(&self, intent: &Intent, outcome: RunOutcome) -> Result<Continue, Error> {
+    fn leave(&self, intent: &Redacted<Intent>, outcome: RunOutcome) -> Result<Continue, Error> {
+        // Nothing ran, so no value of this machine is in it.
+        let outcome = Redacted::new(outcome, &mut Redactor::shapes());
         self.write(self.new_result(), intent, outcome)?;
         self.publish()
     }
@@ -163,7 +171,7 @@ fn execute_one(
         None => &mut nobody,
     };
     let mut result = attempt.new_result();
-    let mut keep = |stream, bytes: &[u8]| result.append(stream, bytes);
+    let mut keep = |stream, bytes: RedactedBytes<'_>| result.append(stream, bytes);
     let parts = (keeper, cancel);
     let executed = while_wanted(&attempt.batch_dir, cell, cancel, || {
         run::execute(prepared, &context, parts, &mut keep, OutputUse::NONE, observer, None)
@@ -182,21 +190,21 @@ fn finish(
     attempt: &Attempt,
     file: &RequestFile,
     written: ResultFile,
-    executed: ExecutedRun,
+    mut executed: ExecutedRun,
     cancel: &Cancel,
 ) -> Result<Continue, Error> {
-    let ExecutedRun { mut outcome, result, .. } = executed;
     let Attempt { batch_dir, cell, ran_on } = attempt;
     // Without a scheduler nobody starts it again: its outcome is final.
-    let cancelled = cancellation::cancelled_by(&result.outcome, cancel, batch_dir)
+    let cancelled = cancellation::cancelled_by(&executed.result.outcome, cancel, batch_dir)
         .filter(|by| *by != CancelledBy::SomeoneElse || is_scheduled());
+    let outcome = &mut executed.outcome;
     if let Some(by) = &cancelled {
-        by.apply(&mut outcome);
+        by.apply(outcome);
     }
     // The intent's time is that of the submission.
     outcome.end_time = Timestamp::now();
     outcome.ran_on = Some(ran_on.clone());
-    attempt.write(written, &file.intent, outcome)?;
+    attempt.write(written, &file.intent, executed.redacted_outcome())?;
     if cancelled == Some(CancelledBy::SomeoneElse) {
         let from = batch_dir.temporary(*cell, attempt.name());
         let to = batch_dir.stopped(*cell, attempt.name());

@@ -15,13 +15,14 @@ use retake_runner::prepare::{PreparedRun, STORE_VARIABLE, is_secret};
 use retake_runner::project::Project;
 use retake_types::config::{ExecutionConfig, RedactionConfig};
 use retake_types::request::StdinSource;
-use retake_types::{Intent, OsText, RefusalReason, RunRequest};
+use retake_types::{Intent, OsText, Redacted, Redactions, RefusalReason, RunRequest};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, RemoteRefusal};
 
-/// Raised when another release of retake could misread a file. Version 1 was not a [`RunRequest`].
-const VERSION: u32 = 2;
+/// Raised when another release of retake could misread a file. Version 1 was not a [`RunRequest`], version
+/// 2 did not count secrets by name.
+const VERSION: u32 = 3;
 
 /// Tells a run that may use all of them how many processors the scheduler gave it.
 pub const PROCESSORS_VARIABLE: &str = "RETAKE_PROCESSORS";
@@ -32,13 +33,13 @@ pub const PROCESSORS_VARIABLE: &str = "RETAKE_PROCESSORS";
 pub struct RequestFile {
     pub version: u32,
     /// As it is in the record, without secrets.
-    pub intent: Intent,
+    pub intent: Redacted<Intent>,
     /// The request with the environment of the machine that wrote it, and secrets by name.
     pub request: RunRequest,
     pub execution: ExecutionConfig,
     pub redaction: RedactionConfig,
     /// Replacements already made in the intent.
-    pub redactions: u64,
+    pub redactions: Redactions,
     /// The run gets the number of its processors in [`PROCESSORS_VARIABLE`].
     #[serde(default)]
     pub processors: bool,
@@ -48,7 +49,7 @@ impl RequestFile {
     /// The file for a run, or every reason why another machine cannot execute it.
     pub fn new(prepared: &PreparedRun, context: &RunContext) -> Result<Self, Vec<RemoteRefusal>> {
         let mut refusals = Vec::new();
-        let leaks = |text: &OsStr| prepared.redactor.redact_bytes(text.as_bytes()).1 > 0;
+        let leaks = |text: &OsStr| prepared.redactor.finds_secret(text.as_bytes());
         if prepared.request.command.argv().iter().any(|argument| leaks(argument.as_os_str())) {
             refusals.push(RemoteRefusal::SecretInArgument);
         }
@@ -92,7 +93,7 @@ impl RequestFile {
             request,
             execution: context.execution.clone(),
             redaction: context.redaction.clone(),
-            redactions: prepared.redactions,
+            redactions: prepared.redactions.clone(),
             processors: false,
         })
     }
@@ -140,7 +141,7 @@ impl RequestFile {
         let mut prepared =
             PreparedRun::new(request, &context).map_err(|refused| refused.reasons)?;
         prepared.intent = self.intent.clone();
-        prepared.redactions = self.redactions;
+        prepared.redactions = self.redactions.clone();
         Ok((prepared, context))
     }
 }
@@ -164,6 +165,7 @@ mod tests {
     use retake_runner::config::Config;
     use retake_runner::notice;
     use retake_runner::prepare::bare_intent;
+    use retake_store::redact::Redactor;
     use retake_types::EnvMode;
     use retake_types::request::{CommandRequest, LoopPosition};
 
@@ -288,17 +290,16 @@ mod tests {
         #[test]
         fn every_field_of_a_request_is_read_back(
             request in retake_types::test_support::request(),
-            redactions in any::<u64>(),
             processors in any::<bool>(),
         ) {
             let context = context();
             let file = RequestFile {
                 version: VERSION,
-                intent: bare_intent(request.clone()),
+                intent: Redacted::new(bare_intent(request.clone()), &mut Redactor::off()),
                 request,
                 execution: context.execution.clone(),
                 redaction: context.redaction.clone(),
-                redactions,
+                redactions: Redactions::default(),
                 processors,
             };
             prop_assert_eq!(read_back(&file), file);

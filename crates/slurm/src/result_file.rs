@@ -10,7 +10,7 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use retake_store::ResultFile;
-use retake_types::{Intent, Outcome, RanOn, RunOutcome};
+use retake_types::{Intent, Outcome, RanOn, Redacted, RunOutcome};
 
 use crate::batch_dir::{BatchDir, sync};
 use crate::error::Error;
@@ -28,8 +28,8 @@ pub(crate) fn write(
     cell: usize,
     attempt: &str,
     result: ResultFile,
-    intent: &Intent,
-    outcome: RunOutcome,
+    intent: &Redacted<Intent>,
+    outcome: Redacted<RunOutcome>,
 ) -> Result<(), Error> {
     let path = batch_dir.temporary(cell, attempt);
     let failed = |error| Error::io("write", &path)(error);

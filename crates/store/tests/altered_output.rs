@@ -63,7 +63,7 @@ fn file(test: &TestStore, form: Form, id: RunId) -> PathBuf {
         Form::Raw => test.root().join(format!("spool/{id}.stdout")),
         Form::Compressed => {
             let run = test.store.get(id).unwrap();
-            let hash = run.outcome.unwrap().stdout_blake3.unwrap();
+            let hash = run.outcome.unwrap().stdout_blake3.clone().unwrap();
             test.root().join(format!("output/{}/{}.zst", &hash[..2], &hash[2..]))
         }
     }

@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::{FinishPlain as _, PlainLoop as _, PlainRecording as _, PlainStore as _};
 use common::{intent, outcome};
 use jiff::{SignedDuration, Timestamp};
 use retake_store::{
@@ -18,10 +19,10 @@ fn store() -> (tempfile::TempDir, Store) {
 
 fn run(store: &mut Store, at: Timestamp, ms: u64, code: i32, output: &[u8]) -> RunId {
     let intent = retake_types::Intent { start_time: at, ..intent("x") };
-    let mut recording = store.begin(&intent).unwrap();
-    recording.append(Stream::Stdout, output);
+    let mut recording = store.begin_plain(&intent).unwrap();
+    recording.append_plain(Stream::Stdout, output);
     let outcome = retake_types::RunOutcome { duration_ms: ms, ..outcome(code) };
-    recording.finish(store, outcome).unwrap();
+    recording.finish_plain(store, outcome).unwrap();
     intent.id()
 }
 
@@ -46,7 +47,7 @@ fn loops_come_page_by_page_and_by_kind() {
     let mut recordings = Vec::new();
     for n in 0..7 {
         let kind = if n % 3 == 0 { Kind::Crash } else { Kind::Agent };
-        let recording = store.begin_loop(kind, "{}").unwrap();
+        let recording = store.begin_plain_loop(kind, "{}").unwrap();
         all.push(recording.id());
         recordings.push(recording);
     }
@@ -69,7 +70,7 @@ fn loops_come_page_by_page_and_by_kind() {
     let crashes = store.page_loops(Some(Kind::Crash), None, 3).unwrap();
     assert_eq!((crashes.loops.len(), crashes.next), (3, None));
     assert_eq!(store.last_loop_entry(all[0]).unwrap(), 0);
-    recordings[0].append(&mut store, &[(), ()]).unwrap();
+    recordings[0].append_plain_entries(&mut store, &[(), ()]).unwrap();
     assert_eq!(store.last_loop_entry(all[0]).unwrap(), 2);
 }
 
@@ -85,7 +86,7 @@ fn figures_over_time_count_every_run_once() {
         run(&mut store, at(minutes), ms, code, b"");
     }
     let unfinished = retake_types::Intent { start_time: at(125), ..intent("x") };
-    let recording = store.begin(&unfinished).unwrap();
+    let recording = store.begin_plain(&unfinished).unwrap();
     let slices = store.timeline(since, until, 4).unwrap();
     let counts: Vec<_> = slices.iter().map(|s| (s.ok, s.failed, s.unfinished)).collect();
     assert_eq!(counts, [(2, 1, 0), (1, 0, 0), (0, 0, 1), (0, 1, 0)]);
@@ -106,12 +107,12 @@ fn rounded(at: Timestamp) -> Timestamp {
 fn output_is_told_in_order_and_in_portions() {
     let (_dir, mut store) = store();
     let intent = intent("x");
-    let mut recording = store.begin(&intent).unwrap();
+    let mut recording = store.begin_plain(&intent).unwrap();
     let part = |stream, offset, bytes: &[u8]| OutputPart { stream, offset, bytes: bytes.to_vec() };
     assert!(!store.output_after(intent.id(), [0, 0], 100).unwrap().over);
-    recording.append(Stream::Stdout, b"one ");
-    recording.append(Stream::Stderr, b"two ");
-    recording.append(Stream::Stdout, b"three");
+    recording.append_plain(Stream::Stdout, b"one ");
+    recording.append_plain(Stream::Stderr, b"two ");
+    recording.append_plain(Stream::Stdout, b"three");
     let new = store.output_after(intent.id(), [0, 0], 100).unwrap();
     let expected = [
         part(Stream::Stdout, 0, b"one "),
@@ -134,7 +135,7 @@ fn output_is_told_in_order_and_in_portions() {
         }
     }
     assert_eq!(text, b"one two three");
-    recording.finish(&mut store, outcome(0)).unwrap();
+    recording.finish_plain(&mut store, outcome(0)).unwrap();
     let new = store.output_after(intent.id(), [9, 0], 100).unwrap();
     assert_eq!((&new.parts[..], new.over), (&[part(Stream::Stderr, 0, b"two ")][..], true));
     let gone = store.output_after(RunId::new(), [0, 0], 100);
@@ -199,10 +200,10 @@ fn a_search_heeds_every_filter_of_a_list() {
     run(&mut store, now, 1, 3, b"hay\n");
     let mut intent = intent("cargo needle");
     intent.request.labels.insert("nightly".into(), "yes".into());
-    let mut recording = store.begin(&intent).unwrap();
-    recording.append(Stream::Stderr, b"a needle\n");
-    recording.append(Stream::Stdout, b"a needle\n");
-    recording.finish(&mut store, outcome(0)).unwrap();
+    let mut recording = store.begin_plain(&intent).unwrap();
+    recording.append_plain(Stream::Stderr, b"a needle\n");
+    recording.append_plain(Stream::Stdout, b"a needle\n");
+    recording.finish_plain(&mut store, outcome(0)).unwrap();
     let failed = RunFilter { status: Some(RunStatus::Failed), ..RunFilter::default() };
     for limit in [1, 2, 5] {
         assert_eq!(found(&store, &failed, limit, EFFORT), (vec![late, early], 0));

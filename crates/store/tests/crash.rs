@@ -6,6 +6,7 @@
 
 mod common;
 
+use common::{FinishPlain as _, PlainRecording as _, PlainStore as _};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -52,9 +53,9 @@ fn helper() {
         "hang" => {
             let mut store = Store::open(root).unwrap();
             let intent = intent("hang");
-            let mut recording = store.begin(&intent).unwrap();
-            recording.append(Stream::Stdout, b"before the end\n");
-            recording.append(Stream::Stderr, &b"large\n".repeat(50_000));
+            let mut recording = store.begin_plain(&intent).unwrap();
+            recording.append_plain(Stream::Stdout, b"before the end\n");
+            recording.append_plain(Stream::Stderr, &b"large\n".repeat(50_000));
             acknowledge(&intent.id());
             loop {
                 std::thread::park();
@@ -76,9 +77,9 @@ fn record_fifty(root: &Path) {
         let mut store = Store::open(root).unwrap();
         store.recover().unwrap();
         let intent = intent(&format!("fifty {i}"));
-        let mut recording = store.begin(&intent).unwrap();
-        recording.append(Stream::Stdout, format!("output {i}\n").as_bytes());
-        recording.finish(&mut store, outcome(0)).unwrap();
+        let mut recording = store.begin_plain(&intent).unwrap();
+        recording.append_plain(Stream::Stdout, format!("output {i}\n").as_bytes());
+        recording.finish_plain(&mut store, outcome(0)).unwrap();
         acknowledge(&intent.id());
     }
 }
@@ -88,13 +89,13 @@ fn record_forever(root: &Path) {
     store.recover().unwrap();
     for i in 0u32.. {
         let intent = intent("forever");
-        let mut recording = store.begin(&intent).unwrap();
-        recording.append(Stream::Stdout, format!("out {i} {}\n", intent.id()).as_bytes());
-        recording.append(Stream::Stderr, b"err\n");
+        let mut recording = store.begin_plain(&intent).unwrap();
+        recording.append_plain(Stream::Stdout, format!("out {i} {}\n", intent.id()).as_bytes());
+        recording.append_plain(Stream::Stderr, b"err\n");
         if i % 4 == 1 {
-            recording.append(Stream::Stdout, &b"0123456789abcdef\n".repeat(8_000));
+            recording.append_plain(Stream::Stdout, &b"0123456789abcdef\n".repeat(8_000));
         }
-        recording.finish(&mut store, outcome(0)).unwrap();
+        recording.finish_plain(&mut store, outcome(0)).unwrap();
         acknowledge(&intent.id());
         if i % 3 == 2 {
             store.compact(Duration::from_secs(1)).unwrap();
@@ -261,9 +262,10 @@ fn check(root: &Path, known: &[RunId]) {
         let run = store.get(id).unwrap();
         assert_eq!(run.state, State::Finished, "{id}");
         let outcome = run.outcome.unwrap();
-        for (stream, hash) in
-            [(Stream::Stdout, outcome.stdout_blake3), (Stream::Stderr, outcome.stderr_blake3)]
-        {
+        for (stream, hash) in [
+            (Stream::Stdout, outcome.stdout_blake3.clone()),
+            (Stream::Stderr, outcome.stderr_blake3.clone()),
+        ] {
             let mut hasher = blake3::Hasher::new();
             std::io::copy(&mut store.read_output(id, stream).unwrap(), &mut hasher).unwrap();
             assert_eq!(Some(hasher.finalize().to_hex().to_string()), hash);

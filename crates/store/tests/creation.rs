@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::{FinishPlain as _, PlainStore as _};
 use std::fs;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,8 +22,8 @@ fn readers_find_no_store_or_a_whole_one_while_many_make_it() {
                 scope.spawn(|| {
                     start.wait();
                     let mut store = Store::open(&root).unwrap();
-                    let recording = store.begin(&intent("first")).unwrap();
-                    recording.finish(&mut store, outcome(0)).unwrap();
+                    let recording = store.begin_plain(&intent("first")).unwrap();
+                    recording.finish_plain(&mut store, outcome(0)).unwrap();
                     working.fetch_sub(1, Ordering::SeqCst);
                 });
                 scope.spawn(|| {

@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::{FinishPlain as _, PlainStore as _};
 use common::{TestStore, intent, outcome};
 use retake_store::{Defect, Error, RunFilter, Store, VerifyDepth, repair};
 use retake_types::{Kind, Stream};
@@ -39,7 +40,7 @@ fn damage_is_seen_named_and_repaired() {
         let large = intent("large");
         test.record(&large, 0, &[(Stream::Stdout, &b"abc".repeat(50_000))]);
         test.compact();
-        let series = test.store.begin_loop(Kind::Matrix, "{}").unwrap();
+        let series = test.store.begin_plain_loop(Kind::Matrix, "{}").unwrap();
         drop(series);
         let head = test.store.head().unwrap();
         let root = test.root();
@@ -54,8 +55,8 @@ fn damage_is_seen_named_and_repaired() {
                     assert_short(&error);
                 }
                 if let Err(error) = store
-                    .begin(&intent("b"))
-                    .and_then(|recording| recording.finish(&mut store, outcome(0)).map(drop))
+                    .begin_plain(&intent("b"))
+                    .and_then(|recording| recording.finish_plain(&mut store, outcome(0)).map(drop))
                 {
                     assert_short(&error);
                 }

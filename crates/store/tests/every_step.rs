@@ -4,6 +4,7 @@
 
 mod common;
 
+use common::{FinishPlain as _, PlainRecording as _, PlainStore as _};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -26,12 +27,12 @@ fn a_recording_survives_a_crash_at_every_step() {
             retake_store::watch_crash_points(first::crash_point);
             let mut store = Store::open(&env.path("store")).unwrap();
             for (command, bytes) in [("small", 40), ("large", 200_000), ("doomed", 100)] {
-                let mut recording = store.begin(&intent(command)).unwrap();
+                let mut recording = store.begin_plain(&intent(command)).unwrap();
                 let id = recording.id();
-                recording.append(Stream::Stdout, &vec![b'a'; bytes]);
-                recording.append(Stream::Stderr, b"warning\n");
-                recording.append(Stream::Stdout, b"end\n");
-                recording.finish(&mut store, outcome(0)).unwrap();
+                recording.append_plain(Stream::Stdout, &vec![b'a'; bytes]);
+                recording.append_plain(Stream::Stderr, b"warning\n");
+                recording.append_plain(Stream::Stdout, b"end\n");
+                recording.finish_plain(&mut store, outcome(0)).unwrap();
                 acknowledge(&env.path("acknowledged"), id);
                 if command == "doomed" {
                     store.compact(Duration::from_secs(60)).unwrap();

@@ -5,6 +5,7 @@
 
 mod common;
 
+use common::{FinishPlain as _, PlainRecording as _, PlainStore as _};
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -53,7 +54,7 @@ fn a_half_migrated_database_cannot_exist_but_a_half_deleted_one_is_named() {
     test.run("a", 0);
     test.tamper("DROP TABLE runs");
     test.reopen();
-    let error = test.store.begin(&intent("b")).unwrap_err();
+    let error = test.store.begin_plain(&intent("b")).unwrap_err();
     assert!(error.is_damage(), "{error}");
     assert!(error.to_string().contains("nothing was overwritten"), "{error}");
     let repaired = repair(&test.root()).unwrap();
@@ -106,11 +107,11 @@ fn a_reader_needs_no_right_to_write() {
         assert_eq!(text, "text");
         assert_eq!(store.list(&RunFilter::default(), None, 5).unwrap().runs.len(), 1);
         let mut store = store;
-        let error = store.begin(&common::intent("b")).unwrap_err();
+        let error = store.begin_plain(&common::intent("b")).unwrap_err();
         assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
         if locked.enforced {
             let refused = Store::open(&locked.path)
-                .and_then(|mut store| store.begin(&common::intent("c")).map(drop));
+                .and_then(|mut store| store.begin_plain(&common::intent("c")).map(drop));
             let error = refused.unwrap_err();
             assert!(matches!(error, Error::NotWritable { .. } | Error::Io { .. }), "{error:?}");
         }
@@ -180,26 +181,26 @@ impl Drop for ReadOnly {
 #[test]
 fn a_store_that_vanishes_costs_the_record_and_not_the_run() {
     let mut test = TestStore::new();
-    let mut recording = test.store.begin(&intent("a")).unwrap();
-    recording.append(Stream::Stdout, b"before");
+    let mut recording = test.store.begin_plain(&intent("a")).unwrap();
+    recording.append_plain(Stream::Stdout, b"before");
     fs::remove_dir_all(test.root()).unwrap();
-    recording.append(Stream::Stdout, b"after");
-    recording.append(Stream::Stderr, b"lost");
+    recording.append_plain(Stream::Stdout, b"after");
+    recording.append_plain(Stream::Stderr, b"lost");
     let large = vec![b'x'; 100_000];
-    recording.append(Stream::Stderr, &large);
+    recording.append_plain(Stream::Stderr, &large);
     let (lost, problem) = recording.lost_bytes().unwrap();
     assert_eq!(lost, 100_000 + 4 - 64 * 1024);
     assert!(problem.to_string().contains("spool"), "{problem}");
-    let error = recording.finish(&mut test.store, outcome(0)).unwrap_err();
+    let error = recording.finish_plain(&mut test.store, outcome(0)).unwrap_err();
     assert!(matches!(error, Error::Vanished { .. }), "{error}");
     assert!(matches!(
-        test.store.begin(&intent("b")),
+        test.store.begin_plain(&intent("b")),
         Err(Error::Io { .. } | Error::Vanished { .. })
     ));
 
     // Someone made a new one meanwhile: the old connection must not pretend to write to it.
     let fresh = Store::open(&test.root()).unwrap();
-    assert!(matches!(test.store.begin(&intent("c")), Err(Error::Vanished { .. })));
+    assert!(matches!(test.store.begin_plain(&intent("c")), Err(Error::Vanished { .. })));
     assert_eq!(common::assert_intact(&fresh).runs, 0);
 }
 
@@ -207,10 +208,10 @@ fn a_store_that_vanishes_costs_the_record_and_not_the_run() {
 fn a_torn_spool_is_read_as_far_as_it_goes() {
     let mut test = TestStore::new();
     let intent = intent("a");
-    let mut recording = test.store.begin(&intent).unwrap();
-    recording.append(Stream::Stdout, b"one\n");
-    recording.append(Stream::Stderr, b"two\n");
-    recording.append(Stream::Stdout, b"three\n");
+    let mut recording = test.store.begin_plain(&intent).unwrap();
+    recording.append_plain(Stream::Stdout, b"one\n");
+    recording.append_plain(Stream::Stderr, b"two\n");
+    recording.append_plain(Stream::Stdout, b"three\n");
     drop(recording);
     let spool = |name: &str| test.root().join(format!("spool/{}.{name}", intent.id()));
     let cut = |path: &std::path::Path, by: u64| {
@@ -337,8 +338,8 @@ fn a_damaged_database_is_kept_and_what_can_be_read_recovered() {
     assert!(ids.contains(&runs[0].intent.id()));
     let mut store = store;
     let new = intent("after the repair");
-    let recording = store.begin(&new).unwrap();
-    recording.finish(&mut store, outcome(0)).unwrap();
+    let recording = store.begin_plain(&new).unwrap();
+    recording.finish_plain(&mut store, outcome(0)).unwrap();
     assert_eq!(store.find("last").unwrap().intent.id(), new.id());
     let sound = store.examine(VerifyDepth::Quick, &mut |_| {}).unwrap().defects;
     assert!(!sound.iter().any(|problem| matches!(problem, Defect::Integrity(_))), "{sound:?}");

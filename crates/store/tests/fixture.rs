@@ -6,6 +6,7 @@
 
 mod common;
 
+use common::{FinishPlain as _, PlainLoop as _, PlainRecording as _, PlainStore as _};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -218,7 +219,7 @@ fn make_the_fixture_of_version_2() {
     assert!(!fixture("v2").exists(), "a fixture is never made again");
     let mut test = TestStore::new();
     let intent = intent("make test");
-    let recording = test.store.begin(&intent).unwrap();
+    let recording = test.store.begin_plain(&intent).unwrap();
     let mut outcome = outcome(1);
     let effects = json!({
         "filesCreated": [], "filesModified": ["src/lib.rs"], "filesDeleted": [],
@@ -235,7 +236,7 @@ fn make_the_fixture_of_version_2() {
         "summary": null,
     });
     outcome.effects = Some(serde_json::from_value(effects).unwrap());
-    recording.finish(&mut test.store, outcome).unwrap();
+    recording.finish_plain(&mut test.store, outcome).unwrap();
     test.compact();
     let expected = json!({
         "head": test.store.head().unwrap().to_string(),
@@ -265,9 +266,9 @@ fn make_the_fixture_of_version_1() {
     assert!(!fixture("v1").exists(), "a fixture is never made again");
     let mut test = TestStore::new();
     let plan = r#"{"axis":["a","b"]}"#;
-    let mut recording = test.store.begin_loop(Kind::Matrix, plan).unwrap();
+    let mut recording = test.store.begin_plain_loop(Kind::Matrix, plan).unwrap();
     let loop_id = recording.id();
-    recording.append(&mut test.store, &[1, 2]).unwrap();
+    recording.append_plain_entries(&mut test.store, &[1, 2]).unwrap();
     recording.finish(&mut test.store, &StopReason::Completed).unwrap();
     let mut labelled = intent("make check");
     labelled.request.labels.insert("suite".into(), "nightly".into());
@@ -290,8 +291,8 @@ fn make_the_fixture_of_version_1() {
     let doomed = test.run("to be deleted", 0);
     test.compact();
     test.store.delete(doomed).unwrap();
-    let mut dead = test.store.begin(&intent("sleep 9")).unwrap();
-    dead.append(Stream::Stdout, b"still here\n");
+    let mut dead = test.store.begin_plain(&intent("sleep 9")).unwrap();
+    dead.append_plain(Stream::Stdout, b"still here\n");
     drop(dead);
     assert_eq!(
         test.store.recover().unwrap().runs[0].outcome.as_ref().unwrap().kind,
@@ -299,8 +300,8 @@ fn make_the_fixture_of_version_1() {
     );
     let mut timed_out = outcome(124);
     timed_out.kind = OutcomeKind::TimedOut;
-    let recording = test.store.begin(&intent("sleep 10")).unwrap();
-    recording.finish(&mut test.store, timed_out).unwrap();
+    let recording = test.store.begin_plain(&intent("sleep 10")).unwrap();
+    recording.finish_plain(&mut test.store, timed_out).unwrap();
     test.compact();
 
     let runs = test.store.list(&RunFilter::default(), None, 50).unwrap().runs;

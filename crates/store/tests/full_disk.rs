@@ -5,6 +5,7 @@
 
 mod common;
 
+use common::{FinishPlain as _, PlainRecording as _, PlainStore as _};
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
@@ -81,16 +82,16 @@ const WRITTEN: u64 = 20_000_000;
 /// Records a run that writes more than the disk has room for, and its end.
 fn flood(store: &mut Store) -> (RunId, u64) {
     let full = intent("full");
-    let mut recording = store.begin(&full).unwrap();
+    let mut recording = store.begin_plain(&full).unwrap();
     let block = vec![b'x'; 250_000];
     for _ in 0..WRITTEN / 250_000 {
-        recording.append(Stream::Stdout, &block);
+        recording.append_plain(Stream::Stdout, &block);
     }
     let (lost, problem) = recording.lost_bytes().unwrap();
     assert!(matches!(problem, Error::DiskFull { .. }), "{problem}");
     let stored = recording.stored_bytes(Stream::Stdout);
     assert_eq!(stored + lost, WRITTEN);
-    let finished = recording.finish(store, outcome(7)).unwrap();
+    let finished = recording.finish_plain(store, outcome(7)).unwrap();
     assert_eq!(finished.lost, [lost, 0]);
     assert!(matches!(finished.error, Some(Error::DiskFull { .. })), "{:?}", finished.error);
     (full.id(), stored)
@@ -98,9 +99,9 @@ fn flood(store: &mut Store) -> (RunId, u64) {
 
 fn record(store: &mut Store, text: &[u8]) -> Result<RunId, Error> {
     let intent = intent("echo");
-    let mut recording = store.begin(&intent)?;
-    recording.append(Stream::Stdout, text);
-    recording.finish(store, outcome(0))?;
+    let mut recording = store.begin_plain(&intent)?;
+    recording.append_plain(Stream::Stdout, text);
+    recording.finish_plain(store, outcome(0))?;
     Ok(intent.id())
 }
 
@@ -211,12 +212,12 @@ fn runs_beside_each_other_on_a_full_disk_are_all_recorded_and_erased() {
         for _ in 0..8 {
             scope.spawn(|| {
                 let mut store = Store::open(&root).unwrap();
-                let mut recording = store.begin(&intent("full")).unwrap();
+                let mut recording = store.begin_plain(&intent("full")).unwrap();
                 for _ in 0..80 {
-                    recording.append(Stream::Stdout, &[b'x'; 50_000]);
+                    recording.append_plain(Stream::Stdout, &[b'x'; 50_000]);
                     std::thread::yield_now();
                 }
-                let finished = recording.finish(&mut store, outcome(0)).unwrap();
+                let finished = recording.finish_plain(&mut store, outcome(0)).unwrap();
                 assert_eq!(finished.outcome.stdout_bytes + finished.lost[0], 4_000_000);
             });
         }

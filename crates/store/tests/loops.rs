@@ -3,6 +3,7 @@
 mod common;
 
 use common::TestStore;
+use common::{PlainLoop as _, PlainStore as _};
 use retake_store::{Error, Liveness, Store};
 use retake_types::{Kind, LoopId, LoopState, StopReason};
 use serde_json::json;
@@ -10,9 +11,9 @@ use serde_json::json;
 #[test]
 fn a_loop_is_alive_for_as_long_as_it_is_recorded() {
     let mut test = TestStore::new();
-    let mut recording = test.store.begin_loop(Kind::Matrix, "{}").unwrap();
+    let mut recording = test.store.begin_plain_loop(Kind::Matrix, "{}").unwrap();
     let id = recording.id();
-    recording.append(&mut test.store, &[json!({"event": "begun"})]).unwrap();
+    recording.append_plain_entries(&mut test.store, &[json!({"event": "begun"})]).unwrap();
     let mut other = Store::open(&test.root()).unwrap();
     assert!(other.loop_is_alive(id));
     assert!(other.recover().unwrap().is_empty());
@@ -29,7 +30,7 @@ fn a_loop_is_alive_for_as_long_as_it_is_recorded() {
 fn a_loop_that_was_left_is_ended_by_the_next_recovery() {
     let mut test = TestStore::new();
     for kind in [Kind::Matrix, Kind::Crash] {
-        let recording = test.store.begin_loop(kind, "{}").unwrap();
+        let recording = test.store.begin_plain_loop(kind, "{}").unwrap();
         let id = recording.id();
         drop(recording);
         assert_eq!(test.store.loop_liveness(id), Liveness::Dead);
@@ -49,9 +50,9 @@ fn a_loop_that_was_left_is_ended_by_the_next_recovery() {
 #[test]
 fn the_loop_of_an_agent_waits_to_be_resumed() {
     let mut test = TestStore::new();
-    let mut recording = test.store.begin_loop(Kind::Agent, "{}").unwrap();
+    let mut recording = test.store.begin_plain_loop(Kind::Agent, "{}").unwrap();
     let id = recording.id();
-    assert_eq!(recording.append(&mut test.store, &[1, 2]).unwrap(), 2);
+    assert_eq!(recording.append_plain_entries(&mut test.store, &[1, 2]).unwrap(), 2);
     drop(recording);
     assert!(test.store.recover().unwrap().is_empty());
     assert!(!test.store.needs_maintenance());
@@ -59,7 +60,7 @@ fn the_loop_of_an_agent_waits_to_be_resumed() {
     assert_eq!(test.store.open_loops(Kind::Agent).unwrap()[0].id, id);
     let mut resumed = test.store.adopt_loop(id).unwrap();
     assert!(test.store.loop_is_alive(id));
-    assert_eq!(resumed.append(&mut test.store, &[3]).unwrap(), 3);
+    assert_eq!(resumed.append_plain_entries(&mut test.store, &[3]).unwrap(), 3);
     resumed.finish(&mut test.store, &StopReason::Stopped).unwrap();
     assert!(test.store.open_loops(Kind::Agent).unwrap().is_empty());
 }
@@ -68,7 +69,7 @@ fn the_loop_of_an_agent_waits_to_be_resumed() {
 #[test]
 fn the_crash_loop_of_an_earlier_release_is_ended_too() {
     let mut test = TestStore::new();
-    let recording = test.store.begin_loop(Kind::Crash, "{}").unwrap();
+    let recording = test.store.begin_plain_loop(Kind::Crash, "{}").unwrap();
     let id = recording.id();
     let live = test.root().join("live").join(format!("{id}.loop"));
     let earlier = test.root().join("crash");
@@ -87,7 +88,7 @@ fn the_crash_loop_of_an_earlier_release_is_ended_too() {
 fn what_only_reads_cannot_record_a_loop() {
     let test = TestStore::new();
     let mut reader = Store::open_read_only(&test.root()).unwrap();
-    assert!(matches!(reader.begin_loop(Kind::Matrix, "{}"), Err(Error::ReadOnly { .. })));
+    assert!(matches!(reader.begin_plain_loop(Kind::Matrix, "{}"), Err(Error::ReadOnly { .. })));
     assert!(matches!(reader.adopt_loop(LoopId::new()), Err(Error::ReadOnly { .. })));
     assert!(!test.root().join("live").exists());
 }

@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::{FinishPlain as _, PlainRecording as _, PlainStore as _};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -19,9 +20,9 @@ use retake_types::{OsText, RunId, Stream};
 fn record(store: &mut Store, directory: &str, bytes: usize) -> RunId {
     let mut intent = intent("made");
     intent.request.cwd = OsText::from(directory);
-    let mut recording = store.begin(&intent).unwrap();
-    recording.append(Stream::Stdout, &vec![b'x'; bytes]);
-    recording.finish(store, outcome(0)).unwrap();
+    let mut recording = store.begin_plain(&intent).unwrap();
+    recording.append_plain(Stream::Stdout, &vec![b'x'; bytes]);
+    recording.finish_plain(store, outcome(0)).unwrap();
     intent.id()
 }
 
@@ -91,11 +92,11 @@ fn nothing_moves_while_a_run_or_loop_is_alive_or_onto_something() {
     let (from, to) = (temp.path().join("data"), temp.path().join("retake"));
     let runs = made(&from);
     let mut store = Store::open(&from).unwrap();
-    let running = store.begin(&intent("running")).unwrap();
+    let running = store.begin_plain(&intent("running")).unwrap();
     let error = relocate(&from, &to).unwrap_err();
     assert!(matches!(error, Error::InUse { running: 1, remote: 0, .. }), "{error}");
-    running.finish(&mut store, outcome(0)).unwrap();
-    let loop_recording = store.begin_loop(retake_types::Kind::Matrix, "{}").unwrap();
+    running.finish_plain(&mut store, outcome(0)).unwrap();
+    let loop_recording = store.begin_plain_loop(retake_types::Kind::Matrix, "{}").unwrap();
     assert!(matches!(relocate(&from, &to), Err(Error::InUse { running: 1, .. })));
     loop_recording.finish(&mut store, &retake_types::StopReason::Completed).unwrap();
     fs::create_dir(&to).unwrap();
@@ -156,7 +157,7 @@ fn earlier_runs_below_a_directory_are_taken_over_once() {
         .map(|dir| record(&mut old, dir, if dir == "/p/large" { 2_000_000 } else { 9 }));
     let mut unfinished = intent("running");
     unfinished.request.cwd = OsText::from("/p");
-    let running = old.begin(&unfinished).unwrap();
+    let running = old.begin_plain(&unfinished).unwrap();
     let new = temp.path().join("new");
     let earlier =
         EarlierRecord { store: temp.path().join("old"), directories: vec![PathBuf::from("/p")] };

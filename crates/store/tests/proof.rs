@@ -5,6 +5,7 @@
 
 mod common;
 
+use common::PlainStore as _;
 use std::time::Duration;
 
 use common::{TestStore, all_files, files_with, intent};
@@ -157,7 +158,7 @@ fn a_run_can_be_deleted_before_it_was_indexed_and_not_while_it_runs() {
     let mut test = TestStore::new();
     let (pending, running) = (intent("pending"), intent("running"));
     test.record(&pending, 0, &[(Stdout, &b"zyxwv ".repeat(50_000)), (Stderr, b"zyxwv")]);
-    let recording = test.store.begin(&running).unwrap();
+    let recording = test.store.begin_plain(&running).unwrap();
     assert!(matches!(test.store.delete(running.id()), Err(Error::StillRunning { .. })));
     test.store.delete(pending.id()).unwrap();
     assert!(files_with(&test.root(), b"zyxwv").is_empty());

@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::{FinishPlain as _, PlainLoop as _, PlainRecording as _, PlainStore as _, plain};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -27,13 +28,13 @@ fn a_run_reads_back_as_it_was_recorded() {
     let mut intent = intent("cargo test --all");
     intent.request.labels.insert("ci".into(), "yes".into());
     intent.request.command = CommandRequest::arguments("x", [OsText::from_bytes(vec![0xff])]);
-    let mut recording = test.store.begin(&intent).unwrap();
+    let mut recording = test.store.begin_plain(&intent).unwrap();
     let running = test.store.get(intent.id()).unwrap();
     assert_eq!((running.state, running.outcome), (State::Running, None));
 
-    recording.append(Stdout, b"hello ");
-    recording.append(Stderr, b"oops\n");
-    recording.append(Stdout, b"world\n");
+    recording.append_plain(Stdout, b"hello ");
+    recording.append_plain(Stderr, b"oops\n");
+    recording.append_plain(Stdout, b"world\n");
     let mut given = outcome(3);
     given.error = Some(RunError {
         detail: None,
@@ -44,20 +45,20 @@ fn a_run_reads_back_as_it_was_recorded() {
     });
     given.left_processes = vec![LeftProcess { pid: 7, command: "x".into(), fate: LeftFate::Ended }];
     given.usage = Usage { max_rss_kb: 9, ..Usage::default() };
-    let finished = recording.finish(&mut test.store, given.clone()).unwrap();
+    let finished = recording.finish_plain(&mut test.store, given.clone()).unwrap();
     given.stdout_bytes = 12;
     given.stderr_bytes = 5;
     given.stdout_blake3 = Some(blake3::hash(b"hello world\n").to_hex().to_string());
     given.stderr_blake3 = Some(blake3::hash(b"oops\n").to_hex().to_string());
     assert!(finished.outcome.order_blake3.is_some());
     given.order_blake3 = finished.outcome.order_blake3.clone();
-    assert_eq!(finished.outcome, given);
+    assert_eq!(*finished.outcome, given);
 
     test.reopen();
     let run = test.store.get(intent.id()).unwrap();
     assert_eq!(
         (run.intent, run.outcome, run.state),
-        (intent.clone(), Some(given), State::Finished)
+        (plain(intent.clone()), Some(plain(given)), State::Finished)
     );
     assert_eq!(test.output(intent.id(), Stdout), b"hello world\n");
     assert_eq!(test.output(intent.id(), Stderr), b"oops\n");
@@ -93,11 +94,13 @@ fn an_id_is_recorded_once() {
     let mut test = TestStore::new();
     let intent = intent("a");
     test.record(&intent, 0, &[]);
-    assert!(matches!(test.store.begin(&intent), Err(Error::Duplicate { id }) if id == intent.id()));
+    assert!(
+        matches!(test.store.begin_plain(&intent), Err(Error::Duplicate { id }) if id == intent.id())
+    );
     let running = common::intent("b");
-    let recording = test.store.begin(&running).unwrap();
-    assert!(matches!(test.store.begin(&running), Err(Error::Duplicate { .. })));
-    recording.finish(&mut test.store, outcome(0)).unwrap();
+    let recording = test.store.begin_plain(&running).unwrap();
+    assert!(matches!(test.store.begin_plain(&running), Err(Error::Duplicate { .. })));
+    recording.finish_plain(&mut test.store, outcome(0)).unwrap();
     assert!(test.store.recover().unwrap().is_empty());
     assert_eq!(test.assert_intact().runs, 2);
 }
@@ -146,7 +149,7 @@ fn large_output_reads_the_same_raw_and_compressed_and_is_stored_once() {
 fn output_can_be_followed_while_it_is_written() {
     let mut test = TestStore::new();
     let intent = intent("a");
-    let mut recording = test.store.begin(&intent).unwrap();
+    let mut recording = test.store.begin_plain(&intent).unwrap();
     let reader = Store::open_read_only(&test.root()).unwrap();
     let mut follow = reader.follow(intent.id(), None);
     let mut seen = Vec::new();
@@ -155,15 +158,15 @@ fn output_can_be_followed_while_it_is_written() {
         assert_eq!((String::from_utf8_lossy(&seen).as_ref(), ended), (expected, over));
     };
     look("", false);
-    recording.append(Stdout, b"1");
+    recording.append_plain(Stdout, b"1");
     look("1", false);
-    recording.append(Stdout, b"2");
-    recording.append(Stderr, b"3");
-    recording.append(Stdout, b"4");
+    recording.append_plain(Stdout, b"2");
+    recording.append_plain(Stderr, b"3");
+    recording.append_plain(Stdout, b"4");
     look("1234", false);
-    recording.append(Stderr, b"5");
-    recording.append(Stdout, b"6");
-    recording.finish(&mut test.store, outcome(0)).unwrap();
+    recording.append_plain(Stderr, b"5");
+    recording.append_plain(Stdout, b"6");
+    recording.finish_plain(&mut test.store, outcome(0)).unwrap();
     look("123456", true);
     look("123456", true);
     let mut late = reader.follow(intent.id(), Some(Stderr)).from_offsets([0, 1]);
@@ -335,7 +338,7 @@ fn runs_inside_runs_are_a_tree() {
 fn loops_have_states_runs_and_numbered_events() {
     let mut test = TestStore::new();
     let before = Timestamp::now();
-    let mut recording = test.store.begin_loop(Kind::Matrix, "{}").unwrap();
+    let mut recording = test.store.begin_plain_loop(Kind::Matrix, "{}").unwrap();
     let id = recording.id();
     let begun = test.store.get_loop(id).unwrap();
     let expected = StoredLoop {
@@ -349,8 +352,8 @@ fn loops_have_states_runs_and_numbered_events() {
     };
     assert_eq!(begun, expected);
     assert!(begun.start_time.as_microsecond() >= before.as_microsecond());
-    assert_eq!(recording.append(&mut test.store, &[1, 2]).unwrap(), 2);
-    assert_eq!(recording.append(&mut test.store, &[3]).unwrap(), 3);
+    assert_eq!(recording.append_plain_entries(&mut test.store, &[1, 2]).unwrap(), 2);
+    assert_eq!(recording.append_plain_entries(&mut test.store, &[3]).unwrap(), 3);
     let entries = test.store.loop_entries(id, 1, 10).unwrap();
     let seen: Vec<_> = entries.iter().map(|entry| (entry.seq, entry.body.as_str())).collect();
     assert_eq!(seen, [(2, "2"), (3, "3")]);
@@ -383,7 +386,7 @@ fn an_export_imports_exactly_once_with_every_byte() {
     test.record(&first, 0, &[(Stdout, b"out\xff\n"), (Stderr, b"err"), (Stdout, b"more")]);
     test.record(&second, 4, &[(Stderr, &big)]);
     let unfinished = intent("c");
-    let recording = test.store.begin(&unfinished).unwrap();
+    let recording = test.store.begin_plain(&unfinished).unwrap();
     let mut lines = Vec::new();
     for run in test.store.list(&RunFilter::default(), None, 10).unwrap().runs {
         let written = test.store.export(&run, &mut lines).unwrap();
@@ -491,7 +494,7 @@ proptest! {
         }
         test.reopen();
         let run = test.store.get(intent.id()).unwrap();
-        prop_assert_eq!(&run.intent, &intent);
+        prop_assert_eq!(&*run.intent, &intent);
         prop_assert_eq!(run.outcome, Some(outcome));
         for stream in Stream::BOTH {
             let expected: Vec<u8> = pieces

@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{TestStore, files_with, intent, outcome};
+use common::{TestStore, files_with, intent, outcome, plain};
 use proptest::prelude::*;
 use retake_store::redact::Redactor;
-use retake_types::Stream;
+use retake_types::{LeftFate, LeftProcess, Redacted, Stream};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
@@ -19,7 +19,7 @@ proptest! {
         compact in any::<bool>(),
     ) {
         // A secret that is only spaces, or part of what retake itself writes, cannot be told apart.
-        let known = serde_json::to_string(&(intent("a"), outcome(0))).unwrap().to_lowercase();
+        let known = serde_json::to_string(&(plain(intent("a")), plain(outcome(0)))).unwrap().to_lowercase();
         let secrets: Vec<String> = secrets
             .into_iter()
             .map(|secret| secret.trim().to_owned())
@@ -33,10 +33,12 @@ proptest! {
 
         let mut test = TestStore::new();
         let argument = secrets.first().map_or("x", String::as_str);
-        let (command, _) = redactor.redact_str(argument);
-        let mut intent = intent(&command);
-        let (value, _) = redactor.redact_variable("API_KEY", argument);
-        intent.request.environment.set("API_KEY", value.into_owned());
+        let mut intent = intent(argument);
+        intent.request.environment.set("API_KEY", argument);
+        intent.request.cwd = format!("/{argument}/x").into();
+        intent.request.label(argument, argument);
+        intent.request.correlation_ids.session_id = Some(argument.to_owned());
+        let intent = Redacted::new(intent, &mut redactor.clone());
         let mut recording = test.store.begin(&intent).unwrap();
         let mut streams = [redactor.stream(), redactor.stream()];
         for (err, filler, pick) in &pieces {
@@ -71,7 +73,14 @@ proptest! {
             streams[stream.index()].finish(&mut |bytes| recording.append(stream, bytes));
         }
         prop_assert_eq!(leaked(&test), None);
-        recording.finish(&mut test.store, outcome(0)).unwrap();
+        let mut ended = outcome(0);
+        ended.left_processes.push(LeftProcess {
+            pid: 1,
+            command: argument.to_owned(),
+            fate: LeftFate::Ended,
+        });
+        let ended = Redacted::new(ended, &mut redactor.clone());
+        recording.finish(&mut test.store, ended).unwrap();
         prop_assert_eq!(leaked(&test), None);
         if compact {
             test.compact();

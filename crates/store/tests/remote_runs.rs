@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::{PlainRecording as _, PlainStore as _, plain};
 use common::{TestStore, intent, outcome};
 use retake_store::{ResultFile, Verification, VerifyDepth};
 use retake_types::{Intent, OutcomeKind, RanOn, RunOutcome, State, Stream};
@@ -9,9 +10,9 @@ use retake_types::{Intent, OutcomeKind, RanOn, RunOutcome, State, Stream};
 fn result_file(intent: &Intent, outcome: RunOutcome, output: &[(Stream, &[u8])]) -> Vec<u8> {
     let dir = tempfile::tempdir().expect("a directory");
     let mut result = ResultFile::new(&dir.path().join("p"));
-    output.iter().for_each(|(stream, bytes)| result.append(*stream, bytes));
+    output.iter().for_each(|(stream, bytes)| result.append_plain(*stream, bytes));
     let mut bytes = Vec::new();
-    result.finish(intent, outcome, &mut bytes).expect("written");
+    result.finish(&plain(intent.clone()), plain(outcome), &mut bytes).expect("written");
     bytes
 }
 
@@ -23,9 +24,9 @@ fn verified(store: &TestStore) -> bool {
 fn a_remote_run_reads_as_running_also_after_its_sender_died() {
     let mut it = TestStore::new();
     let runs = [intent("one"), intent("two")];
-    it.store.begin_remote_runs(&runs).unwrap();
+    it.store.begin_remote_runs(&runs.clone().map(plain)).unwrap();
     // A second sender of the same runs changes nothing.
-    it.store.begin_remote_runs(&runs).unwrap();
+    it.store.begin_remote_runs(&runs.clone().map(plain)).unwrap();
     assert!(it.store.recover().unwrap().is_empty());
     let mut reopened = retake_store::Store::open(&it.root()).unwrap();
     let mut expected: Vec<_> = runs.iter().map(|run| run.id()).collect();
@@ -43,7 +44,7 @@ fn a_remote_run_reads_as_running_also_after_its_sender_died() {
 fn what_comes_back_completes_it_exactly_once() {
     let mut it = TestStore::new();
     let sent = intent("far");
-    it.store.begin_remote_runs(std::slice::from_ref(&sent)).unwrap();
+    it.store.begin_remote_runs(&[plain(sent.clone())]).unwrap();
     let large = vec![b'z'; 200 * 1024];
     let mut first = outcome(3);
     first.ran_on = Some(RanOn { node: Some("n1".into()), attempt: "a".into(), ..RanOn::default() });
@@ -62,7 +63,7 @@ fn what_comes_back_completes_it_exactly_once() {
         (run.state, ended.kind, ended.exit_code),
         (State::Finished, OutcomeKind::Exited, Some(3))
     );
-    assert_eq!(ended.ran_on.unwrap().node.as_deref(), Some("n1"));
+    assert_eq!(ended.ran_on.as_ref().unwrap().node.as_deref(), Some("n1"));
     let mut stdout = String::new();
     let mut reader = it.store.read_output(sent.id(), Stream::Stdout).unwrap();
     std::io::Read::read_to_string(&mut reader, &mut stdout).unwrap();
@@ -81,7 +82,7 @@ fn what_comes_back_completes_it_exactly_once() {
 fn a_run_that_died_here_is_not_completed_by_what_someone_imports() {
     let mut it = TestStore::new();
     let died = intent("here");
-    drop(it.store.begin(&died).unwrap());
+    drop(it.store.begin_plain(&died).unwrap());
     let bytes = result_file(&died, outcome(0), &[]);
     let taken = it.store.import(&mut &bytes[..]).unwrap();
     assert_eq!((taken.imported.len(), taken.known), (0, 1));
@@ -92,7 +93,7 @@ fn a_run_that_died_here_is_not_completed_by_what_someone_imports() {
 fn a_damaged_result_is_refused_and_the_run_stays_away() {
     let mut it = TestStore::new();
     let sent = intent("far");
-    it.store.begin_remote_runs(std::slice::from_ref(&sent)).unwrap();
+    it.store.begin_remote_runs(&[plain(sent.clone())]).unwrap();
     let bytes = result_file(&sent, outcome(0), &[(Stream::Stdout, b"all of it")]);
     let cut = bytes.iter().position(|&b| b == b'\n').unwrap() + 1;
     assert!(it.store.import(&mut &bytes[..cut]).is_err());

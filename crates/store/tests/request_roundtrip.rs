@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::PlainStore as _;
 use common::{TestStore, intent};
 use proptest::prelude::*;
 use retake_types::test_support;
@@ -17,14 +18,14 @@ proptest! {
         for request in requests {
             let mut intent = intent("x");
             intent.request = request;
-            let recording = test.store.begin(&intent).unwrap();
-            prop_assert_eq!(&test.store.get(intent.id()).unwrap().intent, &intent);
+            let recording = test.store.begin_plain(&intent).unwrap();
+            prop_assert_eq!(&*test.store.get(intent.id()).unwrap().intent, &intent);
             drop(recording);
             intents.push(intent);
         }
         test.reopen();
         for intent in intents {
-            prop_assert_eq!(test.store.get(intent.id()).unwrap().intent, intent);
+            prop_assert_eq!(&*test.store.get(intent.id()).unwrap().intent, &intent);
         }
     }
 }

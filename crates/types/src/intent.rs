@@ -11,49 +11,114 @@ use crate::request::{
     Capture, CommandForm, CommandRequest, EffectsRequest, EnvironmentRequest, LoopPosition,
     OutputRequest, RedactionRequest, RunRequest, StdinSource,
 };
-use crate::{CorrelationIds, EnvMode, Kind, Limits, LoopId, OsText, RunId};
+use crate::{CorrelationIds, EnvMode, Kind, Limits, LoopId, OsText, Redacted, RunId};
 
-/// Everything known of a run before it starts. Committed before the spawn, already redacted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", from = "StoredIntent")]
+/// Everything known of a run before it starts. Committed before the spawn as a
+/// [`Redacted`](crate::Redacted) value; only that has a JSON form.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "StoredIntent")]
 pub struct Intent {
-    /// What was asked for, with a mark in place of each secret.
+    /// What was asked for. In a redacted intent a mark is in place of each secret.
     pub request: RunRequest,
-    #[serde(default, skip_serializing_if = "Redacted::is_empty")]
-    pub redacted: Redacted,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    pub redacted: RedactedParts,
     pub parent_id: Option<RunId>,
     pub start_time: Timestamp,
     pub host: String,
     pub user: String,
     pub version: String,
     /// The program's file, when it could be found.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub program: Option<ProgramFile>,
     /// A short hash of each variable's name and of its value, secrets left out: enough to name what
     /// changed, not to tell a value.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub variables: Option<String>,
     /// Names of the secret variables that the command inherited.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inherited_secrets: Vec<String>,
+}
+
+/// The JSON form of a redacted intent.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct IntentDocument<'a> {
+    request: &'a RunRequest,
+    #[serde(skip_serializing_if = "RedactedParts::is_empty")]
+    redacted: &'a RedactedParts,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent_id: Option<RunId>,
+    start_time: Timestamp,
+    host: &'a str,
+    user: &'a str,
+    version: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    program: Option<&'a ProgramFile>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    variables: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    inherited_secrets: &'a [String],
+}
+
+impl Serialize for Redacted<Intent> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        IntentDocument {
+            request: &self.request,
+            redacted: &self.redacted,
+            parent_id: self.parent_id,
+            start_time: self.start_time,
+            host: &self.host,
+            user: &self.user,
+            version: &self.version,
+            program: self.program.as_ref(),
+            variables: self.variables.as_deref(),
+            inherited_secrets: &self.inherited_secrets,
+        }
+        .serialize(serializer)
+    }
 }
 
 /// Which parts of a recorded request are not what was asked for, because they held a secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Redacted {
+pub struct RedactedParts {
     /// Places in the argument vector.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub arguments: Vec<usize>,
     /// Names of variables that were set.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<String>,
+    /// The working directory.
+    #[serde(skip_serializing_if = "is_false")]
+    pub cwd: bool,
+    /// The file that standard input is read from.
+    #[serde(skip_serializing_if = "is_false")]
+    pub stdin: bool,
+    /// The directory whose files are tracked.
+    #[serde(skip_serializing_if = "is_false")]
+    pub track: bool,
 }
 
-impl Redacted {
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+impl RedactedParts {
     pub fn is_empty(&self) -> bool {
-        self.arguments.is_empty() && self.variables.is_empty()
+        *self == Self::default()
+    }
+
+    /// Notes parts that held a secret; those known before stay.
+    pub(crate) fn add(&mut self, more: Self) {
+        let Self { arguments, variables, cwd, stdin, track } = more;
+        self.arguments.extend(arguments);
+        self.arguments.sort_unstable();
+        self.arguments.dedup();
+        for name in variables {
+            if !self.variables.contains(&name) {
+                self.variables.push(name);
+            }
+        }
+        self.cwd |= cwd;
+        self.stdin |= stdin;
+        self.track |= track;
     }
 }
 
@@ -159,13 +224,13 @@ struct StoredIntent {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum StoredRedacted {
-    Parts(Redacted),
+    Parts(RedactedParts),
     Enabled(bool),
 }
 
 impl Default for StoredRedacted {
     fn default() -> Self {
-        Self::Parts(Redacted::default())
+        Self::Parts(RedactedParts::default())
     }
 }
 
@@ -214,16 +279,17 @@ impl From<StoredIntent> for Intent {
 
 impl StoredIntent {
     /// Older records tell only by the marks themselves what was replaced.
-    fn old_redacted(&self, enabled: bool) -> Redacted {
+    fn old_redacted(&self, enabled: bool) -> RedactedParts {
         if !enabled {
-            return Redacted::default();
+            return RedactedParts::default();
         }
         let marked = |text: &str| text.contains(REDACTION_MARK);
         let arguments = self.arguments.iter().enumerate().filter(|(_, text)| marked(text));
         let variables = self.environment.set.iter().filter(|(_, value)| marked(value));
-        Redacted {
+        RedactedParts {
             arguments: arguments.map(|(at, _)| at).collect(),
             variables: variables.map(|(name, _)| name.clone()).collect(),
+            ..RedactedParts::default()
         }
     }
 

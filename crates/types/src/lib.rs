@@ -14,6 +14,7 @@ pub mod loop_record;
 mod loop_state;
 mod os_text;
 mod outcome;
+mod redacted;
 mod refusal;
 pub mod request;
 mod run;
@@ -29,10 +30,11 @@ pub use effects::{
 };
 pub use error::{ErrorCode, ErrorDetail, RunError};
 pub use id::{CorrelationIds, LoopId, RunId};
-pub use intent::{Intent, ProgramFile, REDACTION_MARK, Redacted};
+pub use intent::{Intent, ProgramFile, REDACTION_MARK, RedactedParts};
 pub use loop_state::{LoopState, StopReason};
 pub use os_text::OsText;
 pub use outcome::{LimitKind, Outcome, OutcomeKind, StartFailure, signal_name};
+pub use redacted::{Redact, Redacted, Redactions, TextRedactor};
 pub use refusal::{RefusalReason, RequestField, RequestString};
 pub use request::RunRequest;
 pub use run::{

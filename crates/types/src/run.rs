@@ -8,7 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::outcome::{Outcome, signal_name};
 use crate::request::EnvironmentRequest;
-use crate::{CorrelationIds, Effects, Intent, LoopId, OsText, OutcomeKind, RunError, RunId};
+use crate::{
+    CorrelationIds, Effects, Intent, LoopId, OsText, OutcomeKind, Redacted, Redactions, RunError,
+    RunId,
+};
 
 /// One of the child's two output streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -287,9 +290,10 @@ impl EnvPolicy {
     }
 }
 
-/// Everything known of a run once it is over. Committed before the result is printed.
+/// Everything known of a run once it is over. Committed before the result is printed, as a
+/// [`Redacted`] value; only that has a JSON form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct RunOutcome {
     #[serde(rename = "outcome")]
     pub kind: OutcomeKind,
@@ -326,6 +330,9 @@ pub struct RunOutcome {
     pub usage: Usage,
     /// How many secrets were replaced, in arguments, environment and output together.
     pub redactions: u64,
+    /// The same by the names of the secrets and of the rules that found them.
+    #[serde(default, skip_serializing_if = "Redactions::is_empty")]
+    pub redactions_by_name: Redactions,
     /// What the run did: changed files, test results. `None` where that was not looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effects: Option<Effects>,
@@ -384,6 +391,7 @@ impl RunOutcome {
             error: None,
             usage: Usage::default(),
             redactions: 0,
+            redactions_by_name: Redactions::default(),
             effects: None,
             ran_on: None,
         }
@@ -399,6 +407,23 @@ impl RunOutcome {
         (self.stdout_bytes, self.stdout_blake3) = stdout;
         (self.stderr_bytes, self.stderr_blake3) = stderr;
         self.order_blake3 = order;
+    }
+
+    pub fn set_redactions(&mut self, redactions: Redactions) {
+        self.redactions = redactions.total();
+        self.redactions_by_name = redactions;
+    }
+}
+
+impl<'de> Deserialize<'de> for RunOutcome {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::deserialize(deserializer)
+    }
+}
+
+impl Serialize for Redacted<RunOutcome> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        RunOutcome::serialize(self, serializer)
     }
 }
 
@@ -433,9 +458,9 @@ pub enum State {
 /// A run as `--json` shows it: the intent, and the ending once there is one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    pub intent: Intent,
+    pub intent: Redacted<Intent>,
     pub state: State,
-    pub outcome: Option<RunOutcome>,
+    pub outcome: Option<Redacted<RunOutcome>>,
     pub recorded: bool,
 }
 
@@ -478,6 +503,8 @@ struct RunDocument<'a> {
     stderr_blake3: Option<&'a str>,
     truncated: bool,
     redactions: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    redactions_by_name: Option<&'a Redactions>,
     redacted: bool,
     leaked: bool,
     left_processes: &'a [LeftProcess],
@@ -505,7 +532,7 @@ struct RunDocument<'a> {
 
 impl Serialize for Run {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (intent, outcome) = (&self.intent, self.outcome.as_ref());
+        let (intent, outcome) = (&self.intent, self.outcome.as_deref());
         let request = &intent.request;
         RunDocument {
             id: request.id,
@@ -537,6 +564,9 @@ impl Serialize for Run {
             stderr_blake3: outcome.and_then(|e| e.stderr_blake3.as_deref()),
             truncated: outcome.is_some_and(|e| e.truncated),
             redactions: outcome.map(|e| e.redactions),
+            redactions_by_name: outcome
+                .map(|e| &e.redactions_by_name)
+                .filter(|by_name| !by_name.is_empty()),
             redacted: request.redaction.enabled,
             leaked: outcome.is_some_and(|e| e.leaked),
             left_processes: outcome.map_or(&[], |e| &e.left_processes),

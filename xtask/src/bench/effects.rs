@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use retake_effects::files::{Tracker, TrackingRules};
 use retake_effects::test_results::TestOutputParser;
+use retake_store::redact::Redactor;
 use retake_types::Stream;
 
 use super::exec::{scratch, timed};
@@ -248,7 +249,7 @@ pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
             return Err(format!("expected {expected} changes: {changes:?}"));
         }
     }
-    tracker.save().map_err(fail)?;
+    tracker.save(&mut Redactor::shapes()).map_err(fail)?;
     // The high-water mark of this program alone: what `wait4` gives includes that of its parent
     // before the exec.
     let status = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;

@@ -9,7 +9,7 @@ use retake_engine::{Cancel, Keeper, KeeperSettings, Launch, LiveOutput, ProcessE
 use retake_store::Store;
 use retake_store::redact::Redactor;
 use retake_types::request::{CommandRequest, LoopPosition, RunRequest};
-use retake_types::{Intent, Redacted, Stream};
+use retake_types::{Intent, Redact, Redacted, RedactedParts, Stream};
 
 use super::median;
 use crate::page::Page;
@@ -448,16 +448,15 @@ fn spin_capture(redacted: bool, chunk: &str, store: &str) -> Result<(), String> 
     let redactor = if redacted { builder.build().map_err(|e| text(&e))? } else { Redactor::off() };
     let mut streams = [redactor.stream(), redactor.stream()];
     let mut store = Store::open(Path::new(store)).map_err(|e| text(&e))?;
-    let mut recording = store.begin(&intent()).map_err(|e| text(&e))?;
+    let mut recording = store.begin(&plain(intent())).map_err(|e| text(&e))?;
     let start = Instant::now();
     let finished = keeper.run(&command, &cancel, LiveOutput::default(), &mut |event| {
         if let ProcessEvent::Output { stream, bytes } = event {
-            streams[stream.index()]
-                .push(bytes, &mut |clean: &[u8]| recording.append(stream, clean));
+            streams[stream.index()].push(bytes, &mut |clean| recording.append(stream, clean));
         }
     });
     for stream in [Stream::Stdout, Stream::Stderr] {
-        streams[stream.index()].finish(&mut |clean: &[u8]| recording.append(stream, clean));
+        streams[stream.index()].finish(&mut |clean| recording.append(stream, clean));
     }
     let stored = recording.stored_bytes(Stream::Stdout);
     let wall = start.elapsed().as_secs_f64() * 1e6;
@@ -474,11 +473,16 @@ fn spin_capture(redacted: bool, chunk: &str, store: &str) -> Result<(), String> 
     Ok(())
 }
 
+/// A value of a benchmark, which has no secrets.
+pub(super) fn plain<T: Redact>(value: T) -> Redacted<T> {
+    Redacted::new(value, &mut Redactor::off())
+}
+
 pub(super) fn intent() -> Intent {
     let command = CommandRequest::arguments("bench", ["bench"]);
     Intent {
         request: RunRequest::new(LoopPosition::exec(), command, "/"),
-        redacted: Redacted::default(),
+        redacted: RedactedParts::default(),
         parent_id: None,
         start_time: jiff::Timestamp::now(),
         host: "bench".into(),

@@ -16,7 +16,7 @@ use retake_matrix::table::{Measured, Table};
 use retake_runner::loop_driver::Next;
 use retake_store::Store;
 
-use super::exec::{intent, timed};
+use super::exec::{intent, plain, timed};
 use super::median;
 use super::record::outcome;
 use crate::page::Page;
@@ -145,10 +145,10 @@ pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
         retake_engine::Command::new(request).map_err(|problems| format!("{problems:?}"))?;
     let mut store = Store::open(Path::new(store)).map_err(text)?;
     for _ in 0..CELLS {
-        let recording = store.begin(&intent()).map_err(text)?;
+        let recording = store.begin(&plain(intent())).map_err(text)?;
         let finished = keeper.run(&command, &cancel, LiveOutput::default(), &mut |_| {});
         let code = finished.outcome.exit_code().ok_or("the keeper was killed")?;
-        recording.finish(&mut store, outcome(code, b"")).map_err(text)?;
+        recording.finish(&mut store, plain(outcome(code, b""))).map_err(text)?;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use retake_engine::{Cancel, Keeper, KeeperSettings, Launch, LiveOutput};
 use retake_store::Store;
 use serde_json::{Value, json};
 
-use super::exec::{intent, scratch};
+use super::exec::{intent, plain, scratch};
 use super::median;
 use super::record::outcome;
 use crate::page::Page;
@@ -138,9 +138,9 @@ fn latency(page: &mut Page, retake: &Path, place: &Path) -> Result<(), String> {
             eprint!("\rcalls: round {round} of {ROUNDS}");
         }
         let start = Instant::now();
-        let recording = store.begin(&intent()).map_err(text)?;
+        let recording = store.begin(&plain(intent())).map_err(text)?;
         keeper.run(&command, &cancel, LiveOutput::default(), &mut |_| {});
-        recording.finish(&mut store, outcome(0, b"")).map_err(text)?;
+        recording.finish(&mut store, plain(outcome(0, b""))).map_err(text)?;
         engine.push(start.elapsed().as_secs_f64() * 1e6);
         let start = Instant::now();
         client.exec(&json!({"argv": ["true"]}))?;

@@ -11,7 +11,7 @@ use retake_engine::{Cancel, Keeper, KeeperSettings, Launch, LiveOutput};
 use retake_store::Store;
 use retake_types::{Outcome, RunOutcome};
 
-use super::exec::{installed, intent, scratch, timed};
+use super::exec::{installed, intent, plain, scratch, timed};
 use super::median;
 use crate::page::Page;
 
@@ -84,13 +84,13 @@ fn write(page: &mut Page) -> Result<(), String> {
             file.sync_data().map_err(text)
         })?;
         timed(2, &mut || {
-            let recording = store.begin(&intent()).map_err(text)?;
+            let recording = store.begin(&plain(intent())).map_err(text)?;
             run()?;
-            recording.finish(&mut store, outcome(0, b"")).map_err(text).map(drop)
+            recording.finish(&mut store, plain(outcome(0, b""))).map_err(text).map(drop)
         })?;
         timed(3, &mut || {
-            let recording = store.begin(&intent()).map_err(text)?;
-            recording.finish(&mut store, outcome(0, b"")).map_err(text).map(drop)
+            let recording = store.begin(&plain(intent())).map_err(text)?;
+            recording.finish(&mut store, plain(outcome(0, b""))).map_err(text).map(drop)
         })?;
         timed(4, &mut || {
             raw.execute(
@@ -255,7 +255,7 @@ pub(super) fn fill(root: &Path) -> Result<(), String> {
         }
         let output = format!("case {n} finished, result needle{n}, worker {} of 16\n", n % 16);
         let output = if n % WITH_OUTPUT == 0 { output.as_bytes() } else { b"" };
-        let outcome = outcome(i32::from(n % 20 == 0), output);
+        let (intent, outcome) = (plain(intent), plain(outcome(i32::from(n % 20 == 0), output)));
         let run = serde_json::json!({"run": {"intent": intent, "ending": outcome, "chunks": ""}});
         lines.push_str(&format!("{run}\n"));
         if !output.is_empty() {

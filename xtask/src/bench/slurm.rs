@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use retake_store::Store;
 
-use super::exec::{intent, scratch};
+use super::exec::{intent, plain, scratch};
 use super::median;
 use super::record::outcome;
 use crate::cluster::{Postgres, Slurm};
@@ -190,8 +190,8 @@ fn fill(path: &Path) -> Result<(), String> {
         let mut intent = intent();
         intent.request.command.text = format!("cargo test case_{}", number % 100);
         let run = serde_json::json!({"run": {
-            "intent": intent,
-            "ending": outcome(i32::from(number % 10 == 0), b""),
+            "intent": plain(intent),
+            "ending": plain(outcome(i32::from(number % 10 == 0), b"")),
             "chunks": "",
         }});
         serde_json::to_writer(&mut lines, &run).map_err(text)?;

@@ -143,12 +143,12 @@ fn open_record(
     loops: &mut [RecordedLoop],
     max_iterations: u32,
 ) -> Result<(AgentRecorder, Option<BrokenOffLoop>), StartError> {
-    let AgentSession { task, worker, mailbox, .. } = session;
+    let AgentSession { task, worker, mailbox, redactor, .. } = session;
     // Why it could not be opened was reported when it was read.
     let Ok(store) = worker.store() else { return Ok((AgentRecorder::unrecorded(), None)) };
     // An open loop, while we hold the workspace: its runner died.
     if let Some(open) = loops.last_mut().filter(|last| last.is_open()) {
-        let recorder = AgentRecorder::resume(store, open)?;
+        let recorder = AgentRecorder::resume(store, open, redactor)?;
         // A death between the record and the counter must not leave them apart.
         let iterations = u32::try_from(open.iterations.len()).unwrap_or(u32::MAX);
         let counted = open.plan().map_or(0, |plan| plan.counted).saturating_add(iterations);
@@ -171,7 +171,7 @@ fn open_record(
         max_iterations,
         counted: task.metadata.execution_iterations,
     };
-    Ok((AgentRecorder::begin(store, &plan)?, None))
+    Ok((AgentRecorder::begin(store, &plan, redactor)?, None))
 }
 
 fn time_used(mailbox: &Mailbox, open: &RecordedLoop) -> Duration {

@@ -214,7 +214,9 @@ impl AgentLoop {
         let kind = settings.kind;
         let track = settings.iteration.track_file_changes;
         let context = self.session.worker.context();
-        let files = track.then(|| FileWatch::begin(&task.root, false, context)).flatten();
+        let files = track
+            .then(|| FileWatch::begin(&task.root, false, &self.session.redactor, context))
+            .flatten();
         let past = past_results(&self.state.history);
         let summarize: &Summarize<'_> =
             &|changes, tests, said| summary(changes, tests, said, &past);

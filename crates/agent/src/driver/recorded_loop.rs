@@ -4,11 +4,12 @@
 
 use std::io::Read;
 
+use retake_store::redact::Redactor;
 use retake_store::{Liveness, LoopRecording, Store, StoredLoop};
 use retake_types::loop_record::agent::{
     AgentEntry, AgentLoopPlan, Iteration, IterationStatus, Spent,
 };
-use retake_types::{Kind, LoopId, RunId, Stream, TestResults};
+use retake_types::{Kind, LoopId, Redacted, RunId, Stream, TestResults};
 
 use crate::adapters::{AgentKind, Reader, Reading};
 use crate::lock::WorkspaceLock;
@@ -165,7 +166,8 @@ pub fn end_open_loop(
     let Some(last) = loops.last_mut().filter(|last| last.is_open()) else {
         return Ok(());
     };
-    let mut recorder = AgentRecorder::resume(store, last)?;
+    // What is added says only that and when it ended.
+    let mut recorder = AgentRecorder::resume(store, last, &Redactor::shapes())?;
     recorder.end(store, AgentStopReason::Interrupted)
 }
 
@@ -204,16 +206,26 @@ pub struct AgentRecorder {
     id: Option<LoopId>,
     /// `None` once the loop has ended.
     recording: Option<LoopRecording>,
+    redactor: Redactor,
 }
 
 impl AgentRecorder {
-    pub fn begin(store: &mut Store, plan: &AgentLoopPlan) -> retake_store::Result<Self> {
-        Ok(Self::new(store.begin_loop(Kind::Agent, &plan.to_json())?))
+    pub fn begin(
+        store: &mut Store,
+        plan: &AgentLoopPlan,
+        redactor: &Redactor,
+    ) -> retake_store::Result<Self> {
+        let plan = Redacted::json(plan, &mut redactor.clone()).expect("plain data");
+        Ok(Self::new(store.begin_loop(Kind::Agent, &plan)?, redactor))
     }
 
     /// Continues a loop whose runner died, and marks what it left unfinished.
-    pub fn resume(store: &mut Store, recorded: &mut RecordedLoop) -> retake_store::Result<Self> {
-        let mut recorder = Self::new(store.adopt_loop(recorded.record.id)?);
+    pub fn resume(
+        store: &mut Store,
+        recorded: &mut RecordedLoop,
+        redactor: &Redactor,
+    ) -> retake_store::Result<Self> {
+        let mut recorder = Self::new(store.adopt_loop(recorded.record.id)?, redactor);
         let agent = recorded.plan().and_then(|plan| plan.agent.parse().ok()).unwrap_or_default();
         for iteration in &mut recorded.iterations {
             if !iteration.status.is_final() {
@@ -233,13 +245,14 @@ impl AgentRecorder {
         Ok(recorder)
     }
 
-    fn new(recording: LoopRecording) -> Self {
-        Self { id: Some(recording.id()), recording: Some(recording) }
+    fn new(recording: LoopRecording, redactor: &Redactor) -> Self {
+        let id = Some(recording.id());
+        Self { id, recording: Some(recording), redactor: redactor.clone() }
     }
 
     /// For a loop whose record could not be opened.
     pub fn unrecorded() -> Self {
-        Self { id: None, recording: None }
+        Self { id: None, recording: None, redactor: Redactor::off() }
     }
 
     pub fn id(&self) -> Option<LoopId> {
@@ -248,7 +261,7 @@ impl AgentRecorder {
 
     pub fn add(&mut self, store: &mut Store, entry: &AgentEntry) -> retake_store::Result<()> {
         let Some(recording) = &mut self.recording else { return Ok(()) };
-        recording.append(store, &[entry]).map(drop)
+        recording.append(store, &[entry], &mut self.redactor).map(drop)
     }
 
     pub fn end(&mut self, store: &mut Store, reason: AgentStopReason) -> retake_store::Result<()> {

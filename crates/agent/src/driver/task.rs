@@ -26,6 +26,8 @@ pub struct RunOptions {
     pub skip_permissions: bool,
     /// Run a program that only reports progress in place of the agent.
     pub dry_run: bool,
+    /// Keep secrets in what is recorded.
+    pub no_redact: bool,
 }
 
 /// What an agent is given so that it can use a server: arguments and variables.
@@ -131,6 +133,7 @@ impl AgentTask {
         let mut request = RunRequest::new(position, command, self.root.clone());
         request.label("workspace", self.workspace.name().to_string());
         request.set_grace(Some(GRACE));
+        request.redaction.enabled = !self.options.no_redact;
         for (name, value) in &self.settings.iteration.env_vars {
             request.environment.set(name.as_str(), value.as_str());
         }

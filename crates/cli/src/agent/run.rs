@@ -87,6 +87,9 @@ pub(crate) struct Args {
     /// Keep the tree's state in git after each iteration, under refs/retake/
     #[arg(long)]
     checkpoint: bool,
+    /// Keep secrets in what is recorded
+    #[arg(long)]
+    no_redact: bool,
     /// Exit with a code of its own when it stops without completion: 3 iterations, 4 stagnation or
     /// no progress, 5 budget, 6 stopped, 7 limit
     #[arg(long)]
@@ -101,8 +104,11 @@ pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> 
     let unsupported = settings.unsupported();
     let rules = settings.rules(&metadata, overrides(args)?);
     let (fail_incomplete, level) = (settings.fail_incomplete, settings.output_level);
-    let options =
-        RunOptions { skip_permissions: args.dangerously_skip_permissions, dry_run: args.dry_run };
+    let options = RunOptions {
+        skip_permissions: args.dangerously_skip_permissions,
+        dry_run: args.dry_run,
+        no_redact: args.no_redact,
+    };
     let mut task = AgentTask::open(project.root.clone(), workspace, metadata, settings, options)
         .map_err(|error| refused(messages::task_error(&error, &name)))?;
     if !unsupported.is_empty() {

@@ -187,7 +187,7 @@ fn start(
     let metadata = workspace.metadata().map_err(refused)?;
     let settings = project::settings(&project.config, Some(&metadata), Default::default())?;
     let level = if quiet { Level::Quiet } else { settings.output_level };
-    let options = RunOptions { skip_permissions, dry_run: false };
+    let options = RunOptions { skip_permissions, ..RunOptions::default() };
     let name = workspace.name().clone();
     let task = AgentTask::open(project.root.clone(), workspace, metadata, settings, options)
         .map_err(|error| refused(messages::task_error(&error, &name)))?;

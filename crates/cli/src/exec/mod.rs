@@ -17,12 +17,15 @@ use retake_engine::{KeeperSession, quote};
 use retake_runner::config::Config;
 use retake_runner::context::RunContext;
 use retake_runner::effects_watch::EffectsWatch;
-use retake_runner::prepare::{PreparedRun, Provided, RefusedRun, bare_intent};
+use retake_runner::prepare::{PreparedRun, Provided, RefusedRun, refused_intent};
 use retake_runner::project::Project;
 use retake_runner::run::{self, Carry, FinishedRun, Observer, OutputUse};
 use retake_runner::worker::{EndedWorker, Worker};
+use retake_store::redact::Redactor;
 use retake_types::request::{CommandRequest, LoopPosition, StdinSource};
-use retake_types::{Intent, Outcome, RefusalReason, Run, RunRequest, StartFailure};
+use retake_types::{
+    Intent, Outcome, Redacted, RedactedParts, RefusalReason, Run, RunRequest, StartFailure,
+};
 use serde::Serialize;
 
 use crate::{Exit, context, term, words};
@@ -83,8 +86,10 @@ pub(crate) struct Prepared {
 
 /// A request that was refused: the run that would have been, and why it is not.
 pub(crate) struct Refused {
-    pub(crate) intent: Box<Intent>,
+    pub(crate) intent: Box<Redacted<Intent>>,
     pub(crate) failure: StartFailure,
+    /// Knows the secrets that the failure may name.
+    pub(crate) redactor: Redactor,
     /// Where it is recorded; `None` for what cannot be: there is no request that could be read, or
     /// no record.
     pub(crate) context: Option<Arc<RunContext>>,
@@ -142,10 +147,9 @@ pub(crate) fn prepare_request(
 }
 
 fn open(request: &RunRequest, store: Option<&Path>) -> Result<(Project, Config), Refused> {
-    context::open(store).map_err(|failure| Refused {
-        intent: Box::new(bare_intent(request.clone())),
-        failure: StartFailure::Refused(failure.problems()),
-        context: None,
+    context::open(store).map_err(|failure| {
+        let failure = StartFailure::Refused(failure.problems());
+        Refused::without_configuration(request.clone(), RedactedParts::default(), failure)
     })
 }
 
@@ -179,12 +183,14 @@ fn perform(
     // First the keeper, while our memory is small; it settles in while the record is opened.
     let mut worker = Worker::single(session, context).map_err(|error| Refused {
         intent: Box::new(prepared.intent.clone()),
+        redactor: prepared.redactor.clone(),
         failure: StartFailure::NoResources(words::no_process(&error)),
         context: Some(context.clone()),
     })?;
     let watches = request.effects.watches();
-    let mut watch =
-        watches.then(|| EffectsWatch::begin(&request.effects, request.cwd.as_path(), context));
+    let mut watch = watches.then(|| {
+        EffectsWatch::begin(&request.effects, request.cwd.as_path(), &prepared.redactor, context)
+    });
     let mut nobody = ();
     let observer: &mut dyn Observer = match &mut watch {
         Some(watch) => watch,
@@ -196,7 +202,8 @@ fn perform(
                 "it cannot be recorded, and execution.audit.required is set: {}",
                 words::store_error(&unrecorded.error)
             )]),
-            intent: unrecorded.intent,
+            intent: Box::new(unrecorded.prepared.intent),
+            redactor: unrecorded.prepared.redactor,
             context: None,
         })?;
     Ok((finished, had_terminal, worker.end()))
@@ -232,12 +239,23 @@ impl Refused {
             StartFailure::Refused(texts)
         };
         let context = refused.recordable.then(|| context.clone());
-        Self { intent: refused.intent, failure, context }
+        Self { intent: refused.intent, failure, redactor: refused.redactor, context }
+    }
+
+    /// A request for which no project could be opened.
+    /// `redacted` are the parts that were replaced before.
+    pub(crate) fn without_configuration(
+        request: RunRequest,
+        redacted: RedactedParts,
+        failure: StartFailure,
+    ) -> Self {
+        let (intent, redactor) = refused_intent(request, redacted);
+        Self { intent, failure, redactor, context: None }
     }
 
     /// Puts the refusal on the record and prints it.
     pub(crate) fn show(self, json: bool) -> Exit {
-        let mut refused = run::not_started(*self.intent, self.failure);
+        let mut refused = run::not_started(*self.intent, self.failure, &self.redactor);
         if let Some(context) = &self.context {
             refused.record_refusal(context);
         }
@@ -252,5 +270,5 @@ pub(crate) fn refuse_usage(message: &str, typed: &[OsString]) -> Exit {
     let command = CommandRequest::arguments(line, Vec::<OsString>::new());
     let request = RunRequest::new(LoopPosition::exec(), command, context::here());
     let failure = StartFailure::Refused(vec![message.to_owned()]);
-    Refused { intent: Box::new(bare_intent(request)), failure, context: None }.show(true)
+    Refused::without_configuration(request, RedactedParts::default(), failure).show(true)
 }

@@ -46,10 +46,16 @@ pub(super) fn run_and_show(prepared: Prepared, on: &str) -> Exit {
 fn execute(prepared: Prepared, on: &str) -> Result<(FinishedRun, EndedWorker), RemoteError> {
     let Prepared { run, context, config, display } = prepared;
     let intent = Box::new(run.intent.clone());
+    let redactor = run.redactor.clone();
     let id = intent.id();
     let refuse_in = |reasons: Vec<String>, context| {
         let failure = StartFailure::Refused(reasons);
-        RemoteError::Refused(Refused { intent: intent.clone(), failure, context })
+        RemoteError::Refused(Refused {
+            intent: intent.clone(),
+            failure,
+            redactor: redactor.clone(),
+            context,
+        })
     };
     let refuse = |reasons: Vec<String>| refuse_in(reasons, Some(context.clone()));
     let refused = |error: Error| refuse(slurm_words::reasons(&error));
@@ -84,7 +90,7 @@ fn execute(prepared: Prepared, on: &str) -> Result<(FinishedRun, EndedWorker), R
     screen.clear();
     let store = worker.store().map_err(|error| failed(error.into()))?;
     let output = pass_on(store, id, display, usize::try_from(limit).unwrap_or(usize::MAX));
-    let outcome = run.outcome.as_ref().map_or(Outcome::Interrupted, recorded_outcome);
+    let outcome = run.outcome.as_deref().map_or(Outcome::Interrupted, recorded_outcome);
     let finished = FinishedRun { run, outcome, output, reader_gone: false, unread_bytes: 0 };
     Ok((finished, worker.end()))
 }

@@ -14,7 +14,8 @@ use retake_store::{Error, Store};
 use retake_types::loop_record::matrix::{CellKey, CellLabels, CellRole};
 use retake_types::request::LoopPosition;
 use retake_types::{
-    Better, Intent, Kind, LoopId, Measurements, Metric, Outcome, RunId, RunOutcome, Stream,
+    Better, Intent, Kind, LoopId, Measurements, Metric, Outcome, Redacted, Redactions, RunId,
+    RunOutcome, Stream,
 };
 use serde::Serialize;
 
@@ -205,13 +206,12 @@ fn intent(
     project: &MatrixProject,
     redactor: &Redactor,
     RunToImport { run, key, axes }: &RunToImport,
-) -> Result<Intent, String> {
+) -> Result<Redacted<Intent>, String> {
     let line = &run.line;
     let id: RunId = line.id.parse().map_err(|_| "its id is no UUID".to_owned())?;
-    let (command, _) = redactor.redact_str(&project.config.command);
     let position =
         LoopPosition { kind: Kind::Matrix, id: LoopId::new(), iteration: line.iteration };
-    let mut request = project.request(&command, &project.directory(), position);
+    let mut request = project.request(&project.config.command, &project.directory(), position);
     request.id = id;
     request.environment.unset.clear();
     let known = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
@@ -227,7 +227,7 @@ fn intent(
     let mut intent = prepare::bare_intent(request);
     intent.start_time = line.timestamp;
     intent.parent_id = None;
-    Ok(intent)
+    Ok(Redacted::new(intent, &mut redactor.clone()))
 }
 
 /// Records one run as it was; `false` if it is known.
@@ -246,7 +246,7 @@ fn import_run(
         Err(Error::Duplicate { .. }) => return Ok(false),
         Err(error) => return Err(error.to_string()),
     };
-    let mut redactions = 0;
+    let mut redactions = Redactions::default();
     for (stream, path) in [(Stream::Stdout, &run.stdout), (Stream::Stderr, &run.stderr)] {
         let Some(path) = path else { continue };
         let mut clean = redactor.stream();
@@ -256,13 +256,12 @@ fn import_run(
             match file.read(&mut buffer).map_err(|error| error.to_string())? {
                 0 => break,
                 read => {
-                    clean
-                        .push(&buffer[..read], &mut |bytes: &[u8]| recording.append(stream, bytes));
+                    clean.push(&buffer[..read], &mut |bytes| recording.append(stream, bytes));
                 }
             }
         }
-        clean.finish(&mut |bytes: &[u8]| recording.append(stream, bytes));
-        redactions += clean.count();
+        clean.finish(&mut |bytes| recording.append(stream, bytes));
+        redactions.add_all(&clean.redactions());
     }
     let took = std::time::Duration::from_millis(line.duration_ms);
     let ended = line.timestamp.checked_add(took).unwrap_or(line.timestamp);
@@ -279,10 +278,11 @@ fn import_run(
         duration_ms: line.duration_ms.max(1),
         stdout_raw_bytes: size(run.stdout.as_deref()),
         stderr_raw_bytes: size(run.stderr.as_deref()),
-        redactions,
         effects: Some(measured.into()),
         ..RunOutcome::bare(&Outcome::Exited(line.exit_code), ended)
     };
+    let mut outcome = Redacted::new(outcome, &mut redactor.clone());
+    outcome.set_redactions(redactions);
     recording.finish(store, outcome).map(|_| true).map_err(|error| error.to_string())
 }
 

@@ -121,6 +121,7 @@ pub(super) fn project(
         agent_directory: project.root.as_deref().unwrap_or(&here).join(".agent"),
         shared: None,
         unset: git_variables(),
+        redact: true,
     };
     Ok((project, config))
 }

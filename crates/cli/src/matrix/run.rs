@@ -70,6 +70,9 @@ pub(super) struct Args {
     /// The seed of the random order, to repeat one
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
+    /// Keep secrets in what is recorded
+    #[arg(long)]
+    no_redact: bool,
     /// Say nothing while it runs, and show no table
     #[arg(long, short)]
     quiet: bool,
@@ -137,6 +140,7 @@ const UNDECIDED: usize = 32;
 
 pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let (mut project, config) = open::project(&args.common, store, IfMissing::Create)?;
+    project.redact = !args.no_redact;
     let screen = EventScreen::new(args.quiet);
     let mut executor = match &args.on {
         Some(on) => Some(remote::open(on, &config, &mut project, screen.notify())?),

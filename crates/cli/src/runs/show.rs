@@ -119,7 +119,13 @@ impl Facts {
             self.add("leaked", "the output was still held open at the end");
         }
         if outcome.redactions > 0 {
-            self.add("redacted", &term::count(outcome.redactions, "secret"));
+            let by_name = outcome.redactions_by_name.iter();
+            let by_name: Vec<_> = by_name.map(|(name, count)| format!("{name} {count}")).collect();
+            let mut text = term::count(outcome.redactions, "secret");
+            if !by_name.is_empty() {
+                text = format!("{text}: {}", by_name.join(", "));
+            }
+            self.add("redacted", &text);
         }
     }
 

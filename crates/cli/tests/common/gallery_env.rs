@@ -2,9 +2,11 @@
 
 use jiff::{SignedDuration, Timestamp};
 use retake_store::Store;
+use retake_store::redact::Redactor;
 use retake_types::request::{CommandRequest, LoopPosition, RunRequest};
 use retake_types::{
-    Intent, Kind, LoopId, Outcome, Redacted, RunId, RunOutcome, StopReason, Stream, Usage,
+    Intent, Kind, LoopId, Outcome, Redacted, RedactedParts, RunId, RunOutcome, StopReason, Stream,
+    Usage,
 };
 use serde_json::json;
 
@@ -40,7 +42,7 @@ pub(crate) fn add(store: &mut Store, shown: &Shown<'_>) -> RunId {
     request.labels = shown.labels.iter().cloned().collect();
     let intent = Intent {
         request,
-        redacted: Redacted::default(),
+        redacted: RedactedParts::default(),
         parent_id: None,
         start_time: begun,
         host: "analytical".to_owned(),
@@ -50,8 +52,11 @@ pub(crate) fn add(store: &mut Store, shown: &Shown<'_>) -> RunId {
         variables: None,
         inherited_secrets: Vec::new(),
     };
+    let mut redactor = Redactor::off();
+    let intent = Redacted::new(intent, &mut redactor);
     let mut recording = store.begin(&intent).expect("begun");
-    recording.append(Stream::Stdout, shown.output.as_bytes());
+    let output = shown.output.as_bytes();
+    redactor.stream().push(output, &mut |bytes| recording.append(Stream::Stdout, bytes));
     let ended = begun + SignedDuration::from_millis(shown.ms as i64);
     let outcome = RunOutcome {
         duration_ms: shown.ms,
@@ -62,7 +67,7 @@ pub(crate) fn add(store: &mut Store, shown: &Shown<'_>) -> RunId {
         }),
         ..RunOutcome::bare(&Outcome::Exited(shown.code), ended)
     };
-    recording.finish(store, outcome).expect("finished");
+    recording.finish(store, Redacted::new(outcome, &mut redactor)).expect("finished");
     intent.id()
 }
 
@@ -99,7 +104,8 @@ pub(crate) fn matrix(store: &mut Store, purpose: &str) -> LoopId {
     let refs = ["v1.0", "v1.1", "v1.2", "main"];
     let axes = json!({"code": refs, "size": ["small", "large"]});
     let plan = json!({"purpose": purpose, "command": "./bench --size {size}", "axes": axes});
-    let recording = store.begin_loop(Kind::Matrix, &plan.to_string()).expect("begun");
+    let recording =
+        store.begin_loop(Kind::Matrix, &Redacted::new(plan, &mut Redactor::off())).expect("begun");
     let id = recording.id();
     for iteration in 0..12u64 {
         for (at, code) in refs.iter().enumerate() {
@@ -142,7 +148,8 @@ pub(crate) fn matrix(store: &mut Store, purpose: &str) -> LoopId {
 pub(crate) fn crash(store: &mut Store) -> LoopId {
     let plan = json!({"purpose": "run", "command": "./ledger --append 60", "root": "/home/ada/ledger",
         "verify": "./ledger --check", "model": "ext4"});
-    let mut recording = store.begin_loop(Kind::Crash, &plan.to_string()).expect("begun");
+    let mut recording =
+        store.begin_loop(Kind::Crash, &Redacted::new(plan, &mut Redactor::off())).expect("begun");
     let id = recording.id();
     let mut steps = Vec::new();
     let (mut number, mut acknowledgements, mut labels) = (0, 0, 0);
@@ -180,7 +187,7 @@ pub(crate) fn crash(store: &mut Store) -> LoopId {
             "repro": format!("retake crash repro {id} .agent/data/crash/1.log")}));
     }
     events.push(json!({"event": "finished", "verified": 2304, "complete": true}));
-    recording.append(store, &events).expect("told");
+    recording.append(store, &events, &mut Redactor::off()).expect("told");
     recording.finish(store, &StopReason::Findings).expect("ended");
     id
 }

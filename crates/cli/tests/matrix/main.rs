@@ -8,6 +8,7 @@ mod common;
 mod answers;
 mod browsers;
 mod env;
+mod leaks;
 mod mistakes;
 mod phases;
 mod real;

@@ -154,6 +154,25 @@ fn a_secret_stays_one_when_its_run_is_repeated() {
     assert!(refused.contains("DEPLOY_TOKEN was redacted in the record"), "{refused}");
 }
 
+/// The command does not get it, and may find it all the same.
+#[test]
+fn a_secret_of_the_server_is_in_no_answer() {
+    let sandbox = Sandbox::new();
+    sandbox.file("found", "correcthorsebattery\n");
+    sandbox.retake(&["exec", "-q", "--no-redact", "--", "cat", "found"]);
+    let mut client = Client::with(&sandbox, |command| {
+        command.env("GITHUB_TOKEN_1", "correcthorsebattery");
+    });
+    for answer in [
+        client.tool("again", json!({"run": "last"})),
+        client.tool("exec", json!({"argv": ["cat", "found"], "task_id": "correcthorsebattery"})),
+    ] {
+        assert!(answer.to_string().contains("[redacted:GITHUB_TOKEN_1]"), "{answer}");
+        assert!(!answer.to_string().contains("correcthorsebattery"), "{answer}");
+    }
+    assert_eq!(client.leave(), 0);
+}
+
 #[test]
 fn a_run_is_repeated_with_everything_that_was_asked_for() {
     let sandbox = Sandbox::new();

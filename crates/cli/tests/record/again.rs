@@ -250,10 +250,10 @@ fn everything_that_was_asked_is_asked_again_and_the_secret_stays_one() {
 /// Repeats the last run and compares what was asked of both.
 fn asked_again(sandbox: &Sandbox, variables: &[(&str, &str)]) {
     let store = || retake_store::Store::open_read_only(&sandbox.store()).expect("a store");
-    let mut then = store().find("last").expect("a run").intent.request;
+    let mut then = store().find("last").expect("a run").intent.request.clone();
     let again = sandbox.retake_with(variables, &["again", "last", "--json"]);
     assert_eq!(again.code, 0, "{}", again.snapshot());
-    let mut now = store().find("last").expect("a run").intent.request;
+    let mut now = store().find("last").expect("a run").intent.request.clone();
     assert_eq!(now.labels.remove("again"), Some(then.id.to_string()));
     assert_ne!(then.id, now.id);
     (then.id, then.position) = (now.id, now.position);

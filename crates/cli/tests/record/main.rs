@@ -5,6 +5,7 @@ mod common;
 
 mod again;
 mod altered_output;
+mod leaks;
 mod maintaining;
 mod never_wedged;
 mod place;

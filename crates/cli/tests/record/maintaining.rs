@@ -369,8 +369,10 @@ fn a_damaged_database_is_not_overwritten_and_can_be_repaired() {
     sandbox.tamper("PRAGMA wal_checkpoint(TRUNCATE)");
     let database = sandbox.store().join("retake.db");
     let mut bytes = std::fs::read(&database).unwrap();
-    let (page, length) = (4096, bytes.len());
-    bytes[length - 3 * page..length - page].fill(0xA5);
+    // The header knows how many pages are in use; the file has room beyond them.
+    let page = 4096;
+    let used = u32::from_be_bytes(bytes[28..32].try_into().unwrap()) as usize * page;
+    bytes[used - 3 * page..used - page].fill(0xA5);
     std::fs::write(&database, &bytes).unwrap();
     let ill = sandbox.retake(&["doctor"]);
     assert_eq!(ill.code, 1, "{}", ill.snapshot());

@@ -163,7 +163,7 @@ fn a_run_is_shown_with_everything_known_of_it() {
         stdout: stdout  21 B, written as 15 B\n\
         stdout: stderr  5 B\n\
         stdout: used  TOOK cpu, SIZE memory\n\
-        stdout: redacted  2 secrets\n\
+        stdout: redacted  2 secrets: API_TOKEN 2\n\
         stdout: timeout  TOOK\n\
         stdout: limits  files 99\n\
         stdout: environment inherit\n\

@@ -5,6 +5,8 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
+use retake_types::TextRedactor;
+
 use super::line_records::RecordPosition;
 use super::snapshot::{
     Directory, FileEntry, IgnoreFilesPresent, Name, SnapshotTree, Subdir, SubdirRule, bytes,
@@ -26,7 +28,13 @@ pub(super) struct Saved {
     pub(super) directories: Vec<Arc<Directory>>,
 }
 
-pub(super) fn write(out: &mut impl Write, root: &Path, tree: &SnapshotTree) -> io::Result<()> {
+/// Directories with a secret in a name are left out.
+pub(super) fn write(
+    out: &mut impl Write,
+    root: &Path,
+    tree: &SnapshotTree,
+    redactor: &mut dyn TextRedactor,
+) -> io::Result<()> {
     out.write_all(&MAGIC)?;
     out.write_all(&VERSION.to_le_bytes())?;
     write_bytes(out, bytes(root))?;
@@ -40,8 +48,12 @@ pub(super) fn write(out: &mut impl Write, root: &Path, tree: &SnapshotTree) -> i
         out.write_all(&id.to_le_bytes())?;
         out.write_all(&records.to_le_bytes())?;
     }
-    write_len(out, tree.directories.len())?;
-    tree.directories.iter().try_for_each(|directory| write_directory(out, directory))
+    let mut clean = |directory: &&Arc<Directory>| {
+        redactor.redact(&directory.path).is_none() && redactor.redact(&directory.names).is_none()
+    };
+    let directories: Vec<_> = tree.directories.iter().filter(&mut clean).collect();
+    write_len(out, directories.len())?;
+    directories.into_iter().try_for_each(|directory| write_directory(out, directory))
 }
 
 fn write_directory(out: &mut impl Write, directory: &Directory) -> io::Result<()> {

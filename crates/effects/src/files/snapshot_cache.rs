@@ -5,11 +5,13 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use retake_types::TextRedactor;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::Error;
@@ -99,7 +101,11 @@ impl SnapshotCache {
         &self,
         root: &Path,
         tree: &Arc<SnapshotTree>,
+        redactor: &mut dyn TextRedactor,
     ) -> Result<Arc<SnapshotTree>, Error> {
+        if redactor.redact(root.as_os_str().as_bytes()).is_some() {
+            return Ok(tree.clone());
+        }
         self.prepare()?;
         let _turn = self.lock()?;
         let old = tree;
@@ -108,7 +114,7 @@ impl SnapshotCache {
             None => old.clone(),
         };
         let aside = self.directory.join(format!("{FILE}.new"));
-        self.write(&aside, root, &tree)
+        self.write(&aside, root, &tree, redactor)
             .and_then(|()| std::fs::rename(&aside, self.directory.join(FILE)))
             .map_err(self.failed("write to"))?;
         tree.segments.all.iter().flatten().for_each(|segment| segment.keep());
@@ -137,14 +143,20 @@ impl SnapshotCache {
         Err(Error::Busy { path: self.directory.clone() })
     }
 
-    fn write(&self, aside: &Path, root: &Path, tree: &SnapshotTree) -> io::Result<()> {
+    fn write(
+        &self,
+        aside: &Path,
+        root: &Path,
+        tree: &SnapshotTree,
+        redactor: &mut dyn TextRedactor,
+    ) -> io::Result<()> {
         // Left by a process that died; no other process writes while we have the lock.
         remove(aside)?;
         let mut options = OpenOptions::new();
         let file = options.write(true).create_new(true).mode(0o600).open(aside)?;
         let summed = Checksummed { inner: &file, sum: Xxh3::new() };
         let mut writer = BufWriter::with_capacity(256 << 10, summed);
-        cache_format::write(&mut writer, root, tree)?;
+        cache_format::write(&mut writer, root, tree, redactor)?;
         let summed = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
         let sum = summed.sum.digest128().to_le_bytes();
         (&file).write_all(&sum)

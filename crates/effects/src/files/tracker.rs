@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use retake_types::TextRedactor;
+
 use super::Error;
 use super::file_examiner::ScanTime;
 use super::ignore_files::IgnoreFiles;
@@ -149,7 +151,10 @@ impl Tracker {
 
     /// Keeps the last snapshot for the next process. Costs nothing if nothing has changed since it
     /// was last kept.
-    pub fn save(&mut self) -> Result<(), Error> {
+    ///
+    /// A directory whose path, or the name of one of whose files, holds a secret is not kept: the
+    /// next process reads it anew.
+    pub fn save(&mut self, redactor: &mut dyn TextRedactor) -> Result<(), Error> {
         let (Some(cache), Some(last)) = (&self.cache, &self.last) else { return Ok(()) };
         let same = self.saved.as_ref().is_some_and(|saved| {
             saved.directories.len() == last.directories.len()
@@ -158,7 +163,7 @@ impl Tracker {
         if same {
             return Ok(());
         }
-        let saved = cache.save(&self.root, last)?;
+        let saved = cache.save(&self.root, last, redactor)?;
         self.last = Some(saved.clone());
         self.saved = Some(saved);
         Ok(())

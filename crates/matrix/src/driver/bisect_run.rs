@@ -11,7 +11,7 @@ use retake_runner::worker::Worker;
 use retake_types::loop_record::matrix::{
     BisectAnswer, CellHook, CellKey, MatrixEntry, MatrixLoopPlan, MatrixPurpose,
 };
-use retake_types::{LoopId, StopReason};
+use retake_types::{LoopId, Redact as _, StopReason};
 
 use super::browser_range::{self, SearchPoints};
 use super::cell_runner::{CellRunner, CellWorker, remove_scratch_parent};
@@ -134,10 +134,12 @@ impl<'a> BisectRun<'a> {
         let bisect = self.bisect(first, &points.good, &points.bad)?;
         self.matrix.axes[self.axis].values.clone_from(&points.points);
         let plan = self.loop_plan(&pins);
-        let mut recording = record::begin(worker.store()?, &plan)?;
+        let mut redactor = self.project.redactor();
+        let mut recording = record::begin(worker.store()?, &plan, &redactor)?;
         let mut found = self.search(worker, recording.id(), &pins, &points, bisect);
         if let Ok(answer) = &mut found {
             answer.subject = self.subject(worker, answer);
+            answer.subject.redact(&mut redactor);
         }
         self.observer.event(MatrixEvent::Idle);
         let reason = match &found {
@@ -147,7 +149,7 @@ impl<'a> BisectRun<'a> {
         };
         if let Ok(answer) = &found {
             let answer = answer.clone();
-            recording.append(worker.store()?, &[MatrixEntry::Answer { answer }])?;
+            recording.append(worker.store()?, &[MatrixEntry::Answer { answer }], &mut redactor)?;
         }
         recording.finish(worker.store()?, &reason)?;
         found
@@ -160,7 +162,7 @@ impl<'a> BisectRun<'a> {
             config: self.project.file.to_string_lossy().into_owned(),
             lock: self.project.lock_path(),
             order: config.order.as_str().to_owned(),
-            command: self.project.redactor().redact_str(&config.command).0.into_owned(),
+            command: config.command.clone(),
             workers: 1,
             axes: record::axes_of(&self.matrix.axes),
             pins: pins.clone(),

@@ -193,7 +193,8 @@ impl MatrixRun<'_> {
         };
         let seed = self.options.seed.unwrap_or_else(random_seed);
         let plan = self.loop_plan(&matrix, &resources, seed, order);
-        let mut recording = record::begin(worker.store()?, &plan)?;
+        let mut redactor = self.project.redactor();
+        let mut recording = record::begin(worker.store()?, &plan, &redactor)?;
         let loop_id = recording.id();
         let begun = Begun { loop_id, seed, order };
         let provided = lock_shared(executor.as_deref()).and_then(|_shared| {
@@ -216,7 +217,7 @@ impl MatrixRun<'_> {
             let disturbances = result.disturbances.clone();
             if !disturbances.is_empty() {
                 let entry = MatrixEntry::Disturbed { disturbances };
-                recording.append(workers[0].store()?, &[entry])?;
+                recording.append(workers[0].store()?, &[entry], &mut redactor)?;
             }
         }
         let reason = match (&ended, signals::received()) {
@@ -249,8 +250,6 @@ impl MatrixRun<'_> {
         order: Order,
     ) -> MatrixLoopPlan {
         let config = &self.project.config;
-        let redactor = self.project.redactor();
-        let clean = |text: &str| redactor.redact_str(text).0.into_owned();
         MatrixLoopPlan {
             purpose: match self.options.iterations {
                 Iterations::UntilSure { margin, .. } => MatrixPurpose::RunUntilSure { margin },
@@ -260,8 +259,8 @@ impl MatrixRun<'_> {
             lock: self.project.lock_path(),
             seed,
             order: order.as_str().to_owned(),
-            command: clean(&config.command),
-            setup: config.setup.as_deref().map(clean),
+            command: config.command.clone(),
+            setup: config.setup.clone(),
             iterations: config.iterations,
             replaces: self.options.iterations == Iterations::Fixed(ScheduleMode::Replace),
             workers: self.options.workers,

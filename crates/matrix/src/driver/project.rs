@@ -37,6 +37,8 @@ pub struct MatrixProject {
     pub shared: Option<SharedDirectories>,
     /// Variables that no command gets.
     pub unset: Vec<OsString>,
+    /// Whether secrets are replaced in what is recorded.
+    pub redact: bool,
 }
 
 impl MatrixProject {
@@ -100,6 +102,7 @@ impl MatrixProject {
         position: LoopPosition,
     ) -> RunRequest {
         let mut request = RunRequest::new(position, command, directory);
+        request.redaction.enabled = self.redact;
         request.environment.unset =
             self.unset.iter().map(|name| OsText::from(name.as_os_str())).collect();
         request

@@ -5,9 +5,10 @@ use std::path::Path;
 
 use retake_runner::file_lock::FileLock;
 use retake_runner::machine;
+use retake_store::redact::Redactor;
 use retake_store::{Liveness, LoopRecording, Store, StoredLoop};
 use retake_types::loop_record::matrix::MatrixLoopPlan;
-use retake_types::{Kind, LoopId, StopReason};
+use retake_types::{Kind, LoopId, Redacted, StopReason};
 
 use crate::table::Axis;
 
@@ -51,8 +52,9 @@ pub(super) fn axes_of(axes: &[Axis]) -> BTreeMap<String, Vec<String>> {
 pub(super) fn begin(
     store: &mut Store,
     plan: &MatrixLoopPlan,
+    redactor: &Redactor,
 ) -> retake_store::Result<LoopRecording> {
-    let plan = serde_json::to_string(plan).expect("plain data");
+    let plan = Redacted::json(plan, &mut redactor.clone()).expect("plain data");
     store.begin_loop(Kind::Matrix, &plan)
 }
 

@@ -78,9 +78,10 @@ fn run_on(
     // The call that starts it is answered before it ends.
     run.notes.get_or_init(|| notes.clone());
     let effects = &prepared.request.effects;
-    let watch = effects
-        .watches()
-        .then(|| EffectsWatch::begin(effects, prepared.request.cwd.as_path(), &session.context));
+    let watch = effects.watches().then(|| {
+        let cwd = prepared.request.cwd.as_path();
+        EffectsWatch::begin(effects, cwd, &prepared.redactor, &session.context)
+    });
     let mut observer = ProgressObserver { run, watch, tracks: effects.track.is_some() };
     worker.arm(run.cancel.clone());
     run.intent.get_or_init(|| prepared.intent.clone());
@@ -122,7 +123,8 @@ fn permit(
             let path = environment.iter().find(|(name, _)| name == "PATH");
             let path = path.map(|(_, value)| value.as_os_str());
             if let Err(refusals) = judge(session, &prepared.request, path) {
-                return Err(session.refuse(worker, &prepared.intent, refusals));
+                let refused = (&prepared.intent, &prepared.redactor);
+                return Err(session.refuse(worker, refused, refusals));
             }
             let notes = caps.iter().map(policy_words::applied_cap).collect();
             Ok(PermittedRun { prepared, notes })
@@ -130,7 +132,10 @@ fn permit(
         Err(refused) => {
             let own = std::env::var_os("PATH");
             match judge(session, &refused.intent.request, own.as_deref()) {
-                Err(refusals) => Err(session.refuse(worker, &refused.intent, refusals)),
+                Err(refusals) => {
+                    let intent = (&*refused.intent, &refused.redactor);
+                    Err(session.refuse(worker, intent, refusals))
+                }
                 Ok(()) => Err(session.refuse_invalid(worker, &refused)),
             }
         }

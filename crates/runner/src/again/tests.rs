@@ -5,7 +5,9 @@ use std::sync::Arc;
 use retake_types::request::{
     Capture, CommandRequest, EffectsRequest, EnvironmentRequest, OutputRequest, RedactionRequest,
 };
-use retake_types::{EnvMode, Limits, Redacted, State};
+use retake_types::{EnvMode, Limits, Redacted, RedactedParts, State};
+
+use retake_store::redact::Redactor;
 
 use super::*;
 use crate::config::Config;
@@ -52,8 +54,9 @@ fn full_request() -> RunRequest {
     }
 }
 
-fn recorded(request: RunRequest, redacted: Redacted) -> Run {
+fn recorded(request: RunRequest, redacted: RedactedParts) -> Run {
     let intent = Intent { redacted, ..bare_intent(request) };
+    let intent = Redacted::new(intent, &mut Redactor::off());
     Run { intent, state: State::Finished, outcome: None, recorded: true }
 }
 
@@ -69,9 +72,13 @@ fn variables(name: &str) -> Option<OsString> {
 #[test]
 fn every_field_of_the_recorded_request_is_asked_for_again() {
     let recorded_request = full_request();
-    let redacted = Redacted { variables: vec!["TOKEN".to_owned()], ..Redacted::default() };
-    let mut run = recorded(recorded_request.clone(), redacted);
-    run.intent.inherited_secrets = vec!["NAMED".to_owned(), "UNSET_KEY".to_owned()];
+    let redacted =
+        RedactedParts { variables: vec!["TOKEN".to_owned()], ..RedactedParts::default() };
+    let inherited = vec!["NAMED".to_owned(), "UNSET_KEY".to_owned()];
+    let intent =
+        Intent { redacted, inherited_secrets: inherited, ..bare_intent(recorded_request.clone()) };
+    let intent = Redacted::new(intent, &mut Redactor::off());
+    let run = Run { intent, state: State::Finished, outcome: None, recorded: true };
     let AgainRequest { request, from_environment, secrets_not_set } =
         again_request_in(&run, variables).unwrap();
     assert_eq!(from_environment, ["TOKEN"]);
@@ -93,7 +100,11 @@ fn every_field_of_the_recorded_request_is_asked_for_again() {
 
 #[test]
 fn what_is_not_known_any_more_is_refused_all_at_once() {
-    let redacted = Redacted { arguments: vec![2], variables: vec!["PLAIN".to_owned()] };
+    let redacted = RedactedParts {
+        arguments: vec![2],
+        variables: vec!["PLAIN".to_owned()],
+        ..RedactedParts::default()
+    };
     let run = recorded(full_request(), redacted);
     let refusals = again_request_in(&run, variables).unwrap_err();
     assert_eq!(
@@ -105,7 +116,7 @@ fn what_is_not_known_any_more_is_refused_all_at_once() {
     );
     let mut request = full_request();
     request.command = CommandRequest::line("echo a | b", retake_types::ShellMode::Never);
-    let run = recorded(request, Redacted::default());
+    let run = recorded(request, RedactedParts::default());
     assert_eq!(again_request_in(&run, variables).unwrap_err(), [AgainRefusal::NoArguments]);
 }
 
@@ -113,7 +124,7 @@ fn what_is_not_known_any_more_is_refused_all_at_once() {
 fn input_that_a_caller_wrote_is_not_repeated() {
     let mut request = full_request();
     request.stdin = StdinSource::Provided;
-    let run = recorded(request, Redacted::default());
+    let run = recorded(request, RedactedParts::default());
     assert_eq!(again_request_in(&run, variables).unwrap().request.stdin, StdinSource::Null);
 }
 

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use retake_runner::run;
 use retake_store::ResultFile;
-use retake_types::{ErrorCode, ErrorDetail, LimitKind, Outcome, RanOn, RunError, StartFailure};
+use retake_store::redact::Redactor;
+use retake_types::{
+    ErrorCode, ErrorDetail, LimitKind, Outcome, RanOn, Redacted, RunError, StartFailure,
+};
 
 use super::Batch;
 use crate::cancelled_by::CancelledBy;
@@ -102,6 +105,9 @@ fn leave(
     let elapsed = batch.batch_dir.first_start(cell)?.and_then(|start| start.elapsed().ok());
     let elapsed = elapsed.unwrap_or(Duration::ZERO);
     outcome.duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+    // The words are the scheduler's and our own: no value of the run is in them but its shapes.
+    let mut shapes = Redactor::shapes();
+    let outcome = Redacted::new(outcome, &mut shapes);
     let temporary = batch.batch_dir.temporary(cell, &attempt);
     // Left by an earlier try that failed half way.
     _ = std::fs::remove_file(&temporary);

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use jiff::Timestamp;
-use retake_types::{Intent, RunId, RunOutcome};
+use retake_types::{Intent, Redacted, RunId, RunOutcome};
 use rusqlite::{Connection, OptionalExtension};
 use serde::{Deserialize, Serialize};
 
@@ -19,11 +19,11 @@ use crate::{Error, Result};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Entry {
-    Intent(Box<Intent>),
+    Intent(Box<Redacted<Intent>>),
     Outcome {
         run: RunId,
         #[serde(rename = "ending")]
-        outcome: Box<RunOutcome>,
+        outcome: Box<Redacted<RunOutcome>>,
     },
     Marker(Marker),
     Repair(Repair),
@@ -186,14 +186,14 @@ pub(crate) fn parse(seq: i64, body: &[u8]) -> Result<Entry> {
     serde_json::from_slice(body).map_err(|error| Error::BadEntry { seq, detail: error.to_string() })
 }
 
-pub(crate) fn parse_intent(seq: i64, body: Option<&[u8]>) -> Result<Intent> {
+pub(crate) fn parse_intent(seq: i64, body: Option<&[u8]>) -> Result<Redacted<Intent>> {
     match parse(seq, body.unwrap_or_default())? {
         Entry::Intent(intent) => Ok(*intent),
         _ => Err(Error::BadEntry { seq, detail: "it is not an intent".to_owned() }),
     }
 }
 
-pub(crate) fn parse_ending(seq: i64, body: Option<&[u8]>) -> Result<RunOutcome> {
+pub(crate) fn parse_ending(seq: i64, body: Option<&[u8]>) -> Result<Redacted<RunOutcome>> {
     match parse(seq, body.unwrap_or_default())? {
         Entry::Outcome { outcome, .. } => Ok(*outcome),
         _ => Err(Error::BadEntry { seq, detail: "it is not an outcome".to_owned() }),

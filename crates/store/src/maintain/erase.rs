@@ -344,7 +344,7 @@ impl Doomed {
             )
             .map_err(failed)?;
         }
-        if let Some(footprint) = self.run.outcome.as_ref().and_then(EffectRows::of) {
+        if let Some(footprint) = self.run.outcome.as_deref().and_then(EffectRows::of) {
             footprint.remove(tx, self.seq).map_err(failed)?;
         }
         tx.execute("DELETE FROM runs WHERE seq = ?1", [self.seq]).map_err(failed)?;

@@ -9,7 +9,8 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use retake_types::{
-    Intent, Kind, LeftProcess, LoopId, Outcome, Run, RunId, RunOutcome, State, StopReason, Stream,
+    Intent, Kind, LeftProcess, LoopId, Outcome, Redacted, Run, RunId, RunOutcome, State,
+    StopReason, Stream,
 };
 
 use crate::base::arrival_order::order_hash;
@@ -18,6 +19,7 @@ use crate::base::dir::{StoreDir, remove, sync_dir};
 use crate::base::live_file::{self, LiveFile, Liveness};
 use crate::base::store::Durability;
 use crate::read::output::{self, INLINE_LIMIT, Storage, output_key};
+use crate::redact::Redactor;
 use crate::write::run_entries::{StreamContent, insert_outcome};
 use crate::{Error, Result, Store, StoredLoop};
 
@@ -142,8 +144,7 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(Error::io("read", &self.dir.chunks(id), error)),
         };
-        let mut outcome = interrupted(&self.dir, &intent, &contents, &chunks);
-        outcome.set_left(left);
+        let outcome = interrupted(&self.dir, &intent, &contents, &chunks, left);
         let streams: Vec<StreamContent<'_>> = contents.iter().map(SpoolContent::content).collect();
         self.write(Durability::Power, "record the interruption", |tx, dir| {
             insert_outcome(tx, dir, (id, seq), &outcome, &streams, Some(&chunks))
@@ -170,7 +171,8 @@ fn interrupted(
     intent: &Intent,
     contents: &[SpoolContent],
     chunks: &[u8],
-) -> RunOutcome {
+    left: Vec<LeftProcess>,
+) -> Redacted<RunOutcome> {
     let death = time_of_death(&dir.live(intent.id()));
     // Without a witness the last change of one of its files: it lived at least until then.
     let last_change = Stream::BOTH
@@ -193,7 +195,9 @@ fn interrupted(
     };
     let order = (!contents.is_empty()).then(|| order_hash(chunks));
     outcome.set_stored(Stream::BOTH.map(|stream| (bytes(stream), hash(stream))), order);
-    outcome
+    outcome.set_left(left);
+    // The values that the run's own redactor knew are gone with its runner.
+    Redacted::new(outcome, &mut Redactor::shapes())
 }
 
 /// When the runner died, if that was seen and marked in its live file.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_types::{RunId, RunOutcome, Stream};
+use retake_types::{Redacted, RunId, RunOutcome, Stream};
 use rusqlite::Connection;
 
 use crate::base::block_hashes::{BlockHashes, OutputHash};
@@ -390,7 +390,7 @@ fn restore_outputs(
     dir: &StoreDir,
     (old, old_seq): (&Connection, i64),
     (run, seq): (RunId, i64),
-    outcome: &RunOutcome,
+    outcome: &Redacted<RunOutcome>,
 ) -> Result<()> {
     let failed = |error| Error::sqlite("restore output", dir.database(), error);
     for stream in Stream::BOTH {

@@ -4,7 +4,7 @@
 
 use std::io;
 
-use retake_types::{RunId, RunOutcome, Stream};
+use retake_types::{Redacted, RunId, RunOutcome, Stream};
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::base::arrival_order::{Chunk, ChunkReader, order_hash};
@@ -112,7 +112,7 @@ pub(crate) fn recorded_outcome(
     connection: &Connection,
     dir: &StoreDir,
     (id, seq): (RunId, i64),
-) -> Result<Option<RunOutcome>> {
+) -> Result<Option<Redacted<RunOutcome>>> {
     let outcome_seq: Option<Option<i64>> = connection
         .prepare_cached("SELECT outcome_seq FROM runs WHERE seq = ?1")
         .and_then(|mut statement| statement.query_row([seq], |row| row.get(0)).optional())

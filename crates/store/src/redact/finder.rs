@@ -1,29 +1,28 @@
 //! Finding where a secret may begin, at the speed of memory.
 //!
-//! Several searches over the same bytes beat one: a vector search is fast while its patterns are
-//! few, alike in length and rare, and known values, token shapes and URLs differ in all three.
+//! Known values and token shapes are searched for separately: a vector search is fast while its
+//! patterns are few and rare, and only the shapes are known beforehand.
 
 use aho_corasick::packed;
 use aho_corasick::{AhoCorasick, Input, MatchKind, Span};
 
-use super::shapes::{SHAPES, url_before};
+use super::shape_filter::FILTER;
 use crate::{Error, Result};
 
 /// Patterns of one vector search: with more it stumbles over too many false starts.
 const PACKED: usize = 40;
 /// Vector searches for known values; past that an automaton is as fast.
 const SEARCHES: usize = 6;
-/// And one for shapes, one for `sk-`, one for URLs.
-const MOST: usize = SEARCHES + 3;
+/// And one for shapes.
+const MOST: usize = SEARCHES + 1;
 
 #[derive(Debug)]
 pub(crate) enum Finder {
     Packed(packed::Searcher),
     /// More anchors than the vector search takes.
     Automaton(Box<AhoCorasick>),
-    Substring(memchr::memmem::Finder<'static>),
-    /// The end of a URL's user information: `@` is rarer than `://`.
-    Url,
+    /// All well-known shapes.
+    Shapes,
 }
 
 /// A place to look at.
@@ -63,18 +62,8 @@ impl Finder {
             })
     }
 
-    /// Finds every well-known shape.
-    pub(crate) fn shapes() -> Result<Vec<Self>> {
-        let common = SHAPES.iter().filter(|shape| !shape.has_own_search());
-        let mut finders = Self::any(common.map(|shape| shape.prefix).collect())?;
-        finders.push(Self::Substring(memchr::memmem::Finder::new(b"sk-")));
-        finders.push(Self::Url);
-        Ok(finders)
-    }
-
     pub(crate) fn find(&self, bytes: &[u8], from: usize) -> Option<Candidate> {
         let here = |at| Some(Candidate { at, start: at });
-        let rest = bytes.get(from..)?;
         match self {
             Self::Packed(searcher) => {
                 here(searcher.find_in(bytes, Span::from(from..bytes.len()))?.start())
@@ -82,11 +71,7 @@ impl Finder {
             Self::Automaton(automaton) => {
                 here(automaton.find(Input::new(bytes).span(from..bytes.len()))?.start())
             }
-            Self::Substring(finder) => here(from + finder.find(rest)?),
-            Self::Url => memchr::memchr_iter(b'@', rest).find_map(|at| {
-                let at = from + at;
-                url_before(bytes, at).map(|start| Candidate { at, start })
-            }),
+            Self::Shapes => FILTER.find(bytes, from),
         }
     }
 }

@@ -4,22 +4,26 @@
 //! patterns; a [`StreamRedactor`] applies it to a stream that arrives in pieces. Usable without a
 //! store. Values under six characters are left alone: replacing them would shred the output.
 
+mod arguments;
+mod door;
 mod finder;
 mod names;
 mod patterns;
+mod shape_filter;
 mod shapes;
 mod stream;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::{Error, Result};
 use finder::Finder;
 use patterns::Patterns;
-use shapes::{SHAPES, Verdict, url_before};
+use shapes::{SHAPES, Verdict};
 
+pub use arguments::argument_secrets;
+pub use door::{CountingRedactor, RedactedBytes};
 pub use names::is_secret_name;
 pub use stream::StreamRedactor;
 
@@ -41,14 +45,26 @@ pub struct Redactor {
 #[derive(Debug)]
 struct Rules {
     literals: Vec<Literal>,
-    markers: Vec<Vec<u8>>,
-    shape_markers: Vec<Vec<u8>>,
-    shapes: bool,
+    /// What secrets are called: those of values first, then those of shapes.
+    markers: Vec<Marker>,
+    shape_markers: usize,
     /// For each first byte, what begins with it: a candidate is checked against few.
     by_first: Vec<Vec<Rule>>,
     finders: Vec<Finder>,
     longest_anchor: usize,
     patterns: Option<Patterns>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Marker {
+    name: String,
+    text: Vec<u8>,
+}
+
+impl Marker {
+    fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), text: marker_of(name) }
+    }
 }
 
 #[derive(Debug)]
@@ -113,7 +129,7 @@ impl Builder {
                 continue;
             }
             let marker = markers.len();
-            markers.push(marker_of(name));
+            markers.push(Marker::new(name));
             let mut add = |value: &[u8]| {
                 if !literals.iter().any(|literal| literal.value == value) {
                     // A line break may be printed in several ways, so it cannot be searched for.
@@ -156,15 +172,15 @@ impl Builder {
         let mut finders = Vec::new();
         finders.extend(Finder::any(literals.iter().map(|l| &l.value[..l.anchor]).collect())?);
         if shapes {
-            finders.extend(Finder::shapes()?);
+            finders.push(Finder::Shapes);
         }
-        let shape_markers = SHAPES.iter().map(|shape| marker_of(shape.name)).collect();
+        let shape_markers = markers.len();
+        markers.extend(SHAPES.iter().map(|shape| Marker::new(shape.name)));
         Ok(Redactor {
             rules: Some(Arc::new(Rules {
                 literals,
                 markers,
                 shape_markers,
-                shapes,
                 by_first,
                 finders,
                 longest_anchor,
@@ -180,15 +196,15 @@ fn marker_of(name: &str) -> Vec<u8> {
 }
 
 /// A verdict together with what the secret is called.
-struct Judged<'a> {
+struct Judged {
     verdict: Verdict,
-    marker: &'a [u8],
+    marker: usize,
 }
 
 impl Rules {
     /// Whether a secret begins at `at`: the longest one that is there, or could still come.
-    fn judge(&self, bytes: &[u8], at: usize, before: Option<u8>, last: bool) -> Judged<'_> {
-        let mut best = Judged { verdict: Verdict::No, marker: &[] };
+    fn judge(&self, bytes: &[u8], at: usize, before: Option<u8>, last: bool) -> Judged {
+        let mut best = Judged { verdict: Verdict::No, marker: 0 };
         let mut consider = |verdict: Verdict, marker| match (verdict, best.verdict) {
             (Verdict::No, _) => {}
             // A longer secret may still turn out to begin here: its rest must not slip through.
@@ -211,10 +227,10 @@ impl Rules {
                 RuleKind::Literal => {
                     let literal = &self.literals[index];
                     let verdict = compare(&literal.value, bytes, at, last);
-                    consider(verdict, &self.markers[literal.marker][..]);
+                    consider(verdict, literal.marker);
                 }
                 RuleKind::Shape => {
-                    let (shape, marker) = (&SHAPES[index], &self.shape_markers[index][..]);
+                    let (shape, marker) = (&SHAPES[index], self.shape_markers + index);
                     if rest.starts_with(shape.prefix) {
                         consider(shape.judge(bytes, at, before, last), marker);
                     } else if !last && shape.prefix.starts_with(rest) {
@@ -229,7 +245,7 @@ impl Rules {
     /// Where an anchor may have begun that the end of `bytes` cuts off.
     fn cut_anchor(&self, bytes: &[u8]) -> Option<usize> {
         let start = bytes.len().saturating_sub(self.longest_anchor.saturating_sub(1));
-        let cut = (start..bytes.len()).find(|&at| {
+        (start..bytes.len()).find(|&at| {
             let rest = &bytes[at..];
             self.by_first[usize::from(rest[0])].iter().any(|rule| {
                 let index = usize::from(rule.index);
@@ -241,13 +257,7 @@ impl Rules {
                     RuleKind::Shape => SHAPES[index].prefix.starts_with(rest),
                 }
             })
-        });
-        // A URL whose user information may still turn out to have a password.
-        let url = if self.shapes { url_before(bytes, bytes.len()) } else { None };
-        match (cut, url) {
-            (Some(cut), Some(url)) => Some(cut.min(url)),
-            (cut, url) => cut.or(url),
-        }
+        })
     }
 }
 
@@ -298,42 +308,17 @@ impl Redactor {
         Self { rules: None }
     }
 
+    /// Knows no values, only shapes: for texts that come from no particular run.
+    pub fn shapes() -> Self {
+        // Without values and patterns nothing can be wrong with the rules.
+        Self::builder().build().unwrap_or_else(|_| Self::off())
+    }
+
     pub fn is_off(&self) -> bool {
         self.rules.is_none()
     }
 
     pub fn stream(&self) -> StreamRedactor {
         StreamRedactor::new(self.rules.clone())
-    }
-
-    /// Redacts a whole value; the number says how many secrets it had.
-    pub fn redact_bytes<'a>(&self, bytes: &'a [u8]) -> (Cow<'a, [u8]>, u64) {
-        let mut stream = self.stream();
-        let mut redacted = Vec::new();
-        stream.push(bytes, &mut |piece| redacted.extend_from_slice(piece));
-        stream.finish(&mut |piece| redacted.extend_from_slice(piece));
-        match stream.count() {
-            0 => (Cow::Borrowed(bytes), 0),
-            count => (Cow::Owned(redacted), count),
-        }
-    }
-
-    pub fn redact_str<'a>(&self, text: &'a str) -> (Cow<'a, str>, u64) {
-        match self.redact_bytes(text.as_bytes()) {
-            (Cow::Borrowed(_), count) => (Cow::Borrowed(text), count),
-            (Cow::Owned(bytes), count) => {
-                (Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()), count)
-            }
-        }
-    }
-
-    /// Redacts the value of a variable: all of it when the name says that it is secret.
-    pub fn redact_variable<'a>(&self, name: &str, value: &'a str) -> (Cow<'a, str>, u64) {
-        let whole = !self.is_off() && is_secret_name(name) && value.len() >= SHORTEST;
-        if whole {
-            let marker = String::from_utf8_lossy(&marker_of(name)).into_owned();
-            return (Cow::Owned(marker), 1);
-        }
-        self.redact_str(value)
     }
 }

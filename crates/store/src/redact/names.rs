@@ -29,6 +29,10 @@ const GLUED: [&str; 7] =
 /// Names that look secret and never are.
 const HARMLESS: [&str; 5] = ["PWD", "OLDPWD", "KEY", "SSH_AUTH_SOCK", "GPG_KEY"];
 
+/// What comes last in names that are about a secret and not its value.
+const ABOUT: [&str; 11] =
+    ["FILE", "PATH", "DIR", "URL", "NAME", "TYPE", "LENGTH", "TTL", "EXPIRY", "ID", "STDIN"];
+
 /// Whether a variable's value has to be kept out of the record.
 pub fn is_secret_name(name: &str) -> bool {
     if !has_a_stem(name) {
@@ -40,16 +44,55 @@ pub fn is_secret_name(name: &str) -> bool {
     }
     let words: Vec<&str> = name.split('_').filter(|word| !word.is_empty()).collect();
     // What comes after says that the value is about the secret, not the secret.
-    let about = ["FILE", "PATH", "DIR", "URL", "NAME", "TYPE", "LENGTH", "TTL", "EXPIRY", "ID"];
-    match words.last() {
-        None => return false,
-        Some(last) if about.contains(last) => return false,
-        Some(last) if ENDINGS.contains(last) => return true,
-        // `PGPASSWORD`, `GHTOKEN`
-        Some(last) if GLUED.iter().any(|ending| last.ends_with(ending)) => return true,
-        Some(_) => {}
+    if words.last().is_none_or(|last| ABOUT.contains(last)) {
+        return false;
     }
-    words.iter().any(|word| ANYWHERE.contains(word))
+    if words.iter().any(|word| ANYWHERE.contains(word)) {
+        return true;
+    }
+    // `API_KEY_2`, `DB_PASS2` and `ACCESS_TOKENS` are as secret as `API_KEY`, `DB_PASS` and
+    // `ACCESS_TOKEN`.
+    let numbered = |word: &&str| word.bytes().all(|byte| byte.is_ascii_digit());
+    let Some(at) = words.iter().rposition(|word| !numbered(word)) else { return false };
+    let last = words[at].trim_end_matches(|letter: char| letter.is_ascii_digit());
+    let one = last.strip_suffix('S').unwrap_or(last);
+    let is_secret = |last: &str| {
+        let name = [&words[..at], &[last]].concat().join("_");
+        // `PGPASSWORD`, `GHTOKEN`
+        let ends = ENDINGS.contains(&last) || GLUED.iter().any(|ending| last.ends_with(ending));
+        ends && !HARMLESS.contains(&name.as_str())
+    };
+    is_secret(last) || is_secret(one)
+}
+
+/// Whether the value of a command's option of this name, without its dashes, is secret. Stricter than
+/// for variables: `--sort-key` and `--no-password` have no secret.
+pub(crate) fn is_secret_option(name: &str) -> bool {
+    if !is_secret_name(name) {
+        return false;
+    }
+    let name = split_words(name);
+    let words: Vec<&str> = name.split('_').filter(|word| !word.is_empty()).collect();
+    let kinds = [
+        "API",
+        "ACCESS",
+        "ACCOUNT",
+        "AUTH",
+        "ENCRYPTION",
+        "MASTER",
+        "SECRET",
+        "SHARED",
+        "SIGNING",
+        "STORAGE",
+    ];
+    match words[..] {
+        [] | ["NO" | "WITHOUT" | "ASK" | "PROMPT" | "SKIP", ..] => false,
+        // Plural: a list of names or a number, as `--max-tokens`.
+        [.., "TOKENS" | "KEYS" | "PASS"] => false,
+        [.., kind, "KEY"] => kinds.contains(&kind),
+        ["MAX" | "MIN" | "NUM", ..] => false,
+        _ => true,
+    }
 }
 
 /// Whether any of the words above can be in a name. Every variable of every run is asked about, and
@@ -110,6 +153,15 @@ mod tests {
             "CLIENT_SECRET_2",
             "SECRET_KEY_BASE",
             "DB_PASS",
+            "API_KEY2",
+            "API_KEY_2",
+            "GITHUB_TOKEN_1",
+            "DB_PASS2",
+            "OPENAI_API_KEYS",
+            "ACCESS_TOKENS",
+            "apiKey2",
+            "MY_PASSWORDS",
+            "TOKEN_01",
         ] {
             assert!(is_secret_name(name), "{name}");
         }
@@ -143,6 +195,14 @@ mod tests {
             "PASSWORD_FILE",
             "SECRET_NAME",
             "AWS_ACCESS_KEY_ID",
+            "COMPASS2",
+            "BYPASS_1",
+            "KEY1",
+            "KEYS",
+            "PASSES",
+            "TOKENIZERS_PARALLELISM",
+            "MONKEYS",
+            "SSH_KEY_PATH",
             "",
             "_",
         ] {

@@ -4,6 +4,9 @@
 
 use regex::bytes::Regex;
 
+use retake_types::Redactions;
+
+use super::Marker;
 use crate::{Error, Result};
 
 /// A line longer than this is treated in parts.
@@ -11,9 +14,12 @@ const LONGEST_LINE: usize = 64 * 1024;
 /// What a match may reach over the end of a part.
 const OVERLAP: usize = 4 * 1024;
 
+/// Where a secret begins and ends, and which pattern found it.
+type Match = (usize, usize, usize);
+
 #[derive(Debug)]
 pub(crate) struct Patterns {
-    regexes: Vec<(Regex, Vec<u8>)>,
+    regexes: Vec<(Regex, Marker)>,
 }
 
 impl Patterns {
@@ -21,7 +27,7 @@ impl Patterns {
         let regexes = given
             .iter()
             .map(|(name, regex)| match Regex::new(regex) {
-                Ok(regex) => Ok((regex, super::marker_of(name))),
+                Ok(regex) => Ok((regex, Marker::new(name))),
                 Err(error) => {
                     Err(Error::BadPattern { name: name.clone(), detail: error.to_string() })
                 }
@@ -31,22 +37,22 @@ impl Patterns {
     }
 
     /// Where secrets are, in order and merged, each with the marker of the first.
-    fn matches(&self, line: &[u8]) -> Vec<(usize, usize, &[u8])> {
-        let mut found: Vec<(usize, usize, &[u8])> = Vec::new();
-        for (regex, marker) in &self.regexes {
+    fn matches(&self, line: &[u8]) -> Vec<Match> {
+        let mut found: Vec<Match> = Vec::new();
+        for (pattern, (regex, _)) in self.regexes.iter().enumerate() {
             found.extend(
                 regex
                     .find_iter(line)
                     .filter(|found| !found.is_empty())
-                    .map(|found| (found.start(), found.end(), &marker[..])),
+                    .map(|found| (found.start(), found.end(), pattern)),
             );
         }
         found.sort_by_key(|&(start, end, _)| (start, std::cmp::Reverse(end)));
-        let mut merged: Vec<(usize, usize, &[u8])> = Vec::new();
-        for (start, end, marker) in found {
+        let mut merged: Vec<Match> = Vec::new();
+        for (start, end, pattern) in found {
             match merged.last_mut() {
                 Some(last) if start < last.1 => last.1 = last.1.max(end),
-                _ => merged.push((start, end, marker)),
+                _ => merged.push((start, end, pattern)),
             }
         }
         merged
@@ -57,11 +63,19 @@ impl Patterns {
 pub(crate) struct LineStage {
     line: Vec<u8>,
     count: u64,
+    /// How often each pattern was found; empty while none was.
+    counts: Vec<u64>,
 }
 
 impl LineStage {
     pub(crate) fn count(&self) -> u64 {
         self.count
+    }
+
+    pub(crate) fn add_to(&self, patterns: &Patterns, redactions: &mut Redactions) {
+        for ((_, marker), count) in patterns.regexes.iter().zip(&self.counts) {
+            redactions.add(&marker.name, *count);
+        }
     }
 
     pub(crate) fn held(&self) -> usize {
@@ -81,7 +95,7 @@ impl LineStage {
 
     pub(crate) fn finish(&mut self, patterns: &Patterns, out: &mut impl FnMut(&[u8])) {
         let line = std::mem::take(&mut self.line);
-        self.replace(&line, patterns.matches(&line), line.len(), out);
+        self.replace(patterns, &line, patterns.matches(&line), line.len(), out);
     }
 
     /// Lets go of the beginning of an endless line.
@@ -100,25 +114,28 @@ impl LineStage {
             cut = cut.min(start);
             matches.pop();
         }
-        self.replace(&line, matches, cut, out);
+        self.replace(patterns, &line, matches, cut, out);
         line.drain(..cut);
         self.line = line;
     }
 
     fn replace(
         &mut self,
+        patterns: &Patterns,
         line: &[u8],
-        matches: Vec<(usize, usize, &[u8])>,
+        matches: Vec<Match>,
         end: usize,
         out: &mut impl FnMut(&[u8]),
     ) {
         let mut at = 0;
-        for (start, stop, marker) in matches {
+        for (start, stop, pattern) in matches {
             if start > at {
                 out(&line[at..start]);
             }
-            out(marker);
+            out(&patterns.regexes[pattern].1.text);
             self.count += 1;
+            self.counts.resize(patterns.regexes.len(), 0);
+            self.counts[pattern] += 1;
             at = stop;
         }
         if end > at {

@@ -27,6 +27,10 @@ pub(crate) enum Class {
     Word,
     /// And `.`.
     Dotted,
+    /// Base64 in both alphabets, and what else a bearer token may have.
+    Credential,
+    /// The value of a part of a URL.
+    Query,
     /// The body of a PEM block.
     Pem,
 }
@@ -38,6 +42,14 @@ impl Class {
             Self::Upper => byte.is_ascii_uppercase() || byte.is_ascii_digit(),
             Self::Word => byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'),
             Self::Dotted => byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'),
+            Self::Credential => {
+                byte.is_ascii_alphanumeric()
+                    || matches!(byte, b'_' | b'-' | b'.' | b'~' | b'+' | b'/' | b'=')
+            }
+            Self::Query => {
+                byte.is_ascii_alphanumeric()
+                    || matches!(byte, b'_' | b'-' | b'.' | b'~' | b'%' | b'+' | b'/')
+            }
             // The base64 lines, however indented or escaped, and headers such as `DEK-Info:`.
             Self::Pem => {
                 byte.is_ascii_alphanumeric()
@@ -77,6 +89,10 @@ pub(crate) struct Shape {
     pub(crate) name: &'static str,
     pub(crate) prefix: &'static [u8],
     kind: Kind,
+    /// Anchors that are alike share a group, of which there are eight: see `shape_filter`.
+    pub(crate) group: usize,
+    /// Where in the prefix the four bytes are that it is found by.
+    pub(crate) offset: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -85,79 +101,144 @@ enum Kind {
     Token(Class, usize),
     /// Exactly this many, then something else.
     Exact(Class, usize),
+    /// At least this many, and only they are secret: the prefix says what they are.
+    Value(Class, usize),
     /// Three base64url parts, the second beginning like the first.
     Jwt,
     /// `-----BEGIN … PRIVATE KEY-----` and what follows.
     PrivateKey,
     /// `scheme://user:password@host`.
     UrlPassword,
+    /// `Authorization: Bearer …`, as a header or in JSON.
+    Authorization,
 }
 
-const fn token(name: &'static str, prefix: &'static [u8], class: Class, minimum: usize) -> Shape {
-    Shape { name, prefix, kind: Kind::Token(class, minimum) }
+const fn shape(
+    name: &'static str,
+    prefix: &'static [u8],
+    kind: Kind,
+    group: usize,
+    offset: usize,
+) -> Shape {
+    Shape { name, prefix, kind, group, offset }
 }
 
-const fn exact(name: &'static str, prefix: &'static [u8], class: Class, length: usize) -> Shape {
-    Shape { name, prefix, kind: Kind::Exact(class, length) }
-}
-
-/// `{"` and the first letter of a header's first key (alg, typ, kid, …) in base64. Four bytes are
-/// found several times faster than the three that all of them share.
-const fn jwt_shape(prefix: &'static [u8]) -> Shape {
-    Shape { name: "jwt", prefix, kind: Kind::Jwt }
-}
-
-pub(crate) const SHAPES: [Shape; 36] = [
-    token("github-token", b"ghp_", Class::Alphanumeric, 36),
-    token("github-token", b"gho_", Class::Alphanumeric, 36),
-    token("github-token", b"ghs_", Class::Alphanumeric, 36),
-    token("github-token", b"ghu_", Class::Alphanumeric, 36),
-    token("github-token", b"ghr_", Class::Alphanumeric, 36),
-    token("github-token", b"github_pat_", Class::Word, 40),
-    token("gitlab-token", b"glpat-", Class::Word, 20),
-    exact("aws-access-key", b"AKIA", Class::Upper, 16),
-    exact("aws-access-key", b"ASIA", Class::Upper, 16),
-    token("slack-token", b"xoxb-", Class::Word, 20),
-    token("slack-token", b"xoxp-", Class::Word, 20),
-    token("slack-token", b"xoxa-", Class::Word, 20),
-    token("slack-token", b"xoxr-", Class::Word, 20),
-    token("slack-token", b"xoxs-", Class::Word, 20),
-    token("anthropic-key", b"sk-ant-", Class::Word, 24),
-    token("openai-key", b"sk-proj-", Class::Word, 24),
-    token("api-key", b"sk-", Class::Alphanumeric, 32),
-    token("google-key", b"AIza", Class::Word, 35),
-    token("npm-token", b"npm_", Class::Alphanumeric, 36),
-    token("pypi-token", b"pypi-", Class::Word, 50),
-    token("stripe-key", b"sk_live_", Class::Alphanumeric, 16),
-    token("stripe-key", b"rk_live_", Class::Alphanumeric, 16),
-    Shape { name: "private-key", prefix: b"-----BEGIN ", kind: Kind::PrivateKey },
-    Shape { name: "url-password", prefix: b"://", kind: Kind::UrlPassword },
-    jwt_shape(b"eyJh"),
-    jwt_shape(b"eyJ0"),
-    jwt_shape(b"eyJr"),
-    jwt_shape(b"eyJl"),
-    jwt_shape(b"eyJj"),
-    jwt_shape(b"eyJq"),
-    jwt_shape(b"eyJ4"),
-    jwt_shape(b"eyJ6"),
-    jwt_shape(b"eyJp"),
-    jwt_shape(b"eyJu"),
-    jwt_shape(b"eyJw"),
-    jwt_shape(b"eyJi"),
+/// The prefixes are those that their makers document; see the public rules of gitleaks and
+/// detect-secrets. Tokens without one, that only a regular expression over their context would
+/// find, are left to `redaction.patterns`.
+pub(crate) const SHAPES: [Shape; 101] = [
+    shape("github-token", b"ghp_", Kind::Token(Class::Alphanumeric, 36), 1, 0),
+    shape("github-token", b"gho_", Kind::Token(Class::Alphanumeric, 36), 1, 0),
+    shape("github-token", b"ghu_", Kind::Token(Class::Alphanumeric, 36), 0, 0),
+    shape("github-token", b"ghs_", Kind::Token(Class::Alphanumeric, 36), 0, 0),
+    shape("github-token", b"ghr_", Kind::Token(Class::Alphanumeric, 36), 0, 0),
+    shape("groq-key", b"gsk_", Kind::Token(Class::Alphanumeric, 40), 2, 0),
+    shape("npm-token", b"npm_", Kind::Token(Class::Alphanumeric, 36), 2, 0),
+    shape("digitalocean-token", b"dop_v1_", Kind::Token(Class::Alphanumeric, 40), 1, 0),
+    shape("digitalocean-token", b"doo_v1_", Kind::Token(Class::Alphanumeric, 40), 1, 0),
+    shape("digitalocean-token", b"dor_v1_", Kind::Token(Class::Alphanumeric, 40), 1, 0),
+    shape("supabase-token", b"sbp_", Kind::Token(Class::Alphanumeric, 40), 3, 0),
+    shape("gitlab-token", b"glpat-", Kind::Token(Class::Word, 20), 2, 0),
+    shape("gitlab-token", b"gldt-", Kind::Token(Class::Word, 20), 2, 0),
+    shape("gitlab-token", b"glft-", Kind::Token(Class::Word, 20), 2, 0),
+    shape("gitlab-token", b"glrt-", Kind::Token(Class::Word, 20), 2, 0),
+    shape("gitlab-token", b"glcbt-", Kind::Token(Class::Word, 20), 2, 0),
+    shape("gitlab-token", b"glimt-", Kind::Token(Class::Word, 20), 0, 0),
+    shape("gitlab-token", b"glptt-", Kind::Token(Class::Word, 20), 2, 0),
+    shape("gitlab-token", b"glsoat-", Kind::Token(Class::Word, 20), 2, 0),
+    shape("gitlab-token", b"glagent-", Kind::Token(Class::Word, 40), 0, 0),
+    shape("gitlab-token", b"gloas-", Kind::Token(Class::Word, 40), 0, 0),
+    shape("gitlab-token", b"glffct-", Kind::Token(Class::Word, 20), 0, 0),
+    shape("grafana-token", b"glc_", Kind::Token(Class::Alphanumeric, 32), 0, 0),
+    shape("grafana-token", b"glsa_", Kind::Token(Class::Word, 32), 2, 0),
+    shape("slack-token", b"xoxb-", Kind::Token(Class::Word, 20), 3, 0),
+    shape("slack-token", b"xoxp-", Kind::Token(Class::Word, 20), 3, 0),
+    shape("slack-token", b"xoxa-", Kind::Token(Class::Word, 20), 3, 0),
+    shape("slack-token", b"xoxr-", Kind::Token(Class::Word, 20), 3, 0),
+    shape("slack-token", b"xoxs-", Kind::Token(Class::Word, 20), 3, 0),
+    shape("slack-token", b"xoxe-", Kind::Token(Class::Word, 20), 3, 0),
+    shape("slack-token", b"xoxo-", Kind::Token(Class::Word, 20), 3, 0),
+    shape("slack-token", b"xoxe.", Kind::Token(Class::Dotted, 20), 3, 0),
+    shape("slack-token", b"xapp-", Kind::Token(Class::Word, 20), 3, 0),
+    shape("brevo-key", b"xkeysib-", Kind::Token(Class::Word, 64), 0, 0),
+    shape("xai-key", b"xai-", Kind::Token(Class::Alphanumeric, 60), 0, 0),
+    shape("shopify-token", b"shpat_", Kind::Token(Class::Alphanumeric, 32), 3, 0),
+    shape("shopify-token", b"shpca_", Kind::Token(Class::Alphanumeric, 32), 3, 0),
+    shape("shopify-token", b"shppa_", Kind::Token(Class::Alphanumeric, 32), 3, 0),
+    shape("shopify-token", b"shpss_", Kind::Token(Class::Alphanumeric, 32), 3, 0),
+    shape("square-token", b"sq0atp-", Kind::Token(Class::Word, 22), 3, 0),
+    shape("square-token", b"sq0csp-", Kind::Token(Class::Word, 22), 3, 0),
+    shape("aws-access-key", b"AKIA", Kind::Exact(Class::Upper, 16), 4, 0),
+    shape("aws-access-key", b"ASIA", Kind::Exact(Class::Upper, 16), 7, 0),
+    shape("aws-access-key", b"ABIA", Kind::Exact(Class::Upper, 16), 4, 0),
+    shape("aws-access-key", b"ACCA", Kind::Exact(Class::Upper, 16), 4, 0),
+    shape("aws-bedrock-key", b"ABSK", Kind::Token(Class::Credential, 100), 4, 0),
+    shape("google-key", b"AIza", Kind::Token(Class::Word, 35), 4, 0),
+    shape("google-oauth-secret", b"GOCSPX-", Kind::Token(Class::Word, 24), 4, 0),
+    shape("alibaba-key", b"LTAI", Kind::Exact(Class::Alphanumeric, 20), 7, 0),
+    shape("artifactory-key", b"AKCp", Kind::Token(Class::Alphanumeric, 60), 4, 0),
+    shape("heroku-key", b"HRKU-", Kind::Token(Class::Word, 36), 5, 0),
+    shape("postman-key", b"PMAK-", Kind::Token(Class::Word, 40), 7, 0),
+    shape("newrelic-key", b"NRAK-", Kind::Token(Class::Upper, 20), 7, 0),
+    shape("atlassian-token", b"ATATT3", Kind::Token(Class::Credential, 60), 1, 0),
+    shape("age-secret-key", b"AGE-SECRET-KEY-1", Kind::Token(Class::Upper, 50), 4, 0),
+    shape("gitlab-token", b"GR1348941", Kind::Token(Class::Word, 20), 1, 0),
+    shape("private-key", b"-----BEGIN ", Kind::PrivateKey, 4, 5),
+    shape("api-key", b"sk-", Kind::Token(Class::Alphanumeric, 32), 5, 0),
+    shape("anthropic-key", b"sk-ant-", Kind::Token(Class::Word, 24), 5, 0),
+    shape("openai-key", b"sk-proj-", Kind::Token(Class::Word, 24), 5, 0),
+    shape("openai-key", b"sk-svcacct-", Kind::Token(Class::Word, 24), 5, 0),
+    shape("openai-key", b"sk-admin-", Kind::Token(Class::Word, 24), 5, 0),
+    shape("huggingface-token", b"hf_", Kind::Token(Class::Alphanumeric, 30), 5, 0),
+    shape("url-password", b"://", Kind::UrlPassword, 6, 0),
+    shape("sendgrid-key", b"SG.", Kind::Token(Class::Dotted, 60), 6, 0),
+    shape("jwt", b"eyJ", Kind::Jwt, 6, 0),
+    shape("stripe-key", b"sk_live_", Kind::Token(Class::Alphanumeric, 16), 7, 1),
+    shape("stripe-key", b"sk_test_", Kind::Token(Class::Alphanumeric, 16), 6, 1),
+    shape("stripe-key", b"rk_live_", Kind::Token(Class::Alphanumeric, 16), 7, 1),
+    shape("stripe-key", b"rk_test_", Kind::Token(Class::Alphanumeric, 16), 6, 1),
+    shape("github-token", b"github_pat_", Kind::Token(Class::Word, 40), 7, 5),
+    shape("linear-key", b"lin_api_", Kind::Token(Class::Alphanumeric, 32), 7, 2),
+    shape("pypi-token", b"pypi-AgE", Kind::Token(Class::Word, 50), 7, 3),
+    shape("docker-token", b"dckr_pat_", Kind::Token(Class::Word, 20), 2, 0),
+    shape("google-token", b"ya29.", Kind::Token(Class::Word, 20), 0, 0),
+    shape("sentry-token", b"sntrys_", Kind::Token(Class::Credential, 40), 5, 0),
+    shape("sentry-token", b"sntryu_", Kind::Token(Class::Credential, 40), 5, 0),
+    shape("tailscale-key", b"tskey-", Kind::Token(Class::Word, 20), 2, 0),
+    shape("perplexity-key", b"pplx-", Kind::Token(Class::Alphanumeric, 40), 3, 0),
+    shape("rubygems-key", b"rubygems_", Kind::Token(Class::Alphanumeric, 40), 0, 3),
+    shape("databricks-token", b"dapi", Kind::Token(Class::Alphanumeric, 32), 7, 0),
+    shape("pulumi-token", b"pul-", Kind::Token(Class::Alphanumeric, 40), 3, 0),
+    shape("vault-token", b"hvs.", Kind::Token(Class::Word, 60), 2, 0),
+    shape("vault-token", b"hvb.", Kind::Token(Class::Word, 60), 2, 0),
+    shape("npm-token", b"_authToken=", Kind::Value(Class::Credential, 16), 5, 3),
+    shape("azure-storage-key", b"AccountKey=", Kind::Value(Class::Credential, 60), 2, 5),
+    shape("slack-webhook", b"hooks.slack.com/services/", Kind::Value(Class::Query, 30), 4, 4),
+    shape("url-token", b"?access_token=", Kind::Value(Class::Query, 8), 1, 10),
+    shape("url-token", b"?private_token=", Kind::Value(Class::Query, 8), 1, 11),
+    shape("url-token", b"?token=", Kind::Value(Class::Query, 8), 1, 3),
+    shape("url-token", b"?api_key=", Kind::Value(Class::Query, 8), 1, 5),
+    shape("url-token", b"?apikey=", Kind::Value(Class::Query, 8), 1, 4),
+    shape("url-token", b"?client_secret=", Kind::Value(Class::Query, 8), 1, 11),
+    shape("url-token", b"&access_token=", Kind::Value(Class::Query, 8), 1, 10),
+    shape("url-token", b"&private_token=", Kind::Value(Class::Query, 8), 1, 11),
+    shape("url-token", b"&token=", Kind::Value(Class::Query, 8), 1, 3),
+    shape("url-token", b"&api_key=", Kind::Value(Class::Query, 8), 1, 5),
+    shape("url-token", b"&apikey=", Kind::Value(Class::Query, 8), 1, 4),
+    shape("url-token", b"&client_secret=", Kind::Value(Class::Query, 8), 1, 11),
+    shape("authorization", b"uthorization", Kind::Authorization, 0, 2),
+    shape("authorization", b"UTHORIZATION", Kind::Authorization, 0, 2),
 ];
 
 /// Longer user names and passwords than this are not looked for in a URL.
 const USERINFO: usize = 512;
+const SHORTEST_URL_PASSWORD: usize = 3;
+/// A user name this long, without a password, is a token.
+const LONG_USER: usize = 36;
+const SHORTEST_CREDENTIAL: usize = 8;
 const SHORTEST_JWT_PART: usize = 10;
 /// A part this long without a dot is base64 of something else.
 const LONGEST_JWT_PART: usize = 8 * 1024;
-
-/// Where a URL begins whose user information ends before `at`, judged by its `://`.
-pub(crate) fn url_before(bytes: &[u8], at: usize) -> Option<usize> {
-    let from = at.saturating_sub(USERINFO + 3);
-    let slash = from + bytes[from..at].iter().rposition(|&byte| ends_userinfo(byte))?;
-    (bytes[..=slash].ends_with(b"://")).then(|| slash - 2)
-}
 
 fn ends_userinfo(byte: u8) -> bool {
     matches!(byte, b'@' | b'/' | b'?' | b'#' | b'"' | b'\'' | b'<' | b'>' | b'`' | b'\\')
@@ -165,11 +246,6 @@ fn ends_userinfo(byte: u8) -> bool {
 }
 
 impl Shape {
-    /// Prefixes of three bytes are common: each has a search of its own.
-    pub(crate) fn has_own_search(&self) -> bool {
-        self.prefix.len() < 4
-    }
-
     /// Judges the candidate whose prefix is at `at`. `last` says that no more bytes will come.
     pub(crate) fn judge(&self, bytes: &[u8], at: usize, before: Option<u8>, last: bool) -> Verdict {
         let body = at + self.prefix.len();
@@ -199,6 +275,15 @@ impl Shape {
                 }
                 _ => Verdict::No,
             },
+            Kind::Value(class, minimum) => {
+                let run = class.run(rest);
+                if run < minimum {
+                    return wait(run == rest.len());
+                }
+                let open = (run == rest.len() && !last).then_some(class);
+                Verdict::Found { start: body, end: body + run, open }
+            }
+            Kind::Authorization => authorization(bytes, body, last),
             Kind::Jwt if boundary => jwt(bytes, at, last),
             Kind::PrivateKey => private_key(bytes, at, last),
             Kind::UrlPassword => url_password(bytes, at, last),
@@ -260,15 +345,63 @@ fn private_key(bytes: &[u8], at: usize, last: bool) -> Verdict {
 fn url_password(bytes: &[u8], at: usize, last: bool) -> Verdict {
     let userinfo = at + 3;
     let window = &bytes[userinfo..bytes.len().min(userinfo + USERINFO)];
-    let end = window.iter().position(|&byte| ends_userinfo(byte));
-    match end {
-        None if window.len() < USERINFO && !last => Verdict::NeedMore,
-        Some(end) if window[end] == b'@' => match memchr::memchr(b':', &window[..end]) {
-            Some(colon) if end - colon > super::SHORTEST => {
-                Verdict::Found { start: userinfo + colon + 1, end: userinfo + end, open: None }
-            }
-            _ => Verdict::No,
-        },
+    let Some(end) = window.iter().position(|&byte| ends_userinfo(byte)) else {
+        return if window.len() < USERINFO && !last { Verdict::NeedMore } else { Verdict::No };
+    };
+    if window[end] != b'@' {
+        return Verdict::No;
+    }
+    let found = |secret: std::ops::Range<usize>| Verdict::Found {
+        start: userinfo + secret.start,
+        end: userinfo + secret.end,
+        open: None,
+    };
+    match memchr::memchr(b':', &window[..end]) {
+        // A token may also be the user, alone or with a password that is none.
+        Some(colon) if &window[colon + 1..end] == b"x-oauth-basic" => found(0..colon),
+        Some(colon) if is_password(&window[colon + 1..end]) => found(colon + 1..end),
+        None if end >= LONG_USER && Class::Word.run(window) == end => found(0..end),
         _ => Verdict::No,
     }
+}
+
+/// Not what stands for a password in a template.
+fn is_password(text: &[u8]) -> bool {
+    text.len() >= SHORTEST_URL_PASSWORD
+        && !matches!(text[0], b'$' | b'{' | b'*' | b'[')
+        && !text.starts_with(b"%s")
+}
+
+/// After the word: a colon, a scheme, and the secret, in the quotes that JSON and Python put there.
+fn authorization(bytes: &[u8], body: usize, last: bool) -> Verdict {
+    const SCHEMES: [&[u8]; 5] = [b"bearer", b"basic", b"token", b"apikey", b"bot"];
+    const LONGEST: usize = 32;
+    let end = bytes.len();
+    let wait = |at: usize| {
+        if at >= end && !last && at - body < LONGEST { Verdict::NeedMore } else { Verdict::No }
+    };
+    let skip = |mut at: usize, of: &[u8]| {
+        while at < end && at - body < LONGEST && of.contains(&bytes[at]) {
+            at += 1;
+        }
+        at
+    };
+    let colon = skip(body, b"\"' \\");
+    if bytes.get(colon).is_none_or(|byte| !b":=".contains(byte)) {
+        return wait(colon);
+    }
+    let scheme = skip(colon + 1, b"\"' \t\\>:");
+    let letters = bytes[scheme..].iter().take(LONGEST).take_while(|b| b.is_ascii_alphabetic());
+    let after = scheme + letters.count();
+    if after == end && !last {
+        return wait(after);
+    }
+    let known = SCHEMES.iter().any(|name| bytes[scheme..after].eq_ignore_ascii_case(name));
+    let value = if known { skip(after, b" \t") } else { return Verdict::No };
+    let run = Class::Credential.run(&bytes[value..]);
+    if run < SHORTEST_CREDENTIAL {
+        return if value + run == end && !last { Verdict::NeedMore } else { Verdict::No };
+    }
+    let open = (value + run == end && !last).then_some(Class::Credential);
+    Verdict::Found { start: value, end: value + run, open }
 }

@@ -6,7 +6,10 @@
 
 use std::sync::Arc;
 
+use retake_types::Redactions;
+
 use super::Rules;
+use super::door::RedactedBytes;
 use super::finder::Candidates;
 use super::patterns::LineStage;
 use super::shapes::{Class, Verdict};
@@ -35,6 +38,8 @@ struct Scan {
     /// A token that was replaced and may go on.
     open: Option<(Class, usize)>,
     count: u64,
+    /// How often each marker was set; empty while none was.
+    counts: Vec<u64>,
 }
 
 impl StreamRedactor {
@@ -49,13 +54,27 @@ impl StreamRedactor {
         self.state.count + self.lines.as_ref().map_or(0, LineStage::count)
     }
 
+    /// The same by name.
+    pub fn redactions(&self) -> Redactions {
+        let mut redactions = Redactions::default();
+        let Some(rules) = &self.rules else { return redactions };
+        for (marker, count) in rules.markers.iter().zip(&self.state.counts) {
+            redactions.add(&marker.name, *count);
+        }
+        if let (Some(lines), Some(patterns)) = (&self.lines, &rules.patterns) {
+            lines.add_to(patterns, &mut redactions);
+        }
+        redactions
+    }
+
     /// How many bytes are held back.
     pub fn held(&self) -> usize {
         self.carry.len() + self.lines.as_ref().map_or(0, LineStage::held)
     }
 
     /// Takes the next piece and hands on what is settled.
-    pub fn push(&mut self, input: &[u8], out: &mut impl FnMut(&[u8])) {
+    pub fn push(&mut self, input: &[u8], out: &mut impl FnMut(RedactedBytes<'_>)) {
+        let out = &mut |bytes: &[u8]| out(RedactedBytes::new(bytes));
         let Some(rules) = self.rules.clone() else { return out(input) };
         match (&mut self.lines, &rules.patterns) {
             (Some(lines), Some(patterns)) => {
@@ -70,7 +89,8 @@ impl StreamRedactor {
     }
 
     /// The stream is over: nothing can follow what was held back.
-    pub fn finish(&mut self, out: &mut impl FnMut(&[u8])) {
+    pub fn finish(&mut self, out: &mut impl FnMut(RedactedBytes<'_>)) {
+        let out = &mut |bytes: &[u8]| out(RedactedBytes::new(bytes));
         let Some(rules) = self.rules.clone() else { return };
         let rest = std::mem::take(&mut self.carry);
         match (&mut self.lines, &rules.patterns) {
@@ -150,8 +170,10 @@ impl Scan {
                         if start > settled {
                             out(&bytes[settled..start]);
                         }
-                        out(judged.marker);
+                        out(&rules.markers[judged.marker].text);
                         self.count += 1;
+                        self.counts.resize(rules.markers.len(), 0);
+                        self.counts[judged.marker] += 1;
                     }
                     if end > settled {
                         settled = end;

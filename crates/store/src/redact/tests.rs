@@ -14,9 +14,9 @@ fn in_pieces(redactor: &Redactor, text: &[u8], size: usize) -> (Vec<u8>, u64) {
     let mut stream = redactor.stream();
     let mut out = Vec::new();
     for piece in text.chunks(size.max(1)) {
-        stream.push(piece, &mut |bytes| out.extend_from_slice(bytes));
+        stream.push(piece, &mut |bytes| out.extend_from_slice(&bytes));
     }
-    stream.finish(&mut |bytes| out.extend_from_slice(bytes));
+    stream.finish(&mut |bytes| out.extend_from_slice(&bytes));
     assert_eq!(stream.held(), 0);
     (out, stream.count())
 }
@@ -93,6 +93,18 @@ fn well_known_tokens_are_found_by_shape() {
         ("AIzaSyA1234567890abcdefghijklmnopqrstuv", "google-key"),
         ("npm_0123456789abcdefghijABCDEFGHIJ012345", "npm-token"),
         ("sk_live_0123456789abcdef", "stripe-key"),
+        ("glrt-abcdefghij0123456789", "gitlab-token"),
+        ("ASIAIOSFODNN7EXAMPLE", "aws-access-key"),
+        ("xapp-1-A0123456789-0123456789", "slack-token"),
+        ("sk-svcacct-abcdefghijklmnopqrstuvwxyz", "openai-key"),
+        ("hf_abcdefghijklmnopqrstuvwxyzABCDEFGH", "huggingface-token"),
+        ("dop_v1_0123456789abcdef0123456789abcdef0123456789abcdef", "digitalocean-token"),
+        ("shpat_0123456789abcdef0123456789abcdef", "shopify-token"),
+        ("SG.abcdefghijklmnopqrstuv.abcdefghijklmnopqrstuvwxyz0123456789ABCDEFG", "sendgrid-key"),
+        ("dckr_pat_abcdefghijklmnopqrstuvwxyz0", "docker-token"),
+        ("rubygems_0123456789abcdef0123456789abcdef0123456789abcdef", "rubygems-key"),
+        ("lin_api_0123456789abcdef0123456789abcdef01234567", "linear-key"),
+        ("GOCSPX-abcdefghijklmnopqrstuvwxyz01", "google-oauth-secret"),
         ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NSJ9.dBjftJeZ4CVP-mB92K27uhbUJU1p1r", "jwt"),
     ];
     for (token, name) in cases {
@@ -136,6 +148,70 @@ fn a_password_in_a_url_goes() {
 }
 
 #[test]
+fn credentials_are_found_by_what_stands_around_them() {
+    let redactor = redactor(&[]);
+    for (text, expected) in [
+        (
+            "> Authorization: Bearer abc.def-123\r\n",
+            "> Authorization: Bearer [redacted:authorization]\r\n",
+        ),
+        (
+            "authorization: Basic dXNlcjpwYXNz ok",
+            "authorization: Basic [redacted:authorization] ok",
+        ),
+        (
+            "{'Authorization': 'Bearer abcdefgh12'}",
+            "{'Authorization': 'Bearer [redacted:authorization]'}",
+        ),
+        (
+            r#"{"authorization":"token abcdefgh12"}"#,
+            r#"{"authorization":"token [redacted:authorization]"}"#,
+        ),
+        (
+            "HTTP_AUTHORIZATION=Bearer abcdefgh12;",
+            "HTTP_AUTHORIZATION=Bearer [redacted:authorization];",
+        ),
+        ("redis://:pa55@cache:6379/0", "redis://:[redacted:url-password]@cache:6379/0"),
+        (
+            "https://0123456789abcdef0123456789abcdef01234567:x-oauth-basic@github.com/a/b",
+            "https://[redacted:url-password]:x-oauth-basic@github.com/a/b",
+        ),
+        (
+            "GET /x?access_token=abcdef123456&page=2",
+            "GET /x?access_token=[redacted:url-token]&page=2",
+        ),
+        (
+            "//registry.npmjs.org/:_authToken=0123456789abcdef-01",
+            "//registry.npmjs.org/:_authToken=[redacted:npm-token]",
+        ),
+        (
+            "https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX",
+            "https://hooks.slack.com/services/[redacted:slack-webhook]",
+        ),
+    ] {
+        assert_redacts(&redactor, text, expected);
+    }
+}
+
+#[test]
+fn what_looks_random_in_a_build_log_is_left_alone() {
+    let redactor = redactor(&[]);
+    for text in [
+        "commit 3f786850e387550fdab836ed7e6dc881de23001b, sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        "id 018f3f6e-8d7a-7c3b-9f53-5b6f6f0f2a11 etag W/\"5e15153d-1a2b\"",
+        "\"integrity\": \"sha512-z4PhNX7vuL3xVChQ1m2AB9Yg5AULVxXcg/SpIdNs6c5H0NE8XYXysP+DGNKHfuwvY7kxvUdBeoGlODJ6+SfaPg==\"",
+        "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk",
+        "See the Authorization header; Authorization: required; unauthorized: Bearer; authorization code flow",
+        "usage: tool [--password PASSWORD] [--token TOKEN] https://user@example.org/ mongodb://$USER:$PASS@host",
+        "warning: task-based sk-learn npm_config_cache=/x npm_lifecycle_event hf_hub ghp_token glpat- dapi",
+        "https://example.org/?token=&page=1 https://example.org/?key=short -----BEGIN PUBLIC KEY-----",
+        "eyJhbGciOiJIUzI1NiJ9 is only a header; SG.x; AKIA; xoxb-; hvs.; AGE-SECRET-KEY-",
+    ] {
+        assert_redacts(&redactor, text, text);
+    }
+}
+
+#[test]
 fn configured_patterns_see_lines() {
     let mut builder = Redactor::builder();
     builder.pattern("ticket", r"TCK-\d{4,}");
@@ -154,12 +230,31 @@ fn configured_patterns_see_lines() {
 
 #[test]
 fn variables_are_judged_by_name_and_by_value() {
-    let redactor = redactor(&[("DB_PASSWORD", "correct-horse")]);
-    assert_eq!(redactor.redact_variable("MY_TOKEN", "whatever1").0, "[redacted:MY_TOKEN]");
-    assert_eq!(redactor.redact_variable("MY_TOKEN", "abc").0, "abc");
-    assert_eq!(redactor.redact_variable("URL", "x=correct-horse").0, "x=[redacted:DB_PASSWORD]");
-    assert_eq!(Redactor::off().redact_variable("MY_TOKEN", "whatever1").0, "whatever1");
-    assert_eq!(redactor.redact_str("nothing here"), (Cow::Borrowed("nothing here"), 0));
+    use retake_types::TextRedactor;
+    let mut redactor = redactor(&[("DB_PASSWORD", "correct-horse")]);
+    let clean = |redactor: &mut Redactor, name: &str, value: &str| {
+        let clean = redactor.redact_variable(name, value.as_bytes());
+        clean.map(|clean| String::from_utf8(clean).unwrap())
+    };
+    assert_eq!(clean(&mut redactor, "MY_TOKEN", "whatever1").unwrap(), "[redacted:MY_TOKEN]");
+    assert_eq!(clean(&mut redactor, "MY_TOKEN", "abc"), None);
+    assert_eq!(clean(&mut redactor, "URL", "x=correct-horse").unwrap(), "x=[redacted:DB_PASSWORD]");
+    assert_eq!(clean(&mut Redactor::off(), "MY_TOKEN", "whatever1"), None);
+    assert_eq!(redactor.redact_str("nothing here").1, 0);
+}
+
+#[test]
+fn each_replacement_is_counted_by_name() {
+    let mut builder = Redactor::builder();
+    builder.secret("API_KEY", b"hunter2-very-secret".as_slice()).pattern("ticket", r"TCK-\d{4,}");
+    let mut stream = builder.build().unwrap().stream();
+    let text = "hunter2-very-secret TCK-12345 AKIAIOSFODNN7EXAMPLE hunter2-very-secret\n";
+    stream.push(text.as_bytes(), &mut |_| {});
+    stream.finish(&mut |_| {});
+    let by_name = stream.redactions();
+    let by_name: Vec<_> = by_name.iter().collect();
+    assert_eq!(by_name, [("API_KEY", 2), ("aws-access-key", 1), ("ticket", 1)]);
+    assert_eq!(stream.count(), 4);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use retake_types::{Intent, Run, RunId, RunOutcome, Stream};
+use retake_types::{Intent, Redacted, Run, RunId, RunOutcome, Stream};
 use serde::{Deserialize, Serialize};
 
 use crate::base::output_damage::OutputDamage;
@@ -20,9 +20,9 @@ pub(crate) const PART: usize = 768 * 1024;
 #[serde(rename_all = "camelCase")]
 pub(crate) enum ExportLine {
     Run {
-        intent: Box<Intent>,
+        intent: Box<Redacted<Intent>>,
         #[serde(rename = "ending")]
-        outcome: Box<RunOutcome>,
+        outcome: Box<Redacted<RunOutcome>>,
         /// The order of arrival, in base64.
         chunks: String,
     },

@@ -6,7 +6,7 @@ use std::io::{BufRead, Write};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
-use retake_types::{Intent, Kind, RunId, RunOutcome, Stream};
+use retake_types::{Intent, Kind, Redacted, RunId, RunOutcome, Stream};
 
 use super::export::ExportLine;
 use crate::base::block_hashes::OutputHasher;
@@ -157,8 +157,8 @@ impl Store {
 
 /// A run that is being imported. Large output waits in a file of its own.
 struct ArrivingRun {
-    intent: Intent,
-    outcome: RunOutcome,
+    intent: Redacted<Intent>,
+    outcome: Redacted<RunOutcome>,
     chunks: Vec<u8>,
     streams: [ArrivingStream; 2],
 }
@@ -179,7 +179,7 @@ impl ArrivingStream {
 }
 
 impl ArrivingRun {
-    fn new(intent: Intent, outcome: RunOutcome, chunks: Vec<u8>) -> Self {
+    fn new(intent: Redacted<Intent>, outcome: Redacted<RunOutcome>, chunks: Vec<u8>) -> Self {
         Self { intent, outcome, chunks, streams: Default::default() }
     }
 
@@ -227,9 +227,9 @@ impl ArrivingRun {
             (self.outcome.stderr_bytes, self.outcome.stderr_blake3.clone()),
         ];
         stored[stream.index()] = (part.bytes, part.hash());
-        let order = self.outcome.order_blake3.take();
+        let order = self.outcome.order_blake3.clone();
         self.outcome.set_stored(stored, order);
-        self.outcome.truncated = true;
+        self.outcome.set_truncated();
     }
 
     /// The output must be the one that the ending names.

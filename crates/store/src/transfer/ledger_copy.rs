@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use retake_types::{Intent, LoopId, RunId, RunOutcome};
+use retake_types::{Intent, LoopId, Redacted, RunId, RunOutcome};
 use rusqlite::OptionalExtension;
 
 use crate::base::ledger::{Entry, Reason, hash_column, parse};
@@ -26,10 +26,10 @@ pub struct LedgerRow {
 /// What an entry of the ledger holds.
 #[derive(Clone, Debug)]
 pub enum LedgerContent {
-    Intent(Box<Intent>),
+    Intent(Box<Redacted<Intent>>),
     Outcome {
         run: RunId,
-        outcome: Box<RunOutcome>,
+        outcome: Box<Redacted<RunOutcome>>,
     },
     /// Someone erased these entries, inclusive ranges, because they were not to exist any more.
     Deleted(Vec<(u64, u64)>),

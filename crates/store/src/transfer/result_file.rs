@@ -1,7 +1,7 @@
 //! One run recorded into one file instead of into a store, for a machine that has no store.
 //! [`Store::import`](crate::Store::import) reads it.
 //!
-//! Bytes given to it are already redacted. Small output waits in memory, large output in a file
+//! Small output waits in memory, large output in a file
 //! beside the result; bytes that a failing disk does not take are counted as lost and never end the
 //! run.
 
@@ -13,10 +13,11 @@ use std::time::Instant;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use retake_types::{Intent, RunOutcome, Stream};
+use retake_types::{Intent, Redacted, RunOutcome, Stream};
 
 use crate::base::arrival_order::{ChunkLog, order_hash};
 use crate::read::output::INLINE_LIMIT;
+use crate::redact::RedactedBytes;
 use crate::transfer::export::{ExportLine, PART, write_line};
 use crate::{Error, Result};
 
@@ -53,7 +54,7 @@ impl ResultFile {
     }
 
     /// Keeps bytes of a stream. Never fails: what cannot be kept is counted as lost.
-    pub fn append(&mut self, stream: Stream, bytes: &[u8]) {
+    pub fn append(&mut self, stream: Stream, bytes: RedactedBytes<'_>) {
         if bytes.is_empty() {
             return;
         }
@@ -70,7 +71,7 @@ impl ResultFile {
             name.push(stream.as_str());
             PathBuf::from(name)
         };
-        match waiting.take(bytes, path) {
+        match waiting.take(&bytes, path) {
             Ok(()) => self.chunks.note(stream, offset, at_us),
             Err((path, error)) => {
                 waiting.broken = true;
@@ -89,8 +90,8 @@ impl ResultFile {
     /// Writes the whole run. What was stored of each stream is filled in here.
     pub fn finish(
         mut self,
-        intent: &Intent,
-        mut outcome: RunOutcome,
+        intent: &Redacted<Intent>,
+        mut outcome: Redacted<RunOutcome>,
         to: &mut impl Write,
     ) -> Result<()> {
         let hash = |waiting: &PendingStream| {
@@ -102,7 +103,9 @@ impl ResultFile {
             [(stdout.bytes, hash(stdout)), (stderr.bytes, hash(stderr))],
             captured.then(|| order_hash(self.chunks.bytes())),
         );
-        outcome.truncated |= self.streams.iter().any(|waiting| waiting.lost > 0);
+        if self.streams.iter().any(|waiting| waiting.lost > 0) {
+            outcome.set_truncated();
+        }
         let run = ExportLine::Run {
             intent: Box::new(intent.clone()),
             outcome: Box::new(outcome),
@@ -186,9 +189,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let beside = dir.path().join("p");
         let mut result = ResultFile::new(&beside);
-        result.append(Stream::Stdout, &[b'x'; 64 * 1024]);
+        result.append(Stream::Stdout, RedactedBytes::for_test(&[b'x'; 64 * 1024]));
         assert!(std::fs::read_dir(dir.path()).unwrap().next().is_none());
-        result.append(Stream::Stdout, b"y");
+        result.append(Stream::Stdout, RedactedBytes::for_test(b"y"));
         assert_eq!(std::fs::metadata(dir.path().join("p.stdout")).unwrap().len(), 64 * 1024 + 1);
         assert_eq!(result.streams[0].part(64 * 1024 - 1).unwrap(), b"xy");
         drop(result);
@@ -198,8 +201,8 @@ mod tests {
     #[test]
     fn what_cannot_be_kept_is_counted() {
         let mut result = ResultFile::new(Path::new("/nonexistent/p"));
-        result.append(Stream::Stderr, &[b'x'; 70 * 1024]);
-        result.append(Stream::Stderr, b"more");
+        result.append(Stream::Stderr, RedactedBytes::for_test(&[b'x'; 70 * 1024]));
+        result.append(Stream::Stderr, RedactedBytes::for_test(b"more"));
         assert_eq!(result.lost_bytes().unwrap().0, 70 * 1024 + 4);
     }
 }

@@ -4,8 +4,9 @@
 //! missed.
 
 use jiff::Timestamp;
-use retake_types::{Kind, LoopId, LoopState, StopReason};
+use retake_types::{Kind, LoopId, LoopState, Redacted, StopReason, TextRedactor};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::base::live_file::LiveFile;
 use crate::base::projection::kind_number;
@@ -23,13 +24,18 @@ pub struct LoopRecording {
 
 impl Store {
     /// Records that a loop begins now. An `exec` is a loop of one and needs no record of its own.
-    /// `plan` is what was planned, as JSON.
-    pub fn begin_loop(&mut self, kind: Kind, plan: &str) -> Result<LoopRecording> {
+    /// `plan` is what was planned.
+    pub fn begin_loop(&mut self, kind: Kind, plan: &Redacted<Value>) -> Result<LoopRecording> {
         self.begin_loop_as(LoopId::new(), kind, plan)
     }
 
     /// Like `begin_loop`, with an id that the caller has already used.
-    pub fn begin_loop_as(&mut self, id: LoopId, kind: Kind, plan: &str) -> Result<LoopRecording> {
+    pub fn begin_loop_as(
+        &mut self,
+        id: LoopId,
+        kind: Kind,
+        plan: &Redacted<Value>,
+    ) -> Result<LoopRecording> {
         if self.is_read_only() {
             return Err(Error::ReadOnly { path: self.path().to_owned(), action: "record a loop" });
         }
@@ -41,7 +47,7 @@ impl Store {
                 (
                     id.as_bytes(),
                     kind_number(kind),
-                    plan,
+                    plan.to_string(),
                     LoopState::Running.as_str(),
                     Timestamp::now().as_microsecond(),
                 ),
@@ -121,9 +127,16 @@ impl LoopRecording {
         self.id
     }
 
-    /// Appends entries, as JSON, in one commit and returns the number of the last; the first is 1.
-    pub fn append<E: Serialize>(&mut self, store: &mut Store, entries: &[E]) -> Result<u64> {
-        let bodies = entries.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>();
+    /// Appends entries, as JSON without secrets, in one commit and returns the number of the last;
+    /// the first is 1.
+    pub fn append<E: Serialize>(
+        &mut self,
+        store: &mut Store,
+        entries: &[E],
+        redactor: &mut dyn TextRedactor,
+    ) -> Result<u64> {
+        let body = |entry| Redacted::json(entry, redactor).map(|body| body.to_string());
+        let bodies = entries.iter().map(body).collect::<Result<Vec<_>, _>>();
         let bodies = bodies.map_err(|source| Error::BadLoopEntry { id: self.id, source })?;
         store.append_entries(self.id, &bodies)
     }

@@ -1,6 +1,6 @@
 //! One run being recorded: intent first, output as it arrives, outcome last.
 //!
-//! Bytes given to a recording are already redacted. They reach the spool file at once, so that
+//! Bytes reach the spool file at once, so that
 //! another process can follow them and a killed runner leaves them readable. What a failing disk
 //! does to the spool is remembered and reported by `finish`; it never ends the run.
 
@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::time::Instant;
 
-use retake_types::{Intent, RunId, RunOutcome, Stream};
+use retake_types::{Intent, Redacted, RunId, RunOutcome, Stream};
 
 use super::run_entries::{StreamContent, insert_intent, insert_outcome};
 use crate::base::arrival_order::{ChunkLog, order_hash};
@@ -19,6 +19,7 @@ use crate::base::live_file::LiveFile;
 use crate::base::reserve::Claim;
 use crate::base::store::Durability;
 use crate::read::output::INLINE_LIMIT;
+use crate::redact::RedactedBytes;
 use crate::{Error, Result, Store};
 
 /// A run whose intent is committed and whose outcome is not.
@@ -40,7 +41,7 @@ pub struct Recording {
 #[derive(Debug)]
 pub struct FinishedRecording {
     /// The ending as committed: byte counts and hashes are those of the stored bytes.
-    pub outcome: RunOutcome,
+    pub outcome: Redacted<RunOutcome>,
     /// Bytes of each stream that could not be stored.
     pub lost: [u64; 2],
     /// The first error that kept bytes from being stored.
@@ -61,7 +62,7 @@ struct Spool {
 
 impl Store {
     /// Commits the intent, then hands out what the run is recorded with.
-    pub fn begin(&mut self, intent: &Intent) -> Result<Recording> {
+    pub fn begin(&mut self, intent: &Redacted<Intent>) -> Result<Recording> {
         if self.is_read_only() {
             return Err(Error::ReadOnly { path: self.path().to_owned(), action: "record a run" });
         }
@@ -110,7 +111,7 @@ impl Recording {
     }
 
     /// Stores bytes of a stream. Never fails: what cannot be stored is counted as lost.
-    pub fn append(&mut self, stream: Stream, bytes: &[u8]) {
+    pub fn append(&mut self, stream: Stream, bytes: RedactedBytes<'_>) {
         if bytes.is_empty() {
             return;
         }
@@ -121,7 +122,7 @@ impl Recording {
             true => 0,
             false => {
                 let before = self.streams[index].bytes;
-                if let Err(error) = self.write_to_spool(stream, bytes) {
+                if let Err(error) = self.write_to_spool(stream, &bytes) {
                     self.streams[index].broken = true;
                     self.spool_error.get_or_insert(error);
                 }
@@ -182,7 +183,11 @@ impl Recording {
     /// Syncs large output, then commits the outcome to disk. The caller gives what only the runner
     /// knows; what was stored of each stream is filled in here. On an error the run stays in the
     /// record without an outcome and reads `interrupted`.
-    pub fn finish(mut self, store: &mut Store, outcome: RunOutcome) -> Result<FinishedRecording> {
+    pub fn finish(
+        mut self,
+        store: &mut Store,
+        outcome: Redacted<RunOutcome>,
+    ) -> Result<FinishedRecording> {
         self.sync_large_output();
         crash_point("output synced");
         let (outcome, lost) = match self.commit(store, outcome.clone()) {
@@ -206,7 +211,11 @@ impl Recording {
 
     /// Fills in what was stored of each stream and commits the outcome. Gives it, and the bytes that
     /// are lost of each stream.
-    fn commit(&self, store: &mut Store, mut outcome: RunOutcome) -> Result<(RunOutcome, [u64; 2])> {
+    fn commit(
+        &self,
+        store: &mut Store,
+        mut outcome: Redacted<RunOutcome>,
+    ) -> Result<(Redacted<RunOutcome>, [u64; 2])> {
         let hashes = self.hashes();
         let chunks = hashes.iter().any(Option::is_some).then_some(self.chunks.bytes());
         let stored = hashes.each_ref().map(|stored| match stored {
@@ -215,7 +224,9 @@ impl Recording {
         });
         outcome.set_stored(stored, chunks.map(order_hash));
         let lost = [self.streams[0].lost, self.streams[1].lost];
-        outcome.truncated |= lost != [0, 0];
+        if lost != [0, 0] {
+            outcome.set_truncated();
+        }
 
         let mut contents = Vec::with_capacity(2);
         for (stream, output) in Stream::BOTH.into_iter().zip(hashes) {

@@ -6,7 +6,7 @@
 
 use std::io;
 
-use retake_types::{Intent, RunId};
+use retake_types::{Intent, Redacted, RunId};
 
 use super::run_entries::insert_intent;
 use crate::base::crash_points::crash_point;
@@ -19,7 +19,7 @@ impl Store {
     /// Commits the intents of runs that are about to be sent to other machines, all or none. Those
     /// already here are left as they are, so that another process can take over from a sender that
     /// died.
-    pub fn begin_remote_runs(&mut self, intents: &[Intent]) -> Result<()> {
+    pub fn begin_remote_runs(&mut self, intents: &[Redacted<Intent>]) -> Result<()> {
         if self.is_read_only() {
             return Err(Error::ReadOnly { path: self.path().to_owned(), action: "record a run" });
         }

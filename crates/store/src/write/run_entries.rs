@@ -1,7 +1,7 @@
 //! The entries of a run, written inside the caller's transaction: its intent, its outcome and its
 //! output, in the ledger and in the tables derived from it.
 
-use retake_types::{Intent, RunId, RunOutcome, Stream};
+use retake_types::{Intent, Redacted, RunId, RunOutcome, Stream};
 use rusqlite::Connection;
 
 use crate::base::block_hashes::{BlockHashes, OutputHash};
@@ -23,7 +23,7 @@ pub(crate) struct StreamContent<'a> {
 pub(crate) fn insert_intent(
     connection: &Connection,
     dir: &StoreDir,
-    intent: &Intent,
+    intent: &Redacted<Intent>,
 ) -> Result<i64> {
     let failed = |error| Error::sqlite("record the intent", dir.database(), error);
     if seq_of(connection, intent.id()).map_err(failed)?.is_some() {
@@ -41,7 +41,7 @@ pub(crate) fn insert_outcome(
     connection: &Connection,
     dir: &StoreDir,
     (id, seq): (RunId, i64),
-    outcome: &RunOutcome,
+    outcome: &Redacted<RunOutcome>,
     streams: &[StreamContent<'_>],
     chunks: Option<&[u8]>,
 ) -> Result<()> {

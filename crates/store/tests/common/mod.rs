@@ -7,9 +7,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_store::{Intact, Store, Verification};
+use retake_store::redact::Redactor;
+use retake_store::{
+    FinishedRecording, Intact, LoopRecording, Recording, ResultFile, Store, Verification,
+};
 use retake_types::request::{CommandRequest, LoopPosition, RunRequest};
-use retake_types::{Intent, Kind, LoopId, Outcome, Redacted, RunId, RunOutcome, Stream};
+use retake_types::{
+    Intent, Kind, LoopId, Outcome, Redact, Redacted, RedactedParts, RunId, RunOutcome, Stream,
+};
+use serde::Serialize;
 
 pub(crate) fn intent(command: &str) -> Intent {
     let position = LoopPosition { kind: Kind::Exec, id: LoopId::new(), iteration: 1 };
@@ -18,7 +24,7 @@ pub(crate) fn intent(command: &str) -> Intent {
     request.timeout_ms = Some(300_000);
     Intent {
         request,
-        redacted: Redacted::default(),
+        redacted: RedactedParts::default(),
         parent_id: None,
         start_time: Timestamp::now(),
         host: "host".to_owned(),
@@ -32,6 +38,79 @@ pub(crate) fn intent(command: &str) -> Intent {
 
 pub(crate) fn outcome(exit_code: i32) -> RunOutcome {
     RunOutcome { duration_ms: 5, ..RunOutcome::bare(&Outcome::Exited(exit_code), Timestamp::now()) }
+}
+
+/// A value that has no secrets.
+pub(crate) fn plain<T: Redact>(value: T) -> Redacted<T> {
+    Redacted::new(value, &mut Redactor::off())
+}
+
+/// Writing what has no secrets.
+pub(crate) trait PlainStore {
+    fn begin_plain(&mut self, intent: &Intent) -> retake_store::Result<Recording>;
+    fn begin_plain_loop(&mut self, kind: Kind, plan: &str) -> retake_store::Result<LoopRecording>;
+}
+
+impl PlainStore for Store {
+    fn begin_plain(&mut self, intent: &Intent) -> retake_store::Result<Recording> {
+        self.begin(&plain(intent.clone()))
+    }
+
+    fn begin_plain_loop(&mut self, kind: Kind, plan: &str) -> retake_store::Result<LoopRecording> {
+        self.begin_loop(kind, &plain(serde_json::from_str(plan).unwrap()))
+    }
+}
+
+pub(crate) trait PlainRecording {
+    fn append_plain(&mut self, stream: Stream, bytes: &[u8]);
+}
+
+impl PlainRecording for Recording {
+    fn append_plain(&mut self, stream: Stream, bytes: &[u8]) {
+        Redactor::off().stream().push(bytes, &mut |bytes| self.append(stream, bytes));
+    }
+}
+
+impl PlainRecording for ResultFile {
+    fn append_plain(&mut self, stream: Stream, bytes: &[u8]) {
+        Redactor::off().stream().push(bytes, &mut |bytes| self.append(stream, bytes));
+    }
+}
+
+pub(crate) trait FinishPlain {
+    fn finish_plain(
+        self,
+        store: &mut Store,
+        outcome: RunOutcome,
+    ) -> retake_store::Result<FinishedRecording>;
+}
+
+impl FinishPlain for Recording {
+    fn finish_plain(
+        self,
+        store: &mut Store,
+        outcome: RunOutcome,
+    ) -> retake_store::Result<FinishedRecording> {
+        self.finish(store, plain(outcome))
+    }
+}
+
+pub(crate) trait PlainLoop {
+    fn append_plain_entries<E: Serialize>(
+        &mut self,
+        store: &mut Store,
+        entries: &[E],
+    ) -> retake_store::Result<u64>;
+}
+
+impl PlainLoop for LoopRecording {
+    fn append_plain_entries<E: Serialize>(
+        &mut self,
+        store: &mut Store,
+        entries: &[E],
+    ) -> retake_store::Result<u64> {
+        self.append(store, entries, &mut Redactor::off())
+    }
 }
 
 /// A store in a directory that goes with it.
@@ -61,12 +140,12 @@ impl TestStore {
         intent: &Intent,
         exit_code: i32,
         output: &[(Stream, &[u8])],
-    ) -> RunOutcome {
-        let mut recording = self.store.begin(intent).unwrap();
+    ) -> Redacted<RunOutcome> {
+        let mut recording = self.store.begin_plain(intent).unwrap();
         for (stream, bytes) in output {
-            recording.append(*stream, bytes);
+            recording.append_plain(*stream, bytes);
         }
-        let finished = recording.finish(&mut self.store, outcome(exit_code)).unwrap();
+        let finished = recording.finish_plain(&mut self.store, outcome(exit_code)).unwrap();
         assert!(finished.error.is_none(), "{:?}", finished.error);
         assert_eq!(finished.lost, [0, 0]);
         finished.outcome
