@@ -13,6 +13,7 @@ use retake_engine::{
 use retake_store::{Recording, Store, StoredLoop};
 use retake_types::{Intent, Outcome, RefusalReason};
 
+use crate::confined::{self, ConfinedKeeper};
 use crate::context::RunContext;
 use crate::notice::Notice;
 use crate::prepare::PreparedRun;
@@ -24,6 +25,9 @@ const HELPER_OUTPUT: usize = 16 << 20;
 
 pub struct Worker {
     keeper: Keeper,
+    /// The keeper of confined runs, once there was one.
+    confined: Option<ConfinedKeeper>,
+    session: KeeperSession,
     cancel: Cancel,
     context: Arc<RunContext>,
     store: Option<Store>,
@@ -57,6 +61,8 @@ impl Worker {
         let cancels = signals::install(count)?;
         let workers = keepers.into_iter().zip(cancels).map(|(keeper, cancel)| Self {
             keeper,
+            confined: None,
+            session,
             cancel: cancel.clone(),
             context: context.clone(),
             store: None,
@@ -77,6 +83,8 @@ impl Worker {
         let keeper = Keeper::start(settings(KeeperSession::Own))?;
         Ok(Self {
             keeper,
+            confined: None,
+            session: KeeperSession::Own,
             cancel: Cancel::new()?,
             context: context.clone(),
             store: None,
@@ -115,8 +123,17 @@ impl Worker {
             }
             None => None,
         };
+        let keeper = match prepared.policy.take() {
+            None => Ok(&mut self.keeper),
+            Some(policy) => {
+                // Now that the record is there, it can be hidden.
+                let policy = policy.without_store(&self.context.project.store);
+                prepared.policy = Some(policy);
+                confined::keeper(&mut self.confined, &mut prepared, settings(self.session))
+            }
+        };
         let record = self.store.as_mut().zip(recording);
-        let parts = (&mut self.keeper, &self.cancel);
+        let parts = (keeper, &self.cancel);
         Ok(run::run(prepared, &self.context, parts, record, output_use, observer))
     }
 
@@ -185,7 +202,7 @@ impl Worker {
     /// Ends the keeper and gives signals back their usual meaning. What is left can wait until the
     /// answer is printed.
     pub fn end(self) -> EndedWorker {
-        drop(self.keeper);
+        drop((self.keeper, self.confined));
         signals::uninstall();
         EndedWorker { store: self.store, context: self.context }
     }

@@ -11,7 +11,7 @@ use crate::request::{
     Capture, CommandForm, CommandRequest, EffectsRequest, EnvironmentRequest, LoopPosition,
     OutputRequest, RedactionRequest, RunRequest, StdinSource,
 };
-use crate::{CorrelationIds, EnvMode, Kind, Limits, LoopId, OsText, RunId};
+use crate::{CorrelationIds, EnvMode, Kind, Limits, LoopId, OsText, RunId, SandboxRequest};
 
 /// Everything known of a run before it starts. Committed before the spawn, already redacted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -262,6 +262,7 @@ impl StoredIntent {
             grace_ms: self.terms.grace_ms,
             limits: self.limits,
             nice: self.terms.nice,
+            sandbox: SandboxRequest::default(),
             output: OutputRequest { capture: capture.unwrap_or_default(), max_bytes: None },
             redaction: RedactionRequest { enabled: redact, secrets: self.terms.secrets },
             effects: EffectsRequest::default(),

@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::outcome::{Outcome, signal_name};
 use crate::request::EnvironmentRequest;
-use crate::{CorrelationIds, Effects, Intent, LoopId, OsText, OutcomeKind, RunError, RunId};
+use crate::{
+    CorrelationIds, Effects, Intent, LoopId, OsText, OutcomeKind, RunError, RunId, SandboxReport,
+};
 
 /// One of the child's two output streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -208,6 +210,9 @@ pub struct RunOutcome {
     /// What the run did: changed files, test results. `None` where that was not looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effects: Option<Effects>,
+    /// How it was confined, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxReport>,
     /// Where it took place, if not where it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ran_on: Option<RanOn>,
@@ -235,6 +240,7 @@ impl RunOutcome {
             usage: Usage::default(),
             redactions: 0,
             effects: None,
+            sandbox: None,
             ran_on: None,
         }
     }
@@ -327,6 +333,8 @@ struct RunDocument<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     effects: Option<&'a Effects>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox: Option<&'a SandboxReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     ran_on: Option<&'a RanOn>,
     timeout_ms: Option<u64>,
     limits: &'a Limits,
@@ -381,6 +389,7 @@ impl Serialize for Run {
             left_processes: outcome.map_or(&[], |e| &e.left_processes),
             usage: outcome.map(|e| &e.usage),
             effects: outcome.and_then(|e| e.effects.as_ref()),
+            sandbox: outcome.and_then(|e| e.sandbox.as_ref()),
             ran_on: outcome.and_then(|e| e.ran_on.as_ref()),
             timeout_ms: request.timeout_ms,
             limits: &request.limits,

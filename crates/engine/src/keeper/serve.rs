@@ -12,6 +12,7 @@ use super::protocol::{
 use super::{KeeperSession, SignalDispositions};
 use crate::process_tree::{self, TreeEntry};
 use crate::syscalls::{self, MAX_FDS, Received};
+use retake_sandbox::Confinement;
 
 /// Memory the keeper works in, made before the fork. Untouched pages cost nothing.
 pub(super) struct Scratch {
@@ -67,7 +68,7 @@ impl Scratch {
 }
 
 /// What the keeper takes with it through the fork.
-pub(super) struct KeeperInheritance {
+pub(super) struct KeeperInheritance<'a> {
     /// The runner's end of the socket: kept open here, its end would never show.
     pub(super) runner: RawFd,
     pub(super) null: OwnedFd,
@@ -76,6 +77,7 @@ pub(super) struct KeeperInheritance {
     pub(super) dispositions: SignalDispositions,
     pub(super) session: KeeperSession,
     pub(super) scratch: Scratch,
+    pub(super) confinement: Option<&'a mut Confinement>,
 }
 
 /// How often killing is repeated while processes are left, and when it is reported as stuck.
@@ -104,13 +106,26 @@ struct LentTerminal {
 }
 
 /// Never returns: ends the process when the runner is gone and nothing of its runs is left.
-pub(super) fn serve(inheritance: KeeperInheritance) -> ! {
-    let KeeperInheritance { runner, null, socket, head, dispositions, session, scratch } =
-        inheritance;
+pub(super) fn serve(inheritance: KeeperInheritance<'_>) -> ! {
+    let KeeperInheritance {
+        runner,
+        null,
+        socket,
+        head,
+        dispositions,
+        session,
+        scratch,
+        confinement,
+    } = inheritance;
     let socket = socket.as_raw_fd();
     // SAFETY: our own copy of a descriptor that nothing here uses.
     unsafe { libc::close(runner) };
     set_up(socket, null.as_raw_fd(), &dispositions, session);
+    if let Some(confinement) = confinement {
+        // Every descriptor but the socket goes.
+        std::mem::forget(null);
+        confine(confinement, socket);
+    }
     let mut keeper = KeeperProcess {
         socket,
         head,
@@ -130,6 +145,18 @@ pub(super) fn serve(inheritance: KeeperInheritance) -> ! {
             keeper.obey();
         }
         keeper.kill();
+    }
+}
+
+/// Enters the confinement, or says why that is not possible and ends.
+fn confine(confinement: &mut Confinement, socket: RawFd) {
+    let entered = confinement.enter(socket);
+    let report = entered.map_or_else(RawReport::NotConfined, |()| RawReport::Confined);
+    // A runner that is gone shows as a closed socket on the next look.
+    _ = syscalls::send(socket, &report, &[]);
+    if entered.is_err() {
+        // SAFETY: ends the process without running the runner's exit handlers.
+        unsafe { libc::_exit(1) }
     }
 }
 
