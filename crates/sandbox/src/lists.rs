@@ -60,7 +60,7 @@ pub(crate) const SECRETS: [&str; 52] = [
 ];
 
 /// Below a writable project, not writable: what the host executes or trusts later.
-pub(crate) const PROTECTED: [&str; 17] = [
+pub(crate) const PROTECTED: [&str; 15] = [
     ".gitmodules",
     ".vscode",
     ".idea",
@@ -75,9 +75,8 @@ pub(crate) const PROTECTED: [&str; 17] = [
     ".codex",
     ".gemini",
     ".husky",
-    ".agent/config.yml",
-    ".agent/config.yaml",
-    ".agent/hooks",
+    // retake's own configuration names commands.
+    ".agent",
 ];
 
 /// Below git's own directory, not writable: each can name a program for git to run.

@@ -120,12 +120,13 @@ pub(super) fn serve(inheritance: KeeperInheritance<'_>) -> ! {
     let socket = socket.as_raw_fd();
     // SAFETY: our own copy of a descriptor that nothing here uses.
     unsafe { libc::close(runner) };
-    set_up(socket, null.as_raw_fd(), &dispositions, session);
-    if let Some(confinement) = confinement {
-        // Every descriptor but the socket goes.
-        std::mem::forget(null);
-        confine(confinement, socket);
+    set_up(null.as_raw_fd(), &dispositions, session);
+    match confinement {
+        Some(confinement) => confine(confinement, socket),
+        None => close_private(socket),
     }
+    // Closed by both.
+    std::mem::forget(null);
     let mut keeper = KeeperProcess {
         socket,
         head,
@@ -162,7 +163,7 @@ fn confine(confinement: &mut Confinement, socket: RawFd) {
 
 /// Becomes a process of its own: named, in its own group, without the runner's descriptors, deaf
 /// to every signal but the death of children.
-fn set_up(socket: RawFd, null: RawFd, original: &SignalDispositions, session: KeeperSession) {
+fn set_up(null: RawFd, original: &SignalDispositions, session: KeeperSession) {
     extern "C" fn wake(_: c_int) {}
     // SAFETY: plain system calls on our own process; the structures are initialised.
     unsafe {
@@ -191,7 +192,6 @@ fn set_up(socket: RawFd, null: RawFd, original: &SignalDispositions, session: Ke
         }
         libc::chdir(c"/".as_ptr());
     }
-    close_private(socket);
 }
 
 fn has_terminal() -> bool {
