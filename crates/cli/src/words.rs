@@ -237,6 +237,9 @@ pub(crate) fn say_outcome(finished: &FinishedRun) {
     for process in &outcome.left_processes {
         term::say(&left_process(process));
     }
+    for promise in outcome.sandbox.iter().flat_map(|report| &report.dropped) {
+        term::say(&format!("not kept by the sandbox of this machine: {promise}"));
+    }
     if outcome.leaked && outcome.left_processes.is_empty() {
         term::say(
             "the output was still held open by a process outside this run; the rest of it is not captured",

@@ -4,7 +4,7 @@
 //! memory can be had, and carried out in the new process, where it cannot.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -30,9 +30,12 @@ pub(crate) enum Step {
     /// Covers a directory with an empty one.
     Area {
         path: CString,
-        mode: &'static std::ffi::CStr,
+        mode: &'static CStr,
     },
-    Directory(CString),
+    Directory {
+        path: CString,
+        mode: libc::mode_t,
+    },
     File(CString),
     Link {
         target: CString,
@@ -79,7 +82,7 @@ impl Step {
             Self::Freeze | Self::MakeMasks | Self::Area { .. } | Self::Seal(_) => {
                 (SandboxPart::Mounts, None)
             }
-            Self::Directory(path) | Self::File(path) => (SandboxPart::Mounts, Some(path)),
+            Self::Directory { path, .. } | Self::File(path) => (SandboxPart::Mounts, Some(path)),
             Self::Link { .. } | Self::Terminals(_) => (SandboxPart::Devices, None),
             Self::Proc | Self::ProcReadOnly(_) => (SandboxPart::Proc, None),
             Self::Loopback => (SandboxPart::Loopback, None),
@@ -240,15 +243,25 @@ impl Builder {
         else {
             return;
         };
+        // On the way through what is hidden nothing can be listed either.
+        let passage = self.shown.get(parents[covered]) == Some(&Shown::Passage);
+        let mode = if passage { 0o111 } else { 0o755 };
         for parent in parents[..covered].iter().rev() {
             if self.made.insert((*parent).to_owned()) {
-                self.attaches.push(Step::Directory(c_string(parent)));
+                self.attaches.push(Step::Directory { path: c_string(parent), mode });
             }
         }
         if self.made.insert(path.to_owned()) {
             let place = c_string(path);
-            self.attaches.push(if directory { Step::Directory(place) } else { Step::File(place) });
+            self.attaches.push(match directory {
+                true => Step::Directory { path: place, mode },
+                false => Step::File(place),
+            });
         }
+    }
+
+    fn directory(&mut self, path: &CStr) {
+        self.attaches.push(Step::Directory { path: path.to_owned(), mode: 0o755 });
     }
 
     /// A `/dev` with what every program may use.
@@ -272,10 +285,10 @@ impl Builder {
             let (target, path) = (c_string(Path::new(target)), c_string(Path::new(path)));
             self.attaches.push(Step::Link { target, path });
         }
-        self.attaches.push(Step::Directory(c"/dev/pts".to_owned()));
+        self.directory(c"/dev/pts");
         self.attaches.push(Step::Terminals(c"/dev/pts".to_owned()));
         if self.made.insert("/dev/shm".into()) {
-            self.attaches.push(Step::Directory(c"/dev/shm".to_owned()));
+            self.directory(c"/dev/shm");
             self.attaches.push(Step::Area { path: c"/dev/shm".to_owned(), mode: c"1777" });
         }
     }
