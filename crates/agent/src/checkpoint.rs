@@ -220,7 +220,7 @@ pub fn parse_list(workspace: &Name, output: &str) -> Vec<Checkpoint> {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RollbackError {
-    #[error("{0} has no checkpoints; run it with --checkpoint")]
+    #[error("{0} has no checkpoints")]
     None(Name),
     #[error("{workspace} has no checkpoint of iteration {iteration}; there are {known}")]
     NoSuch { workspace: Name, iteration: u32, known: String },

@@ -1,10 +1,12 @@
 //! Reading and replacing small files that others read and write at the same moment.
 
+use retake_types::text;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use retake_runner::regular_file;
 
 /// Replaces a file as a whole: a reader sees the old or the new content, and a crash leaves one
 /// of them.
@@ -56,15 +58,11 @@ fn sync_directory(path: &Path) -> io::Result<()> {
 
 /// Reads a regular file of at most `most` bytes. A pipe in its place is refused, not waited for.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    let refuse = |why: String| Err(io::Error::new(io::ErrorKind::InvalidData, why));
-    if !file.metadata()?.is_file() {
-        return refuse("it is not a regular file".to_owned());
-    }
     let mut content = Vec::new();
-    file.take(most + 1).read_to_end(&mut content)?;
+    regular_file::open(path)?.take(most + 1).read_to_end(&mut content)?;
     if content.len() as u64 > most {
-        return refuse(format!("it is larger than {most} bytes"));
+        let why = format!("it is larger than {}", text::count(most, "byte"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
     }
     Ok(content)
 }
@@ -92,7 +90,7 @@ mod tests {
         let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
         // SAFETY: a valid string; the result is checked.
         assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-        assert_eq!(read(&path, 10).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(read(&path, 10).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         let path = dir.path().join("big");
         std::fs::write(&path, [0; 11]).unwrap();
         assert!(read(&path, 10).is_err() && read(&path, 11).is_ok());

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use retake_runner::again::{
-    AgainComparison, AgainRefusal, AgainRequest, ChangedCondition, ThenAndNow, again_request,
-    changed_conditions, secrets_in_output,
+    AGAIN_LABEL, AgainComparison, AgainRefusal, AgainRequest, ChangedCondition, ThenAndNow,
+    again_request, changed_conditions, secrets_in_output,
 };
 use retake_runner::checkout::checkout;
 use retake_runner::prepare::bare_intent;
@@ -49,10 +49,17 @@ fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Refused> {
         let request = RunRequest::new(LoopPosition::exec(), command, context::here());
         refuse(request, failure.problems())
     })?;
-    let again = again.map_err(|refusals| {
-        refuse(then.intent.request.clone(), refusals.iter().map(refusal).collect())
+    let AgainRequest { mut request, secrets_not_set, .. } = again.map_err(|refusals| {
+        let mut refused =
+            refuse(then.intent.request.clone(), refusals.iter().map(refusal).collect());
+        refused.intent.request.label(AGAIN_LABEL, then.intent.id().to_string());
+        // What was redacted then is still not what was asked for.
+        refused.intent.redacted = then.intent.redacted.clone();
+        refused.context = context::open(store)
+            .ok()
+            .map(|(project, config)| context::run_context(&project, &config));
+        refused
     })?;
-    let mut request = again.request;
     let found = checkout(request.cwd.as_path());
     request.correlation_ids.repo_sha = found.sha;
     request.correlation_ids.worktree_id = found.worktree;
@@ -61,6 +68,9 @@ fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Refused> {
     let environment = &prepared.run.command.launch().environment;
     for changed in changed_conditions(&then, &prepared.run.intent, environment) {
         term::say(&condition(&changed));
+    }
+    for name in &secrets_not_set {
+        term::say(&format!("the secret variable {name} was set then and is not set now"));
     }
     Ok(exec::run_and_show(prepared, |now| term::say(&compared(&then, now))))
 }
@@ -82,7 +92,7 @@ fn refuse(request: RunRequest, problems: Vec<String>) -> Refused {
     let failure = StartFailure::Refused(problems);
     // What is shown of the old run is shown as a run of its own that did not start.
     let request = RunRequest { id: RunId::new(), ..request };
-    Refused { intent: Box::new(bare_intent(request)), failure }
+    Refused { intent: Box::new(bare_intent(request)), failure, context: None }
 }
 
 fn refusal(refusal: &AgainRefusal) -> String {
@@ -139,7 +149,7 @@ fn program_file(then: &ProgramFile, now: &ProgramFile) -> String {
     let ago = term::ago(now.modified, Timestamp::now());
     let size = match then.bytes == now.bytes {
         true => String::new(),
-        false => format!(", {} bytes instead of {}", now.bytes, then.bytes),
+        false => format!(", {} instead of {}", term::count(now.bytes, "byte"), then.bytes),
     };
     format!("the program {} is another file now (changed {ago}{size})", now.path)
 }

@@ -1,8 +1,12 @@
 //! `retake audit`: proving that the record is what was written.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use retake_store::{BadHead, Break, BreakKind, Head, Intact, Verification};
+use retake_runner::screen::Screen;
+use retake_store::{
+    BadHead, Break, BreakKind, Head, Intact, Verification, VerifyDepth, VerifyProgress,
+};
 use retake_types::RunId;
 use serde::Serialize;
 
@@ -21,7 +25,9 @@ pub(crate) struct Args {
 #[derive(clap::Subcommand)]
 #[command(defer = true)]
 enum Command {
-    /// Check the whole chain; exits 1 at the first break and says where it is
+    /// Check the whole chain and every stored output; exits 1 and says where something is wrong
+    ///
+    /// Names the first break of the chain, and every output that is lost or was altered.
     ///
     /// The hashes have no key: whoever can write the record could rewrite all of them. Against
     /// that, and against a tail that was cut off, only a head that was kept elsewhere helps.
@@ -29,6 +35,9 @@ enum Command {
         /// A head that `audit head` printed earlier; it must still be part of the chain
         #[arg(long, value_name = "HEAD", value_parser = head)]
         expect: Option<Head>,
+        /// Do not read what is in the outputs, only see that they are there
+        #[arg(long)]
+        quick: bool,
         /// Print the result as JSON
         #[arg(long)]
         json: bool,
@@ -49,12 +58,26 @@ struct IntactDocument {
     entries: u64,
     runs: u64,
     erased_entries: u64,
+    /// Bytes of output that were read and are those recorded.
+    output_bytes: u64,
+    /// Runs with output on both streams whose order is not known, or not covered by the chain.
+    unproven_orders: u64,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct BrokenDocument {
     ok: bool,
+    /// The first.
+    #[serde(flatten)]
+    first: BreakDocument,
+    /// All of them.
+    breaks: Vec<BreakDocument>,
+}
+
+#[derive(Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct BreakDocument {
     /// The entry of the chain at which the break shows.
     entry: u64,
     run_id: Option<RunId>,
@@ -84,21 +107,50 @@ pub(super) fn audit(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> 
             }
             Ok(Exit::OK)
         }
-        Command::Verify { expect, json } => match store.verify(expect)? {
-            Verification::Intact(intact) => {
-                tell_intact(&intact, expect.is_some(), json)?;
-                Ok(Exit::OK)
+        Command::Verify { expect, quick, json } => {
+            let depth = if quick { VerifyDepth::Quick } else { VerifyDepth::Full };
+            let progress = ReadingProgress::new();
+            let verified = store.verify_with(expect, depth, &mut |at| progress.show(at));
+            progress.end();
+            match verified? {
+                Verification::Intact(intact) => {
+                    tell_intact(&intact, expect.is_some(), quick, json)?;
+                    Ok(Exit::OK)
+                }
+                Verification::Broken(found) => {
+                    tell_broken(&found, json)?;
+                    Ok(Exit::FAILED)
+                }
             }
-            Verification::Broken(found) => {
-                tell_broken(&found, json)?;
-                Ok(Exit::FAILED)
-            }
-        },
+        }
     }
 }
 
-fn tell_intact(intact: &Intact, expected: bool, json: bool) -> Result<(), Failure> {
-    let Intact { head, runs, erased } = *intact;
+/// How far the reading of outputs is, on a terminal and once it takes longer than a moment.
+pub(crate) struct ReadingProgress {
+    screen: Screen,
+    begun: Instant,
+}
+
+impl ReadingProgress {
+    pub(crate) fn new() -> Self {
+        Self { screen: Screen::new(false), begun: Instant::now() }
+    }
+
+    pub(crate) fn show(&self, at: VerifyProgress) {
+        if self.begun.elapsed() > Duration::from_secs(1) {
+            let after = format!("{} of {} read", term::size(at.read), term::size(at.total));
+            self.screen.progress("", at.read, at.total, &after);
+        }
+    }
+
+    pub(crate) fn end(&self) {
+        self.screen.clear();
+    }
+}
+
+fn tell_intact(intact: &Intact, expected: bool, quick: bool, json: bool) -> Result<(), Failure> {
+    let Intact { head, runs, erased, output_bytes, unproven_orders } = *intact;
     if json {
         term::document(&IntactDocument {
             ok: true,
@@ -106,6 +158,8 @@ fn tell_intact(intact: &Intact, expected: bool, json: bool) -> Result<(), Failur
             entries: head.count,
             runs,
             erased_entries: erased,
+            output_bytes,
+            unproven_orders,
         })?;
         return Ok(());
     }
@@ -115,7 +169,17 @@ fn tell_intact(intact: &Intact, expected: bool, json: bool) -> Result<(), Failur
         erased => format!(", {erased} of them of erased runs"),
     };
     let (runs, entries) = (term::count(runs, "run"), term::count(head.count, "entry"));
-    term::say(&format!("{runs} in {entries}{erased}"));
+    let outputs = match quick {
+        true => "outputs were not read".to_owned(),
+        false => format!("{} of output read", term::size(output_bytes)),
+    };
+    term::say(&format!("{runs} in {entries}{erased}; {outputs}"));
+    if unproven_orders > 0 {
+        term::say(&format!(
+            "{} wrote to stdout and stderr in an order that is lost or that an earlier release did not prove",
+            term::count(unproven_orders, "run")
+        ));
+    }
     if !expected {
         term::say(
             "keep this head elsewhere: `retake audit verify --expect HEAD` then also finds a cut-off or rewritten chain",
@@ -124,22 +188,34 @@ fn tell_intact(intact: &Intact, expected: bool, json: bool) -> Result<(), Failur
     Ok(())
 }
 
-fn tell_broken(found: &Break, json: bool) -> Result<(), Failure> {
+fn tell_broken(found: &[Break], json: bool) -> Result<(), Failure> {
     if json {
-        term::document(&BrokenDocument {
-            ok: false,
-            entry: found.seq,
-            run_id: found.run,
-            kind: word(&found.kind),
-            message: found.to_string(),
-        })?;
+        let breaks: Vec<BreakDocument> = found.iter().map(BreakDocument::of).collect();
+        if let Some(first) = breaks.first().cloned() {
+            term::document(&BrokenDocument { ok: false, first, breaks })?;
+        }
     } else {
-        term::data(format!("BROKEN {}\n", term::visible(&found.to_string())).as_bytes())?;
+        let lines: String = found
+            .iter()
+            .map(|found| format!("BROKEN {}\n", term::visible(&found.to_string())))
+            .collect();
+        term::data(lines.as_bytes())?;
         term::say(
             "the record is not what retake wrote; compare it with a backup, `retake runs show` still reads it",
         );
     }
     Ok(())
+}
+
+impl BreakDocument {
+    fn of(found: &Break) -> Self {
+        Self {
+            entry: found.seq,
+            run_id: found.run,
+            kind: word(&found.kind),
+            message: found.to_string(),
+        }
+    }
 }
 
 fn word(kind: &BreakKind) -> &'static str {
@@ -150,7 +226,8 @@ fn word(kind: &BreakKind) -> &'static str {
         BreakKind::UnmarkedErasure => "unmarked_erasure",
         BreakKind::Unreadable(_) => "unreadable",
         BreakKind::Projection(_) => "projection",
-        BreakKind::Output(_) => "output",
+        BreakKind::Output { .. } => "output",
+        BreakKind::Order => "order",
         BreakKind::CutTail { .. } => "cut_tail",
         BreakKind::Rewritten => "rewritten",
     }

@@ -15,6 +15,7 @@ use crate::{
     again, agent, audit, completions, config, crash, doctor, exec, init, man, matrix, runs,
     test_history, tour,
 };
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 
 /// How the program ends.
@@ -38,7 +39,14 @@ impl Exit {
 #[command(name = "retake", version, max_term_width = 100)]
 struct Cli {
     /// Keep the record in this directory instead of the project's own
-    #[arg(long, global = true, value_name = "DIR", env = "RETAKE_STORE", hide_env_values = true)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        env = "RETAKE_STORE",
+        hide_env_values = true,
+        value_parser = OsStringValueParser::new().map(PathBuf::from)
+    )]
     store: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
@@ -86,7 +94,15 @@ pub(crate) fn main() -> Exit {
         Ok(cli) => cli,
         Err(error) => return usage(error, &typed),
     };
-    let store = cli.store.as_deref();
+    // An empty variable names nothing, and counts as unset; an empty option is a mistake.
+    let store = cli.store.as_deref().filter(|store| !store.as_os_str().is_empty());
+    let unset = std::env::var_os("RETAKE_STORE").is_some_and(|value| value.is_empty());
+    if cli.store.is_some() && store.is_none() && !unset {
+        return usage(
+            Cli::command().error(ErrorKind::InvalidValue, "--store: name a directory"),
+            &typed,
+        );
+    }
     let answered = match cli.command {
         Command::Exec(args) => return exec::exec(*args, store),
         Command::Again(args) => return again::again(&args, store),

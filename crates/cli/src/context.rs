@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use retake_runner::config::Config;
 use retake_runner::context::RunContext;
@@ -25,13 +26,28 @@ pub(crate) fn open(store: Option<&Path>) -> Result<(Project, Config), Failure> {
     Ok((project, config))
 }
 
-/// Says notices on stderr.
+/// Says notices on stderr; where the record is only once.
 pub(crate) fn notify() -> Notify {
-    Arc::new(|notice: Notice| term::say(&words::notice(&notice)))
+    static PLACE_SAID: AtomicBool = AtomicBool::new(false);
+    Arc::new(|notice: Notice| {
+        let about_place = matches!(notice, Notice::RecordElsewhere(_));
+        if !about_place || !PLACE_SAID.swap(true, Ordering::Relaxed) {
+            term::say(&words::notice(&notice));
+        }
+    })
+}
+
+/// The same for a command that runs something: it says nothing about other runs.
+pub(crate) fn notify_of_own_runs() -> Notify {
+    Arc::new(|notice: Notice| {
+        if !notice.is_about_other_runs() {
+            term::say(&words::notice(&notice));
+        }
+    })
 }
 
 pub(crate) fn run_context(project: &Project, config: &Config) -> Arc<RunContext> {
-    RunContext::new(project, config, notify(), collect_remote)
+    RunContext::new(project, config, notify_of_own_runs(), collect_remote)
 }
 
 /// Takes in what came of runs on other machines whose submitter is gone.

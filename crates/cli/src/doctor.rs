@@ -4,26 +4,33 @@ use std::fmt::Write;
 use std::path::Path;
 
 use retake_runner::leftovers::{self, Leftover};
-use retake_store::{Error, Examination, Repaired, Store, repair};
+use retake_runner::project::{PlaceReason, Project, RecordPlace};
+use retake_store::{Error, Examination, Repaired, Store, VerifyDepth, repair};
 use retake_types::{LeftFate, Run, State};
 use serde::Serialize;
 
+use crate::audit::ReadingProgress;
 use crate::record::Record;
-use crate::term;
-use crate::{Exit, Failure, words};
+use crate::{Exit, Failure, context, term, words};
 
 /// Examine the record: integrity, lost and orphaned files, processes left running, free disk
 ///
-/// Exits 1 when it finds a problem. Only --repair changes anything, and it overwrites nothing:
-/// what it replaces is kept beside the record.
+/// Also says where the record is and why. Exits 1 when it finds a problem. Only --repair and --move
+/// change anything. --repair overwrites nothing: what it replaces is kept beside the record.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Recover what can be, mark interrupted runs, set orphaned files aside, end what is left over
     #[arg(long)]
     repair: bool,
-    /// Also read every stored output and compare its hash
+    /// Do not read what is in the outputs, only see that they are there
     #[arg(long)]
+    quick: bool,
+    /// Read every stored output, as is done without --quick
+    #[arg(long, hide = true, conflicts_with = "quick")]
     deep: bool,
+    /// Move the record to where it would be made today: in a git repository, its git directory
+    #[arg(long = "move")]
+    relocate: bool,
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
@@ -34,6 +41,13 @@ pub(crate) struct Args {
 struct Document {
     ok: bool,
     store: String,
+    /// Why it is there.
+    place: String,
+    /// Where `--move` moves it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    belongs_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moved: Option<String>,
     retake_version: &'static str,
     sqlite_version: Option<&'static str>,
     schema_version: Option<i64>,
@@ -52,10 +66,18 @@ struct Document {
 }
 
 pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
-    let record = Record::find(store)?;
-    let root = &record.project.store;
+    let mut record = Record::find(store)?;
+    let moved = if args.relocate { Some(relocate(&record.project)?) } else { None };
+    if moved.is_some() {
+        record = Record::find(store)?;
+    }
+    let place = record.project.place()?;
+    let root = &place.store;
     let mut document = Document {
         store: root.display().to_string(),
+        place: words::place(&place.reason),
+        belongs_at: place.belongs_at().map(|to| to.display().to_string()),
+        moved,
         retake_version: env!("CARGO_PKG_VERSION"),
         push_failed: push_failed(root),
         ..Document::default()
@@ -65,7 +87,7 @@ pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         document.repaired.extend(end_leftovers(&record)?);
     }
     match record.read_if_any() {
-        Ok(Some(store)) => document.examined(&store, args.deep)?,
+        Ok(Some(store)) => document.examined(&store, args)?,
         Ok(None) => {}
         Err(Failure::Store(error))
             if error.is_damage() || matches!(error, Error::NotARecord { .. }) =>
@@ -74,6 +96,7 @@ pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         }
         Err(failure) => return Err(failure),
     }
+    document.problems.extend(place_problem(place));
     document.ok = document.problems.is_empty();
     if args.json {
         term::document(&document)?;
@@ -81,6 +104,43 @@ pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         term::data(document.text().as_bytes())?;
     }
     Ok(if document.ok { Exit::OK } else { Exit::FAILED })
+}
+
+/// Moves the record to where it would be made today. Says what was done.
+fn relocate(project: &Project) -> Result<String, Failure> {
+    let place = project.place()?;
+    if place.reason == PlaceReason::Given {
+        return Err(Failure::Usage(
+            "--move: the place of this record was given with --store or RETAKE_STORE; without that it is looked for".into(),
+        ));
+    }
+    let (from, to) = match (place.belongs_at(), place.interrupted_move()) {
+        (Some(to), _) => (place.store.clone(), to),
+        (None, Some(from)) => (from, place.store.clone()),
+        (None, None) => {
+            project.take_over_earlier(&context::notify())?;
+            return Ok("nothing: it is where it belongs".to_owned());
+        }
+    };
+    let moved = retake_store::relocate(&from, &to)?;
+    let how = if moved.resumed { ", continuing a move that was interrupted" } else { "" };
+    Ok(format!("from {} to {}{how}", from.display(), to.display()))
+}
+
+/// What is wrong with where the record is.
+fn place_problem(place: &RecordPlace) -> Option<String> {
+    if let Some(from) = place.interrupted_move() {
+        return Some(format!(
+            "a move of the record from {} was interrupted; `retake doctor --move` completes it",
+            from.display()
+        ));
+    }
+    let other = place.belongs_at().filter(|to| to.join("retake.db").exists())?;
+    Some(format!(
+        "there is another record in {}, whose runs are not shown; `retake --store {} runs list` shows them",
+        other.display(),
+        other.display()
+    ))
 }
 
 /// Why the last push to the team's database failed, if it did.
@@ -99,8 +159,12 @@ fn missing(error: &Error) -> bool {
 }
 
 impl Document {
-    fn examined(&mut self, store: &Store, deep: bool) -> Result<(), Failure> {
-        let found: Examination = match store.examine(deep) {
+    fn examined(&mut self, store: &Store, args: &Args) -> Result<(), Failure> {
+        let depth = if args.quick { VerifyDepth::Quick } else { VerifyDepth::Full };
+        let progress = ReadingProgress::new();
+        let examined = store.examine(depth, &mut |at| progress.show(at));
+        progress.end();
+        let found: Examination = match examined {
             Err(error) if error.is_damage() => {
                 self.problems.push(words::store_error(&error));
                 return Ok(());
@@ -132,6 +196,13 @@ impl Document {
             _ = writeln!(text, "{name:<10}{}", term::visible(&value));
         };
         fact("store", self.store.clone());
+        fact("place", self.place.clone());
+        if let Some(moved) = &self.moved {
+            fact("moved", moved.clone());
+        }
+        if let Some(to) = &self.belongs_at {
+            fact("move", format!("`retake doctor --move` moves it to {to}, out of the work tree"));
+        }
         fact("retake", self.retake_version.to_owned());
         if let (Some(sqlite), Some(schema)) = (self.sqlite_version, self.schema_version) {
             fact("sqlite", format!("{sqlite}, schema {schema}"));
@@ -184,7 +255,10 @@ fn done(repaired: &Repaired) -> Vec<String> {
     if let Some(backup) = &repaired.backup {
         done.push(format!("the database as it was is kept in {}", backup.display()));
     }
-    if repaired.entries_read + repaired.entries_lost > 0 {
+    if repaired.entries_lost == 0 && repaired.entries_read > 0 {
+        let entries = term::count(repaired.entries_read, "entry");
+        done.push(format!("{entries} of the ledger recovered, none lost"));
+    } else if repaired.entries_lost > 0 {
         done.push(format!(
             "{} of the ledger recovered, {} lost; they begin a new chain",
             repaired.entries_read, repaired.entries_lost

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use retake_runner::config::ConfigErrors;
 use retake_runner::project::ProjectError;
-use retake_runner::run_differences::OutputError;
 
 use crate::Exit;
 use crate::{term, words};
@@ -16,18 +15,12 @@ pub(crate) enum Failure {
     Usage(String),
     #[error(transparent)]
     Config(#[from] ConfigErrors),
-    #[error("{}", project_error(.0))]
+    #[error(transparent)]
     Project(#[from] ProjectError),
     #[error("{}", words::store_error(.0))]
     Store(#[from] retake_store::Error),
     #[error("`{text}` names several runs; give more digits of one of these:\n{}", candidates.join("\n"))]
     Ambiguous { text: String, candidates: Vec<String> },
-    #[error(
-        "the output of run {id} cannot be read: {source}; `retake doctor` tells what is damaged"
-    )]
-    Reading { id: retake_types::RunId, source: io::Error },
-    #[error("{}", output_error(.0))]
-    RunOutput(#[from] OutputError),
     #[error("cannot {action} {}: {source}", path.display())]
     File { action: &'static str, path: PathBuf, source: io::Error },
     #[error("the answer could not be written: {0}")]
@@ -58,19 +51,5 @@ impl Failure {
             Self::Usage(_) | Self::Config(_) | Self::Project(_) => Exit::USAGE,
             _ => Exit::FAILED,
         }
-    }
-}
-
-fn output_error(error: &OutputError) -> String {
-    match error {
-        OutputError::Store(error) => words::store_error(error),
-        OutputError::Read { .. } => format!("{error}; `retake doctor` tells what is damaged"),
-    }
-}
-
-fn project_error(error: &ProjectError) -> String {
-    match error {
-        ProjectError::NoHome => format!("{error}; name one with --store"),
-        ProjectError::Foreign { .. } => error.to_string(),
     }
 }

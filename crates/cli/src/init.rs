@@ -4,19 +4,31 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use retake_runner::notice::Notice;
 use retake_runner::project::Project;
 use retake_types::config::commented_defaults;
 use serde::Serialize;
 
 use super::{Exit, Failure};
-use crate::term;
+use crate::{context, term};
 
-/// The record and everything else that is made here stays out of version control.
-const IGNORE: &str = "*\n!.gitignore\n!config.yml\n";
+/// What stays out of version control. Instructions, prompts, templates and logs are the user's to
+/// commit.
+const IGNORE: &str = "\
+# Data, locks and caches; everything else here is yours to commit.
+/data
+/data.moved/
+/matrix-setup/
+/matrix.lock
+/tmp/
+/worktrees/
+.lock
+";
 
 /// Make the current directory a project: .agent/ with a configuration of commented defaults
 ///
-/// Runs below it are then recorded in .agent/data, which .agent/.gitignore keeps out of git.
+/// Runs below it are recorded in .agent/data, and in a git repository in its git directory. Those
+/// that were made below it before are taken over.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Print what was made as JSON
@@ -36,8 +48,10 @@ pub(super) fn init(args: &Args) -> Result<Exit, Failure> {
         source,
     })?;
     // Refuses an .agent/ that belongs to someone else.
-    let outer = Project::find(&here, None)?.root.filter(|root| *root != here);
+    let before = Project::find(&here, None)?;
     let created = make(&here)?;
+    let moves = Project::find(&here, None)?.store().ok() != before.store().ok();
+    let outer = before.root.filter(|root| *root != here && moves);
     if args.json {
         term::document(&Document { created })?;
     } else {
@@ -54,7 +68,8 @@ pub(super) fn init(args: &Args) -> Result<Exit, Failure> {
     Ok(Exit::OK)
 }
 
-/// Makes a project of a directory; gives what was made.
+/// Makes a project of a directory, and takes over the runs that were made below it before. Gives
+/// what was made.
 pub(super) fn make(root: &Path) -> Result<Vec<PathBuf>, Failure> {
     let agent = root.join(".agent");
     fs::create_dir_all(&agent).map_err(failed("make", &agent))?;
@@ -69,6 +84,10 @@ pub(super) fn make(root: &Path) -> Result<Vec<PathBuf>, Failure> {
     let ignore = agent.join(".gitignore");
     if create(&ignore, IGNORE)? {
         created.push(ignore);
+    }
+    let notify = context::notify();
+    if let Err(error) = Project::find(root, None)?.take_over_earlier(&notify) {
+        notify(Notice::NotTakenOver(error));
     }
     Ok(created)
 }

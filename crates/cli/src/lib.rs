@@ -46,8 +46,8 @@ pub fn main() -> i32 {
         Exit::Code(code) => i32::from(code),
         Exit::Signal(signal) => {
             signals::die_of(signal);
-            // Only a signal that does not kill comes here.
-            125
+            // The first process of a namespace, as in a container, is not killed by its own signals.
+            128 + signal
         }
     }
 }

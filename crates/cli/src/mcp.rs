@@ -80,7 +80,7 @@ pub(super) fn mcp(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let root = project.root.as_deref().unwrap_or(&here);
     match &args.command {
         Some(Command::Install { entry, print }) => {
-            let store = store.map(|_| project.store.as_path());
+            let store = store.and_then(|_| project.store().ok());
             return install(entry, root, store, *print);
         }
         Some(Command::Uninstall { entry }) => return uninstall(entry, root),
@@ -102,8 +102,10 @@ fn serve(project: &Project, config: Config, here: PathBuf) -> Result<Exit, Failu
     }
     let run_context = context::run_context(project, &config);
     let served = retake_mcp::serve(run_context, config.policy.clone(), here);
-    if config.execution.audit.enabled {
-        context::push(&project.store, &config);
+    if config.execution.audit.enabled
+        && let Ok(store) = project.store()
+    {
+        context::push(store, &config);
     }
     let ended = served.map_err(|error| match error {
         ServerError::Policy(_) => Failure::Usage(error.to_string()),

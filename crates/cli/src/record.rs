@@ -1,9 +1,10 @@
 //! The record as the commands use it: found, opened, and tended once a command has answered.
 
+use std::io::IsTerminal;
 use std::path::Path;
 
 use jiff::Timestamp;
-use retake_runner::project::Project;
+use retake_runner::project::{Project, RecordPlace};
 use retake_runner::{recovery, run_text};
 use retake_store::{Error, Store};
 use retake_types::Run;
@@ -22,20 +23,33 @@ pub(crate) struct Record {
 impl Record {
     pub(crate) fn find(given: Option<&Path>) -> Result<Self, Failure> {
         let project = Project::find(&context::here(), given)?;
+        if let Some(notice) = project.place().ok().and_then(RecordPlace::notice) {
+            context::notify()(notice);
+        }
         Ok(Self { project, named: given.is_some() })
     }
 
     /// For reading; nothing is changed.
     pub(crate) fn read(&self) -> Result<Store, Failure> {
-        Ok(Store::open_read_only(&self.project.store)?)
+        Ok(self.project.read_store()?)
     }
 
     /// For reading many runs: where nothing was recorded yet there are simply none. A store that
     /// was named and is not there is a mistake.
     pub(crate) fn read_if_any(&self) -> Result<Option<Store>, Failure> {
-        match Store::open_read_only(&self.project.store) {
+        match self.project.read_store() {
             Err(Error::NoStore { .. }) if !self.named => Ok(None),
             opened => Ok(Some(opened?)),
+        }
+    }
+
+    /// Says that there is nothing to show. A person is told in which record, because it may be
+    /// another one than expected.
+    pub(crate) fn say_empty(&self, text: &str, read: Option<&Store>) {
+        let store = read.map(Store::path).or_else(|| self.project.store().ok());
+        match store.filter(|_| std::io::stderr().is_terminal()) {
+            Some(store) => term::say(&format!("{text} (in the record {})", store.display())),
+            None => term::say(text),
         }
     }
 
@@ -47,7 +61,7 @@ impl Record {
 
     /// For adding to it; makes one where there is none.
     pub(crate) fn add(&self) -> Result<Store, Failure> {
-        let mut store = Store::open(&self.project.store)?;
+        let mut store = self.project.open_store(&context::notify())?;
         recover(&mut store);
         Ok(store)
     }

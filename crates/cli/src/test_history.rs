@@ -83,10 +83,11 @@ pub(super) fn tests(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> 
     if args.json {
         term::document(&shown.iter().map(document).collect::<Vec<_>>())?;
     } else if shown.is_empty() {
-        term::say(match args.pattern {
+        let text = match args.pattern {
             Some(_) => "no recorded test matches",
             None => "no test was recorded yet; `retake exec --tests -- …` reads test results",
-        });
+        };
+        record.say_empty(text, store.as_ref());
     } else {
         let table = match shown {
             [test] => one(test),

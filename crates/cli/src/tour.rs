@@ -9,6 +9,7 @@ use std::time::Duration;
 use retake_engine::{
     Cancel, Command, Keeper, KeeperSettings, Launch, LiveOutput, ProcessEvent, ProcessResult, quote,
 };
+use retake_runner::project::Project;
 use retake_runner::signals;
 use retake_types::{RefusalReason, RunId};
 
@@ -210,8 +211,10 @@ impl Tour {
     /// Edits the record behind retake's back, as anyone with the file can.
     fn tamper(&self) -> std::io::Result<()> {
         let edit = "UPDATE runs SET exit_code = 0, status = 0 WHERE command = 'exit 42'";
-        say(&format!("\n  $ sqlite3 .agent/data/retake.db \"{edit}\""))?;
-        let database = self.project().join(".agent/data/retake.db");
+        let project = Project::find(&self.project(), None).map_err(std::io::Error::other)?;
+        let database = project.store().map_err(std::io::Error::other)?.join("retake.db");
+        let shown = database.strip_prefix(self.project()).unwrap_or(&database);
+        say(&format!("\n  $ sqlite3 {} \"{edit}\"", shown.display()))?;
         rusqlite::Connection::open(database)
             .and_then(|connection| connection.execute(edit, []))
             .map_err(std::io::Error::other)?;

@@ -25,23 +25,23 @@ pub(crate) struct Args {
 pub(super) fn ui(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let record = Record::find(store)?;
     // A store that was named must exist; otherwise it may be created by the first recorded run.
-    drop(record.read_if_any()?);
+    let record_directory = match record.read_if_any()? {
+        Some(store) => store.path().to_owned(),
+        None => record.project.store()?.to_owned(),
+    };
     let project = record.project;
     let workspaces =
         project.root.as_deref().and_then(|_| super::agent::workspace_directories(store).ok());
     let server = Server::bind(args.port).map_err(refused)?;
-    let tokens = AccessTokens::load_or_create(&project.store).map_err(|source| Failure::File {
-        action: "read",
-        path: "/dev/urandom".into(),
-        source,
-    })?;
+    let tokens = AccessTokens::load_or_create(&record_directory)
+        .map_err(|source| Failure::File { action: "read", path: "/dev/urandom".into(), source })?;
     let port = server.port();
     let address = format!("http://127.0.0.1:{port}/?token={}", tokens.address_token());
     term::data(format!("{address}\n").as_bytes())?;
     if args.open {
         open(&address);
     }
-    server.serve(App::new(project.store, tokens, port, workspaces)).map_err(refused)?;
+    server.serve(App::new(record_directory, tokens, port, workspaces)).map_err(refused)?;
     Ok(signals::received().map_or(Exit::OK, Exit::Signal))
 }
 

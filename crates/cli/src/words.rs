@@ -2,12 +2,14 @@
 //! of a refusal, and what to do about an error.
 
 use retake_runner::loop_driver::remote::RemoteStatus;
+use retake_runner::machine;
 use retake_runner::notice::{Notice, RemoteNotice};
+use retake_runner::project::PlaceReason;
 use retake_runner::run::FinishedRun;
+use retake_runner::run_text::{self, LeftGroup};
 use retake_store::Defect;
 use retake_types::{
-    ErrorCode, ErrorDetail, LeftFate, LeftProcess, Outcome, RefusalReason, Run, RunError,
-    SandboxPart, text,
+    ErrorCode, ErrorDetail, LeftFate, Outcome, RefusalReason, Run, RunError, SandboxPart, text,
 };
 
 use crate::term;
@@ -16,6 +18,9 @@ use crate::term;
 pub(crate) fn store_error(error: &retake_store::Error) -> String {
     use retake_store::Error;
     let advice = match error {
+        Error::NoPlace => "; name one with --store",
+        Error::InUse { .. } => "; wait for its runs or end them, and move it then",
+        Error::Occupied { .. } => "; move what is there away, or leave the record where it is",
         Error::NoStore { .. } => "; `retake init` makes one, and the first recorded run too",
         Error::NotWritable { .. } => "; check its permissions, or name another with --store",
         Error::ForeignOwner { .. } => "; use a store of your own with --store",
@@ -27,17 +32,52 @@ pub(crate) fn store_error(error: &retake_store::Error) -> String {
             ". `retake doctor --repair` keeps a copy and recovers what can be read"
         }
         Error::DiskFull { .. } => "; free some space (`retake runs prune` helps) and run again",
+        Error::FileSizeLimit { .. } => "; raise that limit, or start retake without it",
         Error::BadEntry { .. } => "; `retake audit verify` shows the place",
+        Error::OutputDamaged { .. } | Error::OrderAltered { .. } | Error::Reading { .. } => {
+            "; `retake audit verify` finds everything that is damaged"
+        }
         Error::NotFound { .. } => "; `retake runs list` shows what there is",
         _ => "",
     };
-    format!("{error}{advice}")
+    match error {
+        Error::ForeignOwner { path, owner, .. } => format!(
+            "{} belongs to {}, not to you{advice}",
+            path.display(),
+            machine::user_by_id(*owner)
+        ),
+        error => format!("{error}{advice}"),
+    }
+}
+
+/// Why the record is where it is.
+pub(crate) fn place(reason: &PlaceReason) -> String {
+    match reason {
+        PlaceReason::Given => "named with --store or RETAKE_STORE".to_owned(),
+        PlaceReason::Project { root } => format!("the record of the project {}", root.display()),
+        PlaceReason::GitDirectory(common) => {
+            format!("in the git directory {}, for all of its work trees", common.display())
+        }
+        PlaceReason::NoProject => {
+            "your data directory, since this is neither a project nor a git repository".to_owned()
+        }
+        PlaceReason::ForeignGitDirectory { git_dir, owner } => format!(
+            "your data directory, since {} belongs to {}",
+            git_dir.display(),
+            machine::user_by_id(*owner)
+        ),
+        PlaceReason::ReadOnlyGitDirectory(git_dir) => {
+            format!("your data directory, since {} cannot be written", git_dir.display())
+        }
+    }
 }
 
 /// A defect that `doctor` found, and what mends it.
 pub(crate) fn defect(defect: &Defect) -> String {
     let advice = match defect {
-        Defect::Integrity(_) => "; `retake doctor --repair` recovers what can be read",
+        Defect::Integrity(_) | Defect::Schema(_) => {
+            "; `retake doctor --repair` recovers what can be read"
+        }
         Defect::Orphan(_) => "; `retake doctor --repair` sets it aside",
         _ => "",
     };
@@ -50,17 +90,45 @@ pub(crate) fn notice(notice: &Notice) -> String {
         Notice::NotRecorded(error) => {
             format!("this run is not recorded: {}", store_error(error))
         }
+        Notice::RecordElsewhere(found) => {
+            format!("the record is {}: {}", found.store.display(), place(&found.reason))
+        }
+        Notice::TakenOver { runs, left, from, store } => {
+            let mut text = format!(
+                "{} recorded here before, in {}, {} now in {} too",
+                text::count(*runs, "run"),
+                from.display(),
+                if *runs == 1 { "is" } else { "are" },
+                store.display()
+            );
+            if *left > 0 {
+                text.push_str(&format!("; {left} that are running or have lost output stay there"));
+            }
+            text
+        }
+        Notice::NotTakenOver(error) => format!(
+            "runs that were recorded here before could not be taken over: {}",
+            store_error(error)
+        ),
         Notice::OutcomeNotRecorded(error) => {
             format!("the outcome of this run is not recorded: {}", store_error(error))
         }
         Notice::OutputLost { bytes, error } => {
-            format!("{bytes} bytes of output are not in the record: {}", store_error(error))
+            format!(
+                "{} of output not in the record: {}",
+                text::count(*bytes, "byte"),
+                store_error(error)
+            )
         }
-        Notice::RunnerDied(run) => format!(
-            "run {} was interrupted, its runner died: {}",
-            run.intent.id(),
-            run.intent.command()
-        ),
+        Notice::RunnerDied(run) => {
+            let left = run.outcome.as_ref().map_or(0, |outcome| outcome.left_counts().ended);
+            let left = match left {
+                0 => String::new(),
+                count => format!(" ({} left over, now ended)", text::count(count, "process")),
+            };
+            let (id, command) = (run.intent.id(), run.intent.command());
+            format!("run {id} was interrupted, its runner died: {command}{left}")
+        }
         Notice::LoopRunnerDied { kind, id } => {
             let what = match kind {
                 retake_types::Kind::Crash => "crash test",
@@ -103,7 +171,7 @@ fn remote_notice(notice: &RemoteNotice) -> String {
             format!("{}: the result is damaged: {why}", path.display())
         }
         RemoteNotice::OutputNotKept { bytes, why } => {
-            format!("{bytes} bytes of output could not be kept: {why}")
+            format!("{} of output could not be kept: {why}", text::count(*bytes, "byte"))
         }
         RemoteNotice::NotCollected { batch, why } => {
             format!("batch {batch} could not be collected: {why}")
@@ -222,20 +290,27 @@ pub(crate) fn with_hint(mut run: Run) -> Run {
     run
 }
 
-fn left_process(process: &LeftProcess) -> String {
-    let did = match process.fate {
-        LeftFate::Ended => "was still running after the command had ended, and was ended",
-        LeftFate::Kept => "is still running, as allowed",
-        LeftFate::Survived => "is still running and could not be ended",
+fn left_group(group: &LeftGroup) -> String {
+    let (is, was, had) = match group.count {
+        1 => ("is", "was", "and was ended"),
+        _ => ("are", "were", "and were ended"),
     };
-    format!("{} ({}) {did}", process.command, process.pid)
+    let did = match group.fate {
+        LeftFate::Ended => format!("{was} still running after the command had ended, {had}"),
+        LeftFate::Kept => format!("{is} still running, as allowed"),
+        LeftFate::Survived => format!("{is} still running and could not be ended"),
+    };
+    match group.count {
+        1 => format!("{} {did}", group.named),
+        count => format!("{} {did}: {}", text::count(count, "process"), group.named),
+    }
 }
 
 /// Says what a person at the terminal should know about how a run ended.
 pub(crate) fn say_outcome(finished: &FinishedRun) {
     let Some(outcome) = &finished.run.outcome else { return };
-    for process in &outcome.left_processes {
-        term::say(&left_process(process));
+    for group in run_text::left_processes(outcome) {
+        term::say(&left_group(&group));
     }
     for promise in outcome.sandbox.iter().flat_map(|report| &report.dropped) {
         term::say(&format!("not kept by the sandbox of this machine: {promise}"));
@@ -248,17 +323,19 @@ pub(crate) fn say_outcome(finished: &FinishedRun) {
     if finished.unread_bytes > 0 && finished.outcome == Outcome::TimedOut {
         let kept = if finished.run.recorded { "; the record has them" } else { "" };
         term::say(&format!(
-            "{} bytes of output were not taken by their reader in time{kept}",
-            finished.unread_bytes
+            "{} of output not taken by the reader in time{kept}",
+            text::count(finished.unread_bytes, "byte")
         ));
     }
     // A plain failure has said what it had to say itself, and where nobody reads nobody is told.
     let spoke = matches!(finished.outcome, Outcome::Exited(_)) || finished.reader_gone;
     if let Some(error) = outcome.error.as_ref().filter(|_| !spoke) {
         if error.problems.len() > 1 {
-            error.problems.iter().for_each(|problem| term::say(problem));
+            for problem in &error.problems {
+                term::say(&format!("{} {problem}", error.code));
+            }
         } else {
-            term::say(&error.message);
+            term::say(&format!("{} {}", error.code, error.message));
         }
         if let Some(hint) = &error.hint {
             term::say(&format!("hint: {hint}"));
@@ -277,7 +354,7 @@ pub(crate) fn remote_status(status: &RemoteStatus) -> Option<String> {
     let on = match nodes.len() {
         0 => String::new(),
         1..=4 => format!(" on {}", nodes.join(" ")),
-        count => format!(" on {count} nodes"),
+        count => format!(" on {}", text::count(count as u64, "node")),
     };
     (queued + running > 0).then(|| format!("{queued} queued, {running} running{on}"))
 }

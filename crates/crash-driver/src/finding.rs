@@ -32,7 +32,7 @@ const VERSION: u32 = 1;
 pub enum FindingsError {
     #[error("{} cannot be read: {source}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("{} is not what `retake crash` writes: {source}", path.display())]
+    #[error("{} is no list of findings: {source}", path.display())]
     Foreign { path: PathBuf, source: serde_json::Error },
     #[error("{} was written by a newer retake (version {version})", path.display())]
     Newer { path: PathBuf, version: u32 },

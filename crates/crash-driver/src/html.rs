@@ -211,15 +211,18 @@ fn visible_rows(rows: &[TimelineRow], marks: &Marks<'_>) -> BTreeSet<usize> {
 
 fn add_collapsed(html: &mut Html, rows: &[TimelineRow], marks: &Marks<'_>) {
     let syncs = rows.iter().filter(|row| row.kind == TimelineRowKind::Sync).count();
-    html.fill("<details><summary>{} more rows, {} syncs</summary>\n", &[&rows.len(), &syncs]);
+    html.fill(
+        "<details><summary>{}, {}</summary>\n",
+        &[&text::count(rows.len() as u64, "more row"), &text::count(syncs as u64, "sync")],
+    );
     if rows.len() <= 2 * COLLAPSED {
         add_rows(html, rows, marks);
     } else {
         add_rows(html, &rows[..COLLAPSED], marks);
         let left = rows.len() - 2 * COLLAPSED;
         html.fill(
-            "<p class=\"dim\">{} rows are only in the log: <code>retake crash show LOG</code></p>\n",
-            &[&left],
+            "<p class=\"dim\">{} only in the log: <code>retake crash show LOG</code></p>\n",
+            &[&text::count(left as u64, "row")],
         );
         add_rows(html, &rows[rows.len() - COLLAPSED..], marks);
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use retake_runner::html::escape_xml;
 
 use crate::report::CrashReport;
+use retake_types::text;
 
 pub fn render(report: &CrashReport, took: Duration) -> String {
     let time = format!("{:.3}", took.as_secs_f64());
@@ -44,7 +45,11 @@ pub fn render(report: &CrashReport, took: Duration) -> String {
             "    <testcase classname=\"{class}\" name=\"{}: {sentence}\" time=\"0.000\">\n      \
              <failure type=\"crash\" message=\"{sentence}\">{}\n{}\n{}</failure>\n    </testcase>",
             escape_xml(&finding.id),
-            escape_xml(&format!("{} states; the check {}", finding.states, finding.verdict)),
+            escape_xml(&format!(
+                "{}; the check {}",
+                text::count(finding.states, "state"),
+                finding.verdict
+            )),
             escape_xml(&finding.output),
             escape_xml(&finding.repro)
         );

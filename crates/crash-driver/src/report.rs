@@ -147,8 +147,9 @@ impl CrashReport {
         (!self.complete).then(|| {
             let all = self.coverage.distinct_states();
             format!(
-                "not complete: {} of {all} states were not checked",
-                all - self.verified.min(all)
+                "not complete: {} of {} not checked",
+                all - self.verified.min(all),
+                text::count(all, "state")
             )
         })
     }

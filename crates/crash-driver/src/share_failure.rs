@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use retake_types::RunId;
+use retake_types::{RunId, text};
 
 /// Why there is no answer about a share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl fmt::Display for ShareFailure {
             }
             Self::UnreadableOutput(error) => f.write_str(error),
             Self::OtherStates { there, here } => {
-                write!(f, "there are {there} states there and {here} here")
+                write!(f, "{} there and {here} here", text::count(*there, "state"))
             }
         }
     }

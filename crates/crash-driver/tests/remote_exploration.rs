@@ -172,7 +172,7 @@ struct Site {
 impl Site {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let project = Project { root: None, store: dir.path().join("store") };
+        let project = Project::with_store(None, dir.path().join("store"));
         let config = Config::load(None).unwrap();
         let context = RunContext::new(&project, &config, notice::ignore(), |_, _| {});
         let recording = recording();

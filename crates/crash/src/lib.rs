@@ -27,6 +27,7 @@ pub mod operation;
 pub mod recorder;
 pub mod scratch;
 pub mod stray_processes;
+pub mod text;
 pub mod variables;
 pub mod verify;
 

@@ -10,10 +10,11 @@ use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use retake_types::Metrics;
 use serde::{Deserialize, Serialize};
 
 /// One run, keys in the order chrome-ranger writes them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunLine {
     pub id: String,
@@ -30,6 +31,9 @@ pub struct RunLine {
     /// Values of further axes, which chrome-ranger has none of and passes over.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub axes: BTreeMap<String, String>,
+    /// Everything that was measured, of which chrome-ranger knows the duration.
+    #[serde(default, skip_serializing_if = "Metrics::is_empty")]
+    pub metrics: Metrics,
 }
 
 mod milliseconds {
@@ -62,7 +66,7 @@ impl ExchangeError {
 }
 
 /// A run to take over, with where its output is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Imported {
     pub line: RunLine,
     pub stdout: Option<PathBuf>,
@@ -75,7 +79,7 @@ const LONGEST: u64 = 1 << 20;
 /// All runs of a directory, and a note for every line that is none.
 pub fn read(directory: &Path) -> Result<(Vec<Imported>, Vec<String>), ExchangeError> {
     let path = directory.join("runs.jsonl");
-    let file = File::open(&path).map_err(|error| match error.kind() {
+    let file = retake_runner::regular_file::open(&path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => ExchangeError::Missing(directory.to_owned()),
         _ => ExchangeError::io(&path)(error),
     })?;
@@ -207,6 +211,7 @@ mod tests {
             duration_ms: 1234,
             exit_code: 0,
             axes: BTreeMap::new(),
+            metrics: Metrics::new(),
         }
     }
 

@@ -5,13 +5,17 @@
 //! another (the interaction). All on the logarithmic scale, so that effects are factors. All
 //! intervals hold together.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
 use crate::random::Random;
-use crate::stats::{FEWEST, Medians, enough_blocks, normal_point, signed_rank_test, student_point};
+use crate::stats::{
+    Boundary, Comparison, FEWEST, Medians, Sequence, Verdict, enough_blocks, normal_point,
+    signed_rank_test, student_point,
+};
 use crate::table::Table;
+use retake_types::text;
 
 /// How often medians are drawn where blocks cannot be used.
 const DRAWS: usize = 2000;
@@ -49,7 +53,15 @@ struct Contrast {
 }
 
 /// Explains the differences within a table. Differences up to `margin` are none worth naming.
-pub fn explain(table: &Table, margin: f64, confidence: f64, seed: u64) -> Explanation {
+/// `comparisons` are those of every value with the first of its axis: along a single axis they are
+/// the explanation.
+pub fn explain(
+    table: &Table,
+    comparisons: &[Comparison],
+    margin: f64,
+    confidence: f64,
+    seed: u64,
+) -> Explanation {
     let contrasts = contrasts(table);
     let not_sure = |sentence: String| Explanation {
         metric: table.metric.clone(),
@@ -66,16 +78,30 @@ pub fn explain(table: &Table, margin: f64, confidence: f64, seed: u64) -> Explan
         && cell.values.len() < FEWEST
     {
         return not_sure(format!(
-            "{} has {} samples; at least {FEWEST} of every cell are needed",
+            "{} has {}; at least {FEWEST} of every cell are needed",
             table.name(&cell.place),
-            cell.values.len()
+            text::count(cell.values.len() as u64, "sample")
         ));
     }
     let alpha = 1.0 - confidence;
-    let estimates =
-        in_blocks(table, &contrasts, alpha).or_else(|| as_wholes(table, &contrasts, alpha, seed));
+    let estimates = if table.axes.len() == 1 && comparisons.len() == contrasts.len() {
+        let undecided =
+            comparisons.iter().find(|one| one.ratio.is_none() || one.interval.is_none());
+        if let Some(comparison) = undecided {
+            return not_sure(comparison.sentence());
+        }
+        comparisons.iter().map(of_comparison).collect()
+    } else {
+        in_blocks(table, &contrasts, alpha).or_else(|| {
+            let common = in_common_blocks(table)?;
+            as_wholes(&common, &contrasts, alpha, seed)
+        })
+    };
     let Some(estimates) = estimates else {
-        return not_sure(format!("a ratio needs values above 0, and {} has others", table.metric));
+        return not_sure(format!(
+            "the cells have too few values of {} above 0 that were measured in turn in one session",
+            table.metric
+        ));
     };
     let effects: Vec<Effect> = contrasts
         .into_iter()
@@ -232,6 +258,36 @@ fn contrasts(table: &Table) -> Vec<Contrast> {
 
 type Estimate = (f64, [f64; 2]);
 
+/// A comparison along the only axis. Where it is not sure, no difference stays possible.
+fn of_comparison(comparison: &Comparison) -> Option<Estimate> {
+    let [low, high] = comparison.interval?.map(f64::ln);
+    let interval = match comparison.verdict {
+        Verdict::NotSure => [low.min(0.0), high.max(0.0)],
+        Verdict::Faster | Verdict::Slower | Verdict::Same => [low, high],
+    };
+    Some((comparison.ratio?.ln(), interval))
+}
+
+/// Only what lies in blocks that all cells have; `None` where that is too little.
+fn in_common_blocks(table: &Table) -> Option<Table> {
+    let mut cells = table.cells.iter();
+    let mut common: HashSet<u64> = cells.next()?.blocks.iter().copied().collect();
+    for cell in cells {
+        let blocks: HashSet<u64> = cell.blocks.iter().copied().collect();
+        common.retain(|block| blocks.contains(block));
+    }
+    if common.len() < FEWEST {
+        return None;
+    }
+    let mut table = table.clone();
+    for cell in &mut table.cells {
+        let both = cell.blocks.iter().copied().zip(cell.values.iter().copied());
+        let kept = both.filter(|(block, _)| common.contains(block));
+        (cell.blocks, cell.values) = kept.unzip();
+    }
+    Some(table)
+}
+
 /// Each block gives one value of every contrast, and what the machine did in between cancels out.
 fn in_blocks(table: &Table, contrasts: &[Contrast], alpha: f64) -> Option<Vec<Estimate>> {
     let alpha = alpha / contrasts.len() as f64;
@@ -257,6 +313,9 @@ fn in_blocks(table: &Table, contrasts: &[Contrast], alpha: f64) -> Option<Vec<Es
                         .sum::<Option<f64>>()
                 })
                 .collect();
+            if table.looked_at {
+                return in_sequence(&values, alpha);
+            }
             if !enough_blocks(values.len(), alpha) {
                 return None;
             }
@@ -268,6 +327,19 @@ fn in_blocks(table: &Table, contrasts: &[Contrast], alpha: f64) -> Option<Vec<Es
             Some((medians.log_median(), interval))
         })
         .collect()
+}
+
+/// The same where the number of blocks depended on what was seen.
+fn in_sequence(values: &[f64], alpha: f64) -> Option<Estimate> {
+    let mut boundary = Boundary::new(alpha);
+    let mut sequence = Sequence::default();
+    values.iter().for_each(|value| sequence.push_difference(&mut boundary, *value));
+    let everything = [f64::NEG_INFINITY, f64::INFINITY];
+    let interval = match sequence.interval_on_scale() {
+        Some(interval) if !sequence.contradictory() => interval,
+        _ => everything,
+    };
+    Some((sequence.centre()?, interval))
 }
 
 /// Medians drawn from each cell's bootstrap distribution; the largest deviation of all contrasts
@@ -346,11 +418,12 @@ mod tests {
             metric: "wall".into(),
             axes: vec![axis("chrome", ["114", "150"]), axis("code", ["old", "new"])],
             cells,
+            looked_at: false,
         }
     }
 
     fn cause(factors: [[f64; 2]; 2], blocks: usize) -> String {
-        explain(&table(factors, blocks), 0.05, 0.95, 1).cause
+        explain(&table(factors, blocks), &[], 0.05, 0.95, 1).cause
     }
 
     #[test]
@@ -366,7 +439,7 @@ mod tests {
 
     #[test]
     fn the_sentence_names_value_baseline_and_size() {
-        let got = explain(&table([[1.0, 1.3], [1.1, 1.43]], 15), 0.02, 0.95, 1);
+        let got = explain(&table([[1.0, 1.3], [1.1, 1.43]], 15), &[], 0.02, 0.95, 1);
         assert_eq!(got.cause, "code");
         for part in ["wall differs by code: new against old is +", "less so by chrome: 150 is +"] {
             assert!(got.sentence.contains(part), "{}", got.sentence);
@@ -380,10 +453,10 @@ mod tests {
     fn missing_cells_and_single_values_are_survived() {
         let mut table = table([[1.0, 1.3], [1.0, 1.3]], 15);
         table.cells.pop();
-        let got = explain(&table, 0.02, 0.95, 1);
+        let got = explain(&table, &[], 0.02, 0.95, 1);
         assert_eq!(got.cause, "code", "{}", got.sentence);
         table.cells.truncate(1);
-        let got = explain(&table, 0.02, 0.95, 1);
+        let got = explain(&table, &[], 0.02, 0.95, 1);
         assert_eq!((got.cause.as_str(), got.effects.len()), ("not_sure", 0));
     }
 }

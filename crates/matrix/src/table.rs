@@ -27,6 +27,8 @@ pub struct Table {
     pub metric: String,
     pub axes: Vec<Axis>,
     pub cells: Vec<Measured>,
+    /// How many samples there are was decided by looking at them.
+    pub looked_at: bool,
 }
 
 impl Table {

@@ -76,7 +76,7 @@ proptest! {
             0 => Observation::Exit(125),
             1 => Observation::TimedOut,
             2 => Observation::Exit(1),
-            3 => Observation::Value(1.0),
+            3 => Observation::Value { value: 1.0, beside: 1.0 },
             _ => Observation::Exit(0),
         });
         prop_assert!((0.0..=1.0 + 1e-9).contains(&answer.confidence));
@@ -105,6 +105,26 @@ fn a_property_that_fails_only_sometimes_is_found_as_surely_as_stated() {
     assert!(right >= trials * 85 / 100, "{right}");
 }
 
+fn by_metric(n: usize, threshold: Option<f64>) -> Bisect {
+    let settings = BisectSettings::new(Judge::Metric { threshold });
+    Bisect::new(names(n), "p0", &format!("p{}", n - 1), settings).unwrap()
+}
+
+/// A point and the good end beside it, in random order, as the plan runs them.
+fn beside(
+    random: &mut Random,
+    point: usize,
+    mut measure: impl FnMut(&mut Random, usize) -> f64,
+) -> Observation {
+    if random.below(2) == 0 {
+        let value = measure(random, point);
+        Observation::Value { value, beside: measure(random, 0) }
+    } else {
+        let beside = measure(random, 0);
+        Observation::Value { value: measure(random, point), beside }
+    }
+}
+
 #[test]
 fn a_metric_is_searched_through_noise() {
     let mut random = Random::new(12);
@@ -112,11 +132,11 @@ fn a_metric_is_searched_through_noise() {
         let (mut right, trials) = (0, 60);
         for _ in 0..trials {
             let at = 1 + random.below(29);
-            let settings = BisectSettings::new(Judge::Metric { threshold });
-            let bisect = Bisect::new(names(30), "p0", "p29", settings).unwrap();
-            let (answer, _) = search(bisect, |i| {
-                let level = if i >= at { 112.0 } else { 100.0 };
-                Observation::Value(level + 6.0 * (random.unit() + random.unit() - 1.0))
+            let (answer, _) = search(by_metric(30, threshold), |i| {
+                beside(&mut random, i, |random, i| {
+                    let level = if i >= at { 112.0 } else { 100.0 };
+                    level + 6.0 * (random.unit() + random.unit() - 1.0)
+                })
             });
             right += usize::from(answer.last_good.is_some() && ends(&answer) == (at - 1, at));
         }
@@ -125,12 +145,141 @@ fn a_metric_is_searched_through_noise() {
     }
 }
 
+/// How the machine changes during a search, by the number of runs so far.
+#[derive(Clone, Copy, Debug)]
+enum Machine {
+    Steady,
+    Step {
+        at: f64,
+        by: f64,
+    },
+    Ramp {
+        per_run: f64,
+    },
+    /// Back and forth, all the time.
+    Waves,
+}
+
+impl Machine {
+    fn level(self, time: f64) -> f64 {
+        match self {
+            Self::Steady => 1.0,
+            Self::Step { at, by } => {
+                if time < at {
+                    1.0
+                } else {
+                    1.0 + by
+                }
+            }
+            Self::Ramp { per_run } => 1.0 + per_run * time.min(100.0),
+            Self::Waves => 1.0 + 0.1 * (time / 7.0).sin(),
+        }
+    }
+}
+
+const MACHINES: [Machine; 7] = [
+    Machine::Steady,
+    Machine::Step { at: 9.0, by: 0.05 },
+    Machine::Step { at: 14.0, by: 0.2 },
+    Machine::Step { at: 12.0, by: -0.15 },
+    Machine::Ramp { per_run: 0.002 },
+    Machine::Ramp { per_run: -0.0015 },
+    Machine::Waves,
+];
+
+/// What is claimed is kept while the machine drifts by up to 20 %: the right commit as often as stated,
+/// and one change not taken for several more often than that allows.
+#[test]
+fn a_machine_that_drifts_does_not_mislead_a_search() {
+    let trials = 100;
+    for machine in MACHINES {
+        for (change, noise) in [(1.10, 0.01), (1.10, 0.04), (1.05, 0.02), (0.9, 0.03)] {
+            let mut random = Random::new(71);
+            let (mut answered, mut right, mut stated) = (0, 0, 0.0);
+            let (mut several, mut runs, mut drifts) = (0, 0, 0);
+            for _ in 0..trials {
+                let at = 1 + random.below(63);
+                let mut time = 0.0;
+                let (answer, probes) = search(by_metric(64, None), |i| {
+                    beside(&mut random, i, |random, i| {
+                        time += 1.0;
+                        let spread: f64 = (0..6).map(|_| random.unit() - 0.5).sum();
+                        let level = if i >= at { change } else { 1.0 };
+                        100.0 * level * machine.level(time) * (1.0 + noise * 1.414 * spread)
+                    })
+                });
+                runs += probes;
+                drifts += usize::from(answer.drift.is_some());
+                if answer.last_good.is_some() {
+                    answered += 1;
+                    right += usize::from(ends(&answer) == (at - 1, at));
+                    stated += answer.confidence;
+                    several += usize::from(!answer.monotone);
+                }
+            }
+            println!(
+                "{machine:?}, {change} with {noise}: {right} of {answered} right, {stated:.1} stated, \
+                 {several} said to change again, drift seen {drifts}, {:.1} probes",
+                runs as f64 / trials as f64
+            );
+            let spread = 3.0 * (trials as f64 * 0.05 * 0.95).sqrt();
+            assert!(right as f64 >= stated - spread, "{machine:?} {change} {noise}");
+            assert!(several <= 5 + 6, "{machine:?} {change} {noise}: {several}");
+            assert!(answered >= trials * 9 / 10, "{machine:?} {change} {noise}: {answered}");
+            if noise == 0.01 {
+                match machine {
+                    Machine::Steady => assert!(drifts <= 5, "{drifts}"),
+                    Machine::Step { by, .. } if by.abs() > 0.1 => {
+                        assert!(drifts > trials / 2, "{machine:?}: {drifts}");
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// The points between the ends that are run, for a change that is clear.
+fn probes(bisect: Bisect, at: usize, metric: bool) -> usize {
+    let last = bisect.points().len() - 1;
+    let mut probes = 0;
+    let (answer, _) = search(bisect, |i| {
+        probes += usize::from(i != 0 && i != last);
+        match metric {
+            true => {
+                Observation::Value { value: if i >= at { 130.0 } else { 100.0 }, beside: 100.0 }
+            }
+            false => Observation::Exit(i32::from(i >= at)),
+        }
+    });
+    assert_eq!(ends(&answer), (at - 1, at));
+    probes
+}
+
+#[test]
+fn a_clear_change_among_64_commits_takes_12_probes_at_most_and_6_in_a_hurry() {
+    let most = |find: &dyn Fn(usize) -> usize| (1..64).map(find).max().unwrap();
+    let exit = most(&|at| probes(by_exit(65, 0, 64), at, false));
+    let metric = most(&|at| probes(by_metric(65, Some(0.05)), at, true));
+    let level = most(&|at| probes(by_metric(65, None), at, true));
+    println!("probes: {exit} by exit code, {metric} by threshold, {level} by level");
+    assert!(exit <= 12 && metric <= 12 && level <= 12, "{exit} {metric} {level}");
+    let quick = |judge| {
+        let settings = BisectSettings { quick: true, ..BisectSettings::new(judge) };
+        Bisect::new(names(65), "p0", "p64", settings).unwrap()
+    };
+    let exit = most(&|at| probes(quick(Judge::ExitCode), at, false));
+    let metric = most(&|at| probes(quick(Judge::Metric { threshold: Some(0.05) }), at, true));
+    let level = most(&|at| probes(quick(Judge::Metric { threshold: None }), at, true));
+    assert!(exit <= 6 && metric <= 6 && level <= 6, "{exit} {metric} {level}");
+}
+
 #[test]
 fn an_improvement_is_searched_like_a_regression() {
-    let settings = BisectSettings::new(Judge::Metric { threshold: Some(0.1) });
-    let bisect = Bisect::new(names(16), "p0", "p15", settings).unwrap();
-    let (answer, _) =
-        search(bisect, |i| Observation::Value(if i >= 6 { 50.0 } else { 100.0 } + i as f64 * 0.1));
+    let (answer, _) = search(by_metric(16, Some(0.1)), |i| Observation::Value {
+        value: if i >= 6 { 50.0 } else { 100.0 } + i as f64 * 0.1,
+        beside: 100.0,
+    });
     assert_eq!(ends(&answer), (5, 6));
 }
 
@@ -146,7 +295,7 @@ fn ends_that_are_not_what_they_are_said_to_be_are_told() {
     assert!(answer.sentence.contains("cannot be judged"), "{}", answer.sentence);
     let settings = BisectSettings::new(Judge::Metric { threshold: Some(0.05) });
     let bisect = Bisect::new(names(16), "p0", "p15", settings).unwrap();
-    let (answer, _) = search(bisect, |_| Observation::Value(100.0));
+    let (answer, _) = search(bisect, |_| Observation::Value { value: 100.0, beside: 100.0 });
     assert!(answer.sentence.contains("do not differ"), "{}", answer.sentence);
 }
 
@@ -157,8 +306,8 @@ fn a_timeout_is_bad() {
     assert_eq!(ends(&answer), (8, 9));
     let settings = BisectSettings::new(Judge::Metric { threshold: Some(0.05) });
     let bisect = Bisect::new(names(16), "p0", "p15", settings).unwrap();
-    let (answer, _) =
-        search(bisect, |i| if i >= 9 { Observation::TimedOut } else { Observation::Value(10.0) });
+    let fine = Observation::Value { value: 10.0, beside: 10.0 };
+    let (answer, _) = search(bisect, |i| if i >= 9 { Observation::TimedOut } else { fine });
     assert_eq!(ends(&answer), (8, 9));
 }
 

@@ -32,7 +32,7 @@ fn project(directory: &Path, config: &str) -> MatrixProject {
     std::fs::create_dir_all(directory.join(".agent")).unwrap();
     let file = directory.join("matrix.yml");
     std::fs::write(&file, config).unwrap();
-    let root = Project { root: Some(directory.to_owned()), store: directory.join("data") };
+    let root = Project::with_store(Some(directory.to_owned()), directory.join("data"));
     let context = RunContext::new(&root, &Config::load(None).unwrap(), notice::ignore(), |_, _| {});
     MatrixProject {
         config: MatrixConfig::load(&file).unwrap(),
@@ -49,6 +49,7 @@ fn options(iterations: Iterations) -> MatrixRunOptions {
         iterations,
         metric: "wall".to_owned(),
         gates: Vec::new(),
+        baseline_again: false,
         seed: Some(1),
         workers: 1,
         undecided_limit: 4,
@@ -82,7 +83,7 @@ fn run(
 }
 
 fn store(project: &MatrixProject) -> Store {
-    Store::open(&project.context.project.store).unwrap()
+    Store::open(project.context.project.store().unwrap()).unwrap()
 }
 
 fn runs(project: &MatrixProject) -> Vec<Run> {
@@ -165,13 +166,14 @@ fn a_bisection_finds_the_first_bad_value_and_records_its_answer() {
     let config = "command: test $AXIS_N -lt 5\niterations: 1\naxes: {n: [1, 2, 3, 4, 5, 6, 7]}\n";
     let project = project(directory.path(), config);
     let context = project.context.clone();
-    let (store_path, file) = (context.project.store.clone(), project.file.clone());
+    let (store_path, file) = (context.project.store().unwrap().to_owned(), project.file.clone());
     let options = BisectOptions {
         axis: "n".to_owned(),
         good: "1".to_owned(),
         bad: "7".to_owned(),
         metric: None,
         threshold: None,
+        quick: false,
         filters: Vec::new(),
     };
     let bisect = BisectRun::new(project, options, &()).unwrap();
@@ -198,6 +200,7 @@ fn a_filter_of_the_searched_axis_is_refused() {
         bad: "2".to_owned(),
         metric: None,
         threshold: None,
+        quick: false,
         filters: vec![("n".to_owned(), "1".to_owned())],
     };
     let refused = BisectRun::new(project, options, &()).err();

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use retake_engine::{Cancel, Keeper, KeeperSettings};
-use retake_matrix::git::{Git, GitError, WorktreeChange, Worktrees};
+use retake_matrix::git::{Git, GitError, WorktreeChange, WorktreeName, Worktrees};
 
 struct Repo {
     temp: tempfile::TempDir,
@@ -83,6 +83,10 @@ impl Repo {
     fn worktrees(&self) -> Worktrees {
         Worktrees::new(&self.temp.path().join("worktrees"))
     }
+}
+
+fn name(sha: &str) -> WorktreeName {
+    WorktreeName { sha: sha.to_owned(), build: "0123456789abcdef".to_owned(), number: 0 }
 }
 
 #[test]
@@ -162,41 +166,46 @@ fn a_worktree_is_made_once_and_shared_by_refs_on_its_commit() {
     repo.commit("other");
     let worktrees = repo.worktrees();
     let mut git = repo.git();
-    let slash = git.resolve("feature/a").unwrap().sha;
-    let main = git.resolve("main").unwrap().sha;
-    let hyphen = git.resolve("feature-a").unwrap().sha;
-    let (first, notice) = worktrees.ensure(&mut git, &slash).unwrap();
-    assert_eq!(notice, WorktreeChange::Created);
+    let slash = name(&git.resolve("feature/a").unwrap().sha);
+    let main = name(&git.resolve("main").unwrap().sha);
+    let hyphen = name(&git.resolve("feature-a").unwrap().sha);
+    let (first, change) = worktrees.ensure(&mut git, &slash).unwrap();
+    assert_eq!(change, WorktreeChange::Created);
+    worktrees.mark_complete(&first).unwrap();
     assert_eq!(worktrees.ensure(&mut git, &main).unwrap(), (first.clone(), WorktreeChange::Reused));
     let (second, _) = worktrees.ensure(&mut git, &hyphen).unwrap();
     assert_ne!(first.path, second.path);
     let text = |path: &Path| fs::read_to_string(path.join("file")).unwrap();
     assert_eq!((text(&first.path), text(&second.path)), ("one".into(), "other".into()));
     assert!(first.path.is_absolute());
-    assert_eq!(worktrees.list().unwrap().len(), 2);
+    // Another build, and another worker.
+    let built = WorktreeName { build: "fedcba9876543210".to_owned(), ..main.clone() };
+    let worker = WorktreeName { number: 1, ..main };
+    for other in [built, worker] {
+        let (tree, change) = worktrees.ensure(&mut git, &other).unwrap();
+        assert_eq!(change, WorktreeChange::Created);
+        assert_ne!(tree.path, first.path);
+    }
+    assert_eq!(worktrees.list().unwrap().len(), 4);
 }
 
 #[test]
-fn tracked_changes_go_and_untracked_files_stay() {
+fn what_is_wrong_with_a_worktree_is_told() {
     let mut repo = Repo::new();
     let worktrees = repo.worktrees();
     let sha = repo.run(&["rev-parse", "HEAD"]);
     let mut git = repo.git();
-    let (tree, _) = worktrees.ensure(&mut git, &sha).unwrap();
-    fs::write(tree.path.join("file"), "changed").unwrap();
-    fs::write(tree.path.join("built"), "by setup").unwrap();
-    let (_, notice) = worktrees.ensure(&mut git, &sha).unwrap();
-    assert_eq!(notice, WorktreeChange::Reset(vec!["file".into()]));
-    assert_eq!(fs::read_to_string(tree.path.join("file")).unwrap(), "one");
-    assert_eq!(fs::read_to_string(tree.path.join("built")).unwrap(), "by setup");
-    // A deleted file, a staged one, and a commit the command made.
-    fs::remove_file(tree.path.join("file")).unwrap();
-    let (_, notice) = worktrees.ensure(&mut git, &sha).unwrap();
-    assert_eq!(notice, WorktreeChange::Reset(vec!["file".into()]));
+    let (tree, _) = worktrees.ensure(&mut git, &name(&sha)).unwrap();
+    assert_eq!(worktrees.defect(&mut git, &tree).unwrap(), None);
     git_in(&tree.path, &["commit", "-q", "--allow-empty", "-m", "by the command"]);
-    let (_, notice) = worktrees.ensure(&mut git, &sha).unwrap();
-    assert_eq!(notice, WorktreeChange::Reset(vec!["HEAD".into()]));
-    assert_eq!(git_in(&tree.path, &["rev-parse", "HEAD"]), sha);
+    let moved = Some("another commit was checked out in it");
+    assert_eq!(worktrees.defect(&mut git, &tree).unwrap(), moved);
+    fs::write(tree.path.join(".git"), "gitdir: /no/such\n").unwrap();
+    let foreign = Some("it did not belong to this repository");
+    assert_eq!(worktrees.defect(&mut git, &tree).unwrap(), foreign);
+    fs::remove_file(tree.path.join(".git")).unwrap();
+    let none = Some("it was no worktree any more");
+    assert_eq!(worktrees.defect(&mut git, &tree).unwrap(), none);
 }
 
 #[test]
@@ -207,49 +216,50 @@ fn gone_and_half_made_worktrees_are_made_anew() {
     let directory = repo.temp.path().join("worktrees");
     let repository = repo.path();
     let mut git = repo.git();
-    let (tree, _) = worktrees.ensure(&mut git, &sha).unwrap();
-    worktrees.mark_setup(&tree, "make").unwrap();
+    let name = name(&sha);
+    let (tree, _) = worktrees.ensure(&mut git, &name).unwrap();
+    worktrees.mark_complete(&tree).unwrap();
 
     let mut recreated = |what: &str| {
-        let (tree, notice) = worktrees.ensure(&mut git, &sha).unwrap();
-        let WorktreeChange::Recreated(why) = notice else { panic!("{what}: {notice:?}") };
+        let (tree, change) = worktrees.ensure(&mut git, &name).unwrap();
+        let WorktreeChange::Recreated(why) = change else { panic!("{what}: {change:?}") };
         assert_eq!(fs::read_to_string(tree.path.join("file")).unwrap(), "one", "{what}");
-        assert!(!worktrees.setup_done(&tree, "make"), "{what}: its setup is gone with it");
-        worktrees.mark_setup(&tree, "make").unwrap();
+        assert!(!tree.path.join("built").exists(), "{what}: its setup is gone with it");
+        fs::write(tree.path.join("built"), "by setup").unwrap();
+        worktrees.mark_complete(&tree).unwrap();
         why
     };
     fs::remove_dir_all(&tree.path).unwrap();
     assert_eq!(recreated("gone"), "it was gone");
     // What a killed `git worktree add` leaves: a lock, and not all files.
-    fs::remove_file(directory.join(format!("{sha}.ready"))).unwrap();
+    fs::remove_file(directory.join(format!("{name}.complete"))).unwrap();
     fs::remove_file(tree.path.join("file")).unwrap();
-    fs::write(repository.join(".git/worktrees").join(&sha).join("locked"), "initializing").unwrap();
-    assert_eq!(recreated("half made"), "it was not made completely");
-    fs::remove_file(tree.path.join(".git")).unwrap();
-    assert_eq!(recreated("no .git"), "it was no worktree any more");
-    fs::write(tree.path.join(".git"), "gitdir: /no/such\n").unwrap();
-    assert_eq!(recreated("broken .git"), "it did not belong to this repository");
+    let known = repository.join(".git/worktrees").join(name.to_string());
+    fs::write(known.join("locked"), "initializing").unwrap();
+    assert_eq!(recreated("half made"), "it was not completed");
+    fs::remove_file(directory.join(format!("{name}.complete"))).unwrap();
     fs::remove_dir_all(&tree.path).unwrap();
     fs::write(&tree.path, "a file").unwrap();
     recreated("a file in its place");
-    fs::remove_dir_all(repository.join(".git/worktrees")).unwrap();
-    recreated("forgotten by git");
 }
 
 #[test]
-fn setup_is_remembered_by_commit_and_text() {
+fn pointers_of_git_lfs_are_found_where_files_should_be() {
     let mut repo = Repo::new();
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n";
+    fs::write(repo.path().join(".gitattributes"), "*.bin filter=lfs diff=lfs -text\n").unwrap();
+    fs::create_dir(repo.path().join("deep")).unwrap();
+    fs::write(repo.path().join("deep/large.bin"), pointer).unwrap();
+    fs::write(repo.path().join("real.bin"), "content").unwrap();
+    // Not under the rules of LFS, so it is what was committed.
+    fs::write(repo.path().join("example.txt"), pointer).unwrap();
+    let sha = repo.commit("large");
     let worktrees = repo.worktrees();
-    let one = repo.run(&["rev-parse", "HEAD"]);
-    let two = repo.commit("two");
     let mut git = repo.git();
-    let (one, _) = worktrees.ensure(&mut git, &one).unwrap();
-    let (two, _) = worktrees.ensure(&mut git, &two).unwrap();
-    assert!(!worktrees.setup_done(&one, "npm ci"));
-    worktrees.mark_setup(&one, "npm ci").unwrap();
-    assert!(worktrees.setup_done(&one, "npm ci"));
-    assert!(!worktrees.setup_done(&one, "npm ci --force"));
-    assert!(!worktrees.setup_done(&two, "npm ci"));
+    let (tree, _) = worktrees.ensure(&mut git, &name(&sha)).unwrap();
+    assert_eq!(git.lfs_pointers(&tree.path).unwrap(), ["deep/large.bin"]);
+    fs::write(tree.path.join("deep/large.bin"), "12345").unwrap();
+    assert_eq!(git.lfs_pointers(&tree.path).unwrap(), [""; 0]);
 }
 
 #[test]
@@ -265,11 +275,7 @@ fn submodules_are_there() {
     let sha = repo.commit("with submodule");
     let worktrees = repo.worktrees();
     let mut git = repo.git();
-    let (tree, _) = worktrees.ensure(&mut git, &sha).unwrap();
-    assert_eq!(fs::read_to_string(tree.path.join("sub/lib")).unwrap(), "lib");
-    fs::write(tree.path.join("sub/lib"), "changed").unwrap();
-    let (_, notice) = worktrees.ensure(&mut git, &sha).unwrap();
-    assert_eq!(notice, WorktreeChange::Reset(vec!["sub".into()]));
+    let (tree, _) = worktrees.ensure(&mut git, &name(&sha)).unwrap();
     assert_eq!(fs::read_to_string(tree.path.join("sub/lib")).unwrap(), "lib");
     worktrees.clean(&mut git).unwrap();
     assert!(!tree.path.exists());
@@ -282,12 +288,17 @@ fn cleaning_removes_ours_and_nothing_else() {
     let sha = repo.run(&["rev-parse", "HEAD"]);
     let directory = repo.temp.path().join("worktrees");
     let repository = repo.path();
-    let mut git = repo.git();
+    let mut git = Git::open(&mut repo.keeper, &repo.cancel, &repository, environment()).unwrap();
     assert_eq!(worktrees.clean(&mut git).unwrap(), [""; 0]);
-    let (tree, _) = worktrees.ensure(&mut git, &sha).unwrap();
-    worktrees.mark_setup(&tree, "x").unwrap();
+    let (tree, _) = worktrees.ensure(&mut git, &name(&sha)).unwrap();
+    worktrees.mark_complete(&tree).unwrap();
+    fs::create_dir_all(worktrees.snapshot(&tree).join("tree")).unwrap();
+    // As an earlier release named it.
+    let old = directory.join(&sha);
+    git_in(&repository, &["worktree", "add", "--detach", "-q", old.to_str().unwrap(), &sha]);
+    fs::write(directory.join(format!("{sha}.ready")), "").unwrap();
     fs::write(directory.join("notes.txt"), "mine").unwrap();
-    assert_eq!(worktrees.clean(&mut git).unwrap(), [sha]);
+    assert_eq!(worktrees.clean(&mut git).unwrap(), [sha.clone(), name(&sha).to_string()]);
     let left: Vec<_> = fs::read_dir(&directory).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["notes.txt"]);
     assert_eq!(git_in(&repository, &["worktree", "list"]).lines().count(), 1);

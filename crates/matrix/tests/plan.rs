@@ -14,8 +14,8 @@ use retake_matrix::plan::{
 use retake_matrix::random::Random;
 use retake_matrix::stats::{Criteria, Verdict};
 use retake_runner::loop_driver::Next;
-use retake_types::RunId;
 use retake_types::loop_record::matrix::CellKey;
+use retake_types::{LoopId, RunId};
 
 fn config(text: &str) -> Config {
     Config::read(Path::new("matrix.yml"), &format!("command: ./bench\niterations: 2\n{text}"))
@@ -43,7 +43,7 @@ const OPTIONS: ScheduleOptions = ScheduleOptions {
 };
 
 fn past(key: CellKey, iteration: u64, ok: bool) -> PastRun {
-    PastRun { key, iteration, id: RunId::new(), ok }
+    PastRun { key, iteration, id: RunId::new(), session: LoopId::new(), ok }
 }
 
 /// Runs a plan alone; returns the steps.
@@ -145,7 +145,7 @@ fn two_refs_on_one_commit_run_once() {
     identity.resolve_code("v1", "aaa");
     let keys = identity.keys(&matrix);
     assert_eq!(keys[0], keys[1]);
-    let mut plan = CellSchedule::new(&keys, &[], &OPTIONS);
+    let mut plan = CellSchedule::new(&keys, &[], &[], &OPTIONS);
     assert_eq!(slots(&drain(&mut plan, |_| true)).len(), 3);
 }
 
@@ -162,7 +162,7 @@ fn only_what_is_pending_is_run_and_failures_are_tried_again() {
         past(stranger, 0, true),
         past(keys[2], 9, true),
     ];
-    let mut plan = CellSchedule::new(&keys, &past, &OPTIONS);
+    let mut plan = CellSchedule::new(&keys, &past, &[], &OPTIONS);
     assert_eq!(plan.total(), 5);
     let got: BTreeSet<_> = slots(&drain(&mut plan, |_| true)).into_iter().collect();
     assert_eq!(got, BTreeSet::from([(1, 0), (1, 2), (2, 0), (2, 1), (2, 2)]));
@@ -174,9 +174,10 @@ fn appending_goes_on_after_the_last() {
     let keys = keys(2);
     let past = [past(keys[0], 4, false)];
     let options = ScheduleOptions { mode: ScheduleMode::Append(2), ..OPTIONS };
-    let got: BTreeSet<_> = slots(&drain(&mut CellSchedule::new(&keys, &past, &options), |_| true))
-        .into_iter()
-        .collect();
+    let got: BTreeSet<_> =
+        slots(&drain(&mut CellSchedule::new(&keys, &past, &[], &options), |_| true))
+            .into_iter()
+            .collect();
     assert_eq!(got, BTreeSet::from([(0, 5), (0, 6), (1, 0), (1, 1)]));
 }
 
@@ -191,7 +192,7 @@ fn what_is_replaced_goes_only_when_the_new_is_there() {
     ];
     let options = ScheduleOptions { mode: ScheduleMode::Replace, iterations: 2, ..OPTIONS };
     let run = |ok: [bool; 2]| {
-        let mut plan = CellSchedule::new(&keys, &past, &options);
+        let mut plan = CellSchedule::new(&keys, &past, &[], &options);
         let mut gone = Vec::new();
         while let Next::Run(step) = plan.next_step() {
             gone.extend(plan.done(&step, ok[step.iteration as usize]));
@@ -207,7 +208,7 @@ fn what_is_replaced_goes_only_when_the_new_is_there() {
 fn warmups_come_first_and_a_failed_one_takes_its_cell_out() {
     let keys = keys(3);
     let done = [past(keys[2], 0, true), past(keys[2], 1, true), past(keys[2], 2, true)];
-    let mut plan = CellSchedule::new(&keys, &done, &ScheduleOptions { warmup: 2, ..OPTIONS });
+    let mut plan = CellSchedule::new(&keys, &done, &[], &ScheduleOptions { warmup: 2, ..OPTIONS });
     assert_eq!(plan.warmups(), 4, "a cell without pending work needs none");
     let steps = drain(&mut plan, |step| !(step.kind == CellStepKind::Warmup && step.cell == 1));
     let first_iteration = steps.iter().position(|s| s.kind == CellStepKind::Iteration).unwrap();
@@ -220,7 +221,7 @@ fn warmups_come_first_and_a_failed_one_takes_its_cell_out() {
 #[test]
 fn no_iteration_begins_while_a_warmup_runs() {
     let keys = keys(2);
-    let mut plan = CellSchedule::new(&keys, &[], &ScheduleOptions { warmup: 1, ..OPTIONS });
+    let mut plan = CellSchedule::new(&keys, &[], &[], &ScheduleOptions { warmup: 1, ..OPTIONS });
     let (Next::Run(a), Next::Run(b)) = (plan.next_step(), plan.next_step()) else { panic!() };
     assert_eq!(plan.next_step(), Next::Wait);
     plan.done(&a, true);
@@ -235,7 +236,7 @@ fn no_iteration_begins_while_a_warmup_runs() {
 #[test]
 fn interleaved_runs_every_cell_once_before_any_twice() {
     let keys = keys(20);
-    let steps = slots(&drain(&mut CellSchedule::new(&keys, &[], &OPTIONS), |_| true));
+    let steps = slots(&drain(&mut CellSchedule::new(&keys, &[], &[], &OPTIONS), |_| true));
     let mut orders = Vec::new();
     for (round, block) in steps.chunks(20).enumerate() {
         assert!(block.iter().all(|(_, iteration)| *iteration == round as u64));
@@ -244,17 +245,17 @@ fn interleaved_runs_every_cell_once_before_any_twice() {
         orders.push(cells);
     }
     assert!(orders[0] != orders[1] && orders[1] != orders[2]);
-    let again = slots(&drain(&mut CellSchedule::new(&keys, &[], &OPTIONS), |_| true));
+    let again = slots(&drain(&mut CellSchedule::new(&keys, &[], &[], &OPTIONS), |_| true));
     assert_eq!(steps, again, "a seed decides the order");
     let other = ScheduleOptions { seed: 8, ..OPTIONS };
-    assert_ne!(steps, slots(&drain(&mut CellSchedule::new(&keys, &[], &other), |_| true)));
+    assert_ne!(steps, slots(&drain(&mut CellSchedule::new(&keys, &[], &[], &other), |_| true)));
 }
 
 #[test]
 fn blocked_runs_cell_after_cell() {
     let keys = keys(2);
     let options = ScheduleOptions { order: Order::Blocked, ..OPTIONS };
-    let steps = slots(&drain(&mut CellSchedule::new(&keys, &[], &options), |_| true));
+    let steps = slots(&drain(&mut CellSchedule::new(&keys, &[], &[], &options), |_| true));
     assert_eq!(steps, [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]);
 }
 
@@ -273,7 +274,7 @@ proptest! {
         let mut random = Random::new(seed);
         let order = if blocked { Order::Blocked } else { Order::Interleaved };
         let options = ScheduleOptions { iterations, warmup, mode: ScheduleMode::Pending, order, seed };
-        let mut plan = CellSchedule::new(&keys, &[], &options);
+        let mut plan = CellSchedule::new(&keys, &[], &[], &options);
         let mut in_flight: Vec<CellStep> = Vec::new();
         let mut seen: HashMap<(usize, u64), usize> = HashMap::new();
         let mut warmed: HashMap<usize, u64> = HashMap::new();
@@ -320,7 +321,7 @@ fn a_hundred_thousand_cells_are_planned_and_walked() {
     let matrix = Matrix::of(&config);
     let keys = Identity::new("c", &BTreeMap::new()).keys(&matrix);
     let past: Vec<_> = keys.iter().step_by(2).map(|key| past(*key, 0, true)).collect();
-    let mut plan = CellSchedule::new(&keys, &past, &OPTIONS);
+    let mut plan = CellSchedule::new(&keys, &past, &[], &OPTIONS);
     let steps = drain(&mut plan, |_| true).len();
     println!("100,000 cells planned and walked in {:?}", start.elapsed());
     assert_eq!(steps, 250_000);
@@ -369,7 +370,7 @@ fn play(
     let mut random = Random::new(seed);
     let mut in_flight: Vec<Shot> = Vec::new();
     let mut runs = 0;
-    sampler.begin();
+    sampler.begin(30);
     while !sampler.finished() && runs < most {
         if in_flight.len() < 3
             && let Some(shot) = sampler.next_shot()
@@ -415,13 +416,61 @@ fn a_cell_that_always_fails_is_given_up() {
 }
 
 #[test]
+fn a_margin_that_the_noise_never_decides_is_given_up() {
+    let criteria = Criteria { margin: 0.00001, ..Criteria::default() };
+    let mut sampler = Sampler::new(&[(0, 1)], criteria, 1);
+    let runs = play(&mut sampler, 10_000, 4, |_, random| Some(100.0 + random.unit()));
+    assert!(sampler.finished() && runs < 2000, "{runs}");
+    let comparison = &sampler.comparisons("wall", |c| c.to_string())[0];
+    assert_eq!(comparison.verdict, Verdict::NotSure);
+    assert!(comparison.more_runs.is_none_or(|more| more > 10_000), "{comparison:?}");
+}
+
+#[test]
+fn zeros_are_sampled_until_their_difference_is_sure() {
+    let mut sampler = Sampler::new(&[(0, 1)], Criteria::default(), 1);
+    let runs = play(&mut sampler, 2000, 5, |cell, random| {
+        Some(if cell == 1 && random.unit() < 0.9 { 3.0 } else { 0.0 })
+    });
+    assert!(sampler.finished(), "{runs}");
+    assert_eq!(sampler.comparisons("errors", |c| c.to_string())[0].verdict, Verdict::Slower);
+}
+
+#[test]
 fn stored_runs_count() {
     let mut sampler = Sampler::new(&[(0, 1)], Criteria::default(), 1);
     for block in 0..30 {
-        for cell in 0..2 {
-            sampler.stored(Shot { cell, block }, Some(1.0 + cell as f64 + 0.001 * block as f64));
-        }
+        let noise = 0.001 * f64::from(block);
+        sampler.stored(0, 1.0 + noise, 2.0 + noise);
     }
     assert_eq!(play(&mut sampler, 100, 1, |_, _| unreachable!()), 0);
     assert_eq!(sampler.comparisons("wall", |c| c.to_string())[0].verdict, Verdict::Slower);
+}
+
+#[test]
+fn what_is_compared_runs_again_beside_what_is_new() {
+    let keys: Vec<CellKey> = (0..3).map(|i| CellKey::from_bytes([i; 16])).collect();
+    let (first, second) = (LoopId::new(), LoopId::new());
+    let run = |cell: usize, iteration: u64, session: LoopId| PastRun {
+        session,
+        ..past(keys[cell], iteration, true)
+    };
+    let mut known: Vec<PastRun> = (0..3).map(|i| run(0, i, first)).collect();
+    known.extend((0..3).map(|i| run(1, i, first)));
+    let plan = |known: &[PastRun], together: &[(usize, usize)]| -> BTreeSet<(usize, u64)> {
+        let mut plan = CellSchedule::new(&keys, known, together, &OPTIONS);
+        slots(&drain(&mut plan, |_| true)).into_iter().collect()
+    };
+    let pairs = [(0, 1), (0, 2)];
+    let all = |cells: &[usize]| -> BTreeSet<(usize, u64)> {
+        cells.iter().flat_map(|&cell| (0..3).map(move |i| (cell, i))).collect()
+    };
+    assert_eq!(plan(&known, &[]), all(&[2]), "without a comparison only what is missing");
+    assert_eq!(plan(&known, &pairs), all(&[0, 2]), "the baseline beside it");
+    // Complete, but of another day.
+    known.extend((0..3).map(|i| run(2, i, second)));
+    assert_eq!(plan(&known, &[]), all(&[]));
+    assert_eq!(plan(&known, &pairs), all(&[0, 2]));
+    known.extend((0..3).map(|i| run(0, i, second)));
+    assert_eq!(plan(&known, &pairs), all(&[]));
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 
 use retake_store::Store;
-use retake_types::{Run, State, Stream};
+use retake_types::{Run, State, Stream, text};
 
 use super::excerpt::{self, Excerpt, Missing, Position};
 use super::server_runs::EndedRun;
@@ -118,6 +118,11 @@ fn both_ends(
     let before = Position { lines: size.lines.saturating_sub(ended), ..Position::default() };
     let (first, last) = (of(head, Position::default())?, of(tail, before)?);
     let lost = size.bytes - (head.len() + tail.len()) as u64;
-    let text = format!("{}\n[{lost} bytes were not kept]\n{}", first.text.trim_end(), last.text);
+    let text = format!(
+        "{}\n[{} not kept]\n{}",
+        first.text.trim_end(),
+        text::count(lost, "byte"),
+        last.text
+    );
     Ok(Excerpt { text, ..last })
 }

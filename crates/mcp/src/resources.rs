@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use retake_runner::run_text;
 use retake_store::RunFilter;
-use retake_types::{RunId, Stream};
+use retake_types::{RunId, Stream, text};
 use rmcp::model::{
     ErrorData, ListResourceTemplatesResult, ListResourcesResult, ReadResourceResponse,
     ReadResourceResult, Resource, ResourceContents, ResourceTemplate,
@@ -14,7 +14,6 @@ use rmcp::model::{
 use super::run_view::cut;
 use super::session::ClientSession;
 use super::terminal_text::clean;
-use super::tool_error::ToolError;
 
 const SCHEME: &str = "retake://runs/";
 /// How many of the newest runs are listed; any run can be read.
@@ -81,9 +80,7 @@ pub(super) async fn read(
                 let mut output = store.read_output(id, stream)?;
                 let (length, mut bytes) = (output.length(), Vec::new());
                 let read = output.by_ref().take(LARGEST).read_to_end(&mut bytes);
-                read.map_err(|error| {
-                    ToolError::Other(format!("the output cannot be read: {error}"))
-                })?;
+                read.map_err(|error| retake_store::Error::reading(id, error))?;
                 let mut text: String = bytes
                     .split_inclusive(|&byte| byte == b'\n')
                     .map(|line| match line {
@@ -92,8 +89,8 @@ pub(super) async fn read(
                     })
                     .collect();
                 if length > LARGEST {
-                    let rest = length - LARGEST;
-                    text.push_str(&format!("\n[{rest} bytes left out; runs_logs reads them]\n"));
+                    let rest = text::count(length - LARGEST, "byte");
+                    text.push_str(&format!("\n[{rest} left out; runs_logs reads the rest]\n"));
                 }
                 ResourceContents::text(text, named)
             }

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use retake_policy::RunMode;
+use retake_runner::run_text;
 use retake_types::config::PolicyConfig;
 use retake_types::request::millis;
 use retake_types::{
@@ -204,9 +205,8 @@ impl RunView {
                     LeftFate::Kept => "kept, as allowed",
                     LeftFate::Survived => "could not be ended",
                 };
-                let left = outcome.left_processes.iter();
-                left.map(|left| format!("{} ({}), {}", left.command, left.pid, fate(left.fate)))
-                    .collect()
+                let left = run_text::left_processes(outcome).into_iter();
+                left.map(|left| left.line(fate(left.fate))).collect()
             }),
             stdout: StreamView::default(),
             stderr: StreamView::default(),
@@ -422,7 +422,7 @@ impl ChangesView {
             _ = writeln!(text, "{did}: {}", files.join(", "));
         }
         if self.omitted > 0 {
-            _ = writeln!(text, "and {} more files", self.omitted);
+            _ = writeln!(text, "and {}", text::count(self.omitted as u64, "more file"));
         }
     }
 }
@@ -520,5 +520,8 @@ pub(super) fn cut(text: &str, most: usize) -> String {
     if end == text.len() {
         return text.to_owned();
     }
-    format!("{}… [{} characters more]", &text[..end], text[end..].chars().count())
+    {
+        let more = text[end..].chars().count() as u64;
+        format!("{}… [{} more]", &text[..end], text::count(more, "character"))
+    }
 }

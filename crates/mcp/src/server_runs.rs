@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use retake_engine::{Cancel, ProcessResult};
 use retake_runner::effects_watch::EffectsWatch;
 use retake_runner::run::{Observer, Past};
-use retake_types::{Effects, Intent, Run, RunId, Stream};
+use retake_types::{Effects, Intent, Run, RunId, Stream, text};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
@@ -121,8 +121,8 @@ impl ServerRun {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err("it does not read its input any more".to_owned()),
             Err(_) => Err(format!(
-                "it did not read its input for {} seconds; part of the text may have arrived",
-                INPUT_PATIENCE.as_secs()
+                "it did not read its input for {}; part of the text may have arrived",
+                text::duration(INPUT_PATIENCE)
             )),
         };
         if close || matches!(written, Ok(Err(_))) {

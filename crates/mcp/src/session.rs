@@ -3,19 +3,19 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use retake_policy::{Policy, PolicyRefusal};
 use retake_runner::context::RunContext;
+use retake_runner::prepare::RefusedRun;
 use retake_runner::worker::Worker;
 use retake_runner::{recovery, run};
 use retake_store::{Error, Store};
 use retake_types::config::PolicyConfig;
-use retake_types::{CorrelationIds, Intent, Outcome, RunId, RunOutcome, StartFailure};
+use retake_types::{CorrelationIds, Intent, RefusalReason, RunId, StartFailure};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::policy_words;
 use super::server_runs::ServerRuns;
-use super::tool_error::{ToolError, store_error};
+use super::tool_error::{ToolError, refusal_reason, store_error};
 use super::worker_pool::WorkerPool;
 
 pub(super) struct ClientSession {
@@ -87,12 +87,12 @@ impl ClientSession {
         &self,
         look: impl FnOnce(&Store) -> Result<T, ToolError> + Send + 'static,
     ) -> Result<T, ToolError> {
-        let path = self.context.project.store.clone();
+        let project = self.context.project.clone();
         let notify = self.context.notify.clone();
         let unusable = self.runs.unusable();
         let (answer, answered) = tokio::sync::oneshot::channel();
         tokio::task::spawn_blocking(move || {
-            let opened = match Store::open_read_only(&path) {
+            let opened = match project.read_store() {
                 Err(Error::NoStore { .. }) => Err(ToolError::Other(match unusable {
                     Some(why) => format!("the record cannot be used: {why}"),
                     None => "nothing was recorded here yet".to_owned(),
@@ -123,11 +123,25 @@ impl ClientSession {
             .iter()
             .map(|refusal| format!("refused by policy: {}", policy_words::reason(refusal)))
             .collect();
-        let recorded = worker.store().and_then(|store| {
-            let recording = store.begin(intent)?;
-            recording.finish(store, refused_ending(reasons)).map(|_| intent.id())
-        });
+        let recorded = record_refusal(worker, intent, StartFailure::Refused(reasons));
         ToolError::Policy { refusals, recorded: recorded.map_err(Box::new) }
+    }
+
+    /// Puts a request that is not valid on the record, where runs are recorded.
+    pub(super) fn refuse_invalid(&self, worker: &mut Worker, refused: &RefusedRun) -> ToolError {
+        let text = |reason: &RefusalReason| {
+            refused.redactor.redact_str(&refusal_reason(reason)).0.into_owned()
+        };
+        let reasons: Vec<String> = refused.reasons.iter().map(text).collect();
+        let records = self.context.execution.audit.enabled && refused.recordable;
+        let recorded = records.then(|| {
+            let failure = match refused.reasons.iter().all(RefusalReason::is_directory) {
+                true => StartFailure::WorkingDirectory(reasons.join("; ")),
+                false => StartFailure::Refused(reasons.clone()),
+            };
+            record_refusal(worker, &refused.intent, failure).map_err(Box::new)
+        });
+        ToolError::InvalidRequest { reasons, recorded }
     }
 
     /// Remembers whether runs can be recorded; if not, gives the reason.
@@ -156,9 +170,13 @@ fn ids_from_environment() -> CorrelationIds {
     }
 }
 
-/// The ending of a run that was not allowed to begin.
-fn refused_ending(reasons: Vec<String>) -> RunOutcome {
-    let failure = StartFailure::Refused(reasons);
-    let error = Some(run::start_error(&failure));
-    RunOutcome { error, ..RunOutcome::bare(&Outcome::NotStarted(failure), Timestamp::now()) }
+/// Puts a run that does not begin on the record.
+fn record_refusal(
+    worker: &mut Worker,
+    intent: &Intent,
+    failure: StartFailure,
+) -> Result<RunId, Error> {
+    let mut refused = run::not_started(intent.clone(), failure);
+    refused.record_not_started(worker.store()?)?;
+    Ok(intent.id())
 }

@@ -6,7 +6,6 @@ use std::io;
 
 use retake_policy::PolicyRefusal;
 use retake_runner::again::AgainRefusal;
-use retake_runner::run_differences::OutputError;
 use retake_types::{RefusalReason, RunId, text};
 use rmcp::model::{CallToolResult, ContentBlock};
 
@@ -20,8 +19,12 @@ pub(super) enum ToolError {
     RunArguments(Vec<String>),
     /// An argument of a tool that runs nothing is wrong.
     Argument(String),
-    /// The request is not valid.
-    InvalidRequest(Vec<RefusalReason>),
+    /// The request is not valid; every reason in words. On the record under this run, if runs are
+    /// recorded and it could be.
+    InvalidRequest {
+        reasons: Vec<String>,
+        recorded: Option<Result<RunId, Box<retake_store::Error>>>,
+    },
     /// A recorded run cannot be run again.
     NotRepeatable(Vec<AgainRefusal>),
     /// The run could not be recorded, and the configuration demands that.
@@ -37,7 +40,6 @@ pub(super) enum ToolError {
         text: String,
         candidates: Vec<String>,
     },
-    Output(OutputError),
     /// No process could be made.
     NoProcess(io::Error),
     /// What this server itself has to say.
@@ -60,23 +62,14 @@ impl From<retake_store::Error> for ToolError {
     }
 }
 
-impl From<OutputError> for ToolError {
-    fn from(error: OutputError) -> Self {
-        match error {
-            OutputError::Store(error) => Self::Store(error),
-            error @ OutputError::Read { .. } => Self::Output(error),
-        }
-    }
-}
-
 impl fmt::Display for ToolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::RunArguments(problems) => write!(f, "not run: {}", problems.join("; ")),
             Self::Argument(problem) => f.write_str(problem),
-            Self::InvalidRequest(reasons) => {
-                let reasons: Vec<String> = reasons.iter().map(refusal_reason).collect();
-                write!(f, "not run: {}", reasons.join("; "))
+            Self::InvalidRequest { reasons, recorded } => {
+                write!(f, "not run: {}", reasons.join("; "))?;
+                recorded.as_ref().map_or(Ok(()), |recorded| write_recorded(f, recorded))
             }
             Self::NotRepeatable(refusals) => {
                 let refusals: Vec<String> = refusals.iter().map(again_refusal).collect();
@@ -92,12 +85,7 @@ impl fmt::Display for ToolError {
                 let reasons = reasons.join("; ");
                 let advice = policy_words::advice(refusals);
                 write!(f, "refused by this project's policy: {reasons}. {advice}")?;
-                match recorded {
-                    Ok(id) => write!(f, " (on the record as run {})", id.short()),
-                    Err(error) => {
-                        write!(f, " (this could not be recorded: {})", store_error(error))
-                    }
-                }
+                write_recorded(f, recorded)
             }
             Self::Store(error) => f.write_str(&store_error(error)),
             Self::Ambiguous { text, candidates } => write!(
@@ -105,9 +93,6 @@ impl fmt::Display for ToolError {
                 "`{text}` names several runs; give more digits of one of these:\n{}",
                 candidates.join("\n")
             ),
-            Self::Output(error) => {
-                write!(f, "{error}; for the user: `retake doctor` tells what is damaged")
-            }
             Self::NoProcess(error) => {
                 write!(f, "no process could be made: {}", text::plain(error))
             }
@@ -116,8 +101,19 @@ impl fmt::Display for ToolError {
     }
 }
 
+/// Where a refusal is on the record.
+fn write_recorded(
+    f: &mut fmt::Formatter<'_>,
+    recorded: &Result<RunId, Box<retake_store::Error>>,
+) -> fmt::Result {
+    match recorded {
+        Ok(id) => write!(f, " (on the record as run {})", id.short()),
+        Err(error) => write!(f, " (this could not be recorded: {})", store_error(error)),
+    }
+}
+
 /// What is wrong with a request.
-fn refusal_reason(reason: &RefusalReason) -> String {
+pub(super) fn refusal_reason(reason: &RefusalReason) -> String {
     match reason {
         RefusalReason::DirectoryMissing(path) => format!(
             "working directory {}: there is no such directory; create it or correct cwd",
@@ -162,6 +158,9 @@ pub(super) fn store_error(error: &retake_store::Error) -> String {
         Error::BadEntry { seq, detail } => format!(
             "ledger entry {seq} cannot be read: {detail}; for the user: `retake audit verify` shows the place"
         ),
+        Error::OutputDamaged { .. } | Error::OrderAltered { .. } | Error::Reading { .. } => {
+            format!("{error}; for the user: `retake audit verify` finds everything that is damaged")
+        }
         other => other.to_string(),
     }
 }
@@ -177,13 +176,17 @@ mod tests {
             ToolError::from(missing).to_string(),
             "no run matches `abc`; runs_list shows what there is"
         );
-        let reasons = vec![
+        let reasons = [
             RefusalReason::DirectoryMissing("/x".into()),
             RefusalReason::StringsTooLong { bytes: 9, limit: 8 },
             RefusalReason::ShellNeeded("`|` is a shell operator".to_owned()),
         ];
         assert_eq!(
-            ToolError::InvalidRequest(reasons).to_string(),
+            ToolError::InvalidRequest {
+                reasons: reasons.iter().map(refusal_reason).collect(),
+                recorded: None
+            }
+            .to_string(),
             "not run: working directory /x: there is no such directory; create it or correct cwd; \
              the arguments and variables are 9 bytes together and the kernel takes 8 here; pass \
              data in a file, or raise `ulimit -s`; `|` is a shell operator, which needs a shell, \

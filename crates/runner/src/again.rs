@@ -18,7 +18,6 @@ use retake_types::{
 };
 
 use crate::checkout::checkout;
-use crate::run_differences::OutputError;
 use crate::{fingerprint, machine, run_text};
 
 /// The label by which the new run names the old one.
@@ -32,6 +31,8 @@ pub struct AgainRequest {
     pub request: RunRequest,
     /// Variables that were redacted and have the values of the current environment.
     pub from_environment: Vec<String>,
+    /// Secret variables that the recorded run had and that are not set now.
+    pub secrets_not_set: Vec<String>,
 }
 
 /// Why a recorded run cannot be run again.
@@ -86,7 +87,11 @@ fn again_request_in(
     }
     // A secret that nothing sets any more has no value to hide.
     let set = |name: &str| environment.set.iter().any(|(n, _)| n.as_str() == Some(name));
-    secrets.retain(|name| variable(name).is_some() || set(name));
+    let available = |name: &String| variable(name).is_some() || set(name);
+    let mut had: BTreeSet<String> = secrets.clone();
+    had.extend(run.intent.inherited_secrets.iter().cloned());
+    let secrets_not_set = had.into_iter().filter(|name| !available(name)).collect();
+    secrets.retain(available);
     request.redaction.secrets = secrets.into_iter().collect();
     let arguments = request.command.argv();
     for &position in &redacted.arguments {
@@ -97,7 +102,10 @@ fn again_request_in(
     if arguments.is_empty() {
         refusals.push(AgainRefusal::NoArguments);
     }
-    if refusals.is_empty() { Ok(AgainRequest { request, from_environment }) } else { Err(refusals) }
+    if !refusals.is_empty() {
+        return Err(refusals);
+    }
+    Ok(AgainRequest { request, from_environment, secrets_not_set })
 }
 
 impl AgainRequest {
@@ -114,7 +122,7 @@ impl AgainRequest {
 
 /// The names of the secrets that were replaced in the output of a run: a variable that was a secret
 /// then is still one.
-pub fn secrets_in_output(store: &Store, run: &Run) -> Result<BTreeSet<String>, OutputError> {
+pub fn secrets_in_output(store: &Store, run: &Run) -> retake_store::Result<BTreeSet<String>> {
     let id = run.intent.id();
     let mut names = BTreeSet::new();
     let redacts = run.intent.request.redaction.enabled;
@@ -122,7 +130,7 @@ pub fn secrets_in_output(store: &Store, run: &Run) -> Result<BTreeSet<String>, O
         for stream in Stream::BOTH {
             let mut output = store.read_output(id, stream)?;
             collect_names(&mut output, &mut names)
-                .map_err(|source| OutputError::Read { id, source })?;
+                .map_err(|error| retake_store::Error::reading(id, error))?;
         }
     }
     Ok(names)

@@ -1,8 +1,10 @@
 //! Which commit and worktree a directory belongs to, read from git's own files. Starting git for
 //! this would cost more than a short run.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use crate::git_dir::{Repository, read_small};
+use crate::regular_file;
 
 /// The commit checked out, and the name of the worktree (`main` for the first).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,10 +15,9 @@ pub struct Checkout {
 
 /// Looks upwards from a directory. Both are `None` outside a repository.
 pub fn checkout(directory: &Path) -> Checkout {
-    let Some(git_dir) = directory.ancestors().find_map(git_dir) else { return Checkout::default() };
-    // A linked worktree names the directory it shares with the others.
-    let common = fs::read_to_string(git_dir.join("commondir"))
-        .map_or_else(|_| git_dir.clone(), |text| git_dir.join(text.trim_end()));
+    let Some(Repository { git_dir, common, .. }) = Repository::find(directory) else {
+        return Checkout::default();
+    };
     let worktree = if common == git_dir {
         Some("main".to_owned())
     } else {
@@ -25,18 +26,8 @@ pub fn checkout(directory: &Path) -> Checkout {
     Checkout { sha: head(&git_dir, &common), worktree }
 }
 
-fn git_dir(directory: &Path) -> Option<PathBuf> {
-    let dot_git = directory.join(".git");
-    let meta = fs::metadata(&dot_git).ok()?;
-    if meta.is_dir() {
-        return dot_git.join("HEAD").exists().then_some(dot_git);
-    }
-    let text = fs::read_to_string(&dot_git).ok()?;
-    Some(directory.join(text.strip_prefix("gitdir: ")?.trim_end()))
-}
-
 fn head(git_dir: &Path, common: &Path) -> Option<String> {
-    let mut text = fs::read_to_string(git_dir.join("HEAD")).ok()?;
+    let mut text = read_small(&git_dir.join("HEAD")).ok()?;
     // A symbolic reference may name another one; git itself stops at five.
     for _ in 0..5 {
         let Some(name) = text.strip_prefix("ref: ") else { break };
@@ -44,8 +35,8 @@ fn head(git_dir: &Path, common: &Path) -> Option<String> {
         if Path::new(&name).components().any(|part| part.as_os_str() == "..") {
             return None;
         }
-        text = fs::read_to_string(git_dir.join(&name))
-            .or_else(|_| fs::read_to_string(common.join(&name)))
+        text = read_small(&git_dir.join(&name))
+            .or_else(|_| read_small(&common.join(&name)))
             .ok()
             .or_else(|| packed(common, &name))?;
     }
@@ -55,7 +46,7 @@ fn head(git_dir: &Path, common: &Path) -> Option<String> {
 }
 
 fn packed(common: &Path, name: &str) -> Option<String> {
-    let text = fs::read_to_string(common.join("packed-refs")).ok()?;
+    let text = regular_file::read_text(&common.join("packed-refs")).ok()?;
     text.lines().find_map(|line| {
         let (sha, reference) = line.split_once(' ')?;
         (reference == name).then(|| sha.to_owned())
@@ -64,20 +55,10 @@ fn packed(common: &Path, name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::fs;
 
     use super::*;
-
-    fn git(directory: &Path, arguments: &[&str]) -> String {
-        let output = Command::new("git")
-            .args(["-c", "user.name=t", "-c", "user.email=t@t", "-C"])
-            .arg(directory)
-            .args(arguments)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
-    }
+    use crate::git_dir::tests::git;
 
     #[test]
     fn agrees_with_git_itself() {

@@ -192,11 +192,16 @@ fn snapshot(
     context: &Arc<RunContext>,
 ) -> Result<FileWatch, retake_effects::files::Error> {
     let mut rules = TrackingRules::new().ignore(&context.tracking_ignore)?;
-    if let Ok(own) = real(&context.project.store).strip_prefix(real(root)) {
+    let store = context.project.store().ok();
+    if let Some(store) = store
+        && let Ok(own) = real(store).strip_prefix(real(root))
+    {
         rules = rules.exclude(own);
     }
-    let directory = context.project.store.join(SNAPSHOTS).join(cache_name(&real(root)));
-    let tracker = Tracker::new(root, rules)?.exact(exact).with_cache(&directory);
+    let mut tracker = Tracker::new(root, rules)?.exact(exact);
+    if let Some(store) = store {
+        tracker = tracker.with_cache(&store.join(SNAPSHOTS).join(cache_name(&real(root))));
+    }
     let mut tracker = tracker.stop_on(signals::asked());
     let before = tracker.snapshot()?;
     Ok(FileWatch { tracker, before, context: context.clone() })

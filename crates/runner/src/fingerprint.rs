@@ -92,12 +92,14 @@ pub fn compare(then: &str, now: &Variables, secrets: &[String]) -> Option<Change
     Some(changes)
 }
 
+/// Whether a variable differs from shell to shell and means nothing to a command's result.
+pub fn is_fleeting(name: &str) -> bool {
+    name == PARENT_VARIABLE || FLEETING.contains(&name)
+}
+
 fn counts(name: &OsStr, secrets: &[String]) -> bool {
     let Some(name) = name.to_str() else { return true };
-    name != PARENT_VARIABLE
-        && !FLEETING.contains(&name)
-        && !is_secret_name(name)
-        && !secrets.iter().any(|secret| secret == name)
+    !is_fleeting(name) && !is_secret_name(name) && !secrets.iter().any(|secret| secret == name)
 }
 
 fn pair((name, value): &(OsString, OsString)) -> [u8; 2 * HALF] {

@@ -1,5 +1,7 @@
 //! The part of a stream that a result carries: all of it, or head and tail when it is large.
 
+use retake_types::text;
+
 /// Collects a stream of any length in bounded memory.
 pub struct HeadTail {
     limit: usize,
@@ -59,8 +61,8 @@ impl HeadTail {
         let start = tail.iter().take(3).take_while(|&&byte| byte & 0xC0 == 0x80).count();
         let tail = &tail[start..];
         let left_out = self.total - carried.len() as u64 - tail.len() as u64;
-        carried
-            .extend_from_slice(format!("\n[retake: {left_out} bytes left out here]\n").as_bytes());
+        let left_out = text::count(left_out, "byte");
+        carried.extend_from_slice(format!("\n[retake: {left_out} left out here]\n").as_bytes());
         carried.extend_from_slice(tail);
         carried
     }

@@ -26,6 +26,8 @@ pub struct Leftover {
     pub pid: i32,
     pub run: RunId,
     pub command: String,
+    /// The first word of the command.
+    pub program: String,
     began: Timestamp,
     handle: OwnedFd,
 }
@@ -65,7 +67,10 @@ fn look(pid: i32, namespace: &std::path::Path) -> Option<Leftover> {
         return None;
     }
     let began = began(&fields(pid)?)?;
-    Some(Leftover { pid, run, command: command(pid), began, handle })
+    let words = command(pid);
+    let program = words.first().cloned().unwrap_or_default();
+    let command = quote(words.iter().map(String::as_str));
+    Some(Leftover { pid, run, command, program, began, handle })
 }
 
 /// What stands in `/proc/PID/stat` after the name, which may itself contain anything.
@@ -89,14 +94,12 @@ fn began(fields: &[u64]) -> Option<Timestamp> {
     Timestamp::now().checked_sub(age).ok()
 }
 
-fn command(pid: i32) -> String {
+fn command(pid: i32) -> Vec<String> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let words: Vec<_> = line
-        .split(|&byte| byte == 0)
+    line.split(|&byte| byte == 0)
         .filter(|word| !word.is_empty())
         .map(|word| String::from_utf8_lossy(word).into_owned())
-        .collect();
-    quote(words.iter().map(String::as_str))
+        .collect()
 }
 
 /// Ourselves and everything we descend from: a command that is itself part of a dead run must not

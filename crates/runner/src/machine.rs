@@ -1,5 +1,9 @@
-//! The names of this machine and of the user retake acts as.
+//! This machine, and the user retake acts as: their names, and the user's directories.
 
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// The name of this machine.
@@ -11,14 +15,87 @@ pub fn host() -> String {
 pub fn user() -> String {
     static USER: OnceLock<String> = OnceLock::new();
     let look_up = || {
-        let uid = rustix::process::geteuid().as_raw().to_string();
-        let known = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-        let name = known.lines().find_map(|line| {
-            let mut fields = line.split(':');
-            let name = fields.next()?;
-            (fields.nth(1)? == uid).then(|| name.to_owned())
-        });
-        name.unwrap_or(uid)
+        let uid = rustix::process::geteuid().as_raw();
+        in_passwd_file(uid).map_or_else(|| uid.to_string(), |account| account.name)
     };
     USER.get_or_init(look_up).clone()
+}
+
+/// A user, by name where that is known.
+pub fn user_by_id(id: u32) -> String {
+    match account(id) {
+        Some(account) => format!("{} (user id {id})", account.name),
+        None => format!("user id {id}"),
+    }
+}
+
+/// One of the user's own directories: what the variable says, or below the home directory. The home
+/// directory is `$HOME`, or without it that of the password database.
+pub fn user_directory(variable: &str, below_home: &str) -> Option<PathBuf> {
+    let absolute = |name: &str| {
+        let path = std::env::var_os(name).map(PathBuf::from);
+        path.filter(|path| path.is_absolute() && !anothers(path))
+    };
+    let home = || {
+        let uid = rustix::process::geteuid().as_raw();
+        absolute("HOME").or_else(|| account(uid).map(|account| account.home))
+    };
+    absolute(variable).or_else(|| Some(home()?.join(below_home)))
+}
+
+/// Whether root was left with another user's directory, as `sudo` may do. What root makes there is
+/// in that user's way.
+fn anothers(directory: &Path) -> bool {
+    if !rustix::process::geteuid().is_root() {
+        return false;
+    }
+    let existing = directory.ancestors().find_map(|path| path.metadata().ok());
+    existing.is_some_and(|metadata| metadata.uid() != 0)
+}
+
+/// What the password database knows of a user.
+struct Account {
+    name: String,
+    home: PathBuf,
+}
+
+fn account(id: u32) -> Option<Account> {
+    in_passwd_file(id).or_else(|| in_password_database(id)).filter(|a| a.home.is_absolute())
+}
+
+/// The usual case, without loading what else the password database may consist of.
+fn in_passwd_file(id: u32) -> Option<Account> {
+    let known = std::fs::read("/etc/passwd").ok()?;
+    known.split(|byte| *byte == b'\n').find_map(|line| {
+        let mut fields = line.split(|byte| *byte == b':');
+        let name = String::from_utf8_lossy(fields.next()?).into_owned();
+        let found = fields.nth(1)? == id.to_string().as_bytes();
+        let home = PathBuf::from(OsStr::from_bytes(fields.nth(2)?));
+        found.then_some(Account { name, home })
+    })
+}
+
+fn in_password_database(id: u32) -> Option<Account> {
+    let mut buffer = vec![0; 1 << 14];
+    let mut entry = std::mem::MaybeUninit::<libc::passwd>::uninit();
+    let mut found = std::ptr::null_mut();
+    // SAFETY: all pointers are valid for the call, and the length is that of the buffer.
+    let failed = unsafe {
+        libc::getpwuid_r(id, entry.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &raw mut found)
+    };
+    if failed != 0 || found.is_null() {
+        return None;
+    }
+    // SAFETY: found points to `entry`, which the call filled, with texts in `buffer`.
+    let (name, home) = unsafe {
+        let entry = &*found;
+        if entry.pw_name.is_null() || entry.pw_dir.is_null() {
+            return None;
+        }
+        (CStr::from_ptr(entry.pw_name), CStr::from_ptr(entry.pw_dir))
+    };
+    Some(Account {
+        name: name.to_string_lossy().into_owned(),
+        home: PathBuf::from(OsStr::from_bytes(home.to_bytes())),
+    })
 }

@@ -4,34 +4,78 @@
 //! `metric: NAME=VALUE UNIT` on stdout. What cannot be read is noted and never fails a run; what
 //! is read is bounded, whatever the command writes.
 
-use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use retake_engine::ProcessResult;
+use retake_engine::{Counter, CounterReading, Counters, ProcessResult};
 use retake_types::{Better, Effects, Measurements, Metric, Metrics, Stream, Usage};
 
+use crate::regular_file;
 use crate::run::{Observer, Past};
 
 /// Longer lines are no metric.
 const LONGEST_LINE: usize = 1024;
 const LARGEST_FILE: u64 = 1 << 20;
 const MOST: usize = 1000;
-const BUILT_IN: [&str; 3] = ["wall", "cpu", "rss"];
 
-/// The three every run has: milliseconds, milliseconds, kilobytes. Less is better for each.
+/// What retake measures itself, in the order in which it is shown; the last three only where the
+/// kernel lets its counters be read.
+pub const BUILT_IN: [&str; 10] = [
+    "wall",
+    "cpu",
+    "rss",
+    "user",
+    "sys",
+    "page-faults",
+    "context-switches",
+    "instructions",
+    "cycles",
+    "cache-misses",
+];
+
+/// Those of them that the processor counts.
+pub const COUNTED: [&str; 3] = ["instructions", "cycles", "cache-misses"];
+
+/// How many of these every run has.
+const ALWAYS: usize = 7;
+
+/// What every run has: times in milliseconds with their microseconds, memory in kilobytes, and
+/// counts. Less is better for each.
 pub fn built_in(wall: Duration, usage: &Usage) -> Metrics {
     let metric = |value: f64, unit: &str| Metric {
         value,
         unit: Some(unit.to_owned()),
         better: Some(Better::Lower),
     };
-    BTreeMap::from([
-        ("wall".to_owned(), metric(wall.as_secs_f64() * 1000.0, "ms")),
-        ("cpu".to_owned(), metric((usage.user_cpu_ms + usage.system_cpu_ms) as f64, "ms")),
-        ("rss".to_owned(), metric(usage.max_rss_kb as f64, "KB")),
-    ])
+    let ms = |us: u64| metric(us as f64 / 1000.0, "ms");
+    let count =
+        |count: u64| Metric { value: count as f64, unit: None, better: Some(Better::Lower) };
+    let metrics = [
+        ("wall", metric(wall.as_secs_f64() * 1000.0, "ms")),
+        ("cpu", ms(usage.user_cpu_us + usage.system_cpu_us)),
+        ("rss", metric(usage.max_rss_kb as f64, "KB")),
+        ("user", ms(usage.user_cpu_us)),
+        ("sys", ms(usage.system_cpu_us)),
+        ("page-faults", count(usage.minor_faults + usage.major_faults)),
+        ("context-switches", count(usage.voluntary_switches + usage.involuntary_switches)),
+    ];
+    metrics.map(|(name, metric)| (name.to_owned(), metric)).into()
+}
+
+/// What the processor has counted.
+fn counted(counts: &[(Counter, u64)]) -> Metrics {
+    let metric = |&(counter, count): &(Counter, u64)| {
+        let name = match counter {
+            Counter::Instructions => "instructions",
+            Counter::Cycles => "cycles",
+            Counter::CacheMisses => "cache-misses",
+            Counter::TaskClock => return None,
+        };
+        let metric = Metric { value: count as f64, unit: None, better: Some(Better::Lower) };
+        Some((name.to_owned(), metric))
+    };
+    counts.iter().filter_map(metric).collect()
 }
 
 /// Collects the metrics of a run: what the command reports while it runs, and what every run has.
@@ -39,6 +83,8 @@ pub struct MetricsObserver<'a> {
     reported: ReportedMetrics,
     file: &'a Path,
     planned: Option<u64>,
+    /// The counters of the processor, and what they were at the start.
+    counters: Option<(Arc<Counters>, CounterReading)>,
     /// What was measured, once the run is over.
     pub metrics: Metrics,
     /// What could not be read.
@@ -50,7 +96,15 @@ impl<'a> MetricsObserver<'a> {
     /// planned with it.
     pub fn new(file: &'a Path, planned: Option<u64>) -> Self {
         let reported = ReportedMetrics::default();
-        Self { reported, file, planned, metrics: Metrics::new(), notes: Vec::new() }
+        let (metrics, notes) = (Metrics::new(), Vec::new());
+        Self { reported, file, planned, counters: None, metrics, notes }
+    }
+
+    /// Counts from now on, too.
+    #[must_use]
+    pub fn counting(mut self, counters: Option<Arc<Counters>>) -> Self {
+        self.counters = counters.map(|counters| (counters.clone(), counters.read()));
+        self
     }
 }
 
@@ -66,6 +120,9 @@ impl Observer for MetricsObserver<'_> {
         reported.read_file(self.file);
         let (mut metrics, notes) = reported.finish();
         metrics.extend(built_in(result.duration, &result.usage));
+        if let Some((counters, start)) = &self.counters {
+            metrics.extend(counted(&counters.read().since(start)));
+        }
         self.metrics.clone_from(&metrics);
         self.notes.clone_from(&notes);
         Some(Measurements { metrics, planned: self.planned, notes }.into())
@@ -115,7 +172,8 @@ impl ReportedMetrics {
     }
 
     fn add(&mut self, name: &str, metric: Metric) {
-        if BUILT_IN.contains(&name) {
+        // The counters of the kernel are its own only where they can be read.
+        if BUILT_IN[..ALWAYS].contains(&name) {
             self.note(format!("{name} is measured by retake; report yours under another name"));
         } else if self.metrics.len() >= MOST && !self.metrics.contains_key(name) {
             self.note(format!("more than {MOST} metrics; the rest is left out"));
@@ -134,18 +192,15 @@ impl ReportedMetrics {
     /// over one on a line.
     pub fn read_file(&mut self, path: &Path) {
         let shown = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let mut text = String::new();
-        // A FIFO in its place would hold us up for ever.
         match std::fs::symlink_metadata(path) {
             Ok(meta) if meta.is_file() => {}
             Ok(_) => return self.note(format!("{shown}: is not a file")),
             Err(_) => return,
         }
-        let read = std::fs::File::open(path)
-            .and_then(|file| file.take(LARGEST_FILE + 1).read_to_string(&mut text));
-        if let Err(error) = read {
-            return self.note(format!("{shown}: {error}"));
-        }
+        let text = match regular_file::read_text_start(path, LARGEST_FILE + 1) {
+            Ok(text) => text,
+            Err(error) => return self.note(format!("{shown}: {error}")),
+        };
         if text.len() as u64 > LARGEST_FILE {
             return self.note(format!("{shown}: is larger than {LARGEST_FILE} bytes"));
         }

@@ -6,11 +6,24 @@ use std::sync::Arc;
 
 use retake_types::{Kind, LoopId, Run, RunId};
 
+use crate::project::RecordPlace;
+
 /// One thing to know.
 #[derive(Debug)]
 pub enum Notice {
     /// A run takes place, but nothing of it will be in the record.
     NotRecorded(retake_store::Error),
+    /// The record is in the user's data directory, and not in the repository.
+    RecordElsewhere(RecordPlace),
+    /// A record that was just made has runs from now on that were recorded elsewhere before.
+    TakenOver {
+        runs: u64,
+        /// Those that could not be taken over and stay where they are.
+        left: u64,
+        from: PathBuf,
+        store: PathBuf,
+    },
+    NotTakenOver(retake_store::Error),
     /// The outcome could not be committed.
     OutcomeNotRecorded(retake_store::Error),
     OutputLost {
@@ -51,6 +64,15 @@ pub enum Notice {
     TrackingImpaired(String),
     /// About runs on other machines.
     Remote(RemoteNotice),
+}
+
+impl Notice {
+    /// Whether it is about runs that have nothing to do with what the user asked for: who starts a
+    /// command is not told about the end of another. The record has it, and the commands that show
+    /// the record tell it.
+    pub fn is_about_other_runs(&self) -> bool {
+        matches!(self, Self::RunnerDied(_) | Self::LoopRunnerDied { .. } | Self::Leftover { .. })
+    }
 }
 
 /// What happened to runs on other machines, or to their results.

@@ -51,6 +51,10 @@ pub struct PreparedRun {
 pub struct RefusedRun {
     pub intent: Box<Intent>,
     pub reasons: Vec<RefusalReason>,
+    /// For the words that the reasons are told in: they may quote the request.
+    pub redactor: Redactor,
+    /// Whether the intent may be recorded. Not if secrets in it could not be searched for.
+    pub recordable: bool,
 }
 
 impl RefusedRun {
@@ -100,11 +104,18 @@ impl PreparedRun {
             detach_ok: if request.sandbox.is_on() { &[] } else { &context.execution.detach_ok },
         };
         let launch = launch(&request, environment, configured, input);
+        let recordable = !(request.redaction.enabled && redactor.is_off());
+        let refused = |redactor, reasons| RefusedRun {
+            intent: Box::new(intent.clone()),
+            reasons,
+            redactor,
+            recordable,
+        };
         match Command::new(launch).map(|command| command.found(file)) {
             Ok(command) if reasons.is_empty() => {
                 Ok(Self { request, intent, command, redactor, redactions, policy })
             }
-            Ok(_) => Err(RefusedRun { intent: Box::new(intent), reasons }),
+            Ok(_) => Err(refused(redactor, reasons)),
             Err(more) => {
                 // Why a command line means nothing was said when it was read.
                 let known = |reason: &RefusalReason| {
@@ -115,7 +126,7 @@ impl PreparedRun {
                 if reasons.is_empty() {
                     reasons.push(RefusalReason::EmptyCommand);
                 }
-                Err(RefusedRun { intent: Box::new(intent), reasons })
+                Err(refused(redactor, reasons))
             }
         }
     }
@@ -316,8 +327,10 @@ pub fn environment(
         environment.retain(|(name, _)| name != PARENT_VARIABLE && name != STORE_VARIABLE);
         environment.push((PARENT_VARIABLE.into(), request.id.to_string().into()));
         // On another machine the record is not where it is here.
-        if asked.base.is_none() {
-            environment.push((STORE_VARIABLE.into(), context.project.store.clone().into()));
+        if asked.base.is_none()
+            && let Ok(store) = context.project.store()
+        {
+            environment.push((STORE_VARIABLE.into(), store.into()));
         }
     }
     environment
@@ -383,7 +396,25 @@ fn intent(
     intent.redacted = redacted;
     intent.program = file.and_then(|file| fingerprint::program(file, request.cwd.as_path()));
     intent.variables = Some(fingerprint::variables(environment, &intent.request.redaction.secrets));
+    intent.inherited_secrets = inherited_secrets(request, &context.redaction, environment);
     (intent, count)
+}
+
+/// The names of the secret variables that the command gets and the request does not set.
+fn inherited_secrets(
+    request: &RunRequest,
+    config: &RedactionConfig,
+    environment: &[(OsString, OsString)],
+) -> Vec<String> {
+    let set = |name: &OsString| request.environment.set.iter().any(|(n, _)| n.as_os_str() == name);
+    let inherited = environment.iter().filter(|(name, _)| !set(name));
+    let mut names: Vec<String> = inherited
+        .filter_map(|(name, _)| name.to_str())
+        .filter(|name| is_secret(name, request, config) && !fingerprint::is_fleeting(name))
+        .map(str::to_owned)
+        .collect();
+    names.sort();
+    names
 }
 
 /// The request with a mark in place of every secret, which parts those are, and how many.
@@ -436,6 +467,7 @@ pub fn bare_intent(request: RunRequest) -> Intent {
         version: env!("CARGO_PKG_VERSION").into(),
         program: None,
         variables: None,
+        inherited_secrets: Vec::new(),
     }
 }
 
@@ -478,7 +510,12 @@ fn redactor_of(
     }
     let redactor = builder.build().unwrap_or_else(|error| {
         reasons.push(RefusalReason::Redaction(error.to_string()));
-        Redactor::off()
+        // The run is refused; what is told of it is still without the known secrets.
+        let mut builder = Redactor::builder();
+        for (name, value) in &secrets {
+            builder.secret(name.as_str(), value.as_bytes());
+        }
+        builder.build().unwrap_or_else(|_| Redactor::off())
     });
     if reasons.len() == before {
         let (patterns, redactor) = (patterns.to_vec(), redactor.clone());

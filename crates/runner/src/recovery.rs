@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_store::{Store, StoredLoop};
-use retake_types::{Kind, Run};
+use retake_types::{Intent, Kind, LeftFate, LeftProcess};
 
 use crate::leftovers::{self, Leftover};
 use crate::notice::{Notice, Notify};
@@ -21,7 +21,7 @@ pub fn recover(store: &mut Store, notify: &Notify) -> Vec<StoredLoop> {
     let mut loops = Vec::new();
     // A runner that is itself a leftover leaves a run behind when it is killed.
     loop {
-        match store.recover() {
+        match store.recover_ending(&mut end_leftovers) {
             Ok(recovered) => {
                 for stopped in &recovered.loops {
                     // A matrix that is run again says itself that it was interrupted.
@@ -36,7 +36,6 @@ pub fn recover(store: &mut Store, notify: &Notify) -> Vec<StoredLoop> {
                 for run in &recovered.runs {
                     notify(Notice::RunnerDied(Box::new(run.clone())));
                 }
-                sweep(&recovered.runs, notify);
             }
             Err(error) => {
                 notify(Notice::DeadRunsNotMarked(error));
@@ -46,25 +45,30 @@ pub fn recover(store: &mut Store, notify: &Notify) -> Vec<StoredLoop> {
     }
 }
 
-fn sweep(runs: &[Run], notify: &Notify) {
+/// Ends what a run of a dead runner has left running.
+fn end_leftovers(intent: &Intent) -> Vec<LeftProcess> {
     let belongs = |leftover: &Leftover| {
-        let run = runs.iter().find(|run| run.intent.id() == leftover.run);
-        run.is_some_and(|run| leftover.began_after(run.intent.start_time))
+        leftover.run == intent.id() && leftover.began_after(intent.start_time)
     };
+    let mut left = Vec::new();
     // A process can fork between the look and its end.
     for _ in 0..10 {
         let found: Vec<_> = leftovers::marked().into_iter().filter(belongs).collect();
         if found.is_empty() {
-            return;
+            break;
         }
         let stuck = leftovers::end(&found);
-        for leftover in &found {
-            notify(leftover.notice(!stuck.iter().any(|stuck| stuck.pid == leftover.pid)));
-        }
+        left.extend(found.iter().map(|leftover| {
+            let survived = stuck.iter().any(|stuck| stuck.pid == leftover.pid);
+            let fate = if survived { LeftFate::Survived } else { LeftFate::Ended };
+            // Which of its arguments are secrets is not known any more.
+            LeftProcess { pid: leftover.pid, command: leftover.program.clone(), fate }
+        }));
         if !stuck.is_empty() {
-            return;
+            break;
         }
     }
+    left
 }
 
 /// Erases exec runs older than this many days (0: never), looking at most once a day.

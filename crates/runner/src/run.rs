@@ -32,6 +32,28 @@ pub struct FinishedRun {
     pub unread_bytes: u64,
 }
 
+impl FinishedRun {
+    /// Puts a run that did not start on the record, with the reasons.
+    pub fn record_not_started(&mut self, store: &mut Store) -> retake_store::Result<()> {
+        let Some(outcome) = &self.run.outcome else { return Ok(()) };
+        store.begin(&self.run.intent)?.finish(store, outcome.clone())?;
+        self.run.recorded = true;
+        Ok(())
+    }
+
+    /// The same in the record of this context, if runs are recorded there. A failure is a notice:
+    /// nothing was run that the record must have.
+    pub fn record_refusal(&mut self, context: &RunContext) {
+        if !context.execution.audit.enabled {
+            return;
+        }
+        let opened = context.project.open_store(&context.notify);
+        if let Err(error) = opened.and_then(|mut store| self.record_not_started(&mut store)) {
+            (context.notify)(Notice::NotRecorded(error));
+        }
+    }
+}
+
 /// How much of the output the caller wants back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carry {
@@ -102,7 +124,7 @@ pub struct ExecutedRun {
 pub fn run(
     prepared: PreparedRun,
     context: &RunContext,
-    (keeper, cancel): (Result<&mut Keeper, StartFailure>, &Cancel),
+    (mut keeper, cancel): (Result<&mut Keeper, StartFailure>, &Cancel),
     record: Option<(&mut Store, Recording)>,
     output_use: OutputUse,
     observer: &mut dyn Observer,
@@ -111,6 +133,10 @@ pub fn run(
         Some((store, recording)) => (Some(store), Some(recording)),
         None => (None, None),
     };
+    let death_mark = recording.as_ref().and_then(Recording::death_mark);
+    if let Ok(keeper) = &mut keeper {
+        keeper.mark_death_in(death_mark.map(Into::into));
+    }
     let mut keep = |stream, bytes: &[u8]| {
         if let Some(recording) = &mut recording {
             recording.append(stream, bytes);
@@ -132,9 +158,9 @@ pub fn run(
         }
         Some(Err(error)) => {
             (context.notify)(Notice::OutcomeNotRecorded(error));
-            outcome.set_stored(kept.map(|bytes| (bytes, None)));
+            outcome.set_stored(kept.map(|bytes| (bytes, None)), None);
         }
-        None => outcome.set_stored(kept.map(|bytes| (bytes, None))),
+        None => outcome.set_stored(kept.map(|bytes| (bytes, None)), None),
     }
     let run = Run { intent, state: State::Finished, outcome: Some(outcome), recorded };
     FinishedRun {
@@ -253,18 +279,20 @@ fn outcome(
     let start = prepared.intent.start_time;
     let duration_ms =
         u64::try_from(result.duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
-    RunOutcome {
+    let mut outcome = RunOutcome {
         exit_code: Some(exit_code(result)),
         duration_ms,
         stdout_raw_bytes: captured[0].raw,
         stderr_raw_bytes: captured[1].raw,
         truncated: over,
         leaked: result.leaked,
-        left_processes: result.left.clone(),
+        end_known: result.outcome == Outcome::Interrupted,
         usage: result.usage,
         redactions,
         ..RunOutcome::bare(&result.outcome, end_time(start, result.duration))
-    }
+    };
+    outcome.set_left(result.left.clone());
+    outcome
 }
 
 fn end_time(start: Timestamp, duration: Duration) -> Timestamp {

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::io::{self, BufReader, Read};
+use std::io::{BufReader, Read};
 
 use retake_engine::quote;
-use retake_store::Store;
+use retake_store::{Error, Store};
 use retake_types::{Limits, Run, RunId, Stream, text};
 use serde::{Serialize, Serializer};
 
@@ -14,15 +14,6 @@ use crate::unified_diff::unified;
 
 /// Larger output is only compared, not shown line by line.
 const LARGE: u64 = 4 << 20;
-
-/// The output of a run cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum OutputError {
-    #[error(transparent)]
-    Store(#[from] retake_store::Error),
-    #[error("the output of run {id} cannot be read: {source}")]
-    Read { id: RunId, source: io::Error },
-}
 
 /// One part that is not the same in both; `None` where a run has nothing of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -170,7 +161,7 @@ pub fn compare_output(
     a: &Run,
     b: &Run,
     stream: Stream,
-) -> Result<OutputComparison, OutputError> {
+) -> retake_store::Result<OutputComparison> {
     if let (Some(a), Some(b)) = (hash(a, stream), hash(b, stream))
         && a == b
     {
@@ -203,12 +194,12 @@ fn first_difference(
     a: RunId,
     b: RunId,
     stream: Stream,
-) -> Result<Option<u64>, OutputError> {
+) -> retake_store::Result<Option<u64>> {
     let mut left = BufReader::new(store.read_output(a, stream)?).bytes();
     let mut right = BufReader::new(store.read_output(b, stream)?).bytes();
     for at in 0.. {
-        let x = left.next().transpose().map_err(|source| OutputError::Read { id: a, source })?;
-        let y = right.next().transpose().map_err(|source| OutputError::Read { id: b, source })?;
+        let x = left.next().transpose().map_err(|error| Error::reading(a, error))?;
+        let y = right.next().transpose().map_err(|error| Error::reading(b, error))?;
         match (x, y) {
             (None, None) => return Ok(None),
             (x, y) if x != y => return Ok(Some(at)),
@@ -218,13 +209,13 @@ fn first_difference(
     Ok(None)
 }
 
-fn output_text(store: &Store, id: RunId, stream: Stream) -> Result<String, OutputError> {
+fn output_text(store: &Store, id: RunId, stream: Stream) -> retake_store::Result<String> {
     let mut bytes = Vec::new();
     store
         .read_output(id, stream)?
         .take(LARGE)
         .read_to_end(&mut bytes)
-        .map_err(|source| OutputError::Read { id, source })?;
+        .map_err(|error| Error::reading(id, error))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

@@ -3,7 +3,7 @@
 use retake_types::text;
 use std::time::Duration;
 
-use retake_types::{OutcomeKind, Run, State};
+use retake_types::{LeftFate, LeftProcess, OutcomeKind, Run, RunOutcome, State};
 
 use crate::colour::Shade;
 
@@ -25,8 +25,58 @@ pub fn outcome(run: &Run) -> (String, Shade) {
     (text, Shade::Bad)
 }
 
-/// How long a run took; empty while it goes on.
+/// Processes that are named one by one; of more only their number is told, and a few.
+const LEFT_NAMED: usize = 5;
+const LEFT_EXAMPLES: usize = 3;
+
+/// Processes of one fate that a run has left behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftGroup {
+    pub fate: LeftFate,
+    pub count: u64,
+    /// The process, or a few of them.
+    pub named: String,
+}
+
+impl LeftGroup {
+    /// In one line, with the word for its fate.
+    pub fn line(&self, fate: &str) -> String {
+        match self.count {
+            1 => format!("{}, {fate}", self.named),
+            count => format!("{}, {fate}: {}", text::count(count, "process"), self.named),
+        }
+    }
+}
+
+/// What a run has left behind: single processes, or many of the same fate.
+pub fn left_processes(outcome: &RunOutcome) -> Vec<LeftGroup> {
+    let name = |left: &LeftProcess| format!("{} ({})", left.command, left.pid);
+    let counts = outcome.left_counts();
+    if counts.total() <= LEFT_NAMED as u64 {
+        let single =
+            |left: &LeftProcess| LeftGroup { fate: left.fate, count: 1, named: name(left) };
+        return outcome.left_processes.iter().map(single).collect();
+    }
+    let mut groups = Vec::new();
+    for fate in LeftFate::ALL {
+        let count = counts.with_fate(fate);
+        let listed = outcome.left_processes.iter().filter(|left| left.fate == fate);
+        let mut named: Vec<_> = listed.take(LEFT_EXAMPLES).map(name).collect();
+        if count > named.len() as u64 {
+            named.push("…".to_owned());
+        }
+        groups.push(LeftGroup { fate, count, named: named.join(", ") });
+    }
+    groups.retain(|group| group.count > 0);
+    groups
+}
+
+/// How long a run took; empty while it goes on. A lower bound is marked as one.
 pub fn duration(run: &Run) -> String {
-    let known = run.outcome.as_ref().map(|outcome| outcome.duration_ms);
-    known.map_or_else(String::new, |ms| text::duration(Duration::from_millis(ms)))
+    let Some(outcome) = &run.outcome else { return String::new() };
+    let took = text::duration(Duration::from_millis(outcome.duration_ms));
+    match outcome.duration_is_exact() {
+        true => took,
+        false => format!("≥{took}"),
+    }
 }

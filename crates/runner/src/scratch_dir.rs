@@ -53,8 +53,8 @@ impl Drop for ScratchDir {
     }
 }
 
-/// Also what a command has locked: caches of packages are often not writable.
-fn remove(directory: &Path) -> io::Result<()> {
+/// Removes a directory, also one that a command has locked: caches of packages are often not writable.
+pub fn remove(directory: &Path) -> io::Result<()> {
     match std::fs::remove_dir_all(directory) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             unlock(directory)?;

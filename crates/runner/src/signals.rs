@@ -7,12 +7,31 @@ use retake_engine::{Cancel, SignalDispositions};
 
 static ORIGINAL: OnceLock<SignalDispositions> = OnceLock::new();
 
-/// Notes what we were started with, before anything changes it, and lets a write to a closed pipe
-/// fail instead of killing us. Called first of all.
+/// Notes what we were started with, before anything changes it, and lets a write to a closed pipe or
+/// to a file that may not grow fail instead of killing us. Called first of all.
 pub fn remember() {
     ORIGINAL.get_or_init(SignalDispositions::current);
-    // SAFETY: a plain disposition.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    // SAFETY: plain dispositions.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+    raise_file_size_limit();
+}
+
+/// `ulimit -f` is meant for the command, which gets it as it was set. The record takes what it may.
+fn raise_file_size_limit() {
+    // SAFETY: a structure of our own, filled by the query. The soft limit may always be raised to
+    // the hard one.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) == 0
+            && limit.rlim_cur != limit.rlim_max
+        {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit);
+        }
+    }
 }
 
 /// A closed stdin, stdout or stderr would be replaced by the next file we open, and output written

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use retake_engine::{
-    Cancel, Command, Keeper, KeeperSession, KeeperSettings, Launch, LiveOutput, ProcessEvent,
+    Cancel, Command, Counter, Counters, Keeper, KeeperSession, KeeperSettings, Launch, LiveOutput,
+    ProcessEvent,
 };
-use retake_store::{Recording, Store, StoredLoop};
+use retake_store::{Error, Recording, Store, StoredLoop};
 use retake_types::{Intent, Outcome, RefusalReason};
 
 use crate::confined::{self, ConfinedKeeper};
@@ -33,6 +34,8 @@ pub struct Worker {
     store: Option<Store>,
     /// The loops that were ended when the record was opened, because their runner had died.
     recovered_loops: Vec<StoredLoop>,
+    /// Counters of the processor for what this worker runs, once they were asked for.
+    counters: Option<Arc<Counters>>,
 }
 
 /// A run that may not take place, because it could not be recorded and the configuration demands
@@ -40,7 +43,7 @@ pub struct Worker {
 #[derive(Debug)]
 pub struct Unrecorded {
     pub intent: Box<Intent>,
-    pub error: retake_store::Error,
+    pub error: Error,
 }
 
 impl std::fmt::Display for Unrecorded {
@@ -67,6 +70,7 @@ impl Worker {
             context: context.clone(),
             store: None,
             recovered_loops: Vec::new(),
+            counters: None,
         });
         Ok(workers.collect())
     }
@@ -89,6 +93,7 @@ impl Worker {
             context: context.clone(),
             store: None,
             recovered_loops: Vec::new(),
+            counters: None,
         })
     }
 
@@ -127,8 +132,10 @@ impl Worker {
             None => Ok(&mut self.keeper),
             Some(policy) => {
                 // Now that the record is there, it can be hidden.
-                let policy = policy.without_store(&self.context.project.store);
-                prepared.policy = Some(policy);
+                prepared.policy = Some(match self.context.project.store() {
+                    Ok(store) => policy.without_store(store),
+                    Err(_) => policy,
+                });
                 confined::keeper(&mut self.confined, &mut prepared, settings(self.session))
             }
         };
@@ -139,6 +146,18 @@ impl Worker {
 
     pub fn cancel(&self) -> &Cancel {
         &self.cancel
+    }
+
+    /// The counters of the processor for what this worker runs, where they may be read.
+    pub fn counters(&mut self) -> io::Result<Arc<Counters>> {
+        match &self.counters {
+            Some(counters) if counters.belong_to(&self.keeper) => Ok(counters.clone()),
+            _ => {
+                let counters = Arc::new(Counters::open(&self.keeper, &Counter::HARDWARE)?);
+                self.counters = Some(counters.clone());
+                Ok(counters)
+            }
+        }
     }
 
     /// The process that spawns this worker's commands.
@@ -180,13 +199,20 @@ impl Worker {
 
     /// Opens the record if need be, sees to runs whose runner died, and commits the intent.
     fn begin(&mut self, intent: &Intent) -> retake_store::Result<Recording> {
-        self.store()?.begin(intent)
+        match self.store()?.begin(intent) {
+            // It was moved while we had it open; opened again, it is followed.
+            Err(Error::Vanished { path }) if retake_store::moved_to(&path).is_some() => {
+                self.store = None;
+                self.store()?.begin(intent)
+            }
+            begun => begun,
+        }
     }
 
     /// The record, opened on first use.
     pub fn store(&mut self) -> retake_store::Result<&mut Store> {
         if self.store.is_none() {
-            let mut store = Store::open(&self.context.project.store)?;
+            let mut store = self.context.project.open_store(&self.context.notify)?;
             let loops = recovery::recover(&mut store, &self.context.notify);
             self.recovered_loops.extend(loops);
             (self.context.on_open)(&mut store, &self.context.notify);

@@ -90,6 +90,8 @@ impl Policy {
         }
         if let Some(workspace) = &workspace {
             rules.default(PathGrant::AllowWrite, workspace);
+            // Also one that is not in use any more.
+            rules.default(PathGrant::DenyRead, &workspace.join(".agent/data"));
             for name in PROTECTED {
                 rules.default(PathGrant::DenyWrite, &workspace.join(name));
             }
@@ -245,6 +247,7 @@ fn git_rules(cwd: &Path, rules: &mut Rules) {
     };
     if dot_git.is_dir() {
         rules.default(PathGrant::AllowWrite, &dot_git);
+        rules.default(PathGrant::DenyRead, &dot_git.join("retake"));
         for path in git_protected(&dot_git) {
             rules.default(PathGrant::DenyWrite, &path);
         }
@@ -253,6 +256,7 @@ fn git_rules(cwd: &Path, rules: &mut Rules) {
     rules.default(PathGrant::DenyWrite, &dot_git);
     let Some(common) = linked_worktree(&dot_git) else { return };
     rules.default(PathGrant::AllowWrite, &common);
+    rules.default(PathGrant::DenyRead, &common.join("retake"));
     for path in git_protected(&common) {
         rules.default(PathGrant::DenyWrite, &path);
     }

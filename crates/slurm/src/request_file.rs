@@ -6,7 +6,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use retake_runner::context::RunContext;
@@ -129,7 +129,7 @@ impl RequestFile {
             request.environment.set(*name, value.clone());
         }
         let context = RunContext {
-            project: Project { root: None, store: PathBuf::new() },
+            project: Project::unrecorded(),
             execution: self.execution.clone(),
             redaction: self.redaction.clone(),
             tracking_ignore: Vec::new(),
@@ -171,7 +171,7 @@ mod tests {
 
     fn context() -> RunContext {
         let config = Config::load(None).unwrap();
-        let project = Project { root: None, store: PathBuf::from("/nowhere") };
+        let project = Project::with_store(None, std::path::PathBuf::from("/nowhere"));
         RunContext::clone(&RunContext::new(&project, &config, notice::ignore(), |_, _| {}))
     }
 

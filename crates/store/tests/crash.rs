@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{assert_intact, intent, outcome};
-use retake_store::{RunFilter, RunStatus, Store};
+use retake_store::{RunFilter, RunStatus, Store, VerifyDepth};
 use retake_types::{OutcomeKind, RunId, State, Stream};
 
 const TASK: &str = "RETAKE_STORE_TEST_TASK";
@@ -144,7 +144,7 @@ fn thirty_two_processes_record_fifty_runs_each() {
     let mut store = Store::open(&root).unwrap();
     assert!(store.recover().unwrap().is_empty());
     assert_eq!(assert_intact(&store).runs, 1600);
-    assert!(store.examine(false).unwrap().defects.is_empty());
+    assert!(store.examine(VerifyDepth::Quick, &mut |_| {}).unwrap().defects.is_empty());
     for id in ids {
         assert_eq!(store.get(id).unwrap().state, State::Finished);
     }
@@ -214,7 +214,7 @@ fn a_killed_runner_reads_interrupted_with_its_output() {
     assert_eq!(store.list(&interrupted, None, 9).unwrap().runs.len(), 1);
     assert_intact(&store);
     assert!(store.recover().unwrap().is_empty());
-    assert!(store.examine(true).unwrap().defects.is_empty());
+    assert!(store.examine(VerifyDepth::Full, &mut |_| {}).unwrap().defects.is_empty());
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn check(root: &Path, known: &[RunId]) {
     let unfinished = RunFilter { status: Some(RunStatus::Running), ..RunFilter::default() };
     assert!(store.list(&unfinished, None, 9).unwrap().runs.is_empty());
     // What a killed compaction left behind is harmless, and nothing else is wrong.
-    for problem in store.examine(false).unwrap().defects {
+    for problem in store.examine(VerifyDepth::Quick, &mut |_| {}).unwrap().defects {
         assert!(matches!(problem, retake_store::Defect::Orphan(_)), "{problem}");
     }
 }

@@ -114,6 +114,7 @@ fn an_edit_of_what_runs_are_found_by_shows_and_is_repaired() {
         let Verification::Broken(found) = test.store.verify(None).unwrap() else {
             panic!("{edit} does not show")
         };
+        let found = &found[0];
         assert!(matches!(found.kind, BreakKind::Projection(_)), "{edit}: {found}");
         let root = test.root();
         drop(test.store);

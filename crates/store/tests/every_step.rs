@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::{assert_intact, intent, outcome};
-use retake_store::Store;
+use retake_store::{Store, VerifyDepth};
 use retake_types::{RunId, State, Stream};
 
 /// Notes what the record has acknowledged, outside of the store.
@@ -53,7 +53,7 @@ fn a_recording_survives_a_crash_at_every_step() {
             store.recover().unwrap();
             while store.compact(Duration::from_secs(60)).unwrap().more {}
             assert_intact(&store);
-            let problems = store.examine(true).unwrap().defects;
+            let problems = store.examine(VerifyDepth::Full, &mut |_| {}).unwrap().defects;
             assert!(problems.is_empty(), "{problems:?}");
             let acknowledged = fs::read_to_string(env.path("acknowledged")).unwrap_or_default();
             for line in acknowledged.lines() {

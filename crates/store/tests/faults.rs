@@ -10,8 +10,10 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use common::{TestStore, intent, outcome};
-use retake_store::{BreakKind, Defect, Error, RunFilter, Store, Verification, repair};
-use retake_types::{State, Stream};
+use retake_store::{
+    BreakKind, Defect, Error, Exported, RunFilter, Store, Verification, VerifyDepth, repair,
+};
+use retake_types::Stream;
 
 #[test]
 fn a_newer_database_is_refused_and_left_alone() {
@@ -183,8 +185,10 @@ fn a_store_that_vanishes_costs_the_record_and_not_the_run() {
     fs::remove_dir_all(test.root()).unwrap();
     recording.append(Stream::Stdout, b"after");
     recording.append(Stream::Stderr, b"lost");
+    let large = vec![b'x'; 100_000];
+    recording.append(Stream::Stderr, &large);
     let (lost, problem) = recording.lost_bytes().unwrap();
-    assert_eq!(lost, 4);
+    assert_eq!(lost, 100_000 + 4 - 64 * 1024);
     assert!(problem.to_string().contains("spool"), "{problem}");
     let error = recording.finish(&mut test.store, outcome(0)).unwrap_err();
     assert!(matches!(error, Error::Vanished { .. }), "{error}");
@@ -197,75 +201,6 @@ fn a_store_that_vanishes_costs_the_record_and_not_the_run() {
     let fresh = Store::open(&test.root()).unwrap();
     assert!(matches!(test.store.begin(&intent("c")), Err(Error::Vanished { .. })));
     assert_eq!(common::assert_intact(&fresh).runs, 0);
-}
-
-#[test]
-fn a_full_disk_costs_output_and_not_the_run() {
-    let Some(disk) = SmallDisk::mount() else {
-        assert!(std::env::var_os("CI").is_none(), "this needs the right to mount");
-        return;
-    };
-    let root = disk.path.join("store");
-    let mut store = Store::open(&root).unwrap();
-    let full = intent("full");
-    let mut recording = store.begin(&full).unwrap();
-    let block = vec![b'x'; 256 * 1024];
-    for _ in 0..64 {
-        recording.append(Stream::Stdout, &block);
-    }
-    let (lost, problem) = recording.lost_bytes().unwrap();
-    assert!(lost > 0 && matches!(problem, Error::DiskFull { .. }), "{problem}");
-    let stored = recording.stored_bytes(Stream::Stdout);
-    assert_eq!(stored + lost, 64 * 256 * 1024);
-    let error = recording.finish(&mut store, outcome(0)).unwrap_err();
-    assert!(matches!(error, Error::DiskFull { .. }), "{error}");
-    assert!(error.to_string().contains("is full"), "{error}");
-
-    // Room is made: the record is sound, and the run is there with what was stored of it.
-    fs::remove_file(disk.path.join("ballast")).unwrap();
-    let mut store = Store::open(&root).unwrap();
-    assert_eq!(store.recover().unwrap().runs.len(), 1);
-    let run = store.get(full.id()).unwrap();
-    assert_eq!((run.state, run.outcome.unwrap().stdout_bytes), (State::Interrupted, stored));
-    common::assert_intact(&store);
-}
-
-/// A file system of a few megabytes, of which some can be given back.
-struct SmallDisk {
-    path: std::path::PathBuf,
-    _temp: tempfile::TempDir,
-}
-
-impl SmallDisk {
-    fn mount() -> Option<Self> {
-        let temp = tempfile::tempdir().unwrap();
-        let path = temp.path().join("disk");
-        fs::create_dir(&path).unwrap();
-        let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-        // SAFETY: all strings are NUL-terminated literals or `name`, which outlives the call.
-        let mounted = unsafe {
-            libc::mount(
-                c"tmpfs".as_ptr(),
-                name.as_ptr(),
-                c"tmpfs".as_ptr(),
-                0,
-                c"size=8m".as_ptr().cast(),
-            )
-        } == 0;
-        if !mounted {
-            return None;
-        }
-        fs::write(path.join("ballast"), vec![0; 4 << 20]).unwrap();
-        Some(Self { path, _temp: temp })
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let name = std::ffi::CString::new(self.path.to_str().unwrap()).unwrap();
-        // SAFETY: the name is NUL-terminated.
-        unsafe { libc::umount2(name.as_ptr(), libc::MNT_DETACH) };
-    }
 }
 
 #[test]
@@ -305,12 +240,12 @@ fn orphans_are_reported_and_set_aside() {
     for path in &stray {
         fs::write(path, b"stray").unwrap();
     }
-    let problems = test.store.examine(true).unwrap().defects;
+    let problems = test.store.examine(VerifyDepth::Full, &mut |_| {}).unwrap().defects;
     for path in &stray {
         assert!(problems.contains(&Defect::Orphan(path.clone())), "{problems:?}");
     }
     assert_eq!(repair(&test.root()).unwrap().set_aside.len(), 3);
-    assert!(test.store.examine(true).unwrap().defects.is_empty());
+    assert!(test.store.examine(VerifyDepth::Full, &mut |_| {}).unwrap().defects.is_empty());
     assert_eq!(fs::read_dir(test.root().join("orphans")).unwrap().count(), 3);
 }
 
@@ -322,13 +257,13 @@ fn lost_and_edited_output_is_reported() {
     let path = test.root().join(format!("spool/{}.stdout", intent.id()));
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(b"X", 5).unwrap();
-    let problems = test.store.examine(true).unwrap().defects;
-    assert!(matches!(problems[..], [Defect::LostOutput { .. }]), "{problems:?}");
+    let problems = test.store.examine(VerifyDepth::Full, &mut |_| {}).unwrap().defects;
+    assert!(matches!(problems[..], [Defect::DamagedOutput { .. }]), "{problems:?}");
     test.compact();
     assert!(path.exists(), "bytes that are not the recorded ones are not compressed over");
     fs::remove_file(&path).unwrap();
     let error = test.store.read_output(intent.id(), Stream::Stdout).unwrap_err();
-    assert!(matches!(error, Error::OutputLost { .. }), "{error}");
+    assert!(matches!(error, Error::OutputDamaged { .. }), "{error}");
 }
 
 #[test]
@@ -357,7 +292,7 @@ fn a_repair_rebuilds_the_list_and_does_not_hide_an_edit() {
     repair(&test.root()).unwrap();
     test.reopen();
     match test.store.verify(None).unwrap() {
-        Verification::Broken(found) => assert_eq!(found.kind, BreakKind::EditedBody),
+        Verification::Broken(found) => assert_eq!(found[0].kind, BreakKind::EditedBody),
         Verification::Intact(_) => panic!("the repair hid the edit"),
     }
 }
@@ -390,7 +325,8 @@ fn a_damaged_database_is_kept_and_what_can_be_read_recovered() {
     drop(file);
     let damaged = fs::read(&database).unwrap();
 
-    let found = Store::open(&root).map(|store| store.examine(false).map(|e| e.defects));
+    let found = Store::open(&root)
+        .map(|store| store.examine(VerifyDepth::Quick, &mut |_| {}).map(|e| e.defects));
     assert!(!matches!(&found, Ok(Ok(problems)) if problems.is_empty()), "the damage was not seen");
     let repaired = repair(&root).unwrap();
     let backup = repaired.backup.clone().unwrap();
@@ -404,6 +340,32 @@ fn a_damaged_database_is_kept_and_what_can_be_read_recovered() {
     let recording = store.begin(&new).unwrap();
     recording.finish(&mut store, outcome(0)).unwrap();
     assert_eq!(store.find("last").unwrap().intent.id(), new.id());
-    let sound = store.examine(false).unwrap().defects;
+    let sound = store.examine(VerifyDepth::Quick, &mut |_| {}).unwrap().defects;
     assert!(!sound.iter().any(|problem| matches!(problem, Defect::Integrity(_))), "{sound:?}");
+}
+
+#[test]
+fn a_lost_output_file_costs_an_export_that_output_alone() {
+    let mut test = TestStore::new();
+    let (first, second) = (intent("a"), intent("b"));
+    let large = b"abc".repeat(100_000);
+    test.record(&first, 5, &[(Stream::Stdout, &large), (Stream::Stderr, b"kept")]);
+    test.record(&second, 0, &[(Stream::Stdout, b"whole")]);
+    fs::remove_file(test.root().join(format!("spool/{}.stdout", first.id()))).unwrap();
+    let mut lines = Vec::new();
+    let mut export = |id| test.store.export(&test.store.get(id).unwrap(), &mut lines).unwrap();
+    let Exported::Written { lost, .. } = export(first.id()) else { panic!("it is finished") };
+    assert!(
+        matches!(&lost[..], [(Stream::Stdout, why)] if why.to_string().contains("spool")),
+        "{lost:?}"
+    );
+    assert_eq!(export(second.id()), Exported::Written { lost: Vec::new(), order_altered: false });
+
+    // The other record says exactly what it has.
+    let mut other = TestStore::new();
+    assert_eq!(other.store.import(&mut &lines[..]).unwrap().imported.len(), 2);
+    let outcome = other.store.get(first.id()).unwrap().outcome.unwrap();
+    assert_eq!((outcome.stdout_bytes, outcome.stderr_bytes, outcome.truncated), (0, 4, true));
+    assert_eq!(other.output(first.id(), Stream::Stderr), b"kept");
+    other.assert_intact();
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{TestStore, intent, outcome};
-use retake_store::{ResultFile, Verification};
+use retake_store::{ResultFile, Verification, VerifyDepth};
 use retake_types::{Intent, OutcomeKind, RanOn, RunOutcome, State, Stream};
 
 fn result_file(intent: &Intent, outcome: RunOutcome, output: &[(Stream, &[u8])]) -> Vec<u8> {
@@ -35,7 +35,7 @@ fn a_remote_run_reads_as_running_also_after_its_sender_died() {
         assert_eq!(reopened.get(run.id()).unwrap().state, State::Running);
     }
     assert!(verified(&it));
-    assert!(reopened.examine(false).unwrap().defects.is_empty());
+    assert!(reopened.examine(VerifyDepth::Quick, &mut |_| {}).unwrap().defects.is_empty());
     assert!(it.store.delete(runs[0].id()).is_err() || it.store.get(runs[0].id()).is_ok());
 }
 
@@ -73,7 +73,7 @@ fn what_comes_back_completes_it_exactly_once() {
     assert!(stderr == large);
     assert!(it.store.remote_runs().unwrap().is_empty());
     assert!(verified(&it));
-    let problems = it.store.examine(true).unwrap().defects;
+    let problems = it.store.examine(VerifyDepth::Full, &mut |_| {}).unwrap().defects;
     assert!(problems.is_empty(), "{problems:?}");
 }
 

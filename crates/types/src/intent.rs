@@ -34,6 +34,9 @@ pub struct Intent {
     /// changed, not to tell a value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub variables: Option<String>,
+    /// Names of the secret variables that the command inherited.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inherited_secrets: Vec<String>,
 }
 
 /// Which parts of a recorded request are not what was asked for, because they held a secret.
@@ -122,6 +125,8 @@ struct StoredIntent {
     version: String,
     program: Option<ProgramFile>,
     variables: Option<String>,
+    #[serde(default)]
+    inherited_secrets: Vec<String>,
 
     id: Option<RunId>,
     kind: Option<Kind>,
@@ -201,6 +206,7 @@ impl From<StoredIntent> for Intent {
             version: std::mem::take(&mut stored.version),
             program: stored.program.take().or_else(|| stored.terms.program.take()),
             variables: stored.variables.take().or_else(|| stored.terms.variables.take()),
+            inherited_secrets: std::mem::take(&mut stored.inherited_secrets),
             request: stored.request.take().unwrap_or_else(|| stored.old_request(enabled)),
         }
     }

@@ -37,8 +37,8 @@ pub use outcome::{LimitKind, Outcome, OutcomeKind, StartFailure, signal_name};
 pub use refusal::{RefusalReason, RequestField, RequestString};
 pub use request::RunRequest;
 pub use run::{
-    EnvMode, Kind, LeftFate, LeftProcess, Limits, RanOn, Run, RunOutcome, ShellMode, State, Stream,
-    Usage,
+    EnvMode, Kind, LeftCounts, LeftFate, LeftProcess, Limits, RanOn, Run, RunOutcome, ShellMode,
+    State, Stream, Usage,
 };
 pub use sandbox::{
     DroppedPromise, PathAccess, PathGrant, PathRule, SandboxFailure, SandboxLevel, SandboxMode,

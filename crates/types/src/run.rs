@@ -1,6 +1,7 @@
 //! What is said of one run: the intent before it, the ending after it, and both as one JSON object.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -53,10 +54,10 @@ pub struct Limits {
 
 /// What the tree used, as the kernel accounts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", from = "RecordedUsage", into = "RecordedUsage")]
 pub struct Usage {
-    pub user_cpu_ms: u64,
-    pub system_cpu_ms: u64,
+    pub user_cpu_us: u64,
+    pub system_cpu_us: u64,
     /// The largest resident set of any one process.
     pub max_rss_kb: u64,
     pub minor_faults: u64,
@@ -70,8 +71,8 @@ pub struct Usage {
 impl Usage {
     /// Adds what further processes of the same tree used.
     pub fn add(&mut self, other: &Self) {
-        self.user_cpu_ms += other.user_cpu_ms;
-        self.system_cpu_ms += other.system_cpu_ms;
+        self.user_cpu_us += other.user_cpu_us;
+        self.system_cpu_us += other.system_cpu_us;
         self.max_rss_kb = self.max_rss_kb.max(other.max_rss_kb);
         self.minor_faults += other.minor_faults;
         self.major_faults += other.major_faults;
@@ -79,6 +80,73 @@ impl Usage {
         self.blocks_out += other.blocks_out;
         self.voluntary_switches += other.voluntary_switches;
         self.involuntary_switches += other.involuntary_switches;
+    }
+
+    /// Rounded up, for readers of whole milliseconds.
+    pub fn user_cpu_ms(&self) -> u64 {
+        self.user_cpu_us.div_ceil(1000)
+    }
+
+    pub fn system_cpu_ms(&self) -> u64 {
+        self.system_cpu_us.div_ceil(1000)
+    }
+
+    /// User and system time.
+    pub fn cpu(&self) -> Duration {
+        Duration::from_micros(self.user_cpu_us + self.system_cpu_us)
+    }
+}
+
+/// Usage as it is written: with the milliseconds that every release has written. Earlier releases
+/// wrote nothing finer.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RecordedUsage {
+    user_cpu_ms: u64,
+    system_cpu_ms: u64,
+    user_cpu_us: Option<u64>,
+    system_cpu_us: Option<u64>,
+    max_rss_kb: u64,
+    minor_faults: u64,
+    major_faults: u64,
+    blocks_in: u64,
+    blocks_out: u64,
+    voluntary_switches: u64,
+    involuntary_switches: u64,
+}
+
+impl From<RecordedUsage> for Usage {
+    fn from(recorded: RecordedUsage) -> Self {
+        let micros = |us: Option<u64>, ms: u64| us.unwrap_or(ms.saturating_mul(1000));
+        Self {
+            user_cpu_us: micros(recorded.user_cpu_us, recorded.user_cpu_ms),
+            system_cpu_us: micros(recorded.system_cpu_us, recorded.system_cpu_ms),
+            max_rss_kb: recorded.max_rss_kb,
+            minor_faults: recorded.minor_faults,
+            major_faults: recorded.major_faults,
+            blocks_in: recorded.blocks_in,
+            blocks_out: recorded.blocks_out,
+            voluntary_switches: recorded.voluntary_switches,
+            involuntary_switches: recorded.involuntary_switches,
+        }
+    }
+}
+
+impl From<Usage> for RecordedUsage {
+    fn from(usage: Usage) -> Self {
+        Self {
+            user_cpu_ms: usage.user_cpu_ms(),
+            system_cpu_ms: usage.system_cpu_ms(),
+            user_cpu_us: Some(usage.user_cpu_us),
+            system_cpu_us: Some(usage.system_cpu_us),
+            max_rss_kb: usage.max_rss_kb,
+            minor_faults: usage.minor_faults,
+            major_faults: usage.major_faults,
+            blocks_in: usage.blocks_in,
+            blocks_out: usage.blocks_out,
+            voluntary_switches: usage.voluntary_switches,
+            involuntary_switches: usage.involuntary_switches,
+        }
     }
 }
 
@@ -100,6 +168,47 @@ pub enum LeftFate {
     Kept,
     /// It could not be ended (stuck in the kernel, or not ours to signal).
     Survived,
+}
+
+/// How many processes had which fate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LeftCounts {
+    pub ended: u64,
+    pub kept: u64,
+    pub survived: u64,
+}
+
+impl LeftCounts {
+    pub fn of(left: &[LeftProcess]) -> Self {
+        let count = |fate| left.iter().filter(|left| left.fate == fate).count() as u64;
+        Self {
+            ended: count(LeftFate::Ended),
+            kept: count(LeftFate::Kept),
+            survived: count(LeftFate::Survived),
+        }
+    }
+
+    pub fn total(self) -> u64 {
+        self.ended + self.kept + self.survived
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.total() == 0
+    }
+
+    /// Those of one fate.
+    pub fn with_fate(self, fate: LeftFate) -> u64 {
+        match fate {
+            LeftFate::Ended => self.ended,
+            LeftFate::Kept => self.kept,
+            LeftFate::Survived => self.survived,
+        }
+    }
+}
+
+impl LeftFate {
+    pub const ALL: [Self; 3] = [Self::Ended, Self::Kept, Self::Survived];
 }
 
 /// What kind of loop a run belongs to; `exec` is a loop of one.
@@ -189,8 +298,12 @@ pub struct RunOutcome {
     pub exit_code: Option<i32>,
     pub signal: Option<String>,
     pub end_time: Timestamp,
-    /// Monotonic, rounded up, never 0.
+    /// Monotonic, rounded up, never 0. For an interrupted run only a lower bound, as is the end,
+    /// unless its end is known.
     pub duration_ms: u64,
+    /// Set for an interrupted run whose end was seen: its times are exact.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub end_known: bool,
     /// Bytes as stored, after redaction.
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
@@ -200,9 +313,17 @@ pub struct RunOutcome {
     /// BLAKE3 of each stream as stored, in hex; `None` where nothing was captured.
     pub stdout_blake3: Option<String>,
     pub stderr_blake3: Option<String>,
+    /// BLAKE3 of the order in which both streams arrived, in hex; `None` where nothing was captured,
+    /// and in records of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order_blake3: Option<String>,
     pub truncated: bool,
     pub leaked: bool,
+    /// Those that are listed, at most [`RunOutcome::LEFT_LISTED`].
     pub left_processes: Vec<LeftProcess>,
+    /// Those that are not listed, because there were so many.
+    #[serde(default, skip_serializing_if = "LeftCounts::is_empty")]
+    pub left_unlisted: LeftCounts,
     pub error: Option<RunError>,
     pub usage: Usage,
     /// How many secrets were replaced, in arguments, environment and output together.
@@ -219,6 +340,32 @@ pub struct RunOutcome {
 }
 
 impl RunOutcome {
+    /// How many processes are listed that a run left behind; the others are only counted.
+    pub const LEFT_LISTED: usize = 20;
+
+    /// Lists what was left behind as far as there is room, and counts the rest.
+    pub fn set_left(&mut self, mut left: Vec<LeftProcess>) {
+        let unlisted = left.split_off(left.len().min(Self::LEFT_LISTED));
+        self.left_unlisted = LeftCounts::of(&unlisted);
+        self.left_processes = left;
+    }
+
+    /// How many processes were left behind, listed or not.
+    pub fn left_counts(&self) -> LeftCounts {
+        let LeftCounts { ended, kept, survived } = LeftCounts::of(&self.left_processes);
+        let more = self.left_unlisted;
+        LeftCounts {
+            ended: ended + more.ended,
+            kept: kept + more.kept,
+            survived: survived + more.survived,
+        }
+    }
+
+    /// Whether `duration_ms` is how long it took, and not only a lower bound.
+    pub fn duration_is_exact(&self) -> bool {
+        self.kind != OutcomeKind::Interrupted || self.end_known
+    }
+
     /// How a run ended and nothing else of it, for runs that left nothing, and to begin with.
     pub fn bare(outcome: &Outcome, end_time: Timestamp) -> Self {
         Self {
@@ -227,15 +374,18 @@ impl RunOutcome {
             signal: outcome.signal().map(signal_name),
             end_time,
             duration_ms: 1,
+            end_known: false,
             stdout_bytes: 0,
             stderr_bytes: 0,
             stdout_raw_bytes: 0,
             stderr_raw_bytes: 0,
             stdout_blake3: None,
             stderr_blake3: None,
+            order_blake3: None,
             truncated: false,
             leaked: false,
             left_processes: Vec::new(),
+            left_unlisted: LeftCounts::default(),
             error: None,
             usage: Usage::default(),
             redactions: 0,
@@ -245,10 +395,16 @@ impl RunOutcome {
         }
     }
 
-    /// Sets what was stored of stdout and stderr: how many bytes, and their hash in hex.
-    pub fn set_stored(&mut self, [stdout, stderr]: [(u64, Option<String>); 2]) {
+    /// Sets what was stored of stdout and stderr: how many bytes, and their hash in hex; and the hash
+    /// of the order in which they arrived.
+    pub fn set_stored(
+        &mut self,
+        [stdout, stderr]: [(u64, Option<String>); 2],
+        order: Option<String>,
+    ) {
         (self.stdout_bytes, self.stdout_blake3) = stdout;
         (self.stderr_bytes, self.stderr_blake3) = stderr;
+        self.order_blake3 = order;
     }
 }
 
@@ -318,6 +474,8 @@ struct RunDocument<'a> {
     start_time: Timestamp,
     end_time: Option<Timestamp>,
     duration_ms: Option<u64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    duration_is_lower_bound: bool,
     stdout_bytes: Option<u64>,
     stderr_bytes: Option<u64>,
     stdout_raw_bytes: Option<u64>,
@@ -329,6 +487,8 @@ struct RunDocument<'a> {
     redacted: bool,
     leaked: bool,
     left_processes: &'a [LeftProcess],
+    #[serde(skip_serializing_if = "LeftCounts::is_empty")]
+    left_unlisted: LeftCounts,
     usage: Option<&'a Usage>,
     #[serde(skip_serializing_if = "Option::is_none")]
     effects: Option<&'a Effects>,
@@ -376,6 +536,7 @@ impl Serialize for Run {
             start_time: intent.start_time,
             end_time: outcome.map(|e| e.end_time),
             duration_ms: outcome.map(|e| e.duration_ms),
+            duration_is_lower_bound: outcome.is_some_and(|e| !e.duration_is_exact()),
             stdout_bytes: outcome.map(|e| e.stdout_bytes),
             stderr_bytes: outcome.map(|e| e.stderr_bytes),
             stdout_raw_bytes: outcome.map(|e| e.stdout_raw_bytes),
@@ -387,6 +548,7 @@ impl Serialize for Run {
             redacted: request.redaction.enabled,
             leaked: outcome.is_some_and(|e| e.leaked),
             left_processes: outcome.map_or(&[], |e| &e.left_processes),
+            left_unlisted: outcome.map_or_else(LeftCounts::default, |e| e.left_unlisted),
             usage: outcome.map(|e| &e.usage),
             effects: outcome.and_then(|e| e.effects.as_ref()),
             sandbox: outcome.and_then(|e| e.sandbox.as_ref()),
@@ -406,5 +568,22 @@ impl Serialize for Run {
             version: &intent.version,
         }
         .serialize(serializer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_keeps_its_microseconds_and_old_records_their_milliseconds() {
+        let usage = Usage { user_cpu_us: 2_345, system_cpu_us: 1, ..Usage::default() };
+        let written = serde_json::to_value(usage).unwrap();
+        assert_eq!((&written["userCpuUs"], &written["userCpuMs"]), (&2_345.into(), &3.into()));
+        assert_eq!((&written["systemCpuUs"], &written["systemCpuMs"]), (&1.into(), &1.into()));
+        assert_eq!(serde_json::from_value::<Usage>(written).unwrap(), usage);
+        let old = r#"{"userCpuMs":3,"systemCpuMs":1,"maxRssKb":7}"#;
+        let old: Usage = serde_json::from_str(old).unwrap();
+        assert_eq!((old.user_cpu_us, old.system_cpu_us, old.max_rss_kb), (3_000, 1_000, 7));
     }
 }

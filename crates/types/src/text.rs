@@ -88,12 +88,23 @@ pub fn size(bytes: u64) -> String {
     format!("{amount:.digits$} {}", UNITS[unit])
 }
 
-/// `1 run`, `2 runs`, `2 entries`.
+/// `1 run`, `2 runs`, `2 entries`, `30 days`, `2 matches`.
 pub fn count(number: u64, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        _ => format!("{number} {}", plural(noun)),
+    }
+}
+
+/// The regular plural of a noun; of several words, of the last.
+pub fn plural(noun: &str) -> String {
+    let vowel = |stem: &str| stem.ends_with(['a', 'e', 'i', 'o', 'u']);
     match noun.strip_suffix('y') {
-        _ if number == 1 => format!("1 {noun}"),
-        Some(stem) => format!("{number} {stem}ies"),
-        None => format!("{number} {noun}s"),
+        Some(stem) if !vowel(stem) => format!("{stem}ies"),
+        _ if noun.ends_with(['s', 'x', 'z']) || noun.ends_with("ch") || noun.ends_with("sh") => {
+            format!("{noun}es")
+        }
+        _ => format!("{noun}s"),
     }
 }
 
@@ -142,6 +153,11 @@ mod tests {
         assert_eq!(count(1, "entry"), "1 entry");
         assert_eq!(count(0, "entry"), "0 entries");
         assert_eq!(count(2, "run"), "2 runs");
+        assert_eq!(count(30, "day"), "30 days");
+        assert_eq!(count(2, "match"), "2 matches");
+        assert_eq!(count(3, "process"), "3 processes");
+        assert_eq!(count(1, "match"), "1 match");
+        assert_eq!(count(2, "failing state"), "2 failing states");
     }
 
     #[test]

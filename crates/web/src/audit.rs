@@ -1,4 +1,4 @@
-//! The verification of the ledger's chain, which takes a while and is started from a page.
+//! The verification of the ledger's chain and of all output, which takes a while and is started from a page.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -47,7 +47,7 @@ impl Audit {
         *state = AuditState::Verifying { since: Timestamp::now() };
         let (store, audit) = (store.clone(), self.clone());
         tokio::spawn(async move {
-            let found = store.read_large(|store| Ok(store.verify(None)?)).await;
+            let found = store.read(|store| Ok(store.verify(None)?)).await;
             let at = Timestamp::now();
             *audit.lock() = match found {
                 Ok(found) => AuditState::Verified { at, found },

@@ -86,7 +86,12 @@ impl From<Error> for RequestError {
             Error::Ambiguous { text, candidates } => {
                 return Self::new(StatusCode::CONFLICT, "ambiguous", ambiguous(text, candidates));
             }
-            Error::OutputLost { .. } => (StatusCode::GONE, "output_lost", true),
+            Error::OutputDamaged { damage, .. } if damage.is_lost() => {
+                (StatusCode::GONE, "output_lost", true)
+            }
+            Error::OutputDamaged { .. } | Error::OrderAltered { .. } | Error::Reading { .. } => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "output_altered", true)
+            }
             Error::NoStore { .. } => (StatusCode::NOT_FOUND, "no_record", false),
             Error::Busy { path, .. } => {
                 return Self::busy(&format!(

@@ -57,12 +57,12 @@ pub(crate) fn find_text(
         OutputSource::One(stream) => {
             let mut output = store.read_output(id, stream)?;
             let length = output.length();
-            find_in(&mut output, length, search)
+            find_in(id, &mut output, length, search)
         }
         OutputSource::Interleaved => {
             let mut output = store.read_interleaved(id)?;
             let length = output.length();
-            find_in(&mut output, length, search)
+            find_in(id, &mut output, length, search)
         }
     }
 }
@@ -107,13 +107,13 @@ impl Needle {
 }
 
 fn find_in(
+    id: RunId,
     output: &mut (impl Read + Seek),
     length: u64,
     search: &TextSearch,
 ) -> Result<SearchResult, RequestError> {
     let needle = Needle::of(&search.text)?;
-    let lost =
-        |error: io::Error| RequestError::not_found(format!("the output cannot be read: {error}"));
+    let lost = |error: io::Error| RequestError::from(retake_store::Error::reading(id, error));
     let mut at = search.from.min(length);
     let limit = at.saturating_add(MAX_SCANNED).min(length);
     while at < limit {
@@ -150,7 +150,7 @@ mod tests {
 
     fn ask(output: &[u8], text: &str, from: u64, since: Option<u64>) -> SearchResult {
         let search = TextSearch { text: text.to_owned(), from, since };
-        find_in(&mut Cursor::new(output), output.len() as u64, &search).unwrap()
+        find_in(RunId::new(), &mut Cursor::new(output), output.len() as u64, &search).unwrap()
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
         let none = ask(&text, "(", next.looked_to, None);
         assert_eq!((none.found, none.looked_to), (None, length));
         let empty = TextSearch { text: String::new(), from: 0, since: None };
-        assert!(find_in(&mut Cursor::new(&text), length, &empty).is_err());
+        assert!(find_in(RunId::new(), &mut Cursor::new(&text), length, &empty).is_err());
     }
 
     #[test]

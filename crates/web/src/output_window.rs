@@ -155,13 +155,7 @@ impl WindowRequest {
     }
 
     pub(crate) fn window(self, store: &Store, id: RunId) -> Result<OutputWindow, RequestError> {
-        let lost = |error: io::Error| {
-            RequestError::from(retake_store::Error::OutputLost {
-                id,
-                stream: self.source.as_str(),
-                detail: error.to_string(),
-            })
-        };
+        let lost = |error: io::Error| RequestError::from(retake_store::Error::reading(id, error));
         match self.source {
             OutputSource::One(stream) => {
                 let mut output = store.read_output(id, stream)?;

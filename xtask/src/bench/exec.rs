@@ -456,6 +456,9 @@ fn spin_capture(redacted: bool, chunk: &str, store: &str) -> Result<(), String> 
                 .push(bytes, &mut |clean: &[u8]| recording.append(stream, clean));
         }
     });
+    for stream in [Stream::Stdout, Stream::Stderr] {
+        streams[stream.index()].finish(&mut |clean: &[u8]| recording.append(stream, clean));
+    }
     let stored = recording.stored_bytes(Stream::Stdout);
     let wall = start.elapsed().as_secs_f64() * 1e6;
     if finished.bytes[0] != GIB as u64 || stored != GIB as u64 {
@@ -483,6 +486,7 @@ pub(super) fn intent() -> Intent {
         version: env!("CARGO_PKG_VERSION").into(),
         program: None,
         variables: None,
+        inherited_secrets: Vec::new(),
     }
 }
 

@@ -170,7 +170,7 @@ fn planning(page: &mut Page) -> Result<(), String> {
         let keys = Identity::new(&config.command, &config.env).keys(&matrix);
         let (mode, order) = (ScheduleMode::Pending, Order::Interleaved);
         let options = ScheduleOptions { iterations: 1, warmup: 0, mode, order, seed: 1 };
-        let mut plan = CellSchedule::new(&keys, &[], &options);
+        let mut plan = CellSchedule::new(&keys, &[], &[], &options);
         while let Next::Run(step) = plan.next_step() {
             plan.done(&step, true);
         }
@@ -217,10 +217,14 @@ fn statistics(page: &mut Page) -> Result<(), String> {
             blocks: blocks.clone(),
             failed: 0,
         });
-        let table =
-            Table { metric: "wall".into(), axes: matrix.axes.clone(), cells: cells.collect() };
+        let table = Table {
+            metric: "wall".into(),
+            axes: matrix.axes.clone(),
+            cells: cells.collect(),
+            looked_at: false,
+        };
         let start = Instant::now();
-        std::hint::black_box(explain(&table, 0.02, 0.95, 1));
+        std::hint::black_box(explain(&table, &[], 0.02, 0.95, 1));
         explained.push(start.elapsed().as_secs_f64());
     }
     let rows = [

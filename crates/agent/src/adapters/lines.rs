@@ -6,6 +6,7 @@
 //! and counted.
 
 use memchr::{memchr, memchr2};
+use retake_types::text;
 
 /// A line up to this length is not touched.
 pub(super) const WHOLE: usize = 1 << 20;
@@ -182,7 +183,7 @@ impl Shrink {
             self.left_out += 1;
             self.state = StringState::BeyondBackslash;
         } else {
-            let note = format!("… [{} bytes more]\"", self.left_out);
+            let note = format!("… [{} more]\"", text::count(self.left_out, "byte"));
             self.kept.extend_from_slice(note.as_bytes());
             self.state = StringState::Outside;
         }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use retake_types::loop_record::agent::{AgentEntry, HookTime, WaitCause};
 
 use crate::adapters::{LimitState, StreamEvent};
+use retake_types::text;
 
 /// Tools that are remembered until their result comes.
 const OPEN: usize = 256;
@@ -154,8 +155,7 @@ impl Live {
             time(self.elapsed),
         ];
         if let Some(remaining) = self.remaining {
-            let s = if remaining == 1 { "" } else { "s" };
-            parts.push(format!("{remaining} item{s} remaining"));
+            parts.push(format!("{} remaining", text::count(remaining, "item")));
         }
         if let Some(cost) = self.cost_usd {
             parts.push(format!("${cost:.2}"));

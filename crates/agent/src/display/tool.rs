@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use super::{Returned, line, visible};
 use crate::adapters::Payload;
+use retake_types::text;
 
 const READ_LINES: usize = 15;
 const BASH_LINES: usize = 20;
@@ -218,7 +219,7 @@ fn line_count(content: &str) -> usize {
 
 fn more(text: &mut String, all: usize, shown: usize) {
     if all > shown {
-        text.push_str(&format!("     ... ({} more lines)\n", all - shown));
+        text.push_str(&format!("     ... ({})\n", counted(all - shown, "more line")));
     }
 }
 
@@ -245,7 +246,7 @@ fn size(content: &str) -> String {
 }
 
 fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+    text::count(count as u64, what)
 }
 
 /// Cut first: what is not shown need not be looked at.

@@ -7,6 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use jiff::Timestamp;
+use retake_types::text;
 use serde_json::json;
 
 const LOG: &str = "/tmp/mock-claude.log";
@@ -86,7 +87,7 @@ fn log(argv: &[String], prompt: &str) -> std::io::Result<()> {
         .open(LOG)?;
     let words: Vec<_> = argv.iter().map(|word| word.lines().next().unwrap_or_default()).collect();
     writeln!(file, "[{}] {}", Timestamp::now(), words.join(" "))?;
-    writeln!(file, "prompt: {} bytes", prompt.len())
+    writeln!(file, "prompt: {}", text::count(prompt.len() as u64, "byte"))
 }
 
 fn variable(name: &str) -> Option<String> {

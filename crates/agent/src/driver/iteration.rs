@@ -1,5 +1,6 @@
 //! One iteration: hooks, the agent, what it did, and what follows from it.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -151,7 +152,9 @@ impl AgentLoop {
         let Some(offer) = task.offer.as_deref().filter(|_| !task.options.dry_run) else {
             return Ok(ServerOffer::default());
         };
-        let store = &self.session.worker.context().project.store;
+        let Ok(store) = self.session.worker.context().project.store() else {
+            return Ok(ServerOffer::default()); // a server without a record would have nothing to say
+        };
         let ids = [
             (PARENT_VARIABLE, id.to_string()),
             (STORE_VARIABLE, store.to_string_lossy().into_owned()),
@@ -403,7 +406,9 @@ impl AgentLoop {
     fn checkpoint(&mut self, number: u32) {
         let session = &mut self.session;
         let name = session.task.workspace.name().clone();
-        let store = session.worker.context().project.store.clone();
+        let Ok(store) = session.worker.context().project.store().map(Path::to_owned) else {
+            return;
+        };
         let mut checkpoints = GitCheckpoints::new(&mut session.worker, &session.task.root, &store);
         let kept = checkpoints.keep(&name, number);
         drop(checkpoints);

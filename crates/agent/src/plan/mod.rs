@@ -317,14 +317,14 @@ impl AgentPlan {
         let budgets = &self.rules.budgets;
         let over_cost = |most: Option<f64>, spent: f64| most.is_some_and(|most| spent >= most);
         let over_tokens = |most: Option<u64>, spent: u64| most.is_some_and(|most| spent >= most);
-        let cost = self.spent.cost_usd + iteration.cost_usd;
-        let tokens = self.spent.tokens.saturating_add(iteration.tokens);
-        if over_cost(budgets.cost_usd, cost)
+        let mut total = self.spent;
+        total.add(iteration);
+        if over_cost(budgets.cost_usd, total.cost_usd)
             || over_cost(budgets.iteration_cost_usd, iteration.cost_usd)
         {
             return Some(AgentStopReason::BudgetCost);
         }
-        (over_tokens(budgets.tokens, tokens)
+        (over_tokens(budgets.tokens, total.tokens)
             || over_tokens(budgets.iteration_tokens, iteration.tokens))
         .then_some(AgentStopReason::BudgetTokens)
     }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::Status;
+use retake_types::text;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -44,7 +45,8 @@ impl Delta {
     pub fn describe(&self, now: &Status) -> String {
         let mut parts = Vec::new();
         if let Some(progress) = now.progress.filter(|progress| progress.total > 0) {
-            let mut count = format!("{}/{} items", progress.completed, progress.total);
+            let mut count =
+                format!("{}/{}", progress.completed, text::count(progress.total, "item"));
             if self.completed_delta != 0 {
                 count.push_str(&format!(" ({:+})", self.completed_delta));
             }

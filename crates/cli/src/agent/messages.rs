@@ -1,12 +1,14 @@
 //! The words of agent commands; many of them are given word for word by a specification.
 
 use retake_agent::adapters::AgentKind;
+use retake_agent::checkpoint::RollbackError;
+use retake_agent::driver::git_checkpoints::CheckpointError;
 use retake_agent::driver::{ReportError, StartError, TaskError};
 use retake_agent::plan::AgentStopReason;
 use retake_agent::settings::{SettingError, SettingsErrors, UnsupportedSetting};
 use retake_agent::workspace::{Name, Workspace, WorkspaceProblem};
 
-use crate::words;
+use crate::{term, words};
 
 /// Settings that `run` has a flag for: the key's path and the flag.
 pub(super) const FLAGS: [(&str, &str); 11] = [
@@ -152,14 +154,11 @@ pub(super) fn running_iteration(number: u32) -> String {
 }
 
 pub(super) fn completed(iterations: u32) -> String {
-    format!("✓ Task completed successfully after {}", counted(iterations, "iteration"))
+    format!("✓ Task completed successfully after {}", term::count(iterations.into(), "iteration"))
 }
 
 pub(super) fn items_remaining(remaining: u64) -> String {
-    match remaining {
-        1 => "(1 item remaining)".to_owned(),
-        n => format!("({n} items remaining)"),
-    }
+    format!("({} remaining)", term::count(remaining, "item"))
 }
 
 pub(super) fn max_iterations(most: u32) -> String {
@@ -178,8 +177,21 @@ pub(super) fn max_iterations_options(name: &Name, most: u32) -> [String; 3] {
     ]
 }
 
+/// Why files could not be brought back.
+pub(super) fn checkpoint_error(error: &CheckpointError) -> String {
+    match error {
+        CheckpointError::Rollback(RollbackError::None(_)) => {
+            format!("{error}; run it with --checkpoint")
+        }
+        other => other.to_string(),
+    }
+}
+
 pub(super) fn stagnation(iterations: u32) -> String {
-    format!("⚠️ Stagnation detected: {iterations} consecutive iterations with no work")
+    format!(
+        "⚠️ Stagnation detected: {} with no work",
+        term::count(iterations.into(), "consecutive iteration")
+    )
 }
 
 pub(super) fn permissions_skipped(kind: AgentKind) -> String {
@@ -200,10 +212,6 @@ pub(super) fn stale_completion() -> &'static str {
 /// `--output`, `-v` and `-q` say the same thing in three ways.
 pub(super) fn conflicting_output() -> &'static str {
     "--verbose, --quiet and --output cannot be used together"
-}
-
-fn counted(count: u32, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use retake_engine::KeeperSession;
 use retake_mcp::install::Client;
 use retake_runner::config::Config;
 use retake_runner::context::RunContext;
+use retake_runner::machine;
 use retake_runner::project::Project;
 use retake_runner::worker::Worker;
 use retake_types::config::{AgentValue, agent_key};
@@ -71,11 +72,12 @@ impl AgentProject {
 
     /// Says which directories are used.
     pub(super) fn tell_directories(&self) {
+        let store = self.project.store().ok().map(Path::to_owned);
         let WorkspaceDirectories { workspaces, templates, archive, global_templates } =
             &self.directories;
         for (what, path) in [
             ("project", Some(&self.root)),
-            ("record", Some(&self.project.store)),
+            ("record", store.as_ref()),
             ("workspaces", Some(workspaces)),
             ("templates", Some(templates)),
             ("templates of all projects", global_templates.as_ref()),
@@ -102,7 +104,7 @@ impl AgentProject {
     pub(super) fn server_offer(&self) -> Option<Box<OfferServer>> {
         #[cfg(feature = "mcp")]
         if self.config.agent.mcp {
-            let store = self.project.store.clone();
+            let store = self.project.store().ok()?.to_owned();
             return Some(Box::new(move |kind, ids| {
                 let client = match kind {
                     AgentKind::Claude => Client::Claude,
@@ -210,9 +212,7 @@ fn flatten(
 }
 
 fn global_templates() -> Option<PathBuf> {
-    let absolute =
-        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    let base = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")))?;
+    let base = machine::user_directory("XDG_CONFIG_HOME", ".config")?;
     Some(base.join("retake/templates"))
 }
 

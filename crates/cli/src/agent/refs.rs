@@ -51,7 +51,8 @@ impl<'a> Refs<'a> {
 
     fn change(&mut self, prefix: &str, change: Change<'_>) -> usize {
         let Some(worker) = &mut self.worker else { return 0 };
-        let (root, store) = (&self.project.root, &self.project.project.store);
+        let root = &self.project.root;
+        let Ok(store) = self.project.project.store() else { return 0 };
         GitCheckpoints::new(worker, root, store).change(prefix, change).unwrap_or_else(|error| {
             term::say(&format!("checkpoints below {prefix} stay as they are: {error}"));
             0

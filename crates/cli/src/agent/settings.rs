@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use retake_runner::config::{self, Config, edit};
+use retake_runner::regular_file;
 use retake_types::config::{Key, KeyKind, agent_key, agent_keys};
 use serde_json::{Map, Value};
 
@@ -252,7 +253,7 @@ fn in_file(
         }
     };
     let full = format!("agent.{}", key.path);
-    let text = match std::fs::read_to_string(&file) {
+    let text = match regular_file::read_text(&file) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
         Err(source) => return Err(Failure::File { action: "read", path: file, source }),

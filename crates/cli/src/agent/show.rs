@@ -9,7 +9,6 @@ use retake_agent::lock::WorkspaceLock;
 use retake_agent::plan::AgentStopReason;
 use retake_agent::status::Status;
 use retake_agent::workspace::WorkspaceStatus;
-use retake_store::Store;
 use retake_types::StopReason;
 use retake_types::loop_record::agent::{Iteration, IterationRow, IterationStatus, Mode, Spent};
 use serde::Serialize;
@@ -50,7 +49,7 @@ struct Document<'a> {
 pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure> {
     let workspace = project.workspace(&args.name)?;
     let metadata = workspace.metadata().map_err(refused)?;
-    let (loops, alive) = match Store::open_read_only(&project.project.store) {
+    let (loops, alive) = match project.project.read_store() {
         Ok(store) => {
             let loops = recorded_loop::read(&store, &workspace, &metadata)?;
             let alive = loops
@@ -128,7 +127,7 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
     // Attempts that were no iterations, and verifications, were paid for as well.
     let Spent { cost_usd, tokens } = spent(&iterations, &loops);
     if tokens > 0 {
-        text += &format!("spent       ${cost_usd:.2}, {tokens} tokens\n");
+        text += &format!("spent       ${cost_usd:.2}, {}\n", term::count(tokens, "token"));
     }
     if !picked.is_empty() {
         text.push('\n');

@@ -10,12 +10,11 @@ use retake_agent::driver::git_checkpoints::GitCheckpoints;
 use retake_agent::driver::recorded_loop;
 use retake_agent::lock::WorkspaceLock;
 use retake_agent::workspace::Workspace;
-use retake_store::Store;
 use retake_types::loop_record::agent::AgentEntry;
 
 use super::project::AgentProject;
-use super::refused;
 use super::workspaces::held;
+use super::{messages, refused};
 use crate::{Exit, Failure, term};
 
 const LOOK: Duration = Duration::from_millis(250);
@@ -101,7 +100,7 @@ pub(super) struct Watch {
 pub(super) fn watch(args: &Watch, project: &AgentProject) -> Result<Exit, Failure> {
     let (workspace, _) = running(&args.name, project)?;
     let metadata = workspace.metadata().map_err(refused)?;
-    let store = Store::open_read_only(&project.project.store)?;
+    let store = project.project.read_store()?;
     let loops = recorded_loop::read(&store, &workspace, &metadata)?;
     let Some(open) = loops.last().filter(|last| last.is_open()) else {
         return Err(refused(format!("{} has no loop on the record", args.name)));
@@ -186,11 +185,11 @@ pub(super) fn rollback(args: &Rollback, project: &AgentProject) -> Result<Exit, 
     let workspace = project.workspace(&args.name)?;
     let mut worker = project.worker()?;
     let lock = held(&workspace, "rollback")?;
-    let restored = GitCheckpoints::new(&mut worker, &project.root, &project.project.store)
+    let restored = GitCheckpoints::new(&mut worker, &project.root, project.project.store()?)
         .restore(workspace.name(), args.to);
     drop(lock);
     drop(worker.end());
-    let checkpoint = restored.map_err(refused)?;
+    let checkpoint = restored.map_err(|error| refused(messages::checkpoint_error(&error)))?;
     let short = &checkpoint.commit[..12];
     term::data(
         format!("✓ Files are as after iteration {} ({short})\n", checkpoint.iteration).as_bytes(),

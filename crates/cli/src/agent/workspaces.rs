@@ -7,7 +7,6 @@ use retake_agent::driver::recorded_loop;
 use retake_agent::lock::WorkspaceLock;
 use retake_agent::notify::Events;
 use retake_agent::workspace::{Metadata, Workspace, WorkspaceStatus};
-use retake_store::Store;
 use retake_types::loop_record::agent::Mode;
 use serde::Serialize;
 
@@ -178,7 +177,7 @@ pub(super) fn reset(args: &Reset, project: &AgentProject) -> Result<Exit, Failur
     let _lock = held(&workspace, "reset")?;
     let metadata = workspace.metadata().map_err(refused)?;
     // A loop that broke off would go on with its counters.
-    match Store::open(&project.project.store) {
+    match project.project.open_store(&crate::context::notify()) {
         Ok(mut store) => recorded_loop::end_open_loop(&mut store, &workspace, &metadata)?,
         Err(retake_store::Error::NoStore { .. }) => {}
         Err(error) => return Err(error.into()),

@@ -19,6 +19,7 @@ use std::path::Path;
 
 use clap::Subcommand;
 use retake_crash_driver::error::CrashTestError;
+use retake_crash_driver::finding::FindingsError;
 use retake_runner::signals;
 
 use crate::{Exit, Failure, term, words};
@@ -103,6 +104,9 @@ fn error_text(error: &CrashTestError) -> String {
     match error {
         CrashTestError::ProgramFailed { run: Some(run), .. } => {
             format!("{error}; `retake runs logs {}` shows what it said", run.short())
+        }
+        CrashTestError::Findings(FindingsError::Foreign { .. }) => {
+            format!("{error}; `retake crash` did not write it")
         }
         CrashTestError::NothingWritten(_) => format!("{error}; is --root right?"),
         CrashTestError::Refused(reasons) => {

@@ -12,7 +12,7 @@ use retake_crash_driver::error::CrashTestError;
 use retake_runner::config::Config;
 use retake_runner::context::RunContext;
 use retake_runner::project::Project;
-use retake_runner::{prepare, recovery};
+use retake_runner::{prepare, recovery, regular_file};
 use retake_store::Store;
 use retake_store::redact::Redactor;
 use retake_types::parse_duration;
@@ -105,7 +105,7 @@ impl CrashProject {
         if !audit.enabled {
             return Ok(None);
         }
-        match Store::open(&self.project.store) {
+        match self.project.open_store(&self.context.notify) {
             Ok(mut store) => {
                 recovery::recover(&mut store, &self.context.notify);
                 (self.context.on_open)(&mut store, &self.context.notify);
@@ -138,19 +138,25 @@ impl CrashProject {
 
     /// Sends the record to the team's database, if one is configured.
     pub(super) fn push(&self) {
-        if self.config.execution.audit.enabled {
-            context::push(&self.project.store, &self.config);
+        if self.config.execution.audit.enabled
+            && let Ok(store) = self.project.store()
+        {
+            context::push(store, &self.config);
         }
     }
 
     /// Where the logs of tests with findings are kept.
     pub(super) fn logs(&self) -> PathBuf {
-        self.project.store.join("crash")
+        match self.project.store() {
+            Ok(store) => store.join("crash"),
+            // Without a record they are of use until the next start of the machine.
+            Err(_) => std::env::temp_dir().join("retake-crash"),
+        }
     }
 }
 
 pub(super) fn read_log(path: &Path) -> Result<Recording, CrashTestError> {
-    let file = File::open(path).map_err(|source| CrashTestError::File {
+    let file = regular_file::open(path).map_err(|source| CrashTestError::File {
         action: "open",
         path: path.to_owned(),
         source,

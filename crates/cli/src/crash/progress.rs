@@ -30,7 +30,7 @@ impl CrashObserver for ScreenObserver {
                 screen.progress("", progress.verified, progress.total, &text);
             }
             CrashEvent::Explaining { state, states } => {
-                screen.live(&format!("explaining {state} of {states} failing states"));
+                screen.live(&format!("explaining {state} of {}", term::count(states as u64, "failing state")));
             }
             CrashEvent::PhaseOver => screen.clear(),
             CrashEvent::TakenOver => screen.notice(
@@ -58,9 +58,9 @@ fn progress_text(
     remote: Option<(usize, usize, &RemoteStatus)>,
 ) -> String {
     let ExplorationProgress { verified, total, failing, elapsed } = progress;
-    let mut text = format!("{verified}/{total} states");
+    let mut text = format!("{verified}/{}", term::count(*total, "state"));
     if let Some((finished, shares, _)) = remote {
-        text.push_str(&format!(", {finished}/{shares} shares"));
+        text.push_str(&format!(", {finished}/{}", term::count(shares as u64, "share")));
     }
     if *failing > 0 {
         text.push_str(&format!(", {failing} failing"));

@@ -85,6 +85,9 @@ pub(crate) struct Prepared {
 pub(crate) struct Refused {
     pub(crate) intent: Box<Intent>,
     pub(crate) failure: StartFailure,
+    /// Where it is recorded; `None` for what cannot be: there is no request that could be read, or
+    /// no record.
+    pub(crate) context: Option<Arc<RunContext>>,
 }
 
 pub(crate) fn exec(args: Args, store: Option<&Path>) -> Exit {
@@ -109,7 +112,8 @@ fn run_remotely(prepared: Prepared, on: &str) -> Exit {
 fn run_remotely(prepared: Prepared, on: &str) -> Exit {
     let failure = StartFailure::Refused(vec![format!("--on {on}: built without Slurm")]);
     let json = prepared.display.json;
-    Refused { intent: Box::new(prepared.run.intent), failure }.show(json)
+    let context = Some(prepared.context);
+    Refused { intent: Box::new(prepared.run.intent), failure, context }.show(json)
 }
 
 /// Opens the project and checks the request.
@@ -119,7 +123,8 @@ fn prepare(typed: Typed, store: Option<&Path>) -> Result<Prepared, Refused> {
     configured.apply(&mut request, &config);
     let context = context::run_context(&project, &config);
     let provided = Provided { reasons, input: None };
-    let run = PreparedRun::with(request, &context, provided).map_err(Refused::from)?;
+    let run = PreparedRun::with(request, &context, provided)
+        .map_err(|refused| Refused::new(refused, &context))?;
     Ok(Prepared { run, context, config, display })
 }
 
@@ -131,7 +136,8 @@ pub(crate) fn prepare_request(
 ) -> Result<Prepared, Refused> {
     let (project, config) = open(&request, store)?;
     let context = context::run_context(&project, &config);
-    let run = PreparedRun::new(request, &context).map_err(Refused::from)?;
+    let run =
+        PreparedRun::new(request, &context).map_err(|refused| Refused::new(refused, &context))?;
     Ok(Prepared { run, context, config, display })
 }
 
@@ -139,6 +145,7 @@ fn open(request: &RunRequest, store: Option<&Path>) -> Result<(Project, Config),
     context::open(store).map_err(|failure| Refused {
         intent: Box::new(bare_intent(request.clone())),
         failure: StartFailure::Refused(failure.problems()),
+        context: None,
     })
 }
 
@@ -173,6 +180,7 @@ fn perform(
     let mut worker = Worker::single(session, context).map_err(|error| Refused {
         intent: Box::new(prepared.intent.clone()),
         failure: StartFailure::NoResources(words::no_process(&error)),
+        context: Some(context.clone()),
     })?;
     let watches = request.effects.watches();
     let mut watch =
@@ -189,6 +197,7 @@ fn perform(
                 words::store_error(&unrecorded.error)
             )]),
             intent: unrecorded.intent,
+            context: None,
         })?;
     Ok((finished, had_terminal, worker.end()))
 }
@@ -211,21 +220,28 @@ fn show(mut finished: FinishedRun, json: bool, had_terminal: bool) -> Exit {
     }
 }
 
-impl From<RefusedRun> for Refused {
-    fn from(refused: RefusedRun) -> Self {
-        let texts: Vec<_> = refused.reasons.iter().map(words::refusal).collect();
+impl Refused {
+    fn new(refused: RefusedRun, context: &Arc<RunContext>) -> Self {
+        let text = |reason: &RefusalReason| {
+            refused.redactor.redact_str(&words::refusal(reason)).0.into_owned()
+        };
+        let texts: Vec<_> = refused.reasons.iter().map(text).collect();
         let failure = if refused.reasons.iter().all(RefusalReason::is_directory) {
             StartFailure::WorkingDirectory(texts.join("; "))
         } else {
             StartFailure::Refused(texts)
         };
-        Self { intent: refused.intent, failure }
+        let context = refused.recordable.then(|| context.clone());
+        Self { intent: refused.intent, failure, context }
     }
-}
 
-impl Refused {
+    /// Puts the refusal on the record and prints it.
     pub(crate) fn show(self, json: bool) -> Exit {
-        show(run::not_started(*self.intent, self.failure), json, false)
+        let mut refused = run::not_started(*self.intent, self.failure);
+        if let Some(context) = &self.context {
+            refused.record_refusal(context);
+        }
+        show(refused, json, false)
     }
 }
 
@@ -236,5 +252,5 @@ pub(crate) fn refuse_usage(message: &str, typed: &[OsString]) -> Exit {
     let command = CommandRequest::arguments(line, Vec::<OsString>::new());
     let request = RunRequest::new(LoopPosition::exec(), command, context::here());
     let failure = StartFailure::Refused(vec![message.to_owned()]);
-    Refused { intent: Box::new(bare_intent(request)), failure }.show(true)
+    Refused { intent: Box::new(bare_intent(request)), failure, context: None }.show(true)
 }

@@ -5,6 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use retake_runner::regular_file;
 use retake_types::request::StdinSource;
 use retake_types::{
     EnvMode, Limits, RefusalReason, ShellMode, UnitError, parse_duration, parse_size,
@@ -104,7 +105,7 @@ pub(crate) fn variables(
 /// Lines of `NAME=value`, blank lines and `#` comments; `export ` and quotes around a value are
 /// as in a shell, but nothing is expanded.
 fn read_env_file(file: &Path, variables: &mut Vec<(OsString, OsString)>, problems: &mut Problems) {
-    let bytes = match std::fs::read(file) {
+    let bytes = match regular_file::read(file) {
         Ok(bytes) => bytes,
         Err(error) => {
             problems.note(format!("--env-file {}: {}", file.display(), term::plain(&error)));

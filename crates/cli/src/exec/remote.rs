@@ -47,11 +47,14 @@ fn execute(prepared: Prepared, on: &str) -> Result<(FinishedRun, EndedWorker), R
     let Prepared { run, context, config, display } = prepared;
     let intent = Box::new(run.intent.clone());
     let id = intent.id();
-    let refuse = |reasons: Vec<String>| {
+    let refuse_in = |reasons: Vec<String>, context| {
         let failure = StartFailure::Refused(reasons);
-        RemoteError::Refused(Refused { intent: intent.clone(), failure })
+        RemoteError::Refused(Refused { intent: intent.clone(), failure, context })
     };
-    let failed = |error: Error| refuse(slurm_words::reasons(&error));
+    let refuse = |reasons: Vec<String>| refuse_in(reasons, Some(context.clone()));
+    let refused = |error: Error| refuse(slurm_words::reasons(&error));
+    // Once it may have been submitted, its intent may be on the record.
+    let failed = |error: Error| refuse_in(slurm_words::reasons(&error), None);
     if !config.execution.audit.enabled {
         return Err(refuse(vec![
             "a run elsewhere is collected by the record, and execution.audit.enabled is false"
@@ -65,8 +68,8 @@ fn execute(prepared: Prepared, on: &str) -> Result<(FinishedRun, EndedWorker), R
         Arc::new(move |notice| screen.notice(&words::notice(&notice)))
     };
     // Refused before the record is opened, and again where it is submitted.
-    RequestFile::new(&run, &context).map_err(|refusals| failed(Error::Refused(refusals)))?;
-    let executor = SlurmExecutor::new(on, &config.slurm, notify.clone()).map_err(failed)?;
+    RequestFile::new(&run, &context).map_err(|refusals| refused(Error::Refused(refusals)))?;
+    let executor = SlurmExecutor::new(on, &config.slurm, notify.clone()).map_err(refused)?;
     let mut executor = executor.not_repeatable();
     let mut worker = Worker::single(KeeperSession::Own, &context)
         .map_err(|error| refuse(vec![words::no_process(&error)]))?;

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use retake_matrix::driver::{BisectOptions, BisectRun};
+use retake_matrix::driver::{BisectOptions, BisectRun, short_sha};
 use retake_runner::signals;
+use retake_types::loop_record::matrix::PointVerdict;
 
 use super::events::EventScreen;
 use super::open::{self, Common, Filters, IfMissing, percent};
@@ -11,7 +12,8 @@ use crate::{Exit, Failure, context, term};
 
 /// Find where an axis turns from good to bad, over runs that may lie
 ///
-/// By exit code (0 is good, 125 cannot be judged, all else and a timeout is bad), or by a metric.
+/// By exit code (0 is good, 125 cannot be judged, all else and a timeout is bad), or by a metric, such
+/// as --metric wall --threshold 5%: every point is then measured in turn with the good end.
 /// For code the commits between the two refs are searched; for chrome all versions between the two
 /// that the index of Chrome for Testing knows, downloaded as needed, and those configured; for other
 /// axes the configured values.
@@ -30,6 +32,9 @@ pub(super) struct Args {
     /// Bad is what is worse than the good end by more than this, such as 5%
     #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "metric")]
     threshold: Option<f64>,
+    /// Believe every answer: halve, one run per point, the ends untested, as `git bisect run` does
+    #[arg(long)]
+    quick: bool,
     /// Say nothing while it runs
     #[arg(long, short)]
     quiet: bool,
@@ -59,6 +64,7 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         bad: args.bad.clone(),
         metric: args.metric.clone(),
         threshold: args.threshold,
+        quick: args.quick,
         filters: others.pairs()?,
     };
     let screen = EventScreen::new(args.quiet);
@@ -69,6 +75,7 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     let stopped = signals::received();
     context::finish(worker.end(), &config);
     if let Some(signal) = stopped {
+        screen.interrupted("retake matrix bisect");
         return Ok(Exit::Signal(signal));
     }
     let answer = answer?;
@@ -76,6 +83,14 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         term::document(&answer)?;
     } else {
         term::data(format!("{}\n", term::visible(&answer.sentence)).as_bytes())?;
+        if let (Some(bad), Some(subject)) = (&answer.first_bad, &answer.subject) {
+            let line = format!("{} {subject}\n", short_sha(bad));
+            term::data(term::visible_lines(&line).as_bytes())?;
+        }
+    }
+    let all_good = answer.steps.iter().all(|step| step.verdict == PointVerdict::Good);
+    if answer.last_good.is_none() && args.metric.is_none() && all_good {
+        term::say("to find what made it slow: --metric wall --threshold 5%");
     }
     Ok(if answer.last_good.is_some() { Exit::OK } else { Exit::FAILED })
 }

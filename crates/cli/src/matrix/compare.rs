@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use retake_matrix::plan::{Selector, baselines};
-use retake_matrix::stats::{Comparison, Gate};
+use retake_matrix::stats::{Comparison, Gate, Reason};
 use serde::Serialize;
 
 use super::open::{Common, Filters, View, percent};
@@ -26,7 +26,8 @@ pub(super) struct Args {
     /// Differences up to this are none worth naming
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = percent)]
     margin: f64,
-    /// Exit with 1 if something is surely so: slower:5%, faster:10%
+    /// Exit with 1 if a comparison is sure and its estimate at least so large: slower:5%, faster:10%;
+    /// with the whole interval beyond it: slower:5%!; if it is not sure: unsure
     #[arg(long, value_name = "VERDICT:PERCENT")]
     fail_if: Vec<Gate>,
     #[command(flatten)]
@@ -52,18 +53,18 @@ struct Family<'a> {
 pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let view = View::open(&args.common, &args.filters, store)?;
     let samples = view.samples(&args.metric)?;
-    let name = |cell| view.name(cell);
     let (Some(a), Some(b)) = (&args.a, &args.b) else {
         let pairs = baselines(&view.matrix);
         if pairs.is_empty() {
             return Err(Failure::Usage("there are no two cells to compare".into()));
         }
-        let family = samples.compare(&pairs, args.margin, &view.resources, name);
+        let family = samples.compare(&pairs, args.margin, &view.resources);
         if args.common.json {
             term::document(&Family { comparisons: &family })?;
         } else {
             tell(&family)?;
         }
+        advise(&family);
         return Ok(gate(&args.fail_if, &family));
     };
     let selector = |text: &str| {
@@ -76,12 +77,12 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
                 "{a} and {b} are not two cells that can be compared"
             )));
         }
-        [(first, _)] => {
-            let sides = |cell: usize| if cell == *first { a.clone() } else { b.clone() };
-            let family = samples.compare(&pairs, args.margin, &view.resources, sides);
-            (family[0].clone(), Vec::new())
+        [_] => {
+            let mut only = samples.compare(&pairs, args.margin, &view.resources).remove(0);
+            (only.a, only.b) = (a.clone(), b.clone());
+            (only, Vec::new())
         }
-        _ => samples.compare_with_whole(&pairs, args.margin, &view.resources, name, (a, b)),
+        _ => samples.compare_with_whole(&pairs, args.margin, &view.resources, (a, b)),
     };
     if args.common.json {
         term::document(&Document { whole: &whole, cells: &cells })?;
@@ -91,6 +92,7 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
             term::data(format!("  {}\n", term::visible(&cell.sentence())).as_bytes())?;
         }
     }
+    advise(std::iter::once(&whole).chain(&cells));
     // What was asked for comes first; a part of it can be sure where the whole is not.
     match gate(&args.fail_if, std::slice::from_ref(&whole)) {
         Exit::Code(0) => Ok(gate(&args.fail_if, &cells)),
@@ -103,6 +105,24 @@ pub(super) fn tell(family: &[Comparison]) -> Result<(), Failure> {
         term::data(format!("{}\n", term::visible(&comparison.sentence())).as_bytes())?;
     }
     Ok(())
+}
+
+/// What to do about comparisons that more runs alone do not decide.
+pub(super) fn advise<'a>(family: impl IntoIterator<Item = &'a Comparison>) {
+    let apart = |one: &Comparison| matches!(one.reason, Some(Reason::DifferentSessions { .. }));
+    let (mut sessions, mut order) = (false, false);
+    for comparison in family {
+        sessions |= apart(comparison);
+        order |= comparison.reason == Some(Reason::NotInterleaved);
+    }
+    if sessions {
+        term::say(
+            "`retake matrix run --baseline again` measures both sides in one session, in turn",
+        );
+    }
+    if order {
+        term::say("with `order: interleaved` cells run in turn and can be compared");
+    }
 }
 
 /// Fails if any comparison trips any gate.

@@ -1,19 +1,25 @@
 //! The sentences and lines of `retake matrix` for what its driver reports.
 
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use retake_matrix::bisect::{BisectError, BisectStep, Observation};
+use retake_matrix::bisect::{BisectError, BisectStep, PointResult};
 use retake_matrix::browsers::Progress;
 use retake_matrix::driver::{
     CellWithoutResult, MatrixError, MatrixEvent, MatrixObserver, Unavailable, short_sha,
 };
-use retake_matrix::plan::{CellResult, CellStep, CellStepKind, MatrixProgress, PlanKind};
+use retake_matrix::plan::{
+    CellResult, CellStep, CellStepKind, FailedHook, MatrixProgress, PlanKind,
+};
 use retake_runner::file_lock::LockError;
 use retake_runner::loop_driver::remote::{EarlierRuns, RemoteStatus};
 use retake_runner::notice::Notify;
 use retake_runner::screen::{Screen, time_left};
+use retake_types::loop_record::matrix::CellHook;
 
+use super::words as matrix_words;
 use crate::{Failure, term, words};
 
 /// Cells without a result that are named.
@@ -22,15 +28,32 @@ const MOST_NAMED: usize = 20;
 /// Shows events on stderr: lines that stay, and a live line below them.
 pub(super) struct EventScreen {
     screen: Arc<Screen>,
+    quiet: bool,
+    /// Iterations that have ended, and of how many, if that is known.
+    finished: AtomicUsize,
+    planned: AtomicUsize,
 }
 
 impl EventScreen {
     pub(super) fn new(quiet: bool) -> Self {
-        Self { screen: Arc::new(Screen::new(quiet)) }
+        let (finished, planned) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { screen: Arc::new(Screen::new(quiet)), quiet, finished, planned }
     }
 
     pub(super) fn screen(&self) -> &Screen {
         &self.screen
+    }
+
+    /// What is done when a signal ends it, and how to go on.
+    pub(super) fn interrupted(&self, command: &str) {
+        let finished = self.finished.load(Ordering::Relaxed);
+        let done = match self.planned.load(Ordering::Relaxed) {
+            0 => term::count(finished as u64, "run"),
+            planned => format!("{finished} of {}", term::count(planned as u64, "run")),
+        };
+        self.screen.line(&format!(
+            "Interrupted. {done} done and in the record; the same command (`{command} …`) goes on."
+        ));
     }
 
     /// Shows notices above the live line.
@@ -46,7 +69,12 @@ impl EventScreen {
         total: Option<usize>,
         result: &CellResult,
     ) {
-        self.screen.line(&step_line(name, step, total, result));
+        if result.failed_hook.is_none_or(|failed| failed.hook != CellHook::Prepare) {
+            self.screen.line(&step_line(name, step, total, result));
+        }
+        if let Some(failed) = &result.failed_hook {
+            self.screen.notice(&format!("{name}: {}; this cell is skipped", failed_hook(failed)));
+        }
         for note in &result.notes {
             self.screen.notice(&format!("{name} #{}: {note}", step.iteration));
         }
@@ -54,6 +82,7 @@ impl EventScreen {
 
     fn progress(&self, progress: MatrixProgress, started: Instant, remote: Option<&RemoteStatus>) {
         let finished = progress.ok + progress.failed;
+        self.finished.store(finished, Ordering::Relaxed);
         let failed = match progress.failed {
             0 => String::new(),
             count => format!("  {count} failed"),
@@ -62,6 +91,7 @@ impl EventScreen {
         let remote = remote.map_or_else(String::new, |status| format!("  {status}"));
         match progress.kind {
             PlanKind::Fixed { total } => {
+                self.planned.store(total, Ordering::Relaxed);
                 let left = time_left(started.elapsed(), finished, total);
                 let left =
                     left.map_or_else(String::new, |left| format!("  ETA {}", term::duration(left)));
@@ -74,7 +104,8 @@ impl EventScreen {
                     format!("  {} left", term::duration(Duration::from_secs(left)))
                 });
                 let text = format!(
-                    "{decided}/{comparisons} decided, {finished} runs{failed}{left}{remote}"
+                    "{decided}/{comparisons} decided, {}{failed}{left}{remote}",
+                    term::count(finished as u64, "run")
                 );
                 self.screen.progress("", decided as u64, comparisons as u64, &text);
             }
@@ -117,6 +148,11 @@ impl MatrixObserver for EventScreen {
             MatrixEvent::Continued => {
                 screen.notice("an earlier run was interrupted; this one goes on where it was");
             }
+            MatrixEvent::Disturbed(disturbances) => {
+                for disturbance in disturbances.iter().filter(|_| !self.quiet) {
+                    screen.notice(&matrix_words::disturbance(disturbance));
+                }
+            }
             MatrixEvent::SameCommit { sha, refs } => screen.notice(&same_commit(sha, refs)),
             MatrixEvent::BrowserIndexUnavailable(error) => {
                 screen.notice(&format!("only configured browsers are searched: {error}"));
@@ -127,10 +163,6 @@ impl MatrixObserver for EventScreen {
             MatrixEvent::WorktreeRecreated { name, why } => {
                 screen.notice(&format!("the worktree of {name} is made anew: {why}"));
             }
-            MatrixEvent::WorktreeReset { name, files } => screen.notice(&format!(
-                "the worktree of {name} had changes, which are gone: {}",
-                files.join(", ")
-            )),
             MatrixEvent::SetupStarted { name } => screen.live(&format!("  [setup] {name}")),
             MatrixEvent::SetupEnded { name, exit_code } => {
                 screen.clear();
@@ -138,6 +170,12 @@ impl MatrixObserver for EventScreen {
                     None => format!("  [setup] {name}  ✓"),
                     Some(code) => format!("  [setup] {name}  ✗  exit:{code}"),
                 });
+            }
+            MatrixEvent::CountersUnavailable { metric, error } => {
+                screen.notice(&no_counters(metric, error));
+            }
+            MatrixEvent::CleanupFailed { name, failed } => {
+                screen.notice(&format!("{name}: {}", failed_hook(&failed)));
             }
             MatrixEvent::StepFinished { name, step, total, result } => {
                 self.step_finished(name, step, total, result);
@@ -151,9 +189,10 @@ impl MatrixObserver for EventScreen {
             MatrixEvent::PointStarted { name, step } => {
                 screen.live(&format!("  [{:>3}] {name}", step.number));
             }
-            MatrixEvent::PointFinished { name, step, result, observation, metric } => {
+            MatrixEvent::PointFinished { name, step, result, point_result, metric } => {
                 screen.clear();
-                screen.line(&point_line(name, step, result, observation, metric));
+                self.finished.fetch_add(1, Ordering::Relaxed);
+                screen.line(&point_line(name, step, result, point_result, metric));
             }
             MatrixEvent::PointUnavailable(why) => screen.notice(&unavailable(why)),
         }
@@ -184,20 +223,41 @@ fn step_line(name: &str, step: &CellStep, total: Option<usize>, result: &CellRes
     )
 }
 
+/// Why the processor's counters cannot be read, and what is left.
+fn no_counters(metric: &str, error: &io::Error) -> String {
+    let why = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "reading them is not permitted; set kernel.perf_event_paranoid to 2 or less".to_owned()
+        }
+        io::ErrorKind::NotFound => {
+            "this machine has none, as most virtual machines; cpu is measured".to_owned()
+        }
+        _ => term::plain(error),
+    };
+    format!("{metric} needs counters of the processor: {why}")
+}
+
+/// What failed around an iteration, and where to look.
+fn failed_hook(failed: &FailedHook) -> String {
+    let FailedHook { hook, exit_code, run } = failed;
+    let hook = hook.as_str();
+    format!("its {hook} failed with exit code {exit_code}, see `retake runs logs {}`", run.short())
+}
+
 /// One run of a bisection.
 fn point_line(
     name: &str,
     step: &BisectStep,
     result: &CellResult,
-    observation: Observation,
+    point_result: PointResult,
     metric: Option<&str>,
 ) -> String {
-    let judged = match (observation, metric) {
-        (Observation::Value(value), metric) => {
+    let judged = match (point_result, metric) {
+        (PointResult::Value(value), metric) => {
             format!("  {}={value:.3}", metric.unwrap_or_default())
         }
-        (Observation::Exit(125), _) => "  (skipped)".to_owned(),
-        (Observation::Exit(0), Some(metric)) => format!("  (reported no {metric})"),
+        (PointResult::Exit(125), _) => "  (skipped)".to_owned(),
+        (PointResult::Exit(0), Some(metric)) => format!("  (reported no {metric})"),
         _ => String::new(),
     };
     format!(
@@ -217,6 +277,9 @@ pub(super) fn unavailable(unavailable: &Unavailable) -> String {
         Unavailable::Setup { run, .. } => {
             format!("{unavailable}; see `retake runs logs {}`", run.short())
         }
+        Unavailable::LfsPointers { .. } => format!(
+            "{unavailable}; install git-lfs, run `git lfs fetch --all` in the repository, and run again"
+        ),
         other => other.to_string(),
     }
 }

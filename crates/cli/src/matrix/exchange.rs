@@ -1,7 +1,6 @@
 //! `retake matrix export` and `import`: results in chrome-ranger's own layout.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +8,7 @@ use retake_matrix::config::{CHROME, CODE};
 use retake_matrix::driver::{MatrixProject, Resources};
 use retake_matrix::exchange::{self, Export as Written, Imported, RunLine};
 use retake_matrix::plan::{Cell, FilterError, Matrix};
-use retake_runner::prepare;
+use retake_runner::{prepare, regular_file};
 use retake_store::redact::Redactor;
 use retake_store::{Error, Store};
 use retake_types::loop_record::matrix::{CellKey, CellLabels, CellRole};
@@ -83,6 +82,7 @@ pub(super) fn export(args: &Export, store: Option<&Path>) -> Result<Exit, Failur
                 reference: row.reference.clone().unwrap_or_default(),
                 sha: row.sha.clone().unwrap_or_default(),
                 axes: row.axes.clone(),
+                metrics: row.metrics.clone(),
                 iteration: row.iteration,
                 timestamp: row.started,
                 duration_ms: row.duration_ms,
@@ -116,7 +116,7 @@ pub(super) fn import(args: &Import, store: Option<&Path>) -> Result<Exit, Failur
     let versions = project.config.chrome.as_ref().map(|chrome| chrome.versions.clone());
     resources.identify_programs(&mut worker, &project, &versions.unwrap_or_default());
     drop(worker.end());
-    let mut store = Store::open(&project.context.project.store)?;
+    let mut store = project.context.project.open_store(&project.context.notify)?;
     let redactor = project.redactor();
     let (mut imported, mut known) = (0, 0);
     let given = open::assignments(&args.axis)?;
@@ -250,7 +250,7 @@ fn import_run(
     for (stream, path) in [(Stream::Stdout, &run.stdout), (Stream::Stderr, &run.stderr)] {
         let Some(path) = path else { continue };
         let mut clean = redactor.stream();
-        let mut file = File::open(path).map_err(|error| error.to_string())?;
+        let mut file = regular_file::open(path).map_err(|error| error.to_string())?;
         let mut buffer = vec![0; 64 << 10];
         loop {
             match file.read(&mut buffer).map_err(|error| error.to_string())? {
@@ -266,17 +266,15 @@ fn import_run(
     }
     let took = std::time::Duration::from_millis(line.duration_ms);
     let ended = line.timestamp.checked_add(took).unwrap_or(line.timestamp);
-    // CPU time and memory were not measured: only the wall time is known.
+    // Of a run of chrome-ranger only the wall time is known.
     let wall = Metric {
         value: line.duration_ms as f64,
         unit: Some("ms".to_owned()),
         better: Some(Better::Lower),
     };
-    let measured = Measurements {
-        metrics: [("wall".to_owned(), wall)].into(),
-        planned: Some(planned),
-        notes: Vec::new(),
-    };
+    let mut metrics = line.metrics.clone();
+    metrics.entry("wall".to_owned()).or_insert(wall);
+    let measured = Measurements { metrics, planned: Some(planned), notes: Vec::new() };
     let outcome = RunOutcome {
         duration_ms: line.duration_ms.max(1),
         stdout_raw_bytes: size(run.stdout.as_deref()),

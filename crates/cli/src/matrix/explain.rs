@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use retake_matrix::driver::Samples;
 use retake_matrix::explain::{Explanation, explain as find_cause};
-use retake_matrix::stats::summarise;
+use retake_matrix::plan::baselines;
+use retake_matrix::stats::{Comparison, Criteria, summarise, value_text};
 use retake_matrix::table::Table;
 
 use super::open::{Common, Filters, View, percent};
@@ -32,27 +32,28 @@ pub(super) fn explain(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
     let view = View::open(&args.common, &args.filters, store)?;
     let samples = view.samples(&args.metric)?;
     let table = samples.table();
-    let explanation = explained(&table, args.margin, &samples);
+    let pairs = baselines(&view.matrix);
+    let comparisons = samples.compare(&pairs, args.margin, &view.resources);
+    let explanation = explained(&table, &comparisons, args.margin);
     if args.common.json {
         term::document(&explanation)?;
         return Ok(Exit::OK);
     }
-    let text = format!("{}\n\n{}", explanation.sentence, heat_map(&table));
+    let text = format!("{}\n\n{}", explanation.sentence, heat_map(&table, samples.unit.as_deref()));
     term::data(term::visible_lines(&text).as_bytes())?;
     Ok(Exit::OK)
 }
 
-pub(super) fn explained(table: &Table, margin: f64, samples: &Samples<'_>) -> Explanation {
-    find_cause(table, margin, samples.confidence(), SEED)
+pub(super) fn explained(table: &Table, comparisons: &[Comparison], margin: f64) -> Explanation {
+    find_cause(table, comparisons, margin, Criteria::default().confidence, SEED)
 }
 
-/// Medians and how they compare with the first cell: the darker, the larger.
-fn heat_map(table: &Table) -> String {
+/// Medians: the darker, the larger. How they compare is said by the comparisons alone.
+fn heat_map(table: &Table, unit: Option<&str>) -> String {
     let medians: Vec<Option<f64>> =
         table.cells.iter().map(|cell| Some(summarise(&cell.values)?.median)).collect();
     let known = || medians.iter().flatten().copied();
     let (low, high) = known().fold((f64::MAX, f64::MIN), |(a, b), x| (a.min(x), b.max(x)));
-    let first = known().next();
     let shade = |value: f64| {
         let part = if high > low { (value - low) / (high - low) } else { 0.0 };
         ["░", "▒", "▓", "█"][((part * 4.0) as usize).min(3)]
@@ -65,14 +66,8 @@ fn heat_map(table: &Table) -> String {
         let Some(median) = median else {
             return format!("  {name}{pad}  ✗ {} failed\n", cell.failed);
         };
-        let change = first
-            .filter(|first| *first > 0.0)
-            .map_or_else(String::new, |first| format!("{:+.1} %", (median / first - 1.0) * 100.0));
-        format!(
-            "{} {name}{pad}  {median:>12.3}  {change:>9}  n={}\n",
-            shade(*median),
-            cell.values.len()
-        )
+        let value = value_text(*median, unit);
+        format!("{} {name}{pad}  {value:>12}  n={}\n", shade(*median), cell.values.len())
     };
     table.cells.iter().zip(&names).zip(&medians).map(line).collect()
 }

@@ -13,6 +13,8 @@ mod remote;
 mod report;
 mod run;
 mod status;
+mod table;
+mod words;
 
 use std::path::Path;
 

@@ -15,7 +15,7 @@ use retake_runner::config::Config;
 use retake_runner::project::Project;
 use retake_runner::worker::Worker;
 use retake_store::{Error, Store, StoredLoop};
-use retake_types::loop_record::matrix::{CellKey, MatrixLoopPlan};
+use retake_types::loop_record::matrix::{CellKey, Disturbance, MatrixEntry, MatrixLoopPlan};
 
 use crate::{Failure, context, init, term, words};
 
@@ -180,7 +180,7 @@ impl View {
         let (project, _) = project(common, store, IfMissing::Ignore)?;
         let mut matrix = cells(&project, &filters.pairs()?)?;
         let mut worker = workers(&project, 1)?.remove(0);
-        let opened = match Store::open_read_only(&project.context.project.store) {
+        let opened = match project.context.project.read_store() {
             Err(Error::NoStore { .. }) => None,
             opened => Some(opened?),
         };
@@ -226,9 +226,32 @@ impl View {
         plans.find(|plan| plan.purpose.is_run())
     }
 
+    /// What disturbed the last run.
+    pub(super) fn disturbances(&self) -> Result<Vec<Disturbance>, Failure> {
+        let last = self.loops.iter().find(|(_, plan)| plan.purpose.is_run());
+        let (Some((record, _)), Some(store)) = (last, &self.store) else { return Ok(Vec::new()) };
+        let entries = store.loop_entries(record.id, 0, 100)?;
+        let disturbances =
+            entries.iter().filter_map(|entry| match serde_json::from_str(&entry.body).ok()? {
+                MatrixEntry::Disturbed { disturbances } => Some(disturbances),
+                MatrixEntry::Answer { .. } => None,
+            });
+        Ok(disturbances.flatten().collect())
+    }
+
     /// A cell in a word or a few.
     pub(super) fn name(&self, cell: usize) -> String {
         self.matrix.short_name(cell)
+    }
+}
+
+/// `5%`, for clap, of something that must be more than nothing.
+pub(super) fn margin(text: &str) -> Result<f64, String> {
+    match percent(text)? {
+        0.0 => Err("no number of runs decides 0%: equal programs never measure exactly equal; \
+                    write the smallest difference that matters, such as 1%"
+            .to_owned()),
+        margin => Ok(margin),
     }
 }
 

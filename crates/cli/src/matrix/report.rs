@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::explain::explained;
 use super::open::{Common, Filters, View, percent};
+use super::words;
 use crate::{Exit, Failure, term};
 
 /// Write one HTML file with heat maps, distributions, comparisons and the environment
@@ -18,7 +19,7 @@ pub(super) struct Args {
     /// Where to; - is stdout
     #[arg(short, long, value_name = "FILE", default_value = "matrix-report.html")]
     output: PathBuf,
-    /// Only these metrics [default: those of the configuration, or all]
+    /// Only these metrics [default: those of the configuration, or wall, cpu, rss and all that is reported]
     #[arg(long, value_name = "NAME")]
     metric: Vec<String>,
     /// Differences up to this are none worth naming
@@ -42,7 +43,7 @@ pub(super) fn report(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     let configured: Vec<String> =
         view.project.config.metrics.iter().map(|metric| metric.name.clone()).collect();
     let metrics = match (&args.metric[..], &configured[..]) {
-        ([], []) => view.history.metrics(),
+        ([], []) => view.history.usual_metrics(),
         ([], configured) => configured.to_vec(),
         (given, _) => given.to_vec(),
     };
@@ -87,9 +88,9 @@ fn page(view: &View, metrics: &[String], margin: f64) -> Result<Page, Failure> {
         let table = samples.table();
         page.units.extend(samples.unit.clone().map(|unit| (metric.clone(), unit)));
         if !pairs.is_empty() {
-            let name = |cell| view.name(cell);
-            page.comparisons.extend(samples.compare(&pairs, margin, &view.resources, name));
-            page.explanations.push(explained(&table, margin, &samples));
+            let comparisons = samples.compare(&pairs, margin, &view.resources);
+            page.explanations.push(explained(&table, &comparisons, margin));
+            page.comparisons.extend(comparisons);
         }
         page.tables.push(table);
     }
@@ -99,6 +100,7 @@ fn page(view: &View, metrics: &[String], margin: f64) -> Result<Page, Failure> {
     for (sha, refs) in view.resources.same_commits() {
         page.notes.push(format!("{} are one commit, {}", refs.join(" and "), short_sha(&sha)));
     }
+    page.warnings = view.disturbances()?.iter().map(words::disturbance).collect();
     page.environment = environment(view);
     Ok(page)
 }

@@ -5,19 +5,20 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use retake_matrix::driver::{
-    Iterations, MatrixProject, MatrixRun, MatrixRunOptions, MatrixRunResult, allowed_cpus,
+    CellRow, Iterations, MatrixProject, MatrixRun, MatrixRunOptions, MatrixRunResult, allowed_cpus,
     pin_process,
 };
 use retake_matrix::plan::ScheduleMode;
-use retake_matrix::stats::{Comparison, Gate};
+use retake_matrix::stats::{Comparison, Gate, Verdict};
 use retake_runner::signals;
 use retake_runner::worker::Worker;
+use retake_types::loop_record::matrix::Disturbance;
 use retake_types::{LoopId, parse_duration};
 use serde::Serialize;
 
 use super::events::{self, EventScreen};
-use super::open::{self, Common, Filters, IfMissing, percent};
-use super::{compare, remote};
+use super::open::{self, Common, Filters, IfMissing, margin};
+use super::{compare, remote, table, words};
 use crate::{Exit, Failure, context, term};
 
 /// Run what has no successful run yet, every iteration of all cells in a new random order
@@ -38,19 +39,25 @@ pub(super) struct Args {
     #[arg(long)]
     replace: bool,
     /// Go on until every comparison is decided at this margin, such as 2%
-    #[arg(long, value_name = "PERCENT", value_parser = percent,
+    #[arg(long, value_name = "PERCENT", value_parser = margin,
         conflicts_with_all = ["append", "replace"])]
     until_sure: Option<f64>,
-    /// With --until-sure: begin nothing after this time, such as 10m; `none` goes on for ever
+    /// With --until-sure: begin nothing after this time, such as 10m, and let no run take longer than
+    /// it; `none` goes on until all is sure
     /// [default: 1h]
     #[arg(long, value_name = "TIME", requires = "until_sure")]
     budget: Option<Budget>,
     /// What --until-sure and --fail-if compare
     #[arg(long, value_name = "NAME", default_value = "wall")]
     metric: String,
-    /// Exit with 1 if a comparison is surely so: slower:5%, faster:10%
+    /// Exit with 1 if a comparison is sure and its estimate at least so large: slower:5%, faster:10%;
+    /// with the whole interval beyond it: slower:5%!; if it is not sure: unsure
     #[arg(long, value_name = "VERDICT:PERCENT")]
     fail_if: Vec<Gate>,
+    /// Whether what new runs are compared with is run again beside them: only runs of one session can
+    /// be compared [default: again with --fail-if, stored otherwise; --until-sure always does]
+    #[arg(long, value_name = "WHICH", value_enum, conflicts_with = "until_sure")]
+    baseline: Option<Baseline>,
     /// How many at once; more than one measures the workers too
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     workers: Option<u16>,
@@ -63,9 +70,18 @@ pub(super) struct Args {
     /// The seed of the random order, to repeat one
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// Say nothing while it runs
+    /// Say nothing while it runs, and show no table
     #[arg(long, short)]
     quiet: bool,
+}
+
+/// What new runs are compared with.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Baseline {
+    /// Run again, in turn with what is new
+    Again,
+    /// What is stored
+    Stored,
 }
 
 /// How long sampling may go on.
@@ -108,6 +124,10 @@ struct Document<'a> {
     /// Cells that were given up because their warmup failed.
     skipped: Vec<String>,
     unavailable: &'a [String],
+    /// What disturbed the measurement.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    disturbances: &'a [Disturbance],
+    cells: &'a [CellRow],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     comparisons: &'a [Comparison],
 }
@@ -122,6 +142,13 @@ pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
         Some(on) => Some(remote::open(on, &config, &mut project, screen.notify())?),
         None => None,
     };
+    if args.on.is_some()
+        && let Some(hook) = project.config.hooks().next()
+    {
+        return Err(Failure::Usage(format!(
+            "--on: {hook} runs on this machine only; leave it out of the configuration"
+        )));
+    }
     let matrix = open::cells(&project, &args.filters.pairs()?)?;
     let undecided_limit = match usize::try_from(config.slurm.max_in_flight) {
         Ok(limit @ 1..) => limit,
@@ -146,7 +173,10 @@ pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
         context::finish(ended, &config);
     }
     match stopped {
-        Some(signal) => Ok(Exit::Signal(signal)),
+        Some(signal) => {
+            screen.interrupted("retake matrix run");
+            Ok(Exit::Signal(signal))
+        }
         None => exit,
     }
 }
@@ -163,6 +193,10 @@ impl Args {
             iterations,
             metric: self.metric.clone(),
             gates: self.fail_if.clone(),
+            baseline_again: match self.baseline {
+                Some(baseline) => baseline == Baseline::Again,
+                None => !self.fail_if.is_empty(),
+            },
             seed: self.seed,
             workers: self.workers.map_or(project.config.workers, usize::from),
             undecided_limit,
@@ -182,7 +216,11 @@ impl Args {
             term::say(&format!("not run: {problem}"));
         }
         for cell in &skipped {
-            term::say(&format!("not run: {cell}: its warmup failed"));
+            let hooks = match result.hooks {
+                true => "its warmup, prepare or conclude failed",
+                false => "its warmup failed",
+            };
+            term::say(&format!("not run: {cell}: {hooks}"));
         }
         let missing = !unavailable.is_empty() || !skipped.is_empty();
         if ok + failed == 0 && !missing && result.spent.is_none() {
@@ -211,10 +249,12 @@ impl Args {
                 failed,
                 skipped,
                 unavailable: &unavailable,
+                disturbances: &result.disturbances,
+                cells: &result.rows,
                 comparisons: &result.comparisons,
             })?;
-        } else {
-            compare::tell(&result.comparisons)?;
+        } else if !self.quiet {
+            self.show_table(result)?;
         }
         if result.all_failed() {
             term::say("every iteration failed; `retake matrix status --failures` lists them");
@@ -231,14 +271,35 @@ impl Args {
     }
 }
 
+impl Args {
+    /// The numbers, and what is not decided.
+    fn show_table(&self, result: &MatrixRunResult) -> Result<(), Failure> {
+        for disturbance in &result.disturbances {
+            term::say(&words::disturbance(disturbance));
+        }
+        let unit = result.unit.as_deref();
+        let table = table::render(&self.metric, unit, &result.rows);
+        term::data(term::visible_lines(&table).as_bytes())?;
+        let open = result.comparisons.iter().filter(|one| one.verdict == Verdict::NotSure);
+        // Without a question nobody waits for an answer.
+        let asked = self.until_sure.is_some() || !self.fail_if.is_empty();
+        for comparison in open.clone().filter(|_| asked) {
+            term::data(format!("{}\n", term::visible(&comparison.sentence())).as_bytes())?;
+        }
+        compare::advise(open.filter(|_| asked));
+        Ok(())
+    }
+}
+
 /// The CPUs that we may use, one for each worker.
 fn cpus(workers: usize) -> Result<Vec<usize>, Failure> {
     let cpus = allowed_cpus()
         .map_err(|error| Failure::Refused(format!("--pin: {}", term::plain(&error))))?;
     if cpus.len() < workers {
         return Err(Failure::Usage(format!(
-            "--pin: {workers} workers need as many CPUs, and there are {}",
-            cpus.len()
+            "--pin: {} for {}; every worker needs one of its own",
+            term::count(cpus.len() as u64, "CPU"),
+            term::count(workers as u64, "worker")
         )));
     }
     Ok(cpus)

@@ -5,7 +5,9 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 use retake_matrix::config::{CHROME, CODE};
-use retake_matrix::report::{Status, StatusCell, compact, grid};
+use retake_matrix::driver::PhaseFailure;
+use retake_matrix::report::{PhaseRow, Status, StatusCell, compact, grid};
+use retake_types::loop_record::matrix::{CellKey, CellRole};
 use retake_types::{RunId, Stream};
 
 use super::events;
@@ -54,6 +56,7 @@ pub(super) fn status(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
             seed: last.map(|planned| planned.seed),
             order,
             unavailable: view.resources.unavailable.iter().map(ToString::to_string).collect(),
+            phase_failures: phase_failures(&view)?,
         })?;
         return Ok(Exit::OK);
     }
@@ -74,6 +77,12 @@ const BYTES: u64 = 4096;
 
 fn failures(view: &View, cells: &[StatusCell]) -> Result<(), Failure> {
     let mut text = String::new();
+    for PhaseRow { phase, name, id, exit_code } in phase_failures(view)? {
+        text += &format!("\n{name}\n  {phase}  exit:{exit_code}  retake runs logs {id}\n");
+        for line in last_lines(view, &id)? {
+            text += &format!("    {line}\n");
+        }
+    }
     for (place, cell) in cells.iter().enumerate().filter(|(_, cell)| cell.failed > 0) {
         // What was tried again and went well has not failed.
         let succeeded: HashSet<u64> =
@@ -95,6 +104,27 @@ fn failures(view: &View, cells: &[StatusCell]) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What failed in the last run besides iterations.
+fn phase_failures(view: &View) -> Result<Vec<PhaseRow>, Failure> {
+    let last = view.loops.iter().find(|(_, plan)| plan.purpose.is_run());
+    let (Some(store), Some((last, _))) = (&view.store, last) else { return Ok(Vec::new()) };
+    let name = |key: &CellKey| {
+        let place = view.keys.iter().position(|known| known == key)?;
+        Some(view.name(place))
+    };
+    let row = |PhaseFailure { role, id, exit_code }: PhaseFailure| {
+        let (phase, name) = match &role {
+            CellRole::Setup(name) => ("setup", name.clone()),
+            // A cell that the filters leave out, or of another configuration by now, is not asked for.
+            CellRole::Warmup(key) => ("warmup", name(key)?),
+            CellRole::Hook(hook, key) => (hook.as_str(), name(key)?),
+            CellRole::Iteration(_) => return None,
+        };
+        Some(PhaseRow { phase, name, id: id.to_string(), exit_code })
+    };
+    Ok(PhaseFailure::of_loop(store, last.id)?.into_iter().filter_map(row).collect())
+}
+
 /// The end of what a run said on stderr, or on stdout where it said nothing there.
 fn last_lines(view: &View, id: &str) -> Result<Vec<String>, Failure> {
     let (Some(store), Ok(id)) = (&view.store, id.parse::<RunId>()) else { return Ok(Vec::new()) };
@@ -105,7 +135,7 @@ fn last_lines(view: &View, id: &str) -> Result<Vec<String>, Failure> {
         length
             .and_then(|length| output.seek(SeekFrom::Start(length.saturating_sub(BYTES))))
             .and_then(|_| output.take(BYTES).read_to_end(&mut bytes))
-            .map_err(|source| Failure::Reading { id, source })?;
+            .map_err(|error| Failure::from(retake_store::Error::reading(id, error)))?;
         let text = String::from_utf8_lossy(&bytes);
         let lines: Vec<&str> = text.trim_end().lines().collect();
         if !lines.is_empty() {

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use clap::ValueEnum;
-use retake_store::{AuditRecord, Error, Store};
+use retake_store::{AuditRecord, Error, Exported, Store};
 use retake_types::RunId;
 
 use super::filter::FilterArgs;
@@ -18,6 +18,7 @@ const PAGE: usize = 1000;
 ///
 /// jsonl is complete, output included, and is what `runs import` reads; audit is one audit record
 /// per line; junit is a report for continuous integration. Runs that go on are left out of jsonl.
+/// Output that is lost or was altered is left out too, listed on stderr, and makes the exit code 1.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// What to write
@@ -47,7 +48,7 @@ pub(super) fn export(args: &Args, record: &Record) -> Result<Exit, Failure> {
         None => Vec::new(),
     };
     let mut out = Lines { to: term::writer(), array: args.json, any: false, begun: false };
-    let mut unfinished = 0;
+    let (mut unfinished, mut damaged) = (0, Vec::new());
     if args.format == Format::Junit {
         junit::report(store.as_ref(), &ids, &mut out)?;
     } else if let Some(store) = &store {
@@ -59,8 +60,19 @@ pub(super) fn export(args: &Args, record: &Record) -> Result<Exit, Failure> {
             };
             if args.format == Format::Audit {
                 out.write_all(&term::json_line(&AuditRecord::of(&run))?)?;
-            } else if !store.export(&run, &mut out).map_err(unwritten)? {
-                unfinished += 1;
+                continue;
+            }
+            match store.export(&run, &mut out).map_err(unwritten)? {
+                Exported::Unfinished => unfinished += 1,
+                Exported::Written { lost, order_altered } => {
+                    let id = *id;
+                    damaged.extend(lost.into_iter().map(|(stream, damage)| Error::OutputDamaged {
+                        id,
+                        stream,
+                        damage,
+                    }));
+                    damaged.extend(order_altered.then_some(Error::OrderAltered { id }));
+                }
             }
         }
     }
@@ -68,10 +80,13 @@ pub(super) fn export(args: &Args, record: &Record) -> Result<Exit, Failure> {
     if unfinished > 0 {
         term::say(&format!("{} without an outcome left out", term::count(unfinished, "run")));
     }
+    for error in &damaged {
+        term::say(&error.to_string());
+    }
     if let Some(store) = store {
         record::tend(store);
     }
-    Ok(Exit::OK)
+    Ok(if damaged.is_empty() { Exit::OK } else { Exit::FAILED })
 }
 
 /// Lines as they are, or as the elements of one array. A line has no line break inside.

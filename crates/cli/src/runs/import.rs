@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
+use jiff::{Timestamp, ToSpan};
+use retake_runner::config::Config;
 use retake_types::RunId;
 use serde::Serialize;
 
@@ -26,6 +28,11 @@ pub(crate) struct Args {
 struct Document<'a> {
     imported: &'a [RunId],
     known: u64,
+    /// Runs older than the retention, and until when they are kept all the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    older_than_retention: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept_until: Option<Timestamp>,
 }
 
 pub(super) fn import(args: &Args, record: &Record) -> Result<Exit, Failure> {
@@ -40,12 +47,33 @@ pub(super) fn import(args: &Args, record: &Record) -> Result<Exit, Failure> {
             source,
         })?))
     };
+    let config = Config::load(record.project.root.as_deref())?;
     let result = record.add()?.import(&mut from)?;
+    let now = Timestamp::now();
+    let days = config.execution.audit.retention_days;
+    let retention =
+        i64::try_from(days).ok().filter(|days| *days > 0).map(|days| (days * 24).hours());
+    let since = retention.and_then(|retention| now.checked_sub(retention).ok());
+    let old = result.exec_starts.iter().filter(|start| since.is_some_and(|since| **start < since));
+    let old = old.count() as u64;
+    let kept_until = retention.filter(|_| old > 0).and_then(|days| now.checked_add(days).ok());
     if args.json {
-        term::document(&Document { imported: &result.imported, known: result.known })?;
+        term::document(&Document {
+            imported: &result.imported,
+            known: result.known,
+            older_than_retention: kept_until.map(|_| old),
+            kept_until,
+        })?;
     } else {
         let imported = term::count(result.imported.len() as u64, "run");
         term::say(&format!("{imported} imported, {} already here", result.known));
+        if let Some(until) = kept_until {
+            term::say(&format!(
+                "{old} of them older than {} (execution.audit.retention_days), kept until {}",
+                term::count(days, "day"),
+                term::moment(until)
+            ));
+        }
     }
     Ok(Exit::OK)
 }

@@ -126,7 +126,7 @@ fn case(store: &Store, run: &Run, out: &mut impl Write) -> Result<(), Failure> {
 }
 
 fn tail(store: &Store, id: RunId) -> Result<String, Failure> {
-    let reading = |source| Failure::Reading { id, source };
+    let reading = |error| Failure::from(Error::reading(id, error));
     let mut merged = store.read_interleaved(id)?;
     let from = merged.length().saturating_sub(TAIL);
     merged.seek(SeekFrom::Start(from)).map_err(reading)?;

@@ -38,7 +38,8 @@ pub(super) fn list(args: &Args, record: &Record) -> Result<Exit, Failure> {
     if args.json {
         term::document(&runs)?;
     } else if runs.is_empty() {
-        term::say(if store.is_some() { "no run matches" } else { "nothing was recorded here yet" });
+        let text = if store.is_some() { "no run matches" } else { "nothing was recorded here yet" };
+        record.say_empty(text, store.as_ref());
     } else {
         let terminal = std::io::stdout().is_terminal();
         term::page(&table(&runs, terminal).render(term::width(), Palette::of_stdout()))?;

@@ -88,7 +88,7 @@ fn part(args: &Args, output: &mut (impl Read + Seek)) -> io::Result<Range<u64>> 
 }
 
 fn copy(args: &Args, id: RunId, output: &mut (impl Read + Seek)) -> Result<(), Failure> {
-    let reading = |source| Failure::Reading { id, source };
+    let reading = |error| Failure::from(retake_store::Error::reading(id, error));
     let range = part(args, output).map_err(reading)?;
     output.seek(SeekFrom::Start(range.start)).map_err(reading)?;
     let mut left = range.end - range.start;
@@ -129,7 +129,7 @@ fn start(
     wanted: Option<Stream>,
     store: &Store,
 ) -> Result<[u64; 2], Failure> {
-    let reading = |source| Failure::Reading { id, source };
+    let reading = |error| Failure::from(retake_store::Error::reading(id, error));
     let mut before = [0, 0];
     if args.tail.is_none() {
         return Ok(before);
@@ -158,7 +158,7 @@ fn pieces(
     wanted: Option<Stream>,
     merged: &mut InterleavedReader,
 ) -> Result<(), Failure> {
-    let reading = |source| Failure::Reading { id, source };
+    let reading = |error| Failure::from(retake_store::Error::reading(id, error));
     let mut out = term::writer();
     let mut separator: &[u8] = b"[";
     let mut buffer = vec![0; BLOCK];

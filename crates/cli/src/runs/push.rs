@@ -88,7 +88,7 @@ pub(super) fn push(args: &Args, record: &Record) -> Result<Exit, Failure> {
     };
     let screen = Screen::new(args.background || !std::io::stderr().is_terminal());
     let mut progress = |done: u64, all: u64| {
-        screen.progress("", done, all, &format!("{done}/{all} entries"));
+        screen.progress("", done, all, &format!("{done}/{}", term::count(all, "entry")));
     };
     let options = PushOptions { output_bytes: args.outputs, as_copy: args.as_copy };
     let pushed = retake_postgres::push(&mut store, &address, options, &mut progress);
@@ -119,11 +119,7 @@ pub(super) fn push(args: &Args, record: &Record) -> Result<Exit, Failure> {
             "sent to {}: {}, {} of the ledger, {}{outputs}",
             address.shown(),
             term::count(pushed.runs, "run"),
-            if pushed.entries == 1 {
-                "1 entry".to_owned()
-            } else {
-                format!("{} entries", pushed.entries)
-            },
+            term::count(pushed.entries, "entry"),
             term::count(pushed.events, "event"),
         ));
     }

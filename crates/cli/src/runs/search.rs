@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use retake_runner::run_text;
 use retake_store::{SearchHit, SearchResults};
-use retake_types::{Run, Stream};
+use retake_types::{Run, RunId, Stream};
 use serde::Serialize;
 
 use crate::record::Record;
@@ -39,6 +39,14 @@ struct Document<'a> {
     hits: Vec<HitDocument<'a>>,
     more: bool,
     skipped_bytes: u64,
+    /// Outputs that are not what was recorded, of which nothing is shown.
+    damaged: Vec<DamagedDocument>,
+}
+
+#[derive(Serialize)]
+struct DamagedDocument {
+    run: RunId,
+    stream: Stream,
 }
 
 #[derive(Serialize)]
@@ -59,7 +67,13 @@ impl<'a> Document<'a> {
             snippet: &hit.snippet,
             matches: hit.matches.iter().map(|range| [range.start, range.end]).collect(),
         });
-        Self { hits: hits.collect(), more: found.more, skipped_bytes: found.skipped_bytes }
+        let damaged = found.damaged.iter().map(|&(run, stream)| DamagedDocument { run, stream });
+        Self {
+            hits: hits.collect(),
+            more: found.more,
+            skipped_bytes: found.skipped_bytes,
+            damaged: damaged.collect(),
+        }
     }
 }
 
@@ -83,7 +97,7 @@ pub(super) fn search(args: &Args, record: &Record) -> Result<Exit, Failure> {
         let hits: String = found.hits.iter().map(|hit| entry(hit, now, palette)).collect();
         term::page(&hits)?;
         if found.hits.is_empty() {
-            term::say(&format!("no recorded output has `{text}`"));
+            record.say_empty(&format!("no recorded output has `{text}`"), store.as_ref());
         }
         if found.more {
             term::say(&format!("there are older hits; --limit shows more than {}", args.limit));
@@ -95,10 +109,16 @@ pub(super) fn search(args: &Args, record: &Record) -> Result<Exit, Failure> {
             ));
         }
     }
+    for (id, stream) in &found.damaged {
+        term::say(&format!(
+            "the {} of run {id} is lost or was altered and is left out; `retake audit verify` finds everything that is damaged",
+            stream.as_str()
+        ));
+    }
     if let Some(store) = store {
         record::tend(store);
     }
-    Ok(Exit::OK)
+    Ok(if found.damaged.is_empty() { Exit::OK } else { Exit::FAILED })
 }
 
 fn entry(hit: &SearchHit, now: Timestamp, palette: Palette) -> String {

@@ -8,13 +8,13 @@ use jiff::Timestamp;
 use retake_engine::quote;
 use retake_runner::run_text;
 use retake_store::{Store, StoredRunTree};
-use retake_types::{Intent, LeftFate, Limits, Run, RunOutcome};
+use retake_types::{Intent, LeftFate, Limits, Run, RunOutcome, State, Stream};
 use serde::Serialize;
 
 use super::effects;
 use crate::record::Record;
 use crate::term::{Palette, visible};
-use crate::{Exit, Failure, record, term};
+use crate::{Exit, Failure, record, term, words};
 
 /// Show one run and the tree of runs inside it
 #[derive(clap::Args)]
@@ -75,15 +75,18 @@ impl Facts {
 
     fn outcome(&mut self, run: &Run) {
         let (outcome, shade) = run_text::outcome(run);
+        let died = run.state == State::Interrupted
+            && run.outcome.as_ref().is_none_or(|outcome| outcome.error.is_none());
         _ = writeln!(
             self.text,
-            "{:<12}{}",
+            "{:<12}{}{}",
             "outcome",
-            self.palette.paint(shade, &visible(&outcome))
+            self.palette.paint(shade, &visible(&outcome)),
+            if died { ", its runner died" } else { "" }
         );
     }
 
-    fn measured(&mut self, run: &Run, outcome: &RunOutcome) {
+    fn measured(&mut self, run: &Run, outcome: &RunOutcome, store: &Store) {
         if let Some(error) = &outcome.error {
             self.add("error", &format!("{} {}", error.code, error.message));
             self.add("", error.hint.as_deref().unwrap_or_default());
@@ -92,17 +95,25 @@ impl Facts {
         self.add("took", &run_text::duration(run));
         self.add("stdout", &stream(outcome.stdout_bytes, outcome.stdout_raw_bytes));
         self.add("stderr", &stream(outcome.stderr_bytes, outcome.stderr_raw_bytes));
+        if outcome.truncated {
+            self.add("cut", "the record does not have all that the command wrote");
+        }
+        for stream in Stream::BOTH {
+            if let Err(error) = store.read_output(run.intent.id(), stream) {
+                self.add("damaged", &words::store_error(&error));
+            }
+        }
         let usage = &outcome.usage;
-        let cpu = Duration::from_millis(usage.user_cpu_ms + usage.system_cpu_ms);
+        let cpu = usage.cpu();
         let memory = term::size(usage.max_rss_kb << 10);
         self.add("used", &format!("{} cpu, {memory} memory", term::duration(cpu)));
-        for left in &outcome.left_processes {
+        for left in run_text::left_processes(outcome) {
             let fate = match left.fate {
                 LeftFate::Ended => "ended",
                 LeftFate::Kept => "kept",
                 LeftFate::Survived => "survived",
             };
-            self.add("left", &format!("{} ({}), {fate}", left.command, left.pid));
+            self.add("left", &left.line(fate));
         }
         if outcome.leaked {
             self.add("leaked", "the output was still held open at the end");
@@ -174,7 +185,7 @@ fn facts(run: &Run, store: &Store, palette: Palette) -> String {
     let ago = term::ago(intent.start_time, Timestamp::now());
     facts.add("started", &format!("{} ({ago})", intent.start_time));
     if let Some(outcome) = &run.outcome {
-        facts.measured(run, outcome);
+        facts.measured(run, outcome, store);
         if let Some(report) = &outcome.sandbox {
             let landlock = match report.landlock_abi {
                 0 => "without Landlock".to_owned(),

@@ -91,6 +91,9 @@ pub(super) fn stats(args: &Args, record: &Record) -> Result<Exit, Failure> {
             text.push_str(&table(commands).render(term::width(), Palette::of_stdout()));
         }
         term::page(&text)?;
+        if stats.runs == 0 {
+            record.say_empty("no run matches", store.as_ref());
+        }
         if commands.len() < stats.commands.len() {
             let rest = (stats.commands.len() - commands.len()) as u64;
             term::say(&format!("{} not shown; --limit shows more", term::count(rest, "command")));

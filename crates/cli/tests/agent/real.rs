@@ -22,15 +22,8 @@ fn sandbox(kind: &str, program: &Path, extra: &str) -> Sandbox {
 
 fn claude(sandbox: &Sandbox, model: &Model, options: &[&str]) -> Command {
     let mut command = sandbox.command(RETAKE);
-    for name in ["ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_USE_BEDROCK", "CLAUDECODE"] {
-        command.env_remove(name);
-    }
-    command
-        .env("ANTHROPIC_BASE_URL", &model.url)
-        .env("ANTHROPIC_API_KEY", "dummy")
-        .env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1")
-        .env("CLAUDE_CODE_MAX_RETRIES", "0")
-        .env("IS_SANDBOX", "1")
+    model
+        .is_of_claude(&mut command)
         .args(["agent", "run", "task", "--dangerously-skip-permissions"])
         .args(options);
     command
@@ -184,16 +177,8 @@ fn codex_in_one_loop() {
         {"text": "Done."},
     ]);
     let model = Model::saying(&sandbox, &turns);
-    let home = sandbox.dir.path().join("home/codex");
-    std::fs::create_dir_all(&home).unwrap();
-    let config = format!(
-        "model = \"fake-model\"\nmodel_provider = \"fake\"\n[model_providers.fake]\nname = \"fake\"\n\
-         base_url = \"{}/v1\"\nenv_key = \"FAKE_KEY\"\nwire_api = \"responses\"\n",
-        model.url
-    );
-    std::fs::write(home.join("config.toml"), config).unwrap();
     let mut command = sandbox.command(RETAKE);
-    command.env("CODEX_HOME", &home).env("FAKE_KEY", "dummy").args([
+    model.is_of_codex(&sandbox, &mut command).args([
         "agent",
         "run",
         "task",
@@ -216,13 +201,8 @@ fn gemini_in_one_loop() {
         {"text": "Done."},
     ]);
     let model = Model::saying(&sandbox, &turns);
-    // How it logs in is otherwise asked by a dialog.
-    let home = sandbox.dir.path().join("home/.gemini");
-    std::fs::create_dir_all(&home).unwrap();
-    let settings = json!({"security": {"auth": {"selectedType": "gemini-api-key"}}});
-    std::fs::write(home.join("settings.json"), settings.to_string()).unwrap();
     let mut command = sandbox.command(RETAKE);
-    command.env("GOOGLE_GEMINI_BASE_URL", &model.url).env("GEMINI_API_KEY", "dummy");
+    model.is_of_gemini(&sandbox, &mut command);
     command.args(["agent", "run", "task", "-v", "--dangerously-skip-permissions", "-m", "1"]);
     let called = one_loop(&sandbox, &mut command);
     assert!(called.stdout.contains("I begin."), "{}", called.snapshot());

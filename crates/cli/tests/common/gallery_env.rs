@@ -48,6 +48,7 @@ pub(crate) fn add(store: &mut Store, shown: &Shown<'_>) -> RunId {
         version: "0.1.0".to_owned(),
         program: None,
         variables: None,
+        inherited_secrets: Vec::new(),
     };
     let mut recording = store.begin(&intent).expect("begun");
     recording.append(Stream::Stdout, shown.output.as_bytes());
@@ -55,7 +56,7 @@ pub(crate) fn add(store: &mut Store, shown: &Shown<'_>) -> RunId {
     let outcome = RunOutcome {
         duration_ms: shown.ms,
         stdout_raw_bytes: shown.output.len() as u64,
-        usage: Usage { user_cpu_ms: shown.ms / 2, max_rss_kb: 210_000, ..Usage::default() },
+        usage: Usage { user_cpu_us: shown.ms * 500, max_rss_kb: 210_000, ..Usage::default() },
         effects: shown.metrics.as_ref().map(|metrics| {
             serde_json::from_value(json!({"metrics": metrics})).expect("metrics are effects")
         }),

@@ -36,6 +36,50 @@ impl Model {
         Self { server, url: url.trim_end().to_owned(), requests }
     }
 
+    /// Claude Code, started by this command, asks this model and no other.
+    pub(crate) fn is_of_claude<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        for name in ["ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_USE_BEDROCK", "CLAUDECODE"] {
+            command.env_remove(name);
+        }
+        command
+            .env("ANTHROPIC_BASE_URL", &self.url)
+            .env("ANTHROPIC_API_KEY", "dummy")
+            .env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1")
+            .env("CLAUDE_CODE_MAX_RETRIES", "0")
+            .env("IS_SANDBOX", "1")
+    }
+
+    /// Codex does.
+    pub(crate) fn is_of_codex<'a>(
+        &self,
+        sandbox: &Sandbox,
+        command: &'a mut Command,
+    ) -> &'a mut Command {
+        let home = sandbox.dir.path().join("home/codex");
+        std::fs::create_dir_all(&home).expect("made");
+        let config = format!(
+            "model = \"fake-model\"\nmodel_provider = \"fake\"\n[model_providers.fake]\nname = \"fake\"\n\
+             base_url = \"{}/v1\"\nenv_key = \"FAKE_KEY\"\nwire_api = \"responses\"\n",
+            self.url
+        );
+        std::fs::write(home.join("config.toml"), config).expect("written");
+        command.env("CODEX_HOME", &home).env("FAKE_KEY", "dummy")
+    }
+
+    /// Gemini does.
+    pub(crate) fn is_of_gemini<'a>(
+        &self,
+        sandbox: &Sandbox,
+        command: &'a mut Command,
+    ) -> &'a mut Command {
+        // How it logs in is otherwise asked by a dialog.
+        let home = sandbox.dir.path().join("home/.gemini");
+        std::fs::create_dir_all(&home).expect("made");
+        let settings = json!({"security": {"auth": {"selectedType": "gemini-api-key"}}});
+        std::fs::write(home.join("settings.json"), settings.to_string()).expect("written");
+        command.env("GOOGLE_GEMINI_BASE_URL", &self.url).env("GEMINI_API_KEY", "dummy")
+    }
+
     /// opencode asks this model and no other.
     pub(crate) fn is_of_opencode(&self, sandbox: &Sandbox) {
         let home = sandbox.dir.path().join("home/config/opencode");

@@ -37,8 +37,10 @@ impl Sandbox {
         commands.map(|run| run["command"].as_str().expect("a command").to_owned()).collect()
     }
 
+    /// Where the record is once there is one.
     pub(crate) fn store(&self) -> PathBuf {
-        self.project().join(".agent/data")
+        let in_git = self.project().join(".git/retake");
+        if in_git.exists() { in_git } else { self.project().join(".agent/data") }
     }
 
     /// Changes the database behind retake's back.

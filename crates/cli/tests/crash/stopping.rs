@@ -88,7 +88,7 @@ fn ctrl_c_ends_the_check_tells_the_rest_and_ends_us() {
     assert_eq!(output.status.signal(), Some(libc::SIGINT));
     assert!(!alive(check));
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(told.contains("not complete: 2 of 2 states were not checked"), "{told}");
+    assert!(told.contains("not complete: 2 of 2 states not checked"), "{told}");
     assert_eq!(env.loop_record().0.as_deref(), Some("interrupted"));
 }
 

@@ -212,7 +212,7 @@ fn output_that_is_not_taken_in_time_is_said() {
     );
     assert!(
         called.stderr.contains(
-            "134464 bytes of output were not taken by their reader in time; the record has them"
+            "134464 bytes of output not taken by the reader in time; the record has them"
         ),
         "{}",
         called.stderr

@@ -13,7 +13,7 @@ fn the_scenarios_of_the_specification() {
     assert_eq!(
         sandbox.retake(&["exec", "sleep 60", "--timeout", "0.3"]).snapshot(),
         "exit 124\n\
-         stderr: retake: timed out after 300ms\n\
+         stderr: retake: ACODE-EXE-002 timed out after 300ms\n\
          stderr: retake: hint: give it longer with --timeout, or look at the output for what it was waiting for\n"
     );
     let cwd = sandbox.retake(&["exec", "pwd", "--cwd", "/usr"]);

@@ -15,3 +15,4 @@ mod running;
 mod screen;
 mod stopping;
 mod tls;
+mod trees;

@@ -206,10 +206,30 @@ fn without_a_record_it_runs_and_is_told_truly() {
         !told.contains("runs_logs") && told.contains("what is not shown here is lost"),
         "{told}"
     );
-    assert!(
-        told.contains("bytes were not kept]\n") && told.contains("\n99999\n100000\n"),
-        "{told}"
-    );
+    assert!(told.contains("bytes not kept]\n") && told.contains("\n99999\n100000\n"), "{told}");
     let listed = client.text("runs_list", json!({}));
     assert!(listed.starts_with("the record cannot be used"), "{listed}");
+}
+
+#[test]
+fn altered_output_is_an_error_and_not_an_answer() {
+    use std::os::unix::fs::FileExt;
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    let run = run_id(&client.tool("exec", json!({"argv": ["seq", "1", "400000"]})));
+    let spool = sandbox.project().join(format!(".agent/data/spool/{run}.stdout"));
+    let file = std::fs::OpenOptions::new().write(true).open(spool).unwrap();
+    file.write_all_at(b"FORGED", 1_500_000).unwrap();
+    for arguments in [
+        json!({"run": run, "stream": "stdout", "lines": "230000-230010"}),
+        json!({"run": run, "pattern": "FORGED"}),
+    ] {
+        let answer = client.tool("runs_logs", arguments);
+        assert_eq!(answer["isError"], true, "{answer}");
+        assert!(text(&answer).contains("was altered"), "{answer}");
+        assert!(!text(&answer).contains("FORGED"), "{answer}");
+    }
+    let resource =
+        client.request("resources/read", json!({"uri": format!("retake://runs/{run}/stdout")}));
+    assert!(!resource.to_string().contains("FORGED"), "{resource}");
 }

@@ -3,7 +3,6 @@
 //! `RETAKE_INSPECTOR`, `RETAKE_CLAUDE`, `RETAKE_CODEX`, `RETAKE_GEMINI` and `RETAKE_OPENCODE` name
 //! their programs. Without one its tests look at nothing; on CI, where all are installed, that is a failure.
 use std::path::Path;
-use std::process::Command;
 
 use crate::common::{Called, RETAKE, Sandbox, called};
 use crate::model::{Model, program};
@@ -40,18 +39,6 @@ fn the_inspector_lists_calls_and_reads() {
     assert_eq!(missing.code, 5, "{}", missing.snapshot());
 }
 
-fn anthropic<'a>(command: &'a mut Command, model: &Model) -> &'a mut Command {
-    for name in ["ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_USE_BEDROCK", "CLAUDECODE"] {
-        command.env_remove(name);
-    }
-    command
-        .env("ANTHROPIC_BASE_URL", &model.url)
-        .env("ANTHROPIC_API_KEY", "dummy")
-        .env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1")
-        .env("CLAUDE_CODE_MAX_RETRIES", "0")
-        .env("IS_SANDBOX", "1")
-}
-
 fn uses(tool: &str, input: &Value) -> Value {
     json!({"tools": [{"name": tool, "input": input}]})
 }
@@ -70,7 +57,7 @@ fn claude_starts_what_install_wrote_and_its_model_reads_the_answers() {
     ]);
     let model = Model::saying(&sandbox, &turns);
     let mut command = sandbox.command(program.to_str().unwrap());
-    let ran = called(anthropic(&mut command, &model).args([
+    let ran = called(model.is_of_claude(&mut command).args([
         "--mcp-config",
         ".mcp.json",
         "--strict-mcp-config",
@@ -151,7 +138,7 @@ fn claude_is_offered_the_server() {
     let model = Model::saying(&sandbox, &turns);
     let mut command = sandbox.command(RETAKE);
     // Without skipping permissions: the offer brings its own.
-    let ran = called(anthropic(&mut command, &model).args(RUN));
+    let ran = called(model.is_of_claude(&mut command).args(RUN));
     assert_inside(&sandbox, &ran);
 }
 
@@ -162,16 +149,8 @@ fn codex_is_offered_the_server() {
     let tool = json!({"namespace": "mcp__retake", "name": "exec", "input": done(&sandbox)});
     let turns = json!([{"tools": [tool]}, {"text": "Done."}]);
     let model = Model::saying(&sandbox, &turns);
-    let home = sandbox.dir.path().join("home/codex");
-    std::fs::create_dir_all(&home).unwrap();
-    let config = format!(
-        "model = \"fake-model\"\nmodel_provider = \"fake\"\n[model_providers.fake]\nname = \"fake\"\n\
-         base_url = \"{}/v1\"\nenv_key = \"FAKE_KEY\"\nwire_api = \"responses\"\n",
-        model.url
-    );
-    std::fs::write(home.join("config.toml"), config).unwrap();
     let mut command = sandbox.command(RETAKE);
-    let ran = called(command.env("CODEX_HOME", &home).env("FAKE_KEY", "dummy").args(RUN));
+    let ran = called(model.is_of_codex(&sandbox, &mut command).args(RUN));
     assert_inside(&sandbox, &ran);
 }
 
@@ -181,13 +160,8 @@ fn gemini_is_offered_the_server() {
     let sandbox = workspace("gemini", &program, "  args: [-m, gemini-2.5-pro]\n");
     let turns = json!([uses("mcp_retake_exec", &done(&sandbox)), {"text": "Done."}]);
     let model = Model::saying(&sandbox, &turns);
-    // How it logs in is otherwise asked by a dialog.
-    let home = sandbox.dir.path().join("home/.gemini");
-    std::fs::create_dir_all(&home).unwrap();
-    let settings = json!({"security": {"auth": {"selectedType": "gemini-api-key"}}});
-    std::fs::write(home.join("settings.json"), settings.to_string()).unwrap();
     let mut command = sandbox.command(RETAKE);
-    command.env("GOOGLE_GEMINI_BASE_URL", &model.url).env("GEMINI_API_KEY", "dummy");
+    model.is_of_gemini(&sandbox, &mut command);
     let ran = called(command.args(RUN));
     assert_inside(&sandbox, &ran);
     assert_eq!(sandbox.retake(&["doctor"]).code, 0, "its file is no stranger to the record");

@@ -235,3 +235,53 @@ fn runs_are_resources() {
     let templates = client.request("resources/templates/list", json!({}));
     assert_eq!(templates["result"]["resourceTemplates"].as_array().unwrap().len(), 3);
 }
+
+#[test]
+fn a_refused_call_is_on_the_record_with_every_reason() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    for (arguments, reasons) in [
+        (json!({"argv": ["true"], "cwd": "no/such"}), &["there is no such directory"][..]),
+        (json!({"command": " ", "timeout_seconds": 0}), &["command is empty", "timeout is 0"]),
+        (json!({"command": "true | true", "shell": false}), &["needs a shell"]),
+    ] {
+        let answer = client.text("exec", arguments);
+        let run = sandbox.retake(&["runs", "show", "last", "--json"]).json();
+        assert_eq!(run["outcome"], "not_started", "{run}");
+        let message = run["error"]["message"].as_str().unwrap();
+        for reason in reasons {
+            assert!(message.contains(reason) && answer.contains(reason), "{message}\n{answer}");
+        }
+        let id = run["id"].as_str().unwrap();
+        assert!(answer.contains(&format!("(on the record as run {})", &id[28..])), "{answer}");
+    }
+    // Arguments that no request can be made of are not a request.
+    let before = sandbox.listed(&[]).len();
+    assert_eq!(client.tool("exec", json!({"argv": "true"}))["isError"], true);
+    assert_eq!(sandbox.listed(&[]).len(), before);
+}
+
+#[test]
+fn a_run_that_had_a_terminal_gets_one_again() {
+    let sandbox = Sandbox::new();
+    sandbox.file("work", "test -t 1 && test -t 2 && echo terminal\n");
+    let ran = sandbox.retake(&["exec", "-q", "--pty", "--", "sh", "work"]);
+    assert_eq!(ran.code, 0, "{}", ran.snapshot());
+    let mut client = Client::new(&sandbox);
+    let again = client.tool("again", json!({"run": "last"}));
+    assert_eq!(again["structuredContent"]["run"]["stdout"]["text"], "terminal\n", "{again}");
+    assert!(text(&again).contains("same output"), "{again}");
+}
+
+#[test]
+fn a_record_that_is_moved_meanwhile_is_followed() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    client.text("exec", json!({"argv": ["echo", "before"]}));
+    assert_eq!(sandbox.sh("git init -q . && retake doctor --move").code, 0);
+    client.text("exec", json!({"argv": ["echo", "after"]}));
+    assert_eq!(sandbox.listed(&[]), ["echo after", "echo before"]);
+    assert!(client.text("runs_list", json!({})).contains("echo after"));
+    let old = sandbox.project().join(".agent/data/retake.db");
+    assert!(!old.exists(), "there is one record");
+}

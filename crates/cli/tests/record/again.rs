@@ -163,7 +163,7 @@ fn again_takes_redacted_variables_from_now_and_refuses_redacted_arguments() {
     assert_eq!(
         sandbox.settled_call(&["again", &id]),
         "exit 125\n\
-         stderr: retake: the variable API_TOKEN was redacted in the record and is not set now; set it and try again\n\
+         stderr: retake: ACODE-EXE-005 the variable API_TOKEN was redacted in the record and is not set now; set it and try again\n\
          stderr: retake: hint: nothing was started; correct what is named above\n"
     );
 
@@ -188,7 +188,11 @@ fn again_takes_redacted_variables_from_now_and_refuses_redacted_arguments() {
     assert_eq!((refused.code, &refused.json()["error"]["code"]), (125, &"ACODE-EXE-005".into()));
     let missing = sandbox.retake(&["again", "nonsense"]);
     assert_eq!(missing.code, 125);
-    assert!(missing.stderr.starts_with("retake: no run matches `nonsense`"), "{}", missing.stderr);
+    assert!(
+        missing.stderr.starts_with("retake: ACODE-EXE-005 no run matches `nonsense`"),
+        "{}",
+        missing.stderr
+    );
     assert_eq!(sandbox.retake(&["again"]).code, 125);
 }
 

@@ -4,5 +4,9 @@
 mod common;
 
 mod again;
+mod altered_output;
 mod maintaining;
+mod never_wedged;
+mod place;
 mod reading;
+mod trust;

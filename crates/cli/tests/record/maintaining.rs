@@ -17,7 +17,7 @@ fn an_untouched_record_verifies_and_a_touched_one_does_not() {
         sandbox.settled_call(&["audit", "verify"]),
         "exit 0\n\
          stdout: OK 4:HASH\n\
-         stderr: retake: 2 runs in 4 entries\n\
+         stderr: retake: 2 runs in 4 entries; 8 B of output read\n\
          stderr: retake: keep this head elsewhere: `retake audit verify --expect HEAD` then also finds a cut-off or rewritten chain\n"
     );
     let json = sandbox.retake(&["audit", "verify", "--json", "--expect", &head]).json();
@@ -103,10 +103,11 @@ fn a_killed_runner_leaves_an_interrupted_run_and_no_processes() {
         "exit 0\n\
          stdout: ID  STARTED  OUTCOME  TOOK  COMMAND\n\
          stdout: ID  TIME  interrupted  sh -c 'echo partial; sleep 99 & echo $! >&2; wait'\n\
-         stderr: retake: run RUN was interrupted, its runner died: sh -c 'echo partial; sleep 99 & echo $! >&2; wait'\n\
-         stderr: retake: sleep 99 (PID), left over from run ID, was ended\n"
+         stderr: retake: run RUN was interrupted, its runner died: sh -c 'echo partial; sleep 99 & echo $! >&2; wait' (1 process left over, now ended)\n"
     );
     assert!(!alive(sleeper));
+    let left = &sandbox.retake(&["runs", "show", "last", "--json"]).json()["leftProcesses"];
+    assert_eq!(*left, serde_json::json!([{"pid": sleeper, "command": "sleep", "fate": "ended"}]));
     assert_eq!(
         sandbox.retake(&["runs", "logs", "last", "--stdout"]).snapshot(),
         "exit 0\nstdout: partial\n"
@@ -253,7 +254,9 @@ fn what_is_erased_is_gone_and_the_rest_still_verifies() {
     let verified = sandbox.retake(&["audit", "verify"]);
     assert_eq!(verified.code, 0);
     assert!(
-        verified.stderr.starts_with("retake: 1 run in 8 entries, 4 of them of erased runs\n"),
+        verified.stderr.starts_with(
+            "retake: 1 run in 8 entries, 4 of them of erased runs; 0 B of output read\n"
+        ),
         "{}",
         verified.stderr
     );
@@ -268,12 +271,15 @@ fn old_runs_go_by_themselves() {
     sandbox.recorded("echo old");
     let exported = sandbox.retake(&["runs", "export"]).stdout;
     let year = &regex::Regex::new("\"startTime\":\"\\d{4}").unwrap();
-    sandbox.file("old.jsonl", &year.replace_all(&exported, "\"startTime\":\"2001"));
-    sandbox.retake(&["--store", "aged", "runs", "import", "old.jsonl"]);
+    let aged = Sandbox::new();
+    aged.file("old.jsonl", &year.replace_all(&exported, "\"startTime\":\"2001"));
+    aged.retake(&["runs", "import", "old.jsonl"]);
+    // As if the import were as old as what it brought.
+    aged.tamper("DELETE FROM settings WHERE name LIKE 'import:%'");
     let run = |days: &str| {
-        sandbox.retake_with(
+        aged.retake_with(
             &[("RETAKE_EXECUTION__AUDIT__RETENTION_DAYS", days)],
-            &["--store", "aged", "exec", "--", "echo", "new"],
+            &["exec", "--", "echo", "new"],
         )
     };
     assert_eq!(run("0").snapshot(), "exit 0\nstdout: new\n", "0 keeps them for ever");
@@ -282,7 +288,7 @@ fn old_runs_go_by_themselves() {
         "exit 0\nstdout: new\nstderr: retake: 1 run older than 1 day erased (execution.audit.retention_days)\n"
     );
     assert_eq!(run("1").snapshot(), "exit 0\nstdout: new\n", "once a day is enough");
-    assert_eq!(sandbox.listed(&["--store", "aged"]).len(), 3);
+    assert_eq!(aged.listed(&[]).len(), 3);
 }
 
 #[test]
@@ -293,6 +299,7 @@ fn doctor_finds_problems_and_repairs_what_it_can() {
         fresh,
         "exit 0\n\
          stdout: store  PROJECT/.agent/data\n\
+         stdout: place  the record of the project PROJECT\n\
          stdout: retake  0.1.0\n\
          stdout: runs  nothing was recorded here yet\n\
          stdout: result  no problems\n"
@@ -428,7 +435,7 @@ fn init_makes_a_project_and_overwrites_nothing() {
     let committed =
         sandbox.sh("cd new && git init -q . && retake exec -q true && git add -A && git ls-files");
     assert_eq!(committed.stdout, ".agent/.gitignore\n.agent/config.yml\n");
-    assert!(place.join(".agent/data/retake.db").exists());
+    assert!(place.join(".git/retake/retake.db").exists());
 }
 
 #[test]

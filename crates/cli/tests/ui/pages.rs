@@ -344,6 +344,35 @@ fn large_output_is_read_in_windows_wherever_it_is_kept() {
 }
 
 #[test]
+fn altered_output_is_not_shown_and_said_to_be_altered() {
+    use std::os::unix::fs::FileExt;
+    let sandbox = Sandbox::new();
+    let run = recorded(&sandbox, "seq 1 400000");
+    let spool = sandbox.project().join(format!(".agent/data/spool/{run}.stdout"));
+    let file = std::fs::OpenOptions::new().write(true).open(spool).unwrap();
+    file.write_all_at(b"FORGED", 1_500_000).unwrap();
+    let ui = sandbox.ui();
+    let path = format!("/api/v1/runs/{run}/logs?stream=stdout");
+    for refused in [
+        format!("{path}&offset=1500000&limit=1000"),
+        format!("/api/v1/runs/{run}/logs?stream=merged&offset=1500000&limit=1000"),
+        format!("/api/v1/runs/{run}/find?text=forged"),
+    ] {
+        let answer = ui.get(&refused);
+        assert_eq!(answer.status, 500, "{refused}: {}", answer.text());
+        assert_eq!(answer.json()["error"]["code"], "output_altered", "{}", answer.text());
+        assert!(answer.json()["error"]["message"].as_str().unwrap().contains("was altered"));
+    }
+    let window = ui.get(&format!("{path}&offset=0&limit=1000"));
+    assert!(window.status == 200 && text_of(&window.json()).starts_with("1\n2\n"));
+    let page = ui.get(&format!("/runs/{run}?find=forged")).text();
+    assert!(!page.contains("FORGED"), "{page}");
+    ui.post("/api/v1/audit", &json!({}));
+    eventually("the verification", || ui.get("/api/v1/audit").json()["state"] == "broken");
+    assert!(ui.get("/").text().contains("was altered"));
+}
+
+#[test]
 fn both_streams_are_merged_in_order_of_arrival() {
     let sandbox = Sandbox::new();
     let script = "for n in 1 2 3; do echo out$n; sleep 0.01; echo err$n >&2; sleep 0.01; done";
@@ -469,8 +498,9 @@ fn a_record_that_is_locked_or_gone_is_told_of_and_found_again() {
     let ui = sandbox.ui();
     let database = sandbox.project().join(".agent/data/retake.db");
     let lock = rusqlite::Connection::open(&database).unwrap();
-    lock.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; SELECT * FROM runs")
-        .unwrap();
+    // The page may be reading at this moment, and SQLite does not wait for readers here.
+    let exclusive = "PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; SELECT * FROM runs";
+    eventually("the exclusive lock", || lock.execute_batch(exclusive).is_ok());
     let answer = ui.get("/runs");
     assert_eq!(answer.status, 503);
     assert!(answer.text().contains("locked by another program"), "{}", answer.text());

@@ -13,6 +13,7 @@ use super::directory_scan::{extents, names, open_directory};
 use super::file::{FileId, FileKind, FileStatus, c_string, open_at, read_link};
 use crate::model::{FileView, Tree, TreeEntry, TreeEntryKind};
 use crate::operation::{Entry, Node, Recording};
+use crate::text::count;
 
 const BLOCK: usize = 4096;
 
@@ -126,7 +127,7 @@ fn shown(path: &Path) -> String {
 
 fn bytes(view: FileView<'_>, file: &File, size: u64) -> io::Result<Option<String>> {
     if view.size() != size {
-        return Ok(Some(format!("has {size} bytes and should have {}", view.size())));
+        return Ok(Some(format!("has {} and should have {}", count(size, "byte"), view.size())));
     }
     let differs = |at: u64| Some(format!("has another byte at {at}"));
     // Both directions: what the file holds, and what it should hold.

@@ -136,6 +136,7 @@ fn child(
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
         // Rust programs ignore it; the workload must not inherit that.
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
         let stderr = launch.stderr.unwrap_or(libc::STDERR_FILENO);
         let streams = [prepared.stdin.as_raw_fd(), launch.stdout, stderr];
         for (number, fd) in streams.into_iter().enumerate() {

@@ -29,6 +29,7 @@ mod tracking_rules;
 mod tree_scan;
 mod work_queue;
 
+use retake_types::text;
 use std::io;
 use std::path::PathBuf;
 
@@ -45,7 +46,7 @@ pub enum Error {
     #[error("the ignore pattern `{pattern}` is not valid: {source}")]
     Pattern { pattern: String, source: ignore::Error },
 
-    #[error("the {count} ignore patterns are too large together; use fewer")]
+    #[error("{} too large together; use fewer", text::count(*count as u64, "ignore pattern"))]
     Patterns { count: usize },
 
     #[error("looking at {path} was stopped")]

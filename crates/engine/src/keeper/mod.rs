@@ -45,11 +45,12 @@ pub enum KeeperSession {
     Shared,
 }
 
-/// The signal mask and ignored signals that children start with.
+/// The signal mask and ignored signals that children start with, and the limit that SIGXFSZ is about.
 #[derive(Clone, Copy)]
 pub struct SignalDispositions {
     mask: libc::sigset_t,
     ignored: u64,
+    file_size: libc::rlimit,
 }
 
 impl SignalDispositions {
@@ -57,8 +58,11 @@ impl SignalDispositions {
     pub fn current() -> Self {
         let mut mask = syscalls::signal_set(false);
         let mut ignored = 0;
+        let mut file_size =
+            libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
         // SAFETY: queries only; zero is a valid sigaction to be filled.
         unsafe {
+            libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut file_size);
             libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), &raw mut mask);
             for signal in 1..=64 {
                 let mut action: libc::sigaction = std::mem::zeroed();
@@ -68,7 +72,7 @@ impl SignalDispositions {
                 }
             }
         }
-        Self { mask, ignored }
+        Self { mask, ignored, file_size }
     }
 
     /// The same with SIGPIPE at its default. Rust's runtime ignores SIGPIPE before `main`, which
@@ -134,6 +138,8 @@ pub struct Keeper {
     kept: Vec<i32>,
     /// What it and everything it starts is confined by.
     confinement: Option<Confinement>,
+    /// For the next run.
+    death_mark: Option<OwnedFd>,
 }
 
 /// Why a confined keeper could not be started.
@@ -303,12 +309,20 @@ impl Keeper {
         scratch.release();
         let pid = pid?;
         leftovers::register(pid);
-        Ok(Self { pid, socket: Some(socket), block, settings, kept: Vec::new(), confinement })
+        let (kept, death_mark) = (Vec::new(), None);
+        Ok(Self { pid, socket: Some(socket), block, settings, kept, confinement, death_mark })
     }
 
     /// The keeper's process id: everything it runs is below this process.
     pub fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// A file, open for writing and empty, for the next run. Should this program die before the run
+    /// after that begins, the keeper gives the file a length of 1: its modification time is then the
+    /// moment of death.
+    pub fn mark_death_in(&mut self, file: Option<OwnedFd>) {
+        self.death_mark = file;
     }
 
     pub(crate) fn owns_children(&self) -> bool {
@@ -346,10 +360,14 @@ impl Keeper {
         head.cgroup_files = spawn.cgroup_files.len();
         head.has_stdin = spawn.stdin.is_some();
         head.terminal = spawn.terminal.map(|(_, lent)| lent);
+        // Closed here once it is sent: the keeper has its own.
+        let death_mark = self.death_mark.take();
+        head.has_death_mark = death_mark.is_some();
         let mut fds = [-1; MAX_FDS];
         let list = [spawn.directory, spawn.stdout, spawn.stderr].into_iter();
         let list = list.chain(spawn.stdin).chain(spawn.terminal.map(|(fd, _)| fd));
         let list = list.chain(spawn.cgroup_files.iter().copied());
+        let list = list.chain(death_mark.as_ref().map(AsRawFd::as_raw_fd));
         let mut count = 0;
         for (place, fd) in fds.iter_mut().zip(list) {
             *place = fd;
@@ -468,8 +486,8 @@ impl Drop for Keeper {
 impl From<RawUsage> for Usage {
     fn from(raw: RawUsage) -> Self {
         Self {
-            user_cpu_ms: raw.user_us.div_ceil(1000),
-            system_cpu_ms: raw.system_us.div_ceil(1000),
+            user_cpu_us: raw.user_us,
+            system_cpu_us: raw.system_us,
             max_rss_kb: raw.max_rss_kb,
             minor_faults: raw.minor_faults,
             major_faults: raw.major_faults,

@@ -12,7 +12,8 @@ use std::ptr::NonNull;
 #[derive(Clone, Copy)]
 pub(super) enum KeeperOrder {
     /// Start what the shared block says, with descriptors of the working directory, stdout,
-    /// stderr, stdin if it has one, the user's terminal if it is in use, then cgroup files.
+    /// stderr, stdin if it has one, the user's terminal if it is in use, cgroup files, then the
+    /// death mark if there is one.
     Spawn,
     /// Send the signal to every process of the run.
     Signal(i32),
@@ -131,6 +132,7 @@ pub(super) struct SpawnHead {
     pub(super) has_stdin: bool,
     pub(super) terminal: Option<TerminalState>,
     pub(super) cgroup_files: usize,
+    pub(super) has_death_mark: bool,
     pub(super) failed: Option<(SpawnStage, i32)>,
 }
 
@@ -196,6 +198,7 @@ impl SharedBlock {
                 has_stdin: false,
                 terminal: None,
                 cgroup_files: 0,
+                has_death_mark: false,
                 failed: None,
             });
             Ok(&mut *self.head())

@@ -97,6 +97,8 @@ struct KeeperProcess {
     open: bool,
     killing: Option<u32>,
     terminal: Option<LentTerminal>,
+    /// Gets a length of 1 when the runner dies.
+    death_mark: Option<RawFd>,
 }
 
 /// The user's terminal, to be given back should the runner be killed.
@@ -138,6 +140,7 @@ pub(super) fn serve(inheritance: KeeperInheritance<'_>) -> ! {
         open: false,
         killing: None,
         terminal: None,
+        death_mark: None,
     };
     loop {
         let ordered = keeper.wait();
@@ -187,6 +190,8 @@ fn set_up(null: RawFd, original: &SignalDispositions, session: KeeperSession) {
             }
             libc::sigaction(signal, &raw const action, std::ptr::null_mut());
         }
+        // The runner may have raised its own; a keeper writes no files.
+        libc::setrlimit(libc::RLIMIT_FSIZE, &raw const original.file_size);
         for fd in 0..3 {
             libc::dup2(null, fd);
         }
@@ -378,6 +383,10 @@ impl KeeperProcess {
 
     /// The runner is gone: so is everything it started, and the terminal is given back.
     fn end(&mut self) -> ! {
+        if let Some(mark) = self.death_mark {
+            // SAFETY: a plain call on a descriptor we hold. If it fails, nobody knows the moment.
+            unsafe { libc::ftruncate(mark, 1) };
+        }
         self.killing = Some(0);
         self.reap();
         while self.killing.is_some_and(|rounds| rounds <= STUCK_AFTER) {
@@ -416,6 +425,12 @@ impl KeeperProcess {
             let fd = fds[3 + usize::from(head.has_stdin)];
             self.terminal = (fd >= 0).then_some(LentTerminal { fd, lent });
         }
+        self.forget_death_mark();
+        if head.has_death_mark {
+            let before = 3 + usize::from(head.has_stdin) + usize::from(head.terminal.is_some());
+            let fd = fds.get(before + head.cgroup_files).copied().unwrap_or(-1);
+            self.death_mark = (fd >= 0).then_some(fd);
+        }
         self.killing = None;
         self.others = RawUsage::default();
         let start = Start { head, fds, original: &self.original, keeper: self.pid() };
@@ -435,7 +450,8 @@ impl KeeperProcess {
         };
         let clone_errno = syscalls::errno();
         for fd in fds {
-            let saved = self.terminal.as_ref().is_some_and(|terminal| terminal.fd == fd);
+            let saved = self.death_mark == Some(fd)
+                || self.terminal.as_ref().is_some_and(|terminal| terminal.fd == fd);
             if fd >= 0 && !saved {
                 // SAFETY: received with the order, ours to close.
                 unsafe { libc::close(fd) };
@@ -463,6 +479,13 @@ impl KeeperProcess {
         if let Some(terminal) = self.terminal.take() {
             // SAFETY: received with an earlier order, ours to close.
             unsafe { libc::close(terminal.fd) };
+        }
+    }
+
+    fn forget_death_mark(&mut self) {
+        if let Some(mark) = self.death_mark.take() {
+            // SAFETY: received with an earlier order, ours to close.
+            unsafe { libc::close(mark) };
         }
     }
 

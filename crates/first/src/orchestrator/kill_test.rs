@@ -25,6 +25,7 @@ use super::session::{Session, record_workload, report_error};
 use super::verdict::{self, Check, Execution};
 use crate::channel::Message;
 use crate::variables;
+use retake_crash::text::count;
 
 /// Tries the crash points. The error is the message to fail the test with.
 pub(super) fn run(
@@ -103,13 +104,17 @@ impl Supervisor<'_> {
         );
         dirs.remove_if_empty();
         match finish {
-            Finish::Exhausted => say(&format!("all {passed} crash points passed")),
+            Finish::Exhausted => say(&format!("all {} passed", count(passed, "crash point"))),
             Finish::Limited if session.variables.only.is_some() => {}
             Finish::Limited => {
-                say(&format!("the first {passed} crash points passed; there may be more"));
+                say(&format!(
+                    "the first {} passed; there may be more",
+                    count(passed, "crash point")
+                ));
             }
             Finish::PastTheEnd { points } => say(&format!(
-                "the workload has {points} crash points; there is no crash point {}",
+                "the workload has {}; there is no crash point {}",
+                count(*points as u64, "crash point"),
                 session.variables.only.unwrap_or_default()
             )),
             Finish::Failed => return Err(failures.join("\n")),

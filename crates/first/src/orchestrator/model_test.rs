@@ -20,6 +20,7 @@ use super::verdict::{self, Check, Execution};
 use crate::variables;
 use retake_crash::log;
 use retake_crash::model::{self, CrashState, CrashStates, Explainer, Finding, Model, StateKey};
+use retake_crash::text::count;
 use retake_crash::verify::in_parallel;
 
 /// What the whole recording amounts to: the state that no crash has touched.
@@ -57,7 +58,7 @@ pub(crate) fn run(
     let (findings, tried, coverage) = told;
     say(&format!("{model}: {coverage}"));
     if findings.is_empty() {
-        say(&format!("{model}: all {tried} states passed"));
+        say(&format!("{model}: all {} passed", count(tried as u64, "state")));
         return Ok(());
     }
     let kept = dirs.crash_log();
@@ -219,8 +220,8 @@ impl<'a> ModelTest<'a> {
         );
         say(&format!("{model}: {id} FAILED (see {directory})"));
         say(sentence);
-        let fail = if *states == 1 { "1 state fails" } else { &format!("{states} states fail") };
-        say(&format!("{fail} for this; reason: {reason}"));
+        let fail = if *states == 1 { "fails" } else { "fail" };
+        say(&format!("{} {fail} for this; reason: {reason}", count(*states as u64, "state")));
         say("to reproduce:");
         #[expect(clippy::print_stderr, reason = "a test speaks through its captured output")]
         {

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use super::directory_digest::DirectoryDigest;
 use super::point_trace::PointTrace;
 use super::verdict::{Check, Execution};
+use retake_crash::text::count;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Goal {
@@ -295,8 +296,8 @@ impl Plan {
                     target,
                     None,
                     not_deterministic(&format!(
-                        "it returned after {points} crash points in one run and reached {before} in \
-                         another"
+                        "it returned after {} in one run and reached {before} in another",
+                        count(points as u64, "crash point")
                     )),
                 ),
                 None => Cell::Over { points },
@@ -306,7 +307,8 @@ impl Plan {
 
     fn confirm(&self, target: usize, points: usize, executed: Executed) -> Cell {
         let counted = |n: usize| {
-            format!("it returned after {points} crash points in one run and reached {n} in another")
+            let points = count(points as u64, "crash point");
+            format!("it returned after {points} in one run and reached {n} in another")
         };
         match executed.result {
             Execution::Failed { reason } => failed(target, None, reason),

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use super::plan::{FailedPhase, Failure};
 use crate::json::Object;
+use retake_crash::text::count;
 
 /// Of a child's output, at most this much from each end is shown. All of it is in the file.
 const SHOWN: u64 = 32 << 10;
@@ -103,7 +104,11 @@ fn output(log: &Path) -> Option<String> {
     } else {
         let left_out = length - 2 * SHOWN;
         let (head, tail) = (read(0, SHOWN), read(length - SHOWN, length));
-        format!("{head}\n… {left_out} bytes left out, all of it in {} …\n{tail}", log.display())
+        format!(
+            "{head}\n… {} left out, all of it in {} …\n{tail}",
+            count(left_out, "byte"),
+            log.display()
+        )
     };
     let text = text.trim_matches('\n');
     (!text.is_empty()).then(|| text.to_owned())

@@ -5,6 +5,10 @@
 //! failure before and after it; it asks where an answer is most informative, and stops when one
 //! position is likely enough. A property that never lies costs little more than halving; one that fails every
 //! third time costs more runs, and the answer says how sure it is.
+//!
+//! A metric is never compared with what was measured at another time: a probe of a point is a run of
+//! it and a run of the good end, in random order, and only the ratio of the two counts. A machine that
+//! gets slower during the search makes both slower.
 
 mod plan;
 
@@ -12,7 +16,7 @@ use retake_types::loop_record::matrix::{BisectAnswer, JudgedPoint, PointVerdict}
 
 use crate::stats::ln_beta;
 
-pub use plan::{BisectPlan, BisectStep};
+pub use plan::{BisectPlan, BisectStep, PointResult};
 
 /// The observation of one run at a point.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,8 +25,8 @@ pub enum Observation {
     Exit(i32),
     /// Counts as bad: what hangs is not good.
     TimedOut,
-    /// The metric of a successful run.
-    Value(f64),
+    /// The metric of a successful run, and that of a run of the good end beside it.
+    Value { value: f64, beside: f64 },
     /// Nothing could be run here: no browser, no setup.
     Unavailable,
 }
@@ -45,11 +49,13 @@ pub struct BisectSettings {
     pub confidence: f64,
     /// Stop asking one point after this many runs.
     pub most_samples: usize,
+    /// Take the ends for what they are said to be and every answer for the truth: halving.
+    pub quick: bool,
 }
 
 impl BisectSettings {
     pub fn new(judge: Judge) -> Self {
-        Self { judge, confidence: 0.95, most_samples: 30 }
+        Self { judge, confidence: 0.95, most_samples: 30, quick: false }
     }
 }
 
@@ -65,7 +71,8 @@ pub enum BisectError {
 struct Point {
     good: usize,
     bad: usize,
-    values: Vec<f64>,
+    /// The logarithms of its values divided by those of the good end beside them.
+    ratios: Vec<f64>,
     timeouts: usize,
     skipped: bool,
     visited: bool,
@@ -79,6 +86,7 @@ impl Point {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
+    Halving,
     Ends,
     Search,
     Check,
@@ -97,7 +105,8 @@ pub struct Bisect {
     /// What is worse is larger (or smaller, if negative).
     cut: Option<f64>,
     ends_differ: bool,
-    checks_left: usize,
+    /// What the good end measured, in order.
+    beside: Vec<f64>,
     /// No further run would be informative.
     nothing_to_ask: bool,
 }
@@ -108,7 +117,13 @@ const GOOD_PRIOR: [f64; 2] = [0.3, 1.0];
 const BAD_PRIOR: [f64; 2] = [1.0, 0.3];
 /// Runs at each end before anything else: of exit codes, and of a metric.
 const END_RUNS: usize = 2;
-const END_VALUES: usize = 5;
+const END_VALUES: usize = 3;
+/// Points that are looked at after the answer is found, for a second change.
+const CHECKS: usize = 2;
+/// How much likelier an answer by metric is wrong than its votes say.
+const DOUBT: f64 = 1.5;
+/// How likely a second change is before anything is known.
+const SECOND_CHANGE: f64 = 0.05;
 /// Runs at each end before they are found not to differ.
 const GIVE_UP_RUNS: usize = 6;
 
@@ -131,18 +146,22 @@ impl Bisect {
         if from > to {
             names.reverse();
         }
-        let checks = names.len().ilog2() as usize + 2;
         Ok(Self {
             points: vec![Point::default(); names.len()],
             names,
             visits: Vec::new(),
             settings,
-            phase: Phase::Ends,
+            phase: if settings.quick { Phase::Halving } else { Phase::Ends },
             cut: None,
-            ends_differ: false,
-            checks_left: checks,
+            ends_differ: settings.quick,
+            beside: Vec::new(),
             nothing_to_ask: false,
         })
+    }
+
+    /// Whether every run of a point needs one of the good end beside it.
+    pub fn needs_pairs(&self) -> bool {
+        matches!(self.settings.judge, Judge::Metric { .. })
     }
 
     /// The points from the good end to the bad one.
@@ -165,12 +184,24 @@ impl Bisect {
             Observation::Exit(0) if !by_metric => state.good += 1,
             Observation::Exit(_) if !by_metric => state.bad += 1,
             // A run that failed measured nothing.
-            Observation::Exit(_) => state.skipped |= state.values.is_empty(),
-            Observation::Value(value) if by_metric && value.is_finite() => {
-                state.skipped = false;
-                state.values.push(value);
+            Observation::Exit(_) => state.skipped |= state.ratios.is_empty(),
+            Observation::Value { value, beside } if by_metric && index > 0 => {
+                let ratio = match (value > 0.0, beside > 0.0) {
+                    (true, true) => (value / beside).ln(),
+                    // What has no ratio still has a direction.
+                    _ => (value - beside) * f64::INFINITY,
+                };
+                let ratio = if value == beside { 0.0 } else { ratio };
+                if !ratio.is_nan() {
+                    state.skipped = false;
+                    state.ratios.push(ratio);
+                    self.beside.push(beside);
+                    if !std::mem::replace(&mut self.points[0].visited, true) {
+                        self.visits.push(0);
+                    }
+                }
             }
-            Observation::Value(_) => {}
+            Observation::Value { .. } => {}
         }
         self.count_votes();
     }
@@ -184,29 +215,37 @@ impl Bisect {
             return;
         };
         let last = self.points.len() - 1;
-        let middle = |point: &Point| crate::stats::summarise(&point.values).map(|s| s.median);
-        let (good, bad) = (middle(&self.points[0]), middle(&self.points[last]));
-        let hung = self.points[last].timeouts > 0;
-        let Some(good) = good else { return };
-        let (cut, upwards) = match (bad, threshold) {
-            (Some(bad), Some(threshold)) if bad < good => (good / (1.0 + threshold), false),
-            (Some(bad), None) => ((good * bad).abs().sqrt(), bad >= good),
-            (_, Some(threshold)) => (good * (1.0 + threshold), true),
+        let end = &self.points[last];
+        let middle = crate::stats::median(&end.ratios);
+        let hung = end.timeouts > 0;
+        let upwards = middle.is_none_or(|middle| middle >= 0.0);
+        let (cut, upwards) = match (threshold, middle) {
+            (Some(threshold), _) if upwards => (threshold.ln_1p(), true),
+            (Some(threshold), _) => (-threshold.ln_1p(), false),
+            (None, Some(middle)) => (0.5 * middle, upwards),
             (None, None) if hung => (f64::INFINITY, true),
             (None, None) => return,
         };
         self.cut = Some(cut);
         for point in &mut self.points {
-            let bad = point.values.iter().filter(|x| (**x > cut) == upwards && **x != cut).count();
-            point.good = point.values.len() - bad;
+            let bad = point.ratios.iter().filter(|x| (**x > cut) == upwards && **x != cut).count();
+            point.good = point.ratios.len() - bad;
             point.bad = bad + point.timeouts;
         }
+        // The good end is not measured against itself. What noise does to a ratio is seen at the bad
+        // end, around its middle.
+        let middle = middle.unwrap_or(0.0);
+        let noise = self.points[last].ratios.iter().map(|ratio| ratio - middle);
+        let bad = noise.filter(|x| (*x > cut) == upwards && *x != cut).count();
+        let runs = self.points[last].ratios.len();
+        (self.points[0].good, self.points[0].bad) = (runs - bad, bad);
     }
 
     /// The point to run next; `None` when the search is over.
     pub fn next_point(&mut self) -> Option<&str> {
         loop {
             let index = match self.phase {
+                Phase::Halving => self.next_half(),
                 Phase::Ends => self.next_end(),
                 Phase::Search => self.next_search(),
                 Phase::Check => self.next_check(),
@@ -222,8 +261,36 @@ impl Bisect {
         let point = &self.points[index];
         match self.settings.judge {
             Judge::ExitCode => point.samples(),
-            Judge::Metric { .. } => point.values.len() + point.timeouts,
+            Judge::Metric { .. } if index == 0 => self.beside.len() + point.timeouts,
+            Judge::Metric { .. } => point.ratios.len() + point.timeouts,
         }
+    }
+
+    /// The middle of what is left, each point once.
+    fn next_half(&mut self) -> Option<usize> {
+        let last = self.points.len() - 1;
+        let by_level = matches!(self.settings.judge, Judge::Metric { threshold: None });
+        if by_level && self.runs_at(last) == 0 && !self.points[last].skipped {
+            return Some(last);
+        }
+        let (good, bad) = self.halves();
+        let open = |index: &usize| !self.points[*index].skipped;
+        let middle = good + (bad - good) / 2;
+        let nearest = (good + 1..bad).filter(open).min_by_key(|index| index.abs_diff(middle));
+        if nearest.is_none() {
+            self.phase = Phase::Done;
+        }
+        nearest
+    }
+
+    /// The last point known to be good and the first after it known to be bad, by single answers.
+    fn halves(&self) -> (usize, usize) {
+        let last = self.points.len() - 1;
+        let inner = 1..last;
+        let is_bad = |index: &usize| self.points[*index].bad > self.points[*index].good;
+        let bad = inner.clone().find(is_bad).unwrap_or(last);
+        let is_good = |index: &usize| self.points[*index].samples() > 0 && !is_bad(index);
+        (inner.filter(|index| *index < bad).rfind(is_good).unwrap_or(0), bad)
     }
 
     /// The ends must be what they are said to be before anything between them means anything.
@@ -238,7 +305,11 @@ impl Bisect {
             self.phase = Phase::Done;
             return None;
         }
-        let fewer = ends.into_iter().min_by_key(|&end| self.runs_at(end))?;
+        let fewer = match self.settings.judge {
+            Judge::ExitCode => ends.into_iter().min_by_key(|&end| self.runs_at(end))?,
+            // Every probe measures the good end.
+            Judge::Metric { .. } => last,
+        };
         if self.runs_at(fewer) < needed {
             return Some(fewer);
         }
@@ -261,6 +332,18 @@ impl Bisect {
     /// How much better two rates explain the ends, good rarer than bad, than one does.
     fn ends_odds(&self) -> f64 {
         let (good, bad) = (&self.points[0], &self.points[self.points.len() - 1]);
+        if let Judge::Metric { threshold } = self.settings.judge {
+            let apart = |bad_runs, rest| evidence(BAD_PRIOR, bad_runs, rest);
+            if threshold.is_some() {
+                return apart(bad.bad, bad.good) - evidence(GOOD_PRIOR, bad.bad, bad.good);
+            }
+            // Half of the way is always passed by half of the runs; what counts is the direction.
+            let above = bad.ratios.iter().filter(|ratio| **ratio > 0.0).count() + bad.timeouts;
+            let below = bad.ratios.iter().filter(|ratio| **ratio < 0.0).count();
+            let runs = bad.ratios.len() + bad.timeouts;
+            let most = above.max(below);
+            return apart(most, runs - most) + runs as f64 * std::f64::consts::LN_2;
+        }
         let apart =
             evidence(GOOD_PRIOR, good.bad, good.good) + evidence(BAD_PRIOR, bad.bad, bad.good);
         let (fails, passes) = (good.bad + bad.bad, good.good + bad.good);
@@ -314,11 +397,17 @@ impl Bisect {
             }
             start = end;
         }
+        // Votes of a metric are less alike than those of a coin: simulated, this is what holds.
+        let doubt = if self.needs_pairs() { DOUBT } else { 1.0 };
+        best.2 = (1.0 - doubt * (1.0 - best.2)).max(0.0);
         best
     }
 
     fn exhausted(&self, index: usize) -> bool {
-        self.points[index].skipped || self.runs_at(index) >= self.settings.most_samples
+        // Beside itself the good end says nothing.
+        self.needs_pairs() && index == 0
+            || self.points[index].skipped
+            || self.runs_at(index) >= self.settings.most_samples
     }
 
     fn next_search(&mut self) -> Option<usize> {
@@ -364,20 +453,17 @@ impl Bisect {
     /// A search never sees a second change by itself, so a few points it passed over are looked at.
     fn next_check(&mut self) -> Option<usize> {
         let (good, bad, _) = self.likeliest();
+        // An odd answer is noise or a second change: ask again until it is clear.
         let doubtful = |index: usize| {
-            // One odd answer is noise or a second change: ask again until it is clear.
-            let point = &self.points[index];
-            let expected_bad = index >= bad;
-            let (with, against) =
-                if expected_bad { (point.bad, point.good) } else { (point.good, point.bad) };
-            against > 0 && against >= with && against < 4 && !self.exhausted(index)
+            let odds = self.contradiction(index, bad);
+            odds > -self.clear() && odds < self.clear() && !self.exhausted(index)
         };
         if let Some(index) = (0..self.points.len()).find(|&index| doubtful(index)) {
             return Some(index);
         }
-        if self.checks_left > 0 {
+        if self.visits.len() < self.points.len().ilog2() as usize + 2 + CHECKS {
             let unseen =
-                |index: &usize| self.points[*index].samples() == 0 && !self.points[*index].skipped;
+                |index: &usize| self.points[*index].samples() == 0 && !self.exhausted(*index);
             // The middle of the widest stretch not looked at.
             let mut widest: Option<(usize, usize)> = None;
             let mut start = None;
@@ -396,7 +482,6 @@ impl Bisect {
                 }
             }
             if let Some((from, to)) = widest {
-                self.checks_left -= 1;
                 return Some(from + (to - from) / 2);
             }
         }
@@ -406,15 +491,36 @@ impl Bisect {
         None
     }
 
-    /// Whether some point clearly contradicts the answer.
+    /// The odds that are as clear as the answer must be, as a logarithm.
+    fn clear(&self) -> f64 {
+        (self.settings.confidence / (1.0 - self.settings.confidence)).ln()
+    }
+
+    /// The logarithm of the odds that a point is not of the side of `bad` that it lies on: from its
+    /// own runs, the rates of all others, and how unlikely a second change is to begin with.
+    fn contradiction(&self, index: usize, bad: usize) -> f64 {
+        let point = &self.points[index];
+        if point.samples() == 0 {
+            return f64::NEG_INFINITY;
+        }
+        let others = |range: std::ops::Range<usize>| {
+            let others = range.filter(|&other| other != index).map(|other| &self.points[other]);
+            others.fold((0, 0), |(fails, passes), p| (fails + p.bad, passes + p.good))
+        };
+        let expected = |prior: [f64; 2], (fails, passes): (usize, usize)| {
+            evidence(prior, fails + point.bad, passes + point.good) - evidence(prior, fails, passes)
+        };
+        let if_good = expected(GOOD_PRIOR, others(0..bad));
+        let if_bad = expected(BAD_PRIOR, others(bad..self.points.len()));
+        let against = if index >= bad { if_good - if_bad } else { if_bad - if_good };
+        let seen = self.points.iter().filter(|point| point.samples() > 0).count().max(1);
+        against + (SECOND_CHANGE / seen as f64).ln()
+    }
+
+    /// Whether no point clearly contradicts the answer.
     fn monotone(&self) -> bool {
         let (_, bad, _) = self.likeliest();
-        self.points.iter().enumerate().all(|(index, point)| {
-            let (with, against) =
-                if index >= bad { (point.bad, point.good) } else { (point.good, point.bad) };
-            // Twice as likely to be on the other side, after four answers or unanimously.
-            !(against >= 2 && against > with && (against >= 4 || with == 0))
-        })
+        (0..self.points.len()).all(|index| self.contradiction(index, bad) < self.clear())
     }
 
     fn verdict(&self, index: usize) -> PointVerdict {
@@ -453,18 +559,23 @@ impl Bisect {
             monotone: true,
             steps,
             skipped: Vec::new(),
+            subject: None,
+            drift: None,
             sentence: String::new(),
         };
         let last = self.points.len() - 1;
+        answer.drift = crate::stats::drift(&self.beside);
         if !self.ends_differ {
             answer.sentence = if let Some(end) =
                 [0, last].into_iter().find(|&e| self.points[e].skipped)
             {
                 format!("{} cannot be judged, so there is nothing to search from", self.names[end])
+            } else if matches!(self.settings.judge, Judge::Metric { .. })
+                && self.points[last].samples() > 0
+            {
+                format!("{} and {} do not differ by as much", self.names[0], self.names[last])
             } else if self.points[0].samples() == 0 || self.points[last].samples() == 0 {
                 "the ends are not judged yet".to_owned()
-            } else if matches!(self.settings.judge, Judge::Metric { .. }) {
-                format!("{} and {} do not differ by as much", self.names[0], self.names[last])
             } else if self.verdict(0) == PointVerdict::Bad
                 || self.points[0].bad > self.points[0].good
             {
@@ -474,11 +585,15 @@ impl Bisect {
             };
             return answer;
         }
-        let (good, bad, confidence) = self.likeliest();
+        let (mut good, mut bad, mut confidence) = self.likeliest();
+        if self.settings.quick {
+            (good, bad) = self.halves();
+            confidence = self.posterior()[good..bad].iter().map(|position| position.0).sum();
+        }
         answer.last_good = Some(self.names[good].clone());
         answer.first_bad = Some(self.names[bad].clone());
         answer.skipped = self.names[good + 1..bad].to_vec();
-        answer.monotone = self.monotone();
+        answer.monotone = self.settings.quick || self.monotone();
         answer.confidence = confidence;
         answer.write_sentence();
         answer

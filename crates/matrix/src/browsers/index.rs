@@ -209,9 +209,14 @@ impl Index {
     pub(super) fn near(&self, version: &str) -> Vec<String> {
         let Ok(wanted) = version.parse::<Version>() else { return Vec::new() };
         let Ok(known) = self.known_good() else { return Vec::new() };
-        let at = known.partition_point(|(version, _)| *version < wanted);
-        let from = at.saturating_sub(1);
-        known.iter().skip(from).take(2).map(|(version, _)| version.to_string()).collect()
+        // The index may know it, and the archive be missing all the same.
+        let others: Vec<Version> = known
+            .into_iter()
+            .filter(|(version, entry)| *version != wanted && entry.url().is_some())
+            .map(|(version, _)| version)
+            .collect();
+        let at = others.partition_point(|version| *version < wanted);
+        others.iter().skip(at.saturating_sub(1)).take(2).map(ToString::to_string).collect()
     }
 
     pub(super) fn download(&self) -> download::Client {

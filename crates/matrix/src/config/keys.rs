@@ -11,15 +11,19 @@ use retake_types::parse_duration;
 use saphyr::LoadableYamlNode;
 
 use super::nodes::{Node, Nodes};
-use super::{CHROME, CODE, ChromeConfig, CodeConfig, Config, MetricConfig, Order};
+use super::{CHROME, CODE, ChromeConfig, CodeConfig, Config, MetricConfig, Order, ResetMode};
 use crate::browsers::BrowserRequest;
 use crate::iteration::axis_variable;
 use crate::table::Axis;
 use retake_types::Better;
 
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 18] = [
     "command",
     "setup",
+    "prepare",
+    "conclude",
+    "cleanup",
+    "reset",
     "iterations",
     "warmup",
     "workers",
@@ -45,6 +49,10 @@ pub(super) fn read(file: &Path, text: &str) -> Result<Config, Vec<String>> {
         file: file.to_owned(),
         command: String::new(),
         setup: None,
+        prepare: None,
+        conclude: None,
+        cleanup: None,
+        reset: ResetMode::default(),
         iterations: 0,
         warmup: 0,
         workers: 1,
@@ -89,6 +97,18 @@ fn one_key<'t>(nodes: &mut Nodes<'t>, config: &mut Config, key: &str, value: &No
     match key {
         "command" => config.command = nodes.text(value, key).unwrap_or_default(),
         "setup" => config.setup = nodes.text(value, key),
+        "prepare" => config.prepare = nodes.text(value, key),
+        "conclude" => config.conclude = nodes.text(value, key),
+        "cleanup" => config.cleanup = nodes.text(value, key),
+        "reset" => match nodes.text(value, key).as_deref() {
+            Some("iteration") => config.reset = ResetMode::Iteration,
+            Some("run") => config.reset = ResetMode::Run,
+            Some("never") => config.reset = ResetMode::Never,
+            Some(other) => {
+                nodes.problem(value, key, format!("takes iteration, run or never, not {other}"));
+            }
+            None => {}
+        },
         "iterations" => config.iterations = nodes.number(value, key, 1).unwrap_or(1),
         "warmup" => config.warmup = nodes.number(value, key, 0).unwrap_or(0),
         "workers" => {

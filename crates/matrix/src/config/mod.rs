@@ -27,6 +27,13 @@ pub struct Config {
     pub file: PathBuf,
     pub command: String,
     pub setup: Option<String>,
+    /// Before each iteration, not measured.
+    pub prepare: Option<String>,
+    /// After each iteration, not measured.
+    pub conclude: Option<String>,
+    /// Once for each cell, after its last iteration.
+    pub cleanup: Option<String>,
+    pub reset: ResetMode,
     pub iterations: u64,
     pub warmup: u64,
     pub workers: usize,
@@ -79,6 +86,27 @@ impl Order {
     }
 }
 
+/// When the tree of a ref is made what its setup left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ResetMode {
+    /// Before every iteration, so that none sees what another one did.
+    #[default]
+    Iteration,
+    /// At the start of every run.
+    Run,
+    Never,
+}
+
+impl ResetMode {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Iteration => "iteration",
+            Self::Run => "run",
+            Self::Never => "never",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetricConfig {
     pub name: String,
@@ -105,7 +133,7 @@ impl Config {
     }
 
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(file)
+        let text = retake_runner::regular_file::read_text(file)
             .map_err(|error| ConfigError::Unreadable { path: file.to_owned(), error })?;
         Self::read(file, &text)
     }
@@ -136,6 +164,13 @@ impl Config {
         wanted
     }
 
+    /// What is to be run around the iterations of a cell.
+    pub fn hooks(&self) -> impl Iterator<Item = &'static str> {
+        let hooks =
+            [("prepare", &self.prepare), ("conclude", &self.conclude), ("cleanup", &self.cleanup)];
+        hooks.into_iter().filter(|(_, text)| text.is_some()).map(|(name, _)| name)
+    }
+
     /// Which direction of a metric is better: what the run says, the configuration, or lower.
     pub fn better(&self, metric: &str) -> Better {
         let found = self.metrics.iter().find(|m| m.name == metric);
@@ -151,8 +186,13 @@ pub const TEMPLATE: &str = "\
 # ITERATION set (and CHROME_BIN and CHROME_VERSION where there are browsers).
 command: npm test
 
-# Runs once in each worktree.
+# Runs once in each worktree. Before every iteration the worktree is made what this left.
 # setup: npm ci
+
+# Before and after each iteration, not measured; once for each cell at the end.
+# prepare: ./start-server
+# conclude: ./stop-server
+# cleanup: ./remove-data
 
 iterations: 5
 warmup: 1

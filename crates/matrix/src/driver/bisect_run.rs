@@ -1,13 +1,15 @@
 //! `matrix bisect` from the lock to the answer: finds the points, asks the plan where to look next,
 //! provides what is needed there, and runs one iteration. Results in the record count from the start.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Mutex;
 
+use retake_engine::Cancel;
 use retake_runner::loop_driver::{Driven, StepError, drive_here};
 use retake_runner::signals;
 use retake_runner::worker::Worker;
 use retake_types::loop_record::matrix::{
-    BisectAnswer, CellKey, MatrixEntry, MatrixLoopPlan, MatrixPurpose,
+    BisectAnswer, CellHook, CellKey, MatrixEntry, MatrixLoopPlan, MatrixPurpose,
 };
 use retake_types::{LoopId, StopReason};
 
@@ -19,11 +21,16 @@ use super::history::{History, ResultRow};
 use super::project::MatrixProject;
 use super::record;
 use super::resources::{ProvisionError, Provisioner, Resources};
-use crate::bisect::{Bisect, BisectPlan, BisectSettings, BisectStep, Judge, Observation};
+use crate::bisect::{
+    Bisect, BisectPlan, BisectSettings, BisectStep, Judge, Observation, PointResult,
+};
 use crate::browsers::BrowserRequest;
 use crate::config::{CHROME, CODE};
-use crate::git::Git;
+use crate::git::{Git, WorktreeName};
 use crate::plan::{Cell, CellResult, CellStep, CellStepKind, FilterError, Matrix};
+
+/// Of the order within a probe; which of the two comes first says nothing about them.
+const SEED: u64 = 1;
 
 /// Everything that can be asked of a bisection.
 #[derive(Clone, Debug)]
@@ -38,6 +45,8 @@ pub struct BisectOptions {
     pub metric: Option<String>,
     /// Bad is what is worse than the good end by more than this part.
     pub threshold: Option<f64>,
+    /// Take every answer for the truth: halving.
+    pub quick: bool,
     /// The values of the other axes, which stand at their first one otherwise.
     pub filters: Vec<(String, String)>,
 }
@@ -64,6 +73,8 @@ struct Stage<'a> {
     loop_id: LoopId,
     /// Points that are provided.
     provided: HashSet<usize>,
+    /// Points at which something was run.
+    ran: BTreeSet<usize>,
 }
 
 impl<'a> BisectRun<'a> {
@@ -124,7 +135,10 @@ impl<'a> BisectRun<'a> {
         self.matrix.axes[self.axis].values.clone_from(&points.points);
         let plan = self.loop_plan(&pins);
         let mut recording = record::begin(worker.store()?, &plan)?;
-        let found = self.search(worker, recording.id(), &pins, &points, bisect);
+        let mut found = self.search(worker, recording.id(), &pins, &points, bisect);
+        if let Ok(answer) = &mut found {
+            answer.subject = self.subject(worker, answer);
+        }
         self.observer.event(MatrixEvent::Idle);
         let reason = match &found {
             Ok(_) => StopReason::Completed,
@@ -189,7 +203,8 @@ impl<'a> BisectRun<'a> {
             Some(_) => Judge::Metric { threshold: self.options.threshold },
             None => Judge::ExitCode,
         };
-        Ok(Bisect::new(points.to_vec(), good, bad, BisectSettings::new(judge))?)
+        let settings = BisectSettings { quick: self.options.quick, ..BisectSettings::new(judge) };
+        Ok(Bisect::new(points.to_vec(), good, bad, settings)?)
     }
 
     /// All points, or first a few of them and then those in the gap that is left.
@@ -231,29 +246,63 @@ impl<'a> BisectRun<'a> {
         let keys = resources.identity.keys(&matrix);
         let history = History::read(worker.store()?, &keys)?;
         let next_iterations = keys.iter().map(|key| history.next_iteration(*key)).collect();
-        for (point, key) in bisect.points().to_vec().iter().zip(&keys) {
-            for row in history.of(*key) {
-                bisect.observe(point, self.observe_row(row));
-            }
-        }
-        let mut stage =
-            Stage { run: self, resources, matrix, keys, loop_id, provided: HashSet::new() };
+        self.observe_stored(&mut bisect, &keys, &history);
+        let mut stage = Stage {
+            run: self,
+            resources,
+            matrix,
+            keys,
+            loop_id,
+            provided: HashSet::new(),
+            ran: BTreeSet::new(),
+        };
         let mut worker = CellWorker::new(worker, 0, &self.project)?;
         let Driven { plan, failure, cancelled } = drive_here(
-            BisectPlan::new(bisect, next_iterations),
+            BisectPlan::new(bisect, next_iterations, SEED),
             &mut worker,
             |worker, _plan, step| stage.run_step(worker, step),
             |_, _, _| {},
         );
-        drop(worker);
+        let cleaned = match cancelled || failure.is_some() {
+            true => Ok(()),
+            false => stage.runner(stage.ran.clone()).clean_up(&mut worker),
+        };
+        let CellWorker { worker, scratch, .. } = worker;
+        drop(scratch);
+        let created = std::mem::take(&mut stage.resources.created);
+        drop(stage);
+        let removed = self.remove_worktrees(worker, &created);
         if let Some(failure) = failure {
             return Err(failure);
         }
+        cleaned.and(removed)?;
         if cancelled {
             return Err(MatrixError::Interrupted);
         }
         remove_scratch_parent(&self.project);
         Ok(plan.bisect().answer(&self.options.axis))
+    }
+
+    /// Removes the worktrees that the search has made: there may be many, and what was run in them is
+    /// on the record.
+    fn remove_worktrees(
+        &self,
+        worker: &mut Worker,
+        created: &[WorktreeName],
+    ) -> Result<(), MatrixError> {
+        let Some(repo) = self.project.repo().filter(|_| !created.is_empty()) else {
+            return Ok(());
+        };
+        // The signal that ended the search does not end this.
+        let path = |error| MatrixError::Scratch { path: repo.to_owned(), error };
+        let cancel = Cancel::new().map_err(path)?;
+        let (keeper, _) = worker.parts();
+        let mut git = Git::open(keeper, &cancel, repo, std::env::vars_os())?;
+        let worktrees = self.project.worktrees();
+        for name in created {
+            worktrees.remove(&mut git, &name.to_string())?;
+        }
+        Ok(())
     }
 
     /// What the values stand for. The points of a search over code are commits already.
@@ -281,26 +330,58 @@ impl<'a> BisectRun<'a> {
         Ok(resources)
     }
 
-    fn observe_row(&self, row: &ResultRow) -> Observation {
-        if row.timed_out {
-            return Observation::TimedOut;
-        }
-        let value = self.options.metric.as_ref().and_then(|metric| row.metrics.get(metric));
-        match value.filter(|_| row.ok) {
-            Some(metric) => Observation::Value(metric.value),
-            None => Observation::Exit(row.exit_code),
+    /// What earlier loops have found out. Of a metric only what was measured in turn with the good
+    /// end counts.
+    fn observe_stored(&self, bisect: &mut Bisect, keys: &[CellKey], history: &History) {
+        let points = bisect.points().to_vec();
+        let Some(metric) = &self.options.metric else {
+            for (point, key) in points.iter().zip(keys) {
+                for row in history.of(*key) {
+                    let timed_out = Observation::TimedOut;
+                    let exit = Observation::Exit(row.exit_code);
+                    bisect.observe(point, if row.timed_out { timed_out } else { exit });
+                }
+            }
+            return;
+        };
+        let value = |row: &ResultRow| row.metrics.get(metric).map(|metric| metric.value);
+        let Some(&good_end) = keys.first() else { return };
+        let (ends, _) = history.results(good_end);
+        for (point, key) in points.iter().zip(keys).skip(1) {
+            for (block, row) in history.results(*key).0 {
+                let beside = ends.get(&block).filter(|_| !row.blocked).and_then(|row| value(row));
+                if let (Some(value), Some(beside)) = (value(row), beside) {
+                    bisect.observe(point, Observation::Value { value, beside });
+                }
+            }
+            for _ in history.of(*key).iter().filter(|row| row.timed_out) {
+                bisect.observe(point, Observation::TimedOut);
+            }
         }
     }
 
-    fn observe(&self, result: &CellResult) -> Observation {
+    fn result(&self, result: &CellResult) -> PointResult {
+        if result.failed_hook.is_some_and(|failed| failed.hook == CellHook::Prepare) {
+            return PointResult::Unavailable;
+        }
         if result.timed_out {
-            return Observation::TimedOut;
+            return PointResult::TimedOut;
         }
         let value = self.options.metric.as_ref().and_then(|metric| result.metrics.get(metric));
         match value.filter(|_| result.ok) {
-            Some(metric) => Observation::Value(metric.value),
-            None => Observation::Exit(result.exit_code),
+            Some(metric) => PointResult::Value(metric.value),
+            None => PointResult::Exit(result.exit_code),
         }
+    }
+
+    /// The subject of the commit that was found.
+    fn subject(&self, worker: &mut Worker, answer: &BisectAnswer) -> Option<String> {
+        let sha = answer.first_bad.as_ref().filter(|_| self.options.axis == CODE)?;
+        let repo = self.project.repo()?;
+        let (keeper, cancel) = worker.parts();
+        // Without it the answer is still one.
+        let mut git = Git::open(keeper, cancel, repo, std::env::vars_os()).ok()?;
+        git.subject(sha).ok()
     }
 }
 
@@ -309,7 +390,7 @@ impl Stage<'_> {
         &mut self,
         worker: &mut CellWorker<'_>,
         step: &BisectStep,
-    ) -> Result<Observation, StepError<MatrixError>> {
+    ) -> Result<PointResult, StepError<MatrixError>> {
         if signals::received().is_some() {
             return Err(StepError::Cancelled);
         }
@@ -320,40 +401,50 @@ impl Stage<'_> {
                 Err(ProvisionError::Interrupted) => return Err(StepError::Cancelled),
                 Err(ProvisionError::Unavailable(unavailable)) => {
                     observer.event(MatrixEvent::PointUnavailable(&unavailable));
-                    return Ok(Observation::Unavailable);
+                    return Ok(PointResult::Unavailable);
                 }
             }
         }
-        let runner = CellRunner {
+        self.ran.insert(step.point);
+        let runner = self.runner(BTreeSet::new());
+        let name = runner.name(step.point);
+        observer.event(MatrixEvent::PointStarted { name: &name, step });
+        let BisectStep { point, iteration, block, number } = *step;
+        let kind = CellStepKind::Iteration;
+        let cell = CellStep { cell: point, kind, iteration, block, number };
+        let result = runner.execute(worker, &cell)?;
+        let point_result = self.run.result(&result);
+        observer.event(MatrixEvent::PointFinished {
+            name: &name,
+            step,
+            result: &result,
+            point_result,
+            metric: self.run.options.metric.as_deref(),
+        });
+        Ok(point_result)
+    }
+
+    /// What runs cells of this stage.
+    fn runner(&self, ran: BTreeSet<usize>) -> CellRunner<'_> {
+        CellRunner {
             project: &self.run.project,
             resources: &self.resources,
             matrix: &self.matrix,
             keys: &self.keys,
             loop_id: self.loop_id,
-            observer,
+            observer: self.run.observer,
             adaptive: self.run.options.metric.is_some(),
             sizes: Vec::new(),
             blocked: false,
-        };
-        let name = runner.name(step.point);
-        observer.event(MatrixEvent::PointStarted { name: &name, step });
-        let BisectStep { point, iteration, number } = *step;
-        let cell = CellStep { cell: point, kind: CellStepKind::Iteration, iteration, number };
-        let result = runner.execute(worker, &cell)?;
-        let observation = self.run.observe(&result);
-        observer.event(MatrixEvent::PointFinished {
-            name: &name,
-            step,
-            result: &result,
-            observation,
-            metric: self.run.options.metric.as_deref(),
-        });
-        Ok(observation)
+            longest: None,
+            ran: Mutex::new(ran),
+        }
     }
 
     /// What the iterations at a point need.
     fn provide(&mut self, worker: &mut Worker, point: usize) -> Result<(), ProvisionError> {
-        let provisioner = Provisioner { project: &self.run.project, observer: self.run.observer };
+        let provisioner =
+            Provisioner { project: &self.run.project, observer: self.run.observer, workers: 1 };
         let cell = &self.matrix.cells[point];
         let value = |name: &str| {
             self.matrix.axis(name).map(|axis| self.matrix.value(cell, axis).to_owned())
@@ -367,7 +458,7 @@ impl Stage<'_> {
         }
         match value(CHROME) {
             Some(version) if !self.resources.has_browser(&version) => {
-                provisioner.browser(&mut self.resources, &version)
+                provisioner.browser(&mut self.resources, worker, &version)
             }
             _ => Ok(()),
         }

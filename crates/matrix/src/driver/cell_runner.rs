@@ -1,24 +1,30 @@
 //! One run of a cell on the record: its variables, its directory, its labels, what it measured.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use retake_runner::loop_driver::{LoopObserver, StepError, StepRunner};
 use retake_runner::metrics::MetricsObserver;
 use retake_runner::prepare::PreparedRun;
-use retake_runner::run::OutputUse;
+use retake_runner::run::{FinishedRun, Observer, OutputUse};
 use retake_runner::scratch_dir::ScratchDir;
 use retake_runner::worker::Worker;
-use retake_types::loop_record::matrix::{CellKey, CellLabels, CellRole};
-use retake_types::request::{LoopPosition, MetricsRequest};
-use retake_types::{Kind, LoopId, Outcome};
+use retake_types::loop_record::matrix::{CellHook, CellKey, CellLabels, CellRole};
+use retake_types::request::{CommandRequest, LoopPosition, MetricsRequest};
+use retake_types::{Kind, LoopId, Metrics, Outcome, RunRequest};
 
+use super::checkout::CheckedOutCode;
 use super::error::MatrixError;
 use super::event::{MatrixEvent, MatrixObserver};
 use super::project::MatrixProject;
 use super::resources::{Resources, short_sha};
-use crate::config::{CHROME, CODE};
+use crate::config::{CHROME, CODE, ResetMode};
 use crate::iteration::Iteration;
-use crate::plan::{CellResult, CellStep, CellStepKind, Matrix, MatrixPlan};
+use crate::plan::{CellResult, CellStep, CellStepKind, FailedHook, Matrix, MatrixPlan};
+use crate::shell_free;
+use crate::tree::TreeError;
 
 /// Runs the cells of a loop: everything that all of its runs share.
 pub(super) struct CellRunner<'a> {
@@ -34,12 +40,18 @@ pub(super) struct CellRunner<'a> {
     pub(super) sizes: Vec<u64>,
     /// The cells are not interleaved.
     pub(super) blocked: bool,
+    /// No run takes longer: a command that hangs does not outlast the budget.
+    pub(super) longest: Option<Duration>,
+    /// Cells of which something was run.
+    pub(super) ran: Mutex<BTreeSet<usize>>,
 }
 
 /// A worker with a directory for what its commands leave.
 pub(super) struct CellWorker<'a> {
     pub(super) worker: &'a mut Worker,
     pub(super) scratch: ScratchDir,
+    /// Its own, by which its trees are found.
+    pub(super) number: usize,
 }
 
 impl<'a> CellWorker<'a> {
@@ -51,7 +63,7 @@ impl<'a> CellWorker<'a> {
         let parent = project.scratch();
         let scratch = ScratchDir::new(&parent, &format!("w{number}"))
             .map_err(|error| MatrixError::Scratch { path: parent, error })?;
-        Ok(Self { worker, scratch })
+        Ok(Self { worker, scratch, number })
     }
 }
 
@@ -60,28 +72,29 @@ impl CellRunner<'_> {
     /// loop's end was asked for.
     pub(super) fn execute(
         &self,
-        CellWorker { worker, scratch }: &mut CellWorker<'_>,
+        cell_worker: &mut CellWorker<'_>,
         step: &CellStep,
     ) -> Result<CellResult, StepError<MatrixError>> {
         let failed = StepError::Failed;
-        let (tmp, metrics) = (scratch.tmp(), scratch.metrics());
-        scratch
+        let (tmp, metrics) = (cell_worker.scratch.tmp(), cell_worker.scratch.metrics());
+        cell_worker
+            .scratch
             .renew()
             .map_err(|error| failed(MatrixError::Scratch { path: tmp.clone(), error }))?;
-        let prepared = self.prepare(&tmp, &metrics, step).map_err(failed)?;
-        let mut observer = MetricsObserver::new(&metrics, self.planned(step));
-        let finished = worker
-            .run(prepared, OutputUse::NONE, &mut observer)
-            .map_err(|unrecorded| failed(unrecorded.into()))?;
-        if !finished.run.recorded {
-            return Err(failed(MatrixError::NotRecorded));
+        self.ran.lock().unwrap_or_else(PoisonError::into_inner).insert(step.cell);
+        self.reset(cell_worker.number, step).map_err(|error| failed(error.into()))?;
+        if let Some(hook) = self.run_hook(cell_worker, step, CellHook::Prepare)? {
+            return Ok(not_run(hook));
         }
-        if matches!(finished.outcome, Outcome::Cancelled(_)) {
-            // Ended by the signal that ends the loop: no result.
-            return Err(StepError::Cancelled);
-        }
+        let prepared = self.prepare(cell_worker.number, &tmp, &metrics, step).map_err(failed)?;
+        // Where they may not be read there is a word at the start of the loop.
+        let counters = cell_worker.worker.counters().ok();
+        let mut observer = MetricsObserver::new(&metrics, self.planned(step)).counting(counters);
+        let finished = run_recorded(cell_worker.worker, prepared, &mut observer)?;
+        let failed_hook = self.run_hook(cell_worker, step, CellHook::Conclude)?;
         let outcome = finished.run.outcome.as_ref();
         Ok(CellResult {
+            failed_hook,
             id: finished.run.intent.id(),
             ok: finished.outcome.success(),
             timed_out: matches!(finished.outcome, Outcome::TimedOut),
@@ -93,6 +106,71 @@ impl CellRunner<'_> {
         })
     }
 
+    /// Makes the tree that a step runs in what its setup left, if every iteration is to find it so.
+    fn reset(&self, number: usize, step: &CellStep) -> Result<(), TreeError> {
+        match self.code(step.cell) {
+            Some(code) if self.project.config.reset == ResetMode::Iteration => {
+                code.trees[number].reset()
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Runs what comes around an iteration, if there is such a thing; gives one that failed.
+    fn run_hook(
+        &self,
+        CellWorker { worker, scratch, number }: &mut CellWorker<'_>,
+        step: &CellStep,
+        hook: CellHook,
+    ) -> Result<Option<FailedHook>, StepError<MatrixError>> {
+        let config = &self.project.config;
+        let text = match hook {
+            CellHook::Prepare => &config.prepare,
+            CellHook::Conclude => &config.conclude,
+            CellHook::Cleanup => &config.cleanup,
+        };
+        let Some(text) = text else { return Ok(None) };
+        let (tmp, metrics) = (scratch.tmp(), scratch.metrics());
+        let role = CellRole::Hook(hook, self.keys[step.cell]);
+        let request =
+            self.request(*number, (&tmp, &metrics), step, CommandRequest::shell(text), role);
+        let prepared = PreparedRun::new(request, &self.project.context)
+            .map_err(|refused| StepError::Failed(refused.into()))?;
+        let finished = run_recorded(worker, prepared, &mut ())?;
+        let exit_code = finished.outcome.exit_code().unwrap_or(1);
+        let run = finished.run.intent.id();
+        Ok((!finished.outcome.success()).then_some(FailedHook { hook, exit_code, run }))
+    }
+
+    /// Runs the cleanup of every cell of which something was run; an error means that nothing can be
+    /// run any more.
+    pub(super) fn clean_up(&self, worker: &mut CellWorker<'_>) -> Result<(), MatrixError> {
+        if self.project.config.cleanup.is_none() {
+            return Ok(());
+        }
+        let ran = std::mem::take(&mut *self.ran.lock().unwrap_or_else(PoisonError::into_inner));
+        for cell in ran {
+            let kind = CellStepKind::Iteration;
+            let step = CellStep { cell, kind, iteration: 0, block: 0, number: 0 };
+            match self.run_hook(worker, &step, CellHook::Cleanup) {
+                Ok(None) => {}
+                Ok(Some(failed)) => {
+                    let name = &self.name(cell);
+                    self.observer.event(MatrixEvent::CleanupFailed { name, failed });
+                }
+                Err(StepError::Cancelled) => return Err(MatrixError::Interrupted),
+                Err(StepError::Failed(error)) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The code of a cell.
+    fn code(&self, cell: usize) -> Option<&CheckedOutCode> {
+        let axis = self.matrix.axis(CODE)?;
+        self.resources.code.get(self.matrix.value(&self.matrix.cells[cell], axis))
+    }
+
     fn planned(&self, step: &CellStep) -> Option<u64> {
         self.sizes.get(step.cell).copied()
     }
@@ -100,16 +178,47 @@ impl CellRunner<'_> {
     /// The run of one step. The command gets a directory of its own and a file for its metrics.
     pub(super) fn prepare(
         &self,
+        number: usize,
         tmp: &Path,
         metrics: &Path,
         step: &CellStep,
     ) -> Result<PreparedRun, MatrixError> {
+        let config = &self.project.config;
+        let key = self.keys[step.cell];
+        let role = match step.kind {
+            CellStepKind::Warmup => CellRole::Warmup(key),
+            CellStepKind::Iteration => CellRole::Iteration(key),
+        };
+        let command = shell_free::command(config, &self.directory(number, step));
+        let mut request = self.request(number, (tmp, metrics), step, command, role);
+        request.set_timeout(config.timeout.into_iter().chain(self.longest).min());
+        request.effects.metrics = Some(MetricsRequest { planned: self.planned(step) });
+        Ok(PreparedRun::new(request, &self.project.context)?)
+    }
+
+    /// Where a step runs: the worker's own tree, or beside the configuration.
+    fn directory(&self, number: usize, step: &CellStep) -> PathBuf {
+        match self.code(step.cell) {
+            Some(code) => code.trees[number].directory.clone(),
+            None => self.project.directory(),
+        }
+    }
+
+    /// A command that sees what a step sees.
+    fn request(
+        &self,
+        number: usize,
+        (tmp, metrics): (&Path, &Path),
+        step: &CellStep,
+        command: CommandRequest,
+        role: CellRole,
+    ) -> RunRequest {
         let project = self.project;
         let cell = &self.matrix.cells[step.cell];
         let value = |name: &str| self.matrix.axis(name).map(|axis| self.matrix.value(cell, axis));
         let browser = value(CHROME).and_then(|value| self.resources.browsers.get(value));
-        let code = value(CODE).and_then(|value| self.resources.code.get(value));
-        let directory = code.map_or_else(|| project.directory(), |code| code.directory.clone());
+        let code = self.code(step.cell);
+        let directory = self.directory(number, step);
         let others = self.matrix.axes.iter().zip(cell.0.iter());
         let iteration = Iteration {
             browser,
@@ -126,17 +235,10 @@ impl CellRunner<'_> {
         };
         let position =
             LoopPosition { kind: Kind::Matrix, id: self.loop_id, iteration: step.iteration };
-        let mut request = project.request(&project.config.command, &directory, position);
+        let mut request = project.request_of(command, &directory, position);
         for (name, value) in iteration.variables() {
             request.environment.set(name, value);
         }
-        request.set_timeout(project.config.timeout);
-        request.effects.metrics = Some(MetricsRequest { planned: self.planned(step) });
-        let key = self.keys[step.cell];
-        let role = match step.kind {
-            CellStepKind::Warmup => CellRole::Warmup(key),
-            CellStepKind::Iteration => CellRole::Iteration(key),
-        };
         let axes = self.matrix.axes.iter().zip(cell.0.iter());
         let labels = CellLabels {
             axes: axes
@@ -146,11 +248,12 @@ impl CellRunner<'_> {
             sha: code.map(|code| code.of.sha.clone()),
             adaptive: self.adaptive,
             blocked: self.blocked,
+            block: (step.block != step.iteration).then_some(step.block),
             ..CellLabels::new(role)
         };
         labels.write_to(&mut request.labels);
         request.correlation_ids.repo_sha = labels.sha;
-        Ok(PreparedRun::new(request, &project.context)?)
+        request
     }
 
     /// A cell as people name it: `chrome@120 × main (0123456)`.
@@ -160,7 +263,9 @@ impl CellRunner<'_> {
             let value = self.matrix.value(cell, at);
             match axis.name.as_str() {
                 CHROME => {
+                    // Several programs may report one version.
                     let version = self.resources.browsers.get(value).map(|b| b.version.as_str());
+                    let version = version.filter(|_| !value.contains('/'));
                     format!("chrome@{}", major(version.unwrap_or(value)))
                 }
                 CODE => match self.resources.commits.get(value) {
@@ -208,6 +313,41 @@ impl<'w> StepRunner<MatrixPlan, CellWorker<'w>> for CellRunner<'_> {
 
     fn reported(&self, worker: &mut CellWorker<'w>, plan: &mut MatrixPlan, _step: &CellStep) {
         self.finish_step(worker.worker, plan);
+    }
+}
+
+/// Runs on the record. A run that is not recorded is none, and neither is one that the signal ended
+/// that ends the loop.
+fn run_recorded(
+    worker: &mut Worker,
+    prepared: PreparedRun,
+    observer: &mut dyn Observer,
+) -> Result<FinishedRun, StepError<MatrixError>> {
+    let failed = StepError::Failed;
+    let finished = worker
+        .run(prepared, OutputUse::NONE, observer)
+        .map_err(|unrecorded| failed(unrecorded.into()))?;
+    if !finished.run.recorded {
+        return Err(failed(MatrixError::NotRecorded));
+    }
+    if matches!(finished.outcome, Outcome::Cancelled(_)) {
+        return Err(StepError::Cancelled);
+    }
+    Ok(finished)
+}
+
+/// The result of a step whose command was not run.
+fn not_run(hook: FailedHook) -> CellResult {
+    CellResult {
+        id: hook.run,
+        ok: false,
+        timed_out: false,
+        exit_code: hook.exit_code,
+        duration_ms: 0,
+        metrics: Metrics::new(),
+        notes: Vec::new(),
+        node: None,
+        failed_hook: Some(hook),
     }
 }
 

@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use retake_runner::file_lock::LockError;
 use retake_runner::prepare::RefusedRun;
 use retake_runner::worker::Unrecorded;
-use retake_types::{RefusalReason, RunOutcome};
+use retake_types::{RefusalReason, RunOutcome, text};
 
 use super::resources::{ProvisionError, Unavailable};
 use crate::bisect::BisectError;
 use crate::browsers::{BrowserError, VersionError};
 use crate::git::GitError;
 use crate::plan::FilterError;
+use crate::tree::TreeError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum MatrixError {
@@ -38,10 +39,13 @@ pub enum MatrixError {
     /// A run took place and is not in the record.
     #[error("a run could not be recorded, so nothing more is run")]
     NotRecorded,
+    /// A tree could not be made what its setup had left.
+    #[error("the worktree cannot be reset: {0}")]
+    Reset(#[from] TreeError),
     #[error("{}: {error}", path.display())]
     Scratch { path: PathBuf, error: io::Error },
     /// Runs on other machines that ended without a result of their own.
-    #[error("{} cells have no result", .0.len())]
+    #[error("{} without a result", text::count(.0.len() as u64, "cell"))]
     WithoutResult(Vec<CellWithoutResult>),
     #[error("{0}")]
     Filter(#[from] FilterError),

@@ -1,14 +1,16 @@
 //! What a front end may show while a matrix is driven.
 
+use std::io;
 use std::time::Instant;
 
 use retake_runner::loop_driver::remote::{EarlierRuns, RemoteStatus};
 use retake_types::RunId;
+use retake_types::loop_record::matrix::Disturbance;
 
 use super::resources::Unavailable;
-use crate::bisect::{BisectStep, Observation};
+use crate::bisect::{BisectStep, PointResult};
 use crate::browsers::{BrowserError, Progress};
-use crate::plan::{CellResult, CellStep, MatrixProgress};
+use crate::plan::{CellResult, CellStep, FailedHook, MatrixProgress};
 
 /// Receives events, from any thread.
 pub trait MatrixObserver: Sync {
@@ -27,6 +29,8 @@ pub enum MatrixEvent<'a> {
     EarlierRuns(EarlierRuns),
     /// An earlier loop of this configuration was interrupted; this one continues it.
     Continued,
+    /// What disturbs a measurement on this machine before anything runs; mostly nothing.
+    Disturbed(&'a [Disturbance]),
     /// Several refs are one commit and share their runs.
     SameCommit {
         sha: &'a str,
@@ -44,11 +48,6 @@ pub enum MatrixEvent<'a> {
         name: &'a str,
         why: &'a str,
     },
-    /// Files in a worktree had been changed, and are as committed again.
-    WorktreeReset {
-        name: &'a str,
-        files: &'a [String],
-    },
     SetupStarted {
         name: &'a str,
     },
@@ -59,6 +58,16 @@ pub enum MatrixEvent<'a> {
     },
     /// A setup was ended by the signal that ends the loop.
     SetupCancelled,
+    /// A metric is asked for that the processor counts, and its counters cannot be read.
+    CountersUnavailable {
+        metric: &'a str,
+        error: &'a io::Error,
+    },
+    /// The cleanup of a cell failed; its results stand.
+    CleanupFailed {
+        name: &'a str,
+        failed: FailedHook,
+    },
     StepFinished {
         name: &'a str,
         step: &'a CellStep,
@@ -86,7 +95,7 @@ pub enum MatrixEvent<'a> {
         name: &'a str,
         step: &'a BisectStep,
         result: &'a CellResult,
-        observation: Observation,
+        point_result: PointResult,
         metric: Option<&'a str>,
     },
     /// Nothing can be run at a point.

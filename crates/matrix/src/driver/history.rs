@@ -2,14 +2,14 @@
 //!
 //! Warmups, setups and runs that were cut short are no results.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_runner::metrics::built_in;
+use retake_runner::metrics::{BUILT_IN, built_in};
 use retake_store::{RunFilter, Store};
-use retake_types::loop_record::matrix::{CellKey, CellLabels};
-use retake_types::{Effects, Kind, Metrics, OutcomeKind, Run, RunId};
+use retake_types::loop_record::matrix::{CellKey, CellLabels, CellRole, MatrixLoopPlan};
+use retake_types::{Effects, Kind, LoopId, Metrics, OutcomeKind, Run, RunId};
 
 use crate::config::{CHROME, CODE};
 use crate::plan::PastRun;
@@ -19,11 +19,20 @@ use crate::report::RunRow;
 const ONE_BY_ONE: usize = 100;
 const PAGE: usize = 2000;
 
+/// What is shown of every run, and what every run will have where there is none yet.
+const ALWAYS: [&str; 3] = ["wall", "cpu", "rss"];
+
 /// One result of a cell.
 #[derive(Clone, Debug)]
 pub struct ResultRow {
     pub id: RunId,
+    /// The loop that ran it.
+    pub session: LoopId,
+    /// The machine, if it was not the one of the loop.
+    pub node: Option<String>,
     pub iteration: u64,
+    /// Which round of its loop it belongs to: runs of one round can be compared.
+    pub block: u64,
     pub ok: bool,
     pub timed_out: bool,
     pub exit_code: i32,
@@ -54,13 +63,22 @@ impl ResultRow {
         let measured = outcome.effects.as_ref().and_then(Effects::measurements);
         let row = Self {
             id: run.intent.id(),
+            session: run.intent.loop_id(),
+            node: outcome.ran_on.as_ref().and_then(|ran_on| ran_on.node.clone()),
             iteration: run.intent.iteration(),
+            block: labels.block.unwrap_or_else(|| run.intent.iteration()),
             ok: run.success(),
             timed_out: outcome.kind == OutcomeKind::TimedOut,
             exit_code: outcome.exit_code.unwrap_or(1),
             started: run.intent.start_time,
             duration_ms: outcome.duration_ms,
-            chrome: labels.chrome,
+            // One that is given by its path is that one, whatever version it reports.
+            chrome: labels
+                .axes
+                .get(CHROME)
+                .filter(|value| value.contains('/'))
+                .cloned()
+                .or(labels.chrome),
             reference: labels.axes.get(CODE).cloned(),
             sha: labels.sha,
             axes: labels
@@ -98,6 +116,15 @@ impl ResultRow {
 #[derive(Clone, Debug, Default)]
 pub struct History {
     rows: HashMap<CellKey, Vec<ResultRow>>,
+    /// The loops that ran them, oldest first, with their plans where these are known.
+    sessions: Vec<(LoopId, Option<MatrixLoopPlan>)>,
+}
+
+/// A round of a loop: the index of the loop among all that ran something, and the round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Block {
+    pub session: usize,
+    pub round: u64,
 }
 
 impl History {
@@ -114,7 +141,23 @@ impl History {
             collect(store, &filter, &wanted, &mut rows)?;
         }
         rows.values_mut().for_each(|rows| rows.reverse());
-        Ok(Self { rows })
+        let mut started: HashMap<LoopId, Timestamp> = HashMap::new();
+        for row in rows.values().flatten() {
+            let first = started.entry(row.session).or_insert(row.started);
+            *first = row.started.min(*first);
+        }
+        let mut sessions: Vec<(Timestamp, LoopId)> =
+            started.into_iter().map(|(id, start)| (start, id)).collect();
+        sessions.sort_unstable();
+        // Imported runs belong to no loop of this record.
+        let plan = |id| serde_json::from_str(&store.get_loop(id).ok()?.plan).ok();
+        let sessions = sessions.into_iter().map(|(_, id)| (id, plan(id))).collect();
+        Ok(Self { rows, sessions })
+    }
+
+    /// The plan of a session.
+    pub fn session(&self, index: usize) -> Option<&MatrixLoopPlan> {
+        self.sessions.get(index)?.1.as_ref()
     }
 
     pub fn of(&self, key: CellKey) -> &[ResultRow] {
@@ -127,22 +170,30 @@ impl History {
             key: *key,
             iteration: row.iteration,
             id: row.id,
+            session: row.session,
             ok: row.ok,
         };
         self.rows.iter().flat_map(|(key, rows)| rows.iter().map(move |r| row(key, r))).collect()
     }
 
-    /// By iteration the newest successful run, or `None` where all have failed. A replaced run that
-    /// could not be erased any more is not counted beside the run that replaced it.
-    pub fn results(&self, key: CellKey) -> BTreeMap<u64, Option<&ResultRow>> {
-        let mut results: BTreeMap<u64, Option<&ResultRow>> = BTreeMap::new();
+    /// The successful runs by their blocks, and the iterations of which all runs have failed. A
+    /// replaced run that could not be erased any more is not counted beside the one that replaced it.
+    pub fn results(&self, key: CellKey) -> (BTreeMap<Block, &ResultRow>, BTreeSet<u64>) {
+        let index = |session| self.sessions.iter().position(|(id, _)| *id == session);
+        let mut results: BTreeMap<Block, &ResultRow> = BTreeMap::new();
+        let mut tried: BTreeSet<u64> = BTreeSet::new();
         for row in self.of(key) {
-            let known = results.entry(row.iteration).or_default();
-            if row.ok {
-                *known = Some(row);
+            tried.insert(row.iteration);
+            let Some(session) = index(row.session).filter(|_| row.ok) else { continue };
+            if self.session(session).is_some_and(|plan| plan.replaces) {
+                results.retain(|block, old| {
+                    block.session == session || old.iteration != row.iteration
+                });
             }
+            results.insert(Block { session, round: row.block }, row);
         }
-        results
+        let done: BTreeSet<u64> = results.values().map(|row| row.iteration).collect();
+        (results, tried.difference(&done).copied().collect())
     }
 
     /// The iteration after the last there is.
@@ -150,16 +201,59 @@ impl History {
         self.of(key).iter().map(|row| row.iteration + 1).max().unwrap_or(0)
     }
 
-    /// Every metric that some run has.
+    /// The metrics that are shown unless others are asked for: the three that say most, and what the
+    /// commands report.
+    pub fn usual_metrics(&self) -> Vec<String> {
+        let further = &BUILT_IN[ALWAYS.len()..];
+        let usual = |name: &String| !further.contains(&name.as_str());
+        self.metrics().into_iter().filter(usual).collect()
+    }
+
+    /// Every metric that some run has: what retake measures first, then the others by name.
     pub fn metrics(&self) -> Vec<String> {
-        let mut names: Vec<String> = ["wall", "cpu", "rss"].map(str::to_owned).to_vec();
         let mut more: HashSet<&String> = HashSet::new();
         more.extend(self.rows.values().flatten().flat_map(|row| row.metrics.keys()));
-        let mut more: Vec<String> =
-            more.into_iter().filter(|name| !names.contains(name)).cloned().collect();
-        more.sort_unstable();
-        names.extend(more);
-        names
+        let order = |name: &str| {
+            let place = BUILT_IN.iter().position(|known| *known == name);
+            place.unwrap_or(BUILT_IN.len())
+        };
+        let mut names: Vec<String> = more.into_iter().cloned().collect();
+        names.sort_unstable_by_key(|name| (order(name), name.clone()));
+        if names.is_empty() { ALWAYS.map(str::to_owned).to_vec() } else { names }
+    }
+}
+
+/// Something that failed besides iterations: a setup, a warmup, or what runs around iterations.
+#[derive(Clone, Debug)]
+pub struct PhaseFailure {
+    pub role: CellRole,
+    pub id: RunId,
+    pub exit_code: i32,
+}
+
+impl PhaseFailure {
+    /// Those of a loop, oldest first.
+    pub fn of_loop(store: &Store, loop_id: LoopId) -> retake_store::Result<Vec<Self>> {
+        let filter = RunFilter { loop_id: Some(loop_id), ..RunFilter::default() };
+        let (mut failures, mut cursor) = (Vec::new(), None);
+        loop {
+            let page = store.list(&filter, cursor, PAGE)?;
+            failures.extend(page.runs.iter().filter_map(Self::of));
+            cursor = page.next;
+            if cursor.is_none() {
+                failures.reverse();
+                return Ok(failures);
+            }
+        }
+    }
+
+    fn of(run: &Run) -> Option<Self> {
+        let labels = CellLabels::from_labels(&run.intent.request.labels)?;
+        let outcome = run.outcome.as_ref()?;
+        let ended = !matches!(outcome.kind, OutcomeKind::Cancelled | OutcomeKind::Interrupted);
+        let exit_code = outcome.exit_code.unwrap_or(1);
+        let failed = ended && !run.success() && labels.iteration_of().is_none();
+        failed.then_some(Self { role: labels.role, id: run.intent.id(), exit_code })
     }
 }
 

@@ -3,16 +3,20 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use retake_runner::loop_driver::remote::RemoteExecutor;
 use retake_runner::loop_driver::{Driven, drive_steps};
-use retake_runner::signals;
 use retake_runner::worker::Worker;
-use retake_types::loop_record::matrix::{CellKey, MatrixLoopPlan, MatrixPurpose};
+use retake_runner::{metrics, signals};
+use retake_types::loop_record::matrix::{
+    CellKey, Disturbance, MatrixEntry, MatrixLoopPlan, MatrixPurpose,
+};
 use retake_types::{Kind, LoopId, StopReason};
 
 use super::cell_runner::{CellRunner, CellWorker, ProgressEvents, remove_scratch_parent};
+use super::disturbance::{MachineState, own_cpu_time};
 use super::error::{MatrixError, MatrixRunError};
 use super::event::{MatrixEvent, MatrixObserver};
 use super::history::History;
@@ -20,7 +24,7 @@ use super::project::MatrixProject;
 use super::record;
 use super::remote_cells;
 use super::resources::{Provisioner, Resources, Unavailable};
-use super::samples::Samples;
+use super::samples::{CellRow, Samples};
 use crate::config::Order;
 use crate::plan::{
     CellSchedule, Matrix, MatrixPlan, SamplingPlan, ScheduleMode, ScheduleOptions, baselines,
@@ -45,6 +49,8 @@ pub struct MatrixRunOptions {
     pub metric: String,
     /// Comparisons that make the run incomplete.
     pub gates: Vec<Gate>,
+    /// What is compared with new runs is run again beside them, unless that was done before.
+    pub baseline_again: bool,
     /// The seed of the random order; `None` draws one.
     pub seed: Option<u64>,
     /// The number of workers, as it is recorded.
@@ -72,10 +78,20 @@ pub struct MatrixRunResult {
     pub total: Option<usize>,
     pub ok: usize,
     pub failed: usize,
-    /// Cells that were given up because their warmup failed.
+    /// Cells that were given up because their warmup failed, or a hook.
     pub skipped: Vec<usize>,
+    /// There are hooks around iterations.
+    pub hooks: bool,
     pub unavailable: Vec<Unavailable>,
     pub comparisons: Vec<Comparison>,
+    /// Every cell with its numbers.
+    pub rows: Vec<CellRow>,
+    /// The unit of the metric that is compared.
+    pub unit: Option<String>,
+    /// What disturbed the measurement, as far as the machine shows it.
+    pub disturbances: Vec<Disturbance>,
+    /// What the runs of this loop used.
+    pub cpu_time: Duration,
     /// The budget is spent: comparisons that are decided, of how many.
     pub spent: Option<(usize, usize)>,
     /// Not every cell that is compared has been tried.
@@ -83,6 +99,11 @@ pub struct MatrixRunResult {
 }
 
 impl MatrixRunResult {
+    /// Whether anything ran.
+    pub fn ran(&self) -> bool {
+        self.ok + self.failed > 0
+    }
+
     /// Whether every iteration failed.
     pub fn all_failed(&self) -> bool {
         self.ok == 0 && self.failed > 0
@@ -101,6 +122,13 @@ impl MatrixRunResult {
 
 /// The margin of gates where the run itself has none.
 const MARGIN: f64 = 0.02;
+
+/// What the record knows once everything has run.
+struct Numbers {
+    comparisons: Vec<Comparison>,
+    rows: Vec<CellRow>,
+    unit: Option<String>,
+}
 
 /// What the loop was begun with.
 struct Begun {
@@ -131,6 +159,8 @@ impl MatrixRun<'_> {
     {
         let Self { project, observer, .. } = self;
         let _lock = project.lock("retake matrix run")?;
+        // Other machines share the tree of a ref.
+        let worker_count = if executor.is_some() { 1 } else { workers.len() };
         let worker = &mut workers[0];
         X::collect_earlier(worker, Kind::Matrix, &mut |earlier| {
             observer.event(MatrixEvent::EarlierRuns(earlier));
@@ -149,10 +179,10 @@ impl MatrixRun<'_> {
         for (sha, refs) in resources.same_commits() {
             observer.event(MatrixEvent::SameCommit { sha: &sha, refs: &refs });
         }
-        let provisioner = Provisioner { project, observer: *observer };
+        let provisioner = Provisioner { project, observer: *observer, workers: worker_count };
         {
             let _shared = lock_shared(executor.as_deref())?;
-            provisioner.all_browsers(&mut resources, &mut matrix)?;
+            provisioner.all_browsers(&mut resources, worker, &mut matrix)?;
         }
         let order = match self.options.iterations {
             Iterations::UntilSure { .. } => Order::Interleaved,
@@ -160,14 +190,32 @@ impl MatrixRun<'_> {
         };
         let seed = self.options.seed.unwrap_or_else(random_seed);
         let plan = self.loop_plan(&matrix, &resources, seed, order);
-        let recording = record::begin(worker.store()?, &plan)?;
+        let mut recording = record::begin(worker.store()?, &plan)?;
         let loop_id = recording.id();
         let begun = Begun { loop_id, seed, order };
         let provided = lock_shared(executor.as_deref()).and_then(|_shared| {
             Ok(provisioner.all_code(&mut resources, worker, &mut matrix, loop_id)?)
         });
-        let ended =
+        // What happens here says nothing about other machines.
+        let here = executor.is_none();
+        let before = MachineState::now();
+        let own_before = own_cpu_time();
+        if here && provided.is_ok() {
+            let disturbances = before.disturbances(self.options.workers);
+            self.observer.event(MatrixEvent::Disturbed(&disturbances));
+        }
+        let mut ended =
             provided.and_then(|()| self.run_cells(workers, matrix, resources, &begun, executor));
+        if let Some(result) = ended.as_mut().ok().filter(|result| here && result.ran()) {
+            let ours = result.cpu_time + own_cpu_time().saturating_sub(own_before);
+            let after = MachineState::now();
+            result.disturbances = after.since(&before, ours, self.options.workers);
+            let disturbances = result.disturbances.clone();
+            if !disturbances.is_empty() {
+                let entry = MatrixEntry::Disturbed { disturbances };
+                recording.append(workers[0].store()?, &[entry])?;
+            }
+        }
         let reason = match (&ended, signals::received()) {
             (_, Some(_)) => StopReason::Interrupted,
             (Ok(result), None) if result.is_complete(&self.options.gates) => StopReason::Completed,
@@ -176,6 +224,18 @@ impl MatrixRun<'_> {
         };
         recording.finish(workers[0].store()?, &reason)?;
         ended
+    }
+
+    /// Says so if a metric is asked for that cannot be had here.
+    fn check_counters(&self, worker: &mut Worker) {
+        let configured = self.project.config.metrics.iter().map(|metric| metric.name.as_str());
+        let mut asked = configured.chain([self.options.metric.as_str()]);
+        if let Some(metric) = asked.find(|name| metrics::COUNTED.contains(name))
+            && let Err(error) = worker.counters()
+        {
+            let error = &error;
+            self.observer.event(MatrixEvent::CountersUnavailable { metric, error });
+        }
     }
 
     fn loop_plan(
@@ -200,6 +260,7 @@ impl MatrixRun<'_> {
             command: clean(&config.command),
             setup: config.setup.as_deref().map(clean),
             iterations: config.iterations,
+            replaces: self.options.iterations == Iterations::Fixed(ScheduleMode::Replace),
             workers: self.options.workers,
             axes: record::axes_of(&matrix.axes),
             pins: resources.pins.clone(),
@@ -221,6 +282,7 @@ impl MatrixRun<'_> {
     where
         X: RemoteExecutor,
     {
+        self.check_counters(&mut workers[0]);
         let keys = resources.identity.keys(&matrix);
         let history = History::read(workers[0].store()?, &keys)?;
         let plan = self.plan(&matrix, &keys, &history, begun);
@@ -234,6 +296,11 @@ impl MatrixRun<'_> {
             adaptive: plan.sampling().is_some(),
             sizes: plan.sizes(),
             blocked: begun.order == Order::Blocked,
+            longest: match self.options.iterations {
+                Iterations::UntilSure { budget, .. } => budget,
+                Iterations::Fixed(_) => None,
+            },
+            ran: Mutex::default(),
         };
         let driven = match executor {
             Some(executor) => {
@@ -253,8 +320,8 @@ impl MatrixRun<'_> {
         if cancelled {
             return Err(MatrixError::Interrupted.into());
         }
-        let comparisons = self.comparisons(&mut workers[0], &matrix, &keys, &resources, &plan)?;
-        Ok(self.result(begun, matrix, resources, &plan, comparisons))
+        let results = self.results(&mut workers[0], &matrix, &keys, &resources)?;
+        Ok(self.result(begun, matrix, resources, &plan, results))
     }
 
     fn plan(
@@ -270,7 +337,13 @@ impl MatrixRun<'_> {
             Iterations::Fixed(mode) => {
                 let (iterations, warmup) = (config.iterations, config.warmup);
                 let options = ScheduleOptions { iterations, warmup, mode, order, seed };
-                return MatrixPlan::fixed(CellSchedule::new(keys, &history.past(), &options));
+                let together = if self.options.baseline_again && order == Order::Interleaved {
+                    distinct(&baselines(matrix), keys)
+                } else {
+                    Vec::new()
+                };
+                let schedule = CellSchedule::new(keys, &history.past(), &together, &options);
+                return MatrixPlan::fixed(schedule);
             }
             Iterations::UntilSure { margin, budget } => (margin, budget),
         };
@@ -288,26 +361,25 @@ impl MatrixRun<'_> {
         MatrixPlan::until_sure(SamplingPlan::new(sampler, metric, deadline, warmups))
     }
 
-    /// What sampling has found, or what the gates ask about.
-    fn comparisons(
+    /// Everything that the record knows of these cells now, as `compare` would say it.
+    fn results(
         &self,
         worker: &mut Worker,
         matrix: &Matrix,
         keys: &[CellKey],
         resources: &Resources,
-        plan: &MatrixPlan,
-    ) -> Result<Vec<Comparison>, MatrixError> {
-        let metric = &self.options.metric;
-        let name = |cell| matrix.short_name(cell);
-        if let Some(sampling) = plan.sampling() {
-            return Ok(sampling.sampler().comparisons(metric, name));
-        }
-        if self.options.gates.is_empty() {
-            return Ok(Vec::new());
-        }
+    ) -> Result<Numbers, MatrixError> {
+        let margin = match self.options.iterations {
+            Iterations::UntilSure { margin, .. } => margin,
+            Iterations::Fixed(_) => MARGIN,
+        };
         let history = History::read(worker.store()?, keys)?;
-        let samples = Samples::of(matrix, keys, &history, &self.project.config, metric);
-        Ok(samples.compare(&baselines(matrix), MARGIN, resources, name))
+        let samples =
+            Samples::of(matrix, keys, &history, &self.project.config, &self.options.metric);
+        let pairs = baselines(matrix);
+        let comparisons = samples.compare(&pairs, margin, resources);
+        let rows = samples.rows(&pairs, &comparisons);
+        Ok(Numbers { comparisons, rows, unit: samples.unit })
     }
 
     fn result(
@@ -316,10 +388,10 @@ impl MatrixRun<'_> {
         matrix: Matrix,
         resources: Resources,
         plan: &MatrixPlan,
-        comparisons: Vec<Comparison>,
+        Numbers { comparisons, rows, unit }: Numbers,
     ) -> MatrixRunResult {
         let progress = plan.progress();
-        let tried = |c: &Comparison| c.samples.a + c.failed.a > 0 && c.samples.b + c.failed.b > 0;
+        let untried = |row: &CellRow| row.summary.is_none() && row.failed == 0;
         let sampling = plan.sampling();
         let spent = sampling.filter(|sampling| sampling.is_over(Instant::now()));
         MatrixRunResult {
@@ -330,10 +402,15 @@ impl MatrixRun<'_> {
             ok: progress.ok,
             failed: progress.failed,
             skipped: plan.skipped(),
+            hooks: self.project.config.hooks().next().is_some(),
             unavailable: resources.unavailable,
-            untried: sampling.is_some() && !comparisons.iter().all(tried),
+            untried: sampling.is_some() && rows.iter().any(untried),
             spent: spent.map(|sampling| sampling.sampler().progress()),
             comparisons,
+            rows,
+            unit,
+            disturbances: Vec::new(),
+            cpu_time: plan.cpu_time(),
             matrix,
         }
     }
@@ -351,6 +428,9 @@ fn drive_here(
         .collect::<Result<_, _>>()?;
     let progress = ProgressEvents { observer: runner.observer, started: Instant::now() };
     let driven = drive_steps(plan, &mut workers, &progress, runner);
+    if !driven.cancelled && driven.failure.is_none() {
+        runner.clean_up(&mut workers[0])?;
+    }
     drop(workers);
     remove_scratch_parent(runner.project);
     Ok(driven)

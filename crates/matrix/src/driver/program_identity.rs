@@ -7,7 +7,7 @@ use std::time::Duration;
 use retake_engine::Launch;
 use retake_runner::worker::Worker;
 
-use crate::browsers::content;
+use crate::browsers::{Version, content};
 
 /// How long a program may take to print its version. Some browsers never answer.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
@@ -19,6 +19,19 @@ pub(super) fn identity(worker: &mut Worker, program: &Path) -> Option<String> {
     if !content.script {
         return Some(content.blake3);
     }
+    let printed = printed_version(worker, program);
+    Some(format!("{} {}", content.blake3, printed.trim()).trim_end().to_owned())
+}
+
+/// The exact version that a browser reports; `None` for one that reports none.
+pub(super) fn reported_version(worker: &mut Worker, program: &Path) -> Option<String> {
+    let printed = printed_version(worker, program);
+    let version = printed.split_whitespace().find_map(|word| word.parse::<Version>().ok())?;
+    Some(version.to_string())
+}
+
+/// What a program answers to `--version`; nothing if it has no answer.
+fn printed_version(worker: &mut Worker, program: &Path) -> String {
     let mut launch = Launch::new([program.as_os_str(), "--version".as_ref()]);
     launch.timeout = Some(VERSION_TIMEOUT);
     launch.grace = Duration::ZERO;
@@ -26,6 +39,5 @@ pub(super) fn identity(worker: &mut Worker, program: &Path) -> Option<String> {
         Ok((outcome, [stdout, _])) if outcome.success() => stdout,
         _ => Vec::new(),
     };
-    let printed = String::from_utf8_lossy(&printed);
-    Some(format!("{} {}", content.blake3, printed.trim()).trim_end().to_owned())
+    String::from_utf8_lossy(&printed).into_owned()
 }

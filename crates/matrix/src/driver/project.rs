@@ -90,7 +90,16 @@ impl MatrixProject {
 
     /// A run of this matrix, to be filled in.
     pub fn request(&self, command: &str, directory: &Path, position: LoopPosition) -> RunRequest {
-        let mut request = RunRequest::new(position, CommandRequest::shell(command), directory);
+        self.request_of(CommandRequest::shell(command), directory, position)
+    }
+
+    pub(super) fn request_of(
+        &self,
+        command: CommandRequest,
+        directory: &Path,
+        position: LoopPosition,
+    ) -> RunRequest {
+        let mut request = RunRequest::new(position, command, directory);
         request.environment.unset =
             self.unset.iter().map(|name| OsText::from(name.as_os_str())).collect();
         request

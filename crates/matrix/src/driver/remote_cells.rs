@@ -44,7 +44,7 @@ impl<E> RemoteSteps<MatrixPlan, DriveFailure<E>> for RemoteCells<'_> {
         step: &CellStep,
     ) -> Result<PreparedRun, DriveFailure<E>> {
         let there = Path::new(MADE_THERE);
-        let prepared = self.runner.prepare(there, there, step);
+        let prepared = self.runner.prepare(0, there, there, step);
         prepared.map_err(|error| DriveFailure(error.into()))
     }
 
@@ -97,6 +97,7 @@ fn cell_result(run: &Run) -> Option<CellResult> {
         duration_ms: outcome.duration_ms,
         metrics,
         notes,
+        failed_hook: None,
         node: outcome.ran_on.as_ref().and_then(|ran_on| ran_on.node.clone()),
     })
 }

@@ -6,29 +6,20 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use retake_runner::prepare::PreparedRun;
-use retake_runner::run::OutputUse;
 use retake_runner::signals;
 use retake_runner::worker::{Unrecorded, Worker};
-use retake_types::loop_record::matrix::{CellLabels, CellRole};
-use retake_types::request::LoopPosition;
-use retake_types::{Kind, LoopId, RefusalReason, RunId};
+use retake_types::{LoopId, RefusalReason, RunId};
 
+use super::checkout::CheckedOutCode;
 use super::event::{MatrixEvent, MatrixObserver};
 use super::program_identity;
 use super::project::MatrixProject;
 use crate::browsers::{BrowserError, BrowserRequest};
 use crate::config::{CHROME, CODE};
-use crate::git::{Git, GitError, Resolved, Worktree, WorktreeChange};
-use crate::iteration::{BrowserOf, CodeOf};
+use crate::git::{Git, GitError, Resolved, WorktreeName};
+use crate::iteration::BrowserOf;
 use crate::plan::{Identity, Matrix};
-
-/// Code that can be run.
-#[derive(Clone, Debug)]
-pub(super) struct CheckedOutCode {
-    pub(super) of: CodeOf,
-    pub(super) directory: PathBuf,
-}
+use crate::tree::TreeError;
 
 /// What the values of a matrix were resolved to, and which of them are provided.
 pub struct Resources {
@@ -40,6 +31,8 @@ pub struct Resources {
     pub(super) browsers: BTreeMap<String, BrowserOf>,
     pub pins: BTreeMap<String, String>,
     pub checksums: BTreeMap<String, String>,
+    /// The worktrees that were made for this.
+    pub(super) created: Vec<WorktreeName>,
     pub unavailable: Vec<Unavailable>,
 }
 
@@ -48,8 +41,14 @@ pub struct Resources {
 pub enum Unavailable {
     #[error("{reference}: {why}")]
     Ref { reference: String, why: String },
-    #[error("{0}")]
-    Code(GitError),
+    #[error("{name}: {error}")]
+    Code { name: String, error: GitError },
+    /// Files of this ref are pointers to what Git LFS has not fetched.
+    #[error("{name}: {} {} a Git LFS pointer and not the file itself", .files[0], others(.files))]
+    LfsPointers { name: String, files: Vec<String> },
+    /// The tree of a ref could not be kept or reset.
+    #[error("{name}: {error}")]
+    Tree { name: String, error: TreeError },
     #[error("chrome {version}: {error}")]
     Browser { version: String, error: BrowserError },
     #[error("{name}: its setup failed with exit code {exit_code}")]
@@ -77,12 +76,11 @@ impl From<Unavailable> for ProvisionError {
     }
 }
 
-impl From<GitError> for ProvisionError {
-    fn from(error: GitError) -> Self {
-        match error {
-            GitError::Cancelled(_) => Self::Interrupted,
-            error => Self::Unavailable(Unavailable::Code(error)),
-        }
+/// `is`, and how many more there are.
+fn others(files: &[String]) -> String {
+    match files.len() {
+        0 | 1 => "is".to_owned(),
+        count => format!("(of {count} such files) is"),
     }
 }
 
@@ -96,12 +94,13 @@ impl Resources {
         pins: BTreeMap<String, String>,
     ) -> Result<Self, GitError> {
         let mut resources = Self {
-            identity: Identity::new(&project.config.command, &project.config.env),
+            identity: Identity::of(&project.config),
             commits: BTreeMap::new(),
             code: BTreeMap::new(),
             browsers: BTreeMap::new(),
             pins,
             checksums: BTreeMap::new(),
+            created: Vec::new(),
             unavailable: Vec::new(),
         };
         if let Some(repo) = project.repo() {
@@ -179,6 +178,8 @@ impl Resources {
 pub(super) struct Provisioner<'a> {
     pub(super) project: &'a MatrixProject,
     pub(super) observer: &'a dyn MatrixObserver,
+    /// How many run at once, each in a worktree of its own.
+    pub(super) workers: usize,
 }
 
 impl Provisioner<'_> {
@@ -186,15 +187,21 @@ impl Provisioner<'_> {
     pub(super) fn browser(
         &self,
         resources: &mut Resources,
+        worker: &mut Worker,
         value: &str,
     ) -> Result<(), ProvisionError> {
-        self.install_browser(resources, value).map_err(|error| match error {
+        self.install_browser(resources, worker, value).map_err(|error| match error {
             BrowserError::Interrupted { .. } => ProvisionError::Interrupted,
             error => Unavailable::Browser { version: value.to_owned(), error }.into(),
         })
     }
 
-    fn install_browser(&self, resources: &mut Resources, value: &str) -> Result<(), BrowserError> {
+    fn install_browser(
+        &self,
+        resources: &mut Resources,
+        worker: &mut Worker,
+        value: &str,
+    ) -> Result<(), BrowserError> {
         let chrome = self.project.config.chrome.as_ref();
         let Some(request) = chrome.and_then(|chrome| chrome.requests.get(value)) else {
             return Ok(());
@@ -219,107 +226,16 @@ impl Provisioner<'_> {
         if !matches!(request, BrowserRequest::Program { .. }) {
             resources.identity.resolve_browser(value, &browser.version);
         }
-        let of = BrowserOf { program: browser.program, version: browser.version };
+        let reported = match request {
+            BrowserRequest::Program { .. } => {
+                program_identity::reported_version(worker, &browser.program)
+            }
+            _ => None,
+        };
+        let version = reported.unwrap_or(browser.version);
+        let of = BrowserOf { program: browser.program, version };
         resources.browsers.insert(value.to_owned(), of);
         Ok(())
-    }
-
-    /// Checks a commit out and sets it up.
-    pub(super) fn code(
-        &self,
-        resources: &mut Resources,
-        worker: &mut Worker,
-        reference: &str,
-        loop_id: LoopId,
-    ) -> Result<(), ProvisionError> {
-        let (Some(repo), Some(sha)) = (self.project.repo(), resources.commits.get(reference))
-        else {
-            return Ok(());
-        };
-        let sha = sha.clone();
-        let worktrees = self.project.worktrees();
-        let (keeper, cancel) = worker.parts();
-        let mut git = Git::open(keeper, cancel, repo, std::env::vars_os())?;
-        let (worktree, change) = worktrees.ensure(&mut git, &sha)?;
-        let name = match short_sha(&sha) {
-            short if reference == sha => short.to_owned(),
-            short => format!("{reference} ({short})"),
-        };
-        match &change {
-            WorktreeChange::Created | WorktreeChange::Reused => {}
-            WorktreeChange::Recreated(why) => {
-                self.observer.event(MatrixEvent::WorktreeRecreated { name: &name, why });
-            }
-            WorktreeChange::Reset(files) => {
-                self.observer.event(MatrixEvent::WorktreeReset { name: &name, files });
-            }
-        }
-        if let Some(setup) = self.project.config.setup.as_deref()
-            && !worktrees.setup_done(&worktree, setup)
-        {
-            self.set_up(worker, setup, &worktree, &name, loop_id)?;
-            worktrees.mark_setup(&worktree, setup)?;
-        }
-        let of = CodeOf { reference: reference.to_owned(), sha };
-        let code = CheckedOutCode { of, directory: worktree.path };
-        resources.code.insert(reference.to_owned(), code);
-        Ok(())
-    }
-
-    /// The setup where there is no code: once for each text and directory.
-    pub(super) fn set_up_directory(
-        &self,
-        worker: &mut Worker,
-        loop_id: LoopId,
-    ) -> Result<(), ProvisionError> {
-        let Some(setup) = self.project.config.setup.as_deref() else { return Ok(()) };
-        let here = Worktree { sha: String::new(), path: self.project.directory() };
-        let directory = here.path.as_os_str().as_encoded_bytes();
-        let hash = blake3::hash(&[setup.as_bytes(), directory].join(&0)).to_hex();
-        let marks = self.project.setup_marks();
-        let mark = marks.join(&hash[..16]);
-        if mark.exists() {
-            return Ok(());
-        }
-        self.set_up(worker, setup, &here, "here", loop_id)?;
-        let written = std::fs::create_dir_all(&marks).and_then(|()| std::fs::write(&mark, ""));
-        Ok(written.map_err(|error| Unavailable::SetupMark { path: mark, error })?)
-    }
-
-    fn set_up(
-        &self,
-        worker: &mut Worker,
-        setup: &str,
-        worktree: &Worktree,
-        name: &str,
-        loop_id: LoopId,
-    ) -> Result<(), ProvisionError> {
-        let position = LoopPosition { kind: Kind::Matrix, id: loop_id, iteration: 0 };
-        let mut request = self.project.request(setup, &worktree.path, position);
-        for (name, value) in &self.project.config.env {
-            request.environment.set(name, value);
-        }
-        CellLabels::new(CellRole::Setup(name.to_owned())).write_to(&mut request.labels);
-        if !worktree.sha.is_empty() {
-            request.correlation_ids.repo_sha = Some(worktree.sha.clone());
-        }
-        let prepared = PreparedRun::new(request, &self.project.context)
-            .map_err(|refused| Unavailable::SetupRefused(refused.reasons))?;
-        self.observer.event(MatrixEvent::SetupStarted { name });
-        let finished =
-            worker.run(prepared, OutputUse::NONE, &mut ()).map_err(Unavailable::SetupUnrecorded)?;
-        if finished.outcome.success() {
-            self.observer.event(MatrixEvent::SetupEnded { name, exit_code: None });
-            return Ok(());
-        }
-        if signals::received().is_some() {
-            self.observer.event(MatrixEvent::SetupCancelled);
-            return Err(ProvisionError::Interrupted);
-        }
-        let exit_code = finished.outcome.exit_code().unwrap_or(1);
-        self.observer.event(MatrixEvent::SetupEnded { name, exit_code: Some(exit_code) });
-        let run = finished.run.intent.id();
-        Err(Unavailable::Setup { name: name.to_owned(), exit_code, run }.into())
     }
 
     /// The code of all cells; a ref that is not available leaves the matrix.
@@ -358,11 +274,12 @@ impl Provisioner<'_> {
     pub(super) fn all_browsers(
         &self,
         resources: &mut Resources,
+        worker: &mut Worker,
         matrix: &mut Matrix,
     ) -> Result<(), ProvisionError> {
         let versions: Vec<String> = matrix.used(CHROME).into_iter().map(str::to_owned).collect();
         for version in versions {
-            match self.browser(resources, &version) {
+            match self.browser(resources, worker, &version) {
                 Ok(()) => {}
                 Err(ProvisionError::Unavailable(unavailable)) => {
                     resources.unavailable.push(unavailable);

@@ -1,15 +1,19 @@
 //! The numbers of a matrix, cell by cell, as statistics take them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use retake_types::Better;
-use retake_types::loop_record::matrix::CellKey;
+use retake_types::loop_record::matrix::{CellKey, MatrixLoopPlan};
+use serde::Serialize;
 
-use super::history::History;
+use super::history::{Block, History};
 use super::resources::{Resources, short_sha};
 use crate::config::{CODE, Config};
-use crate::plan::{Matrix, Sampler, Shot};
-use crate::stats::{Boundary, Combined, Comparison, Criteria, Sequence, Side, compare};
+use crate::plan::{Matrix, Sampler};
+use crate::stats::{
+    Combined, Comparison, Criteria, FEWEST, Reason, Side, Summary, compare, median_interval,
+    summarise,
+};
 use crate::table::{Measured, Table};
 
 /// One metric of all cells.
@@ -21,14 +25,33 @@ pub struct Samples<'a> {
     /// As the runs say it, or the configuration.
     pub unit: Option<String>,
     cells: Vec<CellSamples>,
+    history: &'a History,
+    /// The axes that have several values.
+    varying: Vec<usize>,
+}
+
+/// One cell in a table of results.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CellRow {
+    pub name: String,
+    /// `None` without a successful run.
+    pub summary: Option<Summary>,
+    /// Of the median, at 95 %.
+    pub interval: Option<[f64; 2]>,
+    pub failed: usize,
+    /// Against its baseline; `None` for the baseline.
+    pub change: Option<Comparison>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct CellSamples {
     values: Vec<f64>,
-    /// The iteration of each value.
-    blocks: Vec<u64>,
-    failed: Vec<u64>,
+    /// The block of each value, in ascending order.
+    blocks: Vec<Block>,
+    /// The machine of each value, where that is not the session's.
+    nodes: Vec<Option<String>>,
+    failed: BTreeSet<u64>,
     blocked: bool,
     adaptive: bool,
     /// The sizes that were planned one after the other: more than one means that the sample was
@@ -41,13 +64,33 @@ impl CellSamples {
     fn looks(&self) -> usize {
         if self.adaptive { self.values.len().max(1) } else { self.sizes.len().max(1) }
     }
+
+    fn sessions(&self) -> BTreeSet<usize> {
+        self.blocks.iter().map(|block| block.session).collect()
+    }
 }
+
+/// One number for each block, for those who only need to tell them apart and to order them.
+fn number(block: Block) -> u64 {
+    (block.session as u64) << 40 | block.round
+}
+
+/// What was measured of two cells in the same blocks.
+struct Common {
+    a: Vec<f64>,
+    b: Vec<f64>,
+    blocks: Vec<Block>,
+}
+
+/// What of the environment of a session may matter to a measurement.
+const CONDITIONS: [&str; 6] =
+    [MatrixLoopPlan::HOST, "cpu", "cpus", "kernel", "governor", "turbo off"];
 
 impl<'a> Samples<'a> {
     pub fn of(
         matrix: &'a Matrix,
         keys: &'a [CellKey],
-        history: &History,
+        history: &'a History,
         config: &Config,
         metric: &str,
     ) -> Self {
@@ -55,12 +98,9 @@ impl<'a> Samples<'a> {
         let cells = keys
             .iter()
             .map(|key| {
-                let mut cell = CellSamples::default();
-                for (iteration, row) in history.results(*key) {
-                    let Some(row) = row else {
-                        cell.failed.push(iteration);
-                        continue;
-                    };
+                let (results, failed) = history.results(*key);
+                let mut cell = CellSamples { failed, ..CellSamples::default() };
+                for (block, row) in results {
                     cell.blocked |= row.blocked;
                     cell.adaptive |= row.adaptive;
                     cell.sizes.extend(row.planned);
@@ -70,7 +110,8 @@ impl<'a> Samples<'a> {
                             unit.clone_from(&found.unit);
                         }
                         cell.values.push(found.value);
-                        cell.blocks.push(iteration);
+                        cell.blocks.push(block);
+                        cell.nodes.push(row.node.clone());
                     }
                 }
                 cell
@@ -79,7 +120,8 @@ impl<'a> Samples<'a> {
         let better = reported.unwrap_or_else(|| config.better(metric));
         let configured = config.metrics.iter().find(|known| known.name == metric);
         let unit = unit.or_else(|| configured?.unit.clone());
-        Self { matrix, keys, metric: metric.to_owned(), better, unit, cells }
+        let varying = matrix.varying_axes();
+        Self { matrix, keys, metric: metric.to_owned(), better, unit, cells, history, varying }
     }
 
     /// Whether any run has it.
@@ -88,45 +130,73 @@ impl<'a> Samples<'a> {
     }
 
     pub fn criteria(&self, margin: f64, comparisons: usize) -> Criteria {
-        Criteria { margin, comparisons, better: self.better, ..Criteria::default() }
-    }
-
-    /// Where there is no sequence the k-th look gets a share of 1/(k(k+1)), and all of them together
-    /// what one would have.
-    fn shared(&self, criteria: &Criteria, cells: &[usize]) -> Criteria {
-        Criteria { comparisons: criteria.comparisons * self.share(cells), ..*criteria }
-    }
-
-    fn share(&self, cells: &[usize]) -> usize {
-        let looks = cells.iter().map(|&cell| self.cells[cell].looks()).max().unwrap_or(1);
-        if looks > 1 { looks * (looks + 1) } else { 1 }
-    }
-
-    /// How sure statements over all cells at once can be.
-    pub fn confidence(&self) -> f64 {
-        let all: Vec<usize> = (0..self.cells.len()).collect();
-        1.0 - (1.0 - Criteria::default().confidence) / self.share(&all) as f64
-    }
-
-    fn side<'s>(&'s self, cell: usize, name: &'s str, blocks: bool) -> Side<'s> {
-        let CellSamples { values, blocks: numbers, failed, .. } = &self.cells[cell];
-        let blocks = if blocks { &numbers[..] } else { &[] };
-        Side { name, values, blocks, failed: failed.len() }
+        let counts = self.unit.is_none();
+        Criteria { margin, comparisons, better: self.better, counts, ..Criteria::default() }
     }
 
     fn interleaved(&self, cells: &[usize]) -> bool {
         cells.iter().all(|&cell| !self.cells[cell].blocked)
     }
 
-    /// A family of comparisons, judged together.
+    /// The values of both cells in the blocks that both have.
+    fn common(&self, a: usize, b: usize) -> Common {
+        let of_a = &self.cells[a];
+        let mut common = Common { a: Vec::new(), b: Vec::new(), blocks: Vec::new() };
+        for (block, value) in self.cells[b].blocks.iter().zip(&self.cells[b].values) {
+            if let Ok(at) = of_a.blocks.binary_search(block) {
+                common.a.push(of_a.values[at]);
+                common.b.push(*value);
+                common.blocks.push(*block);
+            }
+        }
+        common
+    }
+
+    /// Why two cells cannot be compared as they were measured.
+    fn obstacle(&self, a: usize, b: usize, together: usize) -> Option<Reason> {
+        let (of_a, of_b) = (&self.cells[a], &self.cells[b]);
+        if !self.interleaved(&[a, b]) {
+            return Some(Reason::NotInterleaved);
+        }
+        let alone = of_a.values.len().min(of_b.values.len());
+        let apart = of_a.sessions() != of_b.sessions() || of_a.sessions().len() > 1;
+        (together < FEWEST && together < alone && apart)
+            .then_some(Reason::DifferentSessions { together })
+    }
+
+    /// What was not the same in all sessions that these cells were measured in.
+    fn conditions(
+        &self,
+        cells: &[usize],
+        sessions: &BTreeSet<usize>,
+    ) -> Vec<(String, Vec<String>)> {
+        let plans: Vec<&MatrixLoopPlan> =
+            sessions.iter().filter_map(|&index| self.history.session(index)).collect();
+        let differing = |name: &str, values: BTreeSet<&str>| {
+            let values: Vec<String> = values.into_iter().map(str::to_owned).collect();
+            (values.len() > 1).then(|| (name.to_owned(), values))
+        };
+        let mut conditions: Vec<_> = CONDITIONS
+            .iter()
+            .filter_map(|name| {
+                let values = plans.iter().filter_map(|plan| plan.environment.get(*name));
+                differing(name, values.map(String::as_str).collect())
+            })
+            .collect();
+        let nodes = cells.iter().flat_map(|&cell| self.cells[cell].nodes.iter().flatten());
+        conditions.extend(differing("machine", nodes.map(String::as_str).collect()));
+        conditions
+    }
+
+    /// A family of comparisons, judged together. Pairs of two names for one cell have no part in it.
     pub fn compare(
         &self,
         pairs: &[(usize, usize)],
         margin: f64,
         resources: &Resources,
-        name: impl Fn(usize) -> String,
     ) -> Vec<Comparison> {
-        self.judge(pairs, &self.criteria(margin, pairs.len()), resources, name)
+        let real = pairs.iter().filter(|(a, b)| self.keys[*a] != self.keys[*b]).count();
+        self.judge(pairs, &self.criteria(margin, real), resources)
     }
 
     /// Several pairs and all of them as one. Half of what may be wrong is the whole's, the other
@@ -136,10 +206,9 @@ impl<'a> Samples<'a> {
         pairs: &[(usize, usize)],
         margin: f64,
         resources: &Resources,
-        name: impl Fn(usize) -> String,
         sides: (&str, &str),
     ) -> (Comparison, Vec<Comparison>) {
-        let parts = self.judge(pairs, &self.criteria(margin, 2 * pairs.len()), resources, name);
+        let parts = self.judge(pairs, &self.criteria(margin, 2 * pairs.len()), resources);
         (self.together(pairs, &self.criteria(margin, 2), sides), parts)
     }
 
@@ -148,35 +217,49 @@ impl<'a> Samples<'a> {
         pairs: &[(usize, usize)],
         criteria: &Criteria,
         resources: &Resources,
-        name: impl Fn(usize) -> String,
     ) -> Vec<Comparison> {
-        let sequences = if pairs.iter().any(|&(a, b)| self.sequential(&[a, b])) {
-            self.sampler(pairs, *criteria, 0).comparisons(&self.metric, &name)
-        } else {
-            Vec::new()
+        pairs.iter().map(|&(a, b)| self.judge_pair(a, b, criteria, resources)).collect()
+    }
+
+    fn judge_pair(
+        &self,
+        a: usize,
+        b: usize,
+        criteria: &Criteria,
+        resources: &Resources,
+    ) -> Comparison {
+        let names = self.matrix.pair_names(a, b, &self.varying);
+        let common = self.common(a, b);
+        let blocks: Vec<u64> = common.blocks.iter().copied().map(number).collect();
+        let failed = |cell: usize| self.cells[cell].failed.len();
+        let whole = |cell: usize, name| {
+            let (values, failed) = (&self.cells[cell].values[..], failed(cell));
+            Side { name, values, blocks: &[], failed }
         };
-        pairs
-            .iter()
-            .enumerate()
-            .map(|(at, &(a, b))| {
-                let (a_name, b_name) = (name(a), name(b));
-                let blocks = self.interleaved(&[a, b]);
-                let sides = (self.side(a, &a_name, blocks), self.side(b, &b_name, blocks));
-                if self.keys[a] == self.keys[b] {
-                    let what = self.what(a, resources);
-                    return Comparison::of_one(sides.0, sides.1, &self.metric, &what);
-                }
-                if self.sequential(&[a, b]) {
-                    return sequences[at].clone();
-                }
-                compare(sides.0, sides.1, &self.metric, &self.shared(criteria, &[a, b]))
-            })
-            .collect()
+        let (whole_a, whole_b) = (whole(a, &names.a), whole(b, &names.b));
+        let side_a = Side { values: &common.a, blocks: &blocks, ..whole_a };
+        let side_b = Side { values: &common.b, blocks: &blocks, ..whole_b };
+        let metric = &self.metric;
+        let mut sessions: BTreeSet<usize> = common.blocks.iter().map(|b| b.session).collect();
+        let mut comparison = if self.keys[a] == self.keys[b] {
+            Comparison::of_one(whole_a, whole_b, metric, &self.what(a, resources))
+        } else if let Some(reason) = self.obstacle(a, b, common.blocks.len()) {
+            sessions = [a, b].iter().flat_map(|&cell| self.cells[cell].sessions()).collect();
+            Comparison::incomparable(whole_a, whole_b, metric, reason)
+        } else if self.sequential(&[a, b]) {
+            Comparison::in_sequence(side_a, side_b, metric, criteria)
+        } else {
+            compare(side_a, side_b, metric, criteria)
+        };
+        comparison.at = names.at;
+        comparison.unit.clone_from(&self.unit);
+        comparison.conditions = self.conditions(&[a, b], &sessions);
+        comparison
     }
 
     /// Samples whose number depends on them need an interval that allows for it.
     fn sequential(&self, cells: &[usize]) -> bool {
-        self.interleaved(cells) && cells.iter().any(|&cell| self.cells[cell].looks() > 1)
+        cells.iter().any(|&cell| self.cells[cell].looks() > 1)
     }
 
     /// What two cells of one key both are.
@@ -204,57 +287,87 @@ impl<'a> Samples<'a> {
             known = pairs.to_vec();
         }
         let (first, second): (Vec<usize>, Vec<usize>) = known.into_iter().unzip();
+        let all = [first.clone(), second.clone()].concat();
+        let numbers: Vec<Vec<u64>> = self
+            .cells
+            .iter()
+            .map(|cell| cell.blocks.iter().copied().map(number).collect())
+            .collect();
         let combined = |cells: &[usize]| {
-            let sides: Vec<Side<'_>> =
-                cells.iter().map(|&cell| self.side(cell, "", true)).collect();
-            Combined::of(&sides)
+            let side = |&cell: &usize| {
+                let CellSamples { values, failed, .. } = &self.cells[cell];
+                Side { name: "", values, blocks: &numbers[cell], failed: failed.len() }
+            };
+            Combined::of(&cells.iter().map(side).collect::<Vec<_>>())
         };
         let (of_a, of_b) = (combined(&first), combined(&second));
-        let all = [first, second].concat();
-        let interleaved = self.interleaved(&all);
-        let sides = (of_a.side(a, interleaved), of_b.side(b, interleaved));
-        if !self.sequential(&all) {
-            return compare(sides.0, sides.1, &self.metric, &self.shared(criteria, &all));
-        }
-        let mut boundary = Boundary::new(criteria.alpha());
-        let mut sequence = Sequence::default();
-        let other: BTreeMap<u64, f64> =
-            of_b.blocks.iter().copied().zip(of_b.values.iter().copied()).collect();
-        for (block, value) in of_a.blocks.iter().zip(&of_a.values) {
-            if let Some(other) = other.get(block) {
-                sequence.push(&mut boundary, *value, *other);
-            }
-        }
-        Comparison::of_sequence(sides.0, sides.1, &self.metric, &sequence, criteria)
+        let common = of_a.in_common(&of_b);
+        let metric = &self.metric;
+        let fewest = all.iter().map(|&cell| self.cells[cell].values.len()).min().unwrap_or(0);
+        let mut comparison = if !self.interleaved(&all) {
+            let reason = Reason::NotInterleaved;
+            Comparison::incomparable(of_a.side(a), of_b.side(b), metric, reason)
+        } else if common.0.values.len() < FEWEST.min(fewest) {
+            let reason = Reason::DifferentSessions { together: common.0.values.len() };
+            Comparison::incomparable(of_a.side(a), of_b.side(b), metric, reason)
+        } else if self.sequential(&all) {
+            Comparison::in_sequence(common.0.side(a), common.1.side(b), metric, criteria)
+        } else {
+            compare(common.0.side(a), common.1.side(b), metric, criteria)
+        };
+        comparison.unit.clone_from(&self.unit);
+        let sessions = all.iter().flat_map(|&cell| self.cells[cell].sessions()).collect();
+        comparison.conditions = self.conditions(&all, &sessions);
+        comparison
     }
 
-    /// A sampler that knows what is stored.
+    /// A sampler that knows what was measured in common before.
     pub fn sampler(&self, pairs: &[(usize, usize)], criteria: Criteria, seed: u64) -> Sampler {
         let mut sampler = Sampler::new(pairs, criteria, seed);
-        for (index, cell) in self.cells.iter().enumerate() {
-            for (&block, &value) in cell.blocks.iter().zip(&cell.values) {
-                let value = Some(value).filter(|value| *value > 0.0);
-                sampler.stored(Shot { cell: index, block }, value);
-            }
-            for &block in &cell.failed {
-                sampler.stored(Shot { cell: index, block }, None);
-            }
+        for (index, &(a, b)) in
+            pairs.iter().enumerate().filter(|(_, (a, b))| self.interleaved(&[*a, *b]))
+        {
+            let common = self.common(a, b);
+            common.a.iter().zip(&common.b).for_each(|(a, b)| sampler.stored(index, *a, *b));
         }
-        sampler.begin();
+        let next = self.keys.iter().map(|key| self.history.next_iteration(*key));
+        sampler.begin(next.max().unwrap_or(0));
         sampler
+    }
+
+    /// The cells one by one, each with its comparison against its baseline.
+    pub fn rows(&self, pairs: &[(usize, usize)], comparisons: &[Comparison]) -> Vec<CellRow> {
+        let row = |cell: usize| {
+            let samples = &self.cells[cell];
+            // Along the last axis in which it is not the baseline itself.
+            let change = pairs.iter().rposition(|&(_, b)| b == cell);
+            CellRow {
+                name: self.matrix.varying_name(cell, &self.varying),
+                summary: summarise(&samples.values),
+                interval: median_interval(&samples.values),
+                failed: samples.failed.len(),
+                change: change.and_then(|at| comparisons.get(at)).cloned(),
+            }
+        };
+        (0..self.cells.len()).map(row).collect()
     }
 
     pub fn table(&self) -> Table {
         let cells = self.matrix.cells.iter().zip(&self.cells);
-        let every = self.interleaved(&(0..self.cells.len()).collect::<Vec<_>>());
+        let all: Vec<usize> = (0..self.cells.len()).collect();
+        let every = self.interleaved(&all);
         Table {
             metric: self.metric.clone(),
             axes: self.matrix.axes.clone(),
+            looked_at: self.sequential(&all),
             cells: cells
                 .map(|(cell, samples)| Measured {
                     place: cell.0.iter().map(|at| *at as usize).collect(),
                     values: samples.values.clone(),
-                    blocks: if every { samples.blocks.clone() } else { Vec::new() },
+                    blocks: match every {
+                        true => samples.blocks.iter().copied().map(number).collect(),
+                        false => Vec::new(),
+                    },
                     failed: samples.failed.len(),
                 })
                 .collect(),

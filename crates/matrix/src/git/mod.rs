@@ -2,6 +2,7 @@
 //!
 //! git itself runs through the keeper it is given; nothing here starts a process of its own.
 
+mod lfs;
 mod refs;
 mod worktrees;
 
@@ -12,7 +13,7 @@ use retake_engine::{Cancel, Command, Keeper, Launch, LiveOutput, ProcessEvent};
 use retake_types::{Outcome, StartFailure, Stream};
 
 pub use refs::{Commits, Resolved};
-pub use worktrees::{Worktree, WorktreeChange, Worktrees};
+pub use worktrees::{Worktree, WorktreeChange, WorktreeName, Worktrees};
 
 /// More than this much output of git is not kept; no answer asked for here is as long.
 const MOST_OUTPUT: usize = 64 << 20;

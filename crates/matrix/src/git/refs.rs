@@ -99,6 +99,13 @@ impl Git<'_> {
         Ok(Commits { shas: list(self.tell_in(&repo, &arguments)?), first_parent: false })
     }
 
+    /// The first line of what a commit says.
+    pub fn subject(&mut self, sha: &str) -> Result<String, GitError> {
+        let repo = self.repo.clone();
+        let text = self.tell_in(&repo, &["log", "-1", "--format=%s", sha])?;
+        Ok(text.trim().to_owned())
+    }
+
     fn is_ancestor(&mut self, old: &str, new: &str) -> Result<bool, GitError> {
         Ok(self.ask(&["merge-base", "--is-ancestor", old, new])?.ok)
     }

@@ -1,33 +1,52 @@
-//! One detached worktree for each commit, kept from run to run.
+//! Detached worktrees, kept from run to run: one for each commit, each build of it and each worker.
 //!
-//! A worktree is named by its commit, so two refs on one commit share it and no two names ever
-//! collide. Beside `<sha>/` lie marks: `<sha>.ready` says that it was made completely,
-//! `<sha>.setup-<hash>` that a setup of this text has succeeded in it.
+//! A worktree is named by everything that made it: `<sha>-<build>-<number>`. So two refs on one
+//! commit share theirs, two setups never do, and no two names collide. Beside it lie
+//! `<name>.complete`, which says that it is checked out and set up, and `<name>.snapshot/`, which keeps
+//! it as the setup left it.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{Git, GitError};
+use crate::tree::remove_tree;
+
+/// What a worktree is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorktreeName {
+    pub sha: String,
+    /// What set it up.
+    pub build: String,
+    /// The worker that it belongs to.
+    pub number: usize,
+}
+
+impl fmt::Display for WorktreeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}-{}", self.sha, self.build, self.number)
+    }
+}
 
 /// A checked-out commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Worktree {
-    pub sha: String,
+    pub name: WorktreeName,
     /// Absolute.
     pub path: PathBuf,
 }
 
-/// What had to be done to a worktree that was there already.
+/// What had to be done to have a worktree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorktreeChange {
+    /// It is new, and has to be set up.
     Created,
+    /// It was there, set up.
     Reused,
-    /// It was gone, half made, or not what it should be; why.
+    /// It was gone, half made, or not what it should be, and is new; why.
     Recreated(String),
-    /// Files under version control had been changed, and are as committed again.
-    Reset(Vec<String>),
 }
 
 /// The directory of all worktrees of a matrix.
@@ -42,89 +61,65 @@ impl Worktrees {
         Self { directory: directory.to_owned() }
     }
 
-    fn path(&self, sha: &str) -> PathBuf {
-        self.directory.join(sha)
+    fn complete(&self, name: &str) -> PathBuf {
+        self.directory.join(format!("{name}.complete"))
     }
 
-    fn ready(&self, sha: &str) -> PathBuf {
-        self.directory.join(format!("{sha}.ready"))
+    /// Where a worktree is kept as its setup left it.
+    pub fn snapshot(&self, worktree: &Worktree) -> PathBuf {
+        self.directory.join(format!("{}.snapshot", worktree.name))
     }
 
-    fn setup_mark(&self, sha: &str, setup: &str) -> PathBuf {
-        let hash = blake3::hash(setup.as_bytes()).to_hex();
-        self.directory.join(format!("{sha}.setup-{}", &hash[..16]))
-    }
-
-    /// The worktree of a commit, with every tracked file as committed. Untracked files stay: they
-    /// are what the setup made.
+    /// The worktree of this name: the one that is there if it was completed, or a new one.
     pub fn ensure(
         &self,
         git: &mut Git<'_>,
-        sha: &str,
+        name: &WorktreeName,
     ) -> Result<(Worktree, WorktreeChange), GitError> {
         fs::create_dir_all(&self.directory).map_err(|e| GitError::io(&self.directory, e))?;
         let directory =
             self.directory.canonicalize().map_err(|e| GitError::io(&self.directory, e))?;
-        let path = directory.join(sha);
-        let worktree = Worktree { sha: sha.to_owned(), path: path.clone() };
-        let broken = match (fs::symlink_metadata(&path), self.ready(sha).exists()) {
-            (Err(_), false) => None,
-            (Err(_), true) => Some("it was gone".to_owned()),
-            (Ok(_), false) => Some("it was not made completely".to_owned()),
-            (Ok(_), true) => match self.mend(git, &worktree)? {
-                Ok(notice) => return Ok((worktree, notice)),
-                Err(why) => Some(why),
-            },
+        let text = name.to_string();
+        let worktree = Worktree { name: name.clone(), path: directory.join(&text) };
+        let there = fs::symlink_metadata(&worktree.path).is_ok();
+        let broken = match (there, self.complete(&text).exists()) {
+            (false, false) => None,
+            (false, true) => Some("it was gone".to_owned()),
+            (true, false) => Some("it was not completed".to_owned()),
+            (true, true) => return Ok((worktree, WorktreeChange::Reused)),
         };
-        self.remove_one(git, sha)?;
-        self.create(git, &worktree)?;
-        let notice = broken.map_or(WorktreeChange::Created, WorktreeChange::Recreated);
-        Ok((worktree, notice))
+        self.recreate(git, &worktree)?;
+        let change = broken.map_or(WorktreeChange::Created, WorktreeChange::Recreated);
+        Ok((worktree, change))
     }
 
-    /// Makes a worktree what it should be; an inner error says why it must be made anew.
-    fn mend(
+    /// Why a worktree that is there cannot be used, if that is so.
+    pub fn defect(
         &self,
         git: &mut Git<'_>,
         worktree: &Worktree,
-    ) -> Result<Result<WorktreeChange, String>, GitError> {
+    ) -> Result<Option<&'static str>, GitError> {
         let path = &worktree.path;
         // Without a .git of its own git would go on to whatever repository lies above.
         if !path.join(".git").is_file() {
-            return Ok(Err("it was no worktree any more".into()));
+            return Ok(Some("it was no worktree any more"));
         }
         let ours = git.ask(&["rev-parse", "--path-format=absolute", "--git-common-dir"])?;
         let theirs =
             git.ask_in(path, &["rev-parse", "--path-format=absolute", "--git-common-dir"])?;
         if !theirs.ok || ours.stdout != theirs.stdout {
-            return Ok(Err("it did not belong to this repository".into()));
-        }
-        let changed = git.ask_in(path, &["status", "--porcelain", "-z", "--untracked-files=no"])?;
-        if !changed.ok {
-            return Ok(Err("git cannot read it".into()));
+            return Ok(Some("it did not belong to this repository"));
         }
         let head = git.ask_in(path, &["rev-parse", "--verify", "--quiet", "HEAD"])?;
-        let at_home = head.stdout.trim() == worktree.sha;
-        if at_home && changed.stdout.is_empty() {
-            return Ok(Ok(WorktreeChange::Reused));
+        if head.stdout.trim() != worktree.name.sha {
+            return Ok(Some("another commit was checked out in it"));
         }
-        let mut files = changed_files(&changed.stdout);
-        if !at_home {
-            files.push("HEAD".to_owned());
-            // A branch made by the command is left alone.
-            let detach = ["checkout", "--quiet", "--force", "--detach", &worktree.sha];
-            if !git.ask_in(path, &detach)?.ok {
-                return Ok(Err("its commit could not be checked out".into()));
-            }
-        }
-        if !git.ask_in(path, &["reset", "--quiet", "--hard", &worktree.sha])?.ok {
-            return Ok(Err("it could not be reset".into()));
-        }
-        self.submodules(git, path)?;
-        Ok(Ok(WorktreeChange::Reset(files)))
+        Ok(None)
     }
 
-    fn create(&self, git: &mut Git<'_>, worktree: &Worktree) -> Result<(), GitError> {
+    /// Makes a worktree anew: as committed, with nothing else in it.
+    pub fn recreate(&self, git: &mut Git<'_>, worktree: &Worktree) -> Result<(), GitError> {
+        self.remove(git, &worktree.name.to_string())?;
         let add: [OsString; 7] = [
             "worktree".into(),
             "add".into(),
@@ -132,99 +127,88 @@ impl Worktrees {
             "--detach".into(),
             "--force".into(),
             worktree.path.clone().into(),
-            worktree.sha.clone().into(),
+            worktree.name.sha.clone().into(),
         ];
         let repo = git.repo().to_owned();
         git.tell_in(&repo, &add)?;
-        self.submodules(git, &worktree.path)?;
-        let ready = self.ready(&worktree.sha);
-        fs::write(&ready, "").map_err(|e| GitError::io(&ready, e))
-    }
-
-    fn submodules(&self, git: &mut Git<'_>, path: &Path) -> Result<(), GitError> {
-        if path.join(".gitmodules").is_file() {
+        if worktree.path.join(".gitmodules").is_file() {
             let update = ["submodule", "update", "--quiet", "--init", "--recursive", "--force"];
-            git.tell_in(path, &update)?;
+            git.tell_in(&worktree.path, &update)?;
         }
         Ok(())
     }
 
-    pub fn setup_done(&self, worktree: &Worktree, setup: &str) -> bool {
-        self.setup_mark(&worktree.sha, setup).exists()
+    /// The directory in which git keeps what it knows of this worktree: HEAD, the index.
+    pub fn git_directory(
+        &self,
+        git: &mut Git<'_>,
+        worktree: &Worktree,
+    ) -> Result<PathBuf, GitError> {
+        let asked = ["rev-parse", "--path-format=absolute", "--git-dir"];
+        let said = git.tell_in(&worktree.path, &asked)?;
+        Ok(PathBuf::from(said.trim_end_matches('\n')))
     }
 
-    /// To be called after the setup has succeeded, not before.
-    pub fn mark_setup(&self, worktree: &Worktree, setup: &str) -> Result<(), GitError> {
-        let mark = self.setup_mark(&worktree.sha, setup);
+    /// To be called once the worktree is checked out, set up and kept, not before.
+    pub fn mark_complete(&self, worktree: &Worktree) -> Result<(), GitError> {
+        let mark = self.complete(&worktree.name.to_string());
         fs::write(&mark, "").map_err(|e| GitError::io(&mark, e))
     }
 
-    /// The commits that have a worktree, or what is left of one.
+    /// The names of all worktrees, or of what is left of one.
     pub fn list(&self) -> Result<Vec<String>, GitError> {
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(GitError::io(&self.directory, error)),
         };
-        let mut shas = Vec::new();
+        let mut names = Vec::new();
         for entry in entries {
             let name = entry.map_err(|e| GitError::io(&self.directory, e))?.file_name();
             let name = name.to_string_lossy();
-            let sha = name.split('.').next().unwrap_or_default();
+            let name = name.split('.').next().unwrap_or_default();
+            // Earlier releases named them by the commit alone.
+            let sha = name.split('-').next().unwrap_or_default();
             let hex = sha.bytes().all(|b| b.is_ascii_hexdigit());
             // Anything else in there is not ours to remove.
-            if hex && matches!(sha.len(), 40 | 64) && !shas.iter().any(|known| known == sha) {
-                shas.push(sha.to_owned());
+            if hex && matches!(sha.len(), 40 | 64) && !names.iter().any(|known| known == name) {
+                names.push(name.to_owned());
             }
         }
-        shas.sort_unstable();
-        Ok(shas)
+        names.sort_unstable();
+        Ok(names)
     }
 
-    /// Removes every worktree with its marks; returns their commits.
+    /// Removes every worktree with what lies beside it; returns their names.
     pub fn clean(&self, git: &mut Git<'_>) -> Result<Vec<String>, GitError> {
-        let shas = self.list()?;
-        for sha in &shas {
-            self.remove_one(git, sha)?;
+        let names = self.list()?;
+        for name in &names {
+            self.remove(git, name)?;
         }
         // Only if nothing else is in it.
         drop(fs::remove_dir(&self.directory));
-        Ok(shas)
+        Ok(names)
     }
 
-    /// The mark of completeness goes first: what is half removed is not to be used.
-    fn remove_one(&self, git: &mut Git<'_>, sha: &str) -> Result<(), GitError> {
+    /// Removes one worktree. The mark of completeness goes first: what is half removed is not to be
+    /// used.
+    pub fn remove(&self, git: &mut Git<'_>, name: &str) -> Result<(), GitError> {
+        let removed =
+            |path: &Path| remove_tree(path).map_err(|error| GitError::io(&error.path, error.error));
+        removed(&self.complete(name))?;
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            if name.to_string_lossy().strip_prefix(sha).is_some_and(|rest| rest.starts_with('.')) {
-                fs::remove_file(entry.path()).map_err(|e| GitError::io(&entry.path(), e))?;
+            let other = entry.file_name();
+            if other.to_string_lossy().strip_prefix(name).is_some_and(|rest| rest.starts_with('.'))
+            {
+                removed(&entry.path())?;
             }
         }
-        let path = self.path(sha);
-        let removed = match fs::symlink_metadata(&path) {
-            Ok(meta) if meta.is_dir() => fs::remove_dir_all(&path),
-            Ok(_) => fs::remove_file(&path),
-            Err(_) => Ok(()),
-        };
-        removed.map_err(|e| GitError::io(&path, e))?;
+        removed(&self.directory.join(name))?;
         // git forgets a worktree whose directory is gone. One whose making was cut short is locked.
         let absolute = self.directory.canonicalize().unwrap_or_else(|_| self.directory.clone());
-        let unlock = [OsString::from("worktree"), "unlock".into(), absolute.join(sha).into()];
+        let unlock = [OsString::from("worktree"), "unlock".into(), absolute.join(name).into()];
         git.ask(&unlock)?;
         git.ask(&["worktree", "prune"])?;
         Ok(())
     }
-}
-
-/// The paths of `status --porcelain -z`; a renamed file has a second one.
-fn changed_files(text: &str) -> Vec<String> {
-    let mut files = Vec::new();
-    let mut entries = text.split('\0').filter(|entry| !entry.is_empty());
-    while let Some(entry) = entries.next() {
-        if entry.starts_with(['R', 'C']) {
-            entries.next();
-        }
-        files.push(entry.get(3..).unwrap_or(entry).to_owned());
-    }
-    files
 }

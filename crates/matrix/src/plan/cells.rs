@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashSet};
 
 use retake_types::loop_record::matrix::CellKey;
 
-use crate::config::{CHROME, CODE, Config};
+use crate::build::Build;
+use crate::config::{CHROME, CODE, Config, ResetMode};
+use crate::shell_free;
 use crate::table::Axis;
 
 /// One place in each axis.
@@ -148,6 +150,57 @@ impl Matrix {
     }
 }
 
+/// What two cells are called when they are compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PairNames {
+    pub a: String,
+    pub b: String,
+    /// The values of other axes that both have, of axes with several values.
+    pub at: Option<String>,
+}
+
+impl Matrix {
+    /// The axes of which the cells have several values.
+    pub fn varying_axes(&self) -> Vec<usize> {
+        let several = |axis: &usize| {
+            let mut values = self.cells.iter().map(|cell| cell.0[*axis]);
+            let first = values.next();
+            values.any(|value| Some(value) != first)
+        };
+        (0..self.axes.len()).filter(several).collect()
+    }
+
+    fn named(&self, cell: &Cell, axes: &[usize]) -> String {
+        let part = |&axis: &usize| format!("{}={}", self.axes[axis].name, self.value(cell, axis));
+        match axes {
+            [axis] => self.value(cell, *axis).to_owned(),
+            axes => axes.iter().map(part).collect::<Vec<_>>().join(" "),
+        }
+    }
+
+    /// Two cells by what distinguishes them. `varying` are the axes with several values.
+    pub fn pair_names(&self, a: usize, b: usize, varying: &[usize]) -> PairNames {
+        let (of_a, of_b) = (&self.cells[a], &self.cells[b]);
+        let (differing, shared): (Vec<usize>, Vec<usize>) =
+            varying.iter().partition(|&&axis| of_a.0[axis] != of_b.0[axis]);
+        let part = |axis: usize| format!("{}={}", self.axes[axis].name, self.value(of_a, axis));
+        let at: Vec<String> = shared.into_iter().map(part).collect();
+        PairNames {
+            a: self.named(of_a, &differing),
+            b: self.named(of_b, &differing),
+            at: (!at.is_empty()).then(|| at.join(" ")),
+        }
+    }
+
+    /// A cell by the axes that have several values.
+    pub fn varying_name(&self, cell: usize, varying: &[usize]) -> String {
+        match varying {
+            [] => self.name(&self.cells[cell]),
+            axes => self.named(&self.cells[cell], axes),
+        }
+    }
+}
+
 /// Turns cells into keys: everything they have in common, and what values were resolved to.
 #[derive(Clone, Debug)]
 pub struct Identity {
@@ -157,7 +210,29 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The command's text and the configured environment; never the inherited one.
+    /// What all cells of a configuration have in common: the command's text, the configured
+    /// environment, never the inherited one, and what else is not as usual.
+    pub fn of(config: &Config) -> Self {
+        let mut identity = Self::new(&config.command, &config.env);
+        if shell_free::words(&config.command).is_some() {
+            // Earlier releases measured the start of a shell with it.
+            identity.differ("shell", "none");
+        }
+        if config.setup.is_some() {
+            identity.differ("setup", &Build::of(config).hash());
+        }
+        for (name, text) in [("prepare", &config.prepare), ("conclude", &config.conclude)] {
+            if let Some(text) = text {
+                identity.differ(name, text);
+            }
+        }
+        if config.reset != ResetMode::default() {
+            identity.differ("reset", config.reset.as_str());
+        }
+        identity
+    }
+
+    /// Of a configuration that has nothing but these.
     pub fn new(command: &str, env: &BTreeMap<String, String>) -> Self {
         let mut common = blake3::Hasher::new();
         add(&mut common, "command");
@@ -166,8 +241,14 @@ impl Identity {
             add(&mut common, name);
             add(&mut common, value);
         }
-        add(&mut common, "axes");
         Self { common, resolved: BTreeMap::new() }
+    }
+
+    /// Tells the cells from those of a configuration that differs in this.
+    pub fn differ(&mut self, name: &str, text: &str) {
+        add(&mut self.common, "with");
+        add(&mut self.common, name);
+        add(&mut self.common, text);
     }
 
     pub fn resolve_browser(&mut self, value: &str, version: &str) {
@@ -194,8 +275,10 @@ impl Identity {
         // The order of the axes in the file must not matter.
         let mut order: Vec<usize> = (0..matrix.axes.len()).collect();
         order.sort_by(|&a, &b| matrix.axes[a].name.cmp(&matrix.axes[b].name));
+        let mut common = self.common.clone();
+        add(&mut common, "axes");
         let key = |cell: &Cell| {
-            let mut hasher = self.common.clone();
+            let mut hasher = common.clone();
             for &axis in &order {
                 add(&mut hasher, &matrix.axes[axis].name);
                 add(&mut hasher, values[axis][cell.0[axis] as usize]);

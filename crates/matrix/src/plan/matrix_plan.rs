@@ -2,9 +2,10 @@
 //! need to be sure.
 
 use std::collections::HashSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use retake_runner::loop_driver::{LoopPlan, Next};
+use retake_types::loop_record::matrix::CellHook;
 use retake_types::{Metrics, RunId};
 
 use super::{CellSchedule, CellStep, CellStepKind, Sampler, Shot};
@@ -22,6 +23,16 @@ pub struct CellResult {
     pub notes: Vec<String>,
     /// The machine, if it was another one.
     pub node: Option<String>,
+    /// What failed around the command. Without it no further iteration means anything. If it is what
+    /// comes before, the command was not run, and this is its result instead.
+    pub failed_hook: Option<FailedHook>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailedHook {
+    pub hook: CellHook,
+    pub exit_code: i32,
+    pub run: RunId,
 }
 
 /// A step whose result the plan has taken.
@@ -60,6 +71,8 @@ pub enum PlanKind {
 pub struct MatrixPlan {
     source: StepSource,
     finished: Option<FinishedStep>,
+    /// What the runs used, in milliseconds.
+    cpu_ms: f64,
 }
 
 enum StepSource {
@@ -123,7 +136,7 @@ impl SamplingPlan {
         if let Some(cell) = self.warmups.pop() {
             self.warmups_under_way += 1;
             let kind = CellStepKind::Warmup;
-            return Next::Run(CellStep { cell, kind, iteration: 0, number: 0 });
+            return Next::Run(CellStep { cell, kind, iteration: 0, block: 0, number: 0 });
         }
         if self.warmups_under_way > 0 {
             return Next::Wait;
@@ -136,7 +149,7 @@ impl SamplingPlan {
             self.iterations_under_way += 1;
             self.handed_out += 1;
             let (kind, number) = (CellStepKind::Iteration, self.handed_out);
-            return Next::Run(CellStep { cell, kind, iteration: block, number });
+            return Next::Run(CellStep { cell, kind, iteration: block, block, number });
         }
         if self.iterations_under_way > 0 { Next::Wait } else { Next::Done }
     }
@@ -155,19 +168,27 @@ impl SamplingPlan {
         } else {
             self.failed += 1;
         }
+        if result.failed_hook.is_some() {
+            self.skipped.insert(step.cell);
+        }
         let value = result.metrics.get(&self.metric).map(|metric| metric.value);
-        let value = value.filter(|value| result.ok && *value > 0.0);
+        let value = value.filter(|value| result.ok && value.is_finite());
         self.sampler.done(Shot { cell: step.cell, block: step.iteration }, value);
     }
 }
 
 impl MatrixPlan {
     pub fn fixed(schedule: CellSchedule) -> Self {
-        Self { source: StepSource::Fixed(Box::new(schedule)), finished: None }
+        Self { source: StepSource::Fixed(Box::new(schedule)), finished: None, cpu_ms: 0.0 }
     }
 
     pub fn until_sure(sampling: SamplingPlan) -> Self {
-        Self { source: StepSource::UntilSure(Box::new(sampling)), finished: None }
+        Self { source: StepSource::UntilSure(Box::new(sampling)), finished: None, cpu_ms: 0.0 }
+    }
+
+    /// The CPU time that the runs have used.
+    pub fn cpu_time(&self) -> Duration {
+        Duration::from_secs_f64(self.cpu_ms / 1000.0)
     }
 
     /// The step that was reported last, once.
@@ -243,9 +264,16 @@ impl LoopPlan for MatrixPlan {
     }
 
     fn report(&mut self, step: &CellStep, result: CellResult) {
+        self.cpu_ms += result.metrics.get("cpu").map_or(0.0, |cpu| cpu.value.max(0.0));
         let total = self.total();
         let replaced = match &mut self.source {
-            StepSource::Fixed(schedule) => schedule.done(step, result.ok),
+            StepSource::Fixed(schedule) => {
+                let replaced = schedule.done(step, result.ok);
+                if result.failed_hook.is_some() {
+                    schedule.skip(step.cell);
+                }
+                replaced
+            }
             StepSource::UntilSure(sampling) => {
                 sampling.done(step, &result);
                 Vec::new()
@@ -257,10 +285,8 @@ impl LoopPlan for MatrixPlan {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use retake_types::Metric;
     use retake_types::loop_record::matrix::CellKey;
+    use retake_types::{LoopId, Metric};
 
     use super::*;
     use crate::config::Order;
@@ -278,12 +304,13 @@ mod tests {
             metrics: [("wall".to_owned(), metric)].into(),
             notes: Vec::new(),
             node: None,
+            failed_hook: None,
         }
     }
 
     fn sampling(deadline: Option<Instant>, warmups: Vec<usize>) -> MatrixPlan {
         let mut sampler = Sampler::new(&[(0, 1)], Criteria::default(), 1);
-        sampler.begin();
+        sampler.begin(0);
         MatrixPlan::until_sure(SamplingPlan::new(sampler, "wall".to_owned(), deadline, warmups))
     }
 
@@ -342,7 +369,7 @@ mod tests {
     #[test]
     fn a_result_names_the_runs_it_replaces_and_its_place_among_all() {
         let key = CellKey::from_bytes([1; 16]);
-        let old = PastRun { key, iteration: 0, id: RunId::new(), ok: true };
+        let old = PastRun { key, iteration: 0, id: RunId::new(), session: LoopId::new(), ok: true };
         let options = ScheduleOptions {
             iterations: 1,
             warmup: 0,
@@ -350,7 +377,7 @@ mod tests {
             order: Order::Interleaved,
             seed: 1,
         };
-        let mut plan = MatrixPlan::fixed(CellSchedule::new(&[key], &[old], &options));
+        let mut plan = MatrixPlan::fixed(CellSchedule::new(&[key], &[old], &[], &options));
         assert_eq!(plan.sizes(), [1]);
         let steps = drain(&mut plan, |_| result(true, 1.0));
         let finished = plan.take_finished().unwrap();

@@ -9,9 +9,9 @@ mod pairs;
 mod sampler;
 mod schedule;
 
-pub use cells::{Cell, FilterError, Identity, Matrix};
+pub use cells::{Cell, FilterError, Identity, Matrix, PairNames};
 pub use matrix_plan::{
-    CellResult, FinishedStep, MatrixPlan, MatrixProgress, PlanKind, SamplingPlan,
+    CellResult, FailedHook, FinishedStep, MatrixPlan, MatrixProgress, PlanKind, SamplingPlan,
 };
 pub use pairs::{Selector, SelectorError, baselines};
 pub use sampler::{Sampler, Shot};

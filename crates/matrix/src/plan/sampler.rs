@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::random::Random;
-use crate::stats::{Boundary, Comparison, Criteria, FEWEST, Sequence, Side, Verdict};
+use crate::stats::{Boundary, Comparison, Criteria, FEWEST, Sequence, SequenceVerdict, Side};
 
 /// One run of one cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,10 @@ struct Pair {
 
 /// After this many blocks without a single pair of values a comparison is given up.
 const BARREN: u64 = 2 * FEWEST as u64;
+
+/// A comparison that needs more blocks than this is given up, once there are enough to tell.
+const MOST_BLOCKS: u64 = 20_000;
+const FIRST_ESTIMATE: u64 = 50;
 
 /// The state of an adaptive measurement.
 #[derive(Clone, Debug)]
@@ -68,27 +72,18 @@ impl Sampler {
         }
     }
 
-    /// Stored runs come first; new blocks begin after the last of them. Give all of them before
-    /// the first call of [`Sampler::next_shot`].
-    pub fn stored(&mut self, shot: Shot, value: Option<f64>) {
-        self.results.insert((shot.block, shot.cell), value);
-        self.first = self.first.max(shot.block + 1);
+    /// The values of a block that was measured before, for the pair of this index. Give all of them
+    /// before the first call of [`Sampler::next_shot`], oldest first.
+    pub fn stored(&mut self, pair: usize, a: f64, b: f64) {
+        self.pairs[pair].sequence.push(&mut self.boundary, a, b);
     }
 
-    /// Counts what was stored. A block that one side never ran says nothing and is passed over.
-    pub fn begin(&mut self) {
-        for block in 0..self.first {
-            for pair in &self.pairs {
-                for cell in [pair.a, pair.b] {
-                    self.results.entry((block, cell)).or_insert(None);
-                }
-            }
-        }
-        self.block = self.first;
-        self.count();
-        // Stored results say nothing about whether a cell works now.
-        for pair in self.pairs.iter_mut().filter(|pair| pair.sequence.blocks() == 0) {
-            pair.open = true;
+    /// New blocks have this number and those after it.
+    pub fn begin(&mut self, first: u64) {
+        (self.first, self.block) = (first, first);
+        for pair in &mut self.pairs {
+            pair.next = first;
+            pair.open = pair.sequence.verdict(&self.criteria) == SequenceVerdict::NotYet;
         }
         self.fill();
     }
@@ -141,11 +136,10 @@ impl Sampler {
                 if let (Some(a), Some(b)) = (a, b) {
                     pair.sequence.push(boundary, *a, *b);
                 }
-                let none = Side { name: "", values: &[], blocks: &[], failed: 0 };
-                let sure = Comparison::of_sequence(none, none, "", &pair.sequence, criteria);
                 let tried = pair.next.saturating_sub(*first);
                 let barren = pair.sequence.blocks() == 0 && tried >= BARREN;
-                if sure.verdict != Verdict::NotSure || pair.sequence.contradictory() || barren {
+                let decided = pair.sequence.verdict(criteria) != SequenceVerdict::NotYet;
+                if decided || barren || is_hopeless(&pair.sequence, criteria) {
                     pair.open = false;
                     break;
                 }
@@ -164,21 +158,17 @@ impl Sampler {
 
     /// The state of each comparison, with what the caller knows of the cells.
     pub fn comparisons(&self, metric: &str, name: impl Fn(usize) -> String) -> Vec<Comparison> {
-        let side = |cell: usize| -> (String, Vec<f64>, usize) {
-            let mut runs: Vec<_> = self.results.iter().filter(|((_, c), _)| *c == cell).collect();
-            runs.sort_unstable_by_key(|((block, _), _)| *block);
-            let values = runs.iter().filter_map(|(_, value)| **value).collect();
-            let failed = runs.iter().filter(|((b, _), v)| v.is_none() && *b >= self.first).count();
-            (name(cell), values, failed)
+        let failed = |cell: usize| {
+            self.results.iter().filter(|((_, c), value)| *c == cell && value.is_none()).count()
         };
         self.pairs
             .iter()
             .map(|pair| {
-                let (a, of_a, a_failed) = side(pair.a);
-                let (b, of_b, b_failed) = side(pair.b);
+                let (a, b) = (name(pair.a), name(pair.b));
+                let (of_a, of_b) = pair.sequence.values();
                 Comparison::of_sequence(
-                    Side { name: &a, values: &of_a, blocks: &[], failed: a_failed },
-                    Side { name: &b, values: &of_b, blocks: &[], failed: b_failed },
+                    Side { name: &a, values: &of_a, blocks: &[], failed: failed(pair.a) },
+                    Side { name: &b, values: &of_b, blocks: &[], failed: failed(pair.b) },
                     metric,
                     &pair.sequence,
                     &self.criteria,
@@ -186,4 +176,13 @@ impl Sampler {
             })
             .collect()
     }
+}
+
+/// Whether the noise is so large, or the margin so small, that nobody waits for the decision. Looked
+/// at once in a while, for it is an estimate and changes slowly.
+fn is_hopeless(sequence: &Sequence, criteria: &Criteria) -> bool {
+    let blocks = sequence.blocks() as u64;
+    blocks >= FIRST_ESTIMATE
+        && blocks.is_multiple_of(FIRST_ESTIMATE)
+        && sequence.blocks_needed(criteria).is_none_or(|needed| needed > MOST_BLOCKS)
 }

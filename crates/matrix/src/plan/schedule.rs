@@ -1,10 +1,10 @@
 //! What is still to run, handed out step by step to any number of workers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use retake_runner::loop_driver::Next;
-use retake_types::RunId;
 use retake_types::loop_record::matrix::CellKey;
+use retake_types::{LoopId, RunId};
 
 use crate::config::Order;
 use crate::random::Random;
@@ -15,6 +15,8 @@ pub struct PastRun {
     pub key: CellKey,
     pub iteration: u64,
     pub id: RunId,
+    /// The loop that ran it: what ran in turn in one loop can be compared.
+    pub session: LoopId,
     pub ok: bool,
 }
 
@@ -52,6 +54,8 @@ pub struct CellStep {
     pub kind: CellStepKind,
     /// 0 in a warmup.
     pub iteration: u64,
+    /// Which round of all cells it belongs to.
+    pub block: u64,
     /// Counts the iterations handed out, from 1: the k of k/N. 0 in a warmup.
     pub number: usize,
 }
@@ -70,7 +74,8 @@ struct CellState {
 pub struct CellSchedule {
     cells: Vec<CellState>,
     warmups: Vec<u32>,
-    slots: Vec<(u32, u64)>,
+    /// Cell, iteration and block.
+    slots: Vec<(u32, u64, u64)>,
     next_warmup: usize,
     next_slot: usize,
     warmups_in_flight: usize,
@@ -87,8 +92,15 @@ pub struct CellSchedule {
 }
 
 impl CellSchedule {
-    /// Two cells with one key are one cell: only the first is planned.
-    pub fn new(cells: &[CellKey], past: &[PastRun], options: &ScheduleOptions) -> Self {
+    /// Two cells with one key are one cell: only the first is planned. `together` are pairs of cells
+    /// that are to be compared: where an iteration of the two was not run in one session, both run
+    /// again.
+    pub fn new(
+        cells: &[CellKey],
+        past: &[PastRun],
+        together: &[(usize, usize)],
+        options: &ScheduleOptions,
+    ) -> Self {
         let mut indices: HashMap<CellKey, usize> = HashMap::with_capacity(cells.len());
         let mut first = vec![false; cells.len()];
         for (index, key) in cells.iter().enumerate() {
@@ -114,6 +126,7 @@ impl CellSchedule {
             }
         }
         done.iter_mut().for_each(|iterations| iterations.sort_unstable());
+        let again = apart(cells, past, together, options.iterations);
         let rounds = match options.mode {
             ScheduleMode::Append(more) => more,
             ScheduleMode::Pending | ScheduleMode::Replace => options.iterations,
@@ -125,7 +138,10 @@ impl CellSchedule {
         let slot = |index: usize, round: u64| match options.mode {
             ScheduleMode::Append(_) => Some(after[index] + round),
             ScheduleMode::Replace => Some(round),
-            ScheduleMode::Pending => done[index].binary_search(&round).is_err().then_some(round),
+            ScheduleMode::Pending => {
+                let missing = done[index].binary_search(&round).is_err();
+                (missing || again.contains(&(cells[index], round))).then_some(round)
+            }
         };
         let planned: Vec<usize> = (0..cells.len()).filter(|&index| first[index]).collect();
         let narrow = |index: usize| u32::try_from(index).unwrap_or(u32::MAX);
@@ -133,15 +149,17 @@ impl CellSchedule {
         match options.order {
             Order::Blocked => {
                 for &index in &planned {
-                    slots
-                        .extend((0..rounds).filter_map(|r| Some((narrow(index), slot(index, r)?))));
+                    let of_cell =
+                        (0..rounds).filter_map(|r| Some((narrow(index), slot(index, r)?, r)));
+                    slots.extend(of_cell);
                 }
             }
             Order::Interleaved => {
                 for round in 0..rounds {
                     let start = slots.len();
-                    slots
-                        .extend(planned.iter().filter_map(|&p| Some((narrow(p), slot(p, round)?))));
+                    let of_round =
+                        planned.iter().filter_map(|&p| Some((narrow(p), slot(p, round)?, round)));
+                    slots.extend(of_round);
                     Random::for_part(options.seed, round).shuffle(&mut slots[start..]);
                 }
             }
@@ -151,7 +169,7 @@ impl CellSchedule {
                 CellState { warmups_left: 0, open: 0, ok_this_time: 0, skipped: false };
                 cells.len()
             ];
-        slots.iter().for_each(|(index, _)| states[*index as usize].open += 1);
+        slots.iter().for_each(|(index, ..)| states[*index as usize].open += 1);
         let mut warmups = Vec::new();
         for round in 0..options.warmup {
             let start = warmups.len();
@@ -196,6 +214,7 @@ impl CellSchedule {
                     cell,
                     kind: CellStepKind::Warmup,
                     iteration: 0,
+                    block: 0,
                     number: 0,
                 });
             }
@@ -203,7 +222,7 @@ impl CellSchedule {
         if self.warmups_in_flight > 0 {
             return Next::Wait;
         }
-        while let Some(&(index, iteration)) = self.slots.get(self.next_slot) {
+        while let Some(&(index, iteration, block)) = self.slots.get(self.next_slot) {
             self.next_slot += 1;
             let cell = index as usize;
             if !self.cells[cell].skipped {
@@ -214,6 +233,7 @@ impl CellSchedule {
                     cell,
                     kind: CellStepKind::Iteration,
                     iteration,
+                    block,
                     number,
                 });
             }
@@ -270,7 +290,7 @@ impl CellSchedule {
         let state = &mut self.cells[cell];
         if !state.skipped {
             state.skipped = true;
-            let left = self.slots[self.next_slot..].iter().filter(|(p, _)| *p as usize == cell);
+            let left = self.slots[self.next_slot..].iter().filter(|(p, ..)| *p as usize == cell);
             self.total -= left.count();
         }
     }
@@ -295,4 +315,30 @@ impl CellSchedule {
     pub fn warmups(&self) -> usize {
         self.warmups.len()
     }
+}
+
+/// Iterations of cells that have no session in common with what they are compared with.
+fn apart(
+    cells: &[CellKey],
+    past: &[PastRun],
+    together: &[(usize, usize)],
+    iterations: u64,
+) -> HashSet<(CellKey, u64)> {
+    let mut sessions: HashMap<(CellKey, u64), HashSet<LoopId>> = HashMap::new();
+    if !together.is_empty() {
+        for run in past.iter().filter(|run| run.ok) {
+            sessions.entry((run.key, run.iteration)).or_default().insert(run.session);
+        }
+    }
+    let mut again = HashSet::new();
+    for &(a, b) in together {
+        for iteration in (0..iterations).filter(|_| cells[a] != cells[b]) {
+            let of = |cell: usize| sessions.get(&(cells[cell], iteration));
+            let common = of(a).zip(of(b)).is_some_and(|(a, b)| !a.is_disjoint(b));
+            if !common {
+                again.extend([(cells[a], iteration), (cells[b], iteration)]);
+            }
+        }
+    }
+    again
 }

@@ -6,7 +6,7 @@ use retake_runner::html::Html;
 
 use super::svg;
 use crate::explain::Explanation;
-use crate::stats::{Comparison, Verdict, summarise};
+use crate::stats::{Comparison, Verdict, percent, summarise};
 use crate::table::{Measured, Table};
 
 /// What the page shows.
@@ -25,6 +25,8 @@ pub struct Page {
     pub environment: Vec<(String, String)>,
     /// What is not available, and other notes.
     pub notes: Vec<String>,
+    /// What disturbed the measurements, said before anything else.
+    pub warnings: Vec<String>,
 }
 
 const STYLE: &str = "\
@@ -42,10 +44,6 @@ svg .d{fill:currentColor;opacity:.45}svg .o{fill:none;stroke:currentColor}\
 svg .m{stroke:#d9480f;stroke-width:2}\
 code{white-space:pre-wrap;overflow-wrap:anywhere}small{opacity:.75}";
 
-fn percent(ratio: f64) -> String {
-    format!("{:+.1} %", (ratio - 1.0) * 100.0)
-}
-
 /// A number with as many digits as are meaningful.
 fn number(value: f64) -> String {
     let digits = match value.abs() {
@@ -61,12 +59,10 @@ fn number(value: f64) -> String {
 pub fn render(page: &Page) -> String {
     let mut body = Html::new();
     body.fill("<p><small>{}</small></p>\n", &[&page.made]);
-    if !page.explanations.is_empty() {
-        body.markup("<h2>In short</h2>\n");
-        for explanation in &page.explanations {
-            body.fill("<p>{}.</p>\n", &[&explanation.sentence]);
-        }
+    for warning in &page.warnings {
+        body.markup("<p>⚠ ").preformatted(warning).markup("</p>\n");
     }
+    in_short(&mut body, page);
     for note in &page.notes {
         body.markup("<p>⚠ ").preformatted(note).markup("</p>\n");
     }
@@ -90,6 +86,43 @@ pub fn render(page: &Page) -> String {
         body.markup(END_OF_TABLE);
     }
     Html::document(&page.title, STYLE, &body).into_string()
+}
+
+/// Sure changes that are named one by one.
+const MOST_NAMED: usize = 5;
+
+/// What the comparisons say; and of several axes, which of them it comes from.
+fn in_short(html: &mut Html, page: &Page) {
+    if page.comparisons.is_empty() {
+        return;
+    }
+    html.markup("<h2>In short</h2>\n");
+    for table in &page.tables {
+        let ours: Vec<&Comparison> =
+            page.comparisons.iter().filter(|c| c.metric == table.metric).collect();
+        let changed = |c: &&&Comparison| matches!(c.verdict, Verdict::Faster | Verdict::Slower);
+        let count = |verdict| ours.iter().filter(|c| c.verdict == verdict).count();
+        let (same, open) = (count(Verdict::Same), count(Verdict::NotSure));
+        for comparison in ours.iter().filter(changed).take(MOST_NAMED) {
+            html.fill("<p>{}.</p>\n", &[&comparison.sentence()]);
+        }
+        let more = ours.iter().filter(changed).count().saturating_sub(MOST_NAMED);
+        if more > 0 {
+            html.fill("<p>{} more differ in {}.</p>\n", &[&more, &table.metric]);
+        }
+        if ours.iter().any(|c| changed(&c)) {
+            let axes = table.axes.iter().filter(|axis| axis.values.len() > 1).count();
+            let cause = page.explanations.iter().find(|e| e.metric == table.metric);
+            if let Some(cause) = cause.filter(|e| axes > 1 && e.cause != "not_sure") {
+                html.fill("<p>{}.</p>\n", &[&cause.sentence]);
+            }
+        } else if !ours.is_empty() {
+            html.fill(
+                "<p>No sure difference of {}: {} the same, {} not sure.</p>\n",
+                &[&table.metric, &same, &open],
+            );
+        }
+    }
 }
 
 /// A table that scrolls by itself where it is wider than the page.
@@ -136,14 +169,13 @@ fn rows(html: &mut Html, comparisons: &[&Comparison]) {
             Verdict::Slower => "slower",
             Verdict::Same | Verdict::NotSure => "",
         };
-        let interval = c.interval.map_or_else(String::new, |[low, high]| {
-            format!("{} to {}", percent(low), percent(high))
-        });
-        html.fill("<tr><td>{}</td><td>{}</td>", &[&c.b, &c.a]);
-        html.element("td", class, c.verdict.as_str());
+        let interval = c.interval_text().unwrap_or_default();
+        let at = c.at.as_deref().map_or_else(String::new, |at| format!(" ({at})"));
+        html.fill("<tr><td>{}{}</td><td>{}</td>", &[&c.b, &at, &c.a]);
+        html.element("td", class, c.verdict_word());
         html.fill(
             "<td class=\"n\">{}</td><td class=\"n\">{}</td>",
-            &[&c.ratio.map(percent).unwrap_or_default(), &interval],
+            &[&c.change_text().unwrap_or_default(), &interval],
         );
         html.fill(
             "<td class=\"n\">{} / {}</td><td class=\"n\">{} / {}</td></tr>\n",
@@ -197,8 +229,8 @@ fn heat_map_cell(html: &mut Html, cell: Option<&Measured>, base: Option<f64>) {
     let strength = (ratio.max(1e-9).ln().abs() / 0.5).min(1.0) * 0.75 + 0.1;
     let colour = if ratio > 1.0 { [240.0, 140.0, 60.0] } else { [90.0, 160.0, 240.0] };
     html.fill(
-        "<td class=\"h\" style=\"background:rgb({})\">{}<br><small>{}, n={}",
-        &[&blend(colour, strength), &number(summary.median), &percent(ratio), &summary.samples],
+        "<td class=\"h\" style=\"background:rgb({})\">{}<br><small>n={}",
+        &[&blend(colour, strength), &number(summary.median), &summary.samples],
     );
     if cell.failed > 0 {
         html.fill(", {} failed", &[&cell.failed]);
@@ -282,7 +314,8 @@ mod tests {
         }
         cells[3].values.clear();
         cells[3].blocks.clear();
-        let table = Table { metric: nasty.into(), axes: vec![axis("chrome"), axis("code")], cells };
+        let axes = vec![axis("chrome"), axis("code")];
+        let table = Table { metric: nasty.into(), axes, cells, looked_at: false };
         let side = |values| Side { name: nasty, values, blocks: &[], failed: 0 };
         let comparison = compare(
             side(&table.cells[0].values),
@@ -293,12 +326,13 @@ mod tests {
         render(&Page {
             title: nasty.into(),
             made: nasty.into(),
-            explanations: vec![explain(&table, 0.02, 0.95, 1)],
+            explanations: vec![explain(&table, &[], 0.02, 0.95, 1)],
             tables: vec![table],
             units: BTreeMap::from([(nasty.to_owned(), nasty.to_owned())]),
             comparisons: vec![comparison],
             environment: vec![(nasty.into(), nasty.into())],
             notes: vec![nasty.into()],
+            warnings: vec![nasty.into()],
         })
     }
 
@@ -334,7 +368,7 @@ mod tests {
 
     #[test]
     fn what_found_nothing_is_folded_where_there_is_much_of_it() {
-        let flat = [1.0; 20];
+        let flat = [100.0; 20];
         let side = |values| Side { name: "cell", values, blocks: &[], failed: 0 };
         let one = compare(side(&flat), side(&flat), "wall", &Criteria::default());
         let table = Table { metric: "wall".into(), ..Table::default() };

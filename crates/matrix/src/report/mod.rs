@@ -7,4 +7,4 @@ mod status;
 mod svg;
 
 pub use html::{Page, render};
-pub use status::{RunRow, Status, StatusCell, compact, grid};
+pub use status::{PhaseRow, RunRow, Status, StatusCell, compact, grid};

@@ -105,6 +105,21 @@ pub struct Status {
     pub order: String,
     /// Values that are not available, and why.
     pub unavailable: Vec<String>,
+    /// What failed in the last run besides iterations.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub phase_failures: Vec<PhaseRow>,
+}
+
+/// A setup, a warmup, or what runs around iterations.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PhaseRow {
+    /// `setup`, `warmup`, `prepare`, `conclude` or `cleanup`.
+    pub phase: &'static str,
+    /// The worktree or cell.
+    pub name: String,
+    pub id: String,
+    pub exit_code: i32,
 }
 
 /// Where the cells are: one row for each value of the first axis, one column for all the rest.
@@ -291,6 +306,7 @@ across: main (0123456), new (0123456), other (0123456)
             cells: vec![cell("120", "main", &[(0, 0)])],
             seed: Some(1),
             order: "interleaved".into(),
+            phase_failures: Vec::new(),
             unavailable: vec![],
         };
         let json = serde_json::to_value(&status).unwrap();

@@ -3,6 +3,7 @@
 use retake_runner::html::Html;
 
 use crate::stats::summarise;
+use retake_types::text;
 
 const WIDTH: f64 = 360.0;
 const HEIGHT: f64 = 28.0;
@@ -26,8 +27,13 @@ pub(super) fn strip(html: &mut Html, values: &[f64], (low, high): (f64, f64)) {
         &[&WIDTH, &HEIGHT, &WIDTH, &HEIGHT],
     );
     html.fill(
-        " aria-label=\"{} samples from {} to {}, median {}\">",
-        &[&summary.samples, &fixed(summary.min), &fixed(summary.max), &fixed(summary.median)],
+        " aria-label=\"{} from {} to {}, median {}\">",
+        &[
+            &text::count(summary.samples as u64, "sample"),
+            &fixed(summary.min),
+            &fixed(summary.max),
+            &fixed(summary.median),
+        ],
     );
     let step = values.len().div_ceil(MOST).max(1);
     for (place, value) in values.iter().enumerate() {

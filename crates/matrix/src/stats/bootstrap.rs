@@ -95,6 +95,11 @@ impl Medians {
     }
 }
 
+/// The interval of the median of one set of samples, at 95 %.
+pub fn median_interval(samples: &[f64]) -> Option<[f64; 2]> {
+    Some(Medians::of_logs(samples.to_vec())?.interval(0.05))
+}
+
 /// The tail to cut off for two tails of `alpha` together. A percentile interval is too short for
 /// small sets, as a normal one is compared with Student's; this is Hesterberg's correction.
 fn widened(alpha: f64, n: usize) -> f64 {

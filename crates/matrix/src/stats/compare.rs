@@ -4,7 +4,11 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
+use super::projection::blocks_needed;
 use super::rank::smallest_p;
+use super::reason::Reason;
+use super::scale::{Scale, step};
+use super::summary::{median_of_sorted, sorted};
 use super::{FEWEST, Medians, Sequence, rank_test, signed_rank_test};
 use retake_types::Better;
 
@@ -18,11 +22,19 @@ pub struct Criteria {
     /// How many comparisons the family has.
     pub comparisons: usize,
     pub better: Better,
+    /// Values are counts: equal ones are equal, however large the steps between them.
+    pub counts: bool,
 }
 
 impl Default for Criteria {
     fn default() -> Self {
-        Self { confidence: 0.95, margin: 0.02, comparisons: 1, better: Better::Lower }
+        Self {
+            confidence: 0.95,
+            margin: 0.02,
+            comparisons: 1,
+            better: Better::Lower,
+            counts: false,
+        }
     }
 }
 
@@ -40,8 +52,8 @@ pub struct Side<'a> {
     pub name: &'a str,
     /// The values of successful runs.
     pub values: &'a [f64],
-    /// The block (the iteration) each value was measured in, where cells were interleaved; empty
-    /// where they were not.
+    /// The block (a session and an iteration of it) each value was measured in, where cells were
+    /// interleaved; empty where they were not.
     pub blocks: &'a [u64],
     /// Runs that failed; they have no part in the numbers.
     pub failed: usize,
@@ -65,6 +77,10 @@ impl Verdict {
             Self::NotSure => "not sure",
         }
     }
+
+    pub fn is_sure(self) -> bool {
+        self != Self::NotSure
+    }
 }
 
 /// What was compared.
@@ -86,17 +102,41 @@ pub struct Counts {
     pub b: usize,
 }
 
+/// A value for each side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Values {
+    pub a: f64,
+    pub b: f64,
+}
+
+/// B less A, in the unit of the metric.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Difference {
+    pub value: f64,
+    pub interval: Option<[f64; 2]>,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Comparison {
     pub a: String,
     pub b: String,
+    /// The values of other axes that both sides have, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
     pub metric: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
     pub method: Method,
     pub verdict: Verdict,
+    /// Of the values that were compared.
+    pub medians: Option<Values>,
     /// B divided by A: of the medians, or the median over the blocks.
     pub ratio: Option<f64>,
     pub interval: Option<[f64; 2]>,
+    /// Of a metric that has no ratios, since it can be 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub difference: Option<Difference>,
     /// How surely the interval contains the true ratio: less than asked for where there are too few
     /// samples for more.
     pub confidence: f64,
@@ -105,20 +145,34 @@ pub struct Comparison {
     /// Of the rank test; a sequence has none.
     pub p: Option<f64>,
     /// Why it is not sure.
-    pub reason: Option<String>,
+    pub reason: Option<Reason>,
+    /// About how many more runs of each side it takes to be sure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub more_runs: Option<u64>,
+    /// What was not the same for all sessions it was measured in: the name and the values.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<(String, Vec<String>)>,
 }
 
-/// The differences of logarithms within the blocks both sides have, as long as these are most of
-/// what there is.
-fn block_logs(a: &Side<'_>, b: &Side<'_>) -> Option<Vec<f64>> {
+/// The values of the blocks that both sides have, in the order of the blocks.
+pub(crate) fn in_common(a: &Side<'_>, b: &Side<'_>) -> Vec<(u64, f64, f64)> {
+    let of_a: HashMap<u64, f64> = a.blocks.iter().copied().zip(a.values.iter().copied()).collect();
+    let both = b.blocks.iter().copied().zip(b.values.iter().copied());
+    let mut both: Vec<(u64, f64, f64)> =
+        both.filter_map(|(block, b)| Some((block, *of_a.get(&block)?, b))).collect();
+    both.sort_unstable_by_key(|(block, ..)| *block);
+    both
+}
+
+/// The differences within the blocks both sides have, as long as these are most of what there is.
+fn block_differences(a: &Side<'_>, b: &Side<'_>, scale: Scale) -> Option<Vec<f64>> {
     if a.blocks.len() != a.values.len() || b.blocks.len() != b.values.len() {
         return None;
     }
-    let of_a: HashMap<u64, f64> = a.blocks.iter().copied().zip(a.values.iter().copied()).collect();
-    let pairs = b.blocks.iter().zip(b.values).filter_map(|(block, b)| Some((of_a.get(block)?, b)));
-    let logs: Vec<f64> = pairs.map(|(a, b)| b.ln() - a.ln()).collect();
+    let both = in_common(a, b);
+    let differences: Vec<f64> = both.iter().map(|&(_, a, b)| scale.between(a, b)).collect();
     let smaller = a.values.len().min(b.values.len());
-    (4 * logs.len() >= 3 * smaller).then_some(logs)
+    (4 * differences.len() >= 3 * smaller).then_some(differences)
 }
 
 /// Whether this many blocks can decide at a level at all, with room for chance. Fewer are compared
@@ -131,69 +185,122 @@ fn smallest_sign_p(blocks: usize) -> f64 {
     0.5f64.powi(i32::try_from(blocks).unwrap_or(i32::MAX).saturating_sub(1))
 }
 
+fn middle(values: &[f64]) -> f64 {
+    let values = sorted(values);
+    if values.is_empty() { 0.0 } else { median_of_sorted(&values) }
+}
+
 /// Compares two finished sets of samples whose size was not chosen by looking at them.
 pub fn compare(a: Side<'_>, b: Side<'_>, metric: &str, criteria: &Criteria) -> Comparison {
     let alpha = criteria.alpha();
     let mut comparison = Comparison::open(&a, &b, metric, Method::Independent);
-    let (Some(of_a), Some(of_b)) = (Medians::of(a.values), Medians::of(b.values)) else {
-        comparison.confidence = 0.0;
-        let empty = [&a, &b].into_iter().find(|side| side.values.is_empty());
-        comparison.reason = Some(match empty {
-            Some(side) => format!("{} has no successful run that reports {metric}", side.name),
-            None => format!("a ratio needs values above 0, and {metric} has others"),
-        });
+    let scale = Scale::of(a.values, b.values);
+    let at = |side: &Side<'_>| {
+        Medians::of_logs(side.values.iter().map(|value| scale.at(*value)).collect())
+    };
+    let (Some(of_a), Some(of_b)) = (at(&a), at(&b)) else {
         return comparison;
     };
-    let logs = block_logs(&a, &b).filter(|logs| enough_blocks(logs.len(), alpha));
+    let differences = block_differences(&a, &b, scale);
+    let enough = differences.clone().filter(|blocks| enough_blocks(blocks.len(), alpha));
     let fewest = a.values.len().min(b.values.len());
-    let attainable;
-    if let Some((logs, medians)) = logs.and_then(|l| Some((l.clone(), Medians::of_logs(l)?))) {
+    let (centre, interval, p, attainable);
+    if let Some((blocks, medians)) = enough.and_then(|l| Some((l.clone(), Medians::of_logs(l)?))) {
         comparison.method = Method::Blocks;
-        comparison.ratio = Some(medians.log_median().exp());
-        comparison.interval = Some(medians.interval(alpha).map(f64::exp));
-        comparison.p = Some(signed_rank_test(&logs));
-        attainable = smallest_sign_p(logs.len());
+        (centre, interval) = (medians.log_median(), medians.interval(alpha));
+        p = signed_rank_test(&blocks);
+        attainable = smallest_sign_p(blocks.len());
     } else {
-        comparison.ratio = Some((of_b.log_median() - of_a.log_median()).exp());
-        comparison.interval = Some(of_a.interval_of_ratio(&of_b, alpha).map(f64::exp));
-        comparison.p = Some(rank_test(a.values, b.values));
+        centre = of_b.log_median() - of_a.log_median();
+        interval = of_a.interval_of_ratio(&of_b, alpha);
+        p = rank_test(a.values, b.values);
         attainable = smallest_p(a.values.len(), b.values.len());
     }
+    comparison.estimate(scale, centre, Some(interval));
+    comparison.p = Some(p);
     comparison.confidence = 1.0 - alpha.max(attainable).min(1.0);
     if fewest < FEWEST {
-        comparison.reason =
-            Some(format!("{fewest} samples of a side are too few; at least {FEWEST} are needed"));
+        comparison.reason = Some(Reason::TooFew { samples: fewest, needed: FEWEST });
     } else if attainable > alpha {
-        let mut n = fewest + 1;
-        while smallest_p(n, n) > alpha {
-            n += 1;
+        let mut needed = fewest + 1;
+        while smallest_p(needed, needed) > alpha {
+            needed += 1;
         }
-        comparison.reason = Some(format!(
-            "{fewest} samples of a side are too few for {} comparisons at once; {n} would do",
-            criteria.comparisons
-        ));
-    } else if let (Some(interval), Some(p)) = (comparison.interval, comparison.p) {
-        comparison.decide(interval, p <= alpha, criteria);
+        comparison.reason = Some(Reason::TooFewForFamily {
+            samples: fewest,
+            comparisons: criteria.comparisons,
+            needed,
+        });
+    } else {
+        comparison.decide(scale, interval, p <= alpha, (a.values, b.values), criteria);
+        comparison.project(scale, &differences.unwrap_or_default(), criteria);
     }
     comparison
+}
+
+/// What an interval says, on its scale.
+pub(crate) fn judge(
+    scale: Scale,
+    [low, high]: [f64; 2],
+    distinct: bool,
+    criteria: &Criteria,
+) -> Verdict {
+    let band = scale.distance(criteria.margin) * (1.0 + 1e-12);
+    if low >= -band && high <= band {
+        Verdict::Same
+    } else if distinct && (low > 0.0 || high < 0.0) {
+        match (low > 0.0, criteria.better) {
+            (true, Better::Lower) | (false, Better::Higher) => Verdict::Slower,
+            (false, Better::Lower) | (true, Better::Higher) => Verdict::Faster,
+        }
+    } else {
+        Verdict::NotSure
+    }
+}
+
+/// The steps that values come in, where they are too coarse to call anything within the margin the
+/// same.
+pub(crate) fn too_coarse(
+    scale: Scale,
+    (a, b): (&[f64], &[f64]),
+    criteria: &Criteria,
+) -> Option<Reason> {
+    let step = step(a, b);
+    let size = match scale {
+        Scale::Ratio => middle(a).min(middle(b)),
+        Scale::Difference { size } => size,
+    };
+    let part = if size > 0.0 { step / size } else { 0.0 };
+    let coarse = !criteria.counts && part > criteria.margin * (1.0 + 1e-9);
+    coarse.then_some(Reason::Coarse { step, part, margin: criteria.margin })
 }
 
 impl Comparison {
     /// Nothing decided yet.
     fn open(a: &Side<'_>, b: &Side<'_>, metric: &str, method: Method) -> Self {
+        let empty = [a, b].into_iter().find(|side| side.values.is_empty());
+        let reason = empty
+            .map(|side| Reason::NoValues { side: side.name.to_owned(), metric: metric.to_owned() });
+        let medians = Values { a: middle(a.values), b: middle(b.values) };
         Self {
             a: a.name.to_owned(),
             b: b.name.to_owned(),
+            at: None,
             metric: metric.to_owned(),
+            unit: None,
             method,
             verdict: Verdict::NotSure,
+            medians: empty.is_none().then_some(medians),
             ratio: None,
             interval: None,
+            difference: None,
             confidence: 0.0,
             samples: Counts { a: a.values.len(), b: b.values.len() },
             failed: Counts { a: a.failed, b: b.failed },
             p: None,
-            reason: None,
+            reason,
+            more_runs: None,
+            conditions: Vec::new(),
         }
     }
 
@@ -205,9 +312,31 @@ impl Comparison {
             ratio: Some(1.0),
             interval: Some([1.0, 1.0]),
             confidence: 1.0,
-            reason: Some(format!("both are {what}")),
+            reason: Some(Reason::Identical { what: what.to_owned() }),
             ..Self::open(&a, &b, metric, Method::Independent)
         }
+    }
+
+    /// Of two sides that cannot be compared as they were measured: an estimate without an interval,
+    /// for none would contain what the machine did in between.
+    pub fn incomparable(a: Side<'_>, b: Side<'_>, metric: &str, reason: Reason) -> Self {
+        let mut comparison = Self::open(&a, &b, metric, Method::Independent);
+        if comparison.reason.is_none() {
+            let scale = Scale::of(a.values, b.values);
+            comparison.estimate(scale, scale.between(middle(a.values), middle(b.values)), None);
+            comparison.reason = Some(reason);
+        }
+        comparison
+    }
+
+    /// Of samples whose number was chosen by looking at them, block by block.
+    pub fn in_sequence(a: Side<'_>, b: Side<'_>, metric: &str, criteria: &Criteria) -> Self {
+        let mut boundary = super::Boundary::new(criteria.alpha());
+        let mut sequence = Sequence::default();
+        for (_, a, b) in in_common(&a, &b) {
+            sequence.push(&mut boundary, a, b);
+        }
+        Self::of_sequence(a, b, metric, &sequence, criteria)
     }
 
     /// What a sequence says, however often it was looked at.
@@ -219,62 +348,129 @@ impl Comparison {
         criteria: &Criteria,
     ) -> Self {
         let mut comparison = Self::open(&a, &b, metric, Method::Sequence);
-        comparison.ratio = sequence.ratio();
-        comparison.interval = sequence.interval();
-        comparison.confidence = 1.0 - criteria.alpha();
+        let (of_a, of_b) = sequence.values();
         let blocks = sequence.blocks();
-        if sequence.contradictory() {
-            comparison.interval = None;
-            comparison.reason =
-                Some("the ratio was not the same all the time this was measured".to_owned());
-        } else if let Some(interval) = sequence.interval().filter(|_| blocks >= FEWEST) {
-            comparison.decide(interval, true, criteria);
-        } else {
-            comparison.reason = Some(format!("{blocks} blocks are too few to say anything"));
+        if blocks > 0 {
+            comparison.reason = None;
+            comparison.medians = Some(Values { a: middle(&of_a), b: middle(&of_b) });
         }
+        let scale = sequence.scale();
+        let interval = sequence.interval_on_scale();
+        comparison.confidence = 1.0 - criteria.alpha();
+        if let Some(centre) = sequence.centre() {
+            comparison.estimate(scale, centre, interval);
+        }
+        if sequence.contradictory() {
+            comparison.clear_interval();
+            comparison.reason = Some(Reason::Inconstant);
+        } else if let Some(interval) = interval.filter(|_| blocks >= FEWEST) {
+            comparison.decide(scale, interval, true, (&of_a, &of_b), criteria);
+        } else if comparison.reason.is_none() {
+            comparison.reason = Some(Reason::TooFewBlocks { blocks });
+        }
+        comparison.project(scale, sequence.differences(), criteria);
         comparison
     }
 
-    /// `distinct`: the rank test agrees that there is a difference.
-    fn decide(&mut self, [low, high]: [f64; 2], distinct: bool, criteria: &Criteria) {
-        let band = 1.0 + criteria.margin;
-        self.verdict = if low >= 1.0 / band && high <= band {
-            Verdict::Same
-        } else if distinct && (low > 1.0 || high < 1.0) {
-            match (low > 1.0, criteria.better) {
-                (true, Better::Lower) | (false, Better::Higher) => Verdict::Slower,
-                (false, Better::Lower) | (true, Better::Higher) => Verdict::Faster,
+    fn estimate(&mut self, scale: Scale, centre: f64, interval: Option<[f64; 2]>) {
+        match scale {
+            Scale::Ratio => {
+                self.ratio = Some(centre.exp());
+                self.interval = interval.map(|ends| ends.map(f64::exp));
             }
-        } else {
-            let percent = |x: f64| format!("{:+.1} %", (x - 1.0) * 100.0);
-            self.reason = Some(format!(
-                "anything from {} to {} is possible; more samples would narrow it",
-                percent(low),
-                percent(high)
-            ));
-            Verdict::NotSure
-        };
+            Scale::Difference { .. } => {
+                self.difference = Some(Difference { value: centre, interval });
+            }
+        }
     }
 
-    /// The comparison in one line, for people.
-    pub fn sentence(&self) -> String {
-        let percent = |x: f64| format!("{:+.1} %", (x - 1.0) * 100.0);
-        let Self { a, b, metric, .. } = self;
-        let mut text = match (self.verdict, self.ratio) {
-            (Verdict::Same, _) => format!("{b} is the same as {a} in {metric}"),
-            (Verdict::NotSure, _) => format!("not sure whether {b} differs from {a} in {metric}"),
-            (verdict, _) => format!("{b} is {} than {a} in {metric}", verdict.as_str()),
+    fn clear_interval(&mut self) {
+        self.interval = None;
+        if let Some(difference) = &mut self.difference {
+            difference.interval = None;
+        }
+    }
+
+    /// `distinct`: the rank test agrees that there is a difference.
+    fn decide(
+        &mut self,
+        scale: Scale,
+        interval: [f64; 2],
+        distinct: bool,
+        values: (&[f64], &[f64]),
+        criteria: &Criteria,
+    ) {
+        self.verdict = judge(scale, interval, distinct, criteria);
+        self.reason = match self.verdict {
+            Verdict::Same => too_coarse(scale, values, criteria),
+            Verdict::NotSure => {
+                let difference = scale != Scale::Ratio;
+                let [low, high] = if difference { interval } else { interval.map(f64::exp) };
+                Some(Reason::Wide { low, high, difference })
+            }
+            Verdict::Faster | Verdict::Slower => None,
         };
-        if let (Some(ratio), Some([low, high])) = (self.ratio, self.interval) {
-            text += &format!(": {}, {} to {}", percent(ratio), percent(low), percent(high));
+        if self.reason.is_some() {
+            self.verdict = Verdict::NotSure;
         }
-        if let Some(reason) = &self.reason {
-            text += &format!(" ({reason})");
+    }
+
+    /// Says how many more runs would do, where more runs are what is missing.
+    fn project(&mut self, scale: Scale, differences: &[f64], criteria: &Criteria) {
+        let wanting =
+            matches!(self.reason, Some(Reason::Wide { .. } | Reason::TooFewBlocks { .. }));
+        if !wanting || differences.len() < FEWEST {
+            return;
         }
-        if self.failed != Counts::default() {
-            text += &format!("; failed: {} and {}", self.failed.a, self.failed.b);
+        let needed = blocks_needed(differences, scale.distance(criteria.margin), criteria.alpha());
+        self.more_runs =
+            needed.map(|needed| needed.saturating_sub(differences.len() as u64).max(1));
+    }
+
+    /// How large the change is, as a part of A: 0.05 for 5 % more or less. Infinite where A is 0.
+    pub fn size(&self) -> Option<f64> {
+        // 5 % more and 5 % less are equally far from 1.
+        let of_ratio = |ratio: f64| ratio.max(1.0 / ratio) - 1.0;
+        match (self.ratio, self.difference, self.medians) {
+            (Some(ratio), ..) => Some(of_ratio(ratio)),
+            (None, Some(difference), Some(medians)) => {
+                Some(part_of(difference.value.abs(), medians.a))
+            }
+            _ => None,
         }
-        text
+    }
+
+    /// The end of the interval that is nearer to no change, likewise; 0 where that is inside.
+    pub fn least_size(&self) -> Option<f64> {
+        let nearer = |[low, high]: [f64; 2], none: f64| {
+            if low > none { low } else { high.min(none) }
+        };
+        match (self.interval, self.difference, self.medians) {
+            (Some(interval), ..) => {
+                let ratio = nearer(interval, 1.0);
+                Some(ratio.max(1.0 / ratio) - 1.0)
+            }
+            (None, Some(difference), Some(medians)) => {
+                Some(part_of(nearer(difference.interval?, 0.0).abs(), medians.a))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether B has more of the metric than A.
+    pub fn is_more(&self) -> bool {
+        match (self.ratio, self.difference) {
+            (Some(ratio), _) => ratio > 1.0,
+            (None, Some(difference)) => difference.value > 0.0,
+            (None, None) => false,
+        }
+    }
+}
+
+fn part_of(difference: f64, whole: f64) -> f64 {
+    match whole.abs() {
+        0.0 if difference == 0.0 => 0.0,
+        whole => difference / whole,
     }
 }
 
@@ -317,7 +513,7 @@ mod tests {
         let got =
             compare(side("a", &FAST[..4]), side("b", &scaled(9.0)), "wall", &Criteria::default());
         assert_eq!(got.verdict, Verdict::NotSure);
-        assert!(got.reason.unwrap().contains("at least 5"));
+        assert_eq!(got.reason, Some(Reason::TooFew { samples: 4, needed: 5 }));
         let got = compare(side("a", &[]), side("b", &FAST), "wall", &Criteria::default());
         assert_eq!((got.ratio, got.interval, got.verdict), (None, None, Verdict::NotSure));
         assert!(got.sentence().contains("a has no successful run"), "{}", got.sentence());
@@ -329,7 +525,8 @@ mod tests {
         let five = scaled(1.5);
         let got = compare(side("a", &FAST[..5]), side("b", &five[..5]), "wall", &criteria);
         assert_eq!(got.verdict, Verdict::NotSure);
-        assert!(got.reason.as_ref().unwrap().contains("7 would do"), "{got:?}");
+        let reason = Reason::TooFewForFamily { samples: 5, comparisons: 24, needed: 7 };
+        assert_eq!(got.reason, Some(reason));
         assert!(got.confidence < 1.0 - criteria.alpha());
         assert_eq!(verdict(1.5, &criteria), Verdict::Slower);
     }
@@ -359,10 +556,62 @@ mod tests {
     }
 
     #[test]
-    fn zero_has_no_ratio() {
-        let got = compare(side("a", &[0.0; 6]), side("b", &FAST), "cpu", &Criteria::default());
-        assert_eq!((got.verdict, got.ratio), (Verdict::NotSure, None));
-        assert!(got.reason.unwrap().contains("above 0"));
+    fn zeros_are_compared_by_differences() {
+        let zero = [0.0; 8];
+        let criteria = Criteria::default();
+        let got = compare(side("a", &zero), side("b", &FAST), "errors", &criteria);
+        assert_eq!((got.verdict, got.ratio), (Verdict::Slower, None));
+        let difference = got.difference.unwrap();
+        assert!((difference.value - 10.025).abs() < 1e-9, "{difference:?}");
+        assert_eq!((got.size(), got.is_more()), (Some(f64::INFINITY), true));
+        let got = compare(side("a", &zero), side("b", &zero), "errors", &criteria);
+        assert_eq!((got.verdict, got.size()), (Verdict::Same, Some(0.0)));
+        let some = [0.0, 1.0, 0.0, 2.0, 0.0, 0.0, 3.0, 0.0];
+        let got = compare(side("a", &zero), side("b", &some), "errors", &criteria);
+        assert_eq!(got.verdict, Verdict::NotSure, "{got:?}");
+    }
+
+    #[test]
+    fn values_in_large_steps_are_not_called_the_same() {
+        let blocks: Vec<u64> = (0..12).collect();
+        let side = |name, values| Side { name, values, blocks: &blocks, failed: 0 };
+        let three = [3.0; 12];
+        let criteria = Criteria::default();
+        let got = compare(side("a", &three), side("b", &three), "cpu", &criteria);
+        let step = Reason::Coarse { step: 1.0, part: 1.0 / 3.0, margin: 0.02 };
+        assert_eq!((got.verdict, got.reason), (Verdict::NotSure, Some(step)));
+        let counted = Criteria { counts: true, ..criteria };
+        let got = compare(side("a", &three), side("b", &three), "cpu", &counted);
+        assert_eq!(got.verdict, Verdict::Same);
+        let four = [4.0; 12];
+        let got = compare(side("a", &three), side("b", &four), "cpu", &criteria);
+        assert_eq!(got.verdict, Verdict::Slower, "a difference that steps show is one");
+    }
+
+    #[test]
+    fn what_is_not_sure_says_how_many_more_runs_it_takes() {
+        let blocks: Vec<u64> = (0..20).collect();
+        let of = |shift: f64| -> Vec<f64> {
+            (0..20).map(|i| 100.0 + shift + 5.0 * (f64::from(i) * (2.4 + shift)).sin()).collect()
+        };
+        let (a, b) = (of(0.0), of(1.0));
+        let side = |name, values| Side { name, values, blocks: &blocks, failed: 0 };
+        let got = compare(side("a", &a), side("b", &b), "wall", &Criteria::default());
+        assert_eq!(got.verdict, Verdict::NotSure);
+        let more = got.more_runs.unwrap();
+        assert!((10..100_000).contains(&more), "{more}");
+        let wide = Criteria { margin: 0.2, ..Criteria::default() };
+        assert_eq!(compare(side("a", &a), side("b", &b), "wall", &wide).verdict, Verdict::Same);
+    }
+
+    #[test]
+    fn sides_of_different_sessions_have_an_estimate_and_no_interval() {
+        let reason = Reason::DifferentSessions { together: 0 };
+        let got =
+            Comparison::incomparable(side("a", &FAST), side("b", &scaled(1.5)), "wall", reason);
+        assert_eq!((got.verdict, got.interval), (Verdict::NotSure, None));
+        assert!((got.ratio.unwrap() - 1.5).abs() < 1e-9);
+        assert!(got.sentence().contains("different sessions"), "{}", got.sentence());
     }
 
     #[test]

@@ -4,17 +4,27 @@ use std::str::FromStr;
 
 use super::{Comparison, Verdict};
 
-/// Trips on a sure verdict in one direction whose size reaches a limit. A comparison that is not
-/// sure never trips, so that two equal programs fail a build no more often than the stated
-/// confidence allows.
+/// When a comparison is to fail a build.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Gate {
-    verdict: Verdict,
-    limit: f64,
+pub enum Gate {
+    /// A sure change in one direction whose estimate reaches a limit. A comparison that is not sure
+    /// never trips it, so that two equal programs fail a build no more often than the stated
+    /// confidence allows.
+    Change {
+        verdict: Verdict,
+        limit: f64,
+        /// The whole interval, and not only the estimate, must be beyond the limit.
+        whole: bool,
+    },
+    /// Any comparison that is not decided.
+    Unsure,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no gate; write slower:5% or faster:10%")]
+#[error(
+    "{0:?} is no gate; write slower:5% (the estimate is 5 % or more), slower:5%! (the whole interval \
+     is), faster:10% or unsure"
+)]
 pub struct GateError(String);
 
 impl FromStr for Gate {
@@ -22,14 +32,21 @@ impl FromStr for Gate {
 
     fn from_str(text: &str) -> Result<Self, GateError> {
         let wrong = || GateError(text.to_owned());
-        let (word, limit) = text.split_once(':').unwrap_or((text, "0%"));
+        if text.trim() == "unsure" {
+            return Ok(Self::Unsure);
+        }
+        let (rest, whole) = match text.trim().strip_suffix('!') {
+            Some(rest) => (rest, true),
+            None => (text.trim(), false),
+        };
+        let (word, limit) = rest.split_once(':').unwrap_or((rest, "0%"));
         let verdict = match word.trim() {
             "slower" => Verdict::Slower,
             "faster" => Verdict::Faster,
             _ => return Err(wrong()),
         };
         let limit = parse_percent(limit).ok_or_else(wrong)?;
-        Ok(Self { verdict, limit })
+        Ok(Self::Change { verdict, limit, whole })
     }
 }
 
@@ -42,11 +59,13 @@ pub fn parse_percent(text: &str) -> Option<f64> {
 
 impl Gate {
     pub fn trips(&self, comparison: &Comparison) -> bool {
-        let Some(ratio) = comparison.ratio.filter(|_| comparison.verdict == self.verdict) else {
-            return false;
-        };
-        // 5 % more and 5 % less are equally far from 1.
-        ratio.max(1.0 / ratio) >= 1.0 + self.limit
+        match *self {
+            Self::Unsure => comparison.verdict == Verdict::NotSure,
+            Self::Change { verdict, limit, whole } => {
+                let size = if whole { comparison.least_size() } else { comparison.size() };
+                comparison.verdict == verdict && size.is_some_and(|size| size >= limit)
+            }
+        }
     }
 }
 
@@ -57,27 +76,50 @@ mod tests {
 
     #[test]
     fn gates_are_read() {
-        assert_eq!("slower:5%".parse(), Ok(Gate { verdict: Verdict::Slower, limit: 0.05 }));
-        assert_eq!("faster: 2.5".parse(), Ok(Gate { verdict: Verdict::Faster, limit: 0.025 }));
-        assert_eq!("slower".parse(), Ok(Gate { verdict: Verdict::Slower, limit: 0.0 }));
-        for wrong in ["", "worse:5%", "slower:x", "slower:-5%", "slower:inf"] {
+        let gate = |verdict, limit, whole| Ok(Gate::Change { verdict, limit, whole });
+        assert_eq!("slower:5%".parse(), gate(Verdict::Slower, 0.05, false));
+        assert_eq!("slower:5%!".parse(), gate(Verdict::Slower, 0.05, true));
+        assert_eq!("faster: 2.5".parse(), gate(Verdict::Faster, 0.025, false));
+        assert_eq!("slower".parse(), gate(Verdict::Slower, 0.0, false));
+        assert_eq!("unsure".parse(), Ok(Gate::Unsure));
+        for wrong in ["", "worse:5%", "slower:x", "slower:-5%", "slower:inf", "unsure:5%", "!"] {
             assert!(wrong.parse::<Gate>().is_err(), "{wrong}");
         }
     }
 
+    /// Twelve blocks whose ratios lie around a factor, more or less widely.
+    fn against(factor: f64, spread: f64, gate: &str) -> bool {
+        let a: Vec<f64> = (0..12).map(|i| 100.0 + f64::from(i)).collect();
+        let noise = |i: usize| 1.0 + spread * (i as f64 / 11.0 - 0.5);
+        let b: Vec<f64> = a.iter().enumerate().map(|(i, x)| x * factor * noise(i)).collect();
+        let blocks: Vec<u64> = (0..12).collect();
+        let side = |name, values| Side { name, values, blocks: &blocks, failed: 0 };
+        let comparison = compare(side("a", &a), side("b", &b), "wall", &Criteria::default());
+        gate.parse::<Gate>().unwrap().trips(&comparison)
+    }
+
     #[test]
     fn a_gate_trips_on_a_sure_verdict_of_its_size_only() {
-        let a = [10.0, 10.1, 10.2, 9.9, 9.8, 10.05, 9.95, 10.15];
-        let against = |factor: f64, gate: &str| {
-            let b = a.map(|x| x * factor);
-            let side = |name, values| Side { name, values, blocks: &[], failed: 0 };
-            let comparison = compare(side("a", &a), side("b", &b), "wall", &Criteria::default());
-            gate.parse::<Gate>().unwrap().trips(&comparison)
-        };
-        assert!(against(1.2, "slower:5%"));
-        assert!(!against(1.2, "slower:30%"));
-        assert!(!against(0.8, "slower:5%"));
-        assert!(against(0.8, "faster:5%"));
-        assert!(!against(1.0, "slower:0%"));
+        assert!(against(1.2, 0.01, "slower:5%"));
+        assert!(!against(1.2, 0.01, "slower:30%"));
+        assert!(!against(0.8, 0.01, "slower:5%"));
+        assert!(against(0.8, 0.01, "faster:5%"));
+        assert!(!against(1.0, 0.01, "slower:0%"));
+    }
+
+    #[test]
+    fn the_estimate_decides_or_the_whole_interval_with_an_exclamation_mark() {
+        // Surely slower, by some 8 %, but perhaps by 2 % only.
+        assert!(against(1.08, 0.13, "slower:5%"));
+        assert!(!against(1.08, 0.13, "slower:5%!"));
+        assert!(against(1.2, 0.05, "slower:5%!"));
+        assert!(!against(1.08, 0.13, "slower:9%"), "the estimate is less than that");
+    }
+
+    #[test]
+    fn unsure_trips_where_nothing_is_decided() {
+        assert!(against(1.0, 0.5, "unsure"));
+        assert!(!against(1.0, 0.001, "unsure"));
+        assert!(!against(1.3, 0.01, "unsure"));
     }
 }

@@ -7,21 +7,31 @@
 mod bootstrap;
 mod compare;
 mod gate;
+mod projection;
 mod rank;
+mod reason;
+mod scale;
 mod sequence;
 pub(crate) mod special;
 mod summary;
 mod together;
+mod words;
 
 pub(crate) use bootstrap::Medians;
+pub use bootstrap::median_interval;
 pub(crate) use compare::enough_blocks;
-pub use compare::{Comparison, Counts, Criteria, Method, Side, Verdict, compare};
+pub(crate) use compare::in_common;
+pub use compare::{
+    Comparison, Counts, Criteria, Difference, Method, Side, Values, Verdict, compare,
+};
 pub use gate::{Gate, GateError, parse_percent};
 pub use rank::{rank_test, signed_rank_test};
-pub use sequence::{Boundary, Sequence};
+pub use reason::{Reason, percent};
+pub use sequence::{Boundary, Sequence, SequenceVerdict};
 pub(crate) use special::{ln_beta, normal_point, student_point};
-pub use summary::{Summary, summarise};
+pub use summary::{Summary, drift, median, summarise};
 pub use together::Combined;
+pub use words::{is_time, value_text};
 
 /// Below this many samples of either side nothing is decided.
 pub const FEWEST: usize = 5;

@@ -10,7 +10,11 @@
 //! both cells are the same program, the random order within a block alone makes it valid, drift or
 //! no drift.
 
+use super::compare::{judge, too_coarse};
+use super::projection::blocks_needed;
+use super::scale::Scale;
 use super::special::{beta_cdf, ln_beta};
+use super::{Criteria, FEWEST, Verdict};
 
 /// The prior of a bet is a mixture: the first wins fast on a large difference, the second wins
 /// soon on a small one.
@@ -58,48 +62,142 @@ pub(crate) fn log_wealth(hits: usize, n: usize) -> f64 {
     most + (parts.iter().map(|part| (part - most).exp()).sum::<f64>() / PRIORS.len() as f64).ln()
 }
 
-/// The block ratios of one comparison and what they leave possible.
-#[derive(Clone, Debug, Default)]
+/// The blocks of one comparison and what they leave possible.
+#[derive(Clone, Debug)]
 pub struct Sequence {
-    /// Sorted logarithms.
-    logs: Vec<f64>,
+    /// The values of A and of B, in the order of the blocks.
+    pairs: Vec<(f64, f64)>,
+    scale: Scale,
+    /// Sorted.
+    differences: Vec<f64>,
     interval: Option<[f64; 2]>,
 }
 
+impl Default for Sequence {
+    fn default() -> Self {
+        let (pairs, differences) = (Vec::new(), Vec::new());
+        Self { pairs, scale: Scale::Ratio, differences, interval: None }
+    }
+}
+
 impl Sequence {
-    /// One block: both values must be above 0, or the block says nothing.
+    /// One block. The first value that is not above 0 makes differences of all ratios: whether a
+    /// block lies above or below *no change* is the same for both.
     pub fn push(&mut self, boundary: &mut Boundary, a: f64, b: f64) {
-        let log = (b / a).ln();
-        if !(a > 0.0 && b > 0.0 && log.is_finite()) {
+        if !(a.is_finite() && b.is_finite()) {
             return;
         }
-        let place = self.logs.partition_point(|&x| x <= log);
-        self.logs.insert(place, log);
-        let n = self.logs.len();
+        self.pairs.push((a, b));
+        if self.scale == Scale::Ratio && (a <= 0.0 || b <= 0.0) {
+            let (of_a, of_b) = self.values();
+            self.scale = Scale::of(&of_a, &of_b);
+            self.differences.clear();
+            self.interval = None;
+            let pairs = std::mem::take(&mut self.pairs);
+            pairs.iter().for_each(|&(a, b)| self.count(boundary, a, b));
+            self.pairs = pairs;
+        } else {
+            self.count(boundary, a, b);
+        }
+    }
+
+    fn count(&mut self, boundary: &mut Boundary, a: f64, b: f64) {
+        self.push_difference(boundary, self.scale.between(a, b));
+    }
+
+    /// A block of which only the difference is known, on the scale.
+    pub(crate) fn push_difference(&mut self, boundary: &mut Boundary, difference: f64) {
+        let place = self.differences.partition_point(|&x| x <= difference);
+        self.differences.insert(place, difference);
+        let n = self.differences.len();
         if let Some(needed) = boundary.needed(n) {
             let [low, high] = self.interval.unwrap_or([f64::NEG_INFINITY, f64::INFINITY]);
-            self.interval = Some([low.max(self.logs[n - needed]), high.min(self.logs[needed - 1])]);
+            let sorted = &self.differences;
+            self.interval = Some([low.max(sorted[n - needed]), high.min(sorted[needed - 1])]);
         }
     }
 
     pub fn blocks(&self) -> usize {
-        self.logs.len()
+        self.differences.len()
     }
 
-    /// The median block ratio.
-    pub fn ratio(&self) -> Option<f64> {
-        (!self.logs.is_empty()).then(|| super::summary::median_of_sorted(&self.logs).exp())
+    /// The values of both sides.
+    pub(crate) fn values(&self) -> (Vec<f64>, Vec<f64>) {
+        self.pairs.iter().copied().unzip()
     }
 
-    /// The ratios left possible; `None` as long as all are.
+    pub(crate) fn scale(&self) -> Scale {
+        match self.scale {
+            Scale::Ratio => Scale::Ratio,
+            Scale::Difference { .. } => {
+                let (a, b) = self.values();
+                Scale::of(&a, &b)
+            }
+        }
+    }
+
+    /// Sorted.
+    pub(crate) fn differences(&self) -> &[f64] {
+        &self.differences
+    }
+
+    /// The median of the blocks, on the scale.
+    pub(crate) fn centre(&self) -> Option<f64> {
+        let differences = &self.differences;
+        (!differences.is_empty()).then(|| super::summary::median_of_sorted(differences))
+    }
+
+    /// What is left possible, on the scale; `None` as long as everything is.
+    pub(crate) fn interval_on_scale(&self) -> Option<[f64; 2]> {
+        self.interval
+    }
+
+    /// The ratios left possible; `None` as long as all are, or where there are none.
     pub fn interval(&self) -> Option<[f64; 2]> {
-        self.interval.map(|ends| ends.map(f64::exp))
+        self.interval.filter(|_| self.scale == Scale::Ratio).map(|ends| ends.map(f64::exp))
     }
 
     /// Every ratio is out: there was no constant one while this was measured.
     pub fn contradictory(&self) -> bool {
         self.interval.is_some_and(|[low, high]| low > high)
     }
+
+    /// The verdict alone, for those who look after every block.
+    pub fn verdict(&self, criteria: &Criteria) -> SequenceVerdict {
+        if self.contradictory() {
+            return SequenceVerdict::Never;
+        }
+        let Some(interval) = self.interval.filter(|_| self.blocks() >= FEWEST) else {
+            return SequenceVerdict::NotYet;
+        };
+        let scale = self.scale();
+        match judge(scale, interval, true, criteria) {
+            Verdict::NotSure => SequenceVerdict::NotYet,
+            Verdict::Same => {
+                let (a, b) = self.values();
+                match too_coarse(scale, (&a, &b), criteria) {
+                    Some(_) => SequenceVerdict::Never,
+                    None => SequenceVerdict::Decided(Verdict::Same),
+                }
+            }
+            verdict @ (Verdict::Faster | Verdict::Slower) => SequenceVerdict::Decided(verdict),
+        }
+    }
+
+    /// How many blocks in all it takes to decide.
+    pub(crate) fn blocks_needed(&self, criteria: &Criteria) -> Option<u64> {
+        let band = self.scale().distance(criteria.margin);
+        blocks_needed(&self.differences, band, criteria.alpha())
+    }
+}
+
+/// Whether more blocks are of use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SequenceVerdict {
+    Decided(Verdict),
+    NotYet,
+    /// No number of blocks decides it.
+    Never,
 }
 
 #[cfg(test)]

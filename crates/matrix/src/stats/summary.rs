@@ -26,6 +26,31 @@ pub(crate) fn median_of_sorted(sorted: &[f64]) -> f64 {
     0.5 * (sorted[(n - 1) / 2] + sorted[n / 2])
 }
 
+/// The median of any samples.
+pub fn median(samples: &[f64]) -> Option<f64> {
+    let sorted = sorted(samples);
+    (!sorted.is_empty()).then(|| median_of_sorted(&sorted))
+}
+
+/// How likely a drift is found in what has none.
+const FALSE_DRIFT: f64 = 0.01;
+/// Less than this is not worth a word.
+const SMALL_DRIFT: f64 = 0.02;
+
+/// Whether samples of one thing, in the order they were measured, changed: the later ones divided by
+/// the earlier ones where they differ most clearly.
+pub fn drift(samples: &[f64]) -> Option<f64> {
+    let n = samples.len();
+    let splits = 3..n.saturating_sub(2);
+    let level = FALSE_DRIFT / splits.len().max(1) as f64;
+    let clearest = splits
+        .map(|at| (at, super::rank_test(&samples[..at], &samples[at..])))
+        .min_by(|(_, p), (_, q)| p.total_cmp(q))?;
+    let (before, after) = (median(&samples[..clearest.0])?, median(&samples[clearest.0..])?);
+    let ratio = after / before;
+    (clearest.1 <= level && before > 0.0 && (ratio - 1.0).abs() > SMALL_DRIFT).then_some(ratio)
+}
+
 /// The samples in order; what is not a number has no place in one and is left out.
 pub(crate) fn sorted(samples: &[f64]) -> Vec<f64> {
     let mut sorted: Vec<f64> = samples.iter().copied().filter(|x| x.is_finite()).collect();
@@ -73,6 +98,19 @@ mod tests {
         let mut samples = [1.0; 9];
         samples[4] = 2.0;
         assert_eq!(summarise(&samples).unwrap().outliers, [4]);
+    }
+
+    #[test]
+    fn a_step_and_a_ramp_are_drift_and_noise_is_none() {
+        let noise = |i: usize| 1.0 + 0.02 * (i as f64 * 2.4).sin();
+        let flat: Vec<f64> = (0..20).map(|i| 100.0 * noise(i)).collect();
+        assert_eq!(drift(&flat), None);
+        let step: Vec<f64> =
+            (0..20).map(|i| if i < 8 { 100.0 } else { 115.0 } * noise(i)).collect();
+        assert!((1.1..1.2).contains(&drift(&step).unwrap()));
+        let ramp: Vec<f64> = (0..20).map(|i| (100.0 + i as f64) * noise(i)).collect();
+        assert!(drift(&ramp).unwrap() > 1.05);
+        assert_eq!(drift(&[1.0, 2.0]), None);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Side;
+use super::{Side, in_common};
 
 /// One side over several cells.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -38,10 +38,23 @@ impl Combined {
         combined
     }
 
-    /// `interleaved`: its blocks are blocks of the other side too.
-    pub fn side<'a>(&'a self, name: &'a str, interleaved: bool) -> Side<'a> {
-        let blocks = if interleaved { &self.blocks[..] } else { &[] };
-        Side { name, values: &self.values, blocks, failed: self.failed }
+    /// What of both lies in the same blocks.
+    pub fn in_common(&self, other: &Self) -> (Self, Self) {
+        let (mut of_a, mut of_b) = (
+            Self { failed: self.failed, ..Self::default() },
+            Self { failed: other.failed, ..Self::default() },
+        );
+        for (block, a, b) in in_common(&self.side(""), &other.side("")) {
+            of_a.blocks.push(block);
+            of_a.values.push(a);
+            of_b.blocks.push(block);
+            of_b.values.push(b);
+        }
+        (of_a, of_b)
+    }
+
+    pub fn side<'a>(&'a self, name: &'a str) -> Side<'a> {
+        Side { name, values: &self.values, blocks: &self.blocks, failed: self.failed }
     }
 }
 

@@ -27,6 +27,7 @@ pub(crate) fn of(values: &[Vec<f64>], width: usize) -> Table {
         metric: "wall".into(),
         axes: vec![axis("chrome", values.len() / width), axis("code", width)],
         cells: values.iter().enumerate().map(cell).collect(),
+        looked_at: false,
     }
 }
 
@@ -39,7 +40,7 @@ fn nothing_is_blamed_for_nothing() {
             let blamed = (0..trials)
                 .filter(|seed| {
                     let table = table(noise, &mut random, n, &vec![vec![1.0; side]; side]);
-                    let cause = explain(&table, 0.02, 0.95, *seed).cause;
+                    let cause = explain(&table, &[], 0.02, 0.95, *seed).cause;
                     cause != "none" && cause != "not_sure"
                 })
                 .count();
@@ -60,7 +61,8 @@ fn the_guilty_one_is_found() {
         let mut random = Random::new(52);
         let causes: Vec<String> = (0..100)
             .map(|seed| {
-                explain(&table(Noise::Normal, &mut random, 40, &factors), 0.02, 0.95, seed).cause
+                explain(&table(Noise::Normal, &mut random, 40, &factors), &[], 0.02, 0.95, seed)
+                    .cause
             })
             .collect();
         let found = causes.iter().filter(|cause| *cause == guilty).count();

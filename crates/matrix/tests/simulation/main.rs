@@ -6,7 +6,9 @@
 #![expect(clippy::print_stdout, reason = "the tables are for people")]
 
 mod appending;
+
 mod causes;
+mod machine;
 mod noise;
 mod peeking;
 mod wholes;
@@ -166,7 +168,7 @@ fn a_large_matrix() {
         .map(|&(a, b)| compare(in_blocks(&values[a]), in_blocks(&values[b]), "wall", &criteria))
         .collect();
     let table = causes::of(&values, 10);
-    let explanation = explain(&table, 0.02, 0.95, 1);
+    let explanation = explain(&table, &[], 0.02, 0.95, 1);
     println!("10 x 10 x 100: {:?}", start.elapsed());
     assert_eq!((summaries.len(), all.len(), explanation.effects.len()), (100, 180, 99));
     assert!(!all.iter().any(|c| wrong(c.verdict)));

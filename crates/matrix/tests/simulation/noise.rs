@@ -16,15 +16,24 @@ pub(crate) enum Noise {
     Rounded,
     /// 3 % around a level that wanders over 60 % during the measurement.
     Drift,
+    /// 3 %, and after a third of the time the machine is 15 % slower.
+    Step,
+    /// 3 %, and the machine gets slower by 20 % from beginning to end.
+    Ramp,
+    /// 2 % around a level with a memory: what was slow stays slow for about ten samples.
+    Autocorrelated,
 }
 
-const ALL: [Noise; 6] = [
+const ALL: [Noise; 9] = [
     Noise::Normal,
     Noise::Lognormal,
     Noise::Bimodal,
     Noise::HeavyTail,
     Noise::Rounded,
     Noise::Drift,
+    Noise::Step,
+    Noise::Ramp,
+    Noise::Autocorrelated,
 ];
 
 /// Does the same for every kind of noise, on all cores.
@@ -64,6 +73,12 @@ impl Noise {
                 let level = 1.0 + 0.6 * (0.5 - 0.5 * (9.0 * at).cos());
                 factor * level * (100.0 + 3.0 * normal(random))
             }
+            Self::Step => {
+                let level = if at < 1.0 / 3.0 { 1.0 } else { 1.15 };
+                factor * level * (100.0 + 3.0 * normal(random))
+            }
+            Self::Ramp => factor * (1.0 + 0.2 * at) * (100.0 + 3.0 * normal(random)),
+            Self::Autocorrelated => factor * (100.0 + 2.0 * normal(random)),
         }
     }
 
@@ -83,12 +98,18 @@ impl Noise {
         factors: &[f64],
     ) -> Vec<Vec<f64>> {
         let mut values = vec![Vec::with_capacity(blocks); factors.len()];
+        let mut level = 0.0;
         for block in 0..blocks {
             let mut order: Vec<usize> = (0..factors.len()).collect();
             random.shuffle(&mut order);
             for (place, &cell) in order.iter().enumerate() {
                 let at = (block as f64 + place as f64 / factors.len() as f64) / blocks as f64;
-                values[cell].push(self.sample(random, at, factors[cell]));
+                let mut value = self.sample(random, at, factors[cell]);
+                if self == Self::Autocorrelated {
+                    level = 0.9 * level + 0.19f64.sqrt() * 0.08 * normal(random);
+                    value *= f64::exp(level);
+                }
+                values[cell].push(value);
             }
         }
         values

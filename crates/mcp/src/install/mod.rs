@@ -172,7 +172,7 @@ fn either(first: &Path, second: PathBuf) -> PathBuf {
 }
 
 fn read(file: &Path) -> Result<Option<String>, InstallError> {
-    match fs::read_to_string(file) {
+    match retake_runner::regular_file::read_text(file) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(InstallError::File { action: "read", path: file.to_owned(), source }),

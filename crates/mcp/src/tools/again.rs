@@ -47,11 +47,14 @@ pub(super) async fn again(
         })
         .await?;
     let from_environment = request.from_environment.clone();
+    let secrets_not_set = request.secrets_not_set.clone();
     let request = CallRequest::from_record(request, call.ids.clone(), &session.policy);
     let launched = exec::wait_for_turn(session, request, &call).await?;
     let (run, mut notes) = exec::wait_for_end(launched, call).await?;
     let taken = |name: &String| format!("{name} comes from the current environment.");
     notes.extend(from_environment.iter().map(taken));
+    let missing = |name: &String| format!("{name} was set then and is not set for this server.");
+    notes.extend(secrets_not_set.iter().map(missing));
     let (view, ended) = exec::view_ended(session, &run, notes, exec::budget(max_chars)).await?;
     let compared = match then.state {
         State::Running => "that one still goes on, so there is nothing to compare with".to_owned(),

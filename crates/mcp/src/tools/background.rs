@@ -8,7 +8,7 @@ use std::time::Duration;
 use regex::bytes::Regex;
 use retake_policy::RunMode;
 use retake_store::Store;
-use retake_types::{Run, RunId, State, Stream};
+use retake_types::{Run, RunId, State, Stream, text};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -201,7 +201,10 @@ pub(super) async fn input(
     let written =
         WrittenInput { run_id: run.id.to_string(), bytes: input.text.len(), closed: input.close };
     let closed = if input.close { " and closed its stdin" } else { "" };
-    let text = format!("wrote {} bytes{closed}; exec_wait shows what comes of it\n", written.bytes);
+    let text = format!(
+        "wrote {}{closed}; exec_wait shows what comes of it\n",
+        text::count(written.bytes as u64, "byte")
+    );
     Ok(ToolAnswer::new(&written, text))
 }
 

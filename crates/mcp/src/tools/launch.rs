@@ -131,7 +131,7 @@ fn permit(
             let own = std::env::var_os("PATH");
             match judge(session, &refused.intent.request, own.as_deref()) {
                 Err(refusals) => Err(session.refuse(worker, &refused.intent, refusals)),
-                Ok(()) => Err(ToolError::InvalidRequest(refused.reasons)),
+                Ok(()) => Err(session.refuse_invalid(worker, &refused)),
             }
         }
     }

@@ -130,7 +130,7 @@ pub(super) async fn logs(
 }
 
 fn match_count(matches: u64) -> String {
-    if matches == 1 { "1 match".to_owned() } else { format!("{matches} matches") }
+    text::count(matches, "match")
 }
 
 fn read(
@@ -144,7 +144,7 @@ fn read(
         Some(stream) => collect(&mut store.read_output(id, stream)?, wanted, budget),
         None => collect(&mut store.read_interleaved(id)?, wanted, budget),
     };
-    lines.map_err(|error| ToolError::Other(format!("the output cannot be read: {error}")))
+    lines.map_err(|error| retake_store::Error::reading(id, error).into())
 }
 
 fn wanted(logs: &LogsArguments) -> Result<WantedLines, String> {

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use retake_policy::RunMode;
 use retake_runner::{point_in_time, run_differences, run_text};
 use retake_store::{Error, RunFilter, RunStatus, Store};
-use retake_types::{Run, Stream, text};
+use retake_types::{Run, RunId, Stream, text};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -226,6 +226,8 @@ pub(super) struct SearchHits {
     more: bool,
     /// Bytes of output that were not looked at
     skipped_bytes: u64,
+    /// Outputs that are lost or were altered, as RUN/STREAM: nothing of them is shown
+    damaged: Vec<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -268,7 +270,17 @@ pub(super) async fn search(
             text::size(found.skipped_bytes)
         );
     }
-    let hits = SearchHits { hits, more: found.more, skipped_bytes: found.skipped_bytes };
+    let named = |(id, stream): &(RunId, Stream)| format!("{id}/{}", stream.as_str());
+    let damaged: Vec<String> = found.damaged.iter().map(named).collect();
+    if !damaged.is_empty() {
+        _ = writeln!(
+            text,
+            "Lost or altered, and left out: {}. For the user: `retake audit verify` finds everything that is damaged.",
+            damaged.join(", ")
+        );
+    }
+    let (more, skipped_bytes) = (found.more, found.skipped_bytes);
+    let hits = SearchHits { hits, more, skipped_bytes, damaged };
     Ok(ToolAnswer::new(&hits, text))
 }
 

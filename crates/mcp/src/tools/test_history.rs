@@ -74,15 +74,18 @@ pub(super) async fn tests(
         let history = history(test);
         _ = write!(
             text,
-            "{}  {}: {} of {} runs failed",
-            history.last, history.name, history.failed, history.runs
+            "{}  {}: {} of {} failed",
+            history.last,
+            history.name,
+            history.failed,
+            text::count(history.runs as u64, "run")
         );
         if let Some(since) = test.failing_since() {
             let ago = text::ago(since.at, Timestamp::now());
             _ = write!(text, ", failing since run {} ({ago})", since.run.short());
         }
         if history.flips > 1 {
-            _ = write!(text, ", flaky ({} flips)", history.flips);
+            _ = write!(text, ", flaky ({})", text::count(history.flips, "flip"));
         }
         _ = writeln!(text, "  {}", history.history);
         tests.push(history);

@@ -70,9 +70,12 @@ fn variables(name: &str) -> Option<OsString> {
 fn every_field_of_the_recorded_request_is_asked_for_again() {
     let recorded_request = full_request();
     let redacted = Redacted { variables: vec!["TOKEN".to_owned()], ..Redacted::default() };
-    let run = recorded(recorded_request.clone(), redacted);
-    let AgainRequest { request, from_environment } = again_request_in(&run, variables).unwrap();
+    let mut run = recorded(recorded_request.clone(), redacted);
+    run.intent.inherited_secrets = vec!["NAMED".to_owned(), "UNSET_KEY".to_owned()];
+    let AgainRequest { request, from_environment, secrets_not_set } =
+        again_request_in(&run, variables).unwrap();
     assert_eq!(from_environment, ["TOKEN"]);
+    assert_eq!(secrets_not_set, ["FORGOTTEN", "UNSET_KEY"]);
     assert_ne!(request.id, recorded_request.id);
     assert_ne!(request.position.id, recorded_request.position.id);
     let mut expected = recorded_request.clone();
@@ -115,7 +118,7 @@ fn input_that_a_caller_wrote_is_not_repeated() {
 }
 
 fn context(directory: &Path) -> Arc<RunContext> {
-    let project = Project { root: None, store: directory.join("store") };
+    let project = Project::with_store(None, directory.join("store"));
     RunContext::new(&project, &Config::load(None).unwrap(), notice::ignore(), |_, _| {})
 }
 

@@ -18,6 +18,8 @@ use retake_types::config::{
 use retake_types::{EnvMode, ShellMode, text};
 use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
 
+use crate::{machine, regular_file};
+
 pub use value::Value;
 use value::{default, from_node, from_text};
 
@@ -74,7 +76,7 @@ impl Config {
         let mut layers = Layers::defaults();
         let files = [user_file(), project.map(|dir| dir.join(".agent/config.yml"))];
         for file in files.into_iter().flatten() {
-            match std::fs::read_to_string(&file) {
+            match regular_file::read_text(&file) {
                 Ok(text) => layers.read(&file, &text, &mut errors),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => {
@@ -96,6 +98,7 @@ impl Config {
                 Err(why) => errors.push(format!("${name}: {why}")),
             }
         }
+        errors.extend(unknown_variables());
         if errors.is_empty() { Ok(layers.typed()) } else { Err(ConfigErrors(errors)) }
     }
 
@@ -379,11 +382,30 @@ pub fn variable(path: &str) -> String {
     format!("RETAKE_{}", path.to_uppercase().replace('.', "__"))
 }
 
+/// What is wrong with variables that look like keys and are none. Only keys have two underscores;
+/// any other `RETAKE_` name may be somebody's own.
+fn unknown_variables() -> Vec<String> {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let mut unknown: Vec<String> = names
+        .filter(|name| name.strip_prefix("RETAKE_").is_some_and(|rest| rest.contains("__")))
+        .filter(|name| !keys().any(|key| variable(key.path) == *name))
+        .collect();
+    unknown.sort();
+    let described = |name: String| {
+        let known = keys().map(|key| variable(key.path));
+        let nearest = known.min_by_key(|known| strsim::levenshtein(&name, known));
+        let close = |known: &String| strsim::levenshtein(&name, known) <= 2 + name.len() / 6;
+        match nearest.filter(close) {
+            Some(meant) => format!("${name}: there is no such key; did you mean ${meant}?"),
+            None => format!("${name}: there is no such key; `retake config` lists them"),
+        }
+    };
+    unknown.into_iter().map(described).collect()
+}
+
 /// The user's own configuration.
 pub fn user_file() -> Option<PathBuf> {
-    let absolute =
-        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    let base = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")))?;
+    let base = machine::user_directory("XDG_CONFIG_HOME", ".config")?;
     Some(base.join("retake/config.yml"))
 }
 

@@ -60,6 +60,11 @@ impl ChunkLog {
     }
 }
 
+/// What an outcome names an order by.
+pub(crate) fn order_hash(order: &[u8]) -> String {
+    blake3::hash(order).to_hex().to_string()
+}
+
 fn put(bytes: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         bytes.push(value as u8 | 0x80);

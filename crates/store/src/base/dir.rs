@@ -4,7 +4,7 @@
 
 use std::ffi::CString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 use retake_types::{RunId, Stream};
 
 use crate::{Error, Result};
+
+/// In every store, with `*` in it.
+pub(crate) const IGNORE_FILE: &str = ".gitignore";
 
 /// The paths of one store.
 #[derive(Clone, Debug)]
@@ -33,8 +36,19 @@ impl StoreDir {
         &self.database
     }
 
+    /// The same store with its database under the name it has until it is complete.
+    pub(crate) fn unfinished(&self) -> Self {
+        Self { root: self.root.clone(), database: self.root.join("new.db") }
+    }
+
     pub(crate) fn wal(&self) -> PathBuf {
-        self.root.join("retake.db-wal")
+        self.beside_database("-wal")
+    }
+
+    pub(crate) fn beside_database(&self, suffix: &str) -> PathBuf {
+        let mut name = self.database.clone().into_os_string();
+        name.push(suffix);
+        name.into()
     }
 
     pub(crate) fn write_lock(&self) -> PathBuf {
@@ -84,8 +98,50 @@ impl StoreDir {
         self.root.join(format!("output/{}/{}.zst", &hex[..2], &hex[2..]))
     }
 
+    /// Whether there is a database. One that may not be looked at belongs to someone else, and is
+    /// not the same as none.
+    pub(crate) fn has_database(&self) -> Result<bool> {
+        match fs::metadata(&self.database) {
+            Ok(_) => Ok(true),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                Ok(false)
+            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Err(self.not_ours(error))
+            }
+            Err(error) => Err(Error::io("look at", &self.database, error)),
+        }
+    }
+
+    /// Names the owner of the deepest directory that can be looked at: the one in the way.
+    fn not_ours(&self, error: io::Error) -> Error {
+        // SAFETY: geteuid only reads the process's credentials and cannot fail.
+        let user = unsafe { libc::geteuid() };
+        let in_the_way =
+            self.root.ancestors().find_map(|path| Some((path, fs::metadata(path).ok()?)));
+        match in_the_way {
+            Some((path, metadata)) if metadata.uid() != user => {
+                Error::ForeignOwner { path: path.to_owned(), owner: metadata.uid(), user }
+            }
+            _ => Error::io("look at", &self.database, error),
+        }
+    }
+
     /// Makes the directory if it is missing and refuses a file system that must not hold a record.
     pub(crate) fn prepare(&self) -> Result<()> {
+        if self.prepare_beside()? {
+            self.ignore_all()?;
+        }
+        Ok(())
+    }
+
+    /// The same for a directory that holds a store among other things. Says whether it was missing.
+    pub(crate) fn prepare_beside(&self) -> Result<bool> {
         let missing: Vec<&Path> = self.root.ancestors().take_while(|path| !path.exists()).collect();
         match DirBuilder::new().recursive(true).mode(0o700).create(&self.root) {
             Ok(()) => {}
@@ -98,10 +154,28 @@ impl StoreDir {
             }
             Err(source) => return Err(not_writable(&self.root, source)),
         }
-        for made in missing {
+        for made in &missing {
             sync_name(made)?;
         }
-        self.check_filesystem()
+        self.check_filesystem()?;
+        Ok(!missing.is_empty())
+    }
+
+    /// Keeps the record out of a version control that the directory may be in, this file included.
+    pub(crate) fn ignore_all(&self) -> Result<()> {
+        let path = self.root.join(IGNORE_FILE);
+        let written = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .and_then(|mut file| file.write_all(b"*\n"));
+        match written {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                Err(not_writable(&path, error))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Refuses network file systems and a store of another user.
@@ -162,6 +236,17 @@ impl StoreDir {
             other => other.map_err(|error| Error::io("create", path, error)),
         }
     }
+}
+
+/// Opens a regular file for reading. Anything else in its place, such as a FIFO that nobody writes
+/// to, is an error and not a wait.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"));
+    }
+    Ok(file)
 }
 
 /// Removes a file that may already be gone.

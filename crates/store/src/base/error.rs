@@ -7,7 +7,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use retake_types::{LoopId, RunId};
+use retake_types::{LoopId, RunId, Stream, text};
+
+use super::output_damage::OutputDamage;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -15,6 +17,17 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     #[error("there is no record at {path}")]
     NoStore { path: PathBuf },
+
+    #[error(
+        "there is no place for the record: neither $XDG_DATA_HOME nor $HOME is an absolute path, and the password database has no home for you"
+    )]
+    NoPlace,
+
+    #[error("the store {path} is in use ({running} running, {remote} on other machines)")]
+    InUse { path: PathBuf, running: usize, remote: usize },
+
+    #[error("{path} exists and is not empty; nothing was moved")]
+    Occupied { path: PathBuf },
 
     #[error("cannot {action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
@@ -50,14 +63,17 @@ pub enum Error {
     #[error("the disk of {path} is full")]
     DiskFull { path: PathBuf },
 
+    #[error("{path} would become larger than a file may be here (ulimit -f)")]
+    FileSizeLimit { path: PathBuf },
+
     #[error(
         "another program kept {path} locked for {}s; find it with `fuser {path}` and end it if it hangs",
         waited.as_secs()
     )]
     Busy { path: PathBuf, waited: Duration },
 
-    #[error("cannot {action} in {path}: {source}")]
-    Sqlite { action: &'static str, path: PathBuf, source: rusqlite::Error },
+    #[error("cannot {action} in {path}: {detail}")]
+    Sqlite { action: &'static str, path: PathBuf, detail: String },
 
     #[error("ledger entry {seq} cannot be read: {detail}")]
     BadEntry { seq: i64, detail: String },
@@ -66,8 +82,8 @@ pub enum Error {
     NotFound { text: String },
 
     #[error(
-        "`{text}` matches {} runs; give more digits, or one of: {}",
-        candidates.len(),
+        "`{text}` matches {}; give more digits, or one of: {}",
+        text::count(candidates.len() as u64, "run"),
         joined(candidates)
     )]
     Ambiguous { text: String, candidates: Vec<RunId> },
@@ -90,8 +106,16 @@ pub enum Error {
     #[error("run {id} is still running; end it first, then delete it")]
     StillRunning { id: RunId },
 
-    #[error("the {stream} of run {id} is lost: {detail}")]
-    OutputLost { id: RunId, stream: &'static str, detail: String },
+    #[error("the {} of run {id} {damage}", stream.as_str())]
+    OutputDamaged { id: RunId, stream: Stream, damage: OutputDamage },
+
+    #[error("the output of run {id} cannot be read: {source}")]
+    Reading { id: RunId, source: io::Error },
+
+    #[error(
+        "the order in which the output of run {id} arrived is not the recorded one; stdout and stderr can be read by themselves"
+    )]
+    OrderAltered { id: RunId },
 
     #[error("line {line} of the import is not usable: {detail}; nothing of that run was imported")]
     BadImport { line: u64, detail: String },
@@ -106,42 +130,111 @@ fn joined(candidates: &[RunId]) -> String {
     if rest == 0 { shown.join(", ") } else { format!("{} and {rest} more", shown.join(", ")) }
 }
 
+/// What SQLite says, without the statement it says it of.
+fn short(error: &rusqlite::Error) -> String {
+    match error {
+        rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
+        rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Whether one of the database's files is about as large as the process's limit allows.
+fn no_file_may_grow(database: &Path) -> bool {
+    /// SQLite extends the index of the WAL by this much at a time.
+    const STEP: u64 = 32 * 1024;
+    let Some(limit) = file_size_limit() else { return false };
+    let length = |suffix: &str| {
+        let mut name = database.as_os_str().to_owned();
+        name.push(suffix);
+        Path::new(&name).metadata().map_or(0, |file| file.len()) // none: it begins empty
+    };
+    ["", "-wal", "-shm"].into_iter().any(|suffix| length(suffix) + STEP >= limit)
+}
+
+/// The largest size of a file that this process may write, if there is a limit.
+pub(crate) fn file_size_limit() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: fills a structure of our own.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    Some(limit.rlim_cur).filter(|&limit| limit != libc::RLIM_INFINITY)
+}
+
+fn no_room_beside(database: &Path) -> bool {
+    let directory = database.parent().unwrap_or(Path::new("."));
+    super::dir::free_bytes(directory).is_ok_and(|free| free < 64 * 1024)
+}
+
 impl Error {
     pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
         if matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) {
             return Self::DiskFull { path: path.to_owned() };
+        }
+        if source.raw_os_error() == Some(libc::EFBIG) {
+            return Self::FileSizeLimit { path: path.to_owned() };
         }
         Self::Io { action, path: path.to_owned(), source }
     }
 
     pub(crate) fn sqlite(action: &'static str, path: &Path, source: rusqlite::Error) -> Self {
         use rusqlite::ErrorCode;
-        let path = path.to_owned();
+        let detail = short(&source);
+        let damaged = matches!(
+            &source,
+            // A statement that does not fit the tables, or a value that no retake writes: every
+            // migration is transactional, so the schema or the row was changed later.
+            rusqlite::Error::SqlInputError { .. }
+                | rusqlite::Error::FromSqlConversionFailure(..)
+                | rusqlite::Error::IntegralValueOutOfRange(..)
+                | rusqlite::Error::InvalidColumnType(..)
+                | rusqlite::Error::InvalidColumnName(_)
+                | rusqlite::Error::Utf8Error(..)
+        );
+        let owned = path.to_owned();
         match source.sqlite_error_code() {
-            Some(ErrorCode::DiskFull) => Self::DiskFull { path },
-            Some(ErrorCode::DatabaseCorrupt) => Self::Corrupt { path, detail: source.to_string() },
+            _ if damaged => Self::Corrupt { path: owned, detail },
+            Some(ErrorCode::DiskFull) => Self::DiskFull { path: owned },
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::Unknown) => {
+                Self::Corrupt { path: owned, detail }
+            }
             Some(ErrorCode::NotADatabase) => {
-                Self::Corrupt { path, detail: "the file is not a database".to_owned() }
+                Self::Corrupt { path: owned, detail: "the file is not a database".to_owned() }
             }
             Some(ErrorCode::CannotOpen) => {
-                Self::NotWritable { path, source: io::Error::other(source.to_string()) }
-            }
-            // Every migration is transactional, so a missing table was taken away later.
-            _ if source.to_string().starts_with("no such ") => {
-                Self::Corrupt { path, detail: source.to_string() }
+                Self::NotWritable { path: owned, source: io::Error::other(detail) }
             }
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-                Self::Busy { path, waited: super::write_lock::PATIENCE }
+                Self::Busy { path: owned, waited: super::write_lock::PATIENCE }
             }
-            Some(ErrorCode::ReadOnly) => {
-                Self::NotWritable { path, source: io::Error::from(io::ErrorKind::PermissionDenied) }
+            Some(ErrorCode::ReadOnly) => Self::NotWritable {
+                path: owned,
+                source: io::Error::from(io::ErrorKind::PermissionDenied),
+            },
+            // SQLite does not say why a file could not grow.
+            Some(ErrorCode::SystemIoFailure) if no_file_may_grow(path) => {
+                Self::FileSizeLimit { path: owned }
             }
-            _ => Self::Sqlite { action, path, source },
+            Some(ErrorCode::SystemIoFailure) if no_room_beside(path) => {
+                Self::DiskFull { path: owned }
+            }
+            _ => Self::Sqlite { action, path: owned, detail },
         }
+    }
+
+    /// What reading the output of a run failed with. An error of a reader carries one of these.
+    pub fn reading(id: RunId, error: io::Error) -> Self {
+        error.downcast().unwrap_or_else(|source| Self::Reading { id, source })
     }
 
     /// Whether the record itself is damaged, as opposed to unreachable or badly asked.
     pub fn is_damage(&self) -> bool {
-        matches!(self, Self::Corrupt { .. } | Self::BadEntry { .. } | Self::OutputLost { .. })
+        matches!(
+            self,
+            Self::Corrupt { .. }
+                | Self::BadEntry { .. }
+                | Self::OutputDamaged { .. }
+                | Self::OrderAltered { .. }
+                | Self::Reading { .. }
+        )
     }
 }

@@ -5,6 +5,7 @@
 //! also rewrite the whole chain. They prove something only against a head kept elsewhere.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 use jiff::Timestamp;
@@ -26,6 +27,7 @@ pub(crate) enum Entry {
     },
     Marker(Marker),
     Repair(Repair),
+    Import(Import),
 }
 
 /// LedgerContent which bodies were erased, so that a missing body without a marker is a break.
@@ -44,6 +46,16 @@ pub(crate) struct Marker {
 pub(crate) enum Reason {
     Delete,
     Prune,
+}
+
+/// Says that the runs of these entries came from another record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Import {
+    pub(crate) at: Timestamp,
+    pub(crate) runs: u64,
+    /// First and last entry.
+    pub(crate) entries: (i64, i64),
 }
 
 /// Begins the chain of a record that was put together from a damaged one.
@@ -132,6 +144,42 @@ pub(crate) fn append(connection: &Connection, entry: &Entry) -> rusqlite::Result
         .prepare_cached("INSERT INTO ledger (seq, body, body_hash, hash) VALUES (?1, ?2, ?3, ?4)")?
         .execute((seq, body, body_hash.as_bytes(), hash.as_bytes()))?;
     Ok(seq)
+}
+
+/// An entry that still fits the entries before and after it: whoever edits one entry shows up here,
+/// without a walk over the whole chain.
+pub(crate) fn checked(connection: &Connection, path: &Path, seq: i64) -> Result<Entry> {
+    let failed = |error| Error::sqlite("read the ledger", path, error);
+    let bad = |detail: &str| Error::BadEntry { seq, detail: detail.to_owned() };
+    let mut statement = connection
+        .prepare_cached(
+            "SELECT seq, body_hash, hash, CASE seq WHEN ?1 THEN body END FROM ledger
+             WHERE seq BETWEEN ?1 - 1 AND ?1 + 1 ORDER BY seq",
+        )
+        .map_err(failed)?;
+    let mut rows = statement.query([seq]).map_err(failed)?;
+    let (mut previous, mut found) = ((seq == 1).then(|| Head::genesis().hash), None);
+    while let Some(row) = rows.next().map_err(failed)? {
+        let number: i64 = row.get(0).map_err(failed)?;
+        let (Ok(body_hash), Ok(hash)) = (hash_column(row, 1), hash_column(row, 2)) else {
+            return Err(bad("it or the one beside it was edited"));
+        };
+        if number >= seq
+            && previous.is_none_or(|previous| chain(&previous, number, &body_hash) != hash)
+        {
+            return Err(bad("it does not fit the entries beside it"));
+        }
+        if number == seq {
+            let body: Option<Vec<u8>> = row.get(3).map_err(failed)?;
+            let body = body.ok_or_else(|| bad("it was erased"))?;
+            if blake3::hash(&body) != body_hash {
+                return Err(bad("its body was edited"));
+            }
+            found = Some(body);
+        }
+        previous = Some(hash);
+    }
+    parse(seq, &found.ok_or_else(|| bad("it is missing"))?)
 }
 
 pub(crate) fn parse(seq: i64, body: &[u8]) -> Result<Entry> {

@@ -3,7 +3,8 @@
 //! A runner holds an exclusive lock on `live/<run>` or `live/<loop>.loop` for as long as it works.
 //! A file that nobody has locked belongs to a runner that died. The file of a loop holds the name of
 //! the host, because a lock taken on another machine says nothing here; an intent names its host
-//! itself, and the files of runs are empty.
+//! itself, and the files of runs are empty. Whoever sees the runner of a run die gives its file a
+//! length of 1: the time of that change is the moment of death.
 
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};
@@ -138,6 +139,11 @@ impl LiveFile {
         let linked = file.metadata().map_err(failed)?.nlink() > 0;
         let here = linked && of_this_host(&mut file, id).map_err(failed)?;
         Ok(here.then_some(Self { path, _file: file }))
+    }
+
+    /// The same file once more, without the lock, for a witness of the runner's death.
+    pub(crate) fn death_mark(&self) -> io::Result<File> {
+        OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(&self.path)
     }
 
     /// Removes the file while the lock is still held, so that nobody can mistake it for a death.

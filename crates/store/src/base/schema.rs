@@ -2,6 +2,9 @@
 //!
 //! The number of migrations applied is SQLite's `user_version`, so an open costs one pragma.
 
+use std::collections::BTreeMap;
+use std::fmt;
+
 use rusqlite::Connection;
 
 use crate::base::dir::StoreDir;
@@ -10,9 +13,15 @@ use crate::{Error, Result};
 /// "rtak", so that tools such as file(1) can tell the database from any other.
 const APPLICATION_ID: i64 = 0x7274_616B;
 
-const MIGRATIONS: [&str; 2] = [include_str!("schema/001.sql"), include_str!("schema/002.sql")];
+const MIGRATIONS: [&str; 3] = [
+    include_str!("schema/001.sql"),
+    include_str!("schema/002.sql"),
+    include_str!("schema/003.sql"),
+];
 /// The first version that has the tables of [`EffectRows`](crate::base::effect_rows::EffectRows).
 pub(crate) const WITH_EFFECTS: i64 = 2;
+/// The first version that keeps the block hashes of outputs.
+pub(crate) const WITH_BLOCKS: i64 = 3;
 
 pub const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
 
@@ -25,29 +34,96 @@ pub(crate) fn of(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
 
+/// Something about the tables that no retake leaves behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SchemaFault {
+    /// A table or an index is missing.
+    Missing { kind: String, name: String },
+    /// A table or an index is not as it was made: a column is missing, for example.
+    Different { kind: String, name: String },
+    /// The version says that this is not there yet.
+    TooEarly { version: i64, name: String },
+}
+
+impl fmt::Display for SchemaFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing { kind, name } => write!(f, "the {kind} `{name}` is missing"),
+            Self::Different { kind, name } => write!(f, "the {kind} `{name}` was changed"),
+            Self::TooEarly { version, name } => {
+                write!(f, "its schema version {version} is too low: it has `{name}`")
+            }
+        }
+    }
+}
+
+/// Type and SQL of each table and index, by name. SQLite's own have no SQL.
+type Objects = BTreeMap<String, (String, String)>;
+
+fn objects(connection: &Connection) -> rusqlite::Result<Objects> {
+    connection
+        .prepare("SELECT name, type, sql FROM sqlite_schema WHERE sql IS NOT NULL")?
+        .query_map([], |row| Ok((row.get(0)?, (row.get(1)?, row.get(2)?))))?
+        .collect()
+}
+
+fn expected(version: i64) -> rusqlite::Result<Objects> {
+    let fresh = Connection::open_in_memory()?;
+    for sql in MIGRATIONS.iter().take(usize::try_from(version).unwrap_or(0)) {
+        fresh.execute_batch(sql)?;
+    }
+    objects(&fresh)
+}
+
+/// Compares the schema with the one that the migrations make.
+pub(crate) fn faults(connection: &Connection) -> rusqlite::Result<Vec<SchemaFault>> {
+    let version = of(connection)?;
+    let found = objects(connection)?;
+    let made = expected(version)?;
+    let mut faults = Vec::new();
+    for (name, (kind, sql)) in &made {
+        let (kind, name) = (kind.clone(), name.clone());
+        match found.get(&name) {
+            None => faults.push(SchemaFault::Missing { kind, name }),
+            // The tables inside the search index are SQLite's own affair.
+            Some((_, found)) if found != sql && !name.starts_with("search_") => {
+                faults.push(SchemaFault::Different { kind, name });
+            }
+            Some(_) => {}
+        }
+    }
+    let later = expected(SCHEMA_VERSION)?;
+    let early = later.into_keys().find(|name| !made.contains_key(name) && found.contains_key(name));
+    faults.extend(early.map(|name| SchemaFault::TooEarly { version, name }));
+    Ok(faults)
+}
+
 /// Refuses what this retake cannot read; says whether migrations are due.
 pub(crate) fn check(connection: &Connection, dir: &StoreDir) -> Result<bool> {
     let found = version(connection, dir)?;
     if found > SCHEMA_VERSION {
         return Err(Error::Newer { path: dir.database().to_owned(), found, known: SCHEMA_VERSION });
     }
-    if found == 0 {
-        let failed = |error| Error::sqlite("read the schema", dir.database(), error);
-        // One look at both: between two of them another process may have made the record.
-        let look = connection.unchecked_transaction().map_err(failed)?;
-        let found = of(&look).map_err(failed)?;
-        let tables: i64 = look
-            .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
-            .map_err(failed)?;
-        drop(look);
-        if found == 0 && tables > 0 {
-            return Err(Error::NotARecord {
-                path: dir.database().to_owned(),
-                detail: format!("it has {tables} tables and indexes of something else"),
-            });
-        }
+    if found == SCHEMA_VERSION {
+        return Ok(false);
     }
-    Ok(found < SCHEMA_VERSION)
+    let failed = |error| Error::sqlite("read the schema", dir.database(), error);
+    // One look at everything: between two of them another process may have migrated the record.
+    let look = connection.unchecked_transaction().map_err(failed)?;
+    let found = of(&look).map_err(failed)?;
+    let tables = objects(&look).map_err(failed)?;
+    if found == 0 && !tables.is_empty() && !tables.contains_key("ledger") {
+        return Err(Error::NotARecord {
+            path: dir.database().to_owned(),
+            detail: format!("it has {} tables and indexes of something else", tables.len()),
+        });
+    }
+    match faults(&look).map_err(failed)?.first() {
+        Some(fault) => {
+            Err(Error::Corrupt { path: dir.database().to_owned(), detail: fault.to_string() })
+        }
+        None => Ok(found < SCHEMA_VERSION),
+    }
 }
 
 /// Applies what is missing, each migration and its number in one transaction. The caller holds

@@ -3,6 +3,7 @@
 //! Opening is lazy and cheap, because every cold `retake exec` pays for it: one pragma tells
 //! whether the schema is current, and nothing is checkpointed on close.
 
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,8 +13,9 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 use super::schema;
 use crate::base::crash_points::crash_point;
-use crate::base::dir::{StoreDir, not_writable};
+use crate::base::dir::{StoreDir, not_writable, remove, sync_dir};
 use crate::base::ledger::{self, Head};
+use crate::base::reserve::{self, Claim};
 use crate::base::write_lock::{PATIENCE, WriteTurn};
 use crate::{Error, Result};
 
@@ -27,6 +29,7 @@ pub struct Store {
     pub(crate) connection: Connection,
     access: Access,
     synchronous: Option<Durability>,
+    claim: Claim,
     /// Device and inode of the database: SQLite would go on writing to a deleted file.
     identity: Option<(u64, u64)>,
 }
@@ -51,11 +54,20 @@ pub(crate) enum Durability {
     Power,
 }
 
+/// What becomes of the WAL's file once its content is in the database.
+#[derive(Clone, Copy)]
+enum Checkpoint {
+    /// It is empty, and its blocks are free.
+    Truncate,
+    /// It keeps its blocks; the next writer starts at its beginning.
+    Restart,
+}
+
 impl Store {
     /// Opens the store for recording, making it (0700, database 0600) when it is missing.
     pub fn open(root: &Path) -> Result<Self> {
-        let dir = StoreDir::new(root);
-        if !dir.database().exists() {
+        let dir = StoreDir::followed(root);
+        if !dir.has_database()? {
             return Self::create(dir);
         }
         dir.check_filesystem()?;
@@ -77,8 +89,8 @@ impl Store {
     /// Like `open_read_only`; neither this nor any later read waits longer for a database that
     /// another program keeps locked.
     pub fn open_read_only_within(root: &Path, patience: Duration) -> Result<Self> {
-        let dir = StoreDir::new(root);
-        if !dir.database().exists() {
+        let dir = StoreDir::followed(root);
+        if !dir.has_database()? {
             return Err(Error::NoStore { path: root.to_owned() });
         }
         dir.check_owner()?;
@@ -98,10 +110,7 @@ impl Store {
         // One of an earlier release is read as it is; one without any tables has nothing to read.
         schema::check(&store.connection, &store.dir)?;
         if schema::version(&store.connection, &store.dir)? == 0 {
-            return Err(Error::NotARecord {
-                path: store.dir.database().to_owned(),
-                detail: "its schema is not set up yet; any recorded run does that".to_owned(),
-            });
+            return Err(Error::NoStore { path: root.to_owned() });
         }
         Ok(store)
     }
@@ -112,18 +121,59 @@ impl Store {
         Ok(self)
     }
 
+    /// Makes the database under another name and gives it its own once it is complete, so that a
+    /// reader finds a whole record or none, whenever it looks and whenever we are killed.
     fn create(dir: StoreDir) -> Result<Self> {
         dir.prepare()?;
         let turn = WriteTurn::take(&dir)?;
+        // Another process may have had the turn before us.
+        if !dir.database().exists() {
+            Self::build(&dir)?;
+        }
+        drop(turn);
+        let store = Self::connect(dir, Access::Write)?;
+        schema::check(&store.connection, &store.dir)?;
+        Ok(store)
+    }
+
+    /// The caller has the write turn, so what is found of an unfinished database is of a process
+    /// that died.
+    fn build(dir: &StoreDir) -> Result<()> {
+        reserve::check_file_size_limit(dir)?;
+        let new = dir.unfinished();
+        for suffix in ["", "-wal", "-shm", "-journal"] {
+            remove(&new.beside_database(suffix))?;
+        }
         // SQLite gives the WAL the database's mode, so making the file first settles both.
-        dir.create_private(dir.database()).map_err(|error| match error {
+        let file = dir.create_private(new.database()).map_err(|error| match error {
             Error::Io { path, source, .. } => not_writable(&path, source),
             other => other,
         })?;
-        let mut store = Self::connect(dir, Access::Write)?;
-        store.set_up()?;
-        drop(turn);
-        Ok(store)
+        let mut store = Self::connect(new, Access::Write)?;
+        let failed = |error| Error::sqlite("make the record", dir.database(), error);
+        // One sync at the end is enough: until then nothing is lost with it.
+        store
+            .connection
+            .execute_batch("PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY")
+            .map_err(failed)?;
+        schema::migrate(&mut store.connection, &store.dir)?;
+        crash_point("new database built");
+        store.connection.pragma_update(None, "journal_mode", "wal").map_err(failed)?;
+        // Closing then removes the WAL, so that the database is one file.
+        let config = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
+        store.connection.set_db_config(config, false).map_err(failed)?;
+        let Self { dir: new, connection, .. } = store;
+        connection.close().map_err(|(_, error)| failed(error))?;
+        file.sync_all().map_err(|error| Error::io("sync", new.database(), error))?;
+        for suffix in ["-wal", "-shm"] {
+            remove(&new.beside_database(suffix))?;
+            // Left over from a database that is gone: they must not be taken for those of this one.
+            remove(&dir.beside_database(suffix))?;
+        }
+        fs::rename(new.database(), dir.database())
+            .map_err(|error| Error::io("name", dir.database(), error))?;
+        crash_point("new database named");
+        sync_dir(dir.root())
     }
 
     fn set_up(&mut self) -> Result<()> {
@@ -172,13 +222,18 @@ impl Store {
                 .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
                 .map_err(failed)?;
             // secure_delete on every writer, not only on those that erase: a row that grows is
-            // moved, and its old place would keep the text.
+            // moved, and its old place would keep the text. temp_store: a full disk may be that of
+            // the temporary files too.
             connection
-                .execute_batch("PRAGMA wal_autocheckpoint = 0; PRAGMA secure_delete = ON")
+                .execute_batch(
+                    "PRAGMA wal_autocheckpoint = 0; PRAGMA secure_delete = ON;
+                     PRAGMA temp_store = MEMORY",
+                )
                 .map_err(failed)?;
+            reserve::grow_in_chunks(&connection);
         }
         let identity = identity(&dir);
-        Ok(Self { dir, connection, access, synchronous: None, identity })
+        Ok(Self { dir, connection, access, synchronous: None, claim: Claim::Continue, identity })
     }
 
     pub fn path(&self) -> &Path {
@@ -224,6 +279,7 @@ impl Store {
         if identity(&self.dir) != self.identity {
             return Err(Error::Vanished { path: self.dir.root().to_owned() });
         }
+        self.keep_room()?;
         self.set_durability(durability)?;
         let Self { dir, connection, .. } = self;
         let failed = |error| Error::sqlite(action, dir.database(), error);
@@ -257,13 +313,51 @@ impl Store {
         Ok(())
     }
 
+    /// Runs `work` with another claim on the reserve.
+    pub(crate) fn claiming<T>(&mut self, claim: Claim, work: impl FnOnce(&mut Self) -> T) -> T {
+        let before = std::mem::replace(&mut self.claim, claim);
+        let value = work(self);
+        self.claim = before;
+        value
+    }
+
+    /// Before a write: allocates the WAL's room, and on a full disk keeps what is left of it for
+    /// those with a better claim.
+    fn keep_room(&self) -> Result<()> {
+        if self.claim == Claim::Begin {
+            reserve::check_file_size_limit(&self.dir)?;
+        }
+        reserve::keep_wal_room(&self.dir);
+        if self.claim == Claim::Erase || !reserve::disk_is_almost_full(&self.dir) {
+            return Ok(());
+        }
+        let full = || Err(Error::DiskFull { path: self.dir.database().to_owned() });
+        let room = reserve::database_room(&self.connection, &self.dir)
+            .map_err(|error| self.failed("look for room", error))?;
+        if room < self.claim.database_room() {
+            return full();
+        }
+        let length = self.dir.wal().metadata().map_or(0, |wal| wal.len()); // none yet: empty
+        if length > self.claim.wal_limit()
+            && !self.checkpoint(Checkpoint::Restart, Duration::ZERO)?
+        {
+            return full();
+        }
+        Ok(())
+    }
+
     pub(crate) fn fold_wal(&self) -> Result<()> {
         let size = match self.dir.wal().metadata() {
             Ok(metadata) => metadata.len(),
             Err(_) => return Ok(()), // no WAL to fold; a vanished store shows at the next commit
         };
         if size > WAL_LIMIT {
-            self.truncate_wal(Duration::ZERO)?;
+            // On a full disk the next writer may not get back the blocks that a shorter WAL frees.
+            let full = reserve::disk_is_almost_full(&self.dir);
+            let checkpoint = if full { Checkpoint::Restart } else { Checkpoint::Truncate };
+            self.checkpoint(checkpoint, Duration::ZERO)?;
+            reserve::keep_wal_room(&self.dir);
+            reserve::keep_database_room(&self.connection, &self.dir);
         }
         Ok(())
     }
@@ -271,12 +365,18 @@ impl Store {
     /// Folds the WAL into the database and empties it; `false` when a reader was in the way for
     /// longer than `patience`. What could be folded is folded either way.
     pub(crate) fn truncate_wal(&self, patience: Duration) -> Result<bool> {
+        self.checkpoint(Checkpoint::Truncate, patience)
+    }
+
+    fn checkpoint(&self, checkpoint: Checkpoint, patience: Duration) -> Result<bool> {
         let failed = |error| self.failed("checkpoint", error);
         self.connection.busy_timeout(patience).map_err(failed)?;
-        let busy = self
-            .connection
-            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0))
-            .map(|busy| busy != 0);
+        let sql = match checkpoint {
+            Checkpoint::Truncate => "PRAGMA wal_checkpoint(TRUNCATE)",
+            Checkpoint::Restart => "PRAGMA wal_checkpoint(RESTART)",
+        };
+        let busy =
+            self.connection.query_row(sql, [], |row| row.get::<_, i64>(0)).map(|busy| busy != 0);
         self.connection.busy_timeout(PATIENCE).map_err(failed)?;
         match busy {
             Ok(busy) => Ok(!busy),

@@ -9,24 +9,25 @@ use std::os::unix::fs::FileExt;
 
 use zstd::zstd_safe::CParameter;
 
-/// Raw bytes of one frame: what a reader decompresses to see any byte of it.
-const FRAME: usize = 1024 * 1024;
+use crate::base::block_hashes::{BLOCK, OutputHash, OutputHasher};
+
+/// Raw bytes of one frame: what a reader decompresses to see any byte of it. The same as a block, so
+/// that checking a block takes one frame.
+const FRAME: usize = BLOCK as usize;
 const LEVEL: i32 = 3;
 const SKIPPABLE_MAGIC: u32 = 0x184D_2A5E;
 const SEEKABLE_MAGIC: u32 = 0x8F92_EAB1;
+const HEADER: u64 = 8;
 const FOOTER: u64 = 9;
 const ENTRY: u64 = 8;
 
-/// Compresses everything `from` has; returns the BLAKE3 of the raw bytes and their number.
-pub(crate) fn compress(
-    from: &mut impl Read,
-    to: &mut impl Write,
-) -> io::Result<(blake3::Hash, u64)> {
+/// Compresses everything `from` has; returns what the raw bytes hash to.
+pub(crate) fn compress(from: &mut impl Read, to: &mut impl Write) -> io::Result<OutputHash> {
     let mut compressor = zstd::bulk::Compressor::new(LEVEL)?;
     compressor.set_parameter(CParameter::ChecksumFlag(true))?;
-    let mut hasher = blake3::Hasher::new();
+    let mut hasher = OutputHasher::default();
     let mut frame = vec![0; FRAME];
-    let (mut table, mut total) = (Vec::new(), 0);
+    let mut table = Vec::new();
     loop {
         let length = fill(from, &mut frame)?;
         if length == 0 {
@@ -37,7 +38,6 @@ pub(crate) fn compress(
         to.write_all(&compressed)?;
         table.extend_from_slice(&small(compressed.len())?.to_le_bytes());
         table.extend_from_slice(&small(length)?.to_le_bytes());
-        total += length as u64;
     }
     let frames = small(table.len() / 8)?;
     to.write_all(&SKIPPABLE_MAGIC.to_le_bytes())?;
@@ -46,7 +46,7 @@ pub(crate) fn compress(
     to.write_all(&frames.to_le_bytes())?;
     to.write_all(&[0])?; // descriptor: no checksums in the table, the frames have them
     to.write_all(&SEEKABLE_MAGIC.to_le_bytes())?;
-    Ok((hasher.finalize(), total))
+    Ok(hasher.finish())
 }
 
 fn small(length: usize) -> io::Result<u32> {
@@ -70,14 +70,21 @@ fn invalid(detail: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the compressed file is damaged: {detail}"))
 }
 
-/// Random access to a compressed file; keeps one decompressed frame.
-#[derive(Debug)]
+/// Random access to a compressed file, frame by frame. Whether the bytes are the recorded ones is not
+/// known here.
 pub(crate) struct ZstdFrames {
     file: File,
     /// Of each frame: where it begins in the file, and where its raw bytes begin.
     starts: Vec<(u64, u64)>,
     end: (u64, u64),
-    cached: Option<(usize, Vec<u8>)>,
+    decompressor: zstd::bulk::Decompressor<'static>,
+    compressed: Vec<u8>,
+}
+
+impl std::fmt::Debug for ZstdFrames {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ZstdFrames").field("file", &self.file).finish_non_exhaustive()
+    }
 }
 
 impl ZstdFrames {
@@ -96,61 +103,65 @@ impl ZstdFrames {
         }
         let frames = u64::from(word(&footer));
         let table_bytes = frames * ENTRY;
-        let at = at.checked_sub(table_bytes).ok_or_else(|| invalid("its seek table is cut"))?;
-        let mut table = vec![0; usize::try_from(table_bytes).map_err(|_| invalid("too large"))?];
+        let at =
+            at.checked_sub(table_bytes + HEADER).ok_or_else(|| invalid("its seek table is cut"))?;
+        let length = usize::try_from(HEADER + table_bytes).map_err(|_| invalid("too large"))?;
+        let mut table = vec![0; length];
         file.read_exact_at(&mut table, at)?;
+        let (header, table) = table.split_at(HEADER as usize);
+        let announced = u64::from(word(&header[4..]));
+        if word(header) != SKIPPABLE_MAGIC || announced != table_bytes + FOOTER {
+            return Err(invalid("its seek table has no beginning"));
+        }
         let mut end = (0, 0);
-        let starts = table
-            .chunks_exact(ENTRY as usize)
-            .map(|entry| {
-                let start = end;
-                end.0 += u64::from(word(entry));
-                end.1 += u64::from(word(&entry[4..]));
-                start
-            })
-            .collect();
-        if end.0 > at {
+        let mut starts = Vec::with_capacity(table.len() / ENTRY as usize);
+        for entry in table.chunks_exact(ENTRY as usize) {
+            let (compressed, raw) = (word(entry), word(&entry[4..]));
+            // What no frame of ours has would only be believed to allocate memory for it.
+            if raw == 0 || raw as usize > FRAME || compressed as usize > 2 * FRAME {
+                return Err(invalid("a frame has an impossible length"));
+            }
+            starts.push(end);
+            end.0 += u64::from(compressed);
+            end.1 += u64::from(raw);
+        }
+        if end.0 != at {
             return Err(invalid("its seek table does not fit its size"));
         }
-        Ok(Self { file, starts, end, cached: None })
+        let decompressor = zstd::bulk::Decompressor::new()?;
+        Ok(Self { file, starts, end, decompressor, compressed: Vec::new() })
     }
 
-    #[cfg(test)]
-    fn length(&self) -> u64 {
+    /// Raw bytes of all frames.
+    pub(crate) fn length(&self) -> u64 {
         self.end.1
     }
 
-    pub(crate) fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        if offset >= self.end.1 {
-            return Ok(0);
-        }
-        let index = self.starts.partition_point(|&(_, raw)| raw <= offset) - 1;
-        let raw_start = self.starts[index].1;
-        let within = usize::try_from(offset - raw_start).map_err(|_| invalid("too large"))?;
-        let frame = self.frame(index)?;
-        let length = buffer.len().min(frame.len() - within);
-        buffer[..length].copy_from_slice(&frame[within..within + length]);
-        Ok(length)
-    }
-
-    fn frame(&mut self, index: usize) -> io::Result<&[u8]> {
-        if self.cached.as_ref().is_none_or(|(cached, _)| *cached != index) {
-            let start = self.starts[index];
-            let end = self.starts.get(index + 1).copied().unwrap_or(self.end);
+    /// Reads the raw bytes that begin at `offset`, where a frame must begin, up to `raw`'s length,
+    /// where one must end.
+    pub(crate) fn read_exact_at(&mut self, raw: &mut [u8], offset: u64) -> io::Result<()> {
+        let end = offset + raw.len() as u64;
+        let mut index = self.starts.partition_point(|&(_, raw)| raw < offset);
+        let mut filled = 0;
+        while filled < raw.len() {
+            let start = self.starts.get(index).filter(|start| start.1 == offset + filled as u64);
+            let start = *start.ok_or_else(|| invalid("a frame begins at another place"))?;
+            let next = self.starts.get(index + 1).copied().unwrap_or(self.end);
+            if next.1 > end {
+                return Err(invalid("a frame ends at another place"));
+            }
             let length = |range: u64| usize::try_from(range).map_err(|_| invalid("too large"));
-            let mut compressed = vec![0; length(end.0 - start.0)?];
-            self.file.read_exact_at(&mut compressed, start.0)?;
-            let raw = length(end.1 - start.1)?;
-            let frame = zstd::bulk::decompress(&compressed, raw)?;
-            if frame.len() != raw {
+            self.compressed.resize(length(next.0 - start.0)?, 0);
+            self.file.read_exact_at(&mut self.compressed, start.0)?;
+            let frame = &mut raw[filled..filled + length(next.1 - start.1)?];
+            let read = self.decompressor.decompress_to_buffer(&self.compressed, frame)?;
+            if read != frame.len() {
                 return Err(invalid("a frame has the wrong length"));
             }
-            self.cached = Some((index, frame));
+            filled += read;
+            index += 1;
         }
-        match &self.cached {
-            Some((_, frame)) => Ok(frame),
-            None => Err(invalid("a frame vanished")),
-        }
+        Ok(())
     }
 }
 
@@ -162,21 +173,23 @@ mod tests {
 
     fn compressed(raw: &[u8]) -> File {
         let mut file = tempfile::tempfile().unwrap();
-        let (hash, bytes) = compress(&mut &raw[..], &mut file).unwrap();
-        assert_eq!((hash, bytes), (blake3::hash(raw), raw.len() as u64));
+        let hashed = compress(&mut &raw[..], &mut file).unwrap();
+        assert_eq!((hashed.hash, hashed.bytes), (blake3::hash(raw), raw.len() as u64));
         file
     }
 
     #[test]
-    fn any_part_reads_back_without_the_rest() {
+    fn any_frame_reads_back_without_the_rest() {
         let raw: Vec<u8> = (0..FRAME * 2 + 77).map(|i| (i / 1000) as u8).collect();
         let mut frames = ZstdFrames::open(compressed(&raw)).unwrap();
         assert_eq!(frames.length(), raw.len() as u64);
-        for offset in [0, 1, FRAME - 1, FRAME, FRAME + 5, 2 * FRAME + 76, raw.len()] {
-            let mut buffer = [0; 10];
-            let read = frames.read_at(&mut buffer, offset as u64).unwrap();
-            assert!(read > 0 || offset == raw.len());
-            assert_eq!(&buffer[..read], &raw[offset..offset + read]);
+        for range in [0..FRAME, FRAME..2 * FRAME, 2 * FRAME..raw.len(), FRAME..raw.len()] {
+            let mut bytes = vec![0; range.len()];
+            frames.read_exact_at(&mut bytes, range.start as u64).unwrap();
+            assert!(bytes == raw[range]);
+        }
+        for (offset, length) in [(1, FRAME), (0, FRAME - 1), (2 * FRAME, 78), (raw.len(), 1)] {
+            frames.read_exact_at(&mut vec![0; length], offset as u64).unwrap_err();
         }
     }
 
@@ -195,7 +208,7 @@ mod tests {
         let size = file.metadata().unwrap().len();
         file.write_at(&[0xFF], size / 4).unwrap();
         let mut buffer = vec![0; raw.len()];
-        assert!(ZstdFrames::open(file).unwrap().read_at(&mut buffer, 0).is_err());
+        assert!(ZstdFrames::open(file).unwrap().read_exact_at(&mut buffer, 0).is_err());
         let file = compressed(&raw);
         file.set_len(size - 1).unwrap();
         assert!(ZstdFrames::open(file).is_err());

@@ -10,13 +10,16 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use retake_types::{RunId, Stream};
+use rusqlite::OptionalExtension;
 
+use crate::base::block_hashes::{BlockHashes, OutputHash, OutputHasher};
 use crate::base::crash_points::crash_point;
-use crate::base::dir::{StoreDir, remove, sync_dir};
+use crate::base::dir::{StoreDir, open_regular, remove, sync_dir};
+use crate::base::schema;
 use crate::base::store::Durability;
 use crate::base::zstd_frames;
 use crate::maintain::obsolete_files;
-use crate::read::output::{self, Storage, run_and_stream};
+use crate::read::output::{self, Storage, output_key, run_and_stream};
 use crate::read::search_index;
 use crate::{Error, Result, Store};
 
@@ -37,6 +40,12 @@ struct Pending {
     id: RunId,
     stream: Stream,
     storage: Storage,
+}
+
+impl Pending {
+    fn run(&self) -> (RunId, i64) {
+        (self.id, run_and_stream(self.output_key).0)
+    }
 }
 
 impl Store {
@@ -77,10 +86,54 @@ impl Store {
                 }
             }
         }
+        done.more |= self.make_missing_lists(begun, budget)?;
         if done.indexed > 0 {
             self.fold_wal()?;
         }
         Ok(done)
+    }
+
+    /// Makes the lists of block hashes that an earlier release did not keep; `true` when the time was
+    /// over first.
+    fn make_missing_lists(&mut self, begun: Instant, budget: Duration) -> Result<bool> {
+        let failed = |store: &Self, error| store.failed("look for outputs without a list", error);
+        // Only in a store that is read: writing brings the schema up to date.
+        if schema::version(&self.connection, &self.dir)? < schema::WITH_BLOCKS {
+            return Ok(false);
+        }
+        loop {
+            let next: Option<(i64, [u8; 16])> = self
+                .connection
+                .prepare_cached(
+                    "SELECT o.place, r.id FROM outputs o JOIN runs r ON r.seq = o.place / 2
+                     WHERE o.bytes > 1048576 AND o.blocks IS NULL AND o.pending = 0 LIMIT 1",
+                )
+                .and_then(|mut statement| {
+                    statement.query_row([], |row| Ok((row.get(0)?, row.get(1)?))).optional()
+                })
+                .map_err(|error| failed(self, error))?;
+            let Some((key, id)) = next else { return Ok(false) };
+            if begun.elapsed() >= budget {
+                return Ok(true);
+            }
+            let (seq, stream) = run_and_stream(key);
+            let list = self
+                .read_output(RunId::from_bytes(id), stream)
+                .and_then(|mut output| output.check(&mut |_| {}).map(|()| output.into_blocks()));
+            let list = match list {
+                Ok(blocks) => blocks,
+                // Erased meanwhile.
+                Err(Error::NotFound { .. }) => continue,
+                // Not to be tried again; reading and verifying tell what is damaged.
+                Err(error) if error.is_damage() => None,
+                Err(error) => return Err(error),
+            };
+            let list = list.as_ref().map_or(&[][..], BlockHashes::as_bytes);
+            self.write(Durability::Process, "keep block hashes", |tx, dir| {
+                set_blocks(tx, output_key(seq, stream), list)
+                    .map_err(|error| Error::sqlite("keep block hashes", dir.database(), error))
+            })?;
+        }
     }
 
     fn pending(&self, after: i64) -> Result<Vec<Pending>> {
@@ -117,10 +170,9 @@ impl Store {
                 if !mark_done(tx, pending.output_key, None).map_err(failed)? {
                     continue; // another process was faster, or the run is gone
                 }
-                let stored = output::load(tx, pending.output_key).map_err(failed)?;
-                let opened = stored.map(|stored| stored.open(dir, pending.id, pending.stream));
-                // A lost file is reported when it is read; it must not stop everything else.
-                let Some(Ok(mut output)) = opened else { continue };
+                let opened = output::open(tx, dir, pending.run(), pending.stream);
+                // Damage is reported when it is read; it must not stop everything else.
+                let Ok(mut output) = opened else { continue };
                 let Ok(text) = search_index::text_of(&mut output) else { continue };
                 search_index::add(tx, pending.output_key, &text).map_err(failed)?;
                 indexed += 1;
@@ -131,9 +183,12 @@ impl Store {
 
     fn compress(&mut self, pending: &Pending) -> Result<bool> {
         let raw_path = self.dir.spool(pending.id, pending.stream);
-        let mut raw = match File::open(&raw_path) {
+        let mut raw = match open_regular(&raw_path) {
             Ok(raw) => raw,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // Gone, or something else in its place: there is nothing to compress.
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound || error.raw_os_error().is_none() =>
+            {
                 return self.give_up(pending);
             }
             Err(error) => return Err(Error::io("open", &raw_path, error)),
@@ -148,16 +203,21 @@ impl Store {
                 let failed = |error| Error::sqlite("store output", dir.database(), error);
                 let stored = output::load(tx, pending.output_key).map_err(failed)?;
                 // Bytes that are not those recorded stay where they are, for doctor to report.
-                let Some(stored) = stored.filter(|stored| stored.hash == temporary.hash) else {
+                let compressed = &temporary.output;
+                let same = stored.filter(|stored| stored.output.hash == compressed.hash);
+                let Some(stored) = same else {
                     mark_done(tx, pending.output_key, None).map_err(failed)?;
                     return Ok(false);
                 };
                 if !mark_done(tx, pending.output_key, Some(Storage::Compressed)).map_err(failed)? {
                     return Ok(false);
                 }
+                if let Some(blocks) = &compressed.blocks {
+                    set_blocks(tx, pending.output_key, blocks.as_bytes()).map_err(failed)?;
+                }
                 search_index::add(tx, pending.output_key, &text).map_err(failed)?;
                 obsolete_files::note(tx, dir, &raw_path).map_err(failed)?;
-                temporary.keep(dir, &stored.hash)?;
+                temporary.keep(dir, &stored.output.hash)?;
                 Ok(true)
             },
             |&compressed, _| if compressed { remove(&raw_path) } else { Ok(()) },
@@ -190,10 +250,23 @@ fn mark_done(
     Ok(changed > 0)
 }
 
+/// Keeps the list of an output's block hashes. Where the file is shared each output has its own.
+fn set_blocks(
+    connection: &rusqlite::Connection,
+    output_key: i64,
+    blocks: &[u8],
+) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("UPDATE outputs SET blocks = ?2 WHERE place = ?1")?
+        .execute((output_key, blocks))?;
+    Ok(())
+}
+
 /// A compressed file that has no name yet; removed unless it is kept.
 struct Temporary {
     path: PathBuf,
-    hash: blake3::Hash,
+    /// What was compressed.
+    output: OutputHash,
 }
 
 impl Temporary {
@@ -211,22 +284,20 @@ impl Temporary {
             .open(&path)
             .map_err(failed)?;
         // From here on the file is removed on every way out but `keep`.
-        let mut temporary = Self { path: path.clone(), hash: blake3::Hash::from_bytes([0; 32]) };
+        let mut temporary = Self { path: path.clone(), output: OutputHasher::default().finish() };
         raw.rewind().map_err(failed)?;
         let mut writer = io::BufWriter::new(file);
-        let (hash, _) = zstd_frames::compress(raw, &mut writer).map_err(failed)?;
+        let output = zstd_frames::compress(raw, &mut writer).map_err(failed)?;
         writer.flush().map_err(failed)?;
         writer.get_ref().sync_data().map_err(failed)?;
-        temporary.hash = hash;
+        temporary.output = output;
         Ok(temporary)
     }
 
-    /// Gives the file its final name. An equal output that is already there is left as it is.
+    /// Gives the file its final name. One that is already there is replaced: it should be equal, and
+    /// if it was damaged this mends it.
     fn keep(&self, dir: &StoreDir, hash: &blake3::Hash) -> Result<()> {
         let path = dir.output(hash);
-        if path.exists() {
-            return Ok(());
-        }
         let parent = path.parent().unwrap_or(dir.root());
         dir.make(parent)?;
         crash_point("compressed");

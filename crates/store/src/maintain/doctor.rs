@@ -14,9 +14,10 @@ use retake_types::{RunId, Stream};
 
 use crate::base::dir::free_bytes;
 use crate::base::live_file;
-use crate::base::schema;
-use crate::maintain::verify::{Break, Verification};
-use crate::read::output::{self, Storage, output_key, run_and_stream};
+use crate::base::output_damage::OutputDamage;
+use crate::base::schema::{self, SchemaFault};
+use crate::maintain::verify::{Break, BreakKind, Verification, VerifyDepth, VerifyProgress};
+use crate::read::output::{self, Storage, output_key};
 use crate::{Error, Result, Store};
 
 /// Less free space than this is worth a warning.
@@ -43,15 +44,17 @@ pub struct Examination {
 pub enum Defect {
     /// SQLite finds the file damaged.
     Integrity(String),
+    /// A table or index is not as retake makes it.
+    Schema(SchemaFault),
     /// The chain or the projection is broken.
     Chain(Break),
     /// A run whose runner died; the next recorded run marks it.
     Interrupted(RunId),
     /// Output that the record names and that cannot be read, or is not what was recorded.
-    LostOutput {
+    DamagedOutput {
         id: RunId,
         stream: Stream,
-        detail: String,
+        damage: OutputDamage,
     },
     /// A file that nothing refers to.
     Orphan(PathBuf),
@@ -63,18 +66,30 @@ pub enum Defect {
     LowDisk(u64),
 }
 
+impl Defect {
+    fn of_break(found: Break) -> Self {
+        match found {
+            Break { run: Some(id), kind: BreakKind::Output { stream, damage }, .. } => {
+                Self::DamagedOutput { id, stream, damage }
+            }
+            found => Self::Chain(found),
+        }
+    }
+}
+
 impl fmt::Display for Defect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Integrity(detail) => {
                 write!(f, "the database is damaged: {detail}")
             }
+            Self::Schema(fault) => write!(f, "the database is damaged: {fault}"),
             Self::Chain(found) => write!(f, "the record does not verify: {found}"),
             Self::Interrupted(id) => {
                 write!(f, "run {id} was interrupted; the next recorded run marks it")
             }
-            Self::LostOutput { id, stream, detail } => {
-                write!(f, "the {} of run {id} is lost: {detail}", stream.as_str())
+            Self::DamagedOutput { id, stream, damage } => {
+                write!(f, "the {} of run {id} {damage}", stream.as_str())
             }
             Self::Orphan(path) => {
                 write!(f, "{} belongs to no run", path.display())
@@ -93,26 +108,29 @@ impl fmt::Display for Defect {
 }
 
 impl Store {
-    /// Examines everything. `deep` also reads every stored output and compares its hash.
-    pub fn examine(&self, deep: bool) -> Result<Examination> {
-        let mut defects = Vec::new();
-        defects.extend(self.integrity()?.into_iter().map(Defect::Integrity));
-        if defects.is_empty()
-            && let Verification::Broken(found) = self.verify(None)?
-        {
-            defects.push(Defect::Chain(found));
-        }
+    /// Examines everything; how much of the outputs, `depth` says.
+    pub fn examine(
+        &self,
+        depth: VerifyDepth,
+        progress: &mut dyn FnMut(VerifyProgress),
+    ) -> Result<Examination> {
         let failed = |error| self.failed("examine the record", error);
-        let mut running = Vec::new();
-        for id in self.unfinished().map_err(failed)? {
-            if live_file::run_is_alive(&self.dir, id) {
-                running.push(id);
-            } else {
-                defects.push(Defect::Interrupted(id));
-            }
+        let mut defects: Vec<Defect> =
+            self.integrity()?.into_iter().map(Defect::Integrity).collect();
+        if defects.is_empty() {
+            let faults = schema::faults(&self.connection).map_err(failed)?;
+            defects.extend(faults.into_iter().map(Defect::Schema));
         }
-        self.check_outputs(deep, &mut defects)?;
-        defects.extend(self.orphans()?.into_iter().map(Defect::Orphan));
+        // What asks tables that are not there would only say the same once more.
+        let (mut runs, mut running) = (0, Vec::new());
+        if !defects.iter().any(|defect| matches!(defect, Defect::Schema(_))) {
+            if defects.is_empty()
+                && let Verification::Broken(found) = self.verify_with(None, depth, progress)?
+            {
+                defects.extend(found.into_iter().map(Defect::of_break));
+            }
+            runs = self.examine_content(&mut defects, &mut running)?;
+        }
         for path in [self.dir.root().to_owned(), self.dir.database().to_owned(), self.dir.wal()] {
             if let Ok(metadata) = path.metadata() // a missing WAL exposes nothing
                 && metadata.mode() & 0o077 != 0
@@ -124,15 +142,11 @@ impl Store {
         if free < LOW_DISK {
             defects.push(Defect::LowDisk(free));
         }
-        let runs: i64 = self
-            .connection
-            .query_row("SELECT count(*) FROM runs", [], |row| row.get(0))
-            .map_err(failed)?;
         Ok(Examination {
             path: self.dir.root().to_owned(),
             schema_version: schema::version(&self.connection, &self.dir)?,
             sqlite_version: rusqlite::version(),
-            runs: runs.unsigned_abs(),
+            runs,
             running,
             database_bytes: size(self.dir.database()),
             wal_bytes: size(&self.dir.wal()),
@@ -141,6 +155,24 @@ impl Store {
             free_bytes: free,
             defects,
         })
+    }
+
+    /// Looks for runs without an end and files without a run. Gives the number of runs.
+    fn examine_content(&self, defects: &mut Vec<Defect>, running: &mut Vec<RunId>) -> Result<u64> {
+        let failed = |error| self.failed("examine the record", error);
+        for id in self.unfinished().map_err(failed)? {
+            if live_file::run_is_alive(&self.dir, id) {
+                running.push(id);
+            } else {
+                defects.push(Defect::Interrupted(id));
+            }
+        }
+        defects.extend(self.orphans()?.into_iter().map(Defect::Orphan));
+        let runs: i64 = self
+            .connection
+            .query_row("SELECT count(*) FROM runs", [], |row| row.get(0))
+            .map_err(failed)?;
+        Ok(runs.unsigned_abs())
     }
 
     /// What SQLite's own check finds; empty when the file is sound.
@@ -164,49 +196,6 @@ impl Store {
             .prepare("SELECT id FROM runs WHERE status IS NULL")?
             .query_map([], |row| Ok(RunId::from_bytes(row.get(0)?)))?
             .collect()
-    }
-
-    fn check_outputs(&self, deep: bool, defects: &mut Vec<Defect>) -> Result<()> {
-        let failed = |error| self.failed("examine outputs", error);
-        let sql = if deep {
-            "SELECT o.place, r.id FROM outputs o JOIN runs r ON r.seq = o.place / 2"
-        } else {
-            "SELECT o.place, r.id FROM outputs o JOIN runs r ON r.seq = o.place / 2
-             WHERE o.storage <> 0"
-        };
-        let mut statement = self.connection.prepare(sql).map_err(failed)?;
-        let mut rows = statement.query([]).map_err(failed)?;
-        while let Some(row) = rows.next().map_err(failed)? {
-            let at: i64 = row.get(0).map_err(failed)?;
-            let id = RunId::from_bytes(row.get(1).map_err(failed)?);
-            let stream = run_and_stream(at).1;
-            let Some(stored) = output::load(&self.connection, at).map_err(failed)? else {
-                continue;
-            };
-            let hash = stored.hash;
-            let checked = stored.open(&self.dir, id, stream).and_then(|mut output| {
-                if !deep {
-                    return Ok(());
-                }
-                let lost =
-                    |detail: String| Error::OutputLost { id, stream: stream.as_str(), detail };
-                let mut hasher = blake3::Hasher::new();
-                io::copy(&mut output, &mut hasher).map_err(|error| lost(error.to_string()))?;
-                if hasher.finalize() == hash {
-                    Ok(())
-                } else {
-                    Err(lost("its hash differs".into()))
-                }
-            });
-            match checked {
-                Ok(()) => {}
-                Err(Error::OutputLost { detail, .. }) => {
-                    defects.push(Defect::LostOutput { id, stream, detail });
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
     }
 
     /// Files that neither a run of the record nor a living process needs.

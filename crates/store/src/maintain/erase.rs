@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use jiff::{Timestamp, ToSpan};
 use retake_types::{Kind, Run, RunId, State, Stream};
-use rusqlite::Transaction;
+use rusqlite::{Connection, Transaction};
 
 use crate::base::dir::{StoreDir, remove};
 use crate::base::effect_rows::EffectRows;
+use crate::base::imports;
 use crate::base::ledger::{self, Entry, Marker, Reason};
 use crate::base::live_file;
+use crate::base::reserve::{self, Claim};
 use crate::base::store::Durability;
+use crate::base::write_lock::WriteTurn;
 use crate::maintain::erased_words::ErasedWords;
 use crate::maintain::obsolete_files;
 use crate::read::output::{self, Storage, output_key};
@@ -50,6 +53,8 @@ struct Doomed {
     run: Run,
     seq: i64,
     outcome_seq: Option<i64>,
+    /// The indexed text of each stream whose file is already removed.
+    texts: [Option<String>; 2],
 }
 
 impl Store {
@@ -67,6 +72,11 @@ impl Store {
 
     /// Erases old runs.
     pub fn prune(&mut self, prune: &Prune) -> Result<Erased> {
+        self.prune_except(prune, &[])
+    }
+
+    /// The same, without runs whose intent is among these entries.
+    fn prune_except(&mut self, prune: &Prune, kept: &[(i64, i64)]) -> Result<Erased> {
         let kinds = if prune.kinds.is_empty() { &[Kind::Exec][..] } else { &prune.kinds[..] };
         let mut erased = Erased::default();
         for &kind in kinds {
@@ -79,12 +89,13 @@ impl Store {
             let mut cursor = None;
             loop {
                 let page = self.list(&filter, cursor, BATCH)?;
-                let ids: Vec<RunId> = page
-                    .runs
-                    .iter()
-                    .filter(|run| run.state != State::Running)
-                    .map(|run| run.intent.id())
-                    .collect();
+                let mut ids = Vec::new();
+                for run in page.runs.iter().filter(|run| run.state != State::Running) {
+                    let id = run.intent.id();
+                    if kept.is_empty() || !self.is_among(id, kept)? {
+                        ids.push(id);
+                    }
+                }
                 if prune.dry_run {
                     erased.output_bytes += page.runs.iter().map(output_bytes).sum::<u64>();
                     erased.runs.extend(ids);
@@ -103,7 +114,18 @@ impl Store {
         Ok(erased)
     }
 
+    /// Whether the intent of a run is one of these entries.
+    fn is_among(&self, id: RunId, entries: &[(i64, i64)]) -> Result<bool> {
+        match self.seq_and_finished(id) {
+            Ok((seq, _)) => Ok(entries.iter().any(|(first, last)| (*first..=*last).contains(&seq))),
+            // Someone else erased it since it was listed.
+            Err(Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Prunes exec runs older than `days`, looking at most once a day. `None` when it was not due.
+    /// Imported runs are kept for as many days from their import.
     pub fn retain(&mut self, days: u32, now: Timestamp) -> Result<Option<Erased>> {
         let failed = |store: &Self, error| store.failed("check the retention", error);
         let checked: Option<i64> = self
@@ -114,20 +136,24 @@ impl Store {
         if checked.is_some_and(|checked| (0..day).contains(&(now.as_microsecond() - checked))) {
             return Ok(None);
         }
+        // An age before the beginning of time means that nothing is old enough.
+        let before = now.checked_sub((i64::from(days) * 24).hours()).ok();
         self.write(Durability::Process, "note the retention check", |tx, dir| {
+            let noted = |error| Error::sqlite("note the retention check", dir.database(), error);
+            if let Some(before) = before {
+                imports::forget_before(tx, before).map_err(noted)?;
+            }
             tx.execute(
                 "INSERT INTO settings (name, value) VALUES (?1, ?2)
                  ON CONFLICT (name) DO UPDATE SET value = excluded.value",
                 (RETENTION_CHECKED, now.as_microsecond().to_string()),
             )
-            .map_err(|error| Error::sqlite("note the retention check", dir.database(), error))
+            .map_err(noted)
         })?;
-        // An age before the beginning of time means that nothing is old enough.
-        let Ok(before) = now.checked_sub((i64::from(days) * 24).hours()) else {
-            return Ok(Some(Erased::default()));
-        };
+        let Some(before) = before else { return Ok(Some(Erased::default())) };
         let prune = Prune { before, keep_failed: false, kinds: Vec::new(), dry_run: false };
-        self.prune(&prune).map(Some)
+        let kept = imports::since(&self.connection, before).map_err(|error| failed(self, error))?;
+        self.prune_except(&prune, &kept).map(Some)
     }
 
     fn setting(&self, name: &str) -> rusqlite::Result<Option<String>> {
@@ -148,9 +174,10 @@ impl Store {
                 rusqlite::Error::QueryReturnedNoRows => Error::NotFound { text: id.to_string() },
                 error => self.failed("look up the outcome", error),
             })?;
-        Ok(Doomed { run, seq, outcome_seq })
+        Ok(Doomed { run, seq, outcome_seq, texts: [None, None] })
     }
 
+    /// Erases these runs: in one transaction, or in smaller ones where the disk has no room for that.
     fn erase(&mut self, ids: Vec<RunId>, reason: Reason, erased: &mut Erased) -> Result<()> {
         let mut doomed = Vec::new();
         for id in ids {
@@ -161,21 +188,83 @@ impl Store {
                 Err(error) => return Err(error),
             }
         }
+        self.claiming(Claim::Erase, |store| store.erase_as_fits(doomed, reason, erased))
+    }
+
+    fn erase_as_fits(
+        &mut self,
+        mut doomed: Vec<Doomed>,
+        reason: Reason,
+        erased: &mut Erased,
+    ) -> Result<()> {
         if doomed.is_empty() {
             return Ok(());
         }
-        self.write_then(
+        match self.erase_together(&doomed, reason, erased) {
+            Err(Error::DiskFull { .. }) if doomed.len() > 1 => {
+                let rest = doomed.split_off(doomed.len() / 2);
+                self.erase_as_fits(doomed, reason, erased)?;
+                self.erase_as_fits(rest, reason, erased)
+            }
+            // Not even one fits: its output goes first. Should we die in between, the run is still
+            // listed, without the output that was to be erased.
+            Err(Error::DiskFull { .. }) if self.remove_output_first(&mut doomed[0])? => {
+                self.erase_together(&doomed, reason, erased)
+            }
+            done => done,
+        }
+    }
+
+    /// Removes the files of a run that is about to be erased; `false` when it has none to remove.
+    fn remove_output_first(&self, doomed: &mut Doomed) -> Result<bool> {
+        let failed = |error| self.failed("erase output", error);
+        let _turn = WriteTurn::take(&self.dir)?;
+        let id = doomed.run.intent.id();
+        let mut removed = false;
+        for stream in Stream::BOTH {
+            let key = output_key(doomed.seq, stream);
+            let Some(stored) = output::load(&self.connection, key).map_err(failed)? else {
+                continue;
+            };
+            let file = match stored.storage {
+                Storage::Inline => continue,
+                Storage::Raw => self.dir.spool(id, stream),
+                Storage::Compressed
+                    if is_shared(&self.connection, key, &stored.output.hash).map_err(failed)? =>
+                {
+                    continue;
+                }
+                Storage::Compressed => self.dir.output(&stored.output.hash),
+            };
+            let run = (id, doomed.seq);
+            doomed.texts[stream.index()] = output::open(&self.connection, &self.dir, run, stream)
+                .ok() // unreadable: then its words cannot be taken out one by one either
+                .and_then(|mut output| search_index::text_of(&mut output).ok());
+            remove(&file)?;
+            removed = true;
+        }
+        Ok(removed)
+    }
+
+    fn erase_together(
+        &mut self,
+        doomed: &[Doomed],
+        reason: Reason,
+        erased: &mut Erased,
+    ) -> Result<()> {
+        let (runs, _) = self.write_then(
             Durability::Power,
             "erase runs",
             |tx, dir| {
-                doomed.retain(|doomed| {
+                let there = |doomed: &&Doomed| {
                     let there =
                         tx.query_row("SELECT 1 FROM runs WHERE seq = ?1", [doomed.seq], |_| Ok(()));
                     there.is_ok() && !live_file::run_is_alive(dir, doomed.run.intent.id())
-                });
+                };
+                let doomed: Vec<&Doomed> = doomed.iter().filter(there).collect();
                 let mut files = Vec::new();
                 if doomed.is_empty() {
-                    return Ok(files);
+                    return Ok((Vec::new(), files));
                 }
                 let failed = |error| Error::sqlite("erase words", dir.database(), error);
                 let mut words = ErasedWords::new().map_err(failed)?;
@@ -189,22 +278,27 @@ impl Store {
                 let marker = marker(reason, &doomed);
                 ledger::append(tx, &Entry::Marker(marker))
                     .map_err(|error| Error::sqlite("mark the erasure", dir.database(), error))?;
-                for doomed in &doomed {
-                    erased.runs.push(doomed.run.intent.id());
-                    erased.output_bytes += output_bytes(&doomed.run);
-                }
-                Ok(files)
+                let runs: Vec<(RunId, u64)> = doomed
+                    .iter()
+                    .map(|doomed| (doomed.run.intent.id(), output_bytes(&doomed.run)))
+                    .collect();
+                Ok((runs, files))
             },
-            |files, _| files.iter().try_for_each(|file| remove(file)),
+            |(_, files), _| files.iter().try_for_each(|file| remove(file)),
         )?;
+        for (id, bytes) in runs {
+            erased.runs.push(id);
+            erased.output_bytes += bytes;
+        }
         Ok(())
     }
 
     /// Empties the WAL, where the erased bytes still are.
     fn finish_erasing(&mut self, erased: &mut Erased) -> Result<()> {
         if !erased.runs.is_empty() {
-            self.remove_obsolete_files()?;
+            self.claiming(Claim::Erase, Self::remove_obsolete_files)?;
             erased.wal_in_use = !self.truncate_wal(WAL_PATIENCE)?;
+            reserve::keep_wal_room(&self.dir);
         }
         Ok(())
     }
@@ -214,7 +308,7 @@ fn output_bytes(run: &Run) -> u64 {
     run.outcome.as_ref().map_or(0, |outcome| outcome.stdout_bytes + outcome.stderr_bytes)
 }
 
-fn marker(reason: Reason, doomed: &[Doomed]) -> Marker {
+fn marker(reason: Reason, doomed: &[&Doomed]) -> Marker {
     let mut seqs: Vec<i64> =
         doomed.iter().flat_map(|doomed| [Some(doomed.seq), doomed.outcome_seq]).flatten().collect();
     seqs.sort_unstable();
@@ -277,31 +371,36 @@ impl Doomed {
                 row.get(0)
             })
             .map_err(failed)?;
-        let (hash, storage) = (stored.hash, stored.storage);
+        let (hash, storage) = (stored.output.hash, stored.storage);
         if !pending {
-            match stored.open(dir, id, stream).map(|mut output| search_index::text_of(&mut output))
-            {
-                Ok(Ok(text)) => {
+            let text = self.texts[stream.index()].clone().or_else(|| {
+                let mut output = output::open(tx, dir, (id, self.seq), stream).ok()?;
+                search_index::text_of(&mut output).ok()
+            });
+            match text {
+                Some(text) => {
                     search_index::remove(tx, output_key, &text).map_err(failed)?;
                     words.add(&text).map_err(failed)?;
                 }
                 // Its text cannot be told any more, so it cannot be taken out: index all anew.
-                Ok(Err(_)) | Err(_) => search_index::reset(tx).map_err(failed)?,
+                None => search_index::reset(tx).map_err(failed)?,
             }
         }
         tx.execute("DELETE FROM outputs WHERE place = ?1", [output_key]).map_err(failed)?;
-        if storage == Storage::Compressed {
-            let shared: bool = tx
-                .query_row(
-                    "SELECT EXISTS (SELECT 1 FROM outputs WHERE hash = ?1 AND storage = 2)",
-                    [hash.as_bytes()],
-                    |row| row.get(0),
-                )
-                .map_err(failed)?;
-            if !shared {
-                files.push(dir.output(&hash));
-            }
+        if storage == Storage::Compressed && !is_shared(tx, output_key, &hash).map_err(failed)? {
+            files.push(dir.output(&hash));
         }
         Ok(())
     }
+}
+
+/// Whether another stream has the same compressed file.
+fn is_shared(
+    connection: &Connection,
+    output_key: i64,
+    hash: &blake3::Hash,
+) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached("SELECT 1 FROM outputs WHERE hash = ?1 AND storage = 2 AND place <> ?2")?
+        .exists((hash.as_bytes(), output_key))
 }

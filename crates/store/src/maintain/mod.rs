@@ -7,5 +7,6 @@ pub(crate) mod erase;
 pub(crate) mod erased_words;
 pub(crate) mod obsolete_files;
 pub(crate) mod recover;
+pub(crate) mod relocate;
 pub(crate) mod repair;
 pub(crate) mod verify;

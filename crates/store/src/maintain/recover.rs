@@ -9,9 +9,11 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use retake_types::{
-    Intent, Kind, LoopId, Outcome, Run, RunId, RunOutcome, State, StopReason, Stream,
+    Intent, Kind, LeftProcess, LoopId, Outcome, Run, RunId, RunOutcome, State, StopReason, Stream,
 };
 
+use crate::base::arrival_order::order_hash;
+use crate::base::block_hashes::{OutputHash, OutputHasher};
 use crate::base::dir::{StoreDir, remove, sync_dir};
 use crate::base::live_file::{self, LiveFile, Liveness};
 use crate::base::store::Durability;
@@ -22,8 +24,7 @@ use crate::{Error, Result, Store, StoredLoop};
 /// What the spool holds of one stream of a dead runner.
 struct SpoolContent {
     stream: Stream,
-    bytes: u64,
-    hash: blake3::Hash,
+    output: OutputHash,
     small: Option<Vec<u8>>,
 }
 
@@ -34,6 +35,9 @@ pub struct Recovered {
     pub loops: Vec<StoredLoop>,
 }
 
+/// Ends the processes that a run has left behind and says what they were.
+pub type EndLeftovers<'a> = dyn FnMut(&Intent) -> Vec<LeftProcess> + 'a;
+
 impl Recovered {
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty() && self.loops.is_empty()
@@ -41,18 +45,23 @@ impl Recovered {
 }
 
 impl Store {
-    /// Marks every run whose runner died as interrupted, so that the caller can look for processes
-    /// they left behind, and ends the loops whose runner died.
+    /// Marks every run whose runner died as interrupted, and ends the loops whose runner died.
     ///
     /// A loop of an agent stays open and keeps its live file, because the next start of the agent
     /// continues it ([`Store::adopt_loop`]); until then it reads as not alive. Loops of all other
     /// kinds end with the reason `interrupted`. An open loop without a live file, which an earlier
     /// release recorded, is left alone.
     pub fn recover(&mut self) -> Result<Recovered> {
+        self.recover_ending(&mut |_| Vec::new())
+    }
+
+    /// The same. `end_leftovers` ends the processes that a run has left behind, before its outcome
+    /// is recorded, and what it gives is recorded with it.
+    pub fn recover_ending(&mut self, end_leftovers: &mut EndLeftovers<'_>) -> Result<Recovered> {
         let mut recovered = Recovered::default();
         for id in live_file::live_runs(&self.dir)? {
             let Some(live) = LiveFile::adopt(&self.dir, id)? else { continue };
-            recovered.runs.extend(self.recover_run(id)?);
+            recovered.runs.extend(self.recover_run(id, end_leftovers)?);
             live.release()?;
         }
         for id in self.recoverable_loops()? {
@@ -99,17 +108,28 @@ impl Store {
     }
 
     /// Completes one run of a dead runner, or removes its files. The caller holds its live file.
-    pub(crate) fn recover_run(&mut self, id: RunId) -> Result<Option<Run>> {
+    fn recover_run(
+        &mut self,
+        id: RunId,
+        end_leftovers: &mut EndLeftovers<'_>,
+    ) -> Result<Option<Run>> {
         match self.seq_and_finished(id) {
             Err(Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
             Ok((seq, true)) => self.remove_spool_files(id, seq).map(|()| None),
-            Ok((seq, false)) => self.interrupt_run(id, seq).map(Some),
+            Ok((seq, false)) => self.interrupt_run(id, seq, end_leftovers).map(Some),
         }
     }
 
-    fn interrupt_run(&mut self, id: RunId, seq: i64) -> Result<Run> {
+    fn interrupt_run(
+        &mut self,
+        id: RunId,
+        seq: i64,
+        end_leftovers: &mut EndLeftovers<'_>,
+    ) -> Result<Run> {
         let intent = self.get(id)?.intent;
+        // First of all: what is still running may still write.
+        let left = end_leftovers(&intent);
         let mut contents = Vec::new();
         for stream in Stream::BOTH {
             contents.extend(SpoolContent::read(&self.dir, id, stream)?);
@@ -117,12 +137,13 @@ impl Store {
         if contents.iter().any(|left| left.small.is_none()) {
             sync_dir(&self.dir.spool_dir())?;
         }
-        let outcome = interrupted(&self.dir, &intent, &contents);
         let chunks = match fs::read(self.dir.chunks(id)) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(Error::io("read", &self.dir.chunks(id), error)),
         };
+        let mut outcome = interrupted(&self.dir, &intent, &contents, &chunks);
+        outcome.set_left(left);
         let streams: Vec<StreamContent<'_>> = contents.iter().map(SpoolContent::content).collect();
         self.write(Durability::Power, "record the interruption", |tx, dir| {
             insert_outcome(tx, dir, (id, seq), &outcome, &streams, Some(&chunks))
@@ -144,28 +165,41 @@ impl Store {
     }
 }
 
-fn interrupted(dir: &StoreDir, intent: &Intent, contents: &[SpoolContent]) -> RunOutcome {
-    // The last change of one of its files: nobody wrote down the moment of death itself.
+fn interrupted(
+    dir: &StoreDir,
+    intent: &Intent,
+    contents: &[SpoolContent],
+    chunks: &[u8],
+) -> RunOutcome {
+    let death = time_of_death(&dir.live(intent.id()));
+    // Without a witness the last change of one of its files: it lived at least until then.
     let last_change = Stream::BOTH
         .into_iter()
         .map(|stream| dir.spool(intent.id(), stream))
         .chain([dir.live(intent.id())])
         .filter_map(|path| modified(&path))
-        .max()
-        .unwrap_or(intent.start_time)
-        .max(intent.start_time);
-    let lived = last_change.duration_since(intent.start_time).as_millis();
+        .max();
+    let end = death.or(last_change).unwrap_or(intent.start_time).max(intent.start_time);
+    let lived = end.duration_since(intent.start_time).as_millis();
     let of = |stream| contents.iter().find(|left| left.stream == stream);
-    let bytes = |stream| of(stream).map_or(0, |left| left.bytes);
-    let hash = |stream| of(stream).map(|left| left.hash.to_hex().to_string());
+    let bytes = |stream| of(stream).map_or(0, |left| left.output.bytes);
+    let hash = |stream| of(stream).map(|left| left.output.hash.to_hex().to_string());
     let mut outcome = RunOutcome {
         duration_ms: u64::try_from(lived).unwrap_or(0).max(1),
         stdout_raw_bytes: bytes(Stream::Stdout),
         stderr_raw_bytes: bytes(Stream::Stderr),
-        ..RunOutcome::bare(&Outcome::Interrupted, last_change)
+        end_known: death.is_some(),
+        ..RunOutcome::bare(&Outcome::Interrupted, end)
     };
-    outcome.set_stored(Stream::BOTH.map(|stream| (bytes(stream), hash(stream))));
+    let order = (!contents.is_empty()).then(|| order_hash(chunks));
+    outcome.set_stored(Stream::BOTH.map(|stream| (bytes(stream), hash(stream))), order);
     outcome
+}
+
+/// When the runner died, if that was seen and marked in its live file.
+fn time_of_death(live: &Path) -> Option<Timestamp> {
+    let marked = live.metadata().is_ok_and(|metadata| metadata.len() > 0);
+    modified(live).filter(|_| marked)
 }
 
 /// `None` for a file that is gone or has no usable time; another file decides then.
@@ -183,7 +217,7 @@ impl SpoolContent {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
-        let (mut hasher, mut bytes, mut small) = (blake3::Hasher::new(), 0, Some(Vec::new()));
+        let (mut hasher, mut bytes, mut small) = (OutputHasher::default(), 0, Some(Vec::new()));
         let mut buffer = vec![0; 256 * 1024];
         loop {
             let read = match file.read(&mut buffer) {
@@ -206,14 +240,13 @@ impl SpoolContent {
         if small.is_none() {
             file.sync_data().map_err(failed)?;
         }
-        Ok(Some(Self { stream, bytes, hash: hasher.finalize(), small }))
+        Ok(Some(Self { stream, output: hasher.finish(), small }))
     }
 
     fn content(&self) -> StreamContent<'_> {
         StreamContent {
             stream: self.stream,
-            bytes: self.bytes,
-            hash: self.hash,
+            output: self.output.clone(),
             inline: self.small.as_deref(),
         }
     }

@@ -8,20 +8,29 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_types::{RunId, RunOutcome, Stream};
 use rusqlite::Connection;
 
+use crate::base::block_hashes::{BlockHashes, OutputHash};
 use crate::base::dir::{StoreDir, sync_dir};
-use crate::base::ledger::{self, Entry, Repair};
+use crate::base::imports;
+use crate::base::ledger::{self, Entry, Import, Repair};
 use crate::base::projection::{Row, complete, insert_labels, seq_of};
+use crate::base::reserve::{self, Claim};
+use crate::base::schema;
 use crate::base::store::Durability;
 use crate::base::write_lock::WriteTurn;
-use crate::maintain::verify::{Break, BreakKind, Verification};
-use crate::read::output::{self, Storage, output_key};
+use crate::maintain::verify::{BreakKind, Verification, VerifyDepth};
+use crate::read::output::{self, Storage, Stored, output_key};
+use crate::read::output_reader::RecordedOutput;
 use crate::write::run_entries::{StreamContent, insert_intent, insert_outcome, insert_output};
 use crate::{Error, Result, Store};
+
+/// How long a repair compresses output, to make room on a full disk.
+const COMPRESSING: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repaired {
@@ -44,7 +53,7 @@ pub fn repair(root: &Path) -> Result<Repaired> {
     let mut repaired = Repaired::default();
     let sound = match Store::open(root) {
         Ok(store) => Some(store).filter(is_sound),
-        Err(Error::Corrupt { .. } | Error::NotARecord { .. } | Error::Sqlite { .. }) => None,
+        Err(Error::Corrupt { .. } | Error::Sqlite { .. }) => None,
         Err(error) => return Err(error),
     };
     let mut store = match sound {
@@ -54,9 +63,11 @@ pub fn repair(root: &Path) -> Result<Repaired> {
             Store::open(root)?
         }
     };
-    let rebuild = match store.verify(None)? {
+    let rebuild = match store.verify_with(None, VerifyDepth::Quick, &mut |_| {})? {
         Verification::Intact(_) => false,
-        Verification::Broken(Break { kind, .. }) => matches!(kind, BreakKind::Projection(_)),
+        Verification::Broken(found) => {
+            found.iter().any(|found| matches!(found.kind, BreakKind::Projection(_)))
+        }
     };
     if rebuild {
         let backup = backup_dir(root)?;
@@ -69,16 +80,24 @@ pub fn repair(root: &Path) -> Result<Repaired> {
         store.rebuild_projection()?;
         repaired.projection_rebuilt = true;
     }
-    repaired.interrupted = store.recover()?.runs.iter().map(|run| run.intent.id()).collect();
+    let recovered = store.claiming(Claim::Erase, Store::recover)?;
+    repaired.interrupted = recovered.runs.iter().map(|run| run.intent.id()).collect();
     for orphan in store.orphans()? {
-        repaired.set_aside.push(set_aside(root, &orphan)?);
+        match set_aside(root, &orphan) {
+            // It stays where it is, and the next examination names it.
+            Err(Error::DiskFull { .. }) => break,
+            moved => repaired.set_aside.push(moved?),
+        }
     }
+    store.claiming(Claim::Erase, Store::give_space_back);
     Ok(repaired)
 }
 
 /// Whether SQLite can read all of it; whether that makes sense is for `verify` to say.
 fn is_sound(store: &Store) -> bool {
-    store.integrity().is_ok_and(|found| found.is_empty()) && store.verify(None).is_ok()
+    store.integrity().is_ok_and(|found| found.is_empty())
+        && schema::faults(&store.connection).is_ok_and(|faults| faults.is_empty())
+        && store.verify_with(None, VerifyDepth::Quick, &mut |_| {}).is_ok()
 }
 
 fn backup_dir(root: &Path) -> Result<PathBuf> {
@@ -110,6 +129,18 @@ fn set_aside(root: &Path, orphan: &Path) -> Result<PathBuf> {
 }
 
 impl Store {
+    /// On a disk that is almost full, compresses what waits for it. The WAL's room is lent to the
+    /// compressed file; where even that is too little, the output stays as it is.
+    fn give_space_back(&mut self) {
+        if !reserve::disk_is_almost_full(&self.dir) {
+            return;
+        }
+        // What fails here leaves everything as it was, and is tried again by the next command.
+        drop(self.truncate_wal(Duration::ZERO));
+        drop(self.compact(COMPRESSING));
+        reserve::keep_wal_room(&self.dir);
+    }
+
     /// Derives the projection from the ledger again. The order of arrival is in `runs` alone
     /// and is carried over.
     fn rebuild_projection(&mut self) -> Result<()> {
@@ -137,9 +168,11 @@ impl Store {
                             complete(tx, intent_seq, (seq, &outcome), None).map_err(failed)?;
                         }
                     }
+                    Entry::Import(import) => imports::note(tx, seq, &import).map_err(failed)?,
                     Entry::Marker(_) | Entry::Repair(_) => {}
                 }
             }
+            remove_wrong_lists(tx).map_err(failed)?;
             tx.execute_batch(
                 "UPDATE runs SET chunks = (SELECT chunks FROM temp.kept k WHERE k.seq = runs.seq);
                  DROP TABLE temp.kept;",
@@ -147,6 +180,23 @@ impl Store {
             .map_err(failed)
         })
     }
+}
+
+/// Takes away lists of block hashes that are not those of their outputs; maintenance makes them anew.
+fn remove_wrong_lists(tx: &Connection) -> rusqlite::Result<()> {
+    let mut statement = tx.prepare("SELECT place FROM outputs WHERE length(blocks) > 0")?;
+    let keys: Vec<i64> = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    for key in keys {
+        let Some(Stored { output: RecordedOutput { bytes, hash }, .. }) = output::load(tx, key)?
+        else {
+            continue;
+        };
+        let list = output::load_blocks(tx, key)?.unwrap_or_default();
+        if BlockHashes::of_output(&list, bytes, &hash).is_none() {
+            tx.execute("UPDATE outputs SET blocks = NULL WHERE place = ?1", [key])?;
+        }
+    }
+    Ok(())
 }
 
 /// One ledger row as it was found.
@@ -174,16 +224,17 @@ fn salvage(root: &Path, repaired: &mut Repaired) -> Result<()> {
     let old = Connection::open(backup.join("retake.db"))
         .map_err(|error| Error::sqlite("open the damaged record", dir.database(), error))?;
     let (entries, lost) = read_ledger(&old);
+    let chained = entries.iter().all(|entry| entry.hashes.iter().all(|hash| !hash.is_empty()));
     (repaired.entries_read, repaired.entries_lost) = (entries.len() as u64, lost);
     fresh.write(Durability::Process, "restore the record", |tx, _| {
-        if lost == 0 {
+        if lost == 0 && chained {
             restore_verbatim(tx, &dir, &old, &entries)
         } else {
             restore_anew(tx, &dir, &old, &entries, lost)
         }
     })?;
     fresh.write(Durability::Power, "restore the loops", |tx, _| copy_loops(tx, &dir, &old))?;
-    fresh.truncate_wal(std::time::Duration::from_secs(5))?;
+    fresh.truncate_wal(Duration::from_secs(5))?;
     drop(fresh);
     drop(old);
     // A WAL or index of the old database must not be taken for one of the new.
@@ -202,12 +253,15 @@ fn salvage(root: &Path, repaired: &mut Repaired) -> Result<()> {
 
 /// Reads every entry that SQLite still gives out, and counts those it does not.
 fn read_ledger(old: &Connection) -> (Vec<Salvaged>, u64) {
-    const COLUMNS: &str = "SELECT seq, body, body_hash, hash FROM ledger";
+    const WHOLE: &str = "SELECT seq, body, body_hash, hash FROM ledger";
+    // Without the chain the bodies still say what ran.
+    const BODIES: &str = "SELECT seq, body, x'', x'' FROM ledger";
+    let columns = if old.prepare(WHOLE).is_ok() { WHOLE } else { BODIES };
     let read = |row: &rusqlite::Row<'_>| {
         Ok(Salvaged { seq: row.get(0)?, body: row.get(1)?, hashes: [row.get(2)?, row.get(3)?] })
     };
     let mut entries: Vec<Salvaged> = Vec::new();
-    let in_order = old.prepare(&format!("{COLUMNS} ORDER BY seq")).and_then(|mut statement| {
+    let in_order = old.prepare(&format!("{columns} ORDER BY seq")).and_then(|mut statement| {
         for entry in statement.query_map([], read)? {
             entries.push(entry?);
         }
@@ -220,7 +274,7 @@ fn read_ledger(old: &Connection) -> (Vec<Salvaged>, u64) {
     let mut tail: Vec<Salvaged> = Vec::new();
     let first = entries.last().map_or(0, |entry| entry.seq);
     // Ends in an error where the damage is; what came before it is all that can be read.
-    drop(old.prepare(&format!("{COLUMNS} WHERE seq > ?1 ORDER BY seq DESC")).and_then(
+    drop(old.prepare(&format!("{columns} WHERE seq > ?1 ORDER BY seq DESC")).and_then(
         |mut statement| {
             for entry in statement.query_map([first], read)? {
                 tail.push(entry?);
@@ -230,7 +284,7 @@ fn read_ledger(old: &Connection) -> (Vec<Salvaged>, u64) {
     ));
     let end = tail.last().map(|entry| entry.seq);
     for seq in first + 1..end.unwrap_or(first + 10_000) {
-        let one = old.query_row(&format!("{COLUMNS} WHERE seq = ?1"), [seq], read);
+        let one = old.query_row(&format!("{columns} WHERE seq = ?1"), [seq], read);
         entries.extend(one.ok()); // unreadable: counted below
     }
     entries.extend(tail.into_iter().rev());
@@ -268,6 +322,7 @@ fn restore_verbatim(
                 complete(tx, seq, (entry.seq, &outcome), chunks.as_deref()).map_err(failed)?;
                 restore_outputs(tx, dir, (old, seq), (run, seq), &outcome)?;
             }
+            Entry::Import(import) => imports::note(tx, entry.seq, &import).map_err(failed)?,
             Entry::Marker(_) | Entry::Repair(_) => {}
         }
     }
@@ -290,12 +345,14 @@ fn restore_anew(
     ledger::append(tx, &Entry::Repair(note)).map_err(failed)?;
     // Old and new number of each run whose outcome has not come yet.
     let mut numbers = HashMap::new();
+    let mut renumbered = Vec::new();
     for entry in entries {
         let Some(body) = &entry.body else { continue };
         match ledger::parse(entry.seq, body) {
             Ok(Entry::Intent(intent)) => match insert_intent(tx, dir, &intent) {
                 Ok(seq) => {
                     numbers.insert(intent.id(), (entry.seq, seq));
+                    renumbered.push((entry.seq, seq));
                 }
                 Err(Error::Duplicate { .. }) => {}
                 Err(error) => return Err(error),
@@ -305,6 +362,15 @@ fn restore_anew(
                 let chunks = old_chunks(old, old_seq);
                 insert_outcome(tx, dir, (run, seq), &outcome, &[], chunks.as_deref())?;
                 restore_outputs(tx, dir, (old, old_seq), (run, seq), &outcome)?;
+            }
+            Ok(Entry::Import(import)) => {
+                let (first, last) = import.entries;
+                let those = renumbered.iter().filter(|(old, _)| (first..=last).contains(old));
+                let numbers = || those.clone().map(|(_, new)| *new);
+                if let (Some(first), Some(last)) = (numbers().min(), numbers().max()) {
+                    imports::append(tx, Import { entries: (first, last), ..import })
+                        .map_err(failed)?;
+                }
             }
             Ok(Entry::Marker(_) | Entry::Repair(_)) | Err(_) => {} // about numbers that are gone
         }
@@ -327,23 +393,22 @@ fn restore_outputs(
     outcome: &RunOutcome,
 ) -> Result<()> {
     let failed = |error| Error::sqlite("restore output", dir.database(), error);
-    let recorded = [
-        (Stream::Stdout, outcome.stdout_bytes, &outcome.stdout_blake3),
-        (Stream::Stderr, outcome.stderr_bytes, &outcome.stderr_blake3),
-    ];
-    for (stream, bytes, hash) in recorded {
-        let Some(hash) = hash.as_ref().and_then(|hex| blake3::Hash::from_hex(hex).ok()) else {
-            continue;
-        };
-        let inline = output::load(old, output_key(old_seq, stream))
+    for stream in Stream::BOTH {
+        let Some(recorded) = output::recorded_output(outcome, stream) else { continue };
+        let RecordedOutput { bytes, hash } = recorded;
+        let old_key = output_key(old_seq, stream);
+        let inline = output::load_content(old, old_key)
             .ok() // unreadable: a file may still have it
-            .flatten()
-            .and_then(|stored| stored.content)
             .filter(|content| blake3::hash(content) == hash);
+        let blocks = output::load_blocks(old, old_key)
+            .ok() // unreadable: the list can be made again
+            .flatten()
+            .and_then(|blocks| BlockHashes::of_output(&blocks, bytes, &hash));
         let compressed = dir.output(&hash).exists();
         let raw = dir.spool(run, stream).metadata().is_ok_and(|file| file.len() == bytes);
         if inline.is_some() || compressed || raw {
-            let kept = StreamContent { stream, bytes, hash, inline: inline.as_deref() };
+            let output = OutputHash { bytes, hash, blocks };
+            let kept = StreamContent { stream, output, inline: inline.as_deref() };
             insert_output(tx, seq, &kept).map_err(failed)?;
             if inline.is_none() && compressed {
                 let storage = Storage::Compressed.number();
@@ -358,12 +423,13 @@ fn restore_outputs(
     Ok(())
 }
 
-/// Loops and events are not in the ledger: as many rows as SQLite gives out.
+/// Loops, events and settings are not in the ledger: as many rows as SQLite gives out.
 fn copy_loops(tx: &Connection, dir: &StoreDir, old: &Connection) -> Result<()> {
     let failed = |error| Error::sqlite("restore the loops", dir.database(), error);
     let tables = [
         ("loops", "id, kind, plan, state, stop_reason, start_us, end_us", 7),
         ("events", "loop, seq, at_us, body", 4),
+        ("settings", "name, value", 2),
     ];
     for (table, columns, count) in tables {
         let Ok(mut statement) = old.prepare(&format!("SELECT {columns} FROM {table}")) else {

@@ -1,25 +1,53 @@
-//! Verification: walks the ledger, derives the projection again, and reports the first break.
+//! Verification: walks the ledger, derives the projection again, reads every output, and reports the
+//! first break of the chain and every output that is not the recorded one.
 //!
 //! Unkeyed hashes show an edit unless everything after it was rewritten too. Against someone who
 //! did, only a head that was kept elsewhere proves anything: pass it as `expect`.
 
+use std::collections::HashSet;
 use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use retake_types::{Intent, RunId, RunOutcome, Stream};
 use rusqlite::Connection;
 
+use crate::base::block_hashes::{BLOCK, BlockHashes};
+use crate::base::dir::StoreDir;
 use crate::base::effect_rows::EffectRows;
 use crate::base::ledger::{self, Entry, Head, hash_column};
+use crate::base::output_damage::OutputDamage;
 use crate::base::projection::{End, Row, seq_of};
 use crate::base::schema;
-use crate::read::output::{self, Storage, output_key};
+use crate::read::output::{self, Storage, Stored, is_recorded_order, output_key, recorded_output};
+use crate::read::output_reader::{RecordedOutput, small_damage};
 use crate::{Error, Result, Store};
+
+const BLOCK_LIST: &str = "the list of an output's block hashes";
 
 /// What a verification found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verification {
     Intact(Intact),
-    Broken(Break),
+    /// The first break of the chain or of what is derived from it, if there is one, then every
+    /// damaged output. Not empty.
+    Broken(Vec<Break>),
+}
+
+/// How much is verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VerifyDepth {
+    /// Chain and projection, and that every output is there with its length.
+    Quick,
+    /// The contents of outputs too.
+    Full,
+}
+
+/// How far the reading of outputs is, in bytes as the runs wrote them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerifyProgress {
+    pub read: u64,
+    pub total: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,9 +56,14 @@ pub struct Intact {
     pub runs: u64,
     /// Entries whose bodies were erased by a delete or a prune, as their markers say.
     pub erased: u64,
+    /// Bytes of outputs that were read and are those recorded.
+    pub output_bytes: u64,
+    /// Runs that wrote to both streams in an order that is not known any more, or that the ledger
+    /// of an earlier release does not cover.
+    pub unproven_orders: u64,
 }
 
-/// The first place where the record is not what was written.
+/// A place where the record is not what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Break {
     /// The ledger entry at or before which it shows.
@@ -54,7 +87,9 @@ pub enum BreakKind {
     /// The searchable columns say something else than the ledger.
     Projection(&'static str),
     /// The stored output is not the one that the outcome names.
-    Output(Stream),
+    Output { stream: Stream, damage: OutputDamage },
+    /// The order in which both streams arrived is not the one that the outcome names.
+    Order,
     /// The expected head lies beyond the end: the tail was cut off.
     CutTail { expected: u64 },
     /// The entry with the expected number has another hash: the chain was rewritten.
@@ -75,8 +110,11 @@ impl fmt::Display for Break {
             BreakKind::Projection(what) => {
                 write!(f, "entry {seq}: {what} differs from the ledger")
             }
-            BreakKind::Output(stream) => {
-                write!(f, "entry {seq}: the stored {} is not the recorded one", stream.as_str())
+            BreakKind::Output { stream, damage } => {
+                write!(f, "entry {seq}: the {} {damage}", stream.as_str())
+            }
+            BreakKind::Order => {
+                write!(f, "entry {seq}: the order in which the output arrived was altered")
             }
             BreakKind::CutTail { expected } => {
                 write!(
@@ -110,8 +148,9 @@ impl From<rusqlite::Error> for Stop {
     }
 }
 
-#[derive(Default)]
-struct Walk {
+struct Walk<'a> {
+    dir: &'a StoreDir,
+    depth: VerifyDepth,
     runs: u64,
     endings: u64,
     labels: u64,
@@ -121,21 +160,100 @@ struct Walk {
     tests: u64,
     missing: Vec<i64>,
     marked: Vec<(i64, i64)>,
+    output_bytes: u64,
+    unproven_orders: u64,
+    /// The first break of the chain or the projection.
+    first: Option<Break>,
+    damaged: Vec<Break>,
+    /// Outputs in files, which are read once the walk is over.
+    files: Vec<FileOutput>,
+}
+
+struct FileOutput {
+    outcome_seq: i64,
+    run: RunId,
+    stream: Stream,
+    recorded: RecordedOutput,
 }
 
 impl Store {
-    /// Checks the whole chain, the projection and the inline outputs.
+    /// Verifies everything there is.
     pub fn verify(&self, expect: Option<Head>) -> Result<Verification> {
-        // One snapshot, however many writers go on meanwhile.
-        let snapshot = self
-            .connection
-            .unchecked_transaction()
-            .map_err(|error| self.failed("verify", error))?;
-        match walk(&snapshot, expect) {
-            Ok(intact) => Ok(Verification::Intact(intact)),
-            Err(Stop::Break(found)) => Ok(Verification::Broken(found)),
-            Err(Stop::Failed(error)) => Err(self.failed("verify", error)),
+        self.verify_with(expect, VerifyDepth::Full, &mut |_| {})
+    }
+
+    /// Checks the whole chain, the projection and the outputs.
+    pub fn verify_with(
+        &self,
+        expect: Option<Head>,
+        depth: VerifyDepth,
+        progress: &mut dyn FnMut(VerifyProgress),
+    ) -> Result<Verification> {
+        let failed = |error| self.failed("verify", error);
+        // One snapshot, however many writers go on meanwhile. It ends before the files are read:
+        // that can take long, and the WAL cannot be emptied while someone reads an old state.
+        let snapshot = self.connection.unchecked_transaction().map_err(failed)?;
+        let mut walk = Walk::new(&self.dir, depth);
+        let head = walk.chain(&snapshot, expect).map_err(failed)?;
+        drop(snapshot);
+        let mut found: Vec<Break> = walk.first.take().into_iter().collect();
+        found.append(&mut walk.damaged);
+        walk.output_bytes += self.verify_files(&walk.files, &mut found, progress)?;
+        if !found.is_empty() {
+            return Ok(Verification::Broken(found));
         }
+        Ok(Verification::Intact(Intact {
+            head,
+            runs: walk.runs,
+            erased: walk.missing.len() as u64,
+            output_bytes: walk.output_bytes,
+            unproven_orders: walk.unproven_orders,
+        }))
+    }
+
+    /// Reads outputs in files and returns how many bytes are those recorded.
+    fn verify_files(
+        &self,
+        files: &[FileOutput],
+        found: &mut Vec<Break>,
+        progress: &mut dyn FnMut(VerifyProgress),
+    ) -> Result<u64> {
+        // Runs with the same output share a compressed file.
+        let mut intact_files: HashSet<PathBuf> = HashSet::new();
+        let total = files.iter().map(|file| file.recorded.bytes).sum();
+        let (mut before, mut intact) = (0, 0);
+        for file in files {
+            let FileOutput { outcome_seq, run, stream, recorded } = *file;
+            let checked = self.read_output(run, stream).and_then(|mut output| {
+                let path = output.path().map(Path::to_owned);
+                if path.as_ref().is_some_and(|path| intact_files.contains(path)) {
+                    return Ok(());
+                }
+                let mut read = before;
+                output.check(&mut |bytes| {
+                    read += bytes;
+                    progress(VerifyProgress { read, total });
+                })?;
+                intact_files.extend(path);
+                Ok(())
+            });
+            before += recorded.bytes;
+            progress(VerifyProgress { read: before, total });
+            match checked {
+                Ok(()) => intact += recorded.bytes,
+                Err(Error::OutputDamaged { id, stream, damage }) => found.push(Break {
+                    seq: outcome_seq.unsigned_abs(),
+                    run: Some(id),
+                    kind: BreakKind::Output { stream, damage },
+                }),
+                // Erased since the walk.
+                Err(Error::NotFound { .. }) => {}
+                // The walk has found what is wrong with the entry.
+                Err(Error::BadEntry { .. }) if !found.is_empty() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(intact)
     }
 }
 
@@ -143,44 +261,30 @@ fn broken<T>(seq: i64, run: Option<RunId>, kind: BreakKind) -> Result<T, Stop> {
     Err(Stop::Break(Break { seq: seq.unsigned_abs(), run, kind }))
 }
 
-fn walk(connection: &Connection, expect: Option<Head>) -> Result<Intact, Stop> {
-    let mut statement =
-        connection.prepare("SELECT seq, body, body_hash, hash FROM ledger ORDER BY seq")?;
-    let mut rows = statement.query([])?;
-    let (mut head, mut walk, mut next) = (Head::genesis(), Walk::default(), 1);
-    while let Some(row) = rows.next()? {
-        let seq: i64 = row.get(0)?;
-        let (Ok(body_hash), Ok(hash)) = (hash_column(row, 2), hash_column(row, 3)) else {
-            return broken(seq, None, BreakKind::EditedEntry);
-        };
-        if seq != next {
-            return broken(next, None, BreakKind::DeletedEntry);
-        }
-        let body: Option<Vec<u8>> = row.get(1)?;
-        if body.as_ref().is_some_and(|body| blake3::hash(body) != body_hash) {
-            return broken(seq, None, BreakKind::EditedBody);
-        }
-        if ledger::chain(&head.hash, seq, &body_hash) != hash {
-            return broken(seq, None, BreakKind::EditedEntry);
-        }
-        head = Head { count: seq.unsigned_abs(), hash };
-        if expect.is_some_and(|expect| expect.count == head.count && expect.hash != hash) {
-            return broken(seq, None, BreakKind::Rewritten);
-        }
-        match body.map(|body| ledger::parse(seq, &body)) {
-            None => walk.missing.push(seq),
-            Some(Ok(entry)) => walk.entry(connection, seq, &entry)?,
-            Some(Err(error)) => {
-                return broken(seq, None, BreakKind::Unreadable(detail(error)));
-            }
-        }
-        next = seq + 1;
+/// Checks that an entry follows from the one before it.
+fn link(
+    head: &mut Head,
+    next: i64,
+    expect: Option<Head>,
+    (seq, body, row): (i64, Option<&[u8]>, &rusqlite::Row<'_>),
+) -> Result<(), Stop> {
+    let (Ok(body_hash), Ok(hash)) = (hash_column(row, 2), hash_column(row, 3)) else {
+        return broken(seq, None, BreakKind::EditedEntry);
+    };
+    let before = std::mem::replace(head, Head { count: seq.unsigned_abs(), hash });
+    if seq != next {
+        return broken(next, None, BreakKind::DeletedEntry);
     }
-    let last = next - 1;
-    if let Some(expect) = expect.filter(|expect| expect.count > head.count) {
-        return broken(last, None, BreakKind::CutTail { expected: expect.count });
+    if body.is_some_and(|body| blake3::hash(body) != body_hash) {
+        return broken(seq, None, BreakKind::EditedBody);
     }
-    walk.finish(connection, head, last)
+    if ledger::chain(&before.hash, seq, &body_hash) != hash {
+        return broken(seq, None, BreakKind::EditedEntry);
+    }
+    if expect.is_some_and(|expect| expect.count == head.count && expect.hash != hash) {
+        return broken(seq, None, BreakKind::Rewritten);
+    }
+    Ok(())
 }
 
 fn detail(error: Error) -> String {
@@ -190,7 +294,69 @@ fn detail(error: Error) -> String {
     }
 }
 
-impl Walk {
+impl<'a> Walk<'a> {
+    fn new(dir: &'a StoreDir, depth: VerifyDepth) -> Self {
+        Self {
+            dir,
+            depth,
+            runs: 0,
+            endings: 0,
+            labels: 0,
+            outputs: 0,
+            effects: 0,
+            changes: 0,
+            tests: 0,
+            missing: Vec::new(),
+            marked: Vec::new(),
+            output_bytes: 0,
+            unproven_orders: 0,
+            first: None,
+            damaged: Vec::new(),
+            files: Vec::new(),
+        }
+    }
+
+    /// Keeps the first break and goes on: what follows still has outputs to check.
+    fn note(&mut self, checked: Result<(), Stop>) -> rusqlite::Result<()> {
+        match checked {
+            Ok(()) => Ok(()),
+            Err(Stop::Break(found)) => {
+                self.first.get_or_insert(found);
+                Ok(())
+            }
+            Err(Stop::Failed(error)) => Err(error),
+        }
+    }
+
+    fn chain(&mut self, connection: &Connection, expect: Option<Head>) -> rusqlite::Result<Head> {
+        let mut statement =
+            connection.prepare("SELECT seq, body, body_hash, hash FROM ledger ORDER BY seq")?;
+        let mut rows = statement.query([])?;
+        let (mut head, mut next) = (Head::genesis(), 1);
+        while let Some(row) = rows.next()? {
+            let (seq, body): (i64, Option<Vec<u8>>) = (row.get(0)?, row.get(1)?);
+            let linked = link(&mut head, next, expect, (seq, body.as_deref(), row));
+            self.note(linked)?;
+            next = seq + 1;
+            let checked = match body.map(|body| ledger::parse(seq, &body)) {
+                None => {
+                    self.missing.push(seq);
+                    Ok(())
+                }
+                Some(Ok(entry)) => self.entry(connection, seq, &entry),
+                Some(Err(error)) => broken(seq, None, BreakKind::Unreadable(detail(error))),
+            };
+            self.note(checked)?;
+        }
+        let last = next - 1;
+        if let Some(expect) = expect.filter(|expect| expect.count > head.count) {
+            self.note(broken(last, None, BreakKind::CutTail { expected: expect.count }))?;
+        }
+        let finished = self.finish(connection, last);
+        self.note(finished)?;
+        Ok(head)
+    }
+
     fn entry(&mut self, connection: &Connection, seq: i64, entry: &Entry) -> Result<(), Stop> {
         match entry {
             Entry::Intent(intent) => self.intent(connection, seq, intent),
@@ -199,7 +365,7 @@ impl Walk {
                 self.marked.extend_from_slice(&marker.erased);
                 Ok(())
             }
-            Entry::Repair(_) => Ok(()),
+            Entry::Repair(_) | Entry::Import(_) => Ok(()),
         }
     }
 
@@ -253,33 +419,73 @@ impl Walk {
             self.changes += changes;
             self.tests += tests;
         }
-        let recorded = [
-            (Stream::Stdout, outcome.stdout_bytes, &outcome.stdout_blake3),
-            (Stream::Stderr, outcome.stderr_bytes, &outcome.stderr_blake3),
-        ];
-        for (stream, bytes, hash) in recorded {
-            let stored = output::load(connection, output_key(intent_seq, stream))?;
-            let same = match (&stored, hash) {
-                (None, None) => true,
-                (Some(stored), Some(hash)) => {
-                    let inline = stored.storage == Storage::Inline;
-                    let content = stored.content.as_deref().unwrap_or_default();
-                    stored.bytes == bytes
-                        && stored.hash.to_hex().as_str() == hash
-                        && (!inline || blake3::hash(content) == stored.hash)
+        let captured = Stream::BOTH.map(|stream| recorded_output(outcome, stream).is_some());
+        for stream in Stream::BOTH {
+            self.output(connection, (seq, run, intent_seq), outcome, stream)?;
+        }
+        let order = output::load_order(connection, intent_seq)?;
+        if !is_recorded_order(outcome, order.as_deref()) {
+            return broken(seq, Some(run), BreakKind::Order);
+        }
+        let proven = outcome.order_blake3.is_some() && order.is_some();
+        self.unproven_orders += u64::from(captured == [true, true] && !proven);
+        Ok(())
+    }
+
+    /// Compares a row of `outputs` with the outcome, and the bytes where they are in the database.
+    fn output(
+        &mut self,
+        connection: &Connection,
+        (outcome_seq, run, intent_seq): (i64, RunId, i64),
+        outcome: &RunOutcome,
+        stream: Stream,
+    ) -> Result<(), Stop> {
+        let key = output_key(intent_seq, stream);
+        let stored = match output::load(connection, key) {
+            // A row that holds something else is found damaged below.
+            Err(rusqlite::Error::IntegralValueOutOfRange(..)) => None,
+            Err(rusqlite::Error::FromSqlConversionFailure(..)) => None,
+            stored => stored?,
+        };
+        let Some(recorded) = recorded_output(outcome, stream) else { return Ok(()) };
+        self.outputs += u64::from(stored.is_some());
+        let stored = stored.filter(|stored| stored.output == recorded);
+        let damage = match &stored {
+            None => Some(OutputDamage::WrongRow),
+            Some(stored) if stored.storage != Storage::Inline => match self.depth {
+                VerifyDepth::Full => {
+                    self.files.push(FileOutput { outcome_seq, run, stream, recorded });
+                    None
                 }
-                _ => false,
-            };
-            if !same {
-                return broken(seq, Some(run), BreakKind::Output(stream));
+                VerifyDepth::Quick => file_damage(self.dir, run, stream, stored),
+            },
+            Some(_) if self.depth == VerifyDepth::Quick => None,
+            Some(_) => small_damage(&output::load_content(connection, key)?, recorded),
+        };
+        match damage {
+            Some(damage) => self.damaged.push(Break {
+                seq: outcome_seq.unsigned_abs(),
+                run: Some(run),
+                kind: BreakKind::Output { stream, damage },
+            }),
+            None if stored.as_ref().is_some_and(|stored| stored.storage == Storage::Inline) => {
+                self.output_bytes += recorded.bytes;
             }
-            self.outputs += u64::from(stored.is_some());
+            None => {}
+        }
+        if stored.is_some()
+            && recorded.bytes > BLOCK
+            && let Some(list) = output::load_blocks(connection, key)?
+            && !list.is_empty()
+            && BlockHashes::of_output(&list, recorded.bytes, &recorded.hash).is_none()
+        {
+            return broken(outcome_seq, Some(run), BreakKind::Projection(BLOCK_LIST));
         }
         Ok(())
     }
 
     /// What no single entry shows: rows that no entry explains, and erasures without a marker.
-    fn finish(mut self, connection: &Connection, head: Head, last: i64) -> Result<Intact, Stop> {
+    fn finish(&mut self, connection: &Connection, last: i64) -> Result<(), Stop> {
         self.marked.sort_unstable();
         for &seq in &self.missing {
             let after = self.marked.partition_point(|&(from, _)| from <= seq);
@@ -316,6 +522,27 @@ impl Walk {
                 return broken(last, None, BreakKind::Projection(what));
             }
         }
-        Ok(Intact { head, runs: self.runs, erased: self.missing.len() as u64 })
+        Ok(())
+    }
+}
+
+/// What is wrong with a file, without reading what is in it.
+fn file_damage(
+    dir: &StoreDir,
+    run: RunId,
+    stream: Stream,
+    stored: &Stored,
+) -> Option<OutputDamage> {
+    let path = output::file_of(dir, run, stream, stored);
+    let recorded = stored.output.bytes;
+    match std::fs::metadata(&path) {
+        Ok(file) if stored.storage == Storage::Raw && file.len() != recorded => {
+            Some(OutputDamage::WrongLength { recorded, found: file.len() })
+        }
+        Ok(_) => None,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Some(OutputDamage::Missing { path })
+        }
+        Err(error) => Some(OutputDamage::Unreadable { path, error: error.to_string() }),
     }
 }

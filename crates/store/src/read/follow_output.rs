@@ -55,11 +55,7 @@ impl OutputFollower {
                         0 => Err(io::ErrorKind::UnexpectedEof.into()),
                         read => Ok(read),
                     })
-                    .map_err(|error| Error::OutputLost {
-                        id: self.id,
-                        stream: stream.as_str(),
-                        detail: error.to_string(),
-                    })?;
+                    .map_err(|error| Error::reading(self.id, error))?;
                 out(stream, &buffer[..read]);
                 *given += read as u64;
             }

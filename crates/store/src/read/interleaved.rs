@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use retake_types::{RunId, Stream};
 
 use crate::base::arrival_order::Chunk;
-use crate::read::output::{OutputReader, sought};
+use crate::read::output_reader::{OutputReader, sought};
 use crate::{Result, Store};
 
 /// A contiguous piece of one stream, at its offset in the interleaved order.

@@ -5,6 +5,7 @@ pub(crate) mod interleaved;
 pub(crate) mod lines;
 pub(crate) mod loops;
 pub(crate) mod output;
+pub(crate) mod output_reader;
 pub(crate) mod output_since;
 pub(crate) mod page_cursor;
 pub(crate) mod run_lookup;

@@ -1,19 +1,20 @@
-//! Where a stream's bytes are, and reading them: live spool, raw file, inline or compressed alike.
+//! Where a stream's bytes are, and opening them: live spool, raw file, inline or compressed alike.
 //!
 //! Nothing here changes what is stored.
 
-use std::fs::File;
-use std::io::{self, Cursor, Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::io;
 
-use retake_types::{RunId, Stream};
+use retake_types::{RunId, RunOutcome, Stream};
 use rusqlite::{Connection, OptionalExtension};
 
-use crate::base::arrival_order::{Chunk, ChunkReader};
-use crate::base::dir::StoreDir;
-use crate::base::ledger::hash_column;
-use crate::base::projection::seq_of;
+use crate::base::arrival_order::{Chunk, ChunkReader, order_hash};
+use crate::base::block_hashes::{BLOCK, BlockHashes};
+use crate::base::dir::{StoreDir, open_regular};
+use crate::base::ledger::{self, Entry, hash_column};
+use crate::base::output_damage::OutputDamage;
+use crate::base::schema;
 use crate::base::zstd_frames::ZstdFrames;
+use crate::read::output_reader::{FileForm, OutputReader, RecordedOutput, StoredFile};
 use crate::{Error, Result, Store};
 
 /// Streams up to this size live in the database.
@@ -50,160 +51,186 @@ pub(crate) fn run_and_stream(output_key: i64) -> (i64, Stream) {
     (output_key / 2, if output_key % 2 == 0 { Stream::Stdout } else { Stream::Stderr })
 }
 
-/// A row of `outputs`.
+/// A row of `outputs`, without what is in it.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
-    pub(crate) bytes: u64,
-    pub(crate) hash: blake3::Hash,
+    pub(crate) output: RecordedOutput,
     pub(crate) storage: Storage,
-    pub(crate) content: Option<Vec<u8>>,
 }
 
 pub(crate) fn load(connection: &Connection, output_key: i64) -> rusqlite::Result<Option<Stored>> {
     connection
-        .prepare_cached("SELECT bytes, hash, storage, content FROM outputs WHERE place = ?1")?
+        .prepare_cached("SELECT bytes, hash, storage FROM outputs WHERE place = ?1")?
         .query_row([output_key], |row| {
-            let storage = row.get(2)?;
+            let (bytes, storage) = (row.get::<_, i64>(0)?.unsigned_abs(), row.get(2)?);
             Ok(Stored {
-                bytes: row.get::<_, i64>(0)?.unsigned_abs(),
-                hash: hash_column(row, 1)?,
+                output: RecordedOutput { bytes, hash: hash_column(row, 1)? },
                 storage: Storage::of(storage)
                     .ok_or(rusqlite::Error::IntegralValueOutOfRange(2, storage))?,
-                content: row.get(3)?,
             })
         })
         .optional()
 }
 
-impl Stored {
-    pub(crate) fn open(self, dir: &StoreDir, id: RunId, stream: Stream) -> Result<OutputReader> {
-        let lost = |path: &std::path::Path, error: io::Error| Error::OutputLost {
-            id,
-            stream: stream.as_str(),
-            detail: format!("{}: {error}", path.display()),
-        };
-        let source = match self.storage {
-            Storage::Inline => Source::Memory(self.content.unwrap_or_default()),
-            Storage::Raw => {
-                let path = dir.spool(id, stream);
-                Source::Plain(File::open(&path).map_err(|error| lost(&path, error))?)
-            }
-            Storage::Compressed => {
-                let path = dir.output(&self.hash);
-                let frames = File::open(&path).and_then(ZstdFrames::open);
-                Source::ZstdFrames(Box::new(frames.map_err(|error| lost(&path, error))?))
-            }
-        };
-        Ok(OutputReader { source, length: self.bytes, position: 0 })
+/// The bytes of an output that is in the database.
+pub(crate) fn load_content(connection: &Connection, output_key: i64) -> rusqlite::Result<Vec<u8>> {
+    let content: Option<Option<Vec<u8>>> = connection
+        .prepare_cached("SELECT content FROM outputs WHERE place = ?1")?
+        .query_row([output_key], |row| row.get(0))
+        .optional()?;
+    Ok(content.flatten().unwrap_or_default())
+}
+
+/// The stored list of an output's block hashes, as it stands there. `None` where there is none.
+pub(crate) fn load_blocks(
+    connection: &Connection,
+    output_key: i64,
+) -> rusqlite::Result<Option<Vec<u8>>> {
+    // A store that is only read may still have the schema of an earlier release.
+    if schema::of(connection)? < schema::WITH_BLOCKS {
+        return Ok(None);
+    }
+    let blocks: Option<Option<Vec<u8>>> = connection
+        .prepare_cached("SELECT blocks FROM outputs WHERE place = ?1")?
+        .query_row([output_key], |row| row.get(0))
+        .optional()?;
+    Ok(blocks.flatten())
+}
+
+/// What an outcome says of a stream; `None` when nothing was captured.
+pub(crate) fn recorded_output(outcome: &RunOutcome, stream: Stream) -> Option<RecordedOutput> {
+    let (bytes, hash) = match stream {
+        Stream::Stdout => (outcome.stdout_bytes, &outcome.stdout_blake3),
+        Stream::Stderr => (outcome.stderr_bytes, &outcome.stderr_blake3),
+    };
+    let hash = blake3::Hash::from_hex(hash.as_ref()?).ok()?;
+    Some(RecordedOutput { bytes, hash })
+}
+
+/// The outcome of a run as the ledger has it; `None` while there is none.
+pub(crate) fn recorded_outcome(
+    connection: &Connection,
+    dir: &StoreDir,
+    (id, seq): (RunId, i64),
+) -> Result<Option<RunOutcome>> {
+    let outcome_seq: Option<Option<i64>> = connection
+        .prepare_cached("SELECT outcome_seq FROM runs WHERE seq = ?1")
+        .and_then(|mut statement| statement.query_row([seq], |row| row.get(0)).optional())
+        .map_err(|error| Error::sqlite("look up the outcome", dir.database(), error))?;
+    let Some(outcome_seq) = outcome_seq.flatten() else { return Ok(None) };
+    match ledger::checked(connection, dir.database(), outcome_seq)? {
+        Entry::Outcome { run, outcome } if run == id => Ok(Some(*outcome)),
+        _ => Err(Error::BadEntry {
+            seq: outcome_seq,
+            detail: format!("it is not the outcome of run {id}"),
+        }),
     }
 }
 
-/// The bytes of one stream as they were when it was opened. OutputFollower a growing one with `OutputFollower`.
-#[derive(Debug)]
-pub struct OutputReader {
-    source: Source,
-    length: u64,
-    position: u64,
+/// Opens a stream of a finished run, as the ledger names it. Works inside a transaction.
+pub(crate) fn open(
+    connection: &Connection,
+    dir: &StoreDir,
+    (id, seq): (RunId, i64),
+    stream: Stream,
+) -> Result<OutputReader> {
+    let recorded = recorded_outcome(connection, dir, (id, seq))?
+        .and_then(|outcome| recorded_output(&outcome, stream));
+    let Some(recorded) = recorded else { return Ok(OutputReader::empty(id, stream)) };
+    let failed = |error| Error::sqlite("look up the output", dir.database(), error);
+    let damaged = |damage| Error::OutputDamaged { id, stream, damage };
+    let key = output_key(seq, stream);
+    let stored = load(connection, key).map_err(failed)?;
+    let Some(stored) = stored.filter(|stored| stored.output == recorded) else {
+        return Err(damaged(OutputDamage::WrongRow));
+    };
+    if stored.storage == Storage::Inline {
+        let content = load_content(connection, key).map_err(failed)?;
+        return OutputReader::small(id, stream, content, recorded);
+    }
+    let (path, form) = open_file(dir, id, stream, &stored).map_err(damaged)?;
+    let blocks = match recorded.bytes > BLOCK {
+        true => load_blocks(connection, key).map_err(failed)?,
+        false => None,
+    };
+    let blocks =
+        blocks.and_then(|blocks| BlockHashes::of_output(&blocks, recorded.bytes, &recorded.hash));
+    OutputReader::stored(id, stream, StoredFile::new(path, form, recorded, blocks))
 }
 
-#[derive(Debug)]
-enum Source {
-    Memory(Vec<u8>),
-    Plain(File),
-    ZstdFrames(Box<ZstdFrames>),
-}
-
-impl OutputReader {
-    pub(crate) fn empty() -> Self {
-        Self { source: Source::Memory(Vec::new()), length: 0, position: 0 }
-    }
-
-    /// Bytes of the stream.
-    pub fn length(&self) -> u64 {
-        self.length
-    }
-
-    pub(crate) fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let left = usize::try_from(self.length.saturating_sub(offset)).unwrap_or(usize::MAX);
-        let wanted = buffer.len().min(left);
-        if wanted == 0 {
-            return Ok(0);
-        }
-        let buffer = &mut buffer[..wanted];
-        match &mut self.source {
-            Source::Memory(bytes) => {
-                let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
-                Cursor::new(&bytes[start..]).read(buffer)
-            }
-            Source::Plain(file) => file.read_at(buffer, offset),
-            Source::ZstdFrames(frames) => frames.read_at(buffer, offset),
-        }
-    }
-}
-
-impl Read for OutputReader {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.read_at(buffer, self.position)?;
-        self.position += read as u64;
-        Ok(read)
+/// Where the bytes of an output are that is not in the database.
+pub(crate) fn file_of(
+    dir: &StoreDir,
+    id: RunId,
+    stream: Stream,
+    stored: &Stored,
+) -> std::path::PathBuf {
+    match stored.storage {
+        Storage::Compressed => dir.output(&stored.output.hash),
+        Storage::Inline | Storage::Raw => dir.spool(id, stream),
     }
 }
 
-impl Seek for OutputReader {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.position = sought(to, self.position, self.length)?;
-        Ok(self.position)
-    }
-}
-
-pub(crate) fn sought(to: SeekFrom, position: u64, length: u64) -> io::Result<u64> {
-    match to {
-        SeekFrom::Start(offset) => Some(offset),
-        SeekFrom::End(offset) => length.checked_add_signed(offset),
-        SeekFrom::Current(offset) => position.checked_add_signed(offset),
-    }
-    .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "seek before the beginning"))
+fn open_file(
+    dir: &StoreDir,
+    id: RunId,
+    stream: Stream,
+    stored: &Stored,
+) -> Result<(std::path::PathBuf, FileForm), OutputDamage> {
+    let path = file_of(dir, id, stream, stored);
+    let whole = OutputDamage::Altered { from: 0, to: stored.output.bytes };
+    let damage = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => OutputDamage::Missing { path: path.clone() },
+        _ if error.raw_os_error().is_none() => whole.clone(),
+        _ => OutputDamage::Unreadable { path: path.clone(), error: error.to_string() },
+    };
+    let file = open_regular(&path).map_err(damage)?;
+    let form = match stored.storage {
+        Storage::Compressed => FileForm::Compressed(ZstdFrames::open(file).map_err(damage)?),
+        Storage::Inline | Storage::Raw => FileForm::Raw(file),
+    };
+    Ok((path, form))
 }
 
 impl Store {
-    /// One stream of a run, whether the run is over or not. Empty when it never wrote to it.
+    /// One stream of a run, whether the run is over or not. Empty when it never wrote to it. Of a
+    /// finished run it hands out only what the ledger names.
     pub fn read_output(&self, id: RunId, stream: Stream) -> Result<OutputReader> {
-        // A run that finishes between the two looks has moved from the spool to the database.
-        for _ in 0..3 {
-            let (seq, over) = self.seq_and_finished(id)?;
-            if over {
-                let stored = load(&self.connection, output_key(seq, stream))
-                    .map_err(|error| self.failed("look up the output", error))?;
-                match stored.map(|stored| stored.open(&self.dir, id, stream)) {
-                    None => return Ok(OutputReader::empty()),
-                    // A compaction that ran between the look and the open moved the file.
-                    Some(Err(Error::OutputLost { .. })) => continue,
-                    Some(opened) => return opened,
+        // Between two looks a run may finish, be compressed or be erased by another process.
+        let mut opened = self.open_output(id, stream);
+        for _ in 0..2 {
+            match opened {
+                Err(Error::OutputDamaged { .. } | Error::BadEntry { .. }) => {
+                    opened = self.open_output(id, stream);
                 }
-            }
-            match File::open(self.dir.spool(id, stream)) {
-                Ok(file) => {
-                    let path = self.dir.spool(id, stream);
-                    let length =
-                        file.metadata().map_err(|error| Error::io("look at", &path, error))?.len();
-                    return Ok(OutputReader { source: Source::Plain(file), length, position: 0 });
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    if !self.seq_and_finished(id)?.1 {
-                        return Ok(OutputReader::empty());
-                    }
-                }
-                Err(error) => {
-                    return Err(Error::io("open", &self.dir.spool(id, stream), error));
-                }
+                opened => return opened,
             }
         }
-        let (seq, _) = self.seq_and_finished(id)?;
-        match load(&self.connection, output_key(seq, stream))
-            .map_err(|error| self.failed("look up the output", error))?
-        {
-            Some(stored) => stored.open(&self.dir, id, stream),
-            None => Ok(OutputReader::empty()),
+        opened
+    }
+
+    fn open_output(&self, id: RunId, stream: Stream) -> Result<OutputReader> {
+        let (seq, over) = self.seq_and_finished(id)?;
+        if over {
+            return open(&self.connection, &self.dir, (id, seq), stream);
+        }
+        let path = self.dir.spool(id, stream);
+        match open_regular(&path) {
+            Ok(file) => {
+                let length =
+                    file.metadata().map_err(|error| Error::io("look at", &path, error))?.len();
+                Ok(OutputReader::unfinished(id, stream, file, length))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // Nothing was written yet, or the outcome was committed since the first look.
+                let (seq, over) = self.seq_and_finished(id)?;
+                if over {
+                    open(&self.connection, &self.dir, (id, seq), stream)
+                } else {
+                    Ok(OutputReader::empty(id, stream))
+                }
+            }
+            Err(error) => Err(Error::io("open", &path, error)),
         }
     }
 
@@ -222,20 +249,46 @@ impl Store {
 
     /// The order of arrival of a run's chunks, as far as it is known.
     pub(crate) fn chunks_of(&self, id: RunId) -> Result<Vec<Chunk>> {
-        let failed = |error| self.failed("look up the order of output", error);
-        if let Some(seq) = seq_of(&self.connection, id).map_err(failed)? {
-            let stored: Option<Vec<u8>> = self
-                .connection
-                .query_row("SELECT chunks FROM runs WHERE seq = ?1", [seq], |row| row.get(0))
-                .map_err(failed)?;
-            if let Some(bytes) = stored {
-                return Ok(ChunkReader::read_all(&bytes));
-            }
+        let bytes = match self.order_of(id)? {
+            Some(bytes) => bytes,
+            None => match std::fs::read(self.dir.chunks(id)) {
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+                Err(error) => return Err(Error::io("read", &self.dir.chunks(id), error)),
+            },
+        };
+        Ok(ChunkReader::read_all(&bytes))
+    }
+
+    /// The order of arrival of a finished run, as it was recorded. Runs of earlier releases have
+    /// nothing to check it against.
+    pub(crate) fn order_of(&self, id: RunId) -> Result<Option<Vec<u8>>> {
+        let (seq, _) = self.seq_and_finished(id)?;
+        let Some(outcome) = recorded_outcome(&self.connection, &self.dir, (id, seq))? else {
+            return Ok(None);
+        };
+        let order = load_order(&self.connection, seq)
+            .map_err(|error| self.failed("look up the order of output", error))?;
+        match is_recorded_order(&outcome, order.as_deref()) {
+            true => Ok(Some(order.unwrap_or_default())),
+            false => Err(Error::OrderAltered { id }),
         }
-        match std::fs::read(self.dir.chunks(id)) {
-            Ok(bytes) => Ok(ChunkReader::read_all(&bytes)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(Error::io("read", &self.dir.chunks(id), error)),
-        }
+    }
+}
+
+pub(crate) fn load_order(connection: &Connection, seq: i64) -> rusqlite::Result<Option<Vec<u8>>> {
+    let order: Option<Option<Vec<u8>>> = connection
+        .prepare_cached("SELECT chunks FROM runs WHERE seq = ?1")?
+        .query_row([seq], |row| row.get(0))
+        .optional()?;
+    Ok(order.flatten())
+}
+
+/// Whether an order of arrival is the one that the outcome names. One that got lost, as in a list of
+/// runs that was derived from the ledger again, is not another one: it is not known.
+pub(crate) fn is_recorded_order(outcome: &RunOutcome, order: Option<&[u8]>) -> bool {
+    match (&outcome.order_blake3, order) {
+        (Some(recorded), Some(order)) => order_hash(order) == *recorded,
+        (None, _) | (_, None) => true,
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use retake_types::{RunId, Stream};
 
 use crate::base::live_file;
-use crate::read::output::OutputReader;
+use crate::read::output_reader::OutputReader;
 use crate::{Error, Result, Store};
 
 /// Some bytes of one stream.
@@ -45,7 +45,7 @@ impl Store {
                 let stream = if out { Stream::Stdout } else { Stream::Stderr };
                 let (reader, offset) = (&mut readers[stream.index()], after[stream.index()]);
                 let bytes =
-                    up_to(reader, offset, most).map_err(|error| lost(id, stream, &error))?;
+                    up_to(reader, offset, most).map_err(|error| Error::reading(id, error))?;
                 new.more = offset + (bytes.len() as u64) < reader.length();
                 new.parts.push(OutputPart { stream, offset, bytes });
             }
@@ -78,7 +78,7 @@ impl Store {
                     Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
                     read => read,
                 }
-                .map_err(|error| lost(id, stream, &error))?;
+                .map_err(|error| Error::reading(id, error))?;
                 bytes.truncate(read);
                 match new.parts.last_mut() {
                     Some(last)
@@ -108,8 +108,4 @@ fn up_to(reader: &mut OutputReader, offset: u64, most: usize) -> io::Result<Vec<
         }
     }
     Ok(bytes)
-}
-
-fn lost(id: RunId, stream: Stream, error: &io::Error) -> Error {
-    Error::OutputLost { id, stream: stream.as_str(), detail: error.to_string() }
 }

@@ -1,4 +1,5 @@
-//! Finding one run: by id, by a unique beginning or end of it, or the last; and a run's family.
+//! Finding one run: by id, by a unique beginning or end of it, by the id its caller gave, or the
+//! last; and a run's family.
 
 use std::collections::HashSet;
 
@@ -28,7 +29,9 @@ impl Store {
         }
     }
 
-    /// The run that `text` names: `last`, an id, or a unique prefix or suffix of one.
+    /// The run that `text` names: `last`, an id, a unique prefix or suffix of one, or the id that
+    /// its caller gave, if no other run has the same. A whole id of ours is never taken for theirs,
+    /// unless no run has it.
     pub fn find(&self, text: &str) -> Result<Run> {
         let wanted = text.trim().to_ascii_lowercase();
         let missing = || Error::NotFound { text: text.to_owned() };
@@ -36,27 +39,33 @@ impl Store {
             return self.list(&RunFilter::default(), None, 1)?.runs.pop().ok_or_else(missing);
         }
         if let Ok(id) = wanted.parse::<RunId>() {
-            return self.get(id);
-        }
-        let digits: String = wanted.chars().filter(|&c| c != '-').collect();
-        if digits.is_empty() || digits.len() > 32 || !digits.bytes().all(|b| b.is_ascii_hexdigit())
-        {
-            return Err(missing());
-        }
-        let mut candidates = self.ids_with_prefix(&digits)?;
-        for id in self.ids_with_suffix(&digits)? {
-            if !candidates.contains(&id) {
-                candidates.push(id);
+            match self.get(id) {
+                Err(Error::NotFound { .. }) => {}
+                found => return found,
             }
         }
+        let digits: String = wanted.chars().filter(|&c| c != '-').collect();
+        let part = 1..=32;
+        let part = part.contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit());
+        let mut candidates = self.ids_given_by_caller(text.trim())?;
+        if part {
+            candidates.extend(self.ids_with_prefix(&digits)?);
+            candidates.extend(self.ids_with_suffix(&digits)?);
+        }
+        candidates.sort_unstable_by(|a, b| b.cmp(a));
+        candidates.dedup();
         match candidates[..] {
             [] => Err(missing()),
             [id] => self.get(id),
-            _ => {
-                candidates.sort_unstable_by(|a, b| b.cmp(a));
-                Err(Error::Ambiguous { text: text.to_owned(), candidates })
-            }
+            _ => Err(Error::Ambiguous { text: text.to_owned(), candidates }),
         }
+    }
+
+    fn ids_given_by_caller(&self, run_id: &str) -> Result<Vec<RunId>> {
+        self.ids(
+            "SELECT id FROM runs WHERE run_id = ?1 ORDER BY id DESC LIMIT ?2",
+            vec![run_id.to_owned().into()],
+        )
     }
 
     fn ids_with_prefix(&self, digits: &str) -> Result<Vec<RunId>> {

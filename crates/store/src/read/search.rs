@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use retake_types::{Run, RunId, Stream};
 
-use crate::read::output::{self, run_and_stream};
+use crate::read::output::run_and_stream;
 use crate::read::runs::{RunFilter, Sieve};
 use crate::read::search_index::{WINDOW, plain, text_of};
 use crate::{Error, Result, Store};
@@ -42,6 +42,29 @@ pub struct SearchResults {
     /// Too many outputs have the words and do not pass the filter: the search ended before the page
     /// was full, and continues at `next`.
     pub cut_short: bool,
+    /// Outputs that may have the words and are not what was recorded: nothing of them is shown.
+    pub damaged: Vec<(RunId, Stream)>,
+}
+
+impl SearchResults {
+    /// A damaged output is noted; it must not hide what other runs have.
+    fn unless_damaged<T>(
+        &mut self,
+        output: (RunId, Stream),
+        found: Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        match found {
+            Err(Error::OutputDamaged { .. } | Error::Reading { .. } | Error::BadEntry { .. }) => {
+                if !self.damaged.contains(&output) {
+                    self.damaged.push(output);
+                }
+                Ok(None)
+            }
+            // Erased since it was found.
+            Err(Error::NotFound { .. }) => Ok(None),
+            found => found,
+        }
+    }
 }
 
 /// How much is done for one page of hits.
@@ -136,7 +159,7 @@ impl Store {
         let (mut places, unlooked) =
             self.indexed(&phrase, &sieve, newest, (limit + 1, effort.sifted))?;
         let scanned = effort.scanned_bytes;
-        places.extend(self.scan(&phrase, &sieve, newest, scanned, &mut found.skipped_bytes)?);
+        places.extend(self.scan(&phrase, &sieve, newest, scanned, &mut found)?);
         places.sort_unstable_by(|a, b| b.cmp(a));
         places.dedup();
         // What lies beyond is met again from there, in its order.
@@ -145,7 +168,9 @@ impl Store {
         found.next = places.get(limit).copied().or(unlooked).map(i64::unsigned_abs);
         found.cut_short = unlooked.is_some() && places.len() <= limit;
         for output_key in places.into_iter().take(limit) {
-            found.hits.extend(self.hit(&phrase, output_key)?);
+            let Some(at) = self.run_at(output_key)? else { continue };
+            let hit = found.unless_damaged(at, self.hit(&phrase, at).map(Some))?;
+            found.hits.extend(hit);
         }
         Ok(found)
     }
@@ -210,7 +235,7 @@ impl Store {
         sieve: &Sieve<'_>,
         newest: i64,
         budget: u64,
-        skipped: &mut u64,
+        result: &mut SearchResults,
     ) -> Result<Vec<i64>> {
         let mut places = Vec::new();
         let mut left = budget;
@@ -242,32 +267,32 @@ impl Store {
                 };
                 let length = range.end - range.start;
                 if length > left {
-                    *skipped += length;
+                    result.skipped_bytes += length;
                     continue;
                 }
                 left -= length;
-                if self.snippet(phrase, output_key, range)?.is_some() {
-                    places.push(output_key);
-                }
+                let Some(at) = self.run_at(output_key)? else { continue };
+                let found = result.unless_damaged(at, self.snippet(phrase, at, range))?;
+                places.extend(found.map(|_| output_key));
             }
         }
         Ok(places)
     }
 
-    fn hit(&self, phrase: &Phrase, output_key: i64) -> Result<Option<SearchHit>> {
-        let Some((id, stream)) = self.run_at(output_key)? else { return Ok(None) };
+    fn hit(&self, phrase: &Phrase, (id, stream): (RunId, Stream)) -> Result<SearchHit> {
         let run = self.get(id)?;
         let mut output = self.read_output(id, stream)?;
         let length = output.length();
-        let text = text_of(&mut output).map_err(|error| lost(id, stream, &error))?;
+        let text = text_of(&mut output).map_err(|error| Error::reading(id, error))?;
         let indexed = phrase.find(&text);
         let (snippet, matches) = if indexed.is_empty() {
             // In the middle; or found by folding that this text does not show (accents).
-            self.snippet(phrase, output_key, 0..length)?.unwrap_or_else(|| around(&text, &[]))
+            let middle = self.snippet(phrase, (id, stream), 0..length)?;
+            middle.unwrap_or_else(|| around(&text, &[]))
         } else {
             around(&text, &indexed)
         };
-        Ok(Some(SearchHit { run, stream, snippet, matches }))
+        Ok(SearchHit { run, stream, snippet, matches })
     }
 
     fn run_at(&self, output_key: i64) -> Result<Option<(RunId, Stream)>> {
@@ -287,16 +312,11 @@ impl Store {
     fn snippet(
         &self,
         phrase: &Phrase,
-        output_key: i64,
+        (id, stream): (RunId, Stream),
         range: Range<u64>,
     ) -> Result<Option<(String, Vec<Range<usize>>)>> {
-        let Some((id, stream)) = self.run_at(output_key)? else { return Ok(None) };
-        let stored = output::load(&self.connection, output_key)
-            .map_err(|error| self.failed("search", error))?;
-        let Some(stored) = stored else { return Ok(None) };
-        // A lost file is reported by doctor; it must not hide what other runs have.
-        let Ok(mut output) = stored.open(&self.dir, id, stream) else { return Ok(None) };
-        let failed = |error| lost(id, stream, &error);
+        let mut output = self.read_output(id, stream)?;
+        let failed = |error| Error::reading(id, error);
         output.seek(SeekFrom::Start(range.start)).map_err(failed)?;
         let mut input = output.take(range.end - range.start);
         let mut block = Vec::new();
@@ -317,10 +337,6 @@ impl Store {
             block.drain(..block.len().saturating_sub(1024));
         }
     }
-}
-
-fn lost(id: RunId, stream: Stream, error: &std::io::Error) -> Error {
-    Error::OutputLost { id, stream: stream.as_str(), detail: error.to_string() }
 }
 
 /// The line of the first match, shortened to its surroundings.

@@ -10,6 +10,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use retake_types::{Intent, Run, RunId, RunOutcome, Stream};
 use serde::{Deserialize, Serialize};
 
+use crate::base::output_damage::OutputDamage;
 use crate::{Error, Result, Store};
 
 /// Output bytes in one line.
@@ -31,46 +32,69 @@ pub(crate) enum ExportLine {
         offset: u64,
         base64: String,
     },
+    /// The rest of this output is lost: the record it comes from does not have it any more.
+    Lost {
+        run: RunId,
+        stream: Stream,
+    },
+}
+
+/// What became of a run that was to be exported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Exported {
+    /// It has no outcome yet, and nothing of it was written.
+    Unfinished,
+    /// It was written, except for the rest of these outputs, which are lost or were altered.
+    Written {
+        lost: Vec<(Stream, OutputDamage)>,
+        /// The order of arrival was altered, and is left out.
+        order_altered: bool,
+    },
 }
 
 impl Store {
-    /// Writes one finished run with all of its output as JSON lines; `false` for a run that has
-    /// no outcome yet, of which nothing is written.
-    pub fn export(&self, run: &Run, to: &mut impl Write) -> Result<bool> {
-        let Some(outcome) = &run.outcome else { return Ok(false) };
+    /// Writes one finished run with all of its output as JSON lines. Output that cannot be read does
+    /// not keep the rest from being written.
+    pub fn export(&self, run: &Run, to: &mut impl Write) -> Result<Exported> {
+        let Some(outcome) = &run.outcome else { return Ok(Exported::Unfinished) };
         let id = run.intent.id();
-        let chunks: Option<Vec<u8>> = self
-            .connection
-            .query_row("SELECT chunks FROM runs WHERE id = ?1", [id.as_bytes()], |row| row.get(0))
-            .map_err(|error| self.failed("export a run", error))?;
+        let (chunks, order_altered) = match self.order_of(id) {
+            Err(Error::OrderAltered { .. }) => (None, true),
+            order => (order?, false),
+        };
         let line = ExportLine::Run {
             intent: Box::new(run.intent.clone()),
             outcome: Box::new(outcome.clone()),
             chunks: BASE64.encode(chunks.unwrap_or_default()),
         };
         write_line(to, &line)?;
+        let mut lost = Vec::new();
         for stream in Stream::BOTH {
-            let mut output = self.read_output(id, stream)?;
-            let (mut offset, length) = (0, output.length());
-            while offset < length {
-                let mut part = Vec::new();
-                Read::by_ref(&mut output).take(PART as u64).read_to_end(&mut part).map_err(
-                    |error| Error::OutputLost {
-                        id,
-                        stream: stream.as_str(),
-                        detail: error.to_string(),
-                    },
-                )?;
-                if part.is_empty() {
-                    let detail = format!("{length} bytes were recorded, {offset} are there");
-                    return Err(Error::OutputLost { id, stream: stream.as_str(), detail });
+            match self.export_output(id, stream, to) {
+                Err(Error::OutputDamaged { damage, .. }) => {
+                    write_line(to, &ExportLine::Lost { run: id, stream })?;
+                    lost.push((stream, damage));
                 }
-                let base64 = BASE64.encode(&part);
-                write_line(to, &ExportLine::Output { run: id, stream, offset, base64 })?;
-                offset += part.len() as u64;
+                written => written?,
             }
         }
-        Ok(true)
+        Ok(Exported::Written { lost, order_altered })
+    }
+
+    fn export_output(&self, id: RunId, stream: Stream, to: &mut impl Write) -> Result<()> {
+        let mut output = self.read_output(id, stream)?;
+        let (mut offset, length) = (0, output.length());
+        while offset < length {
+            let mut part = Vec::new();
+            Read::by_ref(&mut output)
+                .take(PART as u64)
+                .read_to_end(&mut part)
+                .map_err(|error| Error::reading(id, error))?;
+            let base64 = BASE64.encode(&part);
+            write_line(to, &ExportLine::Output { run: id, stream, offset, base64 })?;
+            offset += part.len() as u64;
+        }
+        Ok(())
     }
 }
 

@@ -5,12 +5,16 @@ use std::io::{BufRead, Write};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use retake_types::{Intent, RunId, RunOutcome, Stream};
+use jiff::Timestamp;
+use retake_types::{Intent, Kind, RunId, RunOutcome, Stream};
 
 use super::export::ExportLine;
+use crate::base::block_hashes::OutputHasher;
 use crate::base::dir::{StoreDir, remove, sync_dir};
+use crate::base::imports;
+use crate::base::ledger::Import;
 use crate::base::store::Durability;
-use crate::read::output::INLINE_LIMIT;
+use crate::read::output::{INLINE_LIMIT, is_recorded_order};
 use crate::write::remote_runs::open_remote_run;
 use crate::write::run_entries::{StreamContent, insert_intent, insert_outcome};
 use crate::{Error, Result, Store};
@@ -24,6 +28,8 @@ pub struct Imported {
     pub imported: Vec<RunId>,
     /// Runs that were already in the record.
     pub known: u64,
+    /// When the imported runs began that the retention is about.
+    pub exec_starts: Vec<Timestamp>,
 }
 
 impl Store {
@@ -66,6 +72,10 @@ impl Store {
                     }
                     _ => return Err(bad(format!("output of run {run} without the run"))),
                 },
+                Some(ExportLine::Lost { run, stream }) => match &mut arriving {
+                    Some(arriving) if arriving.intent.id() == run => arriving.cut(stream),
+                    _ => return Err(bad(format!("output of run {run} without the run"))),
+                },
                 next => {
                     if let Some(done) = arriving.take() {
                         done.check(&bad)?;
@@ -96,19 +106,24 @@ impl Store {
         let batch = std::mem::take(complete);
         let take_in = |tx: &rusqlite::Transaction<'_>, dir: &StoreDir| {
             let mut imported = Vec::new();
+            let (mut new, mut entries) = (0, None::<(i64, i64)>);
             for arriving in &batch {
                 let id = arriving.intent.id();
                 let failed = |error| Error::sqlite("import runs", dir.database(), error);
                 let seq = match open_remote_run(tx, dir, id).map_err(failed)? {
                     Some(seq) => seq,
                     None => match insert_intent(tx, dir, &arriving.intent) {
-                        Ok(seq) => seq,
+                        Ok(seq) => {
+                            new += 1;
+                            entries = Some((entries.map_or(seq, |(first, _)| first), seq));
+                            seq
+                        }
                         Err(Error::Duplicate { .. }) => continue,
                         Err(error) => return Err(error),
                     },
                 };
                 arriving.move_into_spool(dir)?;
-                let chunks = Some(&arriving.chunks[..]);
+                let chunks = arriving.order();
                 insert_outcome(
                     tx,
                     dir,
@@ -119,6 +134,10 @@ impl Store {
                 )?;
                 imported.push(id);
             }
+            if let Some(entries) = entries {
+                imports::append(tx, Import { at: Timestamp::now(), runs: new, entries })
+                    .map_err(|error| Error::sqlite("note the import", dir.database(), error))?;
+            }
             Ok(imported)
         };
         let imported =
@@ -126,6 +145,11 @@ impl Store {
                 imported.iter().try_for_each(|id| remove(&dir.remote_run(*id)))
             })?;
         result.known += (batch.len() - imported.len()) as u64;
+        let starts = batch
+            .iter()
+            .map(|arriving| &arriving.intent)
+            .filter(|intent| intent.kind() == Kind::Exec && imported.contains(&intent.id()));
+        result.exec_starts.extend(starts.map(|intent| intent.start_time));
         result.imported.extend(imported);
         Ok(())
     }
@@ -142,9 +166,16 @@ struct ArrivingRun {
 #[derive(Default)]
 struct ArrivingStream {
     bytes: u64,
-    hasher: blake3::Hasher,
+    hasher: OutputHasher,
     small: Vec<u8>,
     file: Option<(File, std::path::PathBuf)>,
+}
+
+impl ArrivingStream {
+    /// As an outcome names it: none for a stream without bytes.
+    fn hash(&self) -> Option<String> {
+        (self.bytes > 0).then(|| self.hasher.finish().hash.to_hex().to_string())
+    }
 }
 
 impl ArrivingRun {
@@ -188,6 +219,19 @@ impl ArrivingRun {
         }
     }
 
+    /// Notes that the rest of a stream is lost: the outcome names what came of it.
+    fn cut(&mut self, stream: Stream) {
+        let part = &self.streams[stream.index()];
+        let mut stored = [
+            (self.outcome.stdout_bytes, self.outcome.stdout_blake3.clone()),
+            (self.outcome.stderr_bytes, self.outcome.stderr_blake3.clone()),
+        ];
+        stored[stream.index()] = (part.bytes, part.hash());
+        let order = self.outcome.order_blake3.take();
+        self.outcome.set_stored(stored, order);
+        self.outcome.truncated = true;
+    }
+
     /// The output must be the one that the ending names.
     fn check(&self, bad: &dyn Fn(String) -> Error) -> Result<()> {
         let recorded = [
@@ -196,8 +240,7 @@ impl ArrivingRun {
         ];
         for (stream, bytes, hash) in recorded {
             let part = &self.streams[stream.index()];
-            let hashed = (part.bytes > 0).then(|| part.hasher.finalize().to_hex().to_string());
-            if part.bytes != bytes || hashed != *hash {
+            if part.bytes != bytes || part.hash() != *hash {
                 return Err(bad(format!(
                     "the {} of run {} is not complete or not the recorded one",
                     stream.as_str(),
@@ -205,7 +248,19 @@ impl ArrivingRun {
                 )));
             }
         }
+        if !is_recorded_order(&self.outcome, self.order()) {
+            let id = self.intent.id();
+            return Err(bad(format!(
+                "the order of the output of run {id} is not the recorded one"
+            )));
+        }
         Ok(())
+    }
+
+    /// The order of arrival; `None` where the record that it comes from had lost it.
+    fn order(&self) -> Option<&[u8]> {
+        let lost = self.chunks.is_empty() && !is_recorded_order(&self.outcome, Some(&[]));
+        (!lost).then_some(&self.chunks)
     }
 
     /// Gives large output its final name, synced, before anything refers to it.
@@ -226,12 +281,7 @@ impl ArrivingRun {
         let content = |stream: Stream| {
             let part = &self.streams[stream.index()];
             let inline = part.file.is_none().then_some(&part.small[..]);
-            (part.bytes > 0).then(|| StreamContent {
-                stream,
-                bytes: part.bytes,
-                hash: part.hasher.finalize(),
-                inline,
-            })
+            (part.bytes > 0).then(|| StreamContent { stream, output: part.hasher.finish(), inline })
         };
         Stream::BOTH.into_iter().filter_map(content).collect()
     }

@@ -135,6 +135,6 @@ fn content(entry: Entry) -> LedgerContent {
             let range = |(from, to): (i64, i64)| (from.unsigned_abs(), to.unsigned_abs());
             LedgerContent::Deleted(marker.erased.into_iter().map(range).collect())
         }
-        Entry::Marker(_) | Entry::Repair(_) => LedgerContent::Nothing,
+        Entry::Marker(_) | Entry::Repair(_) | Entry::Import(_) => LedgerContent::Nothing,
     }
 }

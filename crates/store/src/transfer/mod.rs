@@ -5,3 +5,4 @@ pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod ledger_copy;
 pub(crate) mod result_file;
+pub(crate) mod take_over;

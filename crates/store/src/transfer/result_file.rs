@@ -15,7 +15,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use retake_types::{Intent, RunOutcome, Stream};
 
-use crate::base::arrival_order::ChunkLog;
+use crate::base::arrival_order::{ChunkLog, order_hash};
 use crate::read::output::INLINE_LIMIT;
 use crate::transfer::export::{ExportLine, PART, write_line};
 use crate::{Error, Result};
@@ -97,7 +97,11 @@ impl ResultFile {
             (waiting.bytes > 0).then(|| waiting.hasher.finalize().to_hex().to_string())
         };
         let [stdout, stderr] = &self.streams;
-        outcome.set_stored([(stdout.bytes, hash(stdout)), (stderr.bytes, hash(stderr))]);
+        let captured = stdout.bytes + stderr.bytes > 0;
+        outcome.set_stored(
+            [(stdout.bytes, hash(stdout)), (stderr.bytes, hash(stderr))],
+            captured.then(|| order_hash(self.chunks.bytes())),
+        );
         outcome.truncated |= self.streams.iter().any(|waiting| waiting.lost > 0);
         let run = ExportLine::Run {
             intent: Box::new(intent.clone()),

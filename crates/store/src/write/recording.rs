@@ -11,10 +11,12 @@ use std::time::Instant;
 use retake_types::{Intent, RunId, RunOutcome, Stream};
 
 use super::run_entries::{StreamContent, insert_intent, insert_outcome};
-use crate::base::arrival_order::ChunkLog;
+use crate::base::arrival_order::{ChunkLog, order_hash};
+use crate::base::block_hashes::{OutputHash, OutputHasher};
 use crate::base::crash_points::crash_point;
 use crate::base::dir::{StoreDir, remove, sync_dir};
 use crate::base::live_file::LiveFile;
+use crate::base::reserve::Claim;
 use crate::base::store::Durability;
 use crate::read::output::INLINE_LIMIT;
 use crate::{Error, Result, Store};
@@ -31,7 +33,7 @@ pub struct Recording {
     chunks: ChunkLog,
     chunk_file: Option<File>,
     chunks_written: usize,
-    error: Option<Error>,
+    spool_error: Option<Error>,
 }
 
 /// A run whose outcome is committed, and what could not be stored of it.
@@ -48,11 +50,12 @@ pub struct FinishedRecording {
 #[derive(Debug, Default)]
 struct Spool {
     file: Option<File>,
-    hasher: Option<Box<blake3::Hasher>>,
+    hasher: Option<OutputHasher>,
     bytes: u64,
     lost: u64,
     /// The whole stream while it is small enough to be kept in the database.
     small: Vec<u8>,
+    /// The file takes no more; a small stream can still be kept in the database.
     broken: bool,
 }
 
@@ -65,8 +68,10 @@ impl Store {
         // Before the intent: a committed intent without a lock means that its runner died.
         let live = LiveFile::take(&self.dir, intent.id())?;
         crash_point("live file made");
-        let committed = self.write(Durability::Process, "record the intent", |tx, dir| {
-            insert_intent(tx, dir, intent)
+        let committed = self.claiming(Claim::Begin, |store| {
+            store.write(Durability::Process, "record the intent", |tx, dir| {
+                insert_intent(tx, dir, intent)
+            })
         });
         let seq = match committed {
             Ok(seq) => seq,
@@ -88,7 +93,7 @@ impl Store {
             chunks: ChunkLog::default(),
             chunk_file: None,
             chunks_written: 0,
-            error: None,
+            spool_error: None,
         })
     }
 }
@@ -98,35 +103,40 @@ impl Recording {
         self.id
     }
 
+    /// A file that a witness of this runner's death gives a length of 1, which keeps the moment.
+    /// `None` where it cannot be opened: the moment is then not known.
+    pub fn death_mark(&self) -> Option<File> {
+        self.live.death_mark().ok()
+    }
+
     /// Stores bytes of a stream. Never fails: what cannot be stored is counted as lost.
     pub fn append(&mut self, stream: Stream, bytes: &[u8]) {
-        let spool = &self.streams[stream.index()];
         if bytes.is_empty() {
             return;
         }
-        if spool.broken {
-            self.streams[stream.index()].lost += bytes.len() as u64;
-            return;
-        }
-        if let Err(error) = self.try_append(stream, bytes) {
-            self.streams[stream.index()].broken = true;
-            self.error.get_or_insert(error);
-        }
-    }
-
-    fn try_append(&mut self, stream: Stream, bytes: &[u8]) -> Result<()> {
         let index = stream.index();
-        if self.streams[index].file.is_none() {
-            match self.dir.create_private(&self.dir.spool(self.id, stream)) {
-                Ok(file) => self.streams[index].file = Some(file),
-                Err(error) => {
-                    self.streams[index].lost += bytes.len() as u64;
-                    return Err(error);
-                }
-            }
-        }
         let at_us = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.chunks.note(stream, self.streams[index].bytes, at_us);
+        let written = match self.streams[index].broken {
+            true => 0,
+            false => {
+                let before = self.streams[index].bytes;
+                if let Err(error) = self.write_to_spool(stream, bytes) {
+                    self.streams[index].broken = true;
+                    self.spool_error.get_or_insert(error);
+                }
+                usize::try_from(self.streams[index].bytes - before).unwrap_or(bytes.len())
+            }
+        };
+        self.streams[index].keep_in_memory(&bytes[written..]);
+    }
+
+    fn write_to_spool(&mut self, stream: Stream, bytes: &[u8]) -> Result<()> {
+        let index = stream.index();
+        if self.streams[index].file.is_none() {
+            let file = self.dir.create_private(&self.dir.spool(self.id, stream))?;
+            self.streams[index].file = Some(file);
+        }
         // A single stream has only one order; the index is needed on disk once there are two.
         let both = self.streams.iter().all(|spool| spool.file.is_some());
         if both && self.chunks_written < self.chunks.bytes().len() {
@@ -160,48 +170,70 @@ impl Recording {
 
     /// Bytes that could not be stored so far, and the first error.
     pub fn lost_bytes(&self) -> Option<(u64, &Error)> {
-        let lost = self.streams.iter().map(|spool| spool.lost).sum();
-        self.error.as_ref().map(|error| (lost, error))
+        let lost: u64 = self.streams.iter().map(|spool| spool.lost).sum();
+        self.spool_error.as_ref().filter(|_| lost > 0).map(|error| (lost, error))
     }
 
-    /// The hash of each stream that has bytes.
-    fn hashes(&self) -> [Option<blake3::Hash>; 2] {
-        [0, 1].map(|index: usize| self.streams[index].hasher.as_ref().map(|h| h.finalize()))
+    /// What was stored of each stream that has bytes.
+    fn hashes(&self) -> [Option<OutputHash>; 2] {
+        [0, 1].map(|index: usize| self.streams[index].hasher.as_ref().map(OutputHasher::finish))
     }
 
     /// Syncs large output, then commits the outcome to disk. The caller gives what only the runner
     /// knows; what was stored of each stream is filled in here. On an error the run stays in the
     /// record without an outcome and reads `interrupted`.
-    pub fn finish(
-        mut self,
-        store: &mut Store,
-        mut outcome: RunOutcome,
-    ) -> Result<FinishedRecording> {
+    pub fn finish(mut self, store: &mut Store, outcome: RunOutcome) -> Result<FinishedRecording> {
         self.sync_large_output();
         crash_point("output synced");
+        let (outcome, lost) = match self.commit(store, outcome.clone()) {
+            // The outcome is worth more than what little output the database would have held.
+            Err(full @ Error::DiskFull { .. }) => {
+                self.streams.iter_mut().for_each(Spool::give_up_small);
+                let committed = self.commit(store, outcome)?;
+                self.spool_error.get_or_insert(full);
+                committed
+            }
+            committed => committed?,
+        };
+        // A full disk that cost no byte is not worth a word; a failed sync is.
+        let error = self
+            .spool_error
+            .take()
+            .filter(|error| lost != [0, 0] || !matches!(error, Error::DiskFull { .. }));
+        let removed = self.remove_files();
+        Ok(FinishedRecording { outcome, lost, error: error.or(removed.err()) })
+    }
+
+    /// Fills in what was stored of each stream and commits the outcome. Gives it, and the bytes that
+    /// are lost of each stream.
+    fn commit(&self, store: &mut Store, mut outcome: RunOutcome) -> Result<(RunOutcome, [u64; 2])> {
         let hashes = self.hashes();
-        outcome.set_stored([0, 1].map(|index: usize| {
-            let hash = hashes[index].map(|hash| hash.to_hex().to_string());
-            (self.streams[index].bytes, hash)
-        }));
+        let chunks = hashes.iter().any(Option::is_some).then_some(self.chunks.bytes());
+        let stored = hashes.each_ref().map(|stored| match stored {
+            Some(stored) => (stored.bytes, Some(stored.hash.to_hex().to_string())),
+            None => (0, None),
+        });
+        outcome.set_stored(stored, chunks.map(order_hash));
         let lost = [self.streams[0].lost, self.streams[1].lost];
         outcome.truncated |= lost != [0, 0];
 
         let mut contents = Vec::with_capacity(2);
-        for stream in Stream::BOTH {
-            if let Some(hash) = hashes[stream.index()] {
+        for (stream, output) in Stream::BOTH.into_iter().zip(hashes) {
+            if let Some(output) = output {
                 let spool = &self.streams[stream.index()];
                 let inline = (spool.bytes <= INLINE_LIMIT).then_some(&spool.small[..]);
-                contents.push(StreamContent { stream, bytes: spool.bytes, hash, inline });
+                contents.push(StreamContent { stream, output, inline });
             }
         }
-        let chunks = (!contents.is_empty()).then_some(self.chunks.bytes());
-        store.write(Durability::Power, "record the outcome", |tx, dir| {
-            insert_outcome(tx, dir, (self.id, self.seq), &outcome, &contents, chunks)
+        let inline: usize =
+            contents.iter().filter_map(|content| content.inline).map(<[u8]>::len).sum();
+        let claim = if inline > 0 { Claim::Output(inline as u64) } else { Claim::Continue };
+        store.claiming(claim, |store| {
+            store.write(Durability::Power, "record the outcome", |tx, dir| {
+                insert_outcome(tx, dir, (self.id, self.seq), &outcome, &contents, chunks)
+            })
         })?;
-        let error = self.error.take();
-        let removed = self.remove_files();
-        Ok(FinishedRecording { outcome, lost, error: error.or(removed.err()) })
+        Ok((outcome, lost))
     }
 
     fn sync_large_output(&mut self) {
@@ -216,11 +248,11 @@ impl Recording {
                 && let Err(error) = file.sync_data()
             {
                 let path = self.dir.spool(self.id, stream);
-                self.error.get_or_insert(Error::io("sync", &path, error));
+                self.spool_error.get_or_insert(Error::io("sync", &path, error));
             }
         }
         if any && let Err(error) = sync_dir(&self.dir.spool_dir()) {
-            self.error.get_or_insert(error);
+            self.spool_error.get_or_insert(error);
         }
     }
 
@@ -250,29 +282,48 @@ impl Spool {
     /// What is counted and hashed is exactly what the file got, also when it took only a part.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut rest = bytes;
-        let mut outcome = Ok(());
-        while let Some(file) = &mut self.file
-            && !rest.is_empty()
-            && outcome.is_ok()
-        {
+        while !rest.is_empty() {
+            let Some(file) = &mut self.file else { break };
             match file.write(rest) {
-                Ok(0) => outcome = Err(io::ErrorKind::WriteZero.into()),
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => {
-                    self.bytes += written as u64;
-                    let hasher = self.hasher.get_or_insert_with(|| Box::new(blake3::Hasher::new()));
-                    hasher.update(&rest[..written]);
-                    if self.bytes <= INLINE_LIMIT {
-                        self.small.extend_from_slice(&rest[..written]);
-                    } else {
-                        self.small = Vec::new();
-                    }
+                    self.note(&rest[..written]);
                     rest = &rest[written..];
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => outcome = Err(error),
+                Err(error) => return Err(error),
             }
         }
-        self.lost += rest.len() as u64;
-        outcome
+        Ok(())
+    }
+
+    /// Keeps what the file did not take as far as the whole stream can go into the database.
+    fn keep_in_memory(&mut self, rest: &[u8]) {
+        // A stream of which a byte is lost ends there: a gap would not be seen.
+        let room = if self.lost == 0 { INLINE_LIMIT.saturating_sub(self.bytes) } else { 0 };
+        let kept = usize::try_from(room).unwrap_or(usize::MAX).min(rest.len());
+        self.note(&rest[..kept]);
+        self.lost += (rest.len() - kept) as u64;
+    }
+
+    fn note(&mut self, stored: &[u8]) {
+        if stored.is_empty() {
+            return;
+        }
+        self.bytes += stored.len() as u64;
+        self.hasher.get_or_insert_default().update(stored);
+        if self.bytes <= INLINE_LIMIT {
+            self.small.extend_from_slice(stored);
+        } else {
+            self.small = Vec::new();
+        }
+    }
+
+    /// Gives up what only the database could have held, because that is full.
+    fn give_up_small(&mut self) {
+        if self.bytes <= INLINE_LIMIT {
+            self.lost += self.bytes;
+            (self.bytes, self.hasher, self.small) = (0, None, Vec::new());
+        }
     }
 }

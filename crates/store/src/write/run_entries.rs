@@ -4,6 +4,7 @@
 use retake_types::{Intent, RunId, RunOutcome, Stream};
 use rusqlite::Connection;
 
+use crate::base::block_hashes::{BlockHashes, OutputHash};
 use crate::base::dir::StoreDir;
 use crate::base::ledger::{self, Entry};
 use crate::base::projection::{Row, complete, insert_labels, seq_of};
@@ -14,8 +15,7 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub(crate) struct StreamContent<'a> {
     pub(crate) stream: Stream,
-    pub(crate) bytes: u64,
-    pub(crate) hash: blake3::Hash,
+    pub(crate) output: OutputHash,
     /// The bytes themselves when they are few; else they are in the spool file.
     pub(crate) inline: Option<&'a [u8]>,
 }
@@ -63,17 +63,19 @@ pub(crate) fn insert_output(
     stored: &StreamContent<'_>,
 ) -> rusqlite::Result<()> {
     let storage = if stored.inline.is_some() { Storage::Inline } else { Storage::Raw };
+    let OutputHash { bytes, hash, blocks } = &stored.output;
     connection
         .prepare_cached(
-            "INSERT INTO outputs (place, bytes, hash, storage, pending, content)
-             VALUES (?1, ?2, ?3, ?4, 1, ?5)",
+            "INSERT INTO outputs (place, bytes, hash, storage, pending, content, blocks)
+             VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6)",
         )?
         .execute((
             output_key(seq, stored.stream),
-            i64::try_from(stored.bytes).unwrap_or(i64::MAX),
-            stored.hash.as_bytes(),
+            i64::try_from(*bytes).unwrap_or(i64::MAX),
+            hash.as_bytes(),
             storage.number(),
             stored.inline,
+            blocks.as_ref().map(BlockHashes::as_bytes),
         ))?;
     Ok(())
 }

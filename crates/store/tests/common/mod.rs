@@ -26,6 +26,7 @@ pub(crate) fn intent(command: &str) -> Intent {
         version: "0.1.0".to_owned(),
         program: None,
         variables: None,
+        inherited_secrets: Vec::new(),
     }
 }
 
@@ -109,7 +110,7 @@ impl TestStore {
 pub(crate) fn assert_intact(store: &Store) -> Intact {
     match store.verify(None).unwrap() {
         Verification::Intact(intact) => intact,
-        Verification::Broken(found) => panic!("{found}"),
+        Verification::Broken(found) => panic!("{found:?}"),
     }
 }
 

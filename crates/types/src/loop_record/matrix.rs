@@ -20,6 +20,8 @@ pub struct MatrixLoopPlan {
     pub command: String,
     pub setup: Option<String>,
     pub iterations: u64,
+    /// Everything runs again, and earlier runs go.
+    pub replaces: bool,
     pub workers: usize,
     pub axes: BTreeMap<String, Vec<String>>,
     /// Milestones and channels with the version they were first resolved to.
@@ -118,6 +120,26 @@ impl From<RecordedPurpose> for MatrixPurpose {
 pub enum MatrixEntry {
     /// What a bisection found.
     Answer { answer: BisectAnswer },
+    /// What disturbed the measurement, as far as the machine shows it.
+    Disturbed { disturbances: Vec<Disturbance> },
+}
+
+/// Something on the machine that makes measurements noisy or wrong.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "camelCase")]
+pub enum Disturbance {
+    /// Other programs used this many CPUs, of those there are.
+    OtherLoad { used: f64, cpus: usize },
+    /// The hypervisor gave this part of the time to others.
+    Stolen { part: f64 },
+    /// The frequency changes with the load.
+    FrequencyScaling { governor: String },
+    /// CPUs were slowed down because they were too hot, this many times.
+    Throttled { times: u64 },
+    /// A limit on CPU time (of a container, say) stopped us this many times.
+    Limited { times: u64 },
+    /// There are no more CPUs than workers, so retake and everything else disturb them.
+    NoFreeCpu { workers: usize, cpus: usize },
 }
 
 /// How a point of a bisection was judged.
@@ -155,6 +177,12 @@ pub struct BisectAnswer {
     /// Points between the two that could not be judged.
     #[serde(default)]
     pub skipped: Vec<String>,
+    /// The subject of the commit that is the first bad one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    /// By how much the machine changed during the search: 1.1 for 10 % more at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drift: Option<f64>,
     pub sentence: String,
 }
 
@@ -165,6 +193,7 @@ impl BisectAnswer {
     pub fn after(mut self, earlier: Self) -> Self {
         self.confidence *= earlier.confidence;
         self.monotone &= earlier.monotone;
+        self.drift = self.drift.or(earlier.drift);
         let known: Vec<JudgedPoint> = std::mem::take(&mut self.steps);
         let before = earlier.steps.into_iter();
         // A point that both have asked is listed once, with everything known of it now.
@@ -188,6 +217,12 @@ impl BisectAnswer {
         }
         if !self.monotone {
             self.sentence += "; but it changes more than once, so this is one change of several";
+        }
+        if let Some(drift) = self.drift {
+            self.sentence += &format!(
+                "; the machine changed by {:+.1} % meanwhile, which each point was measured against",
+                (drift - 1.0) * 100.0
+            );
         }
     }
 }
@@ -242,6 +277,40 @@ pub enum CellRole {
     Warmup(CellKey),
     /// The setup of a worktree, named for people.
     Setup(String),
+    /// What runs around the iterations of a cell.
+    Hook(CellHook, CellKey),
+}
+
+/// What runs around the iterations of a cell, and is not measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CellHook {
+    /// Before each iteration.
+    Prepare,
+    /// After each iteration.
+    Conclude,
+    /// After the last iteration.
+    Cleanup,
+}
+
+impl CellHook {
+    const ALL: [Self; 3] = [Self::Prepare, Self::Conclude, Self::Cleanup];
+
+    /// As the configuration calls it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Prepare => "prepare",
+            Self::Conclude => "conclude",
+            Self::Cleanup => "cleanup",
+        }
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Prepare => "matrix.prepare",
+            Self::Conclude => "matrix.conclude",
+            Self::Cleanup => "matrix.cleanup",
+        }
+    }
 }
 
 /// Everything that the labels of a run say about its place in a matrix. Labels can be filtered by,
@@ -259,6 +328,9 @@ pub struct CellLabels {
     pub adaptive: bool,
     /// The iterations were not interleaved with those of other cells.
     pub blocked: bool,
+    /// The block of its loop that it belongs to, where that is not its iteration: the runs of a block
+    /// are measured in turn and can be compared.
+    pub block: Option<u64>,
     /// The program whose results were imported.
     pub imported: Option<String>,
 }
@@ -271,6 +343,7 @@ const SHA: &str = "matrix.sha";
 const CHROME: &str = "matrix.chrome";
 const ADAPTIVE: &str = "matrix.adaptive";
 const BLOCKED: &str = "matrix.blocked";
+const BLOCK: &str = "matrix.block";
 const IMPORTED: &str = "matrix.imported";
 
 type Labels = BTreeMap<String, String>;
@@ -284,6 +357,7 @@ impl CellLabels {
             sha: None,
             adaptive: false,
             blocked: false,
+            block: None,
             imported: None,
         }
     }
@@ -294,7 +368,12 @@ impl CellLabels {
         let role = key(KEY)
             .map(CellRole::Iteration)
             .or_else(|| key(WARMUP).map(CellRole::Warmup))
-            .or_else(|| labels.get(SETUP).cloned().map(CellRole::Setup))?;
+            .or_else(|| labels.get(SETUP).cloned().map(CellRole::Setup))
+            .or_else(|| {
+                CellHook::ALL
+                    .into_iter()
+                    .find_map(|hook| Some(CellRole::Hook(hook, key(hook.label())?)))
+            })?;
         Some(Self {
             role,
             axes: Self::axes(labels)
@@ -304,6 +383,7 @@ impl CellLabels {
             sha: labels.get(SHA).cloned(),
             adaptive: labels.contains_key(ADAPTIVE),
             blocked: labels.contains_key(BLOCKED),
+            block: labels.get(BLOCK).and_then(|text| text.parse().ok()),
             imported: labels.get(IMPORTED).cloned(),
         })
     }
@@ -315,16 +395,19 @@ impl CellLabels {
             CellRole::Iteration(key) => put(KEY, &key.to_string()),
             CellRole::Warmup(key) => put(WARMUP, &key.to_string()),
             CellRole::Setup(name) => put(SETUP, name),
+            CellRole::Hook(hook, key) => put(hook.label(), &key.to_string()),
         };
         for (name, value) in &self.axes {
             put(&format!("{AXIS}{name}"), value);
         }
         let flag = |set: bool| set.then_some("1");
+        let block = self.block.map(|block| block.to_string());
         let rest = [
             (CHROME, self.chrome.as_deref()),
             (SHA, self.sha.as_deref()),
             (ADAPTIVE, flag(self.adaptive)),
             (BLOCKED, flag(self.blocked)),
+            (BLOCK, block.as_deref()),
             (IMPORTED, self.imported.as_deref()),
         ];
         for (name, value) in rest {
@@ -338,7 +421,7 @@ impl CellLabels {
     pub fn iteration_of(&self) -> Option<CellKey> {
         match self.role {
             CellRole::Iteration(key) => Some(key),
-            CellRole::Warmup(_) | CellRole::Setup(_) => None,
+            CellRole::Warmup(_) | CellRole::Setup(_) | CellRole::Hook(..) => None,
         }
     }
 
@@ -372,8 +455,14 @@ mod tests {
     #[test]
     fn labels_say_everything_back() {
         let key = CellKey::from_bytes([0xab; 16]);
-        let roles =
-            [CellRole::Iteration(key), CellRole::Warmup(key), CellRole::Setup("main".to_owned())];
+        let roles = [
+            CellRole::Iteration(key),
+            CellRole::Warmup(key),
+            CellRole::Setup("main".to_owned()),
+            CellRole::Hook(CellHook::Prepare, key),
+            CellRole::Hook(CellHook::Conclude, key),
+            CellRole::Hook(CellHook::Cleanup, key),
+        ];
         for role in roles {
             let labels = CellLabels {
                 axes: [("code".to_owned(), "main".to_owned())].into(),
@@ -381,6 +470,7 @@ mod tests {
                 sha: Some("ab".repeat(20)),
                 adaptive: true,
                 blocked: true,
+                block: Some(7),
                 imported: Some("chrome-ranger".to_owned()),
                 ..CellLabels::new(role)
             };
@@ -408,7 +498,7 @@ mod tests {
         let text = r#"{"answer":{"axis":"code","lastGood":"a","firstBad":"b","confidence":0.9,
             "monotone":true,"steps":[{"point":"a","verdict":"good","samples":2}],"skipped":[],
             "sentence":"s"},"event":"answer"}"#;
-        let MatrixEntry::Answer { answer } = serde_json::from_str(text).unwrap();
+        let MatrixEntry::Answer { answer } = serde_json::from_str(text).unwrap() else { panic!() };
         assert_eq!(answer.steps[0].verdict, PointVerdict::Good);
         let value = serde_json::to_value(MatrixEntry::Answer { answer }).unwrap();
         assert_eq!(value, serde_json::from_str::<serde_json::Value>(text).unwrap());

@@ -136,7 +136,8 @@ impl AuditDocument {
                 ("intact", Some(*at), None)
             }
             AuditState::Verified { at, found: Verification::Broken(found) } => {
-                ("broken", Some(*at), Some(found.to_string()))
+                let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+                ("broken", Some(*at), Some(found.join("\n")))
             }
         };
         Self { head, state, at, detail }

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::Uri;
 use retake_store::{SearchEffort, SearchResults, Store, StoredRunTree};
-use retake_types::{Run, Stream};
+use retake_types::{Run, RunId, Stream};
 use serde::Serialize;
 
 use super::run_id;
@@ -63,6 +63,14 @@ pub(crate) struct HitList {
     next: Option<String>,
     cut_short: bool,
     skipped_bytes: u64,
+    /// Outputs that are lost or were altered; nothing of them is shown.
+    damaged: Vec<DamagedOutput>,
+}
+
+#[derive(Serialize)]
+struct DamagedOutput {
+    run: RunId,
+    stream: Stream,
 }
 
 #[derive(Serialize)]
@@ -82,11 +90,13 @@ impl HitList {
             stream: hit.stream,
             snippet: hit.snippet,
         });
+        let damaged = found.damaged.iter().map(|&(run, stream)| DamagedOutput { run, stream });
         Self {
             hits: hits.collect(),
             next: found.next.map(|next| next.to_string()),
             cut_short: found.cut_short,
             skipped_bytes: found.skipped_bytes,
+            damaged: damaged.collect(),
         }
     }
 }

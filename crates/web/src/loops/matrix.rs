@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 
 use retake_matrix::driver::ResultRow;
-use retake_matrix::plan::{Sampler, Shot};
-use retake_matrix::stats::{Comparison, Criteria, Side, compare, summarise};
+use retake_matrix::stats::{Comparison, Criteria, Reason, Side, compare, summarise};
 use retake_matrix::table::{Axis, Measured, Table};
 use retake_runner::file_lock::FileLock;
 use retake_runner::machine;
+use retake_runner::metrics::BUILT_IN;
 use retake_store::{RunFilter, Store};
 use retake_types::loop_record::matrix::{BisectAnswer, CellLabels, MatrixEntry, MatrixLoopPlan};
 use retake_types::{Better, RunId};
@@ -81,7 +81,10 @@ fn read_answer(store: &Store, summary: &LoopSummary) -> Result<Option<BisectAnsw
     let entries = store.loop_entries(summary.id, last.saturating_sub(1), 1)?;
     // An entry that only a later release knows is left out.
     let entry = entries.first().and_then(|entry| serde_json::from_str(&entry.body).ok());
-    Ok(entry.map(|MatrixEntry::Answer { answer }| answer))
+    Ok(entry.and_then(|entry| match entry {
+        MatrixEntry::Answer { answer } => Some(answer),
+        MatrixEntry::Disturbed { .. } => None,
+    }))
 }
 
 /// A run that is the result of a cell, with the values of its axes.
@@ -155,7 +158,11 @@ impl MatrixDetail {
                     metrics.join(", ")
                 )));
             }
-            None => metrics.get(3).unwrap_or(&metrics[0]).clone(),
+            // What the command reports is what it is run for.
+            None => {
+                let mut reported = metrics.iter().filter(|name| !BUILT_IN.contains(&name.as_str()));
+                reported.next().unwrap_or(&metrics[0]).clone()
+            }
         };
         let found = |result: &CellResult| result.row.metrics.get(&metric).cloned();
         let newest = results.all.iter().rev().find_map(found);
@@ -168,7 +175,7 @@ impl MatrixDetail {
             searching.map(|axis| bisect_steps(axis, &results.all, &metric)).unwrap_or_default();
         let (comparisons, answer) = match &searched {
             Some(_) => (Vec::new(), read_answer(store, summary)?),
-            None => (cells.compare(&metric, better), None),
+            None => (cells.compare(&metric, &unit, better), None),
         };
         Ok(Self {
             metric,
@@ -236,13 +243,14 @@ impl Cells {
             match row.metrics.get(metric) {
                 Some(found) if row.ok => {
                     cell.values.push(found.value);
-                    cell.blocks.push(row.iteration);
+                    cell.blocks.push(row.block);
                 }
                 _ => cell.failed += usize::from(!row.ok),
             }
         }
         let (cells, runs) = by_indices.into_values().unzip();
-        let table = Table { metric: metric.to_owned(), axes: axes.to_vec(), cells };
+        let table =
+            Table { metric: metric.to_owned(), axes: axes.to_vec(), cells, looked_at: adaptive };
         Self { table, runs, adaptive, blocked }
     }
 
@@ -262,30 +270,31 @@ impl Cells {
         pairs
     }
 
-    fn compare(&self, metric: &str, better: Better) -> Vec<Comparison> {
+    fn compare(&self, metric: &str, unit: &str, better: Better) -> Vec<Comparison> {
         let pairs = self.pairs();
         let name = |cell: usize| self.table.name(&self.table.cells[cell].place);
-        let criteria =
-            Criteria { margin: MARGIN, comparisons: pairs.len(), better, ..Criteria::default() };
-        if self.adaptive {
-            // The number of samples depended on their values, which the interval must allow for.
-            let mut sampler = Sampler::new(&pairs, criteria, 0);
-            for (cell, measured) in self.table.cells.iter().enumerate() {
-                for (&block, &value) in measured.blocks.iter().zip(&measured.values) {
-                    sampler.stored(Shot { cell, block }, Some(value).filter(|v| *v > 0.0));
-                }
-            }
-            sampler.begin();
-            return sampler.comparisons(metric, name);
-        }
+        let criteria = Criteria {
+            margin: MARGIN,
+            comparisons: pairs.len(),
+            better,
+            counts: unit.is_empty(),
+            ..Criteria::default()
+        };
         let of = |&(a, b): &(usize, usize)| {
             let (a_name, b_name) = (name(a), name(b));
             let side = |cell: usize, name| {
-                let measured = &self.table.cells[cell];
-                let blocks = if self.blocked { &[] } else { &measured.blocks[..] };
-                Side { name, values: &measured.values, blocks, failed: measured.failed }
+                let Measured { values, blocks, failed, .. } = &self.table.cells[cell];
+                Side { name, values, blocks, failed: *failed }
             };
-            compare(side(a, &a_name), side(b, &b_name), metric, &criteria)
+            let (a, b) = (side(a, &a_name), side(b, &b_name));
+            let mut comparison = match (self.blocked, self.adaptive) {
+                (true, _) => Comparison::incomparable(a, b, metric, Reason::NotInterleaved),
+                // The number of samples depended on their values, which the interval must allow for.
+                (false, true) => Comparison::in_sequence(a, b, metric, &criteria),
+                (false, false) => compare(a, b, metric, &criteria),
+            };
+            comparison.unit = Some(unit.to_owned()).filter(|unit| !unit.is_empty());
+            comparison
         };
         pairs.iter().map(of).collect()
     }

@@ -256,7 +256,11 @@ impl CrashPage<'_> {
         if let Some(states) = &self.crash.states {
             html.definition("coverage", &states.coverage);
             if let Some(finished) = self.crash.finished {
-                let text = format!("{} of {} distinct states", finished.verified, states.distinct);
+                let text = format!(
+                    "{} of {}",
+                    finished.verified,
+                    text::count(states.distinct, "distinct state")
+                );
                 html.definition("checked", &text);
             }
         }

@@ -164,8 +164,12 @@ fn distributions(html: &mut Html, matrix: &MatrixDetail) {
     for cell in &matrix.cells {
         let (Some(median), Some(mad)) = (cell.median, cell.mad) else { continue };
         html.markup("<tr><th scope=\"row\">").text(shorten_commits(&cell.name)).markup("</th><td>");
-        let says =
-            format!("{} samples of {}, median {}", cell.values.len(), cell.name, number(median));
+        let says = format!(
+            "{} of {}, median {}",
+            text::count(cell.values.len() as u64, "sample"),
+            cell.name,
+            number(median)
+        );
         chart::strip(html, &cell.values, median, range, most, &says);
         html.markup("</td><td class=\"n\">").text(number(median)).markup("</td><td class=\"n\">");
         html.text(number(mad))
@@ -252,7 +256,9 @@ fn bisect_steps(html: &mut Html, matrix: &MatrixDetail) {
     let bottom = 14 + rows * 12;
     html.markup("<svg class=\"bisect\" role=\"img\"")
         .attr("viewBox", format!("0 0 480 {}", bottom + 20));
-    html.attr("aria-label", format!("{} looks at {count} points", matrix.steps.len())).markup(">");
+    let looks = text::count(matrix.steps.len() as u64, "look");
+    let all = text::count(count as u64, "point");
+    html.attr("aria-label", format!("{looks} at {all}")).markup(">");
     let x = |index: usize| format!("{:.1}", LEFT + index as f64 / (count - 1) as f64 * WIDTH);
     for index in (0..count).step_by(count.div_ceil(60)) {
         html.markup("<line class=\"grid\" y1=\"2\"").attr("x1", x(index)).attr("x2", x(index));

@@ -135,13 +135,20 @@ fn audit(html: &mut Html, overview: &Overview) {
     let head = overview.figures.head;
     let (value, below, class) = match &overview.audit {
         AuditState::NotVerified => ("not verified", "since the server was started".to_owned(), ""),
-        AuditState::Verifying { .. } => ("verifying…", "the whole chain is read".to_owned(), ""),
+        AuditState::Verifying { .. } => {
+            ("verifying…", "the whole chain and all output are read".to_owned(), "")
+        }
         AuditState::Failed { why, .. } => ("not verified", why.clone(), "bad"),
         AuditState::Verified { at, found: Verification::Intact(_) } => {
             ("intact", format!("verified {}", text::ago(*at, now)), "good")
         }
         AuditState::Verified { found: Verification::Broken(found), .. } => {
-            ("broken", found.to_string(), "bad")
+            let first = found.first().map_or_else(String::new, ToString::to_string);
+            let more = match found.len() {
+                0 | 1 => String::new(),
+                many => format!("; {} more", many - 1),
+            };
+            ("broken", first + &more, "bad")
         }
     };
     html.markup("<div class=\"tile ")

@@ -168,7 +168,7 @@ fn usage(html: &mut Html, outcome: &RunOutcome) {
     let usage = &outcome.usage;
     let time = |ms: u64| text::duration(Duration::from_millis(ms));
     html.markup("<dl>").definition("wall time", &time(outcome.duration_ms));
-    let (user, system) = (time(usage.user_cpu_ms), time(usage.system_cpu_ms));
+    let (user, system) = (time(usage.user_cpu_ms()), time(usage.system_cpu_ms()));
     html.definition("cpu time", &format!("{user} user, {system} system"));
     html.definition("largest process", &text::size(usage.max_rss_kb << 10));
     html.definition(
@@ -188,13 +188,13 @@ fn usage(html: &mut Html, outcome: &RunOutcome) {
         "leaked",
         if outcome.leaked { "the output was still held open at the end" } else { "" },
     );
-    for left in &outcome.left_processes {
+    for left in run_text::left_processes(outcome) {
         let fate = match left.fate {
             LeftFate::Ended => "ended",
             LeftFate::Kept => "kept",
             LeftFate::Survived => "survived",
         };
-        html.definition("left over", &format!("{} ({}), {fate}", left.command, left.pid));
+        html.definition("left over", &left.line(fate));
     }
     html.markup("</dl>");
 }

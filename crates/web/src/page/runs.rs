@@ -171,6 +171,10 @@ fn hits(html: &mut Html, found: &SearchResults, params: &Params) {
         html.text(text::count(SEARCH_EFFORT.sifted as u64, "output"));
         html.markup(" with these words were held against the filters; there are older ones.</p>");
     }
+    for (id, stream) in &found.damaged {
+        html.markup("<p class=\"bad\">The ").text(stream.as_str()).markup(" of run ").text(id);
+        html.markup(" is lost or was altered, and is left out.</p>");
+    }
     if found.skipped_bytes > 0 {
         html.markup("<p class=\"faint\">").text(text::size(found.skipped_bytes));
         html.markup(" of output are not indexed yet and were not looked at; <code>retake runs search --all</code> reads them.</p>");

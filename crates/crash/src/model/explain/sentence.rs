@@ -8,6 +8,7 @@ use crate::model::explain::description::{
 use crate::model::micro_op::{Effect, MicroOp, MicroOpId, Part, Torn};
 use crate::model::path_text::quoted_path;
 use crate::model::replay::Replay;
+use crate::text::count;
 
 /// The smallest loss that fails.
 pub(super) struct SmallestLoss<'a> {
@@ -72,7 +73,7 @@ impl OperationDescriptions {
         let others = match others[..] {
             [] => String::new(),
             [one] => format!(" and {}", self.op(one)),
-            _ => format!(" and {} more operations", others.len()),
+            _ => format!(" and {}", count(others.len() as u64, "more operation")),
         };
         let target = match (&description.directory, description.is_name()) {
             (Some(directory), true) => format!("the directory {}", quoted_path(directory)),
@@ -106,10 +107,8 @@ impl OperationDescriptions {
             }
             None if loss.since > 0 => {
                 let (is, what) = verb("are", "is", what);
-                let lines = match loss.since {
-                    1 => "1 line was".to_owned(),
-                    many => format!("{many} lines were"),
-                };
+                let were = if loss.since == 1 { "was" } else { "were" };
+                let lines = format!("{} {were}", count(loss.since as u64, "line"));
                 format!(
                     "{what}{others} {is} lost although {lines} acknowledged since: `fsync` {target} after {op} and before the acknowledgement"
                 )

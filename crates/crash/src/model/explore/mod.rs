@@ -20,6 +20,7 @@ use crate::model::replay::{Point, Replay, operations, steps};
 use crate::model::state_key::{Kept, StateKey};
 use crate::model::tree::Tree;
 use crate::operation::{Action, Entry, Node, Recording, WriteSync};
+use crate::text::count;
 
 pub(super) mod state_class;
 
@@ -130,10 +131,6 @@ impl fmt::Display for Coverage {
 
 /// How many names of files a line has room for.
 const VOLATILE_SHOWN: usize = 5;
-
-fn count(number: u64, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
-}
 
 /// The states, in the order in which to check them. The first pass is made by [`CrashStates::new`].
 pub struct CrashStates<'a> {

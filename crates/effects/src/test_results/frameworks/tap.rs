@@ -10,7 +10,7 @@ use crate::test_results::framework_results::{
 use crate::test_results::limits::MAX_FAILURE_DETAILS;
 use crate::test_results::recogniser::{Attention, Line, Recogniser};
 use crate::test_results::token_parsing::{duration, number, seconds, split};
-use retake_types::{Confidence, Framework, Stream, TestStatus};
+use retake_types::{Confidence, Framework, Stream, TestStatus, text};
 
 pub(super) const BEGINNINGS: &[&[u8]] = &[b"TA", b"ok", b"no", b"1.", b"Ba", b"# ", b"--"];
 
@@ -90,7 +90,7 @@ impl Recogniser for Tap {
             _ => {}
         }
         if let Some(plan) = self.plan.filter(|plan| *plan != self.points) {
-            let problem = format!("planned {plan} tests, saw {}", self.points);
+            let problem = format!("planned {}, saw {}", text::count(plan, "test"), self.points);
             add_problem(&mut self.problems, problem);
         }
         let sure = if kept { Confidence::High } else { Confidence::Medium };

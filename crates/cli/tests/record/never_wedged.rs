@@ -1,0 +1,202 @@
+//! What must not keep retake from running a command, from saying what happened, or from being mended:
+//! a full disk, a small file size limit, a damaged schema, lost files, pipes in the place of files.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::{Called, RETAKE, Sandbox, called};
+
+/// Runs a script in a mount namespace of its own, where `disk` is a file system of 3 MiB, filled by
+/// hand where the test says so. `None` where mounting is not allowed.
+fn on_small_disk(sandbox: &Sandbox, disk: &Path, script: &str) -> Option<Called> {
+    fs::create_dir_all(disk).unwrap();
+    let script = format!(
+        "mount -t tmpfs -o size=3m tmpfs {disk} || exit 99\ncd {disk}\n\
+         export RETAKE_STORE={disk}/store\nfill() {{ cat /dev/zero >> {disk}/ballast 2>/dev/null; }}\n\
+         retake() {{ {RETAKE} \"$@\"; }}\n{script}",
+        disk = disk.display()
+    );
+    let done = called(sandbox.command("unshare").args(["-m", "sh", "-c", &script]));
+    let denied = done.code == 99 || done.stderr.contains("unshare failed");
+    assert!(!denied || std::env::var_os("CI").is_none(), "this needs the right to mount");
+    (!denied).then_some(done)
+}
+
+#[test]
+fn a_full_disk_does_not_cost_an_outcome_and_can_be_left_again() {
+    let sandbox = Sandbox::new();
+    let script = "
+        retake exec -- sh -c 'head -c 20000000 /dev/zero; exit 3' > /dev/null; echo code $?
+        fill
+        retake exec -- echo later; echo code $?
+        retake runs list --json; echo
+        retake doctor --repair > /dev/null 2>&1
+        retake exec -- head -c 20000000 /dev/urandom > /dev/null
+        fill
+        retake runs delete last; echo code $?
+        retake exec -- head -c 20000000 /dev/urandom > /dev/null
+        fill
+        retake runs prune --older-than 0s; echo code $?
+        df -k --output=avail . | tail -1
+        retake exec -- echo after; echo code $?
+        retake audit verify > /dev/null; echo code $?
+    ";
+    let Some(done) = on_small_disk(&sandbox, &sandbox.project().join("disk"), script) else {
+        return;
+    };
+    let lines: Vec<&str> = done.stdout.lines().collect();
+    assert_eq!(lines[..3], ["code 3", "later", "code 0"], "{}", done.snapshot());
+    let after_list = done.stdout.rfind(']').unwrap() + 1;
+    let list = &done.stdout[done.stdout.find('[').unwrap()..after_list];
+    let runs: serde_json::Value = serde_json::from_str(list).unwrap();
+    assert_eq!(runs[0]["stdoutBytes"], 6, "{}", done.snapshot());
+    assert_eq!(runs[1]["outcome"], "exited");
+    assert_eq!((&runs[1]["exitCode"], &runs[1]["truncated"]), (&3.into(), &true.into()));
+    assert_eq!(runs[1]["stdoutRawBytes"], 20_000_000);
+    let stored = runs[1]["stdoutBytes"].as_u64().unwrap();
+    let notice = format!("{} bytes of output not in the record", 20_000_000 - stored);
+    assert!(stored > 1_000_000 && done.stderr.contains(&notice), "{}", done.snapshot());
+    assert!(!done.stderr.contains("its runner died"), "{}", done.snapshot());
+    let rest: Vec<&str> = done.stdout[after_list..].split_whitespace().collect();
+    assert_eq!(rest[..4], ["code", "0", "code", "0"], "{}", done.snapshot());
+    assert!(rest[4].parse::<u64>().unwrap() > 1000, "space is given back: {}", done.snapshot());
+    assert_eq!(rest[5..], ["after", "code", "0", "code", "0"], "{}", done.snapshot());
+}
+
+/// retake under a file size limit, in bytes.
+fn limited(sandbox: &Sandbox, soft: u64, hard: u64, arguments: &[&str]) -> Called {
+    let mut command: Command = sandbox.command(RETAKE);
+    // SAFETY: between fork and exec only a system call on a value that was copied.
+    unsafe {
+        command.pre_exec(move || {
+            let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+            match libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        });
+    }
+    called(command.args(arguments))
+}
+
+#[test]
+fn a_file_size_limit_is_the_commands_and_not_the_records() {
+    let sandbox = Sandbox::new();
+    let script = "ulimit -S -f; ulimit -H -f; head -c 3000000 /dev/zero | tr '\\0' x; exit 4";
+    let arguments = ["exec", "--json", "--", "bash", "-c", script];
+    let done = limited(&sandbox, 1024, libc::RLIM_INFINITY, &arguments);
+    let run = done.json();
+    assert_eq!((done.code, &run["recorded"]), (4, &true.into()), "{}", done.stderr);
+    assert_eq!(run["stdoutBytes"], 3_000_000 + "1\nunlimited\n".len());
+    assert!(run["stdout"].as_str().unwrap().starts_with("1\nunlimited\n"));
+
+    // The default action is the command's too.
+    let too_large = ["exec", "--", "sh", "-c", "exec head -c 9000 /dev/zero > large"];
+    let done = limited(&sandbox, 1024, libc::RLIM_INFINITY, &too_large);
+    assert_eq!(done.code, 128 + libc::SIGXFSZ, "{}", done.snapshot());
+}
+
+#[test]
+fn what_a_hard_limit_keeps_from_the_record_is_said_and_the_command_runs() {
+    let sandbox = Sandbox::new();
+    // Nothing can be recorded: neither in a new store nor in one that is there.
+    for _ in 0..2 {
+        let done = limited(&sandbox, 4096, 4096, &["exec", "--", "sh", "-c", "echo ran; exit 5"]);
+        assert_eq!((done.code, done.stdout.as_str()), (5, "ran\n"), "{}", done.snapshot());
+        assert!(done.stderr.contains("not recorded"), "{}", done.snapshot());
+        assert!(done.stderr.contains("ulimit -f"), "{}", done.snapshot());
+        sandbox.recorded("true");
+    }
+    // A part can be: 2 of 3 MB, marked.
+    let script = "head -c 3000000 /dev/zero | tr '\\0' x; exit 4";
+    let done =
+        limited(&sandbox, 2_000_000, 2_000_000, &["exec", "--json", "--", "sh", "-c", script]);
+    let run = done.json();
+    assert_eq!((done.code, &run["recorded"], &run["truncated"]), (4, &true.into(), &true.into()));
+    assert_eq!(run["stdoutBytes"], 2_000_000);
+    assert!(done.stderr.contains("1000000 bytes of output not in the record"), "{}", done.stderr);
+    assert_eq!(sandbox.retake(&["audit", "verify"]).code, 0);
+}
+
+#[test]
+fn a_damaged_schema_is_one_sentence_and_repaired() {
+    for damage in ["DROP TABLE runs", "PRAGMA user_version = 1", "PRAGMA user_version = 0"] {
+        let sandbox = Sandbox::new();
+        let id = sandbox.recorded("echo one; exit 6");
+        sandbox.tamper(damage);
+        let list = sandbox.retake(&["runs", "list"]);
+        if list.code != 0 {
+            assert_eq!(list.stderr.lines().count(), 1, "{}", list.snapshot());
+            assert!(list.stderr.contains("retake doctor --repair"), "{}", list.snapshot());
+        }
+        let run = sandbox.retake(&["exec", "--", "sh", "-c", "exit 7"]);
+        assert_eq!(run.code, 7, "{}", run.snapshot());
+        assert!(run.stderr.lines().count() <= 2, "{}", run.snapshot());
+        let doctor = sandbox.retake(&["doctor"]);
+        assert_eq!(doctor.code, 1, "{damage}: {}", doctor.snapshot());
+        assert!(doctor.stdout.contains("damaged"), "{}", doctor.snapshot());
+        assert!(!doctor.snapshot().contains("SELECT"), "{}", doctor.snapshot());
+        let repair = sandbox.retake(&["doctor", "--repair"]);
+        assert_eq!(repair.code, 0, "{damage}: {}", repair.snapshot());
+        assert!(
+            repair.stdout.contains("of the ledger recovered, none lost"),
+            "{}",
+            repair.snapshot()
+        );
+        let logs = sandbox.retake(&["runs", "logs", &id]);
+        assert_eq!((logs.code, logs.stdout.as_str()), (0, "one\n"), "{}", logs.snapshot());
+        assert_eq!(sandbox.retake(&["audit", "verify"]).code, 0);
+    }
+}
+
+#[test]
+fn an_export_goes_on_past_lost_output_and_lists_it() {
+    let sandbox = Sandbox::new();
+    let lost = sandbox.recorded("head -c 200000 /dev/urandom");
+    let kept = sandbox.recorded("echo kept");
+    fs::remove_dir_all(sandbox.store().join("spool")).unwrap();
+    drop(fs::remove_dir_all(sandbox.store().join("output")));
+    for json in [false, true] {
+        let arguments: &[&str] =
+            if json { &["runs", "export", "--json"] } else { &["runs", "export"] };
+        let done = sandbox.retake(arguments);
+        assert_eq!(done.code, 1, "{}", done.stderr);
+        assert!(done.stdout.contains(&lost) && done.stdout.contains(&kept));
+        let said = format!("the stdout of run {lost} is lost");
+        assert!(done.stderr.contains(&said), "{}", done.stderr);
+        if json {
+            assert!(done.json().is_array());
+        }
+    }
+}
+
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_not_waited_for() {
+    let sandbox = Sandbox::new();
+    let fifo = |path: &Path| {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        drop(fs::remove_file(path));
+        assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    };
+    let project = sandbox.project();
+    fs::create_dir_all(project.join(".git/objects")).unwrap();
+    for name in [".git/HEAD", ".git/packed-refs", ".gitignore", ".ignore", ".gitmodules"] {
+        fifo(&project.join(name));
+    }
+    let done = sandbox.retake(&["exec", "--track", "--", "echo", "ran"]);
+    assert_eq!((done.code, done.stdout.as_str()), (0, "ran\n"), "{}", done.snapshot());
+
+    let file = project.join("variables");
+    fifo(&file);
+    for name in [file.to_str().unwrap(), "/dev/zero"] {
+        let done = sandbox.retake(&["exec", "--env-file", name, "--", "true"]);
+        assert_eq!(done.code, 125, "{}", done.snapshot());
+        assert!(done.stderr.contains("not a regular file"), "{}", done.snapshot());
+    }
+    fifo(&project.join(".agent/config.yml"));
+    let done = sandbox.retake(&["config"]);
+    assert_ne!(done.code, 0);
+    assert!(done.stderr.contains("not a regular file"), "{}", done.snapshot());
+}

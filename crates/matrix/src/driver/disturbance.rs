@@ -1,0 +1,203 @@
+//! What on this machine disturbs a measurement: looked at before it begins and after it has ended.
+//!
+//! Only what the kernel counts anyway is read, so looking costs nothing while cells run.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use retake_types::loop_record::matrix::Disturbance;
+
+/// Other programs that use less than this many CPUs are no disturbance.
+const LITTLE: f64 = 0.25;
+/// Nor is a hypervisor that takes less than this part.
+const LITTLE_STOLEN: f64 = 0.02;
+/// A shorter time says nothing about the load: the kernel counts in hundredths of a second.
+const SHORTEST: Duration = Duration::from_millis(500);
+/// The kernel's unit of CPU time, on every architecture that Linux has today.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// The counters of a machine at some time.
+#[derive(Clone, Debug)]
+pub(super) struct MachineState {
+    at: Instant,
+    cpus: usize,
+    /// Ticks of CPU time that all programs have used, and that a hypervisor gave to others.
+    busy: Option<(f64, f64)>,
+    /// Programs that want to run now.
+    running: Option<usize>,
+    governor: Option<String>,
+    throttled: Option<u64>,
+    limited: Option<u64>,
+}
+
+impl MachineState {
+    pub(super) fn now() -> Self {
+        Self::read(Path::new("/"))
+    }
+
+    fn read(root: &Path) -> Self {
+        let text = |path: &str| std::fs::read_to_string(root.join(path)).ok();
+        let stat = text("proc/stat").unwrap_or_default();
+        let cpu = |name: &str| root.join("sys/devices/system/cpu").join(name);
+        let cores: Vec<_> = std::fs::read_dir(cpu("")).into_iter().flatten().flatten().collect();
+        let throttled = cores.iter().filter_map(|core| {
+            let count = core.path().join("thermal_throttle/core_throttle_count");
+            std::fs::read_to_string(count).ok()?.trim().parse::<u64>().ok()
+        });
+        let counts: Vec<u64> = throttled.collect();
+        let limits = text("sys/fs/cgroup/cpu.stat").or_else(|| text("sys/fs/cgroup/cpu/cpu.stat"));
+        Self {
+            at: Instant::now(),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            busy: ticks(&stat),
+            running: field(&stat, "procs_running").and_then(|count| usize::try_from(count).ok()),
+            governor: text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+                .map(|text| text.trim().to_owned()),
+            throttled: (!counts.is_empty()).then(|| counts.iter().sum()),
+            limited: limits.and_then(|text| field(&text, "nr_throttled")),
+        }
+    }
+
+    /// What can be seen before anything runs.
+    pub(super) fn disturbances(&self, workers: usize) -> Vec<Disturbance> {
+        let cpus = self.cpus;
+        let mut found = Vec::new();
+        // We are running ourselves.
+        let others = self.running.unwrap_or(0).saturating_sub(1);
+        if others >= cpus {
+            found.push(Disturbance::OtherLoad { used: others as f64, cpus });
+        }
+        found.extend(self.permanent(workers));
+        found
+    }
+
+    fn permanent(&self, workers: usize) -> Vec<Disturbance> {
+        let mut found = Vec::new();
+        if workers >= self.cpus && self.cpus > 1 || workers > self.cpus {
+            found.push(Disturbance::NoFreeCpu { workers, cpus: self.cpus });
+        }
+        let scaling = self.governor.as_ref().filter(|governor| *governor != "performance");
+        if let Some(governor) = scaling {
+            found.push(Disturbance::FrequencyScaling { governor: governor.clone() });
+        }
+        found
+    }
+
+    /// What has been seen since an earlier state, while our own runs used this much CPU time.
+    pub(super) fn since(&self, before: &Self, ours: Duration, workers: usize) -> Vec<Disturbance> {
+        let elapsed = self.at.duration_since(before.at);
+        let mut found = Vec::new();
+        if let (Some((busy, stolen)), Some((busy_before, stolen_before))) = (self.busy, before.busy)
+            && elapsed >= SHORTEST
+        {
+            let seconds = |ticks: f64| ticks / TICKS_PER_SECOND;
+            let used = seconds(busy - busy_before) - ours.as_secs_f64();
+            let used = used / elapsed.as_secs_f64();
+            if used > LITTLE {
+                found.push(Disturbance::OtherLoad { used, cpus: self.cpus });
+            }
+            let stolen = seconds(stolen - stolen_before) / elapsed.as_secs_f64();
+            let part = stolen / self.cpus as f64;
+            if part > LITTLE_STOLEN {
+                found.push(Disturbance::Stolen { part });
+            }
+        }
+        let grown = |now: Option<u64>, then: Option<u64>| {
+            let times = now?.saturating_sub(then?);
+            (times > 0).then_some(times)
+        };
+        if let Some(times) = grown(self.throttled, before.throttled) {
+            found.push(Disturbance::Throttled { times });
+        }
+        if let Some(times) = grown(self.limited, before.limited) {
+            found.push(Disturbance::Limited { times });
+        }
+        found.extend(self.permanent(workers));
+        found
+    }
+}
+
+/// The CPU time that this process has used itself.
+pub(super) fn own_cpu_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name may contain anything; what follows it does not.
+    let fields: Vec<&str> =
+        text.rsplit_once(')').map(|(_, rest)| rest.split(' ').collect()).unwrap_or_default();
+    let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
+    Duration::from_secs_f64((ticks(12) + ticks(13)) / TICKS_PER_SECOND)
+}
+
+/// Busy and stolen ticks of all CPUs together.
+fn ticks(stat: &str) -> Option<(f64, f64)> {
+    let line = stat.lines().find(|line| line.starts_with("cpu "))?;
+    let fields: Vec<f64> =
+        line.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
+    let [user, nice, system, _idle, _wait, irq, softirq, stolen, ..] = fields[..] else {
+        return None;
+    };
+    Some((user + nice + system + irq + softirq, stolen))
+}
+
+/// The number after a name at the beginning of a line.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(stat: &str, governor: &str, throttled: u64) -> MachineState {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("proc/stat", stat);
+        write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", &format!("{governor}\n"));
+        let count = format!("{throttled}\n");
+        write("sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count", &count);
+        write("sys/fs/cgroup/cpu.stat", &format!("usage_usec 5\nnr_throttled {throttled}\n"));
+        MachineState { cpus: 4, ..MachineState::read(root.path()) }
+    }
+
+    #[test]
+    fn a_quiet_machine_has_nothing_to_say() {
+        let stat = "cpu  100 0 100 9000 0 0 0 0 0 0\nprocs_running 1\n";
+        let state = machine(stat, "performance", 3);
+        assert_eq!(state.disturbances(1), []);
+        let later = MachineState { at: state.at + Duration::from_secs(10), ..state.clone() };
+        assert_eq!(later.since(&state, Duration::ZERO, 1), []);
+    }
+
+    #[test]
+    fn other_load_is_what_is_not_ours() {
+        let before = machine("cpu  0 0 0 0 0 0 0 0 0 0\n", "performance", 0);
+        // Twenty seconds of CPU time in ten seconds, and four stolen.
+        let after = machine("cpu  1000 500 500 0 0 0 0 400 0 0\n", "performance", 2);
+        let after = MachineState { at: before.at + Duration::from_secs(10), ..after };
+        let found = after.since(&before, Duration::from_secs(10), 1);
+        let expected = [
+            Disturbance::OtherLoad { used: 1.0, cpus: 4 },
+            Disturbance::Stolen { part: 0.1 },
+            Disturbance::Throttled { times: 2 },
+            Disturbance::Limited { times: 2 },
+        ];
+        assert_eq!(found, expected);
+        let ours = after.since(&before, Duration::from_secs(20), 1);
+        assert!(!ours.iter().any(|one| matches!(one, Disturbance::OtherLoad { .. })), "{ours:?}");
+    }
+
+    #[test]
+    fn busy_scaled_and_full_machines_are_seen_before_anything_runs() {
+        let state = machine("cpu  0 0 0 0 0 0 0 0 0 0\nprocs_running 6\n", "powersave", 0);
+        let expected = [
+            Disturbance::OtherLoad { used: 5.0, cpus: 4 },
+            Disturbance::NoFreeCpu { workers: 4, cpus: 4 },
+            Disturbance::FrequencyScaling { governor: "powersave".to_owned() },
+        ];
+        assert_eq!(state.disturbances(4), expected);
+    }
+}

@@ -1,0 +1,44 @@
+//! Commands that need no shell, so that its start is not measured with them.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use retake_engine::{CommandLine, interpret, which};
+use retake_types::ShellMode;
+use retake_types::request::CommandRequest;
+
+use crate::config::Config;
+
+/// The words of a command that a shell would only pass on; `None` if it has more to do. A builtin
+/// stays one: a program of the same name may behave in another way.
+pub(crate) fn words(command: &str) -> Option<Vec<String>> {
+    match interpret(command, ShellMode::Auto, |_| false) {
+        Ok(CommandLine { arguments, shell: false }) if !arguments.is_empty() => Some(arguments),
+        _ => None,
+    }
+}
+
+/// The command of a configuration, to be run in a directory: by itself where it is a program that the
+/// kernel can start, and else through the shell, which also says what is wrong with it.
+pub(crate) fn command(config: &Config, directory: &Path) -> CommandRequest {
+    let text = &config.command;
+    let inherited = std::env::var_os("PATH");
+    let path = config.env.get("PATH").map(OsString::from).or(inherited);
+    let direct = words(text).filter(|words| {
+        let program = which(OsStr::new(&words[0]), path.as_deref(), directory);
+        program.is_some_and(|program| is_startable(&directory.join(program)))
+    });
+    match direct {
+        Some(words) => CommandRequest::arguments(text, words),
+        None => CommandRequest::shell(text),
+    }
+}
+
+/// A script without a first line that names its interpreter is for the shell alone.
+fn is_startable(program: &Path) -> bool {
+    let mut start = [0; 4];
+    let read = File::open(program).and_then(|mut file| file.read_exact(&mut start));
+    read.is_ok() && (&start == b"\x7fELF" || start.starts_with(b"#!"))
+}

@@ -1,0 +1,158 @@
+//! Comparisons and values in words: the same ones on a terminal, in a report and on the page.
+
+use super::{Comparison, Counts, Reason, Verdict, percent};
+
+/// Whether less of it is called fast.
+pub fn is_time(metric: &str, unit: Option<&str>) -> bool {
+    match unit {
+        Some(unit) => matches!(unit, "ns" | "us" | "µs" | "ms" | "s" | "min"),
+        None => matches!(metric, "wall" | "cpu" | "user" | "sys"),
+    }
+}
+
+/// A number with as many digits as are meaningful.
+fn number(value: f64) -> String {
+    let digits = match value.abs() {
+        0.0 => 0,
+        x if x >= 1000.0 => 0,
+        x if x >= 100.0 => 1,
+        x if x >= 10.0 => 2,
+        x if x >= 1.0 => 3,
+        _ => 4,
+    };
+    let text = format!("{value:.digits$}");
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
+/// A value with its unit, in one that gives few digits: `1.234 s`, `812 µs`, `4.1 MB`.
+pub fn value_text(value: f64, unit: Option<&str>) -> String {
+    let (value, unit) = match (unit, value.abs()) {
+        (Some("ms"), x) if x >= 1000.0 => (value / 1000.0, Some("s")),
+        (Some("ms"), x) if x < 1.0 && x > 0.0 => (value * 1000.0, Some("µs")),
+        (Some("KB"), x) if x >= 10_240.0 => (value / 1024.0, Some("MB")),
+        (unit, _) => (value, unit),
+    };
+    match unit {
+        Some(unit) => format!("{} {unit}", number(value)),
+        None => number(value),
+    }
+}
+
+impl Comparison {
+    /// The verdict in one word, or two: `slower` of a time, `higher` of anything else.
+    pub fn verdict_word(&self) -> &'static str {
+        let time = is_time(&self.metric, self.unit.as_deref());
+        match (self.verdict, time, self.is_more()) {
+            (Verdict::Faster | Verdict::Slower, false, true) => "higher",
+            (Verdict::Faster | Verdict::Slower, false, false) => "lower",
+            (verdict, ..) => verdict.as_str(),
+        }
+    }
+
+    /// The size of the change, without its interval: `+4.2 %`, or `+3` where there is no ratio.
+    pub fn change_text(&self) -> Option<String> {
+        let unit = self.unit.as_deref();
+        match (self.ratio, self.difference) {
+            (Some(ratio), _) => Some(percent(ratio)),
+            (None, Some(difference)) => Some(signed(difference.value, unit)),
+            (None, None) => None,
+        }
+    }
+
+    /// The interval of the change: `+3.1 % to +5.3 %`.
+    pub fn interval_text(&self) -> Option<String> {
+        let unit = self.unit.as_deref();
+        match (self.interval, self.difference) {
+            (Some([low, high]), _) => Some(format!("{} to {}", percent(low), percent(high))),
+            (None, Some(difference)) => {
+                let [low, high] = difference.interval?;
+                Some(format!("{} to {}", signed(low, unit), signed(high, unit)))
+            }
+            (None, None) => None,
+        }
+    }
+
+    /// The comparison in one line, for people.
+    pub fn sentence(&self) -> String {
+        let Self { a, b, metric, .. } = self;
+        let time = is_time(metric, self.unit.as_deref());
+        let mut text = match self.verdict {
+            Verdict::Same => format!("{b} is the same as {a} in {metric}"),
+            Verdict::NotSure => format!("not sure whether {b} differs from {a} in {metric}"),
+            _ if time => format!("{b} is {} than {a} in {metric}", self.verdict_word()),
+            _ => format!("{b} has {} {metric} than {a}", self.verdict_word()),
+        };
+        if let Some(at) = &self.at {
+            text += &format!(" with {at}");
+        }
+        let unit = self.unit.as_deref();
+        let mut parts = Vec::new();
+        if let Some(medians) = self.medians {
+            let [of_a, of_b] = [medians.a, medians.b].map(|value| value_text(value, unit));
+            parts.push(format!("{of_b} against {of_a}"));
+        }
+        parts.extend(self.change_text());
+        parts.extend(self.interval_text());
+        if !parts.is_empty() {
+            text += &format!(": {}", parts.join(", "));
+        }
+        // The interval has just been given.
+        let reason = self.reason.as_ref().filter(|reason| !matches!(reason, Reason::Wide { .. }));
+        if let Some(reason) = reason {
+            text += &format!(" ({reason})");
+        }
+        if let Some(more) = self.more_runs {
+            text += &format!("; about {more} more runs of each would decide");
+        }
+        for (what, values) in &self.conditions {
+            text += &format!("; {what} was not the same all the time: {}", values.join(", "));
+        }
+        if self.failed != Counts::default() {
+            text += &format!("; failed: {} and {}", self.failed.a, self.failed.b);
+        }
+        text
+    }
+}
+
+fn signed(value: f64, unit: Option<&str>) -> String {
+    let sign = if value < 0.0 { "-" } else { "+" };
+    format!("{sign}{}", value_text(value.abs(), unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::{Criteria, Side, compare};
+
+    #[test]
+    fn values_have_units_that_fit() {
+        assert_eq!(value_text(1234.0, Some("ms")), "1.234 s");
+        assert_eq!(value_text(12.3456, Some("ms")), "12.35 ms");
+        assert_eq!(value_text(0.8125, Some("ms")), "812.5 µs");
+        assert_eq!(value_text(204_800.0, Some("KB")), "200 MB");
+        assert_eq!(value_text(1500.0, Some("KB")), "1500 KB");
+        assert_eq!(value_text(7.0, None), "7");
+    }
+
+    #[test]
+    fn only_time_is_fast_or_slow() {
+        let a = [10.0, 10.1, 10.2, 9.9, 9.8, 10.05, 9.95, 10.15];
+        let b = a.map(|x| x * 2.0);
+        let side = |name, values| Side { name, values, blocks: &[], failed: 0 };
+        let of = |metric: &str, unit: &str| {
+            let mut c = compare(side("old", &a), side("new", &b), metric, &Criteria::default());
+            c.unit = Some(unit.to_owned());
+            c.sentence()
+        };
+        let wall = of("wall", "ms");
+        assert!(wall.starts_with("new is slower than old in wall: 20.05 ms against "), "{wall}");
+        assert!(
+            of("rss", "KB").starts_with("new has higher rss than old: "),
+            "{}",
+            of("rss", "KB")
+        );
+    }
+}

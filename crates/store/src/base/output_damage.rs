@@ -1,0 +1,44 @@
+//! What can be wrong with a stored output.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// Why a stored output is not the recorded one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OutputDamage {
+    /// Its file is gone.
+    Missing { path: PathBuf },
+    /// Its row is gone, or is that of another output.
+    WrongRow,
+    /// The system does not read it.
+    Unreadable { path: PathBuf, error: String },
+    /// It was cut, or something was added.
+    WrongLength { recorded: u64, found: u64 },
+    /// Some or all of the bytes from here to there are others.
+    Altered { from: u64, to: u64 },
+}
+
+impl OutputDamage {
+    /// Whether it is gone, as opposed to altered.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Missing { .. } | Self::Unreadable { .. })
+    }
+}
+
+impl fmt::Display for OutputDamage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing { path } => write!(f, "is lost: {} is gone", path.display()),
+            Self::WrongRow => write!(f, "is lost: the list of outputs does not have it"),
+            Self::Unreadable { path, error } => {
+                write!(f, "is lost: {} cannot be read: {error}", path.display())
+            }
+            Self::WrongLength { recorded, found } => {
+                write!(f, "was altered: {recorded} bytes were recorded, {found} are there")
+            }
+            Self::Altered { from, to } => {
+                write!(f, "was altered: bytes {from} to {to} are not those recorded")
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Room that the record keeps for itself, so that a full disk costs output and never an outcome.
+//!
+//! Blocks are reserved inside the files that need them: the WAL has blocks allocated beyond its end
+//! (`fallocate` with `FALLOC_FL_KEEP_SIZE`), and the database grows in chunks. A separate file that is
+//! given up when the disk is full was rejected: another writer on that disk, such as the output of a
+//! run beside this one, takes the blocks before the commit does. Where a file system cannot allocate
+//! ahead (copy on write), the reserve is what the file system makes of the request.
+//!
+//! Only the WAL is opened here. SQLite's locks on the database belong to the process, and closing a
+//! second descriptor of that file would drop them.
+
+use std::ffi::c_void;
+use std::fs::OpenOptions;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+
+use rusqlite::Connection;
+
+use super::dir::{StoreDir, free_bytes};
+use super::error::file_size_limit;
+use crate::{Error, Result};
+
+/// Allocated for the WAL. A run without output takes 50 KiB of it until the next checkpoint.
+pub(crate) const WAL_ROOM: u64 = 512 * 1024;
+/// The database grows by this much at a time, so that a checkpoint has somewhere to write to.
+const DATABASE_CHUNK: i32 = 256 * 1024;
+/// How much of the database's file should be free after a checkpoint.
+const DATABASE_ROOM: i64 = 128 * 1024;
+/// On a full disk a run begins only where this much of the database's file is free: a WAL that has
+/// more pages than the file has room for could never be folded again.
+const ROOM_TO_BEGIN: u64 = 48 * 1024;
+/// With less than this free the disk counts as full: what is given up now may not come back.
+const ALMOST_FULL: u64 = 1024 * 1024;
+
+/// What a write may leave of the reserve when the disk is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// A new run or loop: its outcome has to fit too, and so has an erasure.
+    Begin,
+    /// What belongs to a run or loop that has begun.
+    Continue,
+    /// The same with this many bytes of output, which can be given up.
+    Output(u64),
+    /// What gives space back.
+    Erase,
+}
+
+impl Claim {
+    /// How long the WAL may be on a full disk for this to be tried.
+    pub(crate) fn wal_limit(self) -> u64 {
+        match self {
+            Self::Begin => WAL_ROOM / 2,
+            Self::Continue | Self::Output(_) => WAL_ROOM * 3 / 4,
+            Self::Erase => u64::MAX,
+        }
+    }
+
+    /// How much room the database's file needs on a full disk for this to be tried.
+    pub(crate) fn database_room(self) -> u64 {
+        match self {
+            Self::Begin => ROOM_TO_BEGIN,
+            Self::Output(bytes) => ROOM_TO_BEGIN + bytes,
+            Self::Continue | Self::Erase => 0,
+        }
+    }
+}
+
+/// Makes the database grow in chunks through this connection.
+pub(crate) fn grow_in_chunks(connection: &Connection) {
+    let mut chunk = DATABASE_CHUNK;
+    // SAFETY: the handle is that of an open connection, and the argument is the int that this
+    // operation reads. A VFS that does not know the operation says so, and the database grows as
+    // it is written.
+    unsafe {
+        rusqlite::ffi::sqlite3_file_control(
+            connection.handle(),
+            c"main".as_ptr(),
+            rusqlite::ffi::SQLITE_FCNTL_CHUNK_SIZE,
+            (&raw mut chunk).cast::<c_void>(),
+        );
+    }
+}
+
+/// Allocates the WAL's room where it is missing. A disk that has no room left is no error here: the
+/// write that needs the room reports it.
+pub(crate) fn keep_wal_room(dir: &StoreDir) {
+    let path = dir.wal();
+    if path.metadata().is_ok_and(|wal| wal.blocks() * 512 >= WAL_ROOM) {
+        return;
+    }
+    let file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(path);
+    // Without a WAL there is nothing to allocate for yet.
+    let Ok(file) = file else { return };
+    for room in [WAL_ROOM, WAL_ROOM / 2, WAL_ROOM / 4] {
+        let length = libc::off_t::try_from(room).unwrap_or(0);
+        // SAFETY: a plain call on a descriptor that is open. It changes no byte of the file.
+        let done =
+            unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, 0, length) };
+        if done == 0 {
+            return;
+        }
+    }
+}
+
+/// Extends the database's file where too little of it is free. To be called after a checkpoint.
+pub(crate) fn keep_database_room(connection: &Connection, dir: &StoreDir) {
+    let Ok(used) = pragma(connection, "page_count").map(|pages| pages * PAGE) else { return };
+    let Ok(length) = dir.database().metadata().map(|database| database.len()) else { return };
+    let mut wanted = used + DATABASE_ROOM;
+    if length.cast_signed() < wanted {
+        // SAFETY: as above; this operation reads an i64. Where it fails the file stays as it is.
+        unsafe {
+            rusqlite::ffi::sqlite3_file_control(
+                connection.handle(),
+                c"main".as_ptr(),
+                rusqlite::ffi::SQLITE_FCNTL_SIZE_HINT,
+                (&raw mut wanted).cast::<c_void>(),
+            );
+        }
+    }
+}
+
+/// What the database can take before its file has to grow.
+pub(crate) fn database_room(connection: &Connection, dir: &StoreDir) -> rusqlite::Result<u64> {
+    let used = pragma(connection, "page_count")? - pragma(connection, "freelist_count")?;
+    let length = dir.database().metadata().map_or(0, |database| database.len());
+    Ok(length.saturating_sub((used * PAGE).unsigned_abs()))
+}
+
+/// SQLite's default, which no migration changes.
+const PAGE: i64 = 4096;
+
+fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
+    connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0))
+}
+
+/// Refuses to begin what the process's own limit would keep from being completed.
+pub(crate) fn check_file_size_limit(dir: &StoreDir) -> Result<()> {
+    let Some(limit) = file_size_limit() else { return Ok(()) };
+    let length = dir.database().metadata().map_or(0, |database| database.len());
+    if limit < WAL_ROOM || limit < length + DATABASE_CHUNK.unsigned_abs() as u64 {
+        return Err(Error::FileSizeLimit { path: dir.database().to_owned() });
+    }
+    Ok(())
+}
+
+pub(crate) fn disk_is_almost_full(dir: &StoreDir) -> bool {
+    free_bytes(dir.root()).is_ok_and(|free| free < ALMOST_FULL)
+}
