@@ -1,9 +1,11 @@
 //! The keeper of confined runs: made for a policy, kept for as long as the policy is the same.
 
 use retake_engine::{ConfineError, Keeper, KeeperSettings};
-use retake_sandbox::{Confinement, Policy};
+use retake_sandbox::{Confinement, Places, Policy};
 use retake_types::request::StdinSource;
-use retake_types::{RunRequest, SandboxFailure, SandboxMode, StartFailure, text};
+use retake_types::{
+    RunRequest, SandboxFailure, SandboxLevel, SandboxMode, SandboxRequest, StartFailure, text,
+};
 
 use crate::prepare::PreparedRun;
 
@@ -41,6 +43,38 @@ pub(crate) fn keeper<'a>(
         set_variables(confinement, prepared)?;
     }
     Ok(keeper)
+}
+
+/// What this machine can do, found out by doing it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SandboxProbe {
+    /// `None` where nothing can be confined.
+    pub level: Option<SandboxLevel>,
+    pub landlock_abi: u32,
+    /// What keeps the full level from being had.
+    pub lacking: Option<SandboxFailure>,
+}
+
+/// Confines a process of its own, as far as possible, and ends it.
+pub fn probe() -> SandboxProbe {
+    let request = SandboxRequest { mode: SandboxMode::Strict, ..SandboxRequest::default() };
+    let temp = std::env::temp_dir();
+    let places = Places { cwd: &temp, project: None, home: None, program: None };
+    let landlock_abi = retake_sandbox::landlock_abi();
+    let attempt = |mode| {
+        let policy = Policy::new(&request, &places).ok()?;
+        Some(start(&policy, mode, false, KeeperSettings::default()))
+    };
+    let level = |keeper: &Keeper| keeper.confinement().map(Confinement::level);
+    let lacking = match attempt(SandboxMode::Strict) {
+        Some(Ok(keeper)) => {
+            return SandboxProbe { level: level(&keeper), landlock_abi, lacking: None };
+        }
+        Some(Err(StartFailure::Sandbox(failure))) => Some(failure),
+        _ => None,
+    };
+    let level = attempt(SandboxMode::BestEffort).and_then(Result::ok).as_ref().and_then(level);
+    SandboxProbe { level, landlock_abi, lacking }
 }
 
 fn start(

@@ -132,9 +132,11 @@ impl Worker {
             None => Ok(&mut self.keeper),
             Some(policy) => {
                 // Now that the record is there, it can be hidden.
-                prepared.policy = Some(match self.context.project.store() {
-                    Ok(store) => policy.without_store(store),
-                    Err(_) => policy,
+                let open = self.store.as_ref().map(Store::path);
+                let store = open.or_else(|| self.context.project.store().ok());
+                prepared.policy = Some(match store {
+                    Some(store) => policy.without_store(store),
+                    None => policy,
                 });
                 confined::keeper(&mut self.confined, &mut prepared, settings(self.session))
             }

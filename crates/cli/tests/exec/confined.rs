@@ -198,3 +198,16 @@ fn killing_retake_ends_everything_inside() {
     child.wait().unwrap();
     eventually("it is gone", || sleeping().is_none());
 }
+
+#[test]
+fn doctor_says_what_this_machine_can_do() {
+    let sandbox = Sandbox::new();
+    let doctor = sandbox.retake(&["doctor", "--json"]).json();
+    assert_eq!(doctor["sandbox"] == "full", possible(&sandbox), "{doctor}");
+    let none = "unshare -Ur sh -c 'echo 0 >/proc/sys/user/max_user_namespaces && retake doctor'";
+    let without = sandbox.sh(none);
+    if without.code == 0 {
+        assert!(without.stdout.contains("user namespaces"), "{}", without.snapshot());
+        assert!(!without.stdout.contains("full"), "{}", without.snapshot());
+    }
+}
