@@ -157,11 +157,16 @@ fn sandbox(args: &Args, here: &Path, problems: &mut Problems) -> SandboxRequest 
         args.values(flag).map(move |path| PathRule::new(grant, here.join(path)))
     });
     let sockets = args.values(ExecFlag::AllowSocket).map(|path| here.join(path).into());
-    SandboxRequest {
+    let request = SandboxRequest {
         mode: mode.unwrap_or_default(),
         paths: paths.collect(),
         sockets: sockets.collect(),
+    };
+    let rules = !request.paths.is_empty() || !request.sockets.is_empty();
+    if mode == Some(SandboxMode::Off) && rules {
+        problems.note("--sandbox=off: there is no sandbox for its rules; leave them out");
     }
+    request
 }
 
 fn effects(args: &Args, here: &Path, cwd: &Path, problems: &mut Problems) -> EffectsRequest {

@@ -76,6 +76,8 @@ fn what_cannot_be_kept_is_refused_with_every_reason() {
     assert!(word.stderr.contains("best-effort"), "{}", word.stderr);
     let alone = sandbox.retake(&["exec", "--allow-write=/etc", "--", "true"]);
     assert_ne!(alone.code, 0, "{}", alone.snapshot());
+    let off = sandbox.retake(&["exec", "--sandbox=off", "--deny-read=/etc", "--", "true"]);
+    assert_eq!(off.code, 125, "{}", off.snapshot());
 }
 
 #[test]
