@@ -11,7 +11,7 @@ use crate::common::{Called, RETAKE, Sandbox, called};
 /// Runs a script in a mount namespace of its own, where `disk` is a file system of 3 MiB, filled by
 /// hand where the test says so. `None` where mounting is not allowed.
 fn on_small_disk(sandbox: &Sandbox, disk: &Path, script: &str) -> Option<Called> {
-    fs::create_dir_all(disk).unwrap();
+    fs::create_dir_all(disk).expect("a directory to mount on");
     let script = format!(
         "mount -t tmpfs -o size=3m tmpfs {disk} || exit 99\ncd {disk}\n\
          export RETAKE_STORE={disk}/store\nfill() {{ cat /dev/zero >> {disk}/ballast 2>/dev/null; }}\n\

@@ -120,6 +120,9 @@ impl MatrixRunResult {
     }
 }
 
+/// A budget that is shorter than this does not limit single runs.
+const SHORT: Duration = Duration::from_secs(2);
+
 /// The margin of gates where the run itself has none.
 const MARGIN: f64 = 0.02;
 
@@ -297,7 +300,7 @@ impl MatrixRun<'_> {
             sizes: plan.sizes(),
             blocked: begun.order == Order::Blocked,
             longest: match self.options.iterations {
-                Iterations::UntilSure { budget, .. } => budget,
+                Iterations::UntilSure { budget, .. } => budget.map(|time| time.max(SHORT)),
                 Iterations::Fixed(_) => None,
             },
             ran: Mutex::default(),

@@ -307,6 +307,17 @@ pub(crate) fn free_bytes(path: &Path) -> Result<u64> {
     Ok(stats.f_bavail.saturating_mul(u64::try_from(stats.f_bsize).unwrap_or(0)))
 }
 
+/// Whether to share a WAL index could end in SIGBUS. SQLite maps it after allocating one block of each
+/// page; where blocks are smaller than pages the rest is allocated when it is touched.
+pub(crate) fn cannot_map_wal_index(path: &Path) -> bool {
+    const PAGE: u64 = 4096;
+    const INDEX: u64 = 96 * 1024;
+    statfs(path).is_ok_and(|stats| {
+        let small = u64::try_from(stats.f_bsize).is_ok_and(|block| block < PAGE);
+        small && free_bytes(path).is_ok_and(|free| free < INDEX)
+    })
+}
+
 /// WAL needs shared memory between all readers, which these cannot give across machines.
 /// FUSE is refused only where it is known to be remote: overlay and encrypted local ones work.
 fn network_filesystem(path: &Path) -> Result<Option<&'static str>> {

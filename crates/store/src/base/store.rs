@@ -13,7 +13,7 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 use super::schema;
 use crate::base::crash_points::crash_point;
-use crate::base::dir::{StoreDir, not_writable, remove, sync_dir};
+use crate::base::dir::{StoreDir, cannot_map_wal_index, not_writable, remove, sync_dir};
 use crate::base::ledger::{self, Head};
 use crate::base::reserve::{self, Claim};
 use crate::base::write_lock::{PATIENCE, WriteTurn};
@@ -215,6 +215,9 @@ impl Store {
     ) -> Result<Self> {
         let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
         let failed = |error| Error::sqlite("open the record", dir.database(), error);
+        if cannot_map_wal_index(dir.root()) {
+            return Err(Error::DiskFull { path: dir.database().to_owned() });
+        }
         let connection = Connection::open_with_flags(name, flags).map_err(failed)?;
         connection.busy_timeout(PATIENCE).map_err(failed)?;
         if access == Access::Write {
