@@ -8,15 +8,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each crate and the crates of the workspace that it may depend on.
-const ARROWS: [(&str, &[&str]); 16] = [
+const ARROWS: [(&str, &[&str]); 17] = [
     ("types", &[]),
     ("crash", &[]),
     ("first", &["crash"]),
-    ("engine", &["types"]),
+    ("sandbox", &["types"]),
+    ("engine", &["types", "sandbox"]),
     ("store", &["types"]),
     ("effects", &["types"]),
     ("policy", &["types", "engine"]),
-    ("runner", &["types", "engine", "store", "effects"]),
+    ("runner", &["types", "sandbox", "engine", "store", "effects"]),
     ("agent", &["types", "engine", "store", "effects", "runner"]),
     ("matrix", &["types", "engine", "store", "runner"]),
     ("crash-driver", &["types", "engine", "store", "runner", "crash"]),
@@ -28,6 +29,7 @@ const ARROWS: [(&str, &[&str]); 16] = [
         "cli",
         &[
             "types",
+            "sandbox",
             "engine",
             "store",
             "effects",

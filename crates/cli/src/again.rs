@@ -104,6 +104,7 @@ fn refusal(refusal: &AgainRefusal) -> String {
                 RequestPart::WorkingDirectory => "the working directory",
                 RequestPart::InputFile => "the input file",
                 RequestPart::TrackedDirectory => "the tracked directory",
+                RequestPart::SandboxPath => "a path of the sandbox",
             };
             format!(
                 "{part} was redacted in the record, so it is not known; give the whole command to `retake exec`"

@@ -3,11 +3,12 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use retake_runner::confined;
 use retake_runner::leftovers::{self, Leftover};
 use retake_runner::project::Project;
 use retake_runner::record_place::{PlaceReason, RecordPlace};
 use retake_store::{Error, Examination, Repaired, Store, VerifyDepth, repair};
-use retake_types::{LeftFate, Run, State};
+use retake_types::{LeftFate, Run, SandboxLevel, State};
 use serde::Serialize;
 
 use crate::audit::ReadingProgress;
@@ -62,6 +63,12 @@ struct Document {
     /// Why a database does not have all of it yet. The next push makes up for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     push_failed: Option<String>,
+    /// How runs can be confined here: `full`, `landlock` or `none`.
+    sandbox: &'static str,
+    landlock_abi: u32,
+    /// Why not fully.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox_lacks: Option<String>,
     problems: Vec<String>,
     repaired: Vec<String>,
 }
@@ -74,7 +81,11 @@ pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     }
     let place = record.project.place()?;
     let root = &place.store;
+    let sandbox = confined::probe();
     let mut document = Document {
+        sandbox: sandbox.level.map_or("none", SandboxLevel::as_str),
+        landlock_abi: sandbox.landlock_abi,
+        sandbox_lacks: sandbox.lacking.as_ref().map(ToString::to_string),
         store: root.display().to_string(),
         place: words::place(&place.reason),
         belongs_at: place.belongs_at().map(|to| to.display().to_string()),
@@ -233,6 +244,8 @@ impl Document {
         if let Some(failed) = &self.push_failed {
             fact("push", format!("failed, and what is missing is sent by the next one: {failed}"));
         }
+        let lacks = self.sandbox_lacks.as_ref().map_or_else(String::new, |why| format!("; {why}"));
+        fact("sandbox", format!("{}, Landlock {}{lacks}", self.sandbox, self.landlock_abi));
         for repaired in &self.repaired {
             fact("repaired", repaired.clone());
         }

@@ -9,7 +9,8 @@ use retake_runner::run::FinishedRun;
 use retake_runner::run_text::{self, LeftGroup};
 use retake_store::Defect;
 use retake_types::{
-    ErrorCode, ErrorDetail, LeftFate, LimitKind, Outcome, RefusalReason, Run, RunError, text,
+    ErrorCode, ErrorDetail, LeftFate, LimitKind, Outcome, RefusalReason, Run, RunError,
+    SandboxPart, text,
 };
 
 use crate::term;
@@ -202,6 +203,12 @@ pub(crate) fn refusal(reason: &RefusalReason) -> String {
         RefusalReason::UnknownSecret { name } => {
             format!("--secret {name}: there is no such variable")
         }
+        RefusalReason::SandboxHome(_) => {
+            format!("{reason}, or say with --allow-write what it may write")
+        }
+        RefusalReason::SandboxDetach => {
+            "--detach-ok: nothing outlives a sandbox; leave it out with --sandbox".to_owned()
+        }
         other => other.to_string(),
     }
 }
@@ -244,10 +251,38 @@ fn hint(error: &RunError) -> Option<&'static str> {
         (ErrorCode::NotFound, None) => {
             "check the spelling and PATH, give its full path, or use --shell true for a shell builtin"
         }
+        (ErrorCode::Sandbox, Some(ErrorDetail::SandboxPart(part))) => sandbox_hint(part),
+        (ErrorCode::Sandbox, Some(ErrorDetail::SandboxDrops)) => {
+            "nothing was started; --sandbox=best-effort runs it and records what is missing"
+        }
+        (ErrorCode::Sandbox, _) => "nothing was started; correct what is named above",
         (ErrorCode::NoResources, _) => "see the limits of this session with ulimit -a",
         _ => return None,
     };
     Some(text)
+}
+
+/// What gives a machine the part of a sandbox that it lacks.
+fn sandbox_hint(part: SandboxPart) -> &'static str {
+    match part {
+        SandboxPart::Namespaces | SandboxPart::UserMapping => {
+            "nothing was started; allow user namespaces (sysctl user.max_user_namespaces, \
+             kernel.apparmor_restrict_unprivileged_userns=0, or the container's seccomp profile), \
+             or use --sandbox=best-effort"
+        }
+        SandboxPart::Mounts | SandboxPart::Loopback | SandboxPart::Devices => {
+            "nothing was started; user namespaces have no rights here: see \
+             kernel.apparmor_restrict_unprivileged_userns, or use --sandbox=best-effort"
+        }
+        SandboxPart::Proc => {
+            "nothing was started; a container that masks /proc does not allow another one: give it \
+             an unmasked /proc, or use --sandbox=best-effort"
+        }
+        SandboxPart::Landlock | SandboxPart::Seccomp => {
+            "nothing was started; the kernel must have it: CONFIG_SECURITY_LANDLOCK, Linux 5.13 or later"
+        }
+        SandboxPart::Capabilities | SandboxPart::Descriptors => "nothing was started",
+    }
 }
 
 /// The run with a hint beside its error, for people and `--json`.
@@ -283,6 +318,9 @@ pub(crate) fn say_outcome(finished: &FinishedRun) {
     let Some(outcome) = &finished.run.outcome else { return };
     for group in run_text::left_processes(outcome) {
         term::say(&left_group(&group));
+    }
+    for promise in outcome.sandbox.iter().flat_map(|report| &report.dropped) {
+        term::say(&format!("not kept by the sandbox of this machine: {promise}"));
     }
     if outcome.leaked && outcome.left_processes.is_empty() {
         term::say(

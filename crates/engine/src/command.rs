@@ -162,6 +162,19 @@ impl Command {
         &self.launch
     }
 
+    /// Sets variables, also those that are set already.
+    pub fn with_variables(
+        self,
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Self, Vec<RefusalReason>> {
+        let Self { mut launch, file, .. } = self;
+        for (name, value) in variables {
+            launch.environment.retain(|(known, _)| *known != name);
+            launch.environment.push((name, value));
+        }
+        Self::new(launch).map(|command| command.found(file))
+    }
+
     /// Runs this file, which [`locate`] has just found; it is not looked for again.
     pub fn found(self, file: Option<PathBuf>) -> Self {
         Self { file, ..self }

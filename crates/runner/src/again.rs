@@ -54,6 +54,7 @@ pub enum RequestPart {
     WorkingDirectory,
     InputFile,
     TrackedDirectory,
+    SandboxPath,
 }
 
 /// The recorded request once more, or every reason why that is not possible.
@@ -113,6 +114,7 @@ fn again_request_in(
         (redacted.cwd, RequestPart::WorkingDirectory),
         (redacted.stdin, RequestPart::InputFile),
         (redacted.track, RequestPart::TrackedDirectory),
+        (redacted.sandbox, RequestPart::SandboxPath),
     ];
     let unknown = parts.into_iter().filter(|(redacted, _)| *redacted);
     refusals.extend(unknown.map(|(_, part)| AgainRefusal::RedactedPart(part)));

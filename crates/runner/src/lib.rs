@@ -8,6 +8,7 @@ pub mod again;
 pub mod checkout;
 pub mod colour;
 pub mod config;
+pub mod confined;
 pub mod context;
 pub mod effects_watch;
 pub mod file_lock;

@@ -13,12 +13,13 @@ use retake_engine::{
     Command, Detach, EnvironmentRules, Input, Launch, PARENT_VARIABLE, Stdin, check_variable,
     interpret, locate, which,
 };
+use retake_sandbox::{Places, Policy, PolicyError};
 use retake_store::redact::{CountingRedactor, Redactor, argument_secrets, is_secret_name};
 use retake_types::config::RedactionConfig;
 use retake_types::request::{CommandForm, StdinSource};
 use retake_types::{
     EnvMode, Intent, OsText, Redacted, RedactedParts, Redactions, RefusalReason, RequestString,
-    RunRequest, ShellMode,
+    RunRequest, ShellMode, is_withheld_variable, text,
 };
 
 use crate::context::RunContext;
@@ -41,6 +42,8 @@ pub struct PreparedRun {
     pub redactor: Redactor,
     /// Replacements already made in the intent.
     pub redactions: Redactions,
+    /// What it must be confined by.
+    pub policy: Option<Policy>,
 }
 
 /// A request that is refused: the intent it would have had, and every reason.
@@ -94,9 +97,11 @@ impl PreparedRun {
         let (intent, redactions) =
             intent(&request, context, &environment, file.as_deref(), &redactor);
         let unread = matches!(request.command.form, CommandForm::Line(_));
+        let policy = policy(&request, context, file.as_deref(), &mut reasons);
         let configured = ConfiguredLaunch {
             grace: context.execution.grace,
-            detach_ok: &context.execution.detach_ok,
+            // Nothing outlives a sandbox.
+            detach_ok: if request.sandbox.is_on() { &[] } else { &context.execution.detach_ok },
         };
         let launch = launch(&request, environment, configured, input);
         let recordable = !(request.redaction.enabled && redactor.is_off());
@@ -108,7 +113,7 @@ impl PreparedRun {
         };
         match Command::new(launch).map(|command| command.found(file)) {
             Ok(command) if reasons.is_empty() => {
-                Ok(Self { request, intent, command, redactor, redactions })
+                Ok(Self { request, intent, command, redactor, redactions, policy })
             }
             Ok(_) => Err(refused(redactor, reasons)),
             Err(more) => {
@@ -123,6 +128,43 @@ impl PreparedRun {
                 }
                 Err(refused(redactor, reasons))
             }
+        }
+    }
+}
+
+/// What the run is confined by, if that was asked for.
+fn policy(
+    request: &RunRequest,
+    context: &RunContext,
+    program: Option<&Path>,
+    reasons: &mut Vec<RefusalReason>,
+) -> Option<Policy> {
+    if !request.sandbox.is_on() {
+        return None;
+    }
+    if request.detach {
+        reasons.push(RefusalReason::SandboxDetach);
+    }
+    let home = std::env::home_dir();
+    let program = program.map(|program| request.cwd.as_path().join(program));
+    let places = Places {
+        cwd: request.cwd.as_path(),
+        project: context.project.root.as_deref(),
+        home: home.as_deref(),
+        program: program.as_deref(),
+    };
+    let refusal = |error: PolicyError| match error {
+        PolicyError::Path { path, error } => {
+            RefusalReason::SandboxPath { path, why: text::plain(&error) }
+        }
+        PolicyError::OwnInside(path) => RefusalReason::SandboxOwnPath(path),
+        PolicyError::WorkspaceIsHome(path) => RefusalReason::SandboxHome(path),
+    };
+    match Policy::new(&request.sandbox, &places) {
+        Ok(policy) => Some(policy),
+        Err(errors) => {
+            reasons.extend(errors.into_iter().map(refusal));
+            None
         }
     }
 }
@@ -253,7 +295,14 @@ pub fn environment(
         secret: is_secret_name,
     };
     let mut environment = match &asked.base {
-        None => rules.apply(std::env::vars_os()),
+        None => rules.apply(std::env::vars_os().filter(|(name, _)| {
+            let withheld = |name: &str| {
+                request.sandbox.is_on()
+                    && is_withheld_variable(name)
+                    && !context.execution.environment_allow.iter().any(|allowed| allowed == name)
+            };
+            !name.to_str().is_some_and(withheld)
+        })),
         Some(base) => rules.apply(
             base.iter()
                 .map(|(name, value)| (name.as_os_str().to_owned(), value.as_os_str().to_owned())),

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_engine::{Cancel, Keeper, LiveOutput, ProcessEvent, ProcessResult};
+use retake_sandbox::Confinement;
 use retake_store::redact::{CountingRedactor, RedactedBytes, Redactor, StreamRedactor};
 use retake_store::{Recording, Store};
 use retake_types::{
     Effects, ErrorCode, ErrorDetail, Intent, Outcome, Redacted, Redactions, Run, RunError,
-    RunOutcome, StartFailure, State, Stream, signal_name, text,
+    RunOutcome, SandboxFailure, SandboxPart, StartFailure, State, Stream, signal_name, text,
 };
 
 use crate::context::RunContext;
@@ -138,7 +139,7 @@ impl ExecutedRun {
 pub fn run(
     prepared: PreparedRun,
     context: &RunContext,
-    (keeper, cancel): (&mut Keeper, &Cancel),
+    (mut keeper, cancel): (Result<&mut Keeper, StartFailure>, &Cancel),
     record: Option<(&mut Store, Recording)>,
     output_use: OutputUse,
     observer: &mut dyn Observer,
@@ -148,7 +149,9 @@ pub fn run(
         None => (None, None),
     };
     let death_mark = recording.as_ref().and_then(Recording::death_mark);
-    keeper.mark_death_in(death_mark.map(Into::into));
+    if let Ok(keeper) = &mut keeper {
+        keeper.mark_death_in(death_mark.map(Into::into));
+    }
     let mut keep = |stream, bytes: RedactedBytes<'_>| {
         if let Some(recording) = &mut recording {
             recording.append(stream, bytes);
@@ -190,7 +193,7 @@ pub fn run(
 pub fn execute(
     prepared: PreparedRun,
     context: &RunContext,
-    (keeper, cancel): (&mut Keeper, &Cancel),
+    (keeper, cancel): (Result<&mut Keeper, StartFailure>, &Cancel),
     keep: &mut dyn FnMut(Stream, RedactedBytes<'_>),
     output_use: OutputUse,
     observer: &mut dyn Observer,
@@ -217,7 +220,8 @@ pub fn execute(
     } else {
         LiveOutput::default()
     };
-    let result = keeper.run(&prepared.command, cancel, live, &mut |event| match event {
+    let mut sandbox = None;
+    let mut on_event = |event: ProcessEvent<'_>| match event {
         ProcessEvent::Output { stream, bytes } => {
             let captured = &mut captured[stream.index()];
             captured.raw += bytes.len() as u64;
@@ -228,7 +232,19 @@ pub fn execute(
         }
         ProcessEvent::Suspended { by_child } => signals::stop(by_child),
         ProcessEvent::Started { .. } | ProcessEvent::Finished(_) => {}
-    });
+    };
+    let result = match keeper {
+        Ok(keeper) if prepared.policy.is_some() && keeper.confinement().is_none() => {
+            let (part, errno) = (SandboxPart::Namespaces, libc::EOPNOTSUPP);
+            let failure = SandboxFailure::Missing { part, errno };
+            ProcessResult::not_started(StartFailure::Sandbox(failure))
+        }
+        Ok(keeper) => {
+            sandbox = keeper.confinement().map(Confinement::report);
+            keeper.run(&prepared.command, cancel, live, &mut on_event)
+        }
+        Err(failure) => ProcessResult::not_started(failure),
+    };
     let mut redactions = prepared.redactions.clone();
     for stream in Stream::BOTH {
         let captured = &mut captured[stream.index()];
@@ -238,6 +254,7 @@ pub fn execute(
     let larger = output_use.carry == Carry::Requested;
     let over = captured.iter().any(|c| c.over || (larger && c.kept > limit));
     let mut outcome = outcome(&result, &prepared, over, &captured);
+    outcome.sandbox = sandbox;
     outcome.error = explain(&result, &prepared, over.then_some(limit));
     let past = Past { intent: &prepared.intent, store };
     outcome.effects = observer.effects(&result, past);
@@ -375,6 +392,7 @@ pub fn start_error(failure: &StartFailure) -> RunError {
             (ErrorCode::NotFound, Some(ErrorDetail::MissingInterpreter))
         }
         StartFailure::NoResources(_) => (ErrorCode::NoResources, None),
+        StartFailure::Sandbox(failure) => (ErrorCode::Sandbox, sandbox_detail(failure)),
     };
     RunError {
         code,
@@ -385,6 +403,15 @@ pub fn start_error(failure: &StartFailure) -> RunError {
             StartFailure::Refused(problems) => problems.clone(),
             _ => Vec::new(),
         },
+    }
+}
+
+fn sandbox_detail(failure: &SandboxFailure) -> Option<ErrorDetail> {
+    match failure {
+        SandboxFailure::Missing { part, .. } => Some(ErrorDetail::SandboxPart(*part)),
+        SandboxFailure::Neither { full, .. } => sandbox_detail(full),
+        SandboxFailure::Drops { .. } => Some(ErrorDetail::SandboxDrops),
+        SandboxFailure::Path { .. } => None,
     }
 }
 

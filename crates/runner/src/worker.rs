@@ -14,6 +14,7 @@ use retake_engine::{
 use retake_store::{Error, Recording, Store, StoredLoop};
 use retake_types::{Intent, Outcome, Redacted, RefusalReason};
 
+use crate::confined::{self, ConfinedKeeper};
 use crate::context::RunContext;
 use crate::notice::Notice;
 use crate::prepare::PreparedRun;
@@ -25,6 +26,9 @@ const HELPER_OUTPUT: usize = 16 << 20;
 
 pub struct Worker {
     keeper: Keeper,
+    /// The keeper of confined runs, once there was one.
+    confined: Option<ConfinedKeeper>,
+    session: KeeperSession,
     cancel: Cancel,
     context: Arc<RunContext>,
     store: Option<Store>,
@@ -60,6 +64,8 @@ impl Worker {
         let cancels = signals::install(count)?;
         let workers = keepers.into_iter().zip(cancels).map(|(keeper, cancel)| Self {
             keeper,
+            confined: None,
+            session,
             cancel: cancel.clone(),
             context: context.clone(),
             store: None,
@@ -81,6 +87,8 @@ impl Worker {
         let keeper = Keeper::start(settings(KeeperSession::Own))?;
         Ok(Self {
             keeper,
+            confined: None,
+            session: KeeperSession::Own,
             cancel: Cancel::new()?,
             context: context.clone(),
             store: None,
@@ -120,8 +128,21 @@ impl Worker {
             }
             None => None,
         };
+        let keeper = match prepared.policy.take() {
+            None => Ok(&mut self.keeper),
+            Some(policy) => {
+                // Now that the record is there, it can be hidden.
+                let open = self.store.as_ref().map(Store::path);
+                let store = open.or_else(|| self.context.project.store().ok());
+                prepared.policy = Some(match store {
+                    Some(store) => policy.without_store(store),
+                    None => policy,
+                });
+                confined::keeper(&mut self.confined, &mut prepared, settings(self.session))
+            }
+        };
         let record = self.store.as_mut().zip(recording);
-        let parts = (&mut self.keeper, &self.cancel);
+        let parts = (keeper, &self.cancel);
         Ok(run::run(prepared, &self.context, parts, record, output_use, observer))
     }
 
@@ -209,7 +230,7 @@ impl Worker {
     /// Ends the keeper and gives signals back their usual meaning. What is left can wait until the
     /// answer is printed.
     pub fn end(self) -> EndedWorker {
-        drop(self.keeper);
+        drop((self.keeper, self.confined));
         signals::uninstall();
         EndedWorker { store: self.store, context: self.context }
     }

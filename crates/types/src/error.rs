@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::LimitKind;
+use crate::{LimitKind, SandboxPart};
 
 /// Stable codes. The first four come from the specification; none is ever renumbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -31,6 +31,9 @@ pub enum ErrorCode {
     /// The system could not start a process.
     #[serde(rename = "ACODE-EXE-009")]
     NoResources,
+    /// The confinement that was asked for cannot be had.
+    #[serde(rename = "ACODE-EXE-010")]
+    Sandbox,
 }
 
 impl ErrorCode {
@@ -45,6 +48,7 @@ impl ErrorCode {
             Self::LimitExceeded => "ACODE-EXE-007",
             Self::Cancelled => "ACODE-EXE-008",
             Self::NoResources => "ACODE-EXE-009",
+            Self::Sandbox => "ACODE-EXE-010",
         }
     }
 }
@@ -76,6 +80,10 @@ pub enum ErrorDetail {
     SchedulerTimeLimit,
     /// The scheduler ended it because it used too much memory.
     SchedulerMemoryLimit,
+    /// A part of the confinement that this machine does not allow.
+    SandboxPart(SandboxPart),
+    /// The confinement here would not keep every promise.
+    SandboxDrops,
     /// Nothing is known of it: its machine, or the scheduler, failed.
     RunLost,
 }

@@ -32,6 +32,12 @@ pub enum ExecFlag {
     Pty,
     On,
     DetachOk,
+    Sandbox,
+    AllowWrite,
+    DenyWrite,
+    AllowRead,
+    DenyRead,
+    AllowSocket,
     Track,
     Exact,
     Tests,
@@ -72,6 +78,7 @@ pub struct FlagDefinition {
 
 const TIME: &str = "Time and limits";
 const SURROUNDINGS: &str = "Surroundings";
+const SANDBOX: &str = "Sandbox";
 const EFFECTS: &str = "Effects";
 const OUTPUT: &str = "Output";
 const RECORD: &str = "Record";
@@ -112,8 +119,12 @@ const fn with_hyphens(definition: FlagDefinition) -> FlagDefinition {
     FlagDefinition { hyphen_values: true, ..definition }
 }
 
+const fn in_sandbox(definition: FlagDefinition) -> FlagDefinition {
+    FlagDefinition { requires: Some(ExecFlag::Sandbox), ..definition }
+}
+
 /// Every option of `exec`, in the order of its help.
-pub const EXEC_FLAGS: [FlagDefinition; 32] = [
+pub const EXEC_FLAGS: [FlagDefinition; 38] = [
     with_hyphens(flag(
         ExecFlag::Timeout,
         "timeout",
@@ -210,6 +221,48 @@ pub const EXEC_FLAGS: [FlagDefinition; 32] = [
         SURROUNDINGS,
         "Leave background processes running",
     ),
+    flag(
+        ExecFlag::Sandbox,
+        "sandbox",
+        FlagValue::Optional("MODE"),
+        SANDBOX,
+        "Confine the command: it writes only in the project and a private temporary directory, has no network, and does not see secrets. strict refuses to start where that cannot be kept, best-effort records what is missing, off is none [default: strict]",
+    ),
+    in_sandbox(flag(
+        ExecFlag::AllowWrite,
+        "allow-write",
+        FlagValue::Many("PATH"),
+        SANDBOX,
+        "With --sandbox: let it write here; repeatable. The most specific path wins, on a tie a denial does",
+    )),
+    in_sandbox(flag(
+        ExecFlag::DenyWrite,
+        "deny-write",
+        FlagValue::Many("PATH"),
+        SANDBOX,
+        "With --sandbox: don't let it write here; repeatable",
+    )),
+    in_sandbox(flag(
+        ExecFlag::AllowRead,
+        "allow-read",
+        FlagValue::Many("PATH"),
+        SANDBOX,
+        "With --sandbox: let it read here, such as a file hidden by default; repeatable",
+    )),
+    in_sandbox(flag(
+        ExecFlag::DenyRead,
+        "deny-read",
+        FlagValue::Many("PATH"),
+        SANDBOX,
+        "With --sandbox: hide this; repeatable",
+    )),
+    in_sandbox(flag(
+        ExecFlag::AllowSocket,
+        "allow-socket",
+        FlagValue::Many("PATH"),
+        SANDBOX,
+        "With --sandbox: let it connect to this Unix socket; repeatable",
+    )),
     flag(
         ExecFlag::Track,
         "track",

@@ -11,7 +11,9 @@ use crate::request::{
     Capture, CommandForm, CommandRequest, EffectsRequest, EnvironmentRequest, LoopPosition,
     OutputRequest, RedactionRequest, RunRequest, StdinSource,
 };
-use crate::{CorrelationIds, EnvMode, Kind, Limits, LoopId, OsText, Redacted, RunId};
+use crate::{
+    CorrelationIds, EnvMode, Kind, Limits, LoopId, OsText, Redacted, RunId, SandboxRequest,
+};
 
 /// Everything known of a run before it starts. Committed before the spawn as a
 /// [`Redacted`](crate::Redacted) value; only that has a JSON form.
@@ -93,6 +95,9 @@ pub struct RedactedParts {
     /// The directory whose files are tracked.
     #[serde(skip_serializing_if = "is_false")]
     pub track: bool,
+    /// A path that the sandbox opens or closes.
+    #[serde(skip_serializing_if = "is_false")]
+    pub sandbox: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
@@ -107,7 +112,7 @@ impl RedactedParts {
 
     /// Notes parts that held a secret; those known before stay.
     pub(crate) fn add(&mut self, more: Self) {
-        let Self { arguments, variables, cwd, stdin, track } = more;
+        let Self { arguments, variables, cwd, stdin, track, sandbox } = more;
         self.arguments.extend(arguments);
         self.arguments.sort_unstable();
         self.arguments.dedup();
@@ -119,6 +124,7 @@ impl RedactedParts {
         self.cwd |= cwd;
         self.stdin |= stdin;
         self.track |= track;
+        self.sandbox |= sandbox;
     }
 }
 
@@ -334,6 +340,7 @@ impl StoredIntent {
             grace_ms: self.terms.grace_ms,
             limits: self.limits,
             nice: self.terms.nice,
+            sandbox: SandboxRequest::default(),
             output: OutputRequest { capture: capture.unwrap_or_default(), max_bytes: None },
             redaction: RedactionRequest { enabled: redact, secrets: self.terms.secrets },
             effects: EffectsRequest::default(),

@@ -18,6 +18,7 @@ mod redacted;
 mod refusal;
 pub mod request;
 mod run;
+mod sandbox;
 #[cfg(feature = "test-support")]
 pub mod test_support;
 pub mod text;
@@ -40,5 +41,9 @@ pub use request::RunRequest;
 pub use run::{
     EnvMode, Kind, LeftCounts, LeftFate, LeftProcess, Limits, RanOn, Run, RunOutcome, ShellMode,
     State, Stream, Usage,
+};
+pub use sandbox::{
+    DroppedPromise, PathAccess, PathGrant, PathRule, SandboxFailure, SandboxLevel, SandboxMode,
+    SandboxPart, SandboxReport, SandboxRequest, is_withheld_variable, path_access,
 };
 pub use units::{UnitError, parse_duration, parse_size};

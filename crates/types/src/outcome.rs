@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::SandboxFailure;
+
 /// How a run ended, with what is needed to explain it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -62,6 +64,8 @@ pub enum StartFailure {
     WrongFormat(String),
     /// The system could not start a process: no memory, no process slot, no descriptor.
     NoResources(String),
+    /// The confinement that was asked for cannot be had.
+    Sandbox(SandboxFailure),
 }
 
 impl Outcome {
@@ -110,7 +114,10 @@ impl StartFailure {
         match self {
             Self::NotFound(_) => 127,
             Self::NotExecutable(_) | Self::MissingInterpreter(_) | Self::WrongFormat(_) => 126,
-            Self::Refused(_) | Self::WorkingDirectory(_) | Self::NoResources(_) => 125,
+            Self::Refused(_)
+            | Self::WorkingDirectory(_)
+            | Self::NoResources(_)
+            | Self::Sandbox(_) => 125,
         }
     }
 }
@@ -125,6 +132,7 @@ impl fmt::Display for StartFailure {
             | Self::MissingInterpreter(message)
             | Self::WrongFormat(message)
             | Self::NoResources(message) => f.write_str(message),
+            Self::Sandbox(failure) => write!(f, "the command cannot be confined: {failure}"),
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::request::{
 };
 use crate::{
     CorrelationIds, Intent, LeftProcess, OsText, ProgramFile, RanOn, RedactedParts, RunError,
-    RunOutcome, RunRequest,
+    RunOutcome, RunRequest, SandboxRequest,
 };
 
 /// Replaces secrets. `None` is the answer for what has none.
@@ -247,6 +247,7 @@ fn redact_request(request: &mut RunRequest, redactor: &mut dyn TextRedactor) -> 
         output: _,
         redaction: RedactionRequest { enabled: _, secrets: _ },
         effects: EffectsRequest { track, exact: _, tests: _, metrics: _ },
+        sandbox: SandboxRequest { mode: _, paths, sockets },
         labels,
         correlation_ids,
     } = request;
@@ -271,6 +272,9 @@ fn redact_request(request: &mut RunRequest, redactor: &mut dyn TextRedactor) -> 
     }
     if let Some(track) = track {
         parts.track = redact_path(track, redactor);
+    }
+    for path in paths.iter_mut().map(|rule| &mut rule.path).chain(sockets) {
+        parts.sandbox |= redact_path(path, redactor);
     }
     labels.redact(redactor);
     let CorrelationIds {
@@ -344,6 +348,8 @@ impl Redact for RunOutcome {
             redactions: _,
             redactions_by_name: _,
             effects,
+            // Enumerations and numbers.
+            sandbox: _,
             ran_on,
         } = self;
         for LeftProcess { pid: _, command, fate: _ } in left_processes {

@@ -63,6 +63,18 @@ pub enum RefusalReason {
     },
     /// The secrets cannot be searched for.
     Redaction(String),
+    /// The system's own reason why a path of the sandbox cannot be found. What does not exist can
+    /// be neither opened nor protected.
+    SandboxPath {
+        path: PathBuf,
+        why: String,
+    },
+    /// The sandbox has another one in its place, or it is everything.
+    SandboxOwnPath(PathBuf),
+    /// The sandbox would make all of the user's home writable.
+    SandboxHome(PathBuf),
+    /// Nothing outlives a sandbox.
+    SandboxDetach,
     /// A front end's own reason, in its own words; only front ends make these.
     Other(String),
 }
@@ -89,6 +101,7 @@ pub enum RequestField {
     Timeout,
     Stdin,
     Secrets,
+    Sandbox,
 }
 
 impl RefusalReason {
@@ -121,6 +134,10 @@ impl RefusalReason {
             Self::HostSecretMissing { .. } | Self::UnknownSecret { .. } => {
                 Some(RequestField::Secrets)
             }
+            Self::SandboxPath { .. }
+            | Self::SandboxOwnPath(_)
+            | Self::SandboxHome(_)
+            | Self::SandboxDetach => Some(RequestField::Sandbox),
             Self::StringsTooLong { .. }
             | Self::RedactionPattern { .. }
             | Self::Redaction(_)
@@ -191,6 +208,24 @@ impl fmt::Display for RefusalReason {
             }
             Self::RedactionPattern { pattern } => {
                 write!(f, "redaction.patterns: {pattern:?}: write NAME=REGEX")
+            }
+            Self::SandboxPath { path, why } => write!(
+                f,
+                "sandbox: {}: {why}; create it first, since what does not exist can be neither opened nor protected",
+                path.display()
+            ),
+            Self::SandboxOwnPath(path) => write!(
+                f,
+                "sandbox: {}: no rule can be about it, since a sandbox has its own; name what is below it",
+                path.display()
+            ),
+            Self::SandboxHome(path) => write!(
+                f,
+                "sandbox: in {} everything of yours would be writable; work in the directory of a project",
+                path.display()
+            ),
+            Self::SandboxDetach => {
+                f.write_str("sandbox: no process can be left running, since nothing outlives a sandbox")
             }
             Self::Redaction(error) => f.write_str(error),
             Self::Other(text) => f.write_str(text),

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CorrelationIds, EnvMode, Kind, Limits, LoopId, OsText, RunId, ShellMode, Stream};
+use crate::{
+    CorrelationIds, EnvMode, Kind, Limits, LoopId, OsText, RunId, SandboxRequest, ShellMode, Stream,
+};
 
 /// What to run, where, with which environment and limits, and what to record of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +43,8 @@ pub struct RunRequest {
     pub limits: Limits,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nice: Option<i32>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub sandbox: SandboxRequest,
     #[serde(default, skip_serializing_if = "is_default")]
     pub output: OutputRequest,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -276,6 +280,7 @@ impl RunRequest {
             grace_ms: None,
             limits: Limits::default(),
             nice: None,
+            sandbox: SandboxRequest::default(),
             output: OutputRequest::default(),
             redaction: RedactionRequest::default(),
             effects: EffectsRequest::default(),

@@ -10,7 +10,7 @@ use crate::outcome::{Outcome, signal_name};
 use crate::request::EnvironmentRequest;
 use crate::{
     CorrelationIds, Effects, Intent, LoopId, OsText, OutcomeKind, Redacted, Redactions, RunError,
-    RunId,
+    RunId, SandboxReport,
 };
 
 /// One of the child's two output streams.
@@ -336,6 +336,9 @@ pub struct RunOutcome {
     /// What the run did: changed files, test results. `None` where that was not looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effects: Option<Effects>,
+    /// How it was confined, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxReport>,
     /// Where it took place, if not where it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ran_on: Option<RanOn>,
@@ -393,6 +396,7 @@ impl RunOutcome {
             redactions: 0,
             redactions_by_name: Redactions::default(),
             effects: None,
+            sandbox: None,
             ran_on: None,
         }
     }
@@ -514,6 +518,8 @@ struct RunDocument<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     effects: Option<&'a Effects>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox: Option<&'a SandboxReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     ran_on: Option<&'a RanOn>,
     timeout_ms: Option<u64>,
     limits: &'a Limits,
@@ -573,6 +579,7 @@ impl Serialize for Run {
             left_unlisted: outcome.map_or_else(LeftCounts::default, |e| e.left_unlisted),
             usage: outcome.map(|e| &e.usage),
             effects: outcome.and_then(|e| e.effects.as_ref()),
+            sandbox: outcome.and_then(|e| e.sandbox.as_ref()),
             ran_on: outcome.and_then(|e| e.ran_on.as_ref()),
             timeout_ms: request.timeout_ms,
             limits: &request.limits,

@@ -11,7 +11,10 @@ use crate::request::{
     Capture, CommandForm, CommandRequest, EffectsRequest, EnvironmentRequest, LoopPosition,
     MetricsRequest, OutputRequest, RedactionRequest, RunRequest, StdinSource,
 };
-use crate::{CorrelationIds, EnvMode, Kind, Limits, LoopId, OsText, RunId, ShellMode};
+use crate::{
+    CorrelationIds, EnvMode, Kind, Limits, LoopId, OsText, PathGrant, PathRule, RunId, SandboxMode,
+    SandboxRequest, ShellMode,
+};
 
 /// Any request, with every field set to any value: also to bytes that are not UTF-8, and to requests
 /// that no machine could execute.
@@ -19,12 +22,12 @@ pub fn request() -> impl Strategy<Value = RunRequest> {
     let identity = (any::<[u8; 16]>(), position(), command(), os_text(), environment());
     let process = (stdin(), any::<bool>(), any::<bool>(), any_u64(), any_u64(), limits());
     let observed = (option::of(any::<i32>()), output(), redaction(), effects());
-    let named = (text_map(), correlation_ids());
+    let named = (sandbox(), text_map(), correlation_ids());
     (identity, process, observed, named).prop_map(|(identity, process, observed, named)| {
         let (id, position, command, cwd, environment) = identity;
         let (stdin, pty, detach, timeout_ms, grace_ms, limits) = process;
         let (nice, output, redaction, effects) = observed;
-        let (labels, correlation_ids) = named;
+        let (sandbox, labels, correlation_ids) = named;
         RunRequest {
             id: RunId::from_bytes(id),
             position,
@@ -41,6 +44,7 @@ pub fn request() -> impl Strategy<Value = RunRequest> {
             output,
             redaction,
             effects,
+            sandbox,
             labels,
             correlation_ids,
         }
@@ -54,6 +58,15 @@ pub fn os_text() -> impl Strategy<Value = OsText> {
         1 => vec(any::<u8>(), 0..12).prop_map(OsText::from_bytes),
         1 => Just(OsText::from_bytes(vec![b'a', 0xff, 0xfe, b'z'])),
     ]
+}
+
+fn sandbox() -> impl Strategy<Value = SandboxRequest> {
+    use PathGrant::{AllowRead, AllowWrite, DenyRead, DenyWrite};
+    let mode = select(vec![SandboxMode::Off, SandboxMode::BestEffort, SandboxMode::Strict]);
+    let grant = select(vec![AllowRead, DenyRead, AllowWrite, DenyWrite]);
+    let rule = (grant, os_text()).prop_map(|(grant, path)| PathRule::new(grant, path));
+    (mode, vec(rule, 0..3), vec(os_text(), 0..3))
+        .prop_map(|(mode, paths, sockets)| SandboxRequest { mode, paths, sockets })
 }
 
 fn any_u64() -> impl Strategy<Value = Option<u64>> {

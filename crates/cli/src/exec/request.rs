@@ -12,7 +12,10 @@ use retake_types::request::{
     Capture, CommandForm, CommandRequest, EffectsRequest, LoopPosition, OutputRequest,
     RedactionRequest, RunRequest,
 };
-use retake_types::{CorrelationIds, OsText, RefusalReason, ShellMode, parse_duration};
+use retake_types::{
+    CorrelationIds, OsText, PathGrant, PathRule, RefusalReason, SandboxMode, SandboxRequest,
+    ShellMode, parse_duration,
+};
 
 use super::parse::{self, ENV_MODES, Problems, SHELL_MODES};
 use super::{Args, Display};
@@ -69,6 +72,7 @@ impl Typed {
         let mut request = RunRequest::new(LoopPosition::exec(), command, cwd.clone());
         time_and_limits(args, &mut request, &mut configured, &mut problems);
         surroundings(args, &mut request, &here, &mut configured, &mut problems);
+        request.sandbox = sandbox(args, &here, &mut problems);
         request.effects = effects(args, &here, &cwd, &mut problems);
         request.output = output(args, &mut problems);
         request.redaction = RedactionRequest {
@@ -80,6 +84,9 @@ impl Typed {
         let on = args.text(ExecFlag::On);
         if on.is_some() && request.effects.watches() {
             problems.note("--track and --tests look at this machine; leave them out with --on");
+        }
+        if on.is_some() && request.sandbox.is_on() {
+            problems.note("--sandbox confines a command on this machine; leave it out with --on");
         }
         let display =
             Display { json: args.given(ExecFlag::Json), quiet: args.given(ExecFlag::Quiet) };
@@ -131,6 +138,35 @@ fn surroundings(
     }
     request.pty = args.given(ExecFlag::Pty);
     request.detach = args.given(ExecFlag::DetachOk);
+}
+
+fn sandbox(args: &Args, here: &Path, problems: &mut Problems) -> SandboxRequest {
+    let Some(mode) = args.text(ExecFlag::Sandbox) else { return SandboxRequest::default() };
+    let modes = SandboxMode::ALL.map(|mode| (mode.as_str(), mode));
+    let mode = match mode.as_str() {
+        "" => Some(SandboxMode::Strict),
+        mode => parse::choice("--sandbox", mode, &modes, problems),
+    };
+    let rules = [
+        (ExecFlag::AllowWrite, PathGrant::AllowWrite),
+        (ExecFlag::DenyWrite, PathGrant::DenyWrite),
+        (ExecFlag::AllowRead, PathGrant::AllowRead),
+        (ExecFlag::DenyRead, PathGrant::DenyRead),
+    ];
+    let paths = rules.into_iter().flat_map(|(flag, grant)| {
+        args.values(flag).map(move |path| PathRule::new(grant, here.join(path)))
+    });
+    let sockets = args.values(ExecFlag::AllowSocket).map(|path| here.join(path).into());
+    let request = SandboxRequest {
+        mode: mode.unwrap_or_default(),
+        paths: paths.collect(),
+        sockets: sockets.collect(),
+    };
+    let rules = !request.paths.is_empty() || !request.sockets.is_empty();
+    if mode == Some(SandboxMode::Off) && rules {
+        problems.note("--sandbox=off: there is no sandbox for its rules; leave them out");
+    }
+    request
 }
 
 fn effects(args: &Args, here: &Path, cwd: &Path, problems: &mut Problems) -> EffectsRequest {

@@ -192,6 +192,17 @@ fn facts(run: &Run, store: &Store, palette: Palette) -> String {
     facts.add("started", &format!("{} ({ago})", intent.start_time));
     if let Some(outcome) = &run.outcome {
         facts.measured(run, outcome, store);
+        if let Some(report) = &outcome.sandbox {
+            let landlock = match report.landlock_abi {
+                0 => "without Landlock".to_owned(),
+                abi => format!("Landlock {abi}"),
+            };
+            let mode = intent.request.sandbox.mode.as_str();
+            facts.add("sandbox", &format!("{mode}: {}, {landlock}", report.level.as_str()));
+            for promise in &report.dropped {
+                facts.add("not kept", &promise.to_string());
+            }
+        }
         if let Some(ran_on) = &outcome.ran_on {
             let job = ran_on.job.as_ref().map_or_else(String::new, |job| format!(" job {job}"));
             let node = ran_on.node.as_deref().unwrap_or("no machine");

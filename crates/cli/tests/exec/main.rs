@@ -5,7 +5,9 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod confined;
 mod effects;
+mod escapes;
 mod faults;
 mod running;
 mod terminal;

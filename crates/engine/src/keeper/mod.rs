@@ -16,10 +16,11 @@ use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use protocol::{KeeperOrder, RawUsage, SharedBlock};
-use retake_types::Usage;
+use retake_sandbox::Confinement;
+use retake_types::{SandboxFailure, SandboxPart, Usage};
 use rustix::process::{Pid, Signal, kill_process};
 use serve::{KeeperInheritance, Scratch};
 
@@ -31,6 +32,8 @@ use crate::syscalls::{self, MAX_FDS, Received};
 /// How long the keeper may take to end when nothing is left to kill, and when something is.
 const IDLE_EXIT: Duration = Duration::from_millis(500);
 const KILLING_EXIT: Duration = Duration::from_secs(3);
+/// How long a keeper may take to confine itself, on a slow disk for example.
+const SETUP_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Whose session the keeper and its children live in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -133,8 +136,18 @@ pub struct Keeper {
     settings: KeeperSettings,
     /// Processes of earlier runs that were allowed to stay.
     kept: Vec<i32>,
+    /// What it and everything it starts is confined by.
+    confinement: Option<Confinement>,
     /// For the next run.
     death_mark: Option<OwnedFd>,
+}
+
+/// Why a confined keeper could not be started.
+#[derive(Debug)]
+pub enum ConfineError {
+    /// No process could be made, for a reason of its own.
+    Process(io::Error),
+    Sandbox(SandboxFailure),
 }
 
 /// What the keeper says, in the runner's terms.
@@ -188,6 +201,74 @@ impl Keeper {
     ///
     /// Makes the calling process a subreaper, so that it inherits the runs of a keeper that dies.
     pub fn start(settings: KeeperSettings) -> io::Result<Self> {
+        Self::fork(settings, None)
+    }
+
+    /// A keeper that is confined before it starts anything, and everything it starts with it. There
+    /// is none that could not be confined.
+    pub fn start_confined(
+        settings: KeeperSettings,
+        confinement: Confinement,
+    ) -> Result<Self, ConfineError> {
+        // Its directories are found by name, among its own mounts.
+        let settings = KeeperSettings { own_mounts: true, ..settings };
+        let namespaces = confinement.clone_flags() != 0;
+        let mut keeper = Self::fork(settings, Some(confinement)).map_err(|error| {
+            let refused = [libc::EPERM, libc::ENOSPC, libc::EINVAL, libc::ENOSYS];
+            match error.raw_os_error().filter(|errno| namespaces && refused.contains(errno)) {
+                Some(errno) => ConfineError::Sandbox(SandboxFailure::Missing {
+                    part: SandboxPart::Namespaces,
+                    errno,
+                }),
+                None => ConfineError::Process(error),
+            }
+        })?;
+        match keeper.confined() {
+            Ok(()) => Ok(keeper),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits for the first report of a confined keeper.
+    fn confined(&mut self) -> Result<(), ConfineError> {
+        let until = Instant::now() + SETUP_PATIENCE;
+        loop {
+            let socket = self.socket();
+            match syscalls::receive::<protocol::RawReport>(socket) {
+                Received::Message(protocol::RawReport::Confined, _) => return Ok(()),
+                Received::Message(protocol::RawReport::NotConfined(failure), _) => {
+                    let explain = |confinement: &Confinement| confinement.explain(failure);
+                    let failure = self.confinement.as_ref().map(explain);
+                    return Err(failure.map_or_else(
+                        || ConfineError::Process(io::Error::from_raw_os_error(libc::EPROTO)),
+                        ConfineError::Sandbox,
+                    ));
+                }
+                Received::Message(..) | Received::Closed => {
+                    return Err(ConfineError::Process(io::Error::from_raw_os_error(libc::EPROTO)));
+                }
+                Received::Nothing if Instant::now() >= until => {
+                    return Err(ConfineError::Process(io::Error::from_raw_os_error(
+                        libc::ETIMEDOUT,
+                    )));
+                }
+                Received::Nothing => {
+                    let events = libc::POLLIN;
+                    syscalls::poll(
+                        &mut [libc::pollfd { fd: socket, events, revents: 0 }],
+                        Some(until),
+                    );
+                }
+            }
+        }
+    }
+
+    /// What its runs are confined by.
+    pub fn confinement(&self) -> Option<&Confinement> {
+        self.confinement.as_ref()
+    }
+
+    fn fork(settings: KeeperSettings, mut confinement: Option<Confinement>) -> io::Result<Self> {
         let block = SharedBlock::new()?;
         let (socket, theirs) = syscalls::message_sockets()?;
         let null = syscalls::above_stdio(
@@ -201,7 +282,15 @@ impl Keeper {
             let everything = syscalls::signal_set(true);
             let mut before = syscalls::signal_set(false);
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const everything, &raw mut before);
-            let pid = libc::fork();
+            let pid = match confinement.as_ref().map_or(0, Confinement::clone_flags) {
+                0 => libc::fork(),
+                // As `fork`, with namespaces of its own.
+                flags => {
+                    let flags = libc::c_long::from(flags | libc::SIGCHLD);
+                    libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) as libc::pid_t
+                }
+            };
+            let errno = syscalls::errno();
             if pid == 0 {
                 serve::serve(KeeperInheritance {
                     runner: socket.as_raw_fd(),
@@ -211,15 +300,17 @@ impl Keeper {
                     dispositions: settings.dispositions,
                     session: settings.session,
                     scratch,
+                    confinement: confinement.as_mut(),
                 });
             }
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-            pid
+            if pid < 0 { Err(io::Error::from_raw_os_error(errno)) } else { Ok(pid) }
         };
         scratch.release();
-        syscalls::check(pid)?;
+        let pid = pid?;
         leftovers::register(pid);
-        Ok(Self { pid, socket: Some(socket), block, settings, kept: Vec::new(), death_mark: None })
+        let (kept, death_mark) = (Vec::new(), None);
+        Ok(Self { pid, socket: Some(socket), block, settings, kept, confinement, death_mark })
     }
 
     /// The keeper's process id: everything it runs is below this process.
@@ -241,10 +332,15 @@ impl Keeper {
     /// Replaces a keeper that is gone, so that the next run can take place.
     pub(crate) fn restart_if_lost(&mut self) -> io::Result<()> {
         if self.socket.is_none() {
-            if self.settings.own_mounts {
+            if let Some(confinement) = self.confinement.take() {
+                let lost = |_| io::Error::other("the process that kept the runs here was killed");
+                *self = Self::start_confined(self.settings, confinement).map_err(lost)?;
+            } else if self.settings.own_mounts {
                 return Err(io::Error::other("the process that kept the runs here was killed"));
             }
-            *self = Self::start(self.settings)?;
+            if self.socket.is_none() {
+                *self = Self::start(self.settings)?;
+            }
         }
         Ok(())
     }
@@ -317,6 +413,11 @@ impl Keeper {
                     // None arrives when this program has no descriptor to spare.
                     // SAFETY: came with the message; ours alone.
                     let pidfd = (fds[0] >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fds[0]) });
+                    // In a process namespace of its own the keeper knows another number.
+                    let pid = match (&self.confinement, &pidfd) {
+                        (Some(_), Some(pidfd)) => pid_of(pidfd).unwrap_or(pid),
+                        _ => pid,
+                    };
                     KeeperReport::Started { pid, pidfd }
                 }
                 protocol::RawReport::Failed { stage, errno } => {
@@ -328,6 +429,10 @@ impl Keeper {
                 protocol::RawReport::Stopped(signal) => KeeperReport::Stopped(signal),
                 protocol::RawReport::Empty { usage } => KeeperReport::Empty { usage: usage.into() },
                 protocol::RawReport::Stuck => KeeperReport::Stuck,
+                // Only ever the first report, which was read at its start.
+                protocol::RawReport::Confined | protocol::RawReport::NotConfined(_) => {
+                    return None;
+                }
             }),
         }
     }
@@ -362,6 +467,14 @@ impl Keeper {
             self.signal_keeper(then);
         }
     }
+}
+
+/// The number that this program knows a process by.
+fn pid_of(pidfd: &OwnedFd) -> Option<i32> {
+    let path = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
+    let text = std::fs::read_to_string(path).ok()?;
+    let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    pid.trim().parse().ok().filter(|pid| *pid > 0)
 }
 
 impl Drop for Keeper {

@@ -26,6 +26,10 @@ pub(super) enum KeeperOrder {
 /// Keeper to runner.
 #[derive(Clone, Copy)]
 pub(super) enum RawReport {
+    /// The keeper is confined, as was asked. The first report of such a keeper.
+    Confined,
+    /// It could not be, and has ended.
+    NotConfined(retake_sandbox::SetupFailure),
     /// The program runs; a descriptor of the process comes along.
     Started { pid: i32 },
     /// Nothing runs.

@@ -12,6 +12,7 @@ use super::protocol::{
 use super::{KeeperSession, SignalDispositions};
 use crate::process_tree::{self, TreeEntry};
 use crate::syscalls::{self, MAX_FDS, Received};
+use retake_sandbox::Confinement;
 
 /// Memory the keeper works in, made before the fork. Untouched pages cost nothing.
 pub(super) struct Scratch {
@@ -67,7 +68,7 @@ impl Scratch {
 }
 
 /// What the keeper takes with it through the fork.
-pub(super) struct KeeperInheritance {
+pub(super) struct KeeperInheritance<'a> {
     /// The runner's end of the socket: kept open here, its end would never show.
     pub(super) runner: RawFd,
     pub(super) null: OwnedFd,
@@ -76,6 +77,7 @@ pub(super) struct KeeperInheritance {
     pub(super) dispositions: SignalDispositions,
     pub(super) session: KeeperSession,
     pub(super) scratch: Scratch,
+    pub(super) confinement: Option<&'a mut Confinement>,
 }
 
 /// How often killing is repeated while processes are left, and when it is reported as stuck.
@@ -106,13 +108,27 @@ struct LentTerminal {
 }
 
 /// Never returns: ends the process when the runner is gone and nothing of its runs is left.
-pub(super) fn serve(inheritance: KeeperInheritance) -> ! {
-    let KeeperInheritance { runner, null, socket, head, dispositions, session, scratch } =
-        inheritance;
+pub(super) fn serve(inheritance: KeeperInheritance<'_>) -> ! {
+    let KeeperInheritance {
+        runner,
+        null,
+        socket,
+        head,
+        dispositions,
+        session,
+        scratch,
+        confinement,
+    } = inheritance;
     let socket = socket.as_raw_fd();
     // SAFETY: our own copy of a descriptor that nothing here uses.
     unsafe { libc::close(runner) };
-    set_up(socket, null.as_raw_fd(), &dispositions, session);
+    set_up(null.as_raw_fd(), &dispositions, session);
+    match confinement {
+        Some(confinement) => confine(confinement, socket),
+        None => close_private(socket),
+    }
+    // Closed by both.
+    std::mem::forget(null);
     let mut keeper = KeeperProcess {
         socket,
         head,
@@ -136,9 +152,21 @@ pub(super) fn serve(inheritance: KeeperInheritance) -> ! {
     }
 }
 
+/// Enters the confinement, or says why that is not possible and ends.
+fn confine(confinement: &mut Confinement, socket: RawFd) {
+    let entered = confinement.enter(socket);
+    let report = entered.map_or_else(RawReport::NotConfined, |()| RawReport::Confined);
+    // A runner that is gone shows as a closed socket on the next look.
+    _ = syscalls::send(socket, &report, &[]);
+    if entered.is_err() {
+        // SAFETY: ends the process without running the runner's exit handlers.
+        unsafe { libc::_exit(1) }
+    }
+}
+
 /// Becomes a process of its own: named, in its own group, without the runner's descriptors, deaf
 /// to every signal but the death of children.
-fn set_up(socket: RawFd, null: RawFd, original: &SignalDispositions, session: KeeperSession) {
+fn set_up(null: RawFd, original: &SignalDispositions, session: KeeperSession) {
     extern "C" fn wake(_: c_int) {}
     // SAFETY: plain system calls on our own process; the structures are initialised.
     unsafe {
@@ -169,7 +197,6 @@ fn set_up(socket: RawFd, null: RawFd, original: &SignalDispositions, session: Ke
         }
         libc::chdir(c"/".as_ptr());
     }
-    close_private(socket);
 }
 
 fn has_terminal() -> bool {

@@ -96,7 +96,7 @@ impl Keeper {
         let clock = Instant::now();
         let result = match Supervision::start(self, command, cancel, live, observer, clock) {
             Ok(supervision) => supervision.supervise(start),
-            Err(failure) => ProcessResult::not_started(failure, start, clock.elapsed()),
+            Err(failure) => ProcessResult::start_failed(failure, start, clock.elapsed()),
         };
         observer(ProcessEvent::Finished(&result));
         result

@@ -7,7 +7,12 @@ use retake_types::{LeftFate, LimitKind, Outcome, StartFailure, Usage};
 use super::{Cause, ProcessResult, Supervision};
 
 impl ProcessResult {
-    pub(super) fn not_started(failure: StartFailure, start: SystemTime, took: Duration) -> Self {
+    /// Nothing was started, and nothing was tried.
+    pub fn not_started(failure: StartFailure) -> Self {
+        Self::start_failed(failure, SystemTime::now(), Duration::ZERO)
+    }
+
+    pub(super) fn start_failed(failure: StartFailure, start: SystemTime, took: Duration) -> Self {
         Self {
             outcome: Outcome::NotStarted(failure),
             pid: None,

@@ -1,0 +1,141 @@
+//! Path rules against real files: random trees, random rules, and what a confined process can
+//! really read and write, compared with what the rules say.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
+
+#[allow(dead_code, reason = "each test program uses its own part")]
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::Lab;
+use retake_engine::{Cancel, ConfineError, Keeper, KeeperSettings, Launch};
+use retake_sandbox::{Confinement, Places, Policy};
+use retake_types::{PathAccess, PathGrant, PathRule, SandboxMode, SandboxRequest, path_access};
+
+/// Numbers that are the same in every run of the test.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: usize) -> usize {
+        // The constants of Knuth's MMIX.
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % limit
+    }
+}
+
+/// A tree of three levels with two entries each, and every path in it.
+fn tree(root: &Path) -> Vec<PathBuf> {
+    let mut paths = vec![root.to_owned()];
+    for a in ["a", "b"] {
+        for b in ["c", "d"] {
+            for c in ["e", "f"] {
+                let dir = root.join(a).join(b).join(c);
+                std::fs::create_dir_all(&dir).unwrap();
+                std::fs::write(dir.join("file"), "content").unwrap();
+                paths.extend([dir.join("file"), dir]);
+            }
+            paths.push(root.join(a).join(b));
+        }
+        paths.push(root.join(a));
+    }
+    paths
+}
+
+fn start(policy: &Policy) -> Option<Lab> {
+    match Keeper::start_confined(KeeperSettings::default(), Confinement::full(policy)) {
+        Ok(keeper) => Some(Lab { keeper, cancel: Cancel::new().unwrap() }),
+        Err(ConfineError::Sandbox(failure)) => {
+            #[expect(clippy::print_stderr, reason = "a test that tests nothing says so")]
+            {
+                eprintln!("SKIP: {failure}");
+            }
+            None
+        }
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+/// What a process inside can do with a path: reads it, then tries to change it.
+fn observed(lab: &mut Lab, cwd: &Path, paths: &[PathBuf]) -> Vec<PathAccess> {
+    let script = r#"for path; do
+        if [ -d "$path" ]; then
+            if ls "$path" >/dev/null 2>&1; then
+                if touch "$path/made" 2>/dev/null; then rm "$path/made"; echo w; else echo r; fi
+            else echo h; fi
+        elif [ -e "$path" ]; then
+            if [ "$(cat "$path" 2>/dev/null)" = content ]; then
+                if (printf content >"$path") 2>/dev/null; then echo w; else echo r; fi
+            else echo h; fi
+        else echo h; fi
+    done"#;
+    let mut launch = Launch::new(["sh", "-c", script, "sh"]);
+    launch.arguments.extend(paths.iter().map(|path| path.clone().into_os_string()));
+    launch.cwd = cwd.to_owned();
+    let took = lab.run(launch);
+    let access = |line: &str| match line {
+        "w" => PathAccess::Writable,
+        "r" => PathAccess::ReadOnly,
+        _ => PathAccess::Hidden,
+    };
+    assert!(took.finished.outcome.success(), "{:?}", took.finished);
+    took.stdout().lines().map(access).collect()
+}
+
+#[test]
+fn random_rules_do_to_real_files_what_they_say() {
+    let base = tempfile::tempdir_in(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target")).unwrap();
+    let base = base.path().canonicalize().unwrap();
+    let grants =
+        [PathGrant::AllowRead, PathGrant::DenyRead, PathGrant::AllowWrite, PathGrant::DenyWrite];
+    let mut numbers = Numbers(20);
+    for round in 0..60 {
+        let root = base.join(round.to_string());
+        let paths = tree(&root);
+        let cwd = root.join("a");
+        let mut rules = vec![PathRule::new(PathGrant::AllowRead, root.clone())];
+        for _ in 0..numbers.below(8) {
+            let grant = grants[numbers.below(grants.len())];
+            rules.push(PathRule::new(grant, paths[numbers.below(paths.len())].clone()));
+        }
+        let request =
+            SandboxRequest { mode: SandboxMode::Strict, paths: rules.clone(), sockets: Vec::new() };
+        let places = Places { cwd: &cwd, project: None, home: None, program: None };
+        let policy = Policy::new(&request, &places).unwrap();
+        // Where it runs is writable by default, unless a rule about the same path denies that.
+        rules.insert(0, PathRule::new(PathGrant::AllowWrite, workspace(&cwd)));
+        // A process must be able to stand somewhere.
+        if path_access(&rules, &cwd) == PathAccess::Hidden {
+            continue;
+        }
+        let Some(mut lab) = start(&policy) else { return };
+        let observed = observed(&mut lab, &cwd, &paths);
+        for (path, observed) in paths.iter().zip(observed) {
+            let expected = path_access(&rules, path);
+            // A hidden directory that leads to something visible cannot be listed either.
+            assert_eq!(observed, expected, "{} with {rules:#?}", path.display());
+        }
+    }
+}
+
+/// The tree that the sources of this test lie in is a repository; that is the default.
+fn workspace(cwd: &Path) -> PathBuf {
+    let found = cwd.ancestors().find(|dir| dir.join(".git").exists());
+    found.unwrap_or(cwd).to_owned()
+}
+
+#[test]
+fn the_child_is_known_by_the_number_that_this_program_knows() {
+    let dir = tempfile::tempdir().unwrap();
+    let request = SandboxRequest { mode: SandboxMode::Strict, ..SandboxRequest::default() };
+    let places = Places { cwd: dir.path(), project: None, home: None, program: None };
+    let Some(mut lab) = start(&Policy::new(&request, &places).unwrap()) else { return };
+    let mut launch = Launch::new(["sh", "-c", "echo $$; sleep 0.2"]);
+    launch.cwd = dir.path().to_owned();
+    let took = lab.run(launch);
+    let inside = took.pids()[0];
+    let outside = took.finished.pid.unwrap();
+    assert_ne!(inside, outside);
+    assert!(inside < 10, "a process namespace of its own");
+}

@@ -1,0 +1,412 @@
+//! Carrying out a plan, in the process that it is to confine.
+//!
+//! This code runs in a fork of a possibly threaded program: it must not allocate, lock, panic or
+//! touch anything but system calls and memory set aside before. Mounts are made on descriptors, and
+//! no path is followed through a symbolic link.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use retake_types::SandboxPart;
+
+use crate::landlock::{self, Handled, Rights};
+use crate::plan::Step;
+
+const OPEN_TREE_CLONE: u32 = 1;
+const AT_RECURSIVE: u32 = 0x8000;
+const MOVE_MOUNT_F_EMPTY_PATH: u32 = 4;
+const MOUNT_ATTR_RDONLY: u64 = 1;
+const FSCONFIG_SET_STRING: u32 = 1;
+const FSCONFIG_CMD_CREATE: u32 = 6;
+/// Where the covers of hidden paths lie until `/proc` takes the place.
+const MASK_FILE: &CStr = c"/proc/f";
+const MASK_DIRECTORY: &CStr = c"/proc/d";
+
+#[repr(C)]
+struct MountAttributes {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    userns: u64,
+}
+
+/// The step that failed.
+#[derive(Clone, Copy, Debug)]
+pub struct SetupFailure {
+    pub(crate) at: FailedStep,
+    pub(crate) errno: i32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FailedStep {
+    Part(SandboxPart),
+    /// The place of the step in the plan.
+    Planned(usize),
+}
+
+pub(crate) type Setup = Result<(), SetupFailure>;
+
+pub(crate) fn part(part: SandboxPart) -> impl Fn(io::Error) -> SetupFailure {
+    move |error| SetupFailure { at: FailedStep::Part(part), errno: errno_of(&error) }
+}
+
+pub(crate) fn errno_of(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+fn check(result: libc::c_long) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as c_int) }
+}
+
+fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
+    // SAFETY: just made by the kernel, ours alone.
+    check(result).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Closes every descriptor but stdin, stdout, stderr and these, which are sorted.
+pub(crate) fn close_all_but(kept: &[RawFd]) -> io::Result<()> {
+    let mut from = 3;
+    for &fd in kept {
+        if fd > from {
+            close_range(from as u32, fd as u32 - 1)?;
+        }
+        from = from.max(fd + 1);
+    }
+    close_range(from as u32, u32::MAX)
+}
+
+fn close_range(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: closes descriptors that nothing here uses any more.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0u32) }).map(drop)
+}
+
+/// The user keeps his own number inside the namespace.
+pub(crate) fn map_ids(uid: &[u8], gid: &[u8]) -> io::Result<()> {
+    write_file(c"/proc/self/setgroups", b"deny")?;
+    write_file(c"/proc/self/uid_map", uid)?;
+    write_file(c"/proc/self/gid_map", gid)
+}
+
+fn write_file(path: &CStr, bytes: &[u8]) -> io::Result<()> {
+    // SAFETY: a C string, and a buffer as long as we say.
+    unsafe {
+        let fd = owned(libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC).into())?;
+        check(libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) as _).map(drop)
+    }
+}
+
+/// Carries out the steps. `slots` has room for what they save.
+pub(crate) fn carry_out(
+    steps: &[Step],
+    slots: &mut [Option<OwnedFd>],
+    abi: u32,
+) -> Result<Option<OwnedFd>, SetupFailure> {
+    // What is mounted here stays here.
+    let private = libc::MS_REC | libc::MS_PRIVATE;
+    mount(None, c"/", None, private).map_err(part(SandboxPart::Mounts))?;
+    let ruleset = match abi {
+        0 => None,
+        abi => Some(landlock::ruleset(Handled::Writing, abi).map_err(part(SandboxPart::Landlock))?),
+    };
+    for (index, step) in steps.iter().enumerate() {
+        one(step, slots, ruleset.as_ref(), abi).map_err(|error| SetupFailure {
+            at: FailedStep::Planned(index),
+            errno: errno_of(&error),
+        })?;
+    }
+    Ok(ruleset)
+}
+
+fn one(
+    step: &Step,
+    slots: &mut [Option<OwnedFd>],
+    ruleset: Option<&OwnedFd>,
+    abi: u32,
+) -> io::Result<()> {
+    let saved = |slots: &[Option<OwnedFd>], slot: usize| {
+        let fd = slots.get(slot).and_then(Option::as_ref);
+        fd.map(AsRawFd::as_raw_fd).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
+    };
+    match step {
+        Step::Save { path, slot, read_only } => {
+            let tree = clone_tree(path)?;
+            if *read_only {
+                make_read_only(tree.as_raw_fd(), AT_RECURSIVE)?;
+            }
+            if let Some(place) = slots.get_mut(*slot) {
+                *place = Some(tree);
+            }
+            Ok(())
+        }
+        Step::Freeze => make_read_only(open(c"/")?.as_raw_fd(), AT_RECURSIVE),
+        Step::MakeMasks => make_masks(),
+        Step::Area { path, mode } => attach(temporary(mode)?.as_raw_fd(), path),
+        Step::Directory { path, mode } => make_directory(path, *mode),
+        Step::File(path) => make_file(path, 0o444),
+        Step::Link { target, path } => {
+            // SAFETY: both are C strings.
+            check(unsafe { libc::symlink(target.as_ptr(), path.as_ptr()).into() }).map(drop)
+        }
+        Step::Attach { path, slot } => attach(saved(slots, *slot)?, path),
+        Step::Mask { path, directory } => {
+            let mask = if *directory { MASK_DIRECTORY } else { MASK_FILE };
+            match attach(clone_tree(mask)?.as_raw_fd(), path) {
+                // Sockets come and go; one that is gone needs no cover.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+                other => other,
+            }
+        }
+        Step::Terminals(path) => mount_data(
+            c"devpts",
+            path,
+            libc::MS_NOSUID | libc::MS_NOEXEC,
+            c"newinstance,ptmxmode=0666,mode=620",
+        ),
+        Step::Seal(path) => make_read_only(open(path)?.as_raw_fd(), 0),
+        Step::Proc => {
+            // SAFETY: takes away what `MakeMasks` put there.
+            check(unsafe { libc::umount2(c"/proc".as_ptr(), libc::MNT_DETACH).into() })?;
+            mount(
+                Some(c"proc"),
+                c"/proc",
+                Some(c"proc"),
+                libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC,
+            )
+        }
+        Step::ProcReadOnly(path) => match clone_tree(path) {
+            // Not every name exists in every namespace.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            Err(error) => Err(error),
+            Ok(tree) => {
+                make_read_only(tree.as_raw_fd(), AT_RECURSIVE)?;
+                attach(tree.as_raw_fd(), path)
+            }
+        },
+        Step::Loopback => raise_loopback(),
+        Step::Rule { path, directory, rights } => match ruleset {
+            Some(ruleset) => {
+                let place = open(path)?;
+                add_rule(ruleset, place.as_raw_fd(), *directory, *rights, abi)
+            }
+            None => Ok(()),
+        },
+        Step::SavedRule { slot, rights } => match ruleset {
+            Some(ruleset) => add_rule(ruleset, saved(slots, *slot)?, true, *rights, abi),
+            None => Ok(()),
+        },
+    }
+}
+
+fn add_rule(
+    ruleset: &OwnedFd,
+    path: RawFd,
+    directory: bool,
+    rights: Rights,
+    abi: u32,
+) -> io::Result<()> {
+    landlock::allow(ruleset.as_raw_fd(), path, directory, rights, (Handled::Writing, abi))
+}
+
+/// Opens a path without following a link anywhere in it.
+fn open(path: &CStr) -> io::Result<OwnedFd> {
+    // SAFETY: zero is a valid `open_how`.
+    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
+    how.flags = (libc::O_PATH | libc::O_CLOEXEC) as u64;
+    how.resolve = libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
+    // SAFETY: a C string, and a structure as long as we say.
+    owned(unsafe {
+        libc::syscall(
+            libc::SYS_openat2,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            &raw const how,
+            size_of::<libc::open_how>(),
+        )
+    })
+}
+
+/// A copy of what is mounted at and below a path.
+fn clone_tree(path: &CStr) -> io::Result<OwnedFd> {
+    let place = open(path)?;
+    let flags =
+        OPEN_TREE_CLONE | AT_RECURSIVE | libc::AT_EMPTY_PATH as u32 | libc::O_CLOEXEC as u32;
+    // SAFETY: an empty path, so the descriptor counts.
+    owned(unsafe { libc::syscall(libc::SYS_open_tree, place.as_raw_fd(), c"".as_ptr(), flags) })
+}
+
+fn make_read_only(tree: RawFd, flags: u32) -> io::Result<()> {
+    let attributes =
+        MountAttributes { set: MOUNT_ATTR_RDONLY, clear: 0, propagation: 0, userns: 0 };
+    // SAFETY: an empty path, so the descriptor counts; the attributes outlive the call.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree,
+            c"".as_ptr(),
+            flags | libc::AT_EMPTY_PATH as u32,
+            &raw const attributes,
+            size_of::<MountAttributes>(),
+        )
+    })
+    .map(drop)
+}
+
+fn attach(tree: RawFd, path: &CStr) -> io::Result<()> {
+    let place = open(path)?;
+    // MOVE_MOUNT_T_EMPTY_PATH: the descriptors count on both sides.
+    let flags = MOVE_MOUNT_F_EMPTY_PATH | 0x40;
+    // SAFETY: empty paths.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            tree,
+            c"".as_ptr(),
+            place.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+        )
+    })
+    .map(drop)
+}
+
+/// An empty file system in memory, not yet mounted anywhere.
+fn temporary(mode: &CStr) -> io::Result<OwnedFd> {
+    // SAFETY: C strings, and a descriptor that we hold.
+    unsafe {
+        let context = owned(libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), 1u32))?;
+        let set = |command: u32, key: *const libc::c_char, value: *const libc::c_char| {
+            let fd = context.as_raw_fd();
+            check(libc::syscall(libc::SYS_fsconfig, fd, command, key, value, 0))
+        };
+        set(FSCONFIG_SET_STRING, c"mode".as_ptr(), mode.as_ptr())?;
+        set(FSCONFIG_CMD_CREATE, std::ptr::null(), std::ptr::null())?;
+        // FSMOUNT_CLOEXEC; no set-user-ID programs and no devices.
+        owned(libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), 1u32, 2u32 | 4))
+    }
+}
+
+fn make_masks() -> io::Result<()> {
+    attach(temporary(c"0755")?.as_raw_fd(), c"/proc")?;
+    make_file(MASK_FILE, 0)?;
+    make_directory(MASK_DIRECTORY, 0)?;
+    make_read_only(open(c"/proc")?.as_raw_fd(), 0)
+}
+
+fn make_directory(path: &CStr, mode: libc::mode_t) -> io::Result<()> {
+    // SAFETY: a C string.
+    match check(unsafe { libc::mkdir(path.as_ptr(), mode).into() }) {
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+fn make_file(path: &CStr, mode: libc::c_uint) -> io::Result<()> {
+    let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_CLOEXEC;
+    // SAFETY: a C string.
+    owned(unsafe { libc::open(path.as_ptr(), flags, mode).into() }).map(drop)
+}
+
+fn mount(
+    source: Option<&CStr>,
+    target: &CStr,
+    kind: Option<&CStr>,
+    flags: libc::c_ulong,
+) -> io::Result<()> {
+    let text = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
+    // SAFETY: C strings or null.
+    check(unsafe {
+        libc::mount(text(source), target.as_ptr(), text(kind), flags, std::ptr::null()).into()
+    })
+    .map(drop)
+}
+
+fn mount_data(kind: &CStr, target: &CStr, flags: libc::c_ulong, data: &CStr) -> io::Result<()> {
+    // SAFETY: C strings.
+    check(unsafe {
+        libc::mount(
+            kind.as_ptr(),
+            target.as_ptr(),
+            kind.as_ptr(),
+            flags,
+            data.as_ptr().cast::<c_void>(),
+        )
+        .into()
+    })
+    .map(drop)
+}
+
+fn raise_loopback() -> io::Result<()> {
+    // SAFETY: zero is a valid `ifreq`; its name ends with a zero byte.
+    unsafe {
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+        let socket = owned(libc::socket(libc::AF_INET, kind, 0).into())?;
+        let mut request: libc::ifreq = std::mem::zeroed();
+        request.ifr_name[0] = b'l' as libc::c_char;
+        request.ifr_name[1] = b'o' as libc::c_char;
+        request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+        let fd = socket.as_raw_fd();
+        check(libc::ioctl(fd, libc::SIOCSIFFLAGS as _, &raw const request).into()).map(drop)
+    }
+}
+
+/// No capability is left, and none comes back by executing something.
+pub(crate) fn drop_privileges() -> io::Result<()> {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Sets {
+        effective: u32,
+        permitted: u32,
+        inheritable: u32,
+    }
+    const SETPCAP: u32 = 8;
+    let header = Header { version: 0x2008_0522, pid: 0 };
+    let mut sets = [Sets { effective: 0, permitted: 0, inheritable: 0 }; 2];
+    // SAFETY: the structures are those of the kernel's third version.
+    unsafe {
+        check(libc::syscall(libc::SYS_capget, &raw const header, sets.as_mut_ptr()))?;
+        // Without this capability there is nothing to give up, and nothing can be regained once
+        // `no_new_privs` is set.
+        if sets[0].effective & (1 << SETPCAP) != 0 {
+            let mut capability = 0;
+            while libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) == 0 {
+                capability += 1;
+            }
+            let bits = libc::SECBIT_NOROOT
+                | libc::SECBIT_NOROOT_LOCKED
+                | libc::SECBIT_NO_SETUID_FIXUP
+                | libc::SECBIT_NO_SETUID_FIXUP_LOCKED
+                | libc::SECBIT_KEEP_CAPS_LOCKED
+                | libc::SECBIT_NO_CAP_AMBIENT_RAISE
+                | libc::SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED;
+            check(libc::prctl(libc::PR_SET_SECUREBITS, bits, 0, 0, 0).into())?;
+        }
+        check(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0).into())?;
+        sets = [Sets { effective: 0, permitted: 0, inheritable: 0 }; 2];
+        check(libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr()))?;
+        check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0).into()).map(drop)
+    }
+}
+
+pub(crate) fn install_filter(filter: &[libc::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog {
+        len: filter.len() as libc::c_ushort,
+        filter: filter.as_ptr().cast_mut(),
+    };
+    // SAFETY: the program outlives the call.
+    check(unsafe {
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0u32, &raw const program)
+    })
+    .map(drop)
+}
+
+/// Nothing inside can trace this process or read its memory.
+pub(crate) fn forbid_tracing() -> io::Result<()> {
+    // SAFETY: plain numbers.
+    check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0).into() }).map(drop)
+}

@@ -1,0 +1,204 @@
+//! Confines a process and everything it starts.
+//!
+//! A [`Policy`] is what was asked for, resolved to paths that exist. A [`Confinement`] is a policy
+//! made ready for one of two levels; the engine's keeper enters it before it starts anything, so
+//! that every command inherits it. No helper program is needed, and nothing of it outlives the
+//! process: mounts, network and temporary files end with the namespaces.
+//!
+//! Nothing here falls back to no confinement. See `docs/design/sandbox.md`.
+
+mod enter;
+mod host_rules;
+mod landlock;
+mod lists;
+mod plan;
+mod policy;
+mod seccomp;
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use enter::{FailedStep, Setup, part};
+use plan::{Plan, Step};
+use retake_types::{
+    DroppedPromise, SandboxFailure, SandboxLevel, SandboxMode, SandboxPart, SandboxReport,
+};
+use seccomp::Sockets;
+
+pub use enter::SetupFailure;
+pub use host_rules::PrivateTemp;
+pub use policy::{Places, Policy, PolicyError};
+
+/// The version of Landlock that this kernel has; 0 without it.
+pub fn landlock_abi() -> u32 {
+    landlock::abi()
+}
+
+/// Everything that a process needs to confine itself, made before it exists.
+#[derive(Debug)]
+pub struct Confinement {
+    mechanism: Mechanism,
+    filter: Vec<libc::sock_filter>,
+    abi: u32,
+    dropped: Vec<DroppedPromise>,
+}
+
+#[derive(Debug)]
+enum Mechanism {
+    Namespaces { steps: Vec<Step>, slots: Vec<Option<OwnedFd>>, uid_map: Vec<u8>, gid_map: Vec<u8> },
+    Landlock { ruleset: OwnedFd, temp: PrivateTemp },
+}
+
+impl Confinement {
+    /// The full level. Whether the kernel allows it shows only when it is entered.
+    pub fn full(policy: &Policy) -> Self {
+        let Plan { steps, slots } = plan::plan(policy);
+        // SAFETY: no arguments, no failure.
+        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+        let mechanism = Mechanism::Namespaces {
+            steps,
+            slots: (0..slots).map(|_| None).collect(),
+            uid_map: format!("{uid} {uid} 1").into_bytes(),
+            gid_map: format!("{gid} {gid} 1").into_bytes(),
+        };
+        let filter = seccomp::filter(Sockets::Namespaced);
+        Self { mechanism, filter, abi: landlock::abi(), dropped: Vec::new() }
+    }
+
+    /// The level of a machine without namespaces.
+    pub fn landlock(policy: &Policy) -> Result<Self, SandboxFailure> {
+        let missing = |part: SandboxPart| {
+            move |error: std::io::Error| SandboxFailure::Missing {
+                part,
+                errno: enter::errno_of(&error),
+            }
+        };
+        let abi = landlock::abi();
+        if abi == 0 {
+            let (part, errno) = (SandboxPart::Landlock, libc::ENOSYS);
+            return Err(SandboxFailure::Missing { part, errno });
+        }
+        let temp = PrivateTemp::new().map_err(missing(SandboxPart::Mounts))?;
+        let ruleset = host_rules::ruleset(policy, temp.path(), abi)
+            .map_err(missing(SandboxPart::Landlock))?;
+        let filter = seccomp::filter(Sockets::Host { unix: policy.sockets });
+        let dropped = host_rules::dropped(policy, abi);
+        Ok(Self { mechanism: Mechanism::Landlock { ruleset, temp }, filter, abi, dropped })
+    }
+
+    pub fn level(&self) -> SandboxLevel {
+        match self.mechanism {
+            Mechanism::Namespaces { .. } => SandboxLevel::Full,
+            Mechanism::Landlock { .. } => SandboxLevel::Landlock,
+        }
+    }
+
+    pub fn report(&self) -> SandboxReport {
+        SandboxReport { level: self.level(), landlock_abi: self.abi, dropped: self.dropped.clone() }
+    }
+
+    /// The directory for temporary files, as a process inside names it.
+    fn temp(&self) -> &Path {
+        match &self.mechanism {
+            Mechanism::Namespaces { .. } => Path::new("/tmp"),
+            Mechanism::Landlock { temp, .. } => temp.path(),
+        }
+    }
+
+    /// Variables that every process inside gets: where temporary files go, and caches that would
+    /// otherwise be written where nothing can be.
+    pub fn variables(&self) -> Vec<(OsString, OsString)> {
+        let temp = self.temp();
+        let cache = |name: &str| temp.join(".cache").join(name).into_os_string();
+        let list: [(&str, OsString); 6] = [
+            ("TMPDIR", temp.into()),
+            ("XDG_CACHE_HOME", temp.join(".cache").into()),
+            ("NPM_CONFIG_CACHE", cache("npm")),
+            ("PIP_CACHE_DIR", cache("pip")),
+            ("GOCACHE", cache("go-build")),
+            ("RETAKE_STORE", temp.join(".retake").into()),
+        ];
+        list.into_iter().map(|(name, value)| (name.into(), value)).collect()
+    }
+
+    /// The flags of the clone that makes the process.
+    pub fn clone_flags(&self) -> i32 {
+        match self.mechanism {
+            Mechanism::Namespaces { .. } => {
+                libc::CLONE_NEWUSER
+                    | libc::CLONE_NEWNS
+                    | libc::CLONE_NEWPID
+                    | libc::CLONE_NEWNET
+                    | libc::CLONE_NEWIPC
+            }
+            Mechanism::Landlock { .. } => 0,
+        }
+    }
+
+    /// Confines the calling process for good, and closes every descriptor above stderr but this
+    /// one. For a process made with [`Self::clone_flags`] and not yet threaded; allocates nothing.
+    pub fn enter(&mut self, kept: RawFd) -> Result<(), SetupFailure> {
+        let ruleset = self.enter_mechanism(kept)?;
+        enter::drop_privileges().map_err(part(SandboxPart::Capabilities))?;
+        if let Some(ruleset) = ruleset {
+            landlock::restrict(&ruleset).map_err(part(SandboxPart::Landlock))?;
+        }
+        enter::close_all_but(&[kept]).map_err(part(SandboxPart::Descriptors))?;
+        enter::forbid_tracing().map_err(part(SandboxPart::Capabilities))?;
+        enter::install_filter(&self.filter).map_err(part(SandboxPart::Seccomp))
+    }
+
+    fn enter_mechanism(&mut self, kept: RawFd) -> Result<Option<OwnedFd>, SetupFailure> {
+        let close = |kept: &[RawFd]| -> Setup {
+            enter::close_all_but(kept).map_err(part(SandboxPart::Descriptors))
+        };
+        match &mut self.mechanism {
+            Mechanism::Namespaces { steps, slots, uid_map, gid_map } => {
+                close(&[kept])?;
+                enter::map_ids(uid_map, gid_map).map_err(part(SandboxPart::UserMapping))?;
+                enter::carry_out(steps, slots, self.abi)
+            }
+            Mechanism::Landlock { ruleset, .. } => {
+                let fd = ruleset.as_raw_fd();
+                close(&[kept.min(fd), kept.max(fd)])?;
+                ruleset.try_clone().map(Some).map_err(part(SandboxPart::Descriptors))
+            }
+        }
+    }
+
+    /// What a failed step means.
+    pub fn explain(&self, failure: SetupFailure) -> SandboxFailure {
+        let errno = failure.errno;
+        let at = match failure.at {
+            FailedStep::Part(part) => return SandboxFailure::Missing { part, errno },
+            FailedStep::Planned(at) => at,
+        };
+        let Mechanism::Namespaces { steps, .. } = &self.mechanism else {
+            return SandboxFailure::Missing { part: SandboxPart::Landlock, errno };
+        };
+        let (part, path) = steps.get(at).map_or((SandboxPart::Mounts, None), Step::part);
+        // What the kernel does not allow at all is not about one path.
+        match path.filter(|_| !matches!(errno, libc::EPERM | libc::ENOSYS)) {
+            Some(path) => {
+                let path = PathBuf::from(OsStr::from_bytes(path.as_bytes()));
+                SandboxFailure::Path { path, errno }
+            }
+            None => SandboxFailure::Missing { part, errno },
+        }
+    }
+
+    /// Notes that standard input is a file of the runner's. Only Landlock keeps such a descriptor
+    /// from being opened again for writing.
+    pub fn note_given_input(&mut self) {
+        if self.abi == 0 {
+            self.dropped.push(DroppedPromise::StdinFile);
+        }
+    }
+
+    /// Whether this may be used for what was asked.
+    pub fn satisfies(&self, mode: SandboxMode) -> bool {
+        mode == SandboxMode::BestEffort || self.dropped.is_empty()
+    }
+}

@@ -1,0 +1,97 @@
+//! Which paths are hidden and which are protected when nobody says otherwise.
+
+/// Below the home directory, unreadable: credentials, keys, browser profiles, histories. A name
+/// that ends with `*` means every name that begins so.
+pub(crate) const SECRETS: [&str; 52] = [
+    ".ssh",
+    ".gnupg",
+    ".aws",
+    ".azure",
+    ".config/gcloud",
+    ".kube",
+    ".docker",
+    ".config/gh",
+    ".config/hub",
+    ".netrc",
+    ".git-credentials",
+    ".config/git/credentials",
+    ".npmrc",
+    ".pypirc",
+    ".cargo/credentials*",
+    ".gem/credentials",
+    ".m2/settings.xml",
+    ".gradle/gradle.properties",
+    ".terraform.d",
+    ".config/rclone",
+    ".vault-token",
+    ".password-store",
+    ".local/share/keyrings",
+    ".mozilla",
+    ".config/google-chrome",
+    ".config/chromium",
+    ".config/BraveSoftware",
+    ".thunderbird",
+    ".bash_history",
+    ".zsh_history",
+    ".python_history",
+    ".psql_history",
+    ".mysql_history",
+    ".node_repl_history",
+    ".sui",
+    ".config/op",
+    // State of agents, with their tokens.
+    ".claude",
+    ".claude.json",
+    ".codex",
+    ".gemini",
+    ".local/share/opencode",
+    ".local/state/opencode",
+    ".config/opencode",
+    ".aider*",
+    ".cursor",
+    ".config/github-copilot",
+    // retake's own.
+    ".config/retake",
+    ".local/share/retake",
+    ".pgpass",
+    ".my.cnf",
+    ".s3cfg",
+    ".boto",
+];
+
+/// Below a writable project, not writable: what the host executes or trusts later.
+pub(crate) const PROTECTED: [&str; 15] = [
+    ".gitmodules",
+    ".vscode",
+    ".idea",
+    ".envrc",
+    ".mcp.json",
+    ".claude/settings.json",
+    ".claude/settings.local.json",
+    ".claude/hooks",
+    ".claude/commands",
+    ".claude/agents",
+    ".claude/skills",
+    ".codex",
+    ".gemini",
+    ".husky",
+    // retake's own configuration names commands.
+    ".agent",
+];
+
+/// Below git's own directory, not writable: each can name a program for git to run.
+pub(crate) const GIT_PROTECTED: [&str; 6] =
+    ["hooks", "config", "config.worktree", "info/attributes", "commondir", "gitdir"];
+
+/// The devices that every program may use.
+pub(crate) const DEVICES: [&str; 6] =
+    ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
+
+/// Files in `/run` that programs need although the rest of it is a private, empty directory.
+pub(crate) const RUN_KEPT: [&str; 5] = [
+    "/run/systemd/resolve/stub-resolv.conf",
+    "/run/systemd/resolve/resolv.conf",
+    "/run/current-system",
+    "/run/booted-system",
+    "/run/opengl-driver",
+];

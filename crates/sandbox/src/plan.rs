@@ -1,0 +1,342 @@
+//! The full level as a list of steps: which mounts make the rules true, in which order.
+//!
+//! Pure but for looking at what kind of file a path is. The steps are made in the runner, where
+//! memory can be had, and carried out in the new process, where it cannot.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use retake_types::{PathAccess, SandboxPart};
+
+use crate::landlock::Rights;
+use crate::lists::DEVICES;
+use crate::policy::{Area, Policy};
+
+/// One step, with everything it needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Takes hold of a path as it is now.
+    Save {
+        path: CString,
+        slot: usize,
+        read_only: bool,
+    },
+    /// Makes everything read-only.
+    Freeze,
+    /// Makes the empty file and directory that hidden ones are covered with.
+    MakeMasks,
+    /// Covers a directory with an empty one.
+    Area {
+        path: CString,
+        mode: &'static CStr,
+    },
+    Directory {
+        path: CString,
+        mode: libc::mode_t,
+    },
+    File(CString),
+    Link {
+        target: CString,
+        path: CString,
+    },
+    /// Puts what was saved at a path.
+    Attach {
+        path: CString,
+        slot: usize,
+    },
+    /// Covers a path with the empty file or directory.
+    Mask {
+        path: CString,
+        directory: bool,
+    },
+    /// Terminals of its own.
+    Terminals(CString),
+    /// Makes a covered directory read-only, once everything in it is made.
+    Seal(CString),
+    Proc,
+    /// Makes a part of `/proc` read-only.
+    ProcReadOnly(CString),
+    Loopback,
+    /// Adds a Landlock rule.
+    Rule {
+        path: CString,
+        directory: bool,
+        rights: Rights,
+    },
+    /// Adds a Landlock rule about what was saved.
+    SavedRule {
+        slot: usize,
+        rights: Rights,
+    },
+}
+
+impl Step {
+    /// What a failure of it means, and which path it is about.
+    pub(crate) fn part(&self) -> (SandboxPart, Option<&CString>) {
+        match self {
+            Self::Save { path, .. } | Self::Attach { path, .. } | Self::Mask { path, .. } => {
+                (SandboxPart::Mounts, Some(path))
+            }
+            Self::Freeze | Self::MakeMasks | Self::Area { .. } | Self::Seal(_) => {
+                (SandboxPart::Mounts, None)
+            }
+            Self::Directory { path, .. } | Self::File(path) => (SandboxPart::Mounts, Some(path)),
+            Self::Link { .. } | Self::Terminals(_) => (SandboxPart::Devices, None),
+            Self::Proc | Self::ProcReadOnly(_) => (SandboxPart::Proc, None),
+            Self::Loopback => (SandboxPart::Loopback, None),
+            Self::Rule { .. } | Self::SavedRule { .. } => (SandboxPart::Landlock, None),
+        }
+    }
+}
+
+/// The steps, and how many paths they hold at once.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) steps: Vec<Step>,
+    pub(crate) slots: usize,
+}
+
+/// What a path shows inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    /// What is there outside, this much of it.
+    Real(PathAccess),
+    /// An empty directory of its own.
+    Area(Area),
+    /// An empty directory that can only be passed through.
+    Passage,
+}
+
+struct Builder {
+    /// Every path at which something else is shown than its parent would show.
+    shown: BTreeMap<PathBuf, Shown>,
+    saves: Vec<Step>,
+    attaches: Vec<Step>,
+    made: BTreeSet<PathBuf>,
+}
+
+/// The steps that make a policy true.
+pub(crate) fn plan(policy: &Policy) -> Plan {
+    let mut builder = Builder {
+        shown: shown(policy),
+        saves: Vec::new(),
+        attaches: Vec::new(),
+        made: BTreeSet::new(),
+    };
+    let terminals = Path::new("/dev/pts");
+    let terminals = terminals.exists().then(|| builder.save(terminals, false));
+    builder.mounts();
+    builder.devices();
+    let seals = builder.shown.iter().filter_map(|(path, shown)| {
+        let sealed = matches!(shown, Shown::Passage | Shown::Area(Area::Empty));
+        sealed.then(|| Step::Seal(c_string(path)))
+    });
+    let seals: Vec<Step> = seals.collect();
+    let slots = builder.saves.len();
+    let mut steps = std::mem::take(&mut builder.saves);
+    steps.extend([Step::Freeze, Step::MakeMasks]);
+    steps.append(&mut builder.attaches);
+    steps.extend(seals);
+    steps.push(Step::Proc);
+    steps.extend(proc_read_only());
+    steps.push(Step::Loopback);
+    steps.extend(rules(policy));
+    // A terminal that was handed in is one of those outside.
+    steps.extend(terminals.map(|slot| Step::SavedRule { slot, rights: Rights::Write }));
+    Plan { steps, slots }
+}
+
+/// Where something else must be shown than one level up.
+fn shown(policy: &Policy) -> BTreeMap<PathBuf, Shown> {
+    let mut paths: BTreeMap<PathBuf, Option<Area>> =
+        policy.areas.iter().map(|(path, area)| (path.clone(), Some(*area))).collect();
+    for rule in &policy.rules {
+        let path = rule.path.as_path();
+        // Inside of what is writable, a parent that could be renamed would take the rule with it.
+        if policy.access(path) < PathAccess::Writable {
+            let writable = path
+                .ancestors()
+                .skip(1)
+                .take_while(|dir| policy.access(dir) == PathAccess::Writable);
+            for parent in writable {
+                paths.entry(parent.to_owned()).or_default();
+            }
+        }
+        paths.entry(path.to_owned()).or_default();
+    }
+    let mut shown: BTreeMap<PathBuf, Shown> = BTreeMap::new();
+    for (path, area) in &paths {
+        let above = path.ancestors().skip(1).find_map(|parent| shown.get(parent)).copied();
+        let above = above.unwrap_or(Shown::Real(PathAccess::ReadOnly));
+        let access = policy.access(path);
+        let now = match (area, access) {
+            (Some(area), _) => Shown::Area(*area),
+            (None, PathAccess::Hidden) => {
+                let visible = |other: &PathBuf| {
+                    other != path
+                        && other.starts_with(path)
+                        && policy.access(other) > PathAccess::Hidden
+                };
+                match path.is_dir() && paths.keys().any(visible) {
+                    true => Shown::Passage,
+                    false => Shown::Real(PathAccess::Hidden),
+                }
+            }
+            (None, access) => Shown::Real(access),
+        };
+        let pinned = now == Shown::Real(PathAccess::Writable);
+        let nothing_there =
+            matches!(above, Shown::Area(_) | Shown::Passage | Shown::Real(PathAccess::Hidden));
+        let needed = match now {
+            Shown::Real(PathAccess::Hidden) | Shown::Passage => !nothing_there,
+            Shown::Real(_) => pinned || now != above,
+            Shown::Area(_) => true,
+        };
+        if needed {
+            shown.insert(path.clone(), now);
+        }
+    }
+    shown
+}
+
+impl Builder {
+    fn save(&mut self, path: &Path, read_only: bool) -> usize {
+        let slot = self.saves.len();
+        self.saves.push(Step::Save { path: c_string(path), slot, read_only });
+        slot
+    }
+
+    fn mounts(&mut self) {
+        for (path, shown) in self.shown.clone() {
+            let place = c_string(&path);
+            match shown {
+                Shown::Real(PathAccess::Hidden) => {
+                    self.attaches.push(Step::Mask { path: place, directory: path.is_dir() });
+                }
+                Shown::Real(access) => {
+                    let slot = self.save(&path, access == PathAccess::ReadOnly);
+                    self.make_place(&path, path.is_dir());
+                    self.attaches.push(Step::Attach { path: place, slot });
+                }
+                Shown::Area(area) => {
+                    self.make_place(&path, true);
+                    let mode = if area == Area::Temp { c"1777" } else { c"0755" };
+                    self.attaches.push(Step::Area { path: place, mode });
+                }
+                Shown::Passage => self.attaches.push(Step::Area { path: place, mode: c"0111" }),
+            }
+        }
+    }
+
+    /// Where a covered directory lies above, there is nothing yet to mount on.
+    fn make_place(&mut self, path: &Path, directory: bool) {
+        let parents: Vec<&Path> = path.ancestors().skip(1).collect();
+        let covered = parents.iter().position(|parent| {
+            matches!(self.shown.get(*parent), Some(Shown::Area(_) | Shown::Passage))
+        });
+        let real = parents
+            .iter()
+            .position(|parent| matches!(self.shown.get(*parent), Some(Shown::Real(_))));
+        let Some(covered) = covered.filter(|covered| real.is_none_or(|real| *covered < real))
+        else {
+            return;
+        };
+        // On the way through what is hidden nothing can be listed either.
+        let passage = self.shown.get(parents[covered]) == Some(&Shown::Passage);
+        let mode = if passage { 0o111 } else { 0o755 };
+        for parent in parents[..covered].iter().rev() {
+            if self.made.insert((*parent).to_owned()) {
+                self.attaches.push(Step::Directory { path: c_string(parent), mode });
+            }
+        }
+        if self.made.insert(path.to_owned()) {
+            let place = c_string(path);
+            self.attaches.push(match directory {
+                true => Step::Directory { path: place, mode },
+                false => Step::File(place),
+            });
+        }
+    }
+
+    fn directory(&mut self, path: &CStr) {
+        self.attaches.push(Step::Directory { path: path.to_owned(), mode: 0o755 });
+    }
+
+    /// A `/dev` with what every program may use.
+    fn devices(&mut self) {
+        for device in DEVICES.iter().map(Path::new).filter(|device| device.exists()) {
+            if self.shown.contains_key(device) {
+                continue;
+            }
+            let slot = self.save(device, false);
+            self.attaches.push(Step::File(c_string(device)));
+            self.attaches.push(Step::Attach { path: c_string(device), slot });
+        }
+        let links = [
+            ("/proc/self/fd", "/dev/fd"),
+            ("/proc/self/fd/0", "/dev/stdin"),
+            ("/proc/self/fd/1", "/dev/stdout"),
+            ("/proc/self/fd/2", "/dev/stderr"),
+            ("pts/ptmx", "/dev/ptmx"),
+        ];
+        for (target, path) in links {
+            let (target, path) = (c_string(Path::new(target)), c_string(Path::new(path)));
+            self.attaches.push(Step::Link { target, path });
+        }
+        self.directory(c"/dev/pts");
+        self.attaches.push(Step::Terminals(c"/dev/pts".to_owned()));
+        if self.made.insert("/dev/shm".into()) {
+            self.directory(c"/dev/shm");
+            self.attaches.push(Step::Area { path: c"/dev/shm".to_owned(), mode: c"1777" });
+        }
+    }
+}
+
+/// Everything in `/proc` that is not about a process and that someone could write: as root one
+/// still owns it without any capability.
+fn proc_read_only() -> Vec<Step> {
+    use std::os::unix::fs::PermissionsExt;
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let mut steps = Vec::new();
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let process = name.as_bytes().iter().all(u8::is_ascii_digit);
+        let Ok(meta) = entry.metadata() else { continue };
+        let writable = meta.is_dir() || meta.is_file() && meta.permissions().mode() & 0o222 != 0;
+        if !process && writable {
+            steps.push(Step::ProcReadOnly(c_string(&entry.path())));
+        }
+    }
+    steps
+}
+
+/// The same rules once more for Landlock, as far as it can hold them: where anything is writable.
+fn rules(policy: &Policy) -> Vec<Step> {
+    let rule = |path: &Path, directory: bool, rights: Rights| Step::Rule {
+        path: c_string(path),
+        directory,
+        rights,
+    };
+    let mut steps = vec![
+        rule(Path::new("/dev/shm"), true, Rights::All),
+        rule(Path::new("/dev/pts"), true, Rights::Write),
+        rule(Path::new("/proc"), true, Rights::Write),
+    ];
+    for device in DEVICES.iter().map(Path::new).filter(|device| device.exists()) {
+        steps.push(rule(device, false, Rights::Write));
+    }
+    for (path, _) in policy.areas.iter().filter(|(_, area)| *area == Area::Temp) {
+        steps.push(rule(path, true, Rights::All));
+    }
+    for path in policy.writable() {
+        steps.push(rule(path, path.is_dir(), Rights::All));
+    }
+    steps
+}
+
+/// Paths come from the system, which has none with a NUL.
+fn c_string(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
+}

@@ -1,0 +1,176 @@
+//! The filter of system calls: what no namespace and no Landlock rule covers.
+//!
+//! Calls are refused, not processes ended, so that programs can fall back. Only a call of another
+//! architecture ends the process: its numbers mean something else.
+
+use libc::{c_long, sock_filter};
+
+/// Which sockets can be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sockets {
+    /// Those that a network namespace confines.
+    Namespaced,
+    /// None but a reader of network addresses; with `unix`, also those of files.
+    Host { unix: bool },
+}
+
+#[cfg(target_arch = "x86_64")]
+const ARCH: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCH: u32 = 0xc000_00b7;
+
+const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+const ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
+const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+
+// Offsets in `seccomp_data`.
+const NUMBER: u32 = 0;
+const ARCHITECTURE: u32 = 4;
+/// The low half of an argument; both architectures are little-endian.
+const fn argument(index: u32) -> u32 {
+    16 + index * 8
+}
+
+const NAMESPACES: u32 = (libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET) as u32
+    | 0x80; // CLONE_NEWTIME
+
+/// Refused with EPERM.
+const FORBIDDEN: [c_long; 29] = [
+    libc::SYS_keyctl,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_kexec_load,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_mount_setattr,
+    libc::SYS_pivot_root,
+    libc::SYS_setns,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_quotactl,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_acct,
+    libc::SYS_reboot,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+];
+
+/// Answered as if the kernel did not have them: programs then use what can be filtered.
+const ABSENT: [c_long; 4] = [
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    // Its flags lie behind a pointer; libc falls back to `clone`.
+    libc::SYS_clone3,
+];
+
+/// The program for the kernel.
+pub(crate) fn filter(sockets: Sockets) -> Vec<sock_filter> {
+    let mut program = vec![
+        step(LOAD, ARCHITECTURE),
+        jump(EQUAL, ARCH, 1, 0),
+        step(RETURN, libc::SECCOMP_RET_KILL_PROCESS),
+        step(LOAD, NUMBER),
+        // The numbers of x32, which would pass by every comparison below.
+        jump(AT_LEAST, 0x4000_0000, 0, 1),
+        refuse(libc::ENOSYS),
+    ];
+    for call in ABSENT {
+        program.extend([jump(EQUAL, call as u32, 0, 1), refuse(libc::ENOSYS)]);
+    }
+    for call in FORBIDDEN {
+        program.extend([jump(EQUAL, call as u32, 0, 1), refuse(libc::EPERM)]);
+    }
+    for call in [libc::SYS_clone, libc::SYS_unshare] {
+        on(
+            call,
+            &mut program,
+            vec![
+                step(LOAD, argument(0)),
+                jump(ANY_BIT, NAMESPACES, 0, 1),
+                refuse(libc::EPERM),
+                allow(),
+            ],
+        );
+    }
+    // Characters pushed into the terminal would be read by the shell outside.
+    on(
+        libc::SYS_ioctl,
+        &mut program,
+        vec![
+            step(LOAD, argument(1)),
+            jump(EQUAL, libc::TIOCSTI as u32, 1, 0),
+            jump(EQUAL, libc::TIOCLINUX as u32, 0, 1),
+            refuse(libc::EPERM),
+            allow(),
+        ],
+    );
+    on(libc::SYS_socket, &mut program, socket_rules(sockets));
+    program.push(allow());
+    program
+}
+
+fn socket_rules(sockets: Sockets) -> Vec<sock_filter> {
+    let families: &[i32] = match sockets {
+        Sockets::Namespaced => &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK],
+        Sockets::Host { unix: true } => &[libc::AF_UNIX],
+        Sockets::Host { unix: false } => &[],
+    };
+    let mut rules = vec![step(LOAD, argument(0))];
+    for &family in families {
+        rules.extend([jump(EQUAL, family as u32, 0, 1), allow()]);
+    }
+    if sockets != Sockets::Namespaced {
+        // The addresses of this machine, and nothing else that netlink offers.
+        rules.extend([
+            jump(EQUAL, libc::AF_NETLINK as u32, 0, 3),
+            step(LOAD, argument(2)),
+            jump(EQUAL, libc::NETLINK_ROUTE as u32, 0, 1),
+            allow(),
+        ]);
+    }
+    rules.push(refuse(libc::EAFNOSUPPORT));
+    rules
+}
+
+/// Appends what is done at one system call; `rules` decide in every case.
+fn on(call: c_long, program: &mut Vec<sock_filter>, rules: Vec<sock_filter>) {
+    program.push(jump(EQUAL, call as u32, 0, rules.len() as u8));
+    program.extend(rules);
+}
+
+fn step(code: u16, k: u32) -> sock_filter {
+    sock_filter { code, jt: 0, jf: 0, k }
+}
+
+fn jump(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
+    sock_filter { code, jt, jf, k }
+}
+
+fn allow() -> sock_filter {
+    step(RETURN, libc::SECCOMP_RET_ALLOW)
+}
+
+fn refuse(errno: i32) -> sock_filter {
+    step(RETURN, libc::SECCOMP_RET_ERRNO | errno as u32)
+}

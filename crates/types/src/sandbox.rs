@@ -1,0 +1,347 @@
+//! Confinement as a value: what was asked for, which paths that opens and closes, and what the
+//! machine could keep of it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::OsText;
+
+/// How much confinement a run must have to take place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SandboxMode {
+    /// None is asked for.
+    #[default]
+    Off,
+    /// What this machine can do, but never nothing; what is missing is recorded.
+    BestEffort,
+    /// Every promise is kept, or nothing is started.
+    Strict,
+}
+
+impl SandboxMode {
+    pub const ALL: [Self; 3] = [Self::Strict, Self::BestEffort, Self::Off];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::BestEffort => "best-effort",
+            Self::Strict => "strict",
+        }
+    }
+}
+
+/// The confinement that is asked of a run. Paths are absolute.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SandboxRequest {
+    pub mode: SandboxMode,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<PathRule>,
+    /// Sockets outside that may be connected to.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sockets: Vec<OsText>,
+}
+
+impl SandboxRequest {
+    pub fn is_on(&self) -> bool {
+        self.mode != SandboxMode::Off
+    }
+}
+
+/// One rule about a path and everything below it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathRule {
+    pub path: OsText,
+    pub grant: PathGrant,
+}
+
+impl PathRule {
+    pub fn new(grant: PathGrant, path: impl Into<OsText>) -> Self {
+        Self { path: path.into(), grant }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PathGrant {
+    AllowRead,
+    DenyRead,
+    /// Includes reading.
+    AllowWrite,
+    DenyWrite,
+}
+
+/// What may be done with a path. Ordered: each includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PathAccess {
+    Hidden,
+    ReadOnly,
+    Writable,
+}
+
+/// What rules say of a path: the most specific one wins, on a tie a denial does. What no rule is
+/// about can be read and not written.
+///
+/// A rule that allows writing allows reading as well, and one that denies reading denies writing:
+/// so nothing is ever writable and not readable.
+pub fn path_access(rules: &[PathRule], path: &Path) -> PathAccess {
+    let decide = |allows: fn(PathGrant) -> bool, denies: fn(PathGrant) -> bool| -> Option<bool> {
+        let about = rules.iter().filter(|rule| {
+            (allows(rule.grant) || denies(rule.grant)) && path.starts_with(rule.path.as_path())
+        });
+        let depth = |rule: &&PathRule| rule.path.as_path().components().count();
+        let deepest = about.clone().map(|rule| depth(&rule)).max()?;
+        Some(!about.filter(|rule| depth(rule) == deepest).any(|rule| denies(rule.grant)))
+    };
+    let write = decide(
+        |grant| grant == PathGrant::AllowWrite,
+        |grant| matches!(grant, PathGrant::DenyWrite | PathGrant::DenyRead),
+    );
+    let read = decide(
+        |grant| matches!(grant, PathGrant::AllowRead | PathGrant::AllowWrite),
+        |grant| grant == PathGrant::DenyRead,
+    );
+    match (read.unwrap_or(true), write.unwrap_or(false)) {
+        (false, _) => PathAccess::Hidden,
+        (true, true) => PathAccess::Writable,
+        (true, false) => PathAccess::ReadOnly,
+    }
+}
+
+/// How a run was confined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SandboxLevel {
+    /// Namespaces, with Landlock and a system call filter on top.
+    Full,
+    /// Landlock and a system call filter.
+    Landlock,
+}
+
+impl SandboxLevel {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Landlock => "landlock",
+        }
+    }
+}
+
+/// A promise of the full level that this machine could not keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DroppedPromise {
+    /// Protected files inside a writable directory, such as git's hooks, can be written.
+    ProtectedFiles,
+    /// The record lies inside a writable directory and can be read and written.
+    Record,
+    /// Something that should be hidden lies inside a writable directory.
+    HiddenFiles,
+    /// The names of hidden files can be listed.
+    HiddenNames,
+    /// Permissions, owners and times of files outside can be changed.
+    Metadata,
+    /// Processes outside can be seen.
+    Processes,
+    /// Files outside can be truncated.
+    Truncate,
+    /// Processes outside can be signalled, and abstract sockets reached.
+    SignalsAndSockets,
+    /// There is no loopback network, and no program can make a Unix socket.
+    LocalSockets,
+    /// A file given as standard input can be opened again for writing.
+    StdinFile,
+}
+
+impl DroppedPromise {
+    pub const ALL: [Self; 10] = [
+        Self::ProtectedFiles,
+        Self::Record,
+        Self::HiddenFiles,
+        Self::HiddenNames,
+        Self::Metadata,
+        Self::Processes,
+        Self::Truncate,
+        Self::SignalsAndSockets,
+        Self::LocalSockets,
+        Self::StdinFile,
+    ];
+}
+
+impl fmt::Display for DroppedPromise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ProtectedFiles => "files that the host executes later can be written",
+            Self::Record => "the record can be read and written",
+            Self::HiddenFiles => "hidden files inside a writable directory can be read and written",
+            Self::HiddenNames => "the names of hidden files can be listed",
+            Self::Metadata => "permissions, owners and times of files outside can be changed",
+            Self::Processes => "processes outside can be seen",
+            Self::Truncate => "files outside can be truncated",
+            Self::SignalsAndSockets => {
+                "processes outside can be signalled, and abstract sockets reached"
+            }
+            Self::LocalSockets => "there is no loopback network, and no Unix socket can be made",
+            Self::StdinFile => "the file given as standard input can be opened for writing",
+        })
+    }
+}
+
+/// How the confinement of a run turned out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxReport {
+    pub level: SandboxLevel,
+    /// 0 where the kernel has no Landlock.
+    pub landlock_abi: u32,
+    #[serde(default)]
+    pub dropped: Vec<DroppedPromise>,
+}
+
+/// Why a confinement could not be set up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SandboxFailure {
+    /// The kernel refused a part of it.
+    Missing { part: SandboxPart, errno: i32 },
+    /// Something about a path of the policy: it changed meanwhile, or cannot be used.
+    Path { path: PathBuf, errno: i32 },
+    /// Neither level can be had: what the full one and what Landlock lacks.
+    Neither { full: Box<SandboxFailure>, landlock: Box<SandboxFailure> },
+    /// It is the only level there is here, and it does not keep these promises.
+    Drops { full: Option<Box<SandboxFailure>>, promises: Vec<DroppedPromise> },
+}
+
+/// A part of a confinement that the kernel has to provide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SandboxPart {
+    /// User, mount, process, network and IPC namespaces.
+    Namespaces,
+    /// The user's own id in the user namespace.
+    UserMapping,
+    Mounts,
+    /// A `/proc` of its own.
+    Proc,
+    Devices,
+    Loopback,
+    Capabilities,
+    Landlock,
+    Seccomp,
+    Descriptors,
+}
+
+impl SandboxPart {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Namespaces => "user namespaces",
+            Self::UserMapping => "the user mapping of a namespace",
+            Self::Mounts => "mounts in a namespace",
+            Self::Proc => "a /proc of its own",
+            Self::Devices => "a /dev of its own",
+            Self::Loopback => "a loopback network of its own",
+            Self::Capabilities => "dropping capabilities",
+            Self::Landlock => "Landlock",
+            Self::Seccomp => "a system call filter",
+            Self::Descriptors => "closing descriptors",
+        }
+    }
+}
+
+impl fmt::Display for SandboxFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reason = |errno: &i32| crate::text::plain(&std::io::Error::from_raw_os_error(*errno));
+        match self {
+            Self::Missing { part, errno } => {
+                write!(f, "this machine does not allow {}: {}", part.as_str(), reason(errno))
+            }
+            Self::Path { path, errno } => write!(f, "{}: {}", path.display(), reason(errno)),
+            Self::Neither { full, landlock } => write!(f, "{full}; {landlock}"),
+            Self::Drops { full, promises } => {
+                if let Some(full) = full {
+                    write!(f, "{full}; ")?;
+                }
+                let list: Vec<_> = promises.iter().map(ToString::to_string).collect();
+                write!(f, "without it {}", list.join("; "))
+            }
+        }
+    }
+}
+
+/// Whether a variable that is only inherited stays outside: it holds a secret, or leads to a socket
+/// of the session.
+pub fn is_withheld_variable(name: &str) -> bool {
+    const NAMES: [&str; 9] = [
+        "SSH_AUTH_SOCK",
+        "SSH_AGENT_PID",
+        "GPG_AGENT_INFO",
+        "DISPLAY",
+        "WAYLAND_DISPLAY",
+        "XAUTHORITY",
+        "DOCKER_HOST",
+        "XDG_RUNTIME_DIR",
+        "TMUX",
+    ];
+    let upper = name.to_ascii_uppercase();
+    NAMES.contains(&upper.as_str())
+        || ["AWS_", "DBUS_", "VSCODE_"].iter().any(|prefix| upper.starts_with(prefix))
+        || ["_TOKEN", "_KEY"].iter().any(|suffix| upper.ends_with(suffix))
+        || ["_SECRET", "PASSWORD", "PASSWD", "CREDENTIAL"].iter().any(|part| upper.contains(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(list: &[(PathGrant, &str)]) -> Vec<PathRule> {
+        list.iter().map(|(grant, path)| PathRule::new(*grant, *path)).collect()
+    }
+
+    #[test]
+    fn the_most_specific_rule_wins_and_a_denial_on_a_tie() {
+        use PathAccess::{Hidden, ReadOnly, Writable};
+        use PathGrant::{AllowRead, AllowWrite, DenyRead, DenyWrite};
+        let rules = rules(&[
+            (AllowWrite, "/p"),
+            (DenyWrite, "/p/hooks"),
+            (AllowWrite, "/p/hooks/mine"),
+            (DenyRead, "/p/secret"),
+            (AllowRead, "/p/secret/public"),
+            (DenyRead, "/h/.ssh"),
+            (AllowWrite, "/h/.ssh"),
+            (DenyRead, "/q"),
+            (AllowWrite, "/q/w"),
+        ]);
+        for (path, expected) in [
+            ("/", ReadOnly),
+            ("/p", Writable),
+            ("/pp", ReadOnly),
+            ("/p/x/y", Writable),
+            ("/p/hooks", ReadOnly),
+            ("/p/hooks/pre", ReadOnly),
+            ("/p/hooks/mine/x", Writable),
+            ("/p/secret", Hidden),
+            ("/p/secret/x", Hidden),
+            ("/p/secret/public", ReadOnly),
+            ("/h/.ssh/id", Hidden),
+            ("/q", Hidden),
+            ("/q/w/x", Writable),
+        ] {
+            assert_eq!(path_access(&rules, Path::new(path)), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn variables_that_hold_secrets_or_lead_to_the_session_stay_outside() {
+        for name in
+            ["GITHUB_TOKEN", "AWS_REGION", "MY_SECRET_1", "OPENAI_API_KEY", "DBUS_X", "PGPASSWORD"]
+        {
+            assert!(is_withheld_variable(name), "{name}");
+        }
+        for name in ["PATH", "HOME", "KEYBOARD", "TOKENIZERS_PARALLELISM", "LANG"] {
+            assert!(!is_withheld_variable(name), "{name}");
+        }
+    }
+}
