@@ -4,7 +4,8 @@ use std::fmt::Write;
 use std::path::Path;
 
 use retake_runner::leftovers::{self, Leftover};
-use retake_runner::project::{PlaceReason, Project, RecordPlace};
+use retake_runner::project::Project;
+use retake_runner::record_place::{PlaceReason, RecordPlace};
 use retake_store::{Error, Examination, Repaired, Store, VerifyDepth, repair};
 use retake_types::{LeftFate, Run, State};
 use serde::Serialize;

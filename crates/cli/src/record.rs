@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 use jiff::Timestamp;
-use retake_runner::project::{Project, RecordPlace};
+use retake_runner::project::Project;
 use retake_runner::{recovery, run_text};
 use retake_store::{Error, Store};
 use retake_types::Run;
@@ -23,7 +23,7 @@ pub(crate) struct Record {
 impl Record {
     pub(crate) fn find(given: Option<&Path>) -> Result<Self, Failure> {
         let project = Project::find(&context::here(), given)?;
-        if let Some(notice) = project.place().ok().and_then(RecordPlace::notice) {
+        if let Some(notice) = project.unusual_place() {
             context::notify()(notice);
         }
         Ok(Self { project, named: given.is_some() })

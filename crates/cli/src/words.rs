@@ -4,7 +4,7 @@
 use retake_runner::loop_driver::remote::RemoteStatus;
 use retake_runner::machine;
 use retake_runner::notice::{Notice, RemoteNotice};
-use retake_runner::project::PlaceReason;
+use retake_runner::record_place::PlaceReason;
 use retake_runner::run::FinishedRun;
 use retake_runner::run_text::{self, LeftGroup};
 use retake_store::Defect;

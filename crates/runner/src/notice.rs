@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use retake_types::{Kind, LoopId, Run, RunId};
 
-use crate::project::RecordPlace;
+use crate::record_place::RecordPlace;
 
 /// One thing to know.
 #[derive(Debug)]

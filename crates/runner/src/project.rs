@@ -1,17 +1,14 @@
-//! Which project a command works in, and where its record is.
-//!
-//! The record is looked for anew by every command, so this costs a few looks at directories and
-//! starts no process. Its place never changes by itself: a store that exists goes on being used, and
-//! a directory that gets one of its own takes over the runs that were made below it before.
+//! Which project a command works in, and its record. A directory that gets a record of its own takes
+//! over the runs that were made below it before.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use retake_store::{EarlierRecord, Error, Store};
 
-use crate::git_dir::Repository;
 use crate::machine;
 use crate::notice::{Notice, Notify};
+use crate::record_place::{RecordPlace, user};
 
 /// The project and store that a command works with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,32 +17,6 @@ pub struct Project {
     pub root: Option<PathBuf>,
     /// `None` for a user who has no directory of their own.
     place: Option<RecordPlace>,
-}
-
-/// Where the record is, and why there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordPlace {
-    pub store: PathBuf,
-    pub reason: PlaceReason,
-    /// The record that was used here before there was one in this place.
-    earlier: Option<EarlierRecord>,
-}
-
-/// Why the record is where it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PlaceReason {
-    /// Someone named it.
-    Given,
-    /// The project's own `.agent/data`; in a repository only one that exists already.
-    Project { root: PathBuf },
-    /// The git directory that all work trees share.
-    GitDirectory(PathBuf),
-    /// The user's data directory, because there is neither a project nor a repository.
-    NoProject,
-    /// The user's data directory, because the repository is another user's.
-    ForeignGitDirectory { git_dir: PathBuf, owner: u32 },
-    /// The user's data directory, because nothing may be written to the repository.
-    ReadOnlyGitDirectory(PathBuf),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -66,10 +37,7 @@ impl Project {
             check_owner(&root.join(".agent"))?;
         }
         let place = match given {
-            Some(given) => {
-                let store = from.join(given);
-                Some(RecordPlace { store, reason: PlaceReason::Given, earlier: None })
-            }
+            Some(given) => Some(RecordPlace::given(from.join(given))),
             None => RecordPlace::find(from),
         };
         Ok(Self { root, place })
@@ -82,8 +50,7 @@ impl Project {
 
     /// A project with its record in this directory.
     pub fn with_store(root: Option<PathBuf>, store: PathBuf) -> Self {
-        let place = RecordPlace { store, reason: PlaceReason::Given, earlier: None };
-        Self { root, place: Some(place) }
+        Self { root, place: Some(RecordPlace::given(store)) }
     }
 
     pub fn place(&self) -> retake_store::Result<&RecordPlace> {
@@ -95,11 +62,17 @@ impl Project {
         self.place().map(|place| place.store.as_path())
     }
 
+    /// What to say about a record that is not where one would look for it.
+    pub fn unusual_place(&self) -> Option<Notice> {
+        let place = self.place.as_ref().filter(|place| place.is_unusual())?;
+        Some(Notice::RecordElsewhere(place.clone()))
+    }
+
     /// Opens the record to add to it, making it where it is missing. One that is made takes over the
     /// runs that were recorded below its directory before.
     pub fn open_store(&self, notify: &Notify) -> retake_store::Result<Store> {
         let place = self.place()?;
-        if let Some(notice) = place.notice() {
+        if let Some(notice) = self.unusual_place() {
             notify(notice);
         }
         if let Some(earlier) = &place.earlier {
@@ -156,163 +129,4 @@ fn check_owner(agent: &Path) -> Result<(), ProjectError> {
         }
         _ => Ok(()),
     }
-}
-
-fn user() -> u32 {
-    rustix::process::geteuid().as_raw()
-}
-
-/// Whether there is a record. One that may not be looked at counts: it is not the same as none.
-fn exists(store: &Path) -> bool {
-    match std::fs::metadata(store.join("retake.db")) {
-        Ok(_) => retake_store::moved_to(store).is_none(),
-        Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
-    }
-}
-
-impl RecordPlace {
-    /// The place of the record for commands in a directory; `None` for a user without a home.
-    pub fn find(from: &Path) -> Option<Self> {
-        let repository = Repository::find(from);
-        let found = match &repository {
-            Some(repository) => in_repository(from, repository),
-            None => project_above(from).map(|root| {
-                Self::new(root.join(".agent/data"), PlaceReason::Project { root: root.to_owned() })
-            }),
-        };
-        let mut place = found.or_else(|| Some(Self::new(user_data()?, PlaceReason::NoProject)))?;
-        if !exists(&place.store) {
-            place.earlier = place.earlier(repository.as_ref());
-        }
-        Some(place)
-    }
-
-    fn new(store: PathBuf, reason: PlaceReason) -> Self {
-        Self { store, reason, earlier: None }
-    }
-
-    fn in_user_data(reason: PlaceReason) -> Option<Self> {
-        Some(Self::new(user_data()?, reason))
-    }
-
-    /// The record that would be used if the directory that this one belongs to were nothing special.
-    fn earlier(&self, repository: Option<&Repository>) -> Option<EarlierRecord> {
-        let mut directories: Vec<PathBuf> = match (&self.reason, repository) {
-            (PlaceReason::Project { root }, _) => vec![root.clone()],
-            (PlaceReason::GitDirectory(_), Some(repository)) => {
-                let outermost = repository.outermost();
-                let tops =
-                    [outermost.top.as_deref(), outermost.main_top(), repository.top.as_deref()];
-                tops.into_iter().flatten().map(Path::to_owned).collect()
-            }
-            _ => return None,
-        };
-        directories.dedup();
-        let above = Self::find(directories.first()?.parent()?)?;
-        if exists(&above.store) {
-            return (above.store != self.store)
-                .then_some(EarlierRecord { store: above.store, directories });
-        }
-        let store = above.earlier?.store;
-        Some(EarlierRecord { store, directories })
-    }
-
-    /// What to say about a place that is not the expected one.
-    pub fn notice(&self) -> Option<Notice> {
-        let unusual = matches!(
-            self.reason,
-            PlaceReason::ForeignGitDirectory { .. } | PlaceReason::ReadOnlyGitDirectory(_)
-        );
-        unusual.then(|| Notice::RecordElsewhere(self.clone()))
-    }
-
-    /// Where this record would be if it did not exist yet; `None` if it is there, or was put where
-    /// it is by someone.
-    pub fn belongs_at(&self) -> Option<PathBuf> {
-        let PlaceReason::Project { root } = &self.reason else { return None };
-        // A link is a choice of its own.
-        if self.store.symlink_metadata().is_ok_and(|meta| meta.is_symlink()) {
-            return None;
-        }
-        match git_place(&Repository::find(root)?.outermost().common)?.reason {
-            PlaceReason::GitDirectory(common) => Some(common.join("retake")),
-            _ => None,
-        }
-    }
-
-    /// The former place of this record, if a move from there was not completed.
-    pub fn interrupted_move(&self) -> Option<PathBuf> {
-        let to = self.belongs_at().unwrap_or_else(|| self.store.clone());
-        retake_store::interrupted_move(&to)
-    }
-}
-
-fn project_above(from: &Path) -> Option<&Path> {
-    from.ancestors().find(|dir| dir.join(".agent").is_dir())
-}
-
-/// The first of some directories whose `.agent/data` holds a record.
-fn first_in_use<'a>(directories: impl Iterator<Item = &'a Path>) -> Option<RecordPlace> {
-    let in_use = |dir: &&Path| exists(&dir.join(".agent/data"));
-    directories.into_iter().find(in_use).map(|root| {
-        RecordPlace::new(root.join(".agent/data"), PlaceReason::Project { root: root.to_owned() })
-    })
-}
-
-/// An existing `.agent/data` of the work tree or of the first work tree, an existing record of the
-/// git directory, an existing `.agent/data` above the work tree, and else the git directory.
-fn in_repository(from: &Path, repository: &Repository) -> Option<RecordPlace> {
-    let outermost = repository.outermost();
-    let top = outermost.top.as_deref().filter(|top| from.starts_with(top));
-    let top = top.or(repository.top.as_deref()).unwrap_or(from);
-    let within = |from: &Path, top: &Path| {
-        let (from, top) = (from.to_owned(), top.to_owned());
-        from.ancestors().take_while(|dir| dir.starts_with(&top)).map(Path::to_owned).collect()
-    };
-    let mut candidates: Vec<PathBuf> = within(from, top);
-    let main = repository.main_top().filter(|main| *main != top);
-    if let (Some(main), Some(own)) = (main, repository.top.as_deref())
-        && let Ok(below) = from.strip_prefix(own)
-    {
-        candidates.extend(within(&main.join(below), main));
-    }
-    if let Some(found) = first_in_use(candidates.iter().map(PathBuf::as_path)) {
-        return Some(found);
-    }
-    // One that was a repository of its own before it became a submodule.
-    let own = [&repository.common, &outermost.common];
-    let common = own.into_iter().find(|common| exists(&common.join("retake")));
-    if let Some(common) = common {
-        return git_place(common);
-    }
-    let above = main.into_iter().chain([top]).flat_map(|top| top.ancestors().skip(1));
-    first_in_use(above).or_else(|| git_place(&outermost.common))
-}
-
-/// The record of a git directory, unless that cannot or must not be written to.
-fn git_place(common: &Path) -> Option<RecordPlace> {
-    use rustix::fs::{Access, AtFlags, CWD, accessat};
-    let store = common.join("retake");
-    // A record that exists is what counts: the rest of the directory is git's to write to.
-    let written_to = if exists(&store) { store.as_path() } else { common };
-    match std::fs::metadata(written_to).map(|meta| meta.uid()) {
-        Ok(owner) if owner != user() => {
-            return RecordPlace::in_user_data(PlaceReason::ForeignGitDirectory {
-                git_dir: common.to_owned(),
-                owner,
-            });
-        }
-        _ => {}
-    }
-    let may_write = accessat(CWD, written_to, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
-    if may_write.is_err() {
-        return RecordPlace::in_user_data(PlaceReason::ReadOnlyGitDirectory(common.to_owned()));
-    }
-    let reason = PlaceReason::GitDirectory(common.to_owned());
-    Some(RecordPlace::new(store, reason))
-}
-
-/// The record of everything that is in no project.
-fn user_data() -> Option<PathBuf> {
-    machine::user_directory("XDG_DATA_HOME", ".local/share").map(|base| base.join("retake"))
 }
