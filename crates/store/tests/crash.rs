@@ -220,9 +220,9 @@ fn a_killed_runner_reads_interrupted_with_its_output() {
 
 #[test]
 fn killed_at_any_instant_nothing_acknowledged_is_lost() {
-    let mut killed = 0;
+    let (mut killed, mut kept) = (0, 0);
     // Spread over the life of a helper, its start included, without a clock of its own.
-    let mut delays = (0..300u64).map(|i| Duration::from_micros(3_000 + (i * 7_919) % 40_000));
+    let mut delays = (0..300u64).map(|i| Duration::from_micros(3_000 + (i * 7_919) % 80_000));
     while killed < 300 {
         let temp = tempfile::tempdir().unwrap();
         let root = temp.path().join("store");
@@ -245,8 +245,9 @@ fn killed_at_any_instant_nothing_acknowledged_is_lost() {
             }
             check(&root, &known);
         }
-        assert!(!known.is_empty());
+        kept += known.len();
     }
+    assert!(kept > 0);
 }
 
 fn check(root: &Path, known: &[RunId]) {

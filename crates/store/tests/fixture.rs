@@ -170,6 +170,18 @@ fn shown(store: &Store, stored: &StoredLoop) -> Value {
     })
 }
 
+/// Everything that was said of a run then is said now; there may be more.
+fn assert_holds(now: &Value, then: &Value) {
+    match (now, then) {
+        (Value::Object(now), Value::Object(then)) => {
+            for (key, value) in then {
+                assert_holds(now.get(key).unwrap_or(&Value::Null), value);
+            }
+        }
+        _ => assert_eq!(now, then),
+    }
+}
+
 /// Version 3 has lists of block hashes, and the order of arrival in the chain.
 #[test]
 fn version_3_s_database_opens_and_verifies() {
@@ -183,7 +195,7 @@ fn version_3_s_database_opens_and_verifies() {
     let Verification::Intact(intact) = test.store.verify(Some(head)).unwrap() else { panic!() };
     assert_eq!((intact.runs, intact.unproven_orders), (1, 0));
     let run = test.store.list(&RunFilter::default(), None, 9).unwrap().runs.remove(0);
-    assert_eq!(serde_json::to_value(&run).unwrap(), expected["run"]);
+    assert_holds(&serde_json::to_value(&run).unwrap(), &expected["run"]);
     let hash = blake3::hash(&test.interleaved(run.intent.id())).to_hex().to_string();
     assert_eq!(expected["interleaved"], hash);
     assert!(!test.store.needs_maintenance());

@@ -348,7 +348,7 @@ fn metrics_are_finer_than_milliseconds_and_go_out_and_come_back() {
     assert!(!before.iter().all(whole), "{before:?}");
     let out = env.outside("out").display().to_string();
     env.expect(0, &["export", &out]);
-    std::fs::remove_dir_all(env.sandbox.project().join(".agent/data")).unwrap();
+    std::fs::remove_dir_all(env.sandbox.store()).unwrap();
     env.expect(0, &["import", &out]);
     assert_eq!(metrics(), before);
 }

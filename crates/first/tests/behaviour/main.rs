@@ -125,7 +125,7 @@ fn workloads_that_misbehave_are_told_apart() {
         ),
         (
             "changes_its_number_of_points",
-            "the workload is not deterministic: it returned after 1 crash points in one run and reached 2 in another",
+            "the workload is not deterministic: it returned after 1 crash point in one run and reached 2 in another",
         ),
         (
             "ends_earlier_at_last",
@@ -438,7 +438,7 @@ fn several_tests_in_one_function_each_have_their_place() {
     let lines = played.lines();
     assert_eq!(
         lines[..3],
-        ["crash point 1: OK", "all 1 crash points passed", "crash point 1: OK"],
+        ["crash point 1: OK", "all 1 crash point passed", "crash point 1: OK"],
         "{lines:?}"
     );
     let order = fs::read_to_string(stage.scratch().join("order")).unwrap();

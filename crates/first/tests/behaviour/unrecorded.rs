@@ -44,5 +44,5 @@ fn a_call_that_no_model_understands_is_named() {
     let (why, others) = told(played.passed());
     assert!(why.starts_with("not recorded (`io_uring_setup` cannot be recorded: "), "{why}");
     assert!(why.ends_with(AGAIN), "{why}");
-    assert_eq!(others, ["crash point 1: OK", "all 1 crash points passed"]);
+    assert_eq!(others, ["crash point 1: OK", "all 1 crash point passed"]);
 }

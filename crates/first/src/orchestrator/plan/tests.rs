@@ -222,10 +222,7 @@ fn last_line(execute: impl Fn(usize) -> Executed) -> String {
 fn a_number_of_points_that_changes_is_reported() {
     let shrinks = last_line(|target| if target < 4 { crashed(target, 0) } else { ended(1) });
     assert!(shrinks.contains("not deterministic"), "{shrinks}");
-    assert!(
-        shrinks.contains("returned after 1 crash points in one run and reached 3"),
-        "{shrinks}"
-    );
+    assert!(shrinks.contains("returned after 1 crash point in one run and reached 3"), "{shrinks}");
     let grows = last_line(|target| match target {
         3 => ended(2),
         target => crashed(target, 0),
