@@ -295,6 +295,9 @@ fn old_runs_go_by_themselves() {
 fn doctor_finds_problems_and_repairs_what_it_can() {
     let sandbox = Sandbox::new();
     let fresh = sandbox.settled_call(&["doctor"]);
+    // What the machine can confine is another matter.
+    let fresh: String =
+        fresh.split_inclusive('\n').filter(|line| !line.starts_with("stdout: sandbox")).collect();
     assert_eq!(
         fresh,
         "exit 0\n\

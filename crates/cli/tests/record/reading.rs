@@ -231,7 +231,7 @@ fn an_id_that_names_no_run_or_several_is_answered() {
 fn logs_are_the_bytes_in_order_of_arrival() {
     let sandbox = Sandbox::new();
     let id = sandbox.recorded(
-        r"for i in 1 2 3; do echo out$i; echo err$i >&2; sleep 0.02; done; printf '\033[0m\377'",
+        r"for i in 1 2 3; do echo out$i; echo err$i >&2; sleep 0.2; done; printf '\033[0m\377'",
     );
     let logs = |options: &[&str]| {
         let arguments = [&["runs", "logs", &id][..], options].concat();
