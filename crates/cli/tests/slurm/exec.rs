@@ -244,6 +244,8 @@ fn a_controller_that_restarts_is_waited_for_and_two_submitters_do_not_mix() {
     eventually("both are submitted", || {
         site.slurm.ask("squeue", &["-h", "--me", "-t", "RUNNING"]).lines().count() == 2
     });
+    // A controller saves its jobs a moment later; one that is killed before forgets and cancels them.
+    std::thread::sleep(std::time::Duration::from_secs(5));
     site.slurm.kill_controller();
     site.slurm.start_controller().unwrap();
     site.sandbox.file("go", "");
