@@ -6,7 +6,7 @@ use std::path::Path;
 use retake_runner::confined;
 use retake_runner::leftovers::{self, Leftover};
 use retake_runner::project::Project;
-use retake_runner::record_place::{PlaceReason, RecordPlace};
+use retake_runner::record_location::{LocationReason, RecordLocation};
 use retake_store::{Error, Examination, Repaired, Store, VerifyDepth, repair};
 use retake_types::{LeftFate, Run, SandboxLevel, State};
 use serde::Serialize;
@@ -44,7 +44,7 @@ struct Document {
     ok: bool,
     store: String,
     /// Why it is there.
-    place: String,
+    location: String,
     /// Where `--move` moves it.
     #[serde(skip_serializing_if = "Option::is_none")]
     belongs_at: Option<String>,
@@ -79,16 +79,16 @@ pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     if moved.is_some() {
         record = Record::find(store)?;
     }
-    let place = record.project.place()?;
-    let root = &place.store;
+    let location = record.project.location()?;
+    let root = &location.store;
     let sandbox = confined::probe();
     let mut document = Document {
         sandbox: sandbox.level.map_or("none", SandboxLevel::as_str),
         landlock_abi: sandbox.landlock_abi,
         sandbox_lacks: sandbox.lacking.as_ref().map(ToString::to_string),
         store: root.display().to_string(),
-        place: words::place(&place.reason),
-        belongs_at: place.belongs_at().map(|to| to.display().to_string()),
+        location: words::location(&location.reason),
+        belongs_at: location.belongs_at().map(|to| to.display().to_string()),
         moved,
         retake_version: env!("CARGO_PKG_VERSION"),
         push_failed: push_failed(root),
@@ -108,7 +108,7 @@ pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         }
         Err(failure) => return Err(failure),
     }
-    document.problems.extend(place_problem(place));
+    document.problems.extend(location_problem(location));
     document.ok = document.problems.is_empty();
     if args.json {
         term::document(&document)?;
@@ -120,15 +120,15 @@ pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
 
 /// Moves the record to where it would be made today. Says what was done.
 fn relocate(project: &Project) -> Result<String, Failure> {
-    let place = project.place()?;
-    if place.reason == PlaceReason::Given {
+    let location = project.location()?;
+    if location.reason == LocationReason::Given {
         return Err(Failure::Usage(
-            "--move: the place of this record was given with --store or RETAKE_STORE; without that it is looked for".into(),
+            "--move: the location of this record was given with --store or RETAKE_STORE; without that it is looked for".into(),
         ));
     }
-    let (from, to) = match (place.belongs_at(), place.interrupted_move()) {
-        (Some(to), _) => (place.store.clone(), to),
-        (None, Some(from)) => (from, place.store.clone()),
+    let (from, to) = match (location.belongs_at(), location.interrupted_move()) {
+        (Some(to), _) => (location.store.clone(), to),
+        (None, Some(from)) => (from, location.store.clone()),
         (None, None) => {
             project.take_over_earlier(&context::notify())?;
             return Ok("nothing: it is where it belongs".to_owned());
@@ -140,14 +140,14 @@ fn relocate(project: &Project) -> Result<String, Failure> {
 }
 
 /// What is wrong with where the record is.
-fn place_problem(place: &RecordPlace) -> Option<String> {
-    if let Some(from) = place.interrupted_move() {
+fn location_problem(location: &RecordLocation) -> Option<String> {
+    if let Some(from) = location.interrupted_move() {
         return Some(format!(
             "a move of the record from {} was interrupted; `retake doctor --move` completes it",
             from.display()
         ));
     }
-    let other = place.belongs_at().filter(|to| to.join("retake.db").exists())?;
+    let other = location.belongs_at().filter(|to| to.join("retake.db").exists())?;
     Some(format!(
         "there is another record in {}, whose runs are not shown; `retake --store {} runs list` shows them",
         other.display(),
@@ -208,7 +208,7 @@ impl Document {
             _ = writeln!(text, "{name:<10}{}", term::visible(&value));
         };
         fact("store", self.store.clone());
-        fact("place", self.place.clone());
+        fact("location", self.location.clone());
         if let Some(moved) = &self.moved {
             fact("moved", moved.clone());
         }

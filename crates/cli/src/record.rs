@@ -23,7 +23,7 @@ pub(crate) struct Record {
 impl Record {
     pub(crate) fn find(given: Option<&Path>) -> Result<Self, Failure> {
         let project = Project::find(&context::here(), given)?;
-        if let Some(notice) = project.unusual_place() {
+        if let Some(notice) = project.unusual_location() {
             context::notify()(notice);
         }
         Ok(Self { project, named: given.is_some() })
@@ -43,7 +43,7 @@ impl Record {
         }
     }
 
-    /// Says that there is nothing to show. A person is told in which record, because it may be
+    /// Says that there is nothing to show. On a terminal it names the record, because it may be
     /// another one than expected.
     pub(crate) fn say_empty(&self, text: &str, read: Option<&Store>) {
         let store = read.map(Store::path).or_else(|| self.project.store().ok());

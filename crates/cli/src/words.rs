@@ -4,7 +4,7 @@
 use retake_runner::loop_driver::remote::RemoteStatus;
 use retake_runner::machine;
 use retake_runner::notice::{Notice, RemoteNotice};
-use retake_runner::record_place::PlaceReason;
+use retake_runner::record_location::LocationReason;
 use retake_runner::run::FinishedRun;
 use retake_runner::run_text::{self, LeftGroup};
 use retake_store::Defect;
@@ -19,7 +19,7 @@ use crate::term;
 pub(crate) fn store_error(error: &retake_store::Error) -> String {
     use retake_store::Error;
     let advice = match error {
-        Error::NoPlace => "; name one with --store",
+        Error::NoLocation => "; name one with --store",
         Error::InUse { .. } => "; wait for its runs or end them, and move it then",
         Error::Occupied { .. } => "; move what is there away, or leave the record where it is",
         Error::NoStore { .. } => "; `retake init` makes one, and the first recorded run too",
@@ -52,22 +52,22 @@ pub(crate) fn store_error(error: &retake_store::Error) -> String {
 }
 
 /// Why the record is where it is.
-pub(crate) fn place(reason: &PlaceReason) -> String {
+pub(crate) fn location(reason: &LocationReason) -> String {
     match reason {
-        PlaceReason::Given => "named with --store or RETAKE_STORE".to_owned(),
-        PlaceReason::Project { root } => format!("the record of the project {}", root.display()),
-        PlaceReason::GitDirectory(common) => {
+        LocationReason::Given => "named with --store or RETAKE_STORE".to_owned(),
+        LocationReason::Project { root } => format!("the record of the project {}", root.display()),
+        LocationReason::GitDirectory(common) => {
             format!("in the git directory {}, for all of its work trees", common.display())
         }
-        PlaceReason::NoProject => {
+        LocationReason::NoProject => {
             "your data directory, since this is neither a project nor a git repository".to_owned()
         }
-        PlaceReason::ForeignGitDirectory { git_dir, owner } => format!(
+        LocationReason::ForeignGitDirectory { git_dir, owner } => format!(
             "your data directory, since {} belongs to {}",
             git_dir.display(),
             machine::user_by_id(*owner)
         ),
-        PlaceReason::ReadOnlyGitDirectory(git_dir) => {
+        LocationReason::ReadOnlyGitDirectory(git_dir) => {
             format!("your data directory, since {} cannot be written", git_dir.display())
         }
     }
@@ -92,7 +92,7 @@ pub(crate) fn notice(notice: &Notice) -> String {
             format!("this run is not recorded: {}", store_error(error))
         }
         Notice::RecordElsewhere(found) => {
-            format!("the record is {}: {}", found.store.display(), place(&found.reason))
+            format!("the record is {}: {}", found.store.display(), location(&found.reason))
         }
         Notice::TakenOver { runs, left, from, store } => {
             let mut text = format!(

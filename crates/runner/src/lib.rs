@@ -24,7 +24,7 @@ pub mod notice;
 pub mod point_in_time;
 pub mod prepare;
 pub mod project;
-pub mod record_place;
+pub mod record_location;
 pub mod recovery;
 pub mod regular_file;
 pub mod run;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use retake_types::{Kind, LoopId, Run, RunId};
 
-use crate::record_place::RecordPlace;
+use crate::record_location::RecordLocation;
 
 /// One thing to know.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub enum Notice {
     /// A run takes place, but nothing of it will be in the record.
     NotRecorded(retake_store::Error),
     /// The record is in the user's data directory, and not in the repository.
-    RecordElsewhere(RecordPlace),
+    RecordElsewhere(RecordLocation),
     /// A record that was just made has runs from now on that were recorded elsewhere before.
     TakenOver {
         runs: u64,

@@ -51,7 +51,7 @@ pub struct PreparedRun {
 pub struct RefusedRun {
     pub intent: Box<Redacted<Intent>>,
     pub reasons: Vec<RefusalReason>,
-    /// For the words that the reasons are told in: they may quote the request.
+    /// For the messages of the reasons, which may quote the request.
     pub redactor: Redactor,
     /// Whether the intent may be recorded. Not if secrets in it could not be searched for.
     pub recordable: bool,
@@ -491,7 +491,7 @@ fn redactor_of(
     }
     let redactor = builder.build().unwrap_or_else(|error| {
         reasons.push(RefusalReason::Redaction(error.to_string()));
-        // The run is refused; what is told of it is still without the known secrets.
+        // The run is refused; its messages still leave out the known secrets.
         let mut builder = Redactor::builder();
         for (name, value) in &secrets {
             builder.secret(name.as_str(), value.as_bytes());

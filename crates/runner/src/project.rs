@@ -8,7 +8,7 @@ use retake_store::{EarlierRecord, Error, Store};
 
 use crate::machine;
 use crate::notice::{Notice, Notify};
-use crate::record_place::{RecordPlace, user};
+use crate::record_location::{RecordLocation, user};
 
 /// The project and store that a command works with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Project {
     /// The directory that holds `.agent/`; `None` outside of any project.
     pub root: Option<PathBuf>,
     /// `None` for a user who has no directory of their own.
-    place: Option<RecordPlace>,
+    location: Option<RecordLocation>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -36,60 +36,60 @@ impl Project {
         if let Some(root) = &root {
             check_owner(&root.join(".agent"))?;
         }
-        let place = match given {
-            Some(given) => Some(RecordPlace::given(from.join(given))),
-            None => RecordPlace::find(from),
+        let location = match given {
+            Some(given) => Some(RecordLocation::given(from.join(given))),
+            None => RecordLocation::find(from),
         };
-        Ok(Self { root, place })
+        Ok(Self { root, location })
     }
 
     /// For runs that someone else records.
     pub fn unrecorded() -> Self {
-        Self { root: None, place: None }
+        Self { root: None, location: None }
     }
 
     /// A project with its record in this directory.
     pub fn with_store(root: Option<PathBuf>, store: PathBuf) -> Self {
-        Self { root, place: Some(RecordPlace::given(store)) }
+        Self { root, location: Some(RecordLocation::given(store)) }
     }
 
-    pub fn place(&self) -> retake_store::Result<&RecordPlace> {
-        self.place.as_ref().ok_or(Error::NoPlace)
+    pub fn location(&self) -> retake_store::Result<&RecordLocation> {
+        self.location.as_ref().ok_or(Error::NoLocation)
     }
 
     /// The directory of the record.
     pub fn store(&self) -> retake_store::Result<&Path> {
-        self.place().map(|place| place.store.as_path())
+        self.location().map(|location| location.store.as_path())
     }
 
     /// What to say about a record that is not where one would look for it.
-    pub fn unusual_place(&self) -> Option<Notice> {
-        let place = self.place.as_ref().filter(|place| place.is_unusual())?;
-        Some(Notice::RecordElsewhere(place.clone()))
+    pub fn unusual_location(&self) -> Option<Notice> {
+        let location = self.location.as_ref().filter(|location| location.is_unusual())?;
+        Some(Notice::RecordElsewhere(location.clone()))
     }
 
     /// Opens the record to add to it, making it where it is missing. One that is made takes over the
     /// runs that were recorded below its directory before.
     pub fn open_store(&self, notify: &Notify) -> retake_store::Result<Store> {
-        let place = self.place()?;
-        if let Some(notice) = self.unusual_place() {
+        let location = self.location()?;
+        if let Some(notice) = self.unusual_location() {
             notify(notice);
         }
-        if let Some(earlier) = &place.earlier {
+        if let Some(earlier) = &location.earlier {
             // What cannot be read now cannot be taken over; the run is what matters.
             match earlier.open_if_used() {
-                Ok(Some(_)) => earlier.note_in(&place.store)?,
+                Ok(Some(_)) => earlier.note_in(&location.store)?,
                 Ok(None) => {}
                 Err(error) => notify(Notice::NotTakenOver(error)),
             }
         }
-        let mut store = Store::open(&place.store)?;
+        let mut store = Store::open(&location.store)?;
         match store.take_over_earlier() {
             Ok(Some(taken)) if taken.runs + taken.left > 0 => notify(Notice::TakenOver {
                 runs: taken.runs,
                 left: taken.left,
                 from: taken.from,
-                store: place.store.clone(),
+                store: location.store.clone(),
             }),
             Ok(_) => {}
             Err(error) => notify(Notice::NotTakenOver(error)),
@@ -99,7 +99,7 @@ impl Project {
 
     /// Takes over earlier runs now, if there are any; makes the record for it.
     pub fn take_over_earlier(&self, notify: &Notify) -> retake_store::Result<()> {
-        let earlier = self.place()?.earlier.as_ref();
+        let earlier = self.location()?.earlier.as_ref();
         let used = earlier.map(EarlierRecord::open_if_used).transpose()?.flatten();
         if used.is_some() {
             self.open_store(notify)?;
@@ -110,9 +110,9 @@ impl Project {
     /// Opens the record for reading. Where none was made yet, the one that was used before is read:
     /// its runs are what is known here.
     pub fn read_store(&self) -> retake_store::Result<Store> {
-        let place = self.place()?;
-        match Store::open_read_only(&place.store) {
-            Err(error @ Error::NoStore { .. }) => match &place.earlier {
+        let location = self.location()?;
+        match Store::open_read_only(&location.store) {
+            Err(error @ Error::NoStore { .. }) => match &location.earlier {
                 Some(earlier) => earlier.open_if_used()?.ok_or(error),
                 None => Err(error),
             },

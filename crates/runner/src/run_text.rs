@@ -25,7 +25,7 @@ pub fn outcome(run: &Run) -> (String, Shade) {
     (text, Shade::Bad)
 }
 
-/// Processes that are named one by one; of more only their number is told, and a few.
+/// Up to this many processes are named one by one; of more, their number and a few examples.
 const LEFT_NAMED: usize = 5;
 const LEFT_EXAMPLES: usize = 3;
 

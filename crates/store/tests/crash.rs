@@ -220,22 +220,26 @@ fn a_killed_runner_reads_interrupted_with_its_output() {
 
 #[test]
 fn killed_at_any_instant_nothing_acknowledged_is_lost() {
-    let (mut killed, mut kept) = (0, 0);
+    let mut killed = 0;
     // Spread over the life of a helper, its start included, without a clock of its own.
-    let mut delays = (0..300u64).map(|i| Duration::from_micros(3_000 + (i * 7_919) % 80_000));
+    let mut delays = (0..300u64).map(|i| Duration::from_micros(3_000 + (i * 7_919) % 40_000));
     while killed < 300 {
         let temp = tempfile::tempdir().unwrap();
         let root = temp.path().join("store");
         let mut known: Vec<RunId> = Vec::new();
-        for _ in 0..20 {
+        for nth in 0..20 {
             let Some(delay) = delays.next() else { break };
             let mut child = start("forever", &root);
-            let mut stdout = child.0.stdout.take().unwrap();
+            let mut stdout = BufReader::new(child.0.stdout.take().unwrap());
+            let mut text = String::new();
+            // However slow the machine is, the last one of a store gets to acknowledge a run.
+            while nth == 19 && !text.contains("done ") {
+                assert_ne!(stdout.read_line(&mut text).unwrap(), 0, "it ended by itself");
+            }
             std::thread::sleep(delay);
             child.0.kill().unwrap();
             child.0.wait().unwrap();
             killed += 1;
-            let mut text = String::new();
             stdout.read_to_string(&mut text).unwrap();
             // The last line may be torn by the kill.
             let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
@@ -245,9 +249,8 @@ fn killed_at_any_instant_nothing_acknowledged_is_lost() {
             }
             check(&root, &known);
         }
-        kept += known.len();
+        assert!(!known.is_empty());
     }
-    assert!(kept > 0);
 }
 
 fn check(root: &Path, known: &[RunId]) {

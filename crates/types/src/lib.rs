@@ -23,6 +23,7 @@ mod sandbox;
 pub mod test_support;
 pub mod text;
 mod units;
+mod usage;
 
 pub use effects::{
     Better, Confidence, CountedUnit, Effects, Framework, LineChange, Measurements, Metric, Metrics,
@@ -40,10 +41,11 @@ pub use refusal::{RefusalReason, RequestField, RequestString};
 pub use request::RunRequest;
 pub use run::{
     EnvMode, Kind, LeftCounts, LeftFate, LeftProcess, Limits, RanOn, Run, RunOutcome, ShellMode,
-    State, Stream, Usage,
+    State, Stream,
 };
 pub use sandbox::{
     DroppedPromise, PathAccess, PathGrant, PathRule, SandboxFailure, SandboxLevel, SandboxMode,
     SandboxPart, SandboxReport, SandboxRequest, is_withheld_variable, path_access,
 };
 pub use units::{UnitError, parse_duration, parse_size};
+pub use usage::Usage;

@@ -74,6 +74,12 @@ impl Slurm {
         }
     }
 
+    /// Whether this text is in what the controller has saved of its jobs.
+    pub(crate) fn has_saved(&self, text: &str) -> bool {
+        std::fs::read(self.dir.join("state/job_state"))
+            .is_ok_and(|saved| saved.windows(text.len()).any(|window| window == text.as_bytes()))
+    }
+
     /// Kills the controller and starts one that knows nothing of any job.
     pub(crate) fn forget(&mut self) -> io::Result<()> {
         self.kill_controller();

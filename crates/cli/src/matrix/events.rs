@@ -52,7 +52,7 @@ impl EventScreen {
             planned => format!("{finished} of {}", term::count(planned as u64, "run")),
         };
         self.screen.line(&format!(
-            "Interrupted. {done} done and in the record; the same command (`{command} …`) goes on."
+            "Interrupted: {done} done and recorded. To continue, run the same command (`{command} …`) again."
         ));
     }
 

@@ -43,7 +43,7 @@ pub(super) struct Args {
         conflicts_with_all = ["append", "replace"])]
     until_sure: Option<f64>,
     /// With --until-sure: begin nothing after this time, such as 10m, and let no run take longer than
-    /// it; `none` goes on until all is sure
+    /// it; `none` continues until every comparison is conclusive
     /// [default: 1h]
     #[arg(long, value_name = "TIME", requires = "until_sure")]
     budget: Option<Budget>,

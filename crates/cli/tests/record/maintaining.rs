@@ -302,7 +302,7 @@ fn doctor_finds_problems_and_repairs_what_it_can() {
         fresh,
         "exit 0\n\
          stdout: store  PROJECT/.agent/data\n\
-         stdout: place  the record of the project PROJECT\n\
+         stdout: location  the record of the project PROJECT\n\
          stdout: retake  0.1.0\n\
          stdout: runs  nothing was recorded here yet\n\
          stdout: result  no problems\n"

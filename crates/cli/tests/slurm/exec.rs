@@ -245,7 +245,11 @@ fn a_controller_that_restarts_is_waited_for_and_two_submitters_do_not_mix() {
         site.slurm.ask("squeue", &["-h", "--me", "-t", "RUNNING"]).lines().count() == 2
     });
     // A controller saves its jobs a moment later; one that is killed before forgets and cancels them.
-    std::thread::sleep(std::time::Duration::from_secs(5));
+    for job in site.slurm.ask("squeue", &["-h", "--me", "-o", "%A"]).lines() {
+        let update = ["update", &format!("JobId={job}"), &format!("Comment=saved-{job}")];
+        site.slurm.ask("scontrol", &update);
+        eventually("the job is saved", || site.slurm.has_saved(&format!("saved-{job}")));
+    }
     site.slurm.kill_controller();
     site.slurm.start_controller().unwrap();
     site.sandbox.file("go", "");

@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod api;
 mod browser;
 mod faults;
 mod loops;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use crate::common::{Sandbox, eventually, request};
 use serde_json::{Value, json};
 
-fn recorded(sandbox: &Sandbox, script: &str) -> String {
+pub(crate) fn recorded(sandbox: &Sandbox, script: &str) -> String {
     let called = sandbox.retake(&["exec", "--json", "--", "sh", "-c", script]);
     called.json()["id"].as_str().unwrap().to_owned()
 }
@@ -531,76 +531,4 @@ fn a_server_that_is_started_again_knows_the_pages_of_the_last() {
     let called = sandbox.retake(&["ui", "--port", &port.to_string()]);
     assert_eq!(called.code, 1);
     assert!(called.stderr.contains("--port 0"), "{}", called.snapshot());
-}
-
-/// What `docs/api.md` says: the path of each request, and the keys of its answer.
-fn described() -> Vec<(String, String, BTreeSet<String>)> {
-    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/api.md"));
-    let text = text.unwrap();
-    let sections = text.split("\n### ").skip(1);
-    sections
-        .map(|section| {
-            let heading = section.lines().next().unwrap().trim_matches('`');
-            let (method, path) = heading.split_once(' ').unwrap();
-            let keys =
-                section.lines().filter_map(|line| line.strip_prefix("- `")?.split('`').next());
-            (method.to_owned(), path.to_owned(), keys.map(str::to_owned).collect())
-        })
-        .collect()
-}
-
-#[test]
-fn the_api_is_what_its_description_says() {
-    let sandbox = Sandbox::new();
-    sandbox.agent("", &["start; complete; result"]);
-    sandbox.workspace("task", &[]);
-    assert_eq!(sandbox.run_agent(&[]).code, 0);
-    let run = recorded(&sandbox, "echo hello");
-    let ui = sandbox.ui();
-    let id = ui.get("/api/v1/loops").json()["loops"][0]["id"].as_str().unwrap().to_owned();
-    let mut seen = 0;
-    for (method, path, keys) in described() {
-        let id = if path.contains("/loops/") { &id } else { &run };
-        let mut address = path.replace("ID", id);
-        if path.ends_with("/search") {
-            address += "?q=hello";
-        }
-        if path.ends_with("/find") {
-            address += "?text=hello";
-        }
-        if path.ends_with("/events") {
-            let mut events = ui.listen(&address, None);
-            let mut names = BTreeSet::new();
-            while let Some(told) = events.next() {
-                names.insert(told.name);
-            }
-            assert!(names.contains("end") && names.is_subset(&keys), "{path}: {names:?}");
-            seen += 1;
-            continue;
-        }
-        let answer = match method.as_str() {
-            "GET" => ui.get(&address),
-            _ => ui.post(&address, &json!({"action": "stop"})),
-        };
-        if path.ends_with("/actions") {
-            // This loop has ended; a running one is steered in the tests of the browser.
-            assert_eq!(answer.status, 409, "{}", answer.text());
-        } else {
-            assert_eq!(answer.status, 200, "{method} {path}: {}", answer.text());
-            let document = answer.json();
-            let given: BTreeSet<String> = document.as_object().unwrap().keys().cloned().collect();
-            assert_eq!(given, keys, "{method} {path}");
-        }
-        seen += 1;
-    }
-    // Every route of the server is described.
-    let routes = include_str!("../../../web/src/server.rs");
-    let described: BTreeSet<String> =
-        described().into_iter().map(|(_, path, _)| path.replace("ID", "{id}")).collect();
-    let served: BTreeSet<String> = routes
-        .match_indices("\"/api/v1")
-        .map(|(at, _)| routes[at + 1..].split('"').next().unwrap().to_owned())
-        .collect();
-    assert_eq!(described, served);
-    assert_eq!(seen, 13);
 }

@@ -9,6 +9,7 @@
 //!
 //! One keeper serves one run at a time.
 
+mod become_program;
 mod protocol;
 mod serve;
 

@@ -230,7 +230,7 @@ impl MatrixRun<'_> {
         ended
     }
 
-    /// Says so if a metric is asked for that cannot be had here.
+    /// Warns about a requested metric that this machine cannot measure.
     fn check_counters(&self, worker: &mut Worker) {
         let configured = self.project.config.metrics.iter().map(|metric| metric.name.as_str());
         let mut asked = configured.chain([self.options.metric.as_str()]);

@@ -5,8 +5,8 @@ use super::sequence::log_wealth;
 /// More than this is no number anyone waits for.
 const MOST: u64 = 1 << 24;
 
-/// How many blocks in all a comparison needs that goes on as it began: until it leaves out 0, or
-/// until it lies within `band`. `differences` are those of the blocks so far. `None` where no number
+/// The total number of blocks a comparison needs if the next ones are like those so far: until its
+/// interval leaves out 0, or lies within `band`. `differences` are those of the blocks so far. `None` where no number
 /// of blocks would do.
 pub(crate) fn blocks_needed(differences: &[f64], band: f64, alpha: f64) -> Option<u64> {
     let n = differences.len() as f64;

@@ -11,7 +11,7 @@ pub enum Reason {
     NoValues { side: String, metric: String },
     /// Too few samples of a side for anything.
     TooFew { samples: usize, needed: usize },
-    /// Too few samples for so many comparisons at once.
+    /// Too few samples for this number of simultaneous comparisons.
     TooFewForFamily { samples: usize, comparisons: usize, needed: usize },
     /// Too few blocks for a sequence.
     TooFewBlocks { blocks: usize },

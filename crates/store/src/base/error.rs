@@ -21,7 +21,7 @@ pub enum Error {
     #[error(
         "there is no place for the record: neither $XDG_DATA_HOME nor $HOME is an absolute path, and the password database has no home for you"
     )]
-    NoPlace,
+    NoLocation,
 
     #[error("the store {path} is in use ({running} running, {remote} on other machines)")]
     InUse { path: PathBuf, running: usize, remote: usize },

@@ -108,7 +108,7 @@ fn an_existing_record_stays_until_it_is_moved() {
         assert_eq!(listed_in(&sandbox, directory).len(), 3);
         assert_eq!(store_of(&sandbox, directory), to);
     }
-    // Whoever knows only the old place, such as a server that runs, finds the one record.
+    // A program that knows only the old location, such as a running server, finds the record.
     let store = project_data(&sandbox);
     let old = sandbox.retake(&["--store", store.to_str().unwrap(), "runs", "list", "--json"]);
     assert_eq!(old.json().as_array().unwrap().len(), 3);

@@ -1,7 +1,7 @@
 //! Where the record of a directory is.
 //!
 //! It is looked for anew by every command, so this costs a few looks at directories and starts no
-//! process. Its place never changes by itself: a store that exists goes on being used.
+//! process. It never changes by itself: an existing store stays in use.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,16 +13,16 @@ use crate::machine;
 
 /// Where the record is, and why there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordPlace {
+pub struct RecordLocation {
     pub store: PathBuf,
-    pub reason: PlaceReason,
-    /// The record that was used here before there was one in this place.
+    pub reason: LocationReason,
+    /// The record that was used here before there was one in this location.
     pub(crate) earlier: Option<EarlierRecord>,
 }
 
 /// Why the record is where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PlaceReason {
+pub enum LocationReason {
     /// Someone named it.
     Given,
     /// The project's own `.agent/data`; in a repository only one that exists already.
@@ -49,36 +49,40 @@ fn exists(store: &Path) -> bool {
     }
 }
 
-impl RecordPlace {
-    /// The place of the record for commands in a directory; `None` for a user without a home.
+impl RecordLocation {
+    /// The location of the record for commands in a directory; `None` for a user without a home.
     pub fn find(from: &Path) -> Option<Self> {
         let repository = Repository::find(from);
         let found = match &repository {
             Some(repository) => in_repository(from, repository),
             None => project_above(from).map(|root| {
-                Self::new(root.join(".agent/data"), PlaceReason::Project { root: root.to_owned() })
+                Self::new(
+                    root.join(".agent/data"),
+                    LocationReason::Project { root: root.to_owned() },
+                )
             }),
         };
-        let mut place = found.or_else(|| Some(Self::new(user_data()?, PlaceReason::NoProject)))?;
-        if !exists(&place.store) {
-            place.earlier = place.earlier(repository.as_ref());
+        let mut location =
+            found.or_else(|| Some(Self::new(user_data()?, LocationReason::NoProject)))?;
+        if !exists(&location.store) {
+            location.earlier = location.earlier(repository.as_ref());
         }
-        Some(place)
+        Some(location)
     }
 
-    fn new(store: PathBuf, reason: PlaceReason) -> Self {
+    fn new(store: PathBuf, reason: LocationReason) -> Self {
         Self { store, reason, earlier: None }
     }
 
-    fn in_user_data(reason: PlaceReason) -> Option<Self> {
+    fn in_user_data(reason: LocationReason) -> Option<Self> {
         Some(Self::new(user_data()?, reason))
     }
 
     /// The record that would be used if the directory that this one belongs to were nothing special.
     fn earlier(&self, repository: Option<&Repository>) -> Option<EarlierRecord> {
         let mut directories: Vec<PathBuf> = match (&self.reason, repository) {
-            (PlaceReason::Project { root }, _) => vec![root.clone()],
-            (PlaceReason::GitDirectory(_), Some(repository)) => {
+            (LocationReason::Project { root }, _) => vec![root.clone()],
+            (LocationReason::GitDirectory(_), Some(repository)) => {
                 let outermost = repository.outermost();
                 let tops =
                     [outermost.top.as_deref(), outermost.main_top(), repository.top.as_deref()];
@@ -100,30 +104,30 @@ impl RecordPlace {
     pub fn is_unusual(&self) -> bool {
         matches!(
             self.reason,
-            PlaceReason::ForeignGitDirectory { .. } | PlaceReason::ReadOnlyGitDirectory(_)
+            LocationReason::ForeignGitDirectory { .. } | LocationReason::ReadOnlyGitDirectory(_)
         )
     }
 
     /// The record that someone named.
     pub(crate) fn given(store: PathBuf) -> Self {
-        Self::new(store, PlaceReason::Given)
+        Self::new(store, LocationReason::Given)
     }
 
     /// Where this record would be if it did not exist yet; `None` if it is there, or was put where
     /// it is by someone.
     pub fn belongs_at(&self) -> Option<PathBuf> {
-        let PlaceReason::Project { root } = &self.reason else { return None };
+        let LocationReason::Project { root } = &self.reason else { return None };
         // A link is a choice of its own.
         if self.store.symlink_metadata().is_ok_and(|meta| meta.is_symlink()) {
             return None;
         }
-        match git_place(&Repository::find(root)?.outermost().common)?.reason {
-            PlaceReason::GitDirectory(common) => Some(common.join("retake")),
+        match git_location(&Repository::find(root)?.outermost().common)?.reason {
+            LocationReason::GitDirectory(common) => Some(common.join("retake")),
             _ => None,
         }
     }
 
-    /// The former place of this record, if a move from there was not completed.
+    /// The former location of this record, if a move from there was not completed.
     pub fn interrupted_move(&self) -> Option<PathBuf> {
         let to = self.belongs_at().unwrap_or_else(|| self.store.clone());
         retake_store::interrupted_move(&to)
@@ -135,16 +139,19 @@ fn project_above(from: &Path) -> Option<&Path> {
 }
 
 /// The first of some directories whose `.agent/data` holds a record.
-fn first_in_use<'a>(directories: impl Iterator<Item = &'a Path>) -> Option<RecordPlace> {
+fn first_in_use<'a>(directories: impl Iterator<Item = &'a Path>) -> Option<RecordLocation> {
     let in_use = |dir: &&Path| exists(&dir.join(".agent/data"));
     directories.into_iter().find(in_use).map(|root| {
-        RecordPlace::new(root.join(".agent/data"), PlaceReason::Project { root: root.to_owned() })
+        RecordLocation::new(
+            root.join(".agent/data"),
+            LocationReason::Project { root: root.to_owned() },
+        )
     })
 }
 
 /// An existing `.agent/data` of the work tree or of the first work tree, an existing record of the
 /// git directory, an existing `.agent/data` above the work tree, and else the git directory.
-fn in_repository(from: &Path, repository: &Repository) -> Option<RecordPlace> {
+fn in_repository(from: &Path, repository: &Repository) -> Option<RecordLocation> {
     let outermost = repository.outermost();
     let top = outermost.top.as_deref().filter(|top| from.starts_with(top));
     let top = top.or(repository.top.as_deref()).unwrap_or(from);
@@ -166,21 +173,21 @@ fn in_repository(from: &Path, repository: &Repository) -> Option<RecordPlace> {
     let own = [&repository.common, &outermost.common];
     let common = own.into_iter().find(|common| exists(&common.join("retake")));
     if let Some(common) = common {
-        return git_place(common);
+        return git_location(common);
     }
     let above = main.into_iter().chain([top]).flat_map(|top| top.ancestors().skip(1));
-    first_in_use(above).or_else(|| git_place(&outermost.common))
+    first_in_use(above).or_else(|| git_location(&outermost.common))
 }
 
 /// The record of a git directory, unless that cannot or must not be written to.
-fn git_place(common: &Path) -> Option<RecordPlace> {
+fn git_location(common: &Path) -> Option<RecordLocation> {
     use rustix::fs::{Access, AtFlags, CWD, accessat};
     let store = common.join("retake");
     // A record that exists is what counts: the rest of the directory is git's to write to.
     let written_to = if exists(&store) { store.as_path() } else { common };
     match std::fs::metadata(written_to).map(|meta| meta.uid()) {
         Ok(owner) if owner != user() => {
-            return RecordPlace::in_user_data(PlaceReason::ForeignGitDirectory {
+            return RecordLocation::in_user_data(LocationReason::ForeignGitDirectory {
                 git_dir: common.to_owned(),
                 owner,
             });
@@ -189,10 +196,12 @@ fn git_place(common: &Path) -> Option<RecordPlace> {
     }
     let may_write = accessat(CWD, written_to, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
     if may_write.is_err() {
-        return RecordPlace::in_user_data(PlaceReason::ReadOnlyGitDirectory(common.to_owned()));
+        return RecordLocation::in_user_data(LocationReason::ReadOnlyGitDirectory(
+            common.to_owned(),
+        ));
     }
-    let reason = PlaceReason::GitDirectory(common.to_owned());
-    Some(RecordPlace::new(store, reason))
+    let reason = LocationReason::GitDirectory(common.to_owned());
+    Some(RecordLocation::new(store, reason))
 }
 
 /// The record of everything that is in no project.
