@@ -1,5 +1,4 @@
 //! The page and its API, asked by requests that say anything.
-use std::collections::BTreeSet;
 
 use crate::common::{Sandbox, eventually, request};
 use serde_json::{Value, json};
