@@ -167,7 +167,7 @@ fn planning(page: &mut Page) -> Result<(), String> {
     for _ in 0..ROUNDS {
         let start = Instant::now();
         let matrix = Matrix::of(&config);
-        let keys = Identity::new(&config.command, &config.env).keys(&matrix);
+        let keys = Identity::new(&config.command.text(), &config.env).keys(&matrix);
         let (mode, order) = (ScheduleMode::Pending, Order::Interleaved);
         let options = ScheduleOptions { iterations: 1, warmup: 0, mode, order, seed: 1 };
         let mut plan = CellSchedule::new(&keys, &[], &[], &options);
