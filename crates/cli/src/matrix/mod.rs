@@ -7,6 +7,7 @@ mod compare;
 mod events;
 mod exchange;
 mod explain;
+mod history;
 mod init;
 mod open;
 mod remote;
@@ -37,6 +38,7 @@ enum Command {
     Status(status::Args),
     Compare(compare::Args),
     Explain(explain::Args),
+    History(history::Args),
     Bisect(Box<bisect::Args>),
     Report(report::Args),
     ListChrome(browsers::List),
@@ -55,6 +57,7 @@ pub(super) fn matrix(args: Args, store: Option<&Path>) -> Result<Exit, Failure> 
         Command::Status(args) => status::status(&args, store),
         Command::Compare(args) => compare::compare(&args, store),
         Command::Explain(args) => explain::explain(&args, store),
+        Command::History(args) => history::history(&args, store),
         Command::Bisect(args) => bisect::bisect(&args, store),
         Command::Report(args) => report::report(&args, store),
         Command::ListChrome(args) => browsers::list(&args),

@@ -8,6 +8,7 @@ mod common;
 mod answers;
 mod browsers;
 mod env;
+mod history;
 mod leaks;
 mod mistakes;
 mod phases;

@@ -6,7 +6,7 @@ use retake_types::Better;
 use retake_types::loop_record::matrix::{CellKey, MatrixLoopPlan};
 use serde::Serialize;
 
-use super::history::{Block, History};
+use super::recorded_results::{Block, RecordedResults};
 use super::resources::{Resources, short_sha};
 use crate::config::{CODE, Config};
 use crate::plan::{Matrix, Sampler};
@@ -25,7 +25,7 @@ pub struct Samples<'a> {
     /// As the runs say it, or the configuration.
     pub unit: Option<String>,
     cells: Vec<CellSamples>,
-    history: &'a History,
+    recorded: &'a RecordedResults,
     /// The axes that have several values.
     varying: Vec<usize>,
 }
@@ -83,14 +83,14 @@ struct Common {
 }
 
 /// What of the environment of a session may matter to a measurement.
-const CONDITIONS: [&str; 6] =
+pub(super) const CONDITIONS: [&str; 6] =
     [MatrixLoopPlan::HOST, "cpu", "cpus", "kernel", "governor", "turbo off"];
 
 impl<'a> Samples<'a> {
     pub fn of(
         matrix: &'a Matrix,
         keys: &'a [CellKey],
-        history: &'a History,
+        recorded: &'a RecordedResults,
         config: &Config,
         metric: &str,
     ) -> Self {
@@ -98,7 +98,7 @@ impl<'a> Samples<'a> {
         let cells = keys
             .iter()
             .map(|key| {
-                let (results, failed) = history.results(*key);
+                let (results, failed) = recorded.results(*key);
                 let mut cell = CellSamples { failed, ..CellSamples::default() };
                 for (block, row) in results {
                     cell.blocked |= row.blocked;
@@ -121,7 +121,7 @@ impl<'a> Samples<'a> {
         let configured = config.metrics.iter().find(|known| known.name == metric);
         let unit = unit.or_else(|| configured?.unit.clone());
         let varying = matrix.varying_axes();
-        Self { matrix, keys, metric: metric.to_owned(), better, unit, cells, history, varying }
+        Self { matrix, keys, metric: metric.to_owned(), better, unit, cells, recorded, varying }
     }
 
     /// Whether any run has it.
@@ -171,7 +171,7 @@ impl<'a> Samples<'a> {
         sessions: &BTreeSet<usize>,
     ) -> Vec<(String, Vec<String>)> {
         let plans: Vec<&MatrixLoopPlan> =
-            sessions.iter().filter_map(|&index| self.history.session(index)).collect();
+            sessions.iter().filter_map(|&index| self.recorded.session(index)).collect();
         let differing = |name: &str, values: BTreeSet<&str>| {
             let values: Vec<String> = values.into_iter().map(str::to_owned).collect();
             (values.len() > 1).then(|| (name.to_owned(), values))
@@ -330,7 +330,7 @@ impl<'a> Samples<'a> {
             let common = self.common(a, b);
             common.a.iter().zip(&common.b).for_each(|(a, b)| sampler.stored(index, *a, *b));
         }
-        let next = self.keys.iter().map(|key| self.history.next_iteration(*key));
+        let next = self.keys.iter().map(|key| self.recorded.next_iteration(*key));
         sampler.begin(next.max().unwrap_or(0));
         sampler
     }

@@ -119,6 +119,29 @@ impl Matrix {
         self.cells.retain(|cell| values[cell.0[axis] as usize] != value);
     }
 
+    /// Adds a ref to the code, with a cell for each combination of the other axes that there is. Gives
+    /// the cells that were not there; `None` where there is no code.
+    pub fn add_ref(&mut self, reference: &str) -> Option<Vec<Cell>> {
+        let code = self.axis(CODE)?;
+        let values = &mut self.axes[code].values;
+        let at = values.iter().position(|known| known == reference).unwrap_or_else(|| {
+            values.push(reference.to_owned());
+            values.len() - 1
+        });
+        let at = u32::try_from(at).unwrap_or(u32::MAX);
+        let mut known: HashSet<Cell> = self.cells.iter().cloned().collect();
+        let mut added = Vec::new();
+        for cell in &self.cells {
+            let mut cell = cell.clone();
+            cell.0[code] = at;
+            if known.insert(cell.clone()) {
+                added.push(cell);
+            }
+        }
+        self.cells.extend(added.iter().cloned());
+        Some(added)
+    }
+
     /// The values of an axis that some cell has, in order.
     pub fn used(&self, axis: &str) -> Vec<&str> {
         let Some(axis) = self.axis(axis) else { return Vec::new() };

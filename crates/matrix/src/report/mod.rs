@@ -2,6 +2,8 @@
 //!
 //! Text is returned, never printed.
 
+mod cells;
+mod history;
 mod html;
 mod status;
 mod svg;
