@@ -37,10 +37,10 @@ pub(super) fn history(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
     let (view, chain) = View::open_and(&args.common, &args.filters, store, |worker, project| {
         CommitChain::read(worker, project, &args.reference)
     })?;
-    let (lines, recorded) = view.commits(&chain?, &args.filters)?;
-    let history = lines.history(&recorded, &view.project.config, &args.metric, args.margin);
+    let commits = view.commits(&chain?, &args.filters)?;
+    let history = view.history(&commits, &args.metric, args.margin);
     if history.series.iter().all(|series| series.commits.iter().all(|row| row.summary.is_none())) {
-        let known = recorded.metrics();
+        let known = commits.1.metrics();
         return Err(match known.contains(&args.metric) {
             true => Failure::Refused(format!(
                 "no commit of {} has a result; `retake matrix run` measures those of code.refs",

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use retake_engine::KeeperSession;
 use retake_matrix::config::{CHROME, CODE, Config as MatrixConfig, ConfigError};
 use retake_matrix::driver::{
-    self, CommitChain, CommitLines, MatrixProject, RecordedResults, Resources, Samples,
-    git_variables, mark_dead_loops_if_writable, read_loops,
+    self, CommitChain, CommitLines, MatrixProject, MetricDefaults, RecordedResults, Resources,
+    Samples, git_variables, mark_dead_loops_if_writable, read_loops,
 };
+use retake_matrix::history::CommitHistory;
 use retake_matrix::plan::Matrix;
 use retake_matrix::stats::parse_percent;
 use retake_runner::config::Config;
@@ -227,7 +228,7 @@ impl View {
         filters: &Filters,
     ) -> Result<(CommitLines, RecordedResults), Failure> {
         let all = cells(&self.project, &filters.pairs()?)?;
-        let lines = chain.lines(&all, &self.resources);
+        let lines = chain.lines(&all, &self.resources, |_| true);
         let recorded = match &self.store {
             Some(store) => RecordedResults::read(store, &lines.keys())?,
             None => RecordedResults::default(),
@@ -249,6 +250,17 @@ impl View {
         Ok(samples)
     }
 
+    /// A metric over commits.
+    pub(super) fn history(
+        &self,
+        (lines, recorded): &(CommitLines, RecordedResults),
+        metric: &str,
+        margin: f64,
+    ) -> CommitHistory {
+        let defaults = MetricDefaults::of(&self.project.config, metric);
+        lines.history(recorded, metric, defaults, margin)
+    }
+
     /// What the last run planned; a search plans neither order nor seed.
     pub(super) fn last_run(&self) -> Option<&MatrixLoopPlan> {
         let mut plans = self.loops.iter().map(|(_, plan)| plan);
@@ -263,7 +275,7 @@ impl View {
         let disturbances =
             entries.iter().filter_map(|entry| match serde_json::from_str(&entry.body).ok()? {
                 MatrixEntry::Disturbed { disturbances } => Some(disturbances),
-                MatrixEntry::Answer { .. } => None,
+                MatrixEntry::Answer { .. } | MatrixEntry::Commits { .. } => None,
             });
         Ok(disturbances.flatten().collect())
     }

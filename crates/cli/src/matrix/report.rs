@@ -54,9 +54,8 @@ pub(super) fn report(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     };
     let mut page = page(&view, &metrics, args.margin)?;
     if let Some(chain) = chain {
-        let (lines, recorded) = view.commits(&chain, &args.filters)?;
-        let config = &view.project.config;
-        let of = |table: &Table| lines.history(&recorded, config, &table.metric, args.margin);
+        let commits = view.commits(&chain, &args.filters)?;
+        let of = |table: &Table| view.history(&commits, &table.metric, args.margin);
         page.histories = page.tables.iter().map(of).collect();
     }
     let html = render(&page);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use retake_runner::worker::Worker;
 use retake_types::Better;
-use retake_types::loop_record::matrix::CellKey;
+use retake_types::loop_record::matrix::{CellKey, CommitCells, MeasuredCommit, MeasuredCommits};
 
 use super::error::MatrixError;
 use super::project::MatrixProject;
@@ -15,7 +15,7 @@ use super::samples::CONDITIONS;
 use crate::config::{CODE, Config};
 use crate::git::{Commit, Git};
 use crate::history::{Change, CommitHistory, CommitRow, CommitSeries, Session};
-use crate::plan::{Cell, Matrix};
+use crate::plan::Matrix;
 use crate::stats::{
     ChangeCriteria, ChangePoint, Evidence, Observation, Verdict, change_points, median_interval,
     session_spread, summarise,
@@ -23,6 +23,21 @@ use crate::stats::{
 
 /// Commits of a branch that are looked at, the newest.
 const MOST_COMMITS: usize = 20_000;
+
+/// What is taken for a metric where its runs do not say.
+#[derive(Clone, Debug, Default)]
+pub struct MetricDefaults {
+    pub unit: Option<String>,
+    pub better: Better,
+}
+
+impl MetricDefaults {
+    pub fn of(config: &Config, metric: &str) -> Self {
+        let configured = config.metrics.iter().find(|known| known.name == metric);
+        let unit = configured.and_then(|known| known.unit.clone());
+        Self { unit, better: config.better(metric) }
+    }
+}
 
 /// The commits of a branch, oldest first.
 #[derive(Clone, Debug)]
@@ -46,103 +61,95 @@ impl CommitChain {
         Ok(Self { reference: reference.to_owned(), commits })
     }
 
-    /// The cells of all commits: a line of them for each combination of the other axes.
-    pub fn lines(&self, matrix: &Matrix, resources: &Resources) -> CommitLines {
-        let mut lines = CommitLines { chain: self.clone(), names: Vec::new(), keys: Vec::new() };
-        let Some(code) = matrix.axis(CODE) else { return lines };
+    /// The cells of the commits, with a line of them for each combination of the other axes: of all
+    /// commits, or of those that are wanted.
+    pub fn lines(
+        &self,
+        matrix: &Matrix,
+        resources: &Resources,
+        wanted: impl Fn(&str) -> bool,
+    ) -> CommitLines {
+        let commits = self.commits.iter().enumerate().filter(|(_, commit)| wanted(&commit.sha));
+        let mut measured = MeasuredCommits {
+            reference: self.reference.clone(),
+            commits: commits
+                .map(|(place, Commit { sha, subject })| MeasuredCommit {
+                    sha: sha.clone(),
+                    subject: subject.clone(),
+                    place,
+                })
+                .collect(),
+            lines: Vec::new(),
+        };
         let mut identity = resources.identity.clone();
-        for commit in &self.commits {
+        for commit in &measured.commits {
             identity.resolve_code(&commit.sha, &commit.sha);
         }
-        let mut rest: Vec<Cell> = Vec::new();
-        for cell in &matrix.cells {
-            let mut cell = cell.clone();
-            cell.0[code] = 0;
-            if !rest.contains(&cell) {
-                rest.push(cell);
-            }
-        }
-        let others: Vec<usize> =
-            matrix.varying_axes().into_iter().filter(|axis| *axis != code).collect();
-        for cell in rest {
-            let name: Vec<String> = others
-                .iter()
-                .map(|&axis| format!("{}={}", matrix.axes[axis].name, matrix.value(&cell, axis)))
-                .collect();
-            let mut line = matrix.clone();
-            line.axes[code].values = self.commits.iter().map(|commit| commit.sha.clone()).collect();
-            line.cells = (0..self.commits.len())
-                .map(|commit| {
-                    let mut cell = cell.clone();
-                    cell.0[code] = u32::try_from(commit).unwrap_or(u32::MAX);
-                    cell
-                })
-                .collect();
-            lines.names.push((!name.is_empty()).then(|| name.join(" ")));
-            lines.keys.push(identity.keys(&line));
-        }
-        lines
+        let shas: Vec<String> = measured.commits.iter().map(|one| one.sha.clone()).collect();
+        let lines = matrix.lines_of(CODE, &shas).into_iter();
+        measured.lines =
+            lines.map(|(name, line)| CommitCells { name, keys: identity.keys(&line) }).collect();
+        CommitLines { measured, looked_at: self.commits.len() }
     }
 }
 
 /// The cells of the commits of a branch.
 #[derive(Clone, Debug)]
 pub struct CommitLines {
-    chain: CommitChain,
-    /// Of each line: the values of the other axes.
-    names: Vec<Option<String>>,
-    /// Of each line, one for each commit.
-    keys: Vec<Vec<CellKey>>,
+    measured: MeasuredCommits,
+    looked_at: usize,
 }
 
 impl CommitLines {
+    /// Those that a loop has recorded.
+    pub fn recorded(measured: MeasuredCommits) -> Self {
+        let looked_at = measured.commits.last().map_or(0, |last| last.place + 1);
+        Self { measured, looked_at }
+    }
+
+    pub fn into_measured(self) -> MeasuredCommits {
+        self.measured
+    }
+
     pub fn keys(&self) -> Vec<CellKey> {
-        self.keys.concat()
+        self.measured.lines.iter().flat_map(|line| line.keys.iter().copied()).collect()
     }
 
     /// A metric over the commits.
     pub fn history(
         &self,
         recorded: &RecordedResults,
-        config: &Config,
         metric: &str,
+        defaults: MetricDefaults,
         margin: f64,
     ) -> CommitHistory {
-        let mut unit = None;
-        let mut better = None;
-        for row in self.keys.iter().flatten().flat_map(|key| recorded.of(*key)) {
+        let MetricDefaults { mut unit, mut better } = defaults;
+        for row in self.keys().iter().flat_map(|key| recorded.of(*key)) {
             if let Some(found) = row.metrics.get(metric) {
                 unit = found.unit.clone().or(unit);
-                better = found.better.or(better);
+                better = found.better.unwrap_or(better);
             }
         }
-        let configured = config.metrics.iter().find(|known| known.name == metric);
-        let better = better.unwrap_or_else(|| config.better(metric));
+        let lines = &self.measured.lines;
         let criteria =
-            ChangeCriteria { margin, histories: self.keys.len(), ..ChangeCriteria::default() };
+            ChangeCriteria { margin, histories: lines.len(), ..ChangeCriteria::default() };
         let mut history = CommitHistory {
-            reference: self.chain.reference.clone(),
+            reference: self.measured.reference.clone(),
             metric: metric.to_owned(),
-            unit: unit.or_else(|| configured?.unit.clone()),
-            looked_at: self.chain.commits.len(),
+            unit,
+            looked_at: self.looked_at,
             sessions: Vec::new(),
             series: Vec::new(),
         };
         let mut used: BTreeSet<usize> = BTreeSet::new();
-        let lines: Vec<Line> = self
-            .keys
-            .iter()
-            .map(|keys| {
-                let line = Line::read(keys, recorded, metric);
-                used.extend(line.observations.iter().map(|one| one.session));
-                line
-            })
-            .collect();
+        let values: Vec<Line> =
+            lines.iter().map(|line| Line::read(&line.keys, recorded, metric)).collect();
+        used.extend(values.iter().flat_map(|line| &line.observations).map(|one| one.session));
         let numbers: BTreeMap<usize, usize> =
             used.iter().enumerate().map(|(place, session)| (*session, place + 1)).collect();
         history.sessions = sessions(&used, recorded);
-        for (line, name) in lines.iter().zip(&self.names) {
-            let mut series = line.series(&self.chain.commits, &numbers);
+        for (line, CommitCells { name, .. }) in values.iter().zip(lines) {
+            let mut series = line.series(&self.measured.commits, &numbers);
             series.cell.clone_from(name);
             for point in change_points(&line.observations, &criteria) {
                 let mut change = self.change(&point, better);
@@ -155,13 +162,13 @@ impl CommitLines {
     }
 
     fn change(&self, point: &ChangePoint, better: Better) -> Change {
-        let commits = &self.chain.commits;
+        let commits = &self.measured.commits;
         let worse = point.is_more() == (better == Better::Lower);
         Change {
             commit: commits[point.commit].sha.clone(),
             subject: commits[point.commit].subject.clone(),
             before: commits[point.before].sha.clone(),
-            between: point.commit - point.before - 1,
+            between: commits[point.commit].place - commits[point.before].place - 1,
             verdict: if worse { Verdict::Slower } else { Verdict::Faster },
             evidence: point.evidence,
             ratio: point.ratio(),
@@ -231,7 +238,7 @@ impl Line {
         line
     }
 
-    fn series(&self, commits: &[Commit], numbers: &BTreeMap<usize, usize>) -> CommitSeries {
+    fn series(&self, commits: &[MeasuredCommit], numbers: &BTreeMap<usize, usize>) -> CommitSeries {
         let mut by_commit: BTreeMap<usize, Vec<&Observation>> =
             self.failed.keys().map(|commit| (*commit, Vec::new())).collect();
         for one in &self.observations {

@@ -12,11 +12,12 @@ use retake_runner::loop_driver::{Driven, drive_steps};
 use retake_runner::worker::Worker;
 use retake_runner::{metrics, signals};
 use retake_types::loop_record::matrix::{
-    CellKey, Disturbance, MatrixEntry, MatrixLoopPlan, MatrixPurpose,
+    CellKey, Disturbance, MatrixEntry, MatrixLoopPlan, MatrixPurpose, MeasuredCommits,
 };
 use retake_types::{Kind, LoopId, StopReason};
 
 use super::cell_runner::{CellRunner, CellWorker, ProgressEvents, remove_scratch_parent};
+use super::commit_history::CommitChain;
 use super::disturbance::{MachineState, own_cpu_time};
 use super::error::{MatrixError, MatrixRunError};
 use super::event::{MatrixEvent, MatrixObserver};
@@ -126,6 +127,9 @@ impl MatrixRunResult {
 /// A budget that is shorter than this does not limit single runs.
 const SHORT: Duration = Duration::from_secs(2);
 
+/// A history of fewer commits says no more than their comparison.
+const FEWEST_COMMITS: usize = 3;
+
 /// The margin of gates where the run itself has none.
 const MARGIN: f64 = 0.02;
 
@@ -196,6 +200,7 @@ impl MatrixRun<'_> {
             observer.event(MatrixEvent::Continued);
         }
         let pins = record::pins(&loops);
+        let known = record::commits(&loops);
         let mut resources = Resources::resolve(worker, project, &mut matrix, pins)?;
         for (sha, refs) in resources.same_commits() {
             observer.event(MatrixEvent::SameCommit { sha: &sha, refs: &refs });
@@ -215,6 +220,12 @@ impl MatrixRun<'_> {
         let mut recording = record::begin(worker.store()?, &plan, &redactor)?;
         let loop_id = recording.id();
         let begun = Begun { loop_id, seed, order, added };
+        let measured = self.measured_commits(&mut workers[0], &matrix, &resources, known);
+        if let Some(measured) = measured {
+            let entry = MatrixEntry::Commits { measured };
+            recording.append(workers[0].store()?, &[entry], &mut redactor)?;
+        }
+        let worker = &mut workers[0];
         let provided = lock_shared(executor.as_deref()).and_then(|_shared| {
             Ok(provisioner.all_code(&mut resources, worker, &mut matrix, loop_id)?)
         });
@@ -246,6 +257,25 @@ impl MatrixRun<'_> {
         };
         recording.finish(workers[0].store()?, &reason)?;
         ended
+    }
+
+    /// The commits on the way to HEAD that this run or an earlier one measures, if they are enough for
+    /// a history. One that git cannot say is none: no result depends on it.
+    fn measured_commits(
+        &self,
+        worker: &mut Worker,
+        matrix: &Matrix,
+        resources: &Resources,
+        mut known: HashSet<String>,
+    ) -> Option<MeasuredCommits> {
+        known.extend(resources.commits.values().cloned());
+        if known.len() < FEWEST_COMMITS {
+            return None;
+        }
+        let chain = CommitChain::read(worker, self.project, "HEAD").ok()?;
+        let lines = chain.lines(matrix, resources, |sha| known.contains(sha));
+        let measured = lines.into_measured();
+        (measured.commits.len() >= FEWEST_COMMITS).then_some(measured)
     }
 
     /// Warns about a requested metric that this machine cannot measure.

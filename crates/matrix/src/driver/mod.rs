@@ -25,7 +25,7 @@ mod samples;
 
 pub use affinity::{allowed_cpus, pin_process};
 pub use bisect_run::{BisectOptions, BisectRun};
-pub use commit_history::{CommitChain, CommitLines};
+pub use commit_history::{CommitChain, CommitLines, MetricDefaults};
 pub use error::{CellWithoutResult, MatrixError, MatrixRunError};
 pub use event::{MatrixEvent, MatrixObserver};
 pub use matrix_run::{Iterations, MatrixRun, MatrixRunOptions, MatrixRunResult};

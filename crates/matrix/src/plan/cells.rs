@@ -142,6 +142,34 @@ impl Matrix {
         Some(added)
     }
 
+    /// For each combination of the other axes that some cell has, the cells with these values of one
+    /// axis, and what names the combination where there are several.
+    pub fn lines_of(&self, axis: &str, values: &[String]) -> Vec<(Option<String>, Self)> {
+        let Some(axis) = self.axis(axis) else { return Vec::new() };
+        let others: Vec<usize> =
+            self.varying_axes().into_iter().filter(|other| *other != axis).collect();
+        let mut known: HashSet<Cell> = HashSet::new();
+        let mut lines = Vec::new();
+        for cell in &self.cells {
+            let at = |place: usize| {
+                let mut cell = cell.clone();
+                cell.0[axis] = u32::try_from(place).unwrap_or(u32::MAX);
+                cell
+            };
+            if !known.insert(at(0)) {
+                continue;
+            }
+            let part =
+                |&other: &usize| format!("{}={}", self.axes[other].name, self.value(cell, other));
+            let name: Vec<String> = others.iter().map(part).collect();
+            let mut line = Self { axes: self.axes.clone(), cells: Vec::new() };
+            line.axes[axis].values = values.to_vec();
+            line.cells = (0..values.len()).map(at).collect();
+            lines.push(((!name.is_empty()).then(|| name.join(" ")), line));
+        }
+        lines
+    }
+
     /// The values of an axis that some cell has, in order.
     pub fn used(&self, axis: &str) -> Vec<&str> {
         let Some(axis) = self.axis(axis) else { return Vec::new() };

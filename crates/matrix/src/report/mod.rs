@@ -10,3 +10,4 @@ mod svg;
 
 pub use html::{Page, render};
 pub use status::{PhaseRow, RunRow, Status, StatusCell, compact, grid};
+pub use svg::over_commits;

@@ -78,7 +78,7 @@ const TOP: f64 = 16.0;
 
 /// Medians over commits with their intervals; changes are lines across, dashed where they may be the
 /// machine.
-pub(super) fn over_commits(html: &mut Html, series: &CommitSeries, unit: Option<&str>, says: &str) {
+pub fn over_commits(html: &mut Html, series: &CommitSeries, unit: Option<&str>, says: &str) {
     let points: Vec<(usize, &CommitRow, f64)> = series
         .commits
         .iter()
@@ -99,7 +99,7 @@ pub(super) fn over_commits(html: &mut Html, series: &CommitSeries, unit: Option<
     let x = |place: usize| LEFT + place as f64 / count * (width - LEFT - 16.0);
     let y = |value: f64| TOP + (high - value) / span * (height - TOP - BOTTOM);
     html.fill(
-        "<svg viewBox=\"0 0 {} {}\" width=\"{}\" role=\"img\" aria-label=\"{}\">",
+        "<svg class=\"history\" viewBox=\"0 0 {} {}\" width=\"{}\" role=\"img\" aria-label=\"{}\">",
         &[&width, &height, &width, &says],
     );
     for value in [low, high] {

@@ -78,11 +78,14 @@ struct Rates {
     false_possible: f64,
     /// The change was found, surely or as possible, and at its commit or next to it.
     found: f64,
+    /// Of those found at its commit: the interval contains it.
+    covered: f64,
 }
 
 fn rates(noise: Noise, flow: Flow, machine: Machine, change: f64, trials: usize) -> Rates {
     let mut random = Random::new(4100);
     let (mut false_sure, mut false_possible, mut found) = (0, 0, 0);
+    let (mut exact, mut covered) = (0_u32, 0);
     for _ in 0..trials {
         let observations = measure(&mut random, noise, flow, machine, change);
         let changes = change_points(&observations, &ChangeCriteria::default());
@@ -92,9 +95,20 @@ fn rates(noise: Noise, flow: Flow, machine: Machine, change: f64, trials: usize)
         false_sure += usize::from(wrong(Evidence::SameSessions));
         false_possible += usize::from(wrong(Evidence::DifferentSessions));
         found += usize::from(changes.iter().any(|one| near(one.commit)));
+        for one in changes.iter().filter(|one| change != 1.0 && one.commit == CHANGED) {
+            let [low, high] = one.ratio_interval().unwrap_or([0.0, 0.0]);
+            assert!(low > 1.0 || high < 1.0, "a change that may be none: {low} to {high}");
+            exact += 1;
+            covered += u32::from((low..=high).contains(&change));
+        }
     }
     let rate = |count: usize| count as f64 / trials as f64;
-    Rates { false_sure: rate(false_sure), false_possible: rate(false_possible), found: rate(found) }
+    Rates {
+        false_sure: rate(false_sure),
+        false_possible: rate(false_possible),
+        found: rate(found),
+        covered: f64::from(covered) / f64::from(exact.max(1)),
+    }
 }
 
 /// Nothing changed but the machine: a sure change is named in 5 of 100 histories at most, whatever
@@ -137,10 +151,13 @@ fn a_history_with_a_change_has_one() {
         for machine in [Machine::Varying, Machine::Step] {
             let rates = rates(Noise::Normal, flow, machine, 1.15, trials);
             println!(
-                "history +15 %, {flow:?}, {machine:?}: found {:.1} %, a false one {:.1} %",
+                "history +15 %, {flow:?}, {machine:?}: found {:.1} %, a false one {:.1} %, its size \
+                 within the interval {:.1} %",
                 100.0 * rates.found,
-                100.0 * rates.false_sure
+                100.0 * rates.false_sure,
+                100.0 * rates.covered
             );
+            assert!(rates.covered >= 0.88, "{flow:?} {machine:?}: {}", rates.covered);
             assert!(rates.false_sure <= 0.05, "{flow:?} {machine:?}: {}", rates.false_sure);
             assert!(rates.found >= 0.5, "{flow:?} {machine:?}: {}", rates.found);
         }

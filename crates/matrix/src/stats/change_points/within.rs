@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::{Point, permutations, place, rejects, split, stretch};
 use crate::random::Random;
-use crate::stats::Medians;
+use crate::stats::normal_point;
 use crate::stats::summary::median;
 
 /// Of the permutations; the same numbers give the same answer.
@@ -108,6 +108,25 @@ impl Blocks {
         best
     }
 
+    /// How far the scores after a boundary are from what is expected of them, in standard deviations
+    /// under permutation.
+    fn deviation(&self, boundary: usize) -> f64 {
+        let (mut sum, mut variance) = (0.0, 0.0);
+        for block in self.starts.windows(2) {
+            let range = block[0]..block[1];
+            let scores = &self.scores[range.clone()];
+            let after: Vec<f64> = (self.places[range].iter().zip(scores))
+                .filter(|(place, _)| **place >= boundary)
+                .map(|(_, score)| *score)
+                .collect();
+            let (n, m) = (scores.len() as f64, after.len() as f64);
+            sum += after.iter().sum::<f64>();
+            let spread = scores.iter().map(|score| score * score).sum::<f64>();
+            variance += m * (n - m) / (n * (n - 1.0)) * spread;
+        }
+        if variance > 0.0 { sum / variance.sqrt() } else { 0.0 }
+    }
+
     /// How much the blocks tell about each boundary: of a block with n commits before and m after it,
     /// nm / (n + m). Taken from counts alone: scores would make blocks with a change count for less.
     fn weights(&self) -> Vec<f64> {
@@ -152,7 +171,8 @@ fn ranks(values: &[f64]) -> Vec<f64> {
     ranks
 }
 
-/// The size of a change: the median over the blocks that have commits of both sides.
+/// The size of a change: the shift of the commits after it with which the two sides would be equal by
+/// their scores, and all the shifts with which these would not show a difference.
 pub(super) fn estimate(
     points: &[Point],
     commits: &[usize],
@@ -160,19 +180,41 @@ pub(super) fn estimate(
     cut: usize,
     to: usize,
 ) -> Option<(f64, [f64; 2])> {
-    let part = stretch(points, commits, from, to);
     let first_after = commits[cut];
-    let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len() as f64;
-    let contrasts: Vec<f64> = by_block(&part)
-        .iter()
-        .filter_map(|members| {
-            let (before, after): (Vec<_>, Vec<_>) =
-                members.iter().partition(|(commit, _)| *commit < first_after);
-            let x = |side: Vec<&(usize, f64)>| side.into_iter().map(|(_, x)| *x).collect();
-            let both = !before.is_empty() && !after.is_empty();
-            both.then(|| mean(x(after)) - mean(x(before)))
-        })
-        .collect();
-    let medians = Medians::of_logs(contrasts)?;
-    Some((medians.log_median(), medians.interval(0.05)))
+    let part = stretch(points, commits, from, to);
+    let mut sides: BTreeMap<u64, [bool; 2]> = BTreeMap::new();
+    for point in &part {
+        if let Some(block) = point.block {
+            sides.entry(block).or_default()[usize::from(point.commit >= first_after)] = true;
+        }
+    }
+    let straddles = |point: &Point| point.block.is_some_and(|b| sides[&b] == [true, true]);
+    let part: Vec<Point> = part.into_iter().filter(straddles).collect();
+    let xs = || part.iter().map(|point| point.x);
+    let widest = xs().fold(f64::MIN, f64::max) - xs().fold(f64::MAX, f64::min);
+    let deviation = |shift: f64| {
+        let shifted: Vec<Point> = part
+            .iter()
+            .map(|point| match point.commit >= first_after {
+                true => Point { x: point.x - shift, ..*point },
+                false => *point,
+            })
+            .collect();
+        Blocks::of(&shifted, commits, from, to).deviation(cut - from)
+    };
+    // The larger the shift, the smaller the deviation.
+    let crossing = |wanted: f64| {
+        let (mut low, mut high) = (-widest, widest);
+        for _ in 0..50 {
+            let middle = 0.5 * (low + high);
+            if deviation(middle) > wanted {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        0.5 * (low + high)
+    };
+    let quantile = normal_point(0.025);
+    (!part.is_empty()).then(|| (crossing(0.0), [crossing(quantile), crossing(-quantile)]))
 }
