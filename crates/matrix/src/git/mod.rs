@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use retake_engine::{Cancel, Command, Keeper, Launch, LiveOutput, ProcessEvent};
 use retake_types::{Outcome, StartFailure, Stream};
 
-pub use refs::{Commits, Resolved};
+pub use refs::{Commit, Commits, Resolved};
 pub use worktrees::{Worktree, WorktreeChange, WorktreeName, Worktrees};
 
 /// More than this much output of git is not kept; no answer asked for here is as long.
