@@ -188,7 +188,8 @@ pub fn note(entry: &AgentEntry) -> Option<String> {
         | AgentEntry::Attempt { .. }
         | AgentEntry::Verifying { .. }
         | AgentEntry::Verified { .. }
-        | AgentEntry::Unverified { .. } => return None,
+        | AgentEntry::Unverified { .. }
+        | AgentEntry::Checkpoint { .. } => return None,
     })
 }
 

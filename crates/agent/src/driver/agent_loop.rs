@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use retake_runner::loop_driver::{self, StepError};
 use retake_runner::worker::EndedWorker;
 use retake_store::redact::Redactor;
-use retake_types::loop_record::agent::{AgentEntry, AgentLoopPlan, Iteration};
+use retake_types::loop_record::agent::{AgentEntry, AgentLoopPlan, CheckpointTime, Iteration};
 
 use crate::clock::Clock;
 use crate::control::Mailbox;
@@ -81,12 +81,21 @@ pub struct FinishedLoop {
 /// Runs a loop to its end, or continues the one whose runner died.
 pub fn run(mut session: AgentSession, rules: Rules) -> Result<FinishedLoop, StartError> {
     let mut loops = session.recorded_loops()?;
-    let (recorder, broken_off) = open_record(&mut session, &mut loops, rules.max_iterations)?;
+    let (mut recorder, broken_off) = open_record(&mut session, &mut loops, rules.max_iterations)?;
     if let Some(id) = recorder.id() {
         session.loop_id = id;
     }
     let history = recorded_loop::iterations(&loops);
     let last = History::new(&history).next_number().saturating_sub(1);
+    // One that continues has kept it already.
+    if session.keeps_checkpoints()
+        && broken_off.is_none()
+        && let Err(error) = keep_start(&mut session, &mut recorder, last)
+    {
+        // The loop that was begun ends before its first iteration; the error is the one to report.
+        drop(session.worker.store().and_then(|s| recorder.end(s, AgentStopReason::Failed)));
+        return Err(error);
+    }
     let redactor = session.redactor.clone();
     let log = Log::create(
         &session.task.workspace.log_path(Timestamp::now()),
@@ -137,6 +146,23 @@ impl BrokenOffLoop {
     }
 }
 
+/// Keeps the files from before the first iteration.
+fn keep_start(
+    session: &mut AgentSession,
+    recorder: &mut AgentRecorder,
+    last: u32,
+) -> Result<(), StartError> {
+    if recorder.id().is_none() {
+        return Err(StartError::CheckpointsUnrecorded);
+    }
+    let checkpoint = session.keep_checkpoint(last, CheckpointTime::Start)?;
+    if !checkpoint.not_covered.is_empty() {
+        session.display.event(AgentEvent::NotCovered { paths: &checkpoint.not_covered });
+    }
+    recorder.add(session.worker.store()?, &AgentEntry::Checkpoint { checkpoint })?;
+    Ok(())
+}
+
 /// Begins a record, or continues that of a runner that died.
 fn open_record(
     session: &mut AgentSession,
@@ -170,6 +196,7 @@ fn open_record(
         agent: task.settings.kind.to_string(),
         max_iterations,
         counted: task.metadata.execution_iterations,
+        worktree: Some(recorded_loop::worktree(&task.workspace)),
     };
     Ok((AgentRecorder::begin(store, &plan, redactor)?, None))
 }
@@ -366,7 +393,8 @@ impl AgentLoop {
 impl AgentSession {
     /// An error of the workspace's file is shown; the record has it all.
     pub(super) fn update_metadata(&self, change: impl FnOnce(&mut Metadata)) {
-        if let Err(error) = self.task.workspace.update(change) {
+        let workspace = &self.task.workspace;
+        if let Err(error) = workspace.restore_deleted().and_then(|()| workspace.update(change)) {
             self.display.event(AgentEvent::MetadataNotWritten(&error));
         }
     }

@@ -67,6 +67,10 @@ pub enum AgentEvent<'a> {
         number: u32,
         error: &'a str,
     },
+    /// Repositories inside the project, whose files no checkpoint has.
+    NotCovered {
+        paths: &'a [String],
+    },
     MetadataNotWritten(&'a WorkspaceError),
 }
 

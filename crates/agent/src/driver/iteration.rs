@@ -1,6 +1,5 @@
 //! One iteration: hooks, the agent, what it did, and what follows from it.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use retake_runner::effects_watch::FileWatch;
 use retake_runner::prepare::STORE_VARIABLE;
 use retake_runner::run::{FinishedRun, OutputUse};
 use retake_types::loop_record::agent::{
-    AgentEntry, HookTime, Iteration, IterationResult, IterationStatus, Spent,
+    AgentEntry, CheckpointTime, HookTime, Iteration, IterationResult, IterationStatus, Spent,
 };
 use retake_types::request::CommandRequest;
 use retake_types::{Effects, RunId, RunRequest, TestResults};
@@ -32,7 +31,6 @@ use super::agent_run::{
     AgentObserver, EffectsOfAgent, EndedByUs, ObservedAgent, Reporting, Summarize,
 };
 use super::event::{AgentEvent, AgentRunError, Unrecorded};
-use super::git_checkpoints::GitCheckpoints;
 use super::steered_plan::SteeredPlan;
 use super::task::{AgentPrompt, ServerOffer, input};
 use super::{dry_run, recorded_loop};
@@ -371,7 +369,7 @@ impl AgentLoop {
         // The messages it took are used up; what cannot be removed is given to the next one.
         drop(self.session.mailbox.discard_taken(number));
         self.session.update_metadata(|metadata| metadata.count_execution(Timestamp::now()));
-        if self.session.task.settings.checkpoint {
+        if self.session.keeps_checkpoints() {
             self.checkpoint(number);
         }
         // One that was cut off may not have used it.
@@ -406,16 +404,12 @@ impl AgentLoop {
     }
 
     fn checkpoint(&mut self, number: u32) {
-        let session = &mut self.session;
-        let name = session.task.workspace.name().clone();
-        let Ok(store) = session.worker.context().project.store().map(Path::to_owned) else {
-            return;
-        };
-        let mut checkpoints = GitCheckpoints::new(&mut session.worker, &session.task.root, &store);
-        let kept = checkpoints.keep(&name, number);
-        drop(checkpoints);
-        if let Err(error) = kept {
-            session.display.event(AgentEvent::NoCheckpoint { number, error: &error.to_string() });
+        match self.session.keep_checkpoint(number, CheckpointTime::Iteration) {
+            Ok(checkpoint) => self.record(&AgentEntry::Checkpoint { checkpoint }),
+            Err(error) => {
+                let error = error.to_string();
+                self.session.display.event(AgentEvent::NoCheckpoint { number, error: &error });
+            }
         }
     }
 

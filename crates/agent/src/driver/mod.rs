@@ -15,6 +15,7 @@ pub mod interactive;
 mod iteration;
 pub mod recorded_loop;
 mod report_run;
+pub mod rollback;
 mod session;
 mod steered_plan;
 mod task;

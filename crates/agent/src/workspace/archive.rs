@@ -23,7 +23,7 @@ pub struct Archived {
 
 const ABOUT: &str = ".archived.json";
 /// What a loop uses while it runs; means nothing later.
-const PASSING: [&str; 2] = [".lock", ".control"];
+const PASSING: [&str; 3] = [".lock", ".control", ".loop"];
 
 impl WorkspaceDirectories {
     /// Archives a workspace; with `keep` the workspace stays as well.
@@ -81,6 +81,11 @@ impl WorkspaceDirectories {
             files::read(&path, 1 << 20).map_err(|_| WorkspaceError::NoArchive(name.clone()))?;
         serde_json::from_slice(&content)
             .map_err(|error| super::MetadataError::Invalid { path, why: error.to_string() }.into())
+    }
+
+    /// What the metadata of an archived workspace said.
+    pub fn archived_metadata(&self, name: &Name) -> Result<Metadata, WorkspaceError> {
+        Ok(Metadata::load(&self.archive.join(name).join(".metadata.json"))?)
     }
 
     pub fn archive_dir(&self, name: &Name) -> PathBuf {

@@ -44,6 +44,9 @@ pub struct Metadata {
     pub notify_events: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verification: Option<VerificationState>,
+    /// Loops from before belong to the record, not to this workspace's counters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reset_at: Option<Timestamp>,
     /// Configuration of this workspace alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<Map<String, Value>>,
@@ -125,6 +128,7 @@ impl Metadata {
             notify_url: None,
             notify_events: Some(vec!["all".to_owned()]),
             verification: None,
+            reset_at: None,
             config: None,
             unknown: Map::new(),
         }
@@ -164,7 +168,8 @@ impl Metadata {
     }
 
     /// What `reset` does: counters to nothing, in progress again.
-    pub fn reset(&mut self) {
+    pub fn reset(&mut self, now: Timestamp) {
+        self.reset_at = Some(now);
         (self.total_iterations, self.setup_iterations, self.execution_iterations) = (0, 0, 0);
         self.status = WorkspaceStatus::InProgress;
         self.last_run = None;

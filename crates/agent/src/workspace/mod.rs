@@ -3,17 +3,21 @@
 
 mod archive;
 mod check;
+mod lock;
 mod metadata;
 mod name;
 mod template;
 
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
 pub use archive::Archived;
 pub use check::{Criterion, RECOMMENDED, REQUIRED, WorkspaceProblem, problems};
+pub use lock::{WorkspaceLock, WorkspaceLockError};
 pub use metadata::{Metadata, MetadataError, VerificationState, WorkspaceStatus};
 pub use name::{Name, NameError};
 pub use template::{Template, TemplateFile};
@@ -33,6 +37,9 @@ pub struct WorkspaceDirectories {
     pub templates: PathBuf,
     pub global_templates: Option<PathBuf>,
     pub archive: PathBuf,
+    /// Where a loop keeps what an agent must not be able to delete by cleaning up its project;
+    /// `None` where there is no record, and then it is in the workspace itself.
+    pub loop_state: Option<PathBuf>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +72,7 @@ pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> WorkspaceError {
 pub struct Workspace {
     name: Name,
     dir: PathBuf,
+    loop_state: PathBuf,
 }
 
 impl WorkspaceDirectories {
@@ -76,7 +84,24 @@ impl WorkspaceDirectories {
             templates: agent.join("templates"),
             global_templates: None,
             archive: agent.join("archive"),
+            loop_state: None,
         }
+    }
+
+    /// The workspace of a name, whether it exists or not.
+    pub(crate) fn workspace(&self, name: &Name) -> Workspace {
+        let dir = self.workspaces.join(name);
+        let loop_state = match &self.loop_state {
+            // The record is shared by all worktrees of a repository, and each has its workspaces.
+            Some(base) => {
+                let top = self.workspaces.canonicalize();
+                let top = top.as_deref().unwrap_or(&self.workspaces);
+                let hash = blake3::hash(top.as_os_str().as_bytes()).to_hex();
+                base.join(format!("{name}-{}", &hash[..16]))
+            }
+            None => dir.join(".loop"),
+        };
+        Workspace { name: name.clone(), dir, loop_state }
     }
 
     /// Makes a workspace. It appears with everything in it, or not at all.
@@ -97,17 +122,22 @@ impl WorkspaceDirectories {
             publish(&staged, &dir, || WorkspaceError::Exists(name.clone()))
         })();
         made.inspect_err(|_| discard(&staged))?;
-        Ok(Workspace { name: name.clone(), dir })
+        let workspace = self.workspace(name);
+        // Of an earlier workspace of this name that was deleted by other means than ours.
+        workspace.forget_saved().map_err(at(&workspace.loop_state))?;
+        Ok(workspace)
     }
 
     pub fn open(&self, name: &Name) -> Result<Workspace, WorkspaceError> {
-        let dir = self.workspaces.join(name);
-        match dir.join(".metadata.json").symlink_metadata() {
-            Ok(_) => Ok(Workspace { name: name.clone(), dir }),
+        let workspace = self.workspace(name);
+        match workspace.metadata_path().symlink_metadata() {
+            Ok(_) => Ok(workspace),
+            // An agent deleted it while it worked.
+            Err(_) if workspace.saved_metadata().is_some() => Ok(workspace),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Err(WorkspaceError::NotFound(name.clone()))
             }
-            Err(error) => Err(WorkspaceError::Io { path: dir, error }),
+            Err(error) => Err(WorkspaceError::Io { path: workspace.dir, error }),
         }
     }
 
@@ -129,6 +159,7 @@ impl WorkspaceDirectories {
         let gone = self.stage(&workspace.name)?;
         let inside = gone.join("workspace");
         std::fs::rename(&workspace.dir, &inside).map_err(at(&workspace.dir))?;
+        workspace.forget_saved().map_err(at(&workspace.loop_state))?;
         std::fs::remove_dir_all(&gone).map_err(at(&gone))
     }
 
@@ -188,16 +219,88 @@ impl Workspace {
         self.dir.join(crate::log::file_name(started))
     }
 
+    /// Where the lock, requests and copies of a loop are, out of reach of an agent that tidies up.
+    pub fn loop_state_dir(&self) -> &Path {
+        &self.loop_state
+    }
+
+    /// Makes that directory, readable for nobody else.
+    pub(crate) fn make_loop_state_dir(&self) -> io::Result<()> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.loop_state)
+    }
+
+    fn saved_metadata_path(&self) -> PathBuf {
+        self.loop_state.join("metadata.json")
+    }
+
+    fn saved_instructions_path(&self) -> PathBuf {
+        self.loop_state.join("INSTRUCTIONS.md")
+    }
+
+    /// What the last loop saved; `None` if none ran.
+    fn saved_metadata(&self) -> Option<Metadata> {
+        Metadata::load(&self.saved_metadata_path()).ok()
+    }
+
+    fn forget_saved(&self) -> io::Result<()> {
+        for path in [self.saved_metadata_path(), self.saved_instructions_path()] {
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The workspace's metadata. The user's file counts, unless a loop runs, whose agent could have
+    /// written it, or it cannot be read, because an agent destroyed it.
     pub fn metadata(&self) -> Result<Metadata, WorkspaceError> {
-        Ok(Metadata::load(&self.metadata_path())?)
+        let saved = || self.saved_metadata();
+        if WorkspaceLock::holder(self).is_some()
+            && let Some(saved) = saved()
+        {
+            return Ok(saved);
+        }
+        Metadata::load(&self.metadata_path()).or_else(|error| saved().ok_or(error.into()))
     }
 
     /// Reads, changes and replaces the metadata.
     pub fn update(&self, change: impl FnOnce(&mut Metadata)) -> Result<Metadata, WorkspaceError> {
         let mut metadata = self.metadata()?;
         change(&mut metadata);
+        if self.saved_metadata_path().exists() {
+            metadata.save(&self.saved_metadata_path())?;
+        }
+        std::fs::create_dir_all(&self.dir).map_err(at(&self.dir))?;
         metadata.save(&self.metadata_path())?;
         Ok(metadata)
+    }
+
+    /// A loop begins: what its agent must not lose is saved.
+    pub(crate) fn save(
+        &self,
+        metadata: &Metadata,
+        instructions: &str,
+    ) -> Result<(), WorkspaceError> {
+        self.make_loop_state_dir().map_err(at(&self.loop_state))?;
+        metadata.save(&self.saved_metadata_path())?;
+        let path = self.saved_instructions_path();
+        files::replace(&path, instructions.as_bytes()).map_err(at(&path))
+    }
+
+    /// Brings back what an agent deleted. Instructions that it changed stay as they are: they may
+    /// be the user's edits for the next loop.
+    pub(crate) fn restore_deleted(&self) -> Result<(), WorkspaceError> {
+        for dir in [self.dir.clone(), self.working_dir(), self.reports_dir()] {
+            std::fs::create_dir_all(&dir).map_err(at(&dir))?;
+        }
+        let path = self.instructions_path();
+        if path.symlink_metadata().is_err()
+            && let Ok(text) = files::read(&self.saved_instructions_path(), 16 << 20)
+        {
+            files::replace(&path, &text).map_err(at(&path))?;
+        }
+        Ok(())
     }
 
     /// `None` when there are none, or nothing but white space.

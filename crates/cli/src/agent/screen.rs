@@ -131,6 +131,12 @@ impl AgentDisplay for AgentScreen {
             AgentEvent::NoCheckpoint { number, error } => {
                 self.error(&format!("no checkpoint of iteration {number}: {error}"));
             }
+            AgentEvent::NotCovered { paths } => {
+                self.message(&format!(
+                    "⚠️ Checkpoints do not cover {}: repositories of their own",
+                    paths.join(", ")
+                ));
+            }
             AgentEvent::MetadataNotWritten(error) => self.error(&error.to_string()),
         }
     }

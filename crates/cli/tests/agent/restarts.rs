@@ -184,9 +184,8 @@ fn time_goes_on_over_restarts() {
     sandbox.agent("", &["start; complete; result"]);
     sandbox.workspace("task", &[]);
     let running = sandbox.start_agent(&["--verify", "sleep 1000", "--max-time", "1000s"]);
-    let clock = sandbox.project().join(".agent/workspaces/task/.control/clock");
     eventually("two seconds in the gate", || {
-        let text = std::fs::read_to_string(&clock).unwrap_or_default();
+        let text = sandbox.loop_state("task", "control/clock").unwrap_or_default();
         text.trim()
             .rsplit(' ')
             .next()
