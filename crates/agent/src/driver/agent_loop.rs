@@ -393,8 +393,9 @@ impl AgentLoop {
 impl AgentSession {
     /// An error of the workspace's file is shown; the record has it all.
     pub(super) fn update_metadata(&self, change: impl FnOnce(&mut Metadata)) {
-        let workspace = &self.task.workspace;
-        if let Err(error) = workspace.restore_deleted().and_then(|()| workspace.update(change)) {
+        let task = &self.task;
+        let updated = task.workspace.update_in_loop(&task.metadata, task.instructions(), change);
+        if let Err(error) = updated {
             self.display.event(AgentEvent::MetadataNotWritten(&error));
         }
     }

@@ -99,7 +99,7 @@ impl AgentSession {
         }
         check_agent(&mut worker, &task)?;
         let redactor = Arc::new(redactor(&task, context)?);
-        task.workspace.save(&task.metadata, task.instructions())?;
+        task.workspace.begin_loop(&task.metadata)?;
         let mailbox = Mailbox::of(&task.workspace)?;
         mailbox.begin()?;
         let loop_id = LoopId::new();

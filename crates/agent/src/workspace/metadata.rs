@@ -154,6 +154,28 @@ impl Metadata {
             .map_err(|error| MetadataError::Io { path: path.to_owned(), error })
     }
 
+    /// Without what a person configures, which may hold secrets.
+    #[must_use]
+    pub(super) fn without_settings(&self) -> Self {
+        let nothing = Self::new(&self.name, self.mode, self.created);
+        self.clone().with_settings_of(&nothing)
+    }
+
+    /// With what a person configured in another copy.
+    #[must_use]
+    pub(super) fn with_settings_of(self, other: &Self) -> Self {
+        Self {
+            max_iterations: other.max_iterations,
+            delay: other.delay,
+            stagnation_threshold: other.stagnation_threshold,
+            notify_url: other.notify_url.clone(),
+            notify_events: other.notify_events.clone(),
+            config: other.config.clone(),
+            unknown: other.unknown.clone(),
+            ..self
+        }
+    }
+
     /// Counts an interactive session.
     pub fn count_setup(&mut self) {
         self.setup_iterations = self.setup_iterations.saturating_add(1);

@@ -233,74 +233,73 @@ impl Workspace {
         self.loop_state.join("metadata.json")
     }
 
-    fn saved_instructions_path(&self) -> PathBuf {
-        self.loop_state.join("INSTRUCTIONS.md")
-    }
-
     /// What the last loop saved; `None` if none ran.
     fn saved_metadata(&self) -> Option<Metadata> {
         Metadata::load(&self.saved_metadata_path()).ok()
     }
 
     fn forget_saved(&self) -> io::Result<()> {
-        for path in [self.saved_metadata_path(), self.saved_instructions_path()] {
-            match std::fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+        match std::fs::remove_file(self.saved_metadata_path()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// The workspace's metadata. The user's file counts, unless a loop runs, whose agent could have
     /// written it, or it cannot be read, because an agent destroyed it.
     pub fn metadata(&self) -> Result<Metadata, WorkspaceError> {
-        let saved = || self.saved_metadata();
-        if WorkspaceLock::holder(self).is_some()
-            && let Some(saved) = saved()
-        {
-            return Ok(saved);
+        let file = Metadata::load(&self.metadata_path());
+        let running = WorkspaceLock::holder(self).is_some();
+        match (self.saved_metadata(), file) {
+            (Some(saved), Ok(file)) if running => Ok(saved.with_settings_of(&file)),
+            (Some(saved), Err(_)) => Ok(saved),
+            (_, file) => Ok(file?),
         }
-        Metadata::load(&self.metadata_path()).or_else(|error| saved().ok_or(error.into()))
     }
 
     /// Reads, changes and replaces the metadata.
     pub fn update(&self, change: impl FnOnce(&mut Metadata)) -> Result<Metadata, WorkspaceError> {
         let mut metadata = self.metadata()?;
         change(&mut metadata);
-        if self.saved_metadata_path().exists() {
-            metadata.save(&self.saved_metadata_path())?;
-        }
-        std::fs::create_dir_all(&self.dir).map_err(at(&self.dir))?;
-        metadata.save(&self.metadata_path())?;
+        self.replace_metadata(&metadata)?;
         Ok(metadata)
     }
 
-    /// A loop begins: what its agent must not lose is saved.
-    pub(crate) fn save(
-        &self,
-        metadata: &Metadata,
-        instructions: &str,
-    ) -> Result<(), WorkspaceError> {
-        self.make_loop_state_dir().map_err(at(&self.loop_state))?;
-        metadata.save(&self.saved_metadata_path())?;
-        let path = self.saved_instructions_path();
-        files::replace(&path, instructions.as_bytes()).map_err(at(&path))
+    fn replace_metadata(&self, metadata: &Metadata) -> Result<(), WorkspaceError> {
+        if self.saved_metadata_path().exists() {
+            metadata.without_settings().save(&self.saved_metadata_path())?;
+        }
+        Ok(metadata.save(&self.metadata_path())?)
     }
 
-    /// Brings back what an agent deleted. Instructions that it changed stay as they are: they may
-    /// be the user's edits for the next loop.
-    pub(crate) fn restore_deleted(&self) -> Result<(), WorkspaceError> {
+    /// A loop begins: its counters are saved where its agent does not get.
+    pub(crate) fn begin_loop(&self, metadata: &Metadata) -> Result<(), WorkspaceError> {
+        self.make_loop_state_dir().map_err(at(&self.loop_state))?;
+        Ok(metadata.without_settings().save(&self.saved_metadata_path())?)
+    }
+
+    /// Changes the metadata while a loop runs, and brings back what its agent deleted or destroyed.
+    /// `settings` and `instructions` are those that the loop began with; instructions that were
+    /// changed stay as they are, since they may be the user's for the next loop.
+    pub(crate) fn update_in_loop(
+        &self,
+        settings: &Metadata,
+        instructions: &str,
+        change: impl FnOnce(&mut Metadata),
+    ) -> Result<(), WorkspaceError> {
         for dir in [self.dir.clone(), self.working_dir(), self.reports_dir()] {
             std::fs::create_dir_all(&dir).map_err(at(&dir))?;
         }
         let path = self.instructions_path();
-        if path.symlink_metadata().is_err()
-            && let Ok(text) = files::read(&self.saved_instructions_path(), 16 << 20)
-        {
-            files::replace(&path, &text).map_err(at(&path))?;
+        if path.symlink_metadata().is_err() {
+            files::replace(&path, instructions.as_bytes()).map_err(at(&path))?;
         }
-        Ok(())
+        let mut metadata = match self.saved_metadata() {
+            Some(saved) => saved.with_settings_of(settings),
+            None => self.metadata()?,
+        };
+        change(&mut metadata);
+        self.replace_metadata(&metadata)
     }
 
     /// `None` when there are none, or nothing but white space.
